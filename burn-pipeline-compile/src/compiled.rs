@@ -3,7 +3,7 @@
 use crate::clean::clean;
 use crate::graph::is_float;
 use crate::place::place;
-use crate::product::{multiply_one, product};
+use crate::product::{add_product, multiply_one, product};
 use crate::read::read;
 use crate::region::Region;
 use crate::steps::{Step, Work, steps};
@@ -28,6 +28,12 @@ pub trait Tensors {
 
     /// Takes a tensor that a step made.
     fn write(&mut self, tensor: &TensorIr, value: FlexTensor);
+
+    /// The running sum of a kept tensor, which a product would become alone: then the product is added to it, and the tensor that is
+    /// written is the sum. `None` where there is none, or where it is not wanted.
+    fn sum(&mut self, _kept: TensorId) -> Option<FlexTensor> {
+        None
+    }
 
     /// Runs an operation, reading and releasing as its tensors' status says.
     fn interpret(&mut self, operation: &OperationIr);
@@ -88,7 +94,7 @@ impl Compiled {
                     summary.fused += region.nodes;
                     summary.products += 1;
                 }
-                Work::Matmul => summary.products += 1,
+                Work::Matmul { .. } => summary.products += 1,
                 Work::Place(parts) => summary.products += parts.iter().filter(|part| part.product).count(),
                 Work::Interpret(op) => *summary.interpreted.entry(crate::graph::name(op)).or_default() += 1,
                 Work::Fill(_) | Work::View(_) => {}
@@ -113,10 +119,13 @@ impl Step {
                     tensors.write(output, value);
                 }
             }
-            Work::Matmul => {
+            Work::Matmul { sum } => {
                 let [lhs, rhs] = [0, 1].map(|place| tensors.read(&self.reads[place]));
                 let output = &self.outputs[0];
-                let (_, value) = product(&lhs, &rhs, output);
+                let value = match sum.and_then(|kept| tensors.sum(kept)) {
+                    Some(sum) => add_product(&lhs, &rhs, sum, output),
+                    None => product(&lhs, &rhs, output).1,
+                };
                 tensors.write(output, value);
             }
             Work::Place(parts) => {

@@ -12,7 +12,8 @@
 //!    vectorised, in versions for several processors; which one runs is decided when it runs.
 //! 3. Reshapes, slices and swapped dimensions are strides. Products of matrices call the kernels of Burn's Flex backend on operands as
 //!    they lie, and write storage that is not cleared before; a linear layer, and its weight's gradient, is one product
-//!    over all rows of a microbatch.
+//!    over all rows of a microbatch. A region that alone reads a batch of products (attention's scores) runs behind each
+//!    matrix of it. A weight's gradient is added to the caller's running sum by the product itself ([`Tensors::sum`]).
 //! 4. A forward keeps less for its backward ([`hold_less`]): what follows from other kept tensors is computed from them.
 //! 5. All else is run by the interpreter that the caller brings ([`Tensors`]). So whatever can be captured can be compiled.
 //!

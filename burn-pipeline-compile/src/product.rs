@@ -1,7 +1,8 @@
 //! Products of matrices, batched, on operands as they lie.
 //!
 //! Guarantees: the numbers of Flex's own product, which calls the same kernels (crate `gemm`) with the same sizes and strides;
-//! but what is written over is not cleared before.
+//! but what is written over is not cleared before. A product that is added to a sum ([`add_product`]) gives the bits that it
+//! would give if it was written and then added.
 
 use crate::storage::Fresh;
 use burn::backend::flex::{FlexTensor, Layout};
@@ -9,6 +10,7 @@ use burn::backend::ir::{TensorId, TensorIr};
 use burn::tensor::Shape;
 use gemm::Parallelism;
 use rayon::prelude::*;
+use std::ops::RangeInclusive;
 
 /// Products with fewer multiplications than this run on one thread, as in Flex.
 const PARALLEL: usize = 192 * 192 * 192;
@@ -41,6 +43,33 @@ pub(crate) fn product(lhs: &FlexTensor, rhs: &FlexTensor, output: &TensorIr) -> 
     given.swap_remove(0)
 }
 
+/// Depths whose products are summed in registers, by every kernel of the crate `gemm`: such a product is added to what is
+/// there at once. Deeper ones are added piece by piece, and very shallow ones have kernels of their own.
+const ADDABLE: RangeInclusive<usize> = 3..=512;
+/// Smaller products have kernels of their own.
+const SMALL: usize = 16 * 16;
+
+/// Can a product of these sizes be added to a sum by [`add_product`]?
+pub(crate) fn is_addable([rows, columns, depth]: [usize; 3]) -> bool {
+    rows > 1 && columns > 1 && rows * columns > SMALL && ADDABLE.contains(&depth)
+}
+
+/// Adds the product of two matrices to a sum, in its storage if nothing else holds that; returns the sum in the shape of the
+/// product. For sizes that [`is_addable`] names.
+pub(crate) fn add_product(lhs: &FlexTensor, rhs: &FlexTensor, sum: FlexTensor, output: &TensorIr) -> FlexTensor {
+    let layout = Layout::contiguous(output.shape.clone());
+    let in_order = sum.is_contiguous() && sum.storage::<f32>().len() == layout.num_elements();
+    let mut sum = if in_order { sum } else { sum.to_contiguous() };
+    let (rows, columns) = (output.shape[0], output.shape[1]);
+    let sizes = [rows, columns, lhs.layout().shape()[1]];
+    let to = (sum.storage_mut::<f32>().as_mut_ptr(), columns.cast_signed(), 1);
+    let (left, right) = (Matrix::of(lhs).matrix(0, &[]), Matrix::of(rhs).matrix(0, &[]));
+    let parallel = if sizes.iter().product::<usize>() >= PARALLEL { Parallelism::Rayon(0) } else { Parallelism::None };
+    // SAFETY: the sum has all elements of the product, and nothing else refers to them.
+    unsafe { multiply(sizes, to, left, right, true, parallel) };
+    sum.with_layout(layout)
+}
+
 /// Writes one matrix of the product of two batches, in order.
 ///
 /// # Safety
@@ -51,7 +80,7 @@ pub(crate) unsafe fn multiply_one(lhs: &FlexTensor, rhs: &FlexTensor, shape: &Sh
     let sizes = [shape[rank - 2], shape[rank - 1], lhs.layout.shape().last().copied().unwrap_or(1)];
     let (left, right) = (lhs.matrix(place, batch), rhs.matrix(place, batch));
     // SAFETY: the caller's promise.
-    unsafe { multiply(sizes, (to, sizes[1].cast_signed(), 1), left, right, Parallelism::None) };
+    unsafe { multiply(sizes, (to, sizes[1].cast_signed(), 1), left, right, false, Parallelism::None) };
 }
 
 /// Writes the product of two batches of matrices where a layout says.
@@ -70,7 +99,7 @@ pub(crate) unsafe fn multiply_into(lhs: &FlexTensor, rhs: &FlexTensor, layout: &
         let (left, right) = (lhs.matrix(place, batch), rhs.matrix(place, batch));
         let (offset, row, column) = place_of(layout, place, batch);
         // SAFETY: the caller's promise.
-        unsafe { multiply(sizes, (to.at(offset), row, column), left, right, parallel) };
+        unsafe { multiply(sizes, (to.at(offset), row, column), left, right, false, parallel) };
     };
     let work: usize = sizes.iter().product();
     let all = work * count;
@@ -119,6 +148,8 @@ impl<'a> Matrix<'a> {
     }
 }
 
+/// Writes a product, or adds it to what is there.
+///
 /// # Safety
 /// The matrices have these numbers of rows and columns.
 unsafe fn multiply(
@@ -126,13 +157,15 @@ unsafe fn multiply(
     (to, to_row, to_column): (*mut f32, isize, isize),
     (lhs, lhs_row, lhs_column): (*const f32, isize, isize),
     (rhs, rhs_row, rhs_column): (*const f32, isize, isize),
+    add: bool,
     parallel: Parallelism,
 ) {
+    let kept = if add { 1.0_f32 } else { 0.0 };
     // SAFETY: the caller's promise.
     unsafe {
         gemm::gemm(
-            rows, columns, depth, to, to_column, to_row, false, lhs, lhs_column, lhs_row, rhs, rhs_column, rhs_row,
-            0.0_f32, 1.0_f32, false, false, false, parallel,
+            rows, columns, depth, to, to_column, to_row, add, lhs, lhs_column, lhs_row, rhs, rhs_column, rhs_row, kept,
+            1.0_f32, false, false, false, parallel,
         );
     }
 }

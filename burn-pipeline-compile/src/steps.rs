@@ -5,6 +5,7 @@
 
 use crate::fuse::{Group, fuse};
 use crate::graph::{Graph, Node, Op, Part, View, places, text};
+use crate::product::is_addable;
 use crate::region::{Region, lower};
 use burn::backend::ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 use std::collections::{HashMap, HashSet};
@@ -16,7 +17,10 @@ pub(crate) enum Work {
     Interpret(Box<OperationIr>),
     Fill(f32),
     View(View),
-    Matmul,
+    /// Added to the running sum of a kept tensor, if the caller has one ([`Tensors::sum`](crate::Tensors::sum)).
+    Matmul {
+        sum: Option<TensorId>,
+    },
     Place(Vec<Part>),
     Region(Box<Region>),
     /// A region that runs matrix by matrix behind a batch of products, which nothing else reads: its input at place `made`. The
@@ -44,8 +48,29 @@ pub(crate) fn steps(graph: &Graph, fed: &[TensorIr]) -> Vec<Step> {
     let outside = outside(graph, &groups);
     let mut steps: Vec<Step> = groups.iter().flat_map(|group| group_steps(graph, group, &outside)).collect();
     join_products(&mut steps, &graph.kept);
+    find_sums(&mut steps, &graph.kept);
     release(&mut steps, fed, &graph.kept);
     steps
+}
+
+/// Finds products of two matrices that become a kept tensor and nothing else: gradients of weights.
+fn find_sums(steps: &mut [Step], kept: &HashSet<TensorId>) {
+    for place in 0..steps.len() {
+        let Step { work: Work::Matmul { .. }, reads, outputs, .. } = &steps[place] else { continue };
+        let (lhs, mut end) = (&reads[0].shape, outputs[0].clone());
+        if end.shape.num_dims() != 2 || !is_addable([end.shape[0], end.shape[1], lhs[1]]) {
+            continue;
+        }
+        let found = loop {
+            let mut readers = steps.iter().filter(|step| step.reads.iter().any(|read| read.id == end.id));
+            match (kept.contains(&end.id), readers.next(), readers.next()) {
+                (true, None, None) => break Some(end.id),
+                (false, Some(Step { work: Work::View(View::Reshape), outputs, .. }), None) => end = outputs[0].clone(),
+                _ => break None,
+            }
+        };
+        steps[place].work = Work::Matmul { sum: found };
+    }
 }
 
 /// Joins batches of products with the regions that alone read them, so that scores are never written whole.
@@ -69,7 +94,7 @@ fn join_products(steps: &mut Vec<Step>, kept: &HashSet<TensorId>) {
 /// The step of a batch of products that only the region at this place reads, and its place among the region's inputs.
 fn joinable(steps: &[Step], place: usize, kept: &HashSet<TensorId>) -> Option<(usize, usize)> {
     let Work::Region(region) = &steps[place].work else { return None };
-    let earlier = steps[..place].iter().enumerate().filter(|(_, step)| step.work == Work::Matmul);
+    let earlier = steps[..place].iter().enumerate().filter(|(_, step)| matches!(step.work, Work::Matmul { .. }));
     earlier.rev().find_map(|(product, step)| {
         let output = &step.outputs[0];
         let reads = |step: &Step| step.reads.iter().filter(|read| read.id == output.id).count();
@@ -105,7 +130,7 @@ fn alone(node: &Node) -> Step {
         Op::Interpret(op) => Work::Interpret(op.clone()),
         Op::Fill(value) => Work::Fill(*value),
         Op::View(view) => Work::View(view.clone()),
-        Op::Matmul => Work::Matmul,
+        Op::Matmul => Work::Matmul { sum: None },
         Op::Place(parts) => Work::Place(parts.clone()),
         // Over no elements at all: there is nothing to compute, or sums of nothing.
         Op::Map(_) | Op::Reduce(..) => Work::Fill(0.0),
@@ -182,7 +207,8 @@ impl Display for Step {
             }
             Work::Fill(value) => write!(f, "{outputs} = fill {value}"),
             Work::View(view) => write!(f, "{outputs} = {view:?}({reads})"),
-            Work::Matmul => write!(f, "{outputs} = Matmul({reads})"),
+            Work::Matmul { sum: None } => write!(f, "{outputs} = Matmul({reads})"),
+            Work::Matmul { sum: Some(sum) } => write!(f, "{outputs} = Matmul({reads}), added to %{}", sum.value()),
             Work::Place(parts) => write!(f, "{outputs} = {}({reads})", places(parts)),
             Work::Region(region) => write!(f, "{region}"),
             Work::Blocks { region, .. } => {

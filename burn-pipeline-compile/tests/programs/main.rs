@@ -11,3 +11,4 @@ mod known;
 mod listed;
 mod random;
 mod run;
+mod sums;

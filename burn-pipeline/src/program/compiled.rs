@@ -10,6 +10,7 @@ pub(super) use nothing::{Compiled, compiles, hold_less};
 
 #[cfg(feature = "flex")]
 mod flex {
+    use crate::program::part::Sums;
     use crate::program::replay::Replay;
     use burn::backend::flex::FlexTensor;
     use burn::backend::ir::{OperationIr, TensorId, TensorIr};
@@ -45,8 +46,8 @@ mod flex {
             self.steps.len()
         }
 
-        pub(crate) fn run(&self, pieces: Range<usize>, replay: &mut dyn Replay) {
-            self.steps.run(pieces, &mut Replayed(replay));
+        pub(crate) fn run(&self, pieces: Range<usize>, replay: &mut dyn Replay, sums: &mut Sums) {
+            self.steps.run(pieces, &mut Replayed { replay, sums });
         }
     }
 
@@ -56,16 +57,27 @@ mod flex {
         }
     }
 
-    /// The tensors of a replay.
-    struct Replayed<'a>(&'a mut dyn Replay);
+    /// The tensors of a replay, and running sums of what it gives.
+    struct Replayed<'a> {
+        replay: &'a mut dyn Replay,
+        sums: &'a mut Sums,
+    }
+
+    fn flex(tensor: DispatchTensor) -> FlexTensor {
+        match <DispatchTensor as DispatchKindConversion<Flex>>::try_into_backend(tensor) {
+            Ok(BackendTensor::Float(value) | BackendTensor::Int(value) | BackendTensor::Bool(value)) => value,
+            Ok(other) => panic!("a program for Flex holds a {} tensor", other.name()),
+            Err(reason) => panic!("a program for Flex holds a tensor of another backend: {reason}"),
+        }
+    }
 
     impl Tensors for Replayed<'_> {
         fn read(&mut self, tensor: &TensorIr) -> FlexTensor {
-            match <DispatchTensor as DispatchKindConversion<Flex>>::try_into_backend(self.0.take(tensor)) {
-                Ok(BackendTensor::Float(value) | BackendTensor::Int(value) | BackendTensor::Bool(value)) => value,
-                Ok(other) => panic!("a program for Flex holds a {} tensor", other.name()),
-                Err(reason) => panic!("a program for Flex holds a tensor of another backend: {reason}"),
-            }
+            flex(self.replay.take(tensor))
+        }
+
+        fn sum(&mut self, kept: TensorId) -> Option<FlexTensor> {
+            self.sums.get_mut(&kept)?.take().map(flex)
         }
 
         fn write(&mut self, tensor: &TensorIr, value: FlexTensor) {
@@ -75,19 +87,20 @@ mod flex {
                 _ => BackendTensor::Float(value),
             };
             let value = <DispatchTensor as DispatchKindConversion<Flex>>::from_backend(value);
-            if let Err(reason) = self.0.feed(tensor.id, value) {
+            if let Err(reason) = self.replay.feed(tensor.id, value) {
                 panic!("a program for Flex runs on another backend: {reason}");
             }
         }
 
         fn interpret(&mut self, operation: &OperationIr) {
-            self.0.run(std::slice::from_ref(operation));
+            self.replay.run(std::slice::from_ref(operation));
         }
     }
 }
 
 #[cfg(not(feature = "flex"))]
 mod nothing {
+    use crate::program::part::Sums;
     use crate::program::replay::Replay;
     use burn::backend::ir::{OperationIr, TensorId};
     use burn::tensor::Device;
@@ -116,7 +129,7 @@ mod nothing {
             match *self {}
         }
 
-        pub(crate) fn run(&self, _: Range<usize>, _: &mut dyn Replay) {
+        pub(crate) fn run(&self, _: Range<usize>, _: &mut dyn Replay, _: &mut Sums) {
             match *self {}
         }
     }

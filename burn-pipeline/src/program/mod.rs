@@ -43,8 +43,8 @@ mod storage;
 
 pub use custom::{CapturedOp, captured_for, record_op};
 pub(crate) use merge::Product;
-pub(crate) use part::Phase;
 pub use part::{Operation, Program};
+pub(crate) use part::{Phase, Sums};
 pub use stage_programs::StagePrograms;
 
 pub(crate) use capture_tensors::{alike, backward, configured, edge, gradient, leaf, lowered, placeholder};

@@ -5,8 +5,13 @@ use super::cost;
 use super::custom::CustomOps;
 use super::op_name::name;
 use super::replay::Replay;
+use burn::backend::DispatchTensor;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+use std::collections::HashMap;
 use std::ops::Range;
+
+/// Running sums by the result that may be added to each; `None` once it was, and the result is the sum.
+pub(crate) type Sums = HashMap<TensorId, Option<DispatchTensor>>;
 
 /// A part of a stage's work on one microbatch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -108,10 +113,10 @@ impl Program {
         self.compiled.as_ref().map_or(self.operations.len(), Compiled::pieces)
     }
 
-    /// Runs some pieces.
-    pub(crate) fn run(&self, pieces: Range<usize>, replay: &mut dyn Replay) {
+    /// Runs some pieces. Where it is compiled, results are added to the sums that are given for them, if it can.
+    pub(crate) fn run(&self, pieces: Range<usize>, replay: &mut dyn Replay, sums: &mut Sums) {
         match &self.compiled {
-            Some(compiled) => compiled.run(pieces, replay),
+            Some(compiled) => compiled.run(pieces, replay, sums),
             None => replay.run(&self.operations[pieces]),
         }
     }
@@ -134,6 +139,11 @@ impl Program {
             op => op.inputs().any(given_up),
         });
         gone || self.takes.iter().any(given_up)
+    }
+
+    /// Is it given for one purpose alone?
+    pub(crate) fn gives_once(&self, tensor: &TensorIr) -> bool {
+        self.takes.iter().filter(|taken| taken.id == tensor.id).count() == 1
     }
 
     pub(crate) fn reads(&self, tensor: &TensorIr) -> bool {

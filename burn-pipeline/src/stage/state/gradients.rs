@@ -70,6 +70,11 @@ impl GradientStore {
         }
     }
 
+    /// Would gradients of this microbatch be added to the sums now, and not held back?
+    pub(in crate::stage) fn adds_now(&self, microbatch: usize) -> bool {
+        self.accumulation == Accumulation::AsTheyCome || self.next == microbatch
+    }
+
     /// Adds gradients that are sums over microbatches already.
     pub(crate) fn add_merged(&mut self, gradients: WeightGradients) {
         self.sum(gradients);

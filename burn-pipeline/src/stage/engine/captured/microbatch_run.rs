@@ -1,13 +1,13 @@
 //! One microbatch's way through the programs of a stage, in an interpreter of its own.
 
 use super::replayable::Replayable;
-use crate::program::{NO_REPLAY, Phase, Program, Replay, interpreter};
+use crate::program::{NO_REPLAY, Phase, Program, Replay, Sums, interpreter};
 use crate::stage::boundary::AnyTensor;
 use crate::stage::boundary::{Payload, PayloadPart};
 use crate::stage::engine::call::{ForwardCall, Gradients};
 use crate::stage::engine::recording::Parameters;
 use crate::stage::error::StageError;
-use crate::stage::state::WeightGradients;
+use crate::stage::state::GradientStore;
 use burn::backend::ir::{TensorId, TensorIr};
 use burn::backend::{Dispatch, DispatchTensor, ops::FloatTensorOps};
 use burn::tensor::Device;
@@ -23,6 +23,8 @@ pub(super) struct MicrobatchRun {
     pub(super) device: Device,
     /// What depends on the gradients that were given; `None` if all of them were.
     reached: Option<HashSet<TensorId>>,
+    /// Sums of weight gradients, lent by the stage's store for this microbatch's to be added to.
+    sums: Sums,
     /// Were the parameters released that later programs read?
     unloaded: bool,
 }
@@ -42,7 +44,8 @@ impl MicrobatchRun {
         if let Some(generator) = generator {
             replay.draw_from(generator);
         }
-        let mut run = Self { replay, device, stage: stage.clone(), reached: None, unloaded: false };
+        let (sums, unloaded) = (Sums::new(), false);
+        let mut run = Self { replay, device, stage: stage.clone(), reached: None, sums, unloaded };
         let edges = &stage.programs.edges;
         let target = call.target.filter(|_| call.ends_route).into_iter();
         let arrived = [call.input, call.extra].into_iter().chain(target).flat_map(tensors);
@@ -88,7 +91,7 @@ impl MicrobatchRun {
 
     /// Runs some pieces of a program.
     pub(super) fn run_part(&mut self, program: &Program, pieces: Range<usize>) {
-        program.run(pieces, &mut *self.replay);
+        program.run(pieces, &mut *self.replay, &mut self.sums);
     }
 
     /// Takes a program's results out, once all its pieces have run.
@@ -161,11 +164,44 @@ impl MicrobatchRun {
         edges.input_gradients.iter().map(&mut take).collect()
     }
 
-    /// The gradients of the weights, from a program's results.
-    pub(super) fn weight_gradients(&self, given: impl Iterator<Item = DispatchTensor>) -> WeightGradients {
-        let edges = self.stage.programs.edges.weight_gradients.iter().zip(given);
-        let reached = edges.filter(|((_, edge), _)| self.is_reached(edge));
-        reached.map(|((place, _), g)| (self.stage.parameter(*place), AnyTensor::from_dispatch(g))).collect()
+    /// Takes sums out of the store for the weight gradients of a program to be added to, if that is what the store would do with
+    /// this microbatch's now.
+    pub(super) fn borrow_sums(&mut self, microbatch: usize, phase: Phase, store: &mut GradientStore) {
+        if !self.is_whole() || !store.adds_now(microbatch) {
+            return;
+        }
+        let stage = self.stage.clone();
+        let program = stage.programs.program(phase);
+        let own = stage.programs.edges.weight_gradients.iter().filter(|(_, gradient)| program.gives_once(gradient));
+        for (place, gradient) in own {
+            if let Some(sum) = store.remove(stage.parameter(*place)) {
+                self.sums.insert(gradient.id, Some(sum.into_dispatch()));
+            }
+        }
+    }
+
+    /// Gives the weight gradients of a program's results to the store, and borrowed sums back.
+    pub(super) fn store_weights(
+        &mut self,
+        microbatch: usize,
+        given: impl Iterator<Item = DispatchTensor>,
+        store: &mut GradientStore,
+    ) {
+        let stage = self.stage.clone();
+        let (mut sums, mut gradients) = (Vec::new(), Vec::new());
+        for ((place, edge), value) in stage.programs.edges.weight_gradients.iter().zip(given) {
+            let (parameter, value) = (stage.parameter(*place), AnyTensor::from_dispatch(value));
+            match self.sums.remove(&edge.id) {
+                Some(None) => sums.push((parameter, value)),
+                borrowed => {
+                    let unused = borrowed.flatten().map(|sum| (parameter, AnyTensor::from_dispatch(sum)));
+                    sums.extend(unused);
+                    gradients.extend(self.is_reached(edge).then_some((parameter, value)));
+                }
+            }
+        }
+        store.add_merged(sums);
+        store.add(microbatch, gradients);
     }
 }
 

@@ -78,10 +78,10 @@ impl Captured {
     }
 
     fn finish_backward(&mut self, begun: RunningProgram, store: &mut GradientStore) -> Gradients {
-        let (microbatch, (run, given)) = (begun.microbatch, begun.finish());
+        let (microbatch, (mut run, given)) = (begun.microbatch, begun.finish());
         let mut given = given.into_iter();
         let inputs = run.input_gradients(&mut given);
-        store.add(microbatch, run.weight_gradients(given));
+        run.store_weights(microbatch, given, store);
         inputs
     }
 
@@ -160,7 +160,10 @@ impl<M: Stage> Engine<M> for Captured {
     ) -> Result<Gradients, StageError> {
         match self.start_backward(module, microbatch, seeds, Phase::Backward)? {
             Err(seeds) => self.eager.backward(module, microbatch, seeds, store),
-            Ok(begun) => Ok(self.finish_backward(begun, store)),
+            Ok(mut begun) => {
+                begun.run.borrow_sums(microbatch, Phase::Backward, store);
+                Ok(self.finish_backward(begun, store))
+            }
         }
     }
 
@@ -177,8 +180,9 @@ impl<M: Stage> Engine<M> for Captured {
         };
         run.load(Phase::Input, || Parameters::of(module))?;
         let programs = run.stage.programs.clone();
+        run.borrow_sums(microbatch, Phase::Weight, store);
         let given = run.run(programs.weight());
-        store.add(microbatch, run.weight_gradients(given.into_iter()));
+        run.store_weights(microbatch, given.into_iter(), store);
         Ok(())
     }
 
@@ -205,7 +209,11 @@ impl<M: Stage> Engine<M> for Captured {
             StageWork::Forward(call) => self.start_forward(function, module, call)?.map_err(StageWork::Forward),
             StageWork::Backward(microbatch, seeds) => {
                 let begun = self.start_backward(module, microbatch, seeds, Phase::Backward)?;
-                begun.map_err(|seeds| StageWork::Backward(microbatch, seeds))
+                let borrowing = begun.map(|mut begun| {
+                    begun.run.borrow_sums(microbatch, Phase::Backward, store);
+                    begun
+                });
+                borrowing.map_err(|seeds| StageWork::Backward(microbatch, seeds))
             }
             StageWork::BackwardInput(microbatch, seeds) => {
                 let begun = self.start_backward(module, microbatch, seeds, Phase::Input)?;
