@@ -92,6 +92,30 @@ fn processes_under_burns_training_loop_have_the_metrics_and_weights_of_one_devic
 }
 
 #[test]
+fn plain_numbers_and_strings_are_those_of_their_microbatch_in_every_process() {
+    for ranks in [2, 4] {
+        passes(ranks, "plain");
+    }
+}
+
+#[test]
+fn a_pipeline_over_mpi_is_connected_before_its_first_step() {
+    let ranks = 3;
+    let connections = |flags: &[&str]| -> Vec<usize> {
+        let Run { code, out, err, .. } = mpirun(ranks, flags, &["warm"]);
+        assert_eq!(code, Some(0), "{out}{err}");
+        let told: Vec<usize> = said(&out, "connections: ").iter().map(|count| count.parse().unwrap()).collect();
+        assert_eq!(told.len(), ranks, "{out}");
+        told
+    };
+    // What is there in any case goes to `mpirun`. MPI connects two ranks when one first sends to the other.
+    let others = connections(&["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]);
+    let all = connections(&["--mca", "pml", "ob1", "--mca", "btl", "self,tcp"]);
+    let (least, most) = (all.iter().min().unwrap(), others.iter().max().unwrap());
+    assert!(least - most >= ranks - 1, "{all:?} connections over TCP, and {others:?} in shared memory");
+}
+
+#[test]
 fn shared_parameters_are_summed_over_processes_as_over_threads() {
     for ranks in [2, 4] {
         passes(ranks, "shared");

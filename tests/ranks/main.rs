@@ -29,6 +29,7 @@ mod metadata;
 #[allow(dead_code, reason = "the tests that run this program read what is said")]
 mod odd;
 mod parity;
+mod plain;
 mod rates;
 mod replicas;
 mod starts;
@@ -39,6 +40,7 @@ mod times;
 #[allow(dead_code, reason = "the tests on threads use all of it")]
 #[path = "../../burn-pipeline-learner/tests/learner/training.rs"]
 mod training;
+mod warm;
 
 use burn_pipeline_mpi::Mpi;
 use std::ffi::OsString;
@@ -91,6 +93,8 @@ fn main() -> ExitCode {
         ["learner", _] => passed(|| learner_ranks::compare(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["experts", _] => passed(|| experts::metrics(&mpi)),
         ["rates", _] => passed(|| rates::by_group(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
+        ["plain", _] => passed(|| plain::by_microbatch(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
+        ["warm", _] => passed(|| warm::up(&mpi)),
         ["shared", _] => passed(|| parity::shared(&mpi)),
         ["save", family, folder, _] => passed(|| checkpoints::save(&mpi, family, folder, false)),
         ["save-threads", family, folder, _] => passed(|| checkpoints::save(&mpi, family, folder, true)),
