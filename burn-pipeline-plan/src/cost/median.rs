@@ -66,6 +66,10 @@ fn stage_cost(costs: &[StageCost]) -> StageCost {
         optimizer_bytes: number(|c| c.optimizer_bytes),
         message_bytes: number(|c| c.message_bytes),
         skip_bytes: number(|c| c.skip_bytes),
+        forward_peak_bytes: given(|c| c.forward_peak_bytes),
+        input_peak_bytes: given(|c| c.input_peak_bytes),
+        weight_peak_bytes: given(|c| c.weight_peak_bytes),
+        backward_peak_bytes: given(|c| c.backward_peak_bytes),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The cost of one stage: what its actions take, and what they hold.
 
 use super::amount::is_zero;
+use crate::plan::Op;
 use serde::{Deserialize, Serialize};
 
 /// Seconds and bytes of one stage, for one microbatch where they depend on it.
@@ -57,7 +58,8 @@ pub struct StageCost {
     /// Bytes of `gradient_bytes` that remain after `REDUCE_GRAD` (the shard, if they are sharded). If absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reduced_gradient_bytes: Option<f64>,
-    /// Bytes of optimizer state that stay on the rank (of the shard, if it is sharded). 0 if they are not to be counted.
+    /// Bytes beside the parameters that stay on the rank between steps: optimizer state (of the shard, if it is sharded),
+    /// constants of captured programs, memory that is kept to be used again. 0 if they are not to be counted.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub optimizer_bytes: f64,
     /// Bytes of the stage's output, and of the gradient that comes back for it.
@@ -67,6 +69,21 @@ pub struct StageCost {
     /// that comes back for it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub skip_bytes: f64,
+    /// The most bytes at once while `F` runs on a microbatch: its input and output, what it computes with, and what it keeps;
+    /// without parameters. If absent: `activation_bytes + recomputed_bytes`, and received messages until it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward_peak_bytes: Option<f64>,
+    /// The most bytes at once while `I` runs on a microbatch: what `F` kept, both gradients that cross the stage's ends, what
+    /// it computes with, and what it leaves. If absent: what is held before, and received messages until it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_peak_bytes: Option<f64>,
+    /// The most bytes at once while `W` runs on a microbatch: what `I` left, what it computes with, and its gradients of the
+    /// weights before they are added to the sum. If absent: what is held before, and `gradient_bytes` from the second `W` on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight_peak_bytes: Option<f64>,
+    /// The most bytes at once while `B` runs on a microbatch: as for `I` and `W` together. If absent: as for both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backward_peak_bytes: Option<f64>,
 }
 
 impl StageCost {
@@ -100,6 +117,8 @@ impl StageCost {
             return self;
         }
         let kept = input_bytes.min(self.activation_bytes);
+        // The forward that runs again may need more than what follows it.
+        let again = |peak: Option<f64>| peak.map(|peak| peak.max(self.forward_peak_bytes.unwrap_or(0.0)));
         Self {
             input: Some(self.input_backward() + self.forward),
             weight: Some(self.weight_backward()),
@@ -107,6 +126,8 @@ impl StageCost {
             overlap: self.overlap.map(|overlap| overlap + self.forward),
             activation_bytes: kept,
             recomputed_bytes: self.activation_bytes - kept,
+            input_peak_bytes: again(self.input_peak_bytes),
+            backward_peak_bytes: again(self.backward_peak_bytes),
             ..self
         }
     }
@@ -139,8 +160,19 @@ impl StageCost {
         other.map_or(whole / 2.0, |other| (whole - other).max(0.0))
     }
 
+    /// The most bytes at once while this operation runs on a microbatch, where that is known.
+    pub(crate) fn peak_bytes(&self, op: Op) -> Option<f64> {
+        match op {
+            Op::Forward => self.forward_peak_bytes,
+            Op::BackwardInput => self.input_peak_bytes,
+            Op::BackwardWeight => self.weight_peak_bytes,
+            Op::Backward => self.backward_peak_bytes,
+            _ => None,
+        }
+    }
+
     /// Every number that must not be negative, with its name.
-    pub(super) fn numbers(&self) -> [(&'static str, f64); 16] {
+    pub(super) fn numbers(&self) -> [(&'static str, f64); 20] {
         [
             ("forward", self.forward),
             ("input", self.input.unwrap_or(0.0)),
@@ -158,6 +190,10 @@ impl StageCost {
             ("optimizer_bytes", self.optimizer_bytes),
             ("message_bytes", self.message_bytes),
             ("skip_bytes", self.skip_bytes),
+            ("forward_peak_bytes", self.forward_peak_bytes.unwrap_or(0.0)),
+            ("input_peak_bytes", self.input_peak_bytes.unwrap_or(0.0)),
+            ("weight_peak_bytes", self.weight_peak_bytes.unwrap_or(0.0)),
+            ("backward_peak_bytes", self.backward_peak_bytes.unwrap_or(0.0)),
         ]
     }
 }

@@ -13,7 +13,7 @@
 
 use super::error::SimulateError;
 use super::finish::report_of;
-use super::memory::Held;
+use super::hold::Ran;
 use super::messages::Arrival;
 use super::options::SimulateOptions;
 use super::report::{IdleCause, Simulation};
@@ -136,65 +136,19 @@ impl Engine<'_> {
         state.first.get_or_insert(start);
         state.last = end;
         self.events.push(Event { rank, action, start, end });
-        for &task in tasks.iter().filter(|task| task.op() == Op::Forward) {
-            let cost = self.costs.stage(task.stage());
-            let memory = &mut self.ranks[rank].memory;
-            memory.change(start, Held::Activations, cost.activation_bytes);
-            // Without backwards nothing is kept, so nothing is recomputed.
-            if self.training {
-                memory.change(start, Held::Activations, cost.recomputed_bytes);
-                memory.change(end, Held::Activations, -cost.recomputed_bytes);
-            }
-            memory.activate();
-        }
-        for task in tasks.iter().filter(|task| task.op().gives_input_gradient()) {
-            let bytes = self.costs.stage(task.stage()).recomputed_bytes;
-            self.ranks[rank].memory.change(start, Held::Activations, bytes);
-        }
-        for task in tasks.iter().filter(|task| task.op().gives_weight_gradient()) {
-            let slot = self.plan.placement().slot(task.stage());
-            let bytes = self.costs.stage(task.stage()).gradient_bytes;
-            let memory = &mut self.ranks[rank].memory;
-            memory.change(start, Held::Gradients, bytes);
-            if std::mem::replace(&mut self.summed[slot], true) {
-                memory.change(end, Held::Gradients, -bytes);
-            }
-        }
-        for (&task, need) in tasks.iter().zip(needs) {
-            self.finish(rank, task, *need, end);
-        }
+        self.hold(Ran { rank, start, end }, tasks, needs);
+        tasks.iter().for_each(|&task| self.finish(rank, task, end));
     }
 
-    /// Records what a computation made, and releases what it no longer needs.
-    fn finish(&mut self, rank: usize, task: MicrobatchTask, need: Arrival, end: f64) {
+    /// Records what a computation made.
+    fn finish(&mut self, rank: usize, task: MicrobatchTask, end: f64) {
         let (stage, placement) = (task.stage(), self.plan.placement());
-        let (own, cost) = (self.at(stage, task.microbatch()), self.costs.stage(stage));
-        let all = cost.activation_bytes + cost.recomputed_bytes;
-        let (freed, over) = match task.op() {
-            Op::Forward => (if self.training { 0.0 } else { cost.activation_bytes }, !self.training),
-            Op::BackwardInput => (cost.freed_at_input_bytes, false),
-            Op::BackwardWeight => (all - cost.freed_at_input_bytes, true),
-            _ => (all, true),
-        };
-        let memory = &mut self.ranks[rank].memory;
-        memory.change(end, Held::Activations, -freed);
-        if over {
-            memory.release();
-        }
-        let (from, to, message) = match task.op() {
-            Op::Forward => (stage.previous(), placement.next(stage), stage.previous()),
-            Op::BackwardInput | Op::Backward => (placement.next(stage), stage.previous(), Some(stage)),
+        let own = self.at(stage, task.microbatch());
+        let (to, table) = match task.op() {
+            Op::Forward => (placement.next(stage), &mut self.outputs),
+            Op::BackwardInput | Op::Backward => (stage.previous(), &mut self.gradients),
             _ => return,
         };
-        if let (Some(from), Some(message)) = (from, message)
-            && placement.rank_of(from) != rank
-        {
-            let bytes = self.costs.stage(message).message_bytes;
-            memory.change(need.sent, Held::ReceiveBuffers, bytes);
-            memory.change(end, Held::ReceiveBuffers, -bytes);
-        }
-        self.free_skips(rank, task, end);
-        let table = if task.op() == Op::Forward { &mut self.outputs } else { &mut self.gradients };
         table[own] = end;
         if let Some(target) = to.map(|to| placement.rank_of(to)).filter(|&target| target != rank && !self.lowered) {
             self.wake(target);

@@ -3,12 +3,19 @@
 //! 1. Activations: held from the start of `F`. `I` frees its part at its end, `W` the rest at its end, and `B` all of them
 //!    at its end. In a plan without backwards `F` frees them at its end.
 //! 2. Recomputed activations: held while `F` runs, and again from the start of `I` or `B` until the activations go.
-//! 3. Receive buffers: held from the start of a message's transfer to the end of the action that uses it.
+//! 3. Receive buffers: held from the start of a message's transfer to the end of the action that uses it; a value that stays on
+//!    its rank, from when it was made.
 //! 4. Send buffers: held from a send to its wait, if it has one. A send without a wait is over at its end.
 //! 5. Parameters and optimizer state of the stages: held during the whole step. Unsharded parameters: held from
 //!    `UNSHARD` to `RESHARD`.
 //! 6. Gradients of the weights: the sum is held from the start of the first `W` (or `B`) on, and one microbatch's own
 //!    gradients while each later one runs. `REDUCE_GRAD` frees at its end what the rank does not keep.
+//!
+//! 7. While an action runs whose peak is known (`StageCost::forward_peak_bytes` and its like), that peak stands for all that
+//!    its microbatch holds: activations, the message that it uses, gradients that are not added yet.
+//!
+//! A message is on the account of the rank that receives it, from when it is sent. What the caller holds (the batch) is on no
+//! rank's account.
 //!
 //! Changes are recorded in the rank's running order and sorted by time; equal times keep that order. So an allocation does
 //! not add to what is released before it at the same instant.
@@ -28,12 +35,14 @@ pub struct MemoryPoint {
     pub unsharded: f64,
     /// Gradients of weights.
     pub gradients: f64,
+    /// All that the microbatch of a running action holds, where the action's peak is known.
+    pub running: f64,
 }
 
 impl MemoryPoint {
     /// The sum, without parameters and optimizer state, which do not change during a step.
     pub fn total(&self) -> f64 {
-        self.activations + self.receive_buffers + self.send_buffers + self.unsharded + self.gradients
+        self.activations + self.receive_buffers + self.send_buffers + self.unsharded + self.gradients + self.running
     }
 }
 
@@ -45,6 +54,7 @@ pub(super) enum Held {
     SendBuffers,
     Unsharded,
     Gradients,
+    Running,
 }
 
 /// The changes of one rank's memory, in running order.
@@ -92,6 +102,7 @@ impl Ledger {
                 Held::SendBuffers => now.send_buffers += bytes,
                 Held::Unsharded => now.unsharded += bytes,
                 Held::Gradients => now.gradients += bytes,
+                Held::Running => now.running += bytes,
             }
             curve.push(now);
         }

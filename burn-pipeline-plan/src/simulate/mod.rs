@@ -5,7 +5,7 @@
 //! steps as PyTorch's simulator does.
 //!
 //! Reading order: `report` (the outcome), `state`, `engine` (the loop), `needs`, `transfers`, `collectives`,
-//! `waits`, `memory`.
+//! `waits`, `memory`, `hold`.
 //!
 //! ```
 //! use burn_pipeline_plan::cost::{Profile, UniformCosts};
@@ -25,6 +25,7 @@ mod collectives;
 mod engine;
 mod error;
 mod finish;
+mod hold;
 mod idle;
 mod memory;
 mod messages;

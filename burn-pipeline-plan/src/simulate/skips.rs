@@ -3,7 +3,8 @@
 //! 1. Their transfers are messages like any other, on the same channels; each has its own entry in the tables.
 //! 2. `F` waits for all its inputs, and `I` and `B` for all gradients of their outputs. It idles for the value until the
 //!    last one is made, and for the transfer until the last one arrives.
-//! 3. A value that arrives early occupies a receive buffer from its transfer to the end of the computation that uses it.
+//! 3. A value that arrives early occupies a receive buffer from its transfer on (from when it was made, if it stays on
+//!    the rank), until it is used.
 
 use super::memory::Held;
 use super::messages::Arrival;
@@ -77,17 +78,14 @@ impl Engine<'_> {
     }
 
     /// Accounts for the receive buffers of values that came over skip edges.
-    pub(super) fn free_skips(&mut self, rank: usize, task: MicrobatchTask, end: f64) {
+    pub(super) fn hold_skips(&mut self, rank: usize, task: MicrobatchTask, until: f64) {
         let forward = task.op() == Op::Forward;
         for from in self.past(task) {
-            if self.plan.placement().rank_of(from) == rank {
-                continue;
-            }
             let Ok(Arrival { sent, .. }) = self.past_value(task, from) else { continue };
             let bytes = self.costs.stage(if forward { from } else { task.stage() }).skip_bytes;
             let memory = &mut self.ranks[rank].memory;
             memory.change(sent, Held::ReceiveBuffers, bytes);
-            memory.change(end, Held::ReceiveBuffers, -bytes);
+            memory.change(until, Held::ReceiveBuffers, -bytes);
         }
     }
 }

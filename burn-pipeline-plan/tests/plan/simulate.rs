@@ -179,6 +179,54 @@ fn a_receive_buffer_lives_until_its_value_is_used() {
 }
 
 #[test]
+fn a_value_that_stays_on_its_rank_is_held_until_it_is_used() {
+    let first = StageCost { message_bytes: 7.0, ..stage(1.0, 1.0, 1.0) };
+    let profile = Profile::new(vec![first, stage(1.0, 1.0, 1.0)], LinkCosts::default()).unwrap();
+    let step = run("0F0,0F1,1F0,1F1\n", &profile, BLOCKING);
+    let curve: Vec<_> = step.ranks[0].memory.iter().map(|p| (p.time, p.receive_buffers)).collect();
+    assert_eq!(curve, [(1.0, 7.0), (2.0, 14.0), (3.0, 7.0), (4.0, 0.0)]);
+}
+
+#[test]
+fn a_known_peak_stands_for_all_that_its_microbatch_holds_while_the_action_runs() {
+    let second = StageCost {
+        activation_bytes: 10.0,
+        freed_at_input_bytes: 4.0,
+        gradient_bytes: 3.0,
+        weight_bytes: 100.0,
+        forward_peak_bytes: Some(25.0),
+        input_peak_bytes: Some(30.0),
+        weight_peak_bytes: Some(12.0),
+        ..stage(1.0, 1.0, 1.0)
+    };
+    let first = StageCost { message_bytes: 7.0, ..stage(1.0, 0.0, 0.0) };
+    let profile = Profile::new(vec![first, second], LinkCosts::default()).unwrap();
+    let text = "0F0,0F1,0I0,0W0,0I1,0W1\n1F0,1F1,1I0,1W0,1I1,1W1\n";
+    let rank = run(text, &profile, SimulateOptions::default()).ranks.remove(1);
+    // The last point of each instant.
+    let mut curve: Vec<(f64, f64, f64)> = Vec::new();
+    for point in &rank.memory {
+        curve.retain(|(time, ..)| *time != point.time);
+        curve.push((point.time, point.total(), point.gradients));
+    }
+    let expected = [
+        // `F`: its message is part of its peak; the next message waits.
+        (1.0, 25.0, 0.0),
+        // `F` of the next one, beside what the first one left.
+        (2.0, 10.0 + 25.0, 0.0),
+        // `I` of the first one, beside what the second one left; then its `W`.
+        (3.0, 10.0 + 30.0, 0.0),
+        (4.0, 10.0 + 12.0, 0.0),
+        // The same of the second one, beside the sum of gradients.
+        (5.0, 3.0 + 30.0, 3.0),
+        (6.0, 3.0 + 12.0, 3.0),
+        (7.0, 3.0, 3.0),
+    ];
+    assert_eq!(curve, expected);
+    assert_eq!(rank.peak_bytes, 100.0 + 40.0);
+}
+
+#[test]
 fn forward_only_plans_hold_no_activations_beyond_their_forward() {
     let plan = by_name("ForwardOnly").unwrap().build(Size::new(3, 5)).unwrap();
     let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
