@@ -4,14 +4,20 @@
 //! 2. Each block starts with a header that says which rank is charged, so that freeing it on any thread credits the
 //!    same rank.
 //! 3. Peaks are kept per rank, and start anew with [`restart`].
+//! 4. As a meter ([`MemoryMeter`]) it counts what threads of no rank have allocated.
 
+use burn_pipeline::train::MemoryMeter;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Ranks with an account each; the last account is for all other threads.
-const ACCOUNTS: usize = 9;
-const OTHERS: usize = ACCOUNTS - 1;
+/// Ranks with an account each.
+const RANKS: usize = 8;
+/// The account of all other threads.
+const OTHERS: usize = RANKS;
+/// The account of all threads together.
+const ALL: usize = RANKS + 1;
+const ACCOUNTS: usize = RANKS + 2;
 const UNKNOWN: usize = usize::MAX;
 
 static NOW: [AtomicUsize; ACCOUNTS] = [const { AtomicUsize::new(0) }; ACCOUNTS];
@@ -31,9 +37,19 @@ impl Counting {
         Self
     }
 
-    /// Bytes that are allocated now, over all ranks.
+    /// Bytes that are allocated now, by all threads.
     pub fn live(&self) -> usize {
-        NOW.iter().map(|now| now.load(Ordering::Relaxed)).sum()
+        NOW[ALL].load(Ordering::Relaxed)
+    }
+}
+
+impl MemoryMeter for Counting {
+    fn allocated(&self) -> usize {
+        NOW[OTHERS].load(Ordering::Relaxed)
+    }
+
+    fn take_peak(&self) -> usize {
+        PEAK[OTHERS].swap(self.allocated(), Ordering::Relaxed)
     }
 }
 
@@ -46,6 +62,11 @@ impl Default for Counting {
 /// The largest number of bytes that a rank's threads had allocated at once since [`restart`].
 pub fn peak_of_rank(rank: usize) -> usize {
     PEAK[rank.min(OTHERS)].load(Ordering::Relaxed)
+}
+
+/// The largest number of bytes that all threads together had allocated at once since [`restart`].
+pub fn peak() -> usize {
+    PEAK[ALL].load(Ordering::Relaxed)
 }
 
 /// Starts all peaks anew from what is allocated now.
@@ -93,8 +114,10 @@ unsafe impl GlobalAlloc for Counting {
             return block;
         }
         let account = account();
-        let now = NOW[account].fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK[account].fetch_max(now, Ordering::Relaxed);
+        for account in [account, ALL] {
+            let now = NOW[account].fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+            PEAK[account].fetch_max(now, Ordering::Relaxed);
+        }
         // SAFETY: the block is at least `header` bytes long and aligned for a usize.
         unsafe {
             block.cast::<usize>().write(account);
@@ -109,6 +132,7 @@ unsafe impl GlobalAlloc for Counting {
             let block = pointer.sub(header);
             let account = block.cast::<usize>().read();
             NOW[account].fetch_sub(layout.size(), Ordering::Relaxed);
+            NOW[ALL].fetch_sub(layout.size(), Ordering::Relaxed);
             System.dealloc(block, whole);
         }
     }

@@ -1,12 +1,14 @@
-//! Peak memory of each schedule: one child process a schedule, so that no run inherits another's heap.
+//! Peak memory of each schedule, predicted and measured: one child process a schedule and engine, so that no run inherits
+//! another's heap.
 //!
-//! `cargo bench -p benches --bench memory [-- --microbatches M] [--families A,B]`
+//! `cargo bench -p benches --bench memory [-- --microbatches M] [--families A,B] [--engines eager,captured]`
 //!
-//! 1. The parent starts itself once a family; for some of them once more with outputs kept, and with activations
-//!    recomputed.
-//! 2. The child trains three steps on two ranks. Every allocation is counted on the rank whose thread made it
-//!    ([`benches::heap`]); what a rank sends stays on its account until the receiver frees it.
-//! 3. It reports the peak of each rank's heap, and the process's peak resident memory as Linux counts it.
+//! 1. The parent starts itself once for each family and way to run its stages.
+//! 2. The child measures what each stage holds (`Builder::measure_memory`) and lets the simulator predict each rank's peak.
+//! 3. Then it trains on two ranks. Every allocation is counted on the rank whose thread made it ([`benches::heap`]); what
+//!    a rank sends stays on its account until the receiver frees it, where the simulator counts it on the receiver's.
+//! 4. It reports the peak of each rank's heap over three steps, beside the prediction, and the process's peak resident memory as
+//!    Linux counts it.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
@@ -15,8 +17,8 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::schedule::{Chunks, Size, all, by_name};
 use burn_pipeline::simulate::{SimulateOptions, simulate};
-use burn_pipeline::stage::Batch;
-use burn_pipeline::train::{Pipeline, StepReport};
+use burn_pipeline::stage::{Batch, SplitBackward};
+use burn_pipeline::train::{Builder, Pipeline};
 use pipeline_examples::gpt::{GptConfig, Signal};
 use std::process::Command;
 
@@ -24,12 +26,33 @@ use std::process::Command;
 static HEAP: Counting = Counting;
 
 const RANKS: usize = 2;
-/// Outputs are released once they were sent; what backwards need is kept.
-const RELEASED: &str = "kept, outputs released";
-/// Outputs are kept, too.
-const KEPT: &str = "kept, with outputs";
-/// Inputs of stages alone are kept.
-const RECOMPUTED: &str = "recomputed";
+const MIB: f64 = (1 << 20) as f64;
+
+/// How stages are run.
+#[derive(Clone, Copy, PartialEq)]
+enum Engine {
+    /// Burn's autodiff.
+    Eager,
+    /// The same, and outputs are kept until their backward.
+    KeepsOutputs,
+    /// Captured programs, interpreted.
+    Captured,
+    /// Captured programs, compiled.
+    Compiled,
+    /// Burn's autodiff; only inputs of stages are kept.
+    Recomputed,
+    /// Captured programs; only inputs of stages are kept.
+    CapturedRecomputed,
+}
+
+const ENGINES: [(&str, Engine); 6] = [
+    ("eager", Engine::Eager),
+    ("keeps-outputs", Engine::KeepsOutputs),
+    ("captured", Engine::Captured),
+    ("compiled", Engine::Compiled),
+    ("recomputed", Engine::Recomputed),
+    ("captured-recomputed", Engine::CapturedRecomputed),
+];
 
 fn argument(name: &str) -> Option<String> {
     std::env::args().skip_while(|argument| argument != name).nth(1)
@@ -37,76 +60,86 @@ fn argument(name: &str) -> Option<String> {
 
 fn main() {
     let microbatches: usize = argument("--microbatches").and_then(|n| n.parse().ok()).unwrap_or(16);
-    match argument("--one") {
-        Some(name) => one(&name, microbatches, &argument("--way").unwrap_or_default()),
-        None => parent(microbatches),
+    match (argument("--one"), argument("--engine")) {
+        (Some(name), Some(engine)) => one(&name, microbatches, &engine),
+        _ => parent(microbatches),
     }
 }
 
 fn parent(microbatches: usize) {
-    let wanted = argument("--families").map(|names| names.to_lowercase());
+    let listed = |flag: &str| argument(flag).map(|names| names.to_lowercase());
+    let (families, engines) = (listed("--families"), listed("--engines"));
+    let wanted = |list: &Option<String>, name: &str| {
+        list.as_ref().is_none_or(|list| list.split(',').any(|wanted| wanted == name.to_lowercase()))
+    };
     println!("{RANKS} ranks, {microbatches} microbatches of 2 sequences, d_model 256, 8 layers, seq 128; MiB");
+    println!();
     println!(
-        "| schedule | activations | heap peak rank 0 | heap peak rank 1 | both | resident peak | predicted activations by rank |"
+        "| schedule | engine | activations | predicted rank 0, 1 | measured rank 0, 1 | ratio rank 0, 1 | resident peak |"
     );
     println!("|---|---|---|---|---|---|---|");
-    for name in all().iter().map(|schedule| schedule.family().name).filter(|name| *name != "ForwardOnly") {
-        if wanted.as_ref().is_some_and(|w| !w.split(',').any(|w| w == name.to_lowercase())) {
-            continue;
-        }
-        let ways: &[&str] = match name {
-            "GPipe" | "1F1B" => &[RELEASED, KEPT, RECOMPUTED],
-            "Interleaved1F1B" | "ZBVZeroBubble" => &[RELEASED, RECOMPUTED],
-            _ => &[RELEASED],
-        };
-        for way in ways {
+    let families = all().into_iter().map(|schedule| schedule.family().name).filter(|name| wanted(&families, name));
+    for name in families.filter(|name| *name != "ForwardOnly") {
+        for (engine, _) in ENGINES.iter().filter(|(engine, _)| wanted(&engines, engine)) {
             let mut child = Command::new(std::env::current_exe().unwrap());
-            child.args(["--one", name, "--microbatches", &microbatches.to_string(), "--way", way]);
-            print!("{}", String::from_utf8_lossy(&child.output().unwrap().stdout));
+            child.args(["--one", name, "--microbatches", &microbatches.to_string(), "--engine", engine]);
+            let output = child.output().unwrap();
+            print!("{}", String::from_utf8_lossy(&output.stdout));
+            assert!(output.status.success(), "{name}, {engine}: {}", String::from_utf8_lossy(&output.stderr));
         }
     }
 }
 
-fn one(name: &str, microbatches: usize, way: &str) {
-    let (keep, recompute) = (way == KEPT, way == RECOMPUTED);
+fn builder(name: &str, microbatches: usize, engine: Engine) -> Builder {
     let schedule = by_name(name).unwrap();
     let chunks = match schedule.family().chunks {
         Chunks::Exactly(n) => n,
         Chunks::Any => 2,
     };
     let config = GptConfig::new().with_d_model(256).with_layers(8).with_heads(4).with_seq(128);
-    let Ok(mut pipeline) = Pipeline::builder()
+    let recomputes = matches!(engine, Engine::Recomputed | Engine::CapturedRecomputed);
+    let eager = matches!(engine, Engine::Eager | Engine::KeepsOutputs | Engine::Recomputed);
+    Pipeline::builder()
         .schedule(schedule, Size { ranks: RANKS, chunks, microbatches })
         .devices(vec![Device::flex()])
-        .stages(move |at| config.stage(at).recomputed(recompute))
+        .stages(move |at| config.stage(at).recomputed(recomputes))
         .optimizer(|| AdamWConfig::new().init())
-        .keep_outputs(keep)
-        .build()
-    else {
-        return;
-    };
+        .split(if eager { SplitBackward::Eager } else { SplitBackward::Captured })
+        .compile(engine == Engine::Compiled)
+        .keep_outputs(engine == Engine::KeepsOutputs)
+}
+
+/// Two sequences for each microbatch.
+fn batch(microbatches: usize) -> Batch {
     let tokens = Tensor::<1, Int>::arange(0..(2 * microbatches * 128) as i64, &Device::flex());
     let tokens = tokens.remainder_scalar(251).reshape([2 * microbatches, 128]);
-    let mut reports = Vec::new();
-    for step in 0..3 {
+    Batch::new(Signal::Tokens(tokens.clone())).target(tokens)
+}
+
+fn one(name: &str, microbatches: usize, engine: &str) {
+    let (_, way) = ENGINES.into_iter().find(|(known, _)| *known == engine).unwrap();
+    let builder = builder(name, microbatches, way);
+    let profile = builder.measure_memory(batch(1), &HEAP).unwrap();
+    let mut pipeline = builder.build().unwrap();
+    for step in 0..4 {
         if step == 1 {
             // The first step makes the optimizer's state.
             restart();
         }
-        let batch = Batch::new(Signal::Tokens(tokens.clone())).target(tokens.clone());
-        reports.push(pipeline.step(batch, 1e-4).unwrap());
+        pipeline.step(batch(microbatches), 1e-4).unwrap();
     }
-    let mib = |bytes: usize| bytes as f64 / (1 << 20) as f64;
-    let (first, second) = (mib(peak_of_rank(0)), mib(peak_of_rank(1)));
     let plan = pipeline.plan(microbatches).unwrap();
-    let profile = StepReport::profile(pipeline.placement(), &reports).unwrap();
     let simulated = simulate(plan.plan(), &profile, &SimulateOptions::default()).unwrap();
-    let predicted: Vec<String> = simulated.ranks.iter().map(|rank| format!("{:.1}", rank.peak_activations)).collect();
+    let ranks = |of: &dyn Fn(usize) -> String| (0..RANKS).map(of).collect::<Vec<_>>().join(", ");
+    let predicted = |rank: usize| simulated.ranks[rank].peak_bytes / MIB;
+    let measured = |rank: usize| peak_of_rank(rank) as f64 / MIB;
     println!(
-        "| {name} | {way} | {first:.0} | {second:.0} | {:.0} | {:.0} | {} |",
-        first + second,
+        "| {name} | {engine} | {} | {} | {} | {} | {:.0} |",
+        ranks(&|rank| format!("{:.1}", simulated.ranks[rank].peak_activations)),
+        ranks(&|rank| format!("{:.1}", predicted(rank))),
+        ranks(&|rank| format!("{:.1}", measured(rank))),
+        ranks(&|rank| format!("{:.3}", predicted(rank) / measured(rank))),
         resident_peak().unwrap_or(f64::NAN),
-        predicted.join(", "),
     );
 }
 

@@ -1,61 +1,23 @@
-//! The system's allocator, counting the bytes that are alive, for the tests to read.
+//! Bytes that are alive, for the tests to read; [`benches::heap`] counts them.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use benches::heap::{Counting, peak, restart};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-struct Counting;
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
 #[global_allocator]
-static HEAP: Counting = Counting;
-
-fn grown(bytes: usize) {
-    let live = LIVE.fetch_add(bytes, Ordering::Relaxed) + bytes;
-    PEAK.fetch_max(live, Ordering::Relaxed);
-}
-
-// SAFETY: every call is handed to the system's allocator as it is; counting touches no memory of the caller's.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps `alloc`'s contract.
-        let memory = unsafe { System.alloc(layout) };
-        if !memory.is_null() {
-            grown(layout.size());
-        }
-        memory
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps `alloc_zeroed`'s contract.
-        let memory = unsafe { System.alloc_zeroed(layout) };
-        if !memory.is_null() {
-            grown(layout.size());
-        }
-        memory
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps `dealloc`'s contract.
-        unsafe { System.dealloc(memory, layout) };
-        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-    }
-}
+pub(crate) static HEAP: Counting = Counting;
 
 /// Bytes alive now.
 pub(crate) fn live() -> usize {
-    LIVE.load(Ordering::Relaxed)
+    HEAP.live()
 }
 
 /// The most bytes that `body` had alive at once, beyond those alive before it.
 pub(crate) fn peak_of(body: impl FnOnce()) -> usize {
     let before = live();
-    PEAK.store(before, Ordering::Relaxed);
+    restart();
     body();
-    PEAK.load(Ordering::Relaxed) - before
+    peak() - before
 }
 
 /// Tests that measure take turns.

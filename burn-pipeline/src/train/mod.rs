@@ -33,7 +33,9 @@ mod step;
 
 pub use crate::execute::MicrobatchLoss;
 pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, ParameterEntry, Pretrained};
-pub use choose::{AutoError, AutoOptions, AutoPipeline, Choice, Decision, MeasureError, MeasuredLayers, Trial};
+pub use choose::{
+    AutoError, AutoOptions, AutoPipeline, Choice, Decision, MeasureError, MeasuredLayers, MemoryMeter, Trial,
+};
 pub use context::StageContext;
 pub use error::{BuildError, PipelineError};
 pub use non_finite::{NonFinite, OnNonFinite};

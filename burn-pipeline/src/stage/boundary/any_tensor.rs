@@ -195,12 +195,13 @@ impl AnyTensor {
     /// The same elements for another thread: on CubeCL devices in memory of their own, else the handle itself.
     /// `link/hand_over.rs` says why.
     pub(crate) fn unshared(self) -> Self {
+        if self.is_on_cubecl() { self.copied() } else { self }
+    }
+
+    /// The same elements in memory of their own.
+    pub(crate) fn copied(self) -> Self {
         // Reversing no dimension is the one operation that copies tensors of every kind and shape, also of one element.
-        if self.is_on_cubecl() {
-            Self(by_kind!(self.kind(), float_flip | int_flip | bool_flip(self.0, &[])))
-        } else {
-            self
-        }
+        Self(by_kind!(self.kind(), float_flip | int_flip | bool_flip(self.0, &[])))
     }
 
     #[cfg(feature = "cubecl-backend")]

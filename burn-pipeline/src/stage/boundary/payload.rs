@@ -113,6 +113,12 @@ impl Payload {
         payload
     }
 
+    /// The same payload in memory of its own.
+    pub(crate) fn copied(self) -> Self {
+        let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.copied()));
+        payload
+    }
+
     /// Bytes that its tensors take.
     pub fn bytes(&self) -> usize {
         self.tensors().map(AnyTensor::bytes).sum()

@@ -9,7 +9,7 @@
 //! 3. All ranks take the median of what they measured.
 
 use super::decision::AutoError;
-use super::layers::MeasureError;
+use super::measure_error::MeasureError;
 use crate::cost::{Layer, Layers, LinkCosts, Partition, Profile, StageCost};
 use crate::planner::Workload;
 use crate::stage::Batch;

@@ -1,6 +1,6 @@
 //! What was decided about the schedule, and why.
 
-use super::layers::MeasureError;
+use super::measure_error::MeasureError;
 use super::trial::Trial;
 use crate::cost::{PartitionError, ProfileError};
 use crate::planner::{PlannerError, PlannerReport};

@@ -10,15 +10,13 @@
 //! 3. Each layer is counted and timed; see `layer`.
 //! 4. Parameters and buffers are counted by element type.
 
-use super::layer::{MeasuredLayer, on_device};
-use crate::cost::{Dtype, Layer, Layers, PartitionError};
-use crate::execute::panic_message;
-use crate::stage::{Batch, ErasedStage, ForwardCall, MicrobatchError, Payload, StageError};
-use crate::train::context::StageContext;
+use super::layer::MeasuredLayer;
+use super::measure_error::MeasureError;
+use super::walk::{Walk, caught};
+use crate::cost::{Dtype, Layer, Layers};
+use crate::stage::{Batch, Payload};
 use crate::train::setup::Builder;
-use burn::tensor::{DType, Device};
-use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use burn::tensor::DType;
 
 /// What measuring a model's layers gave.
 #[derive(Clone, Debug)]
@@ -27,30 +25,6 @@ pub struct MeasuredLayers {
     pub layers: Layers,
     /// Layers that could not be captured, and why: their FLOPs and activation bytes are 0.
     pub uncaptured: Vec<(usize, String)>,
-}
-
-/// Why layers could not be measured; they count from 0.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what the fields are")]
-pub enum MeasureError {
-    /// No stages were given.
-    #[error("no stages were given; call `Builder::stages` with a factory that can make one layer a stage")]
-    NoStages,
-    /// A layer refused the output of the one before, or its device reported an error.
-    #[error("layer {layer} of {layers}: {source}")]
-    Stage { layer: usize, layers: usize, source: StageError },
-    /// A layer's code panicked.
-    #[error("layer {layer} of {layers}: its code panicked: {message}")]
-    Panic { layer: usize, layers: usize, message: String },
-    /// The microbatch does not hold what a layer reads.
-    #[error(transparent)]
-    Batch(#[from] MicrobatchError),
-    /// There is no layer, or there are too many.
-    #[error(transparent)]
-    Layers(#[from] PartitionError),
-    /// The compute threads cannot be started.
-    #[error("the compute threads cannot be started: {0}")]
-    Threads(String),
 }
 
 impl Builder {
@@ -103,38 +77,26 @@ impl Builder {
     ) -> Result<MeasuredLayers, MeasureError> {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads).build();
         let pool = pool.map_err(|error| MeasureError::Threads(error.to_string()))?;
-        pool.install(|| Walk::new(self, &microbatch, kinds.len(), rounds).run(kinds))
+        let walk = Walk::new(self, &microbatch, kinds.len());
+        pool.install(|| Measuring { builder: self, rounds, walk, uncaptured: Vec::new() }.run(kinds))
     }
 }
 
-/// Walks through the layers in order.
-struct Walk<'a> {
+/// Measures the layers in order.
+struct Measuring<'a> {
     builder: &'a Builder,
-    batch: &'a Batch,
-    layers: usize,
     rounds: usize,
-    device: Device,
-    /// Values on skip edges that have not arrived yet, by the stages at both ends.
-    skipped: BTreeMap<(usize, usize), Payload>,
+    walk: Walk<'a>,
     uncaptured: Vec<(usize, String)>,
 }
 
-impl<'a> Walk<'a> {
-    fn new(builder: &'a Builder, batch: &'a Batch, layers: usize, rounds: usize) -> Self {
-        let device = builder.devices.first().cloned().unwrap_or_default();
-        let device = if device.is_autodiff() { device } else { device.autodiff() };
-        Self { builder, batch, layers, rounds, device, skipped: BTreeMap::new(), uncaptured: Vec::new() }
-    }
-
+impl Measuring<'_> {
     fn run(mut self, kinds: &[char]) -> Result<MeasuredLayers, MeasureError> {
-        let mut value = on_device(self.batch.whole_input().clone(), &self.device);
+        let mut value = self.walk.first_input();
         let mut layers = Vec::with_capacity(kinds.len());
         for (index, &kind) in kinds.iter().enumerate() {
-            let measured = catch_unwind(AssertUnwindSafe(|| self.layer(index, kind, std::mem::take(&mut value))));
-            let (layer, output) = measured.unwrap_or_else(|panic| {
-                let message = panic_message(panic.as_ref());
-                Err(MeasureError::Panic { layer: index, layers: self.layers, message })
-            })?;
+            let input = std::mem::take(&mut value);
+            let (layer, output) = caught(index, kinds.len(), || self.layer(index, kind, input))?;
             tracing::info!(index, flops = layer.flops, seconds = layer.seconds(), "layer measured");
             layers.push(layer);
             value = output;
@@ -146,11 +108,11 @@ impl<'a> Walk<'a> {
     /// One layer's numbers, and its output.
     fn layer(&mut self, index: usize, kind: char, input: Payload) -> Result<(Layer, Payload), MeasureError> {
         let factory = self.builder.factory.as_ref().ok_or(MeasureError::NoStages)?;
-        let context = StageContext { index, stages: self.layers, rank: 0, device: self.device.clone(), cut: None };
-        let held = factory(&context).into_inner();
-        let call = self.call(held.as_ref(), index, input)?;
-        let failed = |source| MeasureError::Stage { layer: index, layers: self.layers, source };
-        let mut measured = MeasuredLayer { held, call, device: &self.device, costs: Layer::new(kind) };
+        let held = factory(&self.walk.context(index)).into_inner();
+        let call = self.walk.call(held.as_ref(), index, input)?;
+        let failed = self.walk.failed(index);
+        let device = self.walk.device.clone();
+        let mut measured = MeasuredLayer { held, call, device: &device, costs: Layer::new(kind) };
         if let Some(reason) = measured.count().map_err(failed)? {
             tracing::warn!(layer = index, reason, "FLOPs and activation bytes of a layer are not known");
             self.uncaptured.push((index, reason));
@@ -162,30 +124,9 @@ impl<'a> Walk<'a> {
             layer.parameters += value.shape().num_elements() as u64;
             *layer.bytes.entry(dtype(value.dtype())).or_default() += value.bytes() as u64;
         }
-        let (output, skipped) = output.split_skips();
-        layer.output_bytes = output.bytes() as f64;
-        let edges = self.builder.skips.iter().filter(|edge| edge.from == index).map(|edge| edge.to);
-        let mut ends: Vec<usize> = edges.collect();
-        ends.sort_unstable();
-        if ends.len() != skipped.len() {
-            return Err(failed(StageError::SkipCount { got: skipped.len(), expected: ends.len() }));
-        }
-        layer.skip_bytes = skipped.iter().map(Payload::bytes).max().unwrap_or(0) as f64;
-        self.skipped.extend(ends.into_iter().map(|to| (index, to)).zip(skipped));
+        let (output, skip_bytes) = self.walk.pass_on(index, output)?;
+        (layer.output_bytes, layer.skip_bytes) = (output.bytes() as f64, skip_bytes as f64);
         Ok((layer, output))
-    }
-
-    /// What a layer's forward gets.
-    fn call(&mut self, held: &dyn ErasedStage, index: usize, input: Payload) -> Result<ForwardCall, MeasureError> {
-        // In the order of the stages that they come from, as a stage expects them.
-        let arriving: Vec<(usize, usize)> = self.skipped.keys().copied().filter(|(_, to)| *to == index).collect();
-        let arrived = arriving.iter().filter_map(|edge| self.skipped.remove(edge)).collect();
-        let extra = on_device(self.batch.whole_extra(index, &held.extras())?, &self.device);
-        let ends_route = index + 1 == self.layers && held.batch_checks().target.is_some();
-        let target = self.batch.whole_target().filter(|_| ends_route);
-        let target = target.map(|target| on_device(target.clone(), &self.device));
-        let (input, wants_input_gradient) = (input.join_skips(arrived), index > 0);
-        Ok(ForwardCall { microbatch: 0, input, extra, target, ends_route, wants_input_gradient })
     }
 }
 

@@ -110,23 +110,11 @@ impl Blueprint {
         outputs: bool,
     ) -> Result<Box<dyn ErasedStage>, ExecuteError> {
         let Self { builder, placement, splits, .. } = self;
-        let factory = builder.factory.as_ref().ok_or(ExecuteError::NoStage { rank, stage })?;
-        let context = StageContext {
-            index: stage.index(),
-            stages: placement.stages(),
-            rank,
-            device: device.clone(),
-            cut: builder.cut.clone(),
-        };
+        let (index, stages, cut) = (stage.index(), placement.stages(), builder.cut.clone());
+        let context = StageContext { index, stages, rank, device: device.clone(), cut };
         let make = || {
-            let mut held = factory(&context).into_inner();
-            let options = held.options_mut();
-            (options.programs, options.seeded) = (builder.captured_programs, builder.seed.is_some());
-            (options.compile, options.outputs) = (options.compile | builder.compile, outputs);
-            options.recompute |= builder.recomputing.contains(&stage.index());
-            held.choose(builder.split, splits.contains(&stage), builder.keep_outputs);
-            held.prepare(builder.accumulation, builder.optimizers.as_ref().map(|make| make()));
-            Ok(held)
+            let made = builder.make_stage(&context, splits.contains(&stage), outputs);
+            made.ok_or(ExecuteError::NoStage { rank, stage })
         };
         let held = caught(rank, || format!("building stage {stage}"), make)?;
         tracing::info!(rank, %stage, module = held.module_type(), captured = held.report().captured, "stage built");
@@ -143,6 +131,26 @@ impl Blueprint {
         let timeout = self.builder.timeout;
         agree_on_parameters(link.rank(), &gather_all(link, &parameters, timeout)?)?;
         exchange_facts(link, own, &self.placement, timeout)
+    }
+}
+
+impl Builder {
+    /// Makes a stage, and chooses the way that it runs; `splits` says whether the plan splits its backward, `outputs` whether the
+    /// last stage keeps its outputs. `None` without a factory.
+    pub(crate) fn make_stage(
+        &self,
+        context: &StageContext,
+        splits: bool,
+        outputs: bool,
+    ) -> Option<Box<dyn ErasedStage>> {
+        let mut held = self.factory.as_ref()?(context).into_inner();
+        let options = held.options_mut();
+        (options.programs, options.seeded) = (self.captured_programs, self.seed.is_some());
+        (options.compile, options.outputs) = (options.compile | self.compile, outputs);
+        options.recompute |= self.recomputing.contains(&context.index);
+        held.choose(self.split, splits, self.keep_outputs);
+        held.prepare(self.accumulation, self.optimizers.as_ref().map(|make| make()));
+        Some(held)
     }
 }
 

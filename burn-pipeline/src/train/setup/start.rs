@@ -79,7 +79,7 @@ impl Builder {
     }
 
     /// The first plan, if everything that the user chose goes together.
-    fn plans(&self, transport: Transport) -> Result<Plans, BuildError> {
+    pub(crate) fn plans(&self, transport: Transport) -> Result<Plans, BuildError> {
         let source = self.source.clone().ok_or(BuildError::NoSchedule)??;
         if self.factory.is_none() {
             return Err(BuildError::NoStages);

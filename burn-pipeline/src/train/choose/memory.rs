@@ -1,0 +1,246 @@
+//! The memory of a model's stages, measured on the stages themselves: with it the simulator predicts what each rank needs.
+//!
+//! Guarantees: whatever the engine (plain autodiff, captured, compiled, recomputed), what is measured is what it allocates,
+//! not what it is thought to hold; nothing of the model is kept or changed.
+//!
+//! 1. Stages are made as [`Builder::build`] would, one at a time, and run on one microbatch. A first round, with a step of the
+//!    optimizer, compiles and makes what stays.
+//! 2. What stays beside the parameters is `optimizer_bytes`. Two rounds more run `F` and the backward, split where the plan
+//!    splits it. The first one leaves the sum of gradients, `gradient_bytes`; in the second one what is left and the most at once are
+//!    read after each action, beyond what stays and the sum.
+//! 3. What a stage receives is copied before each round, so that it counts where it is kept. Pieces of the batch do not
+//!    count: they are views of what the caller holds.
+//! 4. Each action runs on threads of its own, which end with it, so that what threads keep to use again (see the compiler's
+//!    pool) is not taken for what the stage holds. Then some microbatches run on the same threads, two at a time: what the heap
+//!    needs there beyond what the actions need is kept by a rank too, and belongs to `optimizer_bytes`.
+//!
+//! What happens between steps (the optimizer's own intermediate values, sums over replicas) is not part of it, nor is what
+//! [`Accumulation::Ordered`](crate::stage::Accumulation::Ordered) holds back.
+
+use super::measure_error::MeasureError;
+use super::walk::{Walk, caught};
+use crate::cost::{LinkCosts, Profile, StageCost};
+use crate::plan::Transport;
+use crate::stage::{AnyTensor, Batch, ErasedStage, ForwardCall, ForwardOutput, Gradients, Payload, StageError};
+use crate::stage::{TensorKind, loss_seed};
+use crate::train::error::BuildError;
+use crate::train::plans::split_stages;
+use crate::train::setup::Builder;
+use std::time::Instant;
+
+/// Microbatches that run on the same threads, after the first one.
+const ROUNDS: usize = 4;
+
+/// Tells how much memory is allocated: on a processor a counting allocator, on another device its driver.
+pub trait MemoryMeter: Sync {
+    /// Bytes that are allocated now.
+    fn allocated(&self) -> usize;
+    /// The most bytes that were allocated at once since the last call, or since the start.
+    fn take_peak(&self) -> usize;
+}
+
+impl Builder {
+    /// Measures what every stage holds and needs of memory, and how long it takes, on one microbatch. With the profile,
+    /// [`simulate`](crate::simulate::simulate) predicts the peak of each rank, under any plan with the same stages that splits
+    /// the same backwards. Nothing else may allocate meanwhile.
+    ///
+    /// # Errors
+    /// [`MeasureError`] names the stage, or says what the builder lacks.
+    pub fn measure_memory(&self, microbatch: Batch, meter: &dyn MemoryMeter) -> Result<Profile, MeasureError> {
+        let planned = |error: BuildError| MeasureError::Plan(error.to_string());
+        let mut plans = self.plans(Transport::Rendezvous).map_err(planned)?;
+        let split = split_stages(plans.current().map_err(planned)?.plan());
+        let stages = plans.placement().stages();
+        let mut walk = Walk::new(self, &microbatch, stages);
+        let mut value = walk.first_input();
+        let mut costs = Vec::with_capacity(stages);
+        for index in 0..stages {
+            let splits = split.iter().any(|stage| stage.index() == index);
+            let cost = caught(index, stages, || self.stage_memory(&mut walk, index, &mut value, splits, meter))?;
+            tracing::info!(index, ?cost, "stage measured");
+            costs.push(cost);
+        }
+        Ok(Profile::new(costs, LinkCosts::default())?.with_skips(self.skips.clone())?)
+    }
+
+    /// One stage's numbers; its output takes the place of its input.
+    fn stage_memory(
+        &self,
+        walk: &mut Walk<'_>,
+        index: usize,
+        value: &mut Payload,
+        splits: bool,
+        meter: &dyn MemoryMeter,
+    ) -> Result<StageCost, MeasureError> {
+        let (before, context) = (meter.allocated(), walk.context(index));
+        let held =
+            apart(self.threads, || self.make_stage(&context, splits, self.outputs))?.ok_or(MeasureError::NoStages)?;
+        let call = walk.call(held.as_ref(), index, std::mem::take(value))?;
+        let failed: &dyn Fn(StageError) -> MeasureError = &walk.failed(index);
+        let (threads, cost) = (self.threads, StageCost::default());
+        let mut stage = MeteredStage { held, splits, threads, meter, failed, base: 0, cost };
+        let output = stage.first_round(&call)?;
+        let kept = meter.allocated().saturating_sub(before + output.bytes()) as f64;
+        stage.base = meter.allocated();
+        stage.round(&call)?;
+        let gradient_bytes = stage.beyond();
+        stage.base = meter.allocated();
+        stage.round(&call)?;
+        let kept = kept + stage.reserve(&call)?;
+        let weight_bytes = stage.held.weights().iter().map(|(_, weight)| weight.bytes()).sum::<usize>() as f64;
+        let cost =
+            StageCost { gradient_bytes, weight_bytes, optimizer_bytes: (kept - weight_bytes).max(0.0), ..stage.cost };
+        let (output, skip_bytes) = walk.pass_on(index, output)?;
+        let cost = StageCost { message_bytes: output.bytes() as f64, skip_bytes: skip_bytes as f64, ..cost };
+        *value = output;
+        Ok(cost)
+    }
+}
+
+/// A stage, and what was read while it ran.
+struct MeteredStage<'a> {
+    held: Box<dyn ErasedStage>,
+    /// Does the plan split its backward?
+    splits: bool,
+    threads: usize,
+    meter: &'a dyn MemoryMeter,
+    failed: &'a dyn Fn(StageError) -> MeasureError,
+    /// Bytes that are not the microbatch's.
+    base: usize,
+    cost: StageCost,
+}
+
+impl MeteredStage<'_> {
+    /// Bytes allocated beyond the base.
+    fn beyond(&self) -> f64 {
+        self.meter.allocated().saturating_sub(self.base) as f64
+    }
+
+    /// Runs an action; gives its result, its seconds, and the most bytes at once beyond the base.
+    fn action<T: Send>(
+        &mut self,
+        run: impl FnOnce(&mut dyn ErasedStage) -> Result<T, StageError> + Send,
+    ) -> Result<(T, f64, f64), MeasureError> {
+        let (held, began) = (self.held.as_mut(), Instant::now());
+        self.meter.take_peak();
+        let given = apart(self.threads, || run(held))?.map_err(self.failed)?;
+        let peak = self.meter.take_peak().saturating_sub(self.base) as f64;
+        Ok((given, began.elapsed().as_secs_f64(), peak))
+    }
+
+    /// A round that compiles, and a step of the optimizer; gives the stage's output.
+    fn first_round(&mut self, call: &ForwardCall) -> Result<Payload, MeasureError> {
+        let output = match self.forward(call)? {
+            ForwardOutput::Activations(output) => output.copied(),
+            ForwardOutput::Loss(_) => Payload::default(),
+        };
+        self.held.clear();
+        self.round(call)?;
+        self.action(|held| {
+            held.optimize(0.0.into());
+            Ok(())
+        })?;
+        Ok(output)
+    }
+
+    /// `F` and the backward of a microbatch.
+    fn round(&mut self, call: &ForwardCall) -> Result<(), MeasureError> {
+        self.held.gradients().begin(Some(0));
+        let output = self.forward(call)?;
+        let (seeds, given) = seeds(&output);
+        drop(output);
+        self.cost.activation_bytes = (self.beyond() - given as f64).max(0.0);
+        if !self.splits {
+            let ((), seconds, peak) = self.action(|held| held.backward(0, seeds).map(drop))?;
+            (self.cost.backward, self.cost.backward_peak_bytes) = (Some(seconds), Some(peak));
+            return Ok(());
+        }
+        let ((), seconds, peak) = self.action(|held| held.backward_input(0, seeds).map(drop))?;
+        (self.cost.input, self.cost.input_peak_bytes) = (Some(seconds), Some(peak));
+        self.cost.freed_at_input_bytes = self.cost.activation_bytes - self.beyond();
+        let ((), seconds, peak) = self.action(|held| held.backward_weight(0))?;
+        (self.cost.weight, self.cost.weight_peak_bytes) = (Some(seconds), Some(peak));
+        Ok(())
+    }
+
+    /// What the heap needs, where the same threads run one microbatch after the other, beyond what actions need.
+    fn reserve(&mut self, call: &ForwardCall) -> Result<f64, MeasureError> {
+        let cost = self.cost;
+        let peaks = [cost.forward_peak_bytes, cost.input_peak_bytes, cost.weight_peak_bytes, cost.backward_peak_bytes];
+        let needed = cost.activation_bytes + peaks.into_iter().flatten().fold(0.0, f64::max);
+        let splits = self.splits;
+        let (waiting, _, peak) = self.action(|held| {
+            let (mut waiting, mut bytes) = (None, 0);
+            for microbatch in 0..=ROUNDS {
+                held.gradients().begin(Some(microbatch));
+                let (next, given) = seeds(&held.forward(received(call, microbatch))?);
+                bytes = given;
+                if let Some(seeds) = waiting.replace(next) {
+                    run_backward(held, splits, microbatch - 1, seeds)?;
+                }
+            }
+            waiting.map_or(Ok(()), |seeds| run_backward(held, splits, ROUNDS, seeds))?;
+            Ok(bytes)
+        })?;
+        Ok((peak - needed - waiting as f64).max(0.0))
+    }
+
+    fn forward(&mut self, call: &ForwardCall) -> Result<ForwardOutput, MeasureError> {
+        let call = received(call, 0);
+        let (output, seconds, peak) = self.action(|held| held.forward(call))?;
+        (self.cost.forward, self.cost.forward_peak_bytes) = (seconds, Some(peak));
+        Ok(output)
+    }
+}
+
+/// The call of another microbatch, which came in memory of its own; the first stage's input is a piece of the batch.
+fn received(call: &ForwardCall, microbatch: usize) -> ForwardCall {
+    let input = call.input.clone();
+    let input = if call.wants_input_gradient { input.copied() } else { input };
+    ForwardCall { microbatch, input, ..call.clone() }
+}
+
+/// The whole backward of a microbatch.
+fn run_backward(
+    held: &mut dyn ErasedStage,
+    splits: bool,
+    microbatch: usize,
+    seeds: Gradients,
+) -> Result<(), StageError> {
+    if !splits {
+        return held.backward(microbatch, seeds).map(drop);
+    }
+    held.backward_input(microbatch, seeds)?;
+    held.backward_weight(microbatch)
+}
+
+/// Gradients for an output, in memory of their own, and their bytes; their values do not matter.
+fn seeds(output: &ForwardOutput) -> (Gradients, usize) {
+    match output {
+        ForwardOutput::Loss(loss) => {
+            let seed = loss_seed(1.0, &loss.value.device());
+            (vec![Some(seed.clone())], seed.bytes())
+        }
+        ForwardOutput::Activations(payload) => {
+            let seed = |tensor: &AnyTensor| (tensor.kind() == TensorKind::Float).then(|| tensor.clone().copied());
+            let seeds: Gradients = payload.tensors().map(seed).collect();
+            let bytes = seeds.iter().flatten().map(AnyTensor::bytes).sum();
+            (seeds, bytes)
+        }
+    }
+}
+
+/// Runs something on compute threads of its own, which have ended when it returns.
+fn apart<T: Send>(threads: usize, run: impl FnOnce() -> T + Send) -> Result<T, MeasureError> {
+    let mut started = Vec::new();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).spawn_handler(|thread| {
+        started.push(std::thread::Builder::new().spawn(|| thread.run())?);
+        Ok(())
+    });
+    let pool = pool.build().map_err(|error| MeasureError::Threads(error.to_string()))?;
+    let given = pool.install(run);
+    drop(pool);
+    // What they keep for themselves is given back when they end. None of them can have panicked: `install` passes that on.
+    started.into_iter().for_each(|thread| drop(thread.join()));
+    Ok(given)
+}

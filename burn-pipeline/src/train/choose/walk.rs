@@ -1,0 +1,91 @@
+//! A walk through a model's stages on one device: what each one gets, and where what it gives goes.
+//!
+//! Each stage runs on the output of the one before, and on values that skip edges bring.
+
+use super::layer::on_device;
+use super::measure_error::MeasureError;
+use crate::execute::panic_message;
+use crate::stage::{Batch, ErasedStage, ForwardCall, Payload, StageError};
+use crate::train::context::StageContext;
+use crate::train::setup::Builder;
+use burn::tensor::Device;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Walks through the stages in order.
+pub(super) struct Walk<'a> {
+    builder: &'a Builder,
+    batch: &'a Batch,
+    stages: usize,
+    pub(super) device: Device,
+    /// Values on skip edges that have not arrived yet, by the stages at both ends.
+    skipped: BTreeMap<(usize, usize), Payload>,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(builder: &'a Builder, batch: &'a Batch, stages: usize) -> Self {
+        let device = builder.devices.first().cloned().unwrap_or_default();
+        let device = if device.is_autodiff() { device } else { device.autodiff() };
+        Self { builder, batch, stages, device, skipped: BTreeMap::new() }
+    }
+
+    /// Where a stage is built.
+    pub(super) fn context(&self, index: usize) -> StageContext {
+        let (device, cut) = (self.device.clone(), self.builder.cut.clone());
+        StageContext { index, stages: self.stages, rank: 0, device, cut }
+    }
+
+    /// What the first stage gets.
+    pub(super) fn first_input(&self) -> Payload {
+        on_device(self.batch.whole_input().clone(), &self.device)
+    }
+
+    /// What a stage's forward gets.
+    pub(super) fn call(
+        &mut self,
+        held: &dyn ErasedStage,
+        index: usize,
+        input: Payload,
+    ) -> Result<ForwardCall, MeasureError> {
+        // In the order of the stages that they come from, as a stage expects them.
+        let arriving: Vec<(usize, usize)> = self.skipped.keys().copied().filter(|(_, to)| *to == index).collect();
+        let arrived = arriving.iter().filter_map(|edge| self.skipped.remove(edge)).collect();
+        let extra = on_device(self.batch.whole_extra(index, &held.extras())?, &self.device);
+        let ends_route = index + 1 == self.stages && held.batch_checks().target.is_some();
+        let target = self.batch.whole_target().filter(|_| ends_route);
+        let target = target.map(|target| on_device(target.clone(), &self.device));
+        let (input, wants_input_gradient) = (input.join_skips(arrived), index > 0);
+        Ok(ForwardCall { microbatch: 0, input, extra, target, ends_route, wants_input_gradient })
+    }
+
+    /// What the next stage gets of a stage's output, and the bytes of the largest value that goes past it.
+    pub(super) fn pass_on(&mut self, index: usize, output: Payload) -> Result<(Payload, usize), MeasureError> {
+        let (output, skipped) = output.split_skips();
+        let edges = self.builder.skips.iter().filter(|edge| edge.from == index).map(|edge| edge.to);
+        let mut ends: Vec<usize> = edges.collect();
+        ends.sort_unstable();
+        if ends.len() != skipped.len() {
+            let error = StageError::SkipCount { got: skipped.len(), expected: ends.len() };
+            return Err(self.failed(index)(error));
+        }
+        let bytes = skipped.iter().map(Payload::bytes).max().unwrap_or(0);
+        self.skipped.extend(ends.into_iter().map(|to| (index, to)).zip(skipped));
+        Ok((output, bytes))
+    }
+
+    /// A stage's error, with its place.
+    pub(super) fn failed(&self, layer: usize) -> impl Fn(StageError) -> MeasureError + Copy + use<> {
+        let layers = self.stages;
+        move |source| MeasureError::Stage { layer, layers, source }
+    }
+}
+
+/// Runs what runs a stage's code; a panic becomes an error with the stage's place.
+pub(super) fn caught<T>(
+    layer: usize,
+    layers: usize,
+    run: impl FnOnce() -> Result<T, MeasureError>,
+) -> Result<T, MeasureError> {
+    catch_unwind(AssertUnwindSafe(run))
+        .unwrap_or_else(|panic| Err(MeasureError::Panic { layer, layers, message: panic_message(panic.as_ref()) }))
+}
