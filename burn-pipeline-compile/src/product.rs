@@ -56,8 +56,12 @@ pub(crate) fn is_addable([rows, columns, depth]: [usize; 3]) -> bool {
 
 /// Adds the product of two matrices to a sum, in its storage if nothing else holds that; returns the sum in the shape of the
 /// product. For sizes that [`is_addable`] names.
+///
+/// # Panics
+/// If the sum has another number of elements.
 pub(crate) fn add_product(lhs: &FlexTensor, rhs: &FlexTensor, sum: FlexTensor, output: &TensorIr) -> FlexTensor {
     let layout = Layout::contiguous(output.shape.clone());
+    assert_eq!(sum.layout().num_elements(), layout.num_elements(), "a sum has the gradient's elements");
     let in_order = sum.is_contiguous() && sum.storage::<f32>().len() == layout.num_elements();
     let mut sum = if in_order { sum } else { sum.to_contiguous() };
     let (rows, columns) = (output.shape[0], output.shape[1]);

@@ -174,7 +174,11 @@ impl MicrobatchRun {
         let program = stage.programs.program(phase);
         let own = stage.programs.edges.weight_gradients.iter().filter(|(_, gradient)| program.gives_once(gradient));
         for (place, gradient) in own {
-            if let Some(sum) = store.remove(stage.parameter(*place)) {
+            let parameter = stage.parameter(*place);
+            let alike = |sum: &AnyTensor| sum.shape() == gradient.shape && sum.dtype() == gradient.dtype;
+            if store.get(parameter).is_some_and(alike)
+                && let Some(sum) = store.remove(parameter)
+            {
                 self.sums.insert(gradient.id, Some(sum.into_dispatch()));
             }
         }
