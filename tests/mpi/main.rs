@@ -104,9 +104,9 @@ fn a_pipeline_over_mpi_is_connected_before_its_first_step() {
     let connections = |flags: &[&str]| -> Vec<usize> {
         let Run { code, out, err, .. } = mpirun(ranks, flags, &["warm"]);
         assert_eq!(code, Some(0), "{out}{err}");
-        let told: Vec<usize> = said(&out, "connections: ").iter().map(|count| count.parse().unwrap()).collect();
-        assert_eq!(told.len(), ranks, "{out}");
-        told
+        let counts: Vec<usize> = said(&out, "connections: ").iter().map(|count| count.parse().unwrap()).collect();
+        assert_eq!(counts.len(), ranks, "{out}");
+        counts
     };
     // What is there in any case goes to `mpirun`. MPI connects two ranks when one first sends to the other.
     let others = connections(&["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]);
