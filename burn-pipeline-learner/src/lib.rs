@@ -173,8 +173,8 @@
 //!
 //! # What differs from one device
 //!
-//! - Numbers are those of one device up to rounding, as gradients are added up by microbatch, if the model treats samples apart from each
-//!   other. The loss says in `Builder::reduction` what it is over a microbatch: the mean by default. Batch norms see microbatches.
+//! - Numbers are those of one device up to rounding, as gradients are added up by microbatch, if the model treats each sample by
+//!   itself. The loss says in `Builder::reduction` what it is over a microbatch: the mean by default. Batch norms see microbatches.
 //! - A loss that is NaN or infinite ends the training, unless `Builder::on_non_finite` says otherwise.
 //! - The builder's `clip_norm` clips by the norm of all gradients, before the optimizer's own clipping of each parameter. Its
 //!   `stages`, `optimizer` and `outputs` are set here, whatever it was given.

@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
 mod after_step;
-mod apart;
 mod auto;
 mod boundary;
 mod cases;
@@ -30,6 +29,7 @@ mod metadata;
 mod microbatches;
 mod non_finite;
 mod observed;
+mod one_rank_each;
 mod parameter_groups;
 mod parity;
 mod plain;

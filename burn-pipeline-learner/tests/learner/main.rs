@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking, and tell other processes why")]
 
-mod apart;
 mod classifier;
 mod endings;
 mod guide;
 mod joined;
+mod one_rank_each;
 mod parity;
 mod processes;
 mod ranks;

@@ -74,7 +74,7 @@ impl Builder {
     ) -> Result<StageCost, MeasureError> {
         let (before, context) = (meter.allocated(), walk.context(index));
         let held =
-            apart(self.threads, || self.make_stage(&context, splits, self.outputs))?.ok_or(MeasureError::NoStages)?;
+            in_pool(self.threads, || self.make_stage(&context, splits, self.outputs))?.ok_or(MeasureError::NoStages)?;
         let call = walk.call(held.as_ref(), index, std::mem::take(value))?;
         let failed: &dyn Fn(StageError) -> MeasureError = &walk.failed(index);
         let (threads, cost) = (self.threads, StageCost::default());
@@ -123,7 +123,7 @@ impl MeteredStage<'_> {
     ) -> Result<(T, f64, f64), MeasureError> {
         let (held, began) = (self.held.as_mut(), Instant::now());
         self.meter.take_peak();
-        let given = apart(self.threads, || run(held))?.map_err(self.failed)?;
+        let given = in_pool(self.threads, || run(held))?.map_err(self.failed)?;
         let peak = self.meter.take_peak().saturating_sub(self.base) as f64;
         Ok((given, began.elapsed().as_secs_f64(), peak))
     }
@@ -231,7 +231,7 @@ fn seeds(output: &ForwardOutput) -> (Gradients, usize) {
 }
 
 /// Runs something on compute threads of its own, which have ended when it returns.
-fn apart<T: Send>(threads: usize, run: impl FnOnce() -> T + Send) -> Result<T, MeasureError> {
+fn in_pool<T: Send>(threads: usize, run: impl FnOnce() -> T + Send) -> Result<T, MeasureError> {
     let mut started = Vec::new();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).spawn_handler(|thread| {
         started.push(std::thread::Builder::new().spawn(|| thread.run())?);
