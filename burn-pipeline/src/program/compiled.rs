@@ -10,8 +10,7 @@ pub(super) use nothing::{Compiled, compiles, hold_less};
 
 #[cfg(feature = "flex")]
 mod flex {
-    use crate::program::part::Sums;
-    use crate::program::replay::Replay;
+    use crate::program::replay::{Replay, Sums};
     use burn::backend::flex::FlexTensor;
     use burn::backend::ir::{OperationIr, TensorId, TensorIr};
     use burn::backend::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor, Flex};
@@ -100,8 +99,7 @@ mod flex {
 
 #[cfg(not(feature = "flex"))]
 mod nothing {
-    use crate::program::part::Sums;
-    use crate::program::replay::Replay;
+    use crate::program::replay::{Replay, Sums};
     use burn::backend::ir::{OperationIr, TensorId};
     use burn::tensor::Device;
     use std::collections::HashSet;

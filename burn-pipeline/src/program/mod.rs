@@ -43,8 +43,8 @@ mod storage;
 
 pub use custom::{CapturedOp, captured_for, record_op};
 pub(crate) use merge::Product;
+pub(crate) use part::Phase;
 pub use part::{Operation, Program};
-pub(crate) use part::{Phase, Sums};
 pub use stage_programs::StagePrograms;
 
 pub(crate) use capture_tensors::{alike, backward, configured, edge, gradient, leaf, lowered, placeholder};
@@ -52,4 +52,4 @@ pub(crate) use custom::{CustomOps, capturing};
 pub(crate) use draws::{draw, drawn_as};
 pub(crate) use quiet::quietly;
 pub(crate) use recording::{Edges, Recording};
-pub(crate) use replay::{NO_REPLAY, Replay, computed, interpreter, on_device};
+pub(crate) use replay::{NO_REPLAY, Replay, Sums, computed, interpreter, on_device};

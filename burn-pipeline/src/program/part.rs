@@ -4,14 +4,9 @@ use super::compiled::Compiled;
 use super::cost;
 use super::custom::CustomOps;
 use super::op_name::name;
-use super::replay::Replay;
-use burn::backend::DispatchTensor;
+use super::replay::{Replay, Sums};
 use burn::backend::ir::{OperationIr, TensorId, TensorIr, TensorStatus};
-use std::collections::HashMap;
 use std::ops::Range;
-
-/// Running sums by the result that may be added to each; `None` once it was, and the result is the sum.
-pub(crate) type Sums = HashMap<TensorId, Option<DispatchTensor>>;
 
 /// A part of a stage's work on one microbatch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

@@ -8,6 +8,10 @@ use burn::backend::{BackendTensor, Dispatch, DispatchDevice, DispatchKindConvers
 use burn::tensor::{Device, TensorData};
 use burn_router::TensorInterpreter;
 use rand::rngs::StdRng;
+use std::collections::HashMap;
+
+/// Running sums by the result that may be added to each; `None` once it was, and the result is the sum.
+pub(crate) type Sums = HashMap<TensorId, Option<DispatchTensor>>;
 
 /// One microbatch's run through the programs of a stage. It holds the tensors that later parts need.
 pub(crate) trait Replay: Send {
