@@ -43,7 +43,7 @@ pub(crate) enum LearnError {
     #[error(
         "rank {rank} is {theirs}, while rank 0 is {first}; all processes must run the same program, with the same optimizer and scheduler, on devices of one kind"
     )]
-    Apart { rank: usize, theirs: String, first: String },
+    Diverged { rank: usize, theirs: String, first: String },
 }
 
 impl LearnError {
@@ -60,7 +60,7 @@ impl LearnError {
             Self::Pipeline(PipelineError::Silent { rank, .. }) => *rank,
             Self::Pipeline(PipelineError::Closed(failure)) | Self::Link(LinkError::Peer(failure)) => failure.rank,
             Self::Pipeline(PipelineError::Elsewhere { rank, .. } | PipelineError::Diverged { rank, .. })
-            | Self::Apart { rank, .. } => *rank,
+            | Self::Diverged { rank, .. } => *rank,
             _ => 0,
         }
     }

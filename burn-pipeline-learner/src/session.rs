@@ -155,7 +155,7 @@ impl<M: PipelineModel> Session<M> {
         let rows = self.pipeline.exchange((own, place))?;
         let odd = rows.iter().position(|(_, place)| *place != rows[0].1);
         match odd {
-            Some(rank) => Err(LearnError::Apart { rank, theirs: rows[rank].1.clone(), first: rows[0].1.clone() }),
+            Some(rank) => Err(LearnError::Diverged { rank, theirs: rows[rank].1.clone(), first: rows[0].1.clone() }),
             None => Ok(rows.into_iter().find_map(|(stop, _)| stop)),
         }
     }

@@ -23,7 +23,7 @@ pub(super) struct MicrobatchRun {
     pub(super) device: Device,
     /// What depends on the gradients that were given; `None` if all of them were.
     reached: Option<HashSet<TensorId>>,
-    /// Sums of weight gradients, lent by the stage's store for this microbatch's to be added to.
+    /// Sums of weight gradients, borrowed from the stage's store, that this microbatch's are added to.
     sums: Sums,
     /// Were the parameters released that later programs read?
     unloaded: bool,
