@@ -280,8 +280,8 @@ fn a_pipeline_over_tcp_is_connected_before_its_first_step() {
         let mut text = String::new();
         child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
         // One to each other rank before each step, and no other one after it.
-        let told: Vec<&str> = text.lines().filter(|line| line.starts_with("connections: ")).collect();
-        assert_eq!(told, [format!("connections: {}, new: 0", ranks - 1)], "{text}");
+        let printed: Vec<&str> = text.lines().filter(|line| line.starts_with("connections: ")).collect();
+        assert_eq!(printed, [format!("connections: {}, new: 0", ranks - 1)], "{text}");
     }
 }
 

@@ -63,9 +63,9 @@ fn programs_are_made_for_numbers_that_are_computed_with_and_no_others() {
     for (microbatch, heat) in [0.5, 2.0, 0.5, 2.0, 3.0].into_iter().enumerate() {
         let extra = (heat, format!("sample {microbatch}")).into_payload();
         let output = stage.forward(microbatch, rows(2).into_payload(), extra).unwrap();
-        let (y, told) = <(Tensor<2>, f64)>::from_payload(output).unwrap();
+        let (y, received) = <(Tensor<2>, f64)>::from_payload(output).unwrap();
         assert_eq!(y.into_data().iter::<f32>().collect::<Vec<_>>(), [heat as f32; 12]);
-        assert_eq!(told, heat);
+        assert_eq!(received, heat);
     }
     assert_eq!(stage.report().programs.len(), 3);
 }
@@ -98,7 +98,7 @@ fn a_number_of_another_type_is_refused_before_anything_runs_with_what_the_batch_
         assert!(error.to_string().ends_with(&format!("; the batch holds {holds}")), "{error}");
     }
     pipeline.accumulate(batch().extra("heat", 2.0)).unwrap();
-    // The same of a tensor: its type and shape are told.
+    // The same of a tensor: its type and shape are reported.
     let error = pipeline.accumulate(batch().extra("heat", 2.0).target(rows(3).unsqueeze_dim::<3>(1))).unwrap_err();
     assert!(error.to_string().ends_with("; the batch holds (float F32 [6, 1, 3])"), "{error}");
 }
