@@ -91,11 +91,7 @@ pub(super) fn layouts(request: &Request) -> (Vec<Layout>, Vec<RefusedLayout>) {
     for made in made {
         match made {
             Ok(layout) => {
-                let alike = |other: &Layout| {
-                    (other.workload, other.shape, &other.partition)
-                        == (layout.workload, layout.shape, &layout.partition)
-                };
-                if !layouts.iter().any(alike) {
+                if !layouts.iter().any(|other| other.is(&layout)) {
                     layouts.push(layout);
                 }
             }
@@ -121,10 +117,33 @@ fn layout(request: &Request, workload: usize, shape: Shape, cut: Cut) -> Result<
         Cut::Optimal => best(layers, &placement, PartitionOptions::default())?,
         Cut::Fitting => best(layers, &placement, limits(request, &placement))?,
     };
-    let profile = partition.profile(layers, request.links.clone())?;
-    let reduction = reduction(&placement, &profile);
-    let profile = with_state(&profile, request.state_factor)?;
-    Ok(Layout { workload, shape, cut, placement, partition, profile, reduction })
+    Layout::new(request, workload, shape, cut, placement, partition)
+}
+
+impl Layout {
+    fn new(
+        request: &Request,
+        workload: usize,
+        shape: Shape,
+        cut: Cut,
+        placement: Placement,
+        partition: Partition,
+    ) -> Result<Self, DropReason> {
+        let profile = partition.profile(&request.workloads[workload].layers, request.links.clone())?;
+        let reduction = reduction(&placement, &profile);
+        let profile = with_state(&profile, request.state_factor)?;
+        Ok(Self { workload, shape, cut, placement, partition, profile, reduction })
+    }
+
+    /// Whether both are the same workload in the same places with the same cut.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        (self.workload, self.shape, &self.partition) == (other.workload, other.shape, &other.partition)
+    }
+
+    /// The same workload in the same places, cut otherwise.
+    pub(super) fn with_cut(&self, request: &Request, partition: Partition) -> Result<Self, DropReason> {
+        Self::new(request, self.workload, self.shape, self.cut, self.placement.clone(), partition)
+    }
 }
 
 /// The best cut of the layers for a placement.

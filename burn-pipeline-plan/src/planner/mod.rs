@@ -9,8 +9,9 @@
 //!    front of seconds and bytes; what was dropped and why; and a lower bound.
 //! 4. [`Synthesis`] makes a schedule for a profile. It can be used without the planner.
 //!
-//! Reading order: `request`, `report`, `search`, `layout`, `job`, `price`, then `synthesis`.
+//! Reading order: `request`, `report`, `search`, `layout`, `alike`, `job`, `price`, then `synthesis`.
 
+mod alike;
 mod bound;
 mod error;
 mod families;

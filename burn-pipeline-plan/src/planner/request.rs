@@ -42,7 +42,7 @@ impl Workload {
 pub enum Cut {
     /// The same number of layers in each stage.
     Even,
-    /// The cut that minimises the load of the busiest rank.
+    /// The cut that minimises the load of the busiest rank, and others that load it as little.
     Optimal,
     /// As `Optimal`, under the memory cap with the activations that 1F1B holds. Skipped if there is no cap.
     Fitting,

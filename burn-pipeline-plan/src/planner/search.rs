@@ -5,11 +5,13 @@
 //!
 //! 1. Layouts are workloads x shapes x cuts ([`super::layout`]). On each, every family of the catalogue that fits its
 //!    placement and a quick synthesised schedule are priced, with every choice of recomputation and passes.
-//! 2. On the layouts of the best few candidates so far, schedules are synthesised with full effort. They start from the
+//! 2. So are they on other cuts that load the busiest rank as little as those of the best few candidates ([`super::alike`]).
+//! 3. On the layouts of the best few candidates so far, schedules are synthesised with full effort. They start from the
 //!    best plans of the families there, too.
-//! 3. The overlap passes are tried on the best few candidates.
-//! 4. Candidates that cannot be used are dropped with the reason; the others are ranked.
+//! 4. The overlap passes are tried on the best few candidates.
+//! 5. Candidates that cannot be used are dropped with the reason; the others are ranked.
 
+use super::alike::alike;
 use super::bound::bound;
 use super::error::{DropReason, PlannerError};
 use super::families::families;
@@ -64,13 +66,11 @@ pub fn best_plan(request: &Request) -> Result<PlannerReport, PlannerError> {
     for (layout, plan, strategy) in &unpipelined {
         jobs.extend(variants(request, layout, &Maker::Given(plan.clone(), strategy.clone())));
     }
-    for layout in &layouts {
-        for family in 0..families(request, layout).len() {
-            jobs.extend(variants(request, layout, &Maker::Family(family)));
-        }
-        jobs.extend(quickly_synthesised(request, layout));
-    }
+    jobs.extend(layouts.iter().flat_map(|layout| all_jobs(request, layout)));
     let mut found = price_all(request, jobs, &mut dropped);
+    let cut_otherwise = cut_otherwise(request, &layouts, &found);
+    let jobs = cut_otherwise.iter().flat_map(|layout| all_jobs(request, layout)).collect();
+    found.extend(price_all(request, jobs, &mut dropped));
     if let Some(effort) = request.synthesis {
         let finals = synthesised(request, &found, effort);
         found.extend(price_all(request, finals, &mut dropped));
@@ -95,6 +95,33 @@ fn whole_models(request: &Request) -> Vec<(Layout, Plan, Strategy)> {
         }
     }
     models
+}
+
+/// Every family and the quick synthesis on a layout.
+fn all_jobs<'a>(request: &Request, layout: &'a Layout) -> Vec<Job<'a>> {
+    let families = (0..families(request, layout).len()).map(Maker::Family);
+    let mut jobs: Vec<_> = families.flat_map(|maker| variants(request, layout, &maker)).collect();
+    jobs.extend(quickly_synthesised(request, layout));
+    jobs
+}
+
+/// The layouts beside those of the best few candidates, without those that were priced.
+fn cut_otherwise(request: &Request, layouts: &[Layout], found: &[Found<'_>]) -> Vec<Layout> {
+    let mut order: Vec<_> = found.iter().filter(|f| f.job.layout.partition.stages() > 1).collect();
+    order.sort_by(|a, b| a.candidate.seconds.total_cmp(&b.candidate.seconds));
+    let mut best: Vec<&Layout> = Vec::new();
+    for found in order {
+        if best.len() < FINALISTS && !best.iter().any(|layout| std::ptr::eq(*layout, found.job.layout)) {
+            best.push(found.job.layout);
+        }
+    }
+    let mut other: Vec<Layout> = Vec::new();
+    for layout in best.into_iter().flat_map(|layout| alike(request, layout)) {
+        if !layouts.iter().chain(&other).any(|priced| priced.is(&layout)) {
+            other.push(layout);
+        }
+    }
+    other
 }
 
 /// A plan with every choice of recomputation and every cheap choice of passes.

@@ -1,0 +1,59 @@
+//! Cuts that load the busiest rank as little as a given one.
+//!
+//! The best cut by load is rarely alone: layers move between the stages of one rank, or to a rank with room, and the busiest
+//! rank has no more to do. How well schedules fill the ranks differs between such cuts, and only a simulation tells.
+//!
+//! 1. From the cut of a layout, one or two boundaries move by one layer, again and again, breadth first.
+//! 2. A cut is kept if its busiest rank has at most [`SLACK`] more to do: layers are measured, and equal ones differ a little.
+//! 3. The nearest [`MOST`] cuts are given.
+
+use super::layout::Layout;
+use super::request::{Cut, Request};
+use crate::cost::{Partition, PartitionReport};
+
+/// The share by which a busiest rank may have more to do.
+const SLACK: f64 = 0.02;
+
+/// The most cuts beside one layout's.
+const MOST: usize = 16;
+
+/// The layouts beside this one whose cuts load the busiest rank as little; none where the cut was not made by load.
+pub(super) fn alike(request: &Request, layout: &Layout) -> Vec<Layout> {
+    if layout.cut == Cut::Even {
+        return Vec::new();
+    }
+    let layers = &request.workloads[layout.workload].layers;
+    let load = |cut: &Partition| {
+        let report = PartitionReport::new(layers, cut, &layout.placement).ok()?;
+        Some(report.rank_seconds.into_iter().fold(0.0, f64::max))
+    };
+    let Some(most) = load(&layout.partition).map(|load| load * (1.0 + SLACK)) else { return Vec::new() };
+    let mut kept = vec![layout.partition.clone()];
+    let mut next = 0;
+    while next < kept.len() && kept.len() <= MOST {
+        for cut in neighbours(&kept[next]) {
+            if kept.len() <= MOST && !kept.contains(&cut) && load(&cut).is_some_and(|load| load <= most) {
+                kept.push(cut);
+            }
+        }
+        next += 1;
+    }
+    kept.into_iter().skip(1).filter_map(|cut| layout.with_cut(request, cut).ok()).collect()
+}
+
+/// The cuts with one boundary, or two, one layer earlier or later: two, as a rank may have to give a layer for the one it takes.
+fn neighbours(cut: &Partition) -> Vec<Partition> {
+    let moves = (0..cut.boundaries().len()).flat_map(|index| [(index, -1), (index, 1)]);
+    let pairs = moves.clone().flat_map(|first| {
+        let later = moves.clone().filter(move |second| second.0 > first.0);
+        later.map(move |second| vec![first, second])
+    });
+    let moved = |moves: Vec<(usize, isize)>| {
+        let mut boundaries = cut.boundaries().to_vec();
+        for (index, by) in moves {
+            boundaries[index] = boundaries[index].checked_add_signed(by)?;
+        }
+        Partition::from_boundaries(cut.layers(), &boundaries).ok()
+    };
+    moves.clone().map(|only| vec![only]).chain(pairs).filter_map(moved).collect()
+}
