@@ -68,7 +68,7 @@ fn the_peak_of_each_rank_is_predicted_within_a_tenth_for_every_engine() {
     let _turn = turn();
     for engine in [Engine::Eager, Engine::Captured, Engine::Compiled, Engine::Recomputed] {
         let mut all = Vec::new();
-        for family in ["GPipe", "1F1B", "ZBVZeroBubble", "DualPipe"] {
+        for family in ["GPipe", "1F1B", "ZBVZeroBubble", "DualPipe", "Chimera"] {
             for (rank, (predicted, measured)) in peaks(family, engine).into_iter().enumerate() {
                 let ratio = predicted / measured;
                 println!(

@@ -198,7 +198,7 @@ impl AnyTensor {
         if self.is_on_cubecl() { self.copied() } else { self }
     }
 
-    /// The same elements in memory of their own.
+    /// The same elements in memory of their own; on Flex, which reverses nothing without a copy, the handle itself.
     pub(crate) fn copied(self) -> Self {
         // Reversing no dimension is the one operation that copies tensors of every kind and shape, also of one element.
         Self(by_kind!(self.kind(), float_flip | int_flip | bool_flip(self.0, &[])))

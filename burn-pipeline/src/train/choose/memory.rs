@@ -8,8 +8,8 @@
 //! 2. What stays beside the parameters is `optimizer_bytes`. Two rounds more run `F` and the backward, split where the plan
 //!    splits it. The first one leaves the sum of gradients, `gradient_bytes`; in the second one what is left and the most at once are
 //!    read after each action, beyond what stays and the sum.
-//! 3. What a stage receives is copied before each round, so that it counts where it is kept. Pieces of the batch do not
-//!    count: they are views of what the caller holds.
+//! 3. What a stage receives is copied before each round, so that it counts where it is kept; on Flex it counts where it was made,
+//!    with the rank that sent it. Pieces of the batch do not count: they are views of what the caller holds.
 //! 4. Each action runs on threads of its own, which end with it, so that what threads keep to use again (see the compiler's
 //!    pool) is not taken for what the stage holds. Then some microbatches run on the same threads, two at a time: what the heap
 //!    needs there beyond what the actions need is kept by a rank too, and belongs to `optimizer_bytes`.

@@ -1,10 +1,11 @@
 //! The two replicas of a bidirectional placement: equal weights at the start, one gradient at every step.
 //!
 //! Guarantees: both replicas of a stage hold bit-equal weights after every step, since they start from replica 0's
-//! weights, and both add gradients in the same order, replica 0's first. No rank waits for one that waits for it.
+//! weights, and the sum of two numbers does not depend on their order. No rank waits for one that waits for it. Summing
+//! needs no more memory than for a few parameters, as the sums stay where the gradients are.
 //!
-//! 1. Each rank first sends for all its stages, in model order, and then receives in the same order. So two ranks send
-//!    and receive their messages in one order.
+//! 1. Each rank first sends for all its stages, in model order, and then receives in the same order; gradients in parts of
+//!    some megabytes. So two ranks send and receive their messages in one order.
 //! 2. With an odd number of ranks the middle one holds both replicas of the middle stage: what it sends to itself stays
 //!    in its [`Mailbox`] and crosses no link.
 //! 3. With ordered accumulation, data-parallel replicas pass their sums along in the same way: see [`chain`].
@@ -13,7 +14,11 @@ use crate::execute::{ExecuteError, Executor};
 use crate::link::{Header, Message, MessageKind};
 use crate::plan::{Placement, StageId};
 use crate::stage::{Accumulation, AnyTensor, Boundary, ErasedStage, Payload};
+use burn::module::ParamId;
 use std::collections::HashMap;
+
+/// Bytes of parameters whose gradients are sent together: less would wait for more messages.
+const TOGETHER: usize = 4 << 20;
 
 /// What a rank sends to itself, by the stage that it is for.
 #[derive(Default)]
@@ -48,31 +53,51 @@ pub(super) fn copy_weights(executor: &mut Executor, placement: &Placement) -> Re
     Ok(())
 }
 
-/// Replaces the gradients of every stage by the sum over its replicas.
+/// Replaces the gradients of every stage by the sum over its replicas, a few parameters at a time.
 pub(super) fn sum_gradients(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
     let (pairs, mut mailbox) = (pairs(executor, placement), Mailbox::default());
-    for &(stage, other) in &pairs {
-        let gradients = gathered(executor, stage);
-        let to = holder(executor, placement, other);
-        mailbox.send(executor, to, other, gradients.into_payload())?;
-    }
-    for &(stage, other) in &pairs {
-        let from = holder(executor, placement, other);
-        let theirs: Vec<Option<AnyTensor>> = mailbox.receive(executor, stage, from)?;
-        let Some(held) = executor.stages().get_mut(&stage) else { continue };
-        for (id, theirs) in held.parameters().into_iter().zip(theirs) {
-            let ours = held.gradients().remove(id);
-            let (first, second) = if stage.replica() == 0 { (ours, theirs) } else { (theirs, ours) };
-            let sum = match (first, second) {
-                (Some(first), Some(second)) => Some(first.plus(second)),
-                (one, other) => one.or(other),
-            };
-            if let Some(sum) = sum {
-                held.gradients().set(id, sum);
+    let together: Vec<Vec<Vec<ParamId>>> = pairs.iter().map(|(stage, _)| together(executor, *stage)).collect();
+    for part in 0..together.iter().map(Vec::len).max().unwrap_or_default() {
+        let parts = || pairs.iter().zip(&together).filter_map(|(pair, parts)| Some((pair, parts.get(part)?)));
+        for (&(stage, other), parameters) in parts() {
+            let to = holder(executor, placement, other);
+            let gradients = gathered(executor, stage, parameters);
+            // Copies, as a product of what others hold is: the other rank reads them while this one adds to its own in place.
+            let gradients: Vec<_> = gradients.into_iter().map(|own| own.map(|own| own.scale(1.0))).collect();
+            mailbox.send(executor, to, other, gradients.into_payload())?;
+        }
+        for (&(stage, other), parameters) in parts() {
+            let from = holder(executor, placement, other);
+            let theirs: Vec<Option<AnyTensor>> = mailbox.receive(executor, stage, from)?;
+            let Some(held) = executor.stages().get_mut(&stage) else { continue };
+            for (&id, theirs) in parameters.iter().zip(theirs) {
+                let sum = match (held.gradients().remove(id), theirs) {
+                    (Some(ours), Some(theirs)) => Some(ours.plus(theirs)),
+                    (one, other) => one.or(other),
+                };
+                sum.into_iter().for_each(|sum| held.gradients().set(id, sum));
             }
         }
     }
     Ok(())
+}
+
+/// A stage's parameters in visiting order, cut where their bytes reach [`TOGETHER`].
+fn together(executor: &mut Executor, stage: StageId) -> Vec<Vec<ParamId>> {
+    let held = &executor.stages()[&stage];
+    // A parameter may stand at several paths.
+    let bytes: HashMap<ParamId, usize> = held.weights().into_iter().map(|(id, weight)| (id, weight.bytes())).collect();
+    let (mut parts, mut part, mut size) = (Vec::new(), Vec::new(), 0);
+    for id in held.parameters() {
+        part.push(id);
+        size += bytes[&id];
+        if size >= TOGETHER {
+            parts.push(std::mem::take(&mut part));
+            size = 0;
+        }
+    }
+    parts.push(part);
+    parts
 }
 
 /// With ordered accumulation: passes the sum of this batch's gradients from replica to replica, in the order of the
@@ -103,7 +128,8 @@ pub(super) fn chain(executor: &mut Executor, placement: &Placement) -> Result<()
                 executor.stages().get_mut(&stage).into_iter().for_each(|held| held.gradients().release());
             }
             let (next, to) = copy(executor, stage.index(), (place + 1) % copies);
-            let sums = gathered(executor, stage);
+            let all = executor.stages()[&stage].parameters();
+            let sums = gathered(executor, stage, &all);
             mailbox.send(executor, to, next, sums.into_payload())?;
             executor.stages().get_mut(&stage).into_iter().for_each(|held| held.gradients().clear());
         }
@@ -125,11 +151,10 @@ fn take_sums(mailbox: &mut Mailbox, executor: &mut Executor, stage: StageId, fro
     Ok(())
 }
 
-/// The gathered gradient of each parameter, in visiting order.
-fn gathered(executor: &mut Executor, stage: StageId) -> Vec<Option<AnyTensor>> {
+/// The gathered gradient of each of these parameters.
+fn gathered(executor: &mut Executor, stage: StageId, parameters: &[ParamId]) -> Vec<Option<AnyTensor>> {
     let Some(held) = executor.stages().get_mut(&stage) else { return Vec::new() };
-    let parameters = held.parameters();
-    parameters.into_iter().map(|id| held.gradients().get(id).cloned()).collect()
+    parameters.iter().map(|id| held.gradients().get(*id).cloned()).collect()
 }
 
 fn header(stage: StageId) -> Header {
