@@ -114,7 +114,7 @@ impl Trainer {
             .timeout(Duration::from_secs(options.timeout))
             .threads(options.threads);
         let builder = stages(&setup, builder)?;
-        let training = Training::new(builder, &setup, &RunFlags::of(&setup.options), link)?;
+        let training = Training::new(builder, setup.model.layers, &setup, &RunFlags::of(&setup.options), link)?;
         Ok(Self { setup, training })
     }
 

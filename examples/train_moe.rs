@@ -114,7 +114,7 @@ impl MoeTrainer {
             Ok(stage) => stage.recomputed(recompute),
             Err(error) => panic!("the model was checked before: {error}"),
         });
-        let training = Training::new(builder, &setup.common, &setup.flags, link)?;
+        let training = Training::new(builder, setup.model.pattern.chars().count(), &setup.common, &setup.flags, link)?;
         Ok(Self { setup, training })
     }
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[command(name = "train_gpt")]
 pub struct Options {
     /// Family of schedules, such as 1F1B, GPipe, Interleaved1F1B or ZBVZeroBubble; `auto` measures a few steps and takes
-    /// up the schedule that the planner finds for them.
+    /// up the schedule, and the cut, that the planner finds for them.
     #[arg(long, default_value = "1F1B", value_name = "NAME")]
     pub schedule: String,
     /// Ranks of a replica, each with its own stages and its own compute threads [default: 2; with `--link mpi`, as many as

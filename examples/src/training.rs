@@ -127,7 +127,7 @@ pub struct Training {
 
 impl Training {
     /// Builds the pipeline, with the schedule of the flags or one that is chosen after a few steps: the stages are made
-    /// on their ranks. With a link, this process is one rank, and all processes make the same calls. Goes on from the
+    /// on their ranks; a chosen schedule may cut the model's `layers` otherwise. With a link, this process is one rank, and all processes make the same calls. Goes on from the
     /// latest checkpoint, if that was asked for and there is one.
     ///
     /// # Errors
@@ -135,13 +135,15 @@ impl Training {
     /// checkpoint cannot be read or is of a run with other `flags`.
     pub fn new<F: Serialize + DeserializeOwned>(
         builder: Builder,
+        layers: usize,
         setup: &Setup,
         flags: &F,
         link: Option<Box<dyn Link>>,
     ) -> Result<Self, TrainError> {
+        let options = AutoOptions { layers: Some(layers), ..AutoOptions::default() };
         let pipeline = match (setup.auto, link) {
-            (Some(size), None) => AutoPipeline::new(builder, size, AutoOptions::default())?,
-            (Some(size), Some(link)) => AutoPipeline::new_rank(builder, size, AutoOptions::default(), link)?,
+            (Some(size), None) => AutoPipeline::new(builder, size, options)?,
+            (Some(size), Some(link)) => AutoPipeline::new_rank(builder, size, options, link)?,
             (None, link) => {
                 let builder = builder.plan(setup.plan.clone());
                 let pipeline = match link {
