@@ -30,6 +30,7 @@ plan            building and proving plans, the planner, passes
 synthesis       synthesised schedules against the exact optimum
 balance         even and optimal cuts
 delay           a slow network: passes, the planner, AutoPipeline
+choose          AutoPipeline against 1F1B, ten choices
 link            links between processes (MPI too, where mpirun is found)
 faults          fuzzing, faults and connections at random, kills while saving (MPI too, where mpirun is found)
 moe             load of experts; kernels on CubeCL's CPU runtime (needs LLVM, see .ci/llvm-for-cubecl.sh)
@@ -105,6 +106,7 @@ section() {
         bench --bench delay -- --ranks 4 --sleep 10 --latency 10 --rounds 3
         bench --bench delay -- --rounds 5
         ;;
+    choose) bench --bench choose ;;
     link) if has_mpi; then bench --features benches/mpi --bench link; else bench --bench link; fi ;;
     faults)
         run .ci/fuzz 600
