@@ -5,7 +5,7 @@
 //! | [`cut_a_model`] | How does a Burn model become stages? |
 //! | [`pick_a_schedule`] | Which schedule, and how is it found without trying all of them? |
 //! | [`numbers`] | What is the loss, and when are numbers equal to the last bit? |
-//! | [`real_models`] | Tied weights, skip connections, sequences of several lengths, dropout, little memory |
+//! | [`real_models`] | Tied weights, skip connections, encoders and decoders, sequences of several lengths, dropout, batch norm, little memory, evaluation, generation |
 //! | [`devices`] | Which devices work, and what is refused? |
 //! | [`many_machines`] | Ranks as processes, replicas, sharded parameters |
 //! | [`experts`] | Mixtures of experts |

@@ -26,7 +26,8 @@ use burn::module::Module;
     note = "implement `burn_pipeline::Stage` for the module: its input, extra and output types, and `forward`"
 )]
 pub trait Stage: Module + Sync + 'static {
-    /// What comes from the stage before, or from the batch on the first stage.
+    /// What comes from the stage before, or from the batch on the first stage: the type that the stage before has as its
+    /// [`Stage::Output`].
     type Input: Boundary;
     /// What the stage reads beside its input: tensors, cut per microbatch (masks, document ids), plain numbers and strings;
     /// `()` for nothing.
@@ -34,7 +35,9 @@ pub trait Stage: Module + Sync + 'static {
     /// What goes to the next stage, or to the loss on the last one.
     type Output: Boundary;
 
-    /// Names of the batch's extras that make up [`Stage::Extra`], in its order.
+    /// Names of the batch's extras that make up [`Stage::Extra`], in its order: a name for each element of a tuple, or one
+    /// for an extra that is a single value (a tensor, or a struct with [`boundary!`](crate::boundary)). Every batch must hold
+    /// them; what only some batches have is an `Option`, `None` in the others.
     fn extras(&self) -> Vec<&'static str> {
         Vec::new()
     }

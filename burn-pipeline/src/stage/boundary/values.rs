@@ -174,7 +174,8 @@ macro_rules! tuples {
 tuples! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) }
 
 /// Implements [`Boundary`](crate::stage::Boundary) for a struct with named fields, or for an enum whose
-/// variants hold one value each.
+/// variants hold one value each; a variant with several holds a tuple: `Decoding((Tensor<3>, Tensor<3>))`. The names in
+/// parentheses are free.
 #[macro_export]
 macro_rules! boundary {
     (struct $name:ident { $($field:ident),+ $(,)? }) => {

@@ -18,6 +18,8 @@ impl Pipeline {
     /// Which way each stage's forward and backward are run, and why, in model order. Whether a stage can be
     /// captured is known once it has run. Where ranks are processes, of this process's stages.
     ///
+    /// To read it, print [`EngineReport::captured`] and [`EngineReport::reason`]; `{:?}` prints the programs, too, which are long.
+    ///
     /// # Errors
     /// As [`Pipeline::step`].
     pub fn engines(&mut self) -> Result<Vec<(StageId, EngineReport)>, PipelineError> {

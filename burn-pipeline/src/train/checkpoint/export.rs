@@ -43,7 +43,8 @@ impl Pipeline {
     }
 
     /// As [`Pipeline::export`], in the layout of another framework: with `BurnToPyTorchAdapter`, what PyTorch reads. A model that
-    /// was loaded with [`Pipeline::load_pretrained`] goes back under the names that it came with.
+    /// was loaded with [`Pipeline::load_pretrained`] goes back under the names that it came with. A shared parameter is written
+    /// once for each name that its copies have: give them one ([`Names::renamed`](crate::stage::Names::renamed)).
     ///
     /// # Errors
     /// As [`Pipeline::export`].
