@@ -26,7 +26,7 @@ use crate::host::flights::Flights;
 use crate::host::pairing::{Action, Note, Pairing};
 use crate::host::timeout::Timeout;
 use burn_cubecl::CubeDevice;
-use burn_pipeline::link::kit::Mesh;
+use burn_pipeline::link::kit::{Envelope, Mesh};
 use burn_pipeline::link::{Failure, LinkError, Monitor};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -187,7 +187,8 @@ impl Progress {
         Ok(actions)
     }
 
-    /// Drops what was to be launched with a rank that has left: nothing of it is in the queue.
+    /// Drops what was to be launched with a rank that has left: nothing of it is in the queue. Waits for the rank end now, not
+    /// when its communicators are closed.
     fn forget(&mut self, left: usize) {
         self.outgoing[left].clear();
         self.incoming[left].clear();
@@ -197,7 +198,7 @@ impl Progress {
             let what = "its part of a collective".to_owned();
             let _ = collect.done.send(Err(LinkError::Left { rank, peer: left, what }));
         }
-        self.mesh.mailbox.wake();
+        self.mesh.mailbox.handle(left, Envelope::Close);
     }
 
     fn form(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), NcclError> {

@@ -20,6 +20,7 @@ pub(crate) fn part(name: &str) -> bool {
         "aborts" => aborts(),
         "leaves at once" => leaves_at_once(),
         "drops" => drops(),
+        "panics" => panics(),
         "leaves unread" => leaves_unread(),
         _ => return false,
     }
@@ -30,9 +31,12 @@ const ORDERINGS: [&str; 2] = ["host", "context"];
 
 #[test]
 fn nccl_is_a_link() {
-    for (ranks, ordering) in [(2, "host"), (2, "context"), (4, "host"), (4, "context")] {
-        start(ranks, "conformance", &[("ORDERING", ordering)]).all_pass();
-    }
+    // At once: some cases wait for most of their time.
+    std::thread::scope(|scope| {
+        for (ranks, ordering) in [(2, "host"), (2, "context"), (4, "host"), (4, "context")] {
+            scope.spawn(move || start(ranks, "conformance", &[("ORDERING", ordering)]).all_pass());
+        }
+    });
 }
 
 #[test]
@@ -56,7 +60,8 @@ fn groups_sum_share_join_and_spread() {
 /// The negative control: the stand-in notices where the link keeps no order.
 #[test]
 fn without_order_the_stand_in_ends_the_process() {
-    let ended = start(2, "storm", &[("ORDERING", "unchecked")]).end();
+    // Transfers take so long that what they bring is read before them.
+    let ended = start(2, "storm", &[("ORDERING", "unchecked"), ("STAND_IN_PAUSE_MS", "100")]).end();
     assert!(
         ended.iter().any(|(passed, text)| !passed && text.contains("memory is used before its event")),
         "{ended:?}"
@@ -135,12 +140,12 @@ fn steps() {
 fn a_killed_rank_is_named_by_all_others() {
     for ranks in [2, 4] {
         for ordering in ORDERINGS {
-            let began = Instant::now();
             let mut processes = start(ranks, "steps", &[("ORDERING", ordering), ("STAND_IN_PAUSE_MS", "5")]);
             processes.kill_after_steps(1);
+            let began = Instant::now();
             for (rank, (passed, text)) in processes.end().iter().enumerate().filter(|(rank, _)| *rank != 1) {
                 let failed = text.lines().find(|line| line.starts_with("failed")).unwrap_or("no error");
-                assert!(*passed && failed.contains("rank 1"), "rank {rank}: {text}");
+                assert!(*passed && failed.contains("rank 1 failed"), "rank {rank}: {text}");
             }
             assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
         }
@@ -154,13 +159,13 @@ fn aborts() {
     for to in (0..ranks).filter(|&rank| rank != me) {
         send(&mut link, &device, to, 0, Duration::from_secs(20));
     }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let here = link.barrier(deadline);
     let began = Instant::now();
     if me == ranks - 1 {
-        std::thread::sleep(Duration::from_millis(100));
         link.abort("the loss is no number".to_owned());
     } else {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let first = link.receive(ranks - 1, header(0), deadline);
+        let first = here.and_then(|()| link.receive(ranks - 1, header(0), deadline));
         let error = first.and_then(|_| link.receive(ranks - 1, header(1), deadline)).unwrap_err();
         println!("failed: {error}");
     }
@@ -203,6 +208,31 @@ fn a_link_that_is_dropped_with_transfers_in_flight_delivers_them() {
     for ranks in [2, 4] {
         for ordering in ORDERINGS {
             start(ranks, "leaves at once", &[("ORDERING", ordering), ("STAND_IN_PAUSE_MS", "20")]).all_pass();
+        }
+    }
+}
+
+/// Rank 1 panics while it has transfers in flight, and the others wait for more.
+fn panics() {
+    let (mut link, device) = link();
+    let (me, ranks) = (link.rank(), link.ranks());
+    for to in (0..ranks).filter(|&rank| rank != me) {
+        send(&mut link, &device, to, 0, Duration::from_secs(20));
+    }
+    assert!(me != 1, "a bug of the module");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let began = Instant::now();
+    let error = link.receive(1, header(0), deadline).and_then(|_| link.receive(1, header(1), deadline)).unwrap_err();
+    println!("failed after {} ms: {error}", began.elapsed().as_millis());
+}
+
+#[test]
+fn a_rank_that_panics_has_failed_for_all_at_once() {
+    for ranks in [2, 4] {
+        let ended = start(ranks, "panics", &[("STAND_IN_PAUSE_MS", "300")]).end();
+        for (rank, (passed, text)) in ended.iter().enumerate().filter(|(rank, _)| *rank != 1) {
+            assert!(*passed && failed_after(text) < 2_000, "rank {rank}: {text}");
+            assert!(text.contains("rank 1") && text.contains("panicked"), "rank {rank}: {text}");
         }
     }
 }
