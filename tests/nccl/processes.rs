@@ -100,9 +100,9 @@ impl Processes {
     }
 
     pub(crate) fn all_pass(self) {
-        for (rank, (passed, text)) in self.end().into_iter().enumerate() {
-            assert!(passed, "rank {rank} failed: {text}");
-        }
+        let failed = self.end().into_iter().enumerate().filter(|(_, (passed, _))| !passed);
+        let texts: Vec<String> = failed.map(|(rank, (_, text))| format!("rank {rank} failed: {text}")).collect();
+        assert!(texts.is_empty(), "{}", texts.join("\n"));
     }
 }
 

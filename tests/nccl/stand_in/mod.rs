@@ -7,21 +7,27 @@
 //! What this leaves to a GPU: kernels, so tensors with padded rows and all training; NCCL's own transports; how CUDA orders
 //! events over a context; speed.
 
+mod endings;
+mod failures;
 #[cfg(any())]
 #[path = "library/lib.rs"]
 mod library;
 mod links;
+mod messages;
 mod rules;
 mod storm;
-
-pub(crate) use links::part as link_part;
-pub(crate) use rules::part as rule_part;
 
 use crate::processes::Processes;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Runs a part of a rank's process, by its name.
+pub(crate) fn run(part: &str) {
+    let known = links::part(part) || failures::part(part) || endings::part(part) || rules::part(part);
+    assert!(known, "there is no part {part}");
+}
 
 /// The folder with the compiled library, under both names.
 fn folder() -> &'static Path {

@@ -126,7 +126,7 @@ impl Rank {
 }
 
 /// What a rank's process does: it breaks the rule of that name. `false` if there is none.
-pub(crate) fn part(name: &str) -> bool {
+pub(super) fn part(name: &str) -> bool {
     let bytes = ncclDataType_t::ncclUint8;
     let rank = Rank::new();
     let memory = rank.memory();

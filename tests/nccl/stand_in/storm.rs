@@ -1,17 +1,12 @@
 //! Messages of many sizes from every rank to every other, both ways at once, with sums over groups between them.
 
+use super::messages::{header, on, read};
 use crate::{TIMEOUT, link};
-use burn::tensor::{Device, Tensor, TensorData};
-use burn_pipeline::link::{Header, Link, Message, MessageKind};
-use burn_pipeline::plan::StageId;
-use burn_pipeline::stage::{AnyTensor, Boundary, Payload};
+use burn_pipeline::link::{Link, Message};
+use burn_pipeline::stage::{AnyTensor, Boundary};
 use std::time::Instant;
 
 const ROUNDS: usize = 24;
-
-pub(super) fn header(microbatch: usize) -> Header {
-    Header { stage: StageId::new(0), microbatch, kind: MessageKind::Activation }
-}
 
 /// What one rank sends another, in one round: no two messages are alike.
 fn values(from: usize, to: usize, round: usize) -> Vec<f32> {
@@ -19,15 +14,6 @@ fn values(from: usize, to: usize, round: usize) -> Vec<f32> {
     // From nothing to more than the stand-in moves at once.
     let length = [0, 1, 7, 300, 5_000, 70_000][(seed * 7 + round) % 6];
     (0..length).map(|place| ((seed * 31 + place) % 4093) as f32).collect()
-}
-
-pub(super) fn on(device: &Device, values: Vec<f32>) -> Tensor<1> {
-    let length = values.len();
-    Tensor::from_data(TensorData::new(values, [length]), device)
-}
-
-pub(super) fn read(payload: Payload) -> Vec<f32> {
-    Tensor::<1>::from_payload(payload).unwrap().into_data().iter::<f32>().collect()
 }
 
 /// One rank of the storm.

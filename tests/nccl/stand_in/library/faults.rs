@@ -14,7 +14,9 @@ pub struct Faults {
     pub fails_after: Option<usize>,
     /// `STAND_IN_MEMORY`: the bytes of device memory.
     pub memory: Option<usize>,
-    /// `STAND_IN_PAUSE_MS`: how long every group lasts at least.
+    /// `STAND_IN_STUCK_AFTER`: as `silent_after`, and aborting does not end them.
+    pub stuck_after: Option<usize>,
+    /// `STAND_IN_PAUSE_MS`: how long every group but the first, by which ranks connect, lasts at least.
     pub pause: Duration,
 }
 
@@ -32,6 +34,7 @@ pub fn faults() -> &'static Faults {
         Faults {
             silent_after: number("STAND_IN_SILENT_AFTER"),
             fails_after: number("STAND_IN_FAILS_AFTER"),
+            stuck_after: number("STAND_IN_STUCK_AFTER"),
             memory: number("STAND_IN_MEMORY"),
             pause: Duration::from_millis(number("STAND_IN_PAUSE_MS").unwrap_or_default() as u64),
         }

@@ -133,6 +133,10 @@ pub fn run(communicator: &Communicator, transfers: Vec<Transfer>, sums: Vec<Sum>
 /// Steps until there is nothing left; `step` gives whether something moved, which ranks are missing, and whether all is done.
 fn until_done(communicator: &Communicator, board: &mut Board, mut step: impl FnMut() -> (bool, u64, bool)) {
     loop {
+        if is_over(faults().stuck_after) {
+            std::thread::sleep(PAUSE);
+            continue;
+        }
         if communicator.aborted.load(Ordering::Acquire) {
             return;
         }
