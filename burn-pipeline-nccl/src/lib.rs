@@ -26,13 +26,22 @@
 //!    timeout lasts. An error, or a transfer that takes too long, aborts the communicators, which empties the queue, and
 //!    is reported to all ranks.
 //!
+//! 7. A rank whose link is dropped leaves when nothing is left to send, in the queue, or agreed on, and tells the others, which
+//!    go on without it.
+//!
+//! What is proved, and what is not: no machine with a GPU has run this yet. The repository's tests run the whole link, and CubeCL's
+//! CUDA runtime beneath it, over a stand-in for the driver and NCCL (`tests/nccl/stand_in`), which keeps and checks their
+//! rules of order, memory and groups, in 2 and 4 processes. That leaves open: kernels, and so tensors that are copied before they
+//! are sent (padded rows, views) and whole trainings; NCCL's own transports, and how it ends when a rank is lost; that events over a
+//! context cover CubeCL's queues; speed. The other tests in `tests/nccl` are for that.
+//!
 //! Nothing of CUDA is needed to build the link: driver and NCCL are opened at run time (`libnccl.so`, by that name: the
 //! Python wheel has only `libnccl.so.2`, make a link). Two rules of CubeCL matter: do not use its `to_device` between GPUs
 //! or its collectives beside this link, because their communicators would have to agree in order with this link's; and do
 //! not run a capture of Burn's (`capture()`) while `Ordering::Context` is used.
 //!
-//! Reading order: in `cuda`, `link.rs` (the rank's own thread), `progress.rs` and `collect.rs` (the thread that calls NCCL); in `host`,
-//! `pairing.rs` (what goes next), `timeout.rs`, `ending.rs` and `flights.rs` (bounds and the end); then in `cuda` `order.rs`
+//! Reading order: in `cuda`, `link.rs` (the rank's own thread), `progress.rs`, `exchange.rs`, `collect.rs` and `flight.rs` (the thread
+//! that calls NCCL); in `host`, `pairing.rs` (what goes next), `timeout.rs`, `ending.rs` and `flights.rs` (bounds and the end); then in `cuda` `order.rs`
 //! and `tensors.rs` (CubeCL's queues and memory), `communicator.rs` and `gpu.rs` (NCCL and the driver).
 
 #[cfg(feature = "cuda")]

@@ -27,6 +27,13 @@ impl OnGpu {
         let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.to_device(device)));
         payload
     }
+
+    /// On the host, in its own form of booleans.
+    fn read(payload: Payload) -> Payload {
+        let read = |tensor: AnyTensor| AnyTensor::from_data_exact(tensor.into_data().unwrap(), &Device::flex());
+        let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(read(tensor)));
+        payload
+    }
 }
 
 fn is_for_gpus(tensor: &AnyTensor) -> bool {
@@ -47,6 +54,6 @@ impl Link for OnGpu {
     }
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        self.link.receive(from, header, deadline).map(|payload| Self::moved(payload, &Device::flex()))
+        self.link.receive(from, header, deadline).map(Self::read)
     }
 }

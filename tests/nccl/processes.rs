@@ -4,9 +4,9 @@
 //! machine; they then talk over sockets, here on the loopback interface. The other variables switch off what cannot
 //! work between ranks that share a GPU, or what takes its processors away from the others.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, PipeReader, Read, pipe};
 use std::net::TcpListener;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 /// The longest that any test's processes may take.
@@ -30,7 +30,7 @@ const SHARED_GPU: &[(&str, &str)] = &[
 /// Processes that are killed when this is dropped.
 pub(crate) struct Processes {
     children: Vec<Child>,
-    outs: Vec<BufReader<ChildStdout>>,
+    outs: Vec<BufReader<PipeReader>>,
     read: Vec<String>,
 }
 
@@ -45,10 +45,11 @@ impl Processes {
             command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
             command.env_remove("TORCHELASTIC_USE_AGENT_STORE").env("NCCL_HOSTID", format!("pipeline-{rank}"));
             command.envs(SHARED_GPU.iter().copied()).envs(more.iter().copied());
-            command.stdout(Stdio::piped()).spawn().unwrap()
+            let (reader, writer) = pipe().unwrap();
+            let child = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
+            (child, BufReader::new(reader))
         };
-        let mut children: Vec<Child> = (0..ranks).map(start).collect();
-        let outs = children.iter_mut().map(|child| BufReader::new(child.stdout.take().unwrap())).collect();
+        let (children, outs) = (0..ranks).map(start).unzip();
         Self { children, outs, read: vec![String::new(); ranks] }
     }
 
@@ -83,10 +84,25 @@ impl Processes {
         passed.into_iter().zip(std::mem::take(&mut self.read)).collect()
     }
 
-    pub(crate) fn all_pass(self) {
-        for (rank, (passed, text)) in self.end().into_iter().enumerate() {
-            assert!(passed, "rank {rank} failed: {text}");
+    /// What the ranks wrote until the first one ended by a failure, or all ended.
+    pub(crate) fn end_with_the_first(mut self, limit: Duration) -> String {
+        let began = Instant::now();
+        loop {
+            let ended = self.children.iter_mut().map(|child| child.try_wait().unwrap()).collect::<Vec<_>>();
+            if ended.iter().flatten().any(|status| !status.success()) || ended.iter().all(Option::is_some) {
+                break;
+            }
+            assert!(began.elapsed() < limit, "no rank has ended");
+            std::thread::sleep(Duration::from_millis(5));
         }
+        self.children.iter_mut().for_each(|child| drop(child.kill()));
+        self.end().into_iter().map(|(_, text)| text).collect()
+    }
+
+    pub(crate) fn all_pass(self) {
+        let failed = self.end().into_iter().enumerate().filter(|(_, (passed, _))| !passed);
+        let texts: Vec<String> = failed.map(|(rank, (_, text))| format!("rank {rank} failed: {text}")).collect();
+        assert!(texts.is_empty(), "{}", texts.join("\n"));
     }
 }
 

@@ -48,23 +48,24 @@ pub(crate) fn to_itself() {
 }
 
 /// Sums that are exact in any order, so that they can be computed here as well.
-pub(crate) fn collectives() {
+pub(crate) fn collectives(columns: usize) {
     let (mut link, device) = link();
     let (me, ranks) = (link.rank(), link.ranks());
     let deadline = Instant::now() + TIMEOUT;
     let all: Vec<usize> = (0..ranks).collect();
     let outer = vec![0, ranks - 1];
     link.form_groups(&[all.clone(), outer.clone()], deadline).unwrap();
-    let of = |rank: usize| rows(&device, rank * 7, 4 * ranks, 65);
-    let sum = |members: &[usize]| members.iter().map(|&rank| of(rank)).reduce(|a, b| a + b).unwrap();
+    let of = |rank: usize, device: &Device| rows(device, rank * 7, 4 * ranks, columns);
+    let host = Device::flex();
+    let sum = |members: &[usize]| members.iter().map(|&rank| of(rank, &host)).reduce(|a, b| a + b).unwrap();
     for (number, members) in [(0, &all), (1, &outer)] {
         let Some(place) = members.iter().position(|&rank| rank == me) else { continue };
         let count = members.len();
         // The second tensor is the last member's alone, the third nobody's.
-        let alone = (place + 1 == count).then(|| AnyTensor::new(of(9)));
-        let mine = vec![Some(AnyTensor::new(of(me))), alone, None];
+        let alone = (place + 1 == count).then(|| AnyTensor::new(of(9, &device)));
+        let mine = vec![Some(AnyTensor::new(of(me, &device))), alone, None];
         let got = link.all_reduce(number, members, mine, deadline).unwrap();
-        let expected = [Some(sum(members)), Some(of(9)), None];
+        let expected = [Some(sum(members)), Some(of(9, &host)), None];
         for (got, expected) in got.iter().zip(expected) {
             assert_eq!(got.as_ref().map(|t| t.to_data().unwrap()), expected.map(Tensor::into_data));
         }

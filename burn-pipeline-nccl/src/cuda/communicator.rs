@@ -201,11 +201,11 @@ impl Communicator {
         Ok(())
     }
 
-    /// Ends it together with all ranks. If they do not do so before the deadline, it is aborted.
-    pub(crate) fn close(self, deadline: Instant) {
+    /// Ends it together with all ranks. If they do not do so before the deadline, or `stop` gives a reason, it is aborted.
+    pub(crate) fn close(self, deadline: Instant, stop: &dyn Fn() -> Option<String>) {
         // SAFETY: the communicator is alive.
         let begun = unsafe { sys::ncclCommFinalize(self.handle).result() };
-        if begun.is_ok() && self.settle("closing a communicator", deadline, &|| None).is_ok() {
+        if begun.is_ok() && self.settle("closing a communicator", deadline, stop).is_ok() {
             // SAFETY: it is finalised, nothing uses it any more, and it is not dropped as well.
             let _ = unsafe { sys::ncclCommDestroy(self.handle) };
             std::mem::forget(self);

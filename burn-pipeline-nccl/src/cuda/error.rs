@@ -52,3 +52,14 @@ pub enum NcclError {
     #[error("a tensor's memory cannot be accessed: {error}")]
     Memory { error: String },
 }
+
+/// An error, and the rank with which it occurred.
+pub(crate) struct PeerError {
+    pub(crate) peer: usize,
+    pub(crate) error: NcclError,
+}
+
+/// Names the rank of an error.
+pub(crate) fn with(peer: usize) -> impl Fn(NcclError) -> PeerError {
+    move |error| PeerError { peer, error }
+}

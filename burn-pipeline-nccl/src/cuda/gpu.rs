@@ -4,6 +4,7 @@
 //! one is made on the host, or by events over the whole context (`order.rs`).
 
 use super::error::NcclError;
+use super::tensors::Pinned;
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use std::sync::Arc;
 
@@ -107,6 +108,17 @@ impl Stream {
         // SAFETY: both handles are alive.
         let done = unsafe { result::stream::wait_event(self.stream, event.event, flags) };
         done.map_err(failed("a stream cannot wait for an event"))
+    }
+
+    /// Fills memory with zeros, in the order of the queue.
+    pub(crate) fn clear(&self, memory: &Pinned) -> Result<(), NcclError> {
+        let (address, bytes) = (memory.pointer() as sys::CUdeviceptr, memory.bytes());
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the memory is pinned, and the caller keeps it until an event behind this has completed; it has that many
+        // bytes. The stream is alive.
+        unsafe { result::memset_d8_async(address, 0, bytes, self.stream) }.map_err(failed("memory cannot be cleared"))
     }
 
     /// Whether everything in the queue has ended. A queue that failed runs nothing more.

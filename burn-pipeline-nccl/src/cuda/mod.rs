@@ -4,6 +4,8 @@ mod collect;
 mod command;
 mod communicator;
 mod error;
+mod exchange;
+mod flight;
 mod gpu;
 mod inbox;
 mod link;

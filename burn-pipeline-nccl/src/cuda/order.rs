@@ -24,7 +24,8 @@ pub enum Ordering {
     /// out. Works with every driver. Transfers still run while ranks compute.
     #[default]
     Host,
-    /// Events over the whole CUDA context (CUDA 12.5 or newer). Nothing waits on the host.
+    /// Events over the whole CUDA context (CUDA 12.5 or newer). Nothing waits on the host. A tensor that was received holds
+    /// what was sent only if the link has not failed meanwhile: its next call says so.
     Context,
     /// No order, so that results are wrong: tests use it to check that they would notice.
     Unchecked,

@@ -1,29 +1,32 @@
 //! The thread that serves a link: the only one that calls NCCL.
 //!
-//! 1. It executes commands: tensors to send, offers and notes of other ranks, collectives. What is received lands in memory
-//!    that is made, and pinned, when the offer comes, or the rank says that it is ready: CubeCL may compile kernels
-//!    meanwhile, and no other rank has launched anything then. [`Pairing`] decides what to launch next.
+//! 1. It executes commands: tensors to send, offers and notes of other ranks (`exchange.rs`), collectives (`collect.rs`). What
+//!    is received lands in memory that is made, and pinned, when the offer comes, or the rank says that it is ready: CubeCL
+//!    may compile kernels meanwhile, and no other rank has launched anything then. [`Pairing`] decides what to launch next.
 //! 2. A launch keeps [`Ordering`](super::order::Ordering), queues one NCCL group, and records an event behind
 //!    it. The memory is kept even if a call of the group fails: other calls of it may be in the queue.
 //! 3. While launches are in flight, the thread polls the oldest one's event, NCCL's errors, the failures of other ranks, and
-//!    the time. When the event has completed, the launch's memory is unpinned, and at no other time ([`Flights`]).
-//! 4. On any error the communicators are aborted, and all ranks get the peer with which it occurred.
+//!    the time (`flight.rs`). When the event has completed, the launch's memory is unpinned, and at no other time
+//!    ([`Flights`]).
+//! 4. A link that is dropped is served until nothing is left to send, in flight, or agreed on. Then its rank leaves: it tells
+//!    the others, which launch nothing more with it.
+//! 5. On any error the communicators are aborted, and all ranks get the peer with which it occurred.
 
-use super::command::{Answer, Collect, Command};
-use super::communicator::{Communicator, Way};
-use super::error::NcclError;
-use super::gpu::{Event, Stream};
-use super::inbox::{Content, Slot};
+use super::collect::Ready;
+use super::command::{Collect, Command};
+use super::communicator::Communicator;
+use super::error::{NcclError, PeerError, with};
+use super::flight::Flight;
+use super::gpu::Stream;
+use super::inbox::Slot;
 use super::order::Order;
-use super::tensors::{Held, Pinned, empty};
+use super::tensors::Pinned;
 use crate::host::ending::{self, Next};
 use crate::host::flights::Flights;
 use crate::host::pairing::{Action, Note, Pairing};
-use crate::host::sums;
 use crate::host::timeout::Timeout;
 use burn_cubecl::CubeDevice;
-use burn_cubecl::tensor::CubeTensor;
-use burn_pipeline::link::kit::{Frame, Mesh};
+use burn_pipeline::link::kit::{Envelope, Mesh};
 use burn_pipeline::link::{Failure, LinkError, Monitor};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,47 +57,15 @@ pub(crate) struct Progress {
     pub(crate) flights: Flights<Flight>,
 }
 
-/// The memory that a collective reads, and that it writes.
-pub(crate) struct Ready {
-    pub(super) from: Pinned,
-    pub(super) to: Pinned,
-}
-
-/// A launch that may not have completed.
-pub(crate) struct Flight {
-    event: Arc<Event>,
-    /// A rank that takes part, for errors.
-    peer: usize,
-    since: Instant,
-    /// Memory that the launch reads.
-    #[expect(dead_code, reason = "it is held until the launch has completed, and not looked at")]
-    held: Vec<Pinned>,
-    /// Memory of tensors that were given out before the launch had completed.
-    pins: Vec<Held>,
-    landing: Landing,
-}
-
-/// Where received tensors go.
-pub(super) enum Landing {
-    Nowhere,
-    Slots(Vec<(Slot, Vec<Pinned>)>),
-    Sums(Vec<Option<Pinned>>, Answer<Vec<Option<CubeTensor>>>),
-}
-
-/// An error, and the rank with which it occurred.
-struct PeerError {
-    peer: usize,
-    error: NcclError,
-}
-
 impl Progress {
     /// Serves until the link is dropped, or something fails.
     pub(crate) fn run(mut self, commands: &Receiver<Command>) {
         match self.serve(commands) {
             Ok(()) => {
                 let deadline = Instant::now() + CLOSE_TIMEOUT;
-                self.groups.drain(..).flatten().for_each(|group| group.close(deadline));
-                self.world.close(deadline);
+                let stop = || self.mesh.failure().map(|failure| failure.message);
+                self.groups.into_iter().flatten().for_each(|group| group.close(deadline, &stop));
+                self.world.close(deadline, &stop);
             }
             Err(error) => self.give_up(error),
         }
@@ -133,19 +104,37 @@ impl Progress {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.poll().map_err(Some)?;
-            let done = self.flights.is_empty() && self.outgoing.iter().all(VecDeque::is_empty);
-            match ending::closing(closing, done, Instant::now()) {
-                Next::Close => return Ok(()),
-                Next::GiveUp => return Err(None),
-                Next::Serve if self.mesh.failure().is_some() => return Err(None),
+            match ending::closing(closing, self.is_idle(), Instant::now()) {
+                _ if self.mesh.failure().is_some() => return Err(None),
+                Next::Close => return self.leave().map_err(Some),
+                Next::GiveUp => return Err(self.unfinished()),
                 Next::Serve => {}
             }
         }
     }
 
+    /// Whether nothing is left to send, in the queue, or agreed on with another rank.
+    fn is_idle(&self) -> bool {
+        self.flights.is_empty() && self.outgoing.iter().all(VecDeque::is_empty) && self.pairing.is_free()
+    }
+
+    fn leave(&mut self) -> Result<(), PeerError> {
+        self.pairing.leave().into_iter().try_for_each(|action| self.act(action))
+    }
+
+    /// What a link that is dropped could not end in time.
+    fn unfinished(&self) -> Option<PeerError> {
+        let outgoing = || self.outgoing.iter().position(|tensors| !tensors.is_empty());
+        let incoming = || self.incoming.iter().position(|tensors| !tensors.is_empty());
+        let peer = self.flights.oldest().map(|flight| flight.peer).or_else(outgoing).or_else(incoming)?;
+        Some(with(peer)(NcclError::Timeout { what: "what was left to transfer when the link was dropped" }))
+    }
+
     fn execute(&mut self, command: Command) -> Result<(), PeerError> {
         let me = self.mesh.mailbox.rank;
         let actions = match command {
+            // Nobody receives it.
+            Command::Send { to, .. } if self.pairing.has_left(to) => Vec::new(),
             Command::Send { to, frame, tensors, own } => {
                 let pinned = tensors.into_iter().map(Pinned::new).collect::<Result<Vec<_>, _>>().map_err(with(to))?;
                 self.order.before_offer().map_err(with(to))?;
@@ -160,15 +149,7 @@ impl Progress {
                 self.land(from, &frame, slot).map_err(with(from))?;
                 self.pairing.offered(from)
             }
-            Command::Note { from, note } => {
-                let note = Note::read(&note).ok_or(NcclError::Stopped {
-                    what: "agreeing on the order of transfers",
-                    reason: format!("rank {from} sent a note that no rank sends; build all ranks from one version"),
-                });
-                let received = self.pairing.receive(from, note.map_err(with(from))?);
-                let stopped = |reason| NcclError::Stopped { what: "agreeing on the order of transfers", reason };
-                received.map_err(stopped).map_err(with(from))?
-            }
+            Command::Note { from, note } => self.note(from, &note).map_err(with(from))?,
             Command::FormGroups { groups, deadline, done } => {
                 let formed = self.form(&groups, deadline);
                 // It fails if the caller has given up.
@@ -177,18 +158,7 @@ impl Progress {
                 formed.map_err(with(me))?;
                 Vec::new()
             }
-            Command::Collect(collect) => {
-                let spec = |tensor: &Option<CubeTensor>| {
-                    tensor.as_ref().map(|tensor| (tensor.dtype, tensor.meta.shape().to_vec()))
-                };
-                let specs: Vec<_> = collect.tensors.iter().map(spec).collect();
-                let part = sums::write(&specs);
-                let (group, round, members) = (collect.group, collect.round, collect.members.clone());
-                let peer = members.iter().copied().find(|&member| member != me).unwrap_or(me);
-                let ready = self.make_ready(&collect.tensors).map_err(with(peer))?;
-                self.collects.push((collect, ready));
-                self.pairing.ready(group, round, &members, part)
-            }
+            Command::Collect(collect) => self.ready_for(collect)?,
             Command::Close => Vec::new(),
         };
         actions.into_iter().try_for_each(|action| self.act(action))
@@ -201,132 +171,34 @@ impl Progress {
                 Ok(())
             }
             Action::Exchange { peer, sends, receives } => self.exchange(peer, sends, receives).map_err(with(peer)),
-            Action::Collective { group, round, parts } => {
-                let place = self.collects.iter().position(|(c, _)| (c.group, c.round) == (group, round));
-                let Some(place) = place else { return Ok(()) };
-                let (collect, ready) = self.collects.remove(place);
-                let me = self.mesh.mailbox.rank;
-                let peer = collect.members.iter().copied().find(|&member| member != me).unwrap_or(me);
-                match sums::joined(&parts) {
-                    Ok(specs) => self.collect(collect, ready, specs, peer).map_err(with(peer)),
-                    Err(reason) => {
-                        // All members get this error, and none launches.
-                        let _ = collect.done.send(Err(LinkError::Lists { rank: me, peer, reason }));
-                        self.mesh.mailbox.wake();
-                        Ok(())
-                    }
-                }
-            }
+            Action::Collective { group, round, parts } => self.start(group, round, &parts),
         }
     }
 
-    /// Makes the memory for what a rank offers.
-    fn land(&mut self, from: usize, frame: &Frame, slot: Slot) -> Result<(), NcclError> {
-        let land = |(dtype, shape)| Pinned::new(empty(&self.cube, dtype, shape));
-        let landings = frame.tensors().map(land).collect::<Result<Vec<_>, _>>()?;
-        // Kernels that were queued before may still use that memory.
-        self.order.before_offer()?;
-        self.incoming[from].push_back((slot, landings));
-        Ok(())
-    }
-
-    /// Launches the transfers to a rank and from it, as one group.
-    fn exchange(&mut self, peer: usize, sends: usize, receives: usize) -> Result<(), NcclError> {
-        let mut transfers: Vec<(Way, Pinned)> = Vec::new();
-        for tensors in self.outgoing[peer].drain(..sends) {
-            transfers.extend(tensors.into_iter().map(|pinned| (Way::To(peer), pinned)));
+    /// What a rank's note leads to.
+    fn note(&mut self, from: usize, note: &[u8]) -> Result<Vec<Action>, NcclError> {
+        let stopped = |reason| NcclError::Stopped { what: "agreeing on the order of transfers", reason };
+        let unknown = || format!("rank {from} sent a note that no rank sends; build all ranks from one version");
+        let note = Note::read(note).ok_or_else(|| stopped(unknown()))?;
+        let actions = self.pairing.receive(from, note).map_err(stopped)?;
+        if self.pairing.has_left(from) {
+            self.forget(from);
         }
-        let mut slots = Vec::new();
-        for (slot, landings) in self.incoming[peer].drain(..receives) {
-            slots.push((slot, landings.len()));
-            transfers.extend(landings.into_iter().map(|pinned| (Way::From(peer), pinned)));
+        Ok(actions)
+    }
+
+    /// Drops what was to be launched with a rank that has left: nothing of it is in the queue. Waits for the rank end now, not
+    /// when its communicators are closed.
+    fn forget(&mut self, left: usize) {
+        self.outgoing[left].clear();
+        self.incoming[left].clear();
+        let rank = self.mesh.mailbox.rank;
+        for (collect, _) in self.collects.extract_if(.., |(collect, _)| collect.members.contains(&left)) {
+            // It fails if the caller has given up.
+            let what = "its part of a collective".to_owned();
+            let _ = collect.done.send(Err(LinkError::Left { rank, peer: left, what }));
         }
-        self.order.before_group(&self.stream)?;
-        let event = Event::new(&self.order.gpu)?;
-        let queued = self.world.exchange(&self.stream, &transfers).and_then(|()| self.settle(false));
-        let (held, landed): (Vec<_>, Vec<_>) = transfers.into_iter().partition(|(way, _)| matches!(way, Way::To(_)));
-        let mut landed = landed.into_iter().map(|(_, pinned)| pinned);
-        let slots = slots.into_iter().map(|(slot, count)| (slot, landed.by_ref().take(count).collect())).collect();
-        let held = held.into_iter().map(|(_, pinned)| pinned).collect();
-        self.fly(queued, event, peer, held, Landing::Slots(slots))
-    }
-
-    /// Records an event behind the launch, and keeps the memory that it uses, even if queuing it has failed.
-    pub(super) fn fly(
-        &mut self,
-        queued: Result<(), NcclError>,
-        event: Event,
-        peer: usize,
-        held: Vec<Pinned>,
-        landing: Landing,
-    ) -> Result<(), NcclError> {
-        let recorded = queued.and_then(|()| event.record(&self.stream));
-        let (event, since, pins) = (Arc::new(event), Instant::now(), Vec::new());
-        let mut flight = Flight { event, peer, since, held, pins, landing };
-        if recorded.is_ok() && self.order.gives_out_early() {
-            self.give_out(&mut flight, true);
-        }
-        self.flights.push(flight);
-        recorded
-    }
-
-    /// Gives received tensors out. Their memory stays pinned until the launch has completed.
-    fn give_out(&self, flight: &mut Flight, early: bool) {
-        let after = early.then(|| flight.event.clone());
-        let mut release = |pinned: Pinned| {
-            let (tensor, pin) = pinned.into_parts();
-            flight.pins.push(pin);
-            tensor
-        };
-        match std::mem::replace(&mut flight.landing, Landing::Nowhere) {
-            Landing::Nowhere => return,
-            Landing::Slots(slots) => {
-                for (slot, landed) in slots {
-                    slot.fill(Content::Device(landed.into_iter().map(&mut release).collect(), after.clone()));
-                }
-            }
-            Landing::Sums(sums, done) => {
-                let sums = sums.into_iter().map(|sum| sum.map(&mut release)).collect();
-                // It fails if the caller has given up.
-                let _ = done.send(Ok((sums, after)));
-            }
-        }
-        self.mesh.mailbox.wake();
-    }
-
-    /// Removes launches that have completed, and looks for errors.
-    fn poll(&mut self) -> Result<(), PeerError> {
-        while let Some(flight) = self.flights.oldest() {
-            let peer = flight.peer;
-            let over = flight.event.is_complete().map_err(with(peer))?;
-            if !over {
-                let late = flight.since.elapsed() > self.timeout.get();
-                self.check().map_err(with(peer))?;
-                return if late {
-                    Err(with(peer)(NcclError::Timeout { what: "a group of transfers" }))
-                } else {
-                    Ok(())
-                };
-            }
-            if let Some(mut flight) = self.flights.completed() {
-                self.give_out(&mut flight, false);
-            }
-        }
-        Ok(())
-    }
-
-    /// Fails if NCCL has found an error.
-    fn check(&self) -> Result<(), NcclError> {
-        let mut all = std::iter::once(&self.world).chain(self.groups.iter().flatten());
-        all.try_for_each(|communicator| communicator.is_settled("a group of transfers").map(drop))
-    }
-
-    /// Waits until the group is really in the queue: only then can an event be recorded behind it.
-    pub(super) fn settle(&self, groups: bool) -> Result<(), NcclError> {
-        let (what, deadline) = ("queuing a group of transfers", Instant::now() + self.timeout.get());
-        let stop = || self.mesh.failure().map(|failure| failure.message);
-        let parts = self.groups.iter().flatten().filter(|_| groups);
-        std::iter::once(&self.world).chain(parts).try_for_each(|part| part.settle(what, deadline, &stop))
+        self.mesh.mailbox.handle(left, Envelope::Close);
     }
 
     fn form(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), NcclError> {
@@ -344,8 +216,4 @@ impl Progress {
     fn closed(&self, error: &NcclError) -> LinkError {
         LinkError::Closed { rank: self.mesh.mailbox.rank, message: error.to_string() }
     }
-}
-
-fn with(peer: usize) -> impl Fn(NcclError) -> PeerError {
-    move |error| PeerError { peer, error }
 }

@@ -5,7 +5,7 @@ use super::error::NcclError;
 use super::gpu::{Event, Gpu, Stream};
 use super::order::{Order, Ordering};
 use super::progress::Progress;
-use super::tensors::{Pinned, zeros};
+use super::tensors::{Pinned, empty};
 use crate::host::pairing::Pairing;
 use crate::host::sums;
 use crate::host::timeout::Timeout;
@@ -72,7 +72,7 @@ impl Start {
         let mut transfers = Vec::new();
         for peer in neighbours {
             for way in [Way::To(peer), Way::From(peer)] {
-                transfers.push((way, Pinned::new(zeros(&self.cube, DType::F32, &[4]))?));
+                transfers.push((way, Pinned::new(empty(&self.cube, DType::F32, &[4]))?));
             }
         }
         order.wait_for_this_thread()?;

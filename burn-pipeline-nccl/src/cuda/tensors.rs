@@ -68,12 +68,6 @@ pub(crate) fn empty(device: &CubeDevice, dtype: DType, shape: &[usize]) -> CubeT
     burn_cubecl::ops::numeric::empty_device_contiguous_dtype(client, device.clone(), shape, dtype)
 }
 
-/// A tensor of zeros, contiguous.
-pub(crate) fn zeros(device: &CubeDevice, dtype: DType, shape: &[usize]) -> CubeTensor {
-    let zeros = burn_cubecl::ops::numeric::zeros(device.clone(), Shape::from(shape.to_vec()), dtype);
-    burn_cubecl::kernel::into_contiguous(zeros)
-}
-
 #[cfg(not(feature = "fusion"))]
 mod resolved {
     use super::CubeTensor;

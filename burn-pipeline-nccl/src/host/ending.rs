@@ -3,9 +3,9 @@
 //! Guarantees: dropping a link returns within a bound, also where the thread stands in a call of the driver that never
 //! returns; then the thread is left to itself, and an event tells.
 //!
-//! 1. A thread that is asked to close goes on until nothing is left to send, until a deadline ([`closing`]).
-//! 2. If something is in flight when the deadline passes, it gives up: the communicators are aborted, which empties the
-//!    queue.
+//! 1. A thread that is asked to close goes on until nothing is left to send, in flight, or agreed on with another rank, until
+//!    a deadline ([`closing`]).
+//! 2. If something is left when the deadline passes, it gives up: the communicators are aborted, which empties the queue.
 //! 3. The rank waits for the thread's end ([`Ending::wait`]) a little longer than that takes.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub(crate) enum Next {
     /// Serve on.
     Serve,
-    /// Close: nothing is in flight, and nothing is left to send.
+    /// Close: nothing is in flight, left to send, or agreed on.
     Close,
     /// Give up: it is late, and the queue must be emptied by force.
     GiveUp,

@@ -17,6 +17,8 @@
 //!    Opposing transfers of one tick are in one group.
 //! 4. For a collective, all members report to the lowest member that they are ready. Then a call goes from member to member
 //!    upwards; each is bound from when it passes the call on. The highest member sends a start to all, and all launch.
+//! 5. A rank that leaves does so while it is free, and tells all. They launch nothing more with it, and those that were bound
+//!    to a group with it are free again.
 //!
 //! (1) Notes and offers of one rank to another keep their order, so when a proposal or an agreement is read, all offers
 //! that it counts are known. (2) Take the moment at which the highest member of a group binds itself (for pairs: agrees).
@@ -26,14 +28,21 @@
 //! A rank that has agreed waits for a lower one, which says go when it reads the agreement, whatever else it waits for.
 //! A free rank answers those that wait for it in the order of their arrival, before it proposes anything itself.
 //! (4) Offers are read with their memory made: the higher rank has read the lower one's when it agrees, and the lower rank
-//! has read the higher one's when it says go, before either launches.
+//! has read the higher one's when it says go, before either launches. A rank that reads that another one has left is bound
+//! to a group with it only if that one had not bound itself, since it was free when it left; so nobody has launched the group.
 
+mod collective;
+mod expected;
+mod leave;
 mod note;
+mod state;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use note::Note;
 
+use collective::Awaited;
+use state::{Bound, Channel};
 use std::collections::VecDeque;
 
 /// What the rank does next; several of these are done in order.
@@ -46,55 +55,6 @@ pub(crate) enum Action {
     Exchange { peer: usize, sends: usize, receives: usize },
     /// Launch this collective; the bytes describe all parts.
     Collective { group: u32, round: u64, parts: Vec<u8> },
-}
-
-/// What has been offered and launched with one rank.
-#[derive(Debug, Clone, Default)]
-struct Channel {
-    /// Offers that this rank made, and how many of them were launched.
-    offered: u64,
-    sent: u64,
-    /// Offers that this rank got, and how many of them were launched.
-    got: u64,
-    received: u64,
-}
-
-impl Channel {
-    fn has_open_offers(&self) -> bool {
-        self.offered > self.sent || self.got > self.received
-    }
-}
-
-/// The group that this rank has committed to.
-#[derive(Debug, PartialEq, Eq)]
-enum Bound {
-    Free,
-    /// It has proposed to a rank, counting this many of its own offers.
-    Proposed {
-        peer: usize,
-        offered: u64,
-    },
-    /// It has agreed with a lower rank on this many of its own offers and of the other's.
-    Agreed {
-        peer: usize,
-        own: u64,
-        theirs: u64,
-    },
-    /// It has passed the call for a collective on.
-    Called {
-        group: u32,
-        round: u64,
-    },
-}
-
-/// A collective that this rank takes part in and has not launched yet.
-#[derive(Debug)]
-struct Awaited {
-    group: u32,
-    round: u64,
-    members: Vec<usize>,
-    /// At the lowest member: the parts that are here.
-    parts: Vec<Option<Vec<u8>>>,
 }
 
 /// Puts the parts of a collective together, in rank order.
@@ -151,24 +111,6 @@ impl Pairing {
         self.proceed()
     }
 
-    /// This rank is ready for a collective; `part` describes what it brings. `members` ascend and hold this rank.
-    pub(crate) fn ready(&mut self, group: u32, round: u64, members: &[usize], part: Vec<u8>) -> Vec<Action> {
-        let mut awaited = Awaited { group, round, members: members.to_vec(), parts: vec![None; members.len()] };
-        if awaited.members.first() == Some(&self.rank) {
-            awaited.parts[0] = Some(part);
-            for (from, of, at, part) in std::mem::take(&mut self.early) {
-                match (of, at) == (group, round) {
-                    true => awaited.put(from, part),
-                    false => self.early.push((from, of, at, part)),
-                }
-            }
-        } else if let Some(&lowest) = awaited.members.first() {
-            self.actions.push(Action::Send(lowest, Note::Ready { group, round, part }));
-        }
-        self.awaited.push(awaited);
-        self.proceed()
-    }
-
     /// A rank's note has arrived.
     ///
     /// # Errors
@@ -210,31 +152,9 @@ impl Pairing {
                     self.launch(group, round);
                 }
             }
+            Note::Leave => self.forget(from),
         }
         Ok(self.proceed())
-    }
-
-    /// Whether a rank that keeps to the rules can send this now.
-    fn is_expected(&self, from: usize, note: &Note) -> bool {
-        // An offer arrives before the note that counts it.
-        let counts = |offered: &u64| {
-            self.channels.get(from).is_some_and(|channel| (channel.received..=channel.got).contains(offered))
-        };
-        match note {
-            Note::Propose { offered } => from < self.rank && counts(offered),
-            Note::Agree { offered } => {
-                matches!(self.bound, Bound::Proposed { peer, .. } if peer == from) && counts(offered)
-            }
-            Note::Go => matches!(self.bound, Bound::Agreed { peer, .. } if peer == from),
-            Note::Ready { group, round, .. } => {
-                let known = self.awaited.iter().find(|awaited| (awaited.group, awaited.round) == (*group, *round));
-                from > self.rank && known.is_none_or(|awaited| awaited.members.contains(&from))
-            }
-            Note::Call { .. } => from < self.rank,
-            Note::Start { group, round } => {
-                from > self.rank && self.bound == (Bound::Called { group: *group, round: *round })
-            }
-        }
     }
 
     /// Does all that can be done now.
@@ -267,39 +187,6 @@ impl Pairing {
         true
     }
 
-    /// As the lowest member of a collective for which all are ready: sends the call.
-    fn begin_collective(&mut self) -> bool {
-        let whole = |awaited: &Awaited| awaited.parts.iter().all(Option::is_some);
-        let Some(awaited) = self.awaited.iter().find(|awaited| whole(awaited)) else { return false };
-        let parts: Vec<Vec<u8>> = awaited.parts.iter().flatten().cloned().collect();
-        let (group, round, joined) = (awaited.group, awaited.round, (self.join)(&parts));
-        self.pass_on(group, round, joined);
-        true
-    }
-
-    /// Binds itself to a collective and passes the call to the next member; the last member sends the start.
-    fn pass_on(&mut self, group: u32, round: u64, parts: Vec<u8>) {
-        let awaited = self.awaited.iter().find(|awaited| (awaited.group, awaited.round) == (group, round));
-        let Some(members) = awaited.map(|awaited| awaited.members.clone()) else { return };
-        self.called.clone_from(&parts);
-        match members.iter().find(|&&member| member > self.rank) {
-            Some(&next) => {
-                self.bound = Bound::Called { group, round };
-                self.actions.push(Action::Send(next, Note::Call { group, round, parts }));
-            }
-            None => {
-                let others = members.iter().filter(|&&member| member != self.rank);
-                self.actions.extend(others.map(|&member| Action::Send(member, Note::Start { group, round })));
-                self.launch(group, round);
-            }
-        }
-    }
-
-    fn launch(&mut self, group: u32, round: u64) {
-        self.awaited.retain(|awaited| (awaited.group, awaited.round) != (group, round));
-        self.actions.push(Action::Collective { group, round, parts: std::mem::take(&mut self.called) });
-    }
-
     fn exchange_with_itself(&mut self) -> bool {
         let own = &self.channels[self.rank];
         let (open, offered) = (own.has_open_offers(), own.offered);
@@ -329,14 +216,6 @@ impl Pairing {
         (channel.sent, channel.received) = (own, theirs.max(channel.received));
         if sends + receives > 0 {
             self.actions.push(Action::Exchange { peer, sends, receives });
-        }
-    }
-}
-
-impl Awaited {
-    fn put(&mut self, from: usize, part: Vec<u8>) {
-        if let Some(place) = self.members.iter().position(|&member| member == from) {
-            self.parts[place] = Some(part);
         }
     }
 }

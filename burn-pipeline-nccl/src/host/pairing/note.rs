@@ -17,6 +17,8 @@ pub(crate) enum Note {
     Call { group: u32, round: u64, parts: Vec<u8> },
     /// From the highest member: launch it.
     Start { group: u32, round: u64 },
+    /// The sender leaves, and launches nothing more.
+    Leave,
 }
 
 impl Note {
@@ -46,6 +48,7 @@ mod tests {
             Note::Ready { group: 7, round: 3, part: vec![1, 2, 3] },
             Note::Call { group: u32::MAX, round: 1, parts: Vec::new() },
             Note::Start { group: 2, round: 9 },
+            Note::Leave,
         ];
         for note in notes {
             let bytes = note.write();
@@ -53,6 +56,6 @@ mod tests {
             assert_eq!(Note::read(&[bytes.as_slice(), &[0]].concat()), None);
             assert_eq!(Note::read(&bytes), Some(note));
         }
-        assert_eq!(Note::read(&[6; 13]), None);
+        assert_eq!(Note::read(&[7; 13]), None);
     }
 }

@@ -1,6 +1,8 @@
 //! Ranks with one queue each, in which a group waits until all its members have reached it, as in NCCL's streams.
 //! Notes and offers are delivered in any order that keeps those of one rank to another in theirs.
 
+mod leaving;
+
 use super::{Action, Note, Pairing};
 use std::collections::{BTreeMap, VecDeque};
 

@@ -93,11 +93,14 @@ impl AnyTensor {
         })
     }
 
-    /// As [`AnyTensor::from_data`], but every element type stays what it is.
+    /// As [`AnyTensor::from_data`], but integers keep their element type as well.
     pub fn from_data_exact(data: TensorData, device: &Device) -> Self {
         let plain = device.clone().inner();
         let target = plain.as_dispatch();
-        Self(by_kind!(TensorKind::of(data.dtype()), float_from_data | int_from_data | bool_from_data(data, target)))
+        match TensorKind::of(data.dtype()) {
+            TensorKind::Int => Self(Dispatch::int_from_data(data, target)),
+            TensorKind::Float | TensorKind::Bool => Self::from_data(data, device),
+        }
     }
 
     /// Unwraps to what Burn's dispatch layer works on.

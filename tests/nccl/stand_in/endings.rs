@@ -1,0 +1,116 @@
+//! Links that are dropped: what was sent arrives, the wait for it has a bound, and the others go on.
+
+use super::links::ORDERINGS;
+use super::messages::{failed_after, header, read, send};
+use super::start;
+use crate::link;
+use burn_pipeline::link::Link;
+use std::time::{Duration, Instant};
+
+/// What a rank's process does, by name; `false` if the name is not one of these.
+pub(super) fn part(name: &str) -> bool {
+    match name {
+        "leaves at once" => leaves_at_once(),
+        "drops" => drops(),
+        "leaves unread" => leaves_unread(),
+        _ => return false,
+    }
+    true
+}
+
+/// Rank 0 leaves right after its last send; the others receive late.
+fn leaves_at_once() {
+    let (mut link, device) = link();
+    let timeout = Duration::from_secs(20);
+    let messages: usize = std::env::var("MESSAGES").unwrap().parse().unwrap();
+    if link.rank() == 0 {
+        for place in 0..messages {
+            (1..link.ranks()).for_each(|to| send(&mut link, &device, to, place, timeout));
+        }
+        return;
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    for place in 0..messages {
+        let got = read(link.receive(0, header(place), Instant::now() + timeout).unwrap());
+        assert_eq!(got, vec![place as f32; 40_000]);
+    }
+}
+
+/// Also where they take longer than the end of a communicator may.
+#[test]
+fn a_link_that_is_dropped_with_transfers_in_flight_delivers_them() {
+    std::thread::scope(|scope| {
+        for ordering in ORDERINGS {
+            for (ranks, messages, pause) in [(4, "10", "20"), (2, "2", "5500")] {
+                let more = [("ORDERING", ordering), ("MESSAGES", messages), ("STAND_IN_PAUSE_MS", pause)];
+                scope.spawn(move || start(ranks, "leaves at once", &more).all_pass());
+            }
+        }
+    });
+}
+
+/// Drops the link while its transfers do not end.
+fn drops() {
+    let (mut link, device) = link();
+    let next = (link.rank() + 1) % link.ranks();
+    send(&mut link, &device, next, 0, Duration::from_secs(1));
+    std::thread::sleep(Duration::from_millis(200));
+    let began = Instant::now();
+    drop(link);
+    println!("failed after {} ms: dropped", began.elapsed().as_millis());
+}
+
+#[test]
+fn dropping_a_link_whose_transfers_do_not_end_gives_up_at_the_pipelines_timeout() {
+    let ended = start(2, "drops", &[("STAND_IN_SILENT_AFTER", "1:1")]).end();
+    for (rank, (passed, text)) in ended.iter().enumerate() {
+        // Not before the timeout, of which 0.2 s have passed, or the other rank's.
+        assert!(*passed && (500..4_000).contains(&failed_after(text)), "rank {rank}: {text}");
+    }
+}
+
+/// The GPU answers no more: the memory is leaked, and the rank goes on.
+#[test]
+fn dropping_a_link_whose_transfers_cannot_be_aborted_gives_up_later() {
+    let ended = start(2, "drops", &[("STAND_IN_STUCK_AFTER", "1:1")]).end();
+    for (rank, (passed, text)) in ended.iter().enumerate() {
+        let after = failed_after(text);
+        assert!(*passed && (500..12_000).contains(&after) && (rank == 0 || after > 5_000), "rank {rank}: {text}");
+    }
+}
+
+/// Rank 1 leaves without having received anything, while the others go on sending to it, and with each other.
+fn leaves_unread() {
+    let (mut link, device) = link();
+    let (me, timeout) = (link.rank(), Duration::from_secs(5));
+    link.barrier(Instant::now() + timeout).unwrap();
+    if me == 1 {
+        std::thread::sleep(Duration::from_millis(20));
+        return;
+    }
+    for place in 0..100 {
+        send(&mut link, &device, 1, place, timeout);
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    let others: Vec<usize> = (0..link.ranks()).filter(|&rank| rank != me && rank != 1).collect();
+    for place in 0..5 {
+        others.iter().for_each(|&to| send(&mut link, &device, to, place, timeout));
+        for &from in &others {
+            let got = read(link.receive(from, header(place), Instant::now() + timeout).unwrap());
+            assert_eq!(got, vec![place as f32; 40_000]);
+        }
+    }
+    let began = Instant::now();
+    drop(link);
+    println!("failed after {} ms: dropped", began.elapsed().as_millis());
+}
+
+#[test]
+fn ranks_go_on_without_one_that_has_left_with_messages_unread() {
+    for ordering in ORDERINGS {
+        let ended = start(4, "leaves unread", &[("ORDERING", ordering)]).end();
+        for (rank, (passed, text)) in ended.iter().enumerate() {
+            assert!(*passed && (rank == 1 || failed_after(text) < 4_000), "rank {rank}: {text}");
+        }
+    }
+}

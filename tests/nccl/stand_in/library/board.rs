@@ -1,0 +1,93 @@
+//! Queues of several processes that wait for each other in a circle.
+//!
+//! 1. A rank that runs a group shows its number, and which ranks have not come to their end of it.
+//! 2. A rank that misses one which runs another group must wait for the end of that group. A set of ranks each of which waits
+//!    so for one of the set never goes on.
+//! 3. What ranks show may be old. So the set counts only if all of them have looked again meanwhile and show the same.
+
+use crate::broken::broken;
+use crate::communicator::Communicator;
+use crate::room::{RANKS, Room};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The time between two looks at the others.
+const BETWEEN: Duration = Duration::from_millis(50);
+
+/// What this rank shows while it runs a group.
+pub struct Board {
+    room: &'static Room,
+    me: usize,
+    last: Instant,
+    before: [Shown; RANKS],
+}
+
+#[derive(Clone, Copy, Default)]
+struct Shown {
+    group: u64,
+    missing: u64,
+    looks: u64,
+}
+
+impl Board {
+    pub fn begin(communicator: &Communicator) -> Self {
+        static GROUPS: AtomicU64 = AtomicU64::new(0);
+        let (room, me) = (communicator.root, communicator.world[communicator.rank]);
+        room.members[me].missing.store(0, Ordering::Release);
+        room.members[me].group.store(GROUPS.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Release);
+        Self { room, me, last: Instant::now(), before: Default::default() }
+    }
+
+    pub fn end(self) {
+        self.room.members[self.me].group.store(0, Ordering::Release);
+    }
+
+    /// Shows which ranks are missing now, and ends the process if they never come.
+    pub fn look(&mut self, missing: u64) {
+        let own = &self.room.members[self.me];
+        own.missing.store(missing, Ordering::Release);
+        own.looks.fetch_add(1, Ordering::AcqRel);
+        if self.last.elapsed() < BETWEEN {
+            return;
+        }
+        let shown = self.read();
+        let circle = stuck(&shown);
+        let same = |rank: usize| {
+            let (now, before) = (shown[rank], self.before[rank]);
+            (now.group, now.missing) == (before.group, before.missing) && now.looks > before.looks + 1
+        };
+        let holds = circle & (1 << self.me) != 0 && (0..RANKS).filter(|rank| circle & (1 << rank) != 0).all(same);
+        if holds {
+            let say = |rank: usize| format!("rank {rank} waits for {:?}", ranks(shown[rank].missing));
+            let who: Vec<String> = ranks(circle).into_iter().map(say).collect();
+            broken("queues do not wait for each other", who.join(", "));
+        }
+        (self.last, self.before) = (Instant::now(), shown);
+    }
+
+    fn read(&self) -> [Shown; RANKS] {
+        std::array::from_fn(|rank| {
+            let member = &self.room.members[rank];
+            let [group, missing, looks] =
+                [&member.group, &member.missing, &member.looks].map(|field| field.load(Ordering::Acquire));
+            Shown { group, missing, looks }
+        })
+    }
+}
+
+/// The largest set of ranks that run a group and miss one of the set.
+fn stuck(shown: &[Shown; RANKS]) -> u64 {
+    let mut set = (0..RANKS).filter(|&rank| shown[rank].group > 0).fold(0, |set, rank| set | 1 << rank);
+    loop {
+        let waits = |rank: &usize| set & (1 << rank) != 0 && shown[*rank].missing & set != 0;
+        let left = (0..RANKS).filter(waits).fold(0, |set, rank| set | 1 << rank);
+        if left == set {
+            return set;
+        }
+        set = left;
+    }
+}
+
+fn ranks(set: u64) -> Vec<usize> {
+    (0..RANKS).filter(|rank| set & (1 << rank) != 0).collect()
+}

@@ -1,0 +1,249 @@
+//! The driver's functions, by their names. Kernels are refused: there are no processors.
+
+use crate::broken::broken;
+use crate::order::Use;
+use crate::queue::device;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+type Handle = *mut c_void;
+type Status = c_int;
+
+pub const SUCCESS: Status = 0;
+const OUT_OF_MEMORY: Status = 2;
+const NOT_READY: Status = 600;
+
+/// The bytes of the memory that the device says it has.
+const TOTAL: usize = 1 << 34;
+/// CUDA 12.8: it has events over a context.
+const VERSION: c_int = 12080;
+
+pub fn number(handle: Handle) -> usize {
+    handle as usize
+}
+
+fn handle(number: usize) -> Handle {
+    number as Handle
+}
+
+/// Writes an answer of a function.
+pub fn answer<T>(place: *mut T, value: T) -> Status {
+    // SAFETY: the functions' contract: the pointer is good for one value.
+    unsafe { place.write(value) };
+    SUCCESS
+}
+
+/// Queues a job of a caller that names the stream.
+pub fn queue(stream: Handle, uses: Vec<Use>, job: impl FnOnce() + Send + 'static) -> Status {
+    let mut device = device();
+    device.check_settled(number(stream));
+    device.queue(number(stream), uses, false, job);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuInit(_flags: c_uint) -> Status {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Status {
+    answer(version, VERSION)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Status {
+    answer(count, 1)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> Status {
+    answer(device, ordinal)
+}
+
+/// Those that CubeCL and cudarc ask for; of an sm_90 otherwise.
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) -> Status {
+    let found = match attribute {
+        1..=3 => 1024,
+        4 => 64,
+        5 => i32::MAX,
+        6 | 7 => 65535,
+        10 => 32,
+        16 => 132,
+        75 => 9,
+        76 => 0,
+        97 => 232_448,
+        115 => 1,
+        other => panic!("the stand-in has no attribute {other}"),
+    };
+    answer(value, found)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, _device: c_int) -> Status {
+    put_text(name, length, c"stand-in")
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetPCIBusId(name: *mut c_char, length: c_int, _device: c_int) -> Status {
+    put_text(name, length, c"0000:00:00.0")
+}
+
+fn put_text(place: *mut c_char, length: c_int, text: &CStr) -> Status {
+    let bytes = text.to_bytes_with_nul();
+    assert!(bytes.len() <= length as usize);
+    // SAFETY: the functions' contract: so many bytes are there.
+    unsafe { place.copy_from_nonoverlapping(bytes.as_ptr().cast(), bytes.len()) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) -> Status {
+    answer(bytes, TOTAL)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxRetain(context: *mut Handle, _device: c_int) -> Status {
+    answer(context, handle(1))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> Status {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSetCurrent(_context: Handle) -> Status {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxGetCurrent(context: *mut Handle) -> Status {
+    answer(context, handle(1))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxRecordEvent(_context: Handle, event: Handle) -> Status {
+    let mut device = device();
+    let streams = device.all_streams();
+    let mark = device.mark(&streams);
+    *device.event(number(event)) = Some(mark);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxWaitEvent(_context: Handle, event: Handle) -> Status {
+    let mut device = device();
+    if let Some(mark) = device.event(number(event)).clone() {
+        device.wait_everywhere(&mark);
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGetErrorString(_error: Status, text: *mut *const c_char) -> Status {
+    answer(text, c"an error of the stand-in".as_ptr())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> Status {
+    match device().memory.allocate(bytes) {
+        Some(block) => answer(address, block),
+        None => OUT_OF_MEMORY,
+    }
+}
+
+/// It waits for the whole device, as the driver's does.
+#[unsafe(no_mangle)]
+extern "C" fn cuMemFree_v2(address: u64) -> Status {
+    let mark = device().before_free(address);
+    mark.wait();
+    device().memory.free(address);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuModuleLoadData(_module: *mut Handle, image: *const c_char) -> Status {
+    // SAFETY: the images of CubeCL are texts that end with a zero.
+    let text = unsafe { CStr::from_ptr(image) }.to_string_lossy();
+    let entry = text.lines().find(|line| line.contains(".entry")).unwrap_or_default();
+    broken("there are no processors", format!("a kernel is loaded: {}", entry.trim()))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamCreate(stream: *mut Handle, _flags: c_uint) -> Status {
+    answer(stream, handle(device().create_stream()))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamDestroy_v2(stream: Handle) -> Status {
+    device().destroy_stream(number(stream));
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamSynchronize(stream: Handle) -> Status {
+    let mark = device().mark(&[number(stream)]);
+    mark.wait();
+    device().know(&mark);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamQuery(stream: Handle) -> Status {
+    let mut device = device();
+    if device.is_empty(number(stream)) { SUCCESS } else { NOT_READY }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags: c_uint) -> Status {
+    let mut device = device();
+    device.check_settled(number(stream));
+    if let Some(mark) = device.event(number(event)).clone() {
+        device.wait(number(stream), &mark);
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventCreate(event: *mut Handle, _flags: c_uint) -> Status {
+    answer(event, handle(device().create_event()))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventDestroy_v2(event: Handle) -> Status {
+    device().destroy_event(number(event));
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventRecord(event: Handle, stream: Handle) -> Status {
+    let mut device = device();
+    device.check_settled(number(stream));
+    let mark = device.mark(&[number(stream)]);
+    *device.event(number(event)) = Some(mark);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventQuery(event: Handle) -> Status {
+    let mut device = device();
+    match device.event(number(event)).clone() {
+        Some(mark) if !mark.is_reached() => NOT_READY,
+        Some(mark) => {
+            device.know(&mark);
+            SUCCESS
+        }
+        None => SUCCESS,
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventSynchronize(event: Handle) -> Status {
+    let found = device().event(number(event)).clone();
+    if let Some(mark) = found {
+        mark.wait();
+        device().know(&mark);
+    }
+    SUCCESS
+}

@@ -1,0 +1,55 @@
+//! Faults on request, by environment variables: `RANK:NUMBER` for the process whose variable `RANK` says so, or `NUMBER` for
+//! all.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// What goes wrong in this process.
+#[derive(Default)]
+pub struct Faults {
+    /// `STAND_IN_SILENT_AFTER`: after so many groups its transfers do not run any more, and nothing tells.
+    pub silent_after: Option<usize>,
+    /// `STAND_IN_FAILS_AFTER`: after so many groups its communicators report `ncclSystemError`.
+    pub fails_after: Option<usize>,
+    /// `STAND_IN_MEMORY`: the bytes of device memory.
+    pub memory: Option<usize>,
+    /// `STAND_IN_STUCK_AFTER`: as `silent_after`, and aborting does not end them.
+    pub stuck_after: Option<usize>,
+    /// `STAND_IN_PAUSE_MS`: how long every group but the first, by which ranks connect, lasts at least.
+    pub pause: Duration,
+}
+
+/// This process's faults.
+pub fn faults() -> &'static Faults {
+    static FAULTS: OnceLock<Faults> = OnceLock::new();
+    FAULTS.get_or_init(|| {
+        let number = |name: &str| {
+            let text = std::env::var(name).ok()?;
+            let (rank, number) =
+                text.split_once(':').map_or((None, text.as_str()), |(rank, number)| (Some(rank), number));
+            let mine = rank.is_none_or(|rank| std::env::var("RANK").is_ok_and(|own| own == rank));
+            mine.then(|| number.parse::<usize>().unwrap())
+        };
+        Faults {
+            silent_after: number("STAND_IN_SILENT_AFTER"),
+            fails_after: number("STAND_IN_FAILS_AFTER"),
+            stuck_after: number("STAND_IN_STUCK_AFTER"),
+            memory: number("STAND_IN_MEMORY"),
+            pause: Duration::from_millis(number("STAND_IN_PAUSE_MS").unwrap_or_default() as u64),
+        }
+    })
+}
+
+/// The number of groups that this process has begun to run.
+static GROUPS: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts a group that begins to run.
+pub fn count_group() {
+    GROUPS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Whether more groups have begun than a fault lets run.
+pub fn is_over(after: Option<usize>) -> bool {
+    after.is_some_and(|after| GROUPS.load(Ordering::Relaxed) > after)
+}

@@ -1,0 +1,109 @@
+//! Sums over all members: each adds all parts in rank order, a chunk at a time.
+
+use crate::broken::broken;
+use crate::communicator::Communicator;
+use crate::group::Elements;
+use crate::room::CHUNK;
+use crate::transfer::Step;
+use std::sync::atomic::Ordering;
+
+/// This rank's part of a sum.
+pub struct Sum {
+    number: u64,
+    from: Elements,
+    to: u64,
+    met: bool,
+    moved: usize,
+    /// The chunk in the room is to be added up.
+    shown: bool,
+}
+
+impl Sum {
+    pub fn new(number: u64, from: Elements, to: u64) -> Self {
+        Self { number, from, to, met: false, moved: 0, shown: false }
+    }
+
+    /// What a step has led to, and the ranks that have not come to the sum yet.
+    pub fn step(&mut self, communicator: &Communicator) -> (Step, u64) {
+        let members = &communicator.room.members[..communicator.world.len()];
+        let own = &members[communicator.rank];
+        if !self.met {
+            own.sum.write(self.number, self.from.count, self.from.kind);
+            let there: Vec<_> = members.iter().map(|member| member.sum.read(self.number)).collect();
+            let missing = there.iter().zip(&communicator.world).filter(|(there, _)| there.is_none());
+            let missing = missing.fold(0, |all, (_, rank)| all | 1 << rank);
+            if missing > 0 {
+                return (Step::Missing, missing);
+            }
+            if there.iter().any(|there| *there != Some((self.from.count, self.from.kind))) {
+                broken("all members of a sum name the same count and type", format!("they have {there:?}"));
+            }
+            self.met = true;
+            own.sum.seen.store(self.number, Ordering::Release);
+            return (Step::Moved, 0);
+        }
+        (self.add(communicator), 0)
+    }
+
+    fn add(&mut self, communicator: &Communicator) -> Step {
+        let members = &communicator.room.members[..communicator.world.len()];
+        let own = &members[communicator.rank];
+        let bytes = (self.from.bytes() - self.moved).min(CHUNK);
+        // Chunks are counted on from sum to sum; `filled` and `taken` hold the number of the last one.
+        let turn = own.part.filled.load(Ordering::Acquire) + u64::from(!self.shown);
+        if !self.shown {
+            if bytes == 0 {
+                let seen = members.iter().all(|member| member.sum.seen.load(Ordering::Acquire) >= self.number);
+                return if seen { Step::Done } else { Step::Waits };
+            }
+            if members.iter().any(|member| member.taken.load(Ordering::Acquire) + 1 < turn) {
+                return Step::Waits;
+            }
+            let source = (self.from.address + self.moved as u64) as *const u8;
+            // SAFETY: the memory was checked when the group was queued; all have taken the last chunk, so this one is free.
+            unsafe { own.part.bytes().copy_from(source, bytes) };
+            own.part.filled.store(turn, Ordering::Release);
+            self.shown = true;
+            return Step::Moved;
+        }
+        if members.iter().any(|member| member.part.filled.load(Ordering::Acquire) < turn) {
+            return Step::Waits;
+        }
+        let parts: Vec<*const u8> = members.iter().map(|member| member.part.bytes().cast_const()).collect();
+        let target = (self.to + self.moved as u64) as *mut u8;
+        // SAFETY: as above; all have shown their chunk, and none shows another one before all have taken this.
+        unsafe { add_as(self.from.kind, &parts, target, bytes) };
+        own.taken.store(turn, Ordering::Release);
+        (self.moved, self.shown) = (self.moved + bytes, false);
+        Step::Moved
+    }
+}
+
+/// Adds up chunks as elements of NCCL's type of that number.
+unsafe fn add_as(kind: u32, parts: &[*const u8], to: *mut u8, bytes: usize) {
+    // SAFETY: the caller's.
+    unsafe {
+        match kind {
+            0 => add(parts, to, bytes, i8::wrapping_add),
+            1 => add(parts, to, bytes, u8::wrapping_add),
+            2 => add(parts, to, bytes, i32::wrapping_add),
+            3 => add(parts, to, bytes, u32::wrapping_add),
+            4 => add(parts, to, bytes, i64::wrapping_add),
+            5 => add(parts, to, bytes, u64::wrapping_add),
+            7 => add(parts, to, bytes, |a: f32, b: f32| a + b),
+            8 => add(parts, to, bytes, |a: f64, b: f64| a + b),
+            other => panic!("the stand-in does not add elements of type {other}"),
+        }
+    }
+}
+
+unsafe fn add<T: Copy>(parts: &[*const u8], to: *mut u8, bytes: usize, plus: impl Fn(T, T) -> T) {
+    for place in 0..bytes / size_of::<T>() {
+        // SAFETY: the caller's: so many bytes are there. Nothing is aligned.
+        let read = |part: &*const u8| unsafe { part.cast::<T>().add(place).read_unaligned() };
+        if let Some(sum) = parts.iter().map(read).reduce(&plus) {
+            // SAFETY: as above.
+            unsafe { to.cast::<T>().add(place).write_unaligned(sum) };
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What the link delivers over the stand-in, in which order.
+
+use super::start;
+use super::storm::storm;
+use crate::{conform, tensors};
+use burn_pipeline::link::conformance::CASES;
+
+/// What a rank's process does, by name; `false` if the name is not one of these.
+pub(super) fn part(name: &str) -> bool {
+    match name {
+        "storm" => storm(),
+        "conformance" => (0..CASES.len()).for_each(conform::case),
+        "collectives" => tensors::collectives(64),
+        _ => return false,
+    }
+    true
+}
+
+pub(super) const ORDERINGS: [&str; 2] = ["host", "context"];
+
+#[test]
+fn nccl_is_a_link() {
+    // At once: some cases wait for most of their time.
+    std::thread::scope(|scope| {
+        for (ranks, ordering) in [(2, "host"), (2, "context"), (4, "host"), (4, "context")] {
+            scope.spawn(move || start(ranks, "conformance", &[("ORDERING", ordering)]).all_pass());
+        }
+    });
+}
+
+#[test]
+fn transfers_of_all_ranks_at_once_arrive_in_order_and_sums_between_them_are_right() {
+    for ranks in [2, 4] {
+        for ordering in ORDERINGS {
+            start(ranks, "storm", &[("ORDERING", ordering)]).all_pass();
+        }
+    }
+}
+
+#[test]
+fn groups_sum_share_join_and_spread() {
+    for ranks in [2, 4] {
+        for ordering in ORDERINGS {
+            start(ranks, "collectives", &[("ORDERING", ordering)]).all_pass();
+        }
+    }
+}
+
+/// The negative control: the stand-in notices where the link keeps no order.
+#[test]
+fn without_order_the_stand_in_ends_the_process() {
+    // Transfers take so long that what they bring is read before them.
+    let ended = start(2, "storm", &[("ORDERING", "unchecked"), ("STAND_IN_PAUSE_MS", "100")]).end();
+    assert!(
+        ended.iter().any(|(passed, text)| !passed && text.contains("memory is used before its event")),
+        "{ended:?}"
+    );
+}
