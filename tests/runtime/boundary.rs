@@ -212,3 +212,40 @@ fn a_list_of_absurd_length_is_refused_without_being_made() {
     let error = refused::<Vec<Floats>>(Payload::from_parts([PayloadPart::Tag(usize::MAX - 1)]));
     assert_eq!(error, BoundaryError::Missing { expected: "a tensor" });
 }
+
+/// A program with a `Result` of its own.
+mod own_result {
+    use super::{Device, Floats, Payload, Tensor};
+    use burn_pipeline::boundary;
+    use burn_pipeline::stage::Boundary;
+
+    #[expect(dead_code, reason = "it is here to be taken for the standard library's")]
+    type Result<T> = std::result::Result<T, String>;
+
+    #[derive(Debug)]
+    enum Either {
+        Left(Floats),
+        Right(Pair),
+    }
+    boundary!(
+        enum Either {
+            Left(x),
+            Right(pair),
+        }
+    );
+
+    #[derive(Debug)]
+    struct Pair {
+        x: Floats,
+        y: Floats,
+    }
+    boundary!(struct Pair { x, y });
+
+    #[test]
+    fn a_boundary_is_made_where_result_is_another_type() {
+        let x = Tensor::zeros([1, 2], &Device::flex());
+        let sent: Payload = Either::Right(Pair { x: x.clone(), y: x.clone() }).into_payload();
+        assert!(matches!(Either::from_payload(sent), Ok(Either::Right(Pair { y, .. })) if y.dims() == [1, 2]));
+        assert!(matches!(Either::from_payload(Either::Left(x).into_payload()), Ok(Either::Left(_))));
+    }
+}

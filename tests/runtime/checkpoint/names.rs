@@ -5,10 +5,11 @@ use crate::cases::{Case, Text, small_gpt};
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, SgdConfig};
+use burn::store::SafetensorsStore;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::schedule::{GPipe, Size};
 use burn_pipeline::stage::{Names, StageBox};
-use burn_pipeline::train::{Builder, Checkpoint, CheckpointError, Checkpoints, Pipeline, StageContext};
+use burn_pipeline::train::{Builder, Checkpoint, CheckpointError, Checkpoints, Pipeline, Pretrained, StageContext};
 use pipeline_tests::layers::Layer;
 
 const CUT: Cut = Cut { family: "1F1B", ranks: 2, chunks: 1 };
@@ -35,6 +36,29 @@ fn layers(stage: impl Fn(StageBox, &StageContext) -> StageBox + Send + Sync + 's
         let layer = Layer { linear: LinearConfig::new(3, 3).init(&at.device) };
         stage(StageBox::new(layer), at)
     })
+}
+
+#[test]
+fn stages_that_claim_one_name_take_no_pretrained_weights() {
+    let folder = Folder::new("names-twice-pretrained");
+    std::fs::create_dir_all(&*folder).unwrap();
+    let path = folder.join("model.safetensors");
+    let named = |right: bool| {
+        layers(move |stage, at| {
+            let index = if right { at.index } else { 0 };
+            stage.named(Names::default().renamed(move |path| format!("layers.{index}.{path}")))
+        })
+    };
+    named(true).build().unwrap().export(&path).unwrap();
+    let stored = Pretrained::new(move || SafetensorsStore::from_file(&path));
+    named(true).build().unwrap().load_pretrained(&stored).unwrap();
+
+    // Layer 1 would take what is stored of layer 0, and what is stored of layer 1 would be left over.
+    let mut wrong = named(false).build().unwrap();
+    let before = weights(&mut wrong);
+    let error = wrong.load_pretrained(&stored.ignored(|_| true)).unwrap_err();
+    assert!(matches!(error, CheckpointError::SameName { first: 0, second: 1, .. }), "{error}");
+    assert_eq!(weights(&mut wrong), before);
 }
 
 #[test]

@@ -184,8 +184,8 @@ macro_rules! boundary {
                 $($crate::stage::Boundary::write(self.$field, payload);)+
             }
 
-            fn read(payload: &mut $crate::stage::PayloadReader) -> Result<Self, $crate::stage::BoundaryError> {
-                Ok(Self { $($field: $crate::stage::Boundary::read(payload)?),+ })
+            fn read(payload: &mut $crate::stage::PayloadReader) -> ::core::result::Result<Self, $crate::stage::BoundaryError> {
+                ::core::result::Result::Ok(Self { $($field: $crate::stage::Boundary::read(payload)?),+ })
             }
         }
     };
@@ -204,17 +204,17 @@ macro_rules! boundary {
                 }
             }
 
-            fn read(payload: &mut $crate::stage::PayloadReader) -> Result<Self, $crate::stage::BoundaryError> {
-                let variants = [$(stringify!($variant)),+].len();
-                let tag = payload.tag(variants, concat!("a variant of ", stringify!($name)))?;
+            fn read(payload: &mut $crate::stage::PayloadReader) -> ::core::result::Result<Self, $crate::stage::BoundaryError> {
+                let variants = [$(::core::stringify!($variant)),+].len();
+                let tag = payload.tag(variants, ::core::concat!("a variant of ", ::core::stringify!($name)))?;
                 let mut _variant = 0;
                 $(
                     if tag == _variant {
-                        return Ok(Self::$variant($crate::stage::Boundary::read(payload)?));
+                        return ::core::result::Result::Ok(Self::$variant($crate::stage::Boundary::read(payload)?));
                     }
                     _variant += 1;
                 )+
-                Err($crate::stage::BoundaryError::Structure { expected: concat!("a variant of ", stringify!($name)) })
+                ::core::result::Result::Err($crate::stage::BoundaryError::Structure { expected: ::core::concat!("a variant of ", ::core::stringify!($name)) })
             }
         }
     };

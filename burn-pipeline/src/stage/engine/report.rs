@@ -67,7 +67,7 @@ impl DeferredShare {
 }
 
 /// The way a stage's forwards and backwards are run, and the reason for it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct EngineReport {
     /// Are they run from programs that were captured once and are replayed? Else by Burn's autodiff.
     pub captured: bool,
@@ -78,6 +78,16 @@ pub struct EngineReport {
     pub deferred: Option<DeferredShare>,
     /// The programs that a captured stage keeps, the last used first.
     pub programs: Vec<std::sync::Arc<crate::program::StagePrograms>>,
+}
+
+/// Without the programs' operations; a program's own `Debug` has them.
+impl std::fmt::Debug for EngineReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { captured, reason, deferred, programs } = self;
+        let mut all = f.debug_struct("EngineReport");
+        all.field("captured", captured).field("reason", reason).field("deferred", deferred);
+        all.field("programs", &programs.len()).finish()
+    }
 }
 
 impl EngineReport {

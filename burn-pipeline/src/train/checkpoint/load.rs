@@ -55,8 +55,11 @@ impl Pipeline {
     ///
     /// # Errors
     /// [`CheckpointError::Pretrained`] lists parameters that are not stored, stored tensors that no stage takes, and those of
-    /// another shape or kind: the pipeline is as before, as it is if a store cannot be read.
+    /// another shape or kind: the pipeline is as before, as it is if a store cannot be read, and if two stages claim a name.
     pub fn load_pretrained(&mut self, weights: &Pretrained) -> Result<(), CheckpointError> {
+        if let Some((name, first, second)) = self.stages.claimed_twice() {
+            return Err(CheckpointError::SameName { name, first, second });
+        }
         let fits = self.ranks.ask(ReadPretrained { weights: weights.clone() })?;
         let fits: Result<Vec<Fit>, CheckpointError> = fits.into_iter().collect();
         self.finish(fits.and_then(Fit::of_all))
