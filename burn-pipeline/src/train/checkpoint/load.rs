@@ -41,6 +41,7 @@ impl Pipeline {
     }
 
     fn load_contents(&mut self, checkpoint: &Checkpoint, contents: Contents) -> Result<(), CheckpointError> {
+        self.whole_stages_only("loading a checkpoint")?;
         let used = self.ranks.ask(Read { checkpoint: checkpoint.clone(), contents })?;
         let used: Result<Vec<BTreeSet<usize>>, CheckpointError> = used.into_iter().collect();
         let found = used.and_then(|used| match checkpoint.others(&used.into_iter().flatten().collect()) {
@@ -57,6 +58,7 @@ impl Pipeline {
     /// [`CheckpointError::Pretrained`] lists parameters that are not stored, stored tensors that no stage takes, and those of
     /// another shape or kind: the pipeline is as before, as it is if a store cannot be read.
     pub fn load_pretrained(&mut self, weights: &Pretrained) -> Result<(), CheckpointError> {
+        self.whole_stages_only("loading pretrained weights")?;
         let fits = self.ranks.ask(ReadPretrained { weights: weights.clone() })?;
         let fits: Result<Vec<Fit>, CheckpointError> = fits.into_iter().collect();
         self.finish(fits.and_then(Fit::of_all))
