@@ -227,11 +227,10 @@ fn a_process_that_leaves_a_group_over_tcp_is_named() {
                 let link = TcpLink::by_link(&mut first, Device::flex(), Duration::from_secs(20)).unwrap();
                 let builder = builder(How::Nothing, SplitBackward::Auto);
                 let mut pipeline = builder.build_rank(Box::new(link)).unwrap();
-                pipeline.step(batch(), 0.1).unwrap();
-                if rank == 3 {
-                    return "left".to_owned();
-                }
-                pipeline.step(batch(), 0.1).unwrap_err().to_string()
+                // A slower rank may learn of it in its first step, when others are in their second.
+                let steps = if rank == 3 { 1 } else { 2 };
+                let error = (0..steps).find_map(|_| pipeline.step(batch(), 0.1).err());
+                error.map(|error| error.to_string()).unwrap_or_default()
             })
         };
         let ranks: Vec<_> = (0..4).map(rank).collect();

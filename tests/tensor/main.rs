@@ -9,3 +9,4 @@ mod model;
 mod parity;
 mod plain;
 mod refusals;
+mod split;

@@ -121,7 +121,7 @@ fn stages_are_captured_and_their_collectives_stand_in_f_and_i() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(6))]
+    #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn any_size_that_can_be_cut_trains_as_the_plain_loop_does(
         members in 2usize..5, heads in 1usize..3, head in 1usize..4, hidden in 1usize..4, vocab in 2usize..5,

@@ -116,7 +116,7 @@ fn check((name, run, forward, backward): Case, size: usize, axis: usize, dims: [
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn collectives_and_their_backwards_are_what_one_device_computes(
         size in 1usize..5, axis in 0usize..3, sides in [1usize..4, 1usize..4, 1usize..4]
