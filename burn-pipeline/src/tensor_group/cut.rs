@@ -6,6 +6,7 @@
 use super::collective::Collective;
 use super::group::TensorGroup;
 use crate::stage::AnyTensor;
+use burn::backend::DispatchAutodiffContext;
 use burn::module::{Param, ParamId};
 use burn::tensor::Tensor;
 use std::collections::HashMap;
@@ -27,13 +28,16 @@ impl TensorGroup {
         }
         let share = self.share(whole.shape()[axis], "rows or columns of a weight");
         let (id, tensor, mapper) = whole.consume();
-        let trained = tensor.is_require_grad();
-        let values = self.first_values(AnyTensor::new(tensor.inner()));
+        let (trained, tensor) = (tensor.is_require_grad(), AnyTensor::new(tensor));
+        let graph = tensor.as_dispatch().autodiff;
         // Its own storage, so that the whole one is released.
-        let piece = values.narrow(axis, share.start, share.end).copied();
-        let piece = Tensor::<D>::from_dispatch(piece.leaf(Default::default(), false).into_dispatch());
+        let piece = self.first_values(tensor.inner()).narrow(axis, share.start, share.end).copied();
+        let piece = match graph {
+            DispatchAutodiffContext::Enabled(strategy) => piece.leaf(strategy, trained),
+            DispatchAutodiffContext::Disabled => piece,
+        };
         self.cuts.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, axis);
-        Param::from_mapped_value(id, piece.set_require_grad(trained), mapper)
+        Param::from_mapped_value(id, Tensor::<D>::from_dispatch(piece.into_dispatch()), mapper)
     }
 
     /// The whole tensor of which all members have the parameter's piece, or something like it (its gradient); any other tensor as it is.

@@ -5,7 +5,7 @@
 //! collectives, or whose losses differ, end the step with an error that names them; a rank that fails, leaves or stalls ends
 //! all others' waits within the timeout.
 //!
-//! 1. *Layout*: a job has `pipeline ranks x replicas x members` ranks ([`Grid`](crate::group::Grid)). The members of a group run one
+//! 1. *Layout*: a job has `pipeline ranks x replicas x members` ranks (`group/grid.rs`). The members of a group run one
 //!    row of the plan, each with its piece of every cut weight; what crosses a boundary is whole on all of them, and each sends
 //!    it to the member with its own place.
 //! 2. *Collectives* (`collective`) exchange tensors between members inside of a stage's task; `pairs` gives each its backward
