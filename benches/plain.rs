@@ -25,7 +25,14 @@ impl PlainLoop {
     pub fn new(config: GptConfig, threads: usize, microbatches: usize) -> Self {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let pool = pool.unwrap_or_else(|error| panic!("no compute threads: {error}"));
-        let whole = StageContext { index: 0, stages: 1, rank: 0, device: Device::flex().autodiff(), cut: None };
+        let whole = StageContext {
+            index: 0,
+            stages: 1,
+            rank: 0,
+            device: Device::flex().autodiff(),
+            cut: None,
+            group: Default::default(),
+        };
         let model = Some(config.part(&whole));
         Self { model, optimizer: AdamWConfig::new().init(), pool, microbatches }
     }

@@ -76,7 +76,14 @@ fn stack() -> StageBox {
 /// One block: stage 1 of 3 of a model with three.
 fn block() -> StageBox {
     let config = GptConfig::new().with_d_model(256).with_layers(3).with_heads(4).with_seq(128);
-    let at = StageContext { index: 1, stages: 3, rank: 0, device: Device::flex().autodiff(), cut: None };
+    let at = StageContext {
+        index: 1,
+        stages: 3,
+        rank: 0,
+        device: Device::flex().autodiff(),
+        cut: None,
+        group: Default::default(),
+    };
     config.stage(&at)
 }
 

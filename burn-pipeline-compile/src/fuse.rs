@@ -9,11 +9,12 @@
 //!    those. So what each group of nodes depends on is kept.
 //! 3. Reshapes that keep rows and columns, and values of rows that are repeated along rows, take part where what they
 //!    read is in a region. All other views stand outside, and cost nothing.
+//! 4. Custom operations keep the program's order among themselves.
 //!
 //! The loop fusion of XLA and of PyTorch's Inductor works alike; tiles of whole rows are those of Triton's softmax tutorial.
 
 use crate::graph::{Graph, Node, Op, View, rows_and_columns};
-use burn::backend::ir::TensorId;
+use burn::backend::ir::{OperationIr, TensorId};
 use std::collections::{HashMap, HashSet};
 
 /// Nodes that run as one; most have one node.
@@ -27,7 +28,7 @@ pub(crate) struct Group {
 
 /// Groups in an order in which they can run.
 pub(crate) fn fuse(graph: &Graph) -> Vec<Group> {
-    let mut groups = Groups { all: Vec::new(), of: HashMap::new(), needs: Vec::new() };
+    let mut groups = Groups { all: Vec::new(), of: HashMap::new(), needs: Vec::new(), custom: None };
     let makers = graph.makers();
     for (place, node) in graph.nodes.iter().enumerate() {
         groups.add(graph, &makers, place, node);
@@ -63,6 +64,11 @@ pub(crate) fn sums_rows(node: &Node) -> bool {
     node.inputs[0].tensor().is_some_and(|tensor| dims.iter().all(|&dim| dim + 1 < tensor.shape.num_dims()))
 }
 
+/// Is it an operation of a backend extension?
+fn is_custom(node: &Node) -> bool {
+    matches!(&node.op, Op::Interpret(op) if matches!(op.as_ref(), OperationIr::Custom(_)))
+}
+
 struct Groups {
     /// A group that was joined to another one is left empty.
     all: Vec<Group>,
@@ -70,11 +76,17 @@ struct Groups {
     of: HashMap<usize, usize>,
     /// All groups that a group depends on, directly or not.
     needs: Vec<Vec<bool>>,
+    /// The last custom operation.
+    custom: Option<usize>,
 }
 
 impl Groups {
     fn add(&mut self, graph: &Graph, makers: &HashMap<TensorId, usize>, place: usize, node: &Node) {
         let mut read: Vec<usize> = node.reads().filter_map(|t| self.of.get(makers.get(&t.id)?).copied()).collect();
+        // Operations that this crate does not know may exchange tensors with other ranks, which must run them in one order.
+        if is_custom(node) {
+            read.extend(self.custom.replace(place).and_then(|before| self.of.get(&before)));
+        }
         read.sort_unstable();
         read.dedup();
         let mine = self.all.len();

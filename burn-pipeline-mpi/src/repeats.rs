@@ -19,9 +19,10 @@ use std::collections::HashMap;
 /// The most numbers from one rank to another: MPI guarantees 32,767 tags.
 const MOST: u16 = 30_000;
 
-/// Whether a message may be repeated. Outputs and tensors outside of a plan are sent once.
+/// Whether a message may be repeated. Outputs and tensors outside of a plan are sent once, and those of a group's collectives say each
+/// time which one they are of.
 fn recurs(frame: &Frame) -> bool {
-    !matches!(frame.header().kind, MessageKind::Tensors { .. } | MessageKind::Output)
+    !matches!(frame.header().kind, MessageKind::Tensors { .. } | MessageKind::Output | MessageKind::Member)
 }
 
 /// The table of the messages from one rank to another.

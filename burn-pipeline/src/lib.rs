@@ -81,6 +81,7 @@
 //! | [`simulate`], [`cost`], [`planner`] | what a plan would take, by which costs, and the best plan for them |
 //! | [`trace`] | timelines, predicted and measured, as Chrome JSON, SVG and text |
 //! | [`link`] | how ranks reach each other: threads, TCP, and the kit for transports of your own |
+//! | [`nn`], [`tensor_group`] | layers that several ranks hold together, and what those ranks exchange |
 //! | [`ops`] | layers whose weight gradients wait for `W` |
 //! | [`program`] | a stage captured and cut into `F`, `I` and `W` |
 //! | [`execute`] | the interpreter of a rank's row of the plan |
@@ -93,9 +94,11 @@ pub mod _guide;
 pub mod execute;
 mod group;
 pub mod link;
+pub mod nn;
 pub mod ops;
 pub mod program;
 pub mod stage;
+pub mod tensor_group;
 pub mod train;
 
 pub use burn_pipeline_plan::{cost, page, pass, plan, planner, schedule, simulate, trace};

@@ -297,7 +297,14 @@ mod tests {
     use super::*;
 
     fn part(config: &GptConfig, index: usize, stages: usize) -> GptPart {
-        config.part(&StageContext { index, stages, rank: 0, device: Device::flex(), cut: None })
+        config.part(&StageContext {
+            index,
+            stages,
+            rank: 0,
+            device: Device::flex(),
+            cut: None,
+            group: Default::default(),
+        })
     }
 
     #[test]

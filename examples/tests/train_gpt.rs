@@ -298,7 +298,14 @@ fn a_saved_model_writes_the_same_texts_over_any_number_of_ranks_and_alone() {
     // At a temperature near 0, the likeliest byte is drawn: the unpipelined model's, byte by byte.
     let checkpoint = Checkpoints::new(&folder.0).latest().unwrap();
     let (config, device) = (checkpoint.beside::<RunFlags>().unwrap().model(), Device::flex());
-    let whole = config.part(&StageContext { index: 0, stages: 1, rank: 0, device: device.clone(), cut: None });
+    let whole = config.part(&StageContext {
+        index: 0,
+        stages: 1,
+        rank: 0,
+        device: device.clone(),
+        cut: None,
+        group: Default::default(),
+    });
     let whole = checkpoint.load_module(whole, &Names::default()).unwrap();
     let mut text = b"ROMEO:".to_vec();
     for _ in 0..24 {

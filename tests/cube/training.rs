@@ -83,7 +83,14 @@ fn numbers(tensor: AnyTensor) -> Vec<f32> {
 
 fn assert_trains_as_the_plain_loop(device: &Device, name: &str, split: SplitBackward) {
     let data = Data::new(device);
-    let whole = StageContext { index: 0, stages: 1, rank: 0, device: device.clone().autodiff(), cut: None };
+    let whole = StageContext {
+        index: 0,
+        stages: 1,
+        rank: 0,
+        device: device.clone().autodiff(),
+        cut: None,
+        group: Default::default(),
+    };
     let mut reference = Reference::new(part(&whole));
     let schedule = by_name(name).unwrap();
     let size = Size { ranks: 2, chunks: if name == "1F1B" { 1 } else { 2 }, microbatches: MICROBATCHES };

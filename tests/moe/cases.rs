@@ -176,7 +176,17 @@ pub(crate) fn by_name_in_model(
     let stages: Vec<_> = stages.into_iter().collect();
     let (count, mut found) = (stages.len(), BTreeMap::new());
     for (index, values) in stages.into_iter().enumerate() {
-        let names = names(config, &StageContext { index, stages: count, rank: 0, device: Device::flex(), cut: None });
+        let names = names(
+            config,
+            &StageContext {
+                index,
+                stages: count,
+                rank: 0,
+                device: Device::flex(),
+                cut: None,
+                group: Default::default(),
+            },
+        );
         assert_eq!(names.len(), values.len(), "parameters of stage {index}");
         for (name, values) in names.into_iter().zip(values) {
             if let Some(first) = found.insert(name.clone(), values.clone()) {

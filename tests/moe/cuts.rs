@@ -114,7 +114,14 @@ fn an_uneven_cut_has_the_gradients_of_one_device() {
 
 #[test]
 fn a_cut_that_does_not_fit_the_plan_is_refused() {
-    let at = |index, stages| StageContext { index, stages, rank: 0, device: Device::flex(), cut: None };
+    let at = |index, stages| StageContext {
+        index,
+        stages,
+        rank: 0,
+        device: Device::flex(),
+        cut: None,
+        group: Default::default(),
+    };
     let cut = config().with_boundaries(vec![2, 4]);
     assert_eq!(cut.layers(&at(1, 3)), Ok(2..4));
     assert_eq!(cut.layers(&at(0, 1)), Ok(0..8));

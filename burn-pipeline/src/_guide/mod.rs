@@ -8,6 +8,7 @@
 //! | [`real_models`] | Tied weights, skip connections, encoders and decoders, sequences of several lengths, dropout, batch norm, little memory, evaluation, generation |
 //! | [`devices`] | Which devices work, and what is refused? |
 //! | [`many_machines`] | Ranks as processes, replicas, sharded parameters |
+//! | [`tensor_parallel`] | A stage that several ranks hold together |
 //! | [`experts`] | Mixtures of experts |
 //! | [`burns_training_loop`] | Burn's `Learner`, its metrics and its dashboard over a pipeline |
 //! | [`checkpoints`] | Saving, going on, pretrained weights |
@@ -36,6 +37,9 @@ pub mod devices {}
 
 #[doc = include_str!("many_machines.md")]
 pub mod many_machines {}
+
+#[doc = include_str!("tensor_parallel.md")]
+pub mod tensor_parallel {}
 
 #[doc = include_str!("experts.md")]
 pub mod experts {}

@@ -50,7 +50,7 @@ pub enum ExecuteError {
     Unsupported { rank: usize, task: Task },
     /// An optimizer that cannot step pieces of parameters.
     #[error(
-        "rank {rank}, stage {stage}: its optimizer does not step each element by itself (it uses norms or factors of whole parameters), so its parameters cannot be sharded; choose SGD, Adam, AdamW or the like, clip with `Builder::clip_norm`, or build without `sharded`"
+        "rank {rank}, stage {stage}: its optimizer does not step each element by itself (it uses norms or factors of whole parameters), so its parameters cannot be cut into pieces; choose SGD, Adam, AdamW or the like, clip with `Builder::clip_norm`, or build without `sharded` and `tensor_parallel`"
     )]
     NotByElement { rank: usize, stage: StageId },
     /// A weight that the caller stepped does not fit its parameter.
@@ -71,6 +71,11 @@ pub enum ExecuteError {
         "rank {rank}, stage {stage}: `{name}` has elements of {dtype:?}, in which {device} does not compute (`Device::supports_dtype`); build the stage in f32 there, or choose another device"
     )]
     ElementType { rank: usize, stage: StageId, name: String, dtype: DType, device: String },
+    /// Ranks that hold the last stage together gave different losses.
+    #[error(
+        "ranks {first} and {other} hold the last stage together, but computed the losses {loss} and {theirs} for microbatch {index}; what is not cut must be equal on all ranks of a group: pass the input of cut layers through `TensorGroup::copy_to` and partial results through `TensorGroup::reduce_from`, and draw no random numbers (dropout) in a stage that a group holds"
+    )]
+    MembersDiffer { rank: usize, first: usize, other: usize, index: usize, loss: f64, theirs: f64 },
     /// Copies of a shared parameter would diverge.
     #[error("{source}")]
     Shared { rank: usize, source: Box<SharedError> },

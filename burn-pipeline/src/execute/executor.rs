@@ -9,6 +9,7 @@ use crate::group::{Grid, ReplicaGroup, Stages};
 use crate::link::{Link, LinkError};
 use crate::plan::{MicrobatchTask, Task};
 use crate::stage::{ErasedStage, Payload, StageError, StagePort};
+use crate::tensor_group::TensorGroup;
 use burn::tensor::Device;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ pub(crate) struct Executor {
     pub(super) device: Device,
     pub(super) options: RunOptions,
     pub(super) group: ReplicaGroup,
+    /// The ranks that hold the same stages together with this one.
+    pub(super) members: TensorGroup,
     pub(super) spec_check: SpecCheck,
 }
 
@@ -39,16 +42,22 @@ impl std::fmt::Debug for Executor {
 impl Executor {
     /// A rank that runs these stages on this device.
     pub(crate) fn new(link: Box<dyn Link>, stages: Stages, device: Device, options: RunOptions) -> Self {
-        let group = ReplicaGroup::new(Grid::new(link.rank(), 1), std::iter::empty());
-        Self { link, stages, device, options, group, spec_check: SpecCheck::Off }
+        let group = ReplicaGroup::new(Grid::new(link.rank(), 1, 1), std::iter::empty());
+        Self { link, stages, device, options, group, members: TensorGroup::alone(), spec_check: SpecCheck::Off }
     }
 
-    /// The same rank as a member of one of `replicas` data-parallel replicas. The link joins the ranks of all replicas: its
-    /// rank `p * replicas + r` is pipeline rank `p` of replica `r`.
-    pub(crate) fn among(mut self, replicas: usize) -> Self {
+    /// The same rank as a member of one of `replicas` data-parallel replicas, whose stages are held by the ranks of `members`
+    /// together. The link joins the ranks of all replicas, in the order of [`Grid`].
+    pub(crate) fn among(mut self, replicas: usize, members: TensorGroup) -> Self {
         let stages = self.stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
-        self.group = ReplicaGroup::new(Grid::new(self.link.rank(), replicas), stages);
+        self.group = ReplicaGroup::new(Grid::new(self.link.rank(), replicas, members.size()), stages);
+        self.members = members;
         self
+    }
+
+    /// The ranks that hold the same stages together with this one.
+    pub(crate) fn members(&self) -> &TensorGroup {
+        &self.members
     }
 
     /// Other stages for this rank, to be run in place of those that it runs.
@@ -128,7 +137,8 @@ impl Executor {
         self.device.sync().map_err(|e| self.stage_error(task, StageError::Device(e.to_string())))
     }
 
-    /// Runs user code of the task's stage. A panic becomes an error that names its stage, microbatch and operation.
+    /// Runs user code of the task's stage. A panic becomes an error that names its stage, microbatch and operation; an error of the
+    /// link, which a collective inside the stage can only raise by unwinding, stays what it is.
     pub(super) fn caught<T>(
         &mut self,
         task: MicrobatchTask,
@@ -140,6 +150,9 @@ impl Executor {
         match catch_unwind(AssertUnwindSafe(|| f(held.as_mut()))) {
             Ok(result) => result.map_err(|source| self.stage_error(task, source)),
             Err(panic) => {
+                if let Some(source) = panic.downcast_ref::<LinkError>() {
+                    return Err(self.link_error(Some(task.into()), source.clone()));
+                }
                 let message = panic_message(panic.as_ref());
                 Err(ExecuteError::Panic { rank, stage, microbatch: task.microbatch(), op: task.op(), message })
             }
@@ -180,5 +193,7 @@ impl Executor {
 /// The message of a panic.
 pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "(no message)".to_owned())
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.or_else(|| panic.downcast_ref::<LinkError>().map(ToString::to_string))
+        .unwrap_or_else(|| "(no message)".to_owned())
 }

@@ -11,7 +11,7 @@ use burn::backend::{Dispatch, ops::FloatTensorOps};
 use burn::tensor::Shape;
 
 /// A microbatch: its index, the stage that gave its loss, loss and weight, and the numbers that its loss observed.
-type LossRow = (usize, StageId, f64, f64, Vec<f64>);
+pub(super) type LossRow = (usize, StageId, f64, f64, Vec<f64>);
 
 impl Executor {
     /// The seed of a microbatch's loss, in the loss's element type.
@@ -42,8 +42,11 @@ impl Executor {
         let deadline = self.deadline();
         let table: Vec<Vec<LossRow>> =
             gather(self.link.as_mut(), &rows, deadline).map_err(|source| self.link_error(None, source))?;
-        let rows = table.into_iter().enumerate().flat_map(|(rank, rows)| rows.into_iter().map(move |row| (rank, row)));
-        let mut rows: Vec<(usize, LossRow)> = rows.collect();
+        let mut rows = self.of_first_members(table)?;
+        if self.grid().member() > 0 {
+            // All members have them.
+            state.outcome.outputs.clear();
+        }
         rows.sort_by_key(|(_, row)| row.0);
         let split = |(rank, (index, stage, loss, weight, observed))| {
             (MicrobatchLoss { index, rank, stage, loss, weight }, observed)

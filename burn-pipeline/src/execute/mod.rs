@@ -34,6 +34,7 @@ mod interleave;
 mod interpreter;
 mod locate;
 mod losses;
+mod members;
 mod messages;
 mod options;
 mod outcome;

@@ -48,6 +48,11 @@ pub enum LinkError {
     /// Members of a group gave lists that do not match.
     #[error("rank {rank} and rank {peer} hold different lists of parameters: {reason}")]
     Lists { rank: usize, peer: usize, reason: String },
+    /// Members of the group that holds a stage are in different collectives.
+    #[error(
+        "rank {rank} is at {ours}, and rank {peer}, which holds the same stage with it, is at {theirs}; the ranks of a group must call the same collectives in the same order, with the same shapes"
+    )]
+    Members { rank: usize, peer: usize, ours: String, theirs: String },
     /// Ranks form different groups.
     #[error("rank {rank} and rank {peer} form different groups; all ranks must give `form_groups` the same list")]
     Groups { rank: usize, peer: usize },

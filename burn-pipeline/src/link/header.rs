@@ -58,6 +58,8 @@ pub enum MessageKind {
     },
     /// A message that is only sent to measure the link.
     Timing,
+    /// A tensor of a collective over the ranks that hold a stage together.
+    Member,
 }
 
 /// What a message is about: the receiver asks for a message by its header.
@@ -103,6 +105,7 @@ impl fmt::Display for Header {
             MessageKind::TensorShard { from } => write!(f, "replica {from}'s shard of the tensors of stage {stage}"),
             MessageKind::Collective { group } => write!(f, "the tensors of group {group}"),
             MessageKind::Tensors { index } => write!(f, "message {index} of a transfer of tensors"),
+            MessageKind::Member => write!(f, "the group's tensor of stage {stage}, microbatch {microbatch}"),
             MessageKind::Timing => f.write_str("a message that is timed"),
         }
     }

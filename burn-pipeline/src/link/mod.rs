@@ -38,6 +38,7 @@ mod launcher;
 mod link_trait;
 mod monitor;
 mod rendezvous;
+mod shared_link;
 mod tcp;
 mod threads;
 mod wire_error;
@@ -57,6 +58,7 @@ pub use launcher::Launcher;
 pub use link_trait::Link;
 pub use monitor::Monitor;
 pub use rendezvous::Rendezvous;
+pub(crate) use shared_link::{SharedLink, StageEnd};
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use tcp::fuzzing;

@@ -2,13 +2,15 @@
 //!
 //! `PipelineOps` is a backend extension: one trait, implemented for every backend and for autodiff over it,
 //! so that a `Tensor` of any device reaches it through Burn's dispatch. `seed` holds the first, `deferred`
-//! the second.
+//! the second; `paired` has operations whose backward is another operation, which collectives are.
 
 mod deferred;
+mod paired;
 mod seed;
 
 pub(crate) use deferred::DeferredCall;
 pub use deferred::{Deferral, DeferredError, DeferredForward, DeferredOp, deferred, expert_matmul};
+pub(crate) use paired::{Pair, paired};
 pub(crate) use seed::{HeldNode, HeldOutputs, OutputGradient};
 
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -83,16 +85,31 @@ pub(crate) trait PipelineOps: Backend {
         let _ = (a, b, c, d, call);
         output
     }
+
+    /// Runs an operation; its backward runs another one. See [`paired`](fn@paired).
+    fn pair(input: FloatTensor<Self>, pair: Pair) -> FloatTensor<Self>;
 }
 
 #[cfg(feature = "flex")]
-impl PipelineOps for burn::backend::Flex {}
+impl PipelineOps for burn::backend::Flex {
+    fn pair(input: FloatTensor<Self>, pair: Pair) -> FloatTensor<Self> {
+        pair.run::<Self>(input)
+    }
+}
 
 // With feature `fusion`, `Cube` is the fused backend: one implementation serves both.
 #[cfg(feature = "cubecl-backend")]
-impl PipelineOps for burn::backend::Cube {}
+impl PipelineOps for burn::backend::Cube {
+    fn pair(input: FloatTensor<Self>, pair: Pair) -> FloatTensor<Self> {
+        pair.run::<Self>(input)
+    }
+}
 
-impl PipelineOps for burn::backend::Capture {}
+impl PipelineOps for burn::backend::Capture {
+    fn pair(input: FloatTensor<Self>, pair: Pair) -> FloatTensor<Self> {
+        pair.record(input)
+    }
+}
 
 impl<B: Backend + PipelineOps, C: CheckpointStrategy> PipelineOps for Autodiff<B, C>
 where
@@ -138,5 +155,9 @@ where
         call: DeferredCall,
     ) -> FloatTensor<Self> {
         join::<B, C, 4>(output, [a, b, c, d], call)
+    }
+
+    fn pair(input: FloatTensor<Self>, pair: Pair) -> FloatTensor<Self> {
+        paired::tracked::<B, C>(input, pair)
     }
 }

@@ -40,6 +40,12 @@ pub trait CapturedOp: Debug + Send + Sync + 'static {
         inputs.iter().chain(outputs).map(elements).max().unwrap_or(0)
     }
 
+    /// Does it exchange tensors with the other ranks of the stage's group? All of them must come to it at the same place of
+    /// their rows, so it is never left to `W`, and compiled programs keep the order of such operations.
+    fn is_collective(&self) -> bool {
+        false
+    }
+
     /// Runs it on tensors of the device that replays it, without autodiff. The results must be as `outputs` says,
     /// on the same device.
     fn run(&self, inputs: Vec<DispatchTensor>) -> Vec<DispatchTensor>;
@@ -60,6 +66,11 @@ impl CustomOps {
     /// Their names, in alphabetical order.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
+    }
+
+    /// Is this operation one that ranks of a group run together?
+    pub(super) fn is_collective(&self, op: &OperationIr) -> bool {
+        matches!(op, OperationIr::Custom(op) if self.0.get(&op.id).is_some_and(|custom| custom.is_collective()))
     }
 
     /// Floating-point operations of one of them.
@@ -152,8 +163,13 @@ pub(crate) fn capturing<T>(device: &Device, capture: impl FnOnce() -> T) -> (T, 
 /// Call it in an extension's implementation for `Capture`, if the device that [`captured_for`] returns has a kernel for the
 /// operation.
 pub fn record_op(op: impl CapturedOp, inputs: Vec<FloatTensor<Capture>>) -> Option<Vec<FloatTensor<Capture>>> {
+    record(Arc::new(op), inputs)
+}
+
+/// As [`record_op`].
+pub(crate) fn record(op: Arc<dyn CapturedOp>, inputs: Vec<FloatTensor<Capture>>) -> Option<Vec<FloatTensor<Capture>>> {
     let client = inputs.first()?.client.clone();
-    let (name, op) = (op.name(), Arc::new(op));
+    let name = op.name();
     OPEN.with_borrow_mut(|open| {
         let ops = Arc::make_mut(&mut open.as_mut()?.ops.0);
         ops.entry(name.clone()).or_insert_with(|| op.clone());

@@ -48,7 +48,7 @@ pub use part::{Operation, Program};
 pub use stage_programs::StagePrograms;
 
 pub(crate) use capture_tensors::{alike, backward, configured, edge, gradient, leaf, lowered, placeholder};
-pub(crate) use custom::{CustomOps, capturing};
+pub(crate) use custom::{CustomOps, capturing, record};
 pub(crate) use draws::{draw, drawn_as};
 pub(crate) use quiet::quietly;
 pub(crate) use recording::{Edges, Recording};

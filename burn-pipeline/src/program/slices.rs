@@ -2,7 +2,8 @@
 //!
 //! Guarantees: an operation is in one slice at most, the first of `F`, `I`, `W` that needs it, so that nothing is computed
 //! twice; each slice keeps the recorded order, in which every operation comes after those that it reads from. That is why
-//! running `F`, `I`, `W` in this order gives autodiff's own numbers.
+//! running `F`, `I`, `W` in this order gives autodiff's own numbers. No exchange between the ranks of a group is in `W`: what only a
+//! weight's gradient needs of one is in `I`.
 
 use super::draws::draw;
 use super::recording::Recording;
@@ -28,12 +29,13 @@ pub(super) fn slices(recording: &Recording) -> Slices {
         _ => graph.needed_for(edges.input_gradients.iter().flatten()),
     };
     let weight = graph.needed_for(edges.weight_gradients.iter().map(|(_, gradient)| gradient));
+    let collective = graph.needed_for_collectives();
     let mut slices = Slices::default();
     for place in 0..recording.operations.len() {
         // A draw that nothing reads still moves the generator on.
         if forward[place] || draw(&recording.operations[place]).is_some() {
             slices.forward.push(place);
-        } else if input[place] {
+        } else if input[place] || (weight[place] && collective[place]) {
             slices.input.push(place);
         } else if weight[place] {
             slices.weight.push(place);
@@ -66,6 +68,13 @@ impl<'a> Graph<'a> {
             }
         }
         needed
+    }
+
+    /// The operations that exchanges between the ranks of a group need, themselves among them.
+    fn needed_for_collectives(&self) -> Vec<bool> {
+        let Recording { operations, custom, .. } = self.recording;
+        let made = operations.iter().filter(|op| custom.is_collective(op)).flat_map(|op| op.outputs());
+        self.needed_for(made)
     }
 
     /// The operations that at least two of these tensors need.

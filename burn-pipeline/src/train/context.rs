@@ -1,6 +1,7 @@
 //! Where a stage is built: what a factory is given.
 
 use crate::cost::Partition;
+use crate::tensor_group::TensorGroup;
 use burn::tensor::Device;
 
 /// Where a stage is to be built.
@@ -16,6 +17,9 @@ pub struct StageContext {
     pub device: Device,
     /// How the model's layers are cut, where that was given or planned ([`Builder::cut`](crate::train::Builder::cut)).
     pub cut: Option<Partition>,
+    /// The ranks that hold the stage together ([`Builder::tensor_parallel`](crate::train::Builder::tensor_parallel)), for the layers of
+    /// [`nn`](crate::nn).
+    pub group: TensorGroup,
 }
 
 impl StageContext {

@@ -29,9 +29,9 @@ pub enum BuildError {
     /// The link joins another number of ranks than the plan has.
     #[error("the plan has {ranks} rank(s), and the link joins {linked}; start as many processes as the plan has ranks")]
     Ranks { ranks: usize, linked: usize },
-    /// The link joins another number of ranks than the replicas have together.
+    /// The link joins another number of ranks than all replicas and groups have together.
     #[error(
-        "the plan has {ranks} rank(s) in each of {replicas} replicas, and the link joins {linked}; start {} processes",
+        "the plan has {ranks} rank(s), each of them {replicas} times over (data-parallel replicas times the ranks of a group), and the link joins {linked}; start {} processes",
         ranks * replicas
     )]
     Replicas { ranks: usize, replicas: usize, linked: usize },
@@ -41,9 +41,15 @@ pub enum BuildError {
     /// At least one replica is needed.
     #[error("0 data-parallel replicas were asked for; give at least 1 (`Builder::data_parallel`)")]
     NoReplicas,
-    /// The link blocks a send until its receive, which replicas do not allow.
+    /// No rank is to hold a stage.
+    #[error("0 ranks are to hold each stage; give at least 1 (`Builder::tensor_parallel`)")]
+    NoMembers,
+    /// Something that cannot be combined with stages that several ranks hold together.
+    #[error("{what} does not work with `Builder::tensor_parallel` yet; leave one of them out")]
+    TensorParallel { what: &'static str },
+    /// The link blocks a send until its receive, which replicas and groups do not allow.
     #[error(
-        "a send over this link blocks until its receive, so data-parallel replicas could deadlock; use another link"
+        "a send over this link blocks until its receive, so data-parallel replicas and the ranks of a group could deadlock; use another link"
     )]
     Rendezvous,
     /// A skip edge is not valid, or a plan that is lowered already lacks it.
@@ -154,6 +160,11 @@ pub enum PipelineError {
     /// A stage keeps its module. Nothing was changed; the pipeline is as before.
     #[error("stage {stage} keeps its module: {source}")]
     Replace { stage: usize, source: ReplaceError },
+    /// Stages that several ranks hold together. Nothing was run; the pipeline is as before.
+    #[error(
+        "{what} does not work yet where several ranks hold a stage together (`Builder::tensor_parallel`); build without it"
+    )]
+    TensorParallel { what: &'static str },
     /// No such stage, or a stage of another module type.
     #[error("stage {stage} is not a `{wanted}`, or this process has no such stage")]
     NoSuchModule { stage: usize, wanted: &'static str },

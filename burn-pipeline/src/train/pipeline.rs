@@ -11,7 +11,7 @@ use crate::cost::Partition;
 use crate::plan::{CheckedPlan, Placement};
 use crate::simulate::SimulateOptions;
 use crate::train::control::Ranks;
-use crate::train::error::BuildError;
+use crate::train::error::{BuildError, PipelineError};
 use crate::train::non_finite::OnNonFinite;
 use crate::train::plans::Plans;
 use crate::train::progress::{Progress, Training};
@@ -115,6 +115,11 @@ impl Pipeline {
     /// panic drops it, they learn that.
     pub fn leave(&mut self, reason: impl Display) {
         self.ranks.leave(&format!("it left the job: {reason}"));
+    }
+
+    /// Refuses what does not work where several ranks hold a stage together.
+    pub(super) fn whole_stages_only(&self, what: &'static str) -> Result<(), PipelineError> {
+        if self.plans.members() > 1 { Err(PipelineError::TensorParallel { what }) } else { Ok(()) }
     }
 
     /// How far training has come.

@@ -107,7 +107,14 @@ fn unused_work_is_dropped() {
 #[test]
 fn a_first_stage_that_reads_tokens_splits_like_the_others() {
     let config = small_gpt();
-    let at = |index| StageContext { index, stages: 4, rank: 0, device: Device::flex().autodiff(), cut: None };
+    let at = |index| StageContext {
+        index,
+        stages: 4,
+        rank: 0,
+        device: Device::flex().autodiff(),
+        cut: None,
+        group: Default::default(),
+    };
     let ids = Signal::Tokens(Tensor::<2, Int>::zeros([2, 6], &Device::flex()));
     let first = programs(config.stage(&at(0)), ids.into_payload(), false);
     let hidden = Signal::Hidden(noise([2, 6, 8])).into_payload();

@@ -3,10 +3,11 @@
 use crate::execute::ExecuteError;
 use crate::plan::StageId;
 use crate::stage::{AnyTensor, EngineReport, ErasedStage, NamedWeight, Stage};
+use crate::tensor_group::TensorGroup;
 use crate::train::control::{Call, Command, gather_all, gather_tensors};
 use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;
-use crate::train::step::Rank;
+use crate::train::step::{Rank, caught};
 use burn::module::ParamId;
 use std::any::{Any, type_name};
 use std::time::Instant;
@@ -26,7 +27,8 @@ impl Pipeline {
         Ok(in_model_order(self.ranks.ask(Engines)?))
     }
 
-    /// A copy of the module of one stage. Where ranks are processes, only the one that holds the stage has it.
+    /// A copy of the module of one stage; where several ranks hold the stage together, the first one's, with its pieces. Where ranks are
+    /// processes, only the one that holds the stage has it.
     ///
     /// # Errors
     /// If the stage is not an `M`, or a rank does not answer.
@@ -81,12 +83,21 @@ fn first_replica<T>(replies: Vec<OfStages<T>>) -> Vec<T> {
     stages.map(|(_, value)| value).collect()
 }
 
-/// What `read` gives of each stage, on ranks of the first data-parallel replica.
-fn of_stages<T>(rank: &mut Rank, read: impl Fn(&mut dyn ErasedStage) -> T) -> OfStages<T> {
+/// What `read` gives of each stage, on ranks of the first data-parallel replica. Where several ranks hold a stage together, the first of
+/// them gets the others' pieces (`read` is given the group for it) and answers for all.
+fn of_stages<T>(
+    rank: &mut Rank,
+    read: impl Fn(&mut dyn ErasedStage, &TensorGroup) -> T,
+) -> Result<OfStages<T>, ExecuteError> {
     if !rank.is_first_replica() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    rank.executor().stages().iter_mut().map(|(&stage, held)| (stage, read(held.as_mut()))).collect()
+    let (number, answers, members) = (rank.number(), rank.is_first_member(), rank.executor().members().clone());
+    let stages = rank.executor().stages();
+    let of_stage = |(&stage, held): (&StageId, &mut Box<dyn ErasedStage>)| (stage, read(held.as_mut(), &members));
+    let joined =
+        caught(number, || "joining pieces of a group".to_owned(), || Ok(stages.iter_mut().map(of_stage).collect()))?;
+    Ok(if answers { joined } else { Vec::new() })
 }
 
 /// Reads how stages are run.
@@ -132,11 +143,11 @@ impl Command for Weights {
     const NAME: &'static str = "reading the weights";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        let weights = |stage: &mut dyn ErasedStage| {
+        let weights = |stage: &mut dyn ErasedStage, members: &TensorGroup| {
             stage.settle();
-            stage.weights().into_iter().map(|(_, weight)| Some(weight.unshared())).collect()
+            stage.weights().into_iter().map(|(id, weight)| Some(members.whole(id, weight).unshared())).collect()
         };
-        rank.with_whole_weights(|rank| Ok(of_stages(rank, weights)))
+        rank.with_whole_weights(|rank| of_stages(rank, weights))
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
@@ -156,10 +167,10 @@ impl Command for TakeGradients {
         if rank.executor().is_sharded() {
             rank.executor().gather_gradients()?;
         }
-        let gradients = of_stages(rank, |stage| {
-            let parameters = stage.parameters();
-            parameters.into_iter().map(|id| stage.gradients().get(id).cloned()).collect()
-        });
+        let gradients = of_stages(rank, |stage, members| {
+            let parameters = stage.parameters().into_iter();
+            parameters.map(|id| stage.gradients().get(id).cloned().map(|own| members.whole(id, own))).collect()
+        })?;
         rank.forget();
         Ok(gradients)
     }
@@ -177,9 +188,14 @@ impl Command for NamedWeights {
     const NAME: &'static str = "reading the named weights";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        let unshared = |weight: NamedWeight| NamedWeight { value: weight.value.unshared(), ..weight };
-        let weights = |stage: &mut dyn ErasedStage| stage.named_weights().into_iter().map(unshared).collect();
-        rank.with_whole_weights(|rank| Ok(of_stages(rank, weights)))
+        let weights = |stage: &mut dyn ErasedStage, members: &TensorGroup| {
+            let whole = |weight: NamedWeight| NamedWeight {
+                value: members.whole(weight.id, weight.value).unshared(),
+                ..weight
+            };
+            stage.named_weights().into_iter().map(whole).collect()
+        };
+        rank.with_whole_weights(|rank| of_stages(rank, weights))
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {

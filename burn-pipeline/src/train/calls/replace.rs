@@ -11,6 +11,7 @@ use crate::cost::Partition;
 use crate::execute::ExecuteError;
 use crate::plan::StageId;
 use crate::stage::{Change, NamedParameter, Offered, ReplaceError, Stage};
+use crate::tensor_group::TensorGroup;
 use crate::train::context::StageContext;
 use crate::train::control::{Call, Command, exchange_facts, gather_results};
 use crate::train::error::PipelineError;
@@ -80,6 +81,7 @@ impl Pipeline {
         stage: usize,
         change: impl Fn(M, &StageContext) -> M + Send + Sync + 'static,
     ) -> Result<(), PipelineError> {
+        self.whole_stages_only("replacing a module")?;
         let refused = |source| PipelineError::Replace { stage, source };
         let admitted = if self.training.is_mid_step() { Err(ReplaceError::GradientsWait) } else { Ok(()) };
         self.ranks.admit(admitted.map_err(refused))?;
@@ -175,7 +177,7 @@ impl<M: Stage> Offer<M> {
         }
         let (number, stages, device) = (rank.number(), rank.placement().stages(), rank.executor().device().clone());
         let (index, cut) = (self.stage, self.cut.clone());
-        let at = StageContext { index, stages, rank: number, device: device.clone(), cut };
+        let at = StageContext { index, stages, rank: number, device: device.clone(), cut, group: TensorGroup::alone() };
         let make = self.change.clone();
         let change = Change::<M>(Box::new(move |module| make(module, &at)));
         let Some(held) = rank.executor().stages().get_mut(&stage) else { return Ok(None) };

@@ -53,6 +53,7 @@ impl Pipeline {
         path: impl AsRef<Path>,
         adapter: impl ModuleAdapter + 'static,
     ) -> Result<(), CheckpointError> {
+        self.whole_stages_only("exporting weights")?;
         if let Some((name, first, second)) = self.stages.claimed_twice() {
             return Err(CheckpointError::SameName { name, first, second });
         }

@@ -41,6 +41,7 @@ impl Pipeline {
     }
 
     fn load_contents(&mut self, checkpoint: &Checkpoint, contents: Contents) -> Result<(), CheckpointError> {
+        self.whole_stages_only("loading a checkpoint")?;
         let used = self.ranks.ask(Read { checkpoint: checkpoint.clone(), contents })?;
         let used: Result<Vec<BTreeSet<usize>>, CheckpointError> = used.into_iter().collect();
         let found = used.and_then(|used| match checkpoint.others(&used.into_iter().flatten().collect()) {
@@ -60,6 +61,7 @@ impl Pipeline {
         if let Some((name, first, second)) = self.stages.claimed_twice() {
             return Err(CheckpointError::SameName { name, first, second });
         }
+        self.whole_stages_only("loading pretrained weights")?;
         let fits = self.ranks.ask(ReadPretrained { weights: weights.clone() })?;
         let fits: Result<Vec<Fit>, CheckpointError> = fits.into_iter().collect();
         self.finish(fits.and_then(Fit::of_all))

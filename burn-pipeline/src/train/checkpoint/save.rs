@@ -41,6 +41,7 @@ impl Pipeline {
     /// If two stages claim a name of parameters that are not shared, gradients wait for a step, or something cannot be
     /// written: the checkpoints that were there are untouched, and the pipeline can go on.
     pub fn save(&mut self, checkpoints: &Checkpoints, beside: &impl Serialize) -> Result<PathBuf, CheckpointError> {
+        self.whole_stages_only("saving a checkpoint")?;
         let beside = self.ready_to_save(beside);
         let beside = self.ranks.admit(beside)?;
         let mut manifest = Manifest::new(self.progress(), beside, self.plans.name(), self.placement().stages());

@@ -123,6 +123,9 @@ fn contenders(
 
 /// What runs first.
 pub(super) fn first(builder: &Builder, size: Size, options: &AutoOptions) -> Result<Contender, BuildError> {
+    if builder.members > 1 {
+        return Err(BuildError::TensorParallel { what: "`AutoPipeline`" });
+    }
     let (schedule, mut builder) = (first_schedule(size)?, builder.clone());
     if let Some(layers) = options.layers.filter(|_| builder.seed.is_none()) {
         let cut = Partition::even(layers, size.ranks * size.chunks)?;

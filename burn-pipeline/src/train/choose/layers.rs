@@ -75,6 +75,7 @@ impl Builder {
         kinds: &[char],
         rounds: usize,
     ) -> Result<MeasuredLayers, MeasureError> {
+        self.measures_whole_stages()?;
         let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads).build();
         let pool = pool.map_err(|error| MeasureError::Threads(error.to_string()))?;
         let walk = Walk::new(self, &microbatch, kinds.len());

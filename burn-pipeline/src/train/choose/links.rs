@@ -35,6 +35,7 @@ impl Pipeline {
     /// # Errors
     /// As [`Pipeline::step`].
     pub fn measure_links(&mut self) -> Result<LinkCosts, PipelineError> {
+        self.whole_stages_only("measuring links")?;
         let between = self.ranks.ask(MeasureLinks)?.concat();
         Ok(LinkCosts { between, ..LinkCosts::default() })
     }

@@ -48,6 +48,7 @@ impl Builder {
     /// [`MeasureError`] names the stage, or says what the builder lacks.
     pub fn measure_memory(&self, microbatch: Batch, meter: &dyn MemoryMeter) -> Result<Profile, MeasureError> {
         let planned = |error: BuildError| MeasureError::Plan(error.to_string());
+        self.measures_whole_stages()?;
         let mut plans = self.plans(Transport::Rendezvous).map_err(planned)?;
         let split = split_stages(plans.current().map_err(planned)?.plan());
         let stages = plans.placement().stages();

@@ -6,11 +6,21 @@ use super::layer::on_device;
 use super::measure_error::MeasureError;
 use crate::execute::panic_message;
 use crate::stage::{Batch, ErasedStage, ForwardCall, Payload, StageError};
+use crate::tensor_group::TensorGroup;
 use crate::train::context::StageContext;
+use crate::train::error::BuildError;
 use crate::train::setup::Builder;
 use burn::tensor::Device;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+impl Builder {
+    /// Refuses to measure stages that several ranks hold together: measured here are whole ones.
+    pub(super) fn measures_whole_stages(&self) -> Result<(), MeasureError> {
+        let refused = || BuildError::TensorParallel { what: "measuring stages" };
+        if self.members > 1 { Err(MeasureError::Plan(refused().to_string())) } else { Ok(()) }
+    }
+}
 
 /// Walks through the stages in order.
 pub(super) struct Walk<'a> {
@@ -32,7 +42,7 @@ impl<'a> Walk<'a> {
     /// Where a stage is built.
     pub(super) fn context(&self, index: usize) -> StageContext {
         let (device, cut) = (self.device.clone(), self.builder.cut.clone());
-        StageContext { index, stages: self.stages, rank: 0, device, cut }
+        StageContext { index, stages: self.stages, rank: 0, device, cut, group: TensorGroup::alone() }
     }
 
     /// What the first stage gets.

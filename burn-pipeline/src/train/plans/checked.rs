@@ -13,10 +13,11 @@ use crate::train::error::BuildError;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// How a pipeline is replicated for data parallelism.
+/// How many ranks run one pipeline rank's row: data-parallel replicas, and the members of the group that holds its stages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Replication {
     pub(crate) replicas: usize,
+    pub(crate) members: usize,
     /// The most stages whose parameters a rank may have gathered, where they are sharded.
     pub(crate) gathered: Option<usize>,
 }
@@ -96,9 +97,14 @@ impl Plans {
         self.source.microbatches() * self.replication.replicas
     }
 
-    /// Ranks of all replicas.
+    /// Ranks of all replicas and groups.
     pub(crate) fn ranks(&self) -> usize {
-        self.placement.ranks() * self.replication.replicas
+        self.placement.ranks() * self.replication.replicas * self.replication.members
+    }
+
+    /// Ranks that hold each stage together.
+    pub(crate) fn members(&self) -> usize {
+        self.replication.members
     }
 
     /// The training plan for the number of microbatches that the user chose.

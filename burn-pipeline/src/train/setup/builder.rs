@@ -52,6 +52,8 @@ pub struct Builder {
     pub(crate) fused: FusedActions,
     pub(crate) model: Option<String>,
     pub(crate) replicas: usize,
+    /// Ranks that hold each stage together.
+    pub(crate) members: usize,
     pub(crate) sharded: bool,
     pub(crate) gathered: usize,
     pub(crate) delay: Option<LinkCosts>,
@@ -74,9 +76,9 @@ impl Builder {
         self
     }
 
-    /// How the pipeline is replicated for data parallelism.
+    /// How many ranks run one pipeline rank's row.
     pub(super) fn replication(&self) -> Replication {
-        Replication { replicas: self.replicas, gathered: self.sharded.then_some(self.gathered) }
+        Replication { replicas: self.replicas, members: self.members, gathered: self.sharded.then_some(self.gathered) }
     }
 
     /// What all ranks do alike.
@@ -117,6 +119,7 @@ impl Default for Builder {
             fused: FusedActions::default(),
             model: None,
             replicas: 1,
+            members: 1,
             sharded: false,
             gathered: 3,
             delay: None,
@@ -333,6 +336,17 @@ impl Builder {
     /// rank `p` of replica `r`.
     pub fn data_parallel(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
+        self
+    }
+
+    /// Tensor parallelism: `size` ranks hold each stage together, each a piece of its layers; 1 by default. The factory makes the
+    /// pieces, with the layers of [`nn`](crate::nn) and [`StageContext::group`](crate::train::StageContext). The job has `size` times as many ranks: rank
+    /// `(p * replicas + r) * size + m` is member `m` of rank `p` in replica `r`.
+    ///
+    /// Numbers are one device's up to the rounding of sums that are added in parts, and the same bits under every schedule. What
+    /// is not there yet is refused: [`Builder::seed`], [`Builder::share`], [`Builder::sharded`], checkpoints, replaced modules, and measuring.
+    pub fn tensor_parallel(mut self, size: usize) -> Self {
+        self.members = size;
         self
     }
 

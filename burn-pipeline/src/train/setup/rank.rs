@@ -9,9 +9,10 @@
 use super::builder::Builder;
 use crate::execute::{ExecuteError, Executor, RunOptions};
 use crate::group::{Grid, Stages};
-use crate::link::{Activity, Link};
+use crate::link::{Activity, Link, SharedLink};
 use crate::plan::{Placement, StageId};
 use crate::stage::{AnyTensor, ErasedStage, NamedWeight};
+use crate::tensor_group::TensorGroup;
 use crate::train::context::StageContext;
 use crate::train::control::{Job, agree_on_job, agree_on_parameters, exchange_facts, gather_all};
 use crate::train::facts::StageFacts;
@@ -43,10 +44,11 @@ pub(super) type Built = (Rank, (Vec<StageFacts>, Vec<SharedReport>));
 
 impl Blueprint {
     /// Builds the rank at this end of the link.
-    pub(super) fn build(&self, mut link: Box<dyn Link>, device: Device) -> Result<Built, ExecuteError> {
+    pub(super) fn build(&self, link: Box<dyn Link>, device: Device) -> Result<Built, ExecuteError> {
         let Self { builder, placement, .. } = self;
+        let (mut link, group) = self.group(link);
         // While the link is still there: a rank that only closed it would not say why.
-        let made = self.stages(link.as_mut(), &device).inspect_err(|error| link.abort(error.to_string()));
+        let made = self.stages(link.as_mut(), &device, &group).inspect_err(|error| link.abort(error.to_string()));
         let (stages, facts, outputs) = made?;
         link.set_activity(Activity::Idle);
         let options = RunOptions {
@@ -56,32 +58,55 @@ impl Blueprint {
             fused: builder.fused,
         };
         let settings = Settings { outputs, ..builder.settings() };
-        let executor = Executor::new(link, stages, device, options).among(builder.replicas);
+        let executor = Executor::new(link, stages, device, options).among(builder.replicas, group);
         let rank = Rank::start(executor, placement.clone(), settings, &builder.shared, builder.sharded)?;
         let shared = rank.sharing().reports().to_vec();
         Ok((rank, (facts, shared)))
     }
 
+    /// The ranks that hold the same stages together, and the rank's end of the link, which its stages use too if there are several.
+    fn group(&self, link: Box<dyn Link>) -> (Box<dyn Link>, TensorGroup) {
+        let Builder { replicas, members, timeout, .. } = self.builder;
+        if members == 1 {
+            return (link, TensorGroup::alone());
+        }
+        let grid = Grid::new(link.rank(), replicas, members);
+        let link = SharedLink::new(link);
+        let group = TensorGroup::new(grid.member(), grid.member_ranks(), link.stage_end(), timeout);
+        (Box::new(link), group)
+    }
+
     /// The rank's stages, what it knows of all stages, and whether any process wants outputs of steps: steps 1 to 3 of the header.
-    fn stages(&self, link: &mut dyn Link, device: &Device) -> Result<(Stages, Vec<StageFacts>, bool), ExecuteError> {
+    fn stages(
+        &self,
+        link: &mut dyn Link,
+        device: &Device,
+        group: &TensorGroup,
+    ) -> Result<(Stages, Vec<StageFacts>, bool), ExecuteError> {
         let Self { builder, job, .. } = self;
         let mut outputs = builder.outputs;
         if let Some(job) = job {
             agree_on_job(link, job, builder.timeout)?;
             outputs = gather_all(link, &outputs, builder.timeout)?.contains(&true);
         }
-        let made = self.make(link, device, outputs)?;
+        let made = self.make(link, device, group, outputs)?;
         let (stages, facts) = self.facts(link, made)?;
         Ok((stages, facts, outputs))
     }
 
     /// Makes the rank's stages; the last one keeps its outputs if they are wanted.
-    pub(super) fn make(&self, link: &mut dyn Link, device: &Device, outputs: bool) -> Result<Made, ExecuteError> {
+    pub(super) fn make(
+        &self,
+        link: &mut dyn Link,
+        device: &Device,
+        group: &TensorGroup,
+        outputs: bool,
+    ) -> Result<Made, ExecuteError> {
         let Self { builder, placement, .. } = self;
         let (mut stages, mut facts, mut parameters) = (BTreeMap::new(), Vec::new(), Vec::new());
-        for stage in placement.stages_of(Grid::new(link.rank(), builder.replicas).pipeline_rank()) {
+        for stage in placement.stages_of(Grid::new(link.rank(), builder.replicas, group.size()).pipeline_rank()) {
             link.set_activity(Activity::Building(stage));
-            let held = self.stage(link.rank(), stage, device, outputs)?;
+            let held = self.stage(link.rank(), stage, device, group, outputs)?;
             let named = held.named_weights();
             computes_in(device, &named).map_err(|(name, dtype)| {
                 let device = format!("{:?}", device.clone().inner());
@@ -107,11 +132,12 @@ impl Blueprint {
         rank: usize,
         stage: StageId,
         device: &Device,
+        group: &TensorGroup,
         outputs: bool,
     ) -> Result<Box<dyn ErasedStage>, ExecuteError> {
         let Self { builder, placement, splits, .. } = self;
         let (index, stages, cut) = (stage.index(), placement.stages(), builder.cut.clone());
-        let context = StageContext { index, stages, rank, device: device.clone(), cut };
+        let context = StageContext { index, stages, rank, device: device.clone(), cut, group: group.clone() };
         let make = || {
             let made = builder.make_stage(&context, splits.contains(&stage), outputs);
             made.ok_or(ExecuteError::NoStage { rank, stage })

@@ -64,7 +64,7 @@ impl Builder {
 
     /// The plan for one rank of processes, checked against the link, and the rank's device.
     fn prepare(&self, link: &dyn Link) -> Result<(Plans, Device), BuildError> {
-        let (transport, linked, replicas) = (link.transport(), link.ranks(), self.replicas);
+        let (transport, linked, replicas) = (link.transport(), link.ranks(), self.replicas * self.members);
         let plans = self.plans(transport)?;
         let ranks = plans.placement().ranks();
         match replicas {
@@ -87,6 +87,7 @@ impl Builder {
         if self.replicas == 0 {
             return Err(BuildError::NoReplicas);
         }
+        self.whole_stages_only()?;
         if self.sharded && self.replicas == 1 {
             return Err(BuildError::NothingToShardOver);
         }
@@ -97,6 +98,20 @@ impl Builder {
             return Err(BuildError::MergedAndOrdered);
         }
         Plans::new(source, &self.skips, self.replication(), transport)
+    }
+
+    /// Refuses what does not work with stages that several ranks hold together.
+    fn whole_stages_only(&self) -> Result<(), BuildError> {
+        if self.members == 0 {
+            return Err(BuildError::NoMembers);
+        }
+        let refused = [
+            ("`Builder::seed`", self.seed.is_some()),
+            ("`Builder::share`", !self.shared.is_empty()),
+            ("`Builder::sharded`", self.sharded),
+        ];
+        let refused = refused.into_iter().find(|(_, chosen)| *chosen && self.members > 1);
+        refused.map_or(Ok(()), |(what, _)| Err(BuildError::TensorParallel { what }))
     }
 
     /// A rank's end of the link, slowed down if a network was given.

@@ -32,7 +32,7 @@ impl Sharing {
         let table = gather(executor.link(), &own, deadline);
         let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
         // Each data-parallel replica by itself: where parameters are sharded, each has pieces of its own.
-        let replica = |rank: usize| rank % executor.grid().replicas();
+        let replica = |rank: usize| executor.grid().replica_of(rank);
         let rows = table
             .iter()
             .enumerate()

@@ -5,7 +5,7 @@
 //! 3. Copies of shared parameters are added up.
 //! 4. Everything is scaled by the loss contract.
 //! 5. Everything is scaled down to the largest norm, if one was given. The norm is over all ranks. Squares are added in
-//!    the order of the model's stages and parameters, so that every cut gives the same number.
+//!    the order of the model's stages and parameters, so that every cut gives the same number. A shared parameter counts on its first stage.
 
 use super::rank::Rank;
 use super::replicas;
@@ -13,7 +13,7 @@ use crate::execute::ExecuteError;
 use crate::link::{Activity, gather};
 use crate::plan::StageId;
 use crate::stage::ErasedStage;
-use crate::train::shared::Sharing;
+use burn::module::ParamId;
 
 impl Rank {
     /// Makes the gathered gradients those that the optimizer gets; returns their norm before clipping, if they are
@@ -42,13 +42,16 @@ impl Rank {
 
     fn gradient_norm(&mut self) -> Result<f64, ExecuteError> {
         let rank = self.number();
+        // Ranks that hold a stage together have their pieces, and equal gradients of all else, which the first one counts.
+        let (first_member, members) = (self.is_first_member(), self.executor.members().clone());
         // The gradients of data-parallel replicas are equal, so the first one's count; sharded ones are pieces, so all do.
         let first = self.is_first_replica();
         let stages: Vec<StageId> = self.executor.stages().keys().copied().filter(|s| s.replica() == 0).collect();
         let mut rows = Vec::new();
         for stage in stages.into_iter().filter(|&stage| first || self.executor.shards(stage)).collect::<Vec<_>>() {
             let Some(held) = self.executor.stages().get_mut(&stage) else { continue };
-            let squares = squares(stage, held.as_mut(), &self.sharing);
+            let counts = |id| (first_member || members.axis_of(id).is_some()) && !self.sharing.repeats(stage, id);
+            let squares = squares(held.as_mut(), counts);
             rows.push((stage.index(), squares.map_err(|message| ExecuteError::Device { rank, message })?));
         }
         let deadline = self.executor.deadline();
@@ -61,9 +64,9 @@ impl Rank {
     }
 }
 
-/// The squared norm of each parameter's gradient, in visiting order; a shared parameter counts on its first stage.
-fn squares(stage: StageId, held: &mut dyn ErasedStage, sharing: &Sharing) -> Result<Vec<f64>, String> {
-    let parameters = held.parameters().into_iter().filter(|&id| !sharing.repeats(stage, id));
+/// The squared norm of each parameter's gradient, in visiting order, of those that count here.
+fn squares(held: &mut dyn ErasedStage, counts: impl Fn(ParamId) -> bool) -> Result<Vec<f64>, String> {
+    let parameters = held.parameters().into_iter().filter(|&id| counts(id));
     let store = held.gradients();
     parameters.filter_map(|id| store.get(id)).map(|gradient| gradient.squared_norm()).collect()
 }

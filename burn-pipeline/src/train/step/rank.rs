@@ -1,6 +1,7 @@
 //! One rank of a training job: its stages, and what it keeps between batches.
 
 use super::contract::Contract;
+use super::panic::caught;
 use super::replicas;
 use crate::execute::{Aside, ExecuteError, Executor};
 use crate::group::Stages;
@@ -58,7 +59,7 @@ impl std::fmt::Debug for Standby {
 impl Rank {
     /// Starts a rank; all ranks do it with the same declarations.
     ///
-    /// 1. Replica 1 of a bidirectional placement takes replica 0's weights; data-parallel replicas take the first one's.
+    /// 1. Ranks that hold a stage together take the first one's values of what is not cut. Replica 1 of a bidirectional placement takes replica 0's weights; data-parallel replicas take the first one's.
     /// 2. Shared parameters are found, and all copies take the first one's value. This also runs without declarations,
     ///    since it refuses what is shared and not declared.
     /// 3. Parameters of stages that say so are sharded, and with `shard_all` those of stages that say nothing.
@@ -128,6 +129,8 @@ impl Rank {
         shared: &[SharedParameter],
         shard_all: bool,
     ) -> Result<Sharing, ExecuteError> {
+        let rank = executor.rank();
+        caught(rank, || "giving all ranks of a group equal weights".to_owned(), || executor.equalize_members())?;
         replicas::copy_weights(executor, placement)?;
         executor.broadcast_weights()?;
         let sharing = Sharing::agree(executor, placement, shared)?;
@@ -151,6 +154,11 @@ impl Rank {
     /// Is it in the first data-parallel replica? Replicas are equal, so that one answers for all.
     pub(crate) fn is_first_replica(&self) -> bool {
         self.replica() == 0
+    }
+
+    /// Is it the first of the ranks that hold its stages together? What is not cut is equal on all of them.
+    pub(crate) fn is_first_member(&self) -> bool {
+        self.executor.grid().member() == 0
     }
 
     /// The rank's executor, and through it its stages.

@@ -1,0 +1,58 @@
+//! What a rank does with the others that hold its stages: see [`tensor_group`](crate::tensor_group).
+//!
+//! Guarantees: parameters that are not cut start with one value on all members; a member whose loss differs from the others'
+//! ends the step. What is whole must be equal on all members, and whatever is not shows in the loss sooner or later: a layer
+//! that lacks a collective, a random draw of one member alone.
+
+use super::error::ExecuteError;
+use super::executor::Executor;
+use super::losses::LossRow;
+use crate::stage::{AnyTensor, StageError};
+
+impl Executor {
+    /// Gives all members the values that member 0 has of parameters that are not cut.
+    ///
+    /// # Errors
+    /// If an optimizer cannot step pieces of parameters, or members hold different parameters. Another rank's failure unwinds.
+    pub(crate) fn equalize_members(&mut self) -> Result<(), ExecuteError> {
+        let rank = self.rank();
+        if self.members.size() < 2 {
+            return Ok(());
+        }
+        for (&stage, held) in &mut self.stages {
+            let weights = held.weights();
+            if weights.iter().any(|(id, _)| self.members.axis_of(*id).is_some()) {
+                let device = |error: StageError| ExecuteError::Device { rank, message: error.to_string() };
+                if !held.steps_by_element().map_err(device)? {
+                    return Err(ExecuteError::NotByElement { rank, stage });
+                }
+            }
+            let equal = |(id, weight)| match self.members.axis_of(id) {
+                Some(_) => weight,
+                None => self.members.first_values(weight),
+            };
+            let weights: Vec<AnyTensor> = weights.into_iter().map(equal).collect();
+            held.set_weights(weights);
+        }
+        Ok(())
+    }
+
+    /// The losses of the first member of each group, of what all ranks gave.
+    ///
+    /// # Errors
+    /// If members of a group gave different ones.
+    pub(super) fn of_first_members(&self, table: Vec<Vec<LossRow>>) -> Result<Vec<(usize, LossRow)>, ExecuteError> {
+        let (rank, size) = (self.rank(), self.members.size());
+        let bits = |row: &LossRow| (row.0, row.1, row.2.to_bits(), row.3.to_bits());
+        for (other, rows) in table.iter().enumerate() {
+            let first = other - other % size;
+            let pair = table[first].iter().zip(rows).find(|(one, two)| bits(one) != bits(two));
+            if let Some(((index, _, loss, ..), (_, _, theirs, ..))) = pair {
+                let (index, loss, theirs) = (*index, *loss, *theirs);
+                return Err(ExecuteError::MembersDiffer { rank, first, other, index, loss, theirs });
+            }
+        }
+        let of_rank = |(rank, rows): (usize, Vec<LossRow>)| rows.into_iter().map(move |row| (rank, row));
+        Ok(table.into_iter().enumerate().filter(|(rank, _)| rank % size == 0).flat_map(of_rank).collect())
+    }
+}

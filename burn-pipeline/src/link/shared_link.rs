@@ -1,0 +1,151 @@
+//! A rank's end of a link that stages use too, for the collectives of the group that holds them.
+//!
+//! Guarantees: what the executor and the stages send keeps one order, since a rank does one thing at a time; the end is
+//! closed when the executor drops it, whoever still holds a [`StageEnd`].
+//!
+//! The executor's half is the only one that keeps the end alive. A rank runs its stages and its exchanges on one thread, so the
+//! lock is never waited for.
+
+use super::activity::Activity;
+use super::error::LinkError;
+use super::expected::ExpectedMessage;
+use super::header::{Header, Message};
+use super::link_trait::Link;
+use super::monitor::Monitor;
+use crate::plan::Transport;
+use crate::stage::{AnyTensor, Payload};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+/// The end, and what its rank is doing.
+struct Held {
+    link: Box<dyn Link>,
+    activity: Activity,
+}
+
+/// The executor's half: a link like the one below.
+pub(crate) struct SharedLink(Arc<Mutex<Held>>);
+
+/// The stages' half.
+#[derive(Clone)]
+pub(crate) struct StageEnd(Weak<Mutex<Held>>);
+
+impl fmt::Debug for StageEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StageEnd")
+    }
+}
+
+/// Locks in spite of poisoning: a link's own state stays whole.
+fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SharedLink {
+    /// Shares an end.
+    pub(crate) fn new(link: Box<dyn Link>) -> Self {
+        Self(Arc::new(Mutex::new(Held { link, activity: Activity::Idle })))
+    }
+
+    /// The half for the rank's stages.
+    pub(crate) fn stage_end(&self) -> StageEnd {
+        StageEnd(Arc::downgrade(&self.0))
+    }
+}
+
+impl StageEnd {
+    /// Uses the end, told what its rank is doing. `None` where the pipeline is gone.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut dyn Link, Activity) -> T) -> Option<T> {
+        let held = self.0.upgrade()?;
+        let mut held = lock(&held);
+        let activity = held.activity;
+        let result = f(held.link.as_mut(), activity);
+        held.link.set_activity(activity);
+        Some(result)
+    }
+}
+
+impl Link for SharedLink {
+    fn rank(&self) -> usize {
+        lock(&self.0).link.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        lock(&self.0).link.ranks()
+    }
+
+    fn transport(&self) -> Transport {
+        lock(&self.0).link.transport()
+    }
+
+    fn overlaps(&self) -> bool {
+        lock(&self.0).link.overlaps()
+    }
+
+    fn monitor(&self) -> Arc<dyn Monitor> {
+        lock(&self.0).link.monitor()
+    }
+
+    fn to_device(&self, payload: Payload) -> Payload {
+        lock(&self.0).link.to_device(payload)
+    }
+
+    fn set_activity(&mut self, activity: Activity) {
+        let mut held = lock(&self.0);
+        held.activity = activity;
+        held.link.set_activity(activity);
+    }
+
+    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        lock(&self.0).link.send(to, message, deadline)
+    }
+
+    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
+        lock(&self.0).link.receive(from, header, deadline)
+    }
+
+    fn expect(&mut self, messages: &[ExpectedMessage]) -> Result<(), LinkError> {
+        lock(&self.0).link.expect(messages)
+    }
+
+    fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+        lock(&self.0).link.probe(from, deadline)
+    }
+
+    fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
+        lock(&self.0).link.all_gather(bytes, deadline)
+    }
+
+    fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
+        lock(&self.0).link.form_groups(groups, deadline)
+    }
+
+    fn all_reduce(
+        &mut self,
+        group: usize,
+        ranks: &[usize],
+        tensors: Vec<Option<AnyTensor>>,
+        deadline: Instant,
+    ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
+        lock(&self.0).link.all_reduce(group, ranks, tensors, deadline)
+    }
+
+    fn send_in(&mut self, group: usize, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        lock(&self.0).link.send_in(group, to, message, deadline)
+    }
+
+    fn receive_in(
+        &mut self,
+        group: usize,
+        from: usize,
+        header: Header,
+        deadline: Instant,
+    ) -> Result<Payload, LinkError> {
+        lock(&self.0).link.receive_in(group, from, header, deadline)
+    }
+
+    fn abort(&mut self, message: String) {
+        lock(&self.0).link.abort(message);
+    }
+}

@@ -1,0 +1,73 @@
+//! Self-attention whose heads are spread over a group.
+
+use super::linear::{RowLinear, columns};
+use crate::ops::DeferredForward;
+use crate::tensor_group::TensorGroup;
+use burn::module::Module;
+use burn::nn::attention::MultiHeadAttention;
+use burn::nn::{Dropout, Linear};
+use burn::tensor::activation::{quiet_softmax, softmax};
+use burn::tensor::{Bool, Tensor};
+
+/// Burn's multi-head attention of a sequence to itself, each rank of a group with its share of the heads.
+#[derive(Module, Debug)]
+pub struct SelfAttention {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    output: RowLinear,
+    dropout: Dropout,
+    head_width: usize,
+    min_float: f64,
+    quiet_softmax: bool,
+    #[module(skip)]
+    group: TensorGroup,
+}
+
+impl SelfAttention {
+    /// Cuts an ordinary layer: queries, keys and values by columns, head by head, the output by rows.
+    ///
+    /// # Panics
+    /// If the heads cannot be cut evenly over the group, or if the layer has dropout and the group several ranks: each would
+    /// draw for its own heads, which one device does not.
+    pub fn cut(layer: MultiHeadAttention, group: &TensorGroup) -> Self {
+        group.share(layer.n_heads, "heads");
+        assert!(
+            group.size() == 1 || layer.dropout.prob == 0.0,
+            "attention that several ranks hold together has no dropout; set `MultiHeadAttentionConfig::dropout` to 0"
+        );
+        Self {
+            query: columns(layer.query, group),
+            key: columns(layer.key, group),
+            value: columns(layer.value, group),
+            output: RowLinear::cut(layer.output, group),
+            dropout: layer.dropout,
+            head_width: layer.d_k,
+            min_float: layer.min_float,
+            quiet_softmax: layer.quiet_softmax,
+            group: group.clone(),
+        }
+    }
+
+    /// From whole hidden states `[batch, seq, d_model]` to whole ones. `mask` is `[batch or 1, seq, seq]`, true where a position must not
+    /// be looked at.
+    pub fn forward(&self, x: Tensor<3>, mask: Option<Tensor<3, Bool>>) -> Tensor<3> {
+        let [batch, seq, _] = x.dims();
+        let x = self.group.copy_to(x);
+        let heads = |linear: &Linear| {
+            let all = linear.forward_deferred(x.clone());
+            let heads = all.dims()[2] / self.head_width;
+            all.reshape([batch, seq, heads, self.head_width]).swap_dims(1, 2)
+        };
+        let (query, key, value) = (heads(&self.query), heads(&self.key), heads(&self.value));
+        // As Burn's layer computes them.
+        let mut scores = query.matmul(key.transpose()).div_scalar((self.head_width as f32).sqrt());
+        if let Some(mask) = mask {
+            scores = scores.mask_fill(mask.unsqueeze_dim::<4>(1), self.min_float);
+        }
+        let weights = if self.quiet_softmax { quiet_softmax(scores, 3) } else { softmax(scores, 3) };
+        let mixed = self.dropout.forward(weights).matmul(value);
+        let width = mixed.dims()[1] * self.head_width;
+        self.output.forward(mixed.swap_dims(1, 2).reshape([batch, seq, width]))
+    }
+}

@@ -1,0 +1,54 @@
+//! Layers that the ranks of a group hold together, beside Burn's `nn`: tensor parallelism.
+//!
+//! Guarantees: a layer gives what the ordinary layer gives from which it was cut, and so do the gradients of its input and
+//! of its weights, up to the rounding of sums that are added in parts; for one group size, the same bits under every schedule. No
+//! rank keeps more than its piece of a cut weight.
+//!
+//! 1. A layer is *cut* from the ordinary one, as its configuration initialises it: `ColumnLinear::cut(LinearConfig::new(d, 4 *
+//!    d).init(&at.device), &at.group)`. The values are those of the group's first rank; other ranks' own are not used.
+//! 2. Its input is whole on all ranks. A column-parallel layer gives each rank its piece of the output, a row-parallel layer takes
+//!    pieces and gives the whole sum. Each of [`SelfAttention`] and [`GatedFeedForward`] is one of each, so that
+//!    a layer costs one all-reduce forward and one backward.
+//! 3. Whatever is not cut (norms, biases of row-parallel layers, positions) is used as it is: all ranks compute it alike.
+//!
+//! Follows Megatron-LM (arXiv:1909.08053); the vocabulary's cross entropy is its `vocab_parallel_cross_entropy`.
+//!
+//! ```
+//! use burn::module::Module;
+//! use burn::nn::{LayerNorm, LayerNormConfig, LinearConfig};
+//! use burn::tensor::{Tensor, activation::gelu};
+//! use burn_pipeline::StageContext;
+//! use burn_pipeline::nn::{ColumnLinear, RowLinear};
+//!
+//! #[derive(Module, Debug)]
+//! struct FeedForward {
+//!     norm: LayerNorm,
+//!     up: ColumnLinear,
+//!     down: RowLinear,
+//! }
+//!
+//! impl FeedForward {
+//!     fn new(at: &StageContext, d: usize) -> Self {
+//!         Self {
+//!             norm: LayerNormConfig::new(d).init(&at.device),
+//!             up: ColumnLinear::cut(LinearConfig::new(d, 4 * d).init(&at.device), &at.group),
+//!             down: RowLinear::cut(LinearConfig::new(4 * d, d).init(&at.device), &at.group),
+//!         }
+//!     }
+//!
+//!     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+//!         let wide = gelu(self.up.forward(self.norm.forward(x.clone())));
+//!         x + self.down.forward(wide)
+//!     }
+//! }
+//! ```
+
+mod attention;
+mod feed_forward;
+mod linear;
+mod vocabulary;
+
+pub use attention::SelfAttention;
+pub use feed_forward::GatedFeedForward;
+pub use linear::{ColumnLinear, RowLinear};
+pub use vocabulary::{VocabEmbedding, vocab_cross_entropy};

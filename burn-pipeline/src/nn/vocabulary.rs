@@ -1,0 +1,77 @@
+//! The vocabulary spread over a group: the embedding, and the cross entropy of scores of which each rank has a piece.
+//!
+//! The head itself is a [`ColumnLinear`](super::ColumnLinear) from the width to the vocabulary.
+
+use crate::ops::DeferredForward;
+use crate::tensor_group::TensorGroup;
+use burn::module::Module;
+use burn::nn::Embedding;
+use burn::tensor::{Bool, Int, Tensor};
+use std::ops::Range;
+
+/// An embedding of which each rank of a group holds the vectors of its part of the vocabulary.
+#[derive(Module, Debug)]
+pub struct VocabEmbedding {
+    /// This rank's vectors `[vocabulary / ranks, d_model]`.
+    pub embedding: Embedding,
+    #[module(skip)]
+    group: TensorGroup,
+}
+
+impl VocabEmbedding {
+    /// Cuts an ordinary layer.
+    ///
+    /// # Panics
+    /// If the vocabulary cannot be cut evenly over the group.
+    pub fn cut(embedding: Embedding, group: &TensorGroup) -> Self {
+        Self { embedding: Embedding { weight: group.cut(embedding.weight, 0) }, group: group.clone() }
+    }
+
+    /// From token ids `[batch, seq]` to whole vectors `[batch, seq, d_model]`. An id outside the whole vocabulary is treated as the
+    /// device treats it in the ordinary layer.
+    pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        let [vocabulary, _] = self.embedding.weight.shape().dims();
+        let Some((own, elsewhere)) = own_ids(&self.group, vocabulary, tokens.clone()) else {
+            return self.embedding.forward_deferred(tokens);
+        };
+        let vectors = self.embedding.forward_deferred(own);
+        self.group.reduce_from(vectors.mask_fill(elsewhere.unsqueeze_dim::<3>(2), 0.0))
+    }
+}
+
+/// The mean cross entropy in nats of targets `[n]`, given this rank's piece `[n, vocabulary / ranks]` of the scores along the vocabulary, as a
+/// [`ColumnLinear`](super::ColumnLinear) gives it. The loss is whole on all ranks.
+///
+/// The whole scores are never made: per row, ranks exchange the largest score, the sum of exponentials and the target's score.
+pub fn vocab_cross_entropy(scores: Tensor<2>, targets: Tensor<1, Int>, group: &TensorGroup) -> Tensor<1> {
+    let [_, vocabulary] = scores.dims();
+    // Subtracting any number leaves the loss as it is, so this one has no gradient.
+    let largest = group.all_gather(scores.clone().detach().max_dim(1), 1).max_dim(1);
+    let scores = scores - largest;
+    let of_target = match own_ids(group, vocabulary, targets.clone()) {
+        None => scores.clone().gather(1, targets.unsqueeze_dim(1)),
+        Some((own, elsewhere)) => {
+            scores.clone().gather(1, own.unsqueeze_dim(1)).mask_fill(elsewhere.unsqueeze_dim::<2>(1), 0.0)
+        }
+    };
+    let sum = group.reduce_from(scores.exp().sum_dim(1));
+    (sum.log() - group.reduce_from(of_target)).mean()
+}
+
+/// Ids as places in this rank's part of a vocabulary, 0 where they are another rank's, and which those are; `None` if one rank has all.
+/// The first rank leaves ids below 0 as they are, and the last one those that are too large, for the device to refuse.
+fn own_ids<const D: usize>(
+    group: &TensorGroup,
+    own: usize,
+    ids: Tensor<D, Int>,
+) -> Option<(Tensor<D, Int>, Tensor<D, Bool>)> {
+    let Range { start, end } = group.share(own * group.size(), "words of the vocabulary");
+    let (first, last) = (group.member() == 0, group.member() + 1 == group.size());
+    let below = (!first).then(|| ids.clone().lower_elem(start as i64));
+    let above = (!last).then(|| ids.clone().greater_equal_elem(end as i64));
+    let elsewhere = match (below, above) {
+        (Some(below), Some(above)) => below.bool_or(above),
+        (one, other) => one.or(other)?,
+    };
+    Some((ids.sub_scalar(start as i64).mask_fill(elsewhere.clone(), 0), elsewhere))
+}

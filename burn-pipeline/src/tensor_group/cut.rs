@@ -1,0 +1,59 @@
+//! Which parameters of a rank are pieces of larger ones.
+//!
+//! Guarantees: a parameter is a piece if and only if a layer cut it from a whole one through [`TensorGroup::cut`]; all members cut the
+//! values of member 0, so that the pieces make one tensor whichever values the members' own layers have.
+
+use super::collective::Collective;
+use super::group::TensorGroup;
+use crate::stage::AnyTensor;
+use burn::backend::DispatchAutodiffContext;
+use burn::module::{Param, ParamId};
+use burn::tensor::Tensor;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The axis along which each piece was cut.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cuts(Arc<Mutex<HashMap<ParamId, usize>>>);
+
+impl TensorGroup {
+    /// This member's piece of a parameter: its share along `axis`, of the values that member 0 has. All members call it, for the same
+    /// parameters in the same order.
+    ///
+    /// # Panics
+    /// If the axis cannot be cut evenly over the members.
+    pub(crate) fn cut<const D: usize>(&self, whole: Param<Tensor<D>>, axis: usize) -> Param<Tensor<D>> {
+        if self.is_alone() {
+            return whole;
+        }
+        let share = self.share(whole.shape()[axis], "rows or columns of a weight");
+        let (id, tensor, mapper) = whole.consume();
+        let (trained, tensor) = (tensor.is_require_grad(), AnyTensor::new(tensor));
+        let graph = tensor.as_dispatch().autodiff;
+        // Its own storage, so that the whole one is released.
+        let piece = self.first_values(tensor.inner()).narrow(axis, share.start, share.end).copied();
+        let piece = match graph {
+            DispatchAutodiffContext::Enabled(strategy) => piece.leaf(strategy, trained),
+            DispatchAutodiffContext::Disabled => piece,
+        };
+        self.cuts.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, axis);
+        Param::from_mapped_value(id, Tensor::<D>::from_dispatch(piece.into_dispatch()), mapper)
+    }
+
+    /// The whole tensor of which all members have the parameter's piece, or something like it (its gradient); any other tensor as it is.
+    /// All members call it.
+    ///
+    /// # Panics
+    /// Unwinds with a [`LinkError`](crate::link::LinkError) if another rank failed.
+    pub(crate) fn whole(&self, parameter: ParamId, own: AnyTensor) -> AnyTensor {
+        match self.axis_of(parameter) {
+            Some(axis) => self.run(Collective::AllGather { axis }, own),
+            None => own,
+        }
+    }
+
+    /// The axis along which a parameter was cut; `None` for one that is whole on every member.
+    pub(crate) fn axis_of(&self, parameter: ParamId) -> Option<usize> {
+        self.cuts.0.lock().unwrap_or_else(PoisonError::into_inner).get(&parameter).copied()
+    }
+}

@@ -1,0 +1,65 @@
+//! One rank's handle of the group that holds its stages.
+
+use super::cut::Cuts;
+use crate::link::StageEnd;
+use std::ops::Range;
+use std::time::Duration;
+
+/// The ranks that hold a stage together, as one of them sees it; clones are one group.
+///
+/// A stage's factory finds it in [`StageContext::group`](crate::train::StageContext), and gives it to the layers of [`nn`](crate::nn). A group of
+/// one rank exchanges nothing, so one factory serves groups of any size.
+#[derive(Clone, Debug)]
+pub struct TensorGroup {
+    pub(super) member: usize,
+    /// The members' ranks in the job.
+    pub(super) ranks: Range<usize>,
+    /// `None` for a group of one.
+    pub(super) end: Option<StageEnd>,
+    pub(super) timeout: Duration,
+    pub(super) cuts: Cuts,
+}
+
+impl TensorGroup {
+    /// A group of one rank: its layers hold whole weights.
+    pub fn alone() -> Self {
+        Self { member: 0, ranks: 0..1, end: None, timeout: Duration::ZERO, cuts: Cuts::default() }
+    }
+
+    /// The group of the ranks `ranks` of a job, as the one at place `member` sees it.
+    pub(crate) fn new(member: usize, ranks: Range<usize>, end: StageEnd, timeout: Duration) -> Self {
+        Self { member, ranks, end: Some(end), timeout, cuts: Cuts::default() }
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// This rank's place in the group, from 0.
+    pub fn member(&self) -> usize {
+        self.member
+    }
+
+    /// Is there no other rank in the group?
+    pub(super) fn is_alone(&self) -> bool {
+        self.size() == 1
+    }
+
+    /// This member's part of `count` things that are cut evenly.
+    ///
+    /// # Panics
+    /// If they cannot be cut evenly; `what` names them.
+    pub(crate) fn share(&self, count: usize, what: &str) -> Range<usize> {
+        let size = self.size();
+        assert!(count.is_multiple_of(size), "{count} {what} cannot be cut evenly over the {size} ranks of a group");
+        let each = count / size;
+        self.member * each..(self.member + 1) * each
+    }
+}
+
+impl Default for TensorGroup {
+    fn default() -> Self {
+        Self::alone()
+    }
+}

@@ -1,0 +1,31 @@
+//! The ranks that hold a stage together: tensor parallelism.
+//!
+//! Guarantees: every rank of a group gets bit-equal results of a collective; the numbers of a model are one device's up to the
+//! rounding of sums that are added in parts, and the same bits under every schedule; ranks of a group that come to different
+//! collectives, or whose losses differ, end the step with an error that names them; a rank that fails, leaves or stalls ends
+//! all others' waits within the timeout.
+//!
+//! 1. *Layout*: a job has `pipeline ranks x replicas x members` ranks (`group/grid.rs`). The members of a group run one
+//!    row of the plan, each with its piece of every cut weight; what crosses a boundary is whole on all of them, and each sends
+//!    it to the member with its own place.
+//! 2. *Collectives* (`collective`) exchange tensors between members inside of a stage's task; `pairs` gives each its backward
+//!    ([`TensorGroup`]). They run beneath autodiff, and a capture records them as operations of the program.
+//! 3. *Messages* (`exchange`) travel over the rank's own end of the link, and say which task and collective they are of. Between two
+//!    members there are no others, so they cannot be mistaken for a plan's transfers.
+//! 4. *Order*: since members run one row, a circle of waits over members would be one of the plan, which `check` has excluded.
+//!    Collectives of a backward belong to `I` ([`CapturedOp::is_collective`](crate::program::CapturedOp::is_collective)).
+//! 5. *Cut weights* (`cut`): a layer cuts the ordinary layer's values, those of member 0, and notes which parameter it cut along which
+//!    axis. All other parameters are copies: members start with member 0's, and each adds the same gradients to them.
+//!
+//! This is the tensor parallelism of Megatron-LM (Shoeybi et al., 2019; arXiv:1909.08053). Its layers are in
+//! [`nn`](crate::nn).
+
+mod collective;
+mod cut;
+mod exchange;
+mod group;
+mod pairs;
+#[cfg(all(test, feature = "flex"))]
+mod tests;
+
+pub use group::TensorGroup;

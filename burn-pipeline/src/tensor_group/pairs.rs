@@ -1,0 +1,91 @@
+//! Collectives with their backwards.
+//!
+//! Guarantees: if every member uses these functions as their states say, the gradient of a whole tensor is one device's on every
+//! member, and that of a piece is the piece of one device's.
+//!
+//! A tensor of a group is in one of three states. It is *whole*: all members hold the same values, and use them alike. It is *cut*
+//! along an axis: each holds its piece. Or it is *partial*: what each holds are terms of a sum. Gradients have the same
+//! states, and each function here goes one way in the forward and the way back in the backward:
+//!
+//! | function | from | to | backward |
+//! |---|---|---|---|
+//! | `copy_to` (Megatron's f) | whole | used by each member in its own way | all-reduce |
+//! | `reduce_from` (Megatron's g) | partial | whole | nothing |
+//! | `scatter_to` | whole | cut | all-gather |
+//! | `gather_from` | cut | whole | own piece |
+//! | `all_gather` | cut | used by each member in its own way | reduce-scatter |
+//! | `reduce_scatter` | partial | cut | all-gather |
+//! | `broadcast` | one member's | used by each member in its own way | reduce to that member |
+
+use super::collective::{Collective, GroupOp};
+use super::group::TensorGroup;
+use crate::ops::{Pair, paired};
+use crate::program::CapturedOp;
+use burn::tensor::Tensor;
+use std::sync::Arc;
+
+impl TensorGroup {
+    /// A whole tensor for use by each member in its own way (by its piece of a weight): unchanged, and its gradient is the sum over
+    /// members.
+    pub fn copy_to<const D: usize>(&self, whole: Tensor<D>) -> Tensor<D> {
+        self.paired(whole, None, Some(Collective::AllReduce))
+    }
+
+    /// The sum over members of a partial tensor. Its gradient is that of the sum, which all members have.
+    pub fn reduce_from<const D: usize>(&self, partial: Tensor<D>) -> Tensor<D> {
+        self.paired(partial, Some(Collective::AllReduce), None)
+    }
+
+    /// This member's piece of a whole tensor along an axis.
+    ///
+    /// # Panics
+    /// If the axis cannot be cut evenly.
+    pub fn scatter_to<const D: usize>(&self, whole: Tensor<D>, axis: usize) -> Tensor<D> {
+        self.share(whole.dims()[axis], "elements along an axis");
+        self.paired(whole, Some(Collective::OwnPiece { axis }), Some(Collective::AllGather { axis }))
+    }
+
+    /// The whole tensor of all members' pieces along an axis, for use by all members alike.
+    pub fn gather_from<const D: usize>(&self, piece: Tensor<D>, axis: usize) -> Tensor<D> {
+        self.paired(piece, Some(Collective::AllGather { axis }), Some(Collective::OwnPiece { axis }))
+    }
+
+    /// The whole tensor of all members' pieces along an axis, for use by each member in its own way.
+    pub fn all_gather<const D: usize>(&self, piece: Tensor<D>, axis: usize) -> Tensor<D> {
+        self.paired(piece, Some(Collective::AllGather { axis }), Some(Collective::ReduceScatter { axis }))
+    }
+
+    /// This member's piece along an axis of the sum over members of a partial tensor.
+    ///
+    /// # Panics
+    /// If the axis cannot be cut evenly.
+    pub fn reduce_scatter<const D: usize>(&self, partial: Tensor<D>, axis: usize) -> Tensor<D> {
+        self.share(partial.dims()[axis], "elements along an axis");
+        self.paired(partial, Some(Collective::ReduceScatter { axis }), Some(Collective::AllGather { axis }))
+    }
+
+    /// The tensor of the member `root`, for use by each member in its own way. The others give one of the same shape, which is not read and
+    /// has a gradient of zeros.
+    ///
+    /// # Panics
+    /// If there is no such member.
+    pub fn broadcast<const D: usize>(&self, tensor: Tensor<D>, root: usize) -> Tensor<D> {
+        assert!(root < self.size(), "there is no member {root} in a group of {}", self.size());
+        self.paired(tensor, Some(Collective::Broadcast { root }), Some(Collective::Reduce { root }))
+    }
+
+    fn paired<const D: usize>(
+        &self,
+        tensor: Tensor<D>,
+        forward: Option<Collective>,
+        backward: Option<Collective>,
+    ) -> Tensor<D> {
+        if self.is_alone() {
+            return tensor;
+        }
+        let op = |collective: Option<Collective>| -> Option<Arc<dyn CapturedOp>> {
+            Some(Arc::new(GroupOp { group: self.clone(), collective: collective? }))
+        };
+        Tensor::from_dispatch(paired(tensor.into_dispatch(), Pair { forward: op(forward), backward: op(backward) }))
+    }
+}

@@ -1,0 +1,190 @@
+//! Each function against what one device computes of all members' tensors, forward and backward, over random shapes.
+
+use super::TensorGroup;
+use crate::link::{Link, LinkError, SharedLink, Threads};
+use burn::tensor::{Device, Tensor, TensorData};
+use proptest::prelude::{ProptestConfig, proptest};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+/// Runs `body` for each member on a thread of its own; a panic becomes the link error that it holds.
+fn members<T: Send>(size: usize, body: impl Fn(&TensorGroup) -> T + Sync) -> Vec<Result<T, LinkError>> {
+    let threads = Threads::new(size);
+    std::thread::scope(|scope| {
+        let spawn = |member: usize| {
+            let (threads, body) = (threads.clone(), &body);
+            scope.spawn(move || {
+                let mut link = SharedLink::new(Box::new(threads.link(member, Device::flex())));
+                let group = TensorGroup::new(member, 0..size, link.stage_end(), Duration::from_secs(2));
+                let ran = catch_unwind(AssertUnwindSafe(|| body(&group)));
+                ran.map_err(|panic| {
+                    let error = *panic.downcast::<LinkError>().unwrap();
+                    link.abort(error.to_string());
+                    error
+                })
+            })
+        };
+        let handles: Vec<_> = (0..size).map(spawn).collect();
+        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+    })
+}
+
+/// Made-up values, other ones for each seed.
+fn values(dims: [usize; 3], seed: usize) -> Tensor<3> {
+    let count = dims.iter().product::<usize>();
+    let value = |i: usize| ((i * 37 + seed * 101 + 11) % 64) as f32 / 8.0 - 4.0;
+    Tensor::from_data(TensorData::new((0..count).map(value).collect::<Vec<f32>>(), dims), &Device::flex().autodiff())
+}
+
+fn piece(tensor: &Tensor<3>, axis: usize, member: usize, size: usize) -> Tensor<3> {
+    let each = tensor.dims()[axis] / size;
+    tensor.clone().narrow(axis, member * each, each)
+}
+
+/// A function's name, itself, what it gives a member of all inputs, and the gradient of a member's input of the gradients of all outputs.
+type Case = (
+    &'static str,
+    fn(&TensorGroup, Tensor<3>, usize) -> Tensor<3>,
+    fn(&[Tensor<3>], usize, usize) -> Tensor<3>,
+    fn(&[Tensor<3>], usize, usize) -> Tensor<3>,
+);
+
+fn sum(all: &[Tensor<3>]) -> Tensor<3> {
+    all[1..].iter().fold(all[0].clone(), |sum, one| sum + one.clone())
+}
+
+fn own(all: &[Tensor<3>], _: usize, member: usize) -> Tensor<3> {
+    all[member].clone()
+}
+
+fn total(all: &[Tensor<3>], _: usize, _: usize) -> Tensor<3> {
+    sum(all)
+}
+
+fn joined(all: &[Tensor<3>], axis: usize, _: usize) -> Tensor<3> {
+    Tensor::cat(all.to_vec(), axis)
+}
+
+fn own_piece(all: &[Tensor<3>], axis: usize, member: usize) -> Tensor<3> {
+    piece(&all[member], axis, member, all.len())
+}
+
+fn piece_of_sum(all: &[Tensor<3>], axis: usize, member: usize) -> Tensor<3> {
+    piece(&sum(all), axis, member, all.len())
+}
+
+fn of_last(all: &[Tensor<3>], _: usize, _: usize) -> Tensor<3> {
+    all[all.len() - 1].clone()
+}
+
+fn total_on_last(all: &[Tensor<3>], _: usize, member: usize) -> Tensor<3> {
+    if member + 1 == all.len() { sum(all) } else { all[member].zeros_like() }
+}
+
+const CASES: [Case; 7] = [
+    ("copy_to", |group, x, _| group.copy_to(x), own, total),
+    ("reduce_from", |group, x, _| group.reduce_from(x), total, own),
+    ("scatter_to", |group, x, axis| group.scatter_to(x, axis), own_piece, joined),
+    ("gather_from", |group, x, axis| group.gather_from(x, axis), joined, own_piece),
+    ("all_gather", |group, x, axis| group.all_gather(x, axis), joined, piece_of_sum),
+    ("reduce_scatter", |group, x, axis| group.reduce_scatter(x, axis), piece_of_sum, joined),
+    ("broadcast", |group, x, _| group.broadcast(x, group.size() - 1), of_last, total_on_last),
+];
+
+fn equal(got: TensorData, expected: Tensor<3>, place: &str) {
+    // Values are small multiples of 1/8, so every sum is exact.
+    assert_eq!(got, expected.into_data(), "{place}");
+}
+
+fn check((name, run, forward, backward): Case, size: usize, axis: usize, dims: [usize; 3]) {
+    let got = members(size, |group| {
+        let x = values(dims, group.member()).require_grad();
+        let y = run(group, x.clone(), axis);
+        let gradient = values(y.dims(), 50 + group.member());
+        let gradients = (y.clone() * gradient).sum().backward();
+        (y.into_data(), x.grad(&gradients).unwrap().into_data())
+    });
+    let inputs: Vec<Tensor<3>> = (0..size).map(|member| values(dims, member)).collect();
+    let gradient = |member| values(forward(&inputs, axis, member).dims(), 50 + member);
+    let gradients: Vec<Tensor<3>> = (0..size).map(gradient).collect();
+    for (member, got) in got.into_iter().enumerate() {
+        let (y, dx) = got.unwrap();
+        let place = format!("{name} along axis {axis} of {dims:?}, member {member} of {size}");
+        equal(y, forward(&inputs, axis, member), &format!("{place}, forward"));
+        equal(dx, backward(&gradients, axis, member), &format!("{place}, backward"));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn collectives_and_their_backwards_are_what_one_device_computes(
+        size in 1usize..5, axis in 0usize..3, sides in [1usize..4, 1usize..4, 1usize..4]
+    ) {
+        let mut dims = sides;
+        dims[axis] *= size;
+        CASES.into_iter().for_each(|case| check(case, size, axis, dims));
+    }
+}
+
+#[test]
+fn members_in_different_collectives_are_named_with_both() {
+    let x = || values([2, 2, 2], 0);
+    let different: [(&str, fn(&TensorGroup, Tensor<3>) -> Tensor<3>); 3] = [
+        ("all-gather along axis 0 of [2, 2, 2]", |group, x| group.all_gather(x, 0)),
+        ("all-reduce of [4, 2, 1]", |group, x| group.reduce_from(x.reshape([4, 2, 1]))),
+        ("all-reduce of [2, 2, 2] F64", |group, x| group.reduce_from(x.cast(burn::tensor::DType::F64))),
+    ];
+    for (words, other) in different {
+        let got = members(2, |group| {
+            drop(if group.member() == 1 { other(group, x()) } else { group.reduce_from(x()) });
+        });
+        let said = got[0].as_ref().unwrap_err().to_string();
+        let own = "rank 0 is at all-reduce of [2, 2, 2] F32, and rank 1";
+        assert!(said.starts_with(own) && said.contains(words), "{said}");
+        assert!(got[1].is_err());
+    }
+}
+
+#[test]
+fn a_member_that_does_not_come_is_named_at_the_timeout_and_one_that_leaves_at_once() {
+    let x = || values([2, 2, 2], 0);
+    let got = members(2, |group| {
+        if group.member() == 1 {
+            std::thread::sleep(Duration::from_secs(3));
+        } else {
+            drop(group.reduce_from(x()));
+        }
+    });
+    let error = got[0].as_ref().unwrap_err();
+    assert!(matches!(error, LinkError::Deadline { rank: 0, peer: 1, .. }), "{error}");
+    let got = members(2, |group| {
+        if group.member() == 0 {
+            drop(group.reduce_from(x()))
+        }
+    });
+    let error = got[0].as_ref().unwrap_err();
+    assert!(matches!(error, LinkError::Left { rank: 0, peer: 1, .. }), "{error}");
+}
+
+#[test]
+fn pieces_are_cut_from_the_first_members_values_and_make_them_whole_again() {
+    use burn::module::Param;
+    for axis in 0..2 {
+        let whole = |seed| values([4, 6, 1], seed).inner().reshape::<2, _>([4, 6]);
+        let got = members(2, |group| {
+            let parameter = Param::from_tensor(Tensor::<2>::from_inner(whole(group.member())).require_grad());
+            let piece = group.cut(parameter, axis);
+            assert!(piece.val().is_require_grad());
+            assert_eq!(group.axis_of(piece.id), Some(axis));
+            let own = crate::stage::AnyTensor::new(piece.val().inner());
+            (piece.val().into_data(), group.whole(piece.id, own).to_data().unwrap())
+        });
+        for (member, got) in got.into_iter().enumerate() {
+            let (piece, joined) = got.unwrap();
+            let each = whole(0).dims()[axis] / 2;
+            assert_eq!(piece, whole(0).narrow(axis, member * each, each).into_data(), "axis {axis}");
+            assert_eq!(joined, whole(0).into_data(), "axis {axis}");
+        }
+    }
+}

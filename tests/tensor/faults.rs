@@ -1,0 +1,242 @@
+//! What fails in one rank of a group ends all ranks, by name and in time.
+
+use burn::module::Module;
+use burn::nn::LinearConfig;
+use burn::optim::SgdConfig;
+use burn::tensor::{Device, Tensor};
+use burn_pipeline::link::{TcpLink, Threads};
+use burn_pipeline::nn::{ColumnLinear, RowLinear};
+use burn_pipeline::stage::{SplitBackward, Stage, StageBox};
+use burn_pipeline::tensor_group::TensorGroup;
+use burn_pipeline::train::PipelineError;
+use burn_pipeline::{Batch, Builder, Pipeline, Size};
+use std::time::{Duration, Instant};
+
+const TIMEOUT: Duration = Duration::from_secs(4);
+
+/// What member 1 of stage 1 does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum How {
+    Nothing,
+    Panic,
+    PanicInBackward,
+    Stall,
+    OtherOrder,
+    OtherShape,
+    OneMore,
+    NoReduce,
+    Random,
+}
+
+#[derive(Module, Debug)]
+struct Layer {
+    up: ColumnLinear,
+    down: RowLinear,
+    #[module(skip)]
+    group: TensorGroup,
+    #[module(skip)]
+    how: How,
+}
+
+impl Stage for Layer {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        let (group, one) = (&self.group, x.clone().slice([0..1, 0..1]));
+        match self.how {
+            How::Nothing | How::PanicInBackward => {}
+            How::Panic => panic!("a broken forward"),
+            How::Stall => std::thread::sleep(3 * TIMEOUT),
+            How::OtherOrder => return group.all_gather(self.up.forward(x), 1),
+            How::OtherShape => return x + group.reduce_from(one),
+            How::OneMore => drop(group.reduce_from(x.clone())),
+            How::NoReduce => return self.down.linear.forward(self.up.forward(x)),
+            How::Random => return x.random_like(burn::tensor::Distribution::Default),
+        }
+        let y = self.down.forward(self.up.forward(x));
+        if self.how == How::PanicInBackward { broken::backward(y, self.down.linear.weight.val()) } else { y }
+    }
+}
+
+/// An operation whose backward panics.
+mod broken {
+    use burn::backend::DispatchTensor;
+    use burn::tensor::Tensor;
+    use burn_pipeline::ops::{DeferredOp, deferred};
+
+    #[derive(Debug)]
+    struct Broken;
+
+    impl DeferredOp for Broken {
+        fn name(&self) -> &'static str {
+            "broken"
+        }
+
+        fn inputs(&self) -> usize {
+            1
+        }
+
+        fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
+            operands[0].clone()
+        }
+
+        fn gradient(&self, _: usize, _: &[DispatchTensor], _: &DispatchTensor) -> DispatchTensor {
+            panic!("a broken backward")
+        }
+    }
+
+    pub(super) fn backward(y: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
+        Tensor::from_dispatch(deferred(Broken, vec![y.into_dispatch(), weight.into_dispatch()]))
+    }
+}
+
+fn builder(how: How, split: SplitBackward) -> Builder {
+    Pipeline::builder()
+        .schedule("ZBH1", Size::new(2, 4))
+        .devices(vec![Device::flex()])
+        .stages(move |at| {
+            let linear = || LinearConfig::new(4, 4).init(&at.device);
+            let up = ColumnLinear::cut(linear(), &at.group);
+            let how = if at.index == 1 && at.group.member() == 1 { how } else { How::Nothing };
+            let layer = Layer { up, down: RowLinear::cut(linear(), &at.group), group: at.group.clone(), how };
+            match at.is_last() {
+                false => StageBox::new(layer),
+                true => StageBox::with_loss(layer, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean()),
+            }
+        })
+        .optimizer(|| SgdConfig::new().init())
+        .split(split)
+        .timeout(TIMEOUT)
+        .tensor_parallel(2)
+}
+
+fn batch() -> Batch {
+    let x = Tensor::<2>::ones([8, 4], &Device::flex());
+    Batch::new(x.clone()).target(x)
+}
+
+/// The error of a step, which must come well before the watchdog; and every later call says that the pipeline is closed.
+fn fails(how: How, split: SplitBackward) -> (String, Duration) {
+    let mut pipeline = builder(how, split).build().unwrap();
+    let began = Instant::now();
+    let error = pipeline.step(batch(), 0.1).unwrap_err().to_string();
+    let took = began.elapsed();
+    println!("{how:?}, {split:?}, {took:?}: {error}\n");
+    assert!(took < 3 * TIMEOUT, "{how:?}: {took:?}");
+    assert!(matches!(pipeline.step(batch(), 0.1), Err(PipelineError::Closed(_))));
+    (error, took)
+}
+
+#[test]
+fn a_member_that_panics_is_named_at_once() {
+    for split in [SplitBackward::Eager, SplitBackward::Auto] {
+        let (error, took) = fails(How::Panic, split);
+        assert!(
+            error.starts_with("rank 3, stage 1, microbatch 0, F: the stage's code panicked: a broken forward"),
+            "{error}"
+        );
+        assert!(took < TIMEOUT, "{took:?}");
+    }
+    let (error, took) = fails(How::PanicInBackward, SplitBackward::Eager);
+    assert!(
+        error.starts_with("rank 3, stage 1, microbatch 0, I: the stage's code panicked: a broken backward"),
+        "{error}"
+    );
+    assert!(took < TIMEOUT, "{took:?}");
+}
+
+#[test]
+fn a_member_that_stalls_is_named_at_the_timeout() {
+    let (error, _) = fails(How::Stall, SplitBackward::Eager);
+    assert!(error.contains("rank 3") && error.contains("did not answer"), "{error}");
+}
+
+#[test]
+fn members_in_other_collectives_are_named_with_both() {
+    for split in [SplitBackward::Eager, SplitBackward::Captured] {
+        for (how, words) in [
+            (How::OtherOrder, "1F0, all-gather along axis 1 of [2, 2] F32"),
+            (How::OtherShape, "1F0, all-reduce of [1, 1] F32"),
+        ] {
+            let (error, took) = fails(how, split);
+            assert!(error.contains("1F0, all-reduce of [2, 4] F32") && error.contains(words), "{error}");
+            assert!(took < TIMEOUT, "{took:?}");
+        }
+    }
+}
+
+#[test]
+fn one_collective_too_many_is_an_error() {
+    let (error, _) = fails(How::OneMore, SplitBackward::Eager);
+    assert!(error.contains("rank 2") && error.contains("rank 3"), "{error}");
+}
+
+#[test]
+fn members_whose_losses_differ_are_refused() {
+    for (how, split) in [
+        (How::Random, SplitBackward::Eager),
+        (How::Random, SplitBackward::Captured),
+        (How::NoReduce, SplitBackward::Eager),
+    ] {
+        // Both members draw, as dropout would, or forget the sum.
+        let mut pipeline = builder(how, split)
+            .stages(move |at| {
+                let linear = || LinearConfig::new(4, 4).init(&at.device);
+                let (up, down) = (ColumnLinear::cut(linear(), &at.group), RowLinear::cut(linear(), &at.group));
+                let layer =
+                    Layer { up, down, group: at.group.clone(), how: if at.is_last() { how } else { How::Nothing } };
+                match at.is_last() {
+                    false => StageBox::new(layer),
+                    true => StageBox::with_loss(layer, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean()),
+                }
+            })
+            .build()
+            .unwrap();
+        let error = pipeline.step(batch(), 0.1).unwrap_err().to_string();
+        assert!(error.contains("ranks 2 and 3 hold the last stage together, but computed the losses"), "{error}");
+    }
+}
+
+#[test]
+fn a_factory_that_panics_or_a_layer_that_cannot_be_cut_ends_all_ranks() {
+    let built = |columns: usize| {
+        let builder = builder(How::Nothing, SplitBackward::Eager).stages(move |at| {
+            assert!(columns != 4 || at.rank != 1, "a broken factory");
+            let up = ColumnLinear::cut(LinearConfig::new(4, columns).init(&at.device), &at.group);
+            let down = RowLinear::cut(LinearConfig::new(columns, 4).init(&at.device), &at.group);
+            StageBox::new(Layer { up, down, group: at.group.clone(), how: How::Nothing })
+        });
+        builder.build().unwrap_err().to_string()
+    };
+    let error = built(4);
+    assert!(error.contains("rank 1") && error.contains("a broken factory"), "{error}");
+    let error = built(5);
+    assert!(error.contains("cannot be cut evenly over the 2 ranks of a group"), "{error}");
+}
+
+#[test]
+fn a_process_that_leaves_a_group_over_tcp_is_named() {
+    let threads = Threads::new(4);
+    let errors: Vec<String> = std::thread::scope(|scope| {
+        let rank = |rank: usize| {
+            let threads = threads.clone();
+            scope.spawn(move || {
+                let mut first = threads.link(rank, Device::flex());
+                let link = TcpLink::by_link(&mut first, Device::flex(), Duration::from_secs(20)).unwrap();
+                let builder = builder(How::Nothing, SplitBackward::Auto);
+                let mut pipeline = builder.build_rank(Box::new(link)).unwrap();
+                // A slower rank may learn of it in its first step, when others are in their second.
+                let steps = if rank == 3 { 1 } else { 2 };
+                let error = (0..steps).find_map(|_| pipeline.step(batch(), 0.1).err());
+                error.map(|error| error.to_string()).unwrap_or_default()
+            })
+        };
+        let ranks: Vec<_> = (0..4).map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    for error in &errors[..3] {
+        assert!(error.contains("rank 3"), "{error}");
+    }
+}

@@ -1,0 +1,12 @@
+//! Stages that several ranks hold together, against the plain loop on one device.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
+
+mod faults;
+mod layers;
+mod links;
+mod model;
+mod parity;
+mod plain;
+mod refusals;
+mod split;

@@ -1,0 +1,135 @@
+//! The same decoder as stages that a group holds together.
+
+use crate::plain::{Config, SMALL, future};
+use burn::module::{Module, Param};
+use burn::nn::LayerNorm;
+use burn::optim::SgdConfig;
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::nn::{ColumnLinear, GatedFeedForward, SelfAttention, VocabEmbedding, vocab_cross_entropy};
+use burn_pipeline::stage::{AnyTensor, Stage, StageBox};
+use burn_pipeline::{Batch, Builder, Pipeline, Size, StageContext, boundary};
+
+#[derive(Debug)]
+pub(crate) enum Signal {
+    Tokens(Tensor<2, Int>),
+    Hidden(Tensor<3>),
+}
+
+boundary!(
+    enum Signal {
+        Tokens(a),
+        Hidden(a),
+    }
+);
+
+#[derive(Module, Debug)]
+struct Embed {
+    token: VocabEmbedding,
+    position: Param<Tensor<2>>,
+}
+
+#[derive(Module, Debug)]
+struct Block {
+    norm_attention: LayerNorm,
+    attention: SelfAttention,
+    norm_feed: LayerNorm,
+    feed: GatedFeedForward,
+}
+
+#[derive(Module, Debug)]
+struct Head {
+    norm: LayerNorm,
+    scores: ColumnLinear,
+}
+
+#[derive(Module, Debug)]
+pub(crate) struct Part {
+    embed: Option<Embed>,
+    blocks: Vec<Block>,
+    head: Option<Head>,
+}
+
+impl Stage for Part {
+    type Input = Signal;
+    type Extra = ();
+    type Output = Signal;
+
+    fn forward(&self, input: Signal, (): ()) -> Signal {
+        let x = match (input, &self.embed) {
+            (Signal::Tokens(tokens), Some(embed)) => {
+                embed.token.forward(tokens) + embed.position.val().unsqueeze::<3>()
+            }
+            (Signal::Hidden(x), None) => x,
+            (other, _) => panic!("the first stage takes tokens, and no other: {other:?}"),
+        };
+        let [_, seq, _] = x.dims();
+        let mask = future(1, seq, &x.device());
+        let x = self.blocks.iter().fold(x, |x, block| {
+            let x = x.clone() + block.attention.forward(block.norm_attention.forward(x), Some(mask.clone()));
+            x.clone() + block.feed.forward(block.norm_feed.forward(x))
+        });
+        Signal::Hidden(match &self.head {
+            Some(head) => head.scores.forward(head.norm.forward(x)),
+            None => x,
+        })
+    }
+}
+
+/// A stage. Ranks but the first of a group make other initial values, which must not be used.
+pub(crate) fn stage(config: Config, at: &StageContext) -> StageBox {
+    let (group, device) = (&at.group, &at.device);
+    let config = Config { seed: config.seed + 1000 * group.member() as u64, ..config };
+    let embed = at.is_first().then(|| config.embed(device));
+    let embed = embed.map(|e| Embed { token: VocabEmbedding::cut(e.token, group), position: e.position });
+    let blocks = at.layers(config.blocks).map(|place| config.block(place, device));
+    let blocks = blocks.map(|b| Block {
+        norm_attention: b.norm_attention,
+        attention: SelfAttention::cut(b.attention, group),
+        norm_feed: b.norm_feed,
+        feed: GatedFeedForward::cut(b.gated, b.down, group),
+    });
+    let blocks = blocks.collect();
+    let head = at.is_last().then(|| config.head(device));
+    let head = head.map(|h| Head { norm: h.norm, scores: ColumnLinear::cut(h.scores, group) });
+    let part = Part { embed, blocks, head };
+    let group = group.clone();
+    match at.is_last() {
+        false => StageBox::new(part),
+        true => StageBox::with_loss(part, move |output: Signal, target: Tensor<2, Int>| {
+            let Signal::Hidden(scores) = output else { panic!("a last stage gives scores") };
+            let [batch, seq, vocab] = scores.dims();
+            vocab_cross_entropy(scores.reshape([batch * seq, vocab]), target.reshape([batch * seq]), &group)
+        }),
+    }
+}
+
+/// Pipeline ranks, replicas and members.
+pub(crate) type Grid = (usize, usize, usize);
+
+pub(crate) fn builder_of(config: Config, family: (&str, usize), (ranks, replicas, members): Grid) -> Builder {
+    Pipeline::builder()
+        .schedule(family.0, Size { ranks, chunks: family.1, microbatches: 4 / replicas })
+        .devices(vec![Device::flex()])
+        .stages(move |at| stage(config, at))
+        .optimizer(|| SgdConfig::new().init())
+        .data_parallel(replicas)
+        .tensor_parallel(members)
+}
+
+pub(crate) fn builder(family: (&str, usize), grid: Grid) -> Builder {
+    builder_of(SMALL, family, grid)
+}
+
+pub(crate) fn batch(config: &Config, samples: usize) -> Batch {
+    let (tokens, targets) = config.data(samples);
+    Batch::new(Signal::Tokens(tokens)).target(targets)
+}
+
+pub(crate) fn read(tensor: &AnyTensor) -> Vec<f32> {
+    tensor.to_data().unwrap().iter::<f32>().collect()
+}
+
+/// All weights of the model, whole, in model order.
+pub(crate) fn weights(pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
+    pipeline.weights().unwrap().iter().flatten().map(read).collect()
+}

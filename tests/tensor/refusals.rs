@@ -1,0 +1,76 @@
+//! What does not work with groups yet is refused, and says what to do.
+
+use crate::model::{batch, builder};
+use crate::plain::SMALL;
+use burn::grad_clipping::GradientClippingConfig;
+use burn::nn::LinearConfig;
+use burn::nn::attention::MultiHeadAttentionConfig;
+use burn::optim::SgdConfig;
+use burn_pipeline::nn::{ColumnLinear, SelfAttention};
+use burn_pipeline::train::{AutoOptions, Checkpoints, SharedParameter};
+use burn_pipeline::{AutoPipeline, Builder, Size};
+
+fn grouped() -> Builder {
+    builder(("1F1B", 1), (2, 1, 2))
+}
+
+#[test]
+fn choices_that_do_not_work_with_groups_are_refused_at_the_start() {
+    for (builder, what) in [
+        (grouped().seed(1), "`Builder::seed` does not work with `Builder::tensor_parallel` yet"),
+        (grouped().share(SharedParameter::new("w")), "`Builder::share` does not work"),
+        (builder(("1F1B", 1), (2, 2, 2)).sharded(true), "`Builder::sharded` does not work"),
+        (grouped().tensor_parallel(0), "0 ranks are to hold each stage"),
+    ] {
+        let error = builder.build().unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
+    }
+    let error = AutoPipeline::new(grouped(), Size::new(2, 4), AutoOptions::default()).err().unwrap().to_string();
+    assert!(error.contains("`AutoPipeline` does not work"), "{error}");
+}
+
+#[test]
+fn an_optimizer_that_looks_at_whole_parameters_is_refused() {
+    let clipping = || SgdConfig::new().with_gradient_clipping(Some(GradientClippingConfig::Norm(0.1))).init();
+    let error = grouped().optimizer(clipping).build().unwrap_err().to_string();
+    assert!(error.contains("does not step each element by itself"), "{error}");
+}
+
+#[test]
+fn calls_that_need_whole_stages_are_refused_and_the_pipeline_goes_on() {
+    let mut pipeline = grouped().build().unwrap();
+    let folder = std::env::temp_dir().join(format!("tensor-refusals-{}", std::process::id()));
+    let checkpoints = Checkpoints::new(&folder);
+    let said = [
+        pipeline.save(&checkpoints, &()).unwrap_err().to_string(),
+        pipeline.export(folder.join("model.safetensors")).unwrap_err().to_string(),
+        pipeline.replace_module(0, |part: crate::model::Part, _| part).unwrap_err().to_string(),
+        pipeline.step_to(Default::default(), Vec::new()).unwrap_err().to_string(),
+        pipeline.measure_links().unwrap_err().to_string(),
+    ];
+    for (said, what) in said.iter().zip(["saving a checkpoint", "exporting", "replacing", "`step_to`", "measuring"]) {
+        assert!(said.starts_with(what) && said.contains("`Builder::tensor_parallel`"), "{said}");
+    }
+    assert!(!folder.exists());
+    pipeline.step(batch(&SMALL, 8), 0.1).unwrap();
+}
+
+#[test]
+fn layers_that_cannot_be_cut_are_refused() {
+    let built = |layer: fn(&burn_pipeline::StageContext)| {
+        let broken = grouped().stages(move |at| {
+            layer(at);
+            unreachable!("the layer above cannot be cut")
+        });
+        broken.build().unwrap_err().to_string()
+    };
+    let heads = built(|at| {
+        let ordinary = MultiHeadAttentionConfig::new(6, 3).with_dropout(0.0).init(&at.device);
+        drop(SelfAttention::cut(ordinary, &at.group));
+    });
+    assert!(heads.contains("3 heads cannot be cut evenly over the 2 ranks"), "{heads}");
+    let dropout = built(|at| drop(SelfAttention::cut(MultiHeadAttentionConfig::new(4, 2).init(&at.device), &at.group)));
+    assert!(dropout.contains("has no dropout"), "{dropout}");
+    let columns = built(|at| drop(ColumnLinear::cut(LinearConfig::new(4, 3).init(&at.device), &at.group)));
+    assert!(columns.contains("cannot be cut evenly"), "{columns}");
+}
