@@ -9,7 +9,7 @@
 //! 2. A step is timed from call to return, after the device was waited for.
 //! 3. What the order costs: the same pipelines with a queue a thread, as CubeCL has it by default. Their numbers may be wrong
 //!    (the guide, `devices`), so they are timed last and thrown away.
-//! 4. What the copies cost: messages of a step's size between two ranks of one device, each waited for.
+//! 4. What the copies cost: messages of a step's size between two ranks of one device, 200 in a row.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
@@ -32,7 +32,7 @@ const MICROBATCHES: usize = 4;
 const SAMPLES: usize = 8;
 const RATE: f64 = 1e-4;
 const WARM_UP: usize = 2;
-const MESSAGES: usize = 50;
+const MESSAGES: usize = 200;
 
 fn argument<T: std::str::FromStr>(name: &str, default: T) -> T {
     let mut arguments = std::env::args().skip_while(|argument| argument != name);
@@ -40,11 +40,12 @@ fn argument<T: std::str::FromStr>(name: &str, default: T) -> T {
 }
 
 type Tokens = Tensor<2, Int>;
+type Step = Box<dyn FnMut(&[Tokens; 2])>;
 
 /// Something that runs a step.
 struct Contestant {
     name: String,
-    step: Box<dyn FnMut(&[Tokens; 2])>,
+    step: Step,
     seconds: Vec<f64>,
 }
 
@@ -98,27 +99,25 @@ fn print(contestants: &mut [Contestant], heading: &str) {
     }
 }
 
-/// Seconds of a message between two ranks on the device, and of waiting for the device alone.
-fn hand_over(device: &Device, shape: [usize; 3]) -> [Vec<f64>; 2] {
+/// Seconds that a message between two ranks on the device takes of the queue: of many in a row, waited for once.
+fn hand_over(device: &Device, shape: [usize; 3]) -> f64 {
     let threads = Threads::new(2);
     let (mut from, mut to) = (threads.link(0, device.clone()), threads.link(1, device.clone()));
-    let timed = |run: &mut dyn FnMut(usize)| -> Vec<f64> {
-        let one = |microbatch| {
-            let began = Instant::now();
-            run(microbatch);
-            device.sync().unwrap();
-            began.elapsed().as_secs_f64()
-        };
-        (0..MESSAGES).map(one).skip(WARM_UP).collect()
-    };
     let tensor = Tensor::<3>::ones(shape, device);
-    let message = timed(&mut |microbatch| {
-        let header = Header { stage: StageId::new(1), microbatch, kind: MessageKind::Activation };
-        let deadline = Instant::now() + Duration::from_secs(60);
-        from.send(1, Message { header, payload: tensor.clone().into_payload() }, deadline).unwrap();
-        to.receive(0, header, deadline).unwrap();
-    });
-    [message, timed(&mut |_| ())]
+    let mut messages = || {
+        let began = Instant::now();
+        let deadline = began + Duration::from_secs(60);
+        for microbatch in 0..MESSAGES {
+            let header = Header { stage: StageId::new(1), microbatch, kind: MessageKind::Activation };
+            let payload = tensor.clone().into_payload();
+            from.send(1, Message { header, payload }, deadline).unwrap();
+            to.receive(0, header, deadline).unwrap();
+        }
+        device.sync().unwrap();
+        began.elapsed().as_secs_f64() / MESSAGES as f64
+    };
+    let seconds: Vec<f64> = (0..2 * WARM_UP + 1).map(|_| messages()).skip(WARM_UP).collect();
+    Spread::of(&seconds).median
 }
 
 fn main() {
@@ -137,9 +136,8 @@ fn main() {
     rounds(&device, &mut contestants, &tokens, count);
     print(&mut contestants, "one queue, as pipelines set it");
 
-    let [message, sync] = hand_over(&device, [SAMPLES / MICROBATCHES, config.seq, width]);
-    let micro = |seconds: &[f64]| format!("{:.0} us", Spread::of(seconds).median * 1e6);
-    println!("\na message between ranks and a wait: {}; the wait alone: {}", micro(&message), micro(&sync));
+    let seconds = hand_over(&device, [SAMPLES / MICROBATCHES, config.seq, width]);
+    println!("\na message between ranks: {:.0} us", seconds * 1e6);
 
     set_policy(StreamPolicy::PerThread);
     rounds(&device, &mut contestants, &tokens, WARM_UP);
