@@ -1,7 +1,7 @@
 //! The operations of `burn-pipeline-moe` against the same thing composed of Burn's operations, on the same device.
 //!
 //! `cargo bench -p benches --bench moe [--features cpu] [-- --rounds N --tokens N --experts N --d-model N --d-hidden N
-//! --layers N]` (or `--features cuda`)
+//! --layers N]` (or `--features cuda`, `wgpu`)
 //!
 //! On CubeCL devices, which need one of the features, the operations are kernels. Without a feature they run on Flex:
 //! there each is composed too, but is one step of autodiff with a backward of its own.
@@ -53,7 +53,9 @@ fn devices() -> Vec<Device> {
         Device::cpu(),
         #[cfg(feature = "cuda")]
         Device::cuda(0),
-        #[cfg(not(any(feature = "cpu", feature = "cuda")))]
+        #[cfg(feature = "wgpu")]
+        Device::wgpu(burn::tensor::DeviceKind::DefaultDevice),
+        #[cfg(not(any(feature = "cpu", feature = "cuda", feature = "wgpu")))]
         Device::flex(),
     ]
 }

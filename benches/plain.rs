@@ -18,18 +18,26 @@ pub struct PlainLoop {
 }
 
 impl PlainLoop {
-    /// A model that runs `microbatches` pieces of each batch on `threads` threads.
+    /// A model on Flex that runs `microbatches` pieces of each batch on `threads` threads.
     ///
     /// # Panics
     /// If the threads cannot be had.
     pub fn new(config: GptConfig, threads: usize, microbatches: usize) -> Self {
+        Self::on(Device::flex(), config, threads, microbatches)
+    }
+
+    /// The same on another device.
+    ///
+    /// # Panics
+    /// If the threads cannot be had.
+    pub fn on(device: Device, config: GptConfig, threads: usize, microbatches: usize) -> Self {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let pool = pool.unwrap_or_else(|error| panic!("no compute threads: {error}"));
         let whole = StageContext {
             index: 0,
             stages: 1,
             rank: 0,
-            device: Device::flex().autodiff(),
+            device: device.autodiff(),
             cut: None,
             group: Default::default(),
         };

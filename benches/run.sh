@@ -15,6 +15,7 @@ cd "$(dirname "$0")/.." || exit 1
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
 
 profile=() out="" failed=0
+. benches/report.sh
 
 # The sections, in order: name, and what its figures are.
 sections() {
@@ -36,46 +37,6 @@ faults          fuzzing, faults and connections at random, kills while saving (M
 moe             load of experts; kernels on CubeCL's CPU runtime (needs LLVM, see .ci/llvm-for-cubecl.sh)
 LIST
 }
-
-# Runs a command, and writes it, what it printed and its seconds.
-run() {
-    local began=$SECONDS status=0
-    echo "running: $*" >&2
-    printf '`%s`\n\n```text\n' "$*" >>"$out"
-    "$@" >>"$out" 2>&1 </dev/null || status=$?
-    printf '```\n\n%s s' "$((SECONDS - began))" >>"$out"
-    if [ "$status" -ne 0 ]; then
-        printf '; **failed, status %s**' "$status" >>"$out"
-        echo "failed, status $status: $*" >&2
-        failed=1
-    fi
-    printf '\n\n' >>"$out"
-}
-
-# Builds what a command runs, so that the command's seconds are its own. If that fails, so will the command, and say why.
-build() {
-    local arguments=() argument
-    for argument in "$@"; do
-        if [ "$argument" = -- ]; then break; fi
-        arguments+=("$argument")
-    done
-    echo "building: ${arguments[*]}" >&2
-    "${arguments[@]}" >/dev/null 2>&1 </dev/null || true
-}
-
-bench() {
-    build cargo bench -q "${profile[@]}" --no-run "$@"
-    run cargo bench -q "${profile[@]}" "$@"
-}
-example() {
-    build cargo build -q "${profile[@]:---release}" --example "$@"
-    run cargo run -q "${profile[@]:---release}" --example "$@"
-}
-tests() {
-    build cargo test -q --no-run "$@"
-    run cargo test -q "$@"
-}
-has_mpi() { command -v mpirun >/dev/null; }
 
 section() {
     case $1 in
@@ -125,26 +86,6 @@ section() {
 }
 
 names() { sections | cut -d ' ' -f 1; }
-
-hardware() {
-    local cpu memory
-    cpu=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2>/dev/null | head -n 1)
-    memory=$(sed -nE 's/^MemTotal: *([0-9]+) kB/\1/p' /proc/meminfo 2>/dev/null)
-    printf -- '- processor: %s, %s cores\n' "${cpu:-$(uname -m)}" "$(getconf _NPROCESSORS_ONLN)"
-    printf -- '- memory: %s\n' "${memory:+$((memory / 1024 / 1024)) GiB}"
-    printf -- '- system: %s; load when it began: %s\n' "$(uname -sr)" "$(cut -d ' ' -f 1-3 /proc/loadavg 2>/dev/null)"
-    printf -- '- compiler: %s\n' "$(rustc --version)"
-}
-
-# Date, commit and hardware.
-head_of_file() {
-    local changed=""
-    git diff --quiet HEAD 2>/dev/null || changed=", with changes that are not committed"
-    printf '# Measured on %s\n\n' "$(date -u '+%Y-%m-%d %H:%M UTC')"
-    printf -- '- commit: `%s`%s\n' "$(git rev-parse HEAD 2>/dev/null || echo unknown)" "$changed"
-    hardware
-    printf '\nEach block holds what the command above it printed (`benches/run.sh`).\n\n'
-}
 
 wanted=()
 while [ $# -gt 0 ]; do

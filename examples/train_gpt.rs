@@ -149,7 +149,8 @@ impl Trainer {
     /// If a rank fails.
     pub fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
         let (setup, pipeline) = (&self.setup, self.training.pipeline());
-        held_out(&setup.corpus, setup.options.batch, setup.options.seq, |windows| {
+        let options = &setup.options;
+        held_out(&setup.corpus, options.batch, options.seq, options.held_out, |windows| {
             let report = pipeline.eval_for(batch(setup, windows), EvalResults::Loss)?;
             Ok(report.loss.unwrap_or(f64::NAN))
         })

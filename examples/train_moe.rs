@@ -154,7 +154,7 @@ impl MoeTrainer {
     pub fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
         let (setup, pipeline) = (&self.setup, self.training.pipeline());
         let options = &setup.common.options;
-        held_out(&setup.common.corpus, options.batch, options.seq, |windows| {
+        held_out(&setup.common.corpus, options.batch, options.seq, options.held_out, |windows| {
             let report = pipeline.eval_for(batch(setup, windows)?, EvalResults::Loss)?;
             let observed = Observations::new(&setup.model, &report.observed, windows.rows());
             Ok(observed.next_loss(&setup.model, report.loss.unwrap_or(f64::NAN)))

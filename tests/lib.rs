@@ -2,6 +2,7 @@
 
 pub mod at_once;
 pub mod connections;
+pub mod device;
 pub mod drawn;
 pub mod faulty_link;
 pub mod layers;

@@ -1,10 +1,11 @@
 //! A model whose forward draws random numbers and counts along, for what must come out the same all the same.
 
+use crate::device::device;
 use crate::noise::noise;
 use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Accumulation, Batch, Names, SplitBackward, Stage, StageBox, init_seeded};
 use burn_pipeline::train::{Builder, Pipeline, StageContext};
@@ -63,7 +64,7 @@ fn noisy(at: &StageContext, counts: bool) -> StageBox {
 /// A pipeline of two ranks and four microbatches, eager, without a seed.
 pub fn builder(family: &str) -> Builder {
     let size = Size::new(2, 4).with_chunks(if family == "ZBVZeroBubble" { 2 } else { 1 });
-    let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule(family, size).devices(vec![device()]);
     let builder = builder.stages(stage).optimizer(|| AdamWConfig::new().init());
     builder.accumulation(Accumulation::Ordered).split(SplitBackward::Eager)
 }
@@ -71,6 +72,6 @@ pub fn builder(family: &str) -> Builder {
 /// The batch of a step.
 pub fn batch(step: usize) -> Batch {
     let noise = |seed| TensorData::new(noise(seed, SAMPLES * WIDTH), [SAMPLES, WIDTH]);
-    let tensor = |seed| Tensor::<2>::from_data(noise(seed), &Device::flex());
+    let tensor = |seed| Tensor::<2>::from_data(noise(seed), &device());
     Batch::new(tensor(2 * step as u64)).target(tensor(2 * step as u64 + 1))
 }

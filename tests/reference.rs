@@ -1,22 +1,16 @@
 //! The plain loop on one device that every pipeline must equal: the whole model, microbatch by microbatch, with
 //! Burn's own `backward` and nothing of this project's runtime.
 
+use crate::device::device;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use burn_pipeline::train::StageContext;
 
 /// The place of the whole model: stage 0 of 1.
 pub fn whole() -> StageContext {
-    StageContext {
-        index: 0,
-        stages: 1,
-        rank: 0,
-        device: Device::flex().autodiff(),
-        cut: None,
-        group: Default::default(),
-    }
+    StageContext { index: 0, stages: 1, rank: 0, device: device().autodiff(), cut: None, group: Default::default() }
 }
 
 /// A model that is trained by the plain loop.

@@ -102,6 +102,9 @@ pub struct Options {
     /// Keeps only the inputs of stages from forward to backward, and computes the rest again: less memory, more time.
     #[arg(long)]
     pub recompute: bool,
+    /// Batches of held-out text that are evaluated at the end [default: all, which on a slow device takes longer than many steps].
+    #[arg(long, value_parser = at_least_one, value_name = "N")]
+    pub held_out: Option<usize>,
     /// `text` draws a progress bar; `json` writes one line a step on standard output and all else elsewhere.
     #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     pub log: LogFormat,

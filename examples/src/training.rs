@@ -266,7 +266,7 @@ pub fn record(step: usize, loss: f64, learning_rate: f64, tokens: usize, report:
     }
 }
 
-/// The mean of `loss` over all held-out windows, so many a batch, beside that of a table of byte pairs.
+/// The mean of `loss` over the held-out windows of all batches of `rows`, or of the first `most`, beside that of a table of byte pairs.
 ///
 /// # Errors
 /// What `loss` says.
@@ -274,10 +274,11 @@ pub fn held_out<E>(
     corpus: &Corpus<'_>,
     rows: usize,
     seq: usize,
+    most: Option<usize>,
     mut loss: impl FnMut(&Windows) -> Result<f64, E>,
 ) -> Result<Evaluation, E> {
     let (mut sum, mut pairs) = (0.0, Vec::new());
-    for windows in corpus.held_out_batches(rows, seq) {
+    for windows in corpus.held_out_batches(rows, seq).take(most.unwrap_or(usize::MAX)) {
         sum += loss(&windows)? * windows.inputs.len() as f64;
         pairs.extend(windows.pairs());
     }

@@ -2,11 +2,11 @@
 
 use crate::cases::Case;
 use crate::plain::{Outcome, STEPS, batch, held_out, plain};
-use burn::tensor::Device;
 use burn_pipeline::plan::PlacementKind;
 use burn_pipeline::schedule::{Chunks, Schedule, Size, by_name};
 use burn_pipeline::stage::{Accumulation, SplitBackward};
 use burn_pipeline::train::Pipeline;
+use pipeline_tests::device::device;
 
 /// Microbatches of each replica.
 const MICROBATCHES: usize = 4;
@@ -71,7 +71,7 @@ fn stages(schedule: &dyn Schedule) -> usize {
 /// The pipeline's run, or its error.
 fn run<C: Case>(case: &C, schedule: &str, size: Size, mode: Mode) -> Result<Outcome, String> {
     let (made, optimizer) = (case.clone(), case.clone());
-    let builder = Pipeline::builder().schedule(schedule, size).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule(schedule, size).devices(vec![device()]);
     let builder = builder.accumulation(Accumulation::Ordered).seed(SEED).data_parallel(mode.replicas());
     let builder = builder.split(match mode {
         Mode::Eager => SplitBackward::Eager,

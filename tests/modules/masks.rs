@@ -6,7 +6,8 @@
 //! A forward that draws from a seed is recorded as well, to learn what it draws. So masks are kept as tensors while they are
 //! written, and those of a recording are left out when they are read back.
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
+use pipeline_tests::device::device;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
@@ -34,7 +35,7 @@ impl Masks {
             }
             Tape::ReadBack(masks) => {
                 let mask = masks.pop_front().unwrap();
-                Tensor::from_data(mask, &Device::flex().autodiff())
+                Tensor::from_data(mask, &device().autodiff())
             }
         }
     }
@@ -53,7 +54,7 @@ impl Masks {
     pub(crate) fn read_back(&self) {
         let mut tape = self.0.lock().unwrap();
         if let Tape::Written(masks) = std::mem::take(&mut *tape) {
-            let computed = masks.into_iter().filter(|mask| mask.device().inner() == Device::flex());
+            let computed = masks.into_iter().filter(|mask| mask.device().inner() == device());
             *tape = Tape::ReadBack(computed.map(|mask| mask.inner().into_data()).collect());
         }
     }

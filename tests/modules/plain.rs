@@ -2,8 +2,9 @@
 
 use crate::cases::Case;
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 use burn_pipeline::stage::{Batch, Stage};
+use pipeline_tests::device::device;
 use pipeline_tests::reference::{Reference, whole};
 
 /// Steps of every run.
@@ -30,7 +31,7 @@ pub(crate) fn noise(seed: u64, samples: usize) -> Tensor<2> {
     };
     let width = crate::layers::WIDTH;
     let values: Vec<f32> = (0..samples * width).map(|_| next()).collect();
-    Tensor::from_data(TensorData::new(values, [samples, width]), &Device::flex())
+    Tensor::from_data(TensorData::new(values, [samples, width]), &device())
 }
 
 /// What a run gave: the losses of all steps, everything that the module holds afterwards, and the loss of a batch that it

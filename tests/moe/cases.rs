@@ -2,7 +2,7 @@
 
 #![allow(clippy::single_range_in_vec_init, reason = "a list of ranges may hold one")]
 
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 use burn_pipeline::schedule::{Schedule, Size};
 use burn_pipeline::stage::{AnyTensor, Batch, SplitBackward, Stage, named_weights};
 use burn_pipeline::train::{Builder, Pipeline, StageContext};
@@ -11,6 +11,7 @@ use burn_pipeline_moe::extras::{BatchExtras, document_ids};
 use pipeline_examples::moe::gpt::{MoeGptConfig, Observed};
 use pipeline_examples::moe::part::{MoeGptPart, cross_entropies, joint_loss};
 use pipeline_examples::moe::signal::{DOCUMENTS, MoeSignal, PLATFORM, RELATIONS, STRUCTURE, Sides, TOKENS};
+use pipeline_tests::device::device;
 use pipeline_tests::reference::{Reference, whole};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -57,7 +58,7 @@ impl Text {
         let draw = |seed, below: usize, shape: [usize; 2]| {
             let below = |x: &f32| ((x + 1.0) * 0.5 * below as f32) as i32;
             let values: Vec<i32> = noise(seed, shape.iter().product()).iter().map(below).collect();
-            Tensor::<1, Int>::from_ints(&*values, &Device::flex()).reshape(shape)
+            Tensor::<1, Int>::from_ints(&*values, &device()).reshape(shape)
         };
         let tokens: Tensor<2, Int> = draw(2 * seed, VOCAB, [samples, SEQ]);
         // Three of seventeen tokens start a document, so documents end inside sequences.
@@ -178,14 +179,7 @@ pub(crate) fn by_name_in_model(
     for (index, values) in stages.into_iter().enumerate() {
         let names = names(
             config,
-            &StageContext {
-                index,
-                stages: count,
-                rank: 0,
-                device: Device::flex(),
-                cut: None,
-                group: Default::default(),
-            },
+            &StageContext { index, stages: count, rank: 0, device: device(), cut: None, group: Default::default() },
         );
         assert_eq!(names.len(), values.len(), "parameters of stage {index}");
         for (name, values) in names.into_iter().zip(values) {
@@ -210,7 +204,7 @@ pub(crate) fn builder<M: Stage<Output = MoeSignal>>(
 ) -> Builder {
     let config = config.clone();
     let builder = Pipeline::builder().schedule(schedule.family().name, size);
-    let builder = builder.devices(vec![Device::flex()]).split(SplitBackward::Eager);
+    let builder = builder.devices(vec![device()]).split(SplitBackward::Eager);
     let builder = config.shared().into_iter().fold(builder, Builder::share);
     builder.stages(move |at| config.stage(wrap(config.part(at).unwrap(), at), at).unwrap())
 }

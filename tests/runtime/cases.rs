@@ -1,10 +1,11 @@
 //! The models that parity is proved on, with their data and their plain loss.
 
 use burn::module::Module;
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 use burn_pipeline::stage::{AnyTensor, Batch, Stage, StageBox};
 use burn_pipeline::train::StageContext;
 use pipeline_examples::gpt::{GptConfig, GptPart, Signal, next_token_loss};
+use pipeline_tests::device::device;
 use pipeline_tests::mlp;
 use pipeline_tests::reference::whole;
 
@@ -49,7 +50,7 @@ pub(crate) struct Stack {
 
 impl Stack {
     pub(crate) fn new(samples: usize) -> Self {
-        let device = Device::flex();
+        let device = device();
         let noise = |seed| Tensor::<1>::from_floats(&*noise(seed, samples * mlp::WIDTH), &device);
         let noise = |seed| noise(seed).reshape([samples, mlp::WIDTH]);
         let ids = Tensor::<1, Int>::arange(0..samples as i64, &device).remainder_scalar(3).reshape([samples, 1]);
@@ -90,7 +91,7 @@ pub(crate) fn small_gpt() -> GptConfig {
 
 impl Text {
     pub(crate) fn new(samples: usize) -> Self {
-        let device = Device::flex();
+        let device = device();
         let draw = |seed| {
             let tokens: Vec<i32> = noise(seed, samples * 6).iter().map(|x| ((x + 1.0) * 8.5) as i32).collect();
             Tensor::<1, Int>::from_ints(&*tokens, &device).reshape([samples, 6])

@@ -7,6 +7,7 @@ use burn_pipeline::plan::Action;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Accumulation, SplitBackward};
 use burn_pipeline::train::{Builder, StepReport};
+use pipeline_tests::device::few;
 
 const FAMILIES: [(&str, usize, usize); 3] = [("DualPipe", 2, 1), ("DualPipe", 4, 1), ("DualPipeV", 2, 2)];
 
@@ -22,7 +23,7 @@ fn overlaps(actions: impl Iterator<Item = Action>) -> usize {
 
 #[test]
 fn interleaved_captured_stages_equal_the_plain_loop_bit_for_bit() {
-    for family in FAMILIES {
+    for family in few(FAMILIES.to_vec(), 1) {
         let builder = fused::<Text>(family, 8).split(SplitBackward::Captured);
         assert_parity(&Text::new(8), &builder, 8, 8, family.0);
         let builder = fused::<Stack>(family, 11).split(SplitBackward::Captured);

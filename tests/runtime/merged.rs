@@ -3,10 +3,11 @@
 use crate::cases::{Case, Stack, Text, noise, read};
 use crate::parity::builder;
 use burn::module::Param;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Accumulation, AnyTensor, Boundary, Payload, SingleStage, SplitBackward, StageBox};
 use burn_pipeline::train::{BuildError, Builder};
+use pipeline_tests::device::device;
 use pipeline_tests::layers::Product;
 
 const ROWS: usize = 3;
@@ -14,7 +15,7 @@ const WIDTH: usize = 16;
 const MICROBATCHES: usize = 5;
 
 fn numbers(seed: u64, rows: usize) -> Tensor<2> {
-    Tensor::<1>::from_floats(&*noise(seed, rows * WIDTH), &Device::flex()).reshape([rows, WIDTH])
+    Tensor::<1>::from_floats(&*noise(seed, rows * WIDTH), &device()).reshape([rows, WIDTH])
 }
 
 /// A captured stage with `F` and `I` of some microbatches done.

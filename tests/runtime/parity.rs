@@ -3,20 +3,20 @@
 
 use crate::cases::{Case, Stack, Text, range, read, sizes};
 use burn::optim::AdamWConfig;
-use burn::tensor::Device;
 use burn_pipeline::plan::{Action, Placement, PlacementKind, Plan, StageId};
 use burn_pipeline::schedule::{Chunks, GPipe, OneFOneB, Schedule, Size, all};
 use burn_pipeline::stage::{Accumulation, SplitBackward};
 use burn_pipeline::train::{Builder, Pipeline};
+use pipeline_tests::device::device;
 use pipeline_tests::reference::{Reference, ReferenceStep};
 
 const RATE: f64 = 1e-2;
 
-/// A pipeline of this case, all on Flex.
+/// A pipeline of this case, all on the suite's device.
 pub(crate) fn builder<C: Case>(schedule: &dyn Schedule, size: Size) -> Builder {
     let name = schedule.family().name;
     let builder = Pipeline::builder().schedule(name, size);
-    builder.devices(vec![Device::flex()]).stages(C::stage).optimizer(|| AdamWConfig::new().init())
+    builder.devices(vec![device()]).stages(C::stage).optimizer(|| AdamWConfig::new().init())
 }
 
 /// The plain loop's first steps: the second one shows that the optimizer's state is right.

@@ -11,6 +11,7 @@ use burn_pipeline::schedule::{Chunks, Schedule, Size, all, by_name};
 use burn_pipeline::simulate::{SimulateOptions, simulate};
 use burn_pipeline::stage::{Accumulation, Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox, StageError};
 use burn_pipeline::train::{Builder, Pipeline, StageContext, StepReport};
+use pipeline_tests::device::{device, few};
 use pipeline_tests::noisy;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,8 +39,8 @@ fn some_recomputed(at: &StageContext) -> StageBox {
 #[test]
 fn recomputed_stages_equal_the_plain_loop_bit_for_bit() {
     let plain = Plain::new(&Text::new(SAMPLES), SAMPLES, SAMPLES);
-    for name in ["GPipe", "1F1B", "Interleaved1F1B", "ZBVZeroBubble"] {
-        for ranks in [1, 2, 4] {
+    for name in few(vec!["GPipe", "1F1B", "Interleaved1F1B", "ZBVZeroBubble"], 1) {
+        for ranks in few(vec![1, 4, 2], 1) {
             let schedule = by_name(name).unwrap();
             let size = size(schedule.as_ref(), ranks);
             for (way, split) in [("eager", SplitBackward::Eager), ("captured", SplitBackward::Captured)] {
@@ -132,10 +133,10 @@ impl Stage for Late {
 #[test]
 fn a_forward_that_repeats_itself_at_first_and_then_counts_is_refused_when_it_does() {
     let ones = |device: &Device| Tensor::<1>::ones([3], device);
-    let late = Late { weight: Param::from_tensor(ones(&Device::flex().autodiff())), forwards: Arc::default() };
+    let late = Late { weight: Param::from_tensor(ones(&device().autodiff())), forwards: Arc::default() };
     let mut stage = SingleStage::new(StageBox::new(late).recomputed(true), SplitBackward::Eager, false);
     let mut run = |microbatch| -> Result<Vec<f32>, StageError> {
-        let outputs = stage.forward(microbatch, ones(&Device::flex()).into_payload(), Payload::default())?;
+        let outputs = stage.forward(microbatch, ones(&device()).into_payload(), Payload::default())?;
         let gradients = stage.backward(microbatch, outputs.tensors().cloned().map(Some).collect())?;
         Ok(read(gradients[0].as_ref().unwrap()))
     };

@@ -16,10 +16,10 @@ pub(crate) use export::on_each_rank;
 
 use crate::cases::{Case, Text};
 use burn::optim::AdamWConfig;
-use burn::tensor::Device;
 use burn_pipeline::schedule::{Chunks, Size, by_name};
 use burn_pipeline::stage::Accumulation;
 use burn_pipeline::train::{Builder, Pipeline};
+use pipeline_tests::device::device;
 use std::path::{Path, PathBuf};
 
 const RATE: f64 = 1e-2;
@@ -77,7 +77,7 @@ impl Cut {
     fn builder(self) -> Builder {
         let size = Size { ranks: self.ranks, chunks: self.chunks, microbatches: SAMPLES };
         let builder = Pipeline::builder().schedule(self.family, size);
-        let builder = builder.devices(vec![Device::flex()]).accumulation(Accumulation::Ordered);
+        let builder = builder.devices(vec![device()]).accumulation(Accumulation::Ordered);
         builder.stages(Text::stage).optimizer(|| AdamWConfig::new().init())
     }
 

@@ -11,9 +11,9 @@ mod sharded;
 
 use crate::cases::{Case, read};
 use burn::optim::AdamWConfig;
-use burn::tensor::Device;
 use burn_pipeline::schedule::Size;
 use burn_pipeline::train::{Builder, Pipeline};
+use pipeline_tests::device::device;
 
 pub(crate) const RATE: f64 = 1e-2;
 
@@ -25,7 +25,7 @@ pub(crate) const FAMILIES: [(&str, usize); 4] =
 pub(crate) fn replicated<C: Case>((family, chunks): (&str, usize), microbatches: usize, replicas: usize) -> Builder {
     Pipeline::builder()
         .schedule(family, Size { ranks: 2, chunks, microbatches })
-        .devices(vec![Device::flex()])
+        .devices(vec![device()])
         .stages(C::stage)
         .optimizer(|| AdamWConfig::new().init())
         .data_parallel(replicas)

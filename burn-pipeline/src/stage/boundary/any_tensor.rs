@@ -93,14 +93,15 @@ impl AnyTensor {
         })
     }
 
-    /// As [`AnyTensor::from_data`], but integers keep their element type as well.
+    /// As [`AnyTensor::from_data`], but every element type stays what it is. Booleans alone get the device's, as they have the
+    /// same values in all of them.
     pub fn from_data_exact(data: TensorData, device: &Device) -> Self {
         let plain = device.clone().inner();
         let target = plain.as_dispatch();
-        match TensorKind::of(data.dtype()) {
-            TensorKind::Int => Self(Dispatch::int_from_data(data, target)),
-            TensorKind::Float | TensorKind::Bool => Self::from_data(data, device),
+        if data.dtype().is_bool() {
+            return Self::from_data(data, &plain);
         }
+        Self(by_kind!(TensorKind::of(data.dtype()), float_from_data | int_from_data | bool_from_data(data, target)))
     }
 
     /// Unwraps to what Burn's dispatch layer works on.
@@ -190,6 +191,12 @@ impl AnyTensor {
     pub fn to_device(self, device: &Device) -> Self {
         if &self.device() == device {
             return self;
+        }
+        // Burn hands another backend booleans in a representation that it may not have.
+        if self.kind() == TensorKind::Bool
+            && let Ok(data) = self.to_data()
+        {
+            return Self::from_data(data, device);
         }
         let target = device.as_dispatch();
         Self(by_kind!(self.kind(), float_to_device | int_to_device | bool_to_device(self.0, target)))

@@ -6,13 +6,13 @@
 //! from cut to cut, so the record is taken apart by id here, and put together with the ids of the module that it is for.
 //! Burn shows the inside of a record only in its stored form (`burn-pack`).
 
+use crate::program::quietly;
 use crate::stage::boundary::AnyTensor;
 use burn::module::ParamId;
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::store::burn_pack::{self, Reader, Scalar, Writer};
-use burn::tensor::TensorData;
+use burn::tensor::{Device, TensorData};
 use std::collections::{BTreeMap, HashMap};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// One entry of what an optimizer keeps for a parameter.
 #[derive(Clone, PartialEq, Debug)]
@@ -95,8 +95,7 @@ pub(crate) fn with_optimizer_state(
     let bytes = writer.into_bytes().map_err(|e| e.to_string())?;
     let record = OptimizerRecord::from_bytes(bytes).map_err(|e| e.to_string())?;
     // Burn panics where a state's tensors have another rank than the parameter.
-    let loaded = catch_unwind(AssertUnwindSafe(|| optimizer.load_record(record)));
-    let loaded = loaded.map_err(|_| "what was saved of the optimizer does not fit its parameters".to_owned())?;
+    let loaded = quietly(|| optimizer.load_record(record)).map_err(|_| refused())?;
     // Burn skips state of another optimizer family silently, so it is read back and compared.
     let kept = optimizer_state(&loaded)?;
     let fields = |state: Option<&ParameterState>| state.map(|s| s.keys().cloned().collect::<Vec<_>>());
@@ -109,6 +108,16 @@ pub(crate) fn with_optimizer_state(
                 "the optimizer does not keep what was saved for `{path}` ({saved}); load the checkpoint with the optimizer that saved it"
             ))
         }
+    }
+}
+
+/// Why Burn did not take a state. It puts it on the default device first, which may be one that is not there.
+fn refused() -> String {
+    match quietly(|| Device::default().sync()) {
+        Ok(Ok(())) => "what was saved of the optimizer does not fit its parameters".to_owned(),
+        _ => "Burn puts an optimizer's state on its default device first, and that does not answer: \
+              set the variable BURN_DEVICE to one that does (wgpu, cpu, flex)"
+            .to_owned(),
     }
 }
 

@@ -1,0 +1,147 @@
+//! Steps of a small GPT on one device that all ranks share: the plain loop, stages under plain autodiff, captured ones, and what
+//! ranks pay for handing each other tensors on a CubeCL device.
+//!
+//! `cargo bench --features benches/wgpu --bench device -- [--device wgpu] [--rounds N] [--layers N] [--width N]`; `benches/fusion`
+//! beside it fuses operations.
+//!
+//! 1. All contestants are built first, and take turns, so that whatever else the machine does hits all alike. The first two rounds
+//!    compile kernels and are not counted.
+//! 2. A step is timed from call to return, after the device was waited for.
+//! 3. What the order costs: the same pipelines with a queue a thread, as CubeCL has it by default. Their numbers may be wrong
+//!    (the guide, `devices`), so they are timed last and thrown away.
+//! 4. What the copies cost: messages of a step's size between two ranks of one device, 200 in a row.
+
+#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
+
+use benches::plain::PlainLoop;
+use benches::spread::Spread;
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::link::{Header, Link, Message, MessageKind, Threads};
+use burn_pipeline::plan::StageId;
+use burn_pipeline::schedule::Size;
+use burn_pipeline::stage::{Batch, Boundary, SplitBackward};
+use burn_pipeline::train::Pipeline;
+use clap::ValueEnum;
+use cubecl_environment::stream::{StreamPolicy, set_policy};
+use pipeline_examples::device::DeviceName;
+use pipeline_examples::gpt::{GptConfig, Signal};
+use std::time::{Duration, Instant};
+
+const MICROBATCHES: usize = 4;
+const SAMPLES: usize = 8;
+const RATE: f64 = 1e-4;
+const WARM_UP: usize = 2;
+const MESSAGES: usize = 200;
+
+fn argument<T: std::str::FromStr>(name: &str, default: T) -> T {
+    let mut arguments = std::env::args().skip_while(|argument| argument != name);
+    arguments.nth(1).and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+type Tokens = Tensor<2, Int>;
+type Step = Box<dyn FnMut(&[Tokens; 2])>;
+
+/// Something that runs a step.
+struct Contestant {
+    name: String,
+    step: Step,
+    seconds: Vec<f64>,
+}
+
+fn pipeline(device: &Device, config: &GptConfig, family: &str, ranks: usize, split: SplitBackward) -> Contestant {
+    let (chunks, config) = (if family == "ZBVZeroBubble" { 2 } else { 1 }, config.clone());
+    let mut pipeline = Pipeline::builder()
+        .schedule(family, Size { ranks, chunks, microbatches: MICROBATCHES })
+        .devices(vec![device.clone()])
+        .timeout(Duration::from_secs(600))
+        .split(split)
+        .stages(move |at| config.stage(at))
+        .optimizer(|| AdamWConfig::new().init())
+        .build()
+        .unwrap();
+    let step = move |[input, target]: &[Tokens; 2]| {
+        let batch = Batch::new(Signal::Tokens(input.clone())).target(target.clone());
+        pipeline.step(batch, RATE).unwrap();
+    };
+    let name = format!("{family}, {ranks} rank{}, {split:?}", if ranks == 1 { "" } else { "s" });
+    Contestant { name, step: Box::new(step), seconds: Vec::new() }
+}
+
+fn contestants(device: &Device, config: &GptConfig) -> Vec<Contestant> {
+    let mut plain = PlainLoop::on(device.clone(), config.clone(), 1, MICROBATCHES);
+    let step = move |[input, target]: &[Tokens; 2]| {
+        plain.step(input, target, RATE);
+    };
+    let plain = Contestant { name: "the plain loop".to_owned(), step: Box::new(step), seconds: Vec::new() };
+    let pipelines = [("1F1B", 1), ("1F1B", 2), ("ZBVZeroBubble", 2)].into_iter().flat_map(|(family, ranks)| {
+        [SplitBackward::Eager, SplitBackward::Captured].map(|split| pipeline(device, config, family, ranks, split))
+    });
+    std::iter::once(plain).chain(pipelines).collect()
+}
+
+/// Rounds in which all take turns.
+fn rounds(device: &Device, contestants: &mut [Contestant], tokens: &[Tokens; 2], count: usize) {
+    for _ in 0..count {
+        for contestant in &mut *contestants {
+            let began = Instant::now();
+            (contestant.step)(tokens);
+            device.sync().unwrap();
+            contestant.seconds.push(began.elapsed().as_secs_f64());
+        }
+    }
+}
+
+fn print(contestants: &mut [Contestant], heading: &str) {
+    println!("\n| step, ms: median (least..most) | {heading} |\n|---|---|");
+    for Contestant { name, seconds, .. } in contestants {
+        println!("| {name} | {} |", Spread::of(&std::mem::take(seconds)));
+    }
+}
+
+/// Seconds that a message between two ranks on the device takes of the queue: of many in a row, waited for once.
+fn hand_over(device: &Device, shape: [usize; 3]) -> f64 {
+    let threads = Threads::new(2);
+    let (mut from, mut to) = (threads.link(0, device.clone()), threads.link(1, device.clone()));
+    let tensor = Tensor::<3>::ones(shape, device);
+    let mut messages = || {
+        let began = Instant::now();
+        let deadline = began + Duration::from_secs(60);
+        for microbatch in 0..MESSAGES {
+            let header = Header { stage: StageId::new(1), microbatch, kind: MessageKind::Activation };
+            let payload = tensor.clone().into_payload();
+            from.send(1, Message { header, payload }, deadline).unwrap();
+            to.receive(0, header, deadline).unwrap();
+        }
+        device.sync().unwrap();
+        began.elapsed().as_secs_f64() / MESSAGES as f64
+    };
+    let seconds: Vec<f64> = (0..2 * WARM_UP + 1).map(|_| messages()).skip(WARM_UP).collect();
+    Spread::of(&seconds).median
+}
+
+fn main() {
+    let device = DeviceName::from_str(&argument("--device", "flex".to_owned()), true).unwrap().open().unwrap();
+    let (count, layers, width) = (argument("--rounds", 7), argument("--layers", 8), argument("--width", 64));
+    let config = GptConfig::new().with_d_model(width).with_layers(layers).with_heads(4).with_seq(64);
+    let tokens = [0, 31].map(|salt| {
+        let all = Tensor::<1, Int>::arange(0..(SAMPLES * config.seq) as i64, &device);
+        all.mul_scalar(7919 + salt).remainder_scalar(251).reshape([SAMPLES, config.seq])
+    });
+    let fusion = cfg!(feature = "fusion");
+    println!("{device:?}, fusion: {fusion}, {layers} blocks of width {width}, {MICROBATCHES} microbatches");
+    let mut contestants = contestants(&device, &config);
+    rounds(&device, &mut contestants, &tokens, WARM_UP);
+    contestants.iter_mut().for_each(|contestant| contestant.seconds.clear());
+    rounds(&device, &mut contestants, &tokens, count);
+    print(&mut contestants, "one queue, as pipelines set it");
+
+    let seconds = hand_over(&device, [SAMPLES / MICROBATCHES, config.seq, width]);
+    println!("\na message between ranks: {:.0} us", seconds * 1e6);
+
+    set_policy(StreamPolicy::PerThread);
+    rounds(&device, &mut contestants, &tokens, WARM_UP);
+    contestants.iter_mut().for_each(|contestant| contestant.seconds.clear());
+    rounds(&device, &mut contestants, &tokens, count);
+    print(&mut contestants, "a queue a thread: wrong numbers, for comparison");
+}
