@@ -1,5 +1,7 @@
 //! Each function against what one device computes of all members' tensors, forward and backward, over random shapes.
 
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
 use super::TensorGroup;
 use crate::link::{Link, LinkError, SharedLink, Threads};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -130,7 +132,8 @@ proptest! {
 #[test]
 fn members_in_different_collectives_are_named_with_both() {
     let x = || values([2, 2, 2], 0);
-    let different: [(&str, fn(&TensorGroup, Tensor<3>) -> Tensor<3>); 3] = [
+    type Other = fn(&TensorGroup, Tensor<3>) -> Tensor<3>;
+    let different: [(&str, Other); 3] = [
         ("all-gather along axis 0 of [2, 2, 2]", |group, x| group.all_gather(x, 0)),
         ("all-reduce of [4, 2, 1]", |group, x| group.reduce_from(x.reshape([4, 2, 1]))),
         ("all-reduce of [2, 2, 2] F64", |group, x| group.reduce_from(x.cast(burn::tensor::DType::F64))),

@@ -40,7 +40,8 @@ fn ranks_leave_whenever_they_may_and_what_the_others_send_each_other_is_launched
                     world.act(rank, actions);
                 }
                 3 if !left[rank] && left.iter().filter(|left| !**left).count() > 1 => {
-                    if may_leave(&world, &offers, rank) {
+                    let may = may_leave(&world, &offers, rank);
+                    if may {
                         early += usize::from(sends.iter().any(|&sends| sends > 0));
                         (left[rank], sends[rank]) = (true, 0);
                         let actions = world.pairings[rank].leave();
