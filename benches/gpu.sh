@@ -45,7 +45,7 @@ section() {
     case $1 in
     tests) suite --test cube -- --nocapture --test-threads 1 --skip queues ;;
     suites) DEVICE=$device BURN_DEVICE=$device suite --test runtime --test moe -- --test-threads 1 "${suites[@]}" ;;
-    streams) for streams in 1 4 8; do STREAMS=$streams RUNS=${RUNS:-1} suite --test cube queues -- --nocapture; done ;;
+    streams) for streams in 1 4 8; do STREAMS=$streams RUNS=${RUNS:-1} suite --test cube queues::ranks_that_share -- --nocapture; done ;;
     nccl)
         flags=("${profile[@]}" --features pipeline-tests/nccl)
         for ((gpu = 0; gpu < $(gpus); gpu++)); do

@@ -143,7 +143,7 @@ impl Trainer {
         self.training.save_if_due(&RunFlags::of(&self.setup.options))
     }
 
-    /// The losses of the model and of a table of byte pairs over all held-out windows.
+    /// The losses of the model and of a table of byte pairs over held-out windows.
     ///
     /// # Errors
     /// If a rank fails.

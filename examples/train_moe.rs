@@ -147,7 +147,7 @@ impl MoeTrainer {
         self.training.save_if_due(&self.setup.flags)
     }
 
-    /// The losses of the model and of a table of byte pairs over all held-out windows.
+    /// The losses of the model and of a table of byte pairs over held-out windows.
     ///
     /// # Errors
     /// If a rank fails.

@@ -6,6 +6,7 @@ mod draws;
 mod heap;
 mod held;
 mod lengths;
+mod members;
 mod predicted;
 mod recompute;
 mod release;

@@ -16,7 +16,7 @@ const CLIP: f64 = 0.1;
 const SAMPLES: usize = 8;
 const STEPS: usize = 2;
 
-/// Whole and split backwards, one and two chunks, a placement in both directions.
+/// Whole and split backwards, one and two chunks, loops and a V.
 const FAMILIES: [(&str, usize); 5] =
     [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBVZeroBubble", 2), ("DualPipeV", 2)];
 

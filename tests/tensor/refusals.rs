@@ -3,10 +3,13 @@
 use crate::model::{batch, builder};
 use crate::plain::SMALL;
 use burn::grad_clipping::GradientClippingConfig;
+use burn::module::{Module, Param};
 use burn::nn::LinearConfig;
 use burn::nn::attention::MultiHeadAttentionConfig;
 use burn::optim::SgdConfig;
+use burn::tensor::Tensor;
 use burn_pipeline::nn::{ColumnLinear, SelfAttention};
+use burn_pipeline::stage::{Stage, StageBox};
 use burn_pipeline::train::{AutoOptions, Checkpoints, SharedParameter};
 use burn_pipeline::{AutoPipeline, Builder, Size};
 
@@ -73,4 +76,41 @@ fn layers_that_cannot_be_cut_are_refused() {
     assert!(dropout.contains("has no dropout"), "{dropout}");
     let columns = built(|at| drop(ColumnLinear::cut(LinearConfig::new(4, 3).init(&at.device), &at.group)));
     assert!(columns.contains("cannot be cut evenly"), "{columns}");
+}
+
+#[test]
+fn a_piece_that_was_replaced_after_it_was_cut_is_refused() {
+    let replaced = grouped().stages(|at| {
+        let mut layer = ColumnLinear::cut(LinearConfig::new(4, 4).init(&at.device), &at.group);
+        // As a record does that is loaded into the layer.
+        layer.linear.weight = Param::from_tensor(layer.linear.weight.val());
+        StageBox::new(Columns { layer })
+    });
+    let error = replaced.build().unwrap_err().to_string();
+    assert!(error.contains("was cut for a group, and no stage holds the piece"), "{error}");
+}
+
+#[test]
+fn a_stage_that_asks_to_be_sharded_is_refused() {
+    let sharded = builder(("1F1B", 1), (2, 2, 2)).stages(|at| {
+        let layer = ColumnLinear::cut(LinearConfig::new(4, 4).init(&at.device), &at.group);
+        StageBox::new(Columns { layer }).sharded(true)
+    });
+    let error = sharded.build().unwrap_err().to_string();
+    assert!(error.contains("`StageBox::sharded` does not work with `Builder::tensor_parallel`"), "{error}");
+}
+
+#[derive(Module, Debug)]
+struct Columns {
+    layer: ColumnLinear,
+}
+
+impl Stage for Columns {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        self.layer.forward(x)
+    }
 }

@@ -53,6 +53,16 @@ pub enum ExecuteError {
         "rank {rank}, stage {stage}: its optimizer does not step each element by itself (it uses norms or factors of whole parameters), so its parameters cannot be cut into pieces; choose SGD, Adam, AdamW or the like, clip with `Builder::clip_norm`, or build without `sharded` and `tensor_parallel`"
     )]
     NotByElement { rank: usize, stage: StageId },
+    /// A layer's piece of a parameter was replaced after it was cut, by a record say.
+    #[error(
+        "rank {rank}: parameter {parameter} was cut for a group, and no stage holds the piece; load values into the ordinary layer, cut that, and keep what comes of it in the stage"
+    )]
+    CutReplaced { rank: usize, parameter: String },
+    /// A stage that several ranks hold together is to be sharded over replicas as well.
+    #[error(
+        "rank {rank}, stage {stage}: `StageBox::sharded` does not work with `Builder::tensor_parallel` yet; leave one of them out"
+    )]
+    ShardedMembers { rank: usize, stage: StageId },
     /// A weight that the caller stepped does not fit its parameter.
     #[error("rank {rank}, stage {stage}: {source}")]
     Stepped { rank: usize, stage: StageId, source: StageError },

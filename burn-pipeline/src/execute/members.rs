@@ -13,11 +13,16 @@ impl Executor {
     /// Gives all members the values that member 0 has of parameters that are not cut.
     ///
     /// # Errors
-    /// If an optimizer cannot step pieces of parameters, or members hold different parameters. Another rank's failure unwinds.
+    /// If an optimizer cannot step pieces of parameters, members hold different parameters, or a piece is no longer the parameter that
+    /// was cut. Another rank's failure unwinds.
     pub(crate) fn equalize_members(&mut self) -> Result<(), ExecuteError> {
         let rank = self.rank();
         if self.members.size() < 2 {
             return Ok(());
+        }
+        let held = self.stages.values().flat_map(|held| held.parameters()).collect();
+        if let Some(parameter) = self.members.cut_beside(&held) {
+            return Err(ExecuteError::CutReplaced { rank, parameter: parameter.to_string() });
         }
         for (&stage, held) in &mut self.stages {
             let weights = held.weights();

@@ -35,6 +35,9 @@ impl Executor {
             if !held.options().sharded.unwrap_or(all) {
                 continue;
             }
+            if self.members.size() > 1 {
+                return Err(ExecuteError::ShardedMembers { rank, stage });
+            }
             let device = |message| ExecuteError::Device { rank, message };
             match held.steps_by_element().map_err(|error: StageError| device(error.to_string()))? {
                 true => self.group.shard(stage, held.as_mut()).map_err(device)?,

@@ -1,7 +1,7 @@
 //! Layers that the ranks of a group hold together, beside Burn's `nn`: tensor parallelism.
 //!
 //! Guarantees: a layer gives what the ordinary layer gives from which it was cut, and so do the gradients of its input and
-//! of its weights, up to the rounding of sums that are added in parts; for one group size, the same bits under every schedule. No
+//! of its weights, up to the rounding of sums that are added in parts; for one group size, the same bits under every schedule with `Ordered`. No
 //! rank keeps more than its piece of a cut weight.
 //!
 //! 1. A layer is *cut* from the ordinary one, as its configuration initialises it: `ColumnLinear::cut(LinearConfig::new(d, 4 *

@@ -9,7 +9,7 @@ use crate::stage::AnyTensor;
 use burn::backend::DispatchAutodiffContext;
 use burn::module::{Param, ParamId};
 use burn::tensor::Tensor;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The axis along which each piece was cut.
@@ -21,17 +21,20 @@ impl TensorGroup {
     /// parameters in the same order.
     ///
     /// # Panics
-    /// If the axis cannot be cut evenly over the members.
+    /// If the axis cannot be cut evenly over the members, or a low-rank adapter is attached, which would not be cut with it.
     pub(crate) fn cut<const D: usize>(&self, whole: Param<Tensor<D>>, axis: usize) -> Param<Tensor<D>> {
         if self.is_alone() {
             return whole;
         }
+        assert!(
+            whole.adapter().is_none(),
+            "a weight with a low-rank adapter cannot be cut: merge the adapter into it first"
+        );
         let share = self.share(whole.shape()[axis], "rows or columns of a weight");
         let (id, tensor, mapper) = whole.consume();
         let (trained, tensor) = (tensor.is_require_grad(), AnyTensor::new(tensor));
         let graph = tensor.as_dispatch().autodiff;
-        // Its own storage, so that the whole one is released.
-        let piece = self.first_values(tensor.inner()).narrow(axis, share.start, share.end).copied();
+        let piece = self.first_values(tensor.inner()).narrow(axis, share.start, share.end).compact();
         let piece = match graph {
             DispatchAutodiffContext::Enabled(strategy) => piece.leaf(strategy, trained),
             DispatchAutodiffContext::Disabled => piece,
@@ -50,6 +53,12 @@ impl TensorGroup {
             Some(axis) => self.run(Collective::AllGather { axis }, own),
             None => own,
         }
+    }
+
+    /// A parameter that was cut and is not among these.
+    pub(crate) fn cut_beside(&self, held: &HashSet<ParamId>) -> Option<ParamId> {
+        let cuts = self.cuts.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cuts.keys().copied().find(|id| !held.contains(id))
     }
 
     /// The axis along which a parameter was cut; `None` for one that is whole on every member.

@@ -65,7 +65,7 @@ impl TensorGroup {
     }
 
     /// The tensor of the member `root`, for use by each member in its own way. The others give one of the same shape, which is not read and
-    /// has a gradient of zeros.
+    /// has a gradient of zeros; autodiff tracks all members' tensors, or none.
     ///
     /// # Panics
     /// If there is no such member.

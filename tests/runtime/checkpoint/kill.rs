@@ -112,7 +112,8 @@ fn kill_amid_saves(lane: usize, kills: usize, time: Duration) -> usize {
         std::thread::sleep(time.mul_f32(shares.next().unwrap()));
         let (saved, saving) = job.kill();
         amid += usize::from(saving);
-        let left = std::fs::read_dir(&*folder).unwrap().flatten();
+        // A job that was killed early has not made its folder yet.
+        let left = std::fs::read_dir(&*folder).into_iter().flatten().flatten();
         partial += usize::from(left.filter(|e| e.file_name().to_string_lossy().ends_with(".partial")).count() > 0);
         let checkpoint = match checkpoints.latest() {
             Ok(checkpoint) => checkpoint,

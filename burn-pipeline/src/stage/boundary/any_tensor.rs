@@ -214,6 +214,16 @@ impl AnyTensor {
         Self(by_kind!(self.kind(), float_flip | int_flip | bool_flip(self.0, &[])))
     }
 
+    /// The same elements in storage that holds no others: a view keeps all that it is a view of.
+    pub(crate) fn compact(self) -> Self {
+        if self.is_on_cubecl() {
+            return self.copied();
+        }
+        let device = self.device();
+        // Elements that cannot be read stay where they are: whoever reads them next says why.
+        self.to_data().map_or(self, |data| Self::from_data_exact(data, &device))
+    }
+
     #[cfg(feature = "cubecl-backend")]
     fn is_on_cubecl(&self) -> bool {
         matches!(self.device().inner().as_dispatch(), burn::backend::DispatchDevice::Cube(_))

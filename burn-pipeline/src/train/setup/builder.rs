@@ -343,8 +343,9 @@ impl Builder {
     /// pieces, with the layers of [`nn`](crate::nn) and [`StageContext::group`](crate::train::StageContext). The job has `size` times as many ranks: rank
     /// `(p * replicas + r) * size + m` is member `m` of rank `p` in replica `r`.
     ///
-    /// Numbers are one device's up to the rounding of sums that are added in parts, and the same bits under every schedule. What
-    /// is not there yet is refused: [`Builder::seed`], [`Builder::share`], [`Builder::sharded`], checkpoints, replaced modules, and measuring.
+    /// Numbers are one device's up to the rounding of sums that are added in parts, and the same bits under every schedule with
+    /// `Ordered`. What is not there yet is refused: [`Builder::seed`], [`Builder::share`], [`Builder::sharded`], checkpoints, replaced modules,
+    /// and measuring. Fused actions run one after the other.
     pub fn tensor_parallel(mut self, size: usize) -> Self {
         self.members = size;
         self
