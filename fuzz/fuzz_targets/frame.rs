@@ -39,11 +39,18 @@ fn take(frame: &Frame) {
     let messages = (Envelope::Message(bytes), Vec::new());
     let payload =
         recorded::link(2, &[messages]).receive(1, frame.header(), Instant::now()).expect("it is what was announced");
-    assert_eq!(Frame::of(&Message { header: frame.header(), payload: payload.clone() }).as_ref(), Ok(frame));
+    let arrived =
+        Frame::of(&Message { header: frame.header(), payload: payload.clone() }).expect("what came can be sent");
+    assert_eq!(with_any_booleans(&arrived), with_any_booleans(frame));
     drop(<(Tensor<2>, Tensor<1, Int>)>::from_payload(payload.clone()));
     drop(<(Option<Tensor<1>>, Vec<Tensor<1, Int>>)>::from_payload(payload.clone()));
     drop(Vec::<Option<AnyTensor>>::from_payload(payload.clone()));
     lists(payload);
+}
+
+/// A frame in words. Booleans arrive in the form that the device has for them.
+fn with_any_booleans(frame: &Frame) -> String {
+    ["Bool(U8)", "Bool(U32)"].iter().fold(format!("{frame:?}"), |words, form| words.replace(form, "Bool(Native)"))
 }
 
 /// Takes the payload for a list of tensors in operations over a group.
