@@ -2,20 +2,14 @@
 
 use super::command::Collect;
 use super::error::{NcclError, PeerError, with};
-use super::flight::Landing;
 use super::gpu::Event;
+use super::launch::{Landing, Ready};
 use super::progress::Progress;
 use super::tensors::{Pinned, empty};
 use crate::host::pairing::Action;
 use crate::host::sums;
 use burn_cubecl::tensor::CubeTensor;
 use burn_pipeline::link::LinkError;
-
-/// The memory that a collective reads, and that it writes.
-pub(crate) struct Ready {
-    from: Pinned,
-    to: Pinned,
-}
 
 impl Progress {
     /// Says that this rank is ready for a sum, once it has the memory.

@@ -2,9 +2,9 @@
 
 use super::communicator::Way;
 use super::error::NcclError;
-use super::flight::Landing;
 use super::gpu::Event;
 use super::inbox::Slot;
+use super::launch::Landing;
 use super::progress::Progress;
 use super::tensors::{Pinned, empty};
 use burn_pipeline::link::kit::Frame;

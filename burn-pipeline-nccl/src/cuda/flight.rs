@@ -3,37 +3,15 @@
 //! Guarantees: the memory of a launch is kept until the event behind it has completed, whatever fails; no launch is in flight
 //! for longer than the pipeline's timeout without an error.
 
-use super::command::Answer;
 use super::error::{NcclError, PeerError, with};
 use super::gpu::Event;
-use super::inbox::{Content, Slot};
+use super::inbox::Content;
+use super::launch::{Flight, Landing};
 use super::progress::Progress;
-use super::tensors::{Held, Pinned};
-use burn_cubecl::tensor::CubeTensor;
+use super::tensors::Pinned;
 use burn_pipeline::link::Monitor;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// A launch that may not have completed.
-pub(crate) struct Flight {
-    event: Arc<Event>,
-    /// A rank that takes part, for errors.
-    pub(super) peer: usize,
-    since: Instant,
-    /// Memory that the launch reads.
-    #[expect(dead_code, reason = "it is held until the launch has completed, and not looked at")]
-    held: Vec<Pinned>,
-    /// Memory of tensors that were given out before the launch had completed.
-    pins: Vec<Held>,
-    landing: Landing,
-}
-
-/// Where received tensors go.
-pub(super) enum Landing {
-    Nowhere,
-    Slots(Vec<(Slot, Vec<Pinned>)>),
-    Sums(Vec<Option<Pinned>>, Answer<Vec<Option<CubeTensor>>>),
-}
 
 impl Progress {
     /// Records an event behind the launch, and keeps the memory that it uses, even if queuing it has failed.

@@ -8,6 +8,7 @@ mod exchange;
 mod flight;
 mod gpu;
 mod inbox;
+mod launch;
 mod link;
 mod options;
 mod order;

@@ -12,13 +12,12 @@
 //!    the others, which launch nothing more with it.
 //! 5. On any error the communicators are aborted, and all ranks get the peer with which it occurred.
 
-use super::collect::Ready;
 use super::command::{Collect, Command};
 use super::communicator::Communicator;
 use super::error::{NcclError, PeerError, with};
-use super::flight::Flight;
 use super::gpu::Stream;
 use super::inbox::Slot;
+use super::launch::{Flight, Ready};
 use super::order::Order;
 use super::tensors::Pinned;
 use crate::host::ending::{self, Next};

@@ -1,0 +1,36 @@
+//! What a launch uses: the memory of a sum that is ready for it, and what is kept until it has completed.
+
+use super::command::Answer;
+use super::gpu::Event;
+use super::inbox::Slot;
+use super::tensors::{Held, Pinned};
+use burn_cubecl::tensor::CubeTensor;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The memory that a collective reads, and that it writes.
+pub(crate) struct Ready {
+    pub(super) from: Pinned,
+    pub(super) to: Pinned,
+}
+
+/// A launch that may not have completed.
+pub(crate) struct Flight {
+    pub(super) event: Arc<Event>,
+    /// A rank that takes part, for errors.
+    pub(super) peer: usize,
+    pub(super) since: Instant,
+    /// Memory that the launch reads.
+    #[expect(dead_code, reason = "it is held until the launch has completed, and not looked at")]
+    pub(super) held: Vec<Pinned>,
+    /// Memory of tensors that were given out before the launch had completed.
+    pub(super) pins: Vec<Held>,
+    pub(super) landing: Landing,
+}
+
+/// Where received tensors go.
+pub(super) enum Landing {
+    Nowhere,
+    Slots(Vec<(Slot, Vec<Pinned>)>),
+    Sums(Vec<Option<Pinned>>, Answer<Vec<Option<CubeTensor>>>),
+}
