@@ -9,12 +9,8 @@ use crate::stage::AnyTensor;
 use burn::backend::DispatchAutodiffContext;
 use burn::module::{Param, ParamId};
 use burn::tensor::Tensor;
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// The axis along which each piece was cut.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Cuts(Arc<Mutex<HashMap<ParamId, usize>>>);
+use std::collections::HashSet;
+use std::sync::PoisonError;
 
 impl TensorGroup {
     /// This member's piece of a parameter: its share along `axis`, of the values that member 0 has. All members call it, for the same

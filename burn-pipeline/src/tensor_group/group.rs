@@ -1,8 +1,10 @@
 //! One rank's handle of the group that holds its stages.
 
-use super::cut::Cuts;
 use crate::link::StageEnd;
+use burn::module::ParamId;
+use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The ranks that hold a stage together, as one of them sees it; clones are one group.
@@ -19,6 +21,10 @@ pub struct TensorGroup {
     pub(super) timeout: Duration,
     pub(super) cuts: Cuts,
 }
+
+/// The axis along which each piece was cut.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cuts(pub(super) Arc<Mutex<HashMap<ParamId, usize>>>);
 
 impl TensorGroup {
     /// A group of one rank: its layers hold whole weights.
