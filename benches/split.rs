@@ -195,6 +195,12 @@ fn measure(subject: &Subject, rounds: usize) {
         mib(programs.forward().held_bytes()),
         mib(programs.input().held_bytes())
     );
+    let named = [("F", programs.forward()), ("I", programs.input()), ("W", programs.weight())];
+    for (name, program) in named {
+        let compiled = program.compiled().unwrap_or_default();
+        let summary = compiled.lines().next().unwrap_or_default();
+        println!("{name}: {:.1} MB moved as recorded; compiled: {summary}", program.bytes() as f64 / 1e6);
+    }
     if std::env::args().any(|argument| argument == "--programs") {
         for program in [programs.forward(), programs.input(), programs.weight(), programs.backward()] {
             println!("\n{program}\n{}", program.compiled().unwrap_or_default());

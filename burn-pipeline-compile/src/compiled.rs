@@ -50,6 +50,8 @@ pub struct Summary {
     pub products: usize,
     /// Names of operations that the interpreter runs, and how many there are of each.
     pub interpreted: BTreeMap<String, usize>,
+    /// Bytes that the steps read and write, those that stay within a step left out.
+    pub bytes: usize,
 }
 
 impl Compiled {
@@ -84,6 +86,7 @@ impl Compiled {
     pub fn summary(&self) -> Summary {
         let mut summary = Summary::default();
         for step in &self.steps {
+            summary.bytes += step.bytes();
             match &step.work {
                 Work::Region(region) => {
                     summary.regions += 1;
@@ -105,6 +108,15 @@ impl Compiled {
 }
 
 impl Step {
+    /// Bytes read and written; a view costs nothing.
+    fn bytes(&self) -> usize {
+        let size = |tensor: &TensorIr| tensor.shape.num_elements() * tensor.dtype.size();
+        match self.work {
+            Work::View(_) => 0,
+            _ => self.reads.iter().chain(&self.outputs).map(size).sum(),
+        }
+    }
+
     fn run(&self, tensors: &mut impl Tensors) {
         match &self.work {
             Work::Interpret(op) => tensors.interpret(op),
@@ -202,7 +214,12 @@ impl Display for Compiled {
 
 impl Display for Summary {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        write!(f, "{} operations fused in {} regions, {} products", self.fused, self.regions, self.products)?;
+        let (fused, regions, products) = (self.fused, self.regions, self.products);
+        write!(
+            f,
+            "{fused} operations fused in {regions} regions, {products} products, {:.1} MB moved",
+            self.bytes as f64 / 1e6
+        )?;
         match self.interpreted.is_empty() {
             true => Ok(()),
             false => {

@@ -14,6 +14,7 @@
 //! The loop fusion of XLA and of PyTorch's Inductor works alike; tiles of whole rows are those of Triton's softmax tutorial.
 
 use crate::graph::{Graph, Node, Op, View, rows_and_columns};
+use crate::needs::Needs;
 use burn::backend::ir::{OperationIr, TensorId};
 use std::collections::{HashMap, HashSet};
 
@@ -28,7 +29,8 @@ pub(crate) struct Group {
 
 /// Groups in an order in which they can run.
 pub(crate) fn fuse(graph: &Graph) -> Vec<Group> {
-    let mut groups = Groups { all: Vec::new(), of: HashMap::new(), needs: Vec::new(), custom: None };
+    let needs = Needs::new(graph.nodes.len());
+    let mut groups = Groups { all: Vec::new(), of: HashMap::new(), needs, custom: None };
     let makers = graph.makers();
     for (place, node) in graph.nodes.iter().enumerate() {
         groups.add(graph, &makers, place, node);
@@ -75,7 +77,7 @@ struct Groups {
     /// The group of each node.
     of: HashMap<usize, usize>,
     /// All groups that a group depends on, directly or not.
-    needs: Vec<Vec<bool>>,
+    needs: Needs,
     /// The last custom operation.
     custom: Option<usize>,
 }
@@ -93,13 +95,10 @@ impl Groups {
         let extent = extent(node);
         self.all.push(Group { nodes: vec![place], extent });
         self.of.insert(place, mine);
-        self.needs.iter_mut().for_each(|needs| needs.push(false));
-        let mut needs = vec![false; mine + 1];
         for &group in &read {
-            needs[group] = true;
-            (0..mine).filter(|&other| self.needs[group][other]).for_each(|other| needs[other] = true);
+            self.needs.insert(mine, group);
+            self.needs.extend(mine, group);
         }
-        self.needs.push(needs);
         if extent.is_none() && !is_within(node) {
             return;
         }
@@ -119,14 +118,7 @@ impl Groups {
             return;
         }
         let Some(extent) = self.joint_extent(graph, one, other) else { return };
-        let between = |third: usize| {
-            third != one && third != other && {
-                let from = |group: usize| self.needs[third][group];
-                let to = |group: usize| self.needs[group][third];
-                (from(one) && to(other)) || (from(other) && to(one))
-            }
-        };
-        if self.is_summed_between(graph, one, other) || (0..self.all.len()).any(between) {
+        if self.needs.stands_between(one, other) || self.is_summed_between(graph, one, other) {
             return;
         }
         let moved = std::mem::take(&mut self.all[other].nodes);
@@ -135,23 +127,14 @@ impl Groups {
         self.all[one].nodes.sort_unstable();
         self.all[one].extent = Some(extent);
         self.all[other].extent = None;
-        for group in 0..self.all.len() {
-            if self.needs[other][group] {
-                self.needs[one][group] = true;
-            }
-        }
-        (self.needs[one][one], self.needs[one][other]) = (false, false);
-        let needs = self.needs[one].clone();
+        self.needs.extend(one, other);
+        [one, other].iter().for_each(|&group| self.needs.remove(one, group));
         for group in (0..self.all.len()).filter(|&group| group != one) {
-            if self.needs[group][other] || self.needs[group][one] {
-                self.needs[group][one] = true;
-                needs
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, needed)| **needed)
-                    .for_each(|(at, _)| self.needs[group][at] = true);
+            if self.needs.has(group, other) || self.needs.has(group, one) {
+                self.needs.insert(group, one);
+                self.needs.extend(group, one);
             }
-            self.needs[group][other] = false;
+            self.needs.remove(group, other);
         }
     }
 
@@ -188,15 +171,14 @@ impl Groups {
     /// A group comes when all are there that it needs, the earliest in the program first.
     fn ordered(self) -> Vec<Group> {
         let mut left: Vec<usize> = (0..self.all.len()).filter(|&group| !self.all[group].nodes.is_empty()).collect();
-        let mut missing: Vec<usize> =
-            self.needs.iter().map(|needs| needs.iter().filter(|needed| **needed).count()).collect();
+        let mut missing: Vec<usize> = (0..self.all.len()).map(|group| self.needs.count(group)).collect();
         let mut ordered = Vec::with_capacity(left.len());
         // Groups need each other in no circle, so one of those that are left misses nothing.
         while let Some(&next) =
             left.iter().filter(|&&group| missing[group] == 0).min_by_key(|&&group| self.all[group].nodes.last())
         {
             left.retain(|&group| group != next);
-            left.iter().filter(|&&group| self.needs[group][next]).for_each(|&group| missing[group] -= 1);
+            left.iter().filter(|&&group| self.needs.has(group, next)).for_each(|&group| missing[group] -= 1);
             ordered.push(self.all[next].clone());
         }
         ordered

@@ -30,6 +30,7 @@ mod compiled;
 mod fuse;
 mod graph;
 mod hold;
+mod needs;
 mod place;
 mod product;
 mod read;

@@ -97,9 +97,9 @@ fn joinable(steps: &[Step], place: usize, kept: &HashSet<TensorId>) -> Option<(u
     let earlier = steps[..place].iter().enumerate().filter(|(_, step)| matches!(step.work, Work::Matmul { .. }));
     earlier.rev().find_map(|(product, step)| {
         let output = &step.outputs[0];
+        let made = region.inputs.iter().position(|input| input.tensor.id == output.id)?;
         let reads = |step: &Step| step.reads.iter().filter(|read| read.id == output.id).count();
         let alone = steps.iter().map(reads).sum::<usize>() == 1 && !kept.contains(&output.id);
-        let made = region.inputs.iter().position(|input| input.tensor.id == output.id)?;
         (alone && region.takes_blocks(made)).then_some((product, made))
     })
 }

@@ -76,7 +76,7 @@ fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mu
             live.release(taken.id);
         }
     }
-    let (peak, held) = (live.peak, live.bytes());
+    let (peak, held) = (live.peak, live.bytes);
     let (borrowed, views) = (live.parameters(), live.holds_views());
     Program {
         phase: draft.phase,
@@ -133,12 +133,17 @@ impl IrVisitorMut for Mark<'_> {
 
 /// What is alive while walking along.
 struct Live {
-    tensors: HashSet<TensorId>,
+    /// Each tensor with the one that owns its storage.
+    tensors: HashMap<TensorId, TensorId>,
+    /// How many live tensors have the storage that this one owns.
+    holders: HashMap<TensorId, usize>,
     storages: Storages,
     /// Parameters and constants: storage that the module holds.
     borrowed: HashSet<TensorId>,
     /// The module's parameters.
     parameters: Vec<TensorIr>,
+    /// Of the storages behind all live tensors, without what is borrowed.
+    bytes: usize,
     peak: usize,
 }
 
@@ -146,49 +151,65 @@ impl Live {
     fn new(recording: &Recording) -> Self {
         let constants = recording.constants.iter().map(|(id, _)| *id);
         let borrowed = recording.edges.parameters.iter().map(|tensor| tensor.id).chain(constants).collect();
-        let parameters = recording.edges.parameters.clone();
-        Self { tensors: HashSet::new(), storages: Storages::default(), borrowed, parameters, peak: 0 }
+        Self {
+            tensors: HashMap::new(),
+            holders: HashMap::new(),
+            storages: Storages::default(),
+            borrowed,
+            parameters: recording.edges.parameters.clone(),
+            bytes: 0,
+            peak: 0,
+        }
     }
 
     /// Parameters that are alive, each once.
     fn parameters(&self) -> Vec<TensorIr> {
         let mut seen = HashSet::new();
-        let alive = self.parameters.iter().filter(|tensor| self.tensors.contains(&tensor.id) && seen.insert(tensor.id));
+        let is_alive = |tensor: &&TensorIr| self.tensors.contains_key(&tensor.id) && seen.insert(tensor.id);
+        let alive = self.parameters.iter().filter(is_alive);
         alive.map(|tensor| TensorIr { status: TensorStatus::ReadWrite, ..tensor.clone() }).collect()
     }
 
     /// Are tensors alive that are views of parameters?
     fn holds_views(&self) -> bool {
-        let is = |id: TensorId| self.parameters.iter().any(|parameter| parameter.id == id);
-        self.tensors.iter().any(|&id| !is(id) && is(self.storages.root(id)))
+        let parameters: HashSet<TensorId> = self.parameters.iter().map(|parameter| parameter.id).collect();
+        self.tensors.iter().any(|(id, root)| !parameters.contains(id) && parameters.contains(root))
     }
 
     fn feed(&mut self, tensor: &TensorIr) {
         self.storages.own(tensor);
-        self.tensors.insert(tensor.id);
+        self.hold(tensor.id);
     }
 
     fn start(&mut self) {
-        self.peak = self.bytes();
+        self.peak = self.bytes;
     }
 
     fn run(&mut self, op: &OperationIr, dropped: &[TensorIr]) {
         self.storages.note(op);
-        self.tensors.extend(op.outputs().map(|output| output.id));
-        self.peak = self.peak.max(self.bytes());
+        op.outputs().for_each(|output| self.hold(output.id));
+        self.peak = self.peak.max(self.bytes);
         let read = op.inputs().filter(|input| input.status == TensorStatus::ReadWrite);
-        read.chain(dropped).for_each(|tensor| {
-            self.tensors.remove(&tensor.id);
-        });
+        read.chain(dropped).for_each(|tensor| self.release(tensor.id));
+    }
+
+    fn hold(&mut self, tensor: TensorId) {
+        self.release(tensor);
+        let root = self.storages.root(tensor);
+        self.tensors.insert(tensor, root);
+        let holders = self.holders.entry(root).or_default();
+        *holders += 1;
+        if *holders == 1 && !self.borrowed.contains(&root) {
+            self.bytes += self.storages.bytes(root);
+        }
     }
 
     fn release(&mut self, tensor: TensorId) {
-        self.tensors.remove(&tensor);
-    }
-
-    /// Bytes of the storages behind all live tensors.
-    fn bytes(&self) -> usize {
-        let roots: HashSet<TensorId> = self.tensors.iter().map(|&tensor| self.storages.root(tensor)).collect();
-        roots.iter().filter(|root| !self.borrowed.contains(root)).map(|&root| self.storages.bytes(root)).sum()
+        let Some(root) = self.tensors.remove(&tensor) else { return };
+        let Some(holders) = self.holders.get_mut(&root) else { return };
+        *holders -= 1;
+        if *holders == 0 && !self.borrowed.contains(&root) {
+            self.bytes -= self.storages.bytes(root);
+        }
     }
 }

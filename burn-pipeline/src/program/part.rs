@@ -6,6 +6,7 @@ use super::custom::CustomOps;
 use super::op_name::name;
 use super::replay::{Replay, Sums};
 use burn::backend::ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// A part of a stage's work on one microbatch.
@@ -98,7 +99,8 @@ impl Program {
     pub(super) fn compile(&mut self) {
         // What an earlier program made may be read here, and later once more.
         let tensors = self.operations.iter().flat_map(OperationIr::nodes).chain(&self.feeds);
-        let left = tensors.map(|tensor| tensor.id).filter(|id| !self.releases(*id));
+        let released = self.released();
+        let left = tensors.map(|tensor| tensor.id).filter(|id| !released.contains(id));
         let kept = left.chain(self.takes.iter().map(|taken| taken.id)).collect();
         self.compiled = Compiled::new(&self.operations, kept);
     }
@@ -121,19 +123,28 @@ impl Program {
         &self.feeds
     }
 
-    /// Is this tensor held after a run?
-    pub(super) fn leaves(&self, id: TensorId) -> bool {
-        let there = self.feeds.iter().chain(self.operations.iter().flat_map(OperationIr::outputs)).any(|t| t.id == id);
-        there && !self.releases(id)
+    /// The tensors that are held after a run.
+    pub(super) fn left(&self) -> HashSet<TensorId> {
+        let released = self.released();
+        let there = self.feeds.iter().chain(self.operations.iter().flat_map(OperationIr::outputs));
+        there.map(|tensor| tensor.id).filter(|id| !released.contains(id)).collect()
     }
 
-    fn releases(&self, id: TensorId) -> bool {
-        let given_up = |tensor: &TensorIr| tensor.id == id && tensor.status == TensorStatus::ReadWrite;
-        let gone = self.operations.iter().any(|op| match op {
-            OperationIr::Drop(tensor) => tensor.id == id,
-            op => op.inputs().any(given_up),
-        });
-        gone || self.takes.iter().any(given_up)
+    fn released(&self) -> HashSet<TensorId> {
+        let mut released = HashSet::new();
+        let mut give_up = |tensor: &TensorIr| {
+            if tensor.status == TensorStatus::ReadWrite {
+                released.insert(tensor.id);
+            }
+        };
+        for op in &self.operations {
+            match op {
+                OperationIr::Drop(tensor) => give_up(&TensorIr { status: TensorStatus::ReadWrite, ..tensor.clone() }),
+                op => op.inputs().for_each(&mut give_up),
+            }
+        }
+        self.takes.iter().for_each(give_up);
+        released
     }
 
     /// Is it given for one purpose alone?

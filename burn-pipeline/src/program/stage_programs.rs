@@ -118,8 +118,9 @@ impl StagePrograms {
         let seeds = self.edges.seeds.iter().flatten();
         let made = self.backward.operations.iter().flat_map(OperationIr::outputs).chain(seeds);
         let made: HashSet<TensorId> = made.map(|tensor| tensor.id).collect();
+        let left = whole.forward.left();
         let mut read = self.backward.operations.iter().flat_map(OperationIr::inputs).chain(&self.backward.takes);
-        read.all(|tensor| made.contains(&tensor.id) || whole.forward.leaves(tensor.id))
+        read.all(|tensor| made.contains(&tensor.id) || left.contains(&tensor.id))
     }
 
     /// The tensors of the backward that depend on the gradients of the outputs at these places.

@@ -1,0 +1,152 @@
+//! What compiling captured stages gives models that are no transformer with dense layers.
+//!
+//! `cargo bench -p benches --bench models [-- --rounds N] [--only NAME]`: one rank with one thread, a step of each contestant in turn.
+//! *First step* is the first one less a later one: capture and compilation.
+
+#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
+
+use benches::spread::Spread;
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig, Lstm, LstmConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Distribution, Int, Tensor};
+use burn_pipeline::Size;
+use burn_pipeline::program::Program;
+use burn_pipeline::stage::{AnyTensor, Batch, SplitBackward, Stage, StageBox};
+use burn_pipeline::train::{Pipeline, StageContext};
+use burn_pipeline_moe::extras::BatchExtras;
+use pipeline_examples::moe::gpt::MoeGptConfig;
+use pipeline_examples::moe::signal::{DOCUMENTS, MoeSignal};
+use pipeline_examples::unet::{UNetConfig, picture};
+use std::time::Instant;
+
+const MICROBATCHES: usize = 4;
+const RATE: f64 = 1e-4;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let after = |flag: &str| arguments.iter().skip_while(|argument| *argument != flag).nth(1);
+    let rounds: usize = after("--rounds").map_or(7, |rounds| rounds.parse().unwrap());
+    let only = after("--only").map_or("", String::as_str);
+    println!("one rank, one thread, {MICROBATCHES} microbatches; ms a step: median (min..max) of {rounds}\n");
+    println!(
+        "| model | eager | captured | compiled | compiled / eager | compiled / captured | first step ms | what is compiled |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for subject in [lstm(), unet(), moe()].iter().filter(|subject| subject.name.contains(only)) {
+        subject.measure(rounds);
+    }
+}
+
+/// A model and a batch for it.
+struct Subject {
+    name: &'static str,
+    stage: fn(&StageContext) -> StageBox,
+    batch: Batch,
+}
+
+impl Subject {
+    fn measure(&self, rounds: usize) {
+        let ways = [(SplitBackward::Eager, false), (SplitBackward::Captured, false), (SplitBackward::Captured, true)];
+        let mut pipelines: Vec<Pipeline> = ways.iter().map(|&(split, compile)| self.pipeline(split, compile)).collect();
+        let step = |pipeline: &mut Pipeline| {
+            let batch = self.batch.clone();
+            let began = Instant::now();
+            pipeline.step(batch, RATE).unwrap();
+            began.elapsed().as_secs_f64()
+        };
+        let first: Vec<f64> = pipelines.iter_mut().map(step).collect();
+        let mut seconds = vec![Vec::new(); pipelines.len()];
+        // One round warms up.
+        for round in 0..=rounds {
+            for (pipeline, seconds) in pipelines.iter_mut().zip(&mut seconds) {
+                let took = step(pipeline);
+                seconds.extend((round > 0).then_some(took));
+            }
+        }
+        let spreads: Vec<Spread> = seconds.iter().map(|seconds| Spread::of(seconds)).collect();
+        let [eager, captured, compiled] = [0, 1, 2].map(|way| spreads[way]);
+        let more = first.iter().zip(&spreads).map(|(first, spread)| format!("{:.0}", (first - spread.median) * 1e3));
+        println!(
+            "| {} | {eager} | {captured} | {compiled} | {:.2} | {:.2} | {} | {} |",
+            self.name,
+            compiled.median / eager.median,
+            compiled.median / captured.median,
+            more.collect::<Vec<_>>().join(", "),
+            what_is_compiled(&mut pipelines[2])
+        );
+    }
+
+    fn pipeline(&self, split: SplitBackward, compile: bool) -> Pipeline {
+        Pipeline::builder()
+            .schedule("1F1B", Size::new(1, MICROBATCHES))
+            .devices(vec![Device::flex()])
+            .stages(self.stage)
+            .optimizer(|| AdamWConfig::new().init())
+            .split(split)
+            .compile(compile)
+            .build()
+            .unwrap()
+    }
+}
+
+/// The summaries of a stage's forward and backward.
+fn what_is_compiled(pipeline: &mut Pipeline) -> String {
+    let engines = pipeline.engines().unwrap();
+    let programs = &engines[0].1.programs[0];
+    let summary =
+        |program: &Program| program.compiled().unwrap_or_default().lines().next().unwrap_or_default().to_string();
+    format!("F: {}; B: {}", summary(programs.forward()), summary(programs.backward()))
+}
+
+/// Characters by a recurrent network: 32 steps of gates, one after the other.
+#[derive(Module, Debug)]
+struct Recurrent {
+    layers: Vec<Lstm>,
+    head: Linear,
+}
+
+impl Stage for Recurrent {
+    type Input = Tensor<3>;
+    type Extra = ();
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>, (): ()) -> Tensor<3> {
+        let x = self.layers.iter().fold(x, |x, layer| layer.forward(x, None).0);
+        self.head.forward(x)
+    }
+}
+
+fn lstm() -> Subject {
+    const WIDTH: usize = 128;
+    let device = Device::flex();
+    let stage = |at: &StageContext| {
+        let layers = (0..2).map(|_| LstmConfig::new(WIDTH, WIDTH, true).init(&at.device)).collect();
+        let head = LinearConfig::new(WIDTH, WIDTH).init(&at.device);
+        StageBox::with_loss(Recurrent { layers, head }, |y: Tensor<3>, target: Tensor<3>| (y - target).square().mean())
+    };
+    let random = || Tensor::<3>::random([32, 32, WIDTH], Distribution::Normal(0.0, 1.0), &device);
+    Subject { name: "LSTM, two layers of 128, 32 steps", stage, batch: Batch::new(random()).target(random()) }
+}
+
+fn unet() -> Subject {
+    let random = || Tensor::<4>::random([32, 1, 16, 16], Distribution::Normal(0.0, 1.0), &Device::flex());
+    let batch = Batch::new(picture(random())).target(random());
+    Subject { name: "U-Net of `denoise_unet`", stage: |at| UNetConfig::new().stage(at), batch }
+}
+
+fn moe() -> Subject {
+    const ROWS: usize = 16;
+    let stage = |at: &StageContext| {
+        let model = MoeGptConfig::new();
+        model.stage(model.part(at).unwrap(), at).unwrap()
+    };
+    let seq = MoeGptConfig::new().seq;
+    let tokens = |salt: i64| {
+        let tokens = Tensor::<1, Int>::arange(0..(ROWS * seq) as i64, &Device::flex());
+        tokens.mul_scalar(7919 + salt).remainder_scalar(251).reshape([ROWS, seq])
+    };
+    let batch = Batch::new(MoeSignal::Tokens(tokens(0))).target(tokens(31));
+    let documents = BatchExtras::new().by_sample(DOCUMENTS, AnyTensor::new(Tensor::zeros_like(&tokens(0))));
+    Subject { name: "experts of `train_moe`", stage, batch: documents.attach(batch, ROWS).unwrap() }
+}

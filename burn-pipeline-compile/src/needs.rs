@@ -1,0 +1,65 @@
+//! What each group of nodes depends on, directly or not, as bits: many groups are asked about at once.
+
+/// A relation between numbers below a bound, kept both ways.
+pub(crate) struct Needs {
+    words: usize,
+    needs: Vec<u64>,
+    needed: Vec<u64>,
+}
+
+const BITS: usize = u64::BITS as usize;
+
+impl Needs {
+    /// Nothing needs anything, of so many.
+    pub(crate) fn new(count: usize) -> Self {
+        let words = count.div_ceil(BITS);
+        Self { words, needs: vec![0; count * words], needed: vec![0; count * words] }
+    }
+
+    pub(crate) fn has(&self, of: usize, on: usize) -> bool {
+        self.needs[of * self.words + on / BITS] >> (on % BITS) & 1 == 1
+    }
+
+    pub(crate) fn insert(&mut self, of: usize, on: usize) {
+        self.needs[of * self.words + on / BITS] |= 1 << (on % BITS);
+        self.needed[on * self.words + of / BITS] |= 1 << (of % BITS);
+    }
+
+    pub(crate) fn remove(&mut self, of: usize, on: usize) {
+        self.needs[of * self.words + on / BITS] &= !(1 << (on % BITS));
+        self.needed[on * self.words + of / BITS] &= !(1 << (of % BITS));
+    }
+
+    /// One needs all that another one does.
+    pub(crate) fn extend(&mut self, of: usize, from: usize) {
+        for word in 0..self.words {
+            let mut more = self.needs[from * self.words + word] & !self.needs[of * self.words + word];
+            while more != 0 {
+                self.insert(of, word * BITS + more.trailing_zeros() as usize);
+                more &= more - 1;
+            }
+        }
+    }
+
+    /// How many one needs.
+    pub(crate) fn count(&self, of: usize) -> usize {
+        self.row(&self.needs, of).iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Does a third one need one of two, and the other one it?
+    pub(crate) fn stands_between(&self, one: usize, other: usize) -> bool {
+        let chain = |first: usize, last: usize| {
+            let both = self.row(&self.needs, last).iter().zip(self.row(&self.needed, first));
+            both.enumerate().any(|(word, (needs, needed))| {
+                let own = [one, other].into_iter().filter(|group| group / BITS == word);
+                let mask = own.fold(0, |mask: u64, group| mask | 1 << (group % BITS));
+                needs & needed & !mask != 0
+            })
+        };
+        chain(one, other) || chain(other, one)
+    }
+
+    fn row<'a>(&self, of: &'a [u64], at: usize) -> &'a [u64] {
+        &of[at * self.words..(at + 1) * self.words]
+    }
+}
