@@ -27,6 +27,7 @@ parity          every family against the plain loop, bit for bit
 memory          the peak of every rank, predicted and measured; sharded parameters
 pytorch         the same model in PyTorch (installed under target/, or of $PYTHON), eager and compiled
 split           F, B, I and W of one stage: eager, replayed, compiled, merged
+models          a recurrent network, a U-Net and experts: eager, captured, compiled
 plan            building and proving plans, the planner, passes
 synthesis       synthesised schedules against the exact optimum
 balance         even and optimal cuts
@@ -56,6 +57,7 @@ section() {
         ;;
     pytorch) bench --bench pytorch ;;
     split) bench --bench split -- --rounds 7 ;;
+    models) bench --bench models ;;
     plan)
         bench --bench plan
         tests --test plan overlap_growth -- --nocapture

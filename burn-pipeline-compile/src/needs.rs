@@ -1,6 +1,8 @@
-//! What each group of nodes depends on, directly or not, as bits: many groups are asked about at once.
+//! What each group of nodes depends on, directly or not.
+//!
+//! Bits in both directions, so that 64 groups are asked about at once: programs have thousands.
 
-/// A relation between numbers below a bound, kept both ways.
+/// Who needs whom, among so many.
 pub(crate) struct Needs {
     words: usize,
     needs: Vec<u64>,
@@ -61,5 +63,46 @@ impl Needs {
 
     fn row<'a>(&self, of: &'a [u64], at: usize) -> &'a [u64] {
         &of[at * self.words..(at + 1) * self.words]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn needs_are_those_of_a_plain_table(
+            count in 2_usize..200,
+            changes in prop::collection::vec((0_u8..3, any::<usize>(), any::<usize>()), 0..300),
+        ) {
+            let mut needs = Needs::new(count);
+            let mut table = vec![vec![false; count]; count];
+            for (change, of, on) in changes {
+                let (of, on) = (of % count, on % count);
+                match change {
+                    0 => {
+                        needs.insert(of, on);
+                        table[of][on] = true;
+                    }
+                    1 => {
+                        needs.remove(of, on);
+                        table[of][on] = false;
+                    }
+                    _ => {
+                        needs.extend(of, on);
+                        (0..count).filter(|&third| table[on][third]).collect::<Vec<_>>().into_iter().for_each(|third| table[of][third] = true);
+                    }
+                }
+                let chain = |first: usize, third: usize, last: usize| table[third][first] && table[last][third];
+                let between = (0..count)
+                    .filter(|third| ![of, on].contains(third))
+                    .any(|third| chain(of, third, on) || chain(on, third, of));
+                prop_assert_eq!(needs.stands_between(of, on), between);
+                prop_assert_eq!(needs.count(of), table[of].iter().filter(|needed| **needed).count());
+                prop_assert_eq!(needs.has(of, on), table[of][on]);
+            }
+        }
     }
 }

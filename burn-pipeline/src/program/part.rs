@@ -131,19 +131,14 @@ impl Program {
     }
 
     fn released(&self) -> HashSet<TensorId> {
-        let mut released = HashSet::new();
-        let mut give_up = |tensor: &TensorIr| {
-            if tensor.status == TensorStatus::ReadWrite {
-                released.insert(tensor.id);
-            }
-        };
+        let given_up = |tensor: &&TensorIr| tensor.status == TensorStatus::ReadWrite;
+        let mut released: HashSet<TensorId> = self.takes.iter().filter(given_up).map(|tensor| tensor.id).collect();
         for op in &self.operations {
             match op {
-                OperationIr::Drop(tensor) => give_up(&TensorIr { status: TensorStatus::ReadWrite, ..tensor.clone() }),
-                op => op.inputs().for_each(&mut give_up),
+                OperationIr::Drop(tensor) => _ = released.insert(tensor.id),
+                op => released.extend(op.inputs().filter(given_up).map(|tensor| tensor.id)),
             }
         }
-        self.takes.iter().for_each(give_up);
         released
     }
 

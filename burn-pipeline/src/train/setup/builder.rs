@@ -253,7 +253,8 @@ impl Builder {
     /// Element-wise operations, softmax, norms and their backwards run fused, tile by tile in cache, and of a softmax or a layer norm
     /// one tensor less is held for the backward, or two. A compiled stage gives the same bits under every schedule, number of
     /// ranks and cut (but one inside of a softmax or a norm), but not those of the plain loop: it rounds otherwise, by a few
-    /// units in the last place in each operation. [`Pipeline::engines`] says what was compiled.
+    /// units in the last place in each operation. A stage that cannot be captured runs as the plain loop does, so where only some
+    /// layers can be, the cut decides what is compiled. [`Pipeline::engines`] says what was, and why the rest was not.
     pub fn compile(mut self, compile: bool) -> Self {
         self.compile = compile;
         self
