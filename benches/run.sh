@@ -43,8 +43,8 @@ section() {
     case $1 in
     train_gpt) example train_gpt ;;
     train_gpt-long)
-        example train_gpt -- --long --log json
-        example train_gpt -- --long --ranks 1 --log json
+        build cargo build -q --release --example train_gpt
+        run benches/same_losses.sh --long
         ;;
     step)
         bench --bench step -- --rounds 5
