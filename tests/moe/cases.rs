@@ -211,7 +211,11 @@ pub(crate) fn builder<M: Stage<Output = MoeSignal>>(
 
 /// The same step in the pipeline.
 pub(crate) fn pipelined(builder: Builder, batches: &[usize], config: &MoeGptConfig) -> Got {
-    let mut pipeline = builder.build().unwrap();
+    step_of(builder.build().unwrap(), batches, config)
+}
+
+/// The same step in a pipeline that was built.
+pub(crate) fn step_of(mut pipeline: Pipeline, batches: &[usize], config: &MoeGptConfig) -> Got {
     let (mut observed, mut loss) = (Vec::new(), 0.0);
     for (i, &samples) in batches.iter().enumerate() {
         let report = pipeline.accumulate(Text::new(i as u64 + 1, samples).batch()).unwrap();

@@ -16,6 +16,7 @@ mod injection;
 mod layers;
 mod lengths;
 mod losses;
+mod members;
 mod parity;
 mod planted;
 mod reductions;

@@ -165,6 +165,13 @@ fn messages_that_metadata_tell_of_find_their_receives_posted_and_others_arrive_a
 }
 
 #[test]
+fn experts_over_groups_of_processes_have_the_gradients_of_one_device() {
+    for ranks in [4, 8] {
+        passes(ranks, "spread");
+    }
+}
+
+#[test]
 fn every_process_knows_the_load_of_all_experts_and_what_was_dropped() {
     for ranks in [2, 4] {
         passes(ranks, "experts");

@@ -1,6 +1,6 @@
 //! What routers did is known to every process, whichever stages it holds: loads, dropped tokens, auxiliary losses.
 
-use crate::experts_cases::{Text, builder, plain, rich};
+use crate::experts_cases::{Text, builder, config, distance, plain, rich, step_of};
 use burn::tensor::Device;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline_moe::router::Capacity;
@@ -31,5 +31,23 @@ pub(crate) fn metrics(mpi: &Mpi) {
             }
         }
         assert!(dropped > 0.0, "with so little room some tokens are dropped");
+    }
+}
+
+/// Experts over groups of two ranks, in two stages, and in as many replicas as there are ranks for: gradients are the plain loop's.
+pub(crate) fn spread(mpi: &Mpi) {
+    let (ranks, members) = (2, 2);
+    let replicas = mpi.ranks() / (ranks * members);
+    let config = config().with_shared(2).with_capacity(Capacity::Factor(0.7));
+    let expected = plain(&config, &[6], 4);
+    for (name, chunks) in [("1F1B", 1), ("ZBVZeroBubble", 2)] {
+        let size = Size { ranks, chunks, microbatches: 4 / replicas };
+        let builder = builder(by_name(name).unwrap().as_ref(), size, &config, |part, _| part);
+        let builder = builder.data_parallel(replicas).tensor_parallel(members).timeout(Duration::from_secs(60));
+        let link = mpi.link(Device::flex()).unwrap();
+        let pipeline = builder.build_rank(Box::new(link)).unwrap();
+        let distance = distance(&config, &step_of(pipeline, &[6], &config), &expected);
+        assert!(distance.routers < 2e-5 && distance.others < 2e-5, "{name}, rank {}: {distance:?}", mpi.rank());
+        assert!(distance.observed < 1e-6 && distance.loss < 1e-5, "{name}, rank {}: {distance:?}", mpi.rank());
     }
 }

@@ -92,6 +92,7 @@ fn main() -> ExitCode {
         ["go-back", _] => passed(|| auto::go_back(&mpi)),
         ["learner", _] => passed(|| learner_ranks::compare(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["experts", _] => passed(|| experts::metrics(&mpi)),
+        ["spread", _] => passed(|| experts::spread(&mpi)),
         ["rates", _] => passed(|| rates::by_group(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["plain", _] => passed(|| plain::by_microbatch(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["warm", _] => passed(|| warm::up(&mpi)),

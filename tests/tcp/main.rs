@@ -10,11 +10,13 @@ mod leaving;
 mod machines;
 #[path = "../ranks/odd.rs"]
 mod odd;
+mod packets;
 #[path = "../ranks/plain.rs"]
 mod plain;
 #[path = "../ranks/rates.rs"]
 mod rates;
 mod rendezvous;
+mod secrets;
 
 use burn::optim::SgdConfig;
 use burn::tensor::Device;

@@ -1,13 +1,9 @@
-//! How ranks find each other: who may join, who is ignored, where ranks listen.
+//! How ranks find each other: who comes, who is ignored, where ranks listen.
 
+use crate::secrets::secret_place;
 use crate::{TIMEOUT, place, port};
-use burn::tensor::{DType, Device};
-use burn_pipeline::link::kit::{Connections, Envelope, Mesh, Packed};
-use burn_pipeline::link::{
-    Admission, Header, Link, LinkError, Message, MessageKind, Rendezvous, Secret, TcpError, TcpLink, WireError,
-};
-use burn_pipeline::plan::StageId;
-use burn_pipeline::stage::Payload;
+use burn::tensor::Device;
+use burn_pipeline::link::{Link, Rendezvous, TcpError, TcpLink};
 use pipeline_tests::at_once::for_each_at_once;
 use pipeline_tests::drawn::count;
 use pipeline_tests::random::Random;
@@ -16,12 +12,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The address that is used in the tests, with a secret.
-fn secret_place(rank: usize, ranks: usize, port: u16, secret: &str) -> Rendezvous {
-    Rendezvous { admission: Admission::Secret(Secret::new(secret)), ..place(rank, ranks, port) }
-}
-
-fn connect(place: &Rendezvous, timeout: Duration) -> Result<TcpLink, TcpError> {
+pub(crate) fn connect(place: &Rendezvous, timeout: Duration) -> Result<TcpLink, TcpError> {
     TcpLink::connect(place, Device::flex(), timeout)
 }
 
@@ -30,7 +21,7 @@ fn connect_error(rank: usize, ranks: usize, port: u16, timeout: Duration) -> Tcp
 }
 
 /// All ranks at these places connect, and gather their numbers.
-fn assert_all_connect(places: Vec<Rendezvous>) {
+pub(crate) fn assert_all_connect(places: Vec<Rendezvous>) {
     let ranks = places.len();
     std::thread::scope(|scope| {
         for place in places {
@@ -44,7 +35,7 @@ fn assert_all_connect(places: Vec<Rendezvous>) {
 }
 
 /// A connection to a rank 0 that may not listen yet.
-fn dial(port: u16) -> TcpStream {
+pub(crate) fn dial(port: u16) -> TcpStream {
     let since = Instant::now();
     loop {
         match TcpStream::connect(("127.0.0.1", port)) {
@@ -250,104 +241,6 @@ fn connections_at_random_moments_of_the_start_are_ignored_over_tcp() {
 }
 
 #[test]
-fn only_processes_that_know_the_secret_join() {
-    let port = port();
-    let hosted = |rank| secret_place(rank, 3, port, "known to three");
-    let timeout = Duration::from_secs(1);
-    std::thread::scope(|scope| {
-        let job = |rank| scope.spawn(move || connect(&hosted(rank), TIMEOUT).map(drop));
-        let (host, first) = (job(0), job(1));
-        for_each_at_once(2, &[secret_place(2, 3, port, "known to none"), place(2, 3, port)], |stranger| {
-            let began = Instant::now();
-            let error = connect(stranger, timeout).map(drop).unwrap_err();
-            assert!(matches!(error, TcpError::Secret { rank: 0, .. }), "{error}");
-            assert!(began.elapsed() < 8 * timeout, "{:?}", began.elapsed());
-        });
-        let last = job(2);
-        for rank in [host, first, last] {
-            rank.join().unwrap().unwrap();
-        }
-    });
-    // Nor does a rank take for rank 0 what does not know it.
-    let port = self::port();
-    std::thread::scope(|scope| {
-        let host = scope.spawn(move || connect(&secret_place(0, 2, port, "one"), timeout).map(drop).unwrap_err());
-        let error = connect(&secret_place(1, 2, port, "other"), timeout).map(drop).unwrap_err();
-        assert!(matches!(error, TcpError::Secret { rank: 0, .. }), "{error}");
-        let error = host.join().unwrap().to_string();
-        assert!(
-            error.contains("rank(s) [1] did not connect") && error.contains("does not know the job's secret"),
-            "{error}"
-        );
-    });
-}
-
-#[test]
-fn a_proof_that_was_overheard_opens_nothing() {
-    let port = port();
-    let place = |rank| secret_place(rank, 2, port, "s");
-    // Between a rank and rank 0: everything is passed on and written down.
-    let between = TcpListener::bind("127.0.0.1:0").unwrap();
-    let other =
-        Rendezvous { address: between.local_addr().map(|at| (at.ip().to_string(), at.port())).unwrap(), ..place(1) };
-    std::thread::scope(|scope| {
-        let host = scope.spawn(move || connect(&place(0), TIMEOUT).map(drop));
-        let rank = scope.spawn(move || connect(&other, TIMEOUT).map(drop));
-        let (mut near, _) = between.accept().unwrap();
-        let mut far = dial(port);
-        let mut heard = [0; 68];
-        near.read_exact(&mut heard[..36]).unwrap();
-        far.write_all(&heard[..36]).unwrap();
-        let mut answer = [0; 36];
-        far.read_exact(&mut answer).unwrap();
-        near.write_all(&answer).unwrap();
-        near.read_exact(&mut heard[36..]).unwrap();
-        // The same bytes on another connection: rank 0 has chosen others by then.
-        let mut replayed = dial(port);
-        replayed.write_all(&heard).unwrap();
-        let mut reply = [0; 68];
-        replayed.read_exact(&mut reply).unwrap();
-        assert_ne!(reply[..36], answer);
-        assert_eq!(reply[36..], [0; 32], "it was taken for a rank");
-        assert_eq!(replayed.read(&mut [0]).unwrap(), 0);
-        // Without the one between them, the rank reaches rank 0.
-        far.write_all(&heard[36..]).unwrap();
-        let (mut up, mut down) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-        scope.spawn(move || std::io::copy(&mut up, &mut down));
-        scope.spawn(move || std::io::copy(&mut far, &mut near));
-        host.join().unwrap().unwrap();
-        rank.join().unwrap().unwrap();
-    });
-}
-
-#[test]
-fn a_secret_without_bytes_is_refused_before_anything_listens() {
-    let error = connect(&secret_place(0, 2, port(), ""), Duration::from_secs(60)).map(drop).unwrap_err();
-    assert_eq!(error, TcpError::EmptySecret);
-}
-
-#[test]
-fn without_a_secret_nobody_listens_to_other_machines() {
-    for rank in [0, 1] {
-        for host in ["10.0.0.1", "0.0.0.0", "::"] {
-            let place = Rendezvous { address: (host.to_owned(), port()), ..place(rank, 2, 1) };
-            let began = Instant::now();
-            let error = connect(&place, TIMEOUT).map(drop).unwrap_err();
-            assert!(matches!(error, TcpError::NoSecret { .. }), "{error}");
-            assert!(error.to_string().contains("BURN_PIPELINE_SECRET"), "{error}");
-            assert!(began.elapsed() < Duration::from_secs(2));
-        }
-    }
-    // Whoever wants that says so.
-    let port = port();
-    let place = |rank| {
-        let host = if rank == 0 { "0.0.0.0" } else { "127.0.0.1" };
-        Rendezvous { address: (host.to_owned(), port), admission: Admission::Anyone, ..place(rank, 2, port) }
-    };
-    assert_all_connect((0..2).map(place).collect());
-}
-
-#[test]
 fn rank_0_listens_at_the_address_that_was_named_and_at_no_other() {
     let port = port();
     // Another address of loopback is free while it listens: it does not listen at all of them.
@@ -383,58 +276,4 @@ fn a_taken_port_and_an_address_of_another_machine_are_named() {
     let elsewhere = Rendezvous { address: ("192.0.2.7".to_owned(), port), ..secret_place(0, 2, port, "s") };
     let error = connect(&elsewhere, TIMEOUT).map(drop).unwrap_err().to_string();
     assert!(error.contains("192.0.2.7") && error.contains("MASTER_ADDR"), "{error}");
-}
-
-/// Rank 0 has a link, rank 1 is played by the test.
-fn with_a_peer(play: impl FnOnce(&mut TcpStream) + Send) -> LinkError {
-    let port = port();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let mut connections: Connections = Mesh::connect_at(&place(1, 2, port), TIMEOUT).unwrap();
-            play(connections[0].as_mut().unwrap());
-        });
-        let mut link = connect(&place(0, 2, port), TIMEOUT).unwrap();
-        link.receive(1, header(), Instant::now() + TIMEOUT).unwrap_err()
-    })
-}
-
-fn header() -> Header {
-    Header { stage: StageId::new(1), microbatch: 0, kind: MessageKind::Activation }
-}
-
-#[test]
-fn a_message_that_claims_more_than_there_is_memory_is_an_error_and_not_the_end_of_the_process() {
-    // 2^50 numbers at once, and in many tensors.
-    for (tensors, numbers) in [(1, 1usize << 50), (1 << 12, 1 << 38)] {
-        // A header is a kind, a stage (replica and index) and a microbatch; a tensor is 1, an element type and a shape.
-        let contents = ((0u32, (0u8, 1u16), 0usize), vec![(1u32, DType::F32, vec![numbers]); tensors]);
-        let contents = postcard::to_stdvec(&contents).unwrap();
-        // Every frame begins alike.
-        let sound = Packed::new(Message { header: header(), payload: Payload::default() }).unwrap().frame;
-        let mut frame = [&sound[..6], &contents].concat();
-        frame.extend(crc32fast::hash(&frame).to_le_bytes());
-        let envelope = Envelope::Message(frame).write();
-        let error = with_a_peer(|stream| {
-            stream.write_all(&[&[0][..], &(envelope.len() as u32).to_le_bytes(), &envelope].concat()).unwrap();
-            // Until the other end has read it.
-            let _ = stream.read_to_end(&mut Vec::new());
-        });
-        let LinkError::Wire { rank: 0, peer: 1, source: WireError::NoMemory { bytes } } = error else {
-            panic!("{error}")
-        };
-        assert_eq!(bytes, 4 * (tensors * numbers) as u64);
-    }
-}
-
-#[test]
-fn a_packet_that_is_cut_or_is_none_is_named() {
-    // The longest that a packet may be, of which three bytes come; a kind that there is not; more than any packet.
-    for packet in [&[0, 0, 0, 0, 0x40, 1, 2, 3][..], &[9, 1, 0, 0, 0, 7], &[0, 0xff, 0xff, 0xff, 0xff]] {
-        let error = with_a_peer(|stream| {
-            stream.write_all(packet).unwrap();
-            stream.shutdown(std::net::Shutdown::Write).unwrap();
-            let _ = stream.read_to_end(&mut Vec::new());
-        });
-        assert!(error.to_string().contains("rank 1"), "{error}");
-    }
 }

@@ -14,6 +14,7 @@ use burn::config::Config;
 use burn::module::Module;
 use burn::nn::LayerNormConfig;
 use burn::tensor::{Device, Tensor};
+use burn_pipeline::tensor_group::TensorGroup;
 
 /// The kind of a block, one letter of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -144,6 +145,18 @@ pub enum Block {
 }
 
 impl Block {
+    /// The same block held by the ranks of a group ([`StageContext::group`](burn_pipeline::StageContext)): its feed-forward layer or experts are
+    /// spread over them, and attention, norms and routers are whole on each, which compute them alike.
+    ///
+    /// # Panics
+    /// If experts or hidden features cannot be cut evenly over the group.
+    pub fn cut(self, group: &TensorGroup) -> Self {
+        match self {
+            Block::All(inner) => Block::All(inner.cut(group)),
+            Block::Some(depths) => Block::Some(depths.cut(group)),
+        }
+    }
+
     /// Runs the block on `[batch, seq, d_model]`.
     pub fn forward(&self, x: Tensor<3>, context: &AttentionContext) -> (Tensor<3>, LayerAuxiliary) {
         match self {

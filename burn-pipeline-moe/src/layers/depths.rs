@@ -18,6 +18,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::sigmoid;
 use burn::tensor::{Bool, Device, IndexingUpdateOp, Int, Tensor};
 use burn_pipeline::ops::DeferredForward;
+use burn_pipeline::tensor_group::TensorGroup;
 
 /// A block that only some tokens take.
 #[derive(Module, Debug)]
@@ -40,6 +41,11 @@ impl MixtureOfDepths {
     pub fn new(inner: TransformerBlock, d_model: usize, capacity: f64, device: &Device) -> Self {
         let router = LinearConfig::new(d_model, 1).with_bias(false).with_initializer(SMALL).init(device);
         Self { router, inner, capacity }
+    }
+
+    /// As [`Block::cut`](super::Block::cut).
+    pub fn cut(self, group: &TensorGroup) -> Self {
+        Self { inner: self.inner.cut(group), ..self }
     }
 
     /// As [`Block::with_updated_bias`](super::Block::with_updated_bias).

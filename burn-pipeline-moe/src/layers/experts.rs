@@ -7,6 +7,7 @@ use burn::module::{Module, Param};
 use burn::tensor::activation::silu;
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::ops::expert_matmul;
+use burn_pipeline::tensor_group::TensorGroup;
 
 /// The experts' size.
 #[derive(Config, Debug)]
@@ -40,7 +41,15 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// Number of experts.
+    /// This rank's share of the experts, which the ranks of a group hold together.
+    ///
+    /// # Panics
+    /// If they cannot be cut evenly over the group.
+    pub fn cut(self, group: &TensorGroup) -> Self {
+        Self { gate: group.cut(self.gate, 0), up: group.cut(self.up, 0), down: group.cut(self.down, 0) }
+    }
+
+    /// Number of experts that this rank holds.
     pub fn count(&self) -> usize {
         self.gate.lazy_shape()[0]
     }

@@ -7,6 +7,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::silu;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::ops::DeferredForward;
+use burn_pipeline::tensor_group::TensorGroup;
 
 /// The configuration of a feed-forward layer.
 #[derive(Config, Debug)]
@@ -25,6 +26,7 @@ impl FeedForwardConfig {
             gate: linear(self.d_model, self.d_hidden),
             up: linear(self.d_model, self.d_hidden),
             down: linear(self.d_hidden, self.d_model),
+            group: TensorGroup::alone(),
         }
     }
 }
@@ -35,11 +37,28 @@ pub struct FeedForward {
     gate: Linear,
     up: Linear,
     down: Linear,
+    #[module(skip)]
+    group: TensorGroup,
 }
 
 impl FeedForward {
-    /// Runs the layer on `[.., d_model]`.
+    /// The same layer held by the ranks of a group: each has its share of the hidden features.
+    ///
+    /// # Panics
+    /// If they cannot be cut evenly over the group.
+    pub fn cut(self, group: &TensorGroup) -> Self {
+        let cut = |linear: Linear, axis| Linear { weight: group.cut(linear.weight, axis), ..linear };
+        let (gate, up, down) = (cut(self.gate, 1), cut(self.up, 1), cut(self.down, 0));
+        Self { gate, up, down, group: group.clone() }
+    }
+
+    /// Runs the layer on `[.., d_model]`, whole on all ranks of its group.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        self.group.reduce_from(self.partial(self.group.copy_to(x)))
+    }
+
+    /// What this rank's hidden features add to the output. The input went through [`TensorGroup::copy_to`].
+    pub(super) fn partial<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let gate = silu(self.gate.forward_deferred(x.clone()));
         self.down.forward_deferred(gate * self.up.forward_deferred(x))
     }

@@ -9,6 +9,7 @@ use crate::router::{Capacity, PackedRows, Router, RouterConfig, Scoring, TokenDi
 use burn::config::Config;
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::tensor_group::TensorGroup;
 
 /// The configuration of a mixture of experts.
 #[derive(Config, Debug)]
@@ -53,6 +54,7 @@ impl MixtureOfExpertsConfig {
             experts: ExpertsConfig::new(self.experts, self.d_model, self.d_hidden).init(device),
             shared: (self.shared > 0).then(|| shared.init(device)),
             capacity: self.capacity,
+            group: TensorGroup::alone(),
         }
     }
 }
@@ -66,19 +68,34 @@ pub struct MixtureOfExperts {
     shared: Option<FeedForward>,
     #[module(skip)]
     capacity: Capacity,
+    #[module(skip)]
+    group: TensorGroup,
 }
 
 impl MixtureOfExperts {
-    /// Runs the layer on `[batch, seq, d_model]`. The capacity is a share of all tokens of the call.
+    /// The same layer held by the ranks of a group: each has its share of the experts, and of the shared experts' hidden features. All
+    /// ranks route all tokens alike, so choices, drops and auxiliary losses are those of one rank, and nothing but the sums of outputs is exchanged.
+    ///
+    /// # Panics
+    /// If experts or features cannot be cut evenly over the group.
+    pub fn cut(self, group: &TensorGroup) -> Self {
+        let (experts, shared) = (self.experts.cut(group), self.shared.map(|shared| shared.cut(group)));
+        Self { experts, shared, group: group.clone(), ..self }
+    }
+
+    /// Runs the layer on `[batch, seq, d_model]`, whole on all ranks of its group. The capacity is a share of all tokens of the call.
     pub fn forward(&self, x: Tensor<3>) -> (Tensor<3>, LayerAuxiliary) {
         let [batch, seq, d] = x.dims();
         let tokens = x.reshape([batch * seq, d]);
         let routing = self.router.forward(tokens.clone());
         let (load, means) = (routing.load.clone(), routing.mean_probabilities.unsqueeze::<2>());
-        let (mut y, dropped) = self.mix(tokens.clone(), routing.experts, routing.gates, routing.load);
+        // What comes now each rank uses in its own way: with its own experts.
+        let (tokens, gates) = (self.group.copy_to(tokens), self.group.copy_to(routing.gates));
+        let (mut y, dropped) = self.mix(tokens.clone(), routing.experts, gates, routing.load);
         if let Some(shared) = &self.shared {
-            y = y + shared.forward(tokens);
+            y = y + shared.partial(tokens);
         }
+        let y = self.group.reduce_from(y);
         let auxiliary = LayerAuxiliary {
             load_balance: Some(load_balance(means, load.clone())),
             router_z: Some(router_z(routing.logits)),
@@ -104,8 +121,8 @@ impl MixtureOfExperts {
         self.capacity.skip_capture()
     }
 
-    /// The experts' output, and how many choices were dropped. Where there are kernels, each expert has as many rows as it
-    /// needs; elsewhere all have the same number, as batched products and captures need shapes known from sizes.
+    /// The output of this rank's experts, and how many choices of all were dropped. Where there are kernels, and a rank has all experts, each has as many rows
+    /// as it needs; elsewhere all have the same number, as batched products and captures need shapes known from sizes.
     fn mix(
         &self,
         tokens: Tensor<2>,
@@ -113,13 +130,16 @@ impl MixtureOfExperts {
         gates: Tensor<2>,
         load: Tensor<1, Int>,
     ) -> (Tensor<2>, Tensor<1, Int>) {
-        if !has_kernels(&tokens) {
-            let places = TokenDispatch::new(experts, self.experts.count(), self.capacity);
+        let held = self.experts.count();
+        if self.group.size() > 1 || !has_kernels(&tokens) {
+            let places = TokenDispatch::new(experts, held * self.group.size(), self.capacity);
+            let first = held * self.group.member();
+            let places = if self.group.size() > 1 { places.of(first..first + held) } else { places };
             let y = places.combine(self.experts.forward(places.dispatch(tokens)), gates);
             return (y, places.dropped);
         }
         let [count, k] = gates.dims();
-        let capacity = self.capacity.limit(count * k, self.experts.count(), count);
+        let capacity = self.capacity.limit(count * k, held, count);
         let dropped = load.clone().sub_scalar(capacity as i64).clamp_min(0).sum();
         let rows = PackedRows::new(experts, load, capacity);
         let y = self.experts.forward_packed(rows.permute(tokens), rows.offsets.clone());

@@ -15,6 +15,7 @@ use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::ops::DeferredForward;
+use burn_pipeline::tensor_group::TensorGroup;
 
 /// A module that predicts one more token ahead.
 #[derive(Module, Debug)]
@@ -38,6 +39,11 @@ impl MultiTokenPrediction {
             join: LinearConfig::new(2 * d, d).with_bias(false).with_initializer(SMALL).init(device),
             block: config.init(kind, device),
         }
+    }
+
+    /// As [`Block::cut`].
+    pub fn cut(self, group: &TensorGroup) -> Self {
+        Self { block: self.block.cut(group), ..self }
     }
 
     /// As [`Block::with_updated_bias`].

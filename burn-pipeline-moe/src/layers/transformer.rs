@@ -9,6 +9,7 @@ use crate::cache::{CacheError, LayerCache};
 use burn::module::Module;
 use burn::nn::LayerNorm;
 use burn::tensor::Tensor;
+use burn_pipeline::tensor_group::TensorGroup;
 
 /// The second half of a block: one feed-forward layer, or experts.
 #[derive(Module, Debug)]
@@ -31,6 +32,15 @@ pub struct TransformerBlock {
 }
 
 impl TransformerBlock {
+    /// As [`Block::cut`](super::Block::cut).
+    pub fn cut(self, group: &TensorGroup) -> Self {
+        let mix = match self.mix {
+            FeedForwardOrExperts::Dense(dense) => FeedForwardOrExperts::Dense(dense.cut(group)),
+            FeedForwardOrExperts::Experts(mixture) => FeedForwardOrExperts::Experts(mixture.cut(group)),
+        };
+        Self { mix, ..self }
+    }
+
     /// As [`Block::forward`](super::Block::forward).
     pub fn forward(&self, x: Tensor<3>, context: &AttentionContext) -> (Tensor<3>, LayerAuxiliary) {
         let attended = self.attention.forward(self.norm_attention.forward(x.clone()), context);

@@ -8,11 +8,13 @@
 //! 1. The position of a choice among its expert's rows is the running count of choices for that expert.
 //! 2. [`TokenDispatch::dispatch`] copies tokens to rows by index; rows without a token are zero.
 //! 3. [`TokenDispatch::combine`] copies results back by index, weighted by the gates; dropped choices read a zero row.
+//! 4. [`TokenDispatch::of`] keeps some of the experts: choices of the others read a zero row too.
 //!
 //! Priority of choices follows Lepikhin et al., "GShard" (2020), algorithm 1.
 
 use burn::config::Config;
 use burn::tensor::{Int, Tensor};
+use std::ops::Range;
 
 /// How many tokens an expert accepts.
 #[derive(Config, Debug, Copy, PartialEq)]
@@ -65,6 +67,20 @@ impl TokenDispatch {
         let filled = empty.scatter(0, row_of_choice.clone(), from_empty, burn::tensor::IndexingUpdateOp::Add);
         let token_of_row = filled.narrow(0, 0, experts * capacity);
         Self { load, dropped, capacity, experts, tokens, top_k, token_of_row, row_of_choice }
+    }
+
+    /// The same for some of the experts: their rows alone, in which the choices of other experts add nothing. Load and dropped choices stay
+    /// those of all.
+    pub fn of(self, experts: Range<usize>) -> Self {
+        let (first, rows) = (experts.start * self.capacity, experts.len() * self.capacity);
+        let row = self.row_of_choice.sub_scalar(first as i64);
+        let others = row.clone().lower_scalar(0).bool_or(row.clone().greater_equal_scalar(rows as i64));
+        Self {
+            experts: experts.len(),
+            token_of_row: self.token_of_row.narrow(0, first, rows),
+            row_of_choice: row.mask_fill(others, rows as i64),
+            ..self
+        }
     }
 
     /// Copies tokens `[tokens, d]` to rows of experts `[experts, capacity, d]`.

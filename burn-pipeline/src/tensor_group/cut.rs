@@ -13,12 +13,13 @@ use std::collections::HashSet;
 use std::sync::PoisonError;
 
 impl TensorGroup {
-    /// This member's piece of a parameter: its share along `axis`, of the values that member 0 has. All members call it, for the same
-    /// parameters in the same order.
+    /// This member's piece of a parameter, for a layer of one's own: its share along `axis`, of the values that member 0 has. All members
+    /// call it while a stage is made, for the same parameters in the same order. The layer's forward has to see to the sums
+    /// over members, as [`TensorGroup::copy_to`] and [`TensorGroup::reduce_from`] do.
     ///
     /// # Panics
     /// If the axis cannot be cut evenly over the members, or a low-rank adapter is attached, which would not be cut with it.
-    pub(crate) fn cut<const D: usize>(&self, whole: Param<Tensor<D>>, axis: usize) -> Param<Tensor<D>> {
+    pub fn cut<const D: usize>(&self, whole: Param<Tensor<D>>, axis: usize) -> Param<Tensor<D>> {
         if self.is_alone() {
             return whole;
         }

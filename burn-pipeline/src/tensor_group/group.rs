@@ -56,7 +56,7 @@ impl TensorGroup {
     ///
     /// # Panics
     /// If they cannot be cut evenly; `what` names them.
-    pub(crate) fn share(&self, count: usize, what: &str) -> Range<usize> {
+    pub fn share(&self, count: usize, what: &str) -> Range<usize> {
         let size = self.size();
         assert!(count.is_multiple_of(size), "{count} {what} cannot be cut evenly over the {size} ranks of a group");
         let each = count / size;

@@ -242,6 +242,7 @@ impl MoeGptConfig {
         });
         let block = |layer: usize| {
             init_seeded(seeded(layer + 1), device, |device| self.block_config(layer).init(kinds[layer], device))
+                .cut(&at.group)
         };
         let ahead = (at.is_last() && !self.ahead.is_empty()).then(|| Ahead {
             token: (!at.is_first()).then(|| self.token_table(seeded(0), device)),
@@ -249,7 +250,7 @@ impl MoeGptConfig {
                 .map(|place| {
                     let config = self.block_config(place);
                     let make = |device: &Device| MultiTokenPrediction::new(&config, kinds[place], device);
-                    init_seeded(seeded(place + 4), device, make)
+                    init_seeded(seeded(place + 4), device, make).cut(&at.group)
                 })
                 .collect(),
         });

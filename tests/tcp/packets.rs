@@ -1,0 +1,66 @@
+//! What a peer sends that is no packet, or claims more than there is.
+
+use crate::rendezvous::connect;
+use crate::{TIMEOUT, place, port};
+use burn::tensor::DType;
+use burn_pipeline::link::kit::{Connections, Envelope, Mesh, Packed};
+use burn_pipeline::link::{Header, Link, LinkError, Message, MessageKind, WireError};
+use burn_pipeline::plan::StageId;
+use burn_pipeline::stage::Payload;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+/// Rank 0 has a link, rank 1 is played by the test.
+fn with_a_peer(play: impl FnOnce(&mut TcpStream) + Send) -> LinkError {
+    let port = port();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut connections: Connections = Mesh::connect_at(&place(1, 2, port), TIMEOUT).unwrap();
+            play(connections[0].as_mut().unwrap());
+        });
+        let mut link = connect(&place(0, 2, port), TIMEOUT).unwrap();
+        link.receive(1, header(), Instant::now() + TIMEOUT).unwrap_err()
+    })
+}
+
+fn header() -> Header {
+    Header { stage: StageId::new(1), microbatch: 0, kind: MessageKind::Activation }
+}
+
+#[test]
+fn a_message_that_claims_more_than_there_is_memory_is_an_error_and_not_the_end_of_the_process() {
+    // 2^50 numbers at once, and in many tensors.
+    for (tensors, numbers) in [(1, 1usize << 50), (1 << 12, 1 << 38)] {
+        // A header is a kind, a stage (replica and index) and a microbatch; a tensor is 1, an element type and a shape.
+        let contents = ((0u32, (0u8, 1u16), 0usize), vec![(1u32, DType::F32, vec![numbers]); tensors]);
+        let contents = postcard::to_stdvec(&contents).unwrap();
+        // Every frame begins alike.
+        let sound = Packed::new(Message { header: header(), payload: Payload::default() }).unwrap().frame;
+        let mut frame = [&sound[..6], &contents].concat();
+        frame.extend(crc32fast::hash(&frame).to_le_bytes());
+        let envelope = Envelope::Message(frame).write();
+        let error = with_a_peer(|stream| {
+            stream.write_all(&[&[0][..], &(envelope.len() as u32).to_le_bytes(), &envelope].concat()).unwrap();
+            // Until the other end has read it.
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let LinkError::Wire { rank: 0, peer: 1, source: WireError::NoMemory { bytes } } = error else {
+            panic!("{error}")
+        };
+        assert_eq!(bytes, 4 * (tensors * numbers) as u64);
+    }
+}
+
+#[test]
+fn a_packet_that_is_cut_or_is_none_is_named() {
+    // The longest that a packet may be, of which three bytes come; a kind that there is not; more than any packet.
+    for packet in [&[0, 0, 0, 0, 0x40, 1, 2, 3][..], &[9, 1, 0, 0, 0, 7], &[0, 0xff, 0xff, 0xff, 0xff]] {
+        let error = with_a_peer(|stream| {
+            stream.write_all(packet).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        assert!(error.to_string().contains("rank 1"), "{error}");
+    }
+}
