@@ -202,7 +202,7 @@ impl<L: Link + ?Sized> GroupMessages for L {
     }
 
     fn sends_wait(&self) -> bool {
-        self.transport() == Transport::Rendezvous
+        self.transport().is_rendezvous()
     }
 
     fn send_to_member(

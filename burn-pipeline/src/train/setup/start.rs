@@ -72,7 +72,7 @@ impl Builder {
             1 => return Err(BuildError::Ranks { ranks, linked }),
             _ => return Err(BuildError::Replicas { ranks, replicas, linked }),
         }
-        if replicas > 1 && transport == Transport::Rendezvous {
+        if replicas > 1 && transport.is_rendezvous() {
             return Err(BuildError::Rendezvous);
         }
         Ok((plans, self.device(link.rank(), linked)?))
