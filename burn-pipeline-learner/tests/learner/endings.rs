@@ -106,7 +106,7 @@ fn stages_that_groups_hold_are_refused_at_launch() {
     let result = on(training(&folder), Some(builder)).launch(learner(model(), ConstantLr::new(0.01)));
     let message = message(&result);
     assert!(message.contains("2 ranks are to hold each stage together (`Builder::tensor_parallel`)"), "{message}");
-    assert!(is_untrained(&result.model) && metrics(&folder).is_empty(), "nothing has run");
+    assert!(is_untrained(&result.model), "nothing has run");
 }
 
 #[test]

@@ -8,8 +8,9 @@ use super::group::TensorGroup;
 use crate::stage::{Boundary, BoundaryError, CutOver, Payload, PayloadReader};
 use burn::tensor::Tensor;
 
-/// A tensor of rank `D` that is cut along `AXIS` over the ranks that hold a stage together, in a stage's input, output, extra or
-/// skip. A rank has its piece; a link moves as much less as there are ranks. Gradients go back in pieces too.
+/// A tensor of rank `D` that is cut along `AXIS` over the ranks that hold a stage together, in a stage's input or output or in a
+/// [`Skip`](crate::stage::Skip). A rank has its piece, and sends that: one part in as many as the group has ranks. Gradients go back in
+/// pieces too.
 ///
 /// A group of one rank cuts nothing, so one stage serves groups of any size. What comes from the batch is whole.
 ///
