@@ -32,6 +32,10 @@ pub(crate) enum LearnError {
         "no parameter of the model is trained; make the model on a device with autodiff (`device.autodiff()`), and leave something unfrozen"
     )]
     NothingTrained,
+    #[error(
+        "{members} ranks are to hold each stage together (`Builder::tensor_parallel`), which does not work under Burn's `Learner`: it steps whole weights; leave it out, or train with `Pipeline::step`"
+    )]
+    TensorParallel { members: usize },
     #[error("the processes cannot start together: {0}")]
     Link(#[from] LinkError),
     #[error(

@@ -82,7 +82,13 @@ impl PipelineStrategy {
         first: usize,
     ) -> Result<(Session<M>, [usize; 3]), LearnError> {
         let own = [first, components.num_epochs, components.grad_accumulation.unwrap_or(1)];
-        let Some(mut link) = self.link()? else {
+        let (link, members) = (self.link()?, self.builder.get_tensor_parallel());
+        if members > 1 {
+            let refused = LearnError::TensorParallel { members };
+            link.into_iter().for_each(|mut link| link.abort(refused.to_string()));
+            return Err(refused);
+        }
+        let Some(mut link) = link else {
             return Ok((Session::start(self.builder.clone(), None, learner)?, own));
         };
         let timeout = self.builder.get_timeout();

@@ -25,6 +25,7 @@ enum How {
     OtherShape,
     OneMore,
     NoReduce,
+    NoCopy,
     Random,
 }
 
@@ -53,6 +54,7 @@ impl Stage for Layer {
             How::OtherShape => return x + group.reduce_from(one),
             How::OneMore => drop(group.reduce_from(x.clone())),
             How::NoReduce => return self.down.linear.forward(self.up.forward(x)),
+            How::NoCopy => return self.down.forward(self.up.linear.forward(x)),
             How::Random => return x.random_like(burn::tensor::Distribution::Default),
         }
         let y = self.down.forward(self.up.forward(x));
@@ -196,6 +198,30 @@ fn members_whose_losses_differ_are_refused() {
             .unwrap();
         let error = pipeline.step(batch(), 0.1).unwrap_err().to_string();
         assert!(error.contains("ranks 2 and 3 hold the last stage together, but computed the losses"), "{error}");
+    }
+}
+
+#[test]
+fn members_whose_weights_would_drift_are_refused_in_the_first_step() {
+    for split in [SplitBackward::Eager, SplitBackward::Captured] {
+        // The last stage forgets that the gradient of its input is a sum over members, so the first one's bias differs, and no loss shows it.
+        let mut pipeline = builder(How::Nothing, split)
+            .stages(move |at| {
+                let linear = || LinearConfig::new(4, 4).init(&at.device);
+                let (up, down) = (ColumnLinear::cut(linear(), &at.group), RowLinear::cut(linear(), &at.group));
+                let how = if at.is_last() { How::NoCopy } else { How::Nothing };
+                let layer = Layer { up, down, group: at.group.clone(), how };
+                match at.is_last() {
+                    false => StageBox::new(layer),
+                    true => StageBox::with_loss(layer, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean()),
+                }
+            })
+            .build()
+            .unwrap();
+        let error = pipeline.step(batch(), 0.1).unwrap_err().to_string();
+        let words = "ranks 0 and 1 hold stage 0 together, but computed different gradients of `";
+        assert!(error.contains(words) && error.contains("bias"), "{error}");
+        assert!(matches!(pipeline.step(batch(), 0.1), Err(PipelineError::Closed(_))));
     }
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+mod boundary;
+mod checkpoints;
 mod faults;
 mod layers;
 mod links;
@@ -10,3 +12,4 @@ mod parity;
 mod plain;
 mod refusals;
 mod split;
+mod unlike;

@@ -6,19 +6,23 @@ use burn::nn::LayerNorm;
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::nn::{ColumnLinear, GatedFeedForward, SelfAttention, VocabEmbedding, vocab_cross_entropy};
-use burn_pipeline::stage::{AnyTensor, Stage, StageBox};
+use burn_pipeline::stage::{AnyTensor, Names, Stage, StageBox};
+use burn_pipeline::tensor_group::{Cut, TensorGroup};
 use burn_pipeline::{Batch, Builder, Pipeline, Size, StageContext, boundary};
 
+/// What crosses a boundary; hidden states whole, or cut along the sequence.
 #[derive(Debug)]
 pub(crate) enum Signal {
     Tokens(Tensor<2, Int>),
     Hidden(Tensor<3>),
+    Piece(Cut<3, 1>),
 }
 
 boundary!(
     enum Signal {
         Tokens(a),
         Hidden(a),
+        Piece(a),
     }
 );
 
@@ -47,6 +51,37 @@ pub(crate) struct Part {
     embed: Option<Embed>,
     blocks: Vec<Block>,
     head: Option<Head>,
+    #[module(skip)]
+    group: TensorGroup,
+    /// Are norms and sums between layers computed on pieces of the sequence?
+    sequence: bool,
+}
+
+impl Part {
+    /// As `forward`, with each rank's piece of the sequence between layers.
+    fn forward_pieces(&self, input: Signal) -> Signal {
+        let group = &self.group;
+        let x = match (input, &self.embed) {
+            (Signal::Tokens(tokens), Some(embed)) => {
+                let position = group.scatter_to(embed.position.val(), 0);
+                embed.token.forward_cut(tokens) + position.unsqueeze::<3>()
+            }
+            (Signal::Piece(x), None) => x.piece(group),
+            (other, _) => panic!("the first stage takes tokens, and no other: {other:?}"),
+        };
+        let [_, piece, _] = x.dims();
+        let mask = future(1, piece * group.size(), &x.device());
+        let x = self.blocks.iter().fold(x, |x, block| {
+            let normal = group.for_pieces(&block.norm_attention).forward(x.clone());
+            let x = x + block.attention.forward_cut(normal, Some(mask.clone()));
+            let normal = group.for_pieces(&block.norm_feed).forward(x.clone());
+            x + block.feed.forward_cut(normal, 1)
+        });
+        match &self.head {
+            Some(head) => Signal::Hidden(head.scores.forward_cut(group.for_pieces(&head.norm).forward(x), 1)),
+            None => Signal::Piece(Cut::new(x, group)),
+        }
+    }
 }
 
 impl Stage for Part {
@@ -55,6 +90,9 @@ impl Stage for Part {
     type Output = Signal;
 
     fn forward(&self, input: Signal, (): ()) -> Signal {
+        if self.sequence {
+            return self.forward_pieces(input);
+        }
         let x = match (input, &self.embed) {
             (Signal::Tokens(tokens), Some(embed)) => {
                 embed.token.forward(tokens) + embed.position.val().unsqueeze::<3>()
@@ -86,21 +124,23 @@ pub(crate) fn stage(config: Config, at: &StageContext) -> StageBox {
         norm_attention: b.norm_attention,
         attention: SelfAttention::cut(b.attention, group),
         norm_feed: b.norm_feed,
-        feed: GatedFeedForward::cut(b.gated, b.down, group),
+        feed: GatedFeedForward::cut(b.feed.gated, b.feed.down, group),
     });
     let blocks = blocks.collect();
     let head = at.is_last().then(|| config.head(device));
     let head = head.map(|h| Head { norm: h.norm, scores: ColumnLinear::cut(h.scores, group) });
-    let part = Part { embed, blocks, head };
+    let part = Part { embed, blocks, head, group: group.clone(), sequence: config.sequence };
     let group = group.clone();
-    match at.is_last() {
+    let names = Names::default().layers_from("blocks", at.layers(config.blocks).start);
+    let stage = match at.is_last() {
         false => StageBox::new(part),
         true => StageBox::with_loss(part, move |output: Signal, target: Tensor<2, Int>| {
             let Signal::Hidden(scores) = output else { panic!("a last stage gives scores") };
             let [batch, seq, vocab] = scores.dims();
             vocab_cross_entropy(scores.reshape([batch * seq, vocab]), target.reshape([batch * seq]), &group)
         }),
-    }
+    };
+    stage.named(names)
 }
 
 /// Pipeline ranks, replicas and members.

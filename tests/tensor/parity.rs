@@ -4,7 +4,7 @@
 //! 1e-5 of their size, weights to 2e-6 after two steps that move them by up to 0.05.
 
 use crate::model::{Grid, batch, builder, builder_of, weights};
-use crate::plain::{Config, Plain, SMALL};
+use crate::plain::{Config, Plain, SEQUENCE, SMALL};
 use burn::optim::SgdConfig;
 use burn_pipeline::Builder;
 use burn_pipeline::stage::{Accumulation, SplitBackward};
@@ -70,7 +70,16 @@ fn assert_close(got: &Trained, expected: &Trained, place: &str) {
 
 #[test]
 fn every_grid_family_and_engine_trains_as_the_plain_loop_does() {
-    let expected = plain(SMALL, SAMPLES);
+    trains_as_the_plain_loop_does(SMALL);
+}
+
+#[test]
+fn norms_and_boundaries_in_pieces_of_the_sequence_train_as_the_plain_loop_does() {
+    trains_as_the_plain_loop_does(SEQUENCE);
+}
+
+fn trains_as_the_plain_loop_does(config: Config) {
+    let expected = plain(config, SAMPLES);
     assert!(expected.steps[1].0 < expected.steps[0].0 - 0.01, "it learns");
     for grid in GRIDS {
         for family in FAMILIES {
@@ -79,9 +88,9 @@ fn every_grid_family_and_engine_trains_as_the_plain_loop_does() {
                 ("captured", SplitBackward::Captured, false),
                 ("compiled", SplitBackward::Captured, true),
             ] {
-                let builder = builder(family, grid).split(split).compile(compile);
+                let builder = builder_of(config, family, grid).split(split).compile(compile);
                 let place = format!("{family:?} on {grid:?}, {engine}");
-                assert_close(&trained(&SMALL, builder, SAMPLES), &expected, &place);
+                assert_close(&trained(&config, builder, SAMPLES), &expected, &place);
             }
         }
     }
@@ -89,16 +98,21 @@ fn every_grid_family_and_engine_trains_as_the_plain_loop_does() {
 
 #[test]
 fn one_group_size_has_the_same_bits_under_every_schedule_grid_and_engine_but_the_compiled_one() {
-    let bits = |family, grid, split| {
-        let builder = builder(family, grid).split(split).accumulation(Accumulation::Ordered);
-        let given = trained(&SMALL, builder, SAMPLES);
+    let bits = |config, family, grid, split| {
+        let builder = builder_of(config, family, grid).split(split).accumulation(Accumulation::Ordered);
+        let given = trained(&config, builder, SAMPLES);
         (given.steps.iter().map(|step| step.0.to_bits()).collect::<Vec<_>>(), given.weights)
     };
-    let first = bits(FAMILIES[0], GRIDS[0], SplitBackward::Eager);
-    for grid in GRIDS {
-        for family in FAMILIES {
-            for split in [SplitBackward::Eager, SplitBackward::Captured] {
-                assert!(bits(family, grid, split) == first, "{family:?} on {grid:?}, {split:?}");
+    for config in [SMALL, SEQUENCE] {
+        let first = bits(config, FAMILIES[0], GRIDS[0], SplitBackward::Eager);
+        for grid in GRIDS {
+            for family in FAMILIES {
+                for split in [SplitBackward::Eager, SplitBackward::Captured] {
+                    assert!(
+                        bits(config, family, grid, split) == first,
+                        "{config:?}, {family:?} on {grid:?}, {split:?}"
+                    );
+                }
             }
         }
     }
@@ -125,13 +139,14 @@ proptest! {
     #[test]
     fn any_size_that_can_be_cut_trains_as_the_plain_loop_does(
         members in 2usize..5, heads in 1usize..3, head in 1usize..4, hidden in 1usize..4, vocab in 2usize..5,
-        seq in 1usize..5, compile in proptest::bool::ANY
+        seq in 1usize..5, compile in proptest::bool::ANY, sequence in proptest::bool::ANY
     ) {
         let heads = heads * members;
         // Norms over few features have little to tell apart, and gradients near 0.
         let width = heads * (head + 1);
         let (hidden, vocab) = (hidden * members, vocab * members);
-        let config = Config { width, heads, hidden, vocab, seq, blocks: 1, seed: 7 };
+        let seq = if sequence { seq * members } else { seq };
+        let config = Config { width, heads, hidden, vocab, seq, blocks: 1, seed: 7, sequence };
         let split = if compile { SplitBackward::Captured } else { SplitBackward::Eager };
         let builder = builder_of(config, ("1F1B", 1), (1, 1, members)).split(split).compile(compile);
         assert_close(&trained(&config, builder, 4), &plain(config, 4), &format!("{config:?} on {members}"));

@@ -19,9 +19,15 @@ pub(crate) struct Config {
     pub(crate) seq: usize,
     pub(crate) blocks: usize,
     pub(crate) seed: u64,
+    /// Are hidden states cut along the sequence between layers, and at boundaries?
+    pub(crate) sequence: bool,
 }
 
-pub(crate) const SMALL: Config = Config { width: 8, heads: 4, hidden: 12, vocab: 20, seq: 5, blocks: 4, seed: 3 };
+pub(crate) const SMALL: Config =
+    Config { width: 8, heads: 4, hidden: 12, vocab: 20, seq: 5, blocks: 4, seed: 3, sequence: false };
+
+/// The same with a sequence that two and three ranks can cut.
+pub(crate) const SEQUENCE: Config = Config { seq: 6, sequence: true, ..SMALL };
 
 /// Large enough that every layer matters to the loss.
 const INIT: Initializer = Initializer::Normal { mean: 0.0, std: 0.3 };
@@ -37,6 +43,11 @@ pub(crate) struct Block {
     pub(crate) norm_attention: LayerNorm,
     pub(crate) attention: MultiHeadAttention,
     pub(crate) norm_feed: LayerNorm,
+    pub(crate) feed: Feed,
+}
+
+#[derive(Module, Debug)]
+pub(crate) struct Feed {
     pub(crate) gated: SwiGlu,
     pub(crate) down: Linear,
 }
@@ -64,8 +75,10 @@ impl Config {
                 .with_initializer(INIT)
                 .init(device),
             norm_feed: LayerNormConfig::new(width).init(device),
-            gated: SwiGluConfig::new(width, hidden).with_bias(true).with_initializer(INIT).init(device),
-            down: LinearConfig::new(hidden, width).with_initializer(INIT).init(device),
+            feed: Feed {
+                gated: SwiGluConfig::new(width, hidden).with_bias(true).with_initializer(INIT).init(device),
+                down: LinearConfig::new(hidden, width).with_initializer(INIT).init(device),
+            },
         })
     }
 
@@ -112,7 +125,7 @@ impl Plain {
         let x = self.blocks.iter().fold(x, |x, block| {
             let input = MhaInput::self_attn(block.norm_attention.forward(x.clone())).mask_attn(mask.clone());
             let x = x + block.attention.forward(input).context;
-            x.clone() + block.down.forward(block.gated.forward(block.norm_feed.forward(x)))
+            x.clone() + block.feed.down.forward(block.feed.gated.forward(block.norm_feed.forward(x)))
         });
         let scores = self.head.scores.forward(self.head.norm.forward(x));
         let [_, _, vocab] = scores.dims();

@@ -10,7 +10,7 @@ use burn::optim::SgdConfig;
 use burn::tensor::Tensor;
 use burn_pipeline::nn::{ColumnLinear, SelfAttention};
 use burn_pipeline::stage::{Stage, StageBox};
-use burn_pipeline::train::{AutoOptions, Checkpoints, SharedParameter};
+use burn_pipeline::train::{AutoOptions, SharedParameter};
 use burn_pipeline::{AutoPipeline, Builder, Size};
 
 fn grouped() -> Builder {
@@ -42,19 +42,14 @@ fn an_optimizer_that_looks_at_whole_parameters_is_refused() {
 #[test]
 fn calls_that_need_whole_stages_are_refused_and_the_pipeline_goes_on() {
     let mut pipeline = grouped().build().unwrap();
-    let folder = std::env::temp_dir().join(format!("tensor-refusals-{}", std::process::id()));
-    let checkpoints = Checkpoints::new(&folder);
     let said = [
-        pipeline.save(&checkpoints, &()).unwrap_err().to_string(),
-        pipeline.export(folder.join("model.safetensors")).unwrap_err().to_string(),
         pipeline.replace_module(0, |part: crate::model::Part, _| part).unwrap_err().to_string(),
         pipeline.step_to(Default::default(), Vec::new()).unwrap_err().to_string(),
         pipeline.measure_links().unwrap_err().to_string(),
     ];
-    for (said, what) in said.iter().zip(["saving a checkpoint", "exporting", "replacing", "`step_to`", "measuring"]) {
+    for (said, what) in said.iter().zip(["replacing", "`step_to`", "measuring"]) {
         assert!(said.starts_with(what) && said.contains("`Builder::tensor_parallel`"), "{said}");
     }
-    assert!(!folder.exists());
     pipeline.step(batch(&SMALL, 8), 0.1).unwrap();
 }
 

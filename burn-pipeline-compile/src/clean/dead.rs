@@ -1,6 +1,7 @@
 //! What nothing reads is not computed.
 //!
-//! Random draws stay: each moves its generator on.
+//! Random draws stay: each moves its generator on. So do operations of backend extensions: they may exchange tensors with other
+//! ranks, which wait for them whether or not this one reads the result. The caller leaves out those that it does not need.
 
 use crate::graph::{Graph, Node, Op};
 use burn::backend::ir::{FloatOperationIr, NumericOperationIr, OperationIr};
@@ -10,7 +11,7 @@ pub(super) fn dead(mut graph: Graph) -> Graph {
     let mut needed: HashSet<_> = graph.kept.clone();
     let mut alive = vec![false; graph.nodes.len()];
     for (place, node) in graph.nodes.iter().enumerate().rev() {
-        if draws(node) || node.outputs.iter().any(|output| needed.contains(&output.id)) {
+        if acts(node) || node.outputs.iter().any(|output| needed.contains(&output.id)) {
             alive[place] = true;
             needed.extend(node.reads().map(|tensor| tensor.id));
         }
@@ -20,11 +21,13 @@ pub(super) fn dead(mut graph: Graph) -> Graph {
     graph
 }
 
-fn draws(node: &Node) -> bool {
+/// Does it more than give its outputs?
+fn acts(node: &Node) -> bool {
     let Op::Interpret(op) = &node.op else { return false };
     matches!(
         **op,
-        OperationIr::Float(_, FloatOperationIr::Random(_))
+        OperationIr::Custom(_)
+            | OperationIr::Float(_, FloatOperationIr::Random(_))
             | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(_))
     )
 }

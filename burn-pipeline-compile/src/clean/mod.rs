@@ -4,8 +4,8 @@
 //! ahead move into the operations that read them), [`identities`] (operations that change nothing disappear), [`products`] (over
 //! many rows at once), [`places`] (values are written where they end up), [`common`] (what is computed twice is computed once), [`dead`] (what nothing reads is not computed).
 //!
-//! Guarantees: no pass reorders nodes; random draws and operations that the interpreter runs are left alone, the latter
-//! unless nothing reads what they give.
+//! Guarantees: no pass reorders nodes; random draws, operations of backend extensions and others that the interpreter runs are left
+//! alone, the last unless nothing reads what they give.
 
 mod common;
 mod constants;

@@ -100,6 +100,25 @@ fn what_is_computed_twice_is_computed_once() {
 }
 
 #[test]
+fn operations_of_extensions_stay_in_order_whether_or_not_anything_reads_them() {
+    let mut listed = Listed::default();
+    let x = listed.feed(&[4, 3]);
+    let doubled = listed.scalar(NumericOperationIr::MulScalar, &x, 2.0);
+    listed.custom("unread", &doubled);
+    let read = listed.custom("read", &x);
+    let halved = listed.scalar(NumericOperationIr::MulScalar, &read, 0.5);
+    listed.unary(unary("exp"), &halved);
+    listed.custom("last", &x);
+    let program = compiled(&listed, &[halved]);
+    let text = program.to_string();
+    let places: Vec<usize> = ["unread(", "read(", "last("]
+        .map(|name| text.find(&format!("interpreted {name}")).unwrap_or_else(|| panic!("{name}: {text}")))
+        .to_vec();
+    assert!(places.is_sorted(), "{text}");
+    assert!(!text.contains("Exp"), "{text}");
+}
+
+#[test]
 fn masks_are_read_and_given() {
     let mut listed = Listed::default();
     let (x, y) = (listed.feed(&[4, 9, 20]), listed.feed(&[1, 9, 20]));

@@ -1,9 +1,9 @@
 //! Programs written by hand.
 
 use burn::backend::ir::{
-    ActivationOperationIr, BaseOperationIr, BinaryOpIr, CreationOpIr, FloatOperationIr, MaskFillOpIr, MaskWhereOpIr,
-    MatmulOpIr, NumericOperationIr, OperationIr, ReduceDimOpIr, ReduceDimsOpIr, ReduceOpIr, ScalarIr, ScalarOpIr,
-    ShapeOpIr, SliceAssignOpIr, SliceOpIr, SwapDimsOpIr, TensorId, TensorIr, TensorStatus, UnaryOpIr,
+    ActivationOperationIr, BaseOperationIr, BinaryOpIr, CreationOpIr, CustomOpIr, FloatOperationIr, MaskFillOpIr,
+    MaskWhereOpIr, MatmulOpIr, NumericOperationIr, OperationIr, ReduceDimOpIr, ReduceDimsOpIr, ReduceOpIr, ScalarIr,
+    ScalarOpIr, ShapeOpIr, SliceAssignOpIr, SliceOpIr, SwapDimsOpIr, TensorId, TensorIr, TensorStatus, UnaryOpIr,
 };
 use burn::tensor::{BoolStore, DType, Shape, Slice};
 
@@ -112,6 +112,13 @@ impl Listed {
         let out = self.float(&input.shape);
         let op = ScalarOpIr { lhs: input.clone(), rhs: ScalarIr::Float(exponent), out: out.clone() };
         self.push(float(FloatOperationIr::PowfScalar(op)), out)
+    }
+
+    /// An operation of a backend extension, from a tensor to one like it.
+    pub(crate) fn custom(&mut self, name: &str, input: &TensorIr) -> TensorIr {
+        let out = self.float(&input.shape);
+        let (inputs, outputs) = (vec![input.clone()], vec![out.clone()]);
+        self.push(OperationIr::Custom(CustomOpIr { id: name.to_owned(), inputs, outputs, scalars: Vec::new() }), out)
     }
 
     pub(crate) fn greater_than(&mut self, input: &TensorIr, value: f64) -> TensorIr {

@@ -100,6 +100,16 @@ fn a_pipeline_that_cannot_be_built_ends_the_training_with_the_reason() {
 }
 
 #[test]
+fn stages_that_groups_hold_are_refused_at_launch() {
+    let folder = Folder::new();
+    let builder = pipeline("1F1B", 2).tensor_parallel(2);
+    let result = on(training(&folder), Some(builder)).launch(learner(model(), ConstantLr::new(0.01)));
+    let message = message(&result);
+    assert!(message.contains("2 ranks are to hold each stage together (`Builder::tensor_parallel`)"), "{message}");
+    assert!(is_untrained(&result.model), "nothing has run");
+}
+
+#[test]
 fn a_model_without_autodiff_is_refused() {
     let (_, message) = failing(Classifier::new(7, &Device::flex()));
     assert!(message.contains("no parameter of the model is trained"), "{message}");

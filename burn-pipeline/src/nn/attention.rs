@@ -9,7 +9,8 @@ use burn::nn::{Dropout, Linear};
 use burn::tensor::activation::{quiet_softmax, softmax};
 use burn::tensor::{Bool, Tensor};
 
-/// Burn's multi-head attention of a sequence to itself, each rank of a group with its share of the heads.
+/// Burn's multi-head attention of a sequence to itself, each rank of a group with its share of the heads. Its parameters have the ordinary
+/// layer's names.
 #[derive(Module, Debug)]
 pub struct SelfAttention {
     query: Linear,
@@ -52,8 +53,18 @@ impl SelfAttention {
     /// From whole hidden states `[batch, seq, d_model]` to whole ones. `mask` is `[batch or 1, seq, seq]`, true where a position must not
     /// be looked at.
     pub fn forward(&self, x: Tensor<3>, mask: Option<Tensor<3, Bool>>) -> Tensor<3> {
+        self.output.forward(self.mixed(self.group.copy_to(x), mask))
+    }
+
+    /// As [`SelfAttention::forward`], from this rank's piece of the sequence, `[batch, seq / ranks, d_model]`, to its piece. The mask is for
+    /// the whole sequence.
+    pub fn forward_cut(&self, piece: Tensor<3>, mask: Option<Tensor<3, Bool>>) -> Tensor<3> {
+        self.output.forward_cut(self.mixed(self.group.all_gather(piece, 1), mask), 1)
+    }
+
+    /// What this rank's heads give for the whole sequence.
+    fn mixed(&self, x: Tensor<3>, mask: Option<Tensor<3, Bool>>) -> Tensor<3> {
         let [batch, seq, _] = x.dims();
-        let x = self.group.copy_to(x);
         let heads = |linear: &Linear| {
             let all = linear.forward_deferred(x.clone());
             let heads = all.dims()[2] / self.head_width;
@@ -68,6 +79,6 @@ impl SelfAttention {
         let weights = if self.quiet_softmax { quiet_softmax(scores, 3) } else { softmax(scores, 3) };
         let mixed = self.dropout.forward(weights).matmul(value);
         let width = mixed.dims()[1] * self.head_width;
-        self.output.forward(mixed.swap_dims(1, 2).reshape([batch, seq, width]))
+        mixed.swap_dims(1, 2).reshape([batch, seq, width])
     }
 }

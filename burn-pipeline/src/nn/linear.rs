@@ -1,19 +1,20 @@
 //! Linear layers cut by columns and by rows of their weight `[input, output]`.
 
+use super::as_ordinary::as_ordinary;
 use crate::ops::DeferredForward;
 use crate::tensor_group::TensorGroup;
-use burn::module::{Module, Param};
 use burn::nn::Linear;
 use burn::tensor::Tensor;
 
-/// A linear layer of which each rank of a group computes its piece of the output.
-#[derive(Module, Debug)]
+/// A linear layer of which each rank of a group computes its piece of the output. Its parameters have the ordinary layer's names.
+#[derive(Clone, Debug)]
 pub struct ColumnLinear {
     /// This rank's columns of the weight, with their biases.
     pub linear: Linear,
-    #[module(skip)]
     group: TensorGroup,
 }
+
+as_ordinary!(ColumnLinear { linear });
 
 impl ColumnLinear {
     /// Cuts an ordinary layer.
@@ -28,24 +29,29 @@ impl ColumnLinear {
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         self.linear.forward_deferred(self.group.copy_to(x))
     }
+
+    /// As [`ColumnLinear::forward`], from this rank's piece of an input that is cut along another axis than the last, the sequence
+    /// say: it gathers the whole one.
+    pub fn forward_cut<const D: usize>(&self, piece: Tensor<D>, axis: usize) -> Tensor<D> {
+        self.linear.forward_deferred(self.group.all_gather(piece, axis))
+    }
 }
 
-/// The columns of a layer that this rank holds. Their input has to go through [`TensorGroup::copy_to`].
+/// The columns of a layer that this rank holds. Their input has to go through [`TensorGroup::copy_to`] or [`TensorGroup::all_gather`].
 pub(super) fn columns(linear: Linear, group: &TensorGroup) -> Linear {
     let weight = group.cut(linear.weight, 1);
     Linear { weight, bias: linear.bias.map(|bias| group.cut(bias, 0)) }
 }
 
-/// A linear layer to which each rank of a group gives its piece of the input.
-#[derive(Module, Debug)]
+/// A linear layer to which each rank of a group gives its piece of the input. Its parameters have the ordinary layer's names.
+#[derive(Clone, Debug)]
 pub struct RowLinear {
-    /// This rank's rows of the weight; the bias is beside it.
+    /// This rank's rows of the weight, and the whole bias, which is added to the sum.
     pub linear: Linear,
-    /// The bias, which all ranks add to the sum.
-    pub bias: Option<Param<Tensor<1>>>,
-    #[module(skip)]
     group: TensorGroup,
 }
+
+as_ordinary!(RowLinear { linear });
 
 impl RowLinear {
     /// Cuts an ordinary layer.
@@ -54,15 +60,33 @@ impl RowLinear {
     /// If its inputs cannot be cut evenly over the group.
     pub fn cut(linear: Linear, group: &TensorGroup) -> Self {
         let weight = group.cut(linear.weight, 0);
-        Self { linear: Linear { weight, bias: None }, bias: linear.bias, group: group.clone() }
+        Self { linear: Linear { weight, bias: linear.bias }, group: group.clone() }
     }
 
     /// From this rank's piece `[.., input / ranks]` to the whole output `[.., output]`.
     pub fn forward<const D: usize>(&self, piece: Tensor<D>) -> Tensor<D> {
-        let sum = self.group.reduce_from(self.linear.forward_deferred(piece));
-        match &self.bias {
+        let sum = self.group.reduce_from(self.product(piece));
+        match &self.linear.bias {
             Some(bias) => sum + bias.val().unsqueeze(),
             None => sum,
         }
+    }
+
+    /// As [`RowLinear::forward`], to this rank's piece of the output along another axis than the last, the sequence say.
+    ///
+    /// # Panics
+    /// If the axis cannot be cut evenly over the group.
+    pub fn forward_cut<const D: usize>(&self, piece: Tensor<D>, axis: usize) -> Tensor<D> {
+        let sum = self.group.reduce_scatter(self.product(piece), axis);
+        match &self.linear.bias {
+            // Each rank adds it to its piece alone.
+            Some(bias) => sum + self.group.copy_to(bias.val()).unsqueeze(),
+            None => sum,
+        }
+    }
+
+    /// This rank's part of the sum.
+    fn product<const D: usize>(&self, piece: Tensor<D>) -> Tensor<D> {
+        Linear { weight: self.linear.weight.clone(), bias: None }.forward_deferred(piece)
     }
 }

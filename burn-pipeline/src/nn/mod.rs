@@ -10,8 +10,13 @@
 //!    pieces and gives the whole sum. Each of [`SelfAttention`] and [`GatedFeedForward`] is one of each, so that
 //!    a layer costs one all-reduce forward and one backward.
 //! 3. Whatever is not cut (norms, biases of row-parallel layers, positions) is used as it is: all ranks compute it alike.
+//! 4. With `forward_cut`, what comes and goes is this rank's piece along the sequence: a column-parallel layer gathers, a row-parallel
+//!    one gives each rank its piece of the sum. Norms and sums between layers then run on pieces, whose weights go through
+//!    [`TensorGroup::for_pieces`](crate::tensor_group::TensorGroup::for_pieces).
+//! 5. Parameters have the ordinary layers' names.
 //!
-//! Follows Megatron-LM (arXiv:1909.08053); the vocabulary's cross entropy is its `vocab_parallel_cross_entropy`.
+//! Follows Megatron-LM (arXiv:1909.08053), pieces of the sequence Korthikanti et al. (arXiv:2205.05198); the vocabulary's cross entropy
+//! is Megatron's `vocab_parallel_cross_entropy`.
 //!
 //! ```
 //! use burn::module::Module;
@@ -19,6 +24,7 @@
 //! use burn::tensor::{Tensor, activation::gelu};
 //! use burn_pipeline::StageContext;
 //! use burn_pipeline::nn::{ColumnLinear, RowLinear};
+//! use burn_pipeline::tensor_group::TensorGroup;
 //!
 //! #[derive(Module, Debug)]
 //! struct FeedForward {
@@ -40,9 +46,16 @@
 //!         let wide = gelu(self.up.forward(self.norm.forward(x.clone())));
 //!         x + self.down.forward(wide)
 //!     }
+//!
+//!     /// The same for this rank's piece of the sequence, axis 1.
+//!     fn forward_cut(&self, piece: Tensor<3>, group: &TensorGroup) -> Tensor<3> {
+//!         let normal = group.for_pieces(&self.norm).forward(piece.clone());
+//!         piece + self.down.forward_cut(gelu(self.up.forward_cut(normal, 1)), 1)
+//!     }
 //! }
 //! ```
 
+mod as_ordinary;
 mod attention;
 mod feed_forward;
 mod linear;

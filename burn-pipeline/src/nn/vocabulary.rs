@@ -2,21 +2,23 @@
 //!
 //! The head itself is a [`ColumnLinear`](super::ColumnLinear) from the width to the vocabulary.
 
+use super::as_ordinary::as_ordinary;
 use crate::ops::DeferredForward;
 use crate::tensor_group::TensorGroup;
-use burn::module::Module;
 use burn::nn::Embedding;
 use burn::tensor::{Bool, Int, Tensor};
 use std::ops::Range;
 
-/// An embedding of which each rank of a group holds the vectors of its part of the vocabulary.
-#[derive(Module, Debug)]
+/// An embedding of which each rank of a group holds the vectors of its part of the vocabulary. Its parameter has the ordinary layer's
+/// name.
+#[derive(Clone, Debug)]
 pub struct VocabEmbedding {
     /// This rank's vectors `[vocabulary / ranks, d_model]`.
     pub embedding: Embedding,
-    #[module(skip)]
     group: TensorGroup,
 }
+
+as_ordinary!(VocabEmbedding { embedding });
 
 impl VocabEmbedding {
     /// Cuts an ordinary layer.
@@ -30,12 +32,26 @@ impl VocabEmbedding {
     /// From token ids `[batch, seq]` to whole vectors `[batch, seq, d_model]`. An id outside the whole vocabulary is treated as the
     /// device treats it in the ordinary layer.
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.group.reduce_from(self.vectors(tokens))
+    }
+
+    /// As [`VocabEmbedding::forward`], to this rank's piece of the sequence, `[batch, seq / ranks, d_model]`.
+    ///
+    /// # Panics
+    /// If the sequence cannot be cut evenly over the group.
+    pub fn forward_cut(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.group.reduce_scatter(self.vectors(tokens), 1)
+    }
+
+    /// The vectors of the ids in this rank's part, zeros for all others.
+    fn vectors(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         let [vocabulary, _] = self.embedding.weight.shape().dims();
-        let Some((own, elsewhere)) = own_ids(&self.group, vocabulary, tokens.clone()) else {
-            return self.embedding.forward_deferred(tokens);
-        };
-        let vectors = self.embedding.forward_deferred(own);
-        self.group.reduce_from(vectors.mask_fill(elsewhere.unsqueeze_dim::<3>(2), 0.0))
+        match own_ids(&self.group, vocabulary, tokens.clone()) {
+            None => self.embedding.forward_deferred(tokens),
+            Some((own, elsewhere)) => {
+                self.embedding.forward_deferred(own).mask_fill(elsewhere.unsqueeze_dim::<3>(2), 0.0)
+            }
+        }
     }
 }
 

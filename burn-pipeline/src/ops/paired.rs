@@ -1,9 +1,10 @@
 //! An operation of one tensor whose backward is another operation: what a collective is.
 //!
-//! Guarantees: the backward runs exactly once for each forward that needs a gradient, and holds no tensor for it. A capture records
+//! Guarantees: the backward runs exactly once for each forward whose input is tracked and whose result gets a gradient, and holds no tensor for it. A capture records
 //! both as one operation each.
 //!
-//! 1. Under autodiff the forward runs on the tensor below, and one step with one parent joins the graph.
+//! 1. Under autodiff the forward runs on the tensor below, and one step with one parent joins the graph. A pair that asks for its
+//!    backward in any case ([`Pair::always`]) gets a leaf as its parent where nothing tracks the input.
 //! 2. In backward that step runs the other operation on the gradient and registers what it gives.
 //! 3. On Burn's capture device either is recorded whole ([`record`]), and a replay calls it.
 
@@ -14,7 +15,9 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, BackendTensor, Capture, Dispatch, DispatchKindConversion, DispatchTensor};
+use burn::backend::{
+    Autodiff, AutodiffBackend, Backend, BackendTensor, Capture, Dispatch, DispatchKindConversion, DispatchTensor,
+};
 use std::sync::Arc;
 
 /// What a forward runs and what its backward runs; `None` passes the tensor on as it is.
@@ -22,6 +25,8 @@ use std::sync::Arc;
 pub(crate) struct Pair {
     pub(crate) forward: Option<Arc<dyn CapturedOp>>,
     pub(crate) backward: Option<Arc<dyn CapturedOp>>,
+    /// Does the backward run on a gradient of the result even if autodiff does not track the input? Another rank's may be tracked.
+    pub(crate) always: bool,
 }
 
 /// Runs `pair.forward` on a float tensor; the gradient of the result goes through `pair.backward`.
@@ -32,7 +37,7 @@ pub(crate) fn paired(input: DispatchTensor, pair: Pair) -> DispatchTensor {
 impl Pair {
     /// The operation of the backward, without a backward of its own.
     fn reversed(self) -> Self {
-        Self { forward: self.backward, backward: None }
+        Self { forward: self.backward, backward: None, always: false }
     }
 
     /// Runs the forward.
@@ -80,14 +85,36 @@ impl<B: Backend + PipelineOps> Backward<B, 1> for Paired {
     }
 }
 
+/// The step of a pair whose input is not tracked. Its parents are a leaf, for whom there is a backward, and the input, for the step's
+/// depth in the graph: a member of a group whose input is tracked comes to its own at the same depth.
+#[derive(Debug)]
+struct OnLeaf;
+
+impl<B: Backend + PipelineOps> Backward<B, 2> for OnLeaf {
+    type State = Pair;
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let of_output = grads.consume::<B>(&ops.node);
+        // Nobody asks for the leaf's gradient.
+        drop(B::pair(of_output, ops.state.reversed()));
+    }
+}
+
 /// Runs the forward below autodiff and joins it to the graph.
 pub(super) fn tracked<B: Backend + PipelineOps, C: CheckpointStrategy>(
     input: FloatTensor<Autodiff<B, C>>,
     pair: Pair,
 ) -> FloatTensor<Autodiff<B, C>> {
+    let always = pair.always.then(|| input.node());
     let (input, node) = input.into_parts();
     let output = B::pair(input, pair.clone());
-    match Paired.prepare::<C>([node]).compute_bound().stateful() {
+    let untracked = match Paired.prepare::<C>([node]).compute_bound().stateful() {
+        OpsKind::Tracked(prep) => return prep.finish(pair, output),
+        OpsKind::UnTracked(prep) => prep,
+    };
+    let Some(node) = always else { return untracked.finish(output) };
+    let leaf = <Autodiff<B, C> as AutodiffBackend>::from_inner(output.clone()).require_grad();
+    match OnLeaf.prepare::<C>([leaf.node(), node]).compute_bound().stateful() {
         OpsKind::Tracked(prep) => prep.finish(pair, output),
         OpsKind::UnTracked(prep) => prep.finish(output),
     }

@@ -41,7 +41,7 @@ pub trait CapturedOp: Debug + Send + Sync + 'static {
     }
 
     /// Does it exchange tensors with the other ranks of the stage's group? All of them must come to it at the same place of
-    /// their rows, so it is never left to `W`, and compiled programs keep the order of such operations.
+    /// their rows, so it is never left out or left to `W`, and compiled programs keep the order of such operations.
     fn is_collective(&self) -> bool {
         false
     }

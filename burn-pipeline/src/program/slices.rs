@@ -2,15 +2,17 @@
 //!
 //! Guarantees: an operation is in one slice at most, the first of `F`, `I`, `W` that needs it, so that nothing is computed
 //! twice; each slice keeps the recorded order, in which every operation comes after those that it reads from. That is why
-//! running `F`, `I`, `W` in this order gives autodiff's own numbers. No exchange between the ranks of a group is in `W`: what only a
-//! weight's gradient needs of one is in `I`.
+//! running `F`, `I`, `W` in this order gives autodiff's own numbers.
+//!
+//! An exchange between the ranks of a group is never left out, whether or not this rank needs what it gives: the others wait for it. It is
+//! in `F`, or in `I` where it depends on a gradient that the backward is given, and so stands at one place on all of them.
 
 use super::draws::draw;
 use super::recording::Recording;
 use burn::backend::ir::{TensorId, TensorIr};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-/// The places of the operations of each program, in recorded order. An operation that nothing needs is in none.
+/// The places of the operations of each program, in recorded order. An operation that nothing needs is in none, unless it is an exchange.
 #[derive(Debug, Default)]
 pub(super) struct Slices {
     pub(super) forward: Vec<usize>,
@@ -29,19 +31,25 @@ pub(super) fn slices(recording: &Recording) -> Slices {
         _ => graph.needed_for(edges.input_gradients.iter().flatten()),
     };
     let weight = graph.needed_for(edges.weight_gradients.iter().map(|(_, gradient)| gradient));
-    let collective = graph.needed_for_collectives();
+    let exchanged = graph.exchanged();
     let mut slices = Slices::default();
     for place in 0..recording.operations.len() {
         // A draw that nothing reads still moves the generator on.
-        if forward[place] || draw(&recording.operations[place]).is_some() {
+        if forward[place] || exchanged.forward[place] || draw(&recording.operations[place]).is_some() {
             slices.forward.push(place);
-        } else if input[place] || (weight[place] && collective[place]) {
+        } else if input[place] || exchanged.backward[place] {
             slices.input.push(place);
         } else if weight[place] {
             slices.weight.push(place);
         }
     }
     slices
+}
+
+/// The operations that exchanges of the forward and of the backward need, themselves among them.
+struct Exchanged {
+    forward: Vec<bool>,
+    backward: Vec<bool>,
 }
 
 struct Graph<'a> {
@@ -70,11 +78,21 @@ impl<'a> Graph<'a> {
         needed
     }
 
-    /// The operations that exchanges between the ranks of a group need, themselves among them.
-    fn needed_for_collectives(&self) -> Vec<bool> {
-        let Recording { operations, custom, .. } = self.recording;
-        let made = operations.iter().filter(|op| custom.is_collective(op)).flat_map(|op| op.outputs());
-        self.needed_for(made)
+    /// What exchanges between the ranks of a group need.
+    fn exchanged(&self) -> Exchanged {
+        let Recording { operations, custom, edges, .. } = self.recording;
+        let mut of_backward: HashSet<TensorId> = edges.seeds.iter().flatten().map(|seed| seed.id).collect();
+        let (mut forward, mut backward) = (Vec::new(), Vec::new());
+        for op in operations {
+            let depends = op.inputs().any(|input| of_backward.contains(&input.id));
+            if depends {
+                of_backward.extend(op.outputs().map(|output| output.id));
+            }
+            if custom.is_collective(op) {
+                if depends { &mut backward } else { &mut forward }.extend(op.outputs());
+            }
+        }
+        Exchanged { forward: self.needed_for(forward.into_iter()), backward: self.needed_for(backward.into_iter()) }
     }
 
     /// The operations that at least two of these tensors need.

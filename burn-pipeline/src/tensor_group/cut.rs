@@ -8,7 +8,7 @@ use super::group::TensorGroup;
 use crate::stage::AnyTensor;
 use burn::backend::DispatchAutodiffContext;
 use burn::module::{Param, ParamId};
-use burn::tensor::Tensor;
+use burn::tensor::{Shape, Tensor};
 use std::collections::HashSet;
 use std::sync::PoisonError;
 
@@ -50,6 +50,21 @@ impl TensorGroup {
             Some(axis) => self.run(Collective::AllGather { axis }, own),
             None => own,
         }
+    }
+
+    /// The shape of the whole parameter of which all members have a piece of this shape.
+    pub(crate) fn whole_shape(&self, parameter: ParamId, own: Shape) -> Shape {
+        let Some(axis) = self.axis_of(parameter) else { return own };
+        let mut dims = own.to_vec();
+        dims[axis] *= self.size();
+        Shape::from(dims)
+    }
+
+    /// This member's piece of a whole parameter, or of something like it, in storage of its own; what was not cut stays whole.
+    pub(crate) fn own_piece(&self, parameter: ParamId, whole: AnyTensor) -> AnyTensor {
+        let Some(axis) = self.axis_of(parameter) else { return whole };
+        let each = whole.shape()[axis] / self.size();
+        whole.narrow(axis, self.member * each, (self.member + 1) * each).compact()
     }
 
     /// A parameter that was cut and is not among these.

@@ -6,8 +6,8 @@
 //! all others' waits within the timeout.
 //!
 //! 1. *Layout*: a job has `pipeline ranks x replicas x members` ranks (`group/grid.rs`). The members of a group run one
-//!    row of the plan, each with its piece of every cut weight; what crosses a boundary is whole on all of them, and each sends
-//!    it to the member with its own place.
+//!    row of the plan, each with its piece of every cut weight. What crosses a boundary each sends to the member with its own place:
+//!    whole, or its piece of it ([`Cut`], `boundary`).
 //! 2. *Collectives* (`collective`) exchange tensors between members inside of a stage's task; `pairs` gives each its backward
 //!    ([`TensorGroup`]). They run beneath autodiff, and a capture records them as operations of the program.
 //! 3. *Messages* (`exchange`) travel over the rank's own end of the link, and say which task and collective they are of. Between two
@@ -15,17 +15,21 @@
 //! 4. *Order*: since members run one row, a circle of waits over members would be one of the plan, which `check` has excluded.
 //!    Collectives of a backward belong to `I` ([`CapturedOp::is_collective`](crate::program::CapturedOp::is_collective)).
 //! 5. *Cut weights* (`cut`): a layer cuts the ordinary layer's values, those of member 0, and notes which parameter it cut along which
-//!    axis. All other parameters are copies: members start with member 0's, and each adds the same gradients to them.
+//!    axis. All other parameters are copies: members start with member 0's, and each adds the same gradients to them, which is compared in
+//!    the first step. Checkpoints hold the whole parameters and their optimizer's state (`optimizer_states`).
 //!
 //! This is the tensor parallelism of Megatron-LM (Shoeybi et al., 2019; arXiv:1909.08053). Its layers are in
 //! [`nn`](crate::nn).
 
+mod boundary;
 mod collective;
 mod cut;
 mod exchange;
 mod group;
+mod optimizer_states;
 mod pairs;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
 
+pub use boundary::Cut;
 pub use group::TensorGroup;

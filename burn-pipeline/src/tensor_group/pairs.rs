@@ -21,6 +21,7 @@ use super::collective::{Collective, GroupOp};
 use super::group::TensorGroup;
 use crate::ops::{Pair, paired};
 use crate::program::CapturedOp;
+use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
 use std::sync::Arc;
 
@@ -29,6 +30,12 @@ impl TensorGroup {
     /// members.
     pub fn copy_to<const D: usize>(&self, whole: Tensor<D>) -> Tensor<D> {
         self.paired(whole, None, Some(Collective::AllReduce))
+    }
+
+    /// A module whose parameters all members hold whole, for use on this member's piece of an activation (a norm in a region where the
+    /// sequence is cut): each member knows the gradients of the parameters in part, and gets the sum over members.
+    pub fn for_pieces<M: Module>(&self, module: &M) -> M {
+        if self.is_alone() { module.clone() } else { module.clone().map(&mut CopyEach(self)) }
     }
 
     /// The sum over members of a partial tensor. Its gradient is that of the sum, which all members have.
@@ -65,13 +72,16 @@ impl TensorGroup {
     }
 
     /// The tensor of the member `root`, for use by each member in its own way. The others give one of the same shape, which is not read and
-    /// has a gradient of zeros; autodiff tracks all members' tensors, or none.
+    /// has a gradient of zeros. Autodiff may track some members' tensors and not others', by weights that are trained on some members alone: the
+    /// backward runs on all of them. Where they come to it from graphs of different depths, and to other collectives in between, they get an
+    /// error that names both.
     ///
     /// # Panics
     /// If there is no such member.
     pub fn broadcast<const D: usize>(&self, tensor: Tensor<D>, root: usize) -> Tensor<D> {
         assert!(root < self.size(), "there is no member {root} in a group of {}", self.size());
-        self.paired(tensor, Some(Collective::Broadcast { root }), Some(Collective::Reduce { root }))
+        let (forward, backward) = (Collective::Broadcast { root }, Collective::Reduce { root });
+        self.tracked(tensor, Pair { forward: self.op(forward), backward: self.op(backward), always: true })
     }
 
     fn paired<const D: usize>(
@@ -80,12 +90,26 @@ impl TensorGroup {
         forward: Option<Collective>,
         backward: Option<Collective>,
     ) -> Tensor<D> {
-        if self.is_alone() {
-            return tensor;
-        }
-        let op = |collective: Option<Collective>| -> Option<Arc<dyn CapturedOp>> {
-            Some(Arc::new(GroupOp { group: self.clone(), collective: collective? }))
-        };
-        Tensor::from_dispatch(paired(tensor.into_dispatch(), Pair { forward: op(forward), backward: op(backward) }))
+        let op = |collective: Option<Collective>| collective.and_then(|collective| self.op(collective));
+        self.tracked(tensor, Pair { forward: op(forward), backward: op(backward), always: false })
+    }
+
+    fn tracked<const D: usize>(&self, tensor: Tensor<D>, pair: Pair) -> Tensor<D> {
+        if self.is_alone() { tensor } else { Tensor::from_dispatch(paired(tensor.into_dispatch(), pair)) }
+    }
+
+    fn op(&self, collective: Collective) -> Option<Arc<dyn CapturedOp>> {
+        Some(Arc::new(GroupOp { group: self.clone(), collective }))
+    }
+}
+
+/// Passes each parameter through [`TensorGroup::copy_to`].
+struct CopyEach<'a>(&'a TensorGroup);
+
+impl ModuleMapper for CopyEach<'_> {
+    fn map_float<const D: usize>(&mut self, parameter: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let value = self.0.copy_to(parameter.val());
+        let (id, _, mapper) = parameter.consume();
+        Param::from_mapped_value(id, value, mapper)
     }
 }

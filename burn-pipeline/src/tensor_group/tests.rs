@@ -130,6 +130,29 @@ proptest! {
 }
 
 #[test]
+fn a_broadcast_runs_backward_on_all_members_whosever_tensor_is_tracked() {
+    let (size, dims) = (3, [2, 3, 2]);
+    for tracked in [[true, false, false], [false, true, false], [true, false, true], [false, true, true], [false; 3]] {
+        let got = members(size, |group| {
+            let x = values(dims, group.member());
+            let x = if tracked[group.member()] { x.require_grad() } else { x };
+            let y = group.broadcast(x.clone(), 1);
+            let gradients = (y.clone() * values(dims, 50 + group.member())).sum().backward();
+            (y.into_data(), x.grad(&gradients).map(Tensor::into_data))
+        });
+        let gradients: Vec<Tensor<3>> = (0..size).map(|member| values(dims, 50 + member)).collect();
+        for (member, got) in got.into_iter().enumerate() {
+            let (y, dx) = got.unwrap();
+            let place = format!("{tracked:?}, member {member}");
+            equal(y, values(dims, 1), &place);
+            assert_eq!(dx.is_some(), tracked[member], "{place}");
+            let expected = if member == 1 { sum(&gradients) } else { gradients[0].zeros_like() };
+            dx.into_iter().for_each(|dx| equal(dx, expected.clone(), &place));
+        }
+    }
+}
+
+#[test]
 fn members_in_different_collectives_are_named_with_both() {
     let x = || values([2, 2, 2], 0);
     type Other = fn(&TensorGroup, Tensor<3>) -> Tensor<3>;

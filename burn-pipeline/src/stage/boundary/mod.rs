@@ -1,23 +1,30 @@
 //! What crosses a stage's boundary, and what is known of it beforehand.
 //!
-//! Reading order: [`any_tensor`] (a tensor of any rank and kind), [`host_value`] (a plain number or string), [`payload`] (the flat list that travels), [`values`] (a
-//! user's types as payloads), [`skip`] (values that go past the next stage), [`payload_spec`] (kinds, element types and
-//! sizes), [`metadata`] (the specs of a stage's boundary).
+//! Reading order: [`any_tensor`] (a tensor of any rank and kind), [`host_value`] (a plain number or string), [`payload`] (the flat list that travels),
+//! [`cut_over`] (the mark of a piece), [`tensor_spec`] (a tensor's kind, element type and sizes), [`payload_reader`] (values from
+//! a payload's front), [`values`] (a user's types as payloads), [`skip`] (values that go past the next stage), [`payload_spec`] (what
+//! is expected of a payload), [`metadata`] (the specs of a stage's boundary).
 
 mod any_tensor;
+mod cut_over;
 mod host_value;
 mod metadata;
 mod payload;
+mod payload_reader;
 mod payload_spec;
 mod skip;
+mod tensor_spec;
 mod values;
 
 pub use any_tensor::{AnyTensor, TensorKind};
+pub(crate) use cut_over::CutOver;
 pub use host_value::HostValue;
 pub use metadata::{StageMetadata, StagePort, Validate};
-pub use payload::{BoundaryError, Payload, PayloadPart, PayloadReader};
+pub use payload::{Payload, PayloadPart};
+pub use payload_reader::{BoundaryError, PayloadReader};
 pub use payload_spec::PayloadSpec;
 pub(super) use payload_spec::zeros_like;
-pub(crate) use payload_spec::{SpecMismatch, SpecPart, TensorSpec};
+pub(crate) use payload_spec::{SpecMismatch, SpecPart};
 pub use skip::{Skip, Skips};
+pub(crate) use tensor_spec::TensorSpec;
 pub use values::Boundary;

@@ -1,25 +1,16 @@
 //! Kinds, element types and sizes of a payload, without its tensors' values: what is expected at a stage's boundary. Of a
 //! plain value only the type is expected.
 
-use super::any_tensor::{AnyTensor, TensorKind};
+use super::any_tensor::AnyTensor;
+use super::cut_over::CutOver;
 use super::host_value::HostValue;
 use super::payload::{EDGE, Payload, PayloadPart};
+use super::tensor_spec::TensorSpec;
 use super::values::Boundary;
-use burn::tensor::{DType, Shape};
+use burn::tensor::Shape;
 
 #[cfg(test)]
 mod tests;
-
-/// Kind, element type and sizes of one tensor; `None` where anything may come.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct TensorSpec {
-    /// Float, int or bool.
-    pub kind: TensorKind,
-    /// Element type.
-    pub dtype: Option<DType>,
-    /// Size of each dimension.
-    pub dims: Vec<Option<usize>>,
-}
 
 /// One entry of a [`PayloadSpec`], for one of the payload.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,31 +47,6 @@ pub(crate) struct SpecMismatch {
     pub got: String,
 }
 
-impl TensorSpec {
-    fn of(tensor: &AnyTensor) -> Self {
-        let dims = tensor.shape().iter().map(|&size| Some(size)).collect();
-        Self { kind: tensor.kind(), dtype: Some(tensor.dtype()), dims }
-    }
-
-    fn fits(&self, expected: &Self) -> bool {
-        let any = |wanted: Option<usize>, got: Option<usize>| wanted.is_none() || wanted == got;
-        self.kind == expected.kind
-            && (expected.dtype.is_none() || self.dtype == expected.dtype)
-            && self.dims.len() == expected.dims.len()
-            && expected.dims.iter().zip(&self.dims).all(|(&wanted, &got)| any(wanted, got))
-    }
-}
-
-impl std::fmt::Display for TensorSpec {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let dims: Vec<String> = self.dims.iter().map(|d| d.map_or("?".to_owned(), |d| d.to_string())).collect();
-        match self.dtype {
-            Some(dtype) => write!(f, "{} {dtype:?} [{}]", self.kind, dims.join(", ")),
-            None => write!(f, "{} [{}]", self.kind, dims.join(", ")),
-        }
-    }
-}
-
 impl std::fmt::Display for SpecPart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -93,7 +59,9 @@ impl std::fmt::Display for SpecPart {
 
 impl std::fmt::Display for PayloadSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let parts: Vec<String> = self.0.iter().map(SpecPart::to_string).collect();
+        let is_mark = |part: &&SpecPart| matches!(part, SpecPart::Tag(tag) if CutOver::of(*tag).is_some());
+        let places = (0..self.0.len()).filter(|&place| self.0.get(place).filter(|part| !is_mark(part)).is_some());
+        let parts: Vec<String> = places.map(|place| self.described(place)).collect();
         write!(f, "({})", parts.join("; "))
     }
 }
@@ -157,6 +125,31 @@ impl PayloadSpec {
         parts.filter(|_| self.0.len() == other.0.len()).map(Self)
     }
 
+    /// A part in words; a mark and the tensor behind it are one.
+    fn described(&self, place: usize) -> String {
+        let cut = |place: usize| match self.0.get(place) {
+            Some(SpecPart::Tag(tag)) => CutOver::of(*tag),
+            _ => None,
+        };
+        match (self.0.get(place), self.0.get(place + 1)) {
+            (Some(SpecPart::Tensor(tensor)), _) => tensor.described(place.checked_sub(1).and_then(cut)),
+            (Some(SpecPart::Tag(_)), Some(SpecPart::Tensor(tensor))) if cut(place).is_some() => {
+                tensor.described(cut(place))
+            }
+            (Some(part), _) => part.to_string(),
+            (None, _) => "nothing".to_owned(),
+        }
+    }
+
+    /// Is there a tensor at this place, or the mark of one?
+    fn has_tensor(&self, place: usize) -> bool {
+        match self.0.get(place) {
+            Some(SpecPart::Tensor(_)) => true,
+            Some(SpecPart::Tag(tag)) => CutOver::of(*tag).is_some(),
+            _ => false,
+        }
+    }
+
     /// The first part that does not fit what is expected.
     pub(crate) fn mismatch(&self, expected: &Self) -> Option<SpecMismatch> {
         let mut tensors = 0;
@@ -167,13 +160,12 @@ impl PayloadSpec {
                 (Some(SpecPart::Host(got)), Some(SpecPart::Host(wanted))) => got.is_like(wanted),
                 (got, wanted) => got == wanted,
             };
-            let tensor = matches!(got, Some(SpecPart::Tensor(_))) || matches!(wanted, Some(SpecPart::Tensor(_)));
             if !fits {
-                let text = |part: Option<&SpecPart>| part.map_or("nothing".to_owned(), SpecPart::to_string);
-                let (expected, got) = (text(wanted), text(got));
+                let tensor = self.has_tensor(place) || expected.has_tensor(place);
+                let (expected, got) = (expected.described(place), self.described(place));
                 return Some(SpecMismatch { tensor: tensor.then_some(tensors), expected, got });
             }
-            tensors += usize::from(tensor);
+            tensors += usize::from(matches!(got, Some(SpecPart::Tensor(_))));
         }
         None
     }

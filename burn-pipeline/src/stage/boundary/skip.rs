@@ -16,7 +16,8 @@
 //! # boundary::<Output>();
 //! ```
 
-use super::payload::{BoundaryError, EDGE, Payload, PayloadPart, PayloadReader};
+use super::payload::{EDGE, Payload, PayloadPart};
+use super::payload_reader::{BoundaryError, PayloadReader};
 use super::values::Boundary;
 
 /// A value that goes past the next stage, to the stage at the other end of an edge.

@@ -16,7 +16,8 @@
 
 use super::any_tensor::AnyTensor;
 use super::host_value::HostValue;
-use super::payload::{BoundaryError, Payload, PayloadReader};
+use super::payload::Payload;
+use super::payload_reader::{BoundaryError, PayloadReader};
 use burn::tensor::Tensor;
 use burn::tensor::kind::Basic;
 

@@ -7,7 +7,8 @@
 //!
 //! 1. All exchange which tensors they hold: names, element types, shapes. So all know the order in which rank 0 will
 //!    write them.
-//! 2. All go through that order: the rank that holds a tensor sends it to rank 0, which writes it when it arrives.
+//! 2. All go through that order: the rank that holds a tensor sends it to rank 0, which writes it when it arrives. Ranks that hold a
+//!    stage together join their pieces first, and the first of them sends.
 //! 3. After every [`IN_FLIGHT`] bytes all ranks wait for each other, so that no rank gets further ahead of the disk.
 //! 4. If rank 0 fails to write, it still receives what is sent, so that no sender blocks; then it reports the error.
 
@@ -16,10 +17,11 @@ use super::pretrained::adapted;
 use super::tensors::{Item, in_file_order, write_model};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Header, Message, MessageKind};
-use crate::stage::{AnyTensor, Payload};
+use crate::stage::{AnyTensor, NamedWeight, Payload};
+use crate::tensor_group::TensorGroup;
 use crate::train::control::{Command, gather_all, gather_results};
 use crate::train::pipeline::Pipeline;
-use crate::train::step::Rank;
+use crate::train::step::{Rank, caught};
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{IdentityAdapter, ModuleAdapter, bridge};
 use burn::tensor::{DType, Device, TensorData};
@@ -53,7 +55,6 @@ impl Pipeline {
         path: impl AsRef<Path>,
         adapter: impl ModuleAdapter + 'static,
     ) -> Result<(), CheckpointError> {
-        self.whole_stages_only("exporting weights")?;
         if let Some((name, first, second)) = self.stages.claimed_twice() {
             return Err(CheckpointError::SameName { name, first, second });
         }
@@ -61,7 +62,9 @@ impl Pipeline {
             let mut known = BTreeSet::new();
             let weights = self.named_weights()?.into_iter().flatten();
             let weights = weights.filter(|weight| known.insert(weight.names[0].clone()));
-            return write_model(path.as_ref(), weights.map(|weight| item(adapted(weight, &adapter))).collect());
+            let shaped = |weight: NamedWeight| (weight.value.shape(), weight);
+            let items = weights.map(shaped).map(|(shape, weight)| item(adapted(weight, shape, &adapter)));
+            return write_model(path.as_ref(), items.collect());
         }
         self.ranks.ask(Export { path: path.as_ref().to_owned(), adapter: Box::new(adapter) })?.into_iter().collect()
     }
@@ -102,7 +105,9 @@ impl Command for Export {
     const NAME: &'static str = "exporting the model";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        rank.with_whole_weights(|rank| export(rank, &self.path, self.adapter.as_ref()))
+        let number = rank.number();
+        let export = || rank.with_whole_weights(|rank| export(rank, &self.path, self.adapter.as_ref()));
+        caught(number, || Self::NAME.to_owned(), export)
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
@@ -115,21 +120,25 @@ fn export(
     path: &Path,
     adapter: &dyn ModuleAdapter,
 ) -> Result<Result<(), CheckpointError>, ExecuteError> {
-    let (me, timeout, first) = (rank.number(), rank.executor().timeout(), rank.is_first_replica());
-    let mut own: BTreeMap<String, (Stored, Device)> = BTreeMap::new();
+    let (me, timeout, first, answers) =
+        (rank.number(), rank.executor().timeout(), rank.is_first_replica(), rank.is_first_member());
+    let members = rank.executor().members().clone();
+    let mut own: BTreeMap<String, NamedWeight> = BTreeMap::new();
     let mut entries = Vec::new();
     // Replicas of a stage are equal: the first one's tensors are written.
     for (stage, held) in rank.executor().stages().iter().filter(|(stage, _)| first && stage.replica() == 0) {
         for weight in held.named_weights() {
-            let device = weight.value.device();
-            let tensor = adapted(weight, adapter);
+            let shape = members.whole_shape(weight.id, weight.value.shape());
+            let tensor = adapted(weight.clone(), shape, adapter);
             let (name, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.to_vec());
-            entries.push(Entry { stage: stage.index(), name: name.clone(), dtype, shape });
-            own.entry(name).or_insert((tensor, device));
+            if answers {
+                entries.push(Entry { stage: stage.index(), name: name.clone(), dtype, shape });
+            }
+            own.entry(name).or_insert(weight);
         }
     }
     let table = gather_all(rank.executor().link(), &entries, timeout)?;
-    let transfer = Transfer { rank, order: order(table), own, next: 0, in_flight: 0, failed: None };
+    let transfer = Transfer { rank, adapter, members, order: order(table), own, next: 0, in_flight: 0, failed: None };
     let exported = match me {
         0 => transfer.write(path),
         _ => transfer.send().map(Ok),
@@ -153,8 +162,10 @@ fn order(table: Vec<Vec<Entry>>) -> Vec<(usize, Entry)> {
 /// One rank's walk through all tensors.
 struct Transfer<'a> {
     rank: &'a mut Rank,
+    adapter: &'a dyn ModuleAdapter,
+    members: TensorGroup,
     order: Vec<(usize, Entry)>,
-    own: BTreeMap<String, (Stored, Device)>,
+    own: BTreeMap<String, NamedWeight>,
     next: usize,
     in_flight: usize,
     /// What went wrong between ranks.
@@ -202,6 +213,13 @@ impl Transfer<'_> {
         }
     }
 
+    /// A weight as it is written, joined of the pieces of all ranks that hold it together, and its device.
+    fn whole(&self, weight: NamedWeight) -> (Stored, Device) {
+        let value = self.members.whole(weight.id, weight.value.clone());
+        let (shape, device) = (value.shape(), value.device());
+        (adapted(NamedWeight { value, ..weight }, shape, self.adapter), device)
+    }
+
     /// Moves the next tensor to rank 0, which gets its values, or why its device does not give them.
     fn step(&mut self) -> Result<Option<Result<TensorData, String>>, ExecuteError> {
         let Some((holder, entry)) = self.order.get(self.next).cloned() else { return Ok(None) };
@@ -218,7 +236,11 @@ impl Transfer<'_> {
             self.in_flight = 0;
             link.barrier(deadline).map_err(failed)?;
         }
-        let own = if holder == me { self.own.remove(&entry.name) } else { None };
+        // All ranks that hold a weight together join it, and the first of them gives it.
+        let together = self.rank.executor().grid().member_ranks().contains(&holder);
+        let own = if together { self.own.remove(&entry.name) } else { None };
+        let own = own.map(|weight| self.whole(weight)).filter(|_| holder == me);
+        let link = self.rank.executor().link();
         match (me, own) {
             (0, None) if holder != 0 => {
                 let payload = link.receive(holder, header, deadline).map_err(failed)?;

@@ -1,6 +1,7 @@
 //! Loading a checkpoint into a pipeline, whatever cut, ranks and schedule it was saved from; or pretrained weights.
 //!
-//! Guarantees: nothing changes unless every rank found all that its stages need.
+//! Guarantees: nothing changes unless every rank found all that its stages need. Of ranks that hold a stage together, each reads the whole
+//! weights and keeps its pieces, one weight at a time.
 //!
 //! 1. Every rank reads what its stages need, compares it with them, and keeps it aside ([`Read`], [`ReadPretrained`]).
 //! 2. The caller makes sure that nothing is stored that no stage took.
@@ -8,7 +9,7 @@
 
 use super::error::CheckpointError;
 use super::pretrained::{Fit, Pretrained};
-use super::stored::{Checkpoint, Contents, names_in_checkpoint};
+use super::stored::{Checkpoint, Contents, Wanted, names_in_checkpoint};
 use crate::execute::ExecuteError;
 use crate::link::Activity;
 use crate::plan::StageId;
@@ -41,7 +42,6 @@ impl Pipeline {
     }
 
     fn load_contents(&mut self, checkpoint: &Checkpoint, contents: Contents) -> Result<(), CheckpointError> {
-        self.whole_stages_only("loading a checkpoint")?;
         let used = self.ranks.ask(Read { checkpoint: checkpoint.clone(), contents })?;
         let used: Result<Vec<BTreeSet<usize>>, CheckpointError> = used.into_iter().collect();
         let found = used.and_then(|used| match checkpoint.others(&used.into_iter().flatten().collect()) {
@@ -61,7 +61,6 @@ impl Pipeline {
         if let Some((name, first, second)) = self.stages.claimed_twice() {
             return Err(CheckpointError::SameName { name, first, second });
         }
-        self.whole_stages_only("loading pretrained weights")?;
         let fits = self.ranks.ask(ReadPretrained { weights: weights.clone() })?;
         let fits: Result<Vec<Fit>, CheckpointError> = fits.into_iter().collect();
         self.finish(fits.and_then(Fit::of_all))
@@ -93,10 +92,12 @@ impl Command for Read {
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         whole_weights(rank)?;
         let (sharing, mut used) = (rank.sharing().clone(), BTreeSet::new());
+        let members = rank.executor().members().clone();
         let read = offer_stages(rank, |stage, held, progress| {
             let weights = names_in_checkpoint(held, stage, &sharing);
-            let (index, has_optimizer) = (Some(stage.index()), held.has_optimizer());
-            let (state, places) = self.checkpoint.state_for(&weights, index, self.contents, has_optimizer, progress)?;
+            let (stage, has_optimizer) = (Some(stage.index()), held.has_optimizer());
+            let wanted = Wanted { weights: &weights, stage, members: &members, contents: self.contents, has_optimizer };
+            let (state, places) = self.checkpoint.state_for(wanted, progress)?;
             used.extend(places);
             Ok(state)
         });
@@ -119,10 +120,11 @@ impl Command for ReadPretrained {
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         whole_weights(rank)?;
+        let members = rank.executor().members().clone();
         Ok(self.weights.open().and_then(|mut opened| {
             offer_stages(rank, |_, held, progress| {
                 progress();
-                opened.state_for(held)
+                opened.state_for(held, &members)
             })?;
             Ok(opened.fit)
         }))

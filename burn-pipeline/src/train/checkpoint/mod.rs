@@ -11,7 +11,8 @@
 //! 2. With [`Pipeline::save`](crate::train::Pipeline::save) every rank writes its own stages, whether ranks are threads
 //!    or processes.
 //! 3. [`Pipeline::load`](crate::train::Pipeline::load) finds every parameter by name, in any of the files: ranks, chunks,
-//!    placement and schedule may differ. All ranks read and compare first, then all adopt.
+//!    placement and schedule may differ, and so may the number of ranks that hold a stage together: files hold whole parameters. All ranks
+//!    read and compare first, then all adopt.
 //! 4. [`Checkpoint::load_module`] and [`Checkpoint::load_optimizer`] do the same for any module, such as the unpipelined
 //!    model.
 //! 5. [`Pipeline::export`](crate::train::Pipeline::export) and [`Checkpoint::export`] write the whole model's weights into

@@ -11,9 +11,10 @@
 
 use super::error::CheckpointError;
 use crate::stage::{AnyTensor, ErasedStage, NamedWeight, StageState, TensorKind};
+use crate::tensor_group::TensorGroup;
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{ModuleAdapter, ModuleContext, ModuleStore, bridge};
-use burn::tensor::{DType, TensorData};
+use burn::tensor::{DType, Shape, TensorData};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -140,11 +141,15 @@ pub(super) struct Opened<'a> {
 }
 
 impl Opened<'_> {
-    /// The values of a stage's parameters. What does not fit is noted, and left out.
+    /// The values of a stage's parameters, of those that are cut this rank's pieces. What does not fit is noted, and left out.
     ///
     /// # Errors
     /// If a tensor cannot be read, or a parameter is stored twice, with different values.
-    pub(super) fn state_for(&mut self, held: &dyn ErasedStage) -> Result<StageState, CheckpointError> {
+    pub(super) fn state_for(
+        &mut self,
+        held: &dyn ErasedStage,
+        members: &TensorGroup,
+    ) -> Result<StageState, CheckpointError> {
         let mut state = StageState::default();
         for mut weight in held.named_weights() {
             let first_copy = held.options().names.of_parameter(weight.id, &weight.path);
@@ -159,13 +164,15 @@ impl Opened<'_> {
                 }
                 continue;
             };
-            let Some(data) = self.read(first, &weight)? else { continue };
+            let shape = members.whole_shape(weight.id, weight.value.shape());
+            let Some(data) = self.read(first, &weight, &shape)? else { continue };
             for other in &found[1..] {
-                if self.read(other, &weight)?.is_some_and(|other| other.as_bytes() != data.as_bytes()) {
+                if self.read(other, &weight, &shape)?.is_some_and(|other| other.as_bytes() != data.as_bytes()) {
                     return Err(CheckpointError::Copies { first: first.clone(), second: other.clone() });
                 }
             }
-            state.weights.insert(weight.id, AnyTensor::from_data(data, &weight.value.device()));
+            let whole = AnyTensor::from_data(data, &weight.value.device());
+            state.weights.insert(weight.id, members.own_piece(weight.id, whole));
         }
         Ok(state)
     }
@@ -188,15 +195,15 @@ impl Opened<'_> {
     }
 
     /// The parameter's values in its own layout and element type; `None` if they do not fit, which is noted.
-    fn read(&mut self, name: &str, weight: &NamedWeight) -> Result<Option<TensorData>, CheckpointError> {
+    fn read(&mut self, name: &str, weight: &NamedWeight, shape: &Shape) -> Result<Option<TensorData>, CheckpointError> {
         let Some((store, mut tensor)) = self.stored.get(name).cloned() else { return Ok(None) };
         if let Some(adapter) = &self.from.adapter {
             tensor.name.clone_from(&weight.path);
             tensor = adapter.adapt(tensor, ModuleContext::new(&weight.containers));
         }
         let value = &weight.value;
-        if tensor.shape != value.shape() || !becomes(tensor.dtype, value.kind()) {
-            let wanted = format!("{:?} of {:?}", value.shape().to_vec(), value.dtype());
+        if tensor.shape != *shape || !becomes(tensor.dtype, value.kind()) {
+            let wanted = format!("{:?} of {:?}", shape.to_vec(), value.dtype());
             let stored = format!("{:?} of {:?}", tensor.shape.to_vec(), tensor.dtype);
             self.fit.mismatched.insert(format!("`{name}` is {stored}, the model's `{}` is {wanted}", weight.names[0]));
             return Ok(None);
@@ -207,10 +214,10 @@ impl Opened<'_> {
     }
 }
 
-/// A weight as a store would hold it: read from its device when its values are asked for.
-pub(super) fn adapted(weight: NamedWeight, adapter: &dyn ModuleAdapter) -> Stored {
+/// A weight of this shape as a store would hold it: read from its device when its values are asked for.
+pub(super) fn adapted(weight: NamedWeight, shape: Shape, adapter: &dyn ModuleAdapter) -> Stored {
     let NamedWeight { path, mut names, containers, value, .. } = weight;
-    let (name, dtype, shape) = (names.swap_remove(0), value.dtype(), value.shape());
+    let (name, dtype) = (names.swap_remove(0), value.dtype());
     let read = move || value.to_data().map_err(burn::store::burn_pack::Error::ValidationError);
     let mut tensor =
         adapter.adapt(bridge::deferred(path.clone(), dtype, shape, None, read), ModuleContext::new(&containers));

@@ -17,11 +17,12 @@ use super::tensors::{Item, write};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Link};
 use crate::plan::StageId;
-use crate::stage::{ErasedStage, NamedWeight, StateValue};
+use crate::stage::{AnyTensor, ErasedStage, NamedWeight, StateValue};
+use crate::tensor_group::TensorGroup;
 use crate::train::control::{Command, Exchange, gather_results};
 use crate::train::pipeline::Pipeline;
-use crate::train::shared::Sharing;
-use crate::train::step::Rank;
+use crate::train::step::{Rank, caught};
+use burn::tensor::TensorData;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -41,7 +42,6 @@ impl Pipeline {
     /// If two stages claim a name of parameters that are not shared, gradients wait for a step, or something cannot be
     /// written: the checkpoints that were there are untouched, and the pipeline can go on.
     pub fn save(&mut self, checkpoints: &Checkpoints, beside: &impl Serialize) -> Result<PathBuf, CheckpointError> {
-        self.whole_stages_only("saving a checkpoint")?;
         let beside = self.ready_to_save(beside);
         let beside = self.ranks.admit(beside)?;
         let mut manifest = Manifest::new(self.progress(), beside, self.plans.name(), self.placement().stages());
@@ -125,7 +125,9 @@ impl Command for Save {
     const NAME: &'static str = "writing a checkpoint";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        rank.with_whole_weights(|rank| save_stages(rank, &self.folder))
+        let number = rank.number();
+        let save = || rank.with_whole_weights(|rank| save_stages(rank, &self.folder));
+        caught(number, || Self::NAME.to_owned(), save)
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
@@ -133,34 +135,67 @@ impl Command for Save {
     }
 }
 
-/// Writes this rank's stages. Of two replicas in a bidirectional placement the first is saved, as both are equal.
+/// Writes this rank's stages. Of two replicas in a bidirectional placement the first is saved, as both are equal; of ranks that hold a
+/// stage together, the first one writes what it joins of all their pieces.
 fn save_stages(rank: &mut Rank, folder: &Path) -> Result<Result<Vec<SavedStage>, CheckpointError>, ExecuteError> {
-    let (sharing, saves) = (rank.sharing().clone(), rank.is_first_replica());
+    let (sharing, joins, saves) = (rank.sharing().clone(), rank.is_first_replica(), rank.is_first_member());
+    let members = rank.executor().members().clone();
     let stages: Vec<StageId> = rank.executor().stages().keys().copied().filter(|stage| stage.replica() == 0).collect();
     // All data-parallel replicas gather the states of all stages, also after an error, since the others wait for them.
     let mut saved = Vec::new();
     for stage in stages {
         let states = rank.executor().gather_optimizer_states(stage)?.map_err(CheckpointError::OptimizerState);
-        if !saves {
+        if !joins {
             continue;
         }
+        let whole = rank.executor().stages().get(&stage).map(|held| {
+            let states = states.and_then(|states| join_states(&members, states, held.as_ref(), saves));
+            (states, join_weights(&members, names_in_checkpoint(held.as_ref(), stage, &sharing), saves))
+        });
+        let Some((states, weights)) = whole.filter(|_| saves) else { continue };
         if !folder.is_dir() {
             saved.push(Err(CheckpointError::NotShared { folder: folder.to_owned() }));
             continue;
         }
-        let (stages, link) = rank.executor().stages_and_link();
-        let Some(held) = stages.get(&stage) else { continue };
-        saved.push(states.and_then(|states| save_stage(stage, held.as_ref(), states, &sharing, link, folder)));
+        let link = rank.executor().link();
+        saved.push(states.and_then(|states| save_stage(stage, weights?, states, link, folder)));
     }
     rank.executor().link().set_activity(Activity::Idle);
     Ok(saved.into_iter().collect())
 }
 
+/// What a stage's optimizer keeps of whole parameters. All members call it; `keeps` says whether this one saves it.
+fn join_states(
+    members: &TensorGroup,
+    states: Option<States>,
+    held: &dyn ErasedStage,
+    keeps: bool,
+) -> Result<Option<States>, CheckpointError> {
+    let Some(mut states) = states else { return Ok(None) };
+    let joined = members.join_states(&mut states, &held.weights(), keeps);
+    joined.map(|()| Some(states)).map_err(CheckpointError::OptimizerState)
+}
+
+/// A weight, and the elements of the whole one where the rank holds a piece.
+type Joined = (NamedWeight, Option<TensorData>);
+
+/// Gives the first of the ranks that hold a stage together the whole of each weight, on the host. All members call it.
+fn join_weights(members: &TensorGroup, weights: Vec<NamedWeight>, keeps: bool) -> Result<Vec<Joined>, CheckpointError> {
+    let join = |weight: NamedWeight| {
+        let whole = members.axis_of(weight.id).map(|_| members.whole(weight.id, weight.value.clone()));
+        let data = whole.filter(|_| keeps).map(AnyTensor::into_data).transpose();
+        data.map_err(|message| CheckpointError::Device { name: weight.names[0].clone(), message })
+            .map(|data| (weight, data))
+    };
+    // All are joined before an error is returned, as the other members wait for each.
+    let joined: Vec<Result<Joined, CheckpointError>> = weights.into_iter().map(join).collect();
+    joined.into_iter().collect()
+}
+
 fn save_stage(
     stage: StageId,
-    held: &dyn ErasedStage,
+    weights: Vec<Joined>,
     states: Option<States>,
-    sharing: &Sharing,
     link: &mut dyn Link,
     folder: &Path,
 ) -> Result<SavedStage, CheckpointError> {
@@ -168,8 +203,8 @@ fn save_stage(
     let optimizer = states.is_some();
     let mut states = states.unwrap_or_default();
     let (mut parameters, mut items) = (Vec::new(), Vec::new());
-    for weight in names_in_checkpoint(held, stage, sharing) {
-        let (entry, tensors) = entry(weight, &mut states);
+    for (weight, whole) in weights {
+        let (entry, tensors) = entry(weight, whole, &mut states);
         parameters.push(entry);
         items.extend(tensors);
     }
@@ -180,12 +215,12 @@ fn save_stage(
 }
 
 /// A parameter's entry, and the tensors that are written for it.
-fn entry(weight: NamedWeight, states: &mut States) -> (ParameterEntry, Vec<Item<'static>>) {
+fn entry(weight: NamedWeight, whole: Option<TensorData>, states: &mut States) -> (ParameterEntry, Vec<Item<'static>>) {
     let NamedWeight { id, names, value, .. } = weight;
-    let (dtype, shape) = (value.dtype(), value.shape().to_vec());
+    let (dtype, shape) = (value.dtype(), whole.as_ref().map_or(value.shape(), |whole| whole.shape().clone()).to_vec());
+    let read = move || whole.map_or_else(|| value.to_data(), Ok);
     let mut state = BTreeMap::new();
-    let mut items =
-        vec![Item { name: names[0].clone(), dtype, shape: shape.clone(), read: Box::new(move || value.to_data()) }];
+    let mut items = vec![Item { name: names[0].clone(), dtype, shape: shape.clone(), read: Box::new(read) }];
     for (field, kept) in states.remove(&id).unwrap_or_default() {
         state.insert(field.clone(), StateEntry::of(&kept));
         if let StateValue::Tensor(data) = kept {

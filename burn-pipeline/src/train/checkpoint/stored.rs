@@ -13,6 +13,7 @@ use crate::stage::{
     AnyTensor, ErasedStage, NamedWeight, Names, ParameterState, StageState, TensorKind, named_weights,
     with_optimizer_state, with_weights,
 };
+use crate::tensor_group::TensorGroup;
 use crate::train::progress::Progress;
 use crate::train::shared::Sharing;
 use burn::module::{Module, ParamId};
@@ -21,6 +22,7 @@ use burn::tensor::TensorData;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// A complete checkpoint.
 #[derive(Clone, Debug)]
@@ -41,6 +43,26 @@ pub(crate) enum Contents {
     All,
     /// Weights alone.
     Weights,
+}
+
+/// What a stage or a module takes of a checkpoint.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) weights: &'a [NamedWeight],
+    /// The stage, for messages.
+    pub(super) stage: Option<usize>,
+    /// The ranks that hold it together: this one takes its pieces.
+    pub(super) members: &'a TensorGroup,
+    pub(super) contents: Contents,
+    pub(super) has_optimizer: bool,
+}
+
+impl<'a> Wanted<'a> {
+    /// All of a module by itself.
+    fn of_module(weights: &'a [NamedWeight], contents: Contents) -> Self {
+        static ALONE: LazyLock<TensorGroup> = LazyLock::new(TensorGroup::alone);
+        Self { weights, stage: None, members: &ALONE, contents, has_optimizer: contents == Contents::All }
+    }
 }
 
 impl Checkpoint {
@@ -110,7 +132,7 @@ impl Checkpoint {
     /// If a parameter is missing or has another shape or element type, or a file is damaged.
     pub fn load_module<M: Module>(&self, module: M, names: &Names) -> Result<M, CheckpointError> {
         let weights = named_weights(&module, names);
-        let (state, _) = self.state_for(&weights, None, Contents::Weights, false, &mut || ())?;
+        let (state, _) = self.state_for(Wanted::of_module(&weights, Contents::Weights), &mut || ())?;
         Ok(with_weights(module, &state.weights))
     }
 
@@ -125,7 +147,7 @@ impl Checkpoint {
         names: &Names,
     ) -> Result<ModuleOptimizer, CheckpointError> {
         let weights = named_weights(module, names);
-        let (state, _) = self.state_for(&weights, None, Contents::All, true, &mut || ())?;
+        let (state, _) = self.state_for(Wanted::of_module(&weights, Contents::All), &mut || ())?;
         let paths = weights.into_iter().map(|weight| (weight.id, weight.path)).collect();
         let states = state.optimizer.unwrap_or_default();
         with_optimizer_state(optimizer, &states, &paths).map_err(CheckpointError::OptimizerState)
@@ -165,17 +187,16 @@ impl Checkpoint {
     /// What a stage takes over, and the places of the entries that it comes from.
     pub(super) fn state_for(
         &self,
-        weights: &[NamedWeight],
-        stage: Option<usize>,
-        contents: Contents,
-        has_optimizer: bool,
+        wanted: Wanted<'_>,
         progress: &mut dyn FnMut(),
     ) -> Result<(StageState, BTreeSet<usize>), CheckpointError> {
-        let with_optimizer = contents == Contents::All && has_optimizer;
+        let Wanted { weights, members, .. } = wanted;
+        let with_optimizer = wanted.contents == Contents::All && wanted.has_optimizer;
         if with_optimizer && !self.manifest.optimizer {
             return Err(CheckpointError::NoOptimizerState);
         }
-        let found: Vec<Vec<usize>> = weights.iter().map(|weight| self.find(weight, stage)).collect::<Result<_, _>>()?;
+        let found: Vec<Vec<usize>> =
+            weights.iter().map(|weight| self.find(weight, &wanted)).collect::<Result<_, _>>()?;
         let used: BTreeSet<usize> = found.iter().flatten().copied().collect();
         let read = self.read(&used, with_optimizer, progress)?;
         let mut state = StageState { optimizer: with_optimizer.then(HashMap::new), ..StageState::default() };
@@ -186,8 +207,10 @@ impl Checkpoint {
                 let name = |place: usize| self.manifest.parameters[place].key().to_owned();
                 return Err(CheckpointError::Copies { first: name(places[0]), second: name(*other) });
             }
-            let Some((data, kept)) = read.get(&places[0]).cloned() else { continue };
-            state.weights.insert(weight.id, AnyTensor::from_data(data, &weight.value.device()));
+            let Some((data, mut kept)) = read.get(&places[0]).cloned() else { continue };
+            let whole = AnyTensor::from_data(data, &weight.value.device());
+            state.weights.insert(weight.id, members.own_piece(weight.id, whole));
+            members.cut_state(weight.id, &mut kept, &weight.value).map_err(CheckpointError::OptimizerState)?;
             if let Some(states) = state.optimizer.as_mut().filter(|_| !kept.is_empty()) {
                 states.insert(weight.id, kept);
             }
@@ -196,7 +219,7 @@ impl Checkpoint {
     }
 
     /// The places of the entries for a parameter: one, or several where copies of it were saved.
-    fn find(&self, weight: &NamedWeight, stage: Option<usize>) -> Result<Vec<usize>, CheckpointError> {
+    fn find(&self, weight: &NamedWeight, of: &Wanted<'_>) -> Result<Vec<usize>, CheckpointError> {
         let mut places = Vec::new();
         for &place in weight.names.iter().filter_map(|name| self.places.get(name)).flatten() {
             if !places.contains(&place) {
@@ -204,10 +227,10 @@ impl Checkpoint {
             }
         }
         if places.is_empty() {
-            return Err(CheckpointError::MissingParameter { name: weight.names[0].clone(), stage });
+            return Err(CheckpointError::MissingParameter { name: weight.names[0].clone(), stage: of.stage });
         }
         let (value, wanted) = (&weight.value, dtype_name(weight.value.dtype()));
-        let shape = value.shape().to_vec();
+        let shape = of.members.whole_shape(weight.id, value.shape()).to_vec();
         for &place in &places {
             let entry = &self.manifest.parameters[place];
             // Integers and booleans are stored differently from device to device.

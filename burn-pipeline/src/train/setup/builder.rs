@@ -345,11 +345,16 @@ impl Builder {
     /// `(p * replicas + r) * size + m` is member `m` of rank `p` in replica `r`.
     ///
     /// Numbers are one device's up to the rounding of sums that are added in parts, and the same bits under every schedule with
-    /// `Ordered`. What is not there yet is refused: [`Builder::seed`], [`Builder::share`], [`Builder::sharded`], checkpoints, replaced modules,
+    /// `Ordered`. What is not there yet is refused: [`Builder::seed`], [`Builder::share`], [`Builder::sharded`], replaced modules,
     /// and measuring. Fused actions run one after the other.
     pub fn tensor_parallel(mut self, size: usize) -> Self {
         self.members = size;
         self
+    }
+
+    /// How many ranks hold each stage together: for programs that do not work with several.
+    pub fn get_tensor_parallel(&self) -> usize {
+        self.members
     }
 
     /// Shards the parameters of all stages over the data-parallel replicas, with their gradients and optimizer state: each

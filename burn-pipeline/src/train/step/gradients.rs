@@ -3,8 +3,9 @@
 //! 1. Data-parallel replicas are reduced, as far as the rows have not done that already.
 //! 2. The two replicas of a stage in a bidirectional placement are added up.
 //! 3. Copies of shared parameters are added up.
-//! 4. Everything is scaled by the loss contract.
-//! 5. Everything is scaled down to the largest norm, if one was given. The norm is over all ranks. Squares are added in
+//! 4. Once, the ranks that hold a stage together compare what they have of weights that are whole on all of them (`members`).
+//! 5. Everything is scaled by the loss contract.
+//! 6. Everything is scaled down to the largest norm, if one was given. The norm is over all ranks. Squares are added in
 //!    the order of the model's stages and parameters, so that every cut gives the same number. A shared parameter counts on its first stage.
 
 use super::rank::Rank;
@@ -26,6 +27,7 @@ impl Rank {
         self.executor.reduce_remaining(false)?;
         replicas::sum_gradients(&mut self.executor, &self.placement)?;
         self.sharing.sum_gradients(&mut self.executor)?;
+        self.compare_members_once()?;
         self.scale(self.contract.scale());
         let Some(limit) = self.settings.clip_norm else { return Ok(None) };
         let norm = self.gradient_norm()?;

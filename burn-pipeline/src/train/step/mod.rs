@@ -5,7 +5,7 @@
 //! them passes it on to all other ranks.
 //!
 //! Read `rank` (the type, and how a rank starts), `contract` (what the loss of a batch is), `batch` (forwards and
-//! backwards), `gradients` (sums over replicas, scaling, clipping), `apply` (the optimizer's step, here or at the caller); then `forward_state` (what is refused of running statistics), `replicas`,
+//! backwards), `gradients` (sums over replicas, scaling, clipping), `members` (gradients compared within a group), `apply` (the optimizer's step, here or at the caller); then `forward_state` (what is refused of running statistics), `replicas`,
 //! `outputs` and `metadata` for bidirectional placements, evaluations over processes, and checks of tensor specs.
 
 mod apply;
@@ -13,6 +13,7 @@ mod batch;
 mod contract;
 mod forward_state;
 mod gradients;
+mod members;
 mod metadata;
 mod outputs;
 mod panic;

@@ -39,6 +39,8 @@ pub(crate) struct Rank {
     pub(super) step: u64,
     /// What was observed of each microbatch since the weights were last stepped.
     pub(super) observed: Vec<Vec<f64>>,
+    /// Were gradients compared among the ranks that hold its stages together?
+    pub(super) members_compared: bool,
     /// Stages beside those that run.
     standby: Option<Standby>,
 }
@@ -78,7 +80,18 @@ impl Rank {
         // While the link is still there: a rank that only closed it would not say why.
         let sharing = started.inspect_err(|error| executor.fail(error))?;
         let (contract, observed) = (Contract::new(settings.reduction), Vec::new());
-        Ok(Self { executor, placement, settings, contract, sharing, step: 1, observed, standby: None })
+        let members_compared = false;
+        Ok(Self {
+            executor,
+            placement,
+            settings,
+            contract,
+            sharing,
+            step: 1,
+            observed,
+            members_compared,
+            standby: None,
+        })
     }
 
     /// Keeps other stages beside those that run, in place of what stood by; all ranks do it with the same declarations. The

@@ -1,0 +1,56 @@
+//! Kind, element type and sizes of a tensor, without its values.
+
+use super::any_tensor::{AnyTensor, TensorKind};
+use super::cut_over::CutOver;
+use burn::tensor::DType;
+
+/// Kind, element type and sizes of one tensor; `None` where anything may come.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct TensorSpec {
+    /// Float, int or bool.
+    pub kind: TensorKind,
+    /// Element type.
+    pub dtype: Option<DType>,
+    /// Size of each dimension.
+    pub dims: Vec<Option<usize>>,
+}
+
+impl TensorSpec {
+    pub(super) fn of(tensor: &AnyTensor) -> Self {
+        let dims = tensor.shape().iter().map(|&size| Some(size)).collect();
+        Self { kind: tensor.kind(), dtype: Some(tensor.dtype()), dims }
+    }
+
+    pub(super) fn fits(&self, expected: &Self) -> bool {
+        let any = |wanted: Option<usize>, got: Option<usize>| wanted.is_none() || wanted == got;
+        self.kind == expected.kind
+            && (expected.dtype.is_none() || self.dtype == expected.dtype)
+            && self.dims.len() == expected.dims.len()
+            && expected.dims.iter().zip(&self.dims).all(|(&wanted, &got)| any(wanted, got))
+    }
+}
+
+impl TensorSpec {
+    /// In words, with the whole tensor's shape if this is a piece of it.
+    pub(super) fn described(&self, cut: Option<CutOver>) -> String {
+        match cut {
+            Some(cut) => format!("{self}, a piece of {} {cut}", sizes(&cut.whole(&self.dims))),
+            None => self.to_string(),
+        }
+    }
+}
+
+/// `[2, ?, 8]`: sizes, and a question mark where one is not known.
+fn sizes(dims: &[Option<usize>]) -> String {
+    let dims: Vec<String> = dims.iter().map(|d| d.map_or("?".to_owned(), |d| d.to_string())).collect();
+    format!("[{}]", dims.join(", "))
+}
+
+impl std::fmt::Display for TensorSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.dtype {
+            Some(dtype) => write!(f, "{} {dtype:?} {}", self.kind, sizes(&self.dims)),
+            None => write!(f, "{} {}", self.kind, sizes(&self.dims)),
+        }
+    }
+}

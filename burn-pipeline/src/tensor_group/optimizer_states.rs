@@ -1,0 +1,73 @@
+//! The state of an optimizer that steps pieces of parameters: joined for a checkpoint, and cut again when one is loaded.
+//!
+//! Guarantees: what is joined and cut again is equal to the last bit. One parameter's tensor is on the device at a time.
+//!
+//! Tensors of the state that have their parameter's shape (moments) are cut as it is. All else (step counters) is the same on all members.
+
+use super::group::TensorGroup;
+use crate::stage::{AnyTensor, ParameterState, StateValue};
+use burn::module::ParamId;
+use burn::tensor::TensorData;
+use std::collections::HashMap;
+
+impl TensorGroup {
+    /// Replaces the pieces in an optimizer's state by whole tensors. All members call it, with the same parameters in the same order;
+    /// those that do not keep it get nothing to the host.
+    ///
+    /// # Errors
+    /// The error of the device, once all members have exchanged everything.
+    ///
+    /// # Panics
+    /// Unwinds with a [`LinkError`](crate::link::LinkError) if another rank failed.
+    pub(crate) fn join_states(
+        &self,
+        states: &mut HashMap<ParamId, ParameterState>,
+        weights: &[(ParamId, AnyTensor)],
+        keeps: bool,
+    ) -> Result<(), String> {
+        let mut joined = Ok(());
+        for (id, weight) in weights.iter().filter(|(id, _)| self.axis_of(*id).is_some()) {
+            let Some(state) = states.get_mut(id) else { continue };
+            for data in tensors_like(state, &weight.shape().to_vec()) {
+                let whole = self.whole(*id, AnyTensor::from_data_exact(data.clone(), &weight.device()));
+                if !keeps {
+                    continue;
+                }
+                match whole.into_data() {
+                    Ok(whole) => *data = whole,
+                    Err(message) => joined = Err(message),
+                }
+            }
+        }
+        joined
+    }
+
+    /// Cuts a parameter's whole state down to this member's piece, given the piece of the parameter.
+    ///
+    /// # Errors
+    /// The error of the device.
+    pub(crate) fn cut_state(
+        &self,
+        parameter: ParamId,
+        state: &mut ParameterState,
+        own: &AnyTensor,
+    ) -> Result<(), String> {
+        if self.axis_of(parameter).is_none() {
+            return Ok(());
+        }
+        for data in tensors_like(state, &self.whole_shape(parameter, own.shape()).to_vec()) {
+            let whole = AnyTensor::from_data_exact(data.clone(), &own.device());
+            *data = self.own_piece(parameter, whole).into_data()?;
+        }
+        Ok(())
+    }
+}
+
+/// The tensors of a state that have this shape, in the order of their fields' names.
+fn tensors_like<'a>(state: &'a mut ParameterState, shape: &[usize]) -> Vec<&'a mut TensorData> {
+    let tensors = state.values_mut().filter_map(|value| match value {
+        StateValue::Tensor(data) => Some(data),
+        _ => None,
+    });
+    tensors.filter(|data| **data.shape() == *shape).collect()
+}

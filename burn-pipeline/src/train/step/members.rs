@@ -1,0 +1,63 @@
+//! Comparing, once, the gradients that the ranks of a group have of weights that are whole on all of them.
+//!
+//! Guarantees: where a first step would give such a weight other values on one rank of a group than on another, the step ends with
+//! an error that names the weight, on all ranks, and nothing was stepped.
+//!
+//! Losses show a difference sooner or later, but not that of a weight whose gradient each member knows in part alone: the losses
+//! stay equal, and are those of another model. Gradients are compared bit for bit, by a hash of their values.
+
+use super::rank::Rank;
+use crate::execute::ExecuteError;
+use crate::link::{Activity, gather};
+use crate::stage::AnyTensor;
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// A weight's stage and name, and the hash of its gradient if it has one.
+type Row = (usize, String, Option<u64>);
+
+impl Rank {
+    /// Compares the gradients of whole weights in the first step. All ranks call it.
+    ///
+    /// # Errors
+    /// [`ExecuteError::MembersDrift`], the same on all ranks; or if another rank failed, or a device reports an error.
+    pub(super) fn compare_members_once(&mut self) -> Result<(), ExecuteError> {
+        let (rank, size) = (self.number(), self.executor.members().size());
+        if size < 2 || std::mem::replace(&mut self.members_compared, true) {
+            return Ok(());
+        }
+        let own = self.whole_gradients().map_err(|message| ExecuteError::Device { rank, message })?;
+        let deadline = self.executor.deadline();
+        let link = self.executor.link();
+        link.set_activity(Activity::Gathering);
+        let table: Vec<Vec<Row>> = gather(link, &own, deadline).map_err(|source| self.link_error(source))?;
+        for (other, rows) in table.iter().enumerate() {
+            let first = other - other % size;
+            if let Some((row, _)) = table[first].iter().zip(rows).find(|(one, two)| one != two) {
+                let (stage, parameter) = (row.0, row.1.clone());
+                return Err(ExecuteError::MembersDrift { rank, first, other, stage, parameter });
+            }
+        }
+        Ok(())
+    }
+
+    fn whole_gradients(&mut self) -> Result<Vec<Row>, String> {
+        let members = self.executor.members().clone();
+        let mut rows = Vec::new();
+        for (stage, held) in self.executor.stages().iter_mut() {
+            let mut seen = HashSet::new();
+            let parameters = held.named_parameters().into_iter();
+            for parameter in parameters.filter(|p| members.axis_of(p.id).is_none() && seen.insert(p.id)) {
+                let hash = held.gradients().get(parameter.id).map(hash).transpose()?;
+                rows.push((stage.index(), parameter.name, hash));
+            }
+        }
+        Ok(rows)
+    }
+}
+
+fn hash(gradient: &AnyTensor) -> Result<u64, String> {
+    let mut hasher = DefaultHasher::new();
+    gradient.to_data()?.as_bytes().hash(&mut hasher);
+    Ok(hasher.finish())
+}

@@ -1,0 +1,203 @@
+//! Checkpoints, exports and pretrained weights: one model, whatever grid holds it.
+
+use crate::model::{Grid, batch, builder, weights};
+use crate::plain::{Plain, SMALL};
+use burn::optim::{AdamWConfig, ModuleOptimizer};
+use burn::store::{BurnToPyTorchAdapter, PyTorchToBurnAdapter, SafetensorsStore};
+use burn::tensor::Device;
+use burn_pipeline::link::Threads;
+use burn_pipeline::stage::{Names, named_weights};
+use burn_pipeline::train::{Checkpoint, Checkpoints, Pretrained};
+use burn_pipeline::{Builder, Pipeline};
+use pipeline_tests::reference::{self, Reference};
+use std::path::{Path, PathBuf};
+
+const RATE: f64 = 0.01;
+const GRIDS: [Grid; 5] = [(1, 1, 1), (2, 1, 1), (1, 1, 2), (2, 1, 2), (2, 2, 2)];
+
+/// A folder that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("tensor-{name}-{}", std::process::id())))
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        std::fs::create_dir_all(&self.0).unwrap();
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+fn optimizer() -> ModuleOptimizer {
+    AdamWConfig::new().init()
+}
+
+fn adamw(grid: Grid) -> Builder {
+    builder(("1F1B", 1), grid).optimizer(optimizer)
+}
+
+fn step(pipeline: &mut Pipeline) -> f64 {
+    pipeline.step(batch(&SMALL, 8), RATE).unwrap().loss
+}
+
+/// A checkpoint after two steps on a grid.
+fn saved(grid: Grid, folder: &Folder) -> (Pipeline, Checkpoint) {
+    let mut pipeline = adamw(grid).build().unwrap();
+    step(&mut pipeline);
+    step(&mut pipeline);
+    let path = pipeline.save(&Checkpoints::new(folder.file(&format!("{grid:?}"))), &7_u32).unwrap();
+    (pipeline, Checkpoint::open(path).unwrap())
+}
+
+fn bytes(path: &Path) -> Vec<u8> {
+    std::fs::read(path).unwrap()
+}
+
+#[test]
+fn a_checkpoint_of_any_grid_is_resumed_on_any_other() {
+    let folder = Folder::new("any-grid");
+    for from in GRIDS {
+        let (mut pipeline, checkpoint) = saved(from, &folder);
+        let held = weights(&mut pipeline);
+        let exported = folder.file("from.safetensors");
+        pipeline.export(&exported).unwrap();
+        let losses = [step(&mut pipeline), step(&mut pipeline)];
+        for to in GRIDS {
+            let place = format!("from {from:?} to {to:?}");
+            let mut resumed = adamw(to).build().unwrap();
+            resumed.load(&checkpoint).unwrap();
+            assert_eq!(resumed.progress().steps, 2);
+            assert!(weights(&mut resumed) == held, "{place}: other weights");
+            let again = folder.file("to.safetensors");
+            resumed.export(&again).unwrap();
+            assert!(bytes(&again) == bytes(&exported), "{place}: another export");
+            let saved = resumed.save(&Checkpoints::new(folder.file("again")), &()).unwrap();
+            assert!(state(&Checkpoint::open(saved).unwrap()) == state(&checkpoint), "{place}: another state");
+            // Moments that were not taken over would move every weight by as much as the rate in the next step.
+            for expected in losses {
+                let loss = step(&mut resumed);
+                assert!((loss - expected).abs() < 1e-5 * expected, "{place}: loss {loss} for {expected}");
+            }
+        }
+    }
+}
+
+/// The weights and moments in a checkpoint, as the ordinary model's next step shows them.
+fn state(checkpoint: &Checkpoint) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
+    let mut plain = resumed(checkpoint);
+    let loaded = plain.weights();
+    plain_step(&mut plain);
+    (loaded, plain.weights())
+}
+
+/// The ordinary model with the weights and the optimizer of a checkpoint.
+fn resumed(checkpoint: &Checkpoint) -> Reference<Plain> {
+    let names = Names::default();
+    let model = checkpoint.load_module(SMALL.plain(), &names).unwrap();
+    let optimizer = checkpoint.load_optimizer(optimizer(), &model, &names).unwrap();
+    Reference::resumed(model, optimizer)
+}
+
+fn plain_step(reference: &mut Reference<Plain>) -> f64 {
+    let (tokens, targets) = SMALL.data(8);
+    let step = reference.step(&[2; 4], RATE, None, |model: &Plain, i| {
+        let rows = 2 * i..2 * i + 2;
+        let (tokens, targets) = (tokens.clone().slice([rows.clone()]), targets.clone().slice([rows]));
+        model.loss(tokens.autodiff(), targets.autodiff())
+    });
+    step.loss
+}
+
+#[test]
+fn a_checkpoint_of_a_group_is_the_ordinary_models() {
+    let folder = Folder::new("ordinary");
+    let (mut pipeline, checkpoint) = saved((2, 1, 2), &folder);
+    let mut plain = resumed(&checkpoint);
+    assert_eq!(plain.weights(), weights(&mut pipeline));
+    for _ in 0..2 {
+        let (expected, loss) = (plain_step(&mut plain), step(&mut pipeline));
+        assert!((loss - expected).abs() < 1e-5 * expected, "loss {loss} for {expected}");
+    }
+    let mut names: Vec<&str> = checkpoint.parameters().iter().map(|parameter| parameter.names[0].as_str()).collect();
+    let ordinary = named_weights(&plain.model, &Names::default());
+    let mut expected: Vec<&str> = ordinary.iter().map(|weight| weight.names[0].as_str()).collect();
+    names.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(names, expected);
+    let parameter = |name: &str| checkpoint.parameters().iter().find(|parameter| parameter.names[0] == name).unwrap();
+    for (name, shape) in [
+        ("blocks.3.feed.down.weight", vec![12, 8]),
+        ("head.scores.bias", vec![20]),
+        ("embed.token.weight", vec![20, 8]),
+    ] {
+        assert_eq!(parameter(name).shape, shape, "{name}");
+        assert!(parameter(name).optimizer_fields().any(|field| field.ends_with("moment_1")), "{name}");
+    }
+}
+
+#[test]
+fn pretrained_weights_are_loaded_in_pieces_and_given_back_in_their_layout() {
+    let folder = Folder::new("pretrained");
+    let (mut one, file) = (adamw((1, 1, 1)).build().unwrap(), folder.file("one.safetensors"));
+    step(&mut one);
+    one.export_as(&file, BurnToPyTorchAdapter).unwrap();
+    for grid in GRIDS {
+        let mut pipeline = adamw(grid).build().unwrap();
+        let path = file.clone();
+        let stored = Pretrained::new(move || SafetensorsStore::from_file(&path)).adapter(PyTorchToBurnAdapter);
+        pipeline.load_pretrained(&stored).unwrap();
+        assert!(weights(&mut pipeline) == weights(&mut one), "{grid:?}");
+        let again = folder.file("again.safetensors");
+        pipeline.export_as(&again, BurnToPyTorchAdapter).unwrap();
+        assert!(bytes(&again) == bytes(&file), "{grid:?}");
+        step(&mut pipeline);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_the_whole_shape_and_nothing_changes() {
+    let folder = Folder::new("unfit");
+    let (_, checkpoint) = saved((1, 1, 2), &folder);
+    let wider = crate::plain::Config { vocab: 24, ..SMALL };
+    let mut pipeline = crate::model::builder_of(wider, ("1F1B", 1), (1, 1, 2)).optimizer(optimizer).build().unwrap();
+    let before = weights(&mut pipeline);
+    let error = pipeline.load(&checkpoint).unwrap_err().to_string();
+    assert!(error.contains("[20, 8]") && error.contains("[24, 8]"), "{error}");
+    assert!(weights(&mut pipeline) == before);
+    pipeline.step(batch(&wider, 8), RATE).unwrap();
+}
+
+#[test]
+fn processes_save_export_and_load_as_threads_of_one_do() {
+    let folder = Folder::new("processes");
+    let grid = (2, 2, 2);
+    let (mut threads, checkpoint) = saved(grid, &folder);
+    let expected = (weights(&mut threads), folder.file("threads.safetensors"));
+    threads.export(&expected.1).unwrap();
+    let links = Threads::new(8);
+    std::thread::scope(|scope| {
+        for rank in 0..8 {
+            let (links, folder, expected, checkpoint) = (links.clone(), &folder, &expected, &checkpoint);
+            scope.spawn(move || {
+                let mut pipeline = adamw(grid).build_rank(Box::new(links.link(rank, Device::flex()))).unwrap();
+                pipeline.load(checkpoint).unwrap();
+                assert!(weights(&mut pipeline) == expected.0, "rank {rank}");
+                let file = folder.file("processes.safetensors");
+                pipeline.export(&file).unwrap();
+                let saved = pipeline.save(&Checkpoints::new(folder.file("by-processes")), &()).unwrap();
+                assert!(bytes(&file) == bytes(&expected.1), "rank {rank}");
+                let opened = Checkpoint::open(saved).unwrap();
+                opened.verify().unwrap();
+                assert!(reference::weights(&resumed(&opened).model) == expected.0, "rank {rank}");
+                step(&mut pipeline);
+            });
+        }
+    });
+}
