@@ -165,6 +165,13 @@ fn messages_that_metadata_tell_of_find_their_receives_posted_and_others_arrive_a
 }
 
 #[test]
+fn stages_over_groups_of_processes_have_the_bits_of_threads() {
+    for ranks in [4, 8] {
+        passes(ranks, "grids");
+    }
+}
+
+#[test]
 fn experts_over_groups_of_processes_have_the_gradients_of_one_device() {
     for ranks in [4, 8] {
         passes(ranks, "spread");

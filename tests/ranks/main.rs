@@ -21,6 +21,7 @@ mod experts;
 #[path = "../moe/cases.rs"]
 mod experts_cases;
 mod faults;
+mod grids;
 mod jobs;
 #[allow(dead_code, reason = "the tests on threads use all of it")]
 #[path = "../../burn-pipeline-learner/tests/learner/ranks.rs"]
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
         ["go-back", _] => passed(|| auto::go_back(&mpi)),
         ["learner", _] => passed(|| learner_ranks::compare(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["experts", _] => passed(|| experts::metrics(&mpi)),
+        ["grids", _] => passed(|| grids::parity(&mpi)),
         ["spread", _] => passed(|| experts::spread(&mpi)),
         ["rates", _] => passed(|| rates::by_group(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["plain", _] => passed(|| plain::by_microbatch(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),

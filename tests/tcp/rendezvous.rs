@@ -1,16 +1,19 @@
 //! How ranks find each other: who comes, who is ignored, where ranks listen.
 
-use crate::secrets::secret_place;
 use crate::{TIMEOUT, place, port};
 use burn::tensor::Device;
-use burn_pipeline::link::{Link, Rendezvous, TcpError, TcpLink};
-use pipeline_tests::at_once::for_each_at_once;
+use burn_pipeline::link::{Admission, Link, Rendezvous, Secret, TcpError, TcpLink};
 use pipeline_tests::drawn::count;
 use pipeline_tests::random::Random;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// The address that is used in the tests, with a secret.
+pub(crate) fn secret_place(rank: usize, ranks: usize, port: u16, secret: &str) -> Rendezvous {
+    Rendezvous { admission: Admission::Secret(Secret::new(secret)), ..place(rank, ranks, port) }
+}
 
 pub(crate) fn connect(place: &Rendezvous, timeout: Duration) -> Result<TcpLink, TcpError> {
     TcpLink::connect(place, Device::flex(), timeout)

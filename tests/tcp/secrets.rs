@@ -1,16 +1,12 @@
 //! Who may join a job: processes that know its secret, and without one those of this machine.
 
-use crate::rendezvous::{assert_all_connect, connect, dial};
+use crate::rendezvous::{assert_all_connect, connect, dial, secret_place};
 use crate::{TIMEOUT, place, port};
-use burn_pipeline::link::{Admission, Rendezvous, Secret, TcpError};
+use burn_pipeline::link::{Admission, Rendezvous, TcpError};
 use pipeline_tests::at_once::for_each_at_once;
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
-
-/// The address that is used in the tests, with a secret.
-pub(crate) fn secret_place(rank: usize, ranks: usize, port: u16, secret: &str) -> Rendezvous {
-    Rendezvous { admission: Admission::Secret(Secret::new(secret)), ..place(rank, ranks, port) }
-}
 
 #[test]
 fn only_processes_that_know_the_secret_join() {

@@ -1,6 +1,6 @@
 //! The same decoder as stages that a group holds together.
 
-use crate::plain::{Config, SMALL, future};
+use super::plain::{Config, SMALL, future};
 use burn::module::{Module, Param};
 use burn::nn::LayerNorm;
 use burn::optim::SgdConfig;
