@@ -43,8 +43,8 @@ section() {
     case $1 in
     train_gpt) example train_gpt ;;
     train_gpt-long)
-        example train_gpt -- --long --log json
-        example train_gpt -- --long --ranks 1 --log json
+        build cargo build -q --release --example train_gpt
+        run benches/same_losses.sh --long
         ;;
     step)
         bench --bench step -- --rounds 5
@@ -72,7 +72,7 @@ section() {
     choose) bench --bench choose ;;
     link) if has_mpi; then bench --features benches/mpi --bench link; else bench --bench link; fi ;;
     faults)
-        run .ci/fuzz 600
+        run nice -n 19 .ci/fuzz 600
         local mpi=()
         if has_mpi; then mpi=(--features pipeline-tests/mpi --test mpi); fi
         run env FAULTS=334 SEED=1 cargo test -q --workspace "${mpi[@]}" --test runtime --test tcp at_random -- --nocapture

@@ -19,6 +19,7 @@ use clap::Parser;
 use pipeline_examples::console::Console;
 use pipeline_examples::corpus::Windows;
 use pipeline_examples::cut::{CutError, measured};
+use pipeline_examples::device::DeviceName;
 use pipeline_examples::generate::{Sampling, generate};
 use pipeline_examples::gpt::Signal;
 use pipeline_examples::options::Options;
@@ -111,6 +112,7 @@ impl Trainer {
             .devices(vec![setup.device.clone()])
             .data_parallel(options.data_parallel)
             .sharded(options.sharded)
+            .compile(options.compile.unwrap_or(options.device == DeviceName::Flex))
             .timeout(Duration::from_secs(options.timeout))
             .threads(options.threads);
         let builder = stages(&setup, builder)?;

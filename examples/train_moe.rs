@@ -106,6 +106,7 @@ impl MoeTrainer {
             .devices(vec![setup.common.device.clone()])
             .data_parallel(options.data_parallel)
             .sharded(options.sharded)
+            .compile(options.compile.unwrap_or(false))
             .timeout(Duration::from_secs(options.timeout))
             .threads(options.threads);
         // Tables that several stages hold a copy of.

@@ -62,7 +62,7 @@ impl Drop for Pulled {
 }
 
 impl Link for Pulled {
-    burn_pipeline::forward_link!(common: rank, ranks, transport, monitor, to_device, set_activity, all_gather, abort);
+    burn_pipeline::forward_link!(common: rank, ranks, monitor, to_device, set_activity, all_gather, abort);
 
     fn send(&mut self, _: usize, message: Message, _: Instant) -> Result<(), LinkError> {
         let closed = LinkError::Closed { rank: self.rank(), message: "the thread that sends has ended".to_owned() };

@@ -90,7 +90,7 @@ impl MpiLink {
 }
 
 impl Link for MpiLink {
-    burn_pipeline::forward_link!(endpoint: rank, ranks, transport, monitor, to_device, set_activity);
+    burn_pipeline::forward_link!(endpoint: rank, ranks, monitor, to_device, set_activity);
     burn_pipeline::forward_link!(endpoint: send, receive, probe, all_gather, abort);
 
     fn expect(&mut self, messages: &[ExpectedMessage]) -> Result<(), LinkError> {

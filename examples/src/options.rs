@@ -2,7 +2,7 @@
 
 use crate::cut::Cut;
 use crate::device::DeviceName;
-use clap::{Parser, ValueEnum};
+use clap::{ArgAction, Parser, ValueEnum};
 use std::path::PathBuf;
 
 /// Trains a byte-level GPT on Shakespeare's plays, as a pipeline of stages over ranks.
@@ -73,6 +73,10 @@ pub struct Options {
     /// Compute threads of each rank (flex).
     #[arg(long, default_value_t = 1, value_parser = at_least_one, value_name = "N")]
     pub threads: usize,
+    /// Whether stages are compiled, on processors: faster, and within rounding of the plain loop. [default: true in `train_gpt`;
+    /// false in `train_moe`, whose experts are compiled only with a capacity]
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", value_name = "true|false")]
+    pub compile: Option<bool>,
     /// Seconds that a rank waits for another one before it gives it up for lost.
     #[arg(long, default_value_t = 120, value_parser = at_least_one_second, value_name = "SECONDS")]
     pub timeout: u64,

@@ -41,7 +41,7 @@ fn is_for_gpus(tensor: &AnyTensor) -> bool {
 }
 
 impl Link for OnGpu {
-    burn_pipeline::forward_link!(link: rank, ranks, transport, overlaps, monitor, to_device, set_activity);
+    burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity);
     burn_pipeline::forward_link!(link: expect, all_gather, abort);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {

@@ -4,7 +4,6 @@ use crate::cases::{Case, Text};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, DeviceConfig, FloatDType};
 use burn_pipeline::link::{Activity, Header, Link, LinkError, Message, Monitor};
-use burn_pipeline::plan::Transport;
 use burn_pipeline::schedule::{GPipe, OneFOneB, Schedule, Size};
 use burn_pipeline::stage::Payload;
 use burn_pipeline::train::{BuildError, Pipeline};
@@ -59,10 +58,6 @@ impl Link for Newer {
 
     fn ranks(&self) -> usize {
         self.0.ranks()
-    }
-
-    fn transport(&self) -> Transport {
-        self.0.transport()
     }
 
     fn monitor(&self) -> Arc<dyn Monitor> {

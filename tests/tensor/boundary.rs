@@ -26,7 +26,7 @@ struct Counting {
 }
 
 impl Link for Counting {
-    burn_pipeline::forward_link!(link: rank, ranks, transport, monitor, to_device, set_activity, receive, all_gather, abort);
+    burn_pipeline::forward_link!(link: rank, ranks, monitor, to_device, set_activity, receive, all_gather, abort);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
         let kind = match message.header.kind {

@@ -3,39 +3,9 @@
 use crate::model::{batch, builder, weights};
 use crate::plain::SMALL;
 use burn::tensor::Device;
-use burn_pipeline::link::{Link, LinkError, Message, TcpLink, ThreadLink, Threads};
-use burn_pipeline::plan::Transport;
+use burn_pipeline::link::{TcpLink, Threads};
 use burn_pipeline::stage::SplitBackward;
-use std::time::{Duration, Instant};
-
-/// A link with another word on when its sends end.
-struct Room {
-    link: ThreadLink,
-    transport: Transport,
-}
-
-impl Link for Room {
-    burn_pipeline::forward_link!(link: rank, ranks, monitor, to_device, set_activity, receive, all_gather, abort);
-
-    fn transport(&self) -> Transport {
-        self.transport
-    }
-
-    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
-        self.link.send(to, message, deadline)
-    }
-}
-
-#[test]
-fn links_whose_sends_wait_are_refused_for_groups_and_replicas() {
-    for (grid, ranks) in [((1, 1, 2), 2), ((1, 2, 1), 2), ((1, 2, 2), 4)] {
-        for transport in [Transport::Rendezvous, Transport::Buffered(0)] {
-            let link = Room { link: Threads::new(ranks).link(0, Device::flex()), transport };
-            let error = builder(("1F1B", 1), grid).build_rank(Box::new(link)).unwrap_err().to_string();
-            assert!(error.contains("a send over this link blocks until its receive"), "{transport}, {grid:?}: {error}");
-        }
-    }
-}
+use std::time::Duration;
 
 #[test]
 fn a_grid_over_tcp_gives_the_bits_of_threads() {

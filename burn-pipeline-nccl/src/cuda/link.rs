@@ -226,7 +226,7 @@ fn sink(mailbox: Arc<Mailbox>, inbox: Inbox, commands: Sender<Command>) -> impl 
 }
 
 impl Link for NcclLink {
-    burn_pipeline::forward_link!(endpoint: rank, ranks, transport, monitor, to_device, set_activity, all_gather, abort);
+    burn_pipeline::forward_link!(endpoint: rank, ranks, monitor, to_device, set_activity, all_gather, abort);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
         let to = self.endpoint.mailbox().known(to)?;

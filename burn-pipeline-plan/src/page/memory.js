@@ -57,6 +57,6 @@ const drawMemory = (timeline) => {
     });
     made.addEventListener("pointerleave", () => say(""));
     made.addEventListener("keydown", (event) => { if (keys(event.key)) event.preventDefault(); });
-    table(byId("curves"), `Peaks of ${timeline.name}`, ["rank", "all step", "peak", ...(data.cap ? ["of the cap"] : [])],
+    table(byId("curves"), `Peaks of ${timeline.name}`, ["rank", "held throughout", "peak", ...(data.cap ? ["of the cap"] : [])],
         ranks.map((rank, number) => [number, size(rank.constant), size(peaks[number]), ...(data.cap ? [percent(peaks[number], data.cap)] : [])]));
 };

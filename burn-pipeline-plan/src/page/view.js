@@ -3,7 +3,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const COMMUNICATION = 4; // The first kind that moves data instead of computing.
-const CAUSES = ["#9aa0aa", "#56b4e9", "#e69f00", "#7a7f88", "#9aa0aa", "#cc3377"];
+const CAUSES = ["#9aa0aa", "#56b4e9", "#e69f00", "#009e73", "#8a6fd1", "#cc3377"];
 const ROW = 34, LANE = 22, TOP = 20, LEFT = 46;
 const view = { from: 0, to: data.end || 1 };
 const drawings = [];

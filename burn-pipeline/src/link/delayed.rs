@@ -131,7 +131,7 @@ fn without_due(payload: Payload) -> Option<(Payload, SystemTime)> {
 }
 
 impl Link for Delayed {
-    crate::forward_link!(link: rank, ranks, transport, overlaps, to_device, set_activity, all_gather, form_groups, abort);
+    crate::forward_link!(link: rank, ranks, overlaps, to_device, set_activity, all_gather, form_groups, abort);
 
     fn monitor(&self) -> Arc<dyn Monitor> {
         self.monitor.clone()

@@ -2,7 +2,7 @@
 
 /// Writes methods of [`Link`](crate::link::Link) that call the link in a field, for a link that wraps another one.
 ///
-/// Forward `rank, ranks, transport, monitor, to_device, set_activity, all_gather, abort` unless you write them yourself.
+/// Forward `rank, ranks, monitor, to_device, set_activity, all_gather, abort` unless you write them yourself.
 /// The other methods have defaults that call these. Do not forward one whose default must call methods that you write.
 ///
 /// ```
@@ -17,7 +17,7 @@
 /// }
 ///
 /// impl<L: Link> Link for Counting<L> {
-///     burn_pipeline::forward_link!(link: rank, ranks, transport, overlaps, monitor, to_device, set_activity, receive);
+///     burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity, receive);
 ///     burn_pipeline::forward_link!(link: expect, probe, all_gather, form_groups, receive_in, abort);
 ///
 ///     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
@@ -31,7 +31,6 @@ macro_rules! forward_link {
     ($link:ident: $($method:ident),+ $(,)?) => { $($crate::forward_link!(@ $link $method);)+ };
     (@ $link:ident rank) => { $crate::forward_link!(@get $link rank(self) -> usize); };
     (@ $link:ident ranks) => { $crate::forward_link!(@get $link ranks(self) -> usize); };
-    (@ $link:ident transport) => { $crate::forward_link!(@get $link transport(self) -> $crate::plan::Transport); };
     (@ $link:ident overlaps) => { $crate::forward_link!(@get $link overlaps(self) -> bool); };
     (@ $link:ident monitor) => {
         $crate::forward_link!(@get $link monitor(self) -> ::std::sync::Arc<dyn $crate::link::Monitor>);

@@ -7,23 +7,20 @@ use super::header::{Header, Message};
 use super::kit::collective;
 use super::kit::group_messages::GroupMessages;
 use super::monitor::Monitor;
-use crate::plan::Transport;
 use crate::stage::{AnyTensor, Payload};
 use std::sync::Arc;
 use std::time::Instant;
 
 /// One rank's end of a link.
 ///
-/// Messages from one rank to another arrive in the order in which they were sent.
+/// Messages from one rank to another arrive in the order in which they were sent, and no send waits for its receive: a rank takes
+/// messages up where it uses them, so two ranks whose sends waited would wait for each other.
 pub trait Link: Send {
     /// This rank.
     fn rank(&self) -> usize;
 
     /// The number of ranks.
     fn ranks(&self) -> usize;
-
-    /// When sends end: the transport model that plans must be proved for.
-    fn transport(&self) -> Transport;
 
     /// Do messages travel while ranks compute?
     fn overlaps(&self) -> bool {
@@ -39,7 +36,8 @@ pub trait Link: Send {
     /// Records what this rank is doing, for the errors of ranks that wait for it.
     fn set_activity(&mut self, activity: Activity);
 
-    /// Sends a message, to any rank, this one too. When it returns, the payload's memory may be reused.
+    /// Sends a message, to any rank, this one too. When it returns, the payload's memory may be reused. It must not wait until
+    /// the other rank receives, however many messages that rank has not received yet.
     ///
     /// # Errors
     /// If another rank failed, or the deadline passed.
@@ -199,10 +197,6 @@ pub trait Link: Send {
 impl<L: Link + ?Sized> GroupMessages for L {
     fn own_rank(&self) -> usize {
         self.rank()
-    }
-
-    fn sends_wait(&self) -> bool {
-        self.transport().is_rendezvous()
     }
 
     fn send_to_member(

@@ -12,7 +12,6 @@ use super::expected::ExpectedMessage;
 use super::header::{Header, Message};
 use super::link_trait::Link;
 use super::monitor::Monitor;
-use crate::plan::Transport;
 use crate::stage::{AnyTensor, Payload};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -73,10 +72,6 @@ impl Link for SharedLink {
 
     fn ranks(&self) -> usize {
         lock(&self.0).link.ranks()
-    }
-
-    fn transport(&self) -> Transport {
-        lock(&self.0).link.transport()
     }
 
     fn overlaps(&self) -> bool {

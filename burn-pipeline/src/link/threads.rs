@@ -17,7 +17,6 @@ use super::hand_over::one_queue;
 use super::header::{Header, Message};
 use super::link_trait::Link;
 use super::monitor::Monitor;
-use crate::plan::Transport;
 use crate::stage::Payload;
 use burn::tensor::Device;
 use std::collections::VecDeque;
@@ -180,10 +179,6 @@ impl Link for ThreadLink {
 
     fn ranks(&self) -> usize {
         self.shared.inboxes.len()
-    }
-
-    fn transport(&self) -> Transport {
-        Transport::Unbounded
     }
 
     fn monitor(&self) -> Arc<dyn Monitor> {

@@ -47,11 +47,6 @@ pub enum BuildError {
     /// Something that cannot be combined with stages that several ranks hold together.
     #[error("{what} does not work with `Builder::tensor_parallel` yet; leave one of them out")]
     TensorParallel { what: &'static str },
-    /// The link blocks a send until its receive, which replicas and groups do not allow.
-    #[error(
-        "a send over this link blocks until its receive, so data-parallel replicas and the ranks of a group could deadlock; use another link"
-    )]
-    Rendezvous,
     /// A skip edge is not valid, or a plan that is lowered already lacks it.
     #[error(transparent)]
     Plan(#[from] PlanError),

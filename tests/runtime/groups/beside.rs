@@ -48,7 +48,7 @@ impl Held {
 }
 
 impl Link for Held {
-    burn_pipeline::forward_link!(link: rank, ranks, transport, overlaps, monitor, to_device, receive);
+    burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, receive);
     burn_pipeline::forward_link!(link: all_gather, form_groups, abort);
 
     fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
@@ -98,7 +98,7 @@ struct Blind {
 }
 
 impl Link for Blind {
-    burn_pipeline::forward_link!(link: rank, ranks, transport, monitor, to_device, set_activity, send, receive, all_gather, abort);
+    burn_pipeline::forward_link!(link: rank, ranks, monitor, to_device, set_activity, send, receive, all_gather, abort);
 }
 
 /// The first stage that a row reduces, and the first and the last task that it computes after that.

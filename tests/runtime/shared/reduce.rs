@@ -1,39 +1,11 @@
-//! The sum over some ranks: right, bit-equal everywhere, and free of deadlock even where every send waits for its
-//! receive.
+//! The sum over some ranks: right, and bit-equal everywhere.
 
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::link::{Header, Link, LinkError, Message, ThreadLink, Threads};
-use burn_pipeline::plan::Transport;
-use burn_pipeline::stage::{AnyTensor, Payload};
+use burn_pipeline::link::{Link, LinkError, ThreadLink, Threads};
+use burn_pipeline::stage::AnyTensor;
 use proptest::prelude::{ProptestConfig, Strategy};
 use proptest::{prop_assert_eq, proptest};
 use std::time::{Duration, Instant};
-
-/// A link whose sends end only once the message was received: the strictest transport.
-struct Rendezvous {
-    messages: ThreadLink,
-    receipts: ThreadLink,
-}
-
-impl Link for Rendezvous {
-    burn_pipeline::forward_link!(messages: rank, ranks, monitor, to_device, set_activity, expect, all_gather, abort);
-
-    fn transport(&self) -> Transport {
-        Transport::Rendezvous
-    }
-
-    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
-        let header = message.header;
-        self.messages.send(to, message, deadline)?;
-        self.receipts.receive(to, header, deadline).map(drop)
-    }
-
-    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        let payload = self.messages.receive(from, header, deadline)?;
-        self.receipts.send(from, Message { header, payload: Payload::default() }, deadline)?;
-        Ok(payload)
-    }
-}
 
 fn one(number: f32) -> AnyTensor {
     AnyTensor::new(Tensor::<1>::from_floats([number, number / 3.0], &Device::flex()))
@@ -48,7 +20,7 @@ fn groups() -> impl Strategy<Value = Vec<Group>> {
 }
 
 /// What one rank has after all groups were reduced: of each group that it belongs to, the sum's first element.
-fn run(rank: usize, link: &mut Rendezvous, groups: &[Group]) -> Vec<Option<f32>> {
+fn run(rank: usize, link: &mut ThreadLink, groups: &[Group]) -> Vec<Option<f32>> {
     let deadline = Instant::now() + Duration::from_secs(20);
     let lists: Vec<Vec<usize>> = groups.iter().map(|(ranks, _)| ranks.clone()).collect();
     link.form_groups(&lists, deadline).unwrap();
@@ -64,13 +36,11 @@ fn run(rank: usize, link: &mut Rendezvous, groups: &[Group]) -> Vec<Option<f32>>
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn overlapping_groups_are_summed_in_rank_order_under_rendezvous(groups in groups()) {
-        let (messages, receipts) = (Threads::new(5), Threads::new(5));
+    fn overlapping_groups_are_summed_in_rank_order(groups in groups()) {
+        let link = Threads::new(5);
         let threads: Vec<_> = (0..5)
             .map(|rank| {
-                let link = |threads: &Threads| threads.link(rank, Device::flex());
-                let (mut link, groups) =
-                    (Rendezvous { messages: link(&messages), receipts: link(&receipts) }, groups.clone());
+                let (mut link, groups) = (link.link(rank, Device::flex()), groups.clone());
                 std::thread::spawn(move || run(rank, &mut link, &groups))
             })
             .collect();

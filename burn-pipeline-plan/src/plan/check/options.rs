@@ -14,13 +14,6 @@ pub enum Transport {
     Unbounded,
 }
 
-impl Transport {
-    /// Does a send wait until its receive is posted? So does one into a channel that has room for nothing.
-    pub fn is_rendezvous(self) -> bool {
-        matches!(self, Transport::Rendezvous | Transport::Buffered(0))
-    }
-}
-
 impl std::fmt::Display for Transport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

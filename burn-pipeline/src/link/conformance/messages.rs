@@ -2,9 +2,12 @@
 
 use super::material::{assert_same, barrier, deadline, header, message, mixed_payload, numbers, others};
 use crate::link::{ExpectedMessage, Header, Link, Message, MessageKind};
-use crate::plan::{StageId, Transport};
+use crate::plan::StageId;
 use crate::stage::{Boundary, Payload, PayloadSpec};
 use std::time::{Duration, Instant};
+
+/// Messages that nobody has received yet: more bytes than sockets hold.
+const AHEAD: usize = 64;
 
 pub(super) fn keeps_order(link: &mut dyn Link) {
     let (me, ranks) = (link.rank(), others(link));
@@ -149,20 +152,15 @@ pub(super) fn expects(link: &mut dyn Link) {
 }
 
 pub(super) fn sends_ahead(link: &mut dyn Link) {
-    let ahead = match link.transport() {
-        Transport::Rendezvous => return,
-        Transport::Buffered(payloads) => payloads,
-        Transport::Unbounded => 64,
-    };
     let me = link.rank();
     for to in others(link) {
-        for microbatch in 0..ahead {
+        for microbatch in 0..AHEAD {
             link.send(to, message(microbatch, numbers(me, to, 0, 1 << 15).into_payload()), deadline()).unwrap();
         }
     }
     barrier(link);
     for from in others(link) {
-        for microbatch in 0..ahead {
+        for microbatch in 0..AHEAD {
             link.receive(from, header(microbatch), deadline()).unwrap();
         }
     }

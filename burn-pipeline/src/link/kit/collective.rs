@@ -104,32 +104,17 @@ fn exchange<L: GroupMessages + ?Sized>(
     deadline: Instant,
 ) -> Result<Vec<TensorList>, LinkError> {
     let (me, header) = (link.own_rank(), header(group));
-    let ahead = !link.sends_wait();
     let mut lists: Vec<Option<TensorList>> = lists.into_iter().map(Some).collect();
     let own = ranks.iter().position(|&rank| rank == me).and_then(|place| lists[place].take());
-    let own = own.ok_or(LinkError::NoSuchGroup { rank: me, group, other: me })?;
+    let mut own = own.ok_or(LinkError::NoSuchGroup { rank: me, group, other: me })?;
     let mut send = |link: &mut L, place: usize| {
         let payload = pack(lists[place].take().unwrap_or_default());
         link.send_to_member(group, ranks[place], Message { header, payload }, deadline)
     };
-    let others = || (0..ranks.len()).filter(|&place| ranks[place] != me);
-    if ahead {
-        others().try_for_each(|place| send(link, place))?;
-    }
-    let mut own = Some(own);
+    (0..ranks.len()).filter(|&place| ranks[place] != me).try_for_each(|place| send(link, place))?;
     let mut got = Vec::with_capacity(ranks.len());
-    for (place, &peer) in ranks.iter().enumerate() {
-        if peer == me {
-            got.extend(own.take());
-            continue;
-        }
-        if !ahead && me < peer {
-            send(link, place)?;
-        }
-        got.push(receive(link, group, peer, deadline)?);
-        if !ahead && me > peer {
-            send(link, place)?;
-        }
+    for &peer in ranks {
+        got.push(if peer == me { std::mem::take(&mut own) } else { receive(link, group, peer, deadline)? });
     }
     Ok(got)
 }

@@ -15,7 +15,6 @@ use crate::link::header::{Header, Message};
 use crate::link::link_trait::Link;
 use crate::link::monitor::Monitor;
 use crate::link::wire_error::WireError;
-use crate::plan::Transport;
 use crate::stage::Payload;
 use burn::tensor::{Bytes, Device};
 use std::convert::Infallible;
@@ -158,10 +157,6 @@ impl<P: Peers> Link for Endpoint<P> {
 
     fn ranks(&self) -> usize {
         self.mailbox().ranks
-    }
-
-    fn transport(&self) -> Transport {
-        Transport::Unbounded
     }
 
     fn monitor(&self) -> Arc<dyn Monitor> {

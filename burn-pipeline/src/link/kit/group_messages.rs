@@ -10,9 +10,6 @@ pub(in crate::link) trait GroupMessages {
     /// This rank.
     fn own_rank(&self) -> usize;
 
-    /// Whether a send waits until the receiver takes the message.
-    fn sends_wait(&self) -> bool;
-
     /// See [`Link::send_in`](crate::link::Link::send_in).
     fn send_to_member(&mut self, group: usize, to: usize, message: Message, deadline: Instant)
     -> Result<(), LinkError>;

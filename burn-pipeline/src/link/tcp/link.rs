@@ -57,6 +57,6 @@ impl TcpLink {
 }
 
 impl Link for TcpLink {
-    crate::forward_link!(endpoint: rank, ranks, transport, monitor, to_device, set_activity);
+    crate::forward_link!(endpoint: rank, ranks, monitor, to_device, set_activity);
     crate::forward_link!(endpoint: send, receive, probe, all_gather, abort);
 }

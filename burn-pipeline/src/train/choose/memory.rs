@@ -20,7 +20,6 @@
 use super::measure_error::MeasureError;
 use super::walk::{Walk, caught};
 use crate::cost::{LinkCosts, Profile, StageCost};
-use crate::plan::Transport;
 use crate::stage::{AnyTensor, Batch, ErasedStage, ForwardCall, ForwardOutput, Gradients, Payload, StageError};
 use crate::stage::{TensorKind, loss_seed};
 use crate::train::error::BuildError;
@@ -49,7 +48,7 @@ impl Builder {
     pub fn measure_memory(&self, microbatch: Batch, meter: &dyn MemoryMeter) -> Result<Profile, MeasureError> {
         let planned = |error: BuildError| MeasureError::Plan(error.to_string());
         self.measures_whole_stages()?;
-        let mut plans = self.plans(Transport::Rendezvous).map_err(planned)?;
+        let mut plans = self.plans().map_err(planned)?;
         let split = split_stages(plans.current().map_err(planned)?.plan());
         let stages = plans.placement().stages();
         let mut walk = Walk::new(self, &microbatch, stages);

@@ -7,7 +7,7 @@ use super::parts::Parts;
 use super::source::Source;
 use crate::execute::ReplicaShare;
 use crate::group::Grid;
-use crate::plan::{CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId, Transport};
+use crate::plan::{CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId};
 use crate::schedule::ForwardOnly;
 use crate::train::error::BuildError;
 use std::collections::{BTreeSet, HashMap};
@@ -38,7 +38,6 @@ pub(crate) struct Plans {
     source: Source,
     skips: Vec<SkipEdge>,
     replication: Replication,
-    transport: Transport,
     placement: Placement,
     /// By the number of microbatches of one replica.
     training: HashMap<usize, Arc<CheckedPlan>>,
@@ -47,22 +46,17 @@ pub(crate) struct Plans {
 
 impl Plans {
     /// Builds and checks the plan for the number of microbatches that the user chose.
-    pub(crate) fn new(
-        source: Source,
-        declared: &[SkipEdge],
-        replication: Replication,
-        transport: Transport,
-    ) -> Result<Self, BuildError> {
+    pub(crate) fn new(source: Source, declared: &[SkipEdge], replication: Replication) -> Result<Self, BuildError> {
         let (skips, microbatches) = (source.skips(declared), source.microbatches());
-        let plan = Arc::new(training_plan(&source, &skips, microbatches, replication, transport)?);
+        let plan = Arc::new(training_plan(&source, &skips, microbatches, replication)?);
         let placement = plan.plan().placement().clone();
         let (training, evaluation) = (HashMap::from([(microbatches, plan)]), HashMap::new());
-        Ok(Self { source, skips, replication, transport, placement, training, evaluation })
+        Ok(Self { source, skips, replication, placement, training, evaluation })
     }
 
     /// The plans of the same ranks over other stages, with these skip edges.
     pub(crate) fn moved(&self, source: Source, skips: &[SkipEdge]) -> Result<Self, BuildError> {
-        let plans = Self::new(source, skips, self.replication, self.transport)?;
+        let plans = Self::new(source, skips, self.replication)?;
         match (plans.placement.ranks(), self.placement.ranks()) {
             (ranks, linked) if ranks != linked => Err(BuildError::Ranks { ranks, linked }),
             _ => Ok(plans),
@@ -71,7 +65,7 @@ impl Plans {
 
     /// The same pipeline with something else to run; its first plan is built and checked.
     pub(crate) fn with_source(&self, source: Source) -> Result<Self, BuildError> {
-        let plans = Self::new(source, &self.skips, self.replication, self.transport)?;
+        let plans = Self::new(source, &self.skips, self.replication)?;
         if plans.placement != self.placement {
             let microbatches = plans.source.microbatches();
             return Err(BuildError::Moved { schedule: plans.name(), microbatches });
@@ -117,7 +111,7 @@ impl Plans {
         if let Some(plan) = self.training.get(&microbatches) {
             return Ok(plan.clone());
         }
-        let plan = training_plan(&self.source, &self.skips, microbatches, self.replication, self.transport)?;
+        let plan = training_plan(&self.source, &self.skips, microbatches, self.replication)?;
         if plan.plan().placement() != &self.placement {
             return Err(BuildError::Moved { schedule: plan.plan().name().to_owned(), microbatches });
         }
@@ -136,7 +130,7 @@ impl Plans {
             _ => vec![microbatches.div_ceil(2), microbatches / 2],
         };
         let plan = ForwardOnly::over(self.placement.clone(), counts)?.with_skips(self.skips.clone())?;
-        let plan = Arc::new(check(self.replication.lower(&plan)?, self.transport)?);
+        let plan = Arc::new(check(self.replication.lower(&plan)?)?);
         self.evaluation.insert(microbatches, plan.clone());
         Ok(plan)
     }
@@ -174,7 +168,6 @@ fn training_plan(
     skips: &[SkipEdge],
     microbatches: usize,
     replication: Replication,
-    transport: Transport,
 ) -> Result<CheckedPlan, BuildError> {
     let mut plan = source.plan(microbatches)?;
     if !skips.is_empty() {
@@ -184,11 +177,12 @@ fn training_plan(
     if replication.replicas > 1 && plan.has_backward() {
         plan = plan.with_reduce_grad();
     }
-    check(plan, transport)
+    check(plan)
 }
 
-fn check(plan: Plan, transport: Transport) -> Result<CheckedPlan, BuildError> {
-    Ok(plan.check(&CheckOptions { transport, ..CheckOptions::default() })?)
+/// Proved for rendezvous, the strictest transport: so a plan that runs over one link runs over all.
+fn check(plan: Plan) -> Result<CheckedPlan, BuildError> {
+    Ok(plan.check(&CheckOptions::default())?)
 }
 
 /// The stages whose backward a plan splits.

@@ -1,9 +1,8 @@
 //! Starting a pipeline: the first plan is proved, then each rank of this process gets its thread.
 //!
-//! 1. [`Builder::build`] starts all ranks: threads with a link between them. Plans are proved for rendezvous, the
-//!    strictest transport.
-//! 2. [`Builder::build_rank`] starts one rank; the link joins it to the others, which are processes. Plans are proved for
-//!    the transport that the link declares, and before stages are built all ranks compare their jobs ([`job`]).
+//! 1. [`Builder::build`] starts all ranks: threads with a link between them.
+//! 2. [`Builder::build_rank`] starts one rank; the link joins it to the others, which are processes. Before stages are built all
+//!    ranks compare their jobs ([`job`]).
 
 use super::builder::Builder;
 use super::job::job;
@@ -28,8 +27,7 @@ impl Builder {
     /// # Errors
     /// If something is missing, the plan is not legal, or a stage cannot be made.
     pub fn build(self) -> Result<Pipeline, BuildError> {
-        // What is proved for rendezvous, the strictest transport, cannot deadlock on any link.
-        let plans = self.plans(Transport::Rendezvous)?;
+        let plans = self.plans()?;
         let ranks = plans.ranks();
         let threads = Threads::new(ranks);
         let (mut links, mut devices) = (Vec::new(), Vec::new());
@@ -62,24 +60,21 @@ impl Builder {
         self.start(plans, vec![link], vec![device], monitor, Some(job))
     }
 
-    /// The plan for one rank of processes, checked against the link, and the rank's device.
+    /// The plan for one rank of processes, with as many ranks as the link, and the rank's device.
     fn prepare(&self, link: &dyn Link) -> Result<(Plans, Device), BuildError> {
-        let (transport, linked, replicas) = (link.transport(), link.ranks(), self.replicas * self.members);
-        let plans = self.plans(transport)?;
+        let (linked, replicas) = (link.ranks(), self.replicas * self.members);
+        let plans = self.plans()?;
         let ranks = plans.placement().ranks();
         match replicas {
             _ if plans.ranks() == linked => {}
             1 => return Err(BuildError::Ranks { ranks, linked }),
             _ => return Err(BuildError::Replicas { ranks, replicas, linked }),
         }
-        if replicas > 1 && transport.is_rendezvous() {
-            return Err(BuildError::Rendezvous);
-        }
         Ok((plans, self.device(link.rank(), linked)?))
     }
 
     /// The first plan, if everything that the user chose goes together.
-    pub(crate) fn plans(&self, transport: Transport) -> Result<Plans, BuildError> {
+    pub(crate) fn plans(&self) -> Result<Plans, BuildError> {
         let source = self.source.clone().ok_or(BuildError::NoSchedule)??;
         if self.factory.is_none() {
             return Err(BuildError::NoStages);
@@ -97,7 +92,7 @@ impl Builder {
         if self.merge_weights && self.accumulation == Accumulation::Ordered {
             return Err(BuildError::MergedAndOrdered);
         }
-        Plans::new(source, &self.skips, self.replication(), transport)
+        Plans::new(source, &self.skips, self.replication())
     }
 
     /// Refuses what does not work with stages that several ranks hold together.
@@ -143,9 +138,9 @@ impl Builder {
         job: Option<Job>,
     ) -> Result<Pipeline, BuildError> {
         one_queue();
-        // What was proved for a stricter transport is priced for the link's own.
+        // What was proved for a stricter transport is priced for sends that do not wait.
         let simulate = links.first().map_or_else(SimulateOptions::default, |link| SimulateOptions {
-            transport: link.transport(),
+            transport: Transport::Unbounded,
             overlap: link.overlaps(),
         });
         let (processes, first_rank) = (job.is_some(), links.first().map_or(0, |link| link.rank()));
