@@ -89,7 +89,7 @@ fn expected(stages: usize, members: usize, root: usize) -> (Vec<f64>, Vec<Vec<f3
     let (x, target) = data();
     let mut step = || {
         let given = reference.step(&[2; 4], RATE, None, |model: &Vec<Plain>, i| {
-            let piece = |of: &Tensor<2>| of.clone().slice([2 * i..2 * i + 2]).autodiff();
+            let piece = |of: &Tensor<2>| of.clone().narrow(0, 2 * i, 2).autodiff();
             let y = model.iter().fold(piece(&x), |x, part| {
                 let (x, each) = (part.norm.forward(x), 6 / members);
                 let columns = part.up.weight.val().narrow(1, root * each, each);

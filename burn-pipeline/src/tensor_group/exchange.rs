@@ -4,8 +4,8 @@
 //! every wait ends at the timeout with an error that names the member, or at once where another rank failed.
 //!
 //! 1. Each message begins with a text: the task, the collective, and shape and type of what its sender gave to it.
-//! 2. A member sends to all that get something of it, and then receives in the order of members. Sends do not wait (groups are
-//!    refused on links where they do).
+//! 2. A member sends to all that get something of it, and then receives in the order of members. Sends do not wait for their
+//!    receives ([`Link::send`]).
 //! 3. Inside a stage's code an error cannot be returned: it unwinds as the payload of a panic that prints nothing, up to the
 //!    executor, which returns it.
 
