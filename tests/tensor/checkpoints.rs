@@ -2,13 +2,17 @@
 
 use crate::model::{Grid, batch, builder, weights};
 use crate::plain::{Plain, SMALL};
+use burn::module::Module;
+use burn::nn::LinearConfig;
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::store::{BurnToPyTorchAdapter, PyTorchToBurnAdapter, SafetensorsStore};
-use burn::tensor::Device;
+use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::link::Threads;
-use burn_pipeline::stage::{Names, named_weights};
+use burn_pipeline::nn::ColumnLinear;
+use burn_pipeline::stage::{Names, Stage, StageBox, named_weights};
+use burn_pipeline::tensor_group::TensorGroup;
 use burn_pipeline::train::{Checkpoint, Checkpoints, Pretrained};
-use burn_pipeline::{Builder, Pipeline};
+use burn_pipeline::{Batch, Builder, Pipeline, Size, init_seeded};
 use pipeline_tests::reference::{self, Reference};
 use std::path::{Path, PathBuf};
 
@@ -159,6 +163,58 @@ fn pretrained_weights_are_loaded_in_pieces_and_given_back_in_their_layout() {
         assert!(bytes(&again) == bytes(&file), "{grid:?}");
         step(&mut pipeline);
     }
+}
+
+/// One layer at two paths.
+#[derive(Module, Debug)]
+struct Tied {
+    first: ColumnLinear,
+    second: ColumnLinear,
+    #[module(skip)]
+    group: TensorGroup,
+}
+
+impl Stage for Tied {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        let x = self.group.gather_from(self.first.forward(x), 1);
+        self.group.gather_from(self.second.forward(x.tanh()), 1)
+    }
+}
+
+#[test]
+fn a_cut_layer_at_two_paths_is_saved_once_and_resumed() {
+    let folder = Folder::new("tied");
+    let build = |members| {
+        let builder = Pipeline::builder().schedule("GPipe", Size::new(1, 2)).devices(vec![Device::flex()]);
+        let builder = builder.stages(|at| {
+            let linear = init_seeded(5, &at.device, |device| LinearConfig::new(4, 4).init(device));
+            let first = ColumnLinear::cut(linear, &at.group);
+            let tied = Tied { second: first.clone(), first, group: at.group.clone() };
+            StageBox::with_loss(tied, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean())
+        });
+        builder.optimizer(optimizer).tensor_parallel(members).build().unwrap()
+    };
+    let x = Tensor::<1, Int>::arange(0..16, &Device::flex()).float().reshape([4, 4]);
+    let step = |pipeline: &mut Pipeline| {
+        pipeline.step(Batch::new(x.clone().sin()).target(x.clone().cos()), 0.05).unwrap().loss
+    };
+    let mut two = build(2);
+    step(&mut two);
+    let path = two.save(&Checkpoints::new(folder.file("saved")), &()).unwrap();
+    let checkpoint = Checkpoint::open(path).unwrap();
+    let mut losses = [1, 2].map(|members| {
+        let mut resumed = build(members);
+        resumed.load(&checkpoint).unwrap();
+        assert_eq!(weights(&mut resumed), weights(&mut two));
+        [step(&mut resumed), step(&mut resumed)]
+    });
+    losses.iter_mut().flatten().for_each(|loss| *loss = (*loss * 1e5).round());
+    assert_eq!(losses[0], losses[1]);
+    assert_eq!(checkpoint.parameters().len(), 2);
 }
 
 #[test]

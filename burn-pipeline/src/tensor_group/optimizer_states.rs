@@ -8,7 +8,7 @@ use super::group::TensorGroup;
 use crate::stage::{AnyTensor, ParameterState, StateValue};
 use burn::module::ParamId;
 use burn::tensor::TensorData;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 impl TensorGroup {
     /// Replaces the pieces in an optimizer's state by whole tensors. All members call it, with the same parameters in the same order;
@@ -26,7 +26,9 @@ impl TensorGroup {
         keeps: bool,
     ) -> Result<(), String> {
         let mut joined = Ok(());
-        for (id, weight) in weights.iter().filter(|(id, _)| self.axis_of(*id).is_some()) {
+        // A parameter that stands at several paths comes once for each.
+        let mut seen = HashSet::new();
+        for (id, weight) in weights.iter().filter(|(id, _)| self.axis_of(*id).is_some() && seen.insert(*id)) {
             let Some(state) = states.get_mut(id) else { continue };
             for data in tensors_like(state, &weight.shape().to_vec()) {
                 let whole = self.whole(*id, AnyTensor::from_data_exact(data.clone(), &weight.device()));
