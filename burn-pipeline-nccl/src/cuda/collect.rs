@@ -12,8 +12,12 @@ use burn_cubecl::tensor::CubeTensor;
 use burn_pipeline::link::LinkError;
 
 impl Progress {
-    /// Says that this rank is ready for a sum, once it has the memory.
+    /// Says that this rank is ready for a sum, once it has the memory. A sum with a member that has left ends here.
     pub(super) fn ready_for(&mut self, collect: Collect) -> Result<Vec<Action>, PeerError> {
+        if let Some(left) = collect.members.iter().copied().find(|&member| self.pairing.has_left(member)) {
+            self.end_without(collect, left);
+            return Ok(Vec::new());
+        }
         let spec =
             |tensor: &Option<CubeTensor>| tensor.as_ref().map(|tensor| (tensor.dtype, tensor.meta.shape().to_vec()));
         let part = sums::write(&collect.tensors.iter().map(spec).collect::<Vec<_>>());
@@ -38,6 +42,14 @@ impl Progress {
                 Ok(())
             }
         }
+    }
+
+    /// Ends a sum that is not launched, since a member has left.
+    pub(super) fn end_without(&self, collect: Collect, left: usize) {
+        let (rank, what) = (self.mesh.mailbox.rank, "its part of a collective".to_owned());
+        // It fails if the caller has given up.
+        let _ = collect.done.send(Err(LinkError::Left { rank, peer: left, what }));
+        self.mesh.mailbox.wake();
     }
 
     /// Another member, for errors.

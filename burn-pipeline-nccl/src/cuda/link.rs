@@ -298,10 +298,8 @@ impl Link for NcclLink {
 
 impl Drop for NcclLink {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            // Before the thread ends what is left, and says that this rank leaves.
-            self.endpoint.abort("its program panicked; look at that rank's own output".to_owned());
-        }
+        // Before the thread ends what is left, and says that this rank leaves.
+        self.endpoint.abort_if_panicking();
         // If the thread has ended there is nothing to close.
         let _ = self.commands.send(Command::Close);
         if let Some(thread) = self.thread.take() {

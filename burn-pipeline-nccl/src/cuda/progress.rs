@@ -191,12 +191,11 @@ impl Progress {
     fn forget(&mut self, left: usize) {
         self.outgoing[left].clear();
         self.incoming[left].clear();
-        let rank = self.mesh.mailbox.rank;
-        for (collect, _) in self.collects.extract_if(.., |(collect, _)| collect.members.contains(&left)) {
-            // It fails if the caller has given up.
-            let what = "its part of a collective".to_owned();
-            let _ = collect.done.send(Err(LinkError::Left { rank, peer: left, what }));
-        }
+        let ends = |(collect, _): &mut (Collect, _)| {
+            collect.members.contains(&left) && !self.pairing.awaits(collect.group, collect.round)
+        };
+        let ended: Vec<_> = self.collects.extract_if(.., ends).collect();
+        ended.into_iter().for_each(|(collect, _)| self.end_without(collect, left));
         self.mesh.mailbox.handle(left, Envelope::Close);
     }
 

@@ -17,8 +17,8 @@
 //!    Opposing transfers of one tick are in one group.
 //! 4. For a collective, all members report to the lowest member that they are ready. Then a call goes from member to member
 //!    upwards; each is bound from when it passes the call on. The highest member sends a start to all, and all launch.
-//! 5. A rank that leaves does so while it is free, and tells all. They launch nothing more with it, and those that were bound
-//!    to a group with it are free again.
+//! 5. A rank that leaves does so while it is free, and tells all, with the collectives that it has launched. They launch nothing
+//!    more with it, and those that were bound to a group with it are free again, except to a collective that it has launched.
 //!
 //! (1) Notes and offers of one rank to another keep their order, so when a proposal or an agreement is read, all offers
 //! that it counts are known. (2) Take the moment at which the highest member of a group binds itself (for pairs: agrees).
@@ -28,8 +28,11 @@
 //! A rank that has agreed waits for a lower one, which says go when it reads the agreement, whatever else it waits for.
 //! A free rank answers those that wait for it in the order of their arrival, before it proposes anything itself.
 //! (4) Offers are read with their memory made: the higher rank has read the lower one's when it agrees, and the lower rank
-//! has read the higher one's when it says go, before either launches. A rank that reads that another one has left is bound
-//! to a group with it only if that one had not bound itself, since it was free when it left; so nobody has launched the group.
+//! has read the higher one's when it says go, before either launches. Leaving: a rank that reads that another one has left may be
+//! bound to a group with it. Either that one had not bound itself, since it was free when it left; then nobody has launched the group,
+//! and nobody will. Or it has launched the group. That is no pair, whose lower rank says go before it leaves, and whose higher one
+//! leaves when the lower one has launched. It is a collective whose members launch without each other, as it is refused
+//! or holds nothing: then the start from the highest member is on its way, as the other one has had it, and is waited for.
 
 mod collective;
 mod expected;
@@ -43,7 +46,7 @@ pub(crate) use note::Note;
 
 use collective::Awaited;
 use state::{Bound, Channel};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// What the rank does next; several of these are done in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +77,8 @@ pub(crate) struct Pairing {
     early: Vec<(usize, u32, u64, Vec<u8>)>,
     /// The parts of all members, of the collective that this rank is bound to.
     called: Vec<u8>,
+    /// How many collectives of each group were launched.
+    launched: BTreeMap<u32, u64>,
     join: Join,
     actions: Vec<Action>,
     /// The rank at which the next search for open offers begins, so that every rank is served.
@@ -90,6 +95,7 @@ impl Pairing {
             awaited: Vec::new(),
             early: Vec::new(),
             called: Vec::new(),
+            launched: BTreeMap::new(),
             join,
             actions: Vec::new(),
             next: rank + 1,
@@ -152,7 +158,7 @@ impl Pairing {
                     self.launch(group, round);
                 }
             }
-            Note::Leave => self.forget(from),
+            Note::Leave { launched } => self.forget(from, &launched),
         }
         Ok(self.proceed())
     }
@@ -171,7 +177,7 @@ impl Pairing {
     /// Answers the note that has waited longest, of those that can be answered.
     fn answer(&mut self) -> bool {
         let answerable = |(_, note): &(usize, Note)| match note {
-            Note::Call { group, round, .. } => self.awaited.iter().any(|a| (a.group, a.round) == (*group, *round)),
+            Note::Call { group, round, .. } => self.awaits(*group, *round),
             _ => true,
         };
         let Some(place) = self.waiting.iter().position(answerable) else { return false };

@@ -1,10 +1,11 @@
 //! Links that are dropped: what was sent arrives, the wait for it has a bound, and the others go on.
 
 use super::links::ORDERINGS;
-use super::messages::{failed_after, header, read, send};
+use super::messages::{failed_after, header, on, read, send};
 use super::start;
 use crate::link;
-use burn_pipeline::link::Link;
+use burn_pipeline::link::{Link, LinkError};
+use burn_pipeline::stage::AnyTensor;
 use std::time::{Duration, Instant};
 
 /// What a rank's process does, by name; `false` if the name is not one of these.
@@ -13,6 +14,8 @@ pub(super) fn part(name: &str) -> bool {
         "leaves at once" => leaves_at_once(),
         "drops" => drops(),
         "leaves unread" => leaves_unread(),
+        "leaves before" => leaves_before(),
+        "refuses" => refuses(),
         _ => return false,
     }
     true
@@ -112,5 +115,59 @@ fn ranks_go_on_without_one_that_has_left_with_messages_unread() {
         for (rank, (passed, text)) in ended.iter().enumerate() {
             assert!(*passed && (rank == 1 || failed_after(text) < 4_000), "rank {rank}: {text}");
         }
+    }
+}
+
+/// The group of all ranks.
+fn all(link: &mut impl Link, deadline: Instant) -> Vec<usize> {
+    let members: Vec<usize> = (0..link.ranks()).collect();
+    link.form_groups(std::slice::from_ref(&members), deadline).unwrap();
+    members
+}
+
+/// Rank 1 leaves; the others come to a sum with it before or after that.
+fn leaves_before() {
+    let (mut link, device) = link();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let members = all(&mut link, deadline);
+    if link.rank() == 1 {
+        std::thread::sleep(Duration::from_millis(300));
+        return;
+    }
+    std::thread::sleep(Duration::from_millis(600 * (link.rank() / 2) as u64));
+    let began = Instant::now();
+    let tensor = AnyTensor::new(on(&device, vec![1.0; 64]));
+    let error = link.all_reduce(0, &members, vec![Some(tensor)], deadline).unwrap_err();
+    println!("failed after {} ms: {error}", began.elapsed().as_millis());
+}
+
+#[test]
+fn a_sum_with_a_rank_that_has_left_ends_at_once() {
+    for ordering in ORDERINGS {
+        let ended = start(4, "leaves before", &[("ORDERING", ordering)]).end();
+        for (rank, (passed, text)) in ended.iter().enumerate().filter(|(rank, _)| *rank != 1) {
+            assert!(*passed && failed_after(text) < 2_000, "rank {rank}: {text}");
+            // Those that come late may find that others have given up, and left as well.
+            assert!(text.contains(", which has left the job"), "rank {rank}: {text}");
+            assert!(rank != 0 || text.contains("from rank 1"), "{text}");
+        }
+    }
+}
+
+/// Every rank sums another list, and leaves with the error.
+fn refuses() {
+    let (mut link, device) = link();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let members = all(&mut link, deadline);
+    let list = (0..=link.rank()).map(|_| Some(AnyTensor::new(on(&device, vec![1.0; 64]))));
+    let error = link.all_reduce(0, &members, list.collect(), deadline).unwrap_err();
+    assert!(matches!(error, LinkError::Lists { .. }), "{error}");
+}
+
+/// The first to learn it is gone before the last one does.
+#[test]
+fn a_sum_of_lists_that_differ_is_refused_on_all_ranks_though_each_leaves_at_once() {
+    for _ in 0..5 {
+        start(4, "refuses", &[]).all_pass();
     }
 }

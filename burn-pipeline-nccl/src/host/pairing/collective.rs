@@ -39,6 +39,11 @@ impl Pairing {
         self.proceed()
     }
 
+    /// Whether this rank is ready for a collective that it may still launch.
+    pub(crate) fn awaits(&self, group: u32, round: u64) -> bool {
+        self.awaited.iter().any(|awaited| (awaited.group, awaited.round) == (group, round))
+    }
+
     /// As the lowest member of a collective for which all are ready: sends the call.
     pub(super) fn begin_collective(&mut self) -> bool {
         let whole = |awaited: &Awaited| awaited.parts.iter().all(Option::is_some);
@@ -69,6 +74,7 @@ impl Pairing {
 
     pub(super) fn launch(&mut self, group: u32, round: u64) {
         self.awaited.retain(|awaited| (awaited.group, awaited.round) != (group, round));
+        self.launched.insert(group, round + 1);
         self.actions.push(Action::Collective { group, round, parts: std::mem::take(&mut self.called) });
     }
 }

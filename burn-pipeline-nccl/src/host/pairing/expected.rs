@@ -13,7 +13,7 @@ impl Pairing {
             return false;
         }
         match note {
-            Note::Leave => from != self.rank,
+            Note::Leave { .. } => from != self.rank,
             Note::Propose { offered } => from < self.rank && counts(offered),
             Note::Agree { offered } => {
                 matches!(self.bound, Bound::Proposed { peer, .. } if peer == from) && counts(offered)

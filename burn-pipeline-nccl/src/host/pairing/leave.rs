@@ -11,7 +11,8 @@ impl Pairing {
     /// Tells all ranks that this one leaves. It must be free, and receives nothing more.
     pub(crate) fn leave(&self) -> Vec<Action> {
         let others = (0..self.channels.len()).filter(|&rank| rank != self.rank && !self.channels[rank].left);
-        others.map(|rank| Action::Send(rank, Note::Leave)).collect()
+        let note = || Note::Leave { launched: self.launched.iter().map(|(&group, &rounds)| (group, rounds)).collect() };
+        others.map(|rank| Action::Send(rank, note())).collect()
     }
 
     /// Whether a rank has left.
@@ -19,22 +20,25 @@ impl Pairing {
         self.channels[rank].left
     }
 
-    /// Launches nothing more with a rank.
-    pub(super) fn forget(&mut self, rank: usize) {
+    /// Launches nothing more with a rank, but a collective that this one is bound to and that one has `launched`.
+    pub(super) fn forget(&mut self, rank: usize, launched: &[(u32, u64)]) {
         self.channels[rank] = Channel { left: true, ..Channel::default() };
         self.waiting.retain(|(from, _)| *from != rank);
         self.early.retain(|(from, ..)| *from != rank);
-        let bound = match &self.bound {
-            Bound::Free => false,
-            Bound::Proposed { peer, .. } | Bound::Agreed { peer, .. } => *peer == rank,
-            Bound::Called { group, round } => {
-                let mut awaited = self.awaited.iter().filter(|a| (a.group, a.round) == (*group, *round));
-                awaited.any(|awaited| awaited.members.contains(&rank))
-            }
+        let called = match self.bound {
+            Bound::Called { group, round } => Some((group, round)),
+            _ => None,
         };
-        if bound {
+        let started = called.filter(|(group, round)| launched.iter().any(|(of, rounds)| of == group && round < rounds));
+        self.awaited
+            .retain(|awaited| !awaited.members.contains(&rank) || Some((awaited.group, awaited.round)) == started);
+        let ends = match self.bound {
+            Bound::Free => false,
+            Bound::Proposed { peer, .. } | Bound::Agreed { peer, .. } => peer == rank,
+            Bound::Called { group, round } => !self.awaits(group, round),
+        };
+        if ends {
             self.bound = Bound::Free;
         }
-        self.awaited.retain(|awaited| !awaited.members.contains(&rank));
     }
 }

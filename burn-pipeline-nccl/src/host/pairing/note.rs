@@ -17,8 +17,8 @@ pub(crate) enum Note {
     Call { group: u32, round: u64, parts: Vec<u8> },
     /// From the highest member: launch it.
     Start { group: u32, round: u64 },
-    /// The sender leaves, and launches nothing more.
-    Leave,
+    /// The sender leaves, and launches nothing more; it has launched so many collectives of each group.
+    Leave { launched: Vec<(u32, u64)> },
 }
 
 impl Note {
@@ -48,7 +48,8 @@ mod tests {
             Note::Ready { group: 7, round: 3, part: vec![1, 2, 3] },
             Note::Call { group: u32::MAX, round: 1, parts: Vec::new() },
             Note::Start { group: 2, round: 9 },
-            Note::Leave,
+            Note::Leave { launched: Vec::new() },
+            Note::Leave { launched: vec![(0, 1), (u32::MAX, u64::MAX)] },
         ];
         for note in notes {
             let bytes = note.write();

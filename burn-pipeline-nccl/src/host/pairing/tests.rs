@@ -39,6 +39,8 @@ struct World {
     landed: BTreeMap<(usize, usize), u64>,
     groups: Vec<Vec<usize>>,
     done: usize,
+    /// Collectives are refused, so that no rank waits for another one's: each rank and round where that happened.
+    refused: Option<Vec<(usize, u64)>>,
 }
 
 impl World {
@@ -51,6 +53,7 @@ impl World {
             landed: BTreeMap::new(),
             groups,
             done: 0,
+            refused: None,
         }
     }
 
@@ -92,6 +95,10 @@ impl World {
                     self.queues[rank].push_back(Entry { members, transfers, collective: None });
                 }
                 Action::Collective { group, round, parts } => {
+                    if let Some(refused) = &mut self.refused {
+                        refused.push((rank, round));
+                        continue;
+                    }
                     let members = self.groups[group as usize].clone();
                     let collective = Some((group, round, parts));
                     self.queues[rank].push_back(Entry { members, transfers: Vec::new(), collective });

@@ -133,6 +133,14 @@ impl<P: Peers> Endpoint<P> {
         self.mailbox().receive(group, from, header, &self.device, deadline, &ask)
     }
 
+    /// Informs all other ranks that this one failed, if its thread panics. A link around an endpoint that has more to do before it is
+    /// closed calls it when it is dropped; the endpoint itself does so too.
+    pub fn abort_if_panicking(&mut self) {
+        if std::thread::panicking() {
+            self.abort(PANICKED.to_owned());
+        }
+    }
+
     /// Waits until `take` gives what was received from a rank; `what` names it in the error. When the rank has closed the
     /// link, what it sent before has two seconds to arrive.
     ///
@@ -205,9 +213,7 @@ impl<P: Peers> Link for Endpoint<P> {
 
 impl<P: Peers> Drop for Endpoint<P> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.abort(PANICKED.to_owned());
-        }
+        self.abort_if_panicking();
         // Others may learn that this rank leaves before they learn of the failure that makes it leave.
         if let Some(failure) = self.mailbox().failure() {
             self.peers.send_all(&Envelope::Failed(failure));

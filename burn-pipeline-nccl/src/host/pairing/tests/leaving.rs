@@ -71,10 +71,54 @@ fn a_rank_that_has_proposed_to_one_that_leaves_serves_the_others() {
     assert_eq!(pairing.offer(1), [Action::Send(1, Note::Propose { offered: 1 })]);
     assert_eq!(pairing.offer(2), [], "it is bound");
     assert!(!pairing.is_free());
-    assert_eq!(pairing.receive(1, Note::Leave).unwrap(), [Action::Send(2, Note::Propose { offered: 1 })]);
+    assert_eq!(
+        pairing.receive(1, Note::Leave { launched: Vec::new() }).unwrap(),
+        [Action::Send(2, Note::Propose { offered: 1 })]
+    );
     assert!(pairing.has_left(1) && !pairing.has_left(2));
     assert!(pairing.receive(1, Note::Agree { offered: 0 }).is_err(), "nothing comes from a rank that has left");
-    assert_eq!(pairing.leave(), [Action::Send(2, Note::Leave)]);
+    assert_eq!(pairing.leave(), [Action::Send(2, Note::Leave { launched: Vec::new() })]);
+}
+
+#[test]
+fn a_sum_that_is_refused_is_refused_on_all_its_members_though_some_leave_at_once() {
+    let mut early = 0;
+    for seed in 0..1000 {
+        let mut draw = Draw(seed);
+        let ranks = 2 + draw.below(6);
+        let mut world = World::new(ranks, vec![(0..ranks).collect()]);
+        world.refused = Some(Vec::new());
+        let (mut left, mut rounds) = (vec![false; ranks], vec![0; ranks]);
+        let members: Vec<usize> = (0..ranks).collect();
+        loop {
+            let rank = draw.below(ranks);
+            let waits = rounds[rank] > 0 && world.pairings[rank].awaits(0, rounds[rank] - 1);
+            match draw.below(3) {
+                0 if !left[rank] && !waits && rounds[rank] < 3 => {
+                    let gone = members.iter().any(|&other| world.pairings[rank].has_left(other));
+                    if !gone {
+                        let actions = world.pairings[rank].ready(0, rounds[rank], &members, vec![rank as u8]);
+                        world.act(rank, actions);
+                    }
+                    rounds[rank] += 1;
+                }
+                1 if !left[rank] && rounds[rank] > 0 && !waits && world.pairings[rank].is_free() => {
+                    left[rank] = true;
+                    early += usize::from(rounds[rank] < 3);
+                    let actions = world.pairings[rank].leave();
+                    world.act(rank, actions);
+                }
+                _ if !world.deliver_but(&mut draw, &left) && left.iter().all(|left| *left) => break,
+                _ => {}
+            }
+        }
+        let refused = world.refused.unwrap();
+        for round in 0..3 {
+            let count = refused.iter().filter(|(_, of)| *of == round).count();
+            assert!(count == 0 || count == ranks, "seed {seed}: {count} of {ranks} refuse round {round}");
+        }
+    }
+    assert!(early > 500, "ranks leave before the last round: {early}");
 }
 
 impl World {
