@@ -52,6 +52,11 @@ pub enum BuildError {
         "a send over this link blocks until its receive, so data-parallel replicas and the ranks of a group could deadlock; use another link"
     )]
     Rendezvous,
+    /// The plan spreads the vocabulary over all ranks.
+    #[error(
+        "{plan} spreads the vocabulary over all ranks, which can be planned and simulated, and not be run yet; give a plan without `S`, `T`, `IF` and `IB`"
+    )]
+    Vocabulary { plan: String },
     /// A skip edge is not valid, or a plan that is lowered already lacks it.
     #[error(transparent)]
     Plan(#[from] PlanError),
