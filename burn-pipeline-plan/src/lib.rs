@@ -34,7 +34,7 @@
 //! |---|---|
 //! | [`plan`] | [`Plan`](plan::Plan) and what it consists of, its text, CSV and JSON forms, and [`check`](plan::Plan::check), the proof |
 //! | [`schedule`] | the families, and the trait [`Schedule`](schedule::Schedule) for one of your own |
-//! | [`pass`] | rewrites: transfers, waits, parameter gathering, overlap of communication with computation |
+//! | [`pass`] | rewrites: transfers, waits, parameter gathering, a vocabulary spread over all ranks, overlap of communication with computation |
 //! | [`cost`] | seconds and bytes of stages and links; cuts of a model into stages |
 //! | [`simulate`] | a plan and its costs give times, idle periods and memory; lower bounds |
 //! | [`trace`] | events, predicted or measured, as JSON for Perfetto, SVG or text |

@@ -1,15 +1,16 @@
 //! A batch that does not fit is refused before anything runs, and costs nothing: weights and gathered gradients
-//! stay, and the pipeline goes on.
+//! stay, and the pipeline goes on. A plan that spreads the vocabulary is refused when the pipeline is built.
 
 use crate::cases::{noise, read};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::cost::{Profile, UniformCosts, VocabularyCost};
 use burn_pipeline::plan::StageId;
-use burn_pipeline::schedule::Size;
+use burn_pipeline::schedule::{OneFOneB, Schedule, Size};
 use burn_pipeline::stage::{Batch, BoundaryError, MicrobatchError, Split, Stage, StageBox, StageError, init_seeded};
-use burn_pipeline::train::{Pipeline, PipelineError, StageContext};
+use burn_pipeline::train::{BuildError, Pipeline, PipelineError, StageContext};
 
 const WIDTH: usize = 3;
 const SAMPLES: usize = 5;
@@ -143,4 +144,14 @@ fn an_evaluation_refuses_what_a_step_refuses_but_for_the_target() {
             Ok(report) => assert!(number + 1 == count && report.loss.is_none(), "bad batch {number} passes"),
         }
     }
+}
+
+#[test]
+fn a_plan_that_spreads_the_vocabulary_is_refused_at_build() {
+    let plan = OneFOneB.build(Size::new(2, 3)).unwrap();
+    let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
+    let plan = plan.with_vocabulary(&profile.with_vocabulary(VocabularyCost::default()).unwrap()).unwrap();
+    let builder = Pipeline::builder().plan(plan).devices(vec![Device::flex()]).stages(masked);
+    let error = builder.optimizer(|| AdamWConfig::new().init()).build().unwrap_err();
+    assert!(matches!(&error, BuildError::Vocabulary { plan } if plan == "1F1B"), "{error}");
 }

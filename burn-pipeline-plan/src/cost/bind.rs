@@ -4,7 +4,8 @@ use super::error::ProfileError;
 use super::link::LinkCost;
 use super::profile::Profile;
 use super::stage_cost::StageCost;
-use crate::plan::{Action, Op, Placement, StageId, Task};
+use super::vocabulary::VocabularyCost;
+use crate::plan::{Action, Op, Placement, Plan, StageId, Task};
 
 /// The costs of one placement's actions and links. [`Profile::costs`] makes it and checks that the two fit together.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +44,25 @@ impl<'a> Costs<'a> {
         &self.profile.stages()[stage.index()]
     }
 
+    /// The costs of a rank's pieces of the vocabulary; none of a plan that does not spread it.
+    pub(crate) fn pieces(&self) -> VocabularyCost {
+        self.profile.vocabulary().copied().unwrap_or_default()
+    }
+
+    /// Seconds of a collective of all ranks.
+    pub(crate) fn collective_seconds(&self, op: Op) -> f64 {
+        self.pieces().collective_seconds(op, self.profile.links(), self.placement.ranks())
+    }
+
+    /// Refuses a plan that spreads the vocabulary, if the profile has no costs of it.
+    ///
+    /// # Errors
+    /// [`ProfileError::NoVocabulary`].
+    pub(crate) fn check_vocabulary(&self, plan: &Plan) -> Result<(), ProfileError> {
+        let costed = self.profile.vocabulary().is_some();
+        if costed || !plan.has_vocabulary() { Ok(()) } else { Err(ProfileError::NoVocabulary) }
+    }
+
     /// Seconds for which a task occupies its rank. Zero for sends, receives (see [`Costs::crossing_seconds`]) and waits.
     pub(crate) fn task_seconds(&self, task: Task) -> f64 {
         let stage = self.stage(task.stage());
@@ -53,6 +73,7 @@ impl<'a> Costs<'a> {
             Op::Backward => stage.full_backward(),
             Op::Unshard => stage.unshard,
             Op::ReduceGrad => stage.reduce_grad,
+            op if op.is_piece() => self.pieces().piece_seconds(op, true),
             _ => 0.0,
         }
     }

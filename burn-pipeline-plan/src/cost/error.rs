@@ -19,6 +19,15 @@ pub enum ProfileError {
     /// A number of a link (`default`, or `FROM -> TO`) is negative, infinite or NaN.
     #[error("link {link}: `{field}` is {value}; it has to be {accepts}")]
     LinkCost { link: String, field: &'static str, value: String, accepts: &'static str },
+    /// A number of the vocabulary's pieces is negative, infinite or NaN.
+    #[error("the vocabulary's `{field}` is {value}; it has to be zero or a positive number")]
+    Vocabulary { field: &'static str, value: String },
+    /// A plan spreads the vocabulary, and the profile has no costs of its pieces.
+    #[error("the plan spreads the vocabulary, but the profile does not say what its pieces cost; add `vocabulary`")]
+    NoVocabulary,
+    /// Some profiles to be merged have costs of a spread vocabulary, others not.
+    #[error("some of the profiles to be merged have costs of a spread vocabulary; measure all of them alike")]
+    DifferentVocabulary,
     /// A uniform cost is negative, infinite or NaN.
     #[error("the uniform cost `{field}` is {value}; it has to be zero or a positive number")]
     UniformCost { field: &'static str, value: String },

@@ -62,7 +62,12 @@ impl Profile {
         }
         let links = LinkCosts { default: link(default.latency, default.bandwidth), between };
         let stages = self.stages().iter().map(|stage| scaled(stage, factors)).collect();
-        Self::new(stages, links)?.with_skips(self.skips().to_vec())
+        let profile = self.with_stages(stages)?.with_links(links)?;
+        let factors = [factors.forward, factors.input, factors.weight];
+        match self.vocabulary() {
+            Some(pieces) => profile.with_vocabulary(pieces.map_seconds(factors)),
+            None => Ok(profile),
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::amount::is_zero;
 use super::dtype::Dtype;
+use super::link::LinkCosts;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -61,6 +62,11 @@ pub struct Layer {
     /// Bytes of each value that the layer hands past the next one, see [`Layers::with_skips`](super::Layers::with_skips).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub skip_bytes: f64,
+    /// Bytes that the ranks of a group that holds the layer together (tensor parallel) add up in its forward, and again in its
+    /// backward for the input: twice its output for a block with attention and feed-forward. If absent, every rank of a group
+    /// runs the whole layer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summed_bytes: Option<f64>,
 }
 
 impl Layer {
@@ -81,6 +87,7 @@ impl Layer {
             recomputed_bytes: 0.0,
             output_bytes: 0.0,
             skip_bytes: 0.0,
+            summed_bytes: None,
         }
     }
 
@@ -110,6 +117,33 @@ impl Layer {
         self.with_seconds(seconds, seconds, weight)
     }
 
+    /// The layer on one of the `members` ranks of a group that holds it together: work, parameters, activations and messages
+    /// divided evenly, and an all-reduce of `summed_bytes` over the group's links in the forward and in the backward for the
+    /// input. A layer without `summed_bytes` stays as it is.
+    ///
+    /// As Megatron's tensor and sequence parallelism (Korthikanti et al. 2022, arXiv:2205.05198), whose reduce-scatter and
+    /// all-gather move as much as an all-reduce.
+    pub fn held_by(&self, members: usize, links: &LinkCosts) -> Self {
+        let Some(summed) = self.summed_bytes.filter(|_| members > 1) else { return self.clone() };
+        let (part, sum) = (1.0 / members as f64, links.all_reduce_seconds(members, summed));
+        Self {
+            parameters: self.parameters.div_ceil(members as u64),
+            bytes: self.bytes.iter().map(|(&dtype, bytes)| (dtype, bytes.div_ceil(members as u64))).collect(),
+            flops: self.flops * part,
+            forward: self.forward * part + sum,
+            input: self.input * part + sum,
+            weight: self.weight * part,
+            backward: self.backward.map(|backward| backward * part + sum),
+            overlap: self.overlap.map(|overlap| overlap * part + 2.0 * sum),
+            activation_bytes: self.activation_bytes * part,
+            freed_at_input_bytes: self.freed_at_input_bytes * part,
+            recomputed_bytes: self.recomputed_bytes * part,
+            output_bytes: self.output_bytes * part,
+            skip_bytes: self.skip_bytes * part,
+            ..self.clone()
+        }
+    }
+
     /// Seconds of the whole backward.
     pub fn full_backward(&self) -> f64 {
         self.backward.unwrap_or(self.input + self.weight)
@@ -126,7 +160,7 @@ impl Layer {
     }
 
     /// Every number that must not be negative, with its name.
-    pub(super) fn numbers(&self) -> [(&'static str, f64); 10] {
+    pub(super) fn numbers(&self) -> [(&'static str, f64); 11] {
         [
             ("flops", self.flops),
             ("forward", self.forward),
@@ -138,6 +172,7 @@ impl Layer {
             ("recomputed_bytes", self.recomputed_bytes),
             ("output_bytes", self.output_bytes),
             ("skip_bytes", self.skip_bytes),
+            ("summed_bytes", self.summed_bytes.unwrap_or(0.0)),
         ]
     }
 }

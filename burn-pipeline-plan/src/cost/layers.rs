@@ -6,9 +6,11 @@
 use super::amount::is_amount;
 use super::dtype::Dtype;
 use super::layer::Layer;
+use super::link::LinkCosts;
 use super::partition_error::{MAX_LAYERS, PartitionError};
 use super::profile::Profile;
 use super::stage_cost::StageCost;
+use super::vocabulary::VocabularyCost;
 use crate::plan::SkipEdge;
 use crate::plan::skips::checked;
 use std::collections::BTreeMap;
@@ -79,6 +81,43 @@ impl Layers {
         self.layers.len()
     }
 
+    /// The layers between an embedding and a head, and what a rank's pieces of these two cost over this many ranks: the first
+    /// layer is the embedding, and the last one the head. See [`VocabularyCost::of_layers`].
+    ///
+    /// # Errors
+    /// [`PartitionError::Vocabulary`] if there is no layer between the two, or a value goes past the next layer from the
+    /// embedding or to the head.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::cost::{Layer, Layers};
+    /// let block = Layer { output_bytes: 8.0, ..Layer::new('A').with_seconds(1.0, 1.0, 1.0) };
+    /// let head = Layer::new('L').with_seconds(4.0, 4.0, 4.0);
+    /// let layers = Layers::new(vec![Layer::new('E'), block.clone(), block, head])?;
+    /// let (between, pieces) = layers.spread_vocabulary(4)?;
+    /// assert_eq!((between.len(), pieces.head_forward, pieces.hidden_bytes), (2, 1.0, 8.0));
+    /// # Ok::<(), burn_pipeline_plan::cost::PartitionError>(())
+    /// ```
+    pub fn spread_vocabulary(&self, ranks: usize) -> Result<(Self, VocabularyCost), PartitionError> {
+        let [embedding, between @ .., head] = &self.layers[..] else { return Err(PartitionError::Vocabulary) };
+        let (last, inside) =
+            (self.layers.len() - 1, |edge: &SkipEdge| edge.from > 0 && edge.to < self.layers.len() - 1);
+        if between.is_empty() || !self.skips.iter().all(inside) {
+            return Err(PartitionError::Vocabulary);
+        }
+        let pieces = VocabularyCost::of_layers(embedding, head, self.layers[last - 1].output_bytes, ranks);
+        let skips = self.skips.iter().map(|edge| SkipEdge { from: edge.from - 1, to: edge.to - 1 }).collect();
+        Ok((Self::new(between.to_vec())?.with_skips(skips)?, pieces))
+    }
+
+    /// The same layers on one of the ranks of a group that holds them together ([`Layer::held_by`]).
+    ///
+    /// # Errors
+    /// As [`Layers::new`].
+    pub fn held_by(&self, members: usize, links: &LinkCosts) -> Result<Self, PartitionError> {
+        let layers = self.layers.iter().map(|layer| layer.held_by(members, links)).collect();
+        Self::new(layers)?.with_skips(self.skips.clone())
+    }
+
     /// The stages of a profile as layers of kind `S`, to be cut more coarsely or kept as they are. The seconds of
     /// `UNSHARD` and `REDUCE_GRAD` are lost.
     ///
@@ -122,6 +161,7 @@ impl Layers {
             recomputed_bytes: layer.recomputed_bytes * factor,
             output_bytes: layer.output_bytes * factor,
             skip_bytes: layer.skip_bytes * factor,
+            summed_bytes: layer.summed_bytes.map(|bytes| bytes * factor),
             ..layer.clone()
         };
         Self::new(self.layers.iter().map(scale).collect())?.with_skips(self.skips.clone())

@@ -64,6 +64,57 @@ impl LinkCosts {
         listed.map_or(self.default, |b| LinkCost { latency: b.latency, bandwidth: b.bandwidth })
     }
 
+    /// Seconds of a ring all-reduce over ranks `0..ranks`: it takes `2(p-1)` steps, each of which moves a `p`-th of the bytes over
+    /// the slowest link of the ring.
+    pub fn all_reduce_seconds(&self, ranks: usize, bytes: f64) -> f64 {
+        let (p, hops) = (ranks as f64, 2.0 * (ranks as f64 - 1.0));
+        if ranks < 2 { 0.0 } else { hops * self.slowest(ranks, bytes / p) }
+    }
+
+    /// Seconds in which bytes go from one of the ranks `0..ranks` to all others, or are added up on one of them, piece by piece
+    /// along a chain: the latencies of all its links, and the bytes over the slowest one.
+    pub fn chain_seconds(&self, ranks: usize, bytes: f64) -> f64 {
+        if ranks < 2 { 0.0 } else { (ranks as f64 - 2.0) * self.slowest(ranks, 0.0) + self.slowest(ranks, bytes) }
+    }
+
+    /// Seconds of a message over the slowest link of the ring.
+    fn slowest(&self, ranks: usize, bytes: f64) -> f64 {
+        if self.between.is_empty() {
+            return self.default.seconds(bytes);
+        }
+        (0..ranks).map(|rank| self.link(rank, (rank + 1) % ranks).seconds(bytes)).fold(0.0, f64::max)
+    }
+
+    /// The links within groups of `members` consecutive ranks of `ranks`, and those between the groups: each the slowest over all
+    /// groups, or over all members, of which each sends its piece to its counterpart.
+    pub(crate) fn of_groups(&self, members: usize, ranks: usize) -> (LinkCosts, LinkCosts) {
+        let slower = |a: LinkCost, b: LinkCost| LinkCost {
+            latency: a.latency.max(b.latency),
+            bandwidth: a.bandwidth.into_iter().chain(b.bandwidth).min_by(f64::total_cmp),
+        };
+        let groups = ranks / members;
+        let slowest = |pairs: &mut dyn Iterator<Item = (usize, usize)>| {
+            pairs.map(|(from, to)| self.link(from, to)).reduce(slower).unwrap_or(self.default)
+        };
+        let inside = match self.between.is_empty() || members < 2 {
+            true => self.default,
+            false => slowest(
+                &mut (0..groups * members)
+                    .map(|rank| (rank, rank / members * members + (rank % members + 1) % members)),
+            ),
+        };
+        let mut pairs: Vec<(usize, usize)> = self.between.iter().map(|b| (b.from / members, b.to / members)).collect();
+        pairs.sort_unstable();
+        pairs.dedup();
+        let between = pairs.into_iter().filter(|&(from, to)| from != to && from.max(to) < groups).map(|(from, to)| {
+            let LinkCost { latency, bandwidth } =
+                slowest(&mut (0..members).map(|member| (from * members + member, to * members + member)));
+            LinkOverride { from, to, latency, bandwidth }
+        });
+        let between = between.collect();
+        (LinkCosts { default: inside, between: Vec::new() }, LinkCosts { default: self.default, between })
+    }
+
     /// Refuses links with a number that is negative, infinite or NaN, or a bandwidth of zero.
     ///
     /// # Errors
@@ -88,6 +139,29 @@ fn check_link(link: String, latency: f64, bandwidth: Option<f64>) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ring_moves_each_byte_almost_twice_and_a_chain_once() {
+        let links = LinkCosts { default: LinkCost { latency: 0.5, bandwidth: Some(10.0) }, between: Vec::new() };
+        assert_eq!(links.all_reduce_seconds(4, 40.0), 6.0 * 1.5);
+        assert_eq!(links.chain_seconds(4, 40.0), 3.0 * 0.5 + 4.0);
+        assert_eq!((links.all_reduce_seconds(1, 40.0), links.chain_seconds(1, 40.0)), (0.0, 0.0));
+    }
+
+    #[test]
+    fn groups_have_the_slowest_links_of_their_members() {
+        // Two nodes of two ranks: fast inside, slow between, and one cable of its own.
+        let link = |from, to, bandwidth| LinkOverride { from, to, latency: 0.0, bandwidth: Some(bandwidth) };
+        let fast = [(0, 1), (1, 0), (2, 3), (3, 2)].map(|(from, to)| link(from, to, 100.0));
+        let links = LinkCosts {
+            default: LinkCost { latency: 1.0, bandwidth: Some(10.0) },
+            between: [&fast[..], &[link(0, 2, 50.0), link(1, 3, 20.0)]].concat(),
+        };
+        let (inside, between) = links.of_groups(2, 4);
+        assert_eq!(inside.default.bandwidth, Some(100.0));
+        assert_eq!((between.link(0, 1).bandwidth, between.link(1, 0).bandwidth), (Some(20.0), Some(10.0)));
+        assert_eq!(links.of_groups(4, 4).0.default, LinkCost { latency: 1.0, bandwidth: Some(10.0) });
+    }
 
     #[test]
     fn the_last_override_of_a_pair_holds() {

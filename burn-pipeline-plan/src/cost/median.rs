@@ -14,6 +14,7 @@ use super::error::ProfileError;
 use super::link::{LinkCost, LinkCosts, LinkOverride};
 use super::profile::Profile;
 use super::stage_cost::StageCost;
+use super::vocabulary::VocabularyCost;
 use std::collections::BTreeSet;
 
 impl Profile {
@@ -21,7 +22,8 @@ impl Profile {
     ///
     /// # Errors
     /// [`ProfileError::NoProfile`] for an empty list, and [`ProfileError::DifferentStages`] or
-    /// [`ProfileError::DifferentSkips`] if the profiles differ in their number of stages or their skip edges.
+    /// [`ProfileError::DifferentSkips`] if the profiles differ in their number of stages or their skip edges;
+    /// [`ProfileError::DifferentVocabulary`] if some have costs of a spread vocabulary and others not.
     ///
     /// ```
     /// use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost};
@@ -40,7 +42,29 @@ impl Profile {
             return Err(ProfileError::DifferentSkips);
         }
         let stage = |stage: usize| stage_cost(&profiles.iter().map(|p| p.stages()[stage]).collect::<Vec<_>>());
-        Profile::new((0..first).map(stage).collect(), links(profiles))?.with_skips(skips.to_vec())
+        let merged = Profile::new((0..first).map(stage).collect(), links(profiles))?.with_skips(skips.to_vec())?;
+        let pieces: Vec<VocabularyCost> = profiles.iter().filter_map(|profile| profile.vocabulary().copied()).collect();
+        match pieces.len() {
+            0 => Ok(merged),
+            some if some == profiles.len() => merged.with_vocabulary(vocabulary(&pieces)),
+            _ => Err(ProfileError::DifferentVocabulary),
+        }
+    }
+}
+
+fn vocabulary(costs: &[VocabularyCost]) -> VocabularyCost {
+    let number = |of: fn(&VocabularyCost) -> f64| median(costs.iter().map(of).collect()).unwrap_or(0.0);
+    VocabularyCost {
+        head_forward: number(|c| c.head_forward),
+        head_input: number(|c| c.head_input),
+        head_weight: number(|c| c.head_weight),
+        embedding_forward: number(|c| c.embedding_forward),
+        embedding_weight: number(|c| c.embedding_weight),
+        head_activation_bytes: number(|c| c.head_activation_bytes),
+        weight_bytes: number(|c| c.weight_bytes),
+        hidden_bytes: number(|c| c.hidden_bytes),
+        embedded_bytes: number(|c| c.embedded_bytes),
+        statistics_bytes: number(|c| c.statistics_bytes),
     }
 }
 
@@ -128,6 +152,11 @@ mod tests {
         let across = stages().with_skips(vec![(0, 2).into()]).unwrap();
         assert_eq!(Profile::median(&[across.clone(), across.clone()]), Ok(across.clone()));
         assert_eq!(Profile::median(&[stages(), across]), Err(ProfileError::DifferentSkips));
+        let pieces = |head_forward| VocabularyCost { head_forward, ..VocabularyCost::default() };
+        let spread = |seconds| stages().with_vocabulary(pieces(seconds)).unwrap();
+        let merged = Profile::median(&[spread(1.0), spread(9.0), spread(2.0)]).unwrap();
+        assert_eq!(merged.vocabulary(), Some(&pieces(2.0)));
+        assert_eq!(Profile::median(&[stages(), spread(1.0)]), Err(ProfileError::DifferentVocabulary));
     }
 
     fn cost() -> impl Strategy<Value = StageCost> {

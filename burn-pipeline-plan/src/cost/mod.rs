@@ -1,6 +1,7 @@
 //! Costs: how long each action takes, how many bytes it holds, and how long a message takes from rank to rank.
 //!
-//! 1. A [`Profile`] holds the costs of a model's stages ([`StageCost`]) and of the links between ranks ([`LinkCosts`]). It
+//! 1. A [`Profile`] holds the costs of a model's stages ([`StageCost`]) and of the links between ranks ([`LinkCosts`]), and
+//!    of the pieces of a vocabulary that is spread over all ranks ([`VocabularyCost`]). It
 //!    is plain data: the runtime measures one, a person can write one as JSON, and [`Profile::uniform`] makes the
 //!    idealised one of the papers.
 //! 2. Ranks that each measured a profile decide by its [median](Profile::median), so that all decide alike.
@@ -22,6 +23,7 @@ mod partition_error;
 mod profile;
 mod stage_cost;
 mod uniform;
+mod vocabulary;
 
 pub(crate) use bind::Costs;
 pub use dtype::Dtype;
@@ -35,3 +37,4 @@ pub use partition_error::PartitionError;
 pub use profile::Profile;
 pub use stage_cost::StageCost;
 pub use uniform::UniformCosts;
+pub use vocabulary::VocabularyCost;

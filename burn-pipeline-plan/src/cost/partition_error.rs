@@ -38,6 +38,11 @@ pub enum PartitionError {
     /// The pattern's kinds are not those of the model's layers; where one of the two has ended, it has none.
     #[error("layer {layer} is of kind {}, but the pattern has {} there", letter(*found), letter(*expected))]
     Mismatch { layer: usize, expected: Option<char>, found: Option<char> },
+    /// The vocabulary of these layers cannot be spread.
+    #[error(
+        "the vocabulary cannot be spread: the first layer has to be the embedding and the last one the head, with at least one layer between them, and no edge past the next layer may start or end at the two"
+    )]
+    Vocabulary,
     /// No cut has this number of stages.
     #[error("{layers} layers cannot be cut into {stages} stages of at least one layer; ask for 1 to {layers}")]
     Stages { layers: usize, stages: usize },

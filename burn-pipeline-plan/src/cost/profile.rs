@@ -13,6 +13,7 @@ use super::amount::is_amount;
 use super::error::ProfileError;
 use super::link::LinkCosts;
 use super::stage_cost::StageCost;
+use super::vocabulary::VocabularyCost;
 use crate::plan::skips::checked;
 use crate::plan::{SkipEdge, Task};
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,7 @@ pub struct Profile {
     stages: Vec<StageCost>,
     skips: Vec<SkipEdge>,
     links: LinkCosts,
+    vocabulary: Option<VocabularyCost>,
 }
 
 impl Profile {
@@ -45,7 +47,7 @@ impl Profile {
             }
         }
         links.check()?;
-        Ok(Self { stages, skips: Vec::new(), links })
+        Ok(Self { stages, skips: Vec::new(), links, vocabulary: None })
     }
 
     /// The same profile for a model with these skip edges. Over each edge go the `skip_bytes` of the stage that it leaves.
@@ -57,12 +59,22 @@ impl Profile {
         Ok(Self { skips, ..self })
     }
 
-    /// The same links and skip edges with other stage costs.
+    /// The same profile for a model whose embedding and head are no part of its stages: every rank has a piece of both.
+    ///
+    /// # Errors
+    /// [`ProfileError::Vocabulary`] if a number is negative, infinite or NaN.
+    pub fn with_vocabulary(self, vocabulary: VocabularyCost) -> Result<Self, ProfileError> {
+        vocabulary.check()?;
+        Ok(Self { vocabulary: Some(vocabulary), ..self })
+    }
+
+    /// The same links, skip edges and vocabulary with other stage costs.
     ///
     /// # Errors
     /// As [`Profile::new`], and [`ProfileError::Skip`] if an edge leads to a stage that no longer exists.
     pub(crate) fn with_stages(&self, stages: Vec<StageCost>) -> Result<Self, ProfileError> {
-        Self::new(stages, self.links.clone())?.with_skips(self.skips.clone())
+        let profile = Self::new(stages, self.links.clone())?.with_skips(self.skips.clone())?;
+        Ok(Self { vocabulary: self.vocabulary, ..profile })
     }
 
     /// The skip edges, sorted.
@@ -80,12 +92,18 @@ impl Profile {
         &self.links
     }
 
+    /// What a rank's pieces of embedding and head cost, if the vocabulary is spread over the ranks.
+    pub fn vocabulary(&self) -> Option<&VocabularyCost> {
+        self.vocabulary.as_ref()
+    }
+
     /// The same stages with other links.
     ///
     /// # Errors
     /// As [`Profile::new`].
     pub fn with_links(self, links: LinkCosts) -> Result<Self, ProfileError> {
-        Self::new(self.stages, links)?.with_skips(self.skips)
+        links.check()?;
+        Ok(Self { links, ..self })
     }
 
     /// Reads a profile from JSON.
@@ -114,12 +132,14 @@ struct StoredProfile {
     skips: Vec<SkipEdge>,
     #[serde(default)]
     links: LinkCosts,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vocabulary: Option<VocabularyCost>,
 }
 
 impl From<Profile> for StoredProfile {
     fn from(profile: Profile) -> Self {
         let (stages, skips) = (profile.stages().to_vec(), profile.skips().to_vec());
-        Self { stages, skips, links: profile.links().clone() }
+        Self { stages, skips, links: profile.links().clone(), vocabulary: profile.vocabulary }
     }
 }
 
@@ -127,7 +147,8 @@ impl TryFrom<StoredProfile> for Profile {
     type Error = ProfileError;
 
     fn try_from(form: StoredProfile) -> Result<Self, ProfileError> {
-        Profile::new(form.stages, form.links)?.with_skips(form.skips)
+        let profile = Profile::new(form.stages, form.links)?.with_skips(form.skips)?;
+        form.vocabulary.map_or(Ok(profile.clone()), |vocabulary| profile.with_vocabulary(vocabulary))
     }
 }
 
@@ -158,6 +179,9 @@ mod tests {
         let links = LinkCosts { default: LinkCost { latency: 0.5, bandwidth: Some(1e9) }, between };
         let profile = Profile::new(vec![stage, StageCost::default(), stage], links).unwrap();
         let profile = profile.with_skips(vec![(0, 2).into()]).unwrap();
+        let pieces = VocabularyCost { head_forward: 0.25, weight_bytes: 3.0, ..VocabularyCost::default() };
+        let spread = profile.clone().with_vocabulary(pieces).unwrap();
+        assert_eq!(Profile::from_json(&spread.to_json()).unwrap(), spread);
         assert_eq!(Profile::from_json(&profile.to_json()).unwrap(), profile);
     }
 
@@ -169,6 +193,9 @@ mod tests {
         assert!(error(r#"{"stages": [{"forward": -1}]}"#).contains("stage 0: `forward` is -1"));
         assert!(error(r#"{"stages": []}"#).contains("no stage"));
         assert!(error(r#"{"stages": [{"forward": 1}], "skips": [[0, 2]]}"#).contains("needs a stage 2"));
+        assert!(
+            error(r#"{"stages": [{"forward": 1}], "vocabulary": {"head_input": -1}}"#).contains("`head_input` is -1")
+        );
         assert!(error("{").contains("line 1"));
         assert!(error(r#"{"stages": [{"forward": NaN}]}"#).contains("line 1"));
     }

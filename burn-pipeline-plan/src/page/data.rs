@@ -104,7 +104,7 @@ fn of_timeline<'a>(timeline: &'a Timeline, profile: Option<&Profile>, round: Rou
         let exposed = exposures.next_if(|exposure| exposure.event == *event).map_or(0.0, |exposure| exposure.exposed);
         let Some(task) = event.action.tasks().next() else { continue };
         let rank = &mut ranks[event.rank];
-        if task.op().is_compute() {
+        if task.op().is_work() {
             rank.busy += event.end - event.start;
         }
         rank.exposed += exposed;

@@ -41,6 +41,12 @@ pub enum PassError {
     /// Two plans of which one is to be the other after moves have other cells.
     #[error("rank {rank}: its row does not have the same cells in both plans; give a plan and what passes made of it")]
     OtherCells { rank: usize },
+    /// The vocabulary of this plan cannot be spread.
+    #[error("the vocabulary of this plan cannot be spread over its ranks: {reason}")]
+    Spread { reason: &'static str },
+    /// An overlap pass was given a plan that spreads the vocabulary, whose collectives it does not know how to move.
+    #[error("the plan spreads the vocabulary, which overlap passes do not move transfers around; leave them out")]
+    OverlapSpread,
     /// An overlap pass needs sends and receives to move, and the plan has none.
     #[error("the plan is not lowered; run `Plan::with_transfers` first")]
     NotLowered,

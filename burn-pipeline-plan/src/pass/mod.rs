@@ -5,10 +5,11 @@
 //! The usual order:
 //!
 //! 1. [`merge_backward`], where splitting the backward gains nothing.
-//! 2. [`with_unshard`] and [`with_reduce_grad`], for data-parallel replicas.
-//! 3. [`with_transfers`], which lowers the plan. It visits the cells of all ranks in turn, so the cells that stand in the
-//!    rows at that moment decide where receives go. Hence it comes after 1 and 2.
-//! 4. [`with_waits`], which separates the start of each inserted operation from its end, and [`overlap`], which moves
+//! 2. [`with_vocabulary`], where embedding and head are to be spread over all ranks.
+//! 3. [`with_unshard`] and [`with_reduce_grad`], for data-parallel replicas.
+//! 4. [`with_transfers`], which lowers the plan. It visits the cells of all ranks in turn, so the cells that stand in the
+//!    rows at that moment decide where receives go. Hence it comes after those before.
+//! 5. [`with_waits`], which separates the start of each inserted operation from its end, and [`overlap`], which moves
 //!    both so that computation hides the time between.
 //!
 //! [`first_moves`] undoes part of what passes have done, to find the move after which numbers are wrong.
@@ -16,6 +17,7 @@
 //! Idle cells mean nothing to a plan; [`Plan::without_idle`](crate::plan::Plan::without_idle) removes them before a pass.
 //!
 //! [`merge_backward`]: crate::plan::Plan::merge_backward
+//! [`with_vocabulary`]: crate::plan::Plan::with_vocabulary
 //! [`with_unshard`]: crate::plan::Plan::with_unshard
 //! [`with_reduce_grad`]: crate::plan::Plan::with_reduce_grad
 //! [`with_transfers`]: crate::plan::Plan::with_transfers
@@ -29,6 +31,7 @@ pub mod overlap;
 mod reduce_grad;
 mod transfers;
 mod unshard;
+mod vocabulary;
 mod waits;
 
 pub use error::PassError;

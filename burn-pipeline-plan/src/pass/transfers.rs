@@ -19,10 +19,13 @@
 //! 3. A rank that cannot run is not visited again until a value arrives for it. So time is linear in the plan, plus one
 //!    word for every 64 ranks a round.
 //!
+//! 4. A rank passes a collective of all ranks where it starts it; what uses it runs once all ranks have passed it.
+//!
 //! Idle cells are dropped. A plan that already has a transfer is returned unchanged.
 
 use super::error::PassError;
 use crate::plan::edges::{Edges, Side};
+use crate::plan::spread::Spread;
 use crate::plan::{Action, MicrobatchTask, Op, Plan, StageId, Task, Waiting};
 
 /// The bit of a pair's input: the previous stage's output is on the pair's rank.
@@ -74,6 +77,9 @@ struct Lowering<'a> {
     /// One bit a rank: may it be able to run?
     awake: Vec<u64>,
     rows: Vec<Vec<Action>>,
+    spread: Spread,
+    /// Ranks that have passed each collective.
+    collectives: Vec<u32>,
 }
 
 impl<'a> Lowering<'a> {
@@ -85,6 +91,7 @@ impl<'a> Lowering<'a> {
             let crossings = [slot.before, slot.after].into_iter().filter(|&side| side == Side::OtherRank).count();
             sizes[slot.rank] += crossings * directions * slot.microbatches;
         }
+        let spread = Spread::of(plan);
         let mut awake = vec![0u64; ranks.div_ceil(64)];
         (0..ranks).for_each(|rank| awake[rank / 64] |= 1 << (rank % 64));
         Self {
@@ -95,6 +102,8 @@ impl<'a> Lowering<'a> {
             heads: plan.rows().iter().map(|row| row.first().copied()).collect(),
             awake,
             rows: sizes.into_iter().map(Vec::with_capacity).collect(),
+            spread,
+            collectives: vec![0; spread.collectives()],
         }
     }
 
@@ -132,6 +141,11 @@ impl<'a> Lowering<'a> {
                     self.slot(rank, action, task.stage())?;
                     self.rows[rank].push(action);
                 }
+                Some(task) if task.op().is_vocabulary() => {
+                    if !self.run_vocabulary(rank, action, task)? {
+                        return Ok(false);
+                    }
+                }
                 Some(task) => {
                     let pair = self.pair(rank, action, task)?;
                     if !self.ready(task, pair) {
@@ -157,6 +171,36 @@ impl<'a> Lowering<'a> {
         self.next[rank] += 1;
         self.heads[rank] = self.plan.row(rank).get(self.next[rank]).copied();
         Ok(true)
+    }
+
+    /// Runs a piece, or passes a collective; false if what a piece uses is not there.
+    fn run_vocabulary(&mut self, rank: usize, action: Action, task: MicrobatchTask) -> Result<bool, PassError> {
+        let (step, microbatches) = (self.next[rank], self.plan.microbatches()[0]);
+        if self.spread.stage_for(task.op()) != Some(task.stage()) || self.plan.placement().routes() > 1 {
+            return Err(PassError::Misplaced { rank, step, action, placed: None });
+        }
+        if task.microbatch() >= microbatches {
+            return Err(PassError::NoSuchMicrobatch { rank, step, action, microbatches });
+        }
+        if !self.has_collective(task) {
+            return Ok(false);
+        }
+        self.rows[rank].push(action);
+        if task.op().is_rank_collective() {
+            let passed = &mut self.collectives[self.spread.number(task)];
+            *passed += 1;
+            if *passed as usize == self.next.len() {
+                (0..self.next.len()).for_each(|rank| self.awake[rank / 64] |= 1 << (rank % 64));
+            }
+        }
+        Ok(true)
+    }
+
+    /// Have all ranks passed the collective that a task uses, if it uses one?
+    #[inline]
+    fn has_collective(&self, task: MicrobatchTask) -> bool {
+        let Some(collective) = self.spread.awaited(task) else { return true };
+        self.collectives[self.spread.number(collective)] as usize == self.next.len()
     }
 
     /// The dense number of a stage that must live on this rank.
@@ -185,6 +229,9 @@ impl<'a> Lowering<'a> {
     #[inline]
     fn ready(&self, task: MicrobatchTask, (slot, pair): (usize, usize)) -> bool {
         let at = &self.edges.slots()[slot];
+        if !self.has_collective(task) {
+            return false;
+        }
         match task.op() {
             Op::Forward => at.before == Side::End || self.arrived[pair] & INPUT != 0,
             Op::BackwardInput | Op::Backward => at.after == Side::End || self.arrived[pair] & GRADIENT != 0,
@@ -254,6 +301,9 @@ impl<'a> Lowering<'a> {
 
     /// The task that this one still waits for, if any.
     fn missing(&self, task: MicrobatchTask) -> Option<Task> {
+        if let Some(collective) = self.spread.awaited(task).filter(|_| !self.has_collective(task)) {
+            return Some(collective.into());
+        }
         let slot = self.edges.find(task.stage())?;
         if self.ready(task, (slot, self.edges.slots()[slot].base + task.microbatch())) {
             return None;

@@ -13,8 +13,13 @@
 //! the operation has ended. Without a wait, a send or receive ends with its cell, parameters are awaited where they are
 //! used, and a reduction ends with the step. [`Plan::with_waits`](crate::plan::Plan::with_waits) writes waits down.
 //!
+//! In a plan that spreads the vocabulary, every rank has a piece of the head and of the embedding
+//! ([`Plan::with_vocabulary`](crate::plan::Plan::with_vocabulary)). Their operations stand in every rank's row and name the
+//! last stage (head) or the first one (embedding): `7S3` is the rank's own piece of the head behind stage 7. A collective of
+//! all ranks starts at its cell and is awaited where it is used.
+//!
 //! Files in reading order: `op`, `stage_id`, `task`, `action` (what one cell says), `placement`, `skip_edge` and `skips`, `rows` (the
-//! [`Plan`]), `error`, `text`, `csv`, `json`, `grid` (its written forms), `edges`, `waits`, `waiting` (what passes, checks
+//! [`Plan`]), `error`, `text`, `csv`, `json`, `grid` (its written forms), `edges`, `waits`, `spread`, `waiting` (what passes, checks
 //! and the simulator share), `check` (the proof). Names and text follow PyTorch's `torch.distributed.pipelining` (`_Action`,
 //! `pipeline_order`).
 
@@ -30,6 +35,7 @@ mod placement;
 mod rows;
 mod skip_edge;
 pub(crate) mod skips;
+pub(crate) mod spread;
 mod stage_id;
 mod task;
 mod text;

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: every operation has a symbol of its own, which reads back to it. `WAIT_SEND_F`, `WAIT_SEND_B`
 //! and `WAIT_REDUCE_GRAD` are PyTorch 2.15's; `WAIT_RECV_F`, `WAIT_RECV_B` and `WAIT_UNSHARD` are additions of the same form
-//! (PyTorch's runtime waits for these three where they are used).
+//! (PyTorch's runtime waits for these three where they are used). The operations of a vocabulary that is spread over all
+//! ranks have the names of Yeung et al., Balancing Pipeline Parallelism with Vocabulary Parallelism, 2024 (arXiv:2411.05288).
 
 use std::fmt;
 
@@ -44,11 +45,28 @@ pub enum Op {
     WaitUnshard,
     /// `WAIT_REDUCE_GRAD`: wait until the reduced gradients have arrived.
     WaitReduceGrad,
+    /// `S`: forward of this rank's piece of the head, with a softmax over the piece alone and, in training, the piece's part
+    /// of the input's gradient.
+    HeadForward,
+    /// `T`: gradient of the weights of this rank's piece of the head.
+    HeadBackward,
+    /// `IF`: forward of this rank's piece of the embedding.
+    EmbeddingForward,
+    /// `IB`: gradient of the weights of this rank's piece of the embedding.
+    EmbeddingBackward,
+    /// `BCAST_S`: the last stage's output goes to all ranks.
+    BroadcastHidden,
+    /// `REDUCE_S`: the softmax's statistics are joined on all ranks, and the parts of the input's gradient on the last stage's.
+    ReduceHead,
+    /// `REDUCE_IF`: what the pieces of the embedding give is added up on the first stage's rank.
+    ReduceEmbedding,
+    /// `BCAST_IB`: the gradient of the first stage's input goes to all ranks.
+    BroadcastGradient,
 }
 
 impl Op {
     /// All operations, in declaration order.
-    pub const ALL: [Op; 17] = [
+    pub const ALL: [Op; 25] = [
         Op::Forward,
         Op::BackwardInput,
         Op::BackwardWeight,
@@ -66,6 +84,14 @@ impl Op {
         Op::WaitReceiveBackward,
         Op::WaitUnshard,
         Op::WaitReduceGrad,
+        Op::HeadForward,
+        Op::HeadBackward,
+        Op::EmbeddingForward,
+        Op::EmbeddingBackward,
+        Op::BroadcastHidden,
+        Op::ReduceHead,
+        Op::ReduceEmbedding,
+        Op::BroadcastGradient,
     ];
 
     /// The operation's symbol in text.
@@ -88,6 +114,14 @@ impl Op {
             Op::WaitReceiveBackward => "WAIT_RECV_B",
             Op::WaitUnshard => "WAIT_UNSHARD",
             Op::WaitReduceGrad => "WAIT_REDUCE_GRAD",
+            Op::HeadForward => "S",
+            Op::HeadBackward => "T",
+            Op::EmbeddingForward => "IF",
+            Op::EmbeddingBackward => "IB",
+            Op::BroadcastHidden => "BCAST_S",
+            Op::ReduceHead => "REDUCE_S",
+            Op::ReduceEmbedding => "REDUCE_IF",
+            Op::BroadcastGradient => "BCAST_IB",
         }
     }
 
@@ -99,6 +133,28 @@ impl Op {
     /// Does it run the stage's module (`F`, `I`, `W`, `B`)?
     pub fn is_compute(self) -> bool {
         matches!(self, Op::Forward | Op::BackwardInput | Op::BackwardWeight | Op::Backward)
+    }
+
+    /// Does it run a rank's piece of the head or of the embedding (`S`, `T`, `IF`, `IB`)?
+    pub fn is_piece(self) -> bool {
+        matches!(self, Op::HeadForward | Op::HeadBackward | Op::EmbeddingForward | Op::EmbeddingBackward)
+    }
+
+    /// Is it a collective of all ranks, for a vocabulary that is spread over them (`BCAST_S`, `REDUCE_S`, `REDUCE_IF`,
+    /// `BCAST_IB`)?
+    pub fn is_rank_collective(self) -> bool {
+        matches!(self, Op::BroadcastHidden | Op::ReduceHead | Op::ReduceEmbedding | Op::BroadcastGradient)
+    }
+
+    /// Does every rank run it, whichever rank holds the stage? Its stage is the last one for the head, and the first one for
+    /// the embedding.
+    pub fn is_vocabulary(self) -> bool {
+        self.is_piece() || self.is_rank_collective()
+    }
+
+    /// Does it keep its rank busy (`F`, `I`, `W`, `B`, and pieces)?
+    pub fn is_work(self) -> bool {
+        self.is_compute() || self.is_piece()
     }
 
     /// Does it produce the input's gradient (`I`, `B`)?

@@ -160,6 +160,10 @@ impl Placement {
                 routes.resize(routes.len().max(replica + 1), Vec::new());
                 let route = &mut routes[replica];
                 route.resize(route.len().max(index + 1), None);
+                // Every rank runs its piece of the vocabulary, whichever rank holds the stage.
+                if task.op().is_vocabulary() {
+                    continue;
+                }
                 match route[index] {
                     Some(first) if first != rank => {
                         return Err(PlanError::TwoRanks { stage: task.stage(), first, second: rank });

@@ -173,6 +173,11 @@ impl Plan {
         self.any_task(|t| t.op().is_transfer())
     }
 
+    /// Does it spread the vocabulary over all ranks?
+    pub fn has_vocabulary(&self) -> bool {
+        self.any_task(|t| t.op().is_vocabulary())
+    }
+
     /// Does it hold waits?
     pub fn has_waits(&self) -> bool {
         self.any_task(|t| t.op().is_wait())

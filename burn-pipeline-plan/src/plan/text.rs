@@ -126,6 +126,9 @@ mod tests {
         {
             assert_eq!(text.parse::<Action>().unwrap().to_string(), text);
         }
+        for text in ["7S3", "7T3", "0IF2", "0IB2", "7BCAST_S3", "7REDUCE_S3", "0REDUCE_IF2", "0BCAST_IB2"] {
+            assert_eq!(text.parse::<Action>().unwrap().to_string(), text);
+        }
         assert_eq!(" 2F0 ".parse::<Action>(), Ok(Action::forward(2, 0)));
     }
 

@@ -3,6 +3,8 @@
 //! 1. All ranks together do all the work of `m` microbatches, so the step takes at least a `p`-th of it on `p` ranks.
 //! 2. One microbatch goes forward through all layers and back.
 //!
+//! Pieces of a spread vocabulary run on all ranks at once.
+//!
 //! Each layer counts with its cheapest way: a whole backward or its two parts, fused with a forward or not.
 
 use super::request::{Request, Workload};
@@ -23,5 +25,7 @@ fn bound_of(workload: &Workload, ranks: usize) -> f64 {
     let work: f64 = layers.iter().map(|layer| least(layer, layer.input + layer.weight)).sum();
     // Between a microbatch's input and the gradient for it no layer has to have run its `W`.
     let there_and_back: f64 = layers.iter().map(|layer| least(layer, layer.input)).sum();
-    (work * workload.microbatches as f64 / ranks as f64).max(there_and_back)
+    let pieces = workload.vocabulary.unwrap_or_default();
+    let each = work / ranks as f64 + pieces.seconds();
+    (each * workload.microbatches as f64).max(there_and_back + pieces.there_and_back())
 }

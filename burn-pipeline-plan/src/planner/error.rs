@@ -66,6 +66,9 @@ pub enum PlannerError {
         "no order was found that holds at most {cap} bytes a rank: one microbatch at a time, or its messages, may need more; raise the cap or use more ranks"
     )]
     NoOrderFits { cap: f64 },
+    /// The layers cannot be held by groups, or their vocabulary cannot be spread.
+    #[error(transparent)]
+    Layers(#[from] PartitionError),
     /// The costs or links are refused: a number is not valid, or they do not fit the placement.
     #[error(transparent)]
     Profile(#[from] ProfileError),

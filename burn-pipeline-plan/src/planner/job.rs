@@ -142,6 +142,8 @@ impl Job<'_> {
             cut: self.layout.cut,
             partition: self.layout.partition.clone(),
             microbatches: request.workloads[self.layout.workload].microbatches,
+            spread_vocabulary: priced.profile.vocabulary().is_some(),
+            members: 1,
             recomputing: priced.recomputing.clone(),
             passes: self.passes,
             seconds: priced.seconds,
@@ -159,8 +161,9 @@ impl Job<'_> {
             Recompute::Never => String::new(),
             other => format!(", recomputing {other}"),
         };
+        let spread = if self.layout.profile.vocabulary().is_some() { ", vocabulary spread" } else { "" };
         format!(
-            "{strategy}, {microbatches} microbatches, {} placement of {} a rank, {cut} cut{recompute}{merged}",
+            "{strategy}, {microbatches} microbatches, {} placement of {} a rank, {cut} cut{spread}{recompute}{merged}",
             shape.kind, shape.chunks
         )
     }

@@ -6,7 +6,7 @@
 
 use super::error::DropReason;
 use super::request::{Cut, Request};
-use crate::cost::{Layers, Partition, PartitionOptions, Profile, StageCost};
+use crate::cost::{Layers, Partition, PartitionOptions, Profile, StageCost, VocabularyCost};
 use crate::plan::{Placement, PlacementKind, StageId};
 use rayon::prelude::*;
 
@@ -29,7 +29,7 @@ pub(super) struct Layout {
     pub(super) cut: Cut,
     pub(super) placement: Placement,
     pub(super) partition: Partition,
-    /// Costs of the stages. `weight_bytes` include gradients and optimizer state.
+    /// Costs of the stages, and of the vocabulary's pieces where it is spread. `weight_bytes` include gradients and optimizer state.
     pub(super) profile: Profile,
     /// Seconds after the last action in which replicas add up their gradients.
     pub(super) reduction: f64,
@@ -76,7 +76,10 @@ pub(super) fn layouts(request: &Request) -> (Vec<Layout>, Vec<RefusedLayout>) {
     let mut wanted = Vec::new();
     for workload in 0..request.workloads.len() {
         for shape in shapes(request) {
-            wanted.extend(request.cuts.iter().map(|&cut| (workload, shape, cut)));
+            // A vocabulary is spread along one route.
+            if request.workloads[workload].vocabulary.is_none() || shape.kind != PlacementKind::Bidirectional {
+                wanted.extend(request.cuts.iter().map(|&cut| (workload, shape, cut)));
+            }
         }
     }
     let made: Vec<_> = wanted
@@ -131,6 +134,10 @@ impl Layout {
     ) -> Result<Self, DropReason> {
         let profile = partition.profile(&request.workloads[workload].layers, request.links.clone())?;
         let reduction = reduction(&placement, &profile);
+        let profile = match request.workloads[workload].vocabulary {
+            Some(pieces) => profile.with_vocabulary(pieces)?,
+            None => profile,
+        };
         let profile = with_state(&profile, request.state_factor)?;
         Ok(Self { workload, shape, cut, placement, partition, profile, reduction })
     }
@@ -166,7 +173,13 @@ fn limits(request: &Request, placement: &Placement) -> PartitionOptions {
 /// The profile with gradients and optimizer state counted as bytes of parameters.
 pub(super) fn with_state(profile: &Profile, factor: f64) -> Result<Profile, DropReason> {
     let stage = |stage: &StageCost| StageCost { weight_bytes: stage.weight_bytes * factor, ..*stage };
-    Ok(profile.with_stages(profile.stages().iter().map(stage).collect())?)
+    let with_state = profile.with_stages(profile.stages().iter().map(stage).collect())?;
+    match profile.vocabulary() {
+        Some(&pieces) => {
+            Ok(with_state.with_vocabulary(VocabularyCost { weight_bytes: pieces.weight_bytes * factor, ..pieces })?)
+        }
+        None => Ok(with_state),
+    }
 }
 
 /// Seconds in which the replicas of a bidirectional placement add up their gradients. The two ranks of a stage exchange

@@ -5,6 +5,8 @@
 //!    [`Layers::of_profile`](crate::cost::Layers::of_profile).
 //! 2. [`best_plan`] prices families x chunks x cuts x numbers of microbatches x recomputation x passes, synthesised
 //!    schedules, and plans without a pipeline. Every candidate is lowered, checked and simulated as it would run.
+//!    Where asked, the vocabulary is spread over all ranks ([`Request::with_vocabulary_spread`]), and stages are held by several
+//!    ranks each ([`Request::with_tensor_groups`]).
 //! 3. The [`PlannerReport`] has the best plan, checked, with a breakdown of its seconds; all candidates with the Pareto
 //!    front of seconds and bytes; what was dropped and why; and a lower bound.
 //! 4. [`Synthesis`] makes a schedule for a profile. It can be used without the planner.

@@ -1,5 +1,7 @@
 //! What may be done to a plan before it is priced: the one list of the planner's passes.
 //!
+//! Where the vocabulary is spread, that pass runs before transfers are inserted.
+//!
 //! 1. [`PassChoice::AsBuilt`] and [`PassChoice::MergeBackward`] are tried on every candidate.
 //! 2. [`PassChoice::Overlap`] runs many simulations itself. It is tried only on the best few candidates, and kept if it is
 //!    faster than all others.
@@ -38,15 +40,21 @@ impl PassChoice {
         simulate: SimulateOptions,
     ) -> Result<Option<Plan>, DropReason> {
         let plan = plan.without_idle();
+        let spread = |plan: Plan| match profile.vocabulary() {
+            Some(_) => plan.with_vocabulary(profile),
+            None => Ok(plan),
+        };
         let lowered = match self {
-            PassChoice::AsBuilt => plan.with_transfers()?,
+            PassChoice::AsBuilt => spread(plan)?.with_transfers()?,
             PassChoice::MergeBackward => {
                 let merged = plan.merge_backward();
                 if merged == plan {
                     return Ok(None);
                 }
-                merged.with_transfers()?
+                spread(merged)?.with_transfers()?
             }
+            // The overlap passes know nothing of collectives of all ranks.
+            PassChoice::Overlap if profile.vocabulary().is_some() => return Ok(None),
             PassChoice::Overlap => {
                 let plan = plan.with_transfers()?;
                 // The overlap passes refuse a plan without transfers; a single rank has none.

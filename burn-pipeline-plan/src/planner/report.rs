@@ -49,6 +49,10 @@ pub struct Candidate {
     pub partition: Partition,
     /// Microbatches of the step.
     pub microbatches: usize,
+    /// Whether embedding and head are spread over all ranks.
+    pub spread_vocabulary: bool,
+    /// Ranks that hold each stage together; the plan has one row for all of them.
+    pub members: usize,
     /// The stages that recompute.
     pub recomputing: Vec<usize>,
     /// What was done to the plan.
@@ -67,6 +71,12 @@ impl fmt::Display for Candidate {
         write!(f, "{}, {} microbatches", self.strategy, self.microbatches)?;
         if self.partition.stages() > 1 {
             write!(f, ", {} placement of {} a rank, {} cut {}", self.placement, self.chunks, self.cut, self.partition)?;
+        }
+        if self.spread_vocabulary {
+            f.write_str(", vocabulary spread")?;
+        }
+        if self.members > 1 {
+            write!(f, ", each stage on {} ranks", self.members)?;
         }
         match (self.recomputing.len(), self.partition.stages()) {
             (0, _) => {}
@@ -153,6 +163,31 @@ pub struct PlannerReport {
 }
 
 impl PlannerReport {
+    /// The report of plans whose stages are held by this many ranks each.
+    pub(super) fn held_by(mut self, members: usize) -> Self {
+        self.candidates.iter_mut().chain([&mut self.best]).for_each(|candidate| candidate.members = members);
+        if members > 1 {
+            let named = |what: &mut String| what.push_str(&format!(", each stage on {members} ranks"));
+            self.dropped.iter_mut().map(|(what, _)| what).for_each(named);
+            self.faster_without_cap.iter_mut().map(|(what, _)| what).for_each(named);
+        }
+        self
+    }
+
+    /// Both reports in one: the better plan, and all candidates.
+    pub(super) fn joined(self, other: Self) -> Self {
+        let key = |report: &Self| (report.best.seconds, report.best.peak_bytes);
+        let (mut better, worse) = if key(&other) < key(&self) { (other, self) } else { (self, other) };
+        better.candidates.extend(worse.candidates);
+        sort_and_mark(&mut better.candidates);
+        better.dropped.extend(worse.dropped);
+        better.bound = better.bound.min(worse.bound);
+        let faster = [better.faster_without_cap.take(), worse.faster_without_cap].into_iter().flatten();
+        let faster = faster.filter(|(_, seconds)| *seconds < better.best.seconds);
+        better.faster_without_cap = faster.min_by(|a, b| a.1.total_cmp(&b.1));
+        better
+    }
+
     /// The Pareto front: the candidates that no other beats in both seconds and bytes, fastest first.
     pub fn front(&self) -> impl Iterator<Item = &Candidate> {
         self.candidates.iter().filter(|candidate| candidate.pareto)

@@ -3,7 +3,7 @@
 use super::error::PlannerError;
 use super::passes::PassChoice;
 use super::synthesis::Synthesis;
-use crate::cost::{Layers, LinkCosts, PartitionError};
+use crate::cost::{Layers, LinkCosts, PartitionError, VocabularyCost};
 use crate::plan::PlacementKind;
 use crate::simulate::SimulateOptions;
 
@@ -16,12 +16,14 @@ pub struct Workload {
     pub layers: Layers,
     /// Bytes of one microbatch's input. The first stage keeps them if it recomputes.
     pub input_bytes: f64,
+    /// What a rank's pieces of embedding and head cost, if these are spread over all ranks and `layers` are those between.
+    pub vocabulary: Option<VocabularyCost>,
 }
 
 impl Workload {
     /// A workload of these layers, with an input of 0 bytes.
     pub fn new(microbatches: usize, layers: Layers) -> Self {
-        Self { microbatches, layers, input_bytes: 0.0 }
+        Self { microbatches, layers, input_bytes: 0.0, vocabulary: None }
     }
 
     /// The same batch cut into another number of microbatches, with costs scaled to their size. The first `fixed` seconds of
@@ -33,7 +35,19 @@ impl Workload {
     pub fn recut(&self, microbatches: usize, fixed: f64) -> Result<Self, PartitionError> {
         let factor = self.microbatches as f64 / microbatches as f64;
         let layers = self.layers.scaled(factor, fixed)?;
-        Ok(Self { microbatches, layers, input_bytes: self.input_bytes * factor })
+        let vocabulary = self.vocabulary.map(|pieces| pieces.scaled(factor, fixed));
+        Ok(Self { microbatches, layers, input_bytes: self.input_bytes * factor, vocabulary })
+    }
+
+    /// The same batch with the vocabulary spread over this many ranks: the first layer is the embedding, and the last one the
+    /// head.
+    ///
+    /// # Errors
+    /// As [`Layers::spread_vocabulary`].
+    pub fn spread_vocabulary(&self, ranks: usize) -> Result<Self, PartitionError> {
+        let (layers, pieces) = self.layers.spread_vocabulary(ranks)?;
+        let input_bytes = pieces.embedded_bytes;
+        Ok(Self { layers, input_bytes, vocabulary: Some(pieces), ..*self })
     }
 }
 
@@ -107,6 +121,12 @@ pub struct Request {
     pub synthesis: Option<Synthesis>,
     /// Whether to try plans without a pipeline too: one device, and data parallelism over all ranks.
     pub unpipelined: bool,
+    /// Numbers of ranks that may hold each stage together (tensor parallel), beside 1; those that do not divide the ranks are
+    /// left out. Layers say what such a group adds up ([`Layer::summed_bytes`](crate::cost::Layer::summed_bytes)).
+    pub members: Vec<usize>,
+    /// Whether to try plans that spread the vocabulary over all ranks, too: the first layer is the embedding, and the last one
+    /// the head.
+    pub spread_vocabulary: bool,
     /// How plans are simulated. Plans are checked for the same transport.
     pub simulate: SimulateOptions,
 }
@@ -127,8 +147,57 @@ impl Request {
             passes: PassChoice::ALL.to_vec(),
             synthesis: Some(Synthesis::default()),
             unpipelined: true,
+            members: Vec::new(),
+            spread_vocabulary: false,
             simulate: SimulateOptions::default(),
         }
+    }
+
+    /// The same request, with plans that spread the vocabulary over all ranks: the first layer is the embedding, and the last one
+    /// the head.
+    pub fn with_vocabulary_spread(self) -> Self {
+        Self { spread_vocabulary: true, ..self }
+    }
+
+    /// The same request, with groups of these sizes that hold each stage together.
+    pub fn with_tensor_groups(self, members: Vec<usize>) -> Self {
+        Self { members, ..self }
+    }
+
+    /// The requests that are answered one by one: for each size of group, without and with a spread vocabulary.
+    ///
+    /// # Errors
+    /// As [`Layers::held_by`] and [`Layers::spread_vocabulary`].
+    pub(super) fn parts(&self) -> Result<Vec<(usize, Self)>, PartitionError> {
+        let mut sizes = vec![1];
+        let divides = |members: &usize| *members > 1 && self.ranks.is_multiple_of(*members);
+        sizes.extend(self.members.iter().copied().filter(divides));
+        sizes.sort_unstable();
+        sizes.dedup();
+        let mut parts = Vec::new();
+        for members in sizes {
+            let held = self.held_by(members)?;
+            let whole = held.workloads.iter().filter(|workload| workload.vocabulary.is_none());
+            let spread = whole.map(|workload| workload.spread_vocabulary(held.ranks));
+            let spread = if self.spread_vocabulary { spread.collect::<Result<_, _>>()? } else { Vec::new() };
+            let spread = Self { workloads: spread, ..held.clone() };
+            parts.extend(
+                [held, spread].into_iter().filter(|part| !part.workloads.is_empty()).map(|part| (members, part)),
+            );
+        }
+        Ok(parts)
+    }
+
+    /// The request for groups of this size alone: fewer ranks, smaller layers, other links.
+    fn held_by(&self, members: usize) -> Result<Self, PartitionError> {
+        let (inside, between) = self.links.of_groups(members, self.ranks);
+        let links = if members > 1 { between } else { self.links.clone() };
+        let held = |workload: &Workload| {
+            let layers = workload.layers.held_by(members, &inside)?;
+            Ok(Workload { layers, ..workload.clone() })
+        };
+        let workloads = self.workloads.iter().map(held).collect::<Result<Vec<_>, PartitionError>>()?;
+        Ok(Self { workloads, ranks: self.ranks / members, links, ..self.clone() })
     }
 
     /// Refuses requests that no plan can answer.

@@ -9,7 +9,9 @@
 //! 3. On the layouts of the best few candidates so far, schedules are synthesised with full effort. They start from the
 //!    best plans of the families there, too.
 //! 4. The overlap passes are tried on the best few candidates.
-//! 5. Candidates that cannot be used are dropped with the reason; the others are ranked.
+//! 5. All that is done for each number of ranks that may hold a stage together, with and without a spread vocabulary: none of
+//!    these takes effort from another, so more choices never give a slower plan.
+//! 6. Candidates that cannot be used are dropped with the reason; the others are ranked.
 
 use super::alike::alike;
 use super::bound::bound;
@@ -59,6 +61,21 @@ struct Found<'a> {
 /// ```
 pub fn best_plan(request: &Request) -> Result<PlannerReport, PlannerError> {
     request.check()?;
+    let mut best: Option<Result<PlannerReport, PlannerError>> = None;
+    for (members, part) in request.parts()? {
+        let report = best_of(&part).map(|report| report.held_by(members));
+        best = Some(match (best, report) {
+            (Some(Ok(one)), Ok(other)) => Ok(one.joined(other)),
+            (Some(Ok(one)), Err(_)) => Ok(one),
+            (None | Some(Err(_)), Ok(other)) => Ok(other),
+            (Some(Err(first)), Err(_)) | (None, Err(first)) => Err(first),
+        });
+    }
+    best.unwrap_or(Err(PlannerError::NoWorkload))
+}
+
+/// The best plan of one part of a request.
+fn best_of(request: &Request) -> Result<PlannerReport, PlannerError> {
     let (layouts, refused) = layouts(request);
     let unpipelined = if request.unpipelined { whole_models(request) } else { Vec::new() };
     let mut dropped: Vec<Dropped> = refused.iter().map(|refused| dropped_layout(request, refused)).collect();
@@ -88,7 +105,8 @@ fn whole_models(request: &Request) -> Vec<(Layout, Plan, Strategy)> {
         strategies.push((request.ranks, Strategy::DataParallel));
     }
     let mut models = Vec::new();
-    for workload in 0..request.workloads.len() {
+    let whole = |&workload: &usize| request.workloads[workload].vocabulary.is_none();
+    for workload in (0..request.workloads.len()).filter(whole) {
         for (replicas, strategy) in &strategies {
             let model = whole_model(request, workload, *replicas).ok();
             models.extend(model.map(|(layout, plan)| (layout, plan, strategy.clone())));
@@ -116,6 +134,8 @@ fn cut_otherwise(request: &Request, layouts: &[Layout], found: &[Found<'_>]) -> 
         }
     }
     let mut other: Vec<Layout> = Vec::new();
+    // Layers between an embedding and a head are mostly of one kind, so where these two are spread, other cuts gain little.
+    best.retain(|layout| layout.profile.vocabulary().is_none());
     for layout in best.into_iter().flat_map(|layout| alike(request, layout)) {
         if !layouts.iter().chain(&other).any(|priced| priced.is(&layout)) {
             other.push(layout);
@@ -189,7 +209,8 @@ fn price_all<'a>(request: &Request, jobs: Vec<Job<'a>>, dropped: &mut Vec<Droppe
 fn dropped_layout(request: &Request, refused: &RefusedLayout) -> Dropped {
     let microbatches = request.workloads[refused.workload].microbatches;
     let (kind, chunks, cut) = (refused.shape.kind, refused.shape.chunks, refused.cut);
-    let what = format!("{microbatches} microbatches, {kind} placement of {chunks} a rank, {cut} cut");
+    let spread = if request.workloads[refused.workload].vocabulary.is_some() { ", vocabulary spread" } else { "" };
+    let what = format!("{microbatches} microbatches, {kind} placement of {chunks} a rank, {cut} cut{spread}");
     Dropped { what, reason: refused.reason.clone() }
 }
 

@@ -28,29 +28,7 @@ pub(super) fn whole_model(request: &Request, workload: usize, replicas: usize) -
         placement: Placement::looped(1, 1)?,
         partition,
         profile: with_state(&profile, request.state_factor)?,
-        reduction: all_reduce(&request.links, replicas, parameters),
+        reduction: request.links.all_reduce_seconds(replicas, parameters),
     };
     Ok((layout, plan))
-}
-
-/// Seconds of a ring all-reduce.
-fn all_reduce(links: &LinkCosts, ranks: usize, bytes: f64) -> f64 {
-    if ranks < 2 {
-        return 0.0;
-    }
-    let (p, hops) = (ranks as f64, 2.0 * (ranks as f64 - 1.0));
-    hops * (0..ranks).map(|rank| links.link(rank, (rank + 1) % ranks).seconds(bytes / p)).fold(0.0, f64::max)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cost::LinkCost;
-
-    #[test]
-    fn a_ring_moves_each_byte_almost_twice() {
-        let links = LinkCosts { default: LinkCost { latency: 0.5, bandwidth: Some(10.0) }, between: Vec::new() };
-        assert_eq!(all_reduce(&links, 4, 40.0), 6.0 * 1.5);
-        assert_eq!(all_reduce(&links, 1, 40.0), 0.0);
-    }
 }

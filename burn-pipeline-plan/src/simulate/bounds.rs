@@ -32,8 +32,14 @@ impl Bounds {
     pub fn new(plan: &Plan, profile: &Profile) -> Result<Self, ProfileError> {
         let costs = &profile.costs(plan.placement())?;
         // Collectives can run beside computations, so they do not bound the makespan.
-        let computes = |action: &Action| action.tasks().any(|t| t.op().is_compute());
-        let seconds = |&action: &Action| if computes(&action) { costs.action_seconds(action) } else { 0.0 };
+        let computes = |action: &Action| action.tasks().any(|t| t.op().is_work());
+        let training = plan.has_backward();
+        let piece = |op: Op| costs.pieces().piece_seconds(op, training);
+        let seconds = |&action: &Action| match action {
+            Action::Single(task) if task.op().is_piece() => piece(task.op()),
+            action if computes(&action) => costs.action_seconds(action),
+            _ => 0.0,
+        };
         let work = |row: &Vec<Action>| row.iter().map(seconds).sum::<f64>();
         Ok(Self {
             critical_path: critical_path(plan, costs),

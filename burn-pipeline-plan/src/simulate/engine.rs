@@ -9,7 +9,8 @@
 //!    ([`super::transfers`]).
 //! 3. A fused action with a cost of its own starts when both parts can start, and gives both results at its end. One
 //!    without such a cost runs its two tasks one after the other.
-//! 4. When no rank can go on, the step is over or the plan deadlocks.
+//! 4. Pieces of a spread vocabulary and the collectives between them: [`super::vocabulary`].
+//! 5. When no rank can go on, the step is over or the plan deadlocks.
 
 use super::error::SimulateError;
 use super::finish::report_of;
@@ -32,6 +33,7 @@ use crate::trace::Event;
 /// - [`SimulateError::Deadlock`] if some rank can never go on.
 pub fn simulate(plan: &Plan, profile: &Profile, options: &SimulateOptions) -> Result<Simulation, SimulateError> {
     let costs = profile.costs(plan.placement())?;
+    costs.check_vocabulary(plan)?;
     validate(plan)?;
     if options.overlap && plan.is_lowered() {
         // With overlap nothing blocks, so a plan that deadlocks on real blocking transfers would pass: run it both ways.
@@ -93,6 +95,8 @@ impl Engine<'_> {
         match task.op() {
             Op::SendForward | Op::SendBackward => self.send(rank, task),
             Op::ReceiveForward | Op::ReceiveBackward => self.receive(rank, task),
+            op if op.is_piece() => self.piece(rank, task),
+            op if op.is_rank_collective() => self.start_round(rank, task),
             _ => {
                 if let Some(start) = task.awaits() {
                     return self.wait_transfer(rank, task, start);
@@ -123,6 +127,13 @@ impl Engine<'_> {
 
     /// Runs one computation, or two fused ones, whose inputs arrive as given.
     fn compute(&mut self, rank: usize, action: Action, tasks: &[MicrobatchTask], needs: &[Arrival], seconds: f64) {
+        let ran = self.occupy(rank, action, needs, seconds);
+        self.hold(ran, tasks, needs);
+        tasks.iter().for_each(|&task| self.finish(rank, task, ran.end));
+    }
+
+    /// Keeps a rank busy for these seconds, once the inputs have arrived.
+    pub(super) fn occupy(&mut self, rank: usize, action: Action, needs: &[Arrival], seconds: f64) -> Ran {
         let state = &mut self.ranks[rank];
         if let Some(last) = needs.iter().max_by(|a, b| a.made.total_cmp(&b.made)) {
             state.idle_until(last.made, last.cause);
@@ -136,8 +147,7 @@ impl Engine<'_> {
         state.first.get_or_insert(start);
         state.last = end;
         self.events.push(Event { rank, action, start, end });
-        self.hold(Ran { rank, start, end }, tasks, needs);
-        tasks.iter().for_each(|&task| self.finish(rank, task, end));
+        Ran { rank, start, end }
     }
 
     /// Records what a computation made.

@@ -7,10 +7,14 @@ use crate::cost::{Costs, StageCost};
 
 /// The report, once every rank is done.
 pub(super) fn report_of(engine: Engine<'_>) -> Simulation {
-    let (costs, mut events) = (engine.costs, engine.events);
+    let (costs, spread, mut events) = (engine.costs, engine.plan.has_vocabulary(), engine.events);
     let makespan = events.iter().map(|event| event.end).fold(0.0, f64::max);
-    let ranks: Vec<RankReport> =
-        engine.ranks.into_iter().enumerate().map(|(rank, state)| rank_report(rank, state, &costs, makespan)).collect();
+    let ranks: Vec<RankReport> = engine
+        .ranks
+        .into_iter()
+        .enumerate()
+        .map(|(rank, state)| rank_report(rank, state, &costs, makespan, spread))
+        .collect();
     events.sort_by(|a, b| a.rank.cmp(&b.rank).then(a.start.total_cmp(&b.start)));
     Simulation {
         makespan,
@@ -21,7 +25,7 @@ pub(super) fn report_of(engine: Engine<'_>) -> Simulation {
     }
 }
 
-fn rank_report(rank: usize, state: RankState, costs: &Costs<'_>, makespan: f64) -> RankReport {
+fn rank_report(rank: usize, state: RankState, costs: &Costs<'_>, makespan: f64, spread: bool) -> RankReport {
     let placement = costs.placement();
     let start = state.first.unwrap_or(makespan);
     let end = if state.first.is_some() { state.last } else { makespan };
@@ -34,7 +38,8 @@ fn rank_report(rank: usize, state: RankState, costs: &Costs<'_>, makespan: f64) 
     let idle_inside: f64 = idle.iter().filter(|i| i.start >= start && i.end <= end).map(|i| i.end - i.start).sum();
     let share = placement.ranks() as f64 / placement.stages() as f64;
     let held: Vec<&StageCost> = placement.stages_of(rank).into_iter().map(|stage| costs.stage(stage)).collect();
-    let weight_bytes: f64 = held.iter().map(|cost| cost.weight_bytes).sum();
+    let stages: f64 = held.iter().map(|cost| cost.weight_bytes).sum();
+    let weight_bytes = stages + if spread { costs.pieces().weight_bytes } else { 0.0 };
     let optimizer_bytes: f64 = held.iter().map(|cost| cost.optimizer_bytes).sum();
     let peak_activations = state.memory.most_live() as f64 * share;
     let memory = state.memory.curve();

@@ -53,6 +53,7 @@ impl Engine<'_> {
             memory.change(until, Held::ReceiveBuffers, -bytes);
         }
         self.hold_skips(ran.rank, task, until);
+        self.release_round(ran.rank, task, until);
     }
 
     /// What the microbatch of a computation holds before it.

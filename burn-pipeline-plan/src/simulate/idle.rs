@@ -57,7 +57,7 @@ impl<'a> Found<'a> {
         let mut skipped = HashMap::<_, Vec<_>>::new();
         let (mut computing, mut communicating) = (vec![Vec::new(); track.rows()], vec![Vec::new(); track.rows()]);
         for event in &track.events {
-            if event.action.tasks().any(|task| task.op().is_compute()) {
+            if event.action.tasks().any(|task| task.op().is_work()) {
                 computing[event.rank].push(event);
             } else {
                 communicating[event.rank].push((event.start, event.end));

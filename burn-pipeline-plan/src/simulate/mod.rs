@@ -5,7 +5,7 @@
 //! steps as PyTorch's simulator does.
 //!
 //! Reading order: `report` (the outcome), `state`, `engine` (the loop), `needs`, `transfers`, `collectives`,
-//! `waits`, `memory`, `hold`.
+//! `waits`, `vocabulary`, `memory`, `hold`.
 //!
 //! ```
 //! use burn_pipeline_plan::cost::{Profile, UniformCosts};
@@ -37,6 +37,7 @@ mod state;
 mod transfers;
 mod unit_steps;
 mod validate;
+mod vocabulary;
 mod waits;
 
 pub use bounds::Bounds;

@@ -4,6 +4,7 @@
 //!    needs its own stage's `I`.
 //! 2. A value made on the same rank is available when it is made. A value from another rank crosses by itself (unlowered
 //!    plan) or in a message (lowered plan).
+//!    At the ends of the model, an embedding or a head that is spread gives the value in a collective.
 //! 3. If a stage is unsharded, its parameters have to have arrived too.
 
 use super::messages::Arrival;
@@ -17,17 +18,17 @@ impl Engine<'_> {
         let (stage, placement) = (task.stage(), self.plan.placement());
         let own = self.at(stage, task.microbatch());
         let missing = |op| (task.with(stage, op).into(), placement.rank_of(stage));
-        let nothing = Arrival { made: 0.0, sent: 0.0, arrived: 0.0, cause: IdleCause::Input };
+        let no_neighbour = || self.round_for(task);
         let value = match task.op() {
             Op::Forward => match stage.previous() {
-                None => Ok(nothing),
+                None => no_neighbour(),
                 Some(previous) => self.value(task, previous),
             },
             Op::BackwardWeight if self.gradients[own].is_nan() => Err(missing(Op::BackwardInput)),
-            Op::BackwardWeight => Ok(nothing),
+            Op::BackwardWeight => no_neighbour(),
             _ if self.outputs[own].is_nan() => Err(missing(Op::Forward)),
             _ => match placement.next(stage) {
-                None => Ok(nothing),
+                None => no_neighbour(),
                 Some(next) => self.value(task, next),
             },
         }?;
@@ -76,6 +77,7 @@ impl Engine<'_> {
         let mut tasks = action.tasks().skip(usize::from(state.half));
         let (awaits, on) = tasks.find_map(|task| match task.of_microbatch()? {
             transfer if transfer.op().is_transfer() => Some(self.transfer_awaits(transfer)),
+            task if task.op().is_vocabulary() => self.vocabulary_awaits(rank, task),
             task => self.needs(task).err(),
         })?;
         let backward = awaits.of_microbatch().filter(|task| task.op() == Op::Backward);

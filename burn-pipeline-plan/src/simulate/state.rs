@@ -1,12 +1,14 @@
 //! The state of a simulation: what each rank has done, what has been made and when, which messages are under way.
 //!
 //! The methods that change it stand in the files of their subject: computations in [`super::engine`], their inputs in
-//! [`super::needs`] and [`super::skips`], transfers in [`super::transfers`], waits in [`super::waits`].
+//! [`super::needs`] and [`super::skips`], transfers in [`super::transfers`], waits in [`super::waits`], a spread vocabulary in
+//! [`super::vocabulary`].
 
 use super::memory::Ledger;
 use super::messages::{NEVER, Transfers};
 use super::options::SimulateOptions;
 use super::report::{IdleCause, IdlePeriod};
+use super::vocabulary::Rounds;
 use crate::cost::Costs;
 use crate::plan::edges::Edges;
 use crate::plan::waits::Awaited;
@@ -69,6 +71,7 @@ pub(super) struct Engine<'a> {
     /// The transfers and collectives that have waits of their own.
     awaited: Awaited,
     pub(super) transfers: Transfers,
+    pub(super) rounds: Rounds,
     pub(super) ranks: Vec<RankState>,
     pub(super) events: Vec<Event>,
     /// Ranks to look at again; the last one is next.
@@ -95,6 +98,7 @@ impl<'a> Engine<'a> {
             summed: vec![false; slots],
             awaited: Awaited::new(plan, &Edges::new(plan)),
             transfers: Transfers::new(if lowered { (slots + skips) * stride } else { 0 }),
+            rounds: Rounds::new(plan, &costs),
             ranks: vec![RankState::default(); plan.ranks()],
             events: Vec::with_capacity(plan.rows().iter().map(Vec::len).sum()),
             queue: (0..plan.ranks()).rev().collect(),

@@ -17,7 +17,7 @@ use std::collections::HashSet;
 /// Counts steps: gives one row a rank with one cell a step, each up to the rank's last action.
 ///
 /// # Errors
-/// - [`SimulateError::Unsupported`] for fused actions, `UNSHARD`, `RESHARD`, `REDUCE_GRAD` and waits.
+/// - [`SimulateError::Unsupported`] for fused actions, `UNSHARD`, `RESHARD`, `REDUCE_GRAD`, waits and a spread vocabulary.
 /// - [`SimulateError::Foreign`] if a stage is not in the placement.
 /// - [`SimulateError::Deadlock`] if a step makes no progress.
 ///
@@ -50,7 +50,7 @@ impl<'a> Steps<'a> {
             Action::Single(task) if !placement.contains(task.stage()) => {
                 Err(SimulateError::Foreign { rank, step, action, reason: "the plan has no such stage" })
             }
-            Action::Single(task) if !task.op().is_wait() => {
+            Action::Single(task) if !task.op().is_wait() && !task.op().is_vocabulary() => {
                 task.of_microbatch().ok_or(SimulateError::Unsupported { rank, action })
             }
             _ => Err(SimulateError::Unsupported { rank, action }),

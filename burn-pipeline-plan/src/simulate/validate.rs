@@ -3,6 +3,7 @@
 
 use super::error::SimulateError;
 use crate::plan::skips::edge_of;
+use crate::plan::spread::Spread;
 use crate::plan::{Op, Plan, Task};
 
 /// Tables of up to this many entries are accepted for a plan of any size.
@@ -17,9 +18,10 @@ pub(super) fn validate(plan: &Plan) -> Result<(), SimulateError> {
     if slots.saturating_mul(most) > actions.saturating_mul(2).max(SMALL_TABLE) {
         return Err(SimulateError::Sparse { microbatches: most, stages: slots, actions });
     }
+    let spread = Spread::of(plan);
     for (rank, row) in plan.rows().iter().enumerate() {
         for (step, &action) in row.iter().enumerate() {
-            if let Some(reason) = action.tasks().find_map(|task| fault(plan, rank, task)) {
+            if let Some(reason) = action.tasks().find_map(|task| fault(plan, spread, rank, task)) {
                 return Err(SimulateError::Foreign { rank, step, action, reason });
             }
         }
@@ -28,10 +30,22 @@ pub(super) fn validate(plan: &Plan) -> Result<(), SimulateError> {
 }
 
 /// What is wrong with a task.
-fn fault(plan: &Plan, rank: usize, task: Task) -> Option<&'static str> {
+fn fault(plan: &Plan, spread: Spread, rank: usize, task: Task) -> Option<&'static str> {
     let (placement, stage) = (plan.placement(), task.stage());
     if !placement.contains(stage) {
         return Some("the plan has no such stage");
+    }
+    if task.op().is_vocabulary() {
+        return match spread.stage_for(task.op()) {
+            _ if placement.routes() > 1 => Some("a placement with two routes cannot spread the vocabulary"),
+            named if named != Some(stage) => {
+                Some("the head is behind the last stage, and the embedding before the first")
+            }
+            _ if task.microbatch().is_some_and(|m| m >= plan.microbatches()[0]) => {
+                Some("the stage's route has fewer microbatches")
+            }
+            _ => None,
+        };
     }
     if placement.rank_of(stage) != rank {
         return Some("the stage is on another rank");

@@ -51,7 +51,7 @@ fn text(action: Action, width: usize) -> Vec<char> {
     let fill = match task.map(|task| task.op()) {
         Some(Op::SendForward | Op::SendBackward) => '>',
         Some(Op::ReceiveForward | Op::ReceiveBackward) => '<',
-        Some(op) if op.is_compute() => '-',
+        Some(op) if op.is_work() => '-',
         Some(op) if op.is_wait() => '~',
         _ => '=',
     };

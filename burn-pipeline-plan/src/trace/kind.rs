@@ -14,6 +14,7 @@ pub(crate) enum Kind {
     Backward,
     Input,
     Weight,
+    Piece,
     Transfer,
     Collective,
     Wait,
@@ -21,8 +22,16 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// All kinds; those that compute come first.
-    pub(crate) const ALL: [Kind; 7] =
-        [Kind::Forward, Kind::Backward, Kind::Input, Kind::Weight, Kind::Transfer, Kind::Collective, Kind::Wait];
+    pub(crate) const ALL: [Kind; 8] = [
+        Kind::Forward,
+        Kind::Backward,
+        Kind::Input,
+        Kind::Weight,
+        Kind::Piece,
+        Kind::Transfer,
+        Kind::Collective,
+        Kind::Wait,
+    ];
 
     pub(crate) fn of(task: Task) -> Self {
         match task.op() {
@@ -30,6 +39,7 @@ impl Kind {
             Op::Backward => Kind::Backward,
             Op::BackwardInput => Kind::Input,
             Op::BackwardWeight => Kind::Weight,
+            op if op.is_piece() => Kind::Piece,
             op if op.is_transfer() => Kind::Transfer,
             op if op.is_wait() => Kind::Wait,
             _ => Kind::Collective,
@@ -43,6 +53,7 @@ impl Kind {
             Kind::Backward => [213, 94, 0],
             Kind::Input => [230, 159, 0],
             Kind::Weight => [0, 158, 115],
+            Kind::Piece => [86, 180, 233],
             Kind::Transfer => [130, 130, 130],
             Kind::Collective => [204, 121, 167],
             Kind::Wait => [190, 190, 190],
@@ -56,6 +67,7 @@ impl Kind {
             Kind::Backward => "B backward",
             Kind::Input => "I backward for the input",
             Kind::Weight => "W backward for the weights",
+            Kind::Piece => "S T IF IB pieces of the vocabulary",
             Kind::Transfer => "transfer",
             Kind::Collective => "collective",
             Kind::Wait => "wait",
@@ -77,6 +89,7 @@ impl Kind {
             Kind::Backward => "terrible",
             Kind::Input => "thread_state_iowait",
             Kind::Weight => "good",
+            Kind::Piece => "rail_load",
             Kind::Transfer => "grey",
             Kind::Collective => "rail_animation",
             Kind::Wait => "white",
@@ -86,14 +99,14 @@ impl Kind {
 
 /// Does the event compute (and so keep its rank), rather than move data?
 pub(super) fn is_compute(event: &Event) -> bool {
-    event.action.tasks().any(|task| task.op().is_compute())
+    event.action.tasks().any(|task| task.op().is_work())
 }
 
 /// The stages of each rank that compute, in model order. A stage's position in the list is its chunk.
 pub(crate) fn chunks(track: &Track) -> Vec<Vec<StageId>> {
     let mut stages = vec![BTreeSet::new(); track.rows()];
-    for event in track.events.iter().filter(|event| is_compute(event)) {
-        stages[event.rank].extend(event.action.tasks().map(Task::stage));
+    for event in &track.events {
+        stages[event.rank].extend(event.action.tasks().filter(|task| task.op().is_compute()).map(Task::stage));
     }
     stages.into_iter().map(|stages| stages.into_iter().collect()).collect()
 }

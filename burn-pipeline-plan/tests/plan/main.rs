@@ -38,4 +38,5 @@ mod skips;
 mod tables;
 mod trace;
 mod unit_steps;
+mod vocabulary;
 mod waits;

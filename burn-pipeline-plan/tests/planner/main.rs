@@ -8,3 +8,4 @@ mod every_order;
 mod exact;
 mod skips;
 mod synthesis;
+mod vocabulary;

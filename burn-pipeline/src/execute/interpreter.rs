@@ -106,6 +106,15 @@ impl Executor {
             Op::Unshard | Op::Reshard | Op::ReduceGrad | Op::WaitUnshard | Op::WaitReduceGrad => {
                 self.exchange(state, task)
             }
+            // A plan that spreads the vocabulary is refused when the pipeline is built.
+            Op::HeadForward
+            | Op::HeadBackward
+            | Op::EmbeddingForward
+            | Op::EmbeddingBackward
+            | Op::BroadcastHidden
+            | Op::ReduceHead
+            | Op::ReduceEmbedding
+            | Op::BroadcastGradient => Err(ExecuteError::Unsupported { rank: self.rank(), task }),
         }
     }
 

@@ -47,6 +47,11 @@ pub enum BuildError {
     /// Something that cannot be combined with stages that several ranks hold together.
     #[error("{what} does not work with `Builder::tensor_parallel` yet; leave one of them out")]
     TensorParallel { what: &'static str },
+    /// The plan spreads the vocabulary over all ranks.
+    #[error(
+        "{plan} spreads the vocabulary over all ranks, which can be planned and simulated, and not be run yet; give a plan without `S`, `T`, `IF` and `IB`"
+    )]
+    Vocabulary { plan: String },
     /// A skip edge is not valid, or a plan that is lowered already lacks it.
     #[error(transparent)]
     Plan(#[from] PlanError),

@@ -71,6 +71,12 @@ pub(crate) struct Arguments {
     /// Do not recompute forwards in the backward.
     #[arg(long)]
     no_recompute: bool,
+    /// Try plans that spread the vocabulary over all ranks, too: the first layer is the embedding, and the last one the head.
+    #[arg(long, conflicts_with = "profile")]
+    spread_vocabulary: bool,
+    /// Numbers of ranks that may hold each stage together (tensor parallel), beside 1. Layers need `summed_bytes`.
+    #[arg(long, value_name = "T", value_delimiter = ',', conflicts_with = "profile")]
+    tensor_groups: Vec<usize>,
     /// Do not try plans without a pipeline (one device, data parallelism).
     #[arg(long)]
     pipeline_only: bool,
@@ -156,6 +162,8 @@ fn request(arguments: &Arguments) -> Result<Request, Failure> {
         passes: PassChoice::ALL.to_vec(),
         synthesis: (!arguments.no_synthesis).then(Synthesis::default),
         unpipelined: !arguments.pipeline_only,
+        members: arguments.tensor_groups.clone(),
+        spread_vocabulary: arguments.spread_vocabulary,
         simulate: arguments.transfers.options(),
     })
 }
@@ -195,7 +203,7 @@ fn report(planned: &PlannerReport) -> Value {
             "placement": c.placement, "chunks": c.chunks, "cut": c.cut.to_string(),
             "partition": c.partition.to_string(), "boundaries": c.partition.boundaries(),
             "microbatches": c.microbatches, "recomputing": c.recomputing,
-            "passes": c.passes.to_string(),
+            "passes": c.passes.to_string(), "spread_vocabulary": c.spread_vocabulary, "members": c.members,
         })
     };
     let limits = planned.breakdown;

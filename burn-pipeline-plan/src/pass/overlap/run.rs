@@ -23,7 +23,7 @@ impl Plan {
     /// The memory budget counts from the original plan, for all passes together.
     ///
     /// # Errors
-    /// [`PassError::NotLowered`]; [`PassError::Check`], [`PassError::Simulate`] or [`PassError::Profile`] if the
+    /// [`PassError::NotLowered`]; [`PassError::OverlapSpread`] if the plan spreads the vocabulary; [`PassError::Check`], [`PassError::Simulate`] or [`PassError::Profile`] if the
     /// original plan cannot be run or the profile does not fit it.
     ///
     /// ```
@@ -46,6 +46,9 @@ impl Plan {
         passes: &[OverlapPass],
         options: &OverlapOptions,
     ) -> Result<Overlapped, PassError> {
+        if self.has_vocabulary() {
+            return Err(PassError::OverlapSpread);
+        }
         let mut judge = Judge::new(self, profile, options)?;
         let reports = passes.iter().map(|&pass| judge.run(pass)).collect::<Result<_, _>>()?;
         Ok(Overlapped { plan: judge.plan, reports })
@@ -64,6 +67,9 @@ impl Plan {
         passes: &[OverlapPass],
         options: &OverlapOptions,
     ) -> Result<Overlapped, PassError> {
+        if self.has_vocabulary() {
+            return Err(PassError::OverlapSpread);
+        }
         let mut judge = Judge::new(self, profile, options)?;
         // Transfers along skip edges get no waits: the passes do not move them.
         let late = WaitOptions { skips: false, ..WaitOptions::all(Placing::Late) };

@@ -7,7 +7,8 @@
 //!    occur are sorted, which numbers the channels densely.
 //! 2. A transfer is packed into one word: its channel, its end, whether it is started or awaited there (or both), and the
 //!    number of its value. Both ends compute the same number, that of the sending pair and the direction.
-//! 3. Only starts have an order. A counting sort lays the sends out channel by channel in one array, and each receive is
+//! 3. Collectives of all ranks, and their uses, stand in the same lists under a channel number of their own.
+//! 4. Only starts have an order. A counting sort lays the sends out channel by channel in one array, and each receive is
 //!    compared with the next entry of its channel.
 
 use super::error::CheckError;
@@ -15,6 +16,7 @@ use crate::plan::action::Action;
 use crate::plan::edges::{Edges, Side, Skip};
 use crate::plan::op::Op;
 use crate::plan::rows::Plan;
+use crate::plan::spread::Spread;
 use crate::plan::task::Task;
 
 /// Two ranks, the first of which sends to the second.
@@ -48,6 +50,15 @@ impl Transfer {
     fn new(value: usize, channel: u32, sends: bool, part: Part) -> Self {
         let low = u64::from(channel) << Self::LOW_BITS | part as u64 | u64::from(sends);
         Self((value as u64) << (Self::CHANNEL_BITS + Self::LOW_BITS) | low)
+    }
+
+    /// The channel number of collectives of all ranks, which are no channel.
+    const COLLECTIVE: u32 = (1 << Self::CHANNEL_BITS) - 1;
+
+    /// Is it a collective of all ranks? Its value is the collective's number.
+    #[inline]
+    pub(super) fn is_collective(self) -> bool {
+        self.channel() == Self::COLLECTIVE as usize
     }
 
     #[inline]
@@ -160,6 +171,11 @@ impl Transfers {
         self.list.push(Transfer::new(value, channel, op.is_send(), part));
     }
 
+    /// Adds the start of a collective of all ranks, or a use of it, to the current rank.
+    pub(super) fn push_collective(&mut self, number: usize, part: Part) {
+        self.list.push(Transfer::new(number, Transfer::COLLECTIVE, false, part));
+    }
+
     /// The current rank's row has ended.
     pub(super) fn end_row(&mut self) {
         self.rows.push(self.list.len());
@@ -173,7 +189,7 @@ impl Transfers {
 
     /// All starts of one end, rank by rank.
     fn starts(&self, sends: bool) -> impl Iterator<Item = &Transfer> {
-        self.list.iter().filter(move |t| t.starts() && t.sends() == sends)
+        self.list.iter().filter(move |t| t.starts() && t.sends() == sends && !t.is_collective())
     }
 
     /// Has any transfer a wait of its own?
@@ -186,7 +202,10 @@ impl Transfers {
 pub(super) fn locate(plan: &Plan, rank: usize, n: usize) -> Option<(usize, Action, Task)> {
     let cells = plan.row(rank).iter().enumerate();
     let tasks = cells.flat_map(|(step, action)| action.tasks().map(move |task| (step, *action, task)));
-    tasks.filter(|(_, _, task)| task.op().is_transfer() || task.op().is_transfer_wait()).nth(n)
+    let spread = Spread::of(plan);
+    let uses = |task: &Task| task.of_microbatch().and_then(|task| spread.awaited(task)).is_some();
+    let listed = |op: Op| op.is_transfer() || op.is_transfer_wait() || op.is_rank_collective();
+    tasks.filter(|(_, _, task)| listed(task.op()) || uses(task)).nth(n)
 }
 
 /// The values of all sends, channel by channel in sending order.

@@ -5,6 +5,7 @@ use super::deadlock::{refuse_lowered, refuse_unlowered};
 use super::error::CheckError;
 use super::options::{CheckOptions, Transport};
 use super::scan::{refuse_short, scan_rows};
+use super::vocabulary::refuse_collective_disorder;
 use crate::plan::edges::Edges;
 use crate::plan::rows::Plan;
 
@@ -43,6 +44,8 @@ impl Plan {
     /// - each wait comes once, after the start that it is for and before every use of what it waits for;
     /// - if any stage is unsharded, each stage is unsharded whenever it computes; if any stage's gradients are reduced, each
     ///   stage's are, once, after its last weight gradient;
+    /// - if the vocabulary is spread, every rank runs its pieces and starts its collectives once a microbatch, each after what it
+    ///   needs, and all ranks start the collectives in one order;
     /// - it cannot deadlock: under that transport, or any laxer one, every rank reaches the end of its row;
     /// - activations, received payloads and sent payloads stay under the caps given.
     ///
@@ -65,6 +68,7 @@ impl Plan {
         let edges = Edges::new(&self);
         refuse_short(&self, &edges)?;
         let transfers = scan_rows(&self, &edges, options)?;
+        refuse_collective_disorder(&self)?;
         if self.is_lowered() {
             let order = refuse_disorder(&self, &transfers)?;
             refuse_lowered(&self, &transfers, &order, options.transport)?;

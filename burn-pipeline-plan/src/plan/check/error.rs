@@ -65,6 +65,33 @@ pub enum CheckError {
         "rank {rank}, step {step}: {action} moves a value along an edge that the plan does not have; remove it, or add the edge with `Plan::with_skips`\n{grid}"
     )]
     NoSuchSkip { rank: usize, step: usize, action: Action, grid: String },
+    /// The vocabulary is spread in a plan with two routes.
+    #[error(
+        "rank {rank}, step {step}: {action} spreads the vocabulary, which needs a placement with one route; this one has two\n{grid}"
+    )]
+    VocabularyRoutes { rank: usize, step: usize, action: Action, grid: String },
+    /// An operation of the head does not name the last stage, or one of the embedding not the first.
+    #[error(
+        "rank {rank}, step {step}: {action} has to name stage {stage}, behind or before which its layer stands\n{grid}"
+    )]
+    VocabularyStage { rank: usize, step: usize, action: Action, stage: StageId, grid: String },
+    /// A gradient of a piece in a plan without backwards.
+    #[error("rank {rank}, step {step}: {action} is about a gradient, and the plan runs no backward; remove it\n{grid}")]
+    NoBackward { rank: usize, step: usize, action: Action, grid: String },
+    /// Two ranks start the collectives of all ranks in different orders. `first` is the lower rank's.
+    #[error(
+        "rank {rank}, step {step}: starts {task} as collective number {position}, where rank {first_rank} starts {first} (its step {first_step}); order all ranks alike\n{grid}"
+    )]
+    CollectiveOrder {
+        rank: usize,
+        step: usize,
+        task: Task,
+        position: usize,
+        first_rank: usize,
+        first: Task,
+        first_step: usize,
+        grid: String,
+    },
     /// The two ends of a channel disagree on the order.
     #[error(
         "rank {rank}, step {step}: receives {received} as number {position} from rank {from}, which sends {sent} then (its step {sent_step}); order both ends alike\n{grid}"

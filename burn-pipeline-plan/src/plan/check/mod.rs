@@ -6,7 +6,9 @@
 //! 1. `scan` reads each row once, with one byte of state a pair of stage and microbatch. It decides every rule that one
 //!    rank's row can break by itself.
 //! 2. `channels` compares the sends of each channel, in order, with its receives.
-//! 3. `deadlock` runs the ranks against each other: transfers only, or, in an unlowered plan, dependencies only. Ranks
+//!    `vocabulary` compares the order of collectives on all ranks.
+//! 3. `deadlock` runs the ranks against each other: transfers only, or, in an unlowered plan, dependencies only,
+//!    and collectives of all ranks in both. Ranks
 //!    that cannot reach the end stand in a cycle.
 //!
 //! The rules are those of PyTorch's `_validate_schedule` and of its unit-step dry run, made strict. The tests hold a
@@ -18,6 +20,7 @@ mod deadlock;
 mod error;
 mod options;
 mod scan;
+mod vocabulary;
 
 pub use checked::CheckedPlan;
 pub use error::CheckError;

@@ -170,6 +170,9 @@ fn training_plan(
     replication: Replication,
 ) -> Result<CheckedPlan, BuildError> {
     let mut plan = source.plan(microbatches)?;
+    if plan.has_vocabulary() {
+        return Err(BuildError::Vocabulary { plan: plan.name().to_owned() });
+    }
     if !skips.is_empty() {
         plan = plan.with_skips(skips.to_vec())?;
     }

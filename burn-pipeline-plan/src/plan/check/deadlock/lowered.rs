@@ -5,6 +5,7 @@ use crate::plan::check::channels::{Channel, Order, Transfer, Transfers, locate};
 use crate::plan::check::error::CheckError;
 use crate::plan::check::options::Transport;
 use crate::plan::rows::Plan;
+use crate::plan::spread::Spread;
 use crate::plan::waiting::Waiting;
 
 /// Refuses a lowered plan that deadlocks under a transport.
@@ -34,6 +35,9 @@ struct Lowered<'a> {
     next: Vec<usize>,
     /// Has the rank started the transfer that it waits at?
     posted: Vec<bool>,
+    spread: Spread,
+    /// Ranks that have started each collective.
+    collectives: Vec<u32>,
     /// Sends and receives started, by channel.
     started: Vec<[usize; 2]>,
     /// The index of each value in its channel, once an end has started it; empty in a plan without waits.
@@ -47,6 +51,7 @@ impl<'a> Lowered<'a> {
             Transport::Buffered(payloads) => payloads,
             Transport::Unbounded => usize::MAX,
         };
+        let spread = Spread::of(plan);
         let values = if transfers.has_waits() { order.values.iter().max().map_or(0, |&v| v as usize + 1) } else { 0 };
         Self {
             transfers,
@@ -55,6 +60,8 @@ impl<'a> Lowered<'a> {
             lists: (0..plan.ranks()).map(|rank| transfers.of(rank)).collect(),
             next: vec![0; plan.ranks()],
             posted: vec![false; plan.ranks()],
+            spread,
+            collectives: vec![0; spread.collectives()],
             started: vec![[0; 2]; transfers.channels.len()],
             numbers: vec![0; values],
         }
@@ -66,6 +73,12 @@ impl<'a> Lowered<'a> {
             return self.advance_jointly(rank, ready);
         }
         while let Some(&transfer) = self.lists[rank].get(self.next[rank]) {
+            if transfer.is_collective() {
+                if !self.pass_collective(rank, transfer, ready) {
+                    return;
+                }
+                continue;
+            }
             if transfer.starts() && !self.posted[rank] {
                 let started = &mut self.started[transfer.channel()][usize::from(transfer.sends())];
                 if let Some(number) = self.numbers.get_mut(transfer.value() as usize) {
@@ -91,6 +104,12 @@ impl<'a> Lowered<'a> {
     /// that nothing has to be counted.
     fn advance_jointly(&mut self, rank: usize, ready: &mut Vec<usize>) {
         while let Some(&transfer) = self.lists[rank].get(self.next[rank]) {
+            if transfer.is_collective() {
+                if !self.pass_collective(rank, transfer, ready) {
+                    return;
+                }
+                continue;
+            }
             let peer = peer(self.transfers.channels[transfer.channel()], transfer);
             let meets = |other: &&Transfer| other.channel() == transfer.channel() && other.sends() != transfer.sends();
             if self.lists[peer].get(self.next[peer]).filter(meets).is_none() {
@@ -102,6 +121,21 @@ impl<'a> Lowered<'a> {
                 ready.push(peer);
             }
         }
+    }
+
+    /// Starts a collective, or passes a use of it; false if some rank has not started it.
+    fn pass_collective(&mut self, rank: usize, transfer: Transfer, ready: &mut Vec<usize>) -> bool {
+        let (all, started) = (self.lists.len(), &mut self.collectives[transfer.value() as usize]);
+        if transfer.starts() {
+            *started += 1;
+            if *started as usize == all {
+                ready.extend(0..all);
+            }
+        } else if (*started as usize) < all {
+            return false;
+        }
+        self.next[rank] += 1;
+        true
     }
 
     /// Has a transfer that its rank has started ended?
@@ -117,6 +151,16 @@ impl<'a> Lowered<'a> {
     /// What a waiting rank waits for, and the rank that has it in its row.
     fn wait(&self, plan: &Plan, rank: usize) -> Option<Waiting> {
         let transfer = *self.lists[rank].get(self.next[rank])?;
+        if transfer.is_collective() {
+            let begun = |rank: usize| {
+                let done = &self.lists[rank][..self.next[rank]];
+                done.iter().any(|t| t.is_collective() && t.starts() && t.value() == transfer.value())
+            };
+            let on = (0..self.lists.len()).find(|&rank| !begun(rank))?;
+            let (step, action, _) = locate(plan, rank, self.next[rank])?;
+            let needs = self.spread.collective(transfer.value() as usize).into();
+            return Some(Waiting { rank, step, action, needs, on });
+        }
         let (channel, starts) = (transfer.channel(), &self.order.starts);
         let values = &self.order.values[starts[channel]..starts[channel + 1]];
         let own = values.iter().position(|&value| value == transfer.value())?;

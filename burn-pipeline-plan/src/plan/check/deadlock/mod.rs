@@ -10,7 +10,8 @@
 //!   the waits must return to one met before.
 //!
 //! 1. Lowered: only transfers matter. A compute cell needs nothing beyond its own row (`scan` has proved that), and
-//!    collectives run in groups of their own. A start never waits. A receive ends once its send has started. A send ends
+//!    collectives of replicas run in groups of their own. A collective of all ranks never makes its rank wait where it starts;
+//!    what uses it waits until all ranks have started it. A start never waits. A receive ends once its send has started. A send ends
 //!    once its receive has started (rendezvous) or, with a buffer of K, once the receive K places before its own has. The
 //!    rank waits for the end at the transfer itself, or at the wait if there is one.
 //! 2. Unlowered: a cell waits for the cell of the neighbouring stage, on whatever rank. A fused cell waits for what both

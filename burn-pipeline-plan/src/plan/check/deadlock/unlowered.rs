@@ -5,18 +5,23 @@ use crate::plan::check::error::CheckError;
 use crate::plan::edges::{Edges, Side};
 use crate::plan::op::Op;
 use crate::plan::rows::Plan;
+use crate::plan::spread::Spread;
 use crate::plan::stage_id::StageId;
 use crate::plan::task::Task;
 use crate::plan::waiting::Waiting;
 
 const FORWARD: u8 = 1;
 const BACKWARD: u8 = 2;
+const COLLECTIVE: u8 = 4;
 
 /// Refuses an unlowered plan that deadlocks even though values need no transfers.
 pub(in crate::plan::check) fn refuse_unlowered(plan: &Plan, edges: &Edges) -> Result<(), Box<CheckError>> {
+    let spread = Spread::of(plan);
     let mut run = Unlowered {
         plan,
         edges,
+        spread,
+        collectives: vec![0; spread.collectives()],
         done: vec![0; edges.pairs()],
         next: vec![0; plan.ranks()],
         waiting: vec![None; plan.ranks()],
@@ -31,12 +36,16 @@ pub(in crate::plan::check) fn refuse_unlowered(plan: &Plan, edges: &Edges) -> Re
     }
 }
 
-/// A value that another rank computes: the pair that computes it, and `FORWARD` or `BACKWARD`.
+/// A value that another rank computes: the pair that computes it, and `FORWARD` or `BACKWARD`; or the number of a collective
+/// and `COLLECTIVE`.
 type Value = (usize, u8);
 
 struct Unlowered<'a> {
     plan: &'a Plan,
     edges: &'a Edges,
+    spread: Spread,
+    /// Ranks that have started each collective.
+    collectives: Vec<u32>,
     done: Vec<u8>,
     next: Vec<usize>,
     waiting: Vec<Option<Value>>,
@@ -51,6 +60,7 @@ impl Unlowered<'_> {
                 return;
             }
             let edges = self.edges;
+            action.tasks().for_each(|task| self.start_collective(task, ready));
             for (value, peer) in action.tasks().filter_map(|task| gives(edges, task)) {
                 self.done[value.0] |= value.1;
                 if self.waiting[peer] == Some(value) {
@@ -62,12 +72,28 @@ impl Unlowered<'_> {
     }
 
     fn has(&self, (pair, event): Value) -> bool {
+        if event == COLLECTIVE {
+            return self.collectives[pair] as usize == self.next.len();
+        }
         self.done[pair] & event != 0
+    }
+
+    /// Counts a start; the last one wakes the ranks that wait for the collective.
+    fn start_collective(&mut self, task: Task, ready: &mut Vec<usize>) {
+        let Some(task) = task.of_microbatch().filter(|task| task.op().is_rank_collective()) else { return };
+        let value = (self.spread.number(task), COLLECTIVE);
+        self.collectives[value.0] += 1;
+        if self.has(value) {
+            ready.extend((0..self.next.len()).filter(|&rank| self.waiting[rank] == Some(value)));
+        }
     }
 
     /// What a task needs from another rank.
     #[inline]
     fn needs(&self, task: Task) -> Option<Value> {
+        if let Some(collective) = self.spread.awaited(task.of_microbatch()?) {
+            return Some((self.spread.number(collective), COLLECTIVE));
+        }
         let at = &self.edges.slots()[self.edges.find(task.stage())?];
         let pair = at.base + task.microbatch()?;
         match task.op() {
@@ -81,6 +107,13 @@ impl Unlowered<'_> {
         let step = self.next[rank];
         let action = *self.plan.row(rank).get(step)?;
         let task = action.tasks().find(|task| self.needs(*task).is_some_and(|need| !self.has(need)))?;
+        if let Some(collective) = self.spread.awaited(task.of_microbatch()?) {
+            let needs = collective.into();
+            let begun =
+                |rank: usize| self.plan.row(rank)[..self.next[rank]].iter().any(|a| a.tasks().any(|t| t == needs));
+            let on = (0..self.next.len()).find(|&rank| !begun(rank))?;
+            return Some(Waiting { rank, step, action, needs, on });
+        }
         let forward = task.op() == Op::Forward;
         let index = task.stage().index().saturating_add_signed(if forward { -1 } else { 1 });
         let stage = StageId::in_replica(task.stage().replica(), index);

@@ -27,6 +27,7 @@ impl Scan<'_> {
                     _ => {}
                 }
                 self.use_skips(slot, task)?;
+                self.use_collective(task)?;
                 self.events[pair] |= F;
                 if self.training {
                     self.hold_activation()?;
@@ -56,6 +57,7 @@ impl Scan<'_> {
             _ => {}
         }
         self.use_skips(slot, task)?;
+        self.use_collective(task)?;
         if task.op() == Op::Backward {
             self.events[pair] |= I | W | WHOLE;
             self.release(slot);

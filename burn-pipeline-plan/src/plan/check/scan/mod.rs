@@ -9,7 +9,8 @@
 //!    where that stage is on the same rank. A required bit that is not set is an unmet need; the task's own bit, if set,
 //!    is a duplicate. Counters of held activations and payloads are kept on the way.
 //! 3. A wait must come after its start and before every use of what it waits for.
-//! 4. At the end each pair must have exactly the bits that its stage requires.
+//! 4. Operations of a spread vocabulary stand in every row, so their bits, one byte a microbatch, are counted anew in each.
+//! 5. At the end each pair must have exactly the bits that its stage requires.
 
 mod complete;
 mod compute;
@@ -17,6 +18,7 @@ mod refusals;
 mod skips;
 mod state;
 mod transfers;
+mod vocabulary;
 mod walk;
 mod whole_stage;
 

@@ -7,6 +7,7 @@ use crate::plan::check::error::CheckError;
 use crate::plan::check::options::CheckOptions;
 use crate::plan::edges::Edges;
 use crate::plan::rows::Plan;
+use crate::plan::spread::Spread;
 use crate::plan::waits::Awaited;
 
 /// Events of one pair, one bit each. A `B` sets `I`, `W` and `WHOLE`.
@@ -79,6 +80,9 @@ pub(super) struct Scan<'a> {
     /// Weight gradients computed, by stage.
     pub(super) weights: Vec<usize>,
     pub(super) reduced: Vec<Reduction>,
+    pub(super) spread: Spread,
+    /// Operations of the vocabulary that the row has run so far, by microbatch; empty if none is spread.
+    pub(super) pieces: Vec<u8>,
     pub(super) transfers: Transfers,
     pub(super) row: Row,
 }

@@ -9,6 +9,7 @@ use crate::plan::check::options::CheckOptions;
 use crate::plan::edges::{Edges, Side};
 use crate::plan::op::Op;
 use crate::plan::rows::Plan;
+use crate::plan::spread::Spread;
 use crate::plan::task::{MicrobatchTask, Task};
 use crate::plan::waits::Awaited;
 
@@ -25,6 +26,7 @@ pub(in crate::plan::check) fn scan_rows(
         return Err(Box::new(CheckError::ReceivedCapUnlowered { cap }));
     }
     let (training, has_waits) = (plan.has_backward(), plan.has_waits());
+    let spread = Spread::of(plan);
     let mut scan = Scan {
         plan,
         edges,
@@ -39,6 +41,8 @@ pub(in crate::plan::check) fn scan_rows(
         shards: vec![Shard::default(); edges.slots().len()],
         weights: vec![0; edges.slots().len()],
         reduced: vec![Reduction::No; edges.slots().len()],
+        spread,
+        pieces: vec![0; if spread.is_nothing() { 0 } else { plan.microbatches()[0] }],
         transfers: Transfers::new(plan, edges, training),
         row: Row::default(),
     };
@@ -70,13 +74,16 @@ impl Scan<'_> {
             }
         }
         self.transfers.end_row();
-        Ok(())
+        self.end_pieces()
     }
 
     #[inline]
     fn task(&mut self, task: Task) -> Result<(), Refusal> {
         let Some(slot) = self.edges.find(task.stage()) else { return Err(self.no_such_stage()) };
         let at = self.edges.slots()[slot];
+        if task.op().is_vocabulary() {
+            return self.vocabulary(task);
+        }
         if at.rank != self.row.rank {
             let placed = at.rank;
             return Err(refusal!(self, WrongRank { placed }));

@@ -1,0 +1,166 @@
+//! The cost of a vocabulary that is spread over all ranks: each rank's piece of the head and of the embedding.
+//!
+//! All ranks have equal pieces. The head's work is divided as in Algorithm 2 of Yeung et al. 2024 (arXiv:2411.05288): `S`
+//! computes the logits and the input's gradient, `T` the gradient of the weights.
+
+use super::amount::is_amount;
+use super::amount::is_zero;
+use super::error::ProfileError;
+use super::layer::Layer;
+use super::link::LinkCosts;
+use crate::plan::Op;
+use serde::{Deserialize, Serialize};
+
+/// Seconds and bytes of one rank's pieces of head and embedding, for one microbatch where they depend on it.
+///
+/// ```
+/// use burn_pipeline_plan::cost::{Layer, VocabularyCost};
+/// let head = Layer::new('L').with_seconds(8.0, 8.0, 4.0);
+/// let cost = VocabularyCost::of_layers(&Layer::new('E'), &head, 100.0, 4);
+/// assert_eq!((cost.head_forward, cost.head_input, cost.head_weight, cost.hidden_bytes), (2.0, 2.0, 1.0, 100.0));
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VocabularyCost {
+    /// Seconds of the head's forward: the part of `S` that evaluation runs too.
+    #[serde(default)]
+    pub head_forward: f64,
+    /// Seconds of the gradient of the head's input: the rest of `S`, in training.
+    #[serde(default)]
+    pub head_input: f64,
+    /// Seconds of the gradient of the head's weights: `T`.
+    #[serde(default)]
+    pub head_weight: f64,
+    /// Seconds of the embedding's forward: `IF`.
+    #[serde(default)]
+    pub embedding_forward: f64,
+    /// Seconds of the gradient of the embedding's weights: `IB`.
+    #[serde(default)]
+    pub embedding_weight: f64,
+    /// Bytes that the head keeps from `S` to `T`: its input, and the softmax over its piece.
+    #[serde(default)]
+    pub head_activation_bytes: f64,
+    /// Bytes of parameters of both pieces, which stay on the rank during the whole step.
+    #[serde(default)]
+    pub weight_bytes: f64,
+    /// Bytes of the last stage's output, which `BCAST_S` moves, and of its gradient, which `REDUCE_S` adds up.
+    #[serde(default)]
+    pub hidden_bytes: f64,
+    /// Bytes of the first stage's input, which `REDUCE_IF` adds up, and of its gradient, which `BCAST_IB` moves.
+    #[serde(default)]
+    pub embedded_bytes: f64,
+    /// Bytes of the softmax's statistics, which `REDUCE_S` joins.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub statistics_bytes: f64,
+}
+
+impl VocabularyCost {
+    /// The pieces of an embedding and a head over this many ranks. `hidden_bytes` are those of the head's input.
+    ///
+    /// Seconds, parameters and the head's activations are divided evenly; the head's input is kept whole on every rank. Measure
+    /// the pieces where that is too rough.
+    pub fn of_layers(embedding: &Layer, head: &Layer, hidden_bytes: f64, ranks: usize) -> Self {
+        let ranks = ranks.max(1) as f64;
+        Self {
+            head_forward: head.forward / ranks,
+            head_input: head.input / ranks,
+            head_weight: head.weight / ranks,
+            embedding_forward: embedding.forward / ranks,
+            embedding_weight: embedding.full_backward() / ranks,
+            head_activation_bytes: hidden_bytes + head.activation_bytes / ranks,
+            weight_bytes: (embedding.parameter_bytes() as f64 + head.parameter_bytes() as f64) / ranks,
+            hidden_bytes,
+            embedded_bytes: embedding.output_bytes,
+            statistics_bytes: 0.0,
+        }
+    }
+
+    /// The same pieces for microbatches of `factor` times the size, as [`Layers::scaled`](super::Layers::scaled): the first
+    /// `fixed` seconds of each operation stay, and so do parameters.
+    pub(crate) fn scaled(&self, factor: f64, fixed: f64) -> Self {
+        let seconds = |of: f64| fixed.min(of) + (of - fixed).max(0.0) * factor;
+        Self {
+            head_forward: seconds(self.head_forward),
+            head_input: seconds(self.head_input),
+            head_weight: seconds(self.head_weight),
+            embedding_forward: seconds(self.embedding_forward),
+            embedding_weight: seconds(self.embedding_weight),
+            head_activation_bytes: self.head_activation_bytes * factor,
+            weight_bytes: self.weight_bytes,
+            hidden_bytes: self.hidden_bytes * factor,
+            embedded_bytes: self.embedded_bytes * factor,
+            statistics_bytes: self.statistics_bytes * factor,
+        }
+    }
+
+    /// Seconds from a microbatch's input to the gradient for it that its pieces take, on ranks that work at once.
+    pub(crate) fn there_and_back(&self) -> f64 {
+        self.embedding_forward + self.head_forward + self.head_input
+    }
+
+    /// Seconds of all pieces of one rank for one microbatch in training.
+    pub fn seconds(&self) -> f64 {
+        let head = self.head_forward + self.head_input + self.head_weight;
+        head + self.embedding_forward + self.embedding_weight
+    }
+
+    /// Seconds for which a piece keeps its rank busy.
+    pub(crate) fn piece_seconds(&self, op: Op, training: bool) -> f64 {
+        match op {
+            Op::HeadForward => self.head_forward + if training { self.head_input } else { 0.0 },
+            Op::HeadBackward => self.head_weight,
+            Op::EmbeddingForward => self.embedding_forward,
+            Op::EmbeddingBackward => self.embedding_weight,
+            _ => 0.0,
+        }
+    }
+
+    /// Seconds of a collective of all ranks: a chain over the ring of ranks, and two turns of the ring for statistics.
+    pub(crate) fn collective_seconds(&self, op: Op, links: &LinkCosts, ranks: usize) -> f64 {
+        match op {
+            Op::BroadcastHidden => links.chain_seconds(ranks, self.hidden_bytes),
+            Op::ReduceHead => {
+                links.all_reduce_seconds(ranks, self.statistics_bytes) + links.chain_seconds(ranks, self.hidden_bytes)
+            }
+            Op::ReduceEmbedding | Op::BroadcastGradient => links.chain_seconds(ranks, self.embedded_bytes),
+            _ => 0.0,
+        }
+    }
+
+    /// The same pieces with other seconds.
+    pub(super) fn map_seconds(self, [forward, input, weight]: [f64; 3]) -> Self {
+        Self {
+            head_forward: self.head_forward * forward,
+            head_input: self.head_input * input,
+            head_weight: self.head_weight * weight,
+            embedding_forward: self.embedding_forward * forward,
+            embedding_weight: self.embedding_weight * weight,
+            ..self
+        }
+    }
+
+    /// Refuses a number that is negative, infinite or NaN.
+    pub(super) fn check(&self) -> Result<(), ProfileError> {
+        let numbers = self.numbers();
+        match numbers.into_iter().find(|&(_, value)| !is_amount(value)) {
+            Some((field, value)) => Err(ProfileError::Vocabulary { field, value: value.to_string() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Every number, with its name.
+    fn numbers(&self) -> [(&'static str, f64); 10] {
+        [
+            ("head_forward", self.head_forward),
+            ("head_input", self.head_input),
+            ("head_weight", self.head_weight),
+            ("embedding_forward", self.embedding_forward),
+            ("embedding_weight", self.embedding_weight),
+            ("head_activation_bytes", self.head_activation_bytes),
+            ("weight_bytes", self.weight_bytes),
+            ("hidden_bytes", self.hidden_bytes),
+            ("embedded_bytes", self.embedded_bytes),
+            ("statistics_bytes", self.statistics_bytes),
+        ]
+    }
+}

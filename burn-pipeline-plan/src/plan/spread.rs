@@ -1,0 +1,109 @@
+//! A vocabulary that is spread over all ranks: which task needs which collective, and what a collective needs.
+//!
+//! Follows Algorithm 2 of Yeung et al., Balancing Pipeline Parallelism with Vocabulary Parallelism, 2024 (arXiv:2411.05288),
+//! which has one barrier a microbatch:
+//!
+//! ```text
+//! IF on all ranks -> REDUCE_IF -> F of the first stage
+//! F of the last stage -> BCAST_S -> S on all ranks -> REDUCE_S -> B of the last stage, and T on all ranks
+//! B of the first stage -> BCAST_IB -> IB on all ranks
+//! ```
+//!
+//! A collective starts on a rank at its cell, and is over for every rank some time after the last one has started it.
+
+use super::op::Op;
+use super::rows::Plan;
+use super::stage_id::StageId;
+use super::task::MicrobatchTask;
+
+/// The layers of a plan that are spread.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Spread {
+    /// The last stage, if the head behind it is spread.
+    pub(crate) head: Option<StageId>,
+    /// The first stage, if the embedding before it is spread.
+    pub(crate) embedding: Option<StageId>,
+    /// Microbatches of the route.
+    microbatches: usize,
+}
+
+impl Spread {
+    /// The kinds of collectives.
+    const KINDS: usize = 4;
+
+    /// What a plan spreads.
+    pub(crate) fn of(plan: &Plan) -> Self {
+        if !plan.has_vocabulary() {
+            return Self::default();
+        }
+        let has = |test: fn(Op) -> bool| plan.any_task(|task| task.op().is_vocabulary() && test(task.op()));
+        Self {
+            head: has(is_of_head).then(|| StageId::new(plan.stages() - 1)),
+            embedding: has(|op| !is_of_head(op)).then(|| StageId::new(0)),
+            microbatches: plan.microbatches()[0],
+        }
+    }
+
+    /// Is nothing spread?
+    #[inline]
+    pub(crate) fn is_nothing(self) -> bool {
+        self.head.is_none() && self.embedding.is_none()
+    }
+
+    /// The stage that an operation of the vocabulary has to name.
+    pub(crate) fn stage_for(self, op: Op) -> Option<StageId> {
+        if is_of_head(op) { self.head } else { self.embedding }
+    }
+
+    /// The collective that has to be over before a task can run.
+    #[inline]
+    pub(crate) fn awaited(self, task: MicrobatchTask) -> Option<MicrobatchTask> {
+        let stage = task.stage();
+        let collective = match task.op() {
+            Op::HeadForward => Op::BroadcastHidden,
+            Op::HeadBackward => Op::ReduceHead,
+            Op::EmbeddingBackward => Op::BroadcastGradient,
+            Op::Forward if self.embedding == Some(stage) => Op::ReduceEmbedding,
+            Op::Backward | Op::BackwardInput if self.head == Some(stage) => Op::ReduceHead,
+            _ => return None,
+        };
+        Some(task.with(stage, collective))
+    }
+
+    /// What a rank gives to a collective: a task that has to come before it in the rank's row (for a `B`, an `I` will do).
+    /// `None` for a rank that only receives; `holds` says whether the rank holds the collective's stage.
+    pub(crate) fn given(self, collective: MicrobatchTask, holds: bool) -> Option<MicrobatchTask> {
+        let op = match collective.op() {
+            Op::BroadcastHidden if holds => Op::Forward,
+            Op::BroadcastGradient if holds => Op::Backward,
+            Op::ReduceHead => Op::HeadForward,
+            Op::ReduceEmbedding => Op::EmbeddingForward,
+            _ => return None,
+        };
+        Some(collective.with(collective.stage(), op))
+    }
+
+    /// A dense number for a collective, below [`Spread::collectives`].
+    #[inline]
+    pub(crate) fn number(self, collective: MicrobatchTask) -> usize {
+        (collective.op() as usize - Op::BroadcastHidden as usize) * self.microbatches + collective.microbatch()
+    }
+
+    /// Collectives of all kinds and microbatches; 0 if nothing is spread.
+    pub(crate) fn collectives(self) -> usize {
+        if self.is_nothing() { 0 } else { Self::KINDS * self.microbatches }
+    }
+
+    /// The collective with this number.
+    pub(crate) fn collective(self, number: usize) -> MicrobatchTask {
+        let kinds = [Op::BroadcastHidden, Op::ReduceHead, Op::ReduceEmbedding, Op::BroadcastGradient];
+        let op = kinds[number / self.microbatches];
+        let stage = self.stage_for(op).unwrap_or(StageId::new(0));
+        MicrobatchTask::new(stage, op, number % self.microbatches)
+    }
+}
+
+/// Is it an operation of the head, rather than of the embedding?
+fn is_of_head(op: Op) -> bool {
+    matches!(op, Op::HeadForward | Op::HeadBackward | Op::BroadcastHidden | Op::ReduceHead)
+}
