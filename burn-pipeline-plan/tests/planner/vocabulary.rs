@@ -263,7 +263,12 @@ fn published_shapes() {
                 columns.map(|seconds| seconds.map_or("none fits".to_owned(), |seconds| format!("{seconds:.3}")));
             let gain =
                 alone.map_or("-".to_owned(), |old| format!("{:.0} %", 100.0 * (old / report.best.seconds - 1.0)));
-            println!("| {} | {ranks} | {one} | {two} | {three} | {four} | {gain} | {} |", model.name, report.best);
+            let best = &report.best;
+            let spread = if best.spread_vocabulary { ", spread" } else { "" };
+            let members = if best.members > 1 { format!(", groups of {}", best.members) } else { String::new() };
+            let (strategy, placement, chunks) = (&best.strategy, best.placement, best.chunks);
+            let best = format!("{strategy}, {placement} of {chunks} a rank{spread}{members}");
+            println!("| {} | {ranks} | {one} | {two} | {three} | {four} | {gain} | {best} |", model.name);
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::source::load;
 use crate::values::{amount, transport};
-use burn_pipeline_plan::cost::{Profile, UniformCosts};
+use burn_pipeline_plan::cost::{Profile, UniformCosts, VocabularyCost};
 use burn_pipeline_plan::plan::{CheckOptions, Plan, Transport};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use std::io::Write;
@@ -47,6 +47,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
 
 fn summary(plan: &Plan, lowered: bool, transport: Transport, out: &mut impl Write) -> Result<(), Failure> {
     let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0))?;
+    let profile = profile.with_vocabulary(VocabularyCost::default())?;
     let step = simulate(plan, &profile, &SimulateOptions { transport, ..Default::default() })?;
     let actions = plan.rows().iter().flatten().filter(|action| !action.is_idle()).count();
     let transfers = plan.rows().iter().flatten().filter(|a| a.tasks().any(|t| t.op().is_transfer())).count();

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::files::read;
 use crate::values::amount;
-use burn_pipeline_plan::cost::{Factors, Profile, UniformCosts};
+use burn_pipeline_plan::cost::{Factors, Profile, UniformCosts, VocabularyCost};
 use burn_pipeline_plan::page::Page;
 use burn_pipeline_plan::plan::{Placement, Plan};
 use std::path::PathBuf;
@@ -45,7 +45,8 @@ pub(crate) struct CostArguments {
     /// Seconds that a message takes between two ranks.
     #[arg(long, value_name = "C", allow_negative_numbers = true, default_value_t = 0.0, value_parser = amount)]
     pub(crate) transfer: f64,
-    /// A profile with the costs of every stage and link, instead of the numbers above.
+    /// A profile with the costs of every stage and link, instead of the numbers above. Without one, pieces of a spread
+    /// vocabulary take no time.
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["forward", "input", "weight", "fused", "transfer"])]
     pub(crate) profile: Option<PathBuf>,
     /// Multiply the seconds of a kind of operation, in all stages or links: forward, input, weight, backward, unshard,
@@ -62,7 +63,8 @@ impl CostArguments {
                 .map_err(|error| Failure::Input(format!("{}: {error}", path.display())))?,
             None => {
                 let uniform = UniformCosts::new(self.forward, self.input, self.weight).with_transfer(self.transfer);
-                Profile::uniform(placement, UniformCosts { overlap: self.fused, ..uniform })?
+                let profile = Profile::uniform(placement, UniformCosts { overlap: self.fused, ..uniform })?;
+                profile.with_vocabulary(VocabularyCost::default())?
             }
         };
         let mut factors = Factors::default();

@@ -96,3 +96,19 @@ fn values_past_the_next_layer_are_cut_planned_and_simulated() {
     let wrong = run(&format!("partition --layers {} --ranks 3", file(&name("wrong"), &layers("[[4, 5]]"))));
     assert!(wrong.code != 0 && wrong.err.contains("the edge 4 -> 5 leads to the next stage"), "{}", wrong.err);
 }
+
+#[test]
+fn a_spread_vocabulary_is_planned_checked_and_simulated() {
+    let name = "a_spread_vocabulary_is_planned_checked_and_simulated";
+    let (model, csv, costs) = (model(name), file("spread.csv", ""), file("spread.json", ""));
+    let flags = "--ranks 2 --microbatches 8 --chunks 1 --no-synthesis --pipeline-only --no-recompute";
+    let out = format!("--csv {csv} --costs {costs} --json");
+    let alone = json(&print(&format!("plan --layers {model} {flags} --json")));
+    let answer = json(&print(&format!("plan --layers {model} {flags} --spread-vocabulary --tensor-groups 2 {out}")));
+    let best = &answer["best"];
+    assert_eq!((best["spread_vocabulary"].as_bool(), best["members"].as_u64()), (Some(true), Some(1)), "{best}");
+    assert!(best["seconds"].as_f64() < alone["best"]["seconds"].as_f64(), "{answer}");
+    assert!(print(&format!("check {csv} --lowered")).contains("ok under rendezvous"));
+    let step = json(&print(&format!("simulate --plan {csv} --profile {costs} --json")));
+    assert!(near(&step["makespan"], best["seconds"].as_f64().unwrap()), "{step}");
+}

@@ -71,12 +71,12 @@ impl Costs {
         let own = pipeline.agree_on_success(own)?;
         let mut workloads = Vec::new();
         let mut links = LinkCosts::default();
-        for Workload { microbatches, layers, input_bytes } in own {
+        for Workload { microbatches, layers, input_bytes, vocabulary } in own {
             let profile = finest(&layers, stages.links().clone())?;
             let agreed = pipeline.agree_on_profile(&profile)?;
             let layers = Layers::of_profile(&agreed)?;
             links = agreed.links().clone();
-            workloads.push(Workload { microbatches, layers, input_bytes });
+            workloads.push(Workload { microbatches, layers, input_bytes, vocabulary });
         }
         Ok(Self { workloads, links: everywhere(links), cut: wanted.cut.clone() })
     }
