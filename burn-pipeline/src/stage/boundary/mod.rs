@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`any_tensor`] (a tensor of any rank and kind), [`host_value`] (a plain number or string), [`payload`] (the flat list that travels), [`values`] (a
 //! user's types as payloads), [`skip`] (values that go past the next stage), [`payload_spec`] (kinds, element types and
-//! sizes), [`metadata`] (the specs of a stage's boundary).
+//! sizes), [`metadata`] (the specs of a stage's boundary), [`unwritten`] (what a device failed to compute).
 
 mod any_tensor;
 mod host_value;
@@ -10,8 +10,10 @@ mod metadata;
 mod payload;
 mod payload_spec;
 mod skip;
+mod unwritten;
 mod values;
 
+pub(crate) use any_tensor::is_cubecl;
 pub use any_tensor::{AnyTensor, TensorKind};
 pub use host_value::HostValue;
 pub use metadata::{StageMetadata, StagePort, Validate};
@@ -20,4 +22,5 @@ pub use payload_spec::PayloadSpec;
 pub(super) use payload_spec::zeros_like;
 pub(crate) use payload_spec::{SpecMismatch, SpecPart, TensorSpec};
 pub use skip::{Skip, Skips};
+pub(crate) use unwritten::{Unwritten, lost, written};
 pub use values::Boundary;
