@@ -11,5 +11,6 @@ pub mod machines;
 pub mod mlp;
 pub mod noise;
 pub mod noisy;
+pub mod on_device;
 pub mod random;
 pub mod reference;

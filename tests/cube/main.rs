@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
 mod kernels;
+mod lacking;
 mod mixed;
 mod moe;
 // On CubeCL's CPU runtime the products of its model take minutes.

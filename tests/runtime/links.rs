@@ -6,21 +6,26 @@ use burn_pipeline::link::conformance::run_on_threads;
 use burn_pipeline::link::{Activity, Delayed, Header, Link, LinkError, Message, MessageKind, ThreadLink, Threads};
 use burn_pipeline::plan::{Op, StageId, Task};
 use burn_pipeline::stage::{Boundary, Payload};
+use pipeline_tests::device::{device, few};
+use pipeline_tests::on_device::OnDevice;
 use std::time::{Duration, Instant};
 
 /// Every case, on links as `wrap` makes them.
 fn conform<L: Link>(wrap: impl Fn(ThreadLink) -> L + Sync) {
-    for ranks in [2, 3, 5] {
+    for ranks in few(vec![5, 3, 2], 1) {
         run_on_threads(ranks, || {
             let (threads, wrap) = (Threads::new(ranks), &wrap);
-            move |rank| wrap(threads.link(rank, Device::flex()))
+            move |rank| wrap(threads.link(rank, device()))
         });
     }
 }
 
 #[test]
 fn threads_are_a_link() {
-    conform(|link| link);
+    if device() == Device::flex() {
+        return conform(|link| link);
+    }
+    conform(|link| OnDevice::new(link, device()));
 }
 
 #[test]

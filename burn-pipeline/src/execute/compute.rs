@@ -97,6 +97,8 @@ impl Executor {
         output: Option<Payload>,
         loss: Option<LossPart>,
     ) -> Result<(), ExecuteError> {
+        let made = output.iter().flat_map(|output| output.tensors());
+        self.refuse_unwritten(task, made.chain(loss.iter().flat_map(|loss| loss.tensors())))?;
         if let (true, Some(output)) = (state.run.trains(), &output) {
             self.check_spec(task, StagePort::Output, || output.clone())?;
         }
@@ -136,6 +138,7 @@ impl Executor {
         task: MicrobatchTask,
         gradients: Gradients,
     ) -> Result<(), ExecuteError> {
+        self.refuse_unwritten(task, gradients.iter().flatten())?;
         self.check_spec(task, StagePort::InputGradient, || gradients.clone().into_payload())?;
         let gradients = self.split_gradients(state, task, gradients);
         if task.stage().previous().is_some() {

@@ -94,6 +94,26 @@ pub enum ExecuteError {
     /// Copies of a shared parameter would diverge.
     #[error("{source}")]
     Shared { rank: usize, source: Box<SharedError> },
+    /// The device has no memory for what a stage makes: in a task, in one of the microbatches, or in the optimizer's step.
+    #[error(
+        "rank {rank}, stage {stage}{}: {device} lacks memory: {message}; {}; take smaller microbatches, recompute (`StageBox::recompute`), shard (`Builder::sharded`), or spread the model over more ranks",
+        of_memory(*.microbatch, *.op, *.step), predicted_bytes(*.predicted)
+    )]
+    Memory {
+        rank: usize,
+        stage: StageId,
+        microbatch: Option<usize>,
+        op: Option<Op>,
+        step: Option<u64>,
+        device: String,
+        message: String,
+        predicted: Option<u64>,
+    },
+    /// The device is lost (reset by its driver, or gone), with all that it held.
+    #[error(
+        "rank {rank}: {device} is lost, with all that it held: {message}; start the process again, from a checkpoint"
+    )]
+    DeviceLost { rank: usize, device: String, message: String },
     /// A device reported an error outside a stage's task.
     #[error("rank {rank}: the device reported: {message}")]
     Device { rank: usize, message: String },
@@ -101,6 +121,21 @@ pub enum ExecuteError {
 
 fn at(task: &Option<Task>) -> String {
     task.map(|task| format!(", at {task}")).unwrap_or_default()
+}
+
+fn of_memory(microbatch: Option<usize>, op: Option<Op>, step: Option<u64>) -> String {
+    match (microbatch, op, step) {
+        (Some(microbatch), Some(op), _) => format!(", microbatch {microbatch}, {op}"),
+        (_, _, Some(step)) => format!(", stepping its weights in step {step}"),
+        _ => ", in one of the microbatches".to_owned(),
+    }
+}
+
+fn predicted_bytes(predicted: Option<u64>) -> String {
+    match predicted {
+        Some(bytes) => format!("the plan was predicted to take {bytes} bytes on this rank"),
+        None => "what the plan takes on this rank was not predicted (`Builder::planned_with`)".to_owned(),
+    }
 }
 
 impl ExecuteError {
@@ -133,6 +168,9 @@ impl ExecuteError {
                 Some(Task::new(stage, op, microbatch))
             }
             ExecuteError::Link { task, .. } => task,
+            ExecuteError::Memory { stage, microbatch: Some(microbatch), op: Some(op), .. } => {
+                Some(Task::new(stage, op, microbatch))
+            }
             ExecuteError::NoInput { task, .. } | ExecuteError::Unsupported { task, .. } => Some(task),
             _ => None,
         }

@@ -2,6 +2,7 @@
 //!
 //! Guarantees: a panic or refusal in user code becomes an error that names rank, stage, microbatch and operation.
 
+use super::device::WATCHED;
 use super::error::ExecuteError;
 use super::options::RunOptions;
 use super::specs::SpecCheck;
@@ -24,6 +25,8 @@ pub(crate) struct Executor {
     /// The ranks that hold the same stages together with this one.
     pub(super) members: TensorGroup,
     pub(super) spec_check: SpecCheck,
+    /// How many rows are still watched task by task.
+    pub(super) watched_rows: usize,
 }
 
 /// Stages that a rank holds beside those that run, with what belongs to them.
@@ -43,7 +46,8 @@ impl Executor {
     /// A rank that runs these stages on this device.
     pub(crate) fn new(link: Box<dyn Link>, stages: Stages, device: Device, options: RunOptions) -> Self {
         let group = ReplicaGroup::new(Grid::new(link.rank(), 1, 1), std::iter::empty());
-        Self { link, stages, device, options, group, members: TensorGroup::alone(), spec_check: SpecCheck::Off }
+        let (members, spec_check, watched_rows) = (TensorGroup::alone(), SpecCheck::Off, WATCHED);
+        Self { link, stages, device, options, group, members, spec_check, watched_rows }
     }
 
     /// The same rank as a member of one of `replicas` data-parallel replicas, whose stages are held by the ranks of `members`
@@ -71,6 +75,7 @@ impl Executor {
         std::mem::swap(&mut self.stages, &mut aside.stages);
         std::mem::swap(&mut self.group, &mut aside.group);
         std::mem::swap(&mut self.spec_check, &mut aside.spec_check);
+        self.watched_rows = WATCHED;
     }
 
     /// The rank's position among pipeline ranks and replicas.

@@ -27,7 +27,7 @@ impl Executor {
         let result = self.run_all(&mut state);
         self.link.set_activity(Activity::Idle);
         if let Err(error) = result {
-            let error = self.in_run(&mut state, error);
+            let error = self.in_run(&mut state, self.blame_device(error));
             self.fail(&error);
             return Err(error);
         }
@@ -40,6 +40,7 @@ impl Executor {
             self.run_row(state)?;
         }
         self.end_exchanges(state)?;
+        self.refuse_unwritten_row(state)?;
         self.gather_losses(state)
     }
 
@@ -101,7 +102,8 @@ impl Executor {
             Op::Backward | Op::BackwardInput => self.backward(state, of_microbatch),
             Op::BackwardWeight => {
                 let index = state.index(of_microbatch);
-                self.guarded(of_microbatch, |stage| stage.backward_weight(index))
+                self.guarded(of_microbatch, |stage| stage.backward_weight(index))?;
+                self.refuse_unwritten(of_microbatch, std::iter::empty())
             }
             Op::Unshard | Op::Reshard | Op::ReduceGrad | Op::WaitUnshard | Op::WaitReduceGrad => {
                 self.exchange(state, task)
@@ -126,6 +128,7 @@ impl Executor {
         let _span = tracing::trace_span!("task", otel.name = %first, rank, tasks = count).entered();
         let indices: Vec<usize> = tasks.iter().map(|&task| state.index(task)).collect();
         self.guarded(first, |stage| stage.backward_weights(&indices))?;
+        self.refuse_unwritten(first, std::iter::empty())?;
         state.count_held(&self.stages);
         let (start, end) = (state.started.as_secs_f64(), state.now().as_secs_f64());
         let share = (end - start) / count as f64;

@@ -27,6 +27,7 @@
 
 mod compute;
 mod context;
+mod device;
 mod error;
 mod executor;
 mod expected;

@@ -13,6 +13,8 @@ pub(crate) struct RunOptions {
     pub merge_weights: bool,
     /// How fused actions are run.
     pub fused: FusedActions,
+    /// The most bytes that the plan was predicted to take on this rank.
+    pub predicted: Option<u64>,
 }
 
 /// How an action that fuses a forward with a backward (`OVERLAP_F_B`) is run.

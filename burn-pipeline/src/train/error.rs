@@ -100,6 +100,11 @@ pub enum BuildError {
     /// The network given to `Builder::delayed` is not valid.
     #[error(transparent)]
     Delay(#[from] ProfileError),
+    /// The profile of another model, or of other stages.
+    #[error(
+        "the profile given to `Builder::planned_with` does not fit the plan: {0}; measure these stages (`Builder::measure_memory`)"
+    )]
+    Planned(String),
     /// The layers cannot be cut into the stages.
     #[error(transparent)]
     Layers(#[from] PartitionError),

@@ -150,6 +150,15 @@ impl From<Loss> for LossPart {
 }
 
 impl LossPart {
+    /// What is read of it once the step is over.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &AnyTensor> {
+        let weight = match &self.weight {
+            Some(Weight::Device(weight)) => Some(weight),
+            _ => None,
+        };
+        [Some(&self.value), weight, self.observed.as_ref()].into_iter().flatten()
+    }
+
     /// The observed numbers, read from the device; none if the loss function gave none.
     pub(crate) fn read_observed(&self) -> Result<Vec<f64>, String> {
         let Some(observed) = &self.observed else { return Ok(Vec::new()) };

@@ -54,6 +54,17 @@ impl std::fmt::Display for TensorKind {
     }
 }
 
+/// Is it one of CubeCL's devices? They carry operations out later than these are asked for.
+pub(crate) fn is_cubecl(device: &Device) -> bool {
+    #[cfg(feature = "cubecl-backend")]
+    return matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Cube(_));
+    #[cfg(not(feature = "cubecl-backend"))]
+    {
+        let _ = device;
+        false
+    }
+}
+
 /// Calls the function of Burn's dispatch layer for a kind of tensor.
 macro_rules! by_kind {
     ($kind:expr, $float:ident | $int:ident | $bool:ident($($argument:expr),*)) => {
@@ -224,14 +235,8 @@ impl AnyTensor {
         self.to_data().map_or(self, |data| Self::from_data_exact(data, &device))
     }
 
-    #[cfg(feature = "cubecl-backend")]
-    fn is_on_cubecl(&self) -> bool {
-        matches!(self.device().inner().as_dispatch(), burn::backend::DispatchDevice::Cube(_))
-    }
-
-    #[cfg(not(feature = "cubecl-backend"))]
-    fn is_on_cubecl(&self) -> bool {
-        false
+    pub(super) fn is_on_cubecl(&self) -> bool {
+        is_cubecl(&self.device())
     }
 
     /// The part `[start, end)` along a dimension.

@@ -3,7 +3,7 @@
 //! Reading order: [`any_tensor`] (a tensor of any rank and kind), [`host_value`] (a plain number or string), [`payload`] (the flat list that travels),
 //! [`cut_over`] (the mark of a piece), [`tensor_spec`] (a tensor's kind, element type and sizes), [`payload_reader`] (values from
 //! a payload's front), [`values`] (a user's types as payloads), [`skip`] (values that go past the next stage), [`payload_spec`] (what
-//! is expected of a payload), [`metadata`] (the specs of a stage's boundary).
+//! is expected of a payload), [`metadata`] (the specs of a stage's boundary), [`unwritten`] (what a device failed to compute).
 
 mod any_tensor;
 mod cut_over;
@@ -14,8 +14,10 @@ mod payload_reader;
 mod payload_spec;
 mod skip;
 mod tensor_spec;
+mod unwritten;
 mod values;
 
+pub(crate) use any_tensor::is_cubecl;
 pub use any_tensor::{AnyTensor, TensorKind};
 pub(crate) use cut_over::CutOver;
 pub use host_value::HostValue;
@@ -27,4 +29,5 @@ pub(super) use payload_spec::zeros_like;
 pub(crate) use payload_spec::{SpecMismatch, SpecPart};
 pub use skip::{Skip, Skips};
 pub(crate) use tensor_spec::TensorSpec;
+pub(crate) use unwritten::{Unwritten, lost, written};
 pub use values::Boundary;

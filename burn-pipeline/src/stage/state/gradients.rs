@@ -108,6 +108,12 @@ impl GradientStore {
         self.sums.insert(id, gradient);
     }
 
+    /// All that it holds: sums, and gradients that are held back.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &AnyTensor> {
+        let early = self.early.values().flatten().map(|(_, gradient)| gradient);
+        self.sums.values().chain(early)
+    }
+
     /// Takes the sum of one parameter out.
     pub(crate) fn remove(&mut self, id: ParamId) -> Option<AnyTensor> {
         self.sums.remove(&id)

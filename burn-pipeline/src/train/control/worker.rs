@@ -78,7 +78,7 @@ pub(super) fn run<C: Command>(
         _ => command.run(rank, began).map(|reply| Ok(vec![reply])),
     };
     let result = caught(number, || C::NAME.to_owned(), run);
-    result.inspect_err(|error| rank.executor().fail(error))
+    result.map_err(|error| rank.executor().blame_device(error)).inspect_err(|error| rank.executor().fail(error))
 }
 
 fn run_together<C: Command>(

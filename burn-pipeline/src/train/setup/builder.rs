@@ -1,6 +1,6 @@
 //! Setting a pipeline up: everything that the user chooses.
 
-use crate::cost::{LinkCosts, Partition};
+use crate::cost::{LinkCosts, Partition, Profile};
 use crate::execute::FusedActions;
 use crate::plan::{Plan, SkipEdge};
 use crate::schedule::{IntoSchedule, ScheduleError, Size};
@@ -57,6 +57,7 @@ pub struct Builder {
     pub(crate) sharded: bool,
     pub(crate) gathered: usize,
     pub(crate) delay: Option<LinkCosts>,
+    pub(super) planned: Option<Profile>,
 }
 
 impl std::fmt::Debug for Builder {
@@ -123,6 +124,7 @@ impl Default for Builder {
             sharded: false,
             gathered: 3,
             delay: None,
+            planned: None,
         }
     }
 }
@@ -387,6 +389,13 @@ impl Builder {
     /// [`Delayed`](crate::link::Delayed).
     pub fn delayed(mut self, network: LinkCosts) -> Self {
         self.delay = Some(network);
+        self
+    }
+
+    /// Predicts from this profile ([`Builder::measure_memory`]) how many bytes the first plan takes on each rank, for the error of a device
+    /// that lacks memory ([`ExecuteError::Memory`](crate::execute::ExecuteError::Memory)). Nothing else depends on it.
+    pub fn planned_with(mut self, profile: Profile) -> Self {
+        self.planned = Some(profile);
         self
     }
 

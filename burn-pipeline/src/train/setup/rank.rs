@@ -30,6 +30,8 @@ pub(super) struct Blueprint {
     pub(super) splits: BTreeSet<StageId>,
     /// What all ranks must have in common, where they are processes.
     pub(super) job: Option<Job>,
+    /// The most bytes that the plan was predicted to take, of each pipeline rank.
+    pub(super) predicted: Vec<u64>,
 }
 
 /// What a rank has made: its stages, what it knows of them, and what their parameters are, in words.
@@ -56,12 +58,17 @@ impl Blueprint {
             synchronize: builder.synchronize,
             merge_weights: builder.merge_weights,
             fused: builder.fused,
+            predicted: self.predicted(link.rank(), &group),
         };
         let settings = Settings { outputs, ..builder.settings() };
         let executor = Executor::new(link, stages, device, options).among(builder.replicas, group);
         let rank = Rank::start(executor, placement.clone(), settings, &builder.shared, builder.sharded)?;
         let shared = rank.sharing().reports().to_vec();
         Ok((rank, (facts, shared)))
+    }
+
+    fn predicted(&self, rank: usize, group: &TensorGroup) -> Option<u64> {
+        self.predicted.get(Grid::new(rank, self.builder.replicas, group.size()).pipeline_rank()).copied()
     }
 
     /// The ranks that hold the same stages together, and the rank's end of the link, which its stages use too if there are several.

@@ -62,6 +62,7 @@ impl Pipeline {
             placement: plans.placement().clone(),
             splits: split_stages(plan.plan()),
             job: self.ranks.are_processes().then(Vec::new),
+            predicted: Vec::new(),
         };
         let built: Result<Vec<_>, MoveError> = self.ranks.ask(StandBy { blueprint })?.into_iter().collect();
         let (facts, shared): (Vec<_>, Vec<_>) = built?.into_iter().unzip();

@@ -8,9 +8,9 @@ use super::builder::Builder;
 use super::job::job;
 use super::rank::Blueprint;
 use crate::link::{Delayed, Link, Monitor, Threads, one_queue};
-use crate::plan::Transport;
+use crate::plan::{Plan, Transport};
 use crate::program::quietly;
-use crate::simulate::SimulateOptions;
+use crate::simulate::{SimulateOptions, simulate};
 use crate::stage::{Accumulation, Validate};
 use crate::train::control::{Job, Ranks, Start};
 use crate::train::error::BuildError;
@@ -128,6 +128,13 @@ impl Builder {
         Ok(if device.is_autodiff() { device } else { device.autodiff() })
     }
 
+    /// The most bytes that the plan takes on each pipeline rank, if there is a profile.
+    fn predicted(&self, plan: &Plan, options: &SimulateOptions) -> Result<Vec<u64>, BuildError> {
+        let Some(profile) = &self.planned else { return Ok(Vec::new()) };
+        let simulated = simulate(plan, profile, options).map_err(|error| BuildError::Planned(error.to_string()))?;
+        Ok(simulated.ranks.iter().map(|rank| rank.peak_bytes as u64).collect())
+    }
+
     /// Starts the ranks of this process.
     fn start(
         self,
@@ -149,7 +156,9 @@ impl Builder {
         let (lacks_optimizer, on_non_finite, outputs) = (self.optimizers.is_none(), self.on_non_finite, self.outputs);
         let compares_batches = processes && self.compare_batches;
         let splits = split_stages(plans.current()?.plan());
-        let blueprint = Arc::new(Blueprint { builder: self, placement: plans.placement().clone(), splits, job });
+        let predicted = self.predicted(plans.current()?.plan(), &simulate)?;
+        let placement = plans.placement().clone();
+        let blueprint = Arc::new(Blueprint { builder: self, placement, splits, job, predicted });
         let build = move |link: Box<dyn Link>| {
             let device = devices[link.rank() - first_rank].clone();
             blueprint.build(link, device)

@@ -58,6 +58,7 @@ impl Rank {
                 },
             )?;
         }
+        self.executor.refuse_unwritten_weights(step)?;
         self.sharing.refuse_diverged_once(&mut self.executor)?;
         self.executor.link().set_activity(Activity::Idle);
         if self.settings.validate == Validate::FirstStep {
