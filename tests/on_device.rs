@@ -39,7 +39,7 @@ fn read(payload: Payload) -> Payload {
 }
 
 impl<L: Link + Debug> Link for OnDevice<L> {
-    burn_pipeline::forward_link!(link: rank, ranks, transport, overlaps, monitor, to_device, set_activity);
+    burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity);
     burn_pipeline::forward_link!(link: expect, all_gather, abort);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
