@@ -119,7 +119,7 @@ impl<'a> List<'a> {
                 self.turn(rank, now, &rows[rank]);
             }
         }
-        let due = |piece: usize| if self.training || piece % 2 == 0 { self.microbatches } else { 0 };
+        let due = |piece: usize| if self.training || piece.is_multiple_of(2) { self.microbatches } else { 0 };
         let is_done = |(state, row): (&RankState, &Vec<Action>)| {
             state.next == row.len() && (0..PIECES.len()).all(|piece| state.pieces[piece] == due(piece))
         };
