@@ -13,7 +13,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0 CARGO_NET_OFFLINE=true
 
-profile=(--profile release) out="" failed=0 device=""
+profile=(--profile release) out="" failed=0 device="" python=${PYTHON:-python3}
 . benches/report.sh
 
 sections() {
@@ -22,8 +22,11 @@ tests     the suites of CubeCL devices: kernels, queues, what is refused, output
 suites    suites of the runtime and of experts on the device, against the plain loop there
 streams   every family on ranks that share the device, bit-equal to one rank, with 1, 4 and 8 queues
 nccl      ranks over NCCL, on 1 GPU to all of them (CUDA only)
+hop       messages over NCCL against raw ncclSend and ncclRecv (CUDA only)
+overlap   transfers over NCCL beside products of matrices, by events (CUDA only)
 step      steps: the plain loop, eager and captured stages; what messages and their order cost
 moe       kernels of experts against the same composed of tensor operations
+pytorch   the plain loop of `step` in PyTorch, where PYTHON (or python3) has it
 LIST
 }
 
@@ -53,8 +56,23 @@ section() {
         done
         if [ "$(gpus)" -eq 0 ]; then printf 'not run: there is no NVIDIA GPU\n\n' >>"$out"; fi
         ;;
+    hop | overlap)
+        if [ "$(gpus)" -gt 0 ] || [ -n "${STAND_IN_ROOMS:-}" ]; then
+            flags nccl
+            suite --bench nccl -- "$1"
+        else
+            printf 'not run: there is no NVIDIA GPU\n\n' >>"$out"
+        fi
+        ;;
     step) suite --bench device -- --device "$device" ${ROUNDS:+--rounds "$ROUNDS"} ;;
     moe) suite --bench moe ;;
+    pytorch)
+        if "$python" -c 'import torch' 2>/dev/null; then
+            run "$python" benches/pytorch/device.py --device "$device" ${ROUNDS:+--rounds "$ROUNDS"}
+        else
+            printf 'not run: `%s` has no PyTorch\n\n' "$python" >>"$out"
+        fi
+        ;;
     esac
 }
 

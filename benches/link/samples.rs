@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 pub(crate) const SIZES: [usize; 7] = [8, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 
 /// In the order in which they are printed.
-pub(crate) const CONTESTANTS: [&str; 5] = ["memory copy", "threads", "TCP", "raw MPI", "MPI"];
+pub(crate) const CONTESTANTS: [&str; 8] =
+    ["memory copy", "threads", "TCP", "raw MPI", "MPI", "raw NCCL", "NCCL link", "NCCL link, events"];
 
 /// How often a size is measured: for about so many bytes in all.
 pub(crate) fn repetitions(size: usize) -> usize {
@@ -24,7 +25,7 @@ impl Samples {
     }
 
     /// Lines of a contestant, a size and seconds; others are ignored.
-    #[cfg(feature = "mpi")]
+    #[cfg(any(feature = "mpi", feature = "nccl"))]
     pub(crate) fn read(&mut self, text: &str) {
         for line in text.lines() {
             let mut fields = line.split('\t');
@@ -37,7 +38,7 @@ impl Samples {
     }
 
     /// What [`Samples::read`] reads.
-    #[cfg(feature = "mpi")]
+    #[cfg(any(feature = "mpi", feature = "nccl"))]
     pub(crate) fn write(&self) -> String {
         let line = |(&(contestant, size), seconds): (&(usize, usize), &Vec<f64>)| {
             let seconds: Vec<String> = seconds.iter().map(f64::to_string).collect();

@@ -1,0 +1,94 @@
+//! Messages beside computation.
+//!
+//! 1. Rank 0 computes products and sends rank 1 messages that do not depend on them: products alone, messages alone, both. Rank 1
+//!    answers when all messages are there.
+//! 2. The products' time is the device's own, between two events ([`Device::profile`]); the others' are the host's, from the
+//!    first call to the answer.
+//! 3. What is hidden: of the shorter of the two, the part that both together do not take longer than the longer one.
+
+use crate::hop::{payload, receive, send};
+use crate::link;
+use crate::samples::spread;
+use burn::tensor::{Device, Distribution, Tensor};
+use burn_pipeline::link::{Launch, Link};
+use burn_pipeline_nccl::{NcclLink, Ordering};
+use std::time::Instant;
+
+const SIDE: usize = 4096;
+const PRODUCTS: usize = 20;
+const MESSAGES: usize = 20;
+const BYTES: usize = 64 << 20;
+const ROUNDS: usize = 7;
+const WARM_UP: usize = 2;
+
+/// Device seconds of the products, if they are asked for, and host seconds until everything has ended.
+fn round(link: &mut NcclLink, device: &Device, matrix: &Tensor<2>, products: bool, messages: bool) -> [f64; 2] {
+    let began = Instant::now();
+    if messages {
+        (0..MESSAGES).for_each(|_| send(link, payload(BYTES, device)));
+    }
+    let computed = products.then(|| {
+        let body = || {
+            let mut value = matrix.clone();
+            for _ in 0..PRODUCTS {
+                value = value.matmul(matrix.clone());
+            }
+            value
+        };
+        device.profile(body).unwrap()
+    });
+    let on_device = computed.map_or(0.0, |(value, took)| {
+        device.sync().unwrap();
+        drop(value);
+        burn::tensor::try_read_sync(took.resolve()).flatten().unwrap().duration().as_secs_f64()
+    });
+    if messages {
+        drop(receive(link));
+    }
+    [on_device, began.elapsed().as_secs_f64()]
+}
+
+pub(crate) fn measure(launch: &Launch) {
+    for (ordering, name) in [(Ordering::Host, "waits on the host"), (Ordering::Context, "events over the context")] {
+        let (mut link, device) = link(launch, ordering);
+        let matrix = Tensor::<2>::random([SIDE, SIDE], Distribution::Uniform(-0.01, 0.01), &device);
+        let mut seconds: [[Vec<f64>; 2]; 3] = Default::default();
+        for count in 0..ROUNDS + WARM_UP {
+            for (place, (products, messages)) in [(true, false), (false, true), (true, true)].into_iter().enumerate() {
+                if launch.rank == 1 {
+                    if messages {
+                        (0..MESSAGES).for_each(|_| drop(receive(&mut link)));
+                        send(&mut link, payload(4, &device));
+                    }
+                    continue;
+                }
+                let took = round(&mut link, &device, &matrix, products, messages);
+                if count >= WARM_UP {
+                    seconds[place].iter_mut().zip(took).for_each(|(all, took)| all.push(took));
+                }
+            }
+        }
+        if launch.rank == 0 {
+            report(name, &seconds);
+        }
+        link.barrier(Instant::now() + crate::TIMEOUT).unwrap();
+    }
+}
+
+fn report(name: &str, [products, messages, both]: &[[Vec<f64>; 2]; 3]) {
+    let median = |seconds: &[f64]| crate::samples::quantile(seconds, 0.5);
+    let [a, b, c] = [products, messages, both].map(|[_, host]| median(host));
+    println!("order by {name}; ms, median (10%..90%)");
+    println!("| {PRODUCTS} products of {SIDE}x{SIDE}, on the device | beside the messages |");
+    println!("|---|---|");
+    println!("| {} | {} |", spread(&products[0], 1e3, 2), spread(&both[0], 1e3, 2));
+    println!("| on the host: products | {MESSAGES} messages of {} MiB | both | hidden of the shorter |", BYTES >> 20);
+    println!("|---|---|---|---|");
+    let hidden = 100.0 * (a + b - c).max(0.0) / a.min(b);
+    println!(
+        "| {} | {} | {} | {hidden:.0} % |\n",
+        spread(&products[1], 1e3, 2),
+        spread(&messages[1], 1e3, 2),
+        spread(&both[1], 1e3, 2)
+    );
+}

@@ -1,0 +1,57 @@
+"""The plain loop of `cargo bench --bench device` in PyTorch, on one device: eager, and with `torch.compile`.
+
+`python device.py [--device cuda] [--rounds N]`. Devices that PyTorch lacks (wgpu) are taken for its processor. Model, batch and
+microbatches are that bench's; the first two rounds are not counted, and the device is waited for before the clock is read.
+"""
+
+import argparse
+import statistics
+import time
+
+import step
+import torch
+
+step.VOCAB, step.WIDTH, step.LAYERS, step.SEQ, step.BATCH, step.MICROBATCHES = 256, 64, 8, 64, 8, 4
+
+
+def contestant(compiled):
+    torch.manual_seed(0)
+    model = step.Part(0, 1)
+    called = torch.compile(model) if compiled else model
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    inputs, targets = (torch.randint(0, 251, (step.BATCH, step.SEQ)) for _ in range(2))
+
+    def run():
+        optimizer.zero_grad()
+        for x, t in zip(inputs.chunk(step.MICROBATCHES), targets.chunk(step.MICROBATCHES)):
+            (step.loss_of(called(x), t) / step.MICROBATCHES).backward()
+        optimizer.step()
+
+    return run
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--device", default="cuda")
+    arguments.add_argument("--rounds", type=int, default=7)
+    given = arguments.parse_args()
+    cuda = given.device == "cuda"
+    torch.set_default_device("cuda" if cuda else "cpu")
+    name = torch.cuda.get_device_name() if cuda else f"processor, {torch.get_num_threads()} threads"
+    print(f"PyTorch {torch.__version__}, {name}")
+    print("| step, ms: median (least..most) | |\n|---|---|")
+    for compiled in (False, True):
+        run, seconds = contestant(compiled), []
+        for _ in range(2 + given.rounds):
+            began = time.perf_counter()
+            run()
+            if cuda:
+                torch.cuda.synchronize()
+            seconds.append(1e3 * (time.perf_counter() - began))
+        seconds = seconds[2:]
+        kind = "compiled" if compiled else "eager"
+        print(f"| the plain loop, {kind} | {statistics.median(seconds):.1f} ({min(seconds):.1f}..{max(seconds):.1f}) |")
+
+
+if __name__ == "__main__":
+    main()
