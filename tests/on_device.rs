@@ -33,7 +33,9 @@ impl<L: Link + Debug> OnDevice<L> {
 
 /// On the host, in its own form of booleans.
 fn read(payload: Payload) -> Payload {
-    let read = |tensor: AnyTensor| AnyTensor::from_data_exact(tensor.into_data().unwrap(), &Device::flex());
+    let read = |tensor: AnyTensor| {
+        AnyTensor::from_data_exact(tensor.into_data().expect("the device answers"), &Device::flex())
+    };
     let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(read(tensor)));
     payload
 }

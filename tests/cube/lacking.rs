@@ -52,7 +52,7 @@ impl Stage for Scaled {
         match of {
             Greedy::Forward if asks => y.clone() + corner(Tensor::ones(LARGE, &y.device())),
             // The forward looks at a view; the backward wants a gradient for all of it.
-            Greedy::Backward if asks => y * corner(self.factors.val().slice([0..1]).reshape([1, 1]).expand(LARGE)),
+            Greedy::Backward if asks => y * corner(self.factors.val().narrow(0, 0, 1).reshape([1, 1]).expand(LARGE)),
             _ => y,
         }
     }
