@@ -104,7 +104,9 @@ impl Executor {
                     Place::Row(stage) => (stage, None, None, None),
                     Place::Optimizer(stage, step) => (stage, None, None, Some(step)),
                 };
-                let (device, predicted) = (self.device_name(), self.options.predicted);
+                // Boxed, as errors are returned everywhere and this is the largest one.
+                let (device, message) = (self.device_name().into(), message.into());
+                let predicted = self.options.predicted;
                 ExecuteError::Memory { rank, stage, microbatch, op, step, device, message, predicted }
             }
             (Unwritten::Failed(message), Place::Task(task)) => self.stage_error(task, StageError::Device(message)),

@@ -105,8 +105,8 @@ pub enum ExecuteError {
         microbatch: Option<usize>,
         op: Option<Op>,
         step: Option<u64>,
-        device: String,
-        message: String,
+        device: Box<str>,
+        message: Box<str>,
         predicted: Option<u64>,
     },
     /// The device is lost (reset by its driver, or gone), with all that it held.

@@ -3,7 +3,8 @@
 //! 1. A rank that runs a group shows its number, and which ranks have not come to their end of it.
 //! 2. A rank that misses one which runs another group must wait for the end of that group. A set of ranks each of which waits
 //!    so for one of the set never goes on.
-//! 3. What ranks show may be old. So the set counts only if all of them have looked again meanwhile and show the same.
+//! 3. What ranks show may be old. So the set counts only if all of them have looked again meanwhile, show the same, and nothing of
+//!    their groups has moved: one that moved may miss the same rank again for something else, while that rank was not running.
 
 use crate::broken::broken;
 use crate::communicator::Communicator;
@@ -27,6 +28,7 @@ struct Shown {
     group: u64,
     missing: u64,
     looks: u64,
+    moves: u64,
 }
 
 impl Board {
@@ -42,6 +44,11 @@ impl Board {
         self.room.members[self.me].group.store(0, Ordering::Release);
     }
 
+    /// Shows that something of the group has moved.
+    pub fn moved(&self) {
+        self.room.members[self.me].moves.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// Shows which ranks are missing now, and ends the process if they never come.
     pub fn look(&mut self, missing: u64) {
         let own = &self.room.members[self.me];
@@ -54,7 +61,8 @@ impl Board {
         let circle = stuck(&shown);
         let same = |rank: usize| {
             let (now, before) = (shown[rank], self.before[rank]);
-            (now.group, now.missing) == (before.group, before.missing) && now.looks > before.looks + 1
+            let unchanged = (now.group, now.missing, now.moves) == (before.group, before.missing, before.moves);
+            unchanged && now.looks > before.looks + 1
         };
         let holds = circle & (1 << self.me) != 0 && (0..RANKS).filter(|rank| circle & (1 << rank) != 0).all(same);
         if holds {
@@ -68,9 +76,9 @@ impl Board {
     fn read(&self) -> [Shown; RANKS] {
         std::array::from_fn(|rank| {
             let member = &self.room.members[rank];
-            let [group, missing, looks] =
-                [&member.group, &member.missing, &member.looks].map(|field| field.load(Ordering::Acquire));
-            Shown { group, missing, looks }
+            let fields = [&member.group, &member.missing, &member.looks, &member.moves];
+            let [group, missing, looks, moves] = fields.map(|field| field.load(Ordering::Acquire));
+            Shown { group, missing, looks, moves }
         })
     }
 }

@@ -77,10 +77,11 @@ pub struct Member {
     pub sum: Post,
     pub part: Chunk,
     pub taken: AtomicU64,
-    /// For `board.rs`: the group that it runs (0: none), the ranks that it misses, and how often it has looked.
+    /// For `board.rs`: the group that it runs (0: none), the ranks that it misses, how often it has looked, and how often something moved.
     pub group: AtomicU64,
     pub missing: AtomicU64,
     pub looks: AtomicU64,
+    pub moves: AtomicU64,
 }
 
 #[repr(C)]

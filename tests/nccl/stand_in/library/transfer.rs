@@ -148,7 +148,9 @@ fn until_done(communicator: &Communicator, board: &mut Board, mut step: impl FnM
         if done {
             return;
         }
-        if !moved {
+        if moved {
+            board.moved();
+        } else {
             board.look(missing);
             std::thread::sleep(PAUSE);
         }
