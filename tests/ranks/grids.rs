@@ -33,11 +33,16 @@ pub(crate) fn parity(mpi: &Mpi) {
 }
 
 /// Losses and norms of two steps, and the weights after them.
-fn trained(mut pipeline: Pipeline) -> (Vec<(f64, Option<f64>)>, Vec<Vec<f32>>) {
+#[derive(PartialEq)]
+struct Trained {
+    steps: [(f64, Option<f64>); 2],
+    weights: Vec<Vec<f32>>,
+}
+
+fn trained(mut pipeline: Pipeline) -> Trained {
     let mut step = || {
         let report = pipeline.step(batch(&SMALL, 8), 0.5).unwrap();
         (report.loss, report.gradient_norm)
     };
-    let steps = vec![step(), step()];
-    (steps, weights(&mut pipeline))
+    Trained { steps: [step(), step()], weights: weights(&mut pipeline) }
 }
