@@ -5,7 +5,7 @@
 //! steps as PyTorch's simulator does.
 //!
 //! Reading order: `report` (the outcome), `state`, `engine` (the loop), `needs`, `transfers`, `collectives`,
-//! `waits`, `vocabulary`, `memory`, `hold`.
+//! `waits`, `rounds`, `vocabulary`, `memory`, `hold`.
 //!
 //! ```
 //! use burn_pipeline_plan::cost::{Profile, UniformCosts};
@@ -32,6 +32,7 @@ mod messages;
 mod needs;
 mod options;
 mod report;
+mod rounds;
 mod skips;
 mod state;
 mod transfers;

@@ -8,7 +8,7 @@ use super::memory::Ledger;
 use super::messages::{NEVER, Transfers};
 use super::options::SimulateOptions;
 use super::report::{IdleCause, IdlePeriod};
-use super::vocabulary::Rounds;
+use super::rounds::Rounds;
 use crate::cost::Costs;
 use crate::plan::edges::Edges;
 use crate::plan::waits::Awaited;

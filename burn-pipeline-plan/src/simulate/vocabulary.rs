@@ -9,46 +9,11 @@
 
 use super::hold::Ran;
 use super::memory::Held;
-use super::messages::{Arrival, NEVER};
+use super::messages::Arrival;
 use super::report::IdleCause;
 use super::state::Engine;
-use crate::cost::Costs;
-use crate::plan::spread::Spread;
-use crate::plan::{MicrobatchTask, Op, Plan, Task};
+use crate::plan::{MicrobatchTask, Op, Task};
 use crate::trace::Event;
-
-/// One collective.
-#[derive(Clone, Copy, Debug)]
-struct Round {
-    /// Ranks that have started it.
-    started: usize,
-    /// When the last of them did.
-    last: f64,
-    /// When it began and when it was over; NaN before.
-    begun: f64,
-    over: f64,
-}
-
-/// All collectives of a simulation.
-#[derive(Clone, Debug)]
-pub(super) struct Rounds {
-    spread: Spread,
-    rounds: Vec<Round>,
-    /// Seconds of each kind, in the order of the kinds' numbers.
-    seconds: [f64; 4],
-    /// When the communicator is free.
-    free: f64,
-}
-
-impl Rounds {
-    pub(super) fn new(plan: &Plan, costs: &Costs<'_>) -> Self {
-        let spread = Spread::of(plan);
-        let kinds = [Op::BroadcastHidden, Op::ReduceHead, Op::ReduceEmbedding, Op::BroadcastGradient];
-        let round = Round { started: 0, last: 0.0, begun: NEVER, over: NEVER };
-        let seconds = kinds.map(|op| costs.collective_seconds(op));
-        Self { spread, rounds: vec![round; spread.collectives()], seconds, free: 0.0 }
-    }
-}
 
 impl Engine<'_> {
     /// When what a task needs from a collective arrives, at once if it needs none; or the task that it waits for, and where.

@@ -3,7 +3,7 @@
 //! A CubeCL device tells only who asks (`stage/boundary/unwritten.rs`), and a question makes the rank wait for the device's thread on the host.
 //! So the rank asks where it waits anyway, or where an answer is likely:
 //!
-//! 1. In the first rows ([`WATCHED`]) every compute task is asked for what it made and added to: memory that is lacking is lacking
+//! 1. In the first rows every compute task is asked for what it made and added to: memory that is lacking is lacking
 //!    there, as a rule, and these rows compile kernels anyway. Not where operations are fused, which a question would part.
 //! 2. Before ranks wait for each other's losses, the rank asks for its losses, outputs and sums of gradients, once for all. Failures are
 //!    passed on from tensor to tensor, so this finds all that reach a result; only their microbatch is then not known.
@@ -15,9 +15,6 @@ use super::executor::Executor;
 use super::run_state::RunState;
 use crate::plan::{MicrobatchTask, Op, StageId};
 use crate::stage::{AnyTensor, StageError, Unwritten, is_cubecl, lost, written};
-
-/// The rows that are watched task by task.
-pub(super) const WATCHED: usize = 2;
 
 /// Where something was missing.
 #[derive(Clone, Copy)]

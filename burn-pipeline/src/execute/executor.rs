@@ -2,7 +2,6 @@
 //!
 //! Guarantees: a panic or refusal in user code becomes an error that names rank, stage, microbatch and operation.
 
-use super::device::WATCHED;
 use super::error::ExecuteError;
 use super::options::RunOptions;
 use super::specs::SpecCheck;
@@ -14,6 +13,9 @@ use crate::tensor_group::TensorGroup;
 use burn::tensor::Device;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
+
+/// The rows whose every task is asked for what it made; see `device.rs`.
+const WATCHED_ROWS: usize = 2;
 
 /// One rank: its stages and its end of the link.
 pub(crate) struct Executor {
@@ -46,7 +48,7 @@ impl Executor {
     /// A rank that runs these stages on this device.
     pub(crate) fn new(link: Box<dyn Link>, stages: Stages, device: Device, options: RunOptions) -> Self {
         let group = ReplicaGroup::new(Grid::new(link.rank(), 1, 1), std::iter::empty());
-        let (members, spec_check, watched_rows) = (TensorGroup::alone(), SpecCheck::Off, WATCHED);
+        let (members, spec_check, watched_rows) = (TensorGroup::alone(), SpecCheck::Off, WATCHED_ROWS);
         Self { link, stages, device, options, group, members, spec_check, watched_rows }
     }
 
@@ -75,7 +77,7 @@ impl Executor {
         std::mem::swap(&mut self.stages, &mut aside.stages);
         std::mem::swap(&mut self.group, &mut aside.group);
         std::mem::swap(&mut self.spec_check, &mut aside.spec_check);
-        self.watched_rows = WATCHED;
+        self.watched_rows = WATCHED_ROWS;
     }
 
     /// The rank's position among pipeline ranks and replicas.
