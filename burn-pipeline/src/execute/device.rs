@@ -6,7 +6,8 @@
 //! 1. In the first rows every compute task is asked for what it made and added to: memory that is lacking is lacking
 //!    there, as a rule, and these rows compile kernels anyway. Not where operations are fused, which a question would part.
 //! 2. Before ranks wait for each other's losses, the rank asks for its losses, outputs and sums of gradients, once for all. Failures are
-//!    passed on from tensor to tensor, so this finds all that reach a result; only their microbatch is then not known.
+//!    passed on from tensor to tensor, so this finds all that reach a result; only their microbatch is then not known, and another rank
+//!    that they have reached may ask first.
 //! 3. After the optimizer's step it asks for the weights.
 //! 4. Whatever error ends a row, the device is asked whether it is lost.
 
