@@ -107,7 +107,8 @@ pub fn run<S: AsRef<Setup>>(
 /// Prints one message; gives the exit code.
 fn report(error: &RunError, err: &mut dyn Write) -> u8 {
     // That standard error may be closed is no failure.
-    let _ = writeln!(err, "error: {error}");
+    // In one piece: ranks that fail together write to one terminal.
+    let _ = err.write_all(format!("error: {error}\n").as_bytes());
     error.exit_code()
 }
 
