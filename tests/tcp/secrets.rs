@@ -97,7 +97,7 @@ fn without_a_secret_nobody_listens_to_other_machines() {
             assert!(began.elapsed() < Duration::from_secs(2));
         }
     }
-    // Whoever wants that says so.
+    // A job that admits anyone has to say so.
     let port = port();
     let place = |rank| {
         let host = if rank == 0 { "0.0.0.0" } else { "127.0.0.1" };

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a mark crosses every link like a tag; it is no other tag, and no list has such a length.
 //!
-//! The mark is a tag, so that links and captured programs need to know nothing of it: whoever compares or prints what crosses a
+//! The mark is a tag, so that links and captured programs need to know nothing of it: code that compares or prints what crosses a
 //! boundary reads it ([`CutOver::of`]).
 
 use super::payload::EDGE;

@@ -33,7 +33,10 @@ impl Rank {
         let table: Vec<Vec<Row>> = gather(link, &own, deadline).map_err(|source| self.link_error(source))?;
         for (other, rows) in table.iter().enumerate() {
             let first = other - other % size;
-            if let Some((row, _)) = table[first].iter().zip(rows).find(|(one, two)| one != two) {
+            let one = &table[first];
+            // Also where one of them has more weights than the other.
+            let odd = (0..one.len().max(rows.len())).find(|&place| one.get(place) != rows.get(place));
+            if let Some(row) = odd.and_then(|place| one.get(place).or(rows.get(place))) {
                 let (stage, parameter) = (row.0, row.1.clone());
                 return Err(ExecuteError::MembersDrift { rank, first, other, stage, parameter });
             }
