@@ -7,7 +7,7 @@
 //!    A tensor that is read outside is written to its own storage, and read from there by the region itself.
 //! 2. Buffers that live within a tile only are shared by values that do not live at the same time ([`slots`]).
 //! 3. A run finds where the rows of its inputs lie ([`places`]), reads them in place if their elements follow each other, and
-//!    copies them into the tile otherwise ([`source`], [`run`]).
+//!    copies them into the tile otherwise ([`source`], [`run`]). Sums over rows add each where [`sums`] says.
 //! 4. A region that alone reads a batch of products runs behind each matrix of it, while that is in the cache ([`blocks`]).
 
 mod blocks;
@@ -17,6 +17,7 @@ mod places;
 mod run;
 mod slots;
 mod source;
+mod sums;
 
 use crate::graph::text;
 use crate::tile::{Argument, Instruction};

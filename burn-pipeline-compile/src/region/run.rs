@@ -1,6 +1,7 @@
 //! Running a region on tensors.
 
 use super::source::{Shared, Source};
+use super::sums::extend_rows;
 use super::{Kind, Output, Region};
 use crate::storage::Fresh;
 use crate::tile::{Argument, Buffer, Sum, Tile, run};
@@ -163,19 +164,10 @@ impl Output {
 
     /// The row of the sum that each row is added to.
     fn sum_rows(&self, rows: Range<usize>, to: &mut Vec<usize>) {
-        let Kind::Sum { dims, .. } = &self.kind else { return };
         to.clear();
-        to.extend(rows.map(|row| {
-            let (mut place, mut size_so_far, mut left) = (0, 1, row);
-            for &(size, stays) in dims.iter().rev() {
-                if stays {
-                    place += left % size * size_so_far;
-                    size_so_far *= size;
-                }
-                left /= size;
-            }
-            place
-        }));
+        if let Kind::Sum { dims, .. } = &self.kind {
+            extend_rows(dims, rows, to);
+        }
     }
 }
 
