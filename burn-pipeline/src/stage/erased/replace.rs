@@ -42,7 +42,7 @@ pub enum ReplaceError {
     Device { path: String, got: String, expected: String },
     /// A fresh parameter has an element type that the stage's device does not compute in.
     #[error("`{path}` has elements of {dtype:?}, in which {device} does not compute: {why}; make it in f32")]
-    ElementType { path: String, dtype: DType, device: String, why: String },
+    ElementType { path: Box<str>, dtype: DType, device: Box<str>, why: Box<str> },
     /// A shared parameter is no longer there, or another one is.
     #[error(
         "`{path}` belongs to a shared parameter (`Builder::share`), which has to stay; to share otherwise, save a checkpoint, and build a pipeline with the new module"
@@ -115,8 +115,8 @@ impl<M: Stage> ReplaceModule for Typed<M> {
         let devices = float_devices(&new);
         for fresh in offered.fresh() {
             computes_in(device, fresh.dtype).map_err(|why| {
-                let device = format!("{:?}", device.clone().inner());
-                ReplaceError::ElementType { path: fresh.path.clone(), dtype: fresh.dtype, device, why }
+                let (path, device) = (fresh.path.as_str().into(), format!("{:?}", device.clone().inner()).into());
+                ReplaceError::ElementType { path, dtype: fresh.dtype, device, why: why.into() }
             })?;
             // Devices are equal with and without autodiff, but without it a parameter would not be trained.
             let differs = |got: &&Device| *got != device || got.is_autodiff() != device.is_autodiff();

@@ -188,8 +188,8 @@ fn refuse_types(rank: usize, stage: StageId, device: &Device, weights: &[NamedWe
     let float = weights.iter().filter(|weight| weight.value.dtype().is_float());
     float.map(|weight| (weight, weight.value.dtype())).try_for_each(|(weight, dtype)| {
         computes_in(device, dtype).map_err(|why| {
-            let (name, device) = (weight.names.join(", "), format!("{:?}", device.clone().inner()));
-            ExecuteError::ElementType { rank, stage, name, dtype, device, why }
+            let (name, device) = (weight.names.join(", ").into(), format!("{:?}", device.clone().inner()).into());
+            ExecuteError::ElementType { rank, stage, name, dtype, device, why: why.into() }
         })
     })
 }
