@@ -7,7 +7,9 @@ mod kernels;
 mod lacking;
 mod mixed;
 mod moe;
-// On CubeCL's CPU runtime the products of its model take minutes.
+// On CubeCL's CPU runtime the products of their model take minutes.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod predicted;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod queues;
 mod refusals;
@@ -44,6 +46,12 @@ fn devices_in_f64() -> Vec<Device> {
 fn is_expected(device: &Device) -> bool {
     let several = cfg!(any(feature = "cpu", feature = "wgpu"));
     !several || !format!("{device:?}").contains("Cuda") || refusals::answers(device)
+}
+
+/// Is it a GPU, or what stands for one?
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+fn is_fast(device: &Device) -> bool {
+    !format!("{device:?}").contains("Cpu")
 }
 
 /// One test at a time: they share a device, and one of them reads how much of its memory is in use.

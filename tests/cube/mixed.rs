@@ -1,11 +1,12 @@
-//! Ranks on devices of different backends give the plain loop's numbers: floats and booleans cross from one to the other.
+//! Ranks on devices of different backends give the plain loop's numbers: floats and booleans cross from one to the other, and
+//! captured stages make booleans in each device's own form.
 
 use crate::{assert_close, devices, turn};
 use burn::module::{Module, Param};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 use burn_pipeline::schedule::Size;
-use burn_pipeline::stage::{Batch, Stage, StageBox};
+use burn_pipeline::stage::{Batch, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::{Pipeline, StageContext};
 use pipeline_tests::noise::noise;
 use pipeline_tests::reference::{Reference, weights};
@@ -13,7 +14,7 @@ use pipeline_tests::reference::{Reference, weights};
 const SHAPE: [usize; 2] = [4, 6];
 const MICROBATCHES: usize = 2;
 
-/// Layers that scale what their mask leaves, and hand on the opposite mask.
+/// Layers that scale what their mask leaves, and hand on the opposite mask. To clamp takes a mask that autodiff makes.
 #[derive(Module, Debug)]
 struct Masked {
     layers: Vec<Param<Tensor<1>>>,
@@ -29,7 +30,7 @@ impl Stage for Masked {
     fn forward(&self, input: Values, (): ()) -> Values {
         let apply = |(x, mask): Values, factors: &Param<Tensor<1>>| {
             let scaled = x.clone() * factors.val().unsqueeze();
-            (scaled.mask_fill(mask.clone(), 0.0) + x, mask.bool_not())
+            (scaled.clamp_min(-0.25).mask_fill(mask.clone(), 0.0) + x, mask.bool_not())
         };
         self.layers.iter().fold(input, apply)
     }
@@ -56,27 +57,38 @@ fn input() -> Values {
     (floats(1), floats(2).greater_elem(0.0))
 }
 
+/// The loss of a step of the plain loop on Flex, and the weights after it.
+fn plain() -> (f64, Vec<f32>) {
+    let mut reference = Reference::new(part(&pipeline_tests::reference::whole()));
+    let size = SHAPE[0] / MICROBATCHES;
+    let step = reference.step(&[size; MICROBATCHES], 1e-2, None, |model, i| {
+        let (x, mask) = input();
+        let (x, mask) = (x.narrow(0, i * size, size), mask.narrow(0, i * size, size));
+        let target = floats(3).narrow(0, i * size, size).autodiff();
+        loss(model.forward((x.autodiff(), mask.autodiff()), ()), target)
+    });
+    (step.loss, weights(&reference.model).concat())
+}
+
 #[test]
-fn floats_and_booleans_cross_between_backends() {
+fn floats_and_booleans_cross_between_backends_eager_and_captured() {
     let _turn = turn();
+    let expected = plain();
     for device in devices() {
         for devices in [[Device::flex(), device.clone()], [device.clone(), Device::flex()]] {
-            let place = format!("{devices:?}");
-            let mut reference = Reference::new(part(&pipeline_tests::reference::whole()));
-            let builder = Pipeline::builder().schedule("1F1B", Size::new(2, MICROBATCHES)).devices(devices.to_vec());
-            let mut pipeline = builder.stages(stage).optimizer(|| AdamWConfig::new().init()).build().unwrap();
-            let size = SHAPE[0] / MICROBATCHES;
-            let plain = reference.step(&[size; MICROBATCHES], 1e-2, None, |model, i| {
-                let (x, mask) = input();
-                let (x, mask) = (x.narrow(0, i * size, size), mask.narrow(0, i * size, size));
-                let target = floats(3).narrow(0, i * size, size).autodiff();
-                loss(model.forward((x.autodiff(), mask.autodiff()), ()), target)
-            });
-            let report = pipeline.step(Batch::new(input()).target(floats(3)), 1e-2).unwrap();
-            assert_close(&[report.loss as f32], &[plain.loss as f32], &place);
-            let got = pipeline.weights().unwrap().into_iter().flatten();
-            let got: Vec<f32> = got.flat_map(|w| w.to_data().unwrap().iter::<f32>().collect::<Vec<_>>()).collect();
-            assert_close(&got, &weights(&reference.model).concat(), &place);
+            for split in [SplitBackward::Eager, SplitBackward::Captured] {
+                let place = format!("{devices:?}, {split:?}");
+                let size = Size::new(2, MICROBATCHES);
+                let builder = Pipeline::builder().schedule("1F1B", size).devices(devices.to_vec()).split(split);
+                let mut pipeline = builder.stages(stage).optimizer(|| AdamWConfig::new().init()).build().unwrap();
+                let report = pipeline.step(Batch::new(input()).target(floats(3)), 1e-2).unwrap();
+                assert_close(&[report.loss as f32], &[expected.0 as f32], &place);
+                let got = pipeline.weights().unwrap().into_iter().flatten();
+                let got: Vec<f32> = got.flat_map(|w| w.to_data().unwrap().iter::<f32>().collect::<Vec<_>>()).collect();
+                assert_close(&got, &expected.1, &place);
+                let captured = split == SplitBackward::Captured;
+                assert!(pipeline.engines().unwrap().iter().all(|(_, report)| report.captured == captured), "{place}");
+            }
         }
     }
 }

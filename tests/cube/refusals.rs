@@ -2,9 +2,9 @@
 
 use crate::{devices, turn};
 use burn::module::{Module, Param};
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use burn_pipeline::schedule::Size;
-use burn_pipeline::stage::{Stage, StageBox};
+use burn_pipeline::stage::{Batch, Stage, StageBox};
 use burn_pipeline::train::{BuildError, Builder, Pipeline};
 
 #[derive(Module, Debug)]
@@ -18,7 +18,7 @@ impl Stage for Scaled {
     type Output = Tensor<1>;
 
     fn forward(&self, x: Tensor<1>, (): ()) -> Tensor<1> {
-        x * self.factors.val()
+        (x * self.factors.val()).exp().log().tanh()
     }
 }
 
@@ -28,24 +28,70 @@ fn scaled(device: &Device, dtype: DType) -> Scaled {
 
 fn pipeline(device: Device, dtype: DType) -> Builder {
     let builder = Pipeline::builder().schedule("GPipe", Size::new(1, 2)).devices(vec![device]);
-    builder.stages(move |at| StageBox::new(scaled(&at.device, dtype)))
+    builder.stages(move |at| {
+        StageBox::with_loss(scaled(&at.device, dtype), |y: Tensor<1>, target: Tensor<1>| (y - target).square().mean())
+    })
+}
+
+/// The loss of numbers of this type.
+fn loss(mut pipeline: Pipeline, device: &Device, dtype: DType) -> f64 {
+    let of = |values: [f64; 8]| Tensor::<1>::from_data(TensorData::from(values), (device, dtype));
+    let batch = Batch::new(of([0.25, 0.5, 0.75, 1.0, 0.25, 0.5, 0.75, 1.0])).target(of([0.0; 8]));
+    pipeline.eval(batch).unwrap().loss.unwrap()
 }
 
 #[test]
-fn parameters_of_a_type_that_the_device_does_not_compute_in_are_refused_by_name() {
+fn parameters_of_a_type_that_the_device_does_not_compute_in_are_refused_by_name_and_others_give_right_numbers() {
     let _turn = turn();
+    let expected = [0.25, 0.5, 0.75, 1.0f64].map(|x| x.tanh().powi(2)).iter().sum::<f64>() / 4.0;
     for device in devices() {
-        let built = pipeline(device.clone(), DType::BF16).build();
-        match device.supports_dtype(DType::BF16) {
-            true => drop(built.unwrap()),
-            false => {
-                let message = built.unwrap_err().to_string();
-                let wanted = ["rank 0, stage 0: `factors` has elements of BF16", "does not compute", "f32"];
-                assert!(wanted.iter().all(|wanted| message.contains(wanted)), "{message}");
+        for (dtype, most) in [(DType::F32, 1e-5), (DType::F64, 1e-9), (DType::F16, 1e-2), (DType::BF16, 5e-2)] {
+            let place = format!("{dtype:?} on {device:?}");
+            match pipeline(device.clone(), dtype).build() {
+                Ok(pipeline) => {
+                    let loss = loss(pipeline, &device, dtype);
+                    assert!((loss - expected).abs() <= most * expected, "{place}: {loss} for {expected}");
+                    println!("{place}: computed");
+                }
+                Err(error) => {
+                    let message = error.to_string();
+                    let refused = format!("rank 0, stage 0: `factors` has elements of {dtype:?}, in which");
+                    let wanted = [refused.as_str(), "does not compute: ", "build the stage in f32"];
+                    assert!(wanted.iter().all(|wanted| message.contains(wanted)), "{message}");
+                    assert!(dtype != DType::F32 && !surely_computes_in(&device, dtype), "{message}");
+                    println!("{message}");
+                }
             }
         }
-        drop(pipeline(device, DType::F32).build().unwrap());
     }
+}
+
+#[test]
+fn modules_that_take_a_stages_place_are_refused_where_their_stage_would_be() {
+    let _turn = turn();
+    for device in devices() {
+        let mut pipeline = pipeline(device.clone(), DType::F32).build().unwrap();
+        for dtype in [DType::BF16, DType::F32] {
+            let replaced = pipeline.replace_module(0, move |_: Scaled, at| scaled(&at.device, dtype));
+            match takes(&device, dtype) {
+                true => replaced.unwrap(),
+                false => {
+                    let message = replaced.unwrap_err().to_string();
+                    let wanted = ["stage 0", "`factors` has elements of BF16, in which", "does not compute: "];
+                    assert!(wanted.iter().all(|wanted| message.contains(wanted)), "{message}");
+                }
+            }
+        }
+    }
+}
+
+/// Types of which it is known, by processor, that they are no reason to refuse anything.
+fn surely_computes_in(device: &Device, dtype: DType) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let rounds_to_bf16 = std::arch::is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(target_arch = "x86_64"))]
+    let rounds_to_bf16 = false;
+    format!("{device:?}").contains("Cpu(") && (dtype == DType::F64 || dtype == DType::BF16 && rounds_to_bf16)
 }
 
 /// Can a pipeline be built on the device?
@@ -53,6 +99,15 @@ pub(crate) fn answers(device: &Device) -> bool {
     match pipeline(device.clone(), DType::F32).build() {
         Ok(_) => true,
         Err(BuildError::NoDevice { .. }) => false,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Can one be built there with parameters of this type?
+pub(crate) fn takes(device: &Device, dtype: DType) -> bool {
+    match pipeline(device.clone(), dtype).build() {
+        Ok(_) => true,
+        Err(refused) if refused.to_string().contains("does not compute: ") => false,
         Err(other) => panic!("{other}"),
     }
 }

@@ -78,9 +78,9 @@ pub enum ExecuteError {
     ForwardState { rank: usize, stage: StageId, name: String, why: String },
     /// A parameter or buffer has an element type that its device does not compute in.
     #[error(
-        "rank {rank}, stage {stage}: `{name}` has elements of {dtype:?}, in which {device} does not compute (`Device::supports_dtype`); build the stage in f32 there, or choose another device"
+        "rank {rank}, stage {stage}: `{name}` has elements of {dtype:?}, in which {device} does not compute: {why}; build the stage in f32 there, or choose another device"
     )]
-    ElementType { rank: usize, stage: StageId, name: String, dtype: DType, device: String },
+    ElementType { rank: usize, stage: StageId, name: Box<str>, dtype: DType, device: Box<str>, why: Box<str> },
     /// Ranks that hold the last stage together gave different losses.
     #[error(
         "ranks {first} and {other} hold the last stage together, but computed the losses {loss} and {theirs} for microbatch {index}; what is not cut must be equal on all ranks of a group: pass the input of cut layers through `TensorGroup::copy_to` and partial results through `TensorGroup::reduce_from`, and draw no random numbers (dropout) in a stage that a group holds"

@@ -88,7 +88,9 @@ pub use stage_box::StageBox;
 pub use state::{Accumulation, NamedWeight, Names, SharedError, named_weights, with_weights};
 
 pub(crate) use batch::{LossPart, loss_seed};
-pub(crate) use boundary::{CutOver, SpecMismatch, SpecPart, TensorSpec, Unwritten, is_cubecl, lost, written};
+pub(crate) use boundary::{
+    CutOver, SpecMismatch, SpecPart, TensorSpec, Unwritten, computes_in, is_cubecl, lost, written,
+};
 pub(crate) use engine::{
     BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, StageWork, WorkResult, WorkStarted,
 };

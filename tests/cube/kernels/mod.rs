@@ -27,20 +27,10 @@ pub(crate) fn noise(seed: u64, count: usize) -> Vec<f64> {
 /// What kernels are tried in, where the device computes in it, and how far results may be apart, relative to the largest number.
 /// To compile them takes most of the time: what computes in bf16 leaves f32 to wgpu, which does not.
 pub(crate) fn types(device: &Device) -> impl Iterator<Item = (DType, f64)> {
-    let in_bf16 = device.supports_dtype(DType::BF16) && converts_bf16(device);
+    let in_bf16 = crate::refusals::takes(device, DType::BF16);
     let elsewhere = cfg!(feature = "wgpu") && in_bf16;
     let all = [(DType::F32, 5e-6, !elsewhere), (DType::BF16, 8e-3, in_bf16)];
     all.into_iter().filter(|(.., here)| *here).map(|(dtype, off, _)| (dtype, off))
-}
-
-/// CubeCL's processor runtime says that it computes in bf16 everywhere, and calls a function that its compiler lacks (`__truncsfbf2`) where the processor
-/// has no instruction for it.
-fn converts_bf16(device: &Device) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    let natively = std::arch::is_x86_feature_detected!("avx512bf16");
-    #[cfg(not(target_arch = "x86_64"))]
-    let natively = true;
-    natively || !format!("{device:?}").contains("Cpu(")
 }
 
 /// The nearest number below that the type has.

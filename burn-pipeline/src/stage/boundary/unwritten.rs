@@ -46,7 +46,7 @@ pub(crate) fn lost(device: &Device) -> Option<String> {
 }
 
 /// The cause in one line, without the trace behind it.
-fn first_line(message: &str) -> String {
+pub(super) fn first_line(message: &str) -> String {
     let causes = ["The device is poisoned", "Caused by:"];
     let mut lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.clone().next().unwrap_or_default();

@@ -4,14 +4,15 @@
 //! optimizer knows of them; fresh ones start with nothing, as on one device.
 //!
 //! 1. *Offered*: the caller's function makes a module from a copy of the present one. A parameter that stays must keep shape
-//!    and element type, and a fresh one must be on the stage's device.
+//!    and element type, and a fresh one must be on the stage's device, of a type that the device computes in.
 //! 2. *Adopted*: the module takes the place, and the engine is chosen anew, so that no program of the old module is left.
 
 use super::typed::Typed;
+use crate::stage::boundary::computes_in;
 use crate::stage::module::Stage;
 use crate::stage::state::{NamedParameter, NamedWeight, named_parameters, named_weights, with_weights};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use std::any::Any;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
@@ -39,6 +40,9 @@ pub enum ReplaceError {
     /// A fresh parameter is on another device.
     #[error("`{path}` is on {got}, but the stage's device is {expected}; make it on `StageContext::device`")]
     Device { path: String, got: String, expected: String },
+    /// A fresh parameter has an element type that the stage's device does not compute in.
+    #[error("`{path}` has elements of {dtype:?}, in which {device} does not compute: {why}; make it in f32")]
+    ElementType { path: Box<str>, dtype: DType, device: Box<str>, why: Box<str> },
     /// A shared parameter is no longer there, or another one is.
     #[error(
         "`{path}` belongs to a shared parameter (`Builder::share`), which has to stay; to share otherwise, save a checkpoint, and build a pipeline with the new module"
@@ -110,6 +114,10 @@ impl<M: Stage> ReplaceModule for Typed<M> {
         }
         let devices = float_devices(&new);
         for fresh in offered.fresh() {
+            computes_in(device, fresh.dtype).map_err(|why| {
+                let (path, device) = (fresh.path.as_str().into(), format!("{:?}", device.clone().inner()).into());
+                ReplaceError::ElementType { path, dtype: fresh.dtype, device, why: why.into() }
+            })?;
             // Devices are equal with and without autodiff, but without it a parameter would not be trained.
             let differs = |got: &&Device| *got != device || got.is_autodiff() != device.is_autodiff();
             let Some(got) = devices.get(&fresh.id.val()).filter(differs) else { continue };

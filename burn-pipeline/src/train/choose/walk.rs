@@ -5,6 +5,7 @@
 use super::layer::on_device;
 use super::measure_error::MeasureError;
 use crate::execute::panic_message;
+use crate::link::one_queue;
 use crate::stage::{Batch, ErasedStage, ForwardCall, Payload, StageError};
 use crate::tensor_group::TensorGroup;
 use crate::train::context::StageContext;
@@ -36,6 +37,8 @@ impl<'a> Walk<'a> {
     pub(super) fn new(builder: &'a Builder, batch: &'a Batch, stages: usize) -> Self {
         let device = builder.devices.first().cloned().unwrap_or_default();
         let device = if device.is_autodiff() { device } else { device.autodiff() };
+        // What is measured runs on threads of its own, as in a pipeline.
+        one_queue();
         Self { builder, batch, stages, device, skipped: BTreeMap::new() }
     }
 

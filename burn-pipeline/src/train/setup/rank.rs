@@ -11,7 +11,7 @@ use crate::execute::{ExecuteError, Executor, RunOptions};
 use crate::group::{Grid, Stages};
 use crate::link::{Activity, Link, SharedLink};
 use crate::plan::{Placement, StageId};
-use crate::stage::{AnyTensor, ErasedStage, NamedWeight};
+use crate::stage::{AnyTensor, ErasedStage, NamedWeight, computes_in};
 use crate::tensor_group::TensorGroup;
 use crate::train::context::StageContext;
 use crate::train::control::{Job, agree_on_job, agree_on_parameters, exchange_facts, gather_all};
@@ -19,7 +19,7 @@ use crate::train::facts::StageFacts;
 use crate::train::shared::SharedReport;
 use crate::train::step::{Rank, Settings, caught};
 use burn::module::ParamId;
-use burn::tensor::{DType, Device};
+use burn::tensor::Device;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What all ranks of this process are built from.
@@ -114,11 +114,7 @@ impl Blueprint {
         for stage in placement.stages_of(Grid::new(link.rank(), builder.replicas, group.size()).pipeline_rank()) {
             link.set_activity(Activity::Building(stage));
             let held = self.stage(link.rank(), stage, device, group, outputs)?;
-            let named = held.named_weights();
-            computes_in(device, &named).map_err(|(name, dtype)| {
-                let device = format!("{:?}", device.clone().inner());
-                ExecuteError::ElementType { rank: link.rank(), stage, name, dtype, device }
-            })?;
+            refuse_types(link.rank(), stage, device, &held.named_weights())?;
             parameters.push((stage.index(), described(&held.weights())));
             facts.push(StageFacts::of(stage, held.as_ref()));
             stages.insert(stage, held);
@@ -187,13 +183,15 @@ impl Builder {
     }
 }
 
-/// Does the device compute in the float types of all of these? Else the first one's name and type. A device may hold a type
-/// that it cannot compute in, and then gives anything.
-fn computes_in(device: &Device, weights: &[NamedWeight]) -> Result<(), (String, DType)> {
-    let device = device.clone().inner();
-    let types = weights.iter().map(|weight| (&weight.names, weight.value.dtype()));
-    let refused = types.filter(|(_, dtype)| dtype.is_float()).find(|(_, dtype)| !device.supports_dtype(*dtype));
-    refused.map_or(Ok(()), |(names, dtype)| Err((names.join(", "), dtype)))
+/// Refuses weights of a float type that the device does not compute in: it may hold them all the same, and then gives anything.
+fn refuse_types(rank: usize, stage: StageId, device: &Device, weights: &[NamedWeight]) -> Result<(), ExecuteError> {
+    let float = weights.iter().filter(|weight| weight.value.dtype().is_float());
+    float.map(|weight| (weight, weight.value.dtype())).try_for_each(|(weight, dtype)| {
+        computes_in(device, dtype).map_err(|why| {
+            let (name, device) = (weight.names.join(", ").into(), format!("{:?}", device.clone().inner()).into());
+            ExecuteError::ElementType { rank, stage, name, dtype, device, why: why.into() }
+        })
+    })
 }
 
 /// Element types and shapes, in visiting order.
