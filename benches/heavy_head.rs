@@ -1,8 +1,10 @@
 //! A GPT whose vocabulary makes its last layer the heaviest, cut between any of its blocks.
 
 use burn::module::Module;
+use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::Vocabulary;
 use burn_pipeline::cost::Partition;
 use burn_pipeline::stage::{Batch, Stage, StageBox};
 use burn_pipeline::train::{Builder, Pipeline, StageContext};
@@ -43,14 +45,68 @@ pub fn stage(at: &StageContext) -> StageBox {
     stage.named(names)
 }
 
+/// Blocks between an embedding and a head that are spread over all ranks.
+#[derive(Module, Debug)]
+struct Between {
+    position: Option<Embedding>,
+    blocks: GptPart,
+    norm: Option<LayerNorm>,
+}
+
+impl Stage for Between {
+    type Input = Tensor<3>;
+    type Extra = ();
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>, (): ()) -> Tensor<3> {
+        let x = match &self.position {
+            Some(position) => x + position.weight.val().unsqueeze::<3>(),
+            None => x,
+        };
+        let x = match self.blocks.forward(Signal::Hidden(x), ()) {
+            Signal::Hidden(x) | Signal::Logits(x) => x,
+            Signal::Tokens(_) => unreachable!("blocks put out hidden states"),
+        };
+        match &self.norm {
+            Some(norm) => norm.forward(x),
+            None => x,
+        }
+    }
+}
+
+/// A stage of the model without its vocabulary.
+pub fn between(at: &StageContext) -> StageBox {
+    let (config, blocks) = (config(), at.layers(BLOCKS));
+    StageBox::new(Between {
+        position: at.is_first().then(|| EmbeddingConfig::new(config.seq, config.d_model).init(&at.device)),
+        // The embedding is layer 0.
+        blocks: config.span(blocks.start + 1..blocks.end + 1, &at.device),
+        norm: at.is_last().then(|| LayerNormConfig::new(config.d_model).init(&at.device)),
+    })
+}
+
+/// The vocabulary by itself.
+pub fn vocabulary() -> Vocabulary {
+    let width = config().d_model;
+    Vocabulary::new()
+        .embedding("token", move |device| EmbeddingConfig::new(VOCABULARY, width).init(device))
+        .head("scores", move |device| LinearConfig::new(width, VOCABULARY).with_bias(false).init(device))
+}
+
+/// A batch for stages that are [`between`].
+pub fn tokens(sequences: usize) -> Batch {
+    Batch::new(draw(sequences, 0)).target(draw(sequences, 31))
+}
+
 /// A batch of so many sequences, one a microbatch.
 pub fn batch(sequences: usize) -> Batch {
+    Batch::new(Signal::Tokens(draw(sequences, 0))).target(draw(sequences, 31))
+}
+
+fn draw(sequences: usize, salt: i64) -> Tensor<2, Int> {
     let seq = config().seq;
-    let draw = |salt: i64| {
-        let tokens = Tensor::<1, Int>::arange(0..(sequences * seq) as i64, &Device::flex());
-        tokens.mul_scalar(7919 + salt).remainder_scalar(VOCABULARY as i64).reshape([sequences, seq])
-    };
-    Batch::new(Signal::Tokens(draw(0))).target(draw(31))
+    let tokens = Tensor::<1, Int>::arange(0..(sequences * seq) as i64, &Device::flex());
+    tokens.mul_scalar(7919 + salt).remainder_scalar(VOCABULARY as i64).reshape([sequences, seq])
 }
 
 /// All that a pipeline of this model needs but what it runs.

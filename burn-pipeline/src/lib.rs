@@ -100,6 +100,7 @@ pub mod program;
 pub mod stage;
 pub mod tensor_group;
 pub mod train;
+mod vocabulary;
 
 pub use burn_pipeline_plan::{cost, page, pass, plan, planner, schedule, simulate, trace};
 
@@ -108,3 +109,4 @@ pub use burn_pipeline_plan::plan::Plan;
 pub use burn_pipeline_plan::schedule::{Schedule, Size};
 pub use stage::{Accumulation, Batch, Loss, Reduction, Stage, StageBox, init_seeded};
 pub use train::{AutoPipeline, Builder, Checkpoints, Pipeline, StageContext, StepReport};
+pub use vocabulary::Vocabulary;

@@ -9,6 +9,7 @@
 //! | [`devices`] | Which devices work, and what is refused? |
 //! | [`many_machines`] | Ranks as processes, replicas, sharded parameters |
 //! | [`tensor_parallel`] | A stage that several ranks hold together |
+//! | [`vocabulary`] | A large vocabulary that every rank has a piece of |
 //! | [`experts`] | Mixtures of experts |
 //! | [`burns_training_loop`] | Burn's `Learner`, its metrics and its dashboard over a pipeline |
 //! | [`checkpoints`] | Saving, going on, pretrained weights |
@@ -40,6 +41,9 @@ pub mod many_machines {}
 
 #[doc = include_str!("tensor_parallel.md")]
 pub mod tensor_parallel {}
+
+#[doc = include_str!("vocabulary.md")]
+pub mod vocabulary {}
 
 #[doc = include_str!("experts.md")]
 pub mod experts {}

@@ -45,6 +45,7 @@ impl Executor {
     ) -> Result<ForwardCall, ExecuteError> {
         let (stage, index) = (task.stage(), state.index(task));
         let input = match stage.previous() {
+            None if self.spreads_embedding() => self.embedded(state, task)?,
             None => {
                 let input = self.on_device(state.run.batch.input(index))?;
                 state.note(task, "input", None, &input);
@@ -56,7 +57,8 @@ impl Executor {
         if state.run.trains() {
             self.check_spec(task, StagePort::Input, || input.clone())?;
         }
-        let ends_route = state.plan().placement().next(stage).is_none();
+        // A head that is spread comes after the last stage, with the loss.
+        let ends_route = state.plan().placement().next(stage).is_none() && !self.spreads_head();
         let extra = self.extra(state, task)?;
         if extra.parts().next().is_some() {
             state.note(task, "extras", None, &extra);
@@ -69,7 +71,7 @@ impl Executor {
         if let Some(target) = &target {
             state.note(task, "target", None, target);
         }
-        let wants_input_gradient = stage.index() > 0;
+        let wants_input_gradient = stage.index() > 0 || self.spreads_embedding();
         Ok(ForwardCall { microbatch: index, input, extra, target, ends_route, wants_input_gradient })
     }
 
@@ -109,7 +111,9 @@ impl Executor {
         let Some(output) = output else { return Ok(()) };
         let output = self.split_output(state, task, output)?;
         if state.plan().placement().next(task.stage()).is_none() {
-            state.outcome.outputs.push((state.index(task), output));
+            if self.gives_hidden(state, task, &output) {
+                state.outcome.outputs.push((state.index(task), output));
+            }
             return Ok(());
         }
         let bytes = state.outcome.message_bytes.entry(task.stage()).or_default();
@@ -120,8 +124,10 @@ impl Executor {
 
     /// Awaits the gradients that a backward starts from: the loss's seed on a stage that ends its route.
     pub(super) fn seeds(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<Gradients, ExecuteError> {
-        if state.plan().placement().next(task.stage()).is_none() {
-            return Ok(vec![Some(self.loss_seed(state, task)?)]);
+        match state.plan().placement().next(task.stage()) {
+            None if self.spreads_head() => return self.hidden_gradient(state, task),
+            None => return Ok(vec![Some(self.loss_seed(state, task)?)]),
+            Some(_) => {}
         }
         let payload = self.take(state, task)?;
         let seeds = Gradients::from_payload(payload).map_err(StageError::Input);
@@ -144,15 +150,17 @@ impl Executor {
         if task.stage().previous().is_some() {
             let send = Task::new(task.stage(), Op::SendBackward, task.microbatch());
             self.store(state, send, gradients.into_payload());
+        } else if self.spreads_embedding() {
+            state.vocabulary.give(task.with(task.stage(), Op::BroadcastGradient), gradients.into_payload());
         }
         Ok(())
     }
 
-    fn on_device(&self, piece: Result<Payload, MicrobatchError>) -> Result<Payload, ExecuteError> {
+    pub(super) fn on_device(&self, piece: Result<Payload, MicrobatchError>) -> Result<Payload, ExecuteError> {
         piece.map(|piece| self.link.to_device(piece)).map_err(|source| self.batch_error(source))
     }
 
-    fn batch_error(&self, source: MicrobatchError) -> ExecuteError {
+    pub(super) fn batch_error(&self, source: MicrobatchError) -> ExecuteError {
         ExecuteError::Batch { rank: self.rank(), source }
     }
 }

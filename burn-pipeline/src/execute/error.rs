@@ -50,7 +50,7 @@ pub enum ExecuteError {
     Unsupported { rank: usize, task: Task },
     /// An optimizer that cannot step pieces of parameters.
     #[error(
-        "rank {rank}, stage {stage}: its optimizer does not step each element by itself (it uses norms or factors of whole parameters), so its parameters cannot be cut into pieces; choose SGD, Adam, AdamW or the like, clip with `Builder::clip_norm`, or build without `sharded` and `tensor_parallel`"
+        "rank {rank}, stage {stage}: its optimizer does not step each element by itself (it uses norms or factors of whole parameters), so its parameters cannot be cut into pieces; choose SGD, Adam, AdamW or the like, clip with `Builder::clip_norm`, or build without `sharded`, `tensor_parallel` and `vocabulary`"
     )]
     NotByElement { rank: usize, stage: StageId },
     /// A layer's piece of a parameter was replaced after it was cut, by a record say.

@@ -7,9 +7,10 @@ use super::options::RunOptions;
 use super::specs::SpecCheck;
 use crate::group::{Grid, ReplicaGroup, Stages};
 use crate::link::{Link, LinkError};
-use crate::plan::{MicrobatchTask, Task};
+use crate::plan::{MicrobatchTask, StageId, Task};
 use crate::stage::{ErasedStage, Payload, StageError, StagePort};
 use crate::tensor_group::TensorGroup;
+use crate::vocabulary::StageGroups;
 use burn::tensor::Device;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -24,8 +25,8 @@ pub(crate) struct Executor {
     pub(super) device: Device,
     pub(super) options: RunOptions,
     pub(super) group: ReplicaGroup,
-    /// The ranks that hold the same stages together with this one.
-    pub(super) members: TensorGroup,
+    /// The ranks that hold the same stages together with this one, and those that hold the pieces of the vocabulary.
+    pub(super) groups: StageGroups,
     pub(super) spec_check: SpecCheck,
     /// How many rows are still watched task by task.
     pub(super) watched_rows: usize,
@@ -48,22 +49,27 @@ impl Executor {
     /// A rank that runs these stages on this device.
     pub(crate) fn new(link: Box<dyn Link>, stages: Stages, device: Device, options: RunOptions) -> Self {
         let group = ReplicaGroup::new(Grid::new(link.rank(), 1, 1), std::iter::empty());
-        let (members, spec_check, watched_rows) = (TensorGroup::alone(), SpecCheck::Off, WATCHED_ROWS);
-        Self { link, stages, device, options, group, members, spec_check, watched_rows }
+        let (groups, spec_check, watched_rows) = (StageGroups::default(), SpecCheck::Off, WATCHED_ROWS);
+        Self { link, stages, device, options, group, groups, spec_check, watched_rows }
     }
 
-    /// The same rank as a member of one of `replicas` data-parallel replicas, whose stages are held by the ranks of `members`
-    /// together. The link joins the ranks of all replicas, in the order of [`Grid`].
-    pub(crate) fn among(mut self, replicas: usize, members: TensorGroup) -> Self {
+    /// The same rank as a member of one of `replicas` data-parallel replicas, whose stages and pieces are held by the ranks of
+    /// `groups` together. The link joins the ranks of all replicas, in the order of [`Grid`].
+    pub(crate) fn among(mut self, replicas: usize, groups: StageGroups) -> Self {
         let stages = self.stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
-        self.group = ReplicaGroup::new(Grid::new(self.link.rank(), replicas, members.size()), stages);
-        self.members = members;
+        self.group = ReplicaGroup::new(Grid::new(self.link.rank(), replicas, groups.members.size()), stages);
+        self.groups = groups;
         self
     }
 
     /// The ranks that hold the same stages together with this one.
     pub(crate) fn members(&self) -> &TensorGroup {
-        &self.members
+        &self.groups.members
+    }
+
+    /// The ranks that hold its stages together with it, and its pieces of the vocabulary.
+    pub(crate) fn groups(&self) -> &StageGroups {
+        &self.groups
     }
 
     /// Other stages for this rank, to be run in place of those that it runs.
@@ -151,8 +157,18 @@ impl Executor {
         task: MicrobatchTask,
         f: impl FnOnce(&mut dyn ErasedStage) -> Result<T, StageError>,
     ) -> Result<T, ExecuteError> {
+        self.caught_in(task.stage(), task, f)
+    }
+
+    /// As [`Executor::caught`], with the pieces of the vocabulary that have this number, or another stage.
+    pub(super) fn caught_in<T>(
+        &mut self,
+        held: StageId,
+        task: MicrobatchTask,
+        f: impl FnOnce(&mut dyn ErasedStage) -> Result<T, StageError>,
+    ) -> Result<T, ExecuteError> {
         let (rank, stage) = (self.rank(), task.stage());
-        let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
+        let held = self.stages.get_mut(&held).ok_or(ExecuteError::NoStage { rank, stage: held })?;
         // Unwind safety: after a panic the run ends, and `fail` drops everything that the stage held for it.
         match catch_unwind(AssertUnwindSafe(|| f(held.as_mut()))) {
             Ok(result) => result.map_err(|source| self.stage_error(task, source)),

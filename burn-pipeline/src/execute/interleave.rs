@@ -38,7 +38,7 @@ impl Executor {
     /// Are fused actions interleaved on this rank? Not where several ranks hold its stages: they would have to meet the collectives of
     /// a forward and a backward in one order, and members' graphs may differ between these.
     pub(super) fn interleaves(&self) -> bool {
-        if self.members.size() > 1 {
+        if self.groups.members.size() > 1 {
             return false;
         }
         match self.options.fused {

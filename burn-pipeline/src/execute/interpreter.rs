@@ -56,6 +56,7 @@ impl Executor {
 
     fn run_row(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
         let row = state.plan().row(self.grid().pipeline_rank());
+        self.announce(state);
         let mut left = row;
         while let [action, rest @ ..] = left {
             state.position = row.len() - left.len();
@@ -69,7 +70,7 @@ impl Executor {
                 left = rest;
             }
         }
-        Ok(())
+        self.read_heads(state)
     }
 
     fn run_action(&mut self, state: &mut RunState<'_>, action: &Action) -> Result<(), ExecuteError> {
@@ -108,15 +109,13 @@ impl Executor {
             Op::Unshard | Op::Reshard | Op::ReduceGrad | Op::WaitUnshard | Op::WaitReduceGrad => {
                 self.exchange(state, task)
             }
-            // A plan that spreads the vocabulary is refused when the pipeline is built.
-            Op::HeadForward
-            | Op::HeadBackward
-            | Op::EmbeddingForward
-            | Op::EmbeddingBackward
-            | Op::BroadcastHidden
-            | Op::ReduceHead
-            | Op::ReduceEmbedding
-            | Op::BroadcastGradient => Err(ExecuteError::Unsupported { rank: self.rank(), task }),
+            Op::HeadForward => self.head_forward(state, of_microbatch),
+            Op::HeadBackward => self.head_backward(state, of_microbatch),
+            Op::EmbeddingForward => self.embedding_forward(state, of_microbatch),
+            Op::EmbeddingBackward => self.embedding_backward(state, of_microbatch),
+            Op::BroadcastHidden | Op::ReduceHead | Op::ReduceEmbedding | Op::BroadcastGradient => {
+                self.start_collective(state, of_microbatch)
+            }
         }
     }
 

@@ -17,24 +17,24 @@ impl Executor {
     /// was cut. Another rank's failure unwinds.
     pub(crate) fn equalize_members(&mut self) -> Result<(), ExecuteError> {
         let rank = self.rank();
-        if self.members.size() < 2 {
+        if self.groups.members.size() < 2 {
             return Ok(());
         }
         let held = self.stages.values().flat_map(|held| held.parameters()).collect();
-        if let Some(parameter) = self.members.cut_beside(&held) {
+        if let Some(parameter) = self.groups.members.cut_beside(&held) {
             return Err(ExecuteError::CutReplaced { rank, parameter: parameter.to_string() });
         }
         for (&stage, held) in &mut self.stages {
             let weights = held.weights();
-            if weights.iter().any(|(id, _)| self.members.axis_of(*id).is_some()) {
+            if weights.iter().any(|(id, _)| self.groups.members.axis_of(*id).is_some()) {
                 let device = |error: StageError| ExecuteError::Device { rank, message: error.to_string() };
                 if !held.steps_by_element().map_err(device)? {
                     return Err(ExecuteError::NotByElement { rank, stage });
                 }
             }
-            let equal = |(id, weight)| match self.members.axis_of(id) {
+            let equal = |(id, weight)| match self.groups.members.axis_of(id) {
                 Some(_) => weight,
-                None => self.members.first_values(weight),
+                None => self.groups.members.first_values(weight),
             };
             let weights: Vec<AnyTensor> = weights.into_iter().map(equal).collect();
             held.set_weights(weights);
@@ -47,7 +47,7 @@ impl Executor {
     /// # Errors
     /// If members of a group gave different ones.
     pub(super) fn of_first_members(&self, table: Vec<Vec<LossRow>>) -> Result<Vec<(usize, LossRow)>, ExecuteError> {
-        let (rank, size) = (self.rank(), self.members.size());
+        let (rank, size) = (self.rank(), self.groups.members.size());
         let bits = |row: &LossRow| (row.0, row.1, row.2.to_bits(), row.3.to_bits());
         for (other, rows) in table.iter().enumerate() {
             let first = other - other % size;

@@ -7,7 +7,7 @@ use super::error::ExecuteError;
 use super::executor::Executor;
 use super::run_state::RunState;
 use super::transfer::Transfer;
-use crate::link::{Activity, ExpectedMessage, Message};
+use crate::link::{Activity, ExpectedMessage, Header, Message};
 use crate::plan::{MicrobatchTask, Op, Task};
 use crate::stage::{Payload, PayloadSpec};
 use std::time::Instant;
@@ -34,7 +34,7 @@ impl Executor {
     pub(super) fn wait_receive(&mut self, state: &mut RunState<'_>, wait: Task) -> Result<(), ExecuteError> {
         let receive = wait.awaits().ok_or_else(|| self.no_input(wait))?;
         let transfer = self.transfer(state, receive)?;
-        self.arrive(state, wait, transfer)
+        self.arrive(state, wait, transfer.header, transfer.peer)
     }
 
     /// The value that a compute task takes from the stage before (forward) or after (backward) it.
@@ -62,7 +62,7 @@ impl Executor {
     ) -> Result<Payload, ExecuteError> {
         let transfer = self.transfer(state, receive)?;
         let start = state.now();
-        self.arrive(state, task.into(), transfer)?;
+        self.arrive(state, task.into(), transfer.header, transfer.peer)?;
         let value = state.values.take(transfer.header).ok_or_else(|| self.no_input(task.into()))?;
         let what = if task.op() == Op::Forward { "input" } else { "gradient of its output" };
         state.note(task, what, Some((transfer.peer_stage, self.grid().rank_of(transfer.peer))), &value);
@@ -74,9 +74,14 @@ impl Executor {
         Ok(value)
     }
 
-    /// Waits until a value is in the inbox.
-    fn arrive(&mut self, state: &mut RunState<'_>, task: Task, transfer: Transfer) -> Result<(), ExecuteError> {
-        let Transfer { header, peer, .. } = transfer;
+    /// Waits until a value of the pipeline rank `peer` is in the inbox.
+    pub(super) fn arrive(
+        &mut self,
+        state: &mut RunState<'_>,
+        task: Task,
+        header: Header,
+        peer: usize,
+    ) -> Result<(), ExecuteError> {
         let (from, began, deadline) = (self.grid().rank_of(peer), Instant::now(), self.deadline());
         self.link.set_activity(Activity::Waiting(header, from));
         if !state.values.has(header) {

@@ -19,10 +19,11 @@
 //! 8. `REDUCE_GRAD` sends the other data-parallel replicas their pieces of a stage's gradients, and the row goes on. Sums
 //!    are made as pieces arrive; what is missing at the end of the row is awaited there. The timeline shows the
 //!    whole reduction as one event, and the wait as `WAIT_REDUCE_GRAD`; likewise for `UNSHARD`.
-//! 9. The loss of a stage that ends its route stays on the device, and is read when the row is done.
+//! 9. A collective of a spread vocabulary is sends at its cell, and receives at the first task that needs it.
+//! 10. The loss of a stage that ends its route stays on the device, and is read when the row is done.
 //!
 //! Read `interpreter.rs` first, then `compute.rs` (`F`, `I`, `B`, `W`), `messages.rs` (sends and receives), `skips.rs`,
-//! `interleave.rs`, and `replicas.rs` with `sharding.rs`. Below them stand `executor.rs` (the rank), `run_state.rs`,
+//! `interleave.rs`, `vocabulary.rs`, and `replicas.rs` with `sharding.rs`. Below them stand `executor.rs` (the rank), `run_state.rs`,
 //! `values.rs` and `transfer.rs`.
 
 mod compute;
@@ -48,6 +49,7 @@ mod skips;
 mod specs;
 mod transfer;
 mod values;
+mod vocabulary;
 
 pub(crate) use context::Purpose;
 pub use context::RunContext;

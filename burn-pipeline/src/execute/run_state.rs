@@ -4,6 +4,7 @@ use super::context::Received;
 use super::outcome::RankOutcome;
 use super::run::Run;
 use super::values::Values;
+use super::vocabulary::VocabularyState;
 use crate::group::Stages;
 use crate::plan::{Action, MicrobatchTask, Plan, StageId, Task};
 use crate::stage::{LossPart, Reduction, StageError};
@@ -15,6 +16,7 @@ use std::time::Duration;
 pub(super) struct RunState<'a> {
     pub(super) run: Run<'a>,
     pub(super) values: Values,
+    pub(super) vocabulary: VocabularyState,
     pub(super) outcome: RankOutcome,
     /// Losses by the microbatch's index in the batch, still on the device, each with the forward that gave it.
     pub(super) losses: BTreeMap<usize, (MicrobatchTask, LossPart)>,
@@ -36,6 +38,7 @@ impl<'a> RunState<'a> {
         Self {
             run,
             values: Values::default(),
+            vocabulary: VocabularyState::default(),
             outcome: RankOutcome { peak_held_bytes: Some(0), ..RankOutcome::default() },
             losses: BTreeMap::new(),
             position: 0,
@@ -80,9 +83,12 @@ impl<'a> RunState<'a> {
 
     /// Updates the peaks of held microbatches and bytes.
     pub(super) fn count_held(&mut self, stages: &Stages) {
-        let held = stages.values().map(|stage| stage.held()).sum();
-        self.outcome.peak_held = self.outcome.peak_held.max(held);
-        let bytes = stages.values().map(|stage| stage.engine().held_bytes()).sum::<Option<usize>>();
+        // Pieces of the vocabulary have no engine: what they hold is in their own state.
+        let placement = self.plan().placement();
+        let stages = || stages.iter().filter(|(stage, _)| placement.contains(**stage)).map(|(_, held)| held);
+        self.outcome.peak_held = self.outcome.peak_held.max(stages().map(|held| held.held()).sum());
+        let bytes = stages().map(|held| held.engine().held_bytes()).sum::<Option<usize>>();
+        let bytes = bytes.map(|bytes| bytes + self.vocabulary.bytes());
         self.outcome.peak_held_bytes = self.outcome.peak_held_bytes.zip(bytes).map(|(peak, bytes)| peak.max(bytes));
     }
 

@@ -35,7 +35,7 @@ impl Executor {
             if !held.options().sharded.unwrap_or(all) {
                 continue;
             }
-            if self.members.size() > 1 {
+            if self.groups.members.size() > 1 {
                 return Err(ExecuteError::ShardedMembers { rank, stage });
             }
             let device = |message| ExecuteError::Device { rank, message };

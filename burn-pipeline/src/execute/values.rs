@@ -12,6 +12,8 @@ pub(super) struct Values {
     inbox: HashMap<Header, Payload>,
     outbox: HashMap<Header, Payload>,
     posted: HashMap<usize, VecDeque<Header>>,
+    /// Are all messages posted from the start?
+    announced: bool,
 }
 
 impl Values {
@@ -21,14 +23,27 @@ impl Values {
         table.insert(transfer.header, payload);
     }
 
+    /// Keeps what this rank itself gives to a collective.
+    pub(super) fn keep(&mut self, header: Header, payload: Payload) {
+        self.inbox.insert(header, payload);
+    }
+
     /// Takes out a value that is to be sent.
     pub(super) fn take_outgoing(&mut self, header: Header) -> Option<Payload> {
         self.outbox.remove(&header)
     }
 
+    /// Posts all messages that a rank will send here, in its order; [`Values::post`] then adds nothing.
+    pub(super) fn announce(&mut self, from: usize, headers: VecDeque<Header>) {
+        self.posted.insert(from, headers);
+        self.announced = true;
+    }
+
     /// Posts the receive of a message from a rank, after those already posted.
     pub(super) fn post(&mut self, from: usize, header: Header) {
-        self.posted.entry(from).or_default().push_back(header);
+        if !self.announced {
+            self.posted.entry(from).or_default().push_back(header);
+        }
     }
 
     /// Receives messages into the inbox until the one with this header is there. Returns false if it was neither stored

@@ -60,6 +60,20 @@ pub enum MessageKind {
     Timing,
     /// A tensor of a collective over the ranks that hold a stage together.
     Member,
+    /// The last stage's output, for this rank's piece of the head.
+    Hidden,
+    /// What a rank's piece of the head computed of the last stage's output.
+    HeadPart {
+        /// The pipeline rank that sends it.
+        from: usize,
+    },
+    /// What a rank's piece of the embedding gives of the first stage's input.
+    EmbeddingPart {
+        /// The pipeline rank that sends it.
+        from: usize,
+    },
+    /// The gradient of the first stage's input, for this rank's piece of the embedding.
+    EmbeddingGradient,
 }
 
 /// What a message is about: the receiver asks for a message by its header.
@@ -107,6 +121,16 @@ impl fmt::Display for Header {
             MessageKind::Tensors { index } => write!(f, "message {index} of a transfer of tensors"),
             MessageKind::Member => write!(f, "the group's tensor of stage {stage}, microbatch {microbatch}"),
             MessageKind::Timing => f.write_str("a message that is timed"),
+            MessageKind::Hidden => write!(f, "the output of stage {stage} for the head, microbatch {microbatch}"),
+            MessageKind::HeadPart { from } => {
+                write!(f, "what rank {from}'s piece of the head computed, microbatch {microbatch}")
+            }
+            MessageKind::EmbeddingPart { from } => {
+                write!(f, "the vectors of rank {from}'s piece of the embedding, microbatch {microbatch}")
+            }
+            MessageKind::EmbeddingGradient => {
+                write!(f, "the gradient of stage {stage}'s input for the embedding, microbatch {microbatch}")
+            }
         }
     }
 }

@@ -64,4 +64,5 @@ mod vocabulary;
 pub use attention::SelfAttention;
 pub use feed_forward::GatedFeedForward;
 pub use linear::{ColumnLinear, RowLinear};
+pub(crate) use vocabulary::own_ids;
 pub use vocabulary::{VocabEmbedding, vocab_cross_entropy};

@@ -76,7 +76,7 @@ pub fn vocab_cross_entropy(scores: Tensor<2>, targets: Tensor<1, Int>, group: &T
 
 /// Ids as places in this rank's part of a vocabulary, 0 where they are another rank's, and which those are; `None` if one rank has all.
 /// The first rank leaves ids below 0 as they are, and the last one those that are too large, for the device to refuse.
-fn own_ids<const D: usize>(
+pub(crate) fn own_ids<const D: usize>(
     group: &TensorGroup,
     own: usize,
     ids: Tensor<D, Int>,

@@ -31,7 +31,7 @@ impl TensorGroup {
     pub(super) fn exchange(&self, outgoing: Outgoing, from: impl Iterator<Item = usize>) -> Vec<AnyTensor> {
         let closed = || {
             let message = "the pipeline was dropped, and the stage's group with it".to_owned();
-            Err(LinkError::Closed { rank: self.ranks.start + self.member, message })
+            Err(LinkError::Closed { rank: self.ranks[self.member], message })
         };
         let end = self.end.as_ref();
         let exchanged =
@@ -52,10 +52,10 @@ impl TensorGroup {
             let Some(tensor) = tensor else { continue };
             let parts = [PayloadPart::Host(HostValue::Text(ours.clone())), PayloadPart::Tensor(tensor)];
             let message = Message { header, payload: Payload::from_parts(parts) };
-            link.send(self.ranks.start + member, message, deadline)?;
+            link.send(self.ranks[member], message, deadline)?;
         }
         let receive = |member: usize| {
-            let peer = self.ranks.start + member;
+            let peer = self.ranks[member];
             link.set_activity(Activity::Waiting(header, peer));
             let (theirs, tensor) = read(link.receive(peer, header, deadline)?);
             match tensor {

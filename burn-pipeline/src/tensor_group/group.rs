@@ -14,8 +14,8 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct TensorGroup {
     pub(super) member: usize,
-    /// The members' ranks in the job.
-    pub(super) ranks: Range<usize>,
+    /// The members' ranks in the job, in their order.
+    pub(super) ranks: Arc<[usize]>,
     /// `None` for a group of one.
     pub(super) end: Option<StageEnd>,
     pub(super) timeout: Duration,
@@ -29,11 +29,17 @@ pub(super) struct Cuts(pub(super) Arc<Mutex<HashMap<ParamId, usize>>>);
 impl TensorGroup {
     /// A group of one rank: its layers hold whole weights.
     pub fn alone() -> Self {
-        Self { member: 0, ranks: 0..1, end: None, timeout: Duration::ZERO, cuts: Cuts::default() }
+        Self { member: 0, ranks: Arc::from([0]), end: None, timeout: Duration::ZERO, cuts: Cuts::default() }
     }
 
     /// The group of the ranks `ranks` of a job, as the one at place `member` sees it.
-    pub(crate) fn new(member: usize, ranks: Range<usize>, end: StageEnd, timeout: Duration) -> Self {
+    pub(crate) fn new(
+        member: usize,
+        ranks: impl IntoIterator<Item = usize>,
+        end: StageEnd,
+        timeout: Duration,
+    ) -> Self {
+        let ranks = ranks.into_iter().collect();
         Self { member, ranks, end: Some(end), timeout, cuts: Cuts::default() }
     }
 
@@ -45,6 +51,11 @@ impl TensorGroup {
     /// This rank's place in the group, from 0.
     pub fn member(&self) -> usize {
         self.member
+    }
+
+    /// Is a rank of the job in the group?
+    pub(crate) fn contains(&self, rank: usize) -> bool {
+        self.ranks.contains(&rank)
     }
 
     /// Is there no other rank in the group?

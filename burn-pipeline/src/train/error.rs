@@ -47,11 +47,22 @@ pub enum BuildError {
     /// Something that cannot be combined with stages that several ranks hold together.
     #[error("{what} does not work with `Builder::tensor_parallel` yet; leave one of them out")]
     TensorParallel { what: &'static str },
-    /// The plan spreads the vocabulary over all ranks.
+    /// The plan spreads other layers of the vocabulary over all ranks than those of which ranks have pieces.
     #[error(
-        "{plan} spreads the vocabulary over all ranks, which can be planned and simulated, and not be run yet; give a plan without `S`, `T`, `IF` and `IB`"
+        "{plan} spreads {planned} over all ranks, but `Builder::vocabulary` gives {given}; give it the same layers, or a plan without `S`, `T`, `IF` and `IB`"
     )]
-    Vocabulary { plan: String },
+    Vocabulary { plan: String, planned: String, given: String },
+    /// A vocabulary without layers.
+    #[error("`Builder::vocabulary` was given neither an embedding nor a head; give it one of them, or leave it out")]
+    EmptyVocabulary,
+    /// Something that cannot be combined with a vocabulary that is spread.
+    #[error("{what} does not work with `Builder::vocabulary` yet; leave one of them out")]
+    WithVocabulary { what: &'static str },
+    /// A loss on the last stage, where the loss comes with the head.
+    #[error(
+        "stage {stage} was built with a loss, but the head is spread and comes after it, with the cross entropy; build it with `StageBox::new`"
+    )]
+    LossBeforeHead { stage: usize },
     /// A skip edge is not valid, or a plan that is lowered already lacks it.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -170,6 +181,11 @@ pub enum PipelineError {
         "{what} does not work yet where several ranks hold a stage together (`Builder::tensor_parallel`); build without it"
     )]
     TensorParallel { what: &'static str },
+    /// A vocabulary that is spread. Nothing was run; the pipeline is as before.
+    #[error(
+        "{what} does not work yet where the vocabulary is spread over all ranks (`Builder::vocabulary`); build without it"
+    )]
+    Vocabulary { what: &'static str },
     /// No such stage, or a stage of another module type.
     #[error("stage {stage} is not a `{wanted}`, or this process has no such stage")]
     NoSuchModule { stage: usize, wanted: &'static str },

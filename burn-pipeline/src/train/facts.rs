@@ -3,6 +3,7 @@
 use crate::plan::StageId;
 use crate::stage::{Batch, BatchChecks, ErasedStage, NamedWeight, Payload, PayloadSpec, StageError};
 use crate::train::error::PipelineError;
+use crate::vocabulary::{Piece, is_ids};
 use serde::{Deserialize, Serialize};
 
 /// What a stage says of itself once it is built.
@@ -20,6 +21,8 @@ pub(crate) struct StageFacts {
     pub(crate) has_forward_state: bool,
     /// Paths of its parameters, each with a name in the whole model.
     pub(crate) names: Vec<(String, String)>,
+    /// The layer of the vocabulary that it is a piece of, where it is no stage.
+    pub(crate) piece: Option<Piece>,
 }
 
 impl StageFacts {
@@ -34,6 +37,30 @@ impl StageFacts {
             has_forward_state: !held.forward_state().is_empty(),
             weight_bytes: held.weights().iter().map(|(_, weight)| weight.bytes()).sum(),
             names: Self::names(held.named_weights()),
+            piece: None,
+        }
+    }
+
+    /// What the pieces of a vocabulary's layer say.
+    pub(crate) fn of_piece(piece: Piece, stage: StageId, held: &dyn ErasedStage) -> Self {
+        Self { piece: Some(piece), ..Self::of(stage, held) }
+    }
+
+    /// Does the layer of the vocabulary take what a batch holds for it?
+    pub(crate) fn check_ids(&self, batch: &Batch) -> Result<(), PipelineError> {
+        let refused = |source, got: &Payload| {
+            let got = PayloadSpec::of_payload(got);
+            PipelineError::Refused { stage: self.stage, source, got }
+        };
+        let input = batch.whole_input();
+        match (self.piece, batch.whole_target()) {
+            (Some(Piece::Embedding), _) => {
+                is_ids(input.clone()).map_err(|source| refused(StageError::Input(source), input))
+            }
+            (Some(Piece::Head), Some(target)) => {
+                is_ids(target.clone()).map_err(|source| refused(StageError::Target(source), target))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -44,12 +71,13 @@ impl StageFacts {
     }
 
     /// Does the stage take what a batch holds for it?
-    pub(crate) fn check(&self, batch: &Batch) -> Result<(), PipelineError> {
+    /// With `embedded`, its input comes from the embedding.
+    pub(crate) fn check(&self, batch: &Batch, embedded: bool) -> Result<(), PipelineError> {
         let refused = |source, got: &Payload| {
             let got = PayloadSpec::of_payload(got);
             PipelineError::Refused { stage: self.stage, source, got }
         };
-        if self.stage.index() == 0 {
+        if self.stage.index() == 0 && !embedded {
             let input = batch.whole_input();
             (self.takes.input)(input.clone()).map_err(|source| refused(StageError::Input(source), input))?;
         }
@@ -72,19 +100,20 @@ pub(crate) struct SentFacts {
     weight_bytes: usize,
     has_forward_state: bool,
     names: Vec<(String, String)>,
+    pub(crate) piece: Option<Piece>,
 }
 
 impl SentFacts {
     pub(crate) fn of(facts: &StageFacts) -> Self {
-        let StageFacts { stage, has_loss, declared, weight_bytes, has_forward_state, .. } = *facts;
-        Self { stage, has_loss, declared, weight_bytes, has_forward_state, names: facts.names.clone() }
+        let StageFacts { stage, has_loss, declared, weight_bytes, has_forward_state, piece, .. } = *facts;
+        Self { stage, has_loss, declared, weight_bytes, has_forward_state, names: facts.names.clone(), piece }
     }
 
     /// Whether a batch fits the stage is checked by the process that holds it: elsewhere every batch does.
     pub(crate) fn facts(self) -> StageFacts {
-        let Self { stage, has_loss, declared, weight_bytes, has_forward_state, names } = self;
+        let Self { stage, has_loss, declared, weight_bytes, has_forward_state, names, piece } = self;
         let takes = BatchChecks { input: |_| Ok(()), extra: |_| Ok(()), target: None };
         let extras = Vec::new();
-        StageFacts { stage, extras, has_loss, declared, takes, weight_bytes, has_forward_state, names }
+        StageFacts { stage, extras, has_loss, declared, takes, weight_bytes, has_forward_state, names, piece }
     }
 }

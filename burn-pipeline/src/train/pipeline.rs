@@ -122,6 +122,11 @@ impl Pipeline {
         if self.plans.members() > 1 { Err(PipelineError::TensorParallel { what }) } else { Ok(()) }
     }
 
+    /// Refuses what does not work with a vocabulary that is spread.
+    pub(super) fn without_vocabulary(&self, what: &'static str) -> Result<(), PipelineError> {
+        if self.plans.spread() { Err(PipelineError::Vocabulary { what }) } else { Ok(()) }
+    }
+
     /// How far training has come.
     pub fn progress(&self) -> Progress {
         self.training.progress()

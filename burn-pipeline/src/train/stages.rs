@@ -4,6 +4,7 @@ use super::facts::StageFacts;
 use crate::stage::{Batch, Microbatches};
 use crate::train::error::PipelineError;
 use crate::train::shared::SharedReport;
+use crate::vocabulary::Piece;
 use burn::module::{ParamGroup, ParamId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Stages {
     facts: Vec<StageFacts>,
+    /// The layers of the vocabulary of which all ranks have pieces.
+    pieces: Vec<StageFacts>,
     shared: Vec<SharedReport>,
     /// The names of all parameters and buffers in the model, each once.
     names: Arc<[String]>,
@@ -24,12 +27,13 @@ impl Stages {
         facts.dedup_by_key(|facts| facts.stage);
         let names: BTreeSet<&String> = facts.iter().flat_map(|facts| &facts.names).map(|(_, name)| name).collect();
         let names = names.into_iter().cloned().collect();
-        Self { facts, shared, names }
+        let (pieces, facts) = facts.into_iter().partition(|facts| facts.piece.is_some());
+        Self { facts, pieces, shared, names }
     }
 
     /// The same where some stages say something else now.
     pub(crate) fn renewed(&self, now: Vec<StageFacts>) -> Self {
-        let others = self.facts.iter().filter(|known| !now.iter().any(|facts| facts.stage == known.stage));
+        let others = self.facts.iter().chain(&self.pieces).filter(|known| !now.iter().any(|facts| facts.stage == known.stage));
         Self::new(others.cloned().chain(now.iter().cloned()).collect(), self.shared.clone())
     }
 
@@ -52,14 +56,19 @@ impl Stages {
 
     /// Has the model a loss?
     pub(crate) fn has_loss(&self) -> bool {
-        self.facts.iter().any(|facts| facts.has_loss)
+        self.spreads(Piece::Head) || self.facts.iter().any(|facts| facts.has_loss)
+    }
+
+    /// Is this layer of the vocabulary spread?
+    fn spreads(&self, piece: Piece) -> bool {
+        self.pieces.iter().any(|facts| facts.piece == Some(piece))
     }
 
     /// The last stage, if it has no loss.
     pub(crate) fn lacks_loss(&self) -> Option<usize> {
         let last = self.facts.iter().map(|facts| facts.stage.index()).max()?;
         let lacks = self.facts.iter().any(|facts| facts.stage.index() == last && !facts.has_loss);
-        lacks.then_some(last)
+        (lacks && !self.spreads(Piece::Head)).then_some(last)
     }
 
     /// A stage with a loss that is not the last one, and the last.
@@ -69,9 +78,15 @@ impl Stages {
         Some((inside.stage.index(), last))
     }
 
-    /// Has every stage declared the specs at its boundary?
+    /// A stage with a loss, where the loss comes with a head that is spread.
+    pub(crate) fn loss_before_head(&self) -> Option<usize> {
+        let with_loss = self.facts.iter().find(|facts| facts.has_loss).filter(|_| self.spreads(Piece::Head));
+        with_loss.map(|facts| facts.stage.index())
+    }
+
+    /// Has every stage declared the specs at its boundary, and is there nothing else?
     pub(crate) fn are_declared(&self) -> bool {
-        self.facts.iter().all(|facts| facts.declared)
+        self.pieces.is_empty() && self.facts.iter().all(|facts| facts.declared)
     }
 
     /// Has any stage state that its forward can change (running statistics)?
@@ -88,8 +103,12 @@ impl Stages {
     /// anything then, and gathered gradients stay.
     pub(crate) fn admit(&self, batch: Batch, wanted: usize) -> Result<Microbatches, PipelineError> {
         let batch = batch.cut(wanted)?;
+        let embedded = self.spreads(Piece::Embedding);
         for facts in &self.facts {
-            batch.wholes().try_for_each(|whole| facts.check(whole))?;
+            batch.wholes().try_for_each(|whole| facts.check(whole, embedded))?;
+        }
+        for facts in &self.pieces {
+            batch.wholes().try_for_each(|whole| facts.check_ids(whole))?;
         }
         if batch.len() < wanted {
             tracing::warn!(samples = batch.samples(), wanted, "fewer samples than microbatches: running one a sample");
@@ -117,7 +136,7 @@ impl Stages {
     /// A name that two stages claim for parameters that are not copies of a shared one, and the stages.
     pub(crate) fn claimed_twice(&self) -> Option<(String, usize, usize)> {
         let mut claimed: BTreeMap<&str, (usize, Option<usize>)> = BTreeMap::new();
-        for facts in self.facts.iter().filter(|facts| facts.stage.replica() == 0) {
+        for facts in self.facts.iter().chain(&self.pieces).filter(|facts| facts.stage.replica() == 0) {
             let stage = facts.stage.index();
             for (path, name) in &facts.names {
                 let shared = self.shared_at(stage, path);

@@ -37,7 +37,8 @@ impl Plan {
     /// [`vocabulary`](crate::cost::Profile::vocabulary): the plan's stages are the layers between the two. Run it before
     /// [`Plan::with_transfers`].
     ///
-    /// Idempotent: a plan that spreads the vocabulary is returned unchanged.
+    /// Idempotent: a plan that spreads the vocabulary is returned unchanged. `burn-pipeline` runs such plans, and makes them by itself
+    /// where its builder is given the layers (`Builder::vocabulary`).
     ///
     /// # Errors
     /// [`PassError::Spread`] if the plan has transfers or two routes, [`PassError::Check`] if it cannot be run, and

@@ -21,6 +21,7 @@ impl Pipeline {
     /// # Errors
     /// As [`Pipeline::step`]. Where only some stages declared their specs, it also fails if one differs from what was found.
     pub fn metadata(&mut self, batch: Batch) -> Result<Metadata, PipelineError> {
+        self.without_vocabulary("learning metadata")?;
         let admitted = self.stages.admit_training(batch, self.plans.microbatches(), self.placement().ranks());
         let batch = self.ranks.admit(admitted)?;
         self.learn_metadata(&batch)

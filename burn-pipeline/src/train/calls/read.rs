@@ -39,7 +39,8 @@ impl Pipeline {
         module.ok_or(PipelineError::NoSuchModule { stage, wanted: type_name::<M>() })
     }
 
-    /// The weights: one list a stage, in model order of stages and parameters.
+    /// The weights: one list a stage, in model order of stages and parameters; then one for the embedding and one for the head, where they
+    /// are spread ([`Builder::vocabulary`](crate::Builder::vocabulary)).
     ///
     /// # Errors
     /// As [`Pipeline::step`].
@@ -92,12 +93,12 @@ fn of_stages<T>(
     if !rank.is_first_replica() {
         return Ok(Vec::new());
     }
-    let (number, answers, members) = (rank.number(), rank.is_first_member(), rank.executor().members().clone());
+    let (number, groups) = (rank.number(), rank.executor().groups().clone());
     let stages = rank.executor().stages();
-    let of_stage = |(&stage, held): (&StageId, &mut Box<dyn ErasedStage>)| (stage, read(held.as_mut(), &members));
-    let joined =
+    let of_stage = |(&stage, held): (&StageId, &mut Box<dyn ErasedStage>)| (stage, read(held.as_mut(), groups.of(stage)));
+    let joined: OfStages<T> =
         caught(number, || "joining pieces of a group".to_owned(), || Ok(stages.iter_mut().map(of_stage).collect()))?;
-    Ok(if answers { joined } else { Vec::new() })
+    Ok(joined.into_iter().filter(|(stage, _)| rank.answers_for(*stage)).collect())
 }
 
 /// Reads how stages are run.
@@ -112,7 +113,9 @@ impl Command for Engines {
     }
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        Ok(rank.executor().stages().iter().map(|(&stage, held)| (stage, held.report())).collect())
+        let placement = rank.placement().clone();
+        let stages = rank.executor().stages().iter().filter(|(stage, _)| placement.contains(**stage));
+        Ok(stages.map(|(&stage, held)| (stage, held.report())).collect())
     }
 }
 

@@ -17,11 +17,12 @@ use super::pretrained::adapted;
 use super::tensors::{Item, in_file_order, write_model};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Header, Message, MessageKind};
+use crate::plan::StageId;
 use crate::stage::{AnyTensor, NamedWeight, Payload};
-use crate::tensor_group::TensorGroup;
 use crate::train::control::{Command, gather_all, gather_results};
 use crate::train::pipeline::Pipeline;
 use crate::train::step::{Rank, caught};
+use crate::vocabulary::StageGroups;
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{IdentityAdapter, ModuleAdapter, bridge};
 use burn::tensor::{DType, Device, TensorData};
@@ -120,25 +121,25 @@ fn export(
     path: &Path,
     adapter: &dyn ModuleAdapter,
 ) -> Result<Result<(), CheckpointError>, ExecuteError> {
-    let (me, timeout, first, answers) =
-        (rank.number(), rank.executor().timeout(), rank.is_first_replica(), rank.is_first_member());
-    let members = rank.executor().members().clone();
-    let mut own: BTreeMap<String, NamedWeight> = BTreeMap::new();
+    let (me, timeout, first) = (rank.number(), rank.executor().timeout(), rank.is_first_replica());
+    let groups = rank.executor().groups().clone();
+    let mut own: BTreeMap<String, (StageId, NamedWeight)> = BTreeMap::new();
     let mut entries = Vec::new();
     // Replicas of a stage are equal: the first one's tensors are written.
-    for (stage, held) in rank.executor().stages().iter().filter(|(stage, _)| first && stage.replica() == 0) {
+    for (&stage, held) in rank.executor().stages().iter().filter(|(stage, _)| first && stage.replica() == 0) {
+        let members = groups.of(stage);
         for weight in held.named_weights() {
             let shape = members.whole_shape(weight.id, weight.value.shape());
             let tensor = adapted(weight.clone(), shape, adapter);
             let (name, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.to_vec());
-            if answers {
+            if members.member() == 0 {
                 entries.push(Entry { stage: stage.index(), name: name.clone(), dtype, shape });
             }
-            own.entry(name).or_insert(weight);
+            own.entry(name).or_insert((stage, weight));
         }
     }
     let table = gather_all(rank.executor().link(), &entries, timeout)?;
-    let transfer = Transfer { rank, adapter, members, order: order(table), own, next: 0, in_flight: 0, failed: None };
+    let transfer = Transfer { rank, adapter, groups, order: order(table), own, next: 0, in_flight: 0, failed: None };
     let exported = match me {
         0 => transfer.write(path),
         _ => transfer.send().map(Ok),
@@ -163,9 +164,9 @@ fn order(table: Vec<Vec<Entry>>) -> Vec<(usize, Entry)> {
 struct Transfer<'a> {
     rank: &'a mut Rank,
     adapter: &'a dyn ModuleAdapter,
-    members: TensorGroup,
+    groups: StageGroups,
     order: Vec<(usize, Entry)>,
-    own: BTreeMap<String, NamedWeight>,
+    own: BTreeMap<String, (StageId, NamedWeight)>,
     next: usize,
     in_flight: usize,
     /// What went wrong between ranks.
@@ -214,8 +215,8 @@ impl Transfer<'_> {
     }
 
     /// A weight as it is written, joined of the pieces of all ranks that hold it together, and its device.
-    fn whole(&self, weight: NamedWeight) -> (Stored, Device) {
-        let value = self.members.whole(weight.id, weight.value.clone());
+    fn whole(&self, (stage, weight): (StageId, NamedWeight)) -> (Stored, Device) {
+        let value = self.groups.of(stage).whole(weight.id, weight.value.clone());
         let (shape, device) = (value.shape(), value.device());
         (adapted(NamedWeight { value, ..weight }, shape, self.adapter), device)
     }
@@ -237,7 +238,8 @@ impl Transfer<'_> {
             link.barrier(deadline).map_err(failed)?;
         }
         // All ranks that hold a weight together join it, and the first of them gives it.
-        let together = self.rank.executor().grid().member_ranks().contains(&holder);
+        let together = |stage: StageId| holder == me || self.groups.of(stage).contains(holder);
+        let together = self.own.get(&entry.name).is_some_and(|(stage, _)| together(*stage));
         let own = if together { self.own.remove(&entry.name) } else { None };
         let own = own.map(|weight| self.whole(weight)).filter(|_| holder == me);
         let link = self.rank.executor().link();

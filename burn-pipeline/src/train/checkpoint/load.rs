@@ -92,11 +92,12 @@ impl Command for Read {
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         whole_weights(rank)?;
         let (sharing, mut used) = (rank.sharing().clone(), BTreeSet::new());
-        let members = rank.executor().members().clone();
+        let groups = rank.executor().groups().clone();
         let read = offer_stages(rank, |stage, held, progress| {
             let weights = names_in_checkpoint(held, stage, &sharing);
-            let (stage, has_optimizer) = (Some(stage.index()), held.has_optimizer());
-            let wanted = Wanted { weights: &weights, stage, members: &members, contents: self.contents, has_optimizer };
+            let (members, has_optimizer) = (groups.of(stage), held.has_optimizer());
+            let stage = Some(stage.index());
+            let wanted = Wanted { weights: &weights, stage, members, contents: self.contents, has_optimizer };
             let (state, places) = self.checkpoint.state_for(wanted, progress)?;
             used.extend(places);
             Ok(state)
@@ -120,11 +121,11 @@ impl Command for ReadPretrained {
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         whole_weights(rank)?;
-        let members = rank.executor().members().clone();
+        let groups = rank.executor().groups().clone();
         Ok(self.weights.open().and_then(|mut opened| {
-            offer_stages(rank, |_, held, progress| {
+            offer_stages(rank, |stage, held, progress| {
                 progress();
-                opened.state_for(held, &members)
+                opened.state_for(held, groups.of(stage))
             })?;
             Ok(opened.fit)
         }))

@@ -138,8 +138,7 @@ impl Command for Save {
 /// Writes this rank's stages. Of two replicas in a bidirectional placement the first is saved, as both are equal; of ranks that hold a
 /// stage together, the first one writes what it joins of all their pieces.
 fn save_stages(rank: &mut Rank, folder: &Path) -> Result<Result<Vec<SavedStage>, CheckpointError>, ExecuteError> {
-    let (sharing, joins, saves) = (rank.sharing().clone(), rank.is_first_replica(), rank.is_first_member());
-    let members = rank.executor().members().clone();
+    let (sharing, joins, groups) = (rank.sharing().clone(), rank.is_first_replica(), rank.executor().groups().clone());
     let stages: Vec<StageId> = rank.executor().stages().keys().copied().filter(|stage| stage.replica() == 0).collect();
     // All data-parallel replicas gather the states of all stages, also after an error, since the others wait for them.
     let mut saved = Vec::new();
@@ -148,9 +147,10 @@ fn save_stages(rank: &mut Rank, folder: &Path) -> Result<Result<Vec<SavedStage>,
         if !joins {
             continue;
         }
+        let (members, saves) = (groups.of(stage), rank.answers_for(stage));
         let whole = rank.executor().stages().get(&stage).map(|held| {
-            let states = states.and_then(|states| join_states(&members, states, held.as_ref(), saves));
-            (states, join_weights(&members, names_in_checkpoint(held.as_ref(), stage, &sharing), saves))
+            let states = states.and_then(|states| join_states(members, states, held.as_ref(), saves));
+            (states, join_weights(members, names_in_checkpoint(held.as_ref(), stage, &sharing), saves))
         });
         let Some((states, weights)) = whole.filter(|_| saves) else { continue };
         if !folder.is_dir() {

@@ -126,6 +126,9 @@ pub(super) fn first(builder: &Builder, size: Size, options: &AutoOptions) -> Res
     if builder.members > 1 {
         return Err(BuildError::TensorParallel { what: "`AutoPipeline`" });
     }
+    if builder.vocabulary.is_some() {
+        return Err(BuildError::WithVocabulary { what: "`AutoPipeline`" });
+    }
     let (schedule, mut builder) = (first_schedule(size)?, builder.clone());
     if let Some(layers) = options.layers.filter(|_| builder.seed.is_none()) {
         let cut = Partition::even(layers, size.ranks * size.chunks)?;

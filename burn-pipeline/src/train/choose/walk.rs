@@ -16,10 +16,15 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Builder {
-    /// Refuses to measure stages that several ranks hold together: measured here are whole ones.
+    /// Refuses to measure stages that several ranks hold together, or between layers that they do: measured here are whole models.
     pub(super) fn measures_whole_stages(&self) -> Result<(), MeasureError> {
-        let refused = || BuildError::TensorParallel { what: "measuring stages" };
-        if self.members > 1 { Err(MeasureError::Plan(refused().to_string())) } else { Ok(()) }
+        let what = "measuring stages";
+        let refused = match (self.members > 1, self.vocabulary.is_some()) {
+            (true, _) => BuildError::TensorParallel { what },
+            (_, true) => BuildError::WithVocabulary { what },
+            _ => return Ok(()),
+        };
+        Err(MeasureError::Plan(refused.to_string()))
     }
 }
 

@@ -65,7 +65,8 @@ pub(crate) fn exchange_facts(
 ) -> Result<Vec<StageFacts>, ExecuteError> {
     let table: Vec<Vec<SentFacts>> = gather_all(link, &own.iter().map(SentFacts::of).collect(), timeout)?;
     for (peer, row) in table.iter().enumerate() {
-        ExecuteError::refuse_unknown(link.rank(), peer, placement, row.iter().map(|facts| facts.stage))?;
+        let stages = row.iter().filter(|facts| facts.piece.is_none()).map(|facts| facts.stage);
+        ExecuteError::refuse_unknown(link.rank(), peer, placement, stages)?;
     }
     let rows = table.into_iter().enumerate().filter(|(rank, _)| *rank != link.rank());
     let foreign = rows.flat_map(|(_, row)| row).map(SentFacts::facts);

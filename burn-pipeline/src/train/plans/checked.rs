@@ -5,6 +5,7 @@
 
 use super::parts::Parts;
 use super::source::Source;
+use super::spreading::Spreading;
 use crate::execute::ReplicaShare;
 use crate::group::Grid;
 use crate::plan::{CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId};
@@ -38,6 +39,7 @@ pub(crate) struct Plans {
     source: Source,
     skips: Vec<SkipEdge>,
     replication: Replication,
+    spreading: Spreading,
     placement: Placement,
     /// By the number of microbatches of one replica.
     training: HashMap<usize, Arc<CheckedPlan>>,
@@ -46,17 +48,22 @@ pub(crate) struct Plans {
 
 impl Plans {
     /// Builds and checks the plan for the number of microbatches that the user chose.
-    pub(crate) fn new(source: Source, declared: &[SkipEdge], replication: Replication) -> Result<Self, BuildError> {
+    pub(crate) fn new(
+        source: Source,
+        declared: &[SkipEdge],
+        replication: Replication,
+        spreading: Spreading,
+    ) -> Result<Self, BuildError> {
         let (skips, microbatches) = (source.skips(declared), source.microbatches());
-        let plan = Arc::new(training_plan(&source, &skips, microbatches, replication)?);
+        let plan = Arc::new(training_plan(&source, &skips, microbatches, replication, &spreading)?);
         let placement = plan.plan().placement().clone();
         let (training, evaluation) = (HashMap::from([(microbatches, plan)]), HashMap::new());
-        Ok(Self { source, skips, replication, placement, training, evaluation })
+        Ok(Self { source, skips, replication, spreading, placement, training, evaluation })
     }
 
     /// The plans of the same ranks over other stages, with these skip edges.
     pub(crate) fn moved(&self, source: Source, skips: &[SkipEdge]) -> Result<Self, BuildError> {
-        let plans = Self::new(source, skips, self.replication)?;
+        let plans = Self::new(source, skips, self.replication, self.spreading.clone())?;
         match (plans.placement.ranks(), self.placement.ranks()) {
             (ranks, linked) if ranks != linked => Err(BuildError::Ranks { ranks, linked }),
             _ => Ok(plans),
@@ -65,7 +72,7 @@ impl Plans {
 
     /// The same pipeline with something else to run; its first plan is built and checked.
     pub(crate) fn with_source(&self, source: Source) -> Result<Self, BuildError> {
-        let plans = Self::new(source, &self.skips, self.replication)?;
+        let plans = Self::new(source, &self.skips, self.replication, self.spreading.clone())?;
         if plans.placement != self.placement {
             let microbatches = plans.source.microbatches();
             return Err(BuildError::Moved { schedule: plans.name(), microbatches });
@@ -96,6 +103,11 @@ impl Plans {
         self.placement.ranks() * self.replication.replicas * self.replication.members
     }
 
+    /// Is a layer of the vocabulary spread over all ranks?
+    pub(crate) fn spread(&self) -> bool {
+        !self.spreading.pieces.is_empty()
+    }
+
     /// Ranks that hold each stage together.
     pub(crate) fn members(&self) -> usize {
         self.replication.members
@@ -111,7 +123,7 @@ impl Plans {
         if let Some(plan) = self.training.get(&microbatches) {
             return Ok(plan.clone());
         }
-        let plan = training_plan(&self.source, &self.skips, microbatches, self.replication)?;
+        let plan = training_plan(&self.source, &self.skips, microbatches, self.replication, &self.spreading)?;
         if plan.plan().placement() != &self.placement {
             return Err(BuildError::Moved { schedule: plan.plan().name().to_owned(), microbatches });
         }
@@ -129,7 +141,8 @@ impl Plans {
             1 => vec![microbatches],
             _ => vec![microbatches.div_ceil(2), microbatches / 2],
         };
-        let plan = ForwardOnly::over(self.placement.clone(), counts)?.with_skips(self.skips.clone())?;
+        let plan = self.spreading.of(ForwardOnly::over(self.placement.clone(), counts)?)?;
+        let plan = plan.with_skips(self.skips.clone())?;
         let plan = Arc::new(check(self.replication.lower(&plan)?)?);
         self.evaluation.insert(microbatches, plan.clone());
         Ok(plan)
@@ -168,11 +181,9 @@ fn training_plan(
     skips: &[SkipEdge],
     microbatches: usize,
     replication: Replication,
+    spreading: &Spreading,
 ) -> Result<CheckedPlan, BuildError> {
-    let mut plan = source.plan(microbatches)?;
-    if plan.has_vocabulary() {
-        return Err(BuildError::Vocabulary { plan: plan.name().to_owned() });
-    }
+    let mut plan = spreading.of(source.plan(microbatches)?)?;
     if !skips.is_empty() {
         plan = plan.with_skips(skips.to_vec())?;
     }

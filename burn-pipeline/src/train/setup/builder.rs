@@ -8,9 +8,10 @@ use crate::stage::{Accumulation, PROGRAMS, Reduction, SplitBackward, StageBox, V
 use crate::train::context::StageContext;
 use crate::train::non_finite::OnNonFinite;
 use crate::train::pipeline::Pipeline;
-use crate::train::plans::{Replication, Source};
+use crate::train::plans::{Replication, Source, Spreading};
 use crate::train::shared::SharedParameter;
 use crate::train::step::Settings;
+use crate::vocabulary::Vocabulary;
 use burn::module::ParamGroup;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
@@ -55,6 +56,8 @@ pub struct Builder {
     /// Ranks that hold each stage together.
     pub(crate) members: usize,
     pub(crate) sharded: bool,
+    /// Layers of which every rank has a piece.
+    pub(crate) vocabulary: Option<Vocabulary>,
     pub(crate) gathered: usize,
     pub(crate) delay: Option<LinkCosts>,
     pub(super) planned: Option<Profile>,
@@ -80,6 +83,12 @@ impl Builder {
     /// How many ranks run one pipeline rank's row.
     pub(super) fn replication(&self) -> Replication {
         Replication { replicas: self.replicas, members: self.members, gathered: self.sharded.then_some(self.gathered) }
+    }
+
+    /// What plans spread over all ranks, and by which costs.
+    pub(super) fn spreading(&self) -> Spreading {
+        let pieces = self.vocabulary.as_ref().map(Vocabulary::pieces).unwrap_or_default();
+        Spreading { pieces, profile: self.planned.clone() }
     }
 
     /// What all ranks do alike.
@@ -122,6 +131,7 @@ impl Default for Builder {
             replicas: 1,
             members: 1,
             sharded: false,
+            vocabulary: None,
             gathered: 3,
             delay: None,
             planned: None,
@@ -359,6 +369,23 @@ impl Builder {
         self.members
     }
 
+    /// Spreads the vocabulary over all pipeline ranks: each has a piece of the embedding and of the head, and computes with it where it
+    /// would be idle, so that a large vocabulary makes neither the first rank nor the last one the slowest. Stages are the layers
+    /// between the two. Schedules and plans are rewritten for it ([`Plan::with_vocabulary`]), by the costs given to
+    /// [`Builder::planned_with`] if they have those of a vocabulary, and by rough ones otherwise; a plan that spreads the same
+    /// layers already is run as it is.
+    ///
+    /// Losses and gradients are those of the ordinary layers up to the rounding of sums that are added in parts, and the same bits in
+    /// every run. Checkpoints and exports hold the ordinary layers' parameters. In what lists the model's stages
+    /// ([`Pipeline::weights`], say) the embedding and the head come last, as two more. Evaluations give the last stage's
+    /// outputs, not scores. What is not there yet is refused: bidirectional schedules, [`Reduction::Weighted`],
+    /// [`Builder::tensor_parallel`], [`Builder::share`] (tied weights), [`Builder::sharded`], [`Builder::validate`] and
+    /// [`AutoPipeline`](crate::AutoPipeline).
+    pub fn vocabulary(mut self, vocabulary: Vocabulary) -> Self {
+        self.vocabulary = Some(vocabulary);
+        self
+    }
+
     /// Shards the parameters of all stages over the data-parallel replicas, with their gradients and optimizer state: each
     /// replica keeps a piece, and gathers the whole while it uses the stage. Less memory is used, and more bytes are sent;
     /// numbers do not change. Optimizers must step each element by itself; a trial at the start refuses the others. A
@@ -393,7 +420,8 @@ impl Builder {
     }
 
     /// Predicts from this profile ([`Builder::measure_memory`]) how many bytes the first plan takes on each rank, for the error of a device
-    /// that lacks memory ([`ExecuteError::Memory`](crate::execute::ExecuteError::Memory)). Nothing else depends on it.
+    /// that lacks memory ([`ExecuteError::Memory`](crate::execute::ExecuteError::Memory)). Nothing else depends on it, but where pieces of a vocabulary stand
+    /// ([`Builder::vocabulary`]).
     pub fn planned_with(mut self, profile: Profile) -> Self {
         self.planned = Some(profile);
         self

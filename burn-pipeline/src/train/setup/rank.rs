@@ -1,7 +1,7 @@
 //! Building one rank on its thread.
 //!
 //! 1. Ranks in processes compare their jobs, and learn whether one of them wants outputs of steps.
-//! 2. The factory makes the rank's stages, one after the other.
+//! 2. The factory makes the rank's stages, one after the other. Then its pieces of a vocabulary that is spread are cut.
 //! 3. Ranks in processes exchange what they say of their stages. Two ranks that hold one stage must hold the same
 //!    parameters.
 //! 4. The rank starts: equal weights, shared parameters, shards ([`Rank::start`]).
@@ -18,9 +18,10 @@ use crate::train::control::{Job, agree_on_job, agree_on_parameters, exchange_fac
 use crate::train::facts::StageFacts;
 use crate::train::shared::SharedReport;
 use crate::train::step::{Rank, Settings, caught};
+use crate::vocabulary::{Piece, StageGroups, Vocabulary, VocabularyGroup};
 use burn::module::ParamId;
 use burn::tensor::Device;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// What all ranks of this process are built from.
 pub(super) struct Blueprint {
@@ -34,7 +35,8 @@ pub(super) struct Blueprint {
     pub(super) predicted: Vec<u64>,
 }
 
-/// What a rank has made: its stages, what it knows of them, and what their parameters are, in words.
+/// What a rank has made: its stages and pieces, what it knows of them, and what their parameters are, in words.
+#[derive(Default)]
 pub(super) struct Made {
     pub(super) stages: Stages,
     facts: Vec<StageFacts>,
@@ -44,13 +46,31 @@ pub(super) struct Made {
 /// A rank, and what it knows of all stages, its own or those of all processes.
 pub(super) type Built = (Rank, (Vec<StageFacts>, Vec<SharedReport>));
 
+impl Made {
+    /// Adds a stage or a piece.
+    fn add(
+        &mut self,
+        rank: usize,
+        device: &Device,
+        facts: StageFacts,
+        held: Box<dyn ErasedStage>,
+    ) -> Result<(), ExecuteError> {
+        let stage = facts.stage;
+        refuse_types(rank, stage, device, &held.named_weights())?;
+        self.parameters.push((stage.index(), described(&held.weights())));
+        self.facts.push(facts);
+        self.stages.insert(stage, held);
+        Ok(())
+    }
+}
+
 impl Blueprint {
     /// Builds the rank at this end of the link.
     pub(super) fn build(&self, link: Box<dyn Link>, device: Device) -> Result<Built, ExecuteError> {
         let Self { builder, placement, .. } = self;
-        let (mut link, group) = self.group(link);
+        let (mut link, groups) = self.groups(link);
         // While the link is still there: a rank that only closed it would not say why.
-        let made = self.stages(link.as_mut(), &device, &group).inspect_err(|error| link.abort(error.to_string()));
+        let made = self.stages(link.as_mut(), &device, &groups).inspect_err(|error| link.abort(error.to_string()));
         let (stages, facts, outputs) = made?;
         link.set_activity(Activity::Idle);
         let options = RunOptions {
@@ -58,10 +78,10 @@ impl Blueprint {
             synchronize: builder.synchronize,
             merge_weights: builder.merge_weights,
             fused: builder.fused,
-            predicted: self.predicted(link.rank(), &group),
+            predicted: self.predicted(link.rank(), &groups.members),
         };
         let settings = Settings { outputs, ..builder.settings() };
-        let executor = Executor::new(link, stages, device, options).among(builder.replicas, group);
+        let executor = Executor::new(link, stages, device, options).among(builder.replicas, groups);
         let rank = Rank::start(executor, placement.clone(), settings, &builder.shared, builder.sharded)?;
         let shared = rank.sharing().reports().to_vec();
         Ok((rank, (facts, shared)))
@@ -71,16 +91,25 @@ impl Blueprint {
         self.predicted.get(Grid::new(rank, self.builder.replicas, group.size()).pipeline_rank()).copied()
     }
 
-    /// The ranks that hold the same stages together, and the rank's end of the link, which its stages use too if there are several.
-    fn group(&self, link: Box<dyn Link>) -> (Box<dyn Link>, TensorGroup) {
-        let Builder { replicas, members, timeout, .. } = self.builder;
-        if members == 1 {
-            return (link, TensorGroup::alone());
+    /// The ranks that hold stages, or pieces of the vocabulary, together, and the rank's end of the link, which these use too if there
+    /// are several.
+    fn groups(&self, link: Box<dyn Link>) -> (Box<dyn Link>, StageGroups) {
+        let Builder { replicas, members, timeout, ref vocabulary, .. } = self.builder;
+        let mut groups = StageGroups::default();
+        if members == 1 && vocabulary.is_none() {
+            return (link, groups);
         }
         let grid = Grid::new(link.rank(), replicas, members);
         let link = SharedLink::new(link);
-        let group = TensorGroup::new(grid.member(), grid.member_ranks(), link.stage_end(), timeout);
-        (Box::new(link), group)
+        if members > 1 {
+            groups.members = TensorGroup::new(grid.member(), grid.member_ranks(), link.stage_end(), timeout);
+        }
+        if let Some(pieces) = vocabulary.as_ref().map(Vocabulary::pieces) {
+            let ranks = (0..self.placement.ranks()).map(|rank| grid.rank_of(rank));
+            let group = TensorGroup::new(grid.pipeline_rank(), ranks, link.stage_end(), timeout);
+            groups.vocabulary = VocabularyGroup::new(group, &pieces, self.placement.stages());
+        }
+        (Box::new(link), groups)
     }
 
     /// The rank's stages, what it knows of all stages, and whether any process wants outputs of steps: steps 1 to 3 of the header.
@@ -88,7 +117,7 @@ impl Blueprint {
         &self,
         link: &mut dyn Link,
         device: &Device,
-        group: &TensorGroup,
+        groups: &StageGroups,
     ) -> Result<(Stages, Vec<StageFacts>, bool), ExecuteError> {
         let Self { builder, job, .. } = self;
         let mut outputs = builder.outputs;
@@ -96,7 +125,7 @@ impl Blueprint {
             agree_on_job(link, job, builder.timeout)?;
             outputs = gather_all(link, &outputs, builder.timeout)?.contains(&true);
         }
-        let made = self.make(link, device, group, outputs)?;
+        let made = self.make(link, device, groups, outputs)?;
         let (stages, facts) = self.facts(link, made)?;
         Ok((stages, facts, outputs))
     }
@@ -106,20 +135,41 @@ impl Blueprint {
         &self,
         link: &mut dyn Link,
         device: &Device,
-        group: &TensorGroup,
+        groups: &StageGroups,
         outputs: bool,
     ) -> Result<Made, ExecuteError> {
         let Self { builder, placement, .. } = self;
-        let (mut stages, mut facts, mut parameters) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let (mut made, rank, group) = (Made::default(), link.rank(), &groups.members);
         for stage in placement.stages_of(Grid::new(link.rank(), builder.replicas, group.size()).pipeline_rank()) {
             link.set_activity(Activity::Building(stage));
-            let held = self.stage(link.rank(), stage, device, group, outputs)?;
-            refuse_types(link.rank(), stage, device, &held.named_weights())?;
-            parameters.push((stage.index(), described(&held.weights())));
-            facts.push(StageFacts::of(stage, held.as_ref()));
-            stages.insert(stage, held);
+            let held = self.stage(rank, stage, device, group, outputs)?;
+            made.add(rank, device, StageFacts::of(stage, held.as_ref()), held)?;
         }
-        Ok(Made { stages, facts, parameters })
+        let vocabulary = builder.vocabulary.iter().flat_map(|layers| layers.pieces().into_iter().map(move |p| (layers, p)));
+        for (layers, piece) in vocabulary {
+            let stage = piece.stage(placement.stages());
+            link.set_activity(Activity::Building(stage));
+            let held = self.piece(rank, layers, piece, device, &groups.vocabulary)?;
+            made.add(rank, device, StageFacts::of_piece(piece, stage, held.as_ref()), held)?;
+        }
+        Ok(made)
+    }
+
+    /// Makes a layer of the vocabulary and cuts the rank's piece from it.
+    fn piece(
+        &self,
+        rank: usize,
+        layers: &Vocabulary,
+        piece: Piece,
+        device: &Device,
+        group: &VocabularyGroup,
+    ) -> Result<Box<dyn ErasedStage>, ExecuteError> {
+        let stage = piece.stage(self.placement.stages());
+        let make = || layers.cut(piece, device, group).ok_or(ExecuteError::NoStage { rank, stage });
+        let mut held = caught(rank, || format!("cutting its piece of the {piece}"), make)?;
+        held.prepare(self.builder.accumulation, self.builder.optimizers.as_ref().map(|make| make()));
+        tracing::info!(rank, %piece, "piece of the vocabulary cut");
+        Ok(held)
     }
 
     /// The stages, and what is known of all stages of all ranks of this process, or of all processes.

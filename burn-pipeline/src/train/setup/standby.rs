@@ -124,8 +124,8 @@ impl Command for StandBy {
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let (device, timeout) = (rank.executor().device().clone(), rank.executor().timeout());
         let outputs = rank.sends_outputs();
-        let group = rank.executor().members().clone();
-        let made = self.blueprint.make(rank.executor().link(), &device, &group, outputs);
+        let groups = rank.executor().groups().clone();
+        let made = self.blueprint.make(rank.executor().link(), &device, &groups, outputs);
         let failure = made.as_ref().err().map(ToString::to_string);
         let failures = gather_all(rank.executor().link(), &failure, timeout)?;
         let made = match (made, first(failures)) {

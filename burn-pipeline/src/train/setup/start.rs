@@ -11,13 +11,14 @@ use crate::link::{Delayed, Link, Monitor, Threads, one_queue};
 use crate::plan::{Plan, Transport};
 use crate::program::quietly;
 use crate::simulate::{SimulateOptions, simulate};
-use crate::stage::{Accumulation, Validate};
+use crate::stage::{Accumulation, Reduction, Validate};
 use crate::train::control::{Job, Ranks, Start};
 use crate::train::error::BuildError;
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::{Plans, split_stages};
 use crate::train::progress::Training;
 use crate::train::stages::Stages;
+use crate::vocabulary::Piece;
 use burn::tensor::Device;
 use std::sync::Arc;
 
@@ -83,6 +84,7 @@ impl Builder {
             return Err(BuildError::NoReplicas);
         }
         self.whole_stages_only()?;
+        self.works_with_vocabulary()?;
         if self.sharded && self.replicas == 1 {
             return Err(BuildError::NothingToShardOver);
         }
@@ -92,7 +94,7 @@ impl Builder {
         if self.merge_weights && self.accumulation == Accumulation::Ordered {
             return Err(BuildError::MergedAndOrdered);
         }
-        Plans::new(source, &self.skips, self.replication())
+        Plans::new(source, &self.skips, self.replication(), self.spreading())
     }
 
     /// Refuses what does not work with stages that several ranks hold together.
@@ -107,6 +109,23 @@ impl Builder {
         ];
         let refused = refused.into_iter().find(|(_, chosen)| *chosen && self.members > 1);
         refused.map_or(Ok(()), |(what, _)| Err(BuildError::TensorParallel { what }))
+    }
+
+    /// Refuses what does not work with a vocabulary that is spread.
+    fn works_with_vocabulary(&self) -> Result<(), BuildError> {
+        let Some(vocabulary) = &self.vocabulary else { return Ok(()) };
+        if vocabulary.pieces().is_empty() {
+            return Err(BuildError::EmptyVocabulary);
+        }
+        let refused = [
+            ("`Builder::tensor_parallel`", self.members > 1),
+            ("`Builder::share`", !self.shared.is_empty()),
+            ("`Builder::sharded`", self.sharded),
+            ("`Builder::validate`", self.validate != Validate::Off),
+            ("`Reduction::Weighted`", self.reduction == Reduction::Weighted && vocabulary.pieces().contains(&Piece::Head)),
+        ];
+        let refused = refused.into_iter().find(|(_, chosen)| *chosen);
+        refused.map_or(Ok(()), |(what, _)| Err(BuildError::WithVocabulary { what }))
     }
 
     /// A rank's end of the link, slowed down if a network was given.
@@ -171,6 +190,9 @@ impl Builder {
         if let Some(group) = stages.empty_group(&groups) {
             let names = stages.names().iter().take(8).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
             return Err(BuildError::EmptyGroup { group: Box::new(group), names });
+        }
+        if let Some(stage) = stages.loss_before_head() {
+            return Err(BuildError::LossBeforeHead { stage });
         }
         if let Some((stage, last)) = stages.loss_inside() {
             return Err(BuildError::LossInside { stage, last });

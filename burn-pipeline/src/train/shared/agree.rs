@@ -32,7 +32,9 @@ impl Sharing {
         let rows = gather(executor.link(), &rows, deadline);
         let rows: Vec<Vec<HeldParameter>> = rows.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
         for (peer, row) in rows.iter().enumerate() {
-            ExecuteError::refuse_unknown(rank, peer, placement, row.iter().map(|parameter| parameter.stage))?;
+            let stages = row.iter().map(|parameter| parameter.stage);
+            let stages = stages.filter(|&stage| !executor.groups().vocabulary.holds(stage));
+            ExecuteError::refuse_unknown(rank, peer, placement, stages)?;
         }
         let grid = executor.grid();
         // Each data-parallel replica shares among its own ranks.

@@ -6,7 +6,7 @@ use super::replicas;
 use crate::execute::{Aside, ExecuteError, Executor};
 use crate::group::Stages;
 use crate::link::LinkError;
-use crate::plan::Placement;
+use crate::plan::{Placement, StageId};
 use crate::stage::{ForwardSeed, Reduction, Validate, mixed};
 use crate::train::non_finite::OnNonFinite;
 use crate::train::shared::{SharedParameter, SharedReport, Sharing};
@@ -144,6 +144,7 @@ impl Rank {
     ) -> Result<Sharing, ExecuteError> {
         let rank = executor.rank();
         caught(rank, || "giving all ranks of a group equal weights".to_owned(), || executor.equalize_members())?;
+        executor.check_pieces()?;
         replicas::copy_weights(executor, placement)?;
         executor.broadcast_weights()?;
         let sharing = Sharing::agree(executor, placement, shared)?;
@@ -169,9 +170,9 @@ impl Rank {
         self.replica() == 0
     }
 
-    /// Is it the first of the ranks that hold its stages together? What is not cut is equal on all of them.
-    pub(crate) fn is_first_member(&self) -> bool {
-        self.executor.grid().member() == 0
+    /// Is it the first of the ranks that hold a stage, or pieces of the vocabulary, together? What is not cut is equal on all of them.
+    pub(crate) fn answers_for(&self, stage: StageId) -> bool {
+        self.executor.groups().of(stage).member() == 0
     }
 
     /// The rank's executor, and through it its stages.

@@ -118,7 +118,12 @@ pub(super) fn chain(executor: &mut Executor, placement: &Placement) -> Result<()
     // Replica number `place` of a stage, over both kinds of replicas, and the rank that holds it.
     let copy = |executor: &Executor, index: usize, place: usize| {
         let stage = StageId::in_replica(place % routes, index);
-        (stage, executor.grid().rank_in(placement.rank_of(stage), place / routes))
+        // Pieces of the vocabulary, which are no stage, stand on one pipeline rank in all replicas.
+        let rank = match placement.contains(stage) {
+            true => placement.rank_of(stage),
+            false => executor.grid().pipeline_rank(),
+        };
+        (stage, executor.grid().rank_in(rank, place / routes))
     };
     for place in 0..copies {
         for &stage in stages.iter().filter(|stage| own * routes + stage.replica() == place) {

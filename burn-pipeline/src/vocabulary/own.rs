@@ -1,0 +1,41 @@
+//! The ids of a microbatch of which a rank has the vectors.
+
+use crate::nn::own_ids;
+use crate::tensor_group::TensorGroup;
+use burn::tensor::{Bool, Int, Tensor};
+
+/// Ids as places in a rank's piece of the vocabulary; those of other ranks are at place 0, and marked.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnIds {
+    places: Tensor<1, Int>,
+    /// Which ids are another rank's; `None` if one rank has all.
+    elsewhere: Option<Tensor<1, Bool>>,
+}
+
+impl OwnIds {
+    /// From ids `[n]` of the whole vocabulary, where each rank has `own` of its words.
+    pub(crate) fn of(group: &TensorGroup, own: usize, ids: Tensor<1, Int>) -> Self {
+        match own_ids(group, own, ids.clone()) {
+            Some((places, elsewhere)) => Self { places, elsewhere: Some(elsewhere) },
+            None => Self { places: ids, elsewhere: None },
+        }
+    }
+
+    /// The places `[n]`.
+    pub(super) fn places(&self) -> Tensor<1, Int> {
+        self.places.clone()
+    }
+
+    /// The places as a column `[n, 1]`.
+    pub(super) fn column(&self) -> Tensor<2, Int> {
+        self.places().unsqueeze_dim(1)
+    }
+
+    /// Rows `[n, k]` with zeros where the id is another rank's.
+    pub(super) fn keep(&self, rows: Tensor<2>) -> Tensor<2> {
+        match &self.elsewhere {
+            None => rows,
+            Some(elsewhere) => rows.mask_fill(elsewhere.clone().unsqueeze_dim::<2>(1), 0.0),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What fails in one rank ends all ranks, by name and in time.
+
+use crate::model::{BOTH, batch, builder, stage_or_broken};
+use crate::plain::{SEQUENCE, VOCABULARY, data};
+use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::link::{TcpLink, Threads};
+use burn_pipeline::train::PipelineError;
+use burn_pipeline::{Batch, Builder};
+use std::time::{Duration, Instant};
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The error of a step, which must come before the timeout; every later call says that the pipeline is closed.
+fn fails(builder: Builder, samples: Batch) -> String {
+    let mut pipeline = builder.timeout(TIMEOUT).build().unwrap();
+    let began = Instant::now();
+    let error = pipeline.step(samples, 0.1).unwrap_err().to_string();
+    println!("{:?}: {error}\n", began.elapsed());
+    assert!(began.elapsed() < TIMEOUT);
+    assert!(matches!(pipeline.step(batch(8), 0.1), Err(PipelineError::Closed(_))));
+    error
+}
+
+#[test]
+fn a_stage_that_panics_is_named_by_all_that_wait_for_the_vocabulary() {
+    for (family, ranks, broken) in [(("1F1B", 1), 3, 1), (("ZBVZeroBubble", 2), 2, 3), (("1F1B", 1), 2, 0)] {
+        let builder = builder(BOTH, family, ranks, 4).stages(move |at| stage_or_broken(BOTH, Some(broken), at));
+        let error = fails(builder, batch(8));
+        let named = format!("stage {broken}, microbatch 0, F: the stage's code panicked: a broken forward");
+        assert!(error.contains(&named), "{error}");
+    }
+}
+
+#[test]
+fn an_id_outside_of_the_vocabulary_is_named_with_its_operation() {
+    let wrong = || Tensor::<2, Int>::full([8, SEQUENCE], VOCABULARY as i64, &Device::flex());
+    let error = fails(builder(BOTH, ("1F1B", 1), 2, 4), Batch::new(wrong()).target(data(8).1));
+    assert!(error.starts_with("rank 1, stage 0, microbatch 0, IF: "), "{error}");
+    let error = fails(builder(BOTH, ("1F1B", 1), 2, 4), Batch::new(data(8).0).target(wrong()));
+    assert!(error.starts_with("rank 1, stage 1, microbatch 0, S: "), "{error}");
+}
+
+#[test]
+fn a_target_of_another_length_than_the_output_is_named() {
+    let (tokens, targets) = data(8);
+    let batch = Batch::new(tokens).target(targets.narrow(1, 0, SEQUENCE - 1));
+    let error = fails(builder(BOTH, ("1F1B", 1), 2, 4), batch);
+    assert!(error.contains("the target holds 8 ids, and the last stage's output 10 rows"), "{error}");
+}
+
+#[test]
+fn a_process_that_leaves_is_named() {
+    let threads = Threads::new(3);
+    let errors: Vec<String> = std::thread::scope(|scope| {
+        let rank = |rank: usize| {
+            let threads = threads.clone();
+            scope.spawn(move || {
+                let mut first = threads.link(rank, Device::flex());
+                let link = TcpLink::by_link(&mut first, Device::flex(), Duration::from_secs(20)).unwrap();
+                let mut pipeline = builder(BOTH, ("1F1B", 1), 3, 6).build_rank(Box::new(link)).unwrap();
+                let steps = if rank == 2 { 1 } else { 2 };
+                let error = (0..steps).find_map(|_| pipeline.step(batch(12), 0.1).err());
+                error.map(|error| error.to_string()).unwrap_or_default()
+            })
+        };
+        let ranks: Vec<_> = (0..3).map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    assert!(errors[..2].iter().all(|error| error.contains("rank 2")), "{errors:?}");
+}

@@ -1,0 +1,12 @@
+//! A vocabulary that is spread over all ranks, against the plain loop on one device with the ordinary layers.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
+
+mod checkpoints;
+mod evaluation;
+mod faults;
+mod links;
+mod model;
+mod parity;
+mod plain;
+mod refusals;

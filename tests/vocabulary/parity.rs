@@ -1,0 +1,206 @@
+//! Pipelines with a spread vocabulary train as the plain loop does.
+//!
+//! The softmax is added up in as many parts as there are ranks, so numbers agree up to rounding: losses and norms to 1e-5 of their
+//! size, weights to 2e-6 after two steps that move them by up to 0.05.
+
+use crate::model::{BOTH, EMBEDDING, HEAD, NOTHING, Spread, batch, builder, trained, weights};
+use crate::plain::{Plain, Trained, VOCABULARY, plain, plain_step, plain_weights};
+use burn::optim::{AdamWConfig, SgdConfig};
+use burn_pipeline::stage::{Accumulation, Reduction, SplitBackward};
+use burn_pipeline::train::OnNonFinite;
+use pipeline_tests::reference::Reference;
+use proptest::prelude::{ProptestConfig, proptest};
+
+const RATE: f64 = 0.5;
+const CLIP: f64 = 0.1;
+const STEPS: usize = 2;
+
+/// Whole and split backwards, one and two chunks, loops and a V.
+const FAMILIES: [(&str, usize); 4] = [("1F1B", 1), ("Interleaved1F1B", 2), ("ZBH1", 1), ("ZBVZeroBubble", 2)];
+
+const ENGINES: [(&str, SplitBackward, bool); 3] = [
+    ("eager", SplitBackward::Eager, false),
+    ("captured", SplitBackward::Captured, false),
+    ("compiled", SplitBackward::Captured, true),
+];
+
+/// Microbatches of two samples, twice as many as ranks.
+fn sizes(ranks: usize) -> Vec<usize> {
+    vec![2; 2 * ranks]
+}
+
+fn assert_close(got: &Trained, expected: &Trained, place: &str) {
+    let close = |a: f64, b: f64| (a - b).abs() <= 1e-5 * b.abs();
+    for (got, expected) in got.steps.iter().zip(&expected.steps) {
+        assert!(close(got.0, expected.0), "{place}: loss {} for {}", got.0, expected.0);
+        assert!(close(got.1, expected.1), "{place}: norm {} for {}", got.1, expected.1);
+    }
+    let sizes = |trained: &Trained| {
+        trained.weights.iter().map(|(name, values)| (name.clone(), values.len())).collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(got), sizes(expected), "{place}");
+    for (name, values) in &got.weights {
+        let apart = values.iter().zip(&expected.weights[name]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(apart < 2e-6, "{place}: the weights `{name}` are {apart} apart");
+    }
+}
+
+fn trains_as_the_plain_loop_does(ranks: usize) {
+    let expected = plain(&sizes(ranks), STEPS, RATE, CLIP, SgdConfig::new().init());
+    assert!(expected.steps[1].0 < expected.steps[0].0 - 0.01, "it learns");
+    assert!(expected.steps.iter().all(|step| step.1 > CLIP), "norms are clipped");
+    for spread in [BOTH, EMBEDDING, HEAD] {
+        for family in FAMILIES {
+            for (engine, split, compile) in ENGINES {
+                let builder = builder(spread, family, ranks, 2 * ranks).split(split).compile(compile).clip_norm(CLIP);
+                let got = trained(&mut builder.build().unwrap(), 4 * ranks, STEPS, RATE);
+                assert_close(&got, &expected, &format!("{spread:?}, {family:?} on {ranks} ranks, {engine}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_family_and_engine_on_two_ranks_trains_as_the_plain_loop_does() {
+    trains_as_the_plain_loop_does(2);
+}
+
+#[test]
+fn every_family_and_engine_on_three_ranks_trains_as_the_plain_loop_does() {
+    trains_as_the_plain_loop_does(3);
+}
+
+#[test]
+fn every_family_and_engine_on_four_ranks_trains_as_the_plain_loop_does() {
+    trains_as_the_plain_loop_does(4);
+}
+
+#[test]
+fn one_rank_has_the_whole_vocabulary_as_its_piece() {
+    let expected = plain(&sizes(1), STEPS, RATE, CLIP, SgdConfig::new().init());
+    let got = trained(&mut builder(BOTH, ("1F1B", 1), 1, 2).clip_norm(CLIP).build().unwrap(), 4, STEPS, RATE);
+    assert_close(&got, &expected, "one rank");
+}
+
+#[test]
+fn an_optimizer_with_state_steps_pieces_as_whole_layers() {
+    let optimizer = || AdamWConfig::new().init();
+    let expected = plain(&sizes(2), 3, 0.01, f64::INFINITY, optimizer());
+    let builder = builder(BOTH, ("ZBVZeroBubble", 2), 2, 4).optimizer(optimizer).clip_norm(f64::INFINITY);
+    assert_close(&trained(&mut builder.build().unwrap(), 8, 3, 0.01), &expected, "AdamW");
+}
+
+#[test]
+fn runs_have_the_same_bits_and_with_ordered_sums_all_families_have() {
+    for ranks in [2, 3] {
+        let run = |spread: Spread, family, accumulation| {
+            let builder = builder(spread, family, ranks, 2 * ranks).accumulation(accumulation).clip_norm(CLIP);
+            trained(&mut builder.build().unwrap(), 4 * ranks, STEPS, RATE)
+        };
+        for family in FAMILIES {
+            let first = run(BOTH, family, Accumulation::AsTheyCome);
+            assert!((0..3).all(|_| run(BOTH, family, Accumulation::AsTheyCome) == first), "{family:?}");
+        }
+        let ordered = run(BOTH, FAMILIES[0], Accumulation::Ordered);
+        for family in FAMILIES {
+            assert!(run(BOTH, family, Accumulation::Ordered) == ordered, "{family:?} on {ranks} ranks");
+        }
+        // What is not spread has the bits of the plain pipeline: an embedding is looked up, and added to zeros.
+        let whole = run(NOTHING, FAMILIES[0], Accumulation::Ordered);
+        assert_eq!(run(EMBEDDING, FAMILIES[0], Accumulation::Ordered).steps[0].0, whole.steps[0].0);
+    }
+}
+
+#[test]
+fn uneven_microbatches_and_batches_of_other_sizes_weigh_as_their_samples_do() {
+    let mut reference = Reference::resumed(Plain::new(), SgdConfig::new().init());
+    let mut pipeline = builder(BOTH, ("ZBH1", 1), 2, 4).clip_norm(CLIP).build().unwrap();
+    // Seven samples in four microbatches, then three in three.
+    for sizes in [vec![2, 2, 2, 1], vec![1; 3], vec![2; 4]] {
+        let expected = plain_step(&mut reference, &sizes, RATE, Some(CLIP), 1.0);
+        let got = pipeline.step(batch(sizes.iter().sum()), RATE).unwrap();
+        assert!((got.loss - expected.0).abs() <= 1e-5 * expected.0, "{sizes:?}: {} for {}", got.loss, expected.0);
+    }
+    let got = Trained { steps: Vec::new(), weights: weights(&mut pipeline) };
+    let expected = Trained { steps: Vec::new(), weights: plain_weights(&reference.model) };
+    assert_close(&got, &expected, "uneven");
+}
+
+#[test]
+fn accumulated_batches_count_as_one() {
+    let mut reference = Reference::resumed(Plain::new(), SgdConfig::new().init());
+    let mut pipeline = builder(BOTH, ("1F1B", 1), 2, 4).clip_norm(CLIP).build().unwrap();
+    pipeline.accumulate(batch(8)).unwrap();
+    let got = pipeline.step(batch(8), RATE).unwrap();
+    // The same batch twice has the gradients of one.
+    let expected = plain_step(&mut reference, &[2; 4], RATE, Some(CLIP), 1.0);
+    assert!((got.loss - expected.0).abs() <= 1e-5 * expected.0, "{} for {}", got.loss, expected.0);
+    let got = Trained { steps: Vec::new(), weights: weights(&mut pipeline) };
+    let expected = Trained { steps: Vec::new(), weights: plain_weights(&reference.model) };
+    assert_close(&got, &expected, "accumulated");
+}
+
+#[test]
+fn a_sum_over_tokens_is_a_loss_too() {
+    let rate = RATE / 40.0;
+    let mut reference = Reference::resumed(Plain::new(), SgdConfig::new().init());
+    // A mean over 40 tokens, times 40.
+    let expected = plain_step(&mut reference, &[2; 4], rate, None, 40.0);
+    let mut pipeline = builder(BOTH, ("1F1B", 1), 2, 4).reduction(Reduction::Sum).build().unwrap();
+    let got = pipeline.step(batch(8), rate).unwrap();
+    assert!((got.loss - expected.0).abs() <= 1e-5 * expected.0, "{} for {}", got.loss, expected.0);
+    let got = Trained { steps: Vec::new(), weights: weights(&mut pipeline) };
+    let expected = Trained { steps: Vec::new(), weights: plain_weights(&reference.model) };
+    assert_close(&got, &expected, "a sum");
+}
+
+#[test]
+fn recomputed_stages_and_replicas_train_as_the_plain_loop_does() {
+    let expected = plain(&[2; 8], STEPS, RATE, CLIP, SgdConfig::new().init());
+    for accumulation in [Accumulation::AsTheyCome, Accumulation::Ordered] {
+        let builder = builder(BOTH, ("ZBH1", 1), 2, 4).data_parallel(2).accumulation(accumulation).clip_norm(CLIP);
+        let got = trained(&mut builder.build().unwrap(), 16, STEPS, RATE);
+        assert_close(&got, &expected, &format!("two replicas, {accumulation:?}"));
+    }
+    let recomputed = builder(BOTH, ("1F1B", 1), 2, 8)
+        .stages(|at| crate::model::stage_or_broken(BOTH, None, at).recomputed(true))
+        .clip_norm(CLIP);
+    assert_close(&trained(&mut recomputed.build().unwrap(), 16, STEPS, RATE), &expected, "recomputed");
+}
+
+#[test]
+fn a_loss_that_is_no_number_ends_the_step_and_the_weights_stay() {
+    let mut pipeline = builder(BOTH, ("1F1B", 1), 2, 4).on_non_finite(OnNonFinite::Error).build().unwrap();
+    let before = weights(&mut pipeline);
+    // A rate that makes the weights infinite, so that the next loss is no number.
+    pipeline.step(batch(8), f64::from(f32::MAX)).unwrap();
+    let error = pipeline.step(batch(8), RATE).unwrap_err().to_string();
+    assert!(error.contains("the loss is NaN") && error.contains("stage 1"), "{error}");
+    assert_ne!(weights(&mut pipeline), before);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn any_number_of_microbatches_and_samples_trains_as_the_plain_loop_does(
+        ranks in 1usize..5, microbatches in 1usize..7, samples in 1usize..12, family in 0usize..4,
+        embedding in proptest::bool::ANY, head in proptest::bool::ANY
+    ) {
+        let family = match FAMILIES[family] {
+            // It asks for a multiple of the ranks.
+            ("Interleaved1F1B", _) => FAMILIES[0],
+            family => family,
+        };
+        assert!(VOCABULARY.is_multiple_of(ranks));
+        let spread = Spread { embedding, head };
+        let count = microbatches.min(samples);
+        let (each, more) = (samples / count, samples % count);
+        let sizes: Vec<usize> = (0..count).map(|i| each + usize::from(i < more)).collect();
+        let built = builder(spread, family, ranks, microbatches).clip_norm(CLIP).build();
+        if let Ok(mut pipeline) = built {
+            let expected = plain(&sizes, STEPS, RATE, CLIP, SgdConfig::new().init());
+            let place = format!("{spread:?}, {family:?}, {ranks} ranks, {samples} samples in {microbatches}");
+            assert_close(&trained(&mut pipeline, samples, STEPS, RATE), &expected, &place);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What does not work with a spread vocabulary is refused, and says what to do.
+
+use crate::model::{BOTH, EMBEDDING, HEAD, NOTHING, batch, builder, vocabulary};
+use crate::plain::{VOCABULARY, WIDTH, data, token};
+use burn::grad_clipping::GradientClippingConfig;
+use burn::nn::{EmbeddingConfig, LinearConfig};
+use burn::optim::SgdConfig;
+use burn::tensor::{Device, Tensor};
+use burn_pipeline::cost::{Profile, UniformCosts, VocabularyCost};
+use burn_pipeline::stage::{Reduction, Validate};
+use burn_pipeline::train::{AutoOptions, SharedParameter};
+use burn_pipeline::{AutoPipeline, Batch, Builder, Plan, Schedule, Size, Vocabulary};
+
+fn spread() -> Builder {
+    builder(BOTH, ("1F1B", 1), 2, 4)
+}
+
+fn refused(builder: Builder) -> String {
+    builder.build().unwrap_err().to_string()
+}
+
+#[test]
+fn choices_that_do_not_work_together_are_refused_at_the_start() {
+    for (builder, what) in [
+        (spread().tensor_parallel(2), "`Builder::tensor_parallel` does not work with `Builder::vocabulary` yet"),
+        (spread().share(SharedParameter::new("w")), "`Builder::share` does not work"),
+        (spread().data_parallel(2).sharded(true), "`Builder::sharded` does not work"),
+        (spread().validate(Validate::FirstStep), "`Builder::validate` does not work"),
+        (spread().reduction(Reduction::Weighted), "`Reduction::Weighted` does not work"),
+        (spread().vocabulary(Vocabulary::new()), "neither an embedding nor a head"),
+        (builder(BOTH, ("DualPipe", 2), 2, 4), "it has two routes"),
+    ] {
+        let error = refused(builder);
+        assert!(error.contains(what), "{error}");
+    }
+    let error = AutoPipeline::new(spread(), Size::new(2, 4), AutoOptions::default()).err().unwrap().to_string();
+    assert!(error.contains("`AutoPipeline` does not work"), "{error}");
+}
+
+/// 1F1B with the vocabulary spread, as a user makes a plan.
+fn plan() -> Plan {
+    let plan = burn_pipeline::schedule::OneFOneB.build(Size::new(2, 4)).unwrap();
+    let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
+    let pieces = VocabularyCost { head_forward: 1.0, head_input: 1.0, head_weight: 1.0, ..VocabularyCost::default() };
+    plan.with_vocabulary(&profile.with_vocabulary(pieces).unwrap()).unwrap()
+}
+
+#[test]
+fn a_plan_that_spreads_other_layers_than_there_are_pieces_of_is_refused_and_its_own_is_run() {
+    for (builder, said) in [
+        (builder(NOTHING, ("1F1B", 1), 2, 4), "gives nothing"),
+        (builder(EMBEDDING, ("1F1B", 1), 2, 4), "gives the embedding;"),
+        (builder(HEAD, ("1F1B", 1), 2, 4), "gives the head;"),
+    ] {
+        let error = refused(builder.plan(plan()));
+        assert!(error.contains("1F1B spreads the embedding and the head over all ranks") && error.contains(said), "{error}");
+    }
+    let mut given = spread().plan(plan()).build().unwrap();
+    let plan_text = given.plan(4).unwrap().plan().to_csv();
+    assert_eq!(plan_text, plan().with_transfers().unwrap().to_csv());
+    let (got, expected) = (given.step(batch(8), 0.1).unwrap(), spread().build().unwrap().step(batch(8), 0.1).unwrap());
+    assert_eq!(got.loss, expected.loss);
+}
+
+#[test]
+fn costs_of_a_vocabulary_place_its_pieces() {
+    let profile = Profile::uniform(plan().placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
+    let pieces = VocabularyCost { head_forward: 9.0, head_input: 9.0, head_weight: 9.0, ..VocabularyCost::default() };
+    let mut by_costs = spread().planned_with(profile.clone().with_vocabulary(pieces).unwrap()).build().unwrap();
+    let mut rough = spread().build().unwrap();
+    assert_ne!(by_costs.plan(4).unwrap().plan().to_csv(), rough.plan(4).unwrap().plan().to_csv());
+    let error = refused(spread().planned_with(profile));
+    assert!(error.contains("does not fit the plan"), "{error}");
+}
+
+#[test]
+fn stages_that_are_not_between_the_spread_layers_are_refused() {
+    // The last stage of this model has a head and a loss of its own.
+    let error = refused(builder(EMBEDDING, ("1F1B", 1), 2, 4).vocabulary(vocabulary(BOTH)));
+    assert!(error.contains("stage 1 was built with a loss, but the head is spread"), "{error}");
+    let no_loss = builder(HEAD, ("1F1B", 1), 2, 4).vocabulary(vocabulary(EMBEDDING)).build();
+    let error = no_loss.unwrap().step(batch(8), 0.1).unwrap_err().to_string();
+    assert!(error.contains("stage 1") && error.contains("has no loss"), "{error}");
+}
+
+#[test]
+fn layers_that_cannot_be_cut_are_refused() {
+    let head = |words, bias| {
+        let head = LinearConfig::new(WIDTH, words).with_bias(bias);
+        let vocabulary = Vocabulary::new().embedding("token", token).head("scores", move |device| head.init(device));
+        refused(spread().vocabulary(vocabulary))
+    };
+    let error = head(VOCABULARY + 1, false);
+    assert!(error.contains("25 words of the head cannot be cut evenly over the 2 ranks"), "{error}");
+    let error = head(VOCABULARY, true);
+    assert!(error.contains("a head with a bias cannot be spread: make it `with_bias(false)`"), "{error}");
+    let odd = |device: &Device| EmbeddingConfig::new(VOCABULARY + 1, WIDTH).init(device);
+    let error = refused(builder(EMBEDDING, ("1F1B", 1), 2, 4).vocabulary(Vocabulary::new().embedding("token", odd)));
+    assert!(error.contains("25 words of the embedding cannot be cut evenly over the 2 ranks"), "{error}");
+}
+
+#[test]
+fn an_optimizer_that_looks_at_whole_parameters_is_refused() {
+    let clipping = || SgdConfig::new().with_gradient_clipping(Some(GradientClippingConfig::Norm(0.1))).init();
+    let error = refused(spread().optimizer(clipping));
+    assert!(error.contains("does not step each element by itself") && error.contains("`vocabulary`"), "{error}");
+}
+
+#[test]
+fn batches_that_do_not_fit_and_calls_that_need_whole_layers_are_refused_and_the_pipeline_goes_on() {
+    let mut pipeline = spread().build().unwrap();
+    let floats = || Tensor::<2>::ones([8, 5], &Device::flex());
+    for batch in [Batch::new(floats()).target(data(8).1), Batch::new(data(8).0).target(floats())] {
+        let error = pipeline.step(batch, 0.1).unwrap_err().to_string();
+        assert!(error.contains("does not take this batch") && error.contains("one integer tensor of ids"), "{error}");
+    }
+    let error = pipeline.step(Batch::new(data(8).0), 0.1).unwrap_err().to_string();
+    assert!(error.contains("needs a target"), "{error}");
+    let said = [
+        pipeline.step_to(Default::default(), Vec::new()).unwrap_err().to_string(),
+        pipeline.metadata(batch(8)).unwrap_err().to_string(),
+    ];
+    assert!(said.iter().all(|said| said.contains("`Builder::vocabulary`")), "{said:?}");
+    pipeline.step(batch(8), 0.1).unwrap();
+}
