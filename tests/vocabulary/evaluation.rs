@@ -2,7 +2,7 @@
 
 use crate::model::{BOTH, EMBEDDING, HEAD, NOTHING, batch, builder};
 use crate::plain::data;
-use burn::tensor::Tensor;
+use burn::tensor::{Tensor, Tolerance};
 use burn_pipeline::Batch;
 
 #[test]
@@ -31,6 +31,7 @@ fn outputs_are_the_last_stages_with_a_target_and_without_and_in_training() {
     assert_eq!(outputs(&mut pipeline, Batch::new(data(8).0)), with_target);
     let report = pipeline.step(batch(8), 0.1).unwrap();
     let trained: Tensor<3> = report.output().unwrap();
-    assert_eq!(trained.into_data(), with_target);
+    // Norms under autodiff round otherwise.
+    trained.into_data().assert_approx_eq::<f32>(&with_target, Tolerance::absolute(1e-5));
     assert_ne!(outputs(&mut pipeline, batch(8)), with_target, "the weights were stepped");
 }

@@ -85,9 +85,14 @@ fn one_rank_has_the_whole_vocabulary_as_its_piece() {
 #[test]
 fn an_optimizer_with_state_steps_pieces_as_whole_layers() {
     let optimizer = || AdamWConfig::new().init();
-    let expected = plain(&sizes(2), 3, 0.01, f64::INFINITY, optimizer());
+    let mut expected = plain(&sizes(2), 3, 0.01, f64::INFINITY, optimizer());
     let builder = builder(BOTH, ("ZBVZeroBubble", 2), 2, 4).optimizer(optimizer).clip_norm(f64::INFINITY);
-    assert_close(&trained(&mut builder.build().unwrap(), 8, 3, 0.01), &expected, "AdamW");
+    let mut got = trained(&mut builder.build().unwrap(), 8, 3, 0.01);
+    // A softmax does not depend on them, so their gradients are rounding, which AdamW scales up to whole steps.
+    for trained in [&mut got, &mut expected] {
+        trained.weights.retain(|name, _| !name.ends_with("key.bias"));
+    }
+    assert_close(&got, &expected, "AdamW");
 }
 
 #[test]

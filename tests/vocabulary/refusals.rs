@@ -28,7 +28,7 @@ fn choices_that_do_not_work_together_are_refused_at_the_start() {
         (spread().validate(Validate::FirstStep), "`Builder::validate` does not work"),
         (spread().reduction(Reduction::Weighted), "`Reduction::Weighted` does not work"),
         (spread().vocabulary(Vocabulary::new()), "neither an embedding nor a head"),
-        (builder(BOTH, ("DualPipe", 2), 2, 4), "it has two routes"),
+        (builder(BOTH, ("DualPipe", 1), 2, 4), "it has two routes"),
     ] {
         let error = refused(builder);
         assert!(error.contains(what), "{error}");
@@ -53,7 +53,10 @@ fn a_plan_that_spreads_other_layers_than_there_are_pieces_of_is_refused_and_its_
         (builder(HEAD, ("1F1B", 1), 2, 4), "gives the head;"),
     ] {
         let error = refused(builder.plan(plan()));
-        assert!(error.contains("1F1B spreads the embedding and the head over all ranks") && error.contains(said), "{error}");
+        assert!(
+            error.contains("1F1B spreads the embedding and the head over all ranks") && error.contains(said),
+            "{error}"
+        );
     }
     let mut given = spread().plan(plan()).build().unwrap();
     let plan_text = given.plan(4).unwrap().plan().to_csv();

@@ -212,7 +212,8 @@ impl Executor {
         let (shape, ids) = (hidden.shape(), ids(&target).map_err(|source| self.stage_error(task, source))?);
         if ids.dims()[0] != as_matrix(&shape)[0] {
             let (ids, rows) = (ids.dims()[0], as_matrix(&shape)[0]);
-            let reason = format!("the target holds {ids} ids, and the last stage's output {rows} rows; give one id a row");
+            let reason =
+                format!("the target holds {ids} ids, and the last stage's output {rows} rows; give one id a row");
             return Err(self.stage_error(task, StageError::Unsupported(reason)));
         }
         let (group, trains) = (self.groups.vocabulary.group().clone(), state.run.trains());
@@ -291,8 +292,7 @@ impl Executor {
     pub(super) fn head_backward(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<(), ExecuteError> {
         self.join_head(state, task)?;
         let (index, vocabulary) = (state.index(task), &mut state.vocabulary);
-        let (kept, share) =
-            (vocabulary.kept.remove(&task.microbatch()), vocabulary.shares.remove(&task.microbatch()));
+        let (kept, share) = (vocabulary.kept.remove(&task.microbatch()), vocabulary.shares.remove(&task.microbatch()));
         let Some((head, (kept, share))) = self.groups.vocabulary.head().zip(kept.zip(share)) else {
             return Err(self.no_input(task.into()));
         };
@@ -314,9 +314,8 @@ impl Executor {
         let mut left: Vec<usize> = state.vocabulary.shapes.keys().copied().collect();
         left.sort_unstable();
         let last = StageId::new(state.plan().stages() - 1);
-        left.into_iter().try_for_each(|microbatch| {
-            self.join_head(state, MicrobatchTask::new(last, Op::HeadForward, microbatch))
-        })
+        left.into_iter()
+            .try_for_each(|microbatch| self.join_head(state, MicrobatchTask::new(last, Op::HeadForward, microbatch)))
     }
 
     /// The ids of a microbatch, from the batch's input, and their shape.
@@ -356,11 +355,7 @@ impl Executor {
     }
 
     /// The first stage's input: the vectors of all ranks' pieces, added up.
-    pub(super) fn embedded(
-        &mut self,
-        state: &mut RunState<'_>,
-        task: MicrobatchTask,
-    ) -> Result<Payload, ExecuteError> {
+    pub(super) fn embedded(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<Payload, ExecuteError> {
         let given = self.take_all(state, task, task.with(task.stage(), Op::ReduceEmbedding))?;
         self.caught(task, |_| {
             let vectors = given.iter().map(one_float).collect::<Result<Vec<_>, _>>()?;

@@ -33,12 +33,7 @@ impl TensorGroup {
     }
 
     /// The group of the ranks `ranks` of a job, as the one at place `member` sees it.
-    pub(crate) fn new(
-        member: usize,
-        ranks: impl IntoIterator<Item = usize>,
-        end: StageEnd,
-        timeout: Duration,
-    ) -> Self {
+    pub(crate) fn new(member: usize, ranks: impl IntoIterator<Item = usize>, end: StageEnd, timeout: Duration) -> Self {
         let ranks = ranks.into_iter().collect();
         Self { member, ranks, end: Some(end), timeout, cuts: Cuts::default() }
     }

@@ -33,7 +33,8 @@ impl Stages {
 
     /// The same where some stages say something else now.
     pub(crate) fn renewed(&self, now: Vec<StageFacts>) -> Self {
-        let others = self.facts.iter().chain(&self.pieces).filter(|known| !now.iter().any(|facts| facts.stage == known.stage));
+        let others =
+            self.facts.iter().chain(&self.pieces).filter(|known| !now.iter().any(|facts| facts.stage == known.stage));
         Self::new(others.cloned().chain(now.iter().cloned()).collect(), self.shared.clone())
     }
 

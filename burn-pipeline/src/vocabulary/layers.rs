@@ -51,7 +51,8 @@ impl fmt::Display for Piece {
 
 impl fmt::Debug for Vocabulary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (embedding, head) = (self.embedding.as_ref().map(|(name, _)| name), self.head.as_ref().map(|(name, _)| name));
+        let (embedding, head) =
+            (self.embedding.as_ref().map(|(name, _)| name), self.head.as_ref().map(|(name, _)| name));
         f.debug_struct("Vocabulary").field("embedding", &embedding).field("head", &head).finish()
     }
 }
@@ -121,7 +122,9 @@ pub(crate) fn is_ids(payload: Payload) -> Result<(), BoundaryError> {
     let mut parts = payload.into_parts();
     match (parts.next(), parts.next()) {
         (Some(PayloadPart::Tensor(ids)), None) if ids.kind() == TensorKind::Int => Ok(()),
-        _ => Err(BoundaryError::Structure { expected: "one integer tensor of ids, for the vocabulary that is spread," }),
+        _ => {
+            Err(BoundaryError::Structure { expected: "one integer tensor of ids, for the vocabulary that is spread," })
+        }
     }
 }
 

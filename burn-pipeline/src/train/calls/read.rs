@@ -95,7 +95,8 @@ fn of_stages<T>(
     }
     let (number, groups) = (rank.number(), rank.executor().groups().clone());
     let stages = rank.executor().stages();
-    let of_stage = |(&stage, held): (&StageId, &mut Box<dyn ErasedStage>)| (stage, read(held.as_mut(), groups.of(stage)));
+    let of_stage =
+        |(&stage, held): (&StageId, &mut Box<dyn ErasedStage>)| (stage, read(held.as_mut(), groups.of(stage)));
     let joined: OfStages<T> =
         caught(number, || "joining pieces of a group".to_owned(), || Ok(stages.iter_mut().map(of_stage).collect()))?;
     Ok(joined.into_iter().filter(|(stage, _)| rank.answers_for(*stage)).collect())

@@ -145,7 +145,8 @@ impl Blueprint {
             let held = self.stage(rank, stage, device, group, outputs)?;
             made.add(rank, device, StageFacts::of(stage, held.as_ref()), held)?;
         }
-        let vocabulary = builder.vocabulary.iter().flat_map(|layers| layers.pieces().into_iter().map(move |p| (layers, p)));
+        let vocabulary =
+            builder.vocabulary.iter().flat_map(|layers| layers.pieces().into_iter().map(move |p| (layers, p)));
         for (layers, piece) in vocabulary {
             let stage = piece.stage(placement.stages());
             link.set_activity(Activity::Building(stage));

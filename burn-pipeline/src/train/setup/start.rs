@@ -122,7 +122,10 @@ impl Builder {
             ("`Builder::share`", !self.shared.is_empty()),
             ("`Builder::sharded`", self.sharded),
             ("`Builder::validate`", self.validate != Validate::Off),
-            ("`Reduction::Weighted`", self.reduction == Reduction::Weighted && vocabulary.pieces().contains(&Piece::Head)),
+            (
+                "`Reduction::Weighted`",
+                self.reduction == Reduction::Weighted && vocabulary.pieces().contains(&Piece::Head),
+            ),
         ];
         let refused = refused.into_iter().find(|(_, chosen)| *chosen);
         refused.map_or(Ok(()), |(what, _)| Err(BuildError::WithVocabulary { what }))

@@ -53,8 +53,7 @@ impl Rank {
         for stage in stages.into_iter().filter(|&stage| first || self.executor.shards(stage)).collect::<Vec<_>>() {
             let Some(held) = self.executor.stages().get_mut(&stage) else { continue };
             let group = groups.of(stage);
-            let counts =
-                |id| (group.member() == 0 || group.axis_of(id).is_some()) && !self.sharing.repeats(stage, id);
+            let counts = |id| (group.member() == 0 || group.axis_of(id).is_some()) && !self.sharing.repeats(stage, id);
             let squares = squares(held.as_mut(), counts);
             rows.push((stage.index(), squares.map_err(|message| ExecuteError::Device { rank, message })?));
         }
