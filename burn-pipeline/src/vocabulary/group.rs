@@ -3,7 +3,7 @@
 //! The pieces of the embedding are stage `stages`, and those of the head stage `stages + 1`, on all ranks: so whatever goes through a
 //! rank's stages (optimizers, norms, checkpoints) goes through its pieces too. No plan names them.
 
-use super::layers::Piece;
+use super::piece::Piece;
 use crate::plan::StageId;
 use crate::tensor_group::TensorGroup;
 

@@ -1,12 +1,11 @@
 //! The layers of a vocabulary that is spread, as a user gives them, and the pieces that are cut from them.
 
 use super::group::VocabularyGroup;
-use crate::plan::StageId;
+use super::piece::Piece;
 use crate::stage::{BoundaryError, ErasedStage, Names, Payload, PayloadPart, Stage, StageBox, TensorKind};
 use burn::module::Module;
 use burn::nn::{Embedding, Linear};
 use burn::tensor::Device;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
@@ -22,31 +21,6 @@ type Make<M> = Arc<dyn Fn(&Device) -> M + Send + Sync>;
 pub struct Vocabulary {
     embedding: Option<(String, Make<Embedding>)>,
     head: Option<(String, Make<Linear>)>,
-}
-
-/// A layer of which each rank has a piece.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Piece {
-    /// The embedding.
-    Embedding,
-    /// The head.
-    Head,
-}
-
-impl Piece {
-    /// The number of the pieces beside so many stages.
-    pub(crate) fn stage(self, stages: usize) -> StageId {
-        StageId::new(stages + usize::from(self == Piece::Head))
-    }
-}
-
-impl fmt::Display for Piece {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Piece::Embedding => "embedding",
-            Piece::Head => "head",
-        })
-    }
 }
 
 impl fmt::Debug for Vocabulary {

@@ -1,0 +1,123 @@
+//! The collectives of a spread vocabulary: their start, and taking what was given.
+
+use crate::execute::error::ExecuteError;
+use crate::execute::executor::Executor;
+use crate::execute::run_state::RunState;
+use crate::execute::transfer::Transfer;
+use crate::link::{Header, Message, MessageKind};
+use crate::plan::{MicrobatchTask, Op, Task};
+use crate::stage::Payload;
+
+impl Executor {
+    /// Posts all messages that the other ranks will send here, if the plan spreads the vocabulary.
+    pub(in crate::execute) fn announce(&self, state: &mut RunState<'_>) {
+        if self.groups.vocabulary.is_nothing() {
+            return;
+        }
+        let (plan, own) = (state.plan(), self.grid().pipeline_rank());
+        for peer in (0..plan.ranks()).filter(|&peer| peer != own) {
+            let sent = |task: Task| match Transfer::of(plan.placement(), task) {
+                Some(transfer) => (task.op().is_send() && transfer.peer == own).then_some(transfer.header),
+                None => {
+                    let collective = task.of_microbatch().filter(|task| task.op().is_rank_collective())?;
+                    gives(state, collective, peer, own).then(|| header(collective, peer))
+                }
+            };
+            let sent = plan.tasks(peer).filter_map(sent).collect();
+            state.values.announce(self.grid().rank_of(peer), sent);
+        }
+    }
+
+    /// The start of a collective: sends what this rank gives.
+    pub(in crate::execute) fn start_collective(
+        &mut self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+    ) -> Result<(), ExecuteError> {
+        let Some(payload) = state.vocabulary.given.remove(&task) else { return Ok(()) };
+        let (own, deadline, ranks) = (self.grid().pipeline_rank(), self.deadline(), state.plan().ranks());
+        let (header, holder) = (header(task, own), state.plan().placement().rank_of(task.stage()));
+        let receivers: Vec<usize> = (0..ranks).filter(|&to| gives(state, task, own, to)).collect();
+        for to in receivers {
+            // Parts of the gradient are for the last stage alone.
+            let payload = match task.op() {
+                Op::ReduceHead if to != holder => Payload::from_parts(payload.parts().take(1).cloned()),
+                _ => payload.clone(),
+            };
+            if to == own {
+                state.values.keep(header, payload);
+                continue;
+            }
+            let sent = self.link.send(self.grid().rank_of(to), Message { header, payload }, deadline);
+            sent.map_err(|source| self.link_error(Some(task.into()), source))?;
+        }
+        Ok(())
+    }
+
+    /// What a pipeline rank gave to a collective, for a task that needs it.
+    pub(super) fn take_given(
+        &mut self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+        collective: MicrobatchTask,
+        from: usize,
+    ) -> Result<Payload, ExecuteError> {
+        let header = header(collective, from);
+        if from != self.grid().pipeline_rank() {
+            self.arrive(state, task.into(), header, from)?;
+        }
+        let given = state.values.take(header).ok_or_else(|| self.no_input(task.into()))?;
+        let what = match collective.op() {
+            Op::BroadcastHidden => "last stage's output",
+            Op::ReduceHead => "numbers of the head",
+            Op::ReduceEmbedding => "vectors of the embedding",
+            _ => "gradient of the first stage's input",
+        };
+        state.note(task, what, Some((collective.stage(), self.grid().rank_of(from))), &given);
+        // The task itself starts when what it needs is here.
+        state.started = state.now();
+        Ok(given)
+    }
+
+    /// What all pipeline ranks gave to a collective, in their order.
+    pub(super) fn take_all(
+        &mut self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+        collective: MicrobatchTask,
+    ) -> Result<Vec<Payload>, ExecuteError> {
+        let ranks = 0..state.plan().ranks();
+        let given = ranks.map(|from| self.take_given(state, task, collective, from)).collect();
+        state.close(collective.into());
+        given
+    }
+}
+
+/// The header of what a pipeline rank gives to a collective.
+fn header(collective: MicrobatchTask, from: usize) -> Header {
+    let kind = match collective.op() {
+        Op::BroadcastHidden => MessageKind::Hidden,
+        Op::ReduceHead => MessageKind::HeadPart { from },
+        Op::ReduceEmbedding => MessageKind::EmbeddingPart { from },
+        _ => MessageKind::EmbeddingGradient,
+    };
+    Header { kind, stage: collective.stage(), microbatch: collective.microbatch() }
+}
+
+/// Does the head run, so that there is a target?
+pub(super) fn scores(state: &RunState<'_>) -> bool {
+    state.run.batch.has_target()
+}
+
+/// Does pipeline rank `to` need what rank `from` gives to a collective?
+fn gives(state: &RunState<'_>, collective: MicrobatchTask, from: usize, to: usize) -> bool {
+    let holder = state.plan().placement().rank_of(collective.stage());
+    match collective.op() {
+        Op::BroadcastHidden => from == holder && scores(state),
+        // In evaluation the loss is all that is wanted.
+        Op::ReduceHead => scores(state) && (to == holder || state.run.trains()),
+        Op::ReduceEmbedding => to == holder,
+        Op::BroadcastGradient => from == holder,
+        _ => false,
+    }
+}

@@ -1,0 +1,100 @@
+//! `IF` and `IB`, and the first stage's input between them.
+
+use super::read::{as_matrix, ids, one_float, piece};
+use crate::execute::error::ExecuteError;
+use crate::execute::executor::Executor;
+use crate::execute::run_state::RunState;
+use crate::plan::{MicrobatchTask, Op};
+use crate::stage::{AnyTensor, Boundary, Gradients, Payload, StageError};
+use crate::vocabulary::{OwnIds, look_up, weight_gradient};
+use burn::tensor::{Int, Shape, Tensor};
+
+impl Executor {
+    /// Is the embedding spread?
+    pub(in crate::execute) fn spreads_embedding(&self) -> bool {
+        self.groups.vocabulary.embedding().is_some()
+    }
+
+    /// The ids of a microbatch, from the batch's input, and their shape.
+    fn input_ids(
+        &self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+    ) -> Result<(Tensor<1, Int>, Shape), ExecuteError> {
+        let input = self.on_device(state.run.batch.input(state.index(task)))?;
+        state.note(task, "input", None, &input);
+        let shape = input.tensors().next().map(AnyTensor::shape).unwrap_or_else(|| Shape::new([0]));
+        Ok((ids(&input).map_err(|source| self.stage_error(task, source))?, shape))
+    }
+
+    /// `IF`.
+    pub(in crate::execute) fn embedding_forward(
+        &mut self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+    ) -> Result<(), ExecuteError> {
+        let Some(embedding) = self.groups.vocabulary.embedding() else { return Ok(()) };
+        let (ids, shape) = self.input_ids(state, task)?;
+        let group = self.groups.vocabulary.group().clone();
+        let vectors = self.caught_in(embedding, task, |held| {
+            let (_, weight) = piece(held.weights())?;
+            let [words, width] = weight.dims();
+            let vectors = look_up(weight, &OwnIds::of(&group, words, ids));
+            let dims: Vec<usize> = shape.to_vec().into_iter().chain([width]).collect();
+            Ok(AnyTensor::new(vectors).reshape(Shape::from(dims)))
+        })?;
+        self.synchronize(task)?;
+        self.refuse_unwritten(task, std::iter::once(&vectors))?;
+        let mut given = Payload::default();
+        given.push_tensor(vectors);
+        state.vocabulary.give(task.with(task.stage(), Op::ReduceEmbedding), given);
+        Ok(())
+    }
+
+    /// The first stage's input: the vectors of all ranks' pieces, added up.
+    pub(in crate::execute) fn embedded(
+        &mut self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+    ) -> Result<Payload, ExecuteError> {
+        let given = self.take_all(state, task, task.with(task.stage(), Op::ReduceEmbedding))?;
+        self.caught(task, |_| {
+            let vectors = given.iter().map(one_float).collect::<Result<Vec<_>, _>>()?;
+            let mut input = Payload::default();
+            vectors.into_iter().reduce(AnyTensor::plus).into_iter().for_each(|sum| input.push_tensor(sum));
+            Ok(input)
+        })
+    }
+
+    /// `IB`.
+    pub(in crate::execute) fn embedding_backward(
+        &mut self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+    ) -> Result<(), ExecuteError> {
+        let Some(embedding) = self.groups.vocabulary.embedding() else { return Ok(()) };
+        let (index, (ids, _)) = (state.index(task), self.input_ids(state, task)?);
+        let collective = task.with(task.stage(), Op::BroadcastGradient);
+        let holder = state.plan().placement().rank_of(task.stage());
+        let gradients = self.take_given(state, task, collective, holder)?;
+        state.close(collective.into());
+        let gradients = Gradients::from_payload(gradients).map_err(StageError::Input);
+        let gradients = gradients.map_err(|source| self.stage_error(task, source))?;
+        // `None` if the stage did not use its input.
+        let Some(gradient) = gradients.into_iter().flatten().next() else { return Ok(()) };
+        let group = self.groups.vocabulary.group().clone();
+        self.caught_in(embedding, task, |held| {
+            let (id, weight) = piece(held.weights())?;
+            if held.named_parameters().iter().any(|parameter| parameter.trainable) {
+                let own = OwnIds::of(&group, weight.dims()[0], ids);
+                let matrix = Shape::new(as_matrix(&gradient.shape()));
+                let gradient = Tensor::<2>::from_dispatch(gradient.reshape(matrix).into_dispatch());
+                let gradient = AnyTensor::new(weight_gradient(&weight, &own, gradient));
+                held.gradients().add(index, vec![(id, gradient)]);
+            }
+            Ok(())
+        })?;
+        self.synchronize(task)?;
+        self.refuse_unwritten(task, std::iter::empty())
+    }
+}

@@ -1,0 +1,185 @@
+//! `S` and `T`, and the numbers of `REDUCE_S` between them.
+
+use super::collectives::scores;
+use super::read::{as_matrix, ids, matrices, one_float, piece};
+use crate::execute::error::ExecuteError;
+use crate::execute::executor::Executor;
+use crate::execute::run_state::RunState;
+use crate::plan::{MicrobatchTask, Op, StageId};
+use crate::stage::{AnyTensor, Gradients, LossPart, Payload, Reduction, StageError};
+use crate::vocabulary::{InputParts, OwnIds, input_gradient, join, score};
+use burn::tensor::{Shape, Tensor};
+
+impl Executor {
+    /// Is the head spread?
+    pub(in crate::execute) fn spreads_head(&self) -> bool {
+        self.groups.vocabulary.head().is_some()
+    }
+
+    /// Refuses optimizers that cannot step pieces of parameters.
+    pub(crate) fn check_pieces(&self) -> Result<(), ExecuteError> {
+        let (rank, vocabulary) = (self.rank(), &self.groups.vocabulary);
+        if vocabulary.group().size() < 2 {
+            return Ok(());
+        }
+        for (&stage, held) in self.stages.iter().filter(|(stage, _)| vocabulary.holds(**stage)) {
+            let steps = held.steps_by_element();
+            if !steps.map_err(|error| ExecuteError::Device { rank, message: error.to_string() })? {
+                return Err(ExecuteError::NotByElement { rank, stage });
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the last stage's output for the head, if that is spread. Returns whether it is wanted as an output, too.
+    pub(in crate::execute) fn gives_hidden(
+        &self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+        output: &Payload,
+    ) -> bool {
+        if !self.spreads_head() {
+            return true;
+        }
+        if scores(state) {
+            state.vocabulary.give(task.with(task.stage(), Op::BroadcastHidden), output.clone());
+        }
+        let wanted = self.stages.get(&task.stage()).is_some_and(|held| held.options().outputs);
+        wanted || !state.run.trains()
+    }
+
+    /// `S`.
+    pub(in crate::execute) fn head_forward(
+        &mut self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+    ) -> Result<(), ExecuteError> {
+        let index = state.index(task);
+        let target = state.run.batch.target(index).map_err(|source| self.batch_error(source))?;
+        let (Some(target), Some(head)) = (target, self.groups.vocabulary.head()) else { return Ok(()) };
+        let target = self.link.to_device(target);
+        state.note(task, "target", None, &target);
+        let collective = task.with(task.stage(), Op::BroadcastHidden);
+        let holder = state.plan().placement().rank_of(task.stage());
+        let hidden = self.take_given(state, task, collective, holder)?;
+        state.close(collective.into());
+        let hidden = one_float(&hidden).map_err(|source| self.stage_error(task, source))?;
+        let (shape, ids) = (hidden.shape(), ids(&target).map_err(|source| self.stage_error(task, source))?);
+        if ids.dims()[0] != as_matrix(&shape)[0] {
+            let (ids, rows) = (ids.dims()[0], as_matrix(&shape)[0]);
+            let reason =
+                format!("the target holds {ids} ids, and the last stage's output {rows} rows; give one id a row");
+            return Err(self.stage_error(task, StageError::Unsupported(reason)));
+        }
+        let (group, trains) = (self.groups.vocabulary.group().clone(), state.run.trains());
+        let (statistics, rest) = self.caught_in(head, task, |held| {
+            let (_, weight) = piece(held.weights())?;
+            let own = OwnIds::of(&group, weight.dims()[1], ids);
+            let hidden = Tensor::<2>::from_dispatch(hidden.reshape(Shape::new(as_matrix(&shape))).into_dispatch());
+            Ok(score(weight, hidden, own, trains))
+        })?;
+        self.synchronize(task)?;
+        let mut given = Payload::default();
+        given.push_tensor(AnyTensor::new(statistics));
+        if let Some((kept, parts)) = rest {
+            state.vocabulary.kept.insert(task.microbatch(), kept);
+            given.push_tensor(AnyTensor::new(parts.softmax));
+            given.push_tensor(AnyTensor::new(parts.targets));
+        }
+        self.refuse_unwritten(task, given.tensors())?;
+        if holder == self.grid().pipeline_rank() {
+            state.vocabulary.shapes.insert(task.microbatch(), shape);
+        }
+        state.vocabulary.give(task.with(task.stage(), Op::ReduceHead), given);
+        Ok(())
+    }
+
+    /// Joins what all ranks gave to `REDUCE_S`, unless that was done: this rank's share, and on the last stage's rank the loss and the
+    /// gradient of its output.
+    fn join_head(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<(), ExecuteError> {
+        let (microbatch, index, own) = (task.microbatch(), state.index(task), self.grid().pipeline_rank());
+        let Some(head) = self.groups.vocabulary.head().filter(|_| state.vocabulary.joined.insert(microbatch)) else {
+            return Ok(());
+        };
+        let given = self.take_all(state, task, task.with(task.stage(), Op::ReduceHead))?;
+        let shape = state.vocabulary.shapes.remove(&microbatch);
+        let factor = shape.as_ref().map_or(0.0, |shape| factor(state, index, as_matrix(shape)[0]));
+        let (mean, trains) = (state.run.seeding.reduction == Reduction::Mean, state.run.trains());
+        let (joined, loss, gradient) = self.caught_in(head, task, |_| {
+            let given = given.iter().map(matrices).collect::<Result<Vec<_>, _>>()?;
+            let joined = join(&given.iter().filter_map(|given| given.first().cloned()).collect::<Vec<_>>());
+            let Some(shape) = shape else { return Ok((joined, None, None)) };
+            let rows = joined.losses.clone();
+            let loss = if mean { rows.mean() } else { rows.sum() };
+            let part = |given: Vec<Tensor<2>>| match <[_; 3]>::try_from(given) {
+                Ok([_, softmax, targets]) => Some(InputParts { softmax, targets }),
+                Err(_) => None,
+            };
+            let parts: Vec<InputParts> = given.into_iter().filter_map(part).collect();
+            let gradient = if trains { input_gradient(&joined, parts, factor) } else { None };
+            Ok((joined, Some(loss), gradient.map(|gradient| AnyTensor::new(gradient).reshape(shape))))
+        })?;
+        if trains {
+            state.vocabulary.shares.insert(microbatch, joined.share(own));
+        }
+        if let Some(loss) = loss {
+            let part = LossPart { value: AnyTensor::new(loss), weight: None, observed: None, output: None };
+            self.refuse_unwritten(task, part.tensors())?;
+            let place = task.with(task.stage(), Op::HeadForward);
+            state.losses.insert(index, (place, part));
+        }
+        state.vocabulary.gradients.extend(gradient.map(|gradient| (microbatch, gradient)));
+        Ok(())
+    }
+
+    /// The gradient of the last stage's output, from the head.
+    pub(in crate::execute) fn hidden_gradient(
+        &mut self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+    ) -> Result<Gradients, ExecuteError> {
+        self.join_head(state, task)?;
+        let gradient = state.vocabulary.gradients.remove(&task.microbatch());
+        Ok(vec![Some(gradient.ok_or_else(|| self.no_input(task.into()))?)])
+    }
+
+    /// `T`.
+    pub(in crate::execute) fn head_backward(
+        &mut self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+    ) -> Result<(), ExecuteError> {
+        self.join_head(state, task)?;
+        let (index, vocabulary) = (state.index(task), &mut state.vocabulary);
+        let (kept, share) = (vocabulary.kept.remove(&task.microbatch()), vocabulary.shares.remove(&task.microbatch()));
+        let Some((head, (kept, share))) = self.groups.vocabulary.head().zip(kept.zip(share)) else {
+            return Err(self.no_input(task.into()));
+        };
+        let factor = factor(state, index, share.dims()[0]);
+        self.caught_in(head, task, |held| {
+            let (id, _) = piece(held.weights())?;
+            if held.named_parameters().iter().any(|parameter| parameter.trainable) {
+                let gradient = AnyTensor::new(kept.weight_gradient(share, factor));
+                held.gradients().add(index, vec![(id, gradient)]);
+            }
+            Ok(())
+        })?;
+        self.synchronize(task)?;
+        self.refuse_unwritten(task, std::iter::empty())
+    }
+
+    /// After an evaluation's row, the losses on the last stage's rank.
+    pub(in crate::execute) fn read_heads(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
+        let mut left: Vec<usize> = state.vocabulary.shapes.keys().copied().collect();
+        left.sort_unstable();
+        let last = StageId::new(state.plan().stages() - 1);
+        left.into_iter()
+            .try_for_each(|microbatch| self.join_head(state, MicrobatchTask::new(last, Op::HeadForward, microbatch)))
+    }
+}
+
+/// What the gradient of each row's loss is multiplied by, where a microbatch has so many: the loss's seed, over the rows for a mean.
+fn factor(state: &RunState<'_>, index: usize, rows: usize) -> f64 {
+    let seed = state.run.seeding.seed(state.run.batch, index);
+    if state.run.seeding.reduction == Reduction::Mean { seed / rows as f64 } else { seed }
+}

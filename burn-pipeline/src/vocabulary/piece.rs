@@ -1,0 +1,30 @@
+//! The layers of a vocabulary of which ranks have pieces.
+
+use crate::plan::StageId;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A layer of which each rank has a piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Piece {
+    /// The embedding.
+    Embedding,
+    /// The head.
+    Head,
+}
+
+impl Piece {
+    /// The number of the pieces beside so many stages.
+    pub(crate) fn stage(self, stages: usize) -> StageId {
+        StageId::new(stages + usize::from(self == Piece::Head))
+    }
+}
+
+impl fmt::Display for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Piece::Embedding => "embedding",
+            Piece::Head => "head",
+        })
+    }
+}
