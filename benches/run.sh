@@ -29,7 +29,7 @@ pytorch         the same model in PyTorch (installed under target/, or of $PYTHO
 split           F, B, I and W of one stage: eager, replayed, compiled, merged
 models          a recurrent network, a U-Net and experts: eager, captured, compiled
 plan            building and proving plans, the planner, passes
-vocabulary      a spread vocabulary and groups, planned for published models
+vocabulary      a spread vocabulary: a heavy head against the best cut; planned for published models, with groups
 synthesis       synthesised schedules against the exact optimum
 balance         even and optimal cuts
 delay           a slow network: passes, the planner, AutoPipeline
@@ -63,7 +63,10 @@ section() {
         bench --bench plan
         tests --test plan overlap_growth -- --nocapture
         ;;
-    vocabulary) tests --test planner published_shapes -- --ignored --nocapture ;;
+    vocabulary)
+        bench --bench vocabulary
+        tests --test planner published_shapes -- --ignored --nocapture
+        ;;
     synthesis) tests --test planner optimum -- --nocapture ;;
     balance) bench --bench balance -- --rounds 5 ;;
     delay)
