@@ -1,6 +1,6 @@
 //! Another cut, another number of microbatches, recomputation: stages move while training goes on, and the numbers stay.
 
-use super::{MICROBATCHES, RATE, on_ranks, ordered, slow, train_to_the_end, weights};
+use super::{LIMIT, MICROBATCHES, RATE, on_ranks, ordered, slow, train_to_the_end, weights};
 use crate::cases::{Case, Text, range, sizes};
 use crate::parity::builder;
 use crate::skips::{Pictures, unet};
@@ -68,8 +68,11 @@ fn two_cuts_take_turns_step_by_step_and_change_no_number() {
     // The planner's best, and 1F1B.
     assert_eq!(trials.len(), 2, "{}", auto.decision());
     assert!(trials[1].challenger.starts_with("1F1B"), "{}", trials[1]);
+    // To the other plan and back, twice, as often as the two were too close to tell.
     let won = trials.iter().filter(|trial| trial.is_won()).count();
-    assert_eq!(auto.switches(), 2 * 4 + won);
+    let rounds = (auto.switches() - won) / 4;
+    assert_eq!(auto.switches(), rounds * 4 + won);
+    assert!((2..=6).contains(&rounds), "{rounds}");
 }
 
 #[test]
@@ -138,10 +141,13 @@ fn layers_are_measured_and_a_batch_is_cut_into_fewer_microbatches_where_messages
     let mut auto = AutoPipeline::new(ordered(size).delayed(slow()), size, options).unwrap();
     let (case, cut) = (Text::new(MICROBATCHES), sizes(MICROBATCHES, MICROBATCHES));
     let mut reference = Reference::new(case.model());
-    for step in 0..40 {
+    let mut step = 0;
+    while matches!(auto.decision(), Decision::Measuring | Decision::Trying(_)) {
         let report = auto.step(case.batch(), RATE).unwrap();
         let expected = reference.step(&cut, RATE, None, |model, i| case.loss(model, range(&cut, i))).loss;
         assert!((report.loss - expected).abs() < 5e-4, "step {step}: {} {expected}", report.loss);
+        step += 1;
+        assert!(step < LIMIT, "{}", auto.decision());
     }
     let Decision::Switched(Choice { planned, trials, .. }) = auto.decision() else { panic!("{}", auto.decision()) };
     assert!(planned.best.microbatches < MICROBATCHES && trials[0].is_won(), "{}", auto.decision());

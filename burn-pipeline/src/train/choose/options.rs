@@ -11,8 +11,8 @@ pub struct AutoOptions {
     pub measured: usize,
     /// The share of a pass that the best plan must be predicted to save, to be tried.
     pub gain: f64,
-    /// Steps of each of two plans that are compared in a trial, rounded up to a multiple of 4. With 0 there is no trial: the
-    /// best plan runs because it is predicted to.
+    /// Steps of each of two plans that are compared in a trial, rounded up to a multiple of 4; up to three times as many where they
+    /// are too close to tell. With 0 there is no trial: the best plan runs because it is predicted to.
     pub trial: usize,
     /// The most bytes that a rank may hold.
     pub cap: Option<f64>,
