@@ -65,6 +65,7 @@ section() {
         ;;
     vocabulary)
         bench --bench vocabulary
+        bench --bench vocabulary -- --ranks 4
         tests --test planner published_shapes -- --ignored --nocapture
         ;;
     synthesis) tests --test planner optimum -- --nocapture ;;

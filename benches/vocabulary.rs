@@ -1,11 +1,11 @@
 //! What spreading the vocabulary over all ranks buys over the best cut: a GPT whose head is the heaviest layer.
 //!
-//! `cargo bench -p benches --bench vocabulary [-- --rounds N]`
+//! `cargo bench -p benches --bench vocabulary [-- --ranks N --rounds N]`
 //!
 //! 1. All layers are measured one by one (`Builder::measure_layers`): embedding, blocks, head.
 //! 2. The optimal partitioner cuts all of them for the ranks; beside that, the blocks alone are cut evenly, and embedding and head are
 //!    spread.
-//! 3. All train in alternating rounds. The prediction is the simulator's, from the layers' costs.
+//! 3. All train in alternating rounds. The prediction is the simulator's, from the layers' costs; it holds for as many cores as ranks.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
@@ -21,7 +21,6 @@ use burn_pipeline::stage::Batch;
 use burn_pipeline::train::{Builder, Pipeline};
 use std::time::Instant;
 
-const RANKS: usize = 2;
 const MICROBATCHES: usize = 8;
 const RATE: f64 = 1e-4;
 /// Rounds over the layers of which medians are taken.
@@ -34,6 +33,11 @@ struct Row {
     pipeline: Pipeline,
     batch: fn(usize) -> Batch,
     seconds: Vec<f64>,
+}
+
+fn argument(name: &str, default: usize) -> usize {
+    let mut arguments = std::env::args().skip_while(|argument| argument != name);
+    arguments.nth(1).and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
 fn builder() -> Builder {
@@ -49,18 +53,17 @@ fn row(name: String, cut: &Partition, profile: &Profile, built: Builder, batch: 
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip_while(|argument| argument != "--rounds");
-    let rounds: usize = arguments.nth(1).and_then(|n| n.parse().ok()).unwrap_or(7);
+    let (ranks, rounds) = (argument("--ranks", 2), argument("--rounds", 7));
     let kinds: Pattern = config().kinds().parse().unwrap();
     let finest = Partition::even(config().all_layers(), config().all_layers()).unwrap();
     let alone = builder().stages(move |at| config().stage_of(at, &finest));
     let layers = alone.measure_layers(batch(1), kinds.kinds(), LAYER_ROUNDS).unwrap().layers;
     let (embedding, head) = (&layers.all()[0], &layers.all()[BLOCKS + 1]);
     let blocks = Layers::new(layers.all()[1..=BLOCKS].to_vec()).unwrap();
-    let pieces = VocabularyCost::of_layers(embedding, head, layers.all()[BLOCKS].output_bytes, RANKS);
+    let pieces = VocabularyCost::of_layers(embedding, head, layers.all()[BLOCKS].output_bytes, ranks);
     let mut rows = Vec::new();
     for (family, chunks) in [("1F1B", 1), ("ZBH1", 1), ("ZBVZeroBubble", 2)] {
-        let size = Size { ranks: RANKS, chunks, microbatches: MICROBATCHES };
+        let size = Size { ranks, chunks, microbatches: MICROBATCHES };
         let placement = by_name(family).unwrap().build(size).unwrap().placement().clone();
         let cut = Partition::optimal(&layers, &placement, &PartitionOptions::default()).unwrap().partition;
         let profile = cut.profile(&layers, LinkCosts::default()).unwrap();
@@ -81,7 +84,7 @@ fn main() {
             row.seconds.extend((round >= 2).then(|| began.elapsed().as_secs_f64()));
         }
     }
-    println!("{RANKS} ranks, {MICROBATCHES} microbatches of one sequence, {:?}", config());
+    println!("{ranks} ranks, {MICROBATCHES} microbatches of one sequence, {:?}", config());
     println!("head {:.1} ms, a block {:.1} ms of F, I and W\n", head.seconds() * 1e3, blocks.all()[0].seconds() * 1e3);
     println!("| schedule | layers by stage | predicted ms | step ms (min..max) |");
     println!("|---|---|---|---|");
