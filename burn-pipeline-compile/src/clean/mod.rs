@@ -2,7 +2,7 @@
 //!
 //! Every pass is a function from graph to graph, and may be run alone and at any time. In order: [`constants`] (values known
 //! ahead move into the operations that read them), [`identities`] (operations that change nothing disappear), [`products`] (over
-//! many rows at once), [`places`] (values are written where they end up), [`common`] (what is computed twice is computed once), [`dead`] (what nothing reads is not computed).
+//! many rows at once), [`slices`] (read past what was assigned elsewhere), [`places`] (values are written where they end up), [`common`] (what is computed twice is computed once), [`dead`] (what nothing reads is not computed).
 //!
 //! Guarantees: no pass reorders nodes; random draws, operations of backend extensions and others that the interpreter runs are left
 //! alone, the last unless nothing reads what they give.
@@ -14,6 +14,7 @@ mod identities;
 mod places;
 mod products;
 mod replace;
+mod slices;
 
 use crate::graph::Graph;
 
@@ -28,6 +29,7 @@ pub(crate) fn clean(mut graph: Graph) -> Graph {
             constants::constants,
             identities::identities,
             products::products,
+            slices::slices,
             places::places,
             common::common,
             dead::dead,

@@ -1,11 +1,13 @@
 //! Values are written where they end up.
 //!
 //! 1. Autodiff gives a slice's gradient as zeros with the gradient assigned to the slice, and adds those of all slices. The sum of
-//!    such tensors, whose slices do not overlap and which nothing else reads, is one tensor written part by part.
+//!    such tensors, whose slices do not overlap and which nothing else reads, is one tensor written part by part. So is one to
+//!    which slices are assigned one after the other, as recurrent layers collect their steps.
 //! 2. A reshape that no strides can describe (of swapped dimensions) is a tensor of one part.
 //! 3. A part that is a view of swapped dimensions or another shape is written from what it is a view of.
 //! 4. A part that is a product of matrices, which nothing else reads, is multiplied into its place.
 
+use super::slices::{meet, taken};
 use crate::graph::{Graph, Map, Node, Op, Operand, Part, View, is_float};
 use crate::view::reshaped;
 use burn::backend::flex::Layout;
@@ -60,13 +62,20 @@ impl Found<'_> {
         })
     }
 
-    /// A slice of zeros that is assigned.
+    /// A slice that is assigned, of zeros or beside other parts.
     fn assigned(&self, op: &OperationIr) -> Option<Placed> {
         let OperationIr::BaseFloat(BaseOperationIr::SliceAssign(op)) = op else { return None };
-        let zeros = matches!(self.maker(&op.tensor)?.op, Op::Fill(0.0));
-        let plain = op.ranges.iter().all(|range| range.step == 1);
-        (zeros && plain && is_float(&op.value) && is_float(&op.out)).then_some(())?;
-        Some((vec![part(op)?], vec![Operand::Tensor(op.value.clone())]))
+        (is_float(&op.value) && is_float(&op.out)).then_some(())?;
+        let part = part(op)?;
+        let (mut parts, mut inputs) = match &self.maker(&op.tensor)?.op {
+            Op::Fill(0.0) => (Vec::new(), Vec::new()),
+            Op::Place(parts) => (parts.clone(), self.own(&op.tensor)?.inputs.clone()),
+            _ => return None,
+        };
+        parts.iter().all(|other| !overlap(other, &part)).then_some(())?;
+        parts.push(part);
+        inputs.push(Operand::Tensor(op.value.clone()));
+        Some((parts, inputs))
     }
 
     /// A sum of two tensors in parts that do not overlap.
@@ -146,13 +155,9 @@ impl Found<'_> {
 /// A slice as a part of its tensor.
 fn part(op: &SliceAssignOpIr) -> Option<Part> {
     let mut part = whole(&op.out);
-    for (dim, range) in op.ranges.iter().enumerate() {
-        let size = op.out.shape[dim].cast_signed();
-        let start = if range.start < 0 { range.start + size } else { range.start };
-        let length = op.value.shape[dim];
-        (start >= 0 && start + length.cast_signed() <= size).then_some(())?;
-        part.layout = part.layout.narrow(dim, start.unsigned_abs(), length);
-        part.range[dim] = (start.unsigned_abs(), length);
+    part.range = taken(&op.ranges, &op.out, &op.value)?;
+    for (dim, &(first, length)) in part.range.iter().enumerate() {
+        part.layout = part.layout.narrow(dim, first, length);
     }
     Some(part)
 }
@@ -163,9 +168,8 @@ fn whole(tensor: &TensorIr) -> Part {
     Part { range, layout: Layout::contiguous(tensor.shape.clone()), product: false }
 }
 
-/// Do two parts share an element?
 fn overlap(one: &Part, other: &Part) -> bool {
-    one.range.iter().zip(&other.range).all(|(one, other)| one.0 < other.0 + other.1 && other.0 < one.0 + one.1)
+    meet(&one.range, &other.range)
 }
 
 #[cfg(test)]

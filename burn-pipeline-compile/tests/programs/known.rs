@@ -1,23 +1,8 @@
 //! Programs whose parts are known: what becomes of them.
 
 use crate::listed::{Listed, binary, unary};
-use crate::run::{both, compiled, tensor};
+use crate::run::{both, compiled, near, tensor, wave};
 use burn::backend::ir::NumericOperationIr;
-
-fn wave(shape: &[usize], speed: f32) -> burn::backend::flex::FlexTensor {
-    let count: usize = shape.iter().product();
-    tensor((0..count).map(|at| (at as f32 * speed).sin() * 3.0).collect(), shape)
-}
-
-fn near(expected: &[Vec<f32>], given: &[Vec<f32>]) {
-    for (expected, given) in expected.iter().zip(given) {
-        assert_eq!(expected.len(), given.len());
-        let size = expected.iter().fold(1e-6_f32, |most, value| most.max(value.abs()));
-        for (place, (expected, given)) in expected.iter().zip(given).enumerate() {
-            assert!((expected - given).abs() <= 1e-5 * size, "{given} instead of {expected} at {place}, size {size}");
-        }
-    }
-}
 
 #[test]
 fn a_norm_and_a_softmax_are_one_region() {
@@ -148,40 +133,6 @@ fn heads_are_cut_out_of_a_product_without_a_copy() {
     assert_eq!((summary.regions, summary.products), (1, 2), "{summary}");
     let (expected, given) = both(&listed, &[wave(&[2, 7, 24], 0.3)], &[joined]);
     near(&expected, &given);
-}
-
-#[test]
-fn gradients_of_slices_are_written_side_by_side() {
-    let mut listed = Listed::default();
-    let x = listed.feed(&[2, 3, 7, 5]);
-    // Two products of heads, whose heads are joined, and a third value: 12, 12 and 6 of 30 columns.
-    let mut sum: Option<burn::backend::ir::TensorIr> = None;
-    for part in 0..2 {
-        let y = listed.feed(&[2, 3, 5, 4]);
-        let product = listed.matmul(&x, &y);
-        let turned = listed.swap(&product, 1, 2);
-        let joined = listed.reshape(&turned, &[2, 7, 12]);
-        let placed = listed.placed(&joined, &[2, 7, 30], 2, part * 12);
-        sum = Some(sum.map_or(placed.clone(), |sum| listed.binary(binary("add"), &sum, &placed)));
-    }
-    let value = listed.feed(&[2, 7, 6]);
-    let placed = listed.placed(&value, &[2, 7, 30], 2, 24);
-    let sum = listed.binary(binary("add"), &sum.unwrap(), &placed);
-    let summary = compiled(&listed, &[sum.clone()]).summary();
-    assert_eq!((summary.regions, summary.interpreted.len()), (0, 0), "{summary}");
-    let heads = |speed| wave(&[2, 3, 5, 4], speed);
-    let fed = [wave(&[2, 3, 7, 5], 0.3), heads(0.7), heads(0.5), wave(&[2, 7, 6], 0.2)];
-    let (expected, given) = both(&listed, &fed, &[sum]);
-    near(&expected, &given);
-}
-
-#[test]
-fn a_gradient_of_one_slice_leaves_zeros_beside_it() {
-    let mut listed = Listed::default();
-    let value = listed.feed(&[3, 4]);
-    let placed = listed.placed(&value, &[3, 9], 1, 2);
-    let (expected, given) = both(&listed, &[wave(&[3, 4], 0.3)], &[placed]);
-    assert_eq!(expected, given);
 }
 
 #[test]

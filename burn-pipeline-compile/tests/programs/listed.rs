@@ -194,29 +194,40 @@ impl Listed {
 
     /// The elements from `start` on along a dimension.
     pub(crate) fn slice(&mut self, tensor: &TensorIr, dim: usize, start: usize) -> TensorIr {
-        let mut shape = tensor.shape.to_vec();
-        let range = |(at, &size): (usize, &usize)| {
-            Slice::new(if at == dim { start as isize } else { 0 }, Some(size as isize), 1)
-        };
-        let ranges = tensor.shape.iter().enumerate().map(range).collect();
-        shape[dim] -= start;
-        let out = self.float(&shape);
-        let op = SliceOpIr { tensor: tensor.clone(), ranges, out: out.clone() };
-        self.push(OperationIr::BaseFloat(BaseOperationIr::Slice(op)), out)
+        self.cut(tensor, dim, start, tensor.shape[dim] - start)
     }
 
     /// Zeros of this shape with a value assigned from `start` on along a dimension: a slice's gradient.
     pub(crate) fn placed(&mut self, value: &TensorIr, shape: &[usize], dim: usize, start: usize) -> TensorIr {
-        let zeros = self.float(shape);
-        self.operations.push(OperationIr::BaseFloat(BaseOperationIr::Zeros(CreationOpIr { out: zeros.clone() })));
-        let range = |(at, &size): (usize, &usize)| {
-            let start = if at == dim { start as isize } else { 0 };
-            Slice::new(start, Some(start + size as isize), 1)
-        };
-        let ranges = value.shape.iter().enumerate().map(range).collect();
+        let zeros = self.zeros(shape);
+        self.assign(&zeros, value, dim, start)
+    }
+
+    pub(crate) fn zeros(&mut self, shape: &[usize]) -> TensorIr {
         let out = self.float(shape);
-        let op = SliceAssignOpIr { tensor: zeros, ranges, value: value.clone(), out: out.clone() };
+        self.push(OperationIr::BaseFloat(BaseOperationIr::Zeros(CreationOpIr { out: out.clone() })), out)
+    }
+
+    pub(crate) fn empty(&mut self, shape: &[usize]) -> TensorIr {
+        let out = self.float(shape);
+        self.push(OperationIr::BaseFloat(BaseOperationIr::Empty(CreationOpIr { out: out.clone() })), out)
+    }
+
+    /// A tensor with a value assigned from `start` on along a dimension.
+    pub(crate) fn assign(&mut self, tensor: &TensorIr, value: &TensorIr, dim: usize, start: usize) -> TensorIr {
+        let ranges = ranges(&value.shape, dim, start);
+        let out = self.float(&tensor.shape);
+        let op = SliceAssignOpIr { tensor: tensor.clone(), ranges, value: value.clone(), out: out.clone() };
         self.push(OperationIr::BaseFloat(BaseOperationIr::SliceAssign(op)), out)
+    }
+
+    /// So many elements from `start` on along a dimension.
+    pub(crate) fn cut(&mut self, tensor: &TensorIr, dim: usize, start: usize, length: usize) -> TensorIr {
+        let mut shape = tensor.shape.to_vec();
+        shape[dim] = length;
+        let out = self.float(&shape);
+        let op = SliceOpIr { tensor: tensor.clone(), ranges: ranges(&shape, dim, start), out: out.clone() };
+        self.push(OperationIr::BaseFloat(BaseOperationIr::Slice(op)), out)
     }
 
     pub(crate) fn matmul(&mut self, lhs: &TensorIr, rhs: &TensorIr) -> TensorIr {
@@ -250,4 +261,13 @@ impl Listed {
         let sum = self.reduce(NumericOperationIr::SumDim, &exp, last);
         self.binary(binary("div"), &exp, &sum)
     }
+}
+
+/// The places of a part of this shape, which begins at `start` along a dimension.
+fn ranges(shape: &[usize], dim: usize, start: usize) -> Vec<Slice> {
+    let range = |(at, &size): (usize, &usize)| {
+        let start = if at == dim { start as isize } else { 0 };
+        Slice::new(start, Some(start + size as isize), 1)
+    };
+    shape.iter().enumerate().map(range).collect()
 }

@@ -11,4 +11,5 @@ mod known;
 mod listed;
 mod random;
 mod run;
+mod slices;
 mod sums;

@@ -57,6 +57,23 @@ pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape.to_vec()))
 }
 
+/// Values that differ from place to place.
+pub(crate) fn wave(shape: &[usize], speed: f32) -> FlexTensor {
+    let count: usize = shape.iter().product();
+    tensor((0..count).map(|at| (at as f32 * speed).sin() * 3.0).collect(), shape)
+}
+
+/// Asserts that values are equal but for rounding, beside the largest.
+pub(crate) fn near(expected: &[Vec<f32>], given: &[Vec<f32>]) {
+    for (expected, given) in expected.iter().zip(given) {
+        assert_eq!(expected.len(), given.len());
+        let size = expected.iter().fold(1e-6_f32, |most, value| most.max(value.abs()));
+        for (place, (expected, given)) in expected.iter().zip(given).enumerate() {
+            assert!((expected - given).abs() <= 1e-5 * size, "{given} instead of {expected} at {place}, size {size}");
+        }
+    }
+}
+
 pub(crate) fn values(tensor: FlexTensor) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }

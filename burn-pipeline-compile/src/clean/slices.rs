@@ -1,0 +1,81 @@
+//! Slices read past what was assigned elsewhere.
+//!
+//! Autodiff gives the gradient of a tensor to which a slice was assigned as the gradient with zeros assigned to that slice. Where a
+//! recurrent layer collects its steps, the gradient of each step is a slice of such a tensor, one assignment deeper for each
+//! later step, and every assignment copies the whole. So:
+//!
+//! 1. A slice that shares no element with what was assigned is a slice of the tensor before.
+//! 2. A slice of just what was assigned is what was assigned.
+//!
+//! Assignments that then nothing reads are taken out by [`dead`](super::dead).
+
+use super::replace::without;
+use crate::graph::{Graph, Node, Op, Operand, View, is_float};
+use burn::backend::ir::{BaseOperationIr, OperationIr, TensorId, TensorIr};
+use burn::tensor::Slice;
+use std::collections::HashMap;
+
+/// The first place and the number of places along each dimension.
+pub(super) type Range = Vec<(usize, usize)>;
+
+pub(super) fn slices(mut graph: Graph) -> Graph {
+    let makers = graph.makers();
+    let mut same: HashMap<TensorId, TensorIr> = HashMap::new();
+    for place in 0..graph.nodes.len() {
+        match source(&graph, &makers, &graph.nodes[place]) {
+            Some(Source::Before(tensor)) => graph.nodes[place].inputs = vec![Operand::Tensor(tensor)],
+            Some(Source::Assigned(value)) => {
+                same.insert(graph.nodes[place].output().id, value);
+            }
+            None => {}
+        }
+    }
+    without(graph, |node| same.get(&node.output().id).cloned())
+}
+
+/// Where a slice's elements come from.
+enum Source {
+    Before(TensorIr),
+    Assigned(TensorIr),
+}
+
+/// What a slice reads behind all assignments that do not concern it; `None` if that is what it reads now.
+fn source(graph: &Graph, makers: &HashMap<TensorId, usize>, node: &Node) -> Option<Source> {
+    let Op::View(View::Slice(ranges)) = &node.op else { return None };
+    let mut tensor = node.inputs[0].tensor()?;
+    let read = taken(ranges, tensor, node.output())?;
+    let first = tensor.id;
+    while let Some(maker) = makers.get(&tensor.id).map(|&place| &graph.nodes[place])
+        && let Op::Interpret(op) = &maker.op
+        && let OperationIr::BaseFloat(BaseOperationIr::SliceAssign(op)) = &**op
+        && let [Operand::Tensor(before), Operand::Tensor(value)] = &maker.inputs[..]
+        && let Some(assigned) = taken(&op.ranges, &op.out, value)
+    {
+        if assigned == read && is_float(value) && value.shape == node.output().shape {
+            return Some(Source::Assigned(value.clone()));
+        }
+        if meet(&assigned, &read) {
+            break;
+        }
+        tensor = before;
+    }
+    (tensor.id != first).then(|| Source::Before(tensor.clone()))
+}
+
+/// The places of a tensor that a slice takes, whose own shape is that of `part`; `None` for steps other than 1 and places outside.
+pub(super) fn taken(ranges: &[Slice], of: &TensorIr, part: &TensorIr) -> Option<Range> {
+    let mut taken: Range = of.shape.iter().map(|&size| (0, size)).collect();
+    for (dim, range) in ranges.iter().enumerate() {
+        let size = of.shape[dim].cast_signed();
+        let start = if range.start < 0 { range.start + size } else { range.start };
+        let length = part.shape[dim];
+        (range.step == 1 && start >= 0 && start + length.cast_signed() <= size).then_some(())?;
+        taken[dim] = (start.unsigned_abs(), length);
+    }
+    Some(taken)
+}
+
+/// Do two ranges share a place?
+pub(super) fn meet(one: &[(usize, usize)], other: &[(usize, usize)]) -> bool {
+    one.iter().zip(other).all(|(one, other)| one.0 < other.0 + other.1 && other.0 < one.0 + one.1)
+}
