@@ -1,5 +1,7 @@
 //! Whatever crosses between groups of whatever sizes arrives whole, once, and in the right pieces.
 
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
 use super::{Recut, cuts, unmarked};
 use crate::group::Grid;
 use crate::stage::{
