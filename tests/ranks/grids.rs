@@ -11,24 +11,29 @@ use burn::tensor::Device;
 use burn_pipeline::stage::SplitBackward;
 use burn_pipeline::train::{Builder, Pipeline};
 use burn_pipeline_mpi::Mpi;
-use model::{batch, builder, weights};
+use model::{batch, builder, builder_with, weights};
 use plain::SMALL;
 use std::time::Duration;
 
-/// Groups of two ranks, two stages, and as many replicas as there are ranks for.
+/// Groups of two ranks, two stages, and as many replicas as there are ranks for; then groups of one, two and one.
 pub(crate) fn parity(mpi: &Mpi) {
-    let grid = (2, mpi.ranks() / 4, 2);
+    let replicas = mpi.ranks() / 4;
     for (family, compile) in [(("1F1B", 1), false), (("ZBVZeroBubble", 2), true)] {
-        let split = if compile { SplitBackward::Captured } else { SplitBackward::Eager };
-        let builder = || -> Builder {
-            let builder = builder(family, grid).split(split).compile(compile).clip_norm(0.1);
-            builder.timeout(Duration::from_secs(60))
-        };
-        let link = mpi.link(Device::flex()).unwrap();
-        let got = trained(builder().build_rank(Box::new(link)).unwrap());
-        if mpi.rank() == 0 {
-            assert!(got == trained(builder().build().unwrap()), "{family:?} on {grid:?}");
-        }
+        same(mpi, compile, || builder(family, (2, replicas, 2)));
+    }
+    for (family, compile) in [(("ZBH1", 1), false), (("1F1B", 1), true)] {
+        same(mpi, compile, || builder_with(SMALL, family, (3, replicas), [1, 2, 1]));
+    }
+}
+
+/// Processes have the bits of threads.
+fn same(mpi: &Mpi, compile: bool, builder: impl Fn() -> Builder) {
+    let split = if compile { SplitBackward::Captured } else { SplitBackward::Eager };
+    let builder = || builder().split(split).compile(compile).clip_norm(0.1).timeout(Duration::from_secs(60));
+    let link = mpi.link(Device::flex()).unwrap();
+    let got = trained(builder().build_rank(Box::new(link)).unwrap());
+    if mpi.rank() == 0 {
+        assert!(got == trained(builder().build().unwrap()), "compiled: {compile}");
     }
 }
 

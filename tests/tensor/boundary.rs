@@ -2,61 +2,17 @@
 
 use crate::model::{batch, builder_of, weights};
 use crate::plain::{Config, SEQUENCE};
+use crate::watched::counted;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::link::{Link, LinkError, Message, MessageKind, ThreadLink, Threads};
 use burn_pipeline::nn::{ColumnLinear, RowLinear};
 use burn_pipeline::stage::{Boundary, PayloadSpec, Skips, SplitBackward, Stage, StageBox, Validate};
 use burn_pipeline::tensor_group::{Cut, TensorGroup};
+use burn_pipeline::train::GroupSizes;
 use burn_pipeline::{Batch, Builder, Pipeline, Size, StageContext, init_seeded};
 use pipeline_tests::reference::Reference;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
-
-/// Bytes of all messages between pipeline ranks, by sender, receiver and kind.
-type Bytes = BTreeMap<(usize, usize, String), usize>;
-
-/// A link that counts the bytes that it sends.
-struct Counting {
-    link: ThreadLink,
-    bytes: Arc<Mutex<Bytes>>,
-}
-
-impl Link for Counting {
-    burn_pipeline::forward_link!(link: rank, ranks, monitor, to_device, set_activity, receive, all_gather, abort);
-
-    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
-        let kind = match message.header.kind {
-            MessageKind::Activation => "activation",
-            MessageKind::Gradient => "gradient",
-            MessageKind::Skip { .. } => "skip",
-            MessageKind::SkipGradient { .. } => "skip gradient",
-            _ => "",
-        };
-        if !kind.is_empty() {
-            let key = (self.rank(), to, kind.to_owned());
-            *self.bytes.lock().unwrap().entry(key).or_default() += message.payload.bytes();
-        }
-        self.link.send(to, message, deadline)
-    }
-}
-
-/// Runs a body on each rank, with a pipeline over counting links; the bytes that were sent.
-fn counted(ranks: usize, builder: impl Fn() -> Builder + Sync, body: impl Fn(&mut Pipeline) + Sync) -> Bytes {
-    let (threads, bytes) = (Threads::new(ranks), Arc::new(Mutex::new(Bytes::new())));
-    std::thread::scope(|scope| {
-        for rank in 0..ranks {
-            let link = Counting { link: threads.link(rank, Device::flex()), bytes: bytes.clone() };
-            let (builder, body) = (&builder, &body);
-            scope.spawn(move || body(&mut builder().build_rank(Box::new(link)).unwrap()));
-        }
-    });
-    let bytes = bytes.lock().unwrap();
-    bytes.clone()
-}
 
 #[test]
 fn bytes_at_a_boundary_fall_to_the_groups_share() {
@@ -80,7 +36,7 @@ fn bytes_at_a_boundary_fall_to_the_groups_share() {
     }
 }
 
-const WIDTH: usize = 6;
+pub(crate) const WIDTH: usize = 6;
 
 /// `x + down(up(x))`, and on stage 2 `x + s + down(up(x + s))`, where `s` is stage 0's output.
 #[derive(Module, Debug)]
@@ -130,7 +86,7 @@ impl Stage for Part {
     }
 }
 
-fn part(at: &StageContext, claims: Option<TensorGroup>) -> StageBox {
+pub(crate) fn part(at: &StageContext, claims: Option<TensorGroup>) -> StageBox {
     let Plain { up, down } = plain(at.index, &at.device);
     let (up, down) = (ColumnLinear::cut(up, &at.group), RowLinear::cut(down, &at.group));
     let part = Part { up, down, group: at.group.clone(), claims, place: (at.index, at.stages) };
@@ -142,7 +98,7 @@ fn part(at: &StageContext, claims: Option<TensorGroup>) -> StageBox {
     }
 }
 
-fn skipping(members: usize, split: SplitBackward, compile: bool) -> Builder {
+pub(crate) fn skipping(members: impl Into<GroupSizes>, split: SplitBackward, compile: bool) -> Builder {
     Pipeline::builder()
         .schedule("ZBH1", Size::new(3, 4))
         .skip(0, 2)
@@ -160,7 +116,7 @@ fn data() -> (Tensor<3>, Tensor<3>) {
     (x.clone().sin(), (x * 0.7).cos())
 }
 
-fn skipping_batch() -> Batch {
+pub(crate) fn skipping_batch() -> Batch {
     let (x, target) = data();
     Batch::new((Some(x), None::<Cut<3, 1>>, Skips::<Cut<3, 1>>(Vec::new()))).target(target)
 }
@@ -178,15 +134,20 @@ fn skips_in_pieces_train_as_the_plain_loop_does_and_move_their_share() {
         let y = run(&model[2], run(&model[1], first.clone()) + first);
         (y - piece(&target)).square().mean()
     });
-    for (members, split, compile) in [
-        (1, SplitBackward::Eager, false),
-        (2, SplitBackward::Eager, false),
-        (2, SplitBackward::Captured, false),
-        (3, SplitBackward::Captured, true),
+    for (sizes, split, compile) in [
+        ([1; 3], SplitBackward::Eager, false),
+        ([2; 3], SplitBackward::Eager, false),
+        ([2; 3], SplitBackward::Captured, false),
+        ([3; 3], SplitBackward::Captured, true),
+        // The skip goes past a group of another size, to one that may have a third one.
+        ([2, 1, 2], SplitBackward::Eager, false),
+        ([1, 3, 3], SplitBackward::Captured, false),
+        ([6, 2, 1], SplitBackward::Captured, true),
+        ([2, 1, 6], SplitBackward::Eager, false),
     ] {
-        let place = format!("{members}, {split:?}, compiled: {compile}");
-        let build = || skipping(members, split, compile).validate(Validate::EveryMicrobatch);
-        let bytes = counted(3 * members, build, |pipeline| {
+        let place = format!("{sizes:?}, {split:?}, compiled: {compile}");
+        let build = || skipping(sizes, split, compile).validate(Validate::EveryMicrobatch);
+        let bytes = counted(sizes.iter().sum(), build, |pipeline| {
             let report = pipeline.step(skipping_batch(), 0.3).unwrap();
             assert!((report.loss - expected.loss).abs() < 1e-5 * expected.loss, "{place}: {}", report.loss);
             let got = weights(pipeline);
@@ -245,7 +206,7 @@ fn pieces_that_are_cut_otherwise_are_refused_with_both_shapes() {
 }
 
 #[test]
-fn groups_of_other_sizes_at_the_two_ends_of_a_boundary_are_refused() {
+fn pieces_of_another_group_than_the_stages_own_are_refused() {
     let mut pipeline = skipping(2, SplitBackward::Eager, false)
         .stages(|at| part(at, (at.index == 1).then(TensorGroup::alone)))
         .build()

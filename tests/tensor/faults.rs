@@ -8,15 +8,15 @@ use burn_pipeline::link::{TcpLink, Threads};
 use burn_pipeline::nn::{ColumnLinear, RowLinear};
 use burn_pipeline::stage::{SplitBackward, Stage, StageBox};
 use burn_pipeline::tensor_group::TensorGroup;
-use burn_pipeline::train::PipelineError;
-use burn_pipeline::{Batch, Builder, Pipeline, Size};
+use burn_pipeline::train::{GroupSizes, PipelineError};
+use burn_pipeline::{Batch, Builder, Pipeline, Size, StageContext};
 use std::time::{Duration, Instant};
 
-const TIMEOUT: Duration = Duration::from_secs(4);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// What member 1 of stage 1 does.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum How {
+pub(crate) enum How {
     Nothing,
     Panic,
     PanicInBackward,
@@ -94,34 +94,45 @@ mod broken {
     }
 }
 
+/// A stage of one layer that does something.
+pub(crate) fn layer(at: &StageContext, how: How) -> StageBox {
+    let linear = || LinearConfig::new(4, 4).init(&at.device);
+    let (up, down) = (ColumnLinear::cut(linear(), &at.group), RowLinear::cut(linear(), &at.group));
+    let layer = Layer { up, down, group: at.group.clone(), how };
+    match at.is_last() {
+        false => StageBox::new(layer),
+        true => StageBox::with_loss(layer, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean()),
+    }
+}
+
 fn builder(how: How, split: SplitBackward) -> Builder {
+    builder_over(how, split, 2)
+}
+
+/// Two pipeline ranks with groups of these sizes.
+pub(crate) fn builder_over(how: How, split: SplitBackward, sizes: impl Into<GroupSizes>) -> Builder {
     Pipeline::builder()
         .schedule("ZBH1", Size::new(2, 4))
         .devices(vec![Device::flex()])
-        .stages(move |at| {
-            let linear = || LinearConfig::new(4, 4).init(&at.device);
-            let up = ColumnLinear::cut(linear(), &at.group);
-            let how = if at.index == 1 && at.group.member() == 1 { how } else { How::Nothing };
-            let layer = Layer { up, down: RowLinear::cut(linear(), &at.group), group: at.group.clone(), how };
-            match at.is_last() {
-                false => StageBox::new(layer),
-                true => StageBox::with_loss(layer, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean()),
-            }
-        })
+        .stages(move |at| layer(at, if at.index == 1 && at.group.member() == 1 { how } else { How::Nothing }))
         .optimizer(|| SgdConfig::new().init())
         .split(split)
         .timeout(TIMEOUT)
-        .tensor_parallel(2)
+        .tensor_parallel(sizes)
 }
 
-fn batch() -> Batch {
+pub(crate) fn batch() -> Batch {
     let x = Tensor::<2>::ones([8, 4], &Device::flex());
     Batch::new(x.clone()).target(x)
 }
 
 /// The error of a step, which must come well before the watchdog; and every later call says that the pipeline is closed.
 fn fails(how: How, split: SplitBackward) -> (String, Duration) {
-    let mut pipeline = builder(how, split).build().unwrap();
+    fails_over(how, split, 2)
+}
+
+pub(crate) fn fails_over(how: How, split: SplitBackward, sizes: impl Into<GroupSizes>) -> (String, Duration) {
+    let mut pipeline = builder_over(how, split, sizes).build().unwrap();
     let began = Instant::now();
     let error = pipeline.step(batch(), 0.1).unwrap_err().to_string();
     let took = began.elapsed();
@@ -184,16 +195,7 @@ fn members_whose_losses_differ_are_refused() {
     ] {
         // Both members draw, as dropout would, or forget the sum.
         let mut pipeline = builder(how, split)
-            .stages(move |at| {
-                let linear = || LinearConfig::new(4, 4).init(&at.device);
-                let (up, down) = (ColumnLinear::cut(linear(), &at.group), RowLinear::cut(linear(), &at.group));
-                let layer =
-                    Layer { up, down, group: at.group.clone(), how: if at.is_last() { how } else { How::Nothing } };
-                match at.is_last() {
-                    false => StageBox::new(layer),
-                    true => StageBox::with_loss(layer, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean()),
-                }
-            })
+            .stages(move |at| layer(at, if at.is_last() { how } else { How::Nothing }))
             .build()
             .unwrap();
         let error = pipeline.step(batch(), 0.1).unwrap_err().to_string();
@@ -206,16 +208,7 @@ fn members_whose_weights_would_drift_are_refused_in_the_first_step() {
     for split in [SplitBackward::Eager, SplitBackward::Captured] {
         // The last stage forgets that the gradient of its input is a sum over members, so the first one's bias differs, and no loss shows it.
         let mut pipeline = builder(How::Nothing, split)
-            .stages(move |at| {
-                let linear = || LinearConfig::new(4, 4).init(&at.device);
-                let (up, down) = (ColumnLinear::cut(linear(), &at.group), RowLinear::cut(linear(), &at.group));
-                let how = if at.is_last() { How::NoCopy } else { How::Nothing };
-                let layer = Layer { up, down, group: at.group.clone(), how };
-                match at.is_last() {
-                    false => StageBox::new(layer),
-                    true => StageBox::with_loss(layer, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean()),
-                }
-            })
+            .stages(move |at| layer(at, if at.is_last() { How::NoCopy } else { How::Nothing }))
             .build()
             .unwrap();
         let error = pipeline.step(batch(), 0.1).unwrap_err().to_string();

@@ -8,6 +8,7 @@ use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::nn::{ColumnLinear, GatedFeedForward, SelfAttention, VocabEmbedding, vocab_cross_entropy};
 use burn_pipeline::stage::{AnyTensor, Names, Stage, StageBox};
 use burn_pipeline::tensor_group::{Cut, TensorGroup};
+use burn_pipeline::train::GroupSizes;
 use burn_pipeline::{Batch, Builder, Pipeline, Size, StageContext, boundary};
 
 /// What crosses a boundary; hidden states whole, or cut along the sequence.
@@ -147,13 +148,23 @@ pub(crate) fn stage(config: Config, at: &StageContext) -> StageBox {
 pub(crate) type Grid = (usize, usize, usize);
 
 pub(crate) fn builder_of(config: Config, family: (&str, usize), (ranks, replicas, members): Grid) -> Builder {
+    builder_with(config, family, (ranks, replicas), members)
+}
+
+/// As `builder_of`, with one size of groups for all pipeline ranks or one for each.
+pub(crate) fn builder_with(
+    config: Config,
+    family: (&str, usize),
+    (ranks, replicas): (usize, usize),
+    sizes: impl Into<GroupSizes>,
+) -> Builder {
     Pipeline::builder()
         .schedule(family.0, Size { ranks, chunks: family.1, microbatches: 4 / replicas })
         .devices(vec![Device::flex()])
         .stages(move |at| stage(config, at))
         .optimizer(|| SgdConfig::new().init())
         .data_parallel(replicas)
-        .tensor_parallel(members)
+        .tensor_parallel(sizes)
 }
 
 pub(crate) fn builder(family: (&str, usize), grid: Grid) -> Builder {

@@ -11,24 +11,30 @@ use burn_pipeline::stage::{Accumulation, SplitBackward};
 use pipeline_tests::reference::Reference;
 use proptest::prelude::{ProptestConfig, proptest};
 
-const RATE: f64 = 0.5;
+pub(crate) const RATE: f64 = 0.5;
 const CLIP: f64 = 0.1;
-const SAMPLES: usize = 8;
+pub(crate) const SAMPLES: usize = 8;
 const STEPS: usize = 2;
 
 /// Whole and split backwards, one and two chunks, loops and a V.
-const FAMILIES: [(&str, usize); 5] =
+pub(crate) const FAMILIES: [(&str, usize); 5] =
     [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBVZeroBubble", 2), ("DualPipeV", 2)];
+
+pub(crate) const ENGINES: [(&str, SplitBackward, bool); 3] = [
+    ("eager", SplitBackward::Eager, false),
+    ("captured", SplitBackward::Captured, false),
+    ("compiled", SplitBackward::Captured, true),
+];
 
 const GRIDS: [Grid; 3] = [(1, 1, 2), (2, 1, 2), (2, 2, 2)];
 
 /// Losses and norms of some steps, and the weights after them.
-struct Trained {
-    steps: Vec<(f64, f64)>,
-    weights: Vec<Vec<f32>>,
+pub(crate) struct Trained {
+    pub(crate) steps: Vec<(f64, f64)>,
+    pub(crate) weights: Vec<Vec<f32>>,
 }
 
-fn plain(config: Config, samples: usize) -> Trained {
+pub(crate) fn plain(config: Config, samples: usize) -> Trained {
     let mut reference = Reference::resumed(config.plain(), SgdConfig::new().init());
     let (tokens, targets) = config.data(samples);
     let sizes = vec![samples / 4; 4];
@@ -44,7 +50,7 @@ fn plain(config: Config, samples: usize) -> Trained {
     Trained { steps, weights: reference.weights() }
 }
 
-fn trained(config: &Config, builder: Builder, samples: usize) -> Trained {
+pub(crate) fn trained(config: &Config, builder: Builder, samples: usize) -> Trained {
     let mut pipeline = builder.clip_norm(CLIP).build().unwrap();
     let mut step = || {
         let report = pipeline.step(batch(config, samples), RATE).unwrap();
@@ -54,7 +60,7 @@ fn trained(config: &Config, builder: Builder, samples: usize) -> Trained {
     Trained { steps, weights: weights(&mut pipeline) }
 }
 
-fn assert_close(got: &Trained, expected: &Trained, place: &str) {
+pub(crate) fn assert_close(got: &Trained, expected: &Trained, place: &str) {
     let close = |a: f64, b: f64| (a - b).abs() <= 1e-5 * b.abs();
     for (got, expected) in got.steps.iter().zip(&expected.steps) {
         assert!(close(got.0, expected.0), "{place}: loss {} for {}", got.0, expected.0);
@@ -83,11 +89,7 @@ fn trains_as_the_plain_loop_does(config: Config) {
     assert!(expected.steps[1].0 < expected.steps[0].0 - 0.01, "it learns");
     for grid in GRIDS {
         for family in FAMILIES {
-            for (engine, split, compile) in [
-                ("eager", SplitBackward::Eager, false),
-                ("captured", SplitBackward::Captured, false),
-                ("compiled", SplitBackward::Captured, true),
-            ] {
+            for (engine, split, compile) in ENGINES {
                 let builder = builder_of(config, family, grid).split(split).compile(compile);
                 let place = format!("{family:?} on {grid:?}, {engine}");
                 assert_close(&trained(&config, builder, SAMPLES), &expected, &place);

@@ -29,6 +29,9 @@ pub(crate) const SMALL: Config =
 /// The same with a sequence that two and three ranks can cut.
 pub(crate) const SEQUENCE: Config = Config { seq: 6, sequence: true, ..SMALL };
 
+/// With a sequence that four ranks can cut, and blocks for six stages.
+pub(crate) const SIZED: Config = Config { seq: 8, blocks: 6, ..SMALL };
+
 /// Large enough that every layer matters to the loss.
 const INIT: Initializer = Initializer::Normal { mean: 0.0, std: 0.3 };
 

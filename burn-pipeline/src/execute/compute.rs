@@ -118,8 +118,7 @@ impl Executor {
         }
         let bytes = state.outcome.message_bytes.entry(task.stage()).or_default();
         *bytes = output.bytes().max(*bytes);
-        self.store(state, Task::new(task.stage(), Op::SendForward, task.microbatch()), output);
-        Ok(())
+        self.store(state, task, Task::new(task.stage(), Op::SendForward, task.microbatch()), output)
     }
 
     /// Awaits the gradients that a backward starts from: the loss's seed on a stage that ends its route.
@@ -146,10 +145,10 @@ impl Executor {
     ) -> Result<(), ExecuteError> {
         self.refuse_unwritten(task, gradients.iter().flatten())?;
         self.check_spec(task, StagePort::InputGradient, || gradients.clone().into_payload())?;
-        let gradients = self.split_gradients(state, task, gradients);
+        let gradients = self.split_gradients(state, task, gradients)?;
         if task.stage().previous().is_some() {
             let send = Task::new(task.stage(), Op::SendBackward, task.microbatch());
-            self.store(state, send, gradients.into_payload());
+            self.store(state, task, send, gradients.into_payload())?;
         } else if self.spreads_embedding() {
             state.vocabulary.give(task.with(task.stage(), Op::BroadcastGradient), gradients.into_payload());
         }

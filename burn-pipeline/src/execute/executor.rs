@@ -30,6 +30,8 @@ pub(crate) struct Executor {
     pub(super) spec_check: SpecCheck,
     /// How many rows are still watched task by task.
     pub(super) watched_rows: usize,
+    /// Has a row of a step, and one of an evaluation, compared what members hold whole?
+    pub(super) compared: [bool; 2],
 }
 
 /// Stages that a rank holds beside those that run, with what belongs to them.
@@ -48,16 +50,17 @@ impl std::fmt::Debug for Executor {
 impl Executor {
     /// A rank that runs these stages on this device.
     pub(crate) fn new(link: Box<dyn Link>, stages: Stages, device: Device, options: RunOptions) -> Self {
-        let group = ReplicaGroup::new(Grid::new(link.rank(), 1, 1), std::iter::empty());
+        let group = ReplicaGroup::new(Grid::new(link.rank(), 1, 1.into()), std::iter::empty());
         let (groups, spec_check, watched_rows) = (StageGroups::default(), SpecCheck::Off, WATCHED_ROWS);
-        Self { link, stages, device, options, group, groups, spec_check, watched_rows }
+        let compared = [false; 2];
+        Self { link, stages, device, options, group, groups, spec_check, watched_rows, compared }
     }
 
-    /// The same rank as a member of one of `replicas` data-parallel replicas, whose stages and pieces are held by the ranks of
-    /// `groups` together. The link joins the ranks of all replicas, in the order of [`Grid`].
-    pub(crate) fn among(mut self, replicas: usize, groups: StageGroups) -> Self {
+    /// The same rank at its place among data-parallel replicas and groups; the ranks of `groups` hold its stages and pieces together. The
+    /// link joins the ranks of all replicas, in the order of [`Grid`].
+    pub(crate) fn among(mut self, grid: Grid, groups: StageGroups) -> Self {
         let stages = self.stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
-        self.group = ReplicaGroup::new(Grid::new(self.link.rank(), replicas, groups.members.size()), stages);
+        self.group = ReplicaGroup::new(grid, stages);
         self.groups = groups;
         self
     }
@@ -86,9 +89,9 @@ impl Executor {
         self.watched_rows = WATCHED_ROWS;
     }
 
-    /// The rank's position among pipeline ranks and replicas.
+    /// The rank's position among pipeline ranks, replicas and members.
     pub(crate) fn grid(&self) -> Grid {
-        self.group.grid()
+        self.group.grid().clone()
     }
 
     /// The rank in the job.

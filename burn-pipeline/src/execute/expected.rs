@@ -5,7 +5,9 @@
 //! 2. The gradients of its input are cut alike. Metadata does not say which of them will be present, so every float
 //!    tensor is taken to have one. Where an output is not used, the first message differs from the expected one, which
 //!    costs that message its header and nothing else.
+//! 3. What crosses to a group of another size is re-cut, as the real value is.
 
+use super::recut::{Recut, cuts, marked};
 use super::transfer::{Transfer, skip_peers};
 use crate::group::Grid;
 use crate::link::ExpectedMessage;
@@ -16,31 +18,41 @@ use std::collections::BTreeMap;
 /// The messages that a rank will send to others of its pipeline, by the declared metadata of its stages.
 pub(crate) fn expected_messages(
     plan: &Plan,
-    grid: Grid,
+    grid: &Grid,
     declared: &BTreeMap<StageId, StageMetadata>,
 ) -> Vec<ExpectedMessage> {
     let mut messages = Vec::new();
-    let from = grid.rank();
-    let mut expect = |send: Task, form: PayloadSpec| {
+    let (from, own) = (grid.rank(), grid.pipeline_rank());
+    let mut expect = |send: Task, value: &PayloadSpec| {
         let Some(Transfer { header, peer, .. }) = Transfer::of(plan.placement(), send) else { return };
-        let to = grid.rank_of(peer);
-        if to != from {
-            messages.push(ExpectedMessage { from, to, header, spec: form });
+        if peer == own {
+            return;
         }
+        let recut = Recut::between(grid, own, peer);
+        let parts = match send.op() {
+            Op::SendBackward => gradients(value, recut),
+            _ => value.parts().to_vec(),
+        };
+        // What cannot be re-cut is refused where it is sent.
+        let sent = recut.cut(grid.member(), parts, false).unwrap_or_default();
+        messages.extend(grid.counterparts(peer).zip(sent).map(|(to, parts)| {
+            let spec = PayloadSpec::from_parts(parts);
+            ExpectedMessage { from, to, header, spec }
+        }));
     };
     for (&stage, known) in declared {
         if let Some(output) = &known.output {
             let (to_next, skipping) = output.split_skips();
-            expect(Task::new(stage, Op::SendForward, 0), to_next);
+            expect(Task::new(stage, Op::SendForward, 0), &to_next);
             for (peer, piece) in skip_peers(plan, stage, false).into_iter().zip(skipping) {
-                expect(Task::skip(stage, Op::SendForward, 0, peer.index()), piece);
+                expect(Task::skip(stage, Op::SendForward, 0, peer.index()), &piece);
             }
         }
         if let Some(input) = &known.input {
             let (from_previous, skipping) = input.split_skips();
-            expect(Task::new(stage, Op::SendBackward, 0), gradients(&from_previous));
+            expect(Task::new(stage, Op::SendBackward, 0), &from_previous);
             for (peer, piece) in skip_peers(plan, stage, true).into_iter().zip(skipping) {
-                expect(Task::skip(stage, Op::SendBackward, 0, peer.index()), gradients(&piece));
+                expect(Task::skip(stage, Op::SendBackward, 0, peer.index()), &piece);
             }
         }
     }
@@ -48,8 +60,8 @@ pub(crate) fn expected_messages(
 }
 
 /// The spec of the gradients of all float tensors: a list of optional tensors, as
-/// `Gradients::into_payload` writes it.
-fn gradients(spec: &PayloadSpec) -> PayloadSpec {
+/// `Gradients::into_payload` writes it, with marks where they are re-cut.
+fn gradients(spec: &PayloadSpec, recut: Recut) -> Vec<SpecPart> {
     let tensors = spec.parts().iter().filter_map(|part| match part {
         SpecPart::Tensor(tensor) => Some(tensor),
         SpecPart::Host(_) | SpecPart::Tag(_) => None,
@@ -61,5 +73,5 @@ fn gradients(spec: &PayloadSpec) -> PayloadSpec {
             TensorKind::Int | TensorKind::Bool => parts.push(SpecPart::Tag(0)),
         }
     }
-    PayloadSpec::from_parts(parts)
+    if recut.is_even() { parts } else { marked(parts, &cuts(spec.parts())) }
 }

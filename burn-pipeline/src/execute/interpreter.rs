@@ -7,6 +7,7 @@
 //!    time.
 //! 4. After every action, held microbatches and bytes are counted, and started reductions advance as far as they can.
 
+use super::context::Purpose;
 use super::error::ExecuteError;
 use super::executor::Executor;
 use super::interleave::Fused;
@@ -56,6 +57,12 @@ impl Executor {
 
     fn run_row(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
         let row = state.plan().row(self.grid().pipeline_rank());
+        // All ranks of a pipeline run the same rows, so all compare in the same ones.
+        state.compares = match state.run.purpose {
+            Purpose::Step(_) => !std::mem::replace(&mut self.compared[0], true),
+            Purpose::Evaluation => !std::mem::replace(&mut self.compared[1], true),
+            Purpose::Metadata => false,
+        };
         self.announce(state);
         let mut left = row;
         while let [action, rest @ ..] = left {

@@ -47,10 +47,10 @@ impl Executor {
     /// # Errors
     /// If members of a group gave different ones.
     pub(super) fn of_first_members(&self, table: Vec<Vec<LossRow>>) -> Result<Vec<(usize, LossRow)>, ExecuteError> {
-        let (rank, size) = (self.rank(), self.groups.members.size());
+        let (rank, grid) = (self.rank(), self.grid());
         let bits = |row: &LossRow| (row.0, row.1, row.2.to_bits(), row.3.to_bits());
         for (other, rows) in table.iter().enumerate() {
-            let first = other - other % size;
+            let first = grid.group_of(other).start;
             let pair = table[first].iter().zip(rows).find(|(one, two)| bits(one) != bits(two));
             if let Some(((index, _, loss, ..), (_, _, theirs, ..))) = pair {
                 let (index, loss, theirs) = (*index, *loss, *theirs);
@@ -58,6 +58,11 @@ impl Executor {
             }
         }
         let of_rank = |(rank, rows): (usize, Vec<LossRow>)| rows.into_iter().map(move |row| (rank, row));
-        Ok(table.into_iter().enumerate().filter(|(rank, _)| rank % size == 0).flat_map(of_rank).collect())
+        Ok(table
+            .into_iter()
+            .enumerate()
+            .filter(|(rank, _)| grid.group_of(*rank).start == *rank)
+            .flat_map(of_rank)
+            .collect())
     }
 }

@@ -2,9 +2,12 @@
 //!
 //! A receive is posted where the plan says, and awaited where its value is used or at its `WAIT_RECV_*`, whichever comes
 //! first. Awaiting it at the receive itself would stall a rank that has other work to do before it needs the value.
+//!
+//! A transfer is one message between two ranks; between groups of different sizes it is one with each counterpart (`recut`).
 
 use super::error::ExecuteError;
 use super::executor::Executor;
+use super::recut::{Recut, cuts, unmarked};
 use super::run_state::RunState;
 use super::transfer::Transfer;
 use crate::link::{Activity, ExpectedMessage, Header, Message};
@@ -16,25 +19,28 @@ impl Executor {
     /// `SEND_*`: gives the link the value that an earlier task made.
     pub(super) fn send(&mut self, state: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
         let Transfer { header, peer, .. } = self.transfer(state, task)?;
-        let payload = state.values.take_outgoing(header).ok_or_else(|| self.no_input(task))?;
-        let (from, to, deadline) = (self.rank(), self.grid().rank_of(peer), self.deadline());
-        self.spec_check.sends(|| ExpectedMessage { from, to, header, spec: PayloadSpec::of_payload(&payload) });
-        let sent = self.link.send(to, Message { header, payload }, deadline);
-        sent.map_err(|source| self.link_error(Some(task), source))
+        let messages = state.values.take_outgoing(header).ok_or_else(|| self.no_input(task))?;
+        let (from, deadline) = (self.rank(), self.deadline());
+        for (to, payload) in self.grid().counterparts(peer).zip(messages) {
+            self.spec_check.sends(|| ExpectedMessage { from, to, header, spec: PayloadSpec::of_payload(&payload) });
+            let sent = self.link.send(to, Message { header, payload }, deadline);
+            sent.map_err(|source| self.link_error(Some(task), source))?;
+        }
+        Ok(())
     }
 
     /// `RECV_*`: notes that the message is to come.
     pub(super) fn post(&mut self, state: &mut RunState<'_>, receive: Task) -> Result<(), ExecuteError> {
         let Transfer { header, peer, .. } = self.transfer(state, receive)?;
-        state.values.post(self.grid().rank_of(peer), header);
+        self.grid().counterparts(peer).for_each(|from| state.values.post(from, header));
         Ok(())
     }
 
     /// `WAIT_RECV_*`: waits until the message of the receive is in the inbox.
     pub(super) fn wait_receive(&mut self, state: &mut RunState<'_>, wait: Task) -> Result<(), ExecuteError> {
         let receive = wait.awaits().ok_or_else(|| self.no_input(wait))?;
-        let transfer = self.transfer(state, receive)?;
-        self.arrive(state, wait, transfer.header, transfer.peer)
+        let Transfer { header, peer, .. } = self.transfer(state, receive)?;
+        self.grid().counterparts(peer).try_for_each(|from| self.arrive(state, wait, header, from))
     }
 
     /// The value that a compute task takes from the stage before (forward) or after (backward) it.
@@ -61,12 +67,18 @@ impl Executor {
         receive: Task,
     ) -> Result<Payload, ExecuteError> {
         let transfer = self.transfer(state, receive)?;
-        let start = state.now();
-        self.arrive(state, task.into(), transfer.header, transfer.peer)?;
-        let value = state.values.take(transfer.header).ok_or_else(|| self.no_input(task.into()))?;
+        let (start, grid) = (state.now(), self.grid());
+        let senders = grid.counterparts(transfer.peer);
+        let mut messages = Vec::with_capacity(senders.len());
+        for from in senders.clone() {
+            self.arrive(state, task.into(), transfer.header, from)?;
+            let message = state.values.take(from, transfer.header);
+            messages.push(message.ok_or_else(|| self.no_input(task.into()))?);
+        }
+        let value = self.joined(state, task, (receive, transfer.peer), messages)?;
         let what = if task.op() == Op::Forward { "input" } else { "gradient of its output" };
-        state.note(task, what, Some((transfer.peer_stage, self.grid().rank_of(transfer.peer))), &value);
-        if transfer.peer != self.grid().pipeline_rank() {
+        state.note(task, what, Some((transfer.peer_stage, senders.start)), &value);
+        if transfer.peer != grid.pipeline_rank() {
             state.record(self.rank(), receive.into(), start);
         }
         // The task itself starts when its input is here: the wait before that is the receive's.
@@ -74,17 +86,42 @@ impl Executor {
         Ok(value)
     }
 
-    /// Waits until a value of the pipeline rank `peer` is in the inbox.
+    /// The value of a receive from a pipeline rank, which came in these messages.
+    fn joined(
+        &self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+        (receive, peer): (Task, usize),
+        messages: Vec<Payload>,
+    ) -> Result<Payload, ExecuteError> {
+        let grid = self.grid();
+        let recut = Recut::between(&grid, peer, grid.pipeline_rank());
+        let value = recut.join(grid.counterparts(peer), messages);
+        let value = value.map_err(|source| self.stage_error(task, source))?;
+        if recut.is_even() {
+            return Ok(value);
+        }
+        if task.op() != Op::Forward {
+            return Ok(unmarked(value));
+        }
+        if let Some(back) = Transfer::back(state.plan().placement(), receive).filter(|_| state.run.trains()) {
+            let parts: Vec<_> = value.parts().cloned().collect();
+            state.cuts.insert(back.header, cuts(&parts));
+        }
+        Ok(value)
+    }
+
+    /// Waits until a message of another rank is in the inbox.
     pub(super) fn arrive(
         &mut self,
         state: &mut RunState<'_>,
         task: Task,
         header: Header,
-        peer: usize,
+        from: usize,
     ) -> Result<(), ExecuteError> {
-        let (from, began, deadline) = (self.grid().rank_of(peer), Instant::now(), self.deadline());
+        let (began, deadline) = (Instant::now(), self.deadline());
         self.link.set_activity(Activity::Waiting(header, from));
-        if !state.values.has(header) {
+        if !state.values.has(from, header) {
             // Reductions go on first: another replica may need this rank's sums before it can send what is awaited here.
             self.advance_until_message(state, from, deadline)?;
             self.link.set_activity(Activity::Waiting(header, from));

@@ -19,12 +19,14 @@
 //! 8. `REDUCE_GRAD` sends the other data-parallel replicas their pieces of a stage's gradients, and the row goes on. Sums
 //!    are made as pieces arrive; what is missing at the end of the row is awaited there. The timeline shows the
 //!    whole reduction as one event, and the wait as `WAIT_REDUCE_GRAD`; likewise for `UNSHARD`.
-//! 9. A collective of a spread vocabulary is sends at its cell, and receives at the first task that needs it.
-//! 10. The loss of a stage that ends its route stays on the device, and is read when the row is done.
+//! 9. Where the groups that hold two stages differ in size, what crosses is re-cut: a transfer is a message with each counterpart
+//!    (`recut`).
+//! 10. A collective of a spread vocabulary is sends at its cell, and receives at the first task that needs it.
+//! 11. The loss of a stage that ends its route stays on the device, and is read when the row is done.
 //!
 //! Read `interpreter.rs` first, then `compute.rs` (`F`, `I`, `B`, `W`), `messages.rs` (sends and receives), `skips.rs`,
 //! `interleave.rs`, `vocabulary.rs`, and `replicas.rs` with `sharding.rs`. Below them stand `executor.rs` (the rank), `run_state.rs`,
-//! `values.rs` and `transfer.rs`.
+//! `values.rs`, `transfer.rs` and `recut`.
 
 mod compute;
 mod context;
@@ -40,6 +42,7 @@ mod members;
 mod messages;
 mod options;
 mod outcome;
+mod recut;
 mod replicas;
 mod run;
 mod run_state;

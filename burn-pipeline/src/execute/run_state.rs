@@ -6,8 +6,9 @@ use super::run::Run;
 use super::values::Values;
 use super::vocabulary::VocabularyState;
 use crate::group::Stages;
+use crate::link::Header;
 use crate::plan::{Action, MicrobatchTask, Plan, StageId, Task};
-use crate::stage::{LossPart, Reduction, StageError};
+use crate::stage::{CutOver, LossPart, Reduction, StageError};
 use crate::trace::Event;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -29,6 +30,10 @@ pub(super) struct RunState<'a> {
     /// How many tensors of a stage's input came from the stage before, and how many along each skip edge. Cuts the input's
     /// gradients in the backward.
     pub(super) input_counts: HashMap<(StageId, usize), Vec<usize>>,
+    /// How the tensors of a value are cut that came from a group of another size, by the header of their gradients.
+    pub(super) cuts: HashMap<Header, Vec<Option<CutOver>>>,
+    /// Do members that do not send what is whole on them send hashes of it?
+    pub(super) compares: bool,
     /// Positions in `outcome.events` of tasks that go on beside later ones.
     open: HashMap<Task, usize>,
 }
@@ -45,6 +50,8 @@ impl<'a> RunState<'a> {
             received: Vec::new(),
             started: Duration::ZERO,
             input_counts: HashMap::new(),
+            cuts: HashMap::new(),
+            compares: false,
             open: HashMap::new(),
         }
     }

@@ -10,6 +10,7 @@
 
 use super::error::ExecuteError;
 use super::executor::Executor;
+use super::recut::Recut;
 use super::run_state::RunState;
 use super::transfer::{Transfer, skip_peers};
 use crate::plan::{MicrobatchTask, Op, Task};
@@ -57,7 +58,7 @@ impl Executor {
         for (peer, piece) in peers.into_iter().zip(pieces) {
             let most = state.outcome.skip_bytes.entry(stage).or_default();
             *most = piece.bytes().max(*most);
-            self.store(state, Task::skip(stage, Op::SendForward, task.microbatch(), peer.index()), piece);
+            self.store(state, task, Task::skip(stage, Op::SendForward, task.microbatch(), peer.index()), piece)?;
         }
         Ok(output)
     }
@@ -83,23 +84,36 @@ impl Executor {
         state: &mut RunState<'_>,
         task: MicrobatchTask,
         mut gradients: Gradients,
-    ) -> Gradients {
+    ) -> Result<Gradients, ExecuteError> {
         let (stage, microbatch) = (task.stage(), task.microbatch());
-        let Some(counts) = state.input_counts.remove(&(stage, microbatch)) else { return gradients };
+        let Some(counts) = state.input_counts.remove(&(stage, microbatch)) else { return Ok(gradients) };
         let mut rest = gradients.split_off(counts[0].min(gradients.len()));
         for (peer, count) in skip_peers(state.plan(), stage, true).into_iter().zip(&counts[1..]) {
             let after = rest.split_off((*count).min(rest.len()));
             let piece = std::mem::replace(&mut rest, after).into_payload();
-            self.store(state, Task::skip(stage, Op::SendBackward, microbatch, peer.index()), piece);
+            self.store(state, task, Task::skip(stage, Op::SendBackward, microbatch, peer.index()), piece)?;
         }
-        gradients
+        Ok(gradients)
     }
 
-    /// Stores a stage's product for the stage that uses it, on this rank or another one. `send` is the transfer that
-    /// carries it where the two stages are on different ranks.
-    pub(super) fn store(&self, state: &mut RunState<'_>, send: Task, payload: Payload) {
-        if let Some(transfer) = Transfer::of(state.plan().placement(), send) {
-            state.values.store(transfer, self.grid().pipeline_rank(), payload);
+    /// Stores the product of a task for the stage that uses it: in the inbox where that is on this rank, else in the outbox, as the
+    /// messages to the ranks that get it. `send` is the transfer that carries it then.
+    pub(super) fn store(
+        &self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+        send: Task,
+        payload: Payload,
+    ) -> Result<(), ExecuteError> {
+        let Some(Transfer { header, peer, .. }) = Transfer::of(state.plan().placement(), send) else { return Ok(()) };
+        let grid = self.grid();
+        if peer == grid.pipeline_rank() {
+            state.values.keep(self.rank(), header, payload);
+            return Ok(());
         }
+        let (recut, cuts) = (Recut::between(&grid, grid.pipeline_rank(), peer), state.cuts.remove(&header));
+        let messages = recut.messages(grid.member(), payload, cuts.as_deref(), state.compares);
+        state.values.give(header, messages.map_err(|source| self.stage_error(task, source))?);
+        Ok(())
     }
 }

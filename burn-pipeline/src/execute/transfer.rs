@@ -43,6 +43,16 @@ impl Transfer {
         let header = Header { stage: to, microbatch: task.microbatch()?, kind };
         Some(Self { header, peer: placement.rank_of(peer), peer_stage: peer })
     }
+
+    /// The gradient that goes back for what a `RECV_F` brings.
+    pub(super) fn back(placement: &Placement, receive: Task) -> Option<Self> {
+        let (stage, microbatch) = (receive.stage(), receive.microbatch()?);
+        let send = match receive.skip_peer() {
+            Some(peer) => Task::skip(stage, Op::SendBackward, microbatch, peer.index()),
+            None => Task::new(stage, Op::SendBackward, microbatch),
+        };
+        Self::of(placement, send)
+    }
 }
 
 /// The stages at the other ends of a stage's skip edges, in model order: of the edges that end at it, or of those that start

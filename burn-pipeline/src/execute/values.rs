@@ -1,6 +1,8 @@
 //! The values that wait on a rank during a run: received and not used yet, announced by a receive, or to be sent.
+//!
+//! What crosses between groups of different sizes comes in several messages with one header, and goes in several: a value that was
+//! received is known by its sender, too, and one that is to be sent is a message for each rank that it goes to.
 
-use super::transfer::Transfer;
 use crate::link::{Header, Link, LinkError};
 use crate::stage::Payload;
 use std::collections::{HashMap, VecDeque};
@@ -9,27 +11,27 @@ use std::time::Instant;
 /// Inbox, outbox and posted receives of one rank during one run.
 #[derive(Debug, Default)]
 pub(super) struct Values {
-    inbox: HashMap<Header, Payload>,
-    outbox: HashMap<Header, Payload>,
+    /// By the rank that it comes from.
+    inbox: HashMap<(usize, Header), Payload>,
+    outbox: HashMap<Header, Vec<Payload>>,
     posted: HashMap<usize, VecDeque<Header>>,
     /// Are all messages posted from the start?
     announced: bool,
 }
 
 impl Values {
-    /// Stores a stage's product: in the inbox if the stage that uses it is on this pipeline rank, else in the outbox.
-    pub(super) fn store(&mut self, transfer: Transfer, pipeline_rank: usize, payload: Payload) {
-        let table = if transfer.peer == pipeline_rank { &mut self.inbox } else { &mut self.outbox };
-        table.insert(transfer.header, payload);
+    /// Keeps what this rank itself, `own`, has made and uses: for another of its stages, or in a collective.
+    pub(super) fn keep(&mut self, own: usize, header: Header, payload: Payload) {
+        self.inbox.insert((own, header), payload);
     }
 
-    /// Keeps what this rank itself gives to a collective.
-    pub(super) fn keep(&mut self, header: Header, payload: Payload) {
-        self.inbox.insert(header, payload);
+    /// Keeps a value that is to be sent: the message for each rank that gets one.
+    pub(super) fn give(&mut self, header: Header, messages: Vec<Payload>) {
+        self.outbox.insert(header, messages);
     }
 
     /// Takes out a value that is to be sent.
-    pub(super) fn take_outgoing(&mut self, header: Header) -> Option<Payload> {
+    pub(super) fn take_outgoing(&mut self, header: Header) -> Option<Vec<Payload>> {
         self.outbox.remove(&header)
     }
 
@@ -57,21 +59,21 @@ impl Values {
     ) -> Result<bool, LinkError> {
         // In posted order, not only the wanted message: `check` proved that the sender sends in this order, so a link
         // that delivers in order never has to search, and the messages before the wanted one are needed later anyway.
-        while !self.inbox.contains_key(&header) {
+        while !self.has(from, header) {
             let Some(next) = self.posted.get_mut(&from).and_then(VecDeque::pop_front) else { return Ok(false) };
             let payload = link.receive(from, next, deadline)?;
-            self.inbox.insert(next, payload);
+            self.inbox.insert((from, next), payload);
         }
         Ok(true)
     }
 
-    /// Is a value in the inbox?
-    pub(super) fn has(&self, header: Header) -> bool {
-        self.inbox.contains_key(&header)
+    /// Is what comes from a rank in the inbox?
+    pub(super) fn has(&self, from: usize, header: Header) -> bool {
+        self.inbox.contains_key(&(from, header))
     }
 
-    /// Takes a value out of the inbox.
-    pub(super) fn take(&mut self, header: Header) -> Option<Payload> {
-        self.inbox.remove(&header)
+    /// Takes what came from a rank out of the inbox.
+    pub(super) fn take(&mut self, from: usize, header: Header) -> Option<Payload> {
+        self.inbox.remove(&(from, header))
     }
 }

@@ -1,23 +1,27 @@
 //! Which rank of a job is which pipeline rank of which replica, and which member of its stages' group.
 
+use super::sizes::GroupSizes;
+use std::ops::Range;
+
 /// A rank's position among pipeline ranks, data-parallel replicas and the members of a group that holds each stage together.
 ///
-/// Rank `(p * replicas + r) * members + m` is member `m` of pipeline rank `p` in replica `r`: Megatron-Core's order
-/// `tp-cp-ep-dp-pp`. So members, which exchange the most bytes, have adjacent ranks.
+/// Ranks are numbered pipeline rank by pipeline rank, then replica by replica, then member by member: Megatron-Core's order
+/// `tp-cp-ep-dp-pp`. So members, which exchange the most bytes, have adjacent ranks. In groups of one size, rank
+/// `(p * replicas + r) * members + m` is member `m` of pipeline rank `p` in replica `r`.
 ///
 /// With two replicas of a pipeline of three ranks and groups of one, rank 3 of the job is pipeline rank 1 of replica 1. The ranks of
 /// its pipeline are 1, 3 and 5, and the ranks that hold the same stages are 2 and 3.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Grid {
     rank: usize,
     replicas: usize,
-    members: usize,
+    sizes: GroupSizes,
 }
 
 impl Grid {
-    /// The position of a rank of the job, with this many replicas, and members in a group (at least one of each).
-    pub(crate) fn new(rank: usize, replicas: usize, members: usize) -> Self {
-        Self { rank, replicas: replicas.max(1), members: members.max(1) }
+    /// The position of a rank of the job, with this many replicas (at least one), and members in each pipeline rank's group.
+    pub(crate) fn new(rank: usize, replicas: usize, sizes: GroupSizes) -> Self {
+        Self { rank, replicas: replicas.max(1), sizes }
     }
 
     /// The rank in the job.
@@ -42,39 +46,81 @@ impl Grid {
 
     /// The replica of any rank of the job.
     pub(crate) fn replica_of(&self, rank: usize) -> usize {
-        rank / self.members % self.replicas
+        self.in_pipeline_rank(rank) / self.size_of(self.pipeline_rank_of(rank))
     }
 
     /// This rank's place in the group that holds its stages.
     pub(crate) fn member(&self) -> usize {
-        self.rank % self.members
+        self.in_pipeline_rank(self.rank) % self.size_of(self.pipeline_rank())
     }
 
     /// The ranks of the job that hold this rank's stages together with it, in order.
-    pub(crate) fn member_ranks(&self) -> std::ops::Range<usize> {
-        let first = self.rank - self.member();
-        first..first + self.members
+    pub(crate) fn member_ranks(&self) -> Range<usize> {
+        self.group_of(self.rank)
+    }
+
+    /// The ranks of the job that hold the stages of any rank together with it, that one among them.
+    pub(crate) fn group_of(&self, rank: usize) -> Range<usize> {
+        self.group(self.pipeline_rank_of(rank), self.replica_of(rank))
     }
 
     /// The pipeline rank of any rank of the job.
     pub(crate) fn pipeline_rank_of(&self, rank: usize) -> usize {
-        rank / self.members / self.replicas
+        self.sizes.holder(rank / self.replicas)
     }
 
-    /// The rank in the job of a pipeline rank: the same member in the same replica.
+    /// The number of ranks that hold the stages of a pipeline rank together.
+    pub(crate) fn size_of(&self, pipeline_rank: usize) -> usize {
+        self.sizes.of(pipeline_rank)
+    }
+
+    /// The most ranks that hold a stage together, anywhere in the job.
+    pub(crate) fn largest_group(&self) -> usize {
+        self.sizes.largest()
+    }
+
+    /// The ranks of the job with which this one exchanges what crosses to a pipeline rank or comes from there, in order: the one with
+    /// its own place in a group of the same size, equally many in a larger group, and one for several members in a smaller one. Of two
+    /// sizes, one divides the other.
+    pub(crate) fn counterparts(&self, pipeline_rank: usize) -> Range<usize> {
+        let (own, other) = (self.size_of(self.pipeline_rank()), self.size_of(pipeline_rank));
+        let first = self.group(pipeline_rank, self.replica()).start;
+        match other / own {
+            0 => {
+                let place = first + self.member() / (own / other);
+                place..place + 1
+            }
+            each => first + self.member() * each..first + (self.member() + 1) * each,
+        }
+    }
+
+    /// The rank in the job of a pipeline rank: the same member in the same replica, or the last one of a smaller group.
     pub(crate) fn rank_of(&self, pipeline_rank: usize) -> usize {
         self.rank_in(pipeline_rank, self.replica())
     }
 
-    /// The rank in the job of a pipeline rank of some replica: the same member.
+    /// The rank in the job of a pipeline rank of some replica: the same member, or the last one of a smaller group.
     pub(crate) fn rank_in(&self, pipeline_rank: usize, replica: usize) -> usize {
-        (pipeline_rank * self.replicas + replica) * self.members + self.member()
+        let group = self.group(pipeline_rank, replica);
+        group.start + self.member().min(group.len() - 1)
     }
 
     /// The ranks of the job that hold copies of what this one holds, this one among them, in the order of replicas.
     pub(crate) fn replica_ranks(&self) -> impl Iterator<Item = usize> + use<> {
-        let grid = *self;
+        let grid = self.clone();
         (0..self.replicas).map(move |replica| grid.rank_in(grid.pipeline_rank(), replica))
+    }
+
+    /// The ranks of the job that hold the stages of a pipeline rank together in a replica.
+    fn group(&self, pipeline_rank: usize, replica: usize) -> Range<usize> {
+        let size = self.size_of(pipeline_rank);
+        let first = self.sizes.before(pipeline_rank) * self.replicas + replica * size;
+        first..first + size
+    }
+
+    /// The place of a rank of the job among those of its pipeline rank, over all replicas.
+    fn in_pipeline_rank(&self, rank: usize) -> usize {
+        rank - self.sizes.before(self.pipeline_rank_of(rank)) * self.replicas
     }
 
     /// The share of each replica in a batch of `microbatches`: the index of its first microbatch and their number.
@@ -85,63 +131,4 @@ impl Grid {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Grid;
-    use proptest::{prop_assert, prop_assert_eq, proptest};
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn ranks_are_numbered_replica_by_replica_within_a_pipeline_rank() {
-        let grid = Grid::new(3, 2, 1);
-        assert_eq!((grid.pipeline_rank(), grid.replica()), (1, 1));
-        assert_eq!((0..3).map(|rank| grid.rank_of(rank)).collect::<Vec<_>>(), [1, 3, 5]);
-        assert_eq!(grid.replica_ranks().collect::<Vec<_>>(), [2, 3]);
-    }
-
-    #[test]
-    fn the_members_of_a_group_are_neighbours() {
-        // Megatron-Core's example of 16 ranks, `tp2-dp2-pp4` as its `RankGenerator` orders them.
-        let grid = Grid::new(6, 2, 2);
-        assert_eq!((grid.pipeline_rank(), grid.replica(), grid.member()), (1, 1, 0));
-        assert_eq!(grid.member_ranks(), 6..8);
-        assert_eq!(grid.replica_ranks().collect::<Vec<_>>(), [4, 6]);
-        assert_eq!((0..4).map(|rank| grid.rank_of(rank)).collect::<Vec<_>>(), [2, 6, 10, 14]);
-    }
-
-    proptest! {
-        #[test]
-        fn every_rank_has_one_place(pipeline in 1usize..6, replicas in 1usize..6, members in 1usize..5) {
-            let places = (0..pipeline * replicas * members).map(|rank| Grid::new(rank, replicas, members));
-            let mut seen = BTreeSet::new();
-            for grid in places {
-                prop_assert!(seen.insert((grid.pipeline_rank(), grid.replica(), grid.member())));
-                prop_assert!(grid.pipeline_rank() < pipeline && grid.replica() < replicas && grid.member() < members);
-                prop_assert_eq!(grid.rank_of(grid.pipeline_rank()), grid.rank());
-                prop_assert_eq!(grid.member_ranks().nth(grid.member()), Some(grid.rank()));
-                prop_assert_eq!(grid.replica_ranks().nth(grid.replica()), Some(grid.rank()));
-                for rank in grid.member_ranks() {
-                    let other = Grid::new(rank, replicas, members);
-                    prop_assert_eq!((other.pipeline_rank(), other.replica()), (grid.pipeline_rank(), grid.replica()));
-                }
-                for replica in 0..replicas {
-                    let there = Grid::new(grid.rank_in(pipeline - 1, replica), replicas, members);
-                    let place = (there.pipeline_rank(), there.replica(), there.member());
-                    prop_assert_eq!(place, (pipeline - 1, replica, grid.member()));
-                }
-            }
-        }
-
-        #[test]
-        fn shares_are_the_whole_batch_and_differ_by_at_most_one(microbatches in 0usize..40, replicas in 1usize..9) {
-            let shares = Grid::shares(microbatches, replicas);
-            let mut next = 0;
-            for &(first, count) in &shares {
-                prop_assert_eq!(first, next);
-                next += count;
-            }
-            prop_assert_eq!(next, microbatches);
-            let counts = || shares.iter().map(|(_, count)| *count);
-            prop_assert!(counts().max().unwrap() - counts().min().unwrap() <= 1);
-        }
-    }
-}
+mod tests;

@@ -4,9 +4,10 @@
 //! replicas), and bit-equal on all replicas; replicas cannot wait for each other in a circle; an error of one replica
 //! ends all of them and names its rank.
 //!
-//! 1. *Layout* ([`Grid`]): a job has `pipeline ranks x replicas` ranks, and rank `p * replicas + r` is pipeline rank `p` of
+//! 1. *Layout* ([`Grid`], [`GroupSizes`]): a job has `pipeline ranks x replicas` ranks, and rank `p * replicas + r` is pipeline rank `p` of
 //!    replica `r`. So the replicas of a stage, which exchange the most bytes, have adjacent ranks: they are on one machine
-//!    where ranks are numbered machine by machine (Megatron-Core's order `tp-cp-ep-dp-pp`).
+//!    where ranks are numbered machine by machine (Megatron-Core's order `tp-cp-ep-dp-pp`). Where several ranks hold a stage together, each
+//!    of these is as many ranks as its pipeline rank's group has.
 //! 2. *Batch*: it is cut once, into the microbatches of all replicas. Each replica runs a contiguous share of them; where
 //!    the number does not divide, earlier replicas run one more. Seeds, weights and random draws of a microbatch, and
 //!    the place of its loss, depend only on its index in the whole batch. So a gradient is a sum over microbatches,
@@ -44,7 +45,9 @@ mod pieces;
 mod reduction;
 mod replica_group;
 mod sharding;
+mod sizes;
 
 pub(crate) use grid::Grid;
 pub(crate) use inbox::poll_deadline;
 pub(crate) use replica_group::{ReplicaGroup, Stages};
+pub use sizes::GroupSizes;

@@ -73,8 +73,8 @@ impl ReplicaGroup {
         Self { grid, parameters, inbox, shards, reductions: Vec::new(), reduced: BTreeSet::new() }
     }
 
-    pub(crate) fn grid(&self) -> Grid {
-        self.grid
+    pub(crate) fn grid(&self) -> &Grid {
+        &self.grid
     }
 
     /// The other replicas, each with its rank in the job.

@@ -60,6 +60,26 @@ pub enum StageError {
         tensor.map_or("the structure".to_owned(), |tensor| format!("tensor {tensor}"))
     )]
     Metadata { port: StagePort, tensor: Option<usize>, expected: String, got: String },
+    /// A piece that goes to a group of another size, and is cut over another number of ranks than its sender's group has.
+    #[error(
+        "{piece} is passed on, but {ranks} rank(s) hold this stage together; make pieces with the stage's own group (`Cut::new`)"
+    )]
+    CutOtherwise { piece: String, ranks: usize },
+    /// A piece that cannot be cut evenly for a group of another size.
+    #[error(
+        "{piece} cannot be cut evenly over the {ranks} rank(s) that hold the stage at the other end; cut along an axis that can be, pass the whole tensor (`TensorGroup::gather_from`), or change the sizes of groups (`Builder::tensor_parallel`)"
+    )]
+    CutUnevenly { piece: String, ranks: usize },
+    /// Ranks that hold the stage at the other end together sent pieces that are not of one value.
+    #[error(
+        "ranks {first} and {other} hold the stage at the other end together, but sent what does not fit together: {ours}, and {theirs}; what a stage passes on must have one structure on all ranks of its group"
+    )]
+    Unjoined { first: usize, other: usize, ours: String, theirs: String },
+    /// Ranks that hold the stage at the other end together gave different values of what is whole on all of them.
+    #[error(
+        "ranks {first} and {other} hold the stage at the other end together, but gave different values of {tensor}, which is whole on both of them; pass the input of cut layers through `TensorGroup::copy_to` and partial results through `TensorGroup::reduce_from`, and draw no random numbers (dropout) in a stage that a group holds"
+    )]
+    MembersUnlike { first: usize, other: usize, tensor: String },
     /// A gradient's shape or element type differs from its output's.
     #[error("the gradient of output {output} is {got}, but the output is {expected}")]
     GradientSpec { output: usize, got: String, expected: String },

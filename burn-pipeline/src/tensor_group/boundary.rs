@@ -1,16 +1,16 @@
 //! An activation that crosses a stage boundary in pieces: each member sends its own to the member with its place in the next stage's
-//! group.
+//! group, or what of it that group's members need, where groups differ in size (`execute/recut`).
 //!
-//! Guarantees: a piece is taken for nothing but a piece of a tensor that is cut along the same axis over as many ranks; errors name
-//! the shapes of piece and whole.
+//! Guarantees: a piece is taken for nothing but a piece of a tensor that is cut along the same axis over as many ranks as hold the stage;
+//! errors name the shapes of piece and whole.
 
 use super::group::TensorGroup;
 use crate::stage::{Boundary, BoundaryError, CutOver, Payload, PayloadReader};
 use burn::tensor::Tensor;
 
 /// A tensor of rank `D` that is cut along `AXIS` over the ranks that hold a stage together, in a stage's input or output or in a
-/// [`Skip`](crate::stage::Skip). A rank has its piece, and sends that: one part in as many as the group has ranks. Gradients go back in
-/// pieces too.
+/// [`Skip`](crate::stage::Skip). A rank has its piece, and sends that: one part in as many as the group has ranks. A next stage that more or
+/// fewer ranks hold gets the same tensor in as many pieces. Gradients go back in pieces too.
 ///
 /// A group of one rank cuts nothing, so one stage serves groups of any size. What comes from the batch is whole.
 ///
@@ -59,8 +59,7 @@ impl<const D: usize, const AXIS: usize> Cut<D, AXIS> {
             of_whole[AXIS] *= ranks;
             panic!(
                 "the piece {of_piece:?} of {of_whole:?} is cut along axis {AXIS} over {ranks} rank(s), but {size} hold this stage \
-                 together; groups of different sizes at both ends of a boundary are not there yet: pass the whole tensor \
-                 (`TensorGroup::gather_from`)"
+                 together; make pieces with the group of the stage that passes them on (`Cut::new`)"
             );
         }
         piece

@@ -7,7 +7,8 @@
 //!
 //! 1. *Layout*: a job has `pipeline ranks x replicas x members` ranks (`group/grid.rs`). The members of a group run one
 //!    row of the plan, each with its piece of every cut weight. What crosses a boundary each sends to the member with its own place:
-//!    whole, or its piece of it ([`Cut`], `boundary`).
+//!    whole, or its piece of it ([`Cut`], `boundary`). Pipeline ranks may have groups of different sizes; what crosses between them is
+//!    re-cut on the way (`execute/recut`).
 //! 2. *Collectives* (`collective`) exchange tensors between members inside of a stage's task; `pairs` gives each its backward
 //!    ([`TensorGroup`]). They run beneath autodiff, and a capture records them as operations of the program.
 //! 3. *Messages* (`exchange`) travel over the rank's own end of the link, and say which task and collective they are of. Between two

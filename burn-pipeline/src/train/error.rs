@@ -31,10 +31,9 @@ pub enum BuildError {
     Ranks { ranks: usize, linked: usize },
     /// The link joins another number of ranks than all replicas and groups have together.
     #[error(
-        "the plan has {ranks} rank(s), each of them {replicas} times over (data-parallel replicas times the ranks of a group), and the link joins {linked}; start {} processes",
-        ranks * replicas
+        "the plan has {ranks} rank(s), which are {all} with all data-parallel replicas and the ranks of each group, and the link joins {linked}; start {all} processes"
     )]
-    Replicas { ranks: usize, replicas: usize, linked: usize },
+    Replicas { ranks: usize, all: usize, linked: usize },
     /// Sharding needs at least two replicas.
     #[error("parameters are to be sharded over 1 replica; give at least 2 (`Builder::data_parallel`)")]
     NothingToShardOver,
@@ -44,6 +43,21 @@ pub enum BuildError {
     /// No rank is to hold a stage.
     #[error("0 ranks are to hold each stage; give at least 1 (`Builder::tensor_parallel`)")]
     NoMembers,
+    /// Neither one size for all pipeline ranks nor one for each.
+    #[error(
+        "{sizes} sizes of groups were given for {ranks} pipeline rank(s); give one, or one a pipeline rank (`Builder::tensor_parallel`)"
+    )]
+    GroupSizes { sizes: usize, ranks: usize },
+    /// Groups between which nothing can be re-cut.
+    #[error(
+        "{senders} rank(s) hold stage {from} together and {receivers} hold stage {to}, which gets something from it; one of the numbers must divide the other, so change them (`Builder::tensor_parallel`)"
+    )]
+    GroupBoundary { from: StageId, to: StageId, senders: usize, receivers: usize },
+    /// Groups of different sizes that hold the two copies of a stage.
+    #[error(
+        "{first} rank(s) hold the first copy of stage {stage} together and {second} the second; give the ranks of both one size (`Builder::tensor_parallel`), or choose a schedule with one copy of each stage"
+    )]
+    GroupCopies { stage: usize, first: usize, second: usize },
     /// Something that cannot be combined with stages that several ranks hold together.
     #[error("{what} does not work with `Builder::tensor_parallel` yet; leave one of them out")]
     TensorParallel { what: &'static str },

@@ -32,6 +32,7 @@ mod stages;
 mod step;
 
 pub use crate::execute::MicrobatchLoss;
+pub use crate::group::GroupSizes;
 pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, ParameterEntry, Pretrained};
 pub use choose::{
     AutoError, AutoOptions, AutoPipeline, Choice, Decision, MeasureError, MeasuredLayers, MemoryMeter, Trial,

@@ -84,6 +84,6 @@ fn links_of_another_number_of_ranks_are_refused() {
     let threads = Threads::new(3);
     let link = Box::new(threads.link(0, Device::flex()));
     let error = replicated::<Text>(("1F1B", 1), 4, 2).build_rank(link).unwrap_err();
-    assert!(matches!(error, BuildError::Replicas { ranks: 2, replicas: 2, linked: 3 }), "{error}");
+    assert!(matches!(error, BuildError::Replicas { ranks: 2, all: 4, linked: 3 }), "{error}");
     assert!(error.to_string().contains("start 4 processes"), "{error}");
 }

@@ -45,7 +45,7 @@ impl Executor {
                 _ => payload.clone(),
             };
             if to == own {
-                state.values.keep(header, payload);
+                state.values.keep(self.rank(), header, payload);
                 continue;
             }
             let sent = self.link.send(self.grid().rank_of(to), Message { header, payload }, deadline);
@@ -62,18 +62,18 @@ impl Executor {
         collective: MicrobatchTask,
         from: usize,
     ) -> Result<Payload, ExecuteError> {
-        let header = header(collective, from);
-        if from != self.grid().pipeline_rank() {
-            self.arrive(state, task.into(), header, from)?;
+        let (header, sender) = (header(collective, from), self.grid().rank_of(from));
+        if sender != self.rank() {
+            self.arrive(state, task.into(), header, sender)?;
         }
-        let given = state.values.take(header).ok_or_else(|| self.no_input(task.into()))?;
+        let given = state.values.take(sender, header).ok_or_else(|| self.no_input(task.into()))?;
         let what = match collective.op() {
             Op::BroadcastHidden => "last stage's output",
             Op::ReduceHead => "numbers of the head",
             Op::ReduceEmbedding => "vectors of the embedding",
             _ => "gradient of the first stage's input",
         };
-        state.note(task, what, Some((collective.stage(), self.grid().rank_of(from))), &given);
+        state.note(task, what, Some((collective.stage(), sender)), &given);
         // The task itself starts when what it needs is here.
         state.started = state.now();
         Ok(given)

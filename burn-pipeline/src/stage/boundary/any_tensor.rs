@@ -8,6 +8,7 @@ use burn::backend::{AutodiffBackend, Dispatch, DispatchTensor, TensorMetadata};
 use burn::tensor::kind::Basic;
 use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Shape, Slice, Tensor, TensorData};
 use std::any::TypeId;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Elements whose squares one sum of Burn's adds. Flex adds 2^22 and more in several threads, in an order that depends on
 /// which thread is free first.
@@ -289,6 +290,17 @@ impl AnyTensor {
         let sums = if sums.len() == 1 { sums.pop() } else { Self::cat(sums, 0) };
         let sums = sums.ok_or("the sums of squares cannot be joined")?.into_data()?;
         Ok(sums.iter::<f64>().sum())
+    }
+
+    /// A hash of its shape and its elements' bits (waits for the device).
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub(crate) fn digest(&self) -> Result<u64, String> {
+        let mut hasher = DefaultHasher::new();
+        let data = self.to_data()?;
+        (data.shape().to_vec(), data.as_bytes()).hash(&mut hasher);
+        Ok(hasher.finish())
     }
 
     /// Its elements on the host (waits for the device).

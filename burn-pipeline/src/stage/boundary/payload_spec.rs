@@ -47,6 +47,17 @@ pub(crate) struct SpecMismatch {
     pub got: String,
 }
 
+impl SpecPart {
+    /// The spec of one entry of a payload.
+    pub(crate) fn of(part: &PayloadPart) -> Self {
+        match part {
+            PayloadPart::Tensor(tensor) => SpecPart::Tensor(TensorSpec::of(tensor)),
+            PayloadPart::Host(value) => SpecPart::Host(value.clone()),
+            PayloadPart::Tag(number) => SpecPart::Tag(*number),
+        }
+    }
+}
+
 impl std::fmt::Display for SpecPart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -74,12 +85,7 @@ impl PayloadSpec {
 
     /// The spec of a payload.
     pub fn of_payload(payload: &Payload) -> Self {
-        let part = |part: &PayloadPart| match part {
-            PayloadPart::Tensor(tensor) => SpecPart::Tensor(TensorSpec::of(tensor)),
-            PayloadPart::Host(value) => SpecPart::Host(value.clone()),
-            PayloadPart::Tag(number) => SpecPart::Tag(*number),
-        };
-        Self(payload.parts().map(part).collect())
+        Self(payload.parts().map(SpecPart::of).collect())
     }
 
     /// A spec of given parts.

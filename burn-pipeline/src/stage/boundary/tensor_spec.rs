@@ -16,7 +16,8 @@ pub(crate) struct TensorSpec {
 }
 
 impl TensorSpec {
-    pub(super) fn of(tensor: &AnyTensor) -> Self {
+    /// The spec of a tensor.
+    pub(crate) fn of(tensor: &AnyTensor) -> Self {
         let dims = tensor.shape().iter().map(|&size| Some(size)).collect();
         Self { kind: tensor.kind(), dtype: Some(tensor.dtype()), dims }
     }

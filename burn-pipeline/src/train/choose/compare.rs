@@ -123,7 +123,7 @@ fn contenders(
 
 /// What runs first.
 pub(super) fn first(builder: &Builder, size: Size, options: &AutoOptions) -> Result<Contender, BuildError> {
-    if builder.members > 1 {
+    if builder.members.largest() > 1 {
         return Err(BuildError::TensorParallel { what: "`AutoPipeline`" });
     }
     if builder.vocabulary.is_some() {

@@ -19,7 +19,7 @@ impl Builder {
     /// Refuses to measure stages that several ranks hold together, or between layers that they do: measured here are whole models.
     pub(super) fn measures_whole_stages(&self) -> Result<(), MeasureError> {
         let what = "measuring stages";
-        let refused = match (self.members > 1, self.vocabulary.is_some()) {
+        let refused = match (self.members.largest() > 1, self.vocabulary.is_some()) {
             (true, _) => BuildError::TensorParallel { what },
             (_, true) => BuildError::WithVocabulary { what },
             _ => return Ok(()),

@@ -4,6 +4,7 @@
 //! transport that it runs on.
 
 use super::parts::Parts;
+use super::replication::Replication;
 use super::source::Source;
 use super::spreading::Spreading;
 use crate::execute::ReplicaShare;
@@ -13,25 +14,6 @@ use crate::schedule::ForwardOnly;
 use crate::train::error::BuildError;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-
-/// How many ranks run one pipeline rank's row: data-parallel replicas, and the members of the group that holds its stages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Replication {
-    pub(crate) replicas: usize,
-    pub(crate) members: usize,
-    /// The most stages whose parameters a rank may have gathered, where they are sharded.
-    pub(crate) gathered: Option<usize>,
-}
-
-impl Replication {
-    /// The plan with transfers, and with `UNSHARD` and `RESHARD` where parameters are sharded.
-    fn lower(self, plan: &Plan) -> Result<Plan, BuildError> {
-        match self.gathered {
-            None => Ok(plan.with_transfers()?),
-            Some(most) => Ok(plan.with_unshard(most)?.with_transfers()?),
-        }
-    }
-}
 
 /// The plans of one pipeline.
 #[derive(Debug)]
@@ -55,15 +37,16 @@ impl Plans {
         spreading: Spreading,
     ) -> Result<Self, BuildError> {
         let (skips, microbatches) = (source.skips(declared), source.microbatches());
-        let plan = Arc::new(training_plan(&source, &skips, microbatches, replication, &spreading)?);
+        let plan = Arc::new(training_plan(&source, &skips, microbatches, &replication, &spreading)?);
         let placement = plan.plan().placement().clone();
+        replication.fits(&placement, plan.plan().skips())?;
         let (training, evaluation) = (HashMap::from([(microbatches, plan)]), HashMap::new());
         Ok(Self { source, skips, replication, spreading, placement, training, evaluation })
     }
 
     /// The plans of the same ranks over other stages, with these skip edges.
     pub(crate) fn moved(&self, source: Source, skips: &[SkipEdge]) -> Result<Self, BuildError> {
-        let plans = Self::new(source, skips, self.replication, self.spreading.clone())?;
+        let plans = Self::new(source, skips, self.replication.clone(), self.spreading.clone())?;
         match (plans.placement.ranks(), self.placement.ranks()) {
             (ranks, linked) if ranks != linked => Err(BuildError::Ranks { ranks, linked }),
             _ => Ok(plans),
@@ -72,7 +55,7 @@ impl Plans {
 
     /// The same pipeline with something else to run; its first plan is built and checked.
     pub(crate) fn with_source(&self, source: Source) -> Result<Self, BuildError> {
-        let plans = Self::new(source, &self.skips, self.replication, self.spreading.clone())?;
+        let plans = Self::new(source, &self.skips, self.replication.clone(), self.spreading.clone())?;
         if plans.placement != self.placement {
             let microbatches = plans.source.microbatches();
             return Err(BuildError::Moved { schedule: plans.name(), microbatches });
@@ -100,7 +83,7 @@ impl Plans {
 
     /// Ranks of all replicas and groups.
     pub(crate) fn ranks(&self) -> usize {
-        self.placement.ranks() * self.replication.replicas * self.replication.members
+        self.replication.ranks(self.placement.ranks())
     }
 
     /// Is a layer of the vocabulary spread over all ranks?
@@ -108,9 +91,9 @@ impl Plans {
         !self.spreading.pieces.is_empty()
     }
 
-    /// Ranks that hold each stage together.
+    /// The most ranks that hold a stage together.
     pub(crate) fn members(&self) -> usize {
-        self.replication.members
+        self.replication.members.largest()
     }
 
     /// The training plan for the number of microbatches that the user chose.
@@ -123,7 +106,7 @@ impl Plans {
         if let Some(plan) = self.training.get(&microbatches) {
             return Ok(plan.clone());
         }
-        let plan = training_plan(&self.source, &self.skips, microbatches, self.replication, &self.spreading)?;
+        let plan = training_plan(&self.source, &self.skips, microbatches, &self.replication, &self.spreading)?;
         if plan.plan().placement() != &self.placement {
             return Err(BuildError::Moved { schedule: plan.plan().name().to_owned(), microbatches });
         }
@@ -180,7 +163,7 @@ fn training_plan(
     source: &Source,
     skips: &[SkipEdge],
     microbatches: usize,
-    replication: Replication,
+    replication: &Replication,
     spreading: &Spreading,
 ) -> Result<CheckedPlan, BuildError> {
     let mut plan = spreading.of(source.plan(microbatches)?)?;

@@ -2,6 +2,7 @@
 
 use crate::cost::{LinkCosts, Partition, Profile};
 use crate::execute::FusedActions;
+use crate::group::GroupSizes;
 use crate::plan::{Plan, SkipEdge};
 use crate::schedule::{IntoSchedule, ScheduleError, Size};
 use crate::stage::{Accumulation, PROGRAMS, Reduction, SplitBackward, StageBox, Validate};
@@ -54,7 +55,7 @@ pub struct Builder {
     pub(crate) model: Option<String>,
     pub(crate) replicas: usize,
     /// Ranks that hold each stage together.
-    pub(crate) members: usize,
+    pub(crate) members: GroupSizes,
     pub(crate) sharded: bool,
     /// Layers of which every rank has a piece.
     pub(crate) vocabulary: Option<Vocabulary>,
@@ -82,7 +83,8 @@ impl Builder {
 
     /// How many ranks run one pipeline rank's row.
     pub(super) fn replication(&self) -> Replication {
-        Replication { replicas: self.replicas, members: self.members, gathered: self.sharded.then_some(self.gathered) }
+        let gathered = self.sharded.then_some(self.gathered);
+        Replication { replicas: self.replicas, members: self.members.clone(), gathered }
     }
 
     /// What plans spread over all ranks, and by which costs.
@@ -129,7 +131,7 @@ impl Default for Builder {
             fused: FusedActions::default(),
             model: None,
             replicas: 1,
-            members: 1,
+            members: GroupSizes::from(1),
             sharded: false,
             vocabulary: None,
             gathered: 3,
@@ -352,21 +354,25 @@ impl Builder {
         self
     }
 
-    /// Tensor parallelism: `size` ranks hold each stage together, each a piece of its layers; 1 by default. The factory makes the
-    /// pieces, with the layers of [`nn`](crate::nn) and [`StageContext::group`](crate::train::StageContext). The job has `size` times as many ranks: rank
-    /// `(p * replicas + r) * size + m` is member `m` of rank `p` in replica `r`.
+    /// Tensor parallelism: `sizes` ranks hold each stage together, each a piece of its layers; 1 by default. The factory makes the
+    /// pieces, with the layers of [`nn`](crate::nn) and [`StageContext::group`](crate::train::StageContext). With one size, the job has that many times as
+    /// many ranks: rank `(p * replicas + r) * size + m` is member `m` of rank `p` in replica `r`.
+    ///
+    /// A list (`[1, 2]`) has a size for each of the schedule's ranks, whose stages are all held by as many. The job's ranks are numbered
+    /// rank by rank of the schedule, then replica by replica, then member by member. Of two sizes between which something crosses, one
+    /// divides the other.
     ///
     /// Numbers are one device's up to the rounding of sums that are added in parts, and the same bits under every schedule with
     /// `Ordered`. What is not there yet is refused: [`Builder::seed`], [`Builder::share`], [`Builder::sharded`], replaced modules,
     /// and measuring. Fused actions run one after the other.
-    pub fn tensor_parallel(mut self, size: usize) -> Self {
-        self.members = size;
+    pub fn tensor_parallel(mut self, sizes: impl Into<GroupSizes>) -> Self {
+        self.members = sizes.into();
         self
     }
 
-    /// How many ranks hold each stage together: for programs that do not work with several.
+    /// How many ranks hold a stage together, the most of any: for programs that do not work with several.
     pub fn get_tensor_parallel(&self) -> usize {
-        self.members
+        self.members.largest()
     }
 
     /// Spreads the vocabulary over all pipeline ranks: each has a piece of the embedding and of the head, and computes with it where it

@@ -68,7 +68,8 @@ impl Blueprint {
     /// Builds the rank at this end of the link.
     pub(super) fn build(&self, link: Box<dyn Link>, device: Device) -> Result<Built, ExecuteError> {
         let Self { builder, placement, .. } = self;
-        let (mut link, groups) = self.groups(link);
+        let grid = self.grid(link.as_ref());
+        let (mut link, groups) = self.groups(&grid, link);
         // While the link is still there: a rank that only closed it would not say why.
         let made = self.stages(link.as_mut(), &device, &groups).inspect_err(|error| link.abort(error.to_string()));
         let (stages, facts, outputs) = made?;
@@ -78,28 +79,28 @@ impl Blueprint {
             synchronize: builder.synchronize,
             merge_weights: builder.merge_weights,
             fused: builder.fused,
-            predicted: self.predicted(link.rank(), &groups.members),
+            predicted: self.predicted.get(grid.pipeline_rank()).copied(),
         };
         let settings = Settings { outputs, ..builder.settings() };
-        let executor = Executor::new(link, stages, device, options).among(builder.replicas, groups);
+        let executor = Executor::new(link, stages, device, options).among(grid, groups);
         let rank = Rank::start(executor, placement.clone(), settings, &builder.shared, builder.sharded)?;
         let shared = rank.sharing().reports().to_vec();
         Ok((rank, (facts, shared)))
     }
 
-    fn predicted(&self, rank: usize, group: &TensorGroup) -> Option<u64> {
-        self.predicted.get(Grid::new(rank, self.builder.replicas, group.size()).pipeline_rank()).copied()
+    /// The place of the rank at this end of the link.
+    fn grid(&self, link: &dyn Link) -> Grid {
+        Grid::new(link.rank(), self.builder.replicas, self.builder.members.clone())
     }
 
     /// The ranks that hold stages, or pieces of the vocabulary, together, and the rank's end of the link, which these use too if there
     /// are several.
-    fn groups(&self, link: Box<dyn Link>) -> (Box<dyn Link>, StageGroups) {
-        let Builder { replicas, members, timeout, ref vocabulary, .. } = self.builder;
-        let mut groups = StageGroups::default();
+    fn groups(&self, grid: &Grid, link: Box<dyn Link>) -> (Box<dyn Link>, StageGroups) {
+        let Builder { timeout, ref vocabulary, .. } = self.builder;
+        let (mut groups, members) = (StageGroups::default(), grid.member_ranks().len());
         if members == 1 && vocabulary.is_none() {
             return (link, groups);
         }
-        let grid = Grid::new(link.rank(), replicas, members);
         let link = SharedLink::new(link);
         if members > 1 {
             groups.members = TensorGroup::new(grid.member(), grid.member_ranks(), link.stage_end(), timeout);
@@ -140,7 +141,7 @@ impl Blueprint {
     ) -> Result<Made, ExecuteError> {
         let Self { builder, placement, .. } = self;
         let (mut made, rank, group) = (Made::default(), link.rank(), &groups.members);
-        for stage in placement.stages_of(Grid::new(link.rank(), builder.replicas, group.size()).pipeline_rank()) {
+        for stage in placement.stages_of(self.grid(link).pipeline_rank()) {
             link.set_activity(Activity::Building(stage));
             let held = self.stage(rank, stage, device, group, outputs)?;
             made.add(rank, device, StageFacts::of(stage, held.as_ref()), held)?;

@@ -63,13 +63,15 @@ impl Builder {
 
     /// The plan for one rank of processes, with as many ranks as the link, and the rank's device.
     fn prepare(&self, link: &dyn Link) -> Result<(Plans, Device), BuildError> {
-        let (linked, replicas) = (link.ranks(), self.replicas * self.members);
-        let plans = self.plans()?;
-        let ranks = plans.placement().ranks();
-        match replicas {
-            _ if plans.ranks() == linked => {}
-            1 => return Err(BuildError::Ranks { ranks, linked }),
-            _ => return Err(BuildError::Replicas { ranks, replicas, linked }),
+        let (linked, plans) = (link.ranks(), self.plans()?);
+        let (ranks, all) = (plans.placement().ranks(), plans.ranks());
+        if all != linked {
+            let alone = all == ranks;
+            return Err(if alone {
+                BuildError::Ranks { ranks, linked }
+            } else {
+                BuildError::Replicas { ranks, all, linked }
+            });
         }
         Ok((plans, self.device(link.rank(), linked)?))
     }
@@ -99,7 +101,7 @@ impl Builder {
 
     /// Refuses what does not work with stages that several ranks hold together.
     fn whole_stages_only(&self) -> Result<(), BuildError> {
-        if self.members == 0 {
+        if self.members.given().is_empty() || self.members.given().contains(&0) {
             return Err(BuildError::NoMembers);
         }
         let refused = [
@@ -107,7 +109,7 @@ impl Builder {
             ("`Builder::share`", !self.shared.is_empty()),
             ("`Builder::sharded`", self.sharded),
         ];
-        let refused = refused.into_iter().find(|(_, chosen)| *chosen && self.members > 1);
+        let refused = refused.into_iter().find(|(_, chosen)| *chosen && self.members.largest() > 1);
         refused.map_or(Ok(()), |(what, _)| Err(BuildError::TensorParallel { what }))
     }
 
@@ -118,7 +120,7 @@ impl Builder {
             return Err(BuildError::EmptyVocabulary);
         }
         let refused = [
-            ("`Builder::tensor_parallel`", self.members > 1),
+            ("`Builder::tensor_parallel`", self.members.largest() > 1),
             ("`Builder::share`", !self.shared.is_empty()),
             ("`Builder::sharded`", self.sharded),
             ("`Builder::validate`", self.validate != Validate::Off),

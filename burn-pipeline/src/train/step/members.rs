@@ -11,7 +11,6 @@ use crate::execute::ExecuteError;
 use crate::link::{Activity, gather};
 use crate::stage::AnyTensor;
 use std::collections::HashSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// A weight's stage and name, and the hash of its gradient if it has one.
 type Row = (usize, String, Option<u64>);
@@ -22,8 +21,9 @@ impl Rank {
     /// # Errors
     /// [`ExecuteError::MembersDrift`], the same on all ranks; or if another rank failed, or a device reports an error.
     pub(super) fn compare_members_once(&mut self) -> Result<(), ExecuteError> {
-        let (rank, size) = (self.number(), self.executor.members().size());
-        if size < 2 || std::mem::replace(&mut self.members_compared, true) {
+        let (rank, grid) = (self.number(), self.executor.grid());
+        // All ranks take part where any group has several.
+        if grid.largest_group() < 2 || std::mem::replace(&mut self.members_compared, true) {
             return Ok(());
         }
         let own = self.whole_gradients().map_err(|message| ExecuteError::Device { rank, message })?;
@@ -32,7 +32,7 @@ impl Rank {
         link.set_activity(Activity::Gathering);
         let table: Vec<Vec<Row>> = gather(link, &own, deadline).map_err(|source| self.link_error(source))?;
         for (other, rows) in table.iter().enumerate() {
-            let first = other - other % size;
+            let first = grid.group_of(other).start;
             let one = &table[first];
             // Also where one of them has more weights than the other.
             let odd = (0..one.len().max(rows.len())).find(|&place| one.get(place) != rows.get(place));
@@ -51,16 +51,10 @@ impl Rank {
             let mut seen = HashSet::new();
             let parameters = held.named_parameters().into_iter();
             for parameter in parameters.filter(|p| members.axis_of(p.id).is_none() && seen.insert(p.id)) {
-                let hash = held.gradients().get(parameter.id).map(hash).transpose()?;
+                let hash = held.gradients().get(parameter.id).map(AnyTensor::digest).transpose()?;
                 rows.push((stage.index(), parameter.name, hash));
             }
         }
         Ok(rows)
     }
-}
-
-fn hash(gradient: &AnyTensor) -> Result<u64, String> {
-    let mut hasher = DefaultHasher::new();
-    gradient.to_data()?.as_bytes().hash(&mut hasher);
-    Ok(hasher.finish())
 }

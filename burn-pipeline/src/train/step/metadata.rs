@@ -51,7 +51,7 @@ impl Rank {
         let all_here = declared.len() == self.executor.stages().len();
         let RecordedSpecs { stages: metadata, sent } = match self.all_declared(all_here)? {
             true => {
-                let sent = expected_messages(plan.plan(), self.executor.grid(), &declared);
+                let sent = expected_messages(plan.plan(), &self.executor.grid(), &declared);
                 RecordedSpecs { stages: declared, sent }
             }
             false => {

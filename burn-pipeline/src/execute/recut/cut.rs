@@ -1,0 +1,117 @@
+//! What a member of a group sends to each of its counterparts.
+
+use super::part::{Part, described, marked};
+use crate::group::Grid;
+use crate::stage::{CutOver, Payload, SpecPart, StageError, TensorSpec};
+
+/// The sizes of the groups at the two ends of a boundary.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::execute) struct Recut {
+    pub(super) senders: usize,
+    pub(super) receivers: usize,
+}
+
+/// What a message has of tensors and plain values that are whole.
+#[derive(Clone, Copy)]
+enum Whole {
+    Sent,
+    /// Hashes of the tensors.
+    Hashed,
+    LeftOut,
+}
+
+impl Recut {
+    /// What crosses from one pipeline rank to another.
+    pub(in crate::execute) fn between(grid: &Grid, from: usize, to: usize) -> Self {
+        Self { senders: grid.size_of(from), receivers: grid.size_of(to) }
+    }
+
+    /// Is nothing cut otherwise on the way?
+    pub(in crate::execute) fn is_even(self) -> bool {
+        self.senders == self.receivers
+    }
+
+    /// What a member of the sending group sends of a value to each of its counterparts, in their order: of gradients, given how the tensors
+    /// that they belong to are cut. With hashes of what it holds whole and does not send, if `compared` asks for them.
+    ///
+    /// # Errors
+    /// [`StageError::CutUnevenly`] or [`StageError::CutOtherwise`] for a piece that cannot be re-cut.
+    pub(in crate::execute) fn messages(
+        self,
+        member: usize,
+        value: Payload,
+        cuts: Option<&[Option<CutOver>]>,
+        compared: bool,
+    ) -> Result<Vec<Payload>, StageError> {
+        if self.is_even() {
+            return Ok(vec![value]);
+        }
+        let parts: Vec<_> = value.into_parts().collect();
+        let parts = if let Some(cuts) = cuts { marked(parts, cuts) } else { parts };
+        Ok(self.cut(member, parts, compared)?.into_iter().map(Payload::from_parts).collect())
+    }
+
+    /// The same of the entries of a value or of its spec.
+    ///
+    /// # Errors
+    /// As [`Recut::messages`].
+    pub(in crate::execute) fn cut<P: Part>(
+        self,
+        member: usize,
+        parts: Vec<P>,
+        compared: bool,
+    ) -> Result<Vec<Vec<P>>, StageError> {
+        if self.is_even() {
+            return Ok(vec![parts]);
+        }
+        let places = (self.receivers / self.senders).max(1);
+        // The first of a receiver's senders gives what all of them have.
+        let whole = match member.is_multiple_of((self.senders / self.receivers).max(1)) {
+            true => Whole::Sent,
+            false if compared => Whole::Hashed,
+            false => Whole::LeftOut,
+        };
+        (0..places).map(|place| self.message(&parts, (place, places), whole)).collect()
+    }
+
+    /// The message with one place of each piece.
+    fn message<P: Part>(
+        self,
+        parts: &[P],
+        (place, places): (usize, usize),
+        whole: Whole,
+    ) -> Result<Vec<P>, StageError> {
+        let (mut message, mut cut) = (Vec::with_capacity(parts.len()), None);
+        for part in parts {
+            match (part.spec(), cut.take()) {
+                (SpecPart::Tag(tag), _) => {
+                    cut = CutOver::of(tag);
+                    let marked = |cut: CutOver| CutOver { ranks: cut.ranks * places, ..cut }.tag();
+                    message.push(cut.map_or_else(|| part.clone(), |cut| P::of_tag(marked(cut))));
+                }
+                (SpecPart::Tensor(tensor), Some(cut)) => {
+                    self.refuse_piece(&tensor, cut, places)?;
+                    message.push(part.narrow(cut.axis, place, places));
+                }
+                _ => match whole {
+                    Whole::Sent => message.push(part.clone()),
+                    Whole::Hashed => message.extend(part.digest()),
+                    Whole::LeftOut => {}
+                },
+            }
+        }
+        Ok(message)
+    }
+
+    fn refuse_piece(self, tensor: &TensorSpec, cut: CutOver, places: usize) -> Result<(), StageError> {
+        let piece = || described(tensor, cut);
+        if cut.ranks != self.senders {
+            return Err(StageError::CutOtherwise { piece: piece(), ranks: self.senders });
+        }
+        match tensor.dims.get(cut.axis) {
+            // A size that is not known is cut when it is.
+            Some(size) if size.is_none_or(|size| size.is_multiple_of(places)) => Ok(()),
+            _ => Err(StageError::CutUnevenly { piece: piece(), ranks: self.receivers }),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! A link that notes what travels between stages, and what it is told to expect.
+
+use burn::tensor::Device;
+use burn_pipeline::link::{ExpectedMessage, Link, LinkError, Message, MessageKind, ThreadLink, Threads};
+use burn_pipeline::stage::PayloadSpec;
+use burn_pipeline::{Builder, Pipeline};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// Bytes of all messages between pipeline ranks, by sender, receiver and kind.
+pub(crate) type Bytes = BTreeMap<(usize, usize, String), usize>;
+
+/// What went over the links of a job.
+#[derive(Clone, Default)]
+pub(crate) struct Traffic {
+    /// Messages between pipeline ranks, each with its bytes, in the order of each sender.
+    pub(crate) sent: Vec<(ExpectedMessage, usize)>,
+    /// What any rank was told to expect.
+    pub(crate) expected: Vec<ExpectedMessage>,
+}
+
+impl Traffic {
+    /// Bytes by sender, receiver and kind.
+    pub(crate) fn bytes(&self) -> Bytes {
+        let mut bytes = Bytes::new();
+        for (message, of) in &self.sent {
+            *bytes.entry((message.from, message.to, kind(message.header.kind).to_owned())).or_default() += of;
+        }
+        bytes
+    }
+}
+
+/// What a message between pipeline ranks is; empty for all others.
+fn kind(kind: MessageKind) -> &'static str {
+    match kind {
+        MessageKind::Activation => "activation",
+        MessageKind::Gradient => "gradient",
+        MessageKind::Skip { .. } => "skip",
+        MessageKind::SkipGradient { .. } => "skip gradient",
+        _ => "",
+    }
+}
+
+struct Watched {
+    link: ThreadLink,
+    traffic: Arc<Mutex<Traffic>>,
+}
+
+impl Link for Watched {
+    burn_pipeline::forward_link!(link: rank, ranks, monitor, to_device, set_activity, receive, all_gather, abort);
+
+    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        let header = message.header;
+        if !kind(header.kind).is_empty() {
+            let spec = PayloadSpec::of_payload(&message.payload);
+            let sent = (ExpectedMessage { from: self.rank(), to, header, spec }, message.payload.bytes());
+            self.traffic.lock().unwrap().sent.push(sent);
+        }
+        self.link.send(to, message, deadline)
+    }
+
+    fn expect(&mut self, messages: &[ExpectedMessage]) -> Result<(), LinkError> {
+        self.traffic.lock().unwrap().expected.extend(messages.iter().cloned());
+        self.link.expect(messages)
+    }
+}
+
+/// Runs a body on each rank, with a pipeline over watched links; what went over them.
+pub(crate) fn watched(
+    ranks: usize,
+    builder: impl Fn() -> Builder + Sync,
+    body: impl Fn(&mut Pipeline) + Sync,
+) -> Traffic {
+    let (threads, traffic) = (Threads::new(ranks), Arc::new(Mutex::new(Traffic::default())));
+    std::thread::scope(|scope| {
+        for rank in 0..ranks {
+            let link = Watched { link: threads.link(rank, Device::flex()), traffic: traffic.clone() };
+            let (builder, body) = (&builder, &body);
+            scope.spawn(move || body(&mut builder().build_rank(Box::new(link)).unwrap()));
+        }
+    });
+    let traffic = traffic.lock().unwrap();
+    traffic.clone()
+}
+
+/// The bytes alone.
+pub(crate) fn counted(
+    ranks: usize,
+    builder: impl Fn() -> Builder + Sync,
+    body: impl Fn(&mut Pipeline) + Sync,
+) -> Bytes {
+    watched(ranks, builder, body).bytes()
+}
