@@ -40,6 +40,7 @@ impl PlainLoop {
             device: device.autodiff(),
             cut: None,
             group: Default::default(),
+            replicas: Default::default(),
         };
         let model = Some(config.part(&whole));
         Self { model, optimizer: AdamWConfig::new().init(), pool, microbatches }

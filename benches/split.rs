@@ -83,6 +83,7 @@ fn block() -> StageBox {
         device: Device::flex().autodiff(),
         cut: None,
         group: Default::default(),
+        replicas: Default::default(),
     };
     config.stage(&at)
 }

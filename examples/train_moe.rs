@@ -181,7 +181,15 @@ impl MoeTrainer {
     /// Layers with experts that are not in the last stage.
     fn inner_layers(&self) -> Result<usize, TrainError> {
         let (stages, device) = (self.training.plan().stages(), self.setup.common.device.clone());
-        let last = StageContext { index: stages - 1, stages, rank: 0, device, cut: None, group: Default::default() };
+        let last = StageContext {
+            index: stages - 1,
+            stages,
+            rank: 0,
+            device,
+            cut: None,
+            group: Default::default(),
+            replicas: Default::default(),
+        };
         let start = self.setup.model.layers(&last)?.start;
         Ok(self.setup.model.blocks()?[..start].iter().filter(|kind| kind.has_experts()).count())
     }

@@ -10,7 +10,15 @@ use burn_pipeline::train::StageContext;
 
 /// The place of the whole model: stage 0 of 1.
 pub fn whole() -> StageContext {
-    StageContext { index: 0, stages: 1, rank: 0, device: device().autodiff(), cut: None, group: Default::default() }
+    StageContext {
+        index: 0,
+        stages: 1,
+        rank: 0,
+        device: device().autodiff(),
+        cut: None,
+        group: Default::default(),
+        replicas: Default::default(),
+    }
 }
 
 /// A model that is trained by the plain loop.

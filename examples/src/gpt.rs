@@ -304,6 +304,7 @@ mod tests {
             device: Device::flex(),
             cut: None,
             group: Default::default(),
+            replicas: Default::default(),
         })
     }
 

@@ -85,8 +85,15 @@ impl UNetConfig {
 
     /// The edges past the next stage that the model needs when it is cut into so many stages.
     pub fn edges(&self, stages: usize) -> Vec<(usize, usize)> {
-        let at =
-            StageContext { index: 0, stages, rank: 0, device: Device::default(), cut: None, group: Default::default() };
+        let at = StageContext {
+            index: 0,
+            stages,
+            rank: 0,
+            device: Device::default(),
+            cut: None,
+            group: Default::default(),
+            replicas: Default::default(),
+        };
         let bounds = self.bounds(&at);
         let edge = |level| (stage_of(&bounds, level), stage_of(&bounds, 2 * self.levels - level));
         let edges: std::collections::BTreeSet<_> =

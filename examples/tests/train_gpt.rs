@@ -305,6 +305,7 @@ fn a_saved_model_writes_the_same_texts_over_any_number_of_ranks_and_alone() {
         device: device.clone(),
         cut: None,
         group: Default::default(),
+        replicas: Default::default(),
     });
     let whole = checkpoint.load_module(whole, &Names::default()).unwrap();
     let mut text = b"ROMEO:".to_vec();

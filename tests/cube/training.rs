@@ -90,6 +90,7 @@ fn assert_trains_as_the_plain_loop(device: &Device, name: &str, split: SplitBack
         device: device.clone().autodiff(),
         cut: None,
         group: Default::default(),
+        replicas: Default::default(),
     };
     let mut reference = Reference::new(part(&whole));
     let schedule = by_name(name).unwrap();

@@ -179,7 +179,15 @@ pub(crate) fn by_name_in_model(
     for (index, values) in stages.into_iter().enumerate() {
         let names = names(
             config,
-            &StageContext { index, stages: count, rank: 0, device: device(), cut: None, group: Default::default() },
+            &StageContext {
+                index,
+                stages: count,
+                rank: 0,
+                device: device(),
+                cut: None,
+                group: Default::default(),
+                replicas: Default::default(),
+            },
         );
         assert_eq!(names.len(), values.len(), "parameters of stage {index}");
         for (name, values) in names.into_iter().zip(values) {

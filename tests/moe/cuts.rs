@@ -121,6 +121,7 @@ fn a_cut_that_does_not_fit_the_plan_is_refused() {
         device: Device::flex(),
         cut: None,
         group: Default::default(),
+        replicas: Default::default(),
     };
     let cut = config().with_boundaries(vec![2, 4]);
     assert_eq!(cut.layers(&at(1, 3)), Ok(2..4));

@@ -67,8 +67,15 @@ fn each_part_makes_a_difference() {
 fn a_stage_reads_the_side_data_that_its_layers_need() {
     let config = rich().with_ahead("D".to_owned());
     let reads = |index| {
-        let at =
-            StageContext { index, stages: 3, rank: 0, device: Device::flex(), cut: None, group: Default::default() };
+        let at = StageContext {
+            index,
+            stages: 3,
+            rank: 0,
+            device: Device::flex(),
+            cut: None,
+            group: Default::default(),
+            replicas: Default::default(),
+        };
         config.part(&at).unwrap().extras().split_off(1)
     };
     assert_eq!(reads(0), [DOCUMENTS, RELATIONS, STRUCTURE, PLATFORM]);

@@ -21,4 +21,5 @@ mod parity;
 mod planted;
 mod reductions;
 mod routing;
+mod spread;
 mod structure;

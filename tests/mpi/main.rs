@@ -179,6 +179,13 @@ fn experts_over_groups_of_processes_have_the_gradients_of_one_device() {
 }
 
 #[test]
+fn experts_over_replicas_of_processes_have_the_gradients_of_one_device() {
+    for ranks in [4, 8] {
+        passes(ranks, "over-replicas");
+    }
+}
+
+#[test]
 fn every_process_knows_the_load_of_all_experts_and_what_was_dropped() {
     for ranks in [2, 4] {
         passes(ranks, "experts");

@@ -5,6 +5,7 @@ use burn::tensor::Device;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline_moe::router::Capacity;
 use burn_pipeline_mpi::Mpi;
+use pipeline_examples::moe::gpt::MoeGptConfig;
 use std::time::Duration;
 
 /// Every rank compares its report with the plain loop, which it runs itself.
@@ -37,17 +38,35 @@ pub(crate) fn metrics(mpi: &Mpi) {
 /// Experts over groups of two ranks, in two stages, and in as many replicas as there are ranks for: gradients are the plain loop's.
 pub(crate) fn spread(mpi: &Mpi) {
     let (ranks, members) = (2, 2);
-    let replicas = mpi.ranks() / (ranks * members);
     let config = config().with_shared(2).with_capacity(Capacity::Factor(0.7));
-    let expected = plain(&config, &[6], 4);
+    gradients(mpi, &config, (ranks, mpi.ranks() / (ranks * members), members), 6);
+}
+
+/// Experts over the replicas of two stages, and then over groups of two ranks as well, with and without a capacity.
+pub(crate) fn over_replicas(mpi: &Mpi) {
+    for capacity in [Capacity::Dropless, Capacity::Factor(0.7)] {
+        let config = config().with_shared(2).with_capacity(capacity).with_spread(true);
+        for members in [1, 2] {
+            let replicas = mpi.ranks() / (2 * members);
+            if replicas > 1 {
+                gradients(mpi, &config, (2, replicas, members), 8);
+            }
+        }
+    }
+}
+
+/// Compares gradients, and what is observed, with the plain loop over so many samples, which each rank runs itself.
+fn gradients(mpi: &Mpi, config: &MoeGptConfig, (ranks, replicas, members): (usize, usize, usize), samples: usize) {
+    let expected = plain(config, &[samples], 4);
     for (name, chunks) in [("1F1B", 1), ("ZBVZeroBubble", 2)] {
         let size = Size { ranks, chunks, microbatches: 4 / replicas };
-        let builder = builder(by_name(name).unwrap().as_ref(), size, &config, |part, _| part);
+        let builder = builder(by_name(name).unwrap().as_ref(), size, config, |part, _| part);
         let builder = builder.data_parallel(replicas).tensor_parallel(members).timeout(Duration::from_secs(60));
         let link = mpi.link(Device::flex()).unwrap();
         let pipeline = builder.build_rank(Box::new(link)).unwrap();
-        let distance = distance(&config, &step_of(pipeline, &[6], &config), &expected);
-        assert!(distance.routers < 2e-5 && distance.others < 2e-5, "{name}, rank {}: {distance:?}", mpi.rank());
-        assert!(distance.observed < 1e-6 && distance.loss < 1e-5, "{name}, rank {}: {distance:?}", mpi.rank());
+        let distance = distance(config, &step_of(pipeline, &[samples], config), &expected);
+        let place = format!("{:?}, {name}, {replicas} x {members}, rank {}", config.capacity, mpi.rank());
+        assert!(distance.routers < 2e-5 && distance.others < 2e-5, "{place}: {distance:?}");
+        assert!(distance.observed < 1e-6 && distance.loss < 1e-5, "{place}: {distance:?}");
     }
 }

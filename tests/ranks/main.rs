@@ -95,6 +95,7 @@ fn main() -> ExitCode {
         ["experts", _] => passed(|| experts::metrics(&mpi)),
         ["grids", _] => passed(|| grids::parity(&mpi)),
         ["spread", _] => passed(|| experts::spread(&mpi)),
+        ["over-replicas", _] => passed(|| experts::over_replicas(&mpi)),
         ["rates", _] => passed(|| rates::by_group(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["plain", _] => passed(|| plain::by_microbatch(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["warm", _] => passed(|| warm::up(&mpi)),

@@ -157,6 +157,19 @@ impl Block {
         }
     }
 
+    /// The same block with its experts spread over the data-parallel replicas of its stage
+    /// ([`StageContext::replicas`](burn_pipeline::StageContext)): each holds its share of them, and tokens go to the replica that has their expert. All
+    /// else is whole on each. Cut the block over its group first, if it is to be cut.
+    ///
+    /// # Panics
+    /// If experts cannot be cut evenly over the replicas.
+    pub fn spread(self, replicas: &TensorGroup) -> Self {
+        match self {
+            Block::All(inner) => Block::All(inner.spread(replicas)),
+            Block::Some(depths) => Block::Some(depths.spread(replicas)),
+        }
+    }
+
     /// Runs the block on `[batch, seq, d_model]`.
     pub fn forward(&self, x: Tensor<3>, context: &AttentionContext) -> (Tensor<3>, LayerAuxiliary) {
         match self {

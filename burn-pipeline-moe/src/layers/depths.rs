@@ -48,6 +48,11 @@ impl MixtureOfDepths {
         Self { inner: self.inner.cut(group), ..self }
     }
 
+    /// As [`Block::spread`](super::Block::spread).
+    pub fn spread(self, replicas: &TensorGroup) -> Self {
+        Self { inner: self.inner.spread(replicas), ..self }
+    }
+
     /// As [`Block::with_updated_bias`](super::Block::with_updated_bias).
     pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
         Self { inner: self.inner.with_updated_bias(load, rate), ..self }

@@ -41,7 +41,7 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// This rank's share of the experts, which the ranks of a group hold together.
+    /// This rank's share of the experts, which the ranks of a group hold together, or replicas.
     ///
     /// # Panics
     /// If they cannot be cut evenly over the group.

@@ -3,6 +3,7 @@
 use super::experts::{Experts, ExpertsConfig};
 use super::feed_forward::{FeedForward, FeedForwardConfig};
 use super::layer_auxiliary::LayerAuxiliary;
+use super::spread;
 use crate::losses::{load_balance, router_z};
 use crate::ops::has_kernels;
 use crate::router::{Capacity, PackedRows, Router, RouterConfig, Scoring, TokenDispatch};
@@ -55,6 +56,7 @@ impl MixtureOfExpertsConfig {
             shared: (self.shared > 0).then(|| shared.init(device)),
             capacity: self.capacity,
             group: TensorGroup::alone(),
+            replicas: TensorGroup::alone(),
         }
     }
 }
@@ -70,6 +72,8 @@ pub struct MixtureOfExperts {
     capacity: Capacity,
     #[module(skip)]
     group: TensorGroup,
+    #[module(skip)]
+    replicas: TensorGroup,
 }
 
 impl MixtureOfExperts {
@@ -77,10 +81,21 @@ impl MixtureOfExperts {
     /// ranks route all tokens alike, so choices, drops and auxiliary losses are those of one rank, and nothing but the sums of outputs is exchanged.
     ///
     /// # Panics
-    /// If experts or features cannot be cut evenly over the group.
+    /// If experts or features cannot be cut evenly over the group, or experts are spread over replicas already.
     pub fn cut(self, group: &TensorGroup) -> Self {
+        assert_eq!(self.replicas.size(), 1, "experts are cut over a group first, and then spread over replicas");
         let (experts, shared) = (self.experts.cut(group), self.shared.map(|shared| shared.cut(group)));
         Self { experts, shared, group: group.clone(), ..self }
+    }
+
+    /// The same layer with its experts spread over data-parallel replicas: each has its share, and gets the rows of all replicas that chose
+    /// one of them. Each routes its own tokens, so choices, drops and auxiliary losses are those of one rank. The router and the shared
+    /// experts are whole on each. With a capacity, all replicas run it on equally many tokens.
+    ///
+    /// # Panics
+    /// If experts cannot be cut evenly over the replicas.
+    pub fn spread(self, replicas: &TensorGroup) -> Self {
+        Self { experts: self.experts.cut(replicas), replicas: replicas.clone(), ..self }
     }
 
     /// Runs the layer on `[batch, seq, d_model]`, whole on all ranks of its group. The capacity is a share of all tokens of the call.
@@ -130,12 +145,21 @@ impl MixtureOfExperts {
         gates: Tensor<2>,
         load: Tensor<1, Int>,
     ) -> (Tensor<2>, Tensor<1, Int>) {
-        let held = self.experts.count();
-        if self.group.size() > 1 || !has_kernels(&tokens) {
-            let places = TokenDispatch::new(experts, held * self.group.size(), self.capacity);
-            let first = held * self.group.member();
-            let places = if self.group.size() > 1 { places.of(first..first + held) } else { places };
-            let y = places.combine(self.experts.forward(places.dispatch(tokens)), gates);
+        let (members, replicas) = (self.group.size(), self.replicas.size());
+        // Those of this rank, and of the ranks at its place in other replicas.
+        let held = self.experts.count() * replicas;
+        let own = held * self.group.member()..held * (self.group.member() + 1);
+        if replicas > 1 && self.capacity == Capacity::Dropless {
+            let none = Tensor::zeros([1], (&load.device(), load.dtype()));
+            return (spread::by_load(&self.experts, &self.replicas, own, (experts, load), tokens, gates), none);
+        }
+        if members > 1 || replicas > 1 || !has_kernels(&tokens) {
+            let places = TokenDispatch::new(experts, held * members, self.capacity);
+            let places = if members > 1 { places.of(own) } else { places };
+            let y = match replicas {
+                1 => places.combine(self.experts.forward(places.dispatch(tokens)), gates),
+                _ => spread::by_capacity(&self.experts, &self.replicas, &places, tokens, gates),
+            };
             return (y, places.dropped);
         }
         let [count, k] = gates.dims();

@@ -14,6 +14,7 @@ mod layer_auxiliary;
 mod mixture;
 mod multi_token;
 mod rotary;
+mod spread;
 mod structure;
 mod transformer;
 

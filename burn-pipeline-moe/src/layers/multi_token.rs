@@ -46,6 +46,11 @@ impl MultiTokenPrediction {
         Self { block: self.block.cut(group), ..self }
     }
 
+    /// As [`Block::spread`].
+    pub fn spread(self, replicas: &TensorGroup) -> Self {
+        Self { block: self.block.spread(replicas), ..self }
+    }
+
     /// As [`Block::with_updated_bias`].
     pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
         Self { block: self.block.with_updated_bias(load, rate), ..self }

@@ -41,6 +41,15 @@ impl TransformerBlock {
         Self { mix, ..self }
     }
 
+    /// As [`Block::spread`](super::Block::spread).
+    pub fn spread(self, replicas: &TensorGroup) -> Self {
+        let mix = match self.mix {
+            FeedForwardOrExperts::Dense(dense) => FeedForwardOrExperts::Dense(dense),
+            FeedForwardOrExperts::Experts(mixture) => FeedForwardOrExperts::Experts(mixture.spread(replicas)),
+        };
+        Self { mix, ..self }
+    }
+
     /// As [`Block::forward`](super::Block::forward).
     pub fn forward(&self, x: Tensor<3>, context: &AttentionContext) -> (Tensor<3>, LayerAuxiliary) {
         let attended = self.attention.forward(self.norm_attention.forward(x.clone()), context);

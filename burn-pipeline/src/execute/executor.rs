@@ -5,13 +5,15 @@
 use super::error::ExecuteError;
 use super::options::RunOptions;
 use super::specs::SpecCheck;
-use crate::group::{Grid, ReplicaGroup, Stages};
+use crate::group::{Grid, ReplicaGroup, SharedInbox, Stages};
 use crate::link::{Link, LinkError};
 use crate::plan::{MicrobatchTask, StageId, Task};
 use crate::stage::{ErasedStage, Payload, StageError, StagePort};
 use crate::tensor_group::TensorGroup;
 use crate::vocabulary::StageGroups;
+use burn::module::ParamId;
 use burn::tensor::Device;
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -50,7 +52,8 @@ impl std::fmt::Debug for Executor {
 impl Executor {
     /// A rank that runs these stages on this device.
     pub(crate) fn new(link: Box<dyn Link>, stages: Stages, device: Device, options: RunOptions) -> Self {
-        let group = ReplicaGroup::new(Grid::new(link.rank(), 1, 1.into()), std::iter::empty());
+        let inbox = SharedInbox::default();
+        let group = ReplicaGroup::new(Grid::new(link.rank(), 1, 1.into()), std::iter::empty(), HashSet::new(), inbox);
         let (groups, spec_check, watched_rows) = (StageGroups::default(), SpecCheck::Off, WATCHED_ROWS);
         let compared = [false; 2];
         Self { link, stages, device, options, group, groups, spec_check, watched_rows, compared }
@@ -60,7 +63,7 @@ impl Executor {
     /// link joins the ranks of all replicas, in the order of [`Grid`].
     pub(crate) fn among(mut self, grid: Grid, groups: StageGroups) -> Self {
         let stages = self.stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
-        self.group = ReplicaGroup::new(grid, stages);
+        self.group = ReplicaGroup::new(grid, stages, groups.replicas.cut_parameters(), groups.replicas.inbox());
         self.groups = groups;
         self
     }
@@ -77,7 +80,9 @@ impl Executor {
 
     /// Other stages for this rank, to be run in place of those that it runs.
     pub(crate) fn aside(&self, stages: Stages) -> Aside {
-        let group = ReplicaGroup::new(self.grid(), stages.iter().map(|(&stage, held)| (stage, held.as_ref())));
+        let held = stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
+        let replicas = &self.groups.replicas;
+        let group = ReplicaGroup::new(self.grid(), held, replicas.cut_parameters(), replicas.inbox());
         Aside { stages, group, spec_check: SpecCheck::Off }
     }
 
@@ -107,6 +112,11 @@ impl Executor {
     /// The rank's device.
     pub(crate) fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The parameters of all its stages.
+    pub(super) fn parameters(&self) -> impl Iterator<Item = ParamId> {
+        self.stages.values().flat_map(|held| held.parameters())
     }
 
     /// The rank's stages, in model order.

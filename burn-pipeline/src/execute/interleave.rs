@@ -35,10 +35,10 @@ impl Fused {
 }
 
 impl Executor {
-    /// Are fused actions interleaved on this rank? Not where several ranks hold its stages: they would have to meet the collectives of
-    /// a forward and a backward in one order, and members' graphs may differ between these.
+    /// Are fused actions interleaved on this rank? Not where several ranks hold its stages, or replicas exchange tensors inside of them: they
+    /// would have to meet the collectives of a forward and a backward in one order, and members' graphs may differ between these.
     pub(super) fn interleaves(&self) -> bool {
-        if self.groups.members.size() > 1 {
+        if self.groups.members.size() > 1 || self.groups.replicas.cuts_any(self.parameters()) {
             return false;
         }
         match self.options.fused {

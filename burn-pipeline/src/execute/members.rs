@@ -7,37 +7,50 @@
 use super::error::ExecuteError;
 use super::executor::Executor;
 use super::losses::LossRow;
-use crate::stage::{AnyTensor, StageError};
+use crate::stage::{Accumulation, AnyTensor, StageError};
 
 impl Executor {
     /// Gives all members the values that member 0 has of parameters that are not cut.
     ///
     /// # Errors
-    /// If an optimizer cannot step pieces of parameters, members hold different parameters, or a piece is no longer the parameter that
-    /// was cut. Another rank's failure unwinds.
+    /// As [`Executor::check_cuts`], or if members hold different parameters. Another rank's failure unwinds.
     pub(crate) fn equalize_members(&mut self) -> Result<(), ExecuteError> {
-        let rank = self.rank();
+        self.check_cuts()?;
         if self.groups.members.size() < 2 {
             return Ok(());
         }
-        let held = self.stages.values().flat_map(|held| held.parameters()).collect();
-        if let Some(parameter) = self.groups.members.cut_beside(&held) {
-            return Err(ExecuteError::CutReplaced { rank, parameter: parameter.to_string() });
-        }
-        for (&stage, held) in &mut self.stages {
-            let weights = held.weights();
-            if weights.iter().any(|(id, _)| self.groups.members.axis_of(*id).is_some()) {
-                let device = |error: StageError| ExecuteError::Device { rank, message: error.to_string() };
-                if !held.steps_by_element().map_err(device)? {
-                    return Err(ExecuteError::NotByElement { rank, stage });
-                }
-            }
+        for held in self.stages.values_mut() {
             let equal = |(id, weight)| match self.groups.members.axis_of(id) {
                 Some(_) => weight,
                 None => self.groups.members.first_values(weight),
             };
-            let weights: Vec<AnyTensor> = weights.into_iter().map(equal).collect();
+            let weights: Vec<AnyTensor> = held.weights().into_iter().map(equal).collect();
             held.set_weights(weights);
+        }
+        Ok(())
+    }
+
+    /// Refuses pieces, among the ranks of a group or among replicas, that could not be trained as one device would.
+    ///
+    /// # Errors
+    /// If an optimizer cannot step pieces of parameters, replicas' pieces are to be summed in the order of microbatches, or a piece is no
+    /// longer the parameter that was cut.
+    fn check_cuts(&mut self) -> Result<(), ExecuteError> {
+        let rank = self.rank();
+        let [members, replicas] = [&self.groups.members, &self.groups.replicas];
+        let held = self.parameters().collect();
+        if let Some(parameter) = [members, replicas].into_iter().find_map(|group| group.cut_beside(&held)) {
+            return Err(ExecuteError::CutReplaced { rank, parameter: parameter.to_string() });
+        }
+        for (&stage, held) in &mut self.stages {
+            let spread = replicas.cuts_any(held.parameters());
+            if spread && held.gradients().accumulation() == Accumulation::Ordered {
+                return Err(ExecuteError::SpreadOrdered { rank, stage });
+            }
+            let device = |error: StageError| ExecuteError::Device { rank, message: error.to_string() };
+            if (spread || members.cuts_any(held.parameters())) && !held.steps_by_element().map_err(device)? {
+                return Err(ExecuteError::NotByElement { rank, stage });
+            }
         }
         Ok(())
     }

@@ -6,17 +6,21 @@
 //! 1. A message that another replica's row sends is *posted*, in the order in which that row sends it.
 //! 2. Sums of gradients are sent as soon as they can be made, so they may arrive *early*: before their turn, even before this
 //!    rank has reached their turn. They are announced as possibly early when the reduction starts.
-//! 3. Links that cannot tell what has arrived ([`Link::probe`]) send no sum before its turn: there the posted order is
+//! 3. A stage's own exchanges between replicas wait for their message at once and post nothing: it may stand behind posted and
+//!    early ones, and before a posted sum.
+//! 4. Links that cannot tell what has arrived ([`Link::probe`]) send no sum before its turn: there the posted order is
 //!    the order of arrival.
 
 use crate::link::{Activity, Header, Link, LinkError};
 use crate::stage::Payload;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Messages of the other replicas, by the rank that sends them.
 #[derive(Debug, Default)]
-pub(super) struct ReplicaInbox {
+pub(crate) struct ReplicaInbox {
     received: HashMap<(usize, Header), Payload>,
     posted: HashMap<usize, VecDeque<Header>>,
     early: HashSet<(usize, Header)>,
@@ -83,7 +87,7 @@ impl ReplicaInbox {
     }
 
     /// Waits for a message and takes it out.
-    pub(super) fn take(
+    pub(crate) fn take(
         &mut self,
         link: &mut dyn Link,
         from: usize,
@@ -100,7 +104,8 @@ impl ReplicaInbox {
             link.set_activity(Activity::Waiting(next, from));
             // What arrives first decides, as an early sum may stand before the posted message.
             let arrived = link.probe(&[from], poll_deadline(deadline))?;
-            let next = arrived.map(|(_, header)| header).filter(|header| self.expects(from, *header)).unwrap_or(next);
+            let awaited = |came: &Header| *came == header || self.expects(from, *came);
+            let next = arrived.map(|(_, came)| came).filter(awaited).unwrap_or(next);
             let payload = link.receive(from, next, deadline).map_err(|error| error.since(began))?;
             self.store(from, next, payload);
         }
@@ -111,9 +116,70 @@ impl ReplicaInbox {
     }
 }
 
+/// The messages of a rank's replicas, for its reductions and for its stages' exchanges. The rank does one thing at a time, so the lock is
+/// never waited for.
+#[derive(Clone, Default)]
+pub(crate) struct SharedInbox(Arc<Mutex<ReplicaInbox>>);
+
+impl SharedInbox {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ReplicaInbox> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for SharedInbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedInbox")
+    }
+}
+
 /// When a wait stops polling [`Link::probe`] and blocks in [`Link::receive`], whose error says what the other rank is
 /// doing: after 15/16 of the time to the deadline.
 pub(crate) fn poll_deadline(deadline: Instant) -> Instant {
     let now = Instant::now();
     now + deadline.saturating_duration_since(now) / 16 * 15
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+    use crate::link::{Message, MessageKind, Threads};
+    use crate::plan::StageId;
+    use burn::tensor::Device;
+    use std::time::Duration;
+
+    /// What replica 1 sends after another, and what replica 0 awaits in which order once it has posted and announced messages.
+    fn delivered(sent: &[Header], posted: &[Header], early: &[Header], awaited: &[Header]) {
+        let (threads, deadline) = (Threads::new(2), Instant::now() + Duration::from_secs(5));
+        let [mut link, mut other] = [0, 1].map(|rank| threads.link(rank, Device::flex()));
+        for (place, &header) in sent.iter().enumerate() {
+            let mut payload = Payload::default();
+            payload.push_tag(place);
+            other.send(0, Message { header, payload }, deadline).unwrap();
+        }
+        let inbox = SharedInbox::default();
+        posted.iter().for_each(|&header| inbox.lock().post(1, header));
+        early.iter().for_each(|&header| inbox.lock().allow_early(1, header));
+        for &header in awaited {
+            let payload = inbox.lock().take(&mut link, 1, header, deadline).unwrap();
+            let place = sent.iter().position(|sent| *sent == header).unwrap();
+            let mut expected = Payload::default();
+            expected.push_tag(place);
+            assert_eq!(format!("{payload:?}"), format!("{expected:?}"), "{header:?}");
+        }
+    }
+
+    #[test]
+    fn an_exchange_inside_a_stage_comes_before_between_and_after_sums() {
+        let of = |kind, stage| Header::of_stage(kind, StageId::new(stage));
+        let exchange = of(MessageKind::Member, 1);
+        let [gradient, sum] = [MessageKind::ReplicaGradient { from: 1 }, MessageKind::ReplicaSum { from: 1 }];
+        let (gradient, sum) = (of(gradient, 0), of(sum, 0));
+        // Behind a message that it was sent after.
+        delivered(&[gradient, exchange], &[gradient], &[], &[exchange, gradient]);
+        // Behind a sum that was made early.
+        delivered(&[gradient, sum, exchange], &[gradient], &[sum], &[exchange, gradient, sum]);
+        // Before a sum that this rank had made already, and the other had not.
+        delivered(&[exchange, sum], &[sum], &[], &[exchange, sum]);
+    }
 }

@@ -31,7 +31,9 @@
 //!    and each adds its microbatches, so that additions have the order of one device. Where parameters are sharded,
 //!    replica 0 gets the whole sum of earlier batches before each batch, and all replicas get their pieces of the new sum
 //!    after it.
-//! 7. Each stage may be sharded or not. Copies of a shared parameter are cut alike, so each replica sums its pieces
+//! 7. *Weights spread over replicas* (a layer cut them, see [`tensor_group`](crate::tensor_group)) are none of this: their gradients are whole where
+//!    the piece is. Stages exchange tensors inside their tasks, over the same inbox, since sums may come first.
+//! 8. Each stage may be sharded or not. Copies of a shared parameter are cut alike, so each replica sums its pieces
 //!    of them as it would sum whole copies. Either all copies of a parameter are sharded or none.
 //!
 //! This is ZeRO stage 3 (Rajbhandari et al., 2020) as in PyTorch's FSDP, whose second version also cuts each parameter by
@@ -48,6 +50,6 @@ mod sharding;
 mod sizes;
 
 pub(crate) use grid::Grid;
-pub(crate) use inbox::poll_deadline;
+pub(crate) use inbox::{SharedInbox, poll_deadline};
 pub(crate) use replica_group::{ReplicaGroup, Stages};
 pub use sizes::GroupSizes;

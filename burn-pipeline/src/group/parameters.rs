@@ -4,7 +4,7 @@ use super::pieces::{join, length};
 use crate::stage::{AnyTensor, ErasedStage, NamedParameter};
 use burn::module::ParamId;
 use burn::tensor::{DType, Shape};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// One tensor per parameter of a stage; `None` where there is none.
 pub(super) type Tensors = Vec<Option<AnyTensor>>;
@@ -32,11 +32,12 @@ impl Parameter {
     }
 }
 
-/// The trained parameters of a stage in visiting order, each once.
-pub(super) fn trained(held: &dyn ErasedStage) -> Vec<Parameter> {
+/// The trained parameters of a stage that replicas exchange, in visiting order, each once: not those `apart`.
+pub(super) fn trained(held: &dyn ErasedStage, apart: &HashSet<ParamId>) -> Vec<Parameter> {
     // A module may hold one parameter in two places; it is exchanged once.
     let mut seen = BTreeSet::new();
-    let parameters = held.named_parameters().into_iter().filter(|parameter| parameter.trainable);
+    let parameters =
+        held.named_parameters().into_iter().filter(|parameter| parameter.trainable && !apart.contains(&parameter.id));
     let parameters = parameters.filter(|parameter| seen.insert(parameter.id.val()));
     parameters.map(|NamedParameter { id, shape, dtype, .. }| Parameter { id, shape, dtype }).collect()
 }

@@ -48,10 +48,10 @@ impl ReplicaGroup {
         for (replica, rank) in self.others() {
             let payload = pack(std::mem::take(&mut pieces[replica]));
             link.send(rank, Message { header: header(stage, own, false), payload }, deadline)?;
-            self.inbox.post(rank, header(stage, replica, false));
+            self.inbox.lock().post(rank, header(stage, replica, false));
             // Another replica may have all pieces, and send its sum, before this rank has them.
             if !self.is_sharded(stage) {
-                self.inbox.allow_early(rank, header(stage, replica, true));
+                self.inbox.lock().allow_early(rank, header(stage, replica, true));
             }
         }
         self.reductions.push(Reduction { stage, own: std::mem::take(&mut pieces[own]), summed: false });
@@ -80,18 +80,19 @@ impl ReplicaGroup {
             return Ok((Vec::new(), Vec::new()));
         }
         let others = self.others();
-        let silent = self.inbox.receive_arrived(link, others.iter().map(|(_, rank)| *rank), deadline)?;
+        let silent = self.inbox.lock().receive_arrived(link, others.iter().map(|(_, rank)| *rank), deadline)?;
         let here = |inbox: &ReplicaInbox, reduction: &Reduction| {
             let header = |replica| header(reduction.stage, replica, reduction.summed);
             others.iter().all(|&(replica, rank)| inbox.has(rank, header(replica)))
         };
         let mut done = Vec::new();
         for at in 0..self.reductions.len() {
-            if !self.reductions[at].summed && here(&self.inbox, &self.reductions[at]) {
+            let complete = here(&self.inbox.lock(), &self.reductions[at]);
+            if !self.reductions[at].summed && complete {
                 self.sum(link, at, deadline)?;
             }
             let reduction = &self.reductions[at];
-            if reduction.summed && (self.is_sharded(reduction.stage) || here(&self.inbox, reduction)) {
+            if reduction.summed && (self.is_sharded(reduction.stage) || here(&self.inbox.lock(), reduction)) {
                 done.push(reduction.stage);
             }
         }
@@ -142,7 +143,7 @@ impl ReplicaGroup {
             let header = |from| header(stage, from, true);
             let message = Message { header: header(self.grid.replica()), payload: pack(sum.clone()) };
             link.send(rank, message, deadline)?;
-            self.inbox.post(rank, header(replica));
+            self.inbox.lock().post(rank, header(replica));
         }
         self.reductions[at] = Reduction { stage, own: sum, summed: true };
         Ok(())

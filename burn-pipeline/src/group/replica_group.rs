@@ -6,13 +6,14 @@
 //! after a reduction.
 
 use super::grid::Grid;
-use super::inbox::ReplicaInbox;
+use super::inbox::SharedInbox;
 use super::parameters::{Parameter, Tensors, trained};
 use super::pieces::{PieceSpecs, unpack};
 use crate::link::{Header, Link, LinkError, Message, MessageKind};
 use crate::plan::StageId;
 use crate::stage::{AnyTensor, ErasedStage, Payload};
-use std::collections::{BTreeMap, BTreeSet};
+use burn::module::ParamId;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
 
 /// The stages of a rank, in model order.
@@ -53,7 +54,9 @@ pub(super) enum ShardState {
 pub(crate) struct ReplicaGroup {
     pub(super) grid: Grid,
     parameters: BTreeMap<StageId, Vec<Parameter>>,
-    pub(super) inbox: ReplicaInbox,
+    /// Parameters of which each replica has a piece whose gradient is whole: they are neither summed nor copied.
+    apart: HashSet<ParamId>,
+    pub(super) inbox: SharedInbox,
     /// Stages whose parameters are sharded.
     pub(super) shards: BTreeMap<StageId, Shard>,
     /// Reductions that were started and not finished, in the order of their starts.
@@ -63,14 +66,20 @@ pub(crate) struct ReplicaGroup {
 }
 
 impl ReplicaGroup {
-    /// The end of a rank that holds these stages.
-    pub(crate) fn new<'a>(grid: Grid, stages: impl Iterator<Item = (StageId, &'a dyn ErasedStage)>) -> Self {
+    /// The end of a rank that holds these stages. Of the parameters `apart` each replica has a piece whose gradient is whole; the inbox is
+    /// the one by which stages exchange tensors with their replicas.
+    pub(crate) fn new<'a>(
+        grid: Grid,
+        stages: impl Iterator<Item = (StageId, &'a dyn ErasedStage)>,
+        apart: HashSet<ParamId>,
+        inbox: SharedInbox,
+    ) -> Self {
         let parameters = match grid.replicas() {
             1 => BTreeMap::new(),
-            _ => stages.map(|(stage, held)| (stage, trained(held))).collect(),
+            _ => stages.map(|(stage, held)| (stage, trained(held, &apart))).collect(),
         };
-        let (inbox, shards) = (ReplicaInbox::default(), BTreeMap::new());
-        Self { grid, parameters, inbox, shards, reductions: Vec::new(), reduced: BTreeSet::new() }
+        let (reductions, reduced) = (Vec::new(), BTreeSet::new());
+        Self { grid, parameters, apart, inbox, shards: BTreeMap::new(), reductions, reduced }
     }
 
     pub(crate) fn grid(&self) -> &Grid {
@@ -95,7 +104,7 @@ impl ReplicaGroup {
         for (stage, known) in &mut self.parameters {
             let Some(held) = stages.get(stage) else { continue };
             let ids = |parameters: &[Parameter]| parameters.iter().map(|p| p.id).collect::<Vec<_>>();
-            let now = trained(held.as_ref());
+            let now = trained(held.as_ref(), &self.apart);
             match ids(&now) == ids(known) {
                 true => {}
                 false if self.shards.contains_key(stage) => return Err(*stage),
@@ -129,7 +138,7 @@ impl ReplicaGroup {
         let specs: PieceSpecs = self.parameters_of(stage).iter().map(|p| (p.dtype, p.piece_length(replicas))).collect();
         let mut lists = vec![own];
         for (replica, peer) in self.others() {
-            let payload = self.inbox.take(link, peer, header(replica), deadline)?;
+            let payload = self.inbox.lock().take(link, peer, header(replica), deadline)?;
             lists.push(unpack(payload, &specs).map_err(|reason| LinkError::Lists { rank, peer, reason })?);
         }
         // The own list is first so far; it moves to its replica's place, so that sums have one order on all replicas.
@@ -137,7 +146,7 @@ impl ReplicaGroup {
         Ok(lists)
     }
 
-    /// Gives all replicas the weights of replica 0, of every stage.
+    /// Gives all replicas the weights of replica 0, of every stage, but for those of which each has a piece.
     pub(crate) fn broadcast_weights(
         &mut self,
         link: &mut dyn Link,
@@ -153,12 +162,17 @@ impl ReplicaGroup {
             if self.grid.rank() == first {
                 for (_, rank) in self.others() {
                     let mut payload = Payload::default();
-                    held.weights().into_iter().for_each(|(_, weight)| payload.push_tensor(weight));
+                    let copied = held.weights().into_iter().filter(|(id, _)| !self.apart.contains(id));
+                    copied.for_each(|(_, weight)| payload.push_tensor(weight));
                     link.send(rank, Message { header, payload }, deadline)?;
                 }
             } else {
                 let payload = link.receive(first, header, deadline)?;
-                held.set_weights(payload.tensors().cloned().collect());
+                let mut copies = payload.tensors().cloned();
+                let weight =
+                    |(id, own): (ParamId, AnyTensor)| if self.apart.contains(&id) { Some(own) } else { copies.next() };
+                // All of them: another replica's stage has as many parameters.
+                held.set_weights(held.weights().into_iter().filter_map(weight).collect());
             }
         }
         Ok(())
@@ -166,7 +180,7 @@ impl ReplicaGroup {
 
     /// Drops everything that was started: after a failure, or when gradients are dropped.
     pub(crate) fn clear(&mut self) {
-        self.inbox.clear();
+        self.inbox.lock().clear();
         self.reductions.clear();
         self.reduced.clear();
         self.shards.values_mut().for_each(|shard| shard.sums.clear());

@@ -208,7 +208,7 @@ impl ReplicaGroup {
         for (replica, rank) in self.others() {
             let message = Message { header: header(stage, self.grid.replica(), list), payload: payload.clone() };
             link.send(rank, message, deadline)?;
-            self.inbox.post(rank, header(stage, replica, list));
+            self.inbox.lock().post(rank, header(stage, replica, list));
         }
         Ok(())
     }

@@ -8,7 +8,8 @@
 //! 2. *All-gather* along an axis: every member sends its piece to all others. *Reduce-scatter*: it cuts its tensor along the axis,
 //!    sends each member its piece and adds those that it gets.
 //! 3. *Broadcast* and *reduce*: from the root to all, and from all to the root; a reduce leaves zeros on the others.
-//! 4. *Own piece*: the member's part along an axis, without a message.
+//! 4. *All-to-all* along an axis: it cuts its tensor, sends each member its piece, and joins those that it gets.
+//! 5. *Own piece*: the member's part along an axis, without a message.
 
 use super::exchange::Outgoing;
 use super::group::TensorGroup;
@@ -23,6 +24,7 @@ pub(super) enum Collective {
     AllReduce,
     AllGather { axis: usize },
     ReduceScatter { axis: usize },
+    AllToAll { axis: usize },
     OwnPiece { axis: usize },
     Broadcast { root: usize },
     Reduce { root: usize },
@@ -34,6 +36,7 @@ impl std::fmt::Display for Collective {
             Collective::AllReduce => f.write_str("all-reduce"),
             Collective::AllGather { axis } => write!(f, "all-gather along axis {axis}"),
             Collective::ReduceScatter { axis } => write!(f, "reduce-scatter along axis {axis}"),
+            Collective::AllToAll { axis } => write!(f, "all-to-all along axis {axis}"),
             Collective::OwnPiece { axis } => write!(f, "own piece along axis {axis}"),
             Collective::Broadcast { root } => write!(f, "broadcast from member {root}"),
             Collective::Reduce { root } => write!(f, "reduce to member {root}"),
@@ -104,6 +107,12 @@ impl TensorGroup {
                 let mine = pieces[self.member].clone();
                 let others = exchange(pieces.into_iter().map(Some).collect(), &mut (0..size));
                 self.sum(mine, others)
+            }
+            Collective::AllToAll { axis } => {
+                let pieces: Vec<AnyTensor> = (0..size).map(|member| piece(&own, axis, member, size)).collect();
+                let mine = pieces[self.member].clone();
+                let others = exchange(pieces.into_iter().map(Some).collect(), &mut (0..size));
+                AnyTensor::cat(self.in_order(mine, others), axis).unwrap_or(own)
             }
             Collective::OwnPiece { axis } => piece(&own, axis, self.member, size),
             Collective::Broadcast { root } if root == self.member => {

@@ -6,7 +6,8 @@
 //! 1. Each message begins with a text: the task, the collective, and shape and type of what its sender gave to it.
 //! 2. A member sends to all that get something of it, and then receives in the order of members. Sends do not wait for their
 //!    receives ([`Link::send`]).
-//! 3. Inside a stage's code an error cannot be returned: it unwinds as the payload of a panic that prints nothing, up to the
+//! 3. Between replicas sums of gradients travel too, and may come first: they wait in the inbox of the replicas' exchanges.
+//! 4. Inside a stage's code an error cannot be returned: it unwinds as the payload of a panic that prints nothing, up to the
 //!    executor, which returns it.
 
 use super::group::TensorGroup;
@@ -57,7 +58,11 @@ impl TensorGroup {
         let receive = |member: usize| {
             let peer = self.ranks[member];
             link.set_activity(Activity::Waiting(header, peer));
-            let (theirs, tensor) = read(link.receive(peer, header, deadline)?);
+            let received = match &self.inbox {
+                Some(inbox) => inbox.lock().take(link, peer, header, deadline),
+                None => link.receive(peer, header, deadline),
+            };
+            let (theirs, tensor) = read(received?);
             match tensor {
                 Some(tensor) if theirs == ours => Ok(tensor),
                 _ => Err(LinkError::Members { rank, peer, ours: ours.clone(), theirs }),

@@ -1,16 +1,17 @@
 //! One rank's handle of the group that holds its stages.
 
+use crate::group::SharedInbox;
 use crate::link::StageEnd;
 use burn::module::ParamId;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The ranks that hold a stage together, as one of them sees it; clones are one group.
+/// The ranks that hold a stage together, or the data-parallel replicas of a stage, as one of them sees it; clones are one group.
 ///
-/// A stage's factory finds it in [`StageContext::group`](crate::train::StageContext), and gives it to the layers of [`nn`](crate::nn). A group of
-/// one rank exchanges nothing, so one factory serves groups of any size.
+/// A stage's factory finds both in its [`StageContext`](crate::train::StageContext): `group`, for the layers of [`nn`](crate::nn), and `replicas`, for
+/// layers that send tokens to weights. A group of one rank exchanges nothing, so one factory serves groups of any size.
 #[derive(Clone, Debug)]
 pub struct TensorGroup {
     pub(super) member: usize,
@@ -20,6 +21,8 @@ pub struct TensorGroup {
     pub(super) end: Option<StageEnd>,
     pub(super) timeout: Duration,
     pub(super) cuts: Cuts,
+    /// Where its messages wait if they come amid others; `None` where the ranks exchange nothing else.
+    pub(super) inbox: Option<SharedInbox>,
 }
 
 /// The axis along which each piece was cut.
@@ -29,13 +32,25 @@ pub(super) struct Cuts(pub(super) Arc<Mutex<HashMap<ParamId, usize>>>);
 impl TensorGroup {
     /// A group of one rank: its layers hold whole weights.
     pub fn alone() -> Self {
-        Self { member: 0, ranks: Arc::from([0]), end: None, timeout: Duration::ZERO, cuts: Cuts::default() }
+        Self {
+            member: 0,
+            ranks: Arc::from([0]),
+            end: None,
+            timeout: Duration::ZERO,
+            cuts: Cuts::default(),
+            inbox: None,
+        }
     }
 
     /// The group of the ranks `ranks` of a job, as the one at place `member` sees it.
     pub(crate) fn new(member: usize, ranks: impl IntoIterator<Item = usize>, end: StageEnd, timeout: Duration) -> Self {
         let ranks = ranks.into_iter().collect();
-        Self { member, ranks, end: Some(end), timeout, cuts: Cuts::default() }
+        Self { member, ranks, end: Some(end), timeout, cuts: Cuts::default(), inbox: None }
+    }
+
+    /// The same of data-parallel replicas, whose other messages come amid those of the group.
+    pub(crate) fn of_replicas(self, inbox: SharedInbox) -> Self {
+        Self { inbox: Some(inbox), ..self }
     }
 
     /// The number of ranks.
@@ -51,6 +66,21 @@ impl TensorGroup {
     /// Is a rank of the job in the group?
     pub(crate) fn contains(&self, rank: usize) -> bool {
         self.ranks.contains(&rank)
+    }
+
+    /// Where messages of its ranks wait.
+    pub(crate) fn inbox(&self) -> SharedInbox {
+        self.inbox.clone().unwrap_or_default()
+    }
+
+    /// The parameters of which the members have pieces.
+    pub(crate) fn cut_parameters(&self) -> HashSet<ParamId> {
+        self.cuts.0.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+    }
+
+    /// Have the members pieces of one of these parameters?
+    pub(crate) fn cuts_any(&self, parameters: impl IntoIterator<Item = ParamId>) -> bool {
+        parameters.into_iter().any(|id| self.axis_of(id).is_some())
     }
 
     /// Is there no other rank in the group?

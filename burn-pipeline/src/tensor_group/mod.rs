@@ -18,6 +18,10 @@
 //! 5. *Cut weights* (`cut`): a layer cuts the ordinary layer's values, those of member 0, and notes which parameter it cut along which
 //!    axis. All other parameters are copies: members start with member 0's, and each adds the same gradients to them, which is compared in
 //!    the first step. Checkpoints hold the whole parameters and their optimizer's state (`optimizer_states`).
+//! 6. *Replicas*: the data-parallel replicas of a stage are a group too, for layers that send tokens to weights (experts). Their tensors
+//!    are not whole: each has its own microbatch, and an all-to-all (`pairs`, `rows`) takes a part of it to the replica that has the
+//!    weights. Weights cut over replicas get the gradients of all replicas' tokens that way, so they are neither summed nor copied among
+//!    replicas as others are. A parameter may be cut among members and then among replicas (`holders`).
 //!
 //! This is the tensor parallelism of Megatron-LM (Shoeybi et al., 2019; arXiv:1909.08053). Its layers are in
 //! [`nn`](crate::nn).
@@ -27,10 +31,13 @@ mod collective;
 mod cut;
 mod exchange;
 mod group;
+mod holders;
 mod optimizer_states;
 mod pairs;
+mod rows;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
 
 pub use boundary::Cut;
 pub use group::TensorGroup;
+pub(crate) use holders::Holders;

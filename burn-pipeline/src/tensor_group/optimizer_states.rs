@@ -2,20 +2,20 @@
 //!
 //! Guarantees: what is joined and cut again is equal to the last bit. One parameter's tensor is on the device at a time.
 //!
-//! Tensors of the state that have their parameter's shape (moments) are cut as it is. All else (step counters) is the same on all members.
+//! Tensors of the state that have their parameter's shape (moments) are cut as it is. All else (step counters) is the same on all ranks.
 
-use super::group::TensorGroup;
+use super::holders::Holders;
 use crate::stage::{AnyTensor, ParameterState, StateValue};
 use burn::module::ParamId;
 use burn::tensor::TensorData;
 use std::collections::{HashMap, HashSet};
 
-impl TensorGroup {
-    /// Replaces the pieces in an optimizer's state by whole tensors. All members call it, with the same parameters in the same order;
+impl Holders<'_> {
+    /// Replaces the pieces in an optimizer's state by whole tensors. All ranks call it, with the same parameters in the same order;
     /// those that do not keep it get nothing to the host.
     ///
     /// # Errors
-    /// The error of the device, once all members have exchanged everything.
+    /// The error of the device, once all ranks have exchanged everything.
     ///
     /// # Panics
     /// Unwinds with a [`LinkError`](crate::link::LinkError) if another rank failed.
@@ -28,7 +28,7 @@ impl TensorGroup {
         let mut joined = Ok(());
         // A parameter that stands at several paths comes once for each.
         let mut seen = HashSet::new();
-        for (id, weight) in weights.iter().filter(|(id, _)| self.axis_of(*id).is_some() && seen.insert(*id)) {
+        for (id, weight) in weights.iter().filter(|(id, _)| self.is_cut(*id) && seen.insert(*id)) {
             let Some(state) = states.get_mut(id) else { continue };
             for data in tensors_like(state, &weight.shape().to_vec()) {
                 let whole = self.whole(*id, AnyTensor::from_data_exact(data.clone(), &weight.device()));
@@ -44,7 +44,7 @@ impl TensorGroup {
         joined
     }
 
-    /// Cuts a parameter's whole state down to this member's piece, given the piece of the parameter.
+    /// Cuts a parameter's whole state down to this rank's piece, given the piece of the parameter.
     ///
     /// # Errors
     /// The error of the device.
@@ -54,7 +54,7 @@ impl TensorGroup {
         state: &mut ParameterState,
         own: &AnyTensor,
     ) -> Result<(), String> {
-        if self.axis_of(parameter).is_none() {
+        if !self.is_cut(parameter) {
             return Ok(());
         }
         for data in tensors_like(state, &self.whole_shape(parameter, own.shape()).to_vec()) {

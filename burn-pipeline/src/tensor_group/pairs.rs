@@ -15,6 +15,7 @@
 //! | `gather_from` | cut | whole | own piece |
 //! | `all_gather` | cut | used by each member in its own way | reduce-scatter |
 //! | `reduce_scatter` | partial | cut | all-gather |
+//! | `all_to_all` | cut along another axis | cut along this one | all-to-all |
 //! | `broadcast` | one member's | used by each member in its own way | reduce to that member |
 
 use super::collective::{Collective, GroupOp};
@@ -71,6 +72,16 @@ impl TensorGroup {
         self.paired(partial, Some(Collective::ReduceScatter { axis }), Some(Collective::AllGather { axis }))
     }
 
+    /// The pieces along an axis that all members have for this one, in the order of members: of each member's tensor the piece with this
+    /// member's place. Gradients go back the same way.
+    ///
+    /// # Panics
+    /// If the axis cannot be cut evenly.
+    pub fn all_to_all<const D: usize>(&self, tensor: Tensor<D>, axis: usize) -> Tensor<D> {
+        self.share(tensor.dims()[axis], "elements along an axis");
+        self.paired(tensor, Some(Collective::AllToAll { axis }), Some(Collective::AllToAll { axis }))
+    }
+
     /// The tensor of the member `root`, for use by each member in its own way. The others give one of the same shape, which is not read and
     /// has a gradient of zeros. Autodiff may track some members' tensors and not others', by weights that are trained on some members alone: the
     /// backward runs on all of them. Where they come to it from graphs of different depths, and to other collectives in between, they get an
@@ -94,7 +105,7 @@ impl TensorGroup {
         self.tracked(tensor, Pair { forward: op(forward), backward: op(backward), always: false })
     }
 
-    fn tracked<const D: usize>(&self, tensor: Tensor<D>, pair: Pair) -> Tensor<D> {
+    pub(super) fn tracked<const D: usize>(&self, tensor: Tensor<D>, pair: Pair) -> Tensor<D> {
         if self.is_alone() { tensor } else { Tensor::from_dispatch(paired(tensor.into_dispatch(), pair)) }
     }
 

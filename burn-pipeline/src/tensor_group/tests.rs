@@ -4,7 +4,7 @@
 
 use super::TensorGroup;
 use crate::link::{Link, LinkError, SharedLink, Threads};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use proptest::prelude::{ProptestConfig, proptest};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -83,13 +83,18 @@ fn total_on_last(all: &[Tensor<3>], _: usize, member: usize) -> Tensor<3> {
     if member + 1 == all.len() { sum(all) } else { all[member].zeros_like() }
 }
 
-const CASES: [Case; 7] = [
+fn exchanged(all: &[Tensor<3>], axis: usize, member: usize) -> Tensor<3> {
+    Tensor::cat(all.iter().map(|one| piece(one, axis, member, all.len())).collect(), axis)
+}
+
+const CASES: [Case; 8] = [
     ("copy_to", |group, x, _| group.copy_to(x), own, total),
     ("reduce_from", |group, x, _| group.reduce_from(x), total, own),
     ("scatter_to", |group, x, axis| group.scatter_to(x, axis), own_piece, joined),
     ("gather_from", |group, x, axis| group.gather_from(x, axis), joined, own_piece),
     ("all_gather", |group, x, axis| group.all_gather(x, axis), joined, piece_of_sum),
     ("reduce_scatter", |group, x, axis| group.reduce_scatter(x, axis), piece_of_sum, joined),
+    ("all_to_all", |group, x, axis| group.all_to_all(x, axis), exchanged, exchanged),
     ("broadcast", |group, x, _| group.broadcast(x, group.size() - 1), of_last, total_on_last),
 ];
 
@@ -127,6 +132,70 @@ proptest! {
         dims[axis] *= size;
         CASES.into_iter().for_each(|case| check(case, size, axis, dims));
     }
+}
+
+/// Made-up rows, other ones for each seed.
+fn rows(count: usize, width: usize, seed: usize) -> Tensor<2> {
+    values([count, width, 1], seed).reshape([count, width])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn rows_and_their_gradients_come_from_where_they_were_sent(
+        size in 1usize..5, width in 1usize..4, table in proptest::collection::vec(0usize..4, 16)
+    ) {
+        // How many rows the first member sends the second.
+        let count = |from: usize, to: usize| table[4 * from + to];
+        let sent = |member: usize| (0..size).map(|to| count(member, to)).collect::<Vec<_>>();
+        let total = |counts: &[usize]| counts.iter().sum::<usize>();
+        let with_zeros = |rows: Vec<Tensor<2>>| Tensor::cat([rows, vec![rows_of_zeros(width)]].concat(), 0);
+        let input = |member: usize| match total(&sent(member)) {
+            0 => rows_of_zeros(width),
+            rows_sent => with_zeros(vec![rows(rows_sent, width, member)]),
+        };
+        let gradient = |member: usize| rows((0..size).map(|from| count(from, member)).sum::<usize>() + 1, width, 50 + member);
+        let got = members(size, |group| {
+            let own = Tensor::<1, Int>::from_ints(&*sent(group.member()).iter().map(|&n| n as i32).collect::<Vec<_>>(), &Device::flex());
+            let all = group.all_counts(own);
+            let received: Vec<usize> = all.iter().map(|counts| counts[group.member()]).collect();
+            let x = input(group.member()).require_grad();
+            let y = group.all_to_all_rows(x.clone(), &all[group.member()], &received);
+            let gradients = (y.clone() * gradient(group.member())).sum().backward();
+            (y.into_data(), x.grad(&gradients).unwrap().into_data())
+        });
+        // The rows of a tensor that are for one member, of so many for each.
+        let part = |tensor: Tensor<2>, counts: &[usize], of: usize| {
+            (counts[of] > 0).then(|| tensor.narrow(0, total(&counts[..of]), counts[of]))
+        };
+        for (member, got) in got.into_iter().enumerate() {
+            let (y, dx) = got.unwrap();
+            let came = (0..size).filter_map(|from| part(input(from), &sent(from), member)).collect();
+            let back = (0..size).filter_map(|to| {
+                let received: Vec<usize> = (0..size).map(|from| count(from, to)).collect();
+                part(gradient(to), &received, member)
+            });
+            assert_eq!(y, with_zeros(came).into_data(), "member {member} of {size}, forward");
+            if size > 1 {
+                assert_eq!(dx, with_zeros(back.collect()).into_data(), "member {member} of {size}, backward");
+            }
+        }
+    }
+}
+
+fn rows_of_zeros(width: usize) -> Tensor<2> {
+    Tensor::zeros([1, width], &Device::flex().autodiff())
+}
+
+#[test]
+fn a_member_that_sends_other_rows_than_it_said_is_named() {
+    let got = members(2, |group| {
+        let sent = [1 + group.member(), 1];
+        let x = rows(sent.iter().sum::<usize>() + 1, 2, 0);
+        drop(group.all_to_all_rows(x, &sent, &[1, 1]));
+    });
+    let said = got[0].as_ref().unwrap_err().to_string();
+    assert!(said.contains("all-to-all of rows of 2 F32") && said.contains("sent 2"), "{said}");
 }
 
 #[test]

@@ -20,6 +20,10 @@ pub struct StageContext {
     /// The ranks that hold the stage together ([`Builder::tensor_parallel`](crate::train::Builder::tensor_parallel)), for the layers of
     /// [`nn`](crate::nn).
     pub group: TensorGroup,
+    /// The data-parallel replicas of the stage ([`Builder::data_parallel`](crate::train::Builder::data_parallel)), for layers whose weights are
+    /// spread over them: experts (`burn_pipeline_moe::layers::Block::spread`). Each replica runs its own microbatches. A weight that was
+    /// cut over replicas must get the tokens of all of them ([`TensorGroup::all_to_all`]), since its gradient is not summed over replicas.
+    pub replicas: TensorGroup,
 }
 
 impl StageContext {

@@ -200,6 +200,16 @@ pub enum PipelineError {
         "{what} does not work yet where the vocabulary is spread over all ranks (`Builder::vocabulary`); build without it"
     )]
     Vocabulary { what: &'static str },
+    /// Weights that are spread over data-parallel replicas. Nothing was run; the pipeline is as before.
+    #[error(
+        "stage {stage}: {what} does not work yet where weights are spread over data-parallel replicas (`StageContext::replicas`); build without it"
+    )]
+    Spread { stage: StageId, what: &'static str },
+    /// Replicas that exchange tensors in every microbatch have unequal shares of a batch. Nothing was run; the pipeline is as before.
+    #[error(
+        "{microbatches} microbatches cannot be shared evenly by {replicas} data-parallel replicas, which exchange tensors in every microbatch of stage {stage}; give batches of enough samples for a multiple of {replicas} microbatches"
+    )]
+    UnevenReplicas { stage: StageId, microbatches: usize, replicas: usize },
     /// No such stage, or a stage of another module type.
     #[error("stage {stage} is not a `{wanted}`, or this process has no such stage")]
     NoSuchModule { stage: usize, wanted: &'static str },

@@ -19,6 +19,8 @@ pub(crate) struct StageFacts {
     pub(crate) weight_bytes: usize,
     /// Has it state that its forward can change (running statistics)?
     pub(crate) has_forward_state: bool,
+    /// Are some of its weights spread over data-parallel replicas?
+    pub(crate) spread: bool,
     /// Paths of its parameters, each with a name in the whole model.
     pub(crate) names: Vec<(String, String)>,
     /// The layer of the vocabulary that it is a piece of, where it is no stage.
@@ -26,8 +28,8 @@ pub(crate) struct StageFacts {
 }
 
 impl StageFacts {
-    /// What a stage says.
-    pub(crate) fn of(stage: StageId, held: &dyn ErasedStage) -> Self {
+    /// What a stage says; `spread` tells whether some of its weights are spread over data-parallel replicas.
+    pub(crate) fn of(stage: StageId, held: &dyn ErasedStage, spread: bool) -> Self {
         Self {
             stage,
             extras: held.extras(),
@@ -36,6 +38,7 @@ impl StageFacts {
             takes: held.batch_checks(),
             has_forward_state: !held.forward_state().is_empty(),
             weight_bytes: held.weights().iter().map(|(_, weight)| weight.bytes()).sum(),
+            spread,
             names: Self::names(held.named_weights()),
             piece: None,
         }
@@ -43,7 +46,7 @@ impl StageFacts {
 
     /// What the pieces of a vocabulary's layer say.
     pub(crate) fn of_piece(piece: Piece, stage: StageId, held: &dyn ErasedStage) -> Self {
-        Self { piece: Some(piece), ..Self::of(stage, held) }
+        Self { piece: Some(piece), ..Self::of(stage, held, false) }
     }
 
     /// Does the layer of the vocabulary take what a batch holds for it?
@@ -99,21 +102,22 @@ pub(crate) struct SentFacts {
     declared: bool,
     weight_bytes: usize,
     has_forward_state: bool,
+    spread: bool,
     names: Vec<(String, String)>,
     pub(crate) piece: Option<Piece>,
 }
 
 impl SentFacts {
     pub(crate) fn of(facts: &StageFacts) -> Self {
-        let StageFacts { stage, has_loss, declared, weight_bytes, has_forward_state, piece, .. } = *facts;
-        Self { stage, has_loss, declared, weight_bytes, has_forward_state, names: facts.names.clone(), piece }
+        let StageFacts { stage, has_loss, declared, weight_bytes, has_forward_state, spread, piece, .. } = *facts;
+        Self { stage, has_loss, declared, weight_bytes, has_forward_state, spread, names: facts.names.clone(), piece }
     }
 
     /// Whether a batch fits the stage is checked by the process that holds it: elsewhere every batch does.
     pub(crate) fn facts(self) -> StageFacts {
-        let Self { stage, has_loss, declared, weight_bytes, has_forward_state, names, piece } = self;
+        let Self { stage, has_loss, declared, weight_bytes, has_forward_state, spread, names, piece } = self;
         let takes = BatchChecks { input: |_| Ok(()), extra: |_| Ok(()), target: None };
         let extras = Vec::new();
-        StageFacts { stage, extras, has_loss, declared, takes, weight_bytes, has_forward_state, names, piece }
+        StageFacts { stage, extras, has_loss, declared, takes, weight_bytes, has_forward_state, spread, names, piece }
     }
 }

@@ -13,7 +13,7 @@ use crate::simulate::SimulateOptions;
 use crate::train::control::Ranks;
 use crate::train::error::{BuildError, PipelineError};
 use crate::train::non_finite::OnNonFinite;
-use crate::train::plans::Plans;
+use crate::train::plans::{Parts, Plans};
 use crate::train::progress::{Progress, Training};
 use crate::train::shared::SharedReport;
 use crate::train::stages::Stages;
@@ -125,6 +125,20 @@ impl Pipeline {
     /// Refuses what does not work with a vocabulary that is spread.
     pub(super) fn without_vocabulary(&self, what: &'static str) -> Result<(), PipelineError> {
         if self.plans.spread() { Err(PipelineError::Vocabulary { what }) } else { Ok(()) }
+    }
+
+    /// Refuses what does not work with weights that are spread over data-parallel replicas.
+    pub(super) fn without_spread(&self, what: &'static str) -> Result<(), PipelineError> {
+        self.stages.spread().map_or(Ok(()), |stage| Err(PipelineError::Spread { stage, what }))
+    }
+
+    /// The parts of a batch of so many microbatches, if replicas that exchange tensors have equally many.
+    pub(super) fn met(&self, parts: Result<Parts, BuildError>, microbatches: usize) -> Result<Parts, PipelineError> {
+        let parts = parts.map_err(|error| PipelineError::Plan(Box::new(error)))?;
+        match self.stages.spread().filter(|_| !parts.are_even()) {
+            Some(stage) => Err(PipelineError::UnevenReplicas { stage, microbatches, replicas: parts.replicas() }),
+            None => Ok(parts),
+        }
     }
 
     /// How far training has come.

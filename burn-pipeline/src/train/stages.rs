@@ -1,6 +1,7 @@
 //! What a pipeline knows of its stages, in model order, wherever they live.
 
 use super::facts::StageFacts;
+use crate::plan::StageId;
 use crate::stage::{Batch, Microbatches};
 use crate::train::error::PipelineError;
 use crate::train::shared::SharedReport;
@@ -88,6 +89,11 @@ impl Stages {
     /// Has every stage declared the specs at its boundary, and is there nothing else?
     pub(crate) fn are_declared(&self) -> bool {
         self.pieces.is_empty() && self.facts.iter().all(|facts| facts.declared)
+    }
+
+    /// The first stage with weights that are spread over data-parallel replicas.
+    pub(crate) fn spread(&self) -> Option<StageId> {
+        self.facts.iter().find(|facts| facts.spread).map(|facts| facts.stage)
     }
 
     /// Has any stage state that its forward can change (running statistics)?

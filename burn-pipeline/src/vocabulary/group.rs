@@ -5,7 +5,7 @@
 
 use super::piece::Piece;
 use crate::plan::StageId;
-use crate::tensor_group::TensorGroup;
+use crate::tensor_group::{Holders, TensorGroup};
 
 /// The pipeline ranks that hold the pieces, and which pieces there are.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +20,8 @@ pub(crate) struct VocabularyGroup {
 pub(crate) struct StageGroups {
     /// The ranks that hold its stages together.
     pub(crate) members: TensorGroup,
+    /// The data-parallel replicas of its stages.
+    pub(crate) replicas: TensorGroup,
     /// The ranks that hold the pieces of the vocabulary.
     pub(crate) vocabulary: VocabularyGroup,
 }
@@ -58,8 +60,9 @@ impl VocabularyGroup {
 }
 
 impl StageGroups {
-    /// The ranks that hold a stage, or pieces, together.
-    pub(crate) fn of(&self, stage: StageId) -> &TensorGroup {
-        if self.vocabulary.holds(stage) { &self.vocabulary.group } else { &self.members }
+    /// The ranks among which the parameters of a stage, or of pieces, are cut.
+    pub(crate) fn of(&self, stage: StageId) -> Holders<'_> {
+        let members = if self.vocabulary.holds(stage) { &self.vocabulary.group } else { &self.members };
+        Holders::new(members, &self.replicas)
     }
 }

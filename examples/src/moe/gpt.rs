@@ -12,6 +12,7 @@ use burn::nn::{Embedding, EmbeddingConfig, LayerNormConfig, LinearConfig};
 use burn::tensor::Device;
 use burn_pipeline::cost::{Partition, PartitionError};
 use burn_pipeline::stage::{Names, Stage, StageBox, init_seeded};
+use burn_pipeline::tensor_group::TensorGroup;
 use burn_pipeline::train::{SharedParameter, StageContext};
 use burn_pipeline_moe::auxiliary::{AuxiliaryLosses, AuxiliaryWeights, LayerObservation, parse_rows};
 use burn_pipeline_moe::layers::{
@@ -109,6 +110,9 @@ pub struct MoeGptConfig {
     /// What the mean loss of these tokens weighs beside the next one's (DeepSeek-V3: 0.3, later 0.1).
     #[config(default = 0.3)]
     pub ahead_weight: f64,
+    /// Spread experts over data-parallel replicas.
+    #[config(default = false)]
+    pub spread: bool,
     /// The blocks at which stages begin, without the first; even if there is none.
     #[config(default = "Vec::new()")]
     pub boundaries: Vec<usize>,
@@ -240,9 +244,12 @@ impl MoeGptConfig {
         let relation = (self.relations > 0).then(|| {
             init_seeded(seeded(after + 1), device, |device| RelationBias::new(self.relations, self.heads, device))
         });
+        let alone = TensorGroup::alone();
+        let replicas = if self.spread { &at.replicas } else { &alone };
         let block = |layer: usize| {
             init_seeded(seeded(layer + 1), device, |device| self.block_config(layer).init(kinds[layer], device))
                 .cut(&at.group)
+                .spread(replicas)
         };
         let ahead = (at.is_last() && !self.ahead.is_empty()).then(|| Ahead {
             token: (!at.is_first()).then(|| self.token_table(seeded(0), device)),
@@ -250,7 +257,7 @@ impl MoeGptConfig {
                 .map(|place| {
                     let config = self.block_config(place);
                     let make = |device: &Device| MultiTokenPrediction::new(&config, kinds[place], device);
-                    init_seeded(seeded(place + 4), device, make).cut(&at.group)
+                    init_seeded(seeded(place + 4), device, make).cut(&at.group).spread(replicas)
                 })
                 .collect(),
         });

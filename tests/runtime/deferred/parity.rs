@@ -222,9 +222,16 @@ fn assert_all<C: Case>(new: impl Fn(usize) -> C, share: impl Fn(usize, usize) ->
 
 /// Layer 4's weight is frozen, so its bias is left to Burn's own layer; all else that is trained is deferred.
 fn stack_share(stage: usize, stages: usize) -> f64 {
-    let layers =
-        StageContext { index: stage, stages, rank: 0, device: Device::flex(), cut: None, group: Default::default() }
-            .layers(LAYERS);
+    let layers = StageContext {
+        index: stage,
+        stages,
+        rank: 0,
+        device: Device::flex(),
+        cut: None,
+        group: Default::default(),
+        replicas: Default::default(),
+    }
+    .layers(LAYERS);
     let (mut deferred, mut all) = (0, 0);
     for layer in layers.filter(|&layer| layer != 3) {
         let weight = if layer == 4 { 0 } else { WIDTH * WIDTH };

@@ -114,6 +114,7 @@ fn a_first_stage_that_reads_tokens_splits_like_the_others() {
         device: Device::flex().autodiff(),
         cut: None,
         group: Default::default(),
+        replicas: Default::default(),
     };
     let ids = Signal::Tokens(Tensor::<2, Int>::zeros([2, 6], &Device::flex()));
     let first = programs(config.stage(&at(0)), ids.into_payload(), false);

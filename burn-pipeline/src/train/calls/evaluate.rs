@@ -57,7 +57,7 @@ impl Pipeline {
     fn admit_evaluation(&mut self, batch: Batch) -> Result<(Parts, Microbatches), PipelineError> {
         let batch = self.stages.admit(batch, self.plans.microbatches())?;
         let parts = self.plans.evaluation_parts(batch.len());
-        Ok((parts.map_err(|error| PipelineError::Plan(Box::new(error)))?, batch))
+        Ok((self.met(parts, batch.len())?, batch))
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::execute::ExecuteError;
 use crate::plan::StageId;
 use crate::stage::{AnyTensor, EngineReport, ErasedStage, NamedWeight, Stage};
-use crate::tensor_group::TensorGroup;
+use crate::tensor_group::Holders;
 use crate::train::control::{Call, Command, gather_all, gather_tensors};
 use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;
@@ -84,21 +84,20 @@ fn first_replica<T>(replies: Vec<OfStages<T>>) -> Vec<T> {
     stages.map(|(_, value)| value).collect()
 }
 
-/// What `read` gives of each stage, on ranks of the first data-parallel replica. Where several ranks hold a stage together, the first of
-/// them gets the others' pieces (`read` is given the group for it) and answers for all.
+/// What `read` gives of each stage, on the rank that answers for it: the first of those that hold it, in the first data-parallel replica.
+/// Ranks that have pieces of its parameters read it too, and that one gets theirs (`read` is given all holders for it).
 fn of_stages<T>(
     rank: &mut Rank,
-    read: impl Fn(&mut dyn ErasedStage, &TensorGroup) -> T,
+    read: impl Fn(&mut dyn ErasedStage, Holders<'_>) -> T,
 ) -> Result<OfStages<T>, ExecuteError> {
-    if !rank.is_first_replica() {
-        return Ok(Vec::new());
-    }
     let (number, groups) = (rank.number(), rank.executor().groups().clone());
     let stages = rank.executor().stages();
-    let of_stage =
-        |(&stage, held): (&StageId, &mut Box<dyn ErasedStage>)| (stage, read(held.as_mut(), groups.of(stage)));
-    let joined: OfStages<T> =
-        caught(number, || "joining pieces of a group".to_owned(), || Ok(stages.iter_mut().map(of_stage).collect()))?;
+    let of_stage = |(&stage, held): (&StageId, &mut Box<dyn ErasedStage>)| {
+        let holders = groups.of(stage);
+        holders.joins(held.parameters()).then(|| (stage, read(held.as_mut(), holders)))
+    };
+    let join = || Ok(stages.iter_mut().filter_map(of_stage).collect());
+    let joined: OfStages<T> = caught(number, || "joining pieces of a group".to_owned(), join)?;
     Ok(joined.into_iter().filter(|(stage, _)| rank.answers_for(*stage)).collect())
 }
 
@@ -147,9 +146,9 @@ impl Command for Weights {
     const NAME: &'static str = "reading the weights";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        let weights = |stage: &mut dyn ErasedStage, members: &TensorGroup| {
+        let weights = |stage: &mut dyn ErasedStage, holders: Holders<'_>| {
             stage.settle();
-            stage.weights().into_iter().map(|(id, weight)| Some(members.whole(id, weight).unshared())).collect()
+            stage.weights().into_iter().map(|(id, weight)| Some(holders.whole(id, weight).unshared())).collect()
         };
         rank.with_whole_weights(|rank| of_stages(rank, weights))
     }
@@ -171,9 +170,9 @@ impl Command for TakeGradients {
         if rank.executor().is_sharded() {
             rank.executor().gather_gradients()?;
         }
-        let gradients = of_stages(rank, |stage, members| {
+        let gradients = of_stages(rank, |stage, holders| {
             let parameters = stage.parameters().into_iter();
-            parameters.map(|id| stage.gradients().get(id).cloned().map(|own| members.whole(id, own))).collect()
+            parameters.map(|id| stage.gradients().get(id).cloned().map(|own| holders.whole(id, own))).collect()
         })?;
         rank.forget();
         Ok(gradients)
@@ -192,9 +191,9 @@ impl Command for NamedWeights {
     const NAME: &'static str = "reading the named weights";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        let weights = |stage: &mut dyn ErasedStage, members: &TensorGroup| {
+        let weights = |stage: &mut dyn ErasedStage, holders: Holders<'_>| {
             let whole = |weight: NamedWeight| NamedWeight {
-                value: members.whole(weight.id, weight.value).unshared(),
+                value: holders.whole(weight.id, weight.value).unshared(),
                 ..weight
             };
             stage.named_weights().into_iter().map(whole).collect()

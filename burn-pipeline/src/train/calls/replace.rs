@@ -82,6 +82,7 @@ impl Pipeline {
         change: impl Fn(M, &StageContext) -> M + Send + Sync + 'static,
     ) -> Result<(), PipelineError> {
         self.whole_stages_only("replacing a module")?;
+        self.without_spread("replacing a module")?;
         let refused = |source| PipelineError::Replace { stage, source };
         let admitted = if self.training.is_mid_step() { Err(ReplaceError::GradientsWait) } else { Ok(()) };
         self.ranks.admit(admitted.map_err(refused))?;
@@ -177,7 +178,8 @@ impl<M: Stage> Offer<M> {
         }
         let (number, stages, device) = (rank.number(), rank.placement().stages(), rank.executor().device().clone());
         let (index, cut) = (self.stage, self.cut.clone());
-        let at = StageContext { index, stages, rank: number, device: device.clone(), cut, group: TensorGroup::alone() };
+        let (group, replicas) = (TensorGroup::alone(), TensorGroup::alone());
+        let at = StageContext { index, stages, rank: number, device: device.clone(), cut, group, replicas };
         let make = self.change.clone();
         let change = Change::<M>(Box::new(move |module| make(module, &at)));
         let Some(held) = rank.executor().stages().get_mut(&stage) else { return Ok(None) };
@@ -222,7 +224,7 @@ impl Command for Finish {
         }
         rank.equalize()?;
         let stages = rank.executor().stages().iter().filter(|(stage, _)| stage.index() == index);
-        Ok(stages.map(|(&stage, held)| StageFacts::of(stage, held.as_ref())).collect())
+        Ok(stages.map(|(&stage, held)| StageFacts::of(stage, held.as_ref(), false)).collect())
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {

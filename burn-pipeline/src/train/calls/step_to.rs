@@ -30,6 +30,7 @@ impl Pipeline {
         observed: Vec<Vec<f64>>,
     ) -> Result<(), PipelineError> {
         self.whole_stages_only("`step_to`")?;
+        self.without_spread("`step_to`")?;
         self.without_vocabulary("`step_to`")?;
         let weights = weights.into_iter().map(|(id, weight)| (id, weight.unshared())).collect();
         self.ranks.ask(StepTo { step: self.training.progress().steps + 1, weights, observed })?;

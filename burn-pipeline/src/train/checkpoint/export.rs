@@ -7,8 +7,8 @@
 //!
 //! 1. All exchange which tensors they hold: names, element types, shapes. So all know the order in which rank 0 will
 //!    write them.
-//! 2. All go through that order: the rank that holds a tensor sends it to rank 0, which writes it when it arrives. Ranks that hold a
-//!    stage together join their pieces first, and the first of them sends.
+//! 2. All go through that order: the rank that holds a tensor sends it to rank 0, which writes it when it arrives. Ranks that have pieces
+//!    of it join them first, and the first of them sends.
 //! 3. After every [`IN_FLIGHT`] bytes all ranks wait for each other, so that no rank gets further ahead of the disk.
 //! 4. If rank 0 fails to write, it still receives what is sent, so that no sender blocks; then it reports the error.
 
@@ -121,18 +121,18 @@ fn export(
     path: &Path,
     adapter: &dyn ModuleAdapter,
 ) -> Result<Result<(), CheckpointError>, ExecuteError> {
-    let (me, timeout, first) = (rank.number(), rank.executor().timeout(), rank.is_first_replica());
+    let (me, timeout) = (rank.number(), rank.executor().timeout());
     let groups = rank.executor().groups().clone();
     let mut own: BTreeMap<String, (StageId, NamedWeight)> = BTreeMap::new();
     let mut entries = Vec::new();
-    // Replicas of a stage are equal: the first one's tensors are written.
-    for (&stage, held) in rank.executor().stages().iter().filter(|(stage, _)| first && stage.replica() == 0) {
-        let members = groups.of(stage);
-        for weight in held.named_weights() {
-            let shape = members.whole_shape(weight.id, weight.value.shape());
+    // Replicas of a stage are equal, but for their pieces: the first one's tensors are written.
+    for (&stage, held) in rank.executor().stages().iter().filter(|(stage, _)| stage.replica() == 0) {
+        let holders = groups.of(stage);
+        for weight in held.named_weights().into_iter().filter(|weight| holders.joins([weight.id])) {
+            let shape = holders.whole_shape(weight.id, weight.value.shape());
             let tensor = adapted(weight.clone(), shape, adapter);
             let (name, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.to_vec());
-            if members.member() == 0 {
+            if holders.is_first() {
                 entries.push(Entry { stage: stage.index(), name: name.clone(), dtype, shape });
             }
             own.entry(name).or_insert((stage, weight));
@@ -237,8 +237,10 @@ impl Transfer<'_> {
             self.in_flight = 0;
             link.barrier(deadline).map_err(failed)?;
         }
-        // All ranks that hold a weight together join it, and the first of them gives it.
-        let together = |stage: StageId| holder == me || self.groups.of(stage).contains(holder);
+        // All ranks that have pieces of a weight join it, and the first of them gives it.
+        let grid = self.rank.executor().grid();
+        let beside = grid.pipeline_rank_of(holder) == grid.pipeline_rank();
+        let together = |stage: StageId| beside || self.groups.of(stage).contains(holder);
         let together = self.own.get(&entry.name).is_some_and(|(stage, _)| together(*stage));
         let own = if together { self.own.remove(&entry.name) } else { None };
         let own = own.map(|weight| self.whole(weight)).filter(|_| holder == me);

@@ -1,6 +1,6 @@
 //! Loading a checkpoint into a pipeline, whatever cut, ranks and schedule it was saved from; or pretrained weights.
 //!
-//! Guarantees: nothing changes unless every rank found all that its stages need. Of ranks that hold a stage together, each reads the whole
+//! Guarantees: nothing changes unless every rank found all that its stages need. Of ranks that have pieces of a stage, each reads the whole
 //! weights and keeps its pieces, one weight at a time.
 //!
 //! 1. Every rank reads what its stages need, compares it with them, and keeps it aside ([`Read`], [`ReadPretrained`]).
@@ -95,9 +95,9 @@ impl Command for Read {
         let groups = rank.executor().groups().clone();
         let read = offer_stages(rank, |stage, held, progress| {
             let weights = names_in_checkpoint(held, stage, &sharing);
-            let (members, has_optimizer) = (groups.of(stage), held.has_optimizer());
+            let (holders, has_optimizer) = (groups.of(stage), held.has_optimizer());
             let stage = Some(stage.index());
-            let wanted = Wanted { weights: &weights, stage, members, contents: self.contents, has_optimizer };
+            let wanted = Wanted { weights: &weights, stage, holders, contents: self.contents, has_optimizer };
             let (state, places) = self.checkpoint.state_for(wanted, progress)?;
             used.extend(places);
             Ok(state)

@@ -11,7 +11,7 @@
 
 use super::error::CheckpointError;
 use crate::stage::{AnyTensor, ErasedStage, NamedWeight, StageState, TensorKind};
-use crate::tensor_group::TensorGroup;
+use crate::tensor_group::Holders;
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{ModuleAdapter, ModuleContext, ModuleStore, bridge};
 use burn::tensor::{DType, Shape, TensorData};
@@ -148,7 +148,7 @@ impl Opened<'_> {
     pub(super) fn state_for(
         &mut self,
         held: &dyn ErasedStage,
-        members: &TensorGroup,
+        holders: Holders<'_>,
     ) -> Result<StageState, CheckpointError> {
         let mut state = StageState::default();
         for mut weight in held.named_weights() {
@@ -164,7 +164,7 @@ impl Opened<'_> {
                 }
                 continue;
             };
-            let shape = members.whole_shape(weight.id, weight.value.shape());
+            let shape = holders.whole_shape(weight.id, weight.value.shape());
             let Some(data) = self.read(first, &weight, &shape)? else { continue };
             for other in &found[1..] {
                 if self.read(other, &weight, &shape)?.is_some_and(|other| other.as_bytes() != data.as_bytes()) {
@@ -172,7 +172,7 @@ impl Opened<'_> {
                 }
             }
             let whole = AnyTensor::from_data(data, &weight.value.device());
-            state.weights.insert(weight.id, members.own_piece(weight.id, whole));
+            state.weights.insert(weight.id, holders.own_piece(weight.id, whole));
         }
         Ok(state)
     }

@@ -18,7 +18,7 @@ use crate::execute::ExecuteError;
 use crate::link::{Activity, Link};
 use crate::plan::StageId;
 use crate::stage::{AnyTensor, ErasedStage, NamedWeight, StateValue};
-use crate::tensor_group::TensorGroup;
+use crate::tensor_group::Holders;
 use crate::train::control::{Command, Exchange, gather_results};
 use crate::train::pipeline::Pipeline;
 use crate::train::step::{Rank, caught};
@@ -135,22 +135,20 @@ impl Command for Save {
     }
 }
 
-/// Writes this rank's stages. Of two replicas in a bidirectional placement the first is saved, as both are equal; of ranks that hold a
-/// stage together, the first one writes what it joins of all their pieces.
+/// Writes this rank's stages. Of two replicas in a bidirectional placement the first is saved, as both are equal; of ranks that have pieces of
+/// a stage, the first one writes what it joins of all their pieces.
 fn save_stages(rank: &mut Rank, folder: &Path) -> Result<Result<Vec<SavedStage>, CheckpointError>, ExecuteError> {
-    let (sharing, joins, groups) = (rank.sharing().clone(), rank.is_first_replica(), rank.executor().groups().clone());
+    let (sharing, groups) = (rank.sharing().clone(), rank.executor().groups().clone());
     let stages: Vec<StageId> = rank.executor().stages().keys().copied().filter(|stage| stage.replica() == 0).collect();
     // All data-parallel replicas gather the states of all stages, also after an error, since the others wait for them.
     let mut saved = Vec::new();
     for stage in stages {
         let states = rank.executor().gather_optimizer_states(stage)?.map_err(CheckpointError::OptimizerState);
-        if !joins {
-            continue;
-        }
-        let (members, saves) = (groups.of(stage), rank.answers_for(stage));
-        let whole = rank.executor().stages().get(&stage).map(|held| {
-            let states = states.and_then(|states| join_states(members, states, held.as_ref(), saves));
-            (states, join_weights(members, names_in_checkpoint(held.as_ref(), stage, &sharing), saves))
+        let (holders, saves) = (groups.of(stage), rank.answers_for(stage));
+        let joined = rank.executor().stages().get(&stage).filter(|held| holders.joins(held.parameters()));
+        let whole = joined.map(|held| {
+            let states = states.and_then(|states| join_states(holders, states, held.as_ref(), saves));
+            (states, join_weights(holders, names_in_checkpoint(held.as_ref(), stage, &sharing), saves))
         });
         let Some((states, weights)) = whole.filter(|_| saves) else { continue };
         if !folder.is_dir() {
@@ -164,30 +162,30 @@ fn save_stages(rank: &mut Rank, folder: &Path) -> Result<Result<Vec<SavedStage>,
     Ok(saved.into_iter().collect())
 }
 
-/// What a stage's optimizer keeps of whole parameters. All members call it; `keeps` says whether this one saves it.
+/// What a stage's optimizer keeps of whole parameters. All that join them call it; `keeps` says whether this one saves it.
 fn join_states(
-    members: &TensorGroup,
+    holders: Holders<'_>,
     states: Option<States>,
     held: &dyn ErasedStage,
     keeps: bool,
 ) -> Result<Option<States>, CheckpointError> {
     let Some(mut states) = states else { return Ok(None) };
-    let joined = members.join_states(&mut states, &held.weights(), keeps);
+    let joined = holders.join_states(&mut states, &held.weights(), keeps);
     joined.map(|()| Some(states)).map_err(CheckpointError::OptimizerState)
 }
 
 /// A weight, and the elements of the whole one where the rank holds a piece.
 type Joined = (NamedWeight, Option<TensorData>);
 
-/// Gives the first of the ranks that hold a stage together the whole of each weight, on the host. All members call it.
-fn join_weights(members: &TensorGroup, weights: Vec<NamedWeight>, keeps: bool) -> Result<Vec<Joined>, CheckpointError> {
+/// Gives the rank that saves the stage the whole of each weight, on the host. All that join them call it.
+fn join_weights(holders: Holders<'_>, weights: Vec<NamedWeight>, keeps: bool) -> Result<Vec<Joined>, CheckpointError> {
     let join = |weight: NamedWeight| {
-        let whole = members.axis_of(weight.id).map(|_| members.whole(weight.id, weight.value.clone()));
+        let whole = holders.is_cut(weight.id).then(|| holders.whole(weight.id, weight.value.clone()));
         let data = whole.filter(|_| keeps).map(AnyTensor::into_data).transpose();
         data.map_err(|message| CheckpointError::Device { name: weight.names[0].clone(), message })
             .map(|data| (weight, data))
     };
-    // All are joined before an error is returned, as the other members wait for each.
+    // All are joined before an error is returned, as the other ranks wait for each.
     let joined: Vec<Result<Joined, CheckpointError>> = weights.into_iter().map(join).collect();
     joined.into_iter().collect()
 }

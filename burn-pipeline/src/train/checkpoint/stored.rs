@@ -13,7 +13,7 @@ use crate::stage::{
     AnyTensor, ErasedStage, NamedWeight, Names, ParameterState, StageState, TensorKind, named_weights,
     with_optimizer_state, with_weights,
 };
-use crate::tensor_group::TensorGroup;
+use crate::tensor_group::{Holders, TensorGroup};
 use crate::train::progress::Progress;
 use crate::train::shared::Sharing;
 use burn::module::{Module, ParamId};
@@ -51,8 +51,8 @@ pub(super) struct Wanted<'a> {
     pub(super) weights: &'a [NamedWeight],
     /// The stage, for messages.
     pub(super) stage: Option<usize>,
-    /// The ranks that hold it together: this one takes its pieces.
-    pub(super) members: &'a TensorGroup,
+    /// The ranks among which it is cut: this one takes its pieces.
+    pub(super) holders: Holders<'a>,
     pub(super) contents: Contents,
     pub(super) has_optimizer: bool,
 }
@@ -61,7 +61,8 @@ impl<'a> Wanted<'a> {
     /// All of a module by itself.
     fn of_module(weights: &'a [NamedWeight], contents: Contents) -> Self {
         static ALONE: LazyLock<TensorGroup> = LazyLock::new(TensorGroup::alone);
-        Self { weights, stage: None, members: &ALONE, contents, has_optimizer: contents == Contents::All }
+        let holders = Holders::new(&ALONE, &ALONE);
+        Self { weights, stage: None, holders, contents, has_optimizer: contents == Contents::All }
     }
 }
 
@@ -190,7 +191,7 @@ impl Checkpoint {
         wanted: Wanted<'_>,
         progress: &mut dyn FnMut(),
     ) -> Result<(StageState, BTreeSet<usize>), CheckpointError> {
-        let Wanted { weights, members, .. } = wanted;
+        let Wanted { weights, holders, .. } = wanted;
         let with_optimizer = wanted.contents == Contents::All && wanted.has_optimizer;
         if with_optimizer && !self.manifest.optimizer {
             return Err(CheckpointError::NoOptimizerState);
@@ -209,8 +210,8 @@ impl Checkpoint {
             }
             let Some((data, mut kept)) = read.get(&places[0]).cloned() else { continue };
             let whole = AnyTensor::from_data(data, &weight.value.device());
-            state.weights.insert(weight.id, members.own_piece(weight.id, whole));
-            members.cut_state(weight.id, &mut kept, &weight.value).map_err(CheckpointError::OptimizerState)?;
+            state.weights.insert(weight.id, holders.own_piece(weight.id, whole));
+            holders.cut_state(weight.id, &mut kept, &weight.value).map_err(CheckpointError::OptimizerState)?;
             if let Some(states) = state.optimizer.as_mut().filter(|_| !kept.is_empty()) {
                 states.insert(weight.id, kept);
             }
@@ -230,7 +231,7 @@ impl Checkpoint {
             return Err(CheckpointError::MissingParameter { name: weight.names[0].clone(), stage: of.stage });
         }
         let (value, wanted) = (&weight.value, dtype_name(weight.value.dtype()));
-        let shape = of.members.whole_shape(weight.id, value.shape()).to_vec();
+        let shape = of.holders.whole_shape(weight.id, value.shape()).to_vec();
         for &place in &places {
             let entry = &self.manifest.parameters[place];
             // Integers and booleans are stored differently from device to device.

@@ -68,8 +68,7 @@ impl AutoPipeline {
     pub fn new(builder: Builder, size: Size, options: AutoOptions) -> Result<Self, BuildError> {
         let first = first(&builder, size, &options)?;
         let pipeline = first.builder.clone().source(first.source.clone()).build()?;
-        let phase = Phase::Measuring(Box::new(first), Vec::new());
-        Ok(Self::with(Setting { builder, size, options, profile: None }, pipeline, phase, Decision::Measuring))
+        Self::measuring(Setting { builder, size, options, profile: None }, pipeline, first)
     }
 
     /// As [`AutoPipeline::new`], with this process as one rank, joined to the others by `link`. All processes make the same
@@ -86,8 +85,13 @@ impl AutoPipeline {
     ) -> Result<Self, BuildError> {
         let first = first(&builder, size, &options)?;
         let pipeline = first.builder.clone().source(first.source.clone()).build_rank(link)?;
-        let phase = Phase::Measuring(Box::new(first), Vec::new());
-        Ok(Self::with(Setting { builder, size, options, profile: None }, pipeline, phase, Decision::Measuring))
+        Self::measuring(Setting { builder, size, options, profile: None }, pipeline, first)
+    }
+
+    fn measuring(setting: Setting, pipeline: Pipeline, first: Contender) -> Result<Self, BuildError> {
+        let alike = pipeline.without_spread("`AutoPipeline`");
+        alike.map_err(|error| BuildError::Stages(Box::new(error)))?;
+        Ok(Self::with(setting, pipeline, Phase::Measuring(Box::new(first), Vec::new()), Decision::Measuring))
     }
 
     fn with(setting: Setting, pipeline: Pipeline, phase: Phase, decision: Decision) -> Self {

@@ -50,7 +50,8 @@ impl<'a> Walk<'a> {
     /// Where a stage is built.
     pub(super) fn context(&self, index: usize) -> StageContext {
         let (device, cut) = (self.device.clone(), self.builder.cut.clone());
-        StageContext { index, stages: self.stages, rank: 0, device, cut, group: TensorGroup::alone() }
+        let (group, replicas) = (TensorGroup::alone(), TensorGroup::alone());
+        StageContext { index, stages: self.stages, rank: 0, device, cut, group, replicas }
     }
 
     /// What the first stage gets.

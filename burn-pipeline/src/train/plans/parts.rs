@@ -15,6 +15,16 @@ impl Parts {
         (*share, plan)
     }
 
+    /// The number of replicas.
+    pub(crate) fn replicas(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Have all replicas equally many microbatches?
+    pub(crate) fn are_even(&self) -> bool {
+        self.0.iter().all(|(share, _)| share.same_plan)
+    }
+
     /// The plan's name, for messages.
     pub(crate) fn name(&self) -> &str {
         self.0[0].1.plan().name()

@@ -8,7 +8,7 @@
 
 use super::builder::Builder;
 use crate::execute::{ExecuteError, Executor, RunOptions};
-use crate::group::{Grid, Stages};
+use crate::group::{Grid, SharedInbox, Stages};
 use crate::link::{Activity, Link, SharedLink};
 use crate::plan::{Placement, StageId};
 use crate::stage::{AnyTensor, ErasedStage, NamedWeight, computes_in};
@@ -93,15 +93,19 @@ impl Blueprint {
         Grid::new(link.rank(), self.builder.replicas, self.builder.members.clone())
     }
 
-    /// The ranks that hold stages, or pieces of the vocabulary, together, and the rank's end of the link, which these use too if there
-    /// are several.
+    /// The ranks that hold stages, or pieces of the vocabulary, together, and the replicas; and the rank's end of the link, which these use
+    /// too if there are several.
     fn groups(&self, grid: &Grid, link: Box<dyn Link>) -> (Box<dyn Link>, StageGroups) {
-        let Builder { timeout, ref vocabulary, .. } = self.builder;
+        let Builder { replicas, timeout, ref vocabulary, .. } = self.builder;
         let (mut groups, members) = (StageGroups::default(), grid.member_ranks().len());
-        if members == 1 && vocabulary.is_none() {
+        if replicas < 2 && members == 1 && vocabulary.is_none() {
             return (link, groups);
         }
         let link = SharedLink::new(link);
+        if replicas > 1 {
+            let group = TensorGroup::new(grid.replica(), grid.replica_ranks(), link.stage_end(), timeout);
+            groups.replicas = group.of_replicas(SharedInbox::default());
+        }
         if members > 1 {
             groups.members = TensorGroup::new(grid.member(), grid.member_ranks(), link.stage_end(), timeout);
         }
@@ -143,8 +147,9 @@ impl Blueprint {
         let (mut made, rank, group) = (Made::default(), link.rank(), &groups.members);
         for stage in placement.stages_of(self.grid(link).pipeline_rank()) {
             link.set_activity(Activity::Building(stage));
-            let held = self.stage(rank, stage, device, group, outputs)?;
-            made.add(rank, device, StageFacts::of(stage, held.as_ref()), held)?;
+            let held = self.stage(rank, stage, device, groups, outputs)?;
+            let spread = groups.replicas.cuts_any(held.parameters());
+            made.add(rank, device, StageFacts::of(stage, held.as_ref(), spread), held)?;
         }
         let vocabulary =
             builder.vocabulary.iter().flat_map(|layers| layers.pieces().into_iter().map(move |p| (layers, p)));
@@ -187,12 +192,13 @@ impl Blueprint {
         rank: usize,
         stage: StageId,
         device: &Device,
-        group: &TensorGroup,
+        groups: &StageGroups,
         outputs: bool,
     ) -> Result<Box<dyn ErasedStage>, ExecuteError> {
         let Self { builder, placement, splits, .. } = self;
+        let (group, replicas) = (groups.members.clone(), groups.replicas.clone());
         let (index, stages, cut) = (stage.index(), placement.stages(), builder.cut.clone());
-        let context = StageContext { index, stages, rank, device: device.clone(), cut, group: group.clone() };
+        let context = StageContext { index, stages, rank, device: device.clone(), cut, group, replicas };
         let make = || {
             let made = builder.make_stage(&context, splits.contains(&stage), outputs);
             made.ok_or(ExecuteError::NoStage { rank, stage })

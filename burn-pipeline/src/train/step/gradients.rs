@@ -44,16 +44,15 @@ impl Rank {
 
     fn gradient_norm(&mut self) -> Result<f64, ExecuteError> {
         let rank = self.number();
-        // Ranks that hold a stage together have their pieces, and equal gradients of all else, which the first one counts.
+        // Ranks that hold a stage together, and its replicas, have their pieces, and equal gradients of all else, which the first one
+        // counts. Gradients of sharded stages are pieces on all replicas.
         let groups = self.executor.groups().clone();
-        // The gradients of data-parallel replicas are equal, so the first one's count; sharded ones are pieces, so all do.
-        let first = self.is_first_replica();
         let stages: Vec<StageId> = self.executor.stages().keys().copied().filter(|s| s.replica() == 0).collect();
         let mut rows = Vec::new();
-        for stage in stages.into_iter().filter(|&stage| first || self.executor.shards(stage)).collect::<Vec<_>>() {
+        for stage in stages {
+            let (sharded, holders) = (self.executor.shards(stage), groups.of(stage));
             let Some(held) = self.executor.stages().get_mut(&stage) else { continue };
-            let group = groups.of(stage);
-            let counts = |id| (group.member() == 0 || group.axis_of(id).is_some()) && !self.sharing.repeats(stage, id);
+            let counts = |id| (sharded || holders.counts(id)) && !self.sharing.repeats(stage, id);
             let squares = squares(held.as_mut(), counts);
             rows.push((stage.index(), squares.map_err(|message| ExecuteError::Device { rank, message })?));
         }

@@ -170,9 +170,9 @@ impl Rank {
         self.replica() == 0
     }
 
-    /// Is it the first of the ranks that hold a stage, or pieces of the vocabulary, together? What is not cut is equal on all of them.
+    /// Is it the first of all ranks that hold a stage, or pieces of the vocabulary? What is not cut is equal on all of them.
     pub(crate) fn answers_for(&self, stage: StageId) -> bool {
-        self.executor.groups().of(stage).member() == 0
+        self.executor.groups().of(stage).is_first()
     }
 
     /// The rank's executor, and through it its stages.

@@ -1,0 +1,120 @@
+//! Rows that each member sends to the members that want them: an all-to-all of uneven parts, with a backward.
+//!
+//! Guarantees: rows keep their order, those of one member after those of the member before it; no message is sent for no rows; no
+//! tensor is empty, since a row of zeros stands after all others.
+//!
+//! 1. The members tell each other how many rows there are ([`TensorGroup::all_counts`]): numbers on the host, so a capture cannot hold it.
+//! 2. Each sends its rows, and takes what the others send ([`TensorGroup::all_to_all_rows`]). Gradients go back the same way.
+
+use super::collective::Collective;
+use super::exchange::Outgoing;
+use super::group::TensorGroup;
+use crate::link::LinkError;
+use crate::ops::Pair;
+use crate::program::CapturedOp;
+use crate::stage::AnyTensor;
+use burn::backend::DispatchTensor;
+use burn::tensor::{DType, Int, Shape, Tensor, TensorData};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Rows sent and received, by member.
+#[derive(Clone, Debug)]
+struct RowsOp {
+    group: TensorGroup,
+    sent: Arc<[usize]>,
+    received: Arc<[usize]>,
+}
+
+impl TensorGroup {
+    /// The numbers of all members, each of which gives equally many, in the order of members. They are read from the device.
+    ///
+    /// # Panics
+    /// If the device fails, or in a capture, which holds no numbers.
+    pub fn all_counts(&self, own: Tensor<1, Int>) -> Vec<Vec<usize>> {
+        let device = own.device();
+        let numbers: Vec<i64> = own.into_data().iter::<i64>().collect();
+        let count = numbers.len().max(1);
+        let all =
+            self.run(Collective::AllGather { axis: 0 }, AnyTensor::from_data(TensorData::from(&*numbers), &device));
+        let all = all.into_data().unwrap_or_else(|message| panic!("the counts of a group cannot be read: {message}"));
+        let all: Vec<usize> = all.iter::<i64>().map(|number| usize::try_from(number).unwrap_or_default()).collect();
+        all.chunks(count).map(<[usize]>::to_vec).collect()
+    }
+
+    /// Sends each member its rows, and gives those that the members send to this one, in the order of members.
+    ///
+    /// Before and after, a row of zeros stands behind the rows `[n, width]`: the tensors have `[n + 1, width]`, `n` the sum of `sent`
+    /// before and that of `received` after. `sent` and `received` have one number for each member, this one too; all members must have
+    /// the same idea of them ([`TensorGroup::all_counts`]).
+    ///
+    /// # Panics
+    /// If there are more or fewer rows than that.
+    pub fn all_to_all_rows(&self, rows: Tensor<2>, sent: &[usize], received: &[usize]) -> Tensor<2> {
+        assert_eq!((sent.len(), received.len()), (self.size(), self.size()), "numbers of rows, one for each member");
+        assert_eq!(rows.dims()[0], sent.iter().sum::<usize>() + 1, "rows to be sent, and a row of zeros");
+        let op = |sent: &[usize], received: &[usize]| -> Option<Arc<dyn CapturedOp>> {
+            Some(Arc::new(RowsOp { group: self.clone(), sent: sent.into(), received: received.into() }))
+        };
+        self.tracked(rows, Pair { forward: op(sent, received), backward: op(received, sent), always: false })
+    }
+}
+
+impl RowsOp {
+    /// Where the rows for a member are.
+    fn rows_for(&self, member: usize) -> Range<usize> {
+        let start = self.sent[..member].iter().sum();
+        start..start + self.sent[member]
+    }
+
+    fn exchange(&self, own: AnyTensor) -> AnyTensor {
+        let (group, width) = (&self.group, own.shape()[1]);
+        let (size, me) = (group.size(), group.member());
+        let rows_for = |member: usize| {
+            let Range { start, end } = self.rows_for(member);
+            (end > start).then(|| own.clone().narrow(0, start, end))
+        };
+        let what = format!("all-to-all of rows of {width} {:?}", own.dtype());
+        let tensors = (0..size).map(|member| if member == me { None } else { rows_for(member) }).collect();
+        let from = || (0..size).filter(|&member| self.received[member] > 0);
+        let mut came = group.exchange(Outgoing { what: what.clone(), tensors }, from()).into_iter();
+        let mut parts = Vec::new();
+        for member in from() {
+            let part = if member == me { rows_for(me) } else { came.next() };
+            let (wanted, rows) = (self.received[member], part.as_ref().map_or(0, |part| part.shape()[0]));
+            if rows != wanted {
+                self.refuse(member, format!("{what}, where it expects {wanted}"), format!("{what}, and sent {rows}"));
+            }
+            parts.extend(part);
+        }
+        let zero = own.zeros(Shape::new([1, width]));
+        parts.push(zero.clone());
+        AnyTensor::cat(parts, 0).unwrap_or(zero)
+    }
+
+    /// Unwinds with the error that a member sent other rows than it said.
+    fn refuse(&self, member: usize, ours: String, theirs: String) -> ! {
+        let (rank, peer) = (self.group.ranks[self.group.member()], self.group.ranks[member]);
+        std::panic::resume_unwind(Box::new(LinkError::Members { rank, peer, ours, theirs }))
+    }
+}
+
+impl CapturedOp for RowsOp {
+    fn name(&self) -> String {
+        format!("all-to-all of rows over {} ranks, {:?} for {:?}", self.group.size(), self.sent, self.received)
+    }
+
+    fn outputs(&self, inputs: &[(Shape, DType)]) -> Vec<(Shape, DType)> {
+        let rows = self.received.iter().sum::<usize>() + 1;
+        inputs.iter().map(|(shape, dtype)| (Shape::new([rows, shape[1]]), *dtype)).collect()
+    }
+
+    fn is_collective(&self) -> bool {
+        true
+    }
+
+    fn run(&self, inputs: Vec<DispatchTensor>) -> Vec<DispatchTensor> {
+        let run = |input| self.exchange(AnyTensor::from_dispatch(input)).into_dispatch();
+        inputs.into_iter().map(run).collect()
+    }
+}

@@ -1,0 +1,157 @@
+//! Checkpoints, exports and pretrained weights of spread experts: one model, whatever grid holds it.
+
+use super::{Grid, SAMPLES, on, spread};
+use crate::cases::{Text, floats};
+use burn::optim::{AdamWConfig, ModuleOptimizer};
+use burn::store::SafetensorsStore;
+use burn::tensor::Device;
+use burn_pipeline::link::Threads;
+use burn_pipeline::train::{Checkpoint, Checkpoints, Pretrained};
+use burn_pipeline::{Builder, Pipeline};
+use burn_pipeline_moe::router::Capacity;
+use pipeline_examples::moe::gpt::MoeGptConfig;
+use pipeline_tests::reference::{self, whole};
+use std::path::PathBuf;
+
+const RATE: f64 = 0.01;
+const GRIDS: [Grid; 5] = [(1, 1, 1), (1, 2, 1), (2, 4, 1), (2, 1, 2), (2, 2, 2)];
+
+/// A folder that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("spread-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+fn optimizer() -> ModuleOptimizer {
+    AdamWConfig::new().init()
+}
+
+fn model() -> MoeGptConfig {
+    spread(Capacity::Dropless)
+}
+
+fn adamw(grid: Grid) -> Builder {
+    on(&model(), ("1F1B", 1), grid).optimizer(optimizer)
+}
+
+fn step(pipeline: &mut Pipeline) -> f64 {
+    pipeline.step(Text::new(1, SAMPLES).batch(), RATE).unwrap().loss
+}
+
+fn weights(pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
+    pipeline.weights().unwrap().iter().flatten().map(floats).collect()
+}
+
+/// A checkpoint after two steps on a grid.
+fn saved(grid: Grid, folder: &Folder) -> (Pipeline, Checkpoint) {
+    let mut pipeline = adamw(grid).build().unwrap();
+    step(&mut pipeline);
+    step(&mut pipeline);
+    let path = pipeline.save(&Checkpoints::new(folder.file(&format!("{grid:?}"))), &()).unwrap();
+    (pipeline, Checkpoint::open(path).unwrap())
+}
+
+/// The moments that a checkpoint holds, as AdamW would step an ordinary model by them.
+fn loaded(checkpoint: &Checkpoint) -> Vec<Vec<f32>> {
+    let names = model().names(&whole()).unwrap();
+    let module = checkpoint.load_module(model().part(&whole()).unwrap(), &names).unwrap();
+    checkpoint.load_optimizer(optimizer(), &module, &names).unwrap();
+    reference::weights(&module)
+}
+
+#[test]
+fn a_checkpoint_of_any_grid_is_resumed_on_any_other() {
+    let folder = Folder::new("any-grid");
+    for from in [GRIDS[0], GRIDS[1], GRIDS[4]] {
+        let (mut pipeline, checkpoint) = saved(from, &folder);
+        let (held, exported) = (weights(&mut pipeline), folder.file("from.safetensors"));
+        assert_eq!(loaded(&checkpoint), held, "{from:?}: the ordinary model");
+        pipeline.export(&exported).unwrap();
+        let losses = [step(&mut pipeline), step(&mut pipeline)];
+        for to in GRIDS {
+            let place = format!("from {from:?} to {to:?}");
+            let mut resumed = adamw(to).build().unwrap();
+            resumed.load(&checkpoint).unwrap();
+            assert!(weights(&mut resumed) == held, "{place}: other weights");
+            let again = folder.file("to.safetensors");
+            resumed.export(&again).unwrap();
+            assert!(std::fs::read(&again).unwrap() == std::fs::read(&exported).unwrap(), "{place}: another export");
+            let saved = resumed.save(&Checkpoints::new(folder.file("again")), &()).unwrap();
+            assert!(files(&Checkpoint::open(saved).unwrap()) == files(&checkpoint), "{place}: another state");
+            // Moments that were not taken over would move every weight by as much as the rate in the next step.
+            for expected in losses {
+                let loss = step(&mut resumed);
+                assert!((loss - expected).abs() < 1e-5 * expected, "{place}: loss {loss} for {expected}");
+            }
+        }
+    }
+}
+
+/// Every tensor in the files of a checkpoint by name: weights and moments, whichever stage's file holds them.
+fn files(checkpoint: &Checkpoint) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let mut tensors = std::collections::BTreeMap::new();
+    for entry in std::fs::read_dir(checkpoint.folder()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "safetensors") {
+            let bytes = std::fs::read(path).unwrap();
+            let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            tensors.extend(file.tensors().into_iter().map(|(name, view)| (name, view.data().to_vec())));
+        }
+    }
+    tensors
+}
+
+#[test]
+fn pretrained_weights_are_loaded_in_pieces() {
+    let folder = Folder::new("pretrained");
+    let (mut one, file) = (adamw((1, 1, 1)).build().unwrap(), folder.file("one.safetensors"));
+    step(&mut one);
+    one.export(&file).unwrap();
+    for grid in GRIDS {
+        let mut pipeline = adamw(grid).build().unwrap();
+        let path = file.clone();
+        pipeline.load_pretrained(&Pretrained::new(move || SafetensorsStore::from_file(&path))).unwrap();
+        assert!(weights(&mut pipeline) == weights(&mut one), "{grid:?}");
+        step(&mut pipeline);
+    }
+}
+
+#[test]
+fn processes_save_export_and_load_as_threads_of_one_do() {
+    let (folder, grid) = (Folder::new("processes"), (2, 2, 2));
+    let (mut threads, checkpoint) = saved(grid, &folder);
+    let (held, exported) = (weights(&mut threads), folder.file("threads.safetensors"));
+    threads.export(&exported).unwrap();
+    let links = Threads::new(8);
+    std::thread::scope(|scope| {
+        for rank in 0..8 {
+            let (links, folder, held, exported, checkpoint) = (links.clone(), &folder, &held, &exported, &checkpoint);
+            scope.spawn(move || {
+                let mut pipeline = adamw(grid).build_rank(Box::new(links.link(rank, Device::flex()))).unwrap();
+                pipeline.load(checkpoint).unwrap();
+                assert!(weights(&mut pipeline) == *held, "rank {rank}");
+                let file = folder.file("processes.safetensors");
+                pipeline.export(&file).unwrap();
+                let saved = pipeline.save(&Checkpoints::new(folder.file("by-processes")), &()).unwrap();
+                assert!(std::fs::read(&file).unwrap() == std::fs::read(exported).unwrap(), "rank {rank}");
+                assert!(files(&Checkpoint::open(saved).unwrap()) == files(checkpoint), "rank {rank}");
+                step(&mut pipeline);
+            });
+        }
+    });
+}

@@ -1,0 +1,32 @@
+//! Experts spread over data-parallel replicas: gradients, weights, auxiliary losses, loads and drops are those of one device.
+
+mod bytes;
+mod checkpoints;
+mod faults;
+mod parity;
+
+use crate::cases::{builder, config};
+use burn_pipeline::schedule::{Size, by_name};
+use burn_pipeline::train::Builder;
+use burn_pipeline_moe::router::Capacity;
+use pipeline_examples::moe::gpt::MoeGptConfig;
+
+/// Microbatches of a step, over all replicas.
+const MICROBATCHES: usize = 4;
+/// Samples of a step: microbatches of one size.
+const SAMPLES: usize = 8;
+
+/// Pipeline ranks, replicas and members.
+type Grid = (usize, usize, usize);
+
+/// The model whose experts are spread, with shared ones beside.
+fn spread(capacity: Capacity) -> MoeGptConfig {
+    config().with_shared(2).with_capacity(capacity).with_spread(true)
+}
+
+/// A pipeline of it; a family by name, with so many chunks.
+fn on(config: &MoeGptConfig, (name, chunks): (&str, usize), (ranks, replicas, members): Grid) -> Builder {
+    let size = Size { ranks, chunks, microbatches: MICROBATCHES / replicas };
+    let builder = builder(by_name(name).unwrap().as_ref(), size, config, |part, _| part);
+    builder.data_parallel(replicas).tensor_parallel(members)
+}
