@@ -144,7 +144,7 @@ impl Blueprint {
         outputs: bool,
     ) -> Result<Made, ExecuteError> {
         let Self { builder, placement, .. } = self;
-        let (mut made, rank, group) = (Made::default(), link.rank(), &groups.members);
+        let (mut made, rank) = (Made::default(), link.rank());
         for stage in placement.stages_of(self.grid(link).pipeline_rank()) {
             link.set_activity(Activity::Building(stage));
             let held = self.stage(rank, stage, device, groups, outputs)?;
