@@ -4,8 +4,11 @@
 //! every wait ends at the timeout with an error that names the member, or at once where another rank failed.
 //!
 //! 1. Each message begins with a text: the task, the collective, and shape and type of what its sender gave to it.
-//! 2. A member sends to all that get something of it, and then receives in the order of members. Sends do not wait for their
-//!    receives ([`Link::send`]).
+//! 2. A member sends to all that get something of it, and receives in the order of members. Sends do not wait for their
+//!    receives ([`Link::send`]), so a program may compute in between.
+//!    Collectives begin in one order on all members, and each member ends them in that order, so the next message from a member is of
+//!    the collective that this one waits for. None waits in a circle: the first collective that a member waits in was
+//!    begun by the others after waits in earlier ones alone.
 //! 3. Inside a stage's code an error cannot be returned: it unwinds as the payload of a panic that prints nothing, up to the
 //!    executor, which returns it.
 
@@ -15,55 +18,56 @@ use crate::plan::StageId;
 use crate::stage::{AnyTensor, HostValue, Payload, PayloadPart};
 use std::time::Instant;
 
-/// What a member sends in one collective.
-pub(super) struct Outgoing {
-    /// The collective, with shape and element type of what the member gave to it.
-    pub(super) what: String,
-    /// The tensor for each member; that for this member itself is not sent.
-    pub(super) tensors: Vec<Option<AnyTensor>>,
-}
-
 impl TensorGroup {
-    /// Sends each member its tensor, and returns those of the members `from`, in their order; this one's own is not among them.
+    /// Sends each member its tensor; what is meant for this one itself is not sent. It does not wait. `what` is the collective, with shape
+    /// and element type of what the member gave to it.
+    ///
+    /// # Panics
+    /// Unwinds with a [`LinkError`] if another rank failed.
+    pub(super) fn send_each(&self, what: &str, tensors: Vec<Option<AnyTensor>>) {
+        self.over_link(|link, activity| {
+            let (deadline, header, ours) = (Instant::now() + self.timeout, header(activity), place(activity, what));
+            let others = tensors.into_iter().enumerate().filter(|(member, _)| *member != self.member);
+            for (member, tensor) in others {
+                let Some(tensor) = tensor else { continue };
+                let parts = [PayloadPart::Host(HostValue::Text(ours.clone())), PayloadPart::Tensor(tensor)];
+                let message = Message { header, payload: Payload::from_parts(parts) };
+                link.send(self.ranks[member], message, deadline)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Waits for the tensors that the members `from` sent in the same collective, and returns them in that order; this one's own is not
+    /// among them.
     ///
     /// # Panics
     /// Unwinds with a [`LinkError`] if a member is elsewhere, failed, left or did not answer.
-    pub(super) fn exchange(&self, outgoing: Outgoing, from: impl Iterator<Item = usize>) -> Vec<AnyTensor> {
+    pub(super) fn receive_each(&self, what: &str, from: impl Iterator<Item = usize>) -> Vec<AnyTensor> {
+        self.over_link(|link, activity| {
+            let (rank, deadline, header) = (link.rank(), Instant::now() + self.timeout, header(activity));
+            let ours = place(activity, what);
+            let receive = |member: usize| {
+                let peer = self.ranks[member];
+                link.set_activity(Activity::Waiting(header, peer));
+                let (theirs, tensor) = read(link.receive(peer, header, deadline)?);
+                match tensor {
+                    Some(tensor) if theirs == ours => Ok(tensor),
+                    _ => Err(LinkError::Members { rank, peer, ours: ours.clone(), theirs }),
+                }
+            };
+            from.filter(|member| *member != self.member).map(receive).collect()
+        })
+    }
+
+    /// Uses this rank's end of the link, told what it is doing; an error unwinds.
+    fn over_link<T>(&self, f: impl FnOnce(&mut dyn Link, Activity) -> Result<T, LinkError>) -> T {
         let closed = || {
             let message = "the pipeline was dropped, and the stage's group with it".to_owned();
             Err(LinkError::Closed { rank: self.ranks[self.member], message })
         };
-        let end = self.end.as_ref();
-        let exchanged =
-            end.and_then(|end| end.with(|link, activity| self.exchange_over(link, activity, outgoing, from)));
-        exchanged.unwrap_or_else(closed).unwrap_or_else(|error| std::panic::resume_unwind(Box::new(error)))
-    }
-
-    fn exchange_over(
-        &self,
-        link: &mut dyn Link,
-        activity: Activity,
-        outgoing: Outgoing,
-        from: impl Iterator<Item = usize>,
-    ) -> Result<Vec<AnyTensor>, LinkError> {
-        let (rank, deadline, header) = (link.rank(), Instant::now() + self.timeout, header(activity));
-        let ours = place(activity, &outgoing.what);
-        for (member, tensor) in outgoing.tensors.into_iter().enumerate().filter(|(member, _)| *member != self.member) {
-            let Some(tensor) = tensor else { continue };
-            let parts = [PayloadPart::Host(HostValue::Text(ours.clone())), PayloadPart::Tensor(tensor)];
-            let message = Message { header, payload: Payload::from_parts(parts) };
-            link.send(self.ranks[member], message, deadline)?;
-        }
-        let receive = |member: usize| {
-            let peer = self.ranks[member];
-            link.set_activity(Activity::Waiting(header, peer));
-            let (theirs, tensor) = read(link.receive(peer, header, deadline)?);
-            match tensor {
-                Some(tensor) if theirs == ours => Ok(tensor),
-                _ => Err(LinkError::Members { rank, peer, ours: ours.clone(), theirs }),
-            }
-        };
-        from.filter(|member| *member != self.member).map(receive).collect()
+        let done = self.end.as_ref().and_then(|end| end.with(f));
+        done.unwrap_or_else(closed).unwrap_or_else(|error| std::panic::resume_unwind(Box::new(error)))
     }
 }
 
