@@ -41,7 +41,8 @@ pub trait CapturedOp: Debug + Send + Sync + 'static {
     }
 
     /// Does it exchange tensors with the other ranks of the stage's group? All of them must come to it at the same place of
-    /// their rows, so it is never left out or left to `W`, and compiled programs keep the order of such operations.
+    /// their rows, so it is never left out or left to `W`, and compiled programs keep the order of such operations. Ranks compare
+    /// names, and shapes and element types of inputs, before a stage's first training forward runs.
     fn is_collective(&self) -> bool {
         false
     }

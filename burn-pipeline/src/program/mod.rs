@@ -31,6 +31,7 @@ mod cost;
 mod custom;
 mod display;
 mod draws;
+mod exchanges;
 mod liveness;
 mod merge;
 mod op_name;

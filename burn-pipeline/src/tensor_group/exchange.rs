@@ -9,7 +9,10 @@
 //!    Collectives begin in one order on all members, and each member ends them in that order, so the next message from a member is of
 //!    the collective that this one waits for. None waits in a circle: the first collective that a member waits in was
 //!    begun by the others after waits in earlier ones alone.
-//! 3. Inside a stage's code an error cannot be returned: it unwinds as the payload of a panic that prints nothing, up to the
+//! 3. Before its first training forward runs, the members compare the lists of collectives that they recorded for a captured stage. Equal lists
+//!    and one row make one order of collectives and transfers on all members. A stage that is not captured has no list; each message's text
+//!    then tells the first difference.
+//! 4. Inside a stage's code an error cannot be returned: it unwinds as the payload of a panic that prints nothing, up to the
 //!    executor, which returns it.
 
 use super::group::TensorGroup;
@@ -52,11 +55,41 @@ impl TensorGroup {
                 link.set_activity(Activity::Waiting(header, peer));
                 let (theirs, tensor) = read(link.receive(peer, header, deadline)?);
                 match tensor {
-                    Some(tensor) if theirs == ours => Ok(tensor),
+                    Some(PayloadPart::Tensor(tensor)) if theirs == ours => Ok(tensor),
                     _ => Err(LinkError::Members { rank, peer, ours: ours.clone(), theirs }),
                 }
             };
             from.filter(|member| *member != self.member).map(receive).collect()
+        })
+    }
+
+    /// Compares the collectives that this member recorded for a stage with the other members', before any of them runs; `None` where
+    /// it recorded none and runs the stage's code itself. All members call it.
+    ///
+    /// # Panics
+    /// Unwinds with a [`LinkError`] that names the first difference, or if a member is elsewhere, failed, left or did not answer.
+    pub(crate) fn compare(&self, recorded: Option<&[String]>) {
+        self.over_link(|link, activity| {
+            let (rank, deadline, header) = (link.rank(), Instant::now() + self.timeout, header(activity));
+            let ours = place(activity, "its list of collectives");
+            let list = serde_json::to_string(&recorded).unwrap_or_default();
+            for &peer in self.ranks.iter().filter(|&&peer| peer != rank) {
+                let parts = [&ours, &list].map(|text| PayloadPart::Host(HostValue::Text(text.clone())));
+                link.send(peer, Message { header, payload: Payload::from_parts(parts) }, deadline)?;
+            }
+            for &peer in self.ranks.iter().filter(|&&peer| peer != rank) {
+                link.set_activity(Activity::Waiting(header, peer));
+                let (theirs, list) = read(link.receive(peer, header, deadline)?);
+                let Some(PayloadPart::Host(HostValue::Text(list))) = list.filter(|_| theirs == ours) else {
+                    return Err(LinkError::Members { rank, peer, ours, theirs });
+                };
+                let list: Option<Vec<String>> = serde_json::from_str(&list).unwrap_or_default();
+                let difference = recorded.zip(list).and_then(|(own, list)| first_difference(own, &list));
+                if let Some((number, ours, theirs)) = difference {
+                    return Err(LinkError::Collectives { rank, peer, stage: header.stage, number, ours, theirs });
+                }
+            }
+            Ok(())
         })
     }
 
@@ -89,13 +122,18 @@ fn header(activity: Activity) -> Header {
     Header { kind: MessageKind::Member, stage, microbatch }
 }
 
-/// The text and the tensor of a message.
-fn read(payload: Payload) -> (String, Option<AnyTensor>) {
+/// The first place, from 1, at which two lists differ, and what each has there.
+fn first_difference(own: &[String], other: &[String]) -> Option<(usize, Box<str>, Box<str>)> {
+    let place = (0..own.len().max(other.len())).find(|&place| own.get(place) != other.get(place))?;
+    let at = |list: &[String]| list.get(place).map_or("none".into(), |one| format!("`{one}`").into());
+    Some((place + 1, at(own), at(other)))
+}
+
+/// The text of a message and what it comes with.
+fn read(payload: Payload) -> (String, Option<PayloadPart>) {
     let mut parts = payload.into_parts();
     match (parts.next(), parts.next(), parts.next()) {
-        (Some(PayloadPart::Host(HostValue::Text(text))), Some(PayloadPart::Tensor(tensor)), None) => {
-            (text, Some(tensor))
-        }
+        (Some(PayloadPart::Host(HostValue::Text(text))), Some(part), None) => (text, Some(part)),
         _ => ("a message of another form".to_owned(), None),
     }
 }

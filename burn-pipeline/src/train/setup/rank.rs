@@ -11,7 +11,7 @@ use crate::execute::{ExecuteError, Executor, RunOptions};
 use crate::group::{Grid, Stages};
 use crate::link::{Activity, Link, SharedLink};
 use crate::plan::{Placement, StageId};
-use crate::stage::{AnyTensor, ErasedStage, NamedWeight, computes_in};
+use crate::stage::{AnyTensor, ErasedStage, Members, NamedWeight, computes_in};
 use crate::tensor_group::TensorGroup;
 use crate::train::context::StageContext;
 use crate::train::control::{Job, agree_on_job, agree_on_parameters, exchange_facts, gather_all};
@@ -228,6 +228,8 @@ impl Builder {
         (options.programs, options.seeded) = (self.captured_programs, self.seed.is_some());
         (options.compile, options.outputs) = (options.compile | self.compile, outputs);
         options.recompute |= self.recomputing.contains(&context.index);
+        let group = context.group.clone();
+        options.members = (group.size() > 1).then(|| Members::new(move |exchanges| group.compare(exchanges)));
         held.choose(self.split, splits, self.keep_outputs);
         held.prepare(self.accumulation, self.optimizers.as_ref().map(|make| make()));
         Some(held)
