@@ -386,6 +386,11 @@ impl Builder {
         self
     }
 
+    /// What of the vocabulary is spread over all ranks: for programs that do not work with it.
+    pub fn get_vocabulary(&self) -> Option<&Vocabulary> {
+        self.vocabulary.as_ref()
+    }
+
     /// Shards the parameters of all stages over the data-parallel replicas, with their gradients and optimizer state: each
     /// replica keeps a piece, and gathers the whole while it uses the stage. Less memory is used, and more bytes are sent;
     /// numbers do not change. Optimizers must step each element by itself; a trial at the start refuses the others. A
