@@ -54,10 +54,11 @@ impl Made {
         device: &Device,
         facts: StageFacts,
         held: Box<dyn ErasedStage>,
+        group: &TensorGroup,
     ) -> Result<(), ExecuteError> {
         let stage = facts.stage;
         refuse_types(rank, stage, device, &held.named_weights())?;
-        self.parameters.push((stage.index(), described(&held.weights())));
+        self.parameters.push((stage.index(), described(&held.weights(), group)));
         self.facts.push(facts);
         self.stages.insert(stage, held);
         Ok(())
@@ -143,7 +144,7 @@ impl Blueprint {
         for stage in placement.stages_of(Grid::new(link.rank(), builder.replicas, group.size()).pipeline_rank()) {
             link.set_activity(Activity::Building(stage));
             let held = self.stage(rank, stage, device, group, outputs)?;
-            made.add(rank, device, StageFacts::of(stage, held.as_ref()), held)?;
+            made.add(rank, device, StageFacts::of(stage, held.as_ref()), held, group)?;
         }
         let vocabulary =
             builder.vocabulary.iter().flat_map(|layers| layers.pieces().into_iter().map(move |p| (layers, p)));
@@ -151,7 +152,8 @@ impl Blueprint {
             let stage = piece.stage(placement.stages());
             link.set_activity(Activity::Building(stage));
             let held = self.piece(rank, layers, piece, device, &groups.vocabulary)?;
-            made.add(rank, device, StageFacts::of_piece(piece, stage, held.as_ref()), held)?;
+            let facts = StageFacts::of_piece(piece, stage, held.as_ref());
+            made.add(rank, device, facts, held, groups.vocabulary.group())?;
         }
         Ok(made)
     }
@@ -247,8 +249,10 @@ fn refuse_types(rank: usize, stage: StageId, device: &Device, weights: &[NamedWe
     })
 }
 
-/// Element types and shapes, in visiting order.
-fn described(weights: &[(ParamId, AnyTensor)]) -> String {
-    let described = weights.iter().map(|(_, weight)| format!("{:?}{:?}", weight.dtype(), weight.shape().to_vec()));
+/// Element types, and shapes of the whole parameters, in visiting order.
+fn described(weights: &[(ParamId, AnyTensor)], group: &TensorGroup) -> String {
+    let described = weights
+        .iter()
+        .map(|(id, weight)| format!("{:?}{:?}", weight.dtype(), group.whole_shape(*id, weight.shape()).to_vec()));
     described.collect::<Vec<_>>().join(" ")
 }
