@@ -41,6 +41,7 @@ mod times;
 #[allow(dead_code, reason = "the tests on threads use all of it")]
 #[path = "../../burn-pipeline-learner/tests/learner/training.rs"]
 mod training;
+mod vocabulary;
 mod warm;
 
 use burn_pipeline_mpi::Mpi;
@@ -95,6 +96,7 @@ fn main() -> ExitCode {
         ["experts", _] => passed(|| experts::metrics(&mpi)),
         ["grids", _] => passed(|| grids::parity(&mpi)),
         ["spread", _] => passed(|| experts::spread(&mpi)),
+        ["vocabulary", _] => passed(|| vocabulary::parity(&mpi)),
         ["rates", _] => passed(|| rates::by_group(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["plain", _] => passed(|| plain::by_microbatch(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["warm", _] => passed(|| warm::up(&mpi)),
