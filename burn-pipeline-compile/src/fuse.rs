@@ -9,7 +9,10 @@
 //!    those. So what each group of nodes depends on is kept.
 //! 3. Reshapes that keep rows and columns, and values of rows that are repeated along rows, take part where what they
 //!    read is in a region. All other views stand outside, and cost nothing.
-//! 4. Custom operations keep the program's order among themselves.
+//! 4. Custom operations keep the program's order among themselves. Some may be the start of an exchange with other ranks and the
+//!    wait for it, with operations between them that hide its time. So what a custom operation needs runs as early as it
+//!    does, and what stands before one, and does not need it, is not drawn behind it: a node that needs a custom operation does not join
+//!    a region from which such an operation reads.
 //!
 //! The loop fusion of XLA and of PyTorch's Inductor works alike; tiles of whole rows are those of Triton's softmax tutorial.
 
@@ -30,7 +33,7 @@ pub(crate) struct Group {
 /// Groups in an order in which they can run.
 pub(crate) fn fuse(graph: &Graph) -> Vec<Group> {
     let needs = Needs::new(graph.nodes.len());
-    let mut groups = Groups { all: Vec::new(), of: HashMap::new(), needs, custom: None };
+    let mut groups = Groups { all: Vec::new(), of: HashMap::new(), needs, custom: Vec::new() };
     let makers = graph.makers();
     for (place, node) in graph.nodes.iter().enumerate() {
         groups.add(graph, &makers, place, node);
@@ -51,6 +54,7 @@ fn extent(node: &Node) -> Option<(usize, usize)> {
 
 /// Does a view keep rows and columns, or repeat one value a row?
 pub(crate) fn is_within(node: &Node) -> bool {
+    let Op::View(_) = node.op else { return false };
     let Some(input) = node.inputs.first().and_then(|input| input.tensor()) else { return false };
     let ((rows, columns), (out_rows, out_columns)) = (rows_and_columns(input), rows_and_columns(node.output()));
     match &node.op {
@@ -78,8 +82,8 @@ struct Groups {
     of: HashMap<usize, usize>,
     /// All groups that a group depends on, directly or not.
     needs: Needs,
-    /// The last custom operation.
-    custom: Option<usize>,
+    /// The custom operations so far.
+    custom: Vec<usize>,
 }
 
 impl Groups {
@@ -87,7 +91,8 @@ impl Groups {
         let mut read: Vec<usize> = node.reads().filter_map(|t| self.of.get(makers.get(&t.id)?).copied()).collect();
         // Operations that this crate does not know may exchange tensors with other ranks, which must run them in one order.
         if is_custom(node) {
-            read.extend(self.custom.replace(place).and_then(|before| self.of.get(&before)));
+            read.extend(self.custom.last().and_then(|before| self.of.get(before)));
+            self.custom.push(place);
         }
         read.sort_unstable();
         read.dedup();
@@ -118,7 +123,8 @@ impl Groups {
             return;
         }
         let Some(extent) = self.joint_extent(graph, one, other) else { return };
-        if self.needs.stands_between(one, other) || self.is_summed_between(graph, one, other) {
+        let apart = self.needs.stands_between(one, other) || self.is_summed_between(graph, one, other);
+        if apart || self.delays(one, other) || self.delays(other, one) {
             return;
         }
         let moved = std::mem::take(&mut self.all[other].nodes);
@@ -136,6 +142,19 @@ impl Groups {
             }
             self.needs.remove(group, other);
         }
+    }
+
+    /// Would operations that stand before a custom one, which the later group needs and the earlier one does not, come after it for
+    /// reading from the earlier one?
+    fn delays(&self, earlier: usize, later: usize) -> bool {
+        let awaited = self.custom.iter().map(|&place| (place, self.of[&place]));
+        let awaited = awaited.filter(|&(_, custom)| self.needs.has(later, custom) && !self.needs.has(earlier, custom));
+        let before = |group: usize, place: usize| self.all[group].nodes.last().is_some_and(|&last| last < place);
+        let mut delayed =
+            awaited.flat_map(|(place, custom)| (0..self.all.len()).map(move |group| (group, place, custom)));
+        delayed.any(|(group, place, custom)| {
+            self.needs.has(group, earlier) && before(group, place) && !self.needs.has(group, custom)
+        })
     }
 
     /// Does one group read a sum over rows of the other one, which is there only after all rows?
@@ -168,14 +187,26 @@ impl Groups {
         }
     }
 
+    /// The place in the program by which a group is to run: its last node's or, where there are custom operations, that of the first
+    /// group that needs it.
+    fn due(&self) -> Vec<Option<usize>> {
+        let last = |group: usize| self.all[group].nodes.last().copied();
+        let needing = |on: usize| (0..self.all.len()).filter(move |&group| self.needs.has(group, on)).filter_map(last);
+        let first = |group: usize| last(group).map(|own| needing(group).min().map_or(own, |first| own.min(first)));
+        (0..self.all.len()).map(|group| if self.custom.is_empty() { last(group) } else { first(group) }).collect()
+    }
+
     /// A group comes when all are there that it needs, the earliest in the program first.
     fn ordered(self) -> Vec<Group> {
+        let due = self.due();
         let mut left: Vec<usize> = (0..self.all.len()).filter(|&group| !self.all[group].nodes.is_empty()).collect();
         let mut missing: Vec<usize> = (0..self.all.len()).map(|group| self.needs.count(group)).collect();
         let mut ordered = Vec::with_capacity(left.len());
         // Groups need each other in no circle, so one of those that are left misses nothing.
-        while let Some(&next) =
-            left.iter().filter(|&&group| missing[group] == 0).min_by_key(|&&group| self.all[group].nodes.last())
+        while let Some(&next) = left
+            .iter()
+            .filter(|&&group| missing[group] == 0)
+            .min_by_key(|&&group| (due[group], self.all[group].nodes.last()))
         {
             left.retain(|&group| group != next);
             left.iter().filter(|&&group| self.needs.has(group, next)).for_each(|&group| missing[group] -= 1);

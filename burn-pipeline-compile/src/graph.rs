@@ -148,7 +148,7 @@ impl Node {
         self.inputs.iter().filter_map(Operand::tensor)
     }
 
-    /// The output of a node that has one.
+    /// The output of a node that has one: of all but custom operations.
     pub(crate) fn output(&self) -> &TensorIr {
         &self.outputs[0]
     }
@@ -201,6 +201,7 @@ impl Display for Node {
         let outputs: Vec<String> = self.outputs.iter().map(text).collect();
         let inputs: Vec<String> = self.inputs.iter().map(ToString::to_string).collect();
         let name = match &self.op {
+            Op::Interpret(op) if outputs.is_empty() => return write!(f, "interpreted {}", head(op)),
             Op::Interpret(op) => return write!(f, "{} = interpreted {}", outputs.join(", "), head(op)),
             Op::Fill(value) => format!("fill {value}"),
             Op::Map(map) => format!("{map:?}"),

@@ -94,14 +94,19 @@ fn join_products(steps: &mut Vec<Step>, kept: &HashSet<TensorId>) {
 /// The step of a batch of products that only the region at this place reads, and its place among the region's inputs.
 fn joinable(steps: &[Step], place: usize, kept: &HashSet<TensorId>) -> Option<(usize, usize)> {
     let Work::Region(region) = &steps[place].work else { return None };
-    let earlier = steps[..place].iter().enumerate().filter(|(_, step)| matches!(step.work, Work::Matmul { .. }));
-    earlier.rev().find_map(|(product, step)| {
+    // A product stays before a custom operation, whose time it may hide.
+    let earlier = steps[..place].iter().enumerate().rev().take_while(|(_, step)| !is_custom(step));
+    earlier.filter(|(_, step)| matches!(step.work, Work::Matmul { .. })).find_map(|(product, step)| {
         let output = &step.outputs[0];
         let made = region.inputs.iter().position(|input| input.tensor.id == output.id)?;
         let reads = |step: &Step| step.reads.iter().filter(|read| read.id == output.id).count();
         let alone = steps.iter().map(reads).sum::<usize>() == 1 && !kept.contains(&output.id);
         (alone && region.takes_blocks(made)).then_some((product, made))
     })
+}
+
+fn is_custom(step: &Step) -> bool {
+    matches!(&step.work, Work::Interpret(op) if matches!(op.as_ref(), OperationIr::Custom(_)))
 }
 
 /// Tensors that are kept, or read by another group than the one that makes them.

@@ -36,6 +36,10 @@ pub(crate) enum LearnError {
         "{members} ranks are to hold each stage together (`Builder::tensor_parallel`), which does not work under Burn's `Learner`: it steps whole weights; leave it out, or train with `Pipeline::step`"
     )]
     TensorParallel { members: usize },
+    #[error(
+        "the vocabulary is to be spread over all ranks (`Builder::vocabulary`), which does not work under Burn's `Learner`: it steps whole weights; leave it out, or train with `Pipeline::step`"
+    )]
+    Vocabulary,
     #[error("the processes cannot start together: {0}")]
     Link(#[from] LinkError),
     #[error(

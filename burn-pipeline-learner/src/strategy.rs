@@ -74,6 +74,15 @@ impl PipelineStrategy {
         }
     }
 
+    /// What of the builder does not work with a learner that steps whole weights.
+    fn refused(&self) -> Option<LearnError> {
+        match (self.builder.get_tensor_parallel(), self.builder.get_vocabulary()) {
+            (members @ 2.., _) => Some(LearnError::TensorParallel { members }),
+            (_, Some(_)) => Some(LearnError::Vocabulary),
+            _ => None,
+        }
+    }
+
     /// The session, and rank 0's first and last epoch and the items that it counts as one step.
     fn start<M: PipelineModel>(
         &self,
@@ -82,9 +91,8 @@ impl PipelineStrategy {
         first: usize,
     ) -> Result<(Session<M>, [usize; 3]), LearnError> {
         let own = [first, components.num_epochs, components.grad_accumulation.unwrap_or(1)];
-        let (link, members) = (self.link()?, self.builder.get_tensor_parallel());
-        if members > 1 {
-            let refused = LearnError::TensorParallel { members };
+        let link = self.link()?;
+        if let Some(refused) = self.refused() {
             link.into_iter().for_each(|mut link| link.abort(refused.to_string()));
             return Err(refused);
         }

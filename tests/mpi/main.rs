@@ -172,6 +172,13 @@ fn stages_over_groups_of_processes_have_the_bits_of_threads() {
 }
 
 #[test]
+fn a_vocabulary_over_processes_has_the_bits_of_threads() {
+    for ranks in [2, 5] {
+        passes(ranks, "vocabulary");
+    }
+}
+
+#[test]
 fn experts_over_groups_of_processes_have_the_gradients_of_one_device() {
     for ranks in [4, 8] {
         passes(ranks, "spread");

@@ -41,6 +41,7 @@ mod times;
 #[allow(dead_code, reason = "the tests on threads use all of it")]
 #[path = "../../burn-pipeline-learner/tests/learner/training.rs"]
 mod training;
+mod vocabulary;
 mod warm;
 
 use burn_pipeline_mpi::Mpi;
@@ -96,6 +97,7 @@ fn main() -> ExitCode {
         ["grids", _] => passed(|| grids::parity(&mpi)),
         ["spread", _] => passed(|| experts::spread(&mpi)),
         ["over-replicas", _] => passed(|| experts::over_replicas(&mpi)),
+        ["vocabulary", _] => passed(|| vocabulary::parity(&mpi)),
         ["rates", _] => passed(|| rates::by_group(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["plain", _] => passed(|| plain::by_microbatch(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["warm", _] => passed(|| warm::up(&mpi)),

@@ -24,6 +24,7 @@ pub(crate) enum How {
     OtherOrder,
     OtherShape,
     OneMore,
+    OneLayerMore,
     NoReduce,
     NoCopy,
     Random,
@@ -47,7 +48,7 @@ impl Stage for Layer {
     fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
         let (group, one) = (&self.group, x.clone().slice([0..1, 0..1]));
         match self.how {
-            How::Nothing | How::PanicInBackward => {}
+            How::Nothing | How::PanicInBackward | How::OneLayerMore => {}
             How::Panic => panic!("a broken forward"),
             How::Stall => std::thread::sleep(3 * TIMEOUT),
             How::OtherOrder => return group.all_gather(self.up.forward(x), 1),
@@ -58,6 +59,7 @@ impl Stage for Layer {
             How::Random => return x.random_like(burn::tensor::Distribution::Default),
         }
         let y = self.down.forward(self.up.forward(x));
+        let y = if self.how == How::OneLayerMore { self.down.forward(self.up.forward(y)) } else { y };
         if self.how == How::PanicInBackward { broken::backward(y, self.down.linear.weight.val()) } else { y }
     }
 }
@@ -168,14 +170,40 @@ fn a_member_that_stalls_is_named_at_the_timeout() {
 
 #[test]
 fn members_in_other_collectives_are_named_with_both() {
-    for split in [SplitBackward::Eager, SplitBackward::Captured] {
-        for (how, words) in [
-            (How::OtherOrder, "1F0, all-gather along axis 1 of [2, 2] F32"),
-            (How::OtherShape, "1F0, all-reduce of [1, 1] F32"),
-        ] {
-            let (error, took) = fails(how, split);
-            assert!(error.contains("1F0, all-reduce of [2, 4] F32") && error.contains(words), "{error}");
-            assert!(took < TIMEOUT, "{took:?}");
+    for (how, words) in [
+        (How::OtherOrder, "1F0, all-gather along axis 1 of [2, 2] F32"),
+        (How::OtherShape, "1F0, all-reduce of [1, 1] F32"),
+    ] {
+        let (error, took) = fails(how, SplitBackward::Eager);
+        assert!(error.contains("1F0, all-reduce of [2, 4] F32") && error.contains(words), "{error}");
+        assert!(took < TIMEOUT, "{took:?}");
+    }
+}
+
+#[test]
+fn members_that_record_other_collectives_are_refused_before_any_of_them_runs() {
+    let (sum, of_input) = ("`F, all-reduce over 2 ranks of [2, 4] F32`", "`I, all-reduce over 2 ranks of [2, 4] F32`");
+    for (how, number, ours, theirs) in [
+        (How::OtherOrder, 1, sum, "`F, all-gather along axis 1 over 2 ranks of [2, 2] F32`"),
+        (How::OtherShape, 1, sum, "`F, all-reduce over 2 ranks of [1, 1] F32`"),
+        (How::OneMore, 2, of_input, sum),
+        (How::OneLayerMore, 2, of_input, sum),
+        (How::NoCopy, 2, of_input, "none"),
+    ] {
+        for compile in [false, true] {
+            let mut pipeline = builder(how, SplitBackward::Captured).compile(compile).build().unwrap();
+            let began = Instant::now();
+            let error = pipeline.step(batch(), 0.1).unwrap_err().to_string();
+            println!("{how:?}, compiled {compile}, {:?}: {error}\n", began.elapsed());
+            let words = [
+                "1F0".to_owned(),
+                format!("recorded different collectives for stage 1: number {number} is "),
+                format!("{ours} on rank 2"),
+                format!("{theirs} on rank 3"),
+            ];
+            assert!(words.iter().all(|words| error.contains(words)), "{error}");
+            // Nothing waits for what does not come.
+            assert!(began.elapsed() < TIMEOUT / 2, "{:?}", began.elapsed());
         }
     }
 }

@@ -8,6 +8,7 @@ mod faults;
 mod layers;
 mod links;
 mod model;
+mod overlap;
 mod parity;
 mod plain;
 mod recut;

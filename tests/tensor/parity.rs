@@ -128,7 +128,8 @@ fn stages_are_captured_and_their_collectives_stand_in_f_and_i() {
         for (stage, engine) in pipeline.engines().unwrap() {
             assert!(engine.captured, "{stage}: {}", engine.reason);
             let programs = &engine.programs[0];
-            let count = |program: &burn_pipeline::program::Program| program.to_string().matches("all-reduce").count();
+            let count =
+                |program: &burn_pipeline::program::Program| program.to_string().matches("start of all-reduce").count();
             let (forward, input, weight) = (programs.forward(), programs.input(), programs.weight());
             assert!(count(forward) > 0 && count(input) > 0, "{stage}: {forward}\n{input}");
             assert_eq!(count(weight), 0, "{stage}: {weight}");

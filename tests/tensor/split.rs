@@ -60,7 +60,7 @@ fn a_collective_that_one_weight_alone_needs_is_in_i() {
         losses.push([(); 2].map(|()| pipeline.step(batch(), 0.5).unwrap().loss.to_bits()));
         for (stage, engine) in pipeline.engines().unwrap().into_iter().filter(|(_, engine)| engine.captured) {
             let programs = &engine.programs[0];
-            let count = |program: &Program| program.to_string().matches("all-reduce").count();
+            let count = |program: &Program| program.to_string().matches("start of all-reduce").count();
             let counts = (count(programs.forward()), count(programs.input()), count(programs.weight()));
             assert_eq!(counts, (1, 1, 0), "{stage}: {}", programs.weight());
         }

@@ -1,6 +1,6 @@
 //! Checkpoints and exports hold the ordinary model, whatever number of ranks the vocabulary is spread over.
 
-use crate::model::{BOTH, NOTHING, Spread, batch, builder, weights};
+use crate::model::{BOTH, NOTHING, Spread, TIED, batch, builder, weights};
 use crate::plain::{Plain, plain_step, plain_weights};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::Device;
@@ -44,8 +44,21 @@ fn step(pipeline: &mut Pipeline) -> f64 {
 
 #[test]
 fn a_checkpoint_of_any_number_of_ranks_is_resumed_on_any_other() {
-    let folder = Folder::new("ranks");
-    for from in [(BOTH, 2), (BOTH, 3), (NOTHING, 2)] {
+    resumed(
+        "ranks",
+        &[(BOTH, 2), (BOTH, 3), (BOTH, 5), (NOTHING, 2)],
+        &[(BOTH, 1), (BOTH, 2), (BOTH, 7), (NOTHING, 2)],
+    );
+}
+
+#[test]
+fn a_checkpoint_of_one_matrix_is_resumed_on_any_number_of_ranks() {
+    resumed("tied", &[(TIED, 2), (TIED, 5)], &[(TIED, 1), (TIED, 3), (TIED, 5)]);
+}
+
+fn resumed(name: &str, from: &[(Spread, usize)], to: &[(Spread, usize)]) {
+    let folder = Folder::new(name);
+    for from in from {
         let mut saved = pipeline(from.0, from.1);
         step(&mut saved);
         step(&mut saved);
@@ -53,7 +66,7 @@ fn a_checkpoint_of_any_number_of_ranks_is_resumed_on_any_other() {
         let (held, exported) = (weights(&mut saved), folder.0.join("from.safetensors"));
         saved.export(&exported).unwrap();
         let losses = [step(&mut saved), step(&mut saved)];
-        for to in [(BOTH, 1), (BOTH, 2), (BOTH, 4), (NOTHING, 2)] {
+        for to in to {
             let (place, mut resumed) = (format!("from {from:?} to {to:?}"), pipeline(to.0, to.1));
             resumed.load(&Checkpoint::open(&path).unwrap()).unwrap();
             assert!(weights(&mut resumed) == held, "{place}: other weights");
@@ -71,18 +84,28 @@ fn a_checkpoint_of_any_number_of_ranks_is_resumed_on_any_other() {
 
 #[test]
 fn a_checkpoint_is_the_ordinary_models_and_its_export_is_pretrained_weights() {
-    let folder = Folder::new("ordinary");
-    let mut saved = pipeline(BOTH, 3);
+    is_the_ordinary_models("ordinary", BOTH, 3, Plain::new());
+    is_the_ordinary_models("uneven", BOTH, 5, Plain::new());
+}
+
+#[test]
+fn a_checkpoint_of_one_matrix_is_that_of_a_model_that_ties_both_layers() {
+    is_the_ordinary_models("one", TIED, 3, Plain::tied());
+}
+
+fn is_the_ordinary_models(name: &str, spread: Spread, ranks: usize, model: Plain) {
+    let folder = Folder::new(name);
+    let mut saved = pipeline(spread, ranks);
     step(&mut saved);
     let path = saved.save(&Checkpoints::new(folder.0.join("saved")), &()).unwrap();
     let (checkpoint, names) = (Checkpoint::open(path).unwrap(), Names::default());
-    let model = checkpoint.load_module(Plain::new(), &names).unwrap();
+    let model = checkpoint.load_module(model, &names).unwrap();
     assert_eq!(plain_weights(&model), weights(&mut saved));
     let optimizer = checkpoint.load_optimizer(optimizer(), &model, &names).unwrap();
     let mut plain = Reference::resumed(model, optimizer);
     let exported = folder.0.join("model.safetensors");
     saved.export(&exported).unwrap();
-    let mut pretrained = pipeline(BOTH, 2);
+    let mut pretrained = pipeline(spread, 2);
     let store = move || burn::store::SafetensorsStore::from_file(exported.clone());
     pretrained.load_pretrained(&Pretrained::new(store)).unwrap();
     assert_eq!(weights(&mut pretrained), weights(&mut saved));

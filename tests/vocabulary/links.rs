@@ -1,14 +1,16 @@
 //! A spread vocabulary over other links than threads of one process.
 
-use crate::model::{BOTH, batch, builder, weights};
+use crate::model::{BOTH, TIED, batch, builder, weights};
 use burn::tensor::Device;
 use burn_pipeline::link::{TcpLink, Threads};
 use std::time::Duration;
 
 #[test]
 fn ranks_over_tcp_have_the_bits_of_threads() {
-    for (family, ranks) in [(("1F1B", 1), 3), (("ZBVZeroBubble", 2), 2)] {
-        let builder = || builder(BOTH, family, ranks, 2 * ranks).clip_norm(0.1);
+    for (spread, family, ranks) in
+        [(BOTH, ("1F1B", 1), 3), (BOTH, ("ZBVZeroBubble", 2), 2), (TIED, ("ZBH1", 1), 3), (TIED, ("1F1B", 1), 5)]
+    {
+        let builder = || builder(spread, family, ranks, 2 * ranks).clip_norm(0.1);
         let mut pipeline = builder().build().unwrap();
         let step = pipeline.step(batch(4 * ranks), 0.5).unwrap();
         let loss = pipeline.eval(batch(4 * ranks)).unwrap().loss;

@@ -14,12 +14,15 @@ use std::collections::BTreeMap;
 pub(crate) struct Spread {
     pub(crate) embedding: bool,
     pub(crate) head: bool,
+    /// Is the head the embedding's matrix?
+    pub(crate) tied: bool,
 }
 
-pub(crate) const BOTH: Spread = Spread { embedding: true, head: true };
-pub(crate) const EMBEDDING: Spread = Spread { embedding: true, head: false };
-pub(crate) const HEAD: Spread = Spread { embedding: false, head: true };
-pub(crate) const NOTHING: Spread = Spread { embedding: false, head: false };
+pub(crate) const BOTH: Spread = Spread { embedding: true, head: true, tied: false };
+pub(crate) const EMBEDDING: Spread = Spread { embedding: true, head: false, tied: false };
+pub(crate) const HEAD: Spread = Spread { embedding: false, head: true, tied: false };
+pub(crate) const TIED: Spread = Spread { embedding: true, head: true, tied: true };
+pub(crate) const NOTHING: Spread = Spread { embedding: false, head: false, tied: false };
 
 #[derive(Module, Debug)]
 struct Part {
@@ -102,6 +105,9 @@ pub(crate) fn stage_or_broken(spread: Spread, broken: Option<usize>, at: &StageC
 
 pub(crate) fn vocabulary(spread: Spread) -> Vocabulary {
     let mut vocabulary = Vocabulary::new();
+    if spread.tied {
+        return vocabulary.tied("token", plain::token);
+    }
     if spread.embedding {
         vocabulary = vocabulary.embedding("token", plain::token);
     }

@@ -3,8 +3,8 @@
 //! The softmax is added up in as many parts as there are ranks, so numbers agree up to rounding: losses and norms to 1e-5 of their
 //! size, weights to 2e-6 after two steps that move them by up to 0.05.
 
-use crate::model::{BOTH, EMBEDDING, HEAD, NOTHING, Spread, batch, builder, trained, weights};
-use crate::plain::{Plain, Trained, VOCABULARY, plain, plain_step, plain_weights};
+use crate::model::{BOTH, EMBEDDING, HEAD, NOTHING, Spread, TIED, batch, builder, trained, weights};
+use crate::plain::{Plain, Trained, VOCABULARY, plain, plain_of, plain_step, plain_weights};
 use burn::optim::SgdConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn_pipeline::stage::{Accumulation, Reduction, SplitBackward};
@@ -77,10 +77,65 @@ fn every_family_and_engine_on_four_ranks_trains_as_the_plain_loop_does() {
 }
 
 #[test]
+fn words_that_cannot_be_cut_evenly_train_as_the_plain_loop_does() {
+    for (ranks, family) in [(5, ("1F1B", 1)), (5, ("ZBH1", 1)), (7, ("1F1B", 1))] {
+        assert!(!VOCABULARY.is_multiple_of(ranks));
+        let expected = plain(&sizes(ranks), STEPS, RATE, CLIP, SgdConfig::new().init());
+        for spread in [BOTH, EMBEDDING, HEAD] {
+            let mut pipeline = builder(spread, family, ranks, 2 * ranks).clip_norm(CLIP).build().unwrap();
+            let got = trained(&mut pipeline, 4 * ranks, STEPS, RATE);
+            assert_close(&got, &expected, &format!("{spread:?}, {family:?} on {ranks} ranks"));
+        }
+    }
+}
+
+#[test]
 fn one_rank_has_the_whole_vocabulary_as_its_piece() {
-    let expected = plain(&sizes(1), STEPS, RATE, CLIP, SgdConfig::new().init());
-    let got = trained(&mut builder(BOTH, ("1F1B", 1), 1, 2).clip_norm(CLIP).build().unwrap(), 4, STEPS, RATE);
-    assert_close(&got, &expected, "one rank");
+    let optimizer = || SgdConfig::new().init();
+    for (spread, expected) in [
+        (BOTH, plain(&sizes(1), STEPS, RATE, CLIP, optimizer())),
+        (TIED, plain_of(Plain::tied(), &sizes(1), STEPS, RATE, CLIP, optimizer())),
+    ] {
+        let got = trained(&mut builder(spread, ("1F1B", 1), 1, 2).clip_norm(CLIP).build().unwrap(), 4, STEPS, RATE);
+        assert_close(&got, &expected, &format!("{spread:?} on one rank"));
+    }
+}
+
+#[test]
+fn one_matrix_as_embedding_and_head_trains_as_in_the_plain_loop() {
+    let optimizer = || SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init();
+    for ranks in [2, 3, 5] {
+        let expected = plain_of(Plain::tied(), &sizes(ranks), STEPS, RATE, CLIP, optimizer());
+        assert!(expected.steps[1].0 < expected.steps[0].0 - 0.01, "it learns");
+        assert!(!expected.weights.contains_key("scores.weight"));
+        for family in FAMILIES.into_iter().filter(|family| ranks < 5 || family.1 == 1) {
+            for (engine, split, compile) in ENGINES {
+                let builder = builder(TIED, family, ranks, 2 * ranks).optimizer(optimizer).clip_norm(CLIP);
+                let mut pipeline = builder.split(split).compile(compile).build().unwrap();
+                let got = trained(&mut pipeline, 4 * ranks, STEPS, RATE);
+                assert_close(&got, &expected, &format!("{family:?} on {ranks} ranks, {engine}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn one_matrix_has_the_same_bits_in_every_run_and_with_ordered_sums_under_every_family() {
+    let run = |family, accumulation, replicas: usize| {
+        let builder = builder(TIED, family, 3, 6).data_parallel(replicas).accumulation(accumulation).clip_norm(CLIP);
+        trained(&mut builder.build().unwrap(), 12 * replicas, STEPS, RATE)
+    };
+    for replicas in [1, 2] {
+        let ordered = run(FAMILIES[0], Accumulation::Ordered, replicas);
+        for family in FAMILIES {
+            let first = run(family, Accumulation::AsTheyCome, replicas);
+            assert!((0..2).all(|_| run(family, Accumulation::AsTheyCome, replicas) == first), "{family:?}");
+            assert!(run(family, Accumulation::Ordered, replicas) == ordered, "{family:?}");
+        }
+        let optimizer = SgdConfig::new().init();
+        let expected = plain_of(Plain::tied(), &vec![2; 6 * replicas], STEPS, RATE, CLIP, optimizer);
+        assert_close(&ordered, &expected, &format!("{replicas} replicas"));
+    }
 }
 
 #[test]
@@ -185,22 +240,23 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn any_number_of_microbatches_and_samples_trains_as_the_plain_loop_does(
-        ranks in 1usize..5, microbatches in 1usize..7, samples in 1usize..12, family in 0usize..4,
-        embedding in proptest::bool::ANY, head in proptest::bool::ANY
+        ranks in 1usize..8, microbatches in 1usize..7, samples in 1usize..12, family in 0usize..4,
+        embedding in proptest::bool::ANY, head in proptest::bool::ANY, tied in proptest::bool::ANY
     ) {
         let family = match FAMILIES[family] {
             // It asks for a multiple of the ranks.
             ("Interleaved1F1B", _) => FAMILIES[0],
             family => family,
         };
-        assert!(VOCABULARY.is_multiple_of(ranks));
-        let spread = Spread { embedding, head };
+        let tied = tied && embedding && head;
+        let spread = Spread { embedding, head, tied };
         let count = microbatches.min(samples);
         let (each, more) = (samples / count, samples % count);
         let sizes: Vec<usize> = (0..count).map(|i| each + usize::from(i < more)).collect();
         let built = builder(spread, family, ranks, microbatches).clip_norm(CLIP).build();
         if let Ok(mut pipeline) = built {
-            let expected = plain(&sizes, STEPS, RATE, CLIP, SgdConfig::new().init());
+            let model = if tied { Plain::tied() } else { Plain::new() };
+            let expected = plain_of(model, &sizes, STEPS, RATE, CLIP, SgdConfig::new().init());
             let place = format!("{spread:?}, {family:?}, {ranks} ranks, {samples} samples in {microbatches}");
             assert_close(&trained(&mut pipeline, samples, STEPS, RATE), &expected, &place);
         }

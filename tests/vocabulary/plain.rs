@@ -13,7 +13,7 @@ use pipeline_tests::reference::Reference;
 use std::collections::BTreeMap;
 
 pub(crate) const WIDTH: usize = 8;
-/// A multiple of 2, 3 and 4.
+/// A multiple of 2, 3 and 4, and not of 5 and 7.
 pub(crate) const VOCABULARY: usize = 24;
 pub(crate) const SEQUENCE: usize = 5;
 /// Enough for two stages on each of four ranks.
@@ -81,25 +81,35 @@ pub(crate) struct Plain {
     position: Param<Tensor<2>>,
     blocks: Vec<Block>,
     norm: LayerNorm,
-    scores: Linear,
+    /// Without it, words are scored by the embedding's matrix.
+    scores: Option<Linear>,
 }
 
 impl Plain {
     pub(crate) fn new() -> Self {
+        Self { scores: Some(scores(&Device::flex().autodiff())), ..Self::tied() }
+    }
+
+    pub(crate) fn tied() -> Self {
         let device = Device::flex().autodiff();
         Self {
             token: token(&device),
             position: position(&device),
             blocks: (0..BLOCKS).map(|place| block(place, &device)).collect(),
             norm: norm(&device),
-            scores: scores(&device),
+            scores: None,
         }
     }
 
     pub(crate) fn loss(&self, tokens: Tensor<2, Int>, targets: Tensor<2, Int>) -> Tensor<1> {
         let x = self.token.forward(tokens) + self.position.val().unsqueeze::<3>();
         let x = self.blocks.iter().fold(x, |x, block| block.forward(x));
-        cross_entropy(self.scores.forward(self.norm.forward(x)), targets)
+        let x = self.norm.forward(x);
+        let scores = match &self.scores {
+            Some(scores) => scores.forward(x),
+            None => x.matmul(self.token.weight.val().transpose().unsqueeze::<3>()),
+        };
+        cross_entropy(scores, targets)
     }
 }
 
@@ -145,7 +155,19 @@ pub(crate) fn plain_weights(model: &Plain) -> BTreeMap<String, Vec<f32>> {
 
 /// Some steps of the plain loop.
 pub(crate) fn plain(sizes: &[usize], steps: usize, rate: f64, clip: f64, optimizer: ModuleOptimizer) -> Trained {
-    let mut reference = Reference::resumed(Plain::new(), optimizer);
+    plain_of(Plain::new(), sizes, steps, rate, clip, optimizer)
+}
+
+/// The same of a model.
+pub(crate) fn plain_of(
+    model: Plain,
+    sizes: &[usize],
+    steps: usize,
+    rate: f64,
+    clip: f64,
+    optimizer: ModuleOptimizer,
+) -> Trained {
+    let mut reference = Reference::resumed(model, optimizer);
     let steps = (0..steps).map(|_| plain_step(&mut reference, sizes, rate, Some(clip), 1.0)).collect();
     Trained { steps, weights: plain_weights(&reference.model) }
 }

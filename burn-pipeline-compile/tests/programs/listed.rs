@@ -121,6 +121,17 @@ impl Listed {
         self.push(OperationIr::Custom(CustomOpIr { id: name.to_owned(), inputs, outputs, scalars: Vec::new() }), out)
     }
 
+    /// An operation of a backend extension that gives nothing.
+    pub(crate) fn start(&mut self, name: &str, input: &TensorIr) {
+        let (inputs, outputs) = (vec![input.clone()], Vec::new());
+        self.operations.push(OperationIr::Custom(CustomOpIr {
+            id: name.to_owned(),
+            inputs,
+            outputs,
+            scalars: Vec::new(),
+        }));
+    }
+
     pub(crate) fn greater_than(&mut self, input: &TensorIr, value: f64) -> TensorIr {
         let out = self.tensor(&input.shape, DType::Bool(BoolStore::Native));
         let op = ScalarOpIr { lhs: input.clone(), rhs: ScalarIr::Float(value), out: out.clone() };

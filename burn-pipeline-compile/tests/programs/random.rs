@@ -1,4 +1,4 @@
-//! Random programs: element-wise functions, broadcasts, reductions, views and products, of odd sizes.
+//! Random programs: element-wise functions, broadcasts, reductions, views, products and operations of extensions, of odd sizes.
 //!
 //! Functions are chosen so that values stay small and rounding is not magnified; so both ways must be near to each other.
 
@@ -23,6 +23,7 @@ enum Step {
     Product(usize, usize),
     Ones(usize),
     Place(usize, usize, usize),
+    Exchange(usize, usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -39,7 +40,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (at.clone(), 0..3_usize).prop_map(|(at, dim)| Step::Slice(at, dim)),
         1 => (at.clone(), at.clone()).prop_map(|(x, y)| Step::Product(x, y)),
         1 => at.clone().prop_map(Step::Ones),
-        1 => (at.clone(), at, 0..3_usize).prop_map(|(x, y, dim)| Step::Place(x, y, dim)),
+        1 => (at.clone(), at.clone(), 0..3_usize).prop_map(|(x, y, dim)| Step::Place(x, y, dim)),
+        2 => (at.clone(), at).prop_map(|(x, y)| Step::Exchange(x, y)),
     ]
 }
 
@@ -152,6 +154,11 @@ fn grow(listed: &mut Listed, tensors: &mut Vec<TensorIr>, base: &[usize], step: 
             shape[dim] = 2 * size + size % 2;
             let (one, other) = (listed.placed(&x, &shape, dim, 0), listed.placed(&y, &shape, dim, size));
             listed.binary(binary("add"), &one, &other)
+        }
+        Step::Exchange(x, y) => {
+            listed.start("start", &pick(x));
+            let sum = listed.custom("wait", &pick(y));
+            listed.scalar(NumericOperationIr::MulScalar, &sum, 0.5)
         }
         Step::Ones(at) => {
             let x = pick(at);

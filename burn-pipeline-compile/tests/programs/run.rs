@@ -4,9 +4,10 @@ use crate::listed::Listed;
 use burn::backend::Flex;
 use burn::backend::flex::{FlexDevice, FlexTensor};
 use burn::backend::ir::{HandleKind, OperationIr, TensorIr, TensorStatus};
+use burn::backend::ops::FloatTensorOps;
 use burn::tensor::TensorData;
 use burn_pipeline_compile::{Compiled, Tensors};
-use burn_router::TensorInterpreter;
+use burn_router::{CustomOpRegistry, TensorInterpreter};
 use std::collections::HashSet;
 
 /// Burn's interpreter, with the number of tensors that are alive.
@@ -17,10 +18,22 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn new(fed: &[(TensorIr, FlexTensor)]) -> Self {
-        let mut run = Self { interpreter: TensorInterpreter::new(FlexDevice), alive: HashSet::new() };
+        let interpreter = TensorInterpreter::with_custom_ops(FlexDevice, exchanges());
+        let mut run = Self { interpreter, alive: HashSet::new() };
         fed.iter().for_each(|(tensor, value)| run.write(tensor, value.clone()));
         run
     }
+}
+
+/// A start, which only reads its input, and a wait, which gives it back doubled.
+fn exchanges() -> CustomOpRegistry<Flex> {
+    let mut known = CustomOpRegistry::new();
+    known.register("start", |handles, op, _| drop(handles.get_float_tensor::<Flex>(&op.inputs[0])));
+    known.register("wait", |handles, op, _| {
+        let given = handles.get_float_tensor::<Flex>(&op.inputs[0]);
+        handles.register_float_tensor::<Flex>(&op.outputs[0].id, Flex::float_add(given.clone(), given));
+    });
+    known
 }
 
 impl Tensors for Run {

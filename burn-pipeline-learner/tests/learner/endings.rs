@@ -3,9 +3,10 @@
 use crate::classifier::{Classifier, Cut};
 use crate::training::{Folder, assert_equal, is_untrained, learner, message, metrics, model, on, pipeline, training};
 use burn::lr_scheduler::constant::ConstantLr;
+use burn::nn::LinearConfig;
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
-use burn_pipeline::Pipeline;
+use burn_pipeline::{Pipeline, Vocabulary};
 use burn_train::metric::AccuracyMetric;
 use burn_train::metric::store::{Aggregate, Direction, Split};
 use burn_train::{Learner, LearningResult, MetricEarlyStoppingStrategy, StoppingCondition};
@@ -106,6 +107,17 @@ fn stages_that_groups_hold_are_refused_at_launch() {
     let result = on(training(&folder), Some(builder)).launch(learner(model(), ConstantLr::new(0.01)));
     let message = message(&result);
     assert!(message.contains("2 ranks are to hold each stage together (`Builder::tensor_parallel`)"), "{message}");
+    assert!(is_untrained(&result.model), "nothing has run");
+}
+
+#[test]
+fn a_vocabulary_that_is_spread_is_refused_at_launch() {
+    let folder = Folder::new();
+    let head = |device: &Device| LinearConfig::new(4, 4).with_bias(false).init(device);
+    let builder = pipeline("1F1B", 2).vocabulary(Vocabulary::new().head("head", head));
+    let result = on(training(&folder), Some(builder)).launch(learner(model(), ConstantLr::new(0.01)));
+    let message = message(&result);
+    assert!(message.contains("spread over all ranks (`Builder::vocabulary`), which does not work"), "{message}");
     assert!(is_untrained(&result.model), "nothing has run");
 }
 

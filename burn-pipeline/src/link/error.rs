@@ -1,6 +1,7 @@
 //! Errors of links. An error of a wait names the rank that waited, its peer, and what it waited for.
 
 use super::wire_error::WireError;
+use crate::plan::StageId;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
@@ -53,6 +54,11 @@ pub enum LinkError {
         "rank {rank} is at {ours}, and rank {peer}, which holds the same stage with it, is at {theirs}; the ranks of a group must call the same collectives in the same order, with the same shapes"
     )]
     Members { rank: usize, peer: usize, ours: String, theirs: String },
+    /// Members of the group that holds a stage recorded different lists of collectives.
+    #[error(
+        "rank {rank} and rank {peer}, which holds the same stage with it, recorded different collectives for stage {stage}: number {number} is {ours} on rank {rank}, and {theirs} on rank {peer}; the ranks of a group must call the same collectives in the same order, with the same shapes"
+    )]
+    Collectives { rank: usize, peer: usize, stage: StageId, number: usize, ours: Box<str>, theirs: Box<str> },
     /// Ranks form different groups.
     #[error("rank {rank} and rank {peer} form different groups; all ranks must give `form_groups` the same list")]
     Groups { rank: usize, peer: usize },

@@ -46,7 +46,7 @@ impl VocabEmbedding {
     /// The vectors of the ids in this rank's part, zeros for all others.
     fn vectors(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         let [vocabulary, _] = self.embedding.weight.shape().dims();
-        match own_ids(&self.group, vocabulary, tokens.clone()) {
+        match own_ids(&self.group, own_words(&self.group, vocabulary), tokens.clone()) {
             None => self.embedding.forward_deferred(tokens),
             Some((own, elsewhere)) => {
                 self.embedding.forward_deferred(own).mask_fill(elsewhere.unsqueeze_dim::<3>(2), 0.0)
@@ -64,7 +64,7 @@ pub fn vocab_cross_entropy(scores: Tensor<2>, targets: Tensor<1, Int>, group: &T
     // Subtracting any number leaves the loss as it is, so this one has no gradient.
     let largest = group.all_gather(scores.clone().detach().max_dim(1), 1).max_dim(1);
     let scores = scores - largest;
-    let of_target = match own_ids(group, vocabulary, targets.clone()) {
+    let of_target = match own_ids(group, own_words(group, vocabulary), targets.clone()) {
         None => scores.clone().gather(1, targets.unsqueeze_dim(1)),
         Some((own, elsewhere)) => {
             scores.clone().gather(1, own.unsqueeze_dim(1)).mask_fill(elsewhere.unsqueeze_dim::<2>(1), 0.0)
@@ -74,14 +74,19 @@ pub fn vocab_cross_entropy(scores: Tensor<2>, targets: Tensor<1, Int>, group: &T
     (sum.log() - group.reduce_from(of_target)).mean()
 }
 
-/// Ids as places in this rank's part of a vocabulary, 0 where they are another rank's, and which those are; `None` if one rank has all.
+/// This rank's words, where each rank has `own` of them.
+fn own_words(group: &TensorGroup, own: usize) -> Range<usize> {
+    group.share(own * group.size(), "words of the vocabulary")
+}
+
+/// Ids as places in this rank's part of a vocabulary, the words `own`: 0 where they are another rank's, and which those are; `None` if one rank has all.
 /// The first rank leaves ids below 0 as they are, and the last one those that are too large, for the device to refuse.
 pub(crate) fn own_ids<const D: usize>(
     group: &TensorGroup,
-    own: usize,
+    own: Range<usize>,
     ids: Tensor<D, Int>,
 ) -> Option<(Tensor<D, Int>, Tensor<D, Bool>)> {
-    let Range { start, end } = group.share(own * group.size(), "words of the vocabulary");
+    let Range { start, end } = own;
     let (first, last) = (group.member() == 0, group.member() + 1 == group.size());
     let below = (!first).then(|| ids.clone().lower_elem(start as i64));
     let above = (!last).then(|| ids.clone().greater_equal_elem(end as i64));

@@ -41,9 +41,17 @@ pub trait CapturedOp: Debug + Send + Sync + 'static {
     }
 
     /// Does it exchange tensors with the other ranks of the stage's group? All of them must come to it at the same place of
-    /// their rows, so it is never left out or left to `W`, and compiled programs keep the order of such operations.
+    /// their rows, so it is never left out or left to `W`, and compiled programs keep the order of such operations. Ranks compare
+    /// names, and shapes and element types of inputs, before a stage's first training forward runs.
     fn is_collective(&self) -> bool {
         false
+    }
+
+    /// The two halves of such an exchange, if it has them: a start, which gives to the others, does not wait and has no outputs, and a
+    /// wait, which takes from them and has the operation's outputs. Both read its inputs. A program runs other operations between
+    /// them; on every rank it starts exchanges in the recorded order, and awaits them in that order.
+    fn halves(&self) -> Option<[Arc<dyn CapturedOp>; 2]> {
+        None
     }
 
     /// Runs it on tensors of the device that replays it, without autodiff. The results must be as `outputs` says,
@@ -71,6 +79,22 @@ impl CustomOps {
     /// Is this operation one that ranks of a group run together?
     pub(super) fn is_collective(&self, op: &OperationIr) -> bool {
         matches!(op, OperationIr::Custom(op) if self.0.get(&op.id).is_some_and(|custom| custom.is_collective()))
+    }
+
+    /// The names of an exchange's halves, if this operation is one that has them.
+    pub(super) fn halves(&self, op: &OperationIr) -> Option<[String; 2]> {
+        let OperationIr::Custom(op) = op else { return None };
+        Some(self.0.get(&op.id)?.halves()?.map(|half| half.name()))
+    }
+
+    /// The same with halves in the place of the exchanges that have them.
+    pub(super) fn with_halves(&self) -> Self {
+        let parts = |op: &Arc<dyn CapturedOp>| op.halves().map_or_else(|| vec![op.clone()], Vec::from);
+        Self::of(self.0.values().flat_map(parts))
+    }
+
+    pub(super) fn of(ops: impl IntoIterator<Item = Arc<dyn CapturedOp>>) -> Self {
+        Self(Arc::new(ops.into_iter().map(|op| (op.name(), op)).collect()))
     }
 
     /// Floating-point operations of one of them.

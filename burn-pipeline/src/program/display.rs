@@ -33,7 +33,8 @@ impl Display for Program {
             }
             let outputs = op.outputs().map(text).collect::<Vec<_>>().join(", ");
             let inputs = op.inputs().map(text).collect::<Vec<_>>().join(", ");
-            writeln!(f, "  {outputs} = {}({inputs})", name(op))?;
+            let gives = if outputs.is_empty() { "" } else { " = " };
+            writeln!(f, "  {outputs}{gives}{}({inputs})", name(op))?;
         }
         list(f, "  gives", &self.takes)
     }

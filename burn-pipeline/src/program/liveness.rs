@@ -31,11 +31,10 @@ pub(super) struct Draft {
 /// A point in a sequence: the program's place, then the operation's; taking results out comes after all operations.
 type Point = (usize, usize);
 
-/// Finds last uses along one sequence.
-pub(super) fn programs(drafts: Vec<Draft>, recording: &Recording) -> Vec<Program> {
+/// Finds last uses along one sequence, whose custom operations are among these.
+pub(super) fn programs(drafts: Vec<Draft>, recording: &Recording, custom: &CustomOps) -> Vec<Program> {
     let last = last_uses(&drafts);
     let mut live = Live::new(recording);
-    let custom = &recording.custom;
     drafts.into_iter().enumerate().map(|(part, draft)| program(part, draft, &last, &mut live, custom)).collect()
 }
 

@@ -11,7 +11,8 @@
 //! 2. The list is cut (`slices`): `F` is what the outputs need; `I` what the input's gradients need beyond that; `W` the
 //!    rest of what the weights' gradients need; `B` is `I` and `W` in recorded order. If no gradient of the input is
 //!    wanted, `I` is what several weights' gradients share.
-//! 3. Last uses are found along `F, I, W` and along `F, B` (`liveness`): the operation that reads a tensor for the last
+//! 3. In each program, exchanges between the ranks of a group are started early and awaited late, with computation between
+//!    (`overlap`). Last uses are found along `F, I, W` and along `F, B` (`liveness`): the operation that reads a tensor for the last
 //!    time releases it, so a backend may write the result in its place.
 //! 4. `burn_router`'s interpreter replays a program on the stage's own device (`replay`), on whatever thread: all of them share
 //!    the device's queue (`link/hand_over.rs`). Booleans, integers and floats are recorded in that device's own types. Operations of backend extensions
@@ -30,9 +31,11 @@ mod cost;
 mod custom;
 mod display;
 mod draws;
+mod exchanges;
 mod liveness;
 mod merge;
 mod op_name;
+mod overlap;
 mod part;
 mod quiet;
 mod recording;

@@ -4,6 +4,7 @@ use super::compiled::{compiles, hold_less};
 use super::custom::CustomOps;
 use super::liveness::{Draft, programs};
 use super::merge::{MergedWeight, products};
+use super::overlap::overlapped;
 use super::part::{Phase, Program};
 use super::recording::Recording;
 use super::slices::slices;
@@ -28,7 +29,11 @@ impl StagePrograms {
         let parts = slices(recording);
         let mut both: Vec<usize> = parts.input.iter().chain(&parts.weight).copied().collect();
         both.sort_unstable();
-        let pick = |places: &[usize]| places.iter().map(|&place| recording.operations[place].clone()).collect();
+        let pick = |places: &[usize]| {
+            let operations = places.iter().map(|&place| recording.operations[place].clone()).collect();
+            overlapped(operations, &recording.custom)
+        };
+        let custom = recording.custom.with_halves();
         let edges = &recording.edges;
         let inputs: Vec<TensorIr> = edges.input_gradients.iter().flatten().cloned().collect();
         let weights: Vec<TensorIr> = edges.weight_gradients.iter().map(|(_, gradient)| gradient.clone()).collect();
@@ -62,22 +67,14 @@ impl StagePrograms {
         let merged = vec![split[0].clone(), split[1].clone(), back(Phase::Weight, &rest, &[], left)];
         let all = inputs.into_iter().chain(weights).collect();
         let whole = vec![forward(), back(Phase::Backward, &both, &seeds, all)];
-        let mut split = programs(split, recording);
-        let mut whole = programs(whole, recording);
-        let mut merged = programs(merged, recording);
+        let mut split = programs(split, recording, &custom);
+        let mut whole = programs(whole, recording, &custom);
+        let mut merged = programs(merged, recording, &custom);
         // The sequences were just built, of three parts and of two.
         let (weight, input, forward) = (split.remove(2), split.remove(1), split.remove(0));
         let backward = whole.remove(1);
         let merged = MergedWeight { program: merged.remove(2), products, others };
-        Self {
-            forward,
-            input,
-            weight,
-            backward,
-            merged,
-            edges: recording.edges.clone(),
-            custom: recording.custom.clone(),
-        }
+        Self { forward, input, weight, backward, merged, edges: recording.edges.clone(), custom }
     }
 
     /// The programs compiled for a device, and less held between them; as [`StagePrograms::new`] if there is no compiler for it.

@@ -92,7 +92,7 @@ pub(crate) use boundary::{
     CutOver, SpecMismatch, SpecPart, TensorSpec, Unwritten, computes_in, is_cubecl, lost, written,
 };
 pub(crate) use engine::{
-    BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, StageWork, WorkResult, WorkStarted,
+    BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, Members, StageWork, WorkResult, WorkStarted,
 };
 pub(crate) use erased::{Change, ErasedStage, Offered, PROGRAMS};
 pub(crate) use random::{ForwardSeed, mixed};

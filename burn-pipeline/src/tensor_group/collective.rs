@@ -10,13 +10,15 @@
 //! 3. *Broadcast* and *reduce*: from the root to all, and from all to the root; a reduce leaves zeros on the others.
 //! 4. *All-to-all* along an axis: it cuts its tensor, sends each member its piece, and joins those that it gets.
 //! 5. *Own piece*: the member's part along an axis, without a message.
+//! 6. Each is two halves: a start, which sends and does not wait, and a wait, which receives and computes. A captured program has them as
+//!    two operations, with others between them ([`CapturedOp::halves`]).
 
-use super::exchange::Outgoing;
 use super::group::TensorGroup;
 use crate::program::CapturedOp;
 use crate::stage::AnyTensor;
 use burn::backend::DispatchTensor;
 use burn::tensor::{DType, Shape};
+use std::sync::Arc;
 
 /// What the members do together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,19 +46,43 @@ impl std::fmt::Display for Collective {
     }
 }
 
-/// A collective of one group.
+/// A collective of one group, or a half of it.
 #[derive(Clone, Debug)]
 pub(super) struct GroupOp {
     pub(super) group: TensorGroup,
     pub(super) collective: Collective,
+    part: Part,
+}
+
+/// How much of a collective an operation does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Part {
+    Whole,
+    Start,
+    Wait,
+}
+
+impl GroupOp {
+    /// The whole collective.
+    pub(super) fn new(group: TensorGroup, collective: Collective) -> Self {
+        Self { group, collective, part: Part::Whole }
+    }
 }
 
 impl CapturedOp for GroupOp {
     fn name(&self) -> String {
-        format!("{} over {} ranks", self.collective, self.group.size())
+        let part = match self.part {
+            Part::Whole => "",
+            Part::Start => "start of ",
+            Part::Wait => "wait for ",
+        };
+        format!("{part}{} over {} ranks", self.collective, self.group.size())
     }
 
     fn outputs(&self, inputs: &[(Shape, DType)]) -> Vec<(Shape, DType)> {
+        if self.part == Part::Start {
+            return Vec::new();
+        }
         let size = self.group.size();
         let resized = |shape: &Shape| {
             let mut dims = shape.to_vec();
@@ -70,13 +96,34 @@ impl CapturedOp for GroupOp {
         inputs.iter().map(|(shape, dtype)| (resized(shape), *dtype)).collect()
     }
 
+    fn flops(&self, inputs: &[(Shape, DType)], outputs: &[(Shape, DType)]) -> u64 {
+        let elements = |(shape, _): &(Shape, DType)| shape.num_elements() as u64;
+        match self.part {
+            Part::Start => 0,
+            Part::Whole | Part::Wait => inputs.iter().chain(outputs).map(elements).max().unwrap_or(0),
+        }
+    }
+
     fn is_collective(&self) -> bool {
         !matches!(self.collective, Collective::OwnPiece { .. })
     }
 
+    fn halves(&self) -> Option<[Arc<dyn CapturedOp>; 2]> {
+        let half = |part| -> Arc<dyn CapturedOp> { Arc::new(Self { part, ..self.clone() }) };
+        (self.is_collective() && self.part == Part::Whole).then(|| [half(Part::Start), half(Part::Wait)])
+    }
+
     fn run(&self, inputs: Vec<DispatchTensor>) -> Vec<DispatchTensor> {
-        let run = |input| self.group.run(self.collective, AnyTensor::from_dispatch(input)).into_dispatch();
-        inputs.into_iter().map(run).collect()
+        let inputs = inputs.into_iter().map(AnyTensor::from_dispatch);
+        let (group, collective) = (&self.group, self.collective);
+        match self.part {
+            Part::Whole => inputs.map(|own| group.run(collective, own).into_dispatch()).collect(),
+            Part::Start => {
+                inputs.for_each(|own| group.start(collective, &own));
+                Vec::new()
+            }
+            Part::Wait => inputs.map(|own| group.wait(collective, own).into_dispatch()).collect(),
+        }
     }
 }
 
@@ -89,48 +136,46 @@ impl TensorGroup {
         if self.is_alone() {
             return own;
         }
-        let (size, what) = (self.size(), format!("{collective} of {:?} {:?}", own.shape().to_vec(), own.dtype()));
-        let exchange = |tensors, from: &mut dyn Iterator<Item = usize>| self.exchange(Outgoing { what, tensors }, from);
-        let nothing = || vec![None; size];
+        self.start(collective, &own);
+        self.wait(collective, own)
+    }
+
+    /// Begins a collective: sends what others get of this member's tensor.
+    fn start(&self, collective: Collective, own: &AnyTensor) {
+        let size = self.size();
+        let to_all = || vec![Some(own.clone()); size];
+        let tensors = match collective {
+            Collective::AllReduce | Collective::AllGather { .. } => to_all(),
+            Collective::Broadcast { root } if root == self.member => to_all(),
+            Collective::ReduceScatter { axis } | Collective::AllToAll { axis } => {
+                (0..size).map(|member| (member != self.member).then(|| piece(own, axis, member, size))).collect()
+            }
+            Collective::Reduce { root } if root != self.member => {
+                (0..size).map(|member| (member == root).then(|| own.clone())).collect()
+            }
+            Collective::OwnPiece { .. } | Collective::Broadcast { .. } | Collective::Reduce { .. } => return,
+        };
+        self.send_each(&described(collective, own), tensors);
+    }
+
+    /// Ends a collective that was begun with the same tensor: takes what the others sent.
+    fn wait(&self, collective: Collective, own: AnyTensor) -> AnyTensor {
+        let (size, what) = (self.size(), described(collective, &own));
+        let of_all = || self.receive_each(&what, 0..size);
         match collective {
-            Collective::AllReduce => {
-                let others = exchange(vec![Some(own.clone()); size], &mut (0..size));
-                self.sum(own, others)
-            }
-            Collective::AllGather { axis } => {
-                let others = exchange(vec![Some(own.clone()); size], &mut (0..size));
-                // There is at least one piece, its own.
-                AnyTensor::cat(self.in_order(own.clone(), others), axis).unwrap_or(own)
-            }
-            Collective::ReduceScatter { axis } => {
-                let pieces: Vec<AnyTensor> = (0..size).map(|member| piece(&own, axis, member, size)).collect();
-                let mine = pieces[self.member].clone();
-                let others = exchange(pieces.into_iter().map(Some).collect(), &mut (0..size));
-                self.sum(mine, others)
-            }
+            Collective::AllReduce => self.sum(own, of_all()),
+            // There is at least one piece, its own.
+            Collective::AllGather { axis } => AnyTensor::cat(self.in_order(own.clone(), of_all()), axis).unwrap_or(own),
+            Collective::ReduceScatter { axis } => self.sum(piece(&own, axis, self.member, size), of_all()),
             Collective::AllToAll { axis } => {
-                let pieces: Vec<AnyTensor> = (0..size).map(|member| piece(&own, axis, member, size)).collect();
-                let mine = pieces[self.member].clone();
-                let others = exchange(pieces.into_iter().map(Some).collect(), &mut (0..size));
-                AnyTensor::cat(self.in_order(mine, others), axis).unwrap_or(own)
+                let pieces = self.in_order(piece(&own, axis, self.member, size), of_all());
+                AnyTensor::cat(pieces, axis).unwrap_or(own)
             }
             Collective::OwnPiece { axis } => piece(&own, axis, self.member, size),
-            Collective::Broadcast { root } if root == self.member => {
-                exchange(vec![Some(own.clone()); size], &mut std::iter::empty());
-                own
-            }
-            Collective::Broadcast { root } => exchange(nothing(), &mut std::iter::once(root)).pop().unwrap_or(own),
-            Collective::Reduce { root } if root == self.member => {
-                let others = exchange(nothing(), &mut (0..size));
-                self.sum(own, others)
-            }
-            Collective::Reduce { root } => {
-                let zeros = own.zeros(own.shape());
-                let mut outgoing = nothing();
-                outgoing[root] = Some(own);
-                exchange(outgoing, &mut std::iter::empty());
-                zeros
-            }
+            Collective::Broadcast { root } if root == self.member => own,
+            Collective::Broadcast { root } => self.receive_each(&what, std::iter::once(root)).pop().unwrap_or(own),
+            Collective::Reduce { root } if root == self.member => self.sum(own, of_all()),
+            Collective::Reduce { .. } => own.zeros(own.shape()),
         }
     }
 
@@ -153,6 +198,11 @@ impl TensorGroup {
         let first = all.next().unwrap_or(own);
         all.fold(first, AnyTensor::plus)
     }
+}
+
+/// A collective with shape and element type of what a member gives to it.
+fn described(collective: Collective, own: &AnyTensor) -> String {
+    format!("{collective} of {:?} {:?}", own.shape().to_vec(), own.dtype())
 }
 
 fn piece(whole: &AnyTensor, axis: usize, member: usize, size: usize) -> AnyTensor {

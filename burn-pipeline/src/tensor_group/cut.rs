@@ -3,8 +3,7 @@
 //! Guarantees: a parameter is a piece if and only if a layer cut it from a whole one through [`TensorGroup::cut`]; all members cut the
 //! values of member 0, so that the pieces make one tensor whichever values the members' own layers have.
 
-use super::collective::Collective;
-use super::group::TensorGroup;
+use super::group::{CutAlong, TensorGroup};
 use crate::stage::AnyTensor;
 use burn::backend::DispatchAutodiffContext;
 use burn::module::{Param, ParamId};
@@ -23,11 +22,24 @@ impl TensorGroup {
         if self.is_alone() {
             return whole;
         }
+        self.share(whole.shape()[axis], "rows or columns of a weight");
+        self.cut_part(whole, axis)
+    }
+
+    /// As [`TensorGroup::cut`], where the first members may get one row or column more than the others ([`TensorGroup::part`]).
+    ///
+    /// # Panics
+    /// If a low-rank adapter is attached.
+    pub(crate) fn cut_part<const D: usize>(&self, whole: Param<Tensor<D>>, axis: usize) -> Param<Tensor<D>> {
+        if self.is_alone() {
+            return whole;
+        }
         assert!(
             whole.adapter().is_none(),
             "a weight with a low-rank adapter cannot be cut: merge the adapter into it first"
         );
-        let share = self.share(whole.shape()[axis], "rows or columns of a weight");
+        let length = whole.shape()[axis];
+        let share = self.part(length);
         let (id, tensor, mapper) = whole.consume();
         let (trained, tensor) = (tensor.is_require_grad(), AnyTensor::new(tensor));
         let graph = tensor.as_dispatch().autodiff;
@@ -36,7 +48,7 @@ impl TensorGroup {
             DispatchAutodiffContext::Enabled(strategy) => piece.leaf(strategy, trained),
             DispatchAutodiffContext::Disabled => piece,
         };
-        self.cuts.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, axis);
+        self.cuts.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, CutAlong { axis, whole: length });
         Param::from_mapped_value(id, Tensor::<D>::from_dispatch(piece.into_dispatch()), mapper)
     }
 
@@ -46,25 +58,25 @@ impl TensorGroup {
     /// # Panics
     /// Unwinds with a [`LinkError`](crate::link::LinkError) if another rank failed.
     pub(crate) fn whole(&self, parameter: ParamId, own: AnyTensor) -> AnyTensor {
-        match self.axis_of(parameter) {
-            Some(axis) => self.run(Collective::AllGather { axis }, own),
+        match self.cut_of(parameter) {
+            Some(cut) => self.joined(cut, own),
             None => own,
         }
     }
 
     /// The shape of the whole parameter of which all members have a piece of this shape.
     pub(crate) fn whole_shape(&self, parameter: ParamId, own: Shape) -> Shape {
-        let Some(axis) = self.axis_of(parameter) else { return own };
+        let Some(cut) = self.cut_of(parameter) else { return own };
         let mut dims = own.to_vec();
-        dims[axis] *= self.size();
+        dims[cut.axis] = cut.whole;
         Shape::from(dims)
     }
 
     /// This member's piece of a whole parameter, or of something like it, in storage of its own; what was not cut stays whole.
     pub(crate) fn own_piece(&self, parameter: ParamId, whole: AnyTensor) -> AnyTensor {
-        let Some(axis) = self.axis_of(parameter) else { return whole };
-        let each = whole.shape()[axis] / self.size();
-        whole.narrow(axis, self.member * each, (self.member + 1) * each).compact()
+        let Some(cut) = self.cut_of(parameter) else { return whole };
+        let own = self.part(cut.whole);
+        whole.narrow(cut.axis, own.start, own.end).compact()
     }
 
     /// A parameter that was cut and is not among these.
@@ -75,6 +87,21 @@ impl TensorGroup {
 
     /// The axis along which a parameter was cut; `None` for one that is whole on every member.
     pub(crate) fn axis_of(&self, parameter: ParamId) -> Option<usize> {
+        self.cut_of(parameter).map(|cut| cut.axis)
+    }
+
+    fn cut_of(&self, parameter: ParamId) -> Option<CutAlong> {
         self.cuts.0.lock().unwrap_or_else(PoisonError::into_inner).get(&parameter).copied()
+    }
+
+    /// The pieces of all members, which may have different lengths, side by side.
+    fn joined(&self, cut: CutAlong, own: AnyTensor) -> AnyTensor {
+        let mut dims = own.shape().to_vec();
+        dims[cut.axis] = cut.whole;
+        let what = format!("joining pieces of {dims:?} {:?} along axis {}", own.dtype(), cut.axis);
+        self.send_each(&what, vec![Some(own.clone()); self.size()]);
+        let mut pieces = self.receive_each(&what, 0..self.size());
+        pieces.insert(self.member, own.clone());
+        AnyTensor::cat(pieces, cut.axis).unwrap_or(own)
     }
 }

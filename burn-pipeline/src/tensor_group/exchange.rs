@@ -4,10 +4,16 @@
 //! every wait ends at the timeout with an error that names the member, or at once where another rank failed.
 //!
 //! 1. Each message begins with a text: the task, the collective, and shape and type of what its sender gave to it.
-//! 2. A member sends to all that get something of it, and then receives in the order of members. Sends do not wait for their
-//!    receives ([`Link::send`]).
+//! 2. A member sends to all that get something of it, and receives in the order of members. Sends do not wait for their
+//!    receives ([`Link::send`]), so a program may compute in between.
+//!    Collectives begin in one order on all members, and each member ends them in that order, so the next message from a member is of
+//!    the collective that this one waits for. None waits in a circle: the first collective that a member waits in was
+//!    begun by the others after waits in earlier ones alone.
 //! 3. Between replicas sums of gradients travel too, and may come first: they wait in the inbox of the replicas' exchanges.
-//! 4. Inside a stage's code an error cannot be returned: it unwinds as the payload of a panic that prints nothing, up to the
+//! 4. Before its first training forward runs, the members compare the lists of collectives that they recorded for a captured stage. Equal lists
+//!    and one row make one order of collectives and transfers on all members. A stage that is not captured has no list; each message's text
+//!    then tells the first difference.
+//! 5. Inside a stage's code an error cannot be returned: it unwinds as the payload of a panic that prints nothing, up to the
 //!    executor, which returns it.
 
 use super::group::TensorGroup;
@@ -16,59 +22,90 @@ use crate::plan::StageId;
 use crate::stage::{AnyTensor, HostValue, Payload, PayloadPart};
 use std::time::Instant;
 
-/// What a member sends in one collective.
-pub(super) struct Outgoing {
-    /// The collective, with shape and element type of what the member gave to it.
-    pub(super) what: String,
-    /// The tensor for each member; that for this member itself is not sent.
-    pub(super) tensors: Vec<Option<AnyTensor>>,
-}
-
 impl TensorGroup {
-    /// Sends each member its tensor, and returns those of the members `from`, in their order; this one's own is not among them.
+    /// Sends each member its tensor; what is meant for this one itself is not sent. It does not wait. `what` is the collective, with shape
+    /// and element type of what the member gave to it.
+    ///
+    /// # Panics
+    /// Unwinds with a [`LinkError`] if another rank failed.
+    pub(super) fn send_each(&self, what: &str, tensors: Vec<Option<AnyTensor>>) {
+        self.over_link(|link, activity| {
+            let (deadline, header, ours) = (Instant::now() + self.timeout, header(activity), place(activity, what));
+            let others = tensors.into_iter().enumerate().filter(|(member, _)| *member != self.member);
+            for (member, tensor) in others {
+                let Some(tensor) = tensor else { continue };
+                let parts = [PayloadPart::Host(HostValue::Text(ours.clone())), PayloadPart::Tensor(tensor)];
+                let message = Message { header, payload: Payload::from_parts(parts) };
+                link.send(self.ranks[member], message, deadline)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Waits for the tensors that the members `from` sent in the same collective, and returns them in that order; this one's own is not
+    /// among them.
     ///
     /// # Panics
     /// Unwinds with a [`LinkError`] if a member is elsewhere, failed, left or did not answer.
-    pub(super) fn exchange(&self, outgoing: Outgoing, from: impl Iterator<Item = usize>) -> Vec<AnyTensor> {
+    pub(super) fn receive_each(&self, what: &str, from: impl Iterator<Item = usize>) -> Vec<AnyTensor> {
+        self.over_link(|link, activity| {
+            let (rank, deadline, header) = (link.rank(), Instant::now() + self.timeout, header(activity));
+            let ours = place(activity, what);
+            let receive = |member: usize| {
+                let peer = self.ranks[member];
+                link.set_activity(Activity::Waiting(header, peer));
+                let received = match &self.inbox {
+                    Some(inbox) => inbox.lock().take(link, peer, header, deadline),
+                    None => link.receive(peer, header, deadline),
+                };
+                let (theirs, tensor) = read(received?);
+                match tensor {
+                    Some(PayloadPart::Tensor(tensor)) if theirs == ours => Ok(tensor),
+                    _ => Err(LinkError::Members { rank, peer, ours: ours.clone(), theirs }),
+                }
+            };
+            from.filter(|member| *member != self.member).map(receive).collect()
+        })
+    }
+
+    /// Compares the collectives that this member recorded for a stage with the other members', before any of them runs; `None` where
+    /// it recorded none and runs the stage's code itself. All members call it.
+    ///
+    /// # Panics
+    /// Unwinds with a [`LinkError`] that names the first difference, or if a member is elsewhere, failed, left or did not answer.
+    pub(crate) fn compare(&self, recorded: Option<&[String]>) {
+        self.over_link(|link, activity| {
+            let (rank, deadline, header) = (link.rank(), Instant::now() + self.timeout, header(activity));
+            let ours = place(activity, "its list of collectives");
+            let list = serde_json::to_string(&recorded).unwrap_or_default();
+            for &peer in self.ranks.iter().filter(|&&peer| peer != rank) {
+                let parts = [&ours, &list].map(|text| PayloadPart::Host(HostValue::Text(text.clone())));
+                link.send(peer, Message { header, payload: Payload::from_parts(parts) }, deadline)?;
+            }
+            for &peer in self.ranks.iter().filter(|&&peer| peer != rank) {
+                link.set_activity(Activity::Waiting(header, peer));
+                let (theirs, list) = read(link.receive(peer, header, deadline)?);
+                let Some(PayloadPart::Host(HostValue::Text(list))) = list.filter(|_| theirs == ours) else {
+                    return Err(LinkError::Members { rank, peer, ours, theirs });
+                };
+                let list: Option<Vec<String>> = serde_json::from_str(&list).unwrap_or_default();
+                let difference = recorded.zip(list).and_then(|(own, list)| first_difference(own, &list));
+                if let Some((number, ours, theirs)) = difference {
+                    return Err(LinkError::Collectives { rank, peer, stage: header.stage, number, ours, theirs });
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Uses this rank's end of the link, told what it is doing; an error unwinds.
+    fn over_link<T>(&self, f: impl FnOnce(&mut dyn Link, Activity) -> Result<T, LinkError>) -> T {
         let closed = || {
             let message = "the pipeline was dropped, and the stage's group with it".to_owned();
             Err(LinkError::Closed { rank: self.ranks[self.member], message })
         };
-        let end = self.end.as_ref();
-        let exchanged =
-            end.and_then(|end| end.with(|link, activity| self.exchange_over(link, activity, outgoing, from)));
-        exchanged.unwrap_or_else(closed).unwrap_or_else(|error| std::panic::resume_unwind(Box::new(error)))
-    }
-
-    fn exchange_over(
-        &self,
-        link: &mut dyn Link,
-        activity: Activity,
-        outgoing: Outgoing,
-        from: impl Iterator<Item = usize>,
-    ) -> Result<Vec<AnyTensor>, LinkError> {
-        let (rank, deadline, header) = (link.rank(), Instant::now() + self.timeout, header(activity));
-        let ours = place(activity, &outgoing.what);
-        for (member, tensor) in outgoing.tensors.into_iter().enumerate().filter(|(member, _)| *member != self.member) {
-            let Some(tensor) = tensor else { continue };
-            let parts = [PayloadPart::Host(HostValue::Text(ours.clone())), PayloadPart::Tensor(tensor)];
-            let message = Message { header, payload: Payload::from_parts(parts) };
-            link.send(self.ranks[member], message, deadline)?;
-        }
-        let receive = |member: usize| {
-            let peer = self.ranks[member];
-            link.set_activity(Activity::Waiting(header, peer));
-            let received = match &self.inbox {
-                Some(inbox) => inbox.lock().take(link, peer, header, deadline),
-                None => link.receive(peer, header, deadline),
-            };
-            let (theirs, tensor) = read(received?);
-            match tensor {
-                Some(tensor) if theirs == ours => Ok(tensor),
-                _ => Err(LinkError::Members { rank, peer, ours: ours.clone(), theirs }),
-            }
-        };
-        from.filter(|member| *member != self.member).map(receive).collect()
+        let done = self.end.as_ref().and_then(|end| end.with(f));
+        done.unwrap_or_else(closed).unwrap_or_else(|error| std::panic::resume_unwind(Box::new(error)))
     }
 }
 
@@ -90,13 +127,18 @@ fn header(activity: Activity) -> Header {
     Header { kind: MessageKind::Member, stage, microbatch }
 }
 
-/// The text and the tensor of a message.
-fn read(payload: Payload) -> (String, Option<AnyTensor>) {
+/// The first place, from 1, at which two lists differ, and what each has there.
+fn first_difference(own: &[String], other: &[String]) -> Option<(usize, Box<str>, Box<str>)> {
+    let place = (0..own.len().max(other.len())).find(|&place| own.get(place) != other.get(place))?;
+    let at = |list: &[String]| list.get(place).map_or("none".into(), |one| format!("`{one}`").into());
+    Some((place + 1, at(own), at(other)))
+}
+
+/// The text of a message and what it comes with.
+fn read(payload: Payload) -> (String, Option<PayloadPart>) {
     let mut parts = payload.into_parts();
     match (parts.next(), parts.next(), parts.next()) {
-        (Some(PayloadPart::Host(HostValue::Text(text))), Some(PayloadPart::Tensor(tensor)), None) => {
-            (text, Some(tensor))
-        }
+        (Some(PayloadPart::Host(HostValue::Text(text))), Some(part), None) => (text, Some(part)),
         _ => ("a message of another form".to_owned(), None),
     }
 }

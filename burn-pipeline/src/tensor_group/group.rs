@@ -25,9 +25,16 @@ pub struct TensorGroup {
     pub(super) inbox: Option<SharedInbox>,
 }
 
-/// The axis along which each piece was cut.
+/// How each piece was cut.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Cuts(pub(super) Arc<Mutex<HashMap<ParamId, usize>>>);
+pub(super) struct Cuts(pub(super) Arc<Mutex<HashMap<ParamId, CutAlong>>>);
+
+/// An axis, and the length of the whole along it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CutAlong {
+    pub(super) axis: usize,
+    pub(super) whole: usize,
+}
 
 impl TensorGroup {
     /// A group of one rank: its layers hold whole weights.
@@ -95,8 +102,14 @@ impl TensorGroup {
     pub fn share(&self, count: usize, what: &str) -> Range<usize> {
         let size = self.size();
         assert!(count.is_multiple_of(size), "{count} {what} cannot be cut evenly over the {size} ranks of a group");
-        let each = count / size;
-        self.member * each..(self.member + 1) * each
+        self.part(count)
+    }
+
+    /// This member's part of `count` things, of which the first members have one more where they cannot be cut evenly.
+    pub(crate) fn part(&self, count: usize) -> Range<usize> {
+        let (each, more) = (count / self.size(), count % self.size());
+        let start = |member: usize| member * each + member.min(more);
+        start(self.member)..start(self.member + 1)
     }
 }
 

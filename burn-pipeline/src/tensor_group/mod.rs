@@ -14,7 +14,9 @@
 //! 3. *Messages* (`exchange`) travel over the rank's own end of the link, and say which task and collective they are of. Between two
 //!    members there are no others, so they cannot be mistaken for a plan's transfers.
 //! 4. *Order*: since members run one row, a circle of waits over members would be one of the plan, which `check` has excluded.
-//!    Collectives of a backward belong to `I` ([`CapturedOp::is_collective`](crate::program::CapturedOp::is_collective)).
+//!    Collectives of a backward belong to `I` ([`CapturedOp::is_collective`](crate::program::CapturedOp::is_collective)). In a captured
+//!    program each is a start and a wait, with computation between them (`program/overlap.rs`); all members start them in one order, and each
+//!    awaits them in that order.
 //! 5. *Cut weights* (`cut`): a layer cuts the ordinary layer's values, those of member 0, and notes which parameter it cut along which
 //!    axis. All other parameters are copies: members start with member 0's, and each adds the same gradients to them, which is compared in
 //!    the first step. Checkpoints hold the whole parameters and their optimizer's state (`optimizer_states`).

@@ -110,7 +110,7 @@ impl TensorGroup {
     }
 
     fn op(&self, collective: Collective) -> Option<Arc<dyn CapturedOp>> {
-        Some(Arc::new(GroupOp { group: self.clone(), collective }))
+        Some(Arc::new(GroupOp::new(self.clone(), collective)))
     }
 }
 

@@ -7,7 +7,6 @@
 //! 2. Each sends its rows, and takes what the others send ([`TensorGroup::all_to_all_rows`]). Gradients go back the same way.
 
 use super::collective::Collective;
-use super::exchange::Outgoing;
 use super::group::TensorGroup;
 use crate::link::LinkError;
 use crate::ops::Pair;
@@ -77,7 +76,8 @@ impl RowsOp {
         let what = format!("all-to-all of rows of {width} {:?}", own.dtype());
         let tensors = (0..size).map(|member| if member == me { None } else { rows_for(member) }).collect();
         let from = || (0..size).filter(|&member| self.received[member] > 0);
-        let mut came = group.exchange(Outgoing { what: what.clone(), tensors }, from()).into_iter();
+        group.send_each(&what, tensors);
+        let mut came = group.receive_each(&what, from()).into_iter();
         let mut parts = Vec::new();
         for member in from() {
             let part = if member == me { rows_for(me) } else { came.next() };

@@ -5,7 +5,7 @@
 use super::TensorGroup;
 use crate::link::{Link, LinkError, SharedLink, Threads};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use proptest::prelude::{ProptestConfig, proptest};
+use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, proptest};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -238,6 +238,36 @@ fn members_in_different_collectives_are_named_with_both() {
         let own = "rank 0 is at all-reduce of [2, 2, 2] F32, and rank 1";
         assert!(said.starts_with(own) && said.contains(words), "{said}");
         assert!(got[1].is_err());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn lists_of_collectives_that_differ_are_refused_by_their_first_difference(
+        lists in prop::collection::vec(prop::option::weighted(0.9, prop::collection::vec("[ab]", 0..3)), 2..4)
+    ) {
+        let size = lists.len();
+        let got = members(size, |group| group.compare(lists[group.member()].as_deref()));
+        let different = |one: usize, two: usize| {
+            let (one, two) = (lists[one].as_ref()?, lists[two].as_ref()?);
+            (0..3).find(|&at| one.get(at) != two.get(at)).map(|at| at + 1)
+        };
+        let pairs = || (0..size).flat_map(|one| (0..size).map(move |two| (one, two)));
+        prop_assert_eq!(got.iter().any(Result::is_err), pairs().any(|(one, two)| different(one, two).is_some()));
+        for (rank, got) in got.into_iter().enumerate() {
+            match got {
+                Err(LinkError::Collectives { rank: own, peer, number, ours, theirs, .. }) => {
+                    let at = |rank: usize| lists[rank].as_ref().unwrap().get(number - 1).map(|one| format!("`{one}`"));
+                    let at = |rank: usize| at(rank).unwrap_or_else(|| "none".to_owned());
+                    prop_assert_eq!((own, different(rank, peer)), (rank, Some(number)));
+                    prop_assert_eq!((&*ours, &*theirs), (&*at(rank), &*at(peer)));
+                }
+                // Another rank found it first.
+                Err(other) => prop_assert!(matches!(other, LinkError::Peer(_) | LinkError::Left { .. }), "{}", other),
+                Ok(()) => {}
+            }
+        }
     }
 }
 

@@ -56,15 +56,15 @@ impl StageFacts {
             PipelineError::Refused { stage: self.stage, source, got }
         };
         let input = batch.whole_input();
-        match (self.piece, batch.whole_target()) {
-            (Some(Piece::Embedding), _) => {
-                is_ids(input.clone()).map_err(|source| refused(StageError::Input(source), input))
-            }
-            (Some(Piece::Head), Some(target)) => {
+        self.piece.iter().flat_map(|piece| piece.layers()).try_for_each(|layer| match (layer, batch.whole_target()) {
+            (Piece::Head, Some(target)) => {
                 is_ids(target.clone()).map_err(|source| refused(StageError::Target(source), target))
             }
-            _ => Ok(()),
-        }
+            (Piece::Head, None) => Ok(()),
+            (Piece::Embedding | Piece::Tied, _) => {
+                is_ids(input.clone()).map_err(|source| refused(StageError::Input(source), input))
+            }
+        })
     }
 
     /// Each path with each name.

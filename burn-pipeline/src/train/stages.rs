@@ -62,8 +62,8 @@ impl Stages {
     }
 
     /// Is this layer of the vocabulary spread?
-    fn spreads(&self, piece: Piece) -> bool {
-        self.pieces.iter().any(|facts| facts.piece == Some(piece))
+    fn spreads(&self, layer: Piece) -> bool {
+        self.pieces.iter().filter_map(|facts| facts.piece).any(|piece| piece.layers().contains(&layer))
     }
 
     /// The last stage, if it has no loss.

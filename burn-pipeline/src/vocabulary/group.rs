@@ -1,7 +1,8 @@
 //! The ranks that hold a rank's stages together with it, and those that hold the pieces of the vocabulary.
 //!
 //! The pieces of the embedding are stage `stages`, and those of the head stage `stages + 1`, on all ranks: so whatever goes through a
-//! rank's stages (optimizers, norms, checkpoints) goes through its pieces too. No plan names them.
+//! rank's stages (optimizers, norms, checkpoints) goes through its pieces too. Where both layers are one matrix, its pieces are the
+//! embedding's. No plan names them.
 
 use super::piece::Piece;
 use crate::plan::StageId;
@@ -29,7 +30,8 @@ pub(crate) struct StageGroups {
 impl VocabularyGroup {
     /// The group of these pieces, beside so many stages.
     pub(crate) fn new(group: TensorGroup, pieces: &[Piece], stages: usize) -> Self {
-        let stage = |piece: Piece| pieces.contains(&piece).then(|| piece.stage(stages));
+        let stage =
+            |layer| pieces.iter().find(|piece| piece.layers().contains(&layer)).map(|piece| piece.stage(stages));
         Self { group, embedding: stage(Piece::Embedding), head: stage(Piece::Head) }
     }
 
@@ -46,6 +48,11 @@ impl VocabularyGroup {
     /// The number of the head's pieces, if it is spread.
     pub(crate) fn head(&self) -> Option<StageId> {
         self.head
+    }
+
+    /// Are both layers one matrix, that of the embedding?
+    pub(crate) fn is_tied(&self) -> bool {
+        self.head.is_some() && self.head == self.embedding
     }
 
     /// Is nothing spread?

@@ -15,19 +15,22 @@ type Make<M> = Arc<dyn Fn(&Device) -> M + Send + Sync>;
 /// them, or both.
 ///
 /// Each is given as the ordinary layer, as one device would hold it, and by its path in the model, which its parameter's name begins
-/// with. A rank makes the whole layer and keeps its piece, of the values that the first rank has. The vocabulary must be a multiple of the number of
-/// pipeline ranks.
+/// with. A rank makes the whole layer and keeps its piece, of the values that the first rank has. Where the words are no multiple of the number of
+/// pipeline ranks, the first ranks have one more than the others.
 #[derive(Clone, Default)]
 pub struct Vocabulary {
     embedding: Option<(String, Make<Embedding>)>,
     head: Option<(String, Make<Linear>)>,
+    /// Is the embedding's matrix the head's, too?
+    tied: bool,
 }
 
 impl fmt::Debug for Vocabulary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (embedding, head) =
             (self.embedding.as_ref().map(|(name, _)| name), self.head.as_ref().map(|(name, _)| name));
-        f.debug_struct("Vocabulary").field("embedding", &embedding).field("head", &head).finish()
+        let mut text = f.debug_struct("Vocabulary");
+        text.field("embedding", &embedding).field("head", &head).field("tied", &self.tied).finish()
     }
 }
 
@@ -45,6 +48,22 @@ impl Vocabulary {
         make: impl Fn(&Device) -> Embedding + Send + Sync + 'static,
     ) -> Self {
         self.embedding = Some((path.into(), Arc::new(make)));
+        self.tied = false;
+        self
+    }
+
+    /// Spreads the embedding and a head of the same matrix: the score of a word is the product of the last stage's output with the word's
+    /// vector. Batches are those of [`Vocabulary::embedding`] and [`Vocabulary::head`], and the path is the embedding's.
+    ///
+    /// On one device that is `hidden.matmul(token.weight.val().transpose())`: one parameter, whose gradients from both uses are
+    /// added, in checkpoints too.
+    pub fn tied(
+        mut self,
+        path: impl Into<String>,
+        make: impl Fn(&Device) -> Embedding + Send + Sync + 'static,
+    ) -> Self {
+        self = self.embedding(path, make);
+        (self.head, self.tied) = (None, true);
         self
     }
 
@@ -54,13 +73,22 @@ impl Vocabulary {
     /// ids, one integer tensor with an id for each row of the output. The last stage has no loss of its own.
     pub fn head(mut self, path: impl Into<String>, make: impl Fn(&Device) -> Linear + Send + Sync + 'static) -> Self {
         self.head = Some((path.into(), Arc::new(make)));
+        self.tied = false;
         self
     }
 
-    /// The layers that are given.
+    /// What each rank gets a piece of.
     pub(crate) fn pieces(&self) -> Vec<Piece> {
+        if self.tied {
+            return vec![Piece::Tied];
+        }
         let given = [(Piece::Embedding, self.embedding.is_some()), (Piece::Head, self.head.is_some())];
         given.into_iter().filter(|(_, given)| *given).map(|(piece, _)| piece).collect()
+    }
+
+    /// The layers that are given.
+    pub(crate) fn layers(&self) -> Vec<Piece> {
+        self.pieces().into_iter().flat_map(Piece::layers).copied().collect()
     }
 
     /// Makes a layer and cuts this rank's piece from it; `None` if it is not given. All ranks call it, for the same layers in
@@ -71,24 +99,29 @@ impl Vocabulary {
     pub(crate) fn cut(&self, piece: Piece, device: &Device, ranks: &VocabularyGroup) -> Option<Box<dyn ErasedStage>> {
         let group = ranks.group();
         let (path, layer) = match piece {
-            Piece::Embedding => {
+            Piece::Embedding | Piece::Tied => {
                 let (path, make) = self.embedding.as_ref()?;
                 let Embedding { weight } = make(device);
-                group.share(weight.shape()[0], "words of the embedding");
-                (path, Layer { embedding: Some(Embedding { weight: group.cut(weight, 0) }), head: None })
+                enough(group.size(), weight.shape()[0], "embedding");
+                (path, Layer { embedding: Some(Embedding { weight: group.cut_part(weight, 0) }), head: None })
             }
             Piece::Head => {
                 let (path, make) = self.head.as_ref()?;
                 let Linear { weight, bias } = make(device);
                 assert!(bias.is_none(), "a head with a bias cannot be spread: make it `with_bias(false)`");
-                group.share(weight.shape()[1], "words of the head");
-                (path, Layer { embedding: None, head: Some(Linear { weight: group.cut(weight, 1), bias: None }) })
+                enough(group.size(), weight.shape()[1], "head");
+                (path, Layer { embedding: None, head: Some(Linear { weight: group.cut_part(weight, 1), bias: None }) })
             }
         };
         let name = format!("{path}.weight");
         let names = Names::default().renamed(move |_| name.clone());
         Some(StageBox::new(layer).named(names).sharded(false).into_inner())
     }
+}
+
+/// Makes sure that every rank gets a word.
+fn enough(ranks: usize, words: usize, layer: &str) {
+    assert!(words >= ranks, "{words} words of the {layer} cannot be cut over {ranks} ranks, each of which needs one");
 }
 
 /// Is a payload what a vocabulary takes of a batch: one integer tensor?

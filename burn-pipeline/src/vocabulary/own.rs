@@ -13,9 +13,9 @@ pub(crate) struct OwnIds {
 }
 
 impl OwnIds {
-    /// From ids `[n]` of the whole vocabulary, where each rank has `own` of its words.
-    pub(crate) fn of(group: &TensorGroup, own: usize, ids: Tensor<1, Int>) -> Self {
-        match own_ids(group, own, ids.clone()) {
+    /// From ids `[n]` of the whole vocabulary of so many words.
+    pub(crate) fn of(group: &TensorGroup, words: usize, ids: Tensor<1, Int>) -> Self {
+        match own_ids(group, group.part(words), ids.clone()) {
             Some((places, elsewhere)) => Self { places, elsewhere: Some(elsewhere) },
             None => Self { places: ids, elsewhere: None },
         }

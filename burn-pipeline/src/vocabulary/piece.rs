@@ -11,12 +11,23 @@ pub(crate) enum Piece {
     Embedding,
     /// The head.
     Head,
+    /// Both, of one matrix.
+    Tied,
 }
 
 impl Piece {
     /// The number of the pieces beside so many stages.
     pub(crate) fn stage(self, stages: usize) -> StageId {
         StageId::new(stages + usize::from(self == Piece::Head))
+    }
+
+    /// The layers that it is of: the embedding, the head, or both.
+    pub(crate) fn layers(self) -> &'static [Piece] {
+        match self {
+            Piece::Embedding => &[Piece::Embedding],
+            Piece::Head => &[Piece::Head],
+            Piece::Tied => &[Piece::Embedding, Piece::Head],
+        }
     }
 }
 
@@ -25,6 +36,7 @@ impl fmt::Display for Piece {
         f.write_str(match self {
             Piece::Embedding => "embedding",
             Piece::Head => "head",
+            Piece::Tied => "embedding and the head, which are one matrix",
         })
     }
 }

@@ -37,8 +37,8 @@ impl Executor {
         let (ids, shape) = self.input_ids(state, task)?;
         let group = self.groups.vocabulary.group().clone();
         let vectors = self.caught_in(embedding, task, |held| {
-            let (_, weight) = piece(held.weights())?;
-            let [words, width] = weight.dims();
+            let (id, weight) = piece(held.weights())?;
+            let (words, width) = (group.whole_shape(id, weight.shape())[0], weight.dims()[1]);
             let vectors = look_up(weight, &OwnIds::of(&group, words, ids));
             let dims: Vec<usize> = shape.to_vec().into_iter().chain([width]).collect();
             Ok(AnyTensor::new(vectors).reshape(Shape::from(dims)))
@@ -80,17 +80,23 @@ impl Executor {
         state.close(collective.into());
         let gradients = Gradients::from_payload(gradients).map_err(StageError::Input);
         let gradients = gradients.map_err(|source| self.stage_error(task, source))?;
-        // `None` if the stage did not use its input.
-        let Some(gradient) = gradients.into_iter().flatten().next() else { return Ok(()) };
-        let group = self.groups.vocabulary.group().clone();
+        let (group, tied) = (self.groups.vocabulary.group().clone(), self.groups.vocabulary.is_tied());
         self.caught_in(embedding, task, |held| {
             let (id, weight) = piece(held.weights())?;
-            if held.named_parameters().iter().any(|parameter| parameter.trainable) {
-                let own = OwnIds::of(&group, weight.dims()[0], ids);
+            if !held.named_parameters().iter().any(|parameter| parameter.trainable) {
+                return Ok(());
+            }
+            // There is none if the stage did not use its input.
+            let of_vectors = gradients.into_iter().flatten().next().map(|gradient| {
+                let own = OwnIds::of(&group, group.whole_shape(id, weight.shape())[0], ids);
                 let matrix = Shape::new(as_matrix(&gradient.shape()));
                 let gradient = Tensor::<2>::from_dispatch(gradient.reshape(matrix).into_dispatch());
-                let gradient = AnyTensor::new(weight_gradient(&weight, &own, gradient));
-                held.gradients().add(index, vec![(id, gradient)]);
+                (id, AnyTensor::new(weight_gradient(&weight, &own, gradient)))
+            });
+            match tied {
+                true => held.gradients().add_half(index, of_vectors.into_iter().collect()),
+                false if of_vectors.is_some() => held.gradients().add(index, of_vectors.into_iter().collect()),
+                false => {}
             }
             Ok(())
         })?;

@@ -72,9 +72,11 @@ impl Executor {
             return Err(self.stage_error(task, StageError::Unsupported(reason)));
         }
         let (group, trains) = (self.groups.vocabulary.group().clone(), state.run.trains());
+        let tied = self.groups.vocabulary.is_tied();
         let (statistics, rest) = self.caught_in(head, task, |held| {
-            let (_, weight) = piece(held.weights())?;
-            let own = OwnIds::of(&group, weight.dims()[1], ids);
+            let (id, weight) = piece(held.weights())?;
+            let words = group.whole_shape(id, weight.shape())[usize::from(!tied)];
+            let (own, weight) = (OwnIds::of(&group, words, ids), if tied { weight.transpose() } else { weight });
             let hidden = Tensor::<2>::from_dispatch(hidden.reshape(Shape::new(as_matrix(&shape))).into_dispatch());
             Ok(score(weight, hidden, own, trains))
         })?;
@@ -155,12 +157,15 @@ impl Executor {
         let Some((head, (kept, share))) = self.groups.vocabulary.head().zip(kept.zip(share)) else {
             return Err(self.no_input(task.into()));
         };
-        let factor = factor(state, index, share.dims()[0]);
+        let (factor, tied) = (factor(state, index, share.dims()[0]), self.groups.vocabulary.is_tied());
         self.caught_in(head, task, |held| {
             let (id, _) = piece(held.weights())?;
             if held.named_parameters().iter().any(|parameter| parameter.trainable) {
-                let gradient = AnyTensor::new(kept.weight_gradient(share, factor));
-                held.gradients().add(index, vec![(id, gradient)]);
+                let gradient = kept.weight_gradient(share, factor);
+                match tied {
+                    true => held.gradients().add_half(index, vec![(id, AnyTensor::new(gradient.transpose()))]),
+                    false => held.gradients().add(index, vec![(id, AnyTensor::new(gradient))]),
+                }
             }
             Ok(())
         })?;

@@ -1,7 +1,7 @@
 //! The ways to run a stage's forwards and backwards, all with the same numbers.
 //!
 //! Reading order: [`call`] (what a forward takes and gives), [`function`] (module and loss as one function of tensors),
-//! [`contract`] (what an engine offers), [`recording`] (a forward and its backward as a list of operations), [`seeded`]
+//! [`contract`] (what an engine offers), [`members`] (the ranks that hold the stage together), [`recording`] (a forward and its backward as a list of operations), [`seeded`]
 //! (random numbers of eager forwards), [`eager`] (Burn's autodiff), [`captured`] (programs that are replayed), [`recompute`]
 //! (around either of them), [`work`] (forwards and backwards in pieces), [`report`].
 
@@ -10,6 +10,7 @@ mod captured;
 mod contract;
 mod eager;
 mod function;
+mod members;
 mod recompute;
 mod recording;
 mod report;
@@ -22,6 +23,7 @@ pub(crate) use contract::{Engine, EngineState};
 pub(super) use eager::Eager;
 pub(crate) use function::BatchChecks;
 pub(super) use function::StageFunction;
+pub(crate) use members::Members;
 pub(super) use recompute::Recompute;
 pub use report::{ActivationBytes, DeferredShare, EngineReport, SplitBackward};
 pub(crate) use work::{Direction, StageWork, WorkResult, WorkStarted};

@@ -1,6 +1,7 @@
 //! What the user says of a stage beside its module, with [`StageBox`](crate::stage::StageBox)'s methods or for all stages.
 
 use crate::stage::boundary::StageMetadata;
+use crate::stage::engine::Members;
 use crate::stage::state::Names;
 
 /// What the user says of a stage beside its module.
@@ -22,6 +23,8 @@ pub(crate) struct StageOptions {
     pub(crate) seeded: bool,
     /// Do training forwards give the outputs beside the loss?
     pub(crate) outputs: bool,
+    /// The ranks that hold it together with this one, if there are any.
+    pub(crate) members: Option<Members>,
 }
 
 /// The programs that a captured stage keeps where nothing else is said.
@@ -38,6 +41,7 @@ impl Default for StageOptions {
             compile: false,
             seeded: false,
             outputs: false,
+            members: None,
         }
     }
 }

@@ -67,9 +67,10 @@ impl<M: Stage> Typed<M> {
         let eager = |reason| Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits);
         self.function.keep_output(self.options.outputs);
         let (function, programs, compile) = (self.function.clone(), self.options.programs, self.options.compile);
+        let members = self.options.members.clone();
         let captured = |strict| {
             let otherwise = eager("it cannot be captured");
-            Box::new(Captured::new(strict, programs, otherwise).compiling(compile))
+            Box::new(Captured::new(strict, programs, otherwise).compiling(compile).among(members.clone()))
         };
         let engine: Box<dyn Engine<M>> = match (split, splits) {
             (SplitBackward::Eager, _) => Box::new(eager("it was asked for")),

@@ -29,6 +29,8 @@ pub(crate) struct GradientStore {
     accumulation: Accumulation,
     sums: HashMap<ParamId, AnyTensor>,
     early: BTreeMap<usize, WeightGradients>,
+    /// One of two parts of a microbatch's gradients.
+    halves: HashMap<usize, WeightGradients>,
     next: usize,
 }
 
@@ -44,6 +46,7 @@ impl GradientStore {
     pub(crate) fn begin(&mut self, first: Option<usize>) {
         self.next = first.unwrap_or(usize::MAX);
         self.early.clear();
+        self.halves.clear();
     }
 
     /// The order in which gradients are added.
@@ -68,6 +71,28 @@ impl GradientStore {
             self.next += 1;
             self.sum(gradients);
         }
+    }
+
+    /// Adds one of two parts of a microbatch's gradients, of a parameter whose two uses have backwards of their own. Ordered sums have the
+    /// same bits whichever comes first.
+    pub(crate) fn add_half(&mut self, microbatch: usize, gradients: WeightGradients) {
+        if self.accumulation == Accumulation::AsTheyCome {
+            return self.sum(gradients);
+        }
+        let Some(first) = self.halves.remove(&microbatch) else {
+            self.halves.insert(microbatch, gradients);
+            return;
+        };
+        // A sum of two numbers does not depend on their order, one of three would.
+        let mut both: HashMap<ParamId, AnyTensor> = HashMap::new();
+        for (id, gradient) in first.into_iter().chain(gradients) {
+            let sum = match both.remove(&id) {
+                Some(sum) => sum.plus(gradient),
+                None => gradient,
+            };
+            both.insert(id, sum);
+        }
+        self.add(microbatch, both.into_iter().collect());
     }
 
     /// Would gradients of this microbatch be added to the sums now, and not held back?
@@ -110,7 +135,7 @@ impl GradientStore {
 
     /// All that it holds: sums, and gradients that are held back.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &AnyTensor> {
-        let early = self.early.values().flatten().map(|(_, gradient)| gradient);
+        let early = self.early.values().chain(self.halves.values()).flatten().map(|(_, gradient)| gradient);
         self.sums.values().chain(early)
     }
 
@@ -123,6 +148,7 @@ impl GradientStore {
     pub(crate) fn clear(&mut self) {
         self.sums.clear();
         self.early.clear();
+        self.halves.clear();
     }
 }
 

@@ -89,7 +89,7 @@ impl Builder {
 
     /// What plans spread over all ranks, and by which costs.
     pub(super) fn spreading(&self) -> Spreading {
-        let pieces = self.vocabulary.as_ref().map(Vocabulary::pieces).unwrap_or_default();
+        let pieces = self.vocabulary.as_ref().map(Vocabulary::layers).unwrap_or_default();
         Spreading { pieces, profile: self.planned.clone() }
     }
 
@@ -383,13 +383,18 @@ impl Builder {
     ///
     /// Losses and gradients are those of the ordinary layers up to the rounding of sums that are added in parts, and the same bits in
     /// every run. Checkpoints and exports hold the ordinary layers' parameters. In what lists the model's stages
-    /// ([`Pipeline::weights`], say) the embedding and the head come last, as two more. Evaluations give the last stage's
+    /// ([`Pipeline::weights`], say) the embedding and the head come last, as two more (as one, if they are one matrix). Evaluations give the last stage's
     /// outputs, not scores. What is not there yet is refused: bidirectional schedules, [`Reduction::Weighted`],
-    /// [`Builder::tensor_parallel`], [`Builder::share`] (tied weights), [`Builder::sharded`], [`Builder::validate`] and
+    /// [`Builder::tensor_parallel`], [`Builder::share`], [`Builder::sharded`], [`Builder::validate`] and
     /// [`AutoPipeline`](crate::AutoPipeline).
     pub fn vocabulary(mut self, vocabulary: Vocabulary) -> Self {
         self.vocabulary = Some(vocabulary);
         self
+    }
+
+    /// What of the vocabulary is spread over all ranks: for programs that do not work with it.
+    pub fn get_vocabulary(&self) -> Option<&Vocabulary> {
+        self.vocabulary.as_ref()
     }
 
     /// Shards the parameters of all stages over the data-parallel replicas, with their gradients and optimizer state: each

@@ -11,7 +11,7 @@ use crate::execute::{ExecuteError, Executor, RunOptions};
 use crate::group::{Grid, SharedInbox, Stages};
 use crate::link::{Activity, Link, SharedLink};
 use crate::plan::{Placement, StageId};
-use crate::stage::{AnyTensor, ErasedStage, NamedWeight, computes_in};
+use crate::stage::{AnyTensor, ErasedStage, Members, NamedWeight, computes_in};
 use crate::tensor_group::TensorGroup;
 use crate::train::context::StageContext;
 use crate::train::control::{Job, agree_on_job, agree_on_parameters, exchange_facts, gather_all};
@@ -54,10 +54,11 @@ impl Made {
         device: &Device,
         facts: StageFacts,
         held: Box<dyn ErasedStage>,
+        group: &TensorGroup,
     ) -> Result<(), ExecuteError> {
         let stage = facts.stage;
         refuse_types(rank, stage, device, &held.named_weights())?;
-        self.parameters.push((stage.index(), described(&held.weights())));
+        self.parameters.push((stage.index(), described(&held.weights(), group)));
         self.facts.push(facts);
         self.stages.insert(stage, held);
         Ok(())
@@ -149,7 +150,7 @@ impl Blueprint {
             link.set_activity(Activity::Building(stage));
             let held = self.stage(rank, stage, device, groups, outputs)?;
             let spread = groups.replicas.cuts_any(held.parameters());
-            made.add(rank, device, StageFacts::of(stage, held.as_ref(), spread), held)?;
+            made.add(rank, device, StageFacts::of(stage, held.as_ref(), spread), held, &groups.members)?;
         }
         let vocabulary =
             builder.vocabulary.iter().flat_map(|layers| layers.pieces().into_iter().map(move |p| (layers, p)));
@@ -157,7 +158,8 @@ impl Blueprint {
             let stage = piece.stage(placement.stages());
             link.set_activity(Activity::Building(stage));
             let held = self.piece(rank, layers, piece, device, &groups.vocabulary)?;
-            made.add(rank, device, StageFacts::of_piece(piece, stage, held.as_ref()), held)?;
+            let facts = StageFacts::of_piece(piece, stage, held.as_ref());
+            made.add(rank, device, facts, held, groups.vocabulary.group())?;
         }
         Ok(made)
     }
@@ -235,6 +237,8 @@ impl Builder {
         (options.programs, options.seeded) = (self.captured_programs, self.seed.is_some());
         (options.compile, options.outputs) = (options.compile | self.compile, outputs);
         options.recompute |= self.recomputing.contains(&context.index);
+        let group = context.group.clone();
+        options.members = (group.size() > 1).then(|| Members::new(move |exchanges| group.compare(exchanges)));
         held.choose(self.split, splits, self.keep_outputs);
         held.prepare(self.accumulation, self.optimizers.as_ref().map(|make| make()));
         Some(held)
@@ -252,8 +256,10 @@ fn refuse_types(rank: usize, stage: StageId, device: &Device, weights: &[NamedWe
     })
 }
 
-/// Element types and shapes, in visiting order.
-fn described(weights: &[(ParamId, AnyTensor)]) -> String {
-    let described = weights.iter().map(|(_, weight)| format!("{:?}{:?}", weight.dtype(), weight.shape().to_vec()));
+/// Element types, and shapes of the whole parameters, in visiting order.
+fn described(weights: &[(ParamId, AnyTensor)], group: &TensorGroup) -> String {
+    let described = weights
+        .iter()
+        .map(|(id, weight)| format!("{:?}{:?}", weight.dtype(), group.whole_shape(*id, weight.shape()).to_vec()));
     described.collect::<Vec<_>>().join(" ")
 }

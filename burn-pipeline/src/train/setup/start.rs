@@ -126,7 +126,7 @@ impl Builder {
             ("`Builder::validate`", self.validate != Validate::Off),
             (
                 "`Reduction::Weighted`",
-                self.reduction == Reduction::Weighted && vocabulary.pieces().contains(&Piece::Head),
+                self.reduction == Reduction::Weighted && vocabulary.layers().contains(&Piece::Head),
             ),
         ];
         let refused = refused.into_iter().find(|(_, chosen)| *chosen);

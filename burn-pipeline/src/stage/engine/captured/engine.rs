@@ -9,6 +9,7 @@ use crate::stage::Stage;
 use crate::stage::engine::call::ForwardCall;
 use crate::stage::engine::eager::Eager;
 use crate::stage::engine::function::StageFunction;
+use crate::stage::engine::members::Members;
 use crate::stage::engine::recording::{Parameters, Recorded, Refusal, Signature, record};
 use crate::stage::error::StageError;
 use crate::stage::random::ForwardSeed;
@@ -26,6 +27,8 @@ pub(in crate::stage) struct Captured {
     pub(super) programs: Programs,
     /// Why the stage is run eagerly, once a capture was refused.
     pub(super) refused: Option<String>,
+    /// The ranks that hold the stage together with this one, until exchanges were compared with theirs.
+    members: Option<Members>,
     /// Was it said that programs change from forward to forward?
     warned: bool,
     pub(super) seed: ForwardSeed,
@@ -51,6 +54,7 @@ impl Captured {
             capture: None,
             programs: Programs::new(programs),
             refused: None,
+            members: None,
             warned: false,
             seed: ForwardSeed::default(),
             elsewhere: Elsewhere::default(),
@@ -67,6 +71,12 @@ impl Captured {
     /// The same, whose programs are compiled if there is a compiler for the device.
     pub(in crate::stage) fn compiling(mut self, compile: bool) -> Self {
         self.programs.compile = compile;
+        self
+    }
+
+    /// The same on one of several ranks that hold the stage together: before its first forward runs, they compare their exchanges.
+    pub(in crate::stage) fn among(mut self, members: Option<Members>) -> Self {
+        self.members = members;
         self
     }
 
@@ -89,18 +99,22 @@ impl Captured {
             (None, Some(seed)) => self.elsewhere.watched(seed, &device, record)?,
             (None, None) => record(),
         };
-        match recorded {
+        let made = match recorded {
             Ok(recorded) if recorded.changes_buffers => {
                 self.eager.learn(Signature::new(call, parameters, &[]), &recorded);
-                self.refuse(CHANGES_BUFFERS.to_owned())
+                self.refuse(CHANGES_BUFFERS.to_owned())?
             }
             Ok(recorded) => {
                 let signature = Signature::new(call, parameters, &self.unused);
-                Ok(Some(self.known_or_new(recorded, signature, parameters)))
+                Some(self.known_or_new(recorded, signature, parameters))
             }
-            Err(Refusal::Stage(error)) => Err(error),
-            Err(Refusal::Cannot(reason)) => self.refuse(reason),
+            Err(Refusal::Stage(error)) => return Err(error),
+            Err(Refusal::Cannot(reason)) => self.refuse(reason)?,
+        };
+        if let Some(members) = self.members.take() {
+            members.compare(made.as_ref().map(|made| made.recording.exchanges()).as_deref());
         }
+        Ok(made)
     }
 
     /// Runs the stage eagerly from now on, or fails.

@@ -1,0 +1,27 @@
+//! The other ranks that hold a stage, as its engine knows them.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Compares the exchanges of a captured stage with those that the other ranks recorded which hold it. Each of them calls it once, before
+/// its first forward runs; `None` where the stage cannot be captured. It unwinds where they differ.
+#[derive(Clone)]
+pub(crate) struct Members(Arc<Compare>);
+
+type Compare = dyn Fn(Option<&[String]>) + Send + Sync;
+
+impl Members {
+    pub(crate) fn new(compare: impl Fn(Option<&[String]>) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(compare))
+    }
+
+    pub(super) fn compare(self, exchanges: Option<&[String]>) {
+        (self.0)(exchanges);
+    }
+}
+
+impl fmt::Debug for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Members")
+    }
+}

@@ -1,0 +1,34 @@
+//! A vocabulary spread over ranks that are processes: losses, norms and weights have the bits of threads.
+
+#[allow(dead_code, reason = "the tests on threads use all of it")]
+#[path = "../vocabulary/model.rs"]
+mod model;
+#[allow(dead_code, reason = "the tests on threads use all of it")]
+#[path = "../vocabulary/plain.rs"]
+mod plain;
+
+use burn::tensor::Device;
+use burn_pipeline::Pipeline;
+use burn_pipeline::stage::SplitBackward;
+use burn_pipeline_mpi::Mpi;
+use model::{BOTH, TIED, batch, trained};
+use std::time::Duration;
+
+/// Losses of steps and of an evaluation, of two layers and of one matrix.
+pub(crate) fn parity(mpi: &Mpi) {
+    let ranks = mpi.ranks();
+    for (spread, family, compile) in [(BOTH, ("1F1B", 1), false), (TIED, ("ZBH1", 1), true)] {
+        let builder = || {
+            let builder = model::builder(spread, family, ranks, 2 * ranks).clip_norm(0.1).compile(compile);
+            builder.split(SplitBackward::Captured).timeout(Duration::from_secs(60))
+        };
+        let run = |mut pipeline: Pipeline| {
+            let loss = pipeline.eval(batch(2 * ranks)).unwrap().loss;
+            (loss, trained(&mut pipeline, 4 * ranks, 2, 0.5))
+        };
+        let got = run(builder().build_rank(Box::new(mpi.link(Device::flex()).unwrap())).unwrap());
+        if mpi.rank() == 0 {
+            assert!(got == run(builder().build().unwrap()), "{spread:?}, {family:?} on {ranks} ranks");
+        }
+    }
+}
