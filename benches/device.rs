@@ -1,5 +1,5 @@
-//! Steps of a small GPT on one device that all ranks share: the plain loop, stages under plain autodiff, captured ones, and what
-//! ranks pay for handing each other tensors on a CubeCL device.
+//! Steps of a small GPT on one device that all ranks share: the plain loop, stages under plain autodiff, captured and compiled
+//! ones, and what ranks pay for handing each other tensors on a CubeCL device.
 //!
 //! `cargo bench --features benches/wgpu --bench device -- [--device wgpu] [--rounds N] [--layers N] [--width N]`; `benches/fusion`
 //! beside it fuses operations.
@@ -7,9 +7,11 @@
 //! 1. All contestants are built first, and take turns, so that whatever else the machine does hits all alike. The first two rounds
 //!    compile kernels and are not counted.
 //! 2. A step is timed from call to return, after the device was waited for.
-//! 3. What the order costs: the same pipelines with a queue a thread, as CubeCL has it by default. Their numbers may be wrong
+//! 3. Only Flex has a compiler. Elsewhere compiled stages run the captured programs: how far those rows are from the captured
+//!    ones is how far two rows of one program are apart.
+//! 4. What the order costs: the same pipelines with a queue a thread, as CubeCL has it by default. Their numbers may be wrong
 //!    (the guide, `devices`), so they are timed last and thrown away.
-//! 4. What the copies cost: messages of a step's size between two ranks of one device, 200 in a row.
+//! 5. What the copies cost: messages of a step's size between two ranks of one device, 200 in a row.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
@@ -49,13 +51,22 @@ struct Contestant {
     seconds: Vec<f64>,
 }
 
-fn pipeline(device: &Device, config: &GptConfig, family: &str, ranks: usize, split: SplitBackward) -> Contestant {
+/// How stages run.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Way {
+    Eager,
+    Captured,
+    Compiled,
+}
+
+fn pipeline(device: &Device, config: &GptConfig, family: &str, ranks: usize, way: Way) -> Contestant {
     let (chunks, config) = (if family == "ZBVZeroBubble" { 2 } else { 1 }, config.clone());
     let mut pipeline = Pipeline::builder()
         .schedule(family, Size { ranks, chunks, microbatches: MICROBATCHES })
         .devices(vec![device.clone()])
         .timeout(Duration::from_secs(600))
-        .split(split)
+        .split(if way == Way::Eager { SplitBackward::Eager } else { SplitBackward::Captured })
+        .compile(way == Way::Compiled)
         .stages(move |at| config.stage(at))
         .optimizer(|| AdamWConfig::new().init())
         .build()
@@ -64,7 +75,7 @@ fn pipeline(device: &Device, config: &GptConfig, family: &str, ranks: usize, spl
         let batch = Batch::new(Signal::Tokens(input.clone())).target(target.clone());
         pipeline.step(batch, RATE).unwrap();
     };
-    let name = format!("{family}, {ranks} rank{}, {split:?}", if ranks == 1 { "" } else { "s" });
+    let name = format!("{family}, {ranks} rank{}, {way:?}", if ranks == 1 { "" } else { "s" });
     Contestant { name, step: Box::new(step), seconds: Vec::new() }
 }
 
@@ -75,7 +86,7 @@ fn contestants(device: &Device, config: &GptConfig) -> Vec<Contestant> {
     };
     let plain = Contestant { name: "the plain loop".to_owned(), step: Box::new(step), seconds: Vec::new() };
     let pipelines = [("1F1B", 1), ("1F1B", 2), ("ZBVZeroBubble", 2)].into_iter().flat_map(|(family, ranks)| {
-        [SplitBackward::Eager, SplitBackward::Captured].map(|split| pipeline(device, config, family, ranks, split))
+        [Way::Eager, Way::Captured, Way::Compiled].map(|way| pipeline(device, config, family, ranks, way))
     });
     std::iter::once(plain).chain(pipelines).collect()
 }

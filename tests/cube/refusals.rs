@@ -2,9 +2,10 @@
 
 use crate::{devices, turn};
 use burn::module::{Module, Param};
+use burn::optim::AdamWConfig;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use burn_pipeline::schedule::Size;
-use burn_pipeline::stage::{Batch, Stage, StageBox};
+use burn_pipeline::stage::{Batch, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::{BuildError, Builder, Pipeline};
 
 #[derive(Module, Debug)]
@@ -80,6 +81,60 @@ fn modules_that_take_a_stages_place_are_refused_where_their_stage_would_be() {
                     let wanted = ["stage 0", "`factors` has elements of BF16, in which", "does not compute: "];
                     assert!(wanted.iter().all(|wanted| message.contains(wanted)), "{message}");
                 }
+            }
+        }
+    }
+}
+
+/// Numbers that go through a type that no parameter has.
+#[derive(Module, Debug)]
+struct Cast {
+    factors: Param<Tensor<1>>,
+}
+
+impl Stage for Cast {
+    type Input = Tensor<1>;
+    type Extra = ();
+    type Output = Tensor<1>;
+
+    fn forward(&self, x: Tensor<1>, (): ()) -> Tensor<1> {
+        (x * self.factors.val()).cast(DType::BF16).tanh().cast(DType::F32)
+    }
+}
+
+#[test]
+fn captured_stages_that_cast_to_a_type_that_the_device_does_not_compute_in_are_refused_by_their_operation() {
+    let _turn = turn();
+    for device in devices() {
+        let builder = Pipeline::builder().schedule("GPipe", Size::new(1, 2)).devices(vec![device.clone()]);
+        let mut pipeline = builder
+            .split(SplitBackward::Captured)
+            .stages(|at| {
+                let cast = Cast { factors: Param::from_tensor(Tensor::ones([4], &at.device)) };
+                StageBox::with_loss(cast, |y: Tensor<1>, target: Tensor<1>| (y - target).square().mean())
+            })
+            .optimizer(|| AdamWConfig::new().init())
+            .build()
+            .unwrap();
+        let of = |value: f64| Tensor::<1>::full([8], value, &device);
+        let stepped = pipeline.step(Batch::new(of(0.5)).target(of(0.0)), 1e-2);
+        match takes(&device, DType::BF16) {
+            true => {
+                let (loss, expected) = (stepped.unwrap().loss, 0.5f64.tanh().powi(2));
+                assert!((loss - expected).abs() <= 5e-2 * expected, "{loss} for {expected} on {device:?}");
+            }
+            false => {
+                let message = stepped.unwrap_err().to_string();
+                let wanted = [
+                    "rank 0",
+                    "stage 0",
+                    "microbatch 0",
+                    "computes in BF16",
+                    "`Cast`",
+                    "does not compute: ",
+                    "cast to f32",
+                ];
+                assert!(wanted.iter().all(|wanted| message.contains(wanted)), "{message}");
             }
         }
     }

@@ -8,7 +8,7 @@ use super::custom::CustomOps;
 use super::draws::{Draw, draw};
 use super::op_name::name;
 use burn::backend::ir::{IrVisitorMut, NumericOperationIr, OperationIr, ScalarIr, TensorId, TensorIr, TensorStatus};
-use burn::tensor::TensorData;
+use burn::tensor::{DType, TensorData};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -150,6 +150,19 @@ impl Recording {
         edges.made_mut().for_each(|tensor| tensor.id = renamed.of(tensor.id));
         let (constants, custom, scalars) = (self.constants.clone(), self.custom.clone(), self.scalars.clone());
         Some(Self { operations, constants, edges, custom, scalars })
+    }
+
+    /// The float types that its operations give their results in, each with the name of the first one that does.
+    pub(crate) fn float_types(&self) -> Vec<(String, DType)> {
+        let mut types: Vec<(String, DType)> = Vec::new();
+        for op in &self.operations {
+            for made in op.outputs().filter(|made| made.dtype.is_float()) {
+                if types.iter().all(|(_, known)| *known != made.dtype) {
+                    types.push((name(op), made.dtype));
+                }
+            }
+        }
+        types
     }
 
     /// The random draws of its forward, in order: shape and element type, and the distribution.

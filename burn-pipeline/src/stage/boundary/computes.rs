@@ -7,6 +7,8 @@
 //!    are tried there: a few numbers go through the functions that layers are made of, and must come back as the host
 //!    computes them.
 //! 3. A type is tried once a device and process.
+//!
+//! Parameters and buffers are asked about when a stage is built, and what a captured stage computes in when it was recorded.
 
 use super::any_tensor::{AnyTensor, is_cubecl};
 use super::unwritten::first_line;

@@ -6,6 +6,7 @@ use super::programs::Programs;
 use super::replayable::Replayable;
 use super::running_program::RunningProgram;
 use crate::stage::Stage;
+use crate::stage::boundary::computes_in;
 use crate::stage::engine::call::ForwardCall;
 use crate::stage::engine::eager::Eager;
 use crate::stage::engine::function::StageFunction;
@@ -106,7 +107,7 @@ impl Captured {
             }
             Ok(recorded) => {
                 let signature = Signature::new(call, parameters, &self.unused);
-                Some(self.known_or_new(recorded, signature, parameters))
+                Some(self.known_or_new(recorded, signature, parameters)?)
             }
             Err(Refusal::Stage(error)) => return Err(error),
             Err(Refusal::Cannot(reason)) => self.refuse(reason)?,
@@ -127,11 +128,17 @@ impl Captured {
         Ok(None)
     }
 
-    fn known_or_new(&mut self, recorded: Recorded, signature: Signature, parameters: &Parameters) -> Arc<Replayable> {
+    fn known_or_new(
+        &mut self,
+        recorded: Recorded,
+        signature: Signature,
+        parameters: &Parameters,
+    ) -> Result<Arc<Replayable>, StageError> {
         let changed = match self.programs.find(&signature, &recorded) {
-            Ok(known) => return known,
+            Ok(known) => return Ok(known),
             Err(changed) => changed,
         };
+        refuse_types(&recorded)?;
         if let Some(changed) = changed.filter(|_| !std::mem::replace(&mut self.warned, true)) {
             tracing::warn!(
                 changed,
@@ -144,6 +151,18 @@ impl Captured {
         let made = self.programs.insert(recorded, signature, parameters.ids());
         let milliseconds = began.elapsed().as_secs_f64() * 1e3;
         tracing::info!(milliseconds, deferrable = made.programs.deferrable(), "stage captured: its backward is split");
-        made
+        Ok(made)
     }
+}
+
+/// Refuses a stage that computes in a float type that its device does not compute in. Parameters were looked at when the stage was
+/// built; a forward may cast to another type.
+fn refuse_types(recorded: &Recorded) -> Result<(), StageError> {
+    let device = &recorded.device;
+    recorded.recording.float_types().into_iter().try_for_each(|(operation, dtype)| {
+        computes_in(device, dtype).map_err(|why| {
+            let why = format!("{:?} does not compute: {why}", device.clone().inner());
+            StageError::ElementType { operation: operation.into(), dtype, why: why.into() }
+        })
+    })
 }
