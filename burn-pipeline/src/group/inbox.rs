@@ -141,6 +141,7 @@ pub(crate) fn poll_deadline(deadline: Instant) -> Instant {
 }
 
 #[cfg(all(test, feature = "flex"))]
+#[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 mod tests {
     use super::*;
     use crate::link::{Message, MessageKind, Threads};
