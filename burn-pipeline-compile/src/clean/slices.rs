@@ -30,7 +30,7 @@ pub(super) fn slices(mut graph: Graph) -> Graph {
             None => {}
         }
     }
-    without(graph, |node| same.get(&node.output().id).cloned())
+    without(graph, |node| node.outputs.first().and_then(|output| same.get(&output.id)).cloned())
 }
 
 /// Where a slice's elements come from.
