@@ -15,7 +15,7 @@ use crate::simulate::SimulateError;
 pub enum PassError {
     /// Some ranks wait for values that are never computed: all that have not reached the ends of their rows, in rank order.
     #[error(
-        "transfers cannot be placed: {}; reorder these rows so that what is needed is computed first",
+        "transfers cannot be placed, since these ranks would wait for ever: {}; reorder these rows so that what is needed is computed first",
         listed(waiting)
     )]
     Stuck { waiting: Vec<Waiting> },

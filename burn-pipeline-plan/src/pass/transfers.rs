@@ -294,6 +294,7 @@ impl<'a> Lowering<'a> {
         }
         let stuck = |&(rank, step, action): &(usize, usize, Action)| {
             let needs = action.tasks().find_map(|task| self.missing(task.of_microbatch()?))?;
+            let needs = self.plan.as_written(needs);
             Some(Waiting { rank, step, action, needs, on: self.plan.placement().rank_of(needs.stage()) })
         };
         Err(PassError::Stuck { waiting: unfinished.iter().filter_map(stuck).collect() })

@@ -159,6 +159,14 @@ impl Plan {
         self.rows[rank].iter().flat_map(|a| a.tasks())
     }
 
+    /// A task that another one needs, as the plan has it: `I` in the place of `B` where it splits that backward.
+    pub(crate) fn as_written(&self, task: Task) -> Task {
+        let split = task.of_microbatch().filter(|task| task.op() == Op::Backward);
+        let split = split.map(|backward| Task::from(backward.with(backward.stage(), Op::BackwardInput)));
+        let rank = self.placement().rank_of(task.stage());
+        split.filter(|split| self.tasks(rank).any(|task| task == *split)).unwrap_or(task)
+    }
+
     /// Does any task of the plan satisfy the test?
     pub fn any_task(&self, test: impl Fn(Task) -> bool) -> bool {
         self.rows.iter().flatten().any(|action| match *action {

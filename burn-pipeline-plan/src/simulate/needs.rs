@@ -58,13 +58,6 @@ impl Engine<'_> {
         Ok(Arrival { made, sent: made, arrived: made + crossing, cause })
     }
 
-    /// `I` if the plan splits this backward, otherwise the `B` itself.
-    fn as_planned(&self, backward: MicrobatchTask) -> Task {
-        let split = backward.with(backward.stage(), Op::BackwardInput).into();
-        let row = self.plan.placement().rank_of(backward.stage());
-        if self.plan.tasks(row).any(|t| t == split) { split } else { backward.into() }
-    }
-
     /// Why a rank that has not finished cannot go on.
     pub(super) fn blocked(&self, rank: usize) -> Option<Waiting> {
         let state = &self.ranks[rank];
@@ -80,8 +73,6 @@ impl Engine<'_> {
             task if task.op().is_vocabulary() => self.vocabulary_awaits(rank, task),
             task => self.needs(task).err(),
         })?;
-        let backward = awaits.of_microbatch().filter(|task| task.op() == Op::Backward);
-        let awaits = backward.map_or(awaits, |backward| self.as_planned(backward));
-        Some(Waiting { rank, step: state.next, action, needs: awaits, on })
+        Some(Waiting { rank, step: state.next, action, needs: self.plan.as_written(awaits), on })
     }
 }

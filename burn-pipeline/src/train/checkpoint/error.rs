@@ -47,7 +47,7 @@ pub enum CheckpointError {
     #[error(
         "the pretrained weights do not fit the model{}{}{}",
         listed(
-            "not stored (rename with `Names::renamed`, or keep the initial values with `Pretrained::optional`)",
+            "not stored (rename with `Names::renamed`, choose an adapter that knows the other program's names and layouts with `Pretrained::adapter`, or keep the initial values with `Pretrained::optional`)",
             missing
         ),
         listed("stored in another form (an adapter changes layouts: `Pretrained::adapter`)", mismatched),
@@ -92,9 +92,9 @@ fn in_stage(stage: &Option<usize>) -> String {
     stage.map(|stage| format!(" (stage {stage})")).unwrap_or_default()
 }
 
-/// A part of a message: "; not stored: a, b".
+/// A part of a message: "; not stored:", and a name a line.
 fn listed(what: &str, names: &[String]) -> String {
-    if names.is_empty() { String::new() } else { format!("; {what}: {}", names.join(", ")) }
+    if names.is_empty() { String::new() } else { format!("; {what}:\n  {}", names.join("\n  ")) }
 }
 
 impl CheckpointError {

@@ -118,6 +118,7 @@ impl Unlowered<'_> {
         let index = task.stage().index().saturating_add_signed(if forward { -1 } else { 1 });
         let stage = StageId::in_replica(task.stage().replica(), index);
         let needs = Task::new(stage, if forward { Op::Forward } else { Op::Backward }, task.microbatch()?);
+        let needs = self.plan.as_written(needs);
         Some(Waiting { rank, step, action, needs, on: self.plan.placement().rank_of(stage) })
     }
 }
