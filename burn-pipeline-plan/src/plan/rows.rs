@@ -5,6 +5,7 @@
 
 use super::action::Action;
 use super::error::PlanError;
+use super::op::Op;
 use super::placement::Placement;
 use super::skip_edge::SkipEdge;
 use super::skips::{checked, edge_of};
