@@ -313,3 +313,19 @@ fn pieces_are_cut_from_the_first_members_values_and_make_them_whole_again() {
         }
     }
 }
+
+#[test]
+fn a_norm_counts_every_replicas_piece_and_of_copies_the_first() {
+    use super::Holders;
+    use burn::module::Param;
+    let counted = |is_cut: bool| -> Vec<bool> {
+        let got = members(2, |replicas| {
+            let parameter = Param::from_tensor(values([4, 6, 1], 0));
+            let id = if is_cut { replicas.cut(parameter, 0).id } else { parameter.id };
+            Holders::new(&TensorGroup::alone(), replicas).counts(id)
+        });
+        got.into_iter().map(Result::unwrap).collect()
+    };
+    assert_eq!(counted(true), [true, true]);
+    assert_eq!(counted(false), [true, false]);
+}
