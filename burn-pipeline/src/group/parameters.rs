@@ -32,12 +32,12 @@ impl Parameter {
     }
 }
 
-/// The trained parameters of a stage that replicas exchange, in visiting order, each once: not those `apart`.
-pub(super) fn trained(held: &dyn ErasedStage, apart: &HashSet<ParamId>) -> Vec<Parameter> {
+/// The trained parameters of a stage that replicas exchange, in visiting order, each once: not those `spread`.
+pub(super) fn trained(held: &dyn ErasedStage, spread: &HashSet<ParamId>) -> Vec<Parameter> {
     // A module may hold one parameter in two places; it is exchanged once.
     let mut seen = BTreeSet::new();
     let parameters =
-        held.named_parameters().into_iter().filter(|parameter| parameter.trainable && !apart.contains(&parameter.id));
+        held.named_parameters().into_iter().filter(|parameter| parameter.trainable && !spread.contains(&parameter.id));
     let parameters = parameters.filter(|parameter| seen.insert(parameter.id.val()));
     parameters.map(|NamedParameter { id, shape, dtype, .. }| Parameter { id, shape, dtype }).collect()
 }

@@ -55,7 +55,7 @@ pub(crate) struct ReplicaGroup {
     pub(super) grid: Grid,
     parameters: BTreeMap<StageId, Vec<Parameter>>,
     /// Parameters of which each replica has a piece whose gradient is whole: they are neither summed nor copied.
-    apart: HashSet<ParamId>,
+    spread: HashSet<ParamId>,
     pub(super) inbox: SharedInbox,
     /// Stages whose parameters are sharded.
     pub(super) shards: BTreeMap<StageId, Shard>,
@@ -66,20 +66,20 @@ pub(crate) struct ReplicaGroup {
 }
 
 impl ReplicaGroup {
-    /// The end of a rank that holds these stages. Of the parameters `apart` each replica has a piece whose gradient is whole; the inbox is
+    /// The end of a rank that holds these stages. Of the parameters `spread` each replica has a piece whose gradient is whole; the inbox is
     /// the one by which stages exchange tensors with their replicas.
     pub(crate) fn new<'a>(
         grid: Grid,
         stages: impl Iterator<Item = (StageId, &'a dyn ErasedStage)>,
-        apart: HashSet<ParamId>,
+        spread: HashSet<ParamId>,
         inbox: SharedInbox,
     ) -> Self {
         let parameters = match grid.replicas() {
             1 => BTreeMap::new(),
-            _ => stages.map(|(stage, held)| (stage, trained(held, &apart))).collect(),
+            _ => stages.map(|(stage, held)| (stage, trained(held, &spread))).collect(),
         };
         let (reductions, reduced) = (Vec::new(), BTreeSet::new());
-        Self { grid, parameters, apart, inbox, shards: BTreeMap::new(), reductions, reduced }
+        Self { grid, parameters, spread, inbox, shards: BTreeMap::new(), reductions, reduced }
     }
 
     pub(crate) fn grid(&self) -> &Grid {
@@ -104,7 +104,7 @@ impl ReplicaGroup {
         for (stage, known) in &mut self.parameters {
             let Some(held) = stages.get(stage) else { continue };
             let ids = |parameters: &[Parameter]| parameters.iter().map(|p| p.id).collect::<Vec<_>>();
-            let now = trained(held.as_ref(), &self.apart);
+            let now = trained(held.as_ref(), &self.spread);
             match ids(&now) == ids(known) {
                 true => {}
                 false if self.shards.contains_key(stage) => return Err(*stage),
@@ -162,7 +162,7 @@ impl ReplicaGroup {
             if self.grid.rank() == first {
                 for (_, rank) in self.others() {
                     let mut payload = Payload::default();
-                    let copied = held.weights().into_iter().filter(|(id, _)| !self.apart.contains(id));
+                    let copied = held.weights().into_iter().filter(|(id, _)| !self.spread.contains(id));
                     copied.for_each(|(_, weight)| payload.push_tensor(weight));
                     link.send(rank, Message { header, payload }, deadline)?;
                 }
@@ -170,7 +170,7 @@ impl ReplicaGroup {
                 let payload = link.receive(first, header, deadline)?;
                 let mut copies = payload.tensors().cloned();
                 let weight =
-                    |(id, own): (ParamId, AnyTensor)| if self.apart.contains(&id) { Some(own) } else { copies.next() };
+                    |(id, own): (ParamId, AnyTensor)| if self.spread.contains(&id) { Some(own) } else { copies.next() };
                 // All of them: another replica's stage has as many parameters.
                 held.set_weights(held.weights().into_iter().filter_map(weight).collect());
             }
