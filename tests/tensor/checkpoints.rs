@@ -73,9 +73,9 @@ fn a_checkpoint_of_any_grid_is_resumed_on_any_other() {
         let exported = folder.file("from.safetensors");
         pipeline.export(&exported).unwrap();
         let losses = [step(&mut pipeline), step(&mut pipeline)];
-        for to in GRIDS {
-            let place = format!("from {from:?} to {to:?}");
-            let mut resumed = adamw(to).build().unwrap();
+        for (to, sharded) in GRIDS.map(|grid| (grid, false)).into_iter().chain([(GRIDS[4], true)]) {
+            let place = format!("from {from:?} to {to:?}, sharded: {sharded}");
+            let mut resumed = adamw(to).sharded(sharded).build().unwrap();
             resumed.load(&checkpoint).unwrap();
             assert_eq!(resumed.progress().steps, 2);
             assert!(weights(&mut resumed) == held, "{place}: other weights");

@@ -14,6 +14,7 @@ mod plain;
 mod recut;
 mod recut_faults;
 mod refusals;
+mod sharded;
 mod sizes;
 mod split;
 mod unlike;

@@ -22,7 +22,6 @@ fn choices_that_do_not_work_with_groups_are_refused_at_the_start() {
     for (builder, what) in [
         (grouped().seed(1), "`Builder::seed` does not work with `Builder::tensor_parallel` yet"),
         (grouped().share(SharedParameter::new("w")), "`Builder::share` does not work"),
-        (builder(("1F1B", 1), (2, 2, 2)).sharded(true), "`Builder::sharded` does not work"),
         (grouped().tensor_parallel(0), "0 ranks are to hold each stage"),
     ] {
         let error = builder.build().unwrap_err().to_string();
@@ -83,16 +82,6 @@ fn a_piece_that_was_replaced_after_it_was_cut_is_refused() {
     });
     let error = replaced.build().unwrap_err().to_string();
     assert!(error.contains("was cut for a group, and no stage holds the piece"), "{error}");
-}
-
-#[test]
-fn a_stage_that_asks_to_be_sharded_is_refused() {
-    let sharded = builder(("1F1B", 1), (2, 2, 2)).stages(|at| {
-        let layer = ColumnLinear::cut(LinearConfig::new(4, 4).init(&at.device), &at.group);
-        StageBox::new(Columns { layer }).sharded(true)
-    });
-    let error = sharded.build().unwrap_err().to_string();
-    assert!(error.contains("`StageBox::sharded` does not work with `Builder::tensor_parallel`"), "{error}");
 }
 
 #[derive(Module, Debug)]

@@ -212,12 +212,17 @@ fn a_sum_over_tokens_is_a_loss_too() {
 }
 
 #[test]
-fn recomputed_stages_and_replicas_train_as_the_plain_loop_does() {
+fn recomputed_stages_and_replicas_sharded_or_not_train_as_the_plain_loop_does() {
     let expected = plain(&[2; 8], STEPS, RATE, CLIP, SgdConfig::new().init());
     for accumulation in [Accumulation::AsTheyCome, Accumulation::Ordered] {
         let builder = builder(BOTH, ("ZBH1", 1), 2, 4).data_parallel(2).accumulation(accumulation).clip_norm(CLIP);
         let got = trained(&mut builder.build().unwrap(), 16, STEPS, RATE);
         assert_close(&got, &expected, &format!("two replicas, {accumulation:?}"));
+    }
+    for (family, (engine, split, compile)) in FAMILIES.into_iter().zip(ENGINES.into_iter().cycle()) {
+        let sharded = builder(BOTH, family, 2, 4).data_parallel(2).sharded(true).split(split).compile(compile);
+        let got = trained(&mut sharded.clip_norm(CLIP).build().unwrap(), 16, STEPS, RATE);
+        assert_close(&got, &expected, &format!("{family:?}, two replicas, sharded, {engine}"));
     }
     let recomputed = builder(BOTH, ("1F1B", 1), 2, 8)
         .stages(|at| crate::model::stage_or_broken(BOTH, None, at).recomputed(true))

@@ -24,7 +24,6 @@ fn choices_that_do_not_work_together_are_refused_at_the_start() {
     for (builder, what) in [
         (spread().tensor_parallel(2), "`Builder::tensor_parallel` does not work with `Builder::vocabulary` yet"),
         (spread().share(SharedParameter::new("w")), "`Builder::share` does not work"),
-        (spread().data_parallel(2).sharded(true), "`Builder::sharded` does not work"),
         (spread().validate(Validate::FirstStep), "`Builder::validate` does not work"),
         (spread().reduction(Reduction::Weighted), "`Reduction::Weighted` does not work"),
         (spread().vocabulary(Vocabulary::new()), "neither an embedding nor a head"),

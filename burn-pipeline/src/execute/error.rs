@@ -58,16 +58,6 @@ pub enum ExecuteError {
         "rank {rank}: parameter {parameter} was cut for a group, and no stage holds the piece; load values into the ordinary layer, cut that, and keep what comes of it in the stage"
     )]
     CutReplaced { rank: usize, parameter: String },
-    /// A stage that several ranks hold together is to be sharded over replicas as well.
-    #[error(
-        "rank {rank}, stage {stage}: `StageBox::sharded` does not work with `Builder::tensor_parallel` yet; leave one of them out"
-    )]
-    ShardedMembers { rank: usize, stage: StageId },
-    /// A stage whose weights are spread over replicas is to be sharded over them as well.
-    #[error(
-        "rank {rank}, stage {stage}: some of its weights are spread over data-parallel replicas (`StageContext::replicas`), and `sharded` does not work with that yet; leave one of them out"
-    )]
-    ShardedSpread { rank: usize, stage: StageId },
     /// Gradients of weights that are spread over replicas are to be added in the order of microbatches.
     #[error(
         "rank {rank}, stage {stage}: some of its weights are spread over data-parallel replicas (`StageContext::replicas`) and get gradients of all replicas' microbatches at once, which `Accumulation::Ordered` cannot add one by one; leave one of them out"

@@ -35,12 +35,6 @@ impl Executor {
             if !held.options().sharded.unwrap_or(all) {
                 continue;
             }
-            if self.groups.members.size() > 1 {
-                return Err(ExecuteError::ShardedMembers { rank, stage });
-            }
-            if self.groups.replicas.cuts_any(held.parameters()) {
-                return Err(ExecuteError::ShardedSpread { rank, stage });
-            }
             let device = |message| ExecuteError::Device { rank, message };
             match held.steps_by_element().map_err(|error: StageError| device(error.to_string()))? {
                 true => self.group.shard(stage, held.as_mut()).map_err(device)?,

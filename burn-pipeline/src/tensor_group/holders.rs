@@ -41,10 +41,11 @@ impl<'a> Holders<'a> {
         self.members.axis_of(parameter).is_some() || self.replicas.axis_of(parameter).is_some()
     }
 
-    /// Does this rank's gradient of the parameter count in a norm over all ranks, once it is a sum over replicas?
-    pub(crate) fn counts(&self, parameter: ParamId) -> bool {
+    /// Does this rank's gradient of the parameter count in a norm over all ranks, once it is a sum over replicas? Of a stage that is
+    /// sharded over its replicas each has a piece.
+    pub(crate) fn counts(&self, parameter: ParamId, sharded: bool) -> bool {
         let counts = |group: &TensorGroup| group.member() == 0 || group.axis_of(parameter).is_some();
-        counts(self.members) && counts(self.replicas)
+        counts(self.members) && (sharded || counts(self.replicas))
     }
 
     /// The whole tensor of which all ranks have the parameter's piece, or something like it (its gradient), for the first replica; any

@@ -322,7 +322,7 @@ fn a_norm_counts_every_replicas_piece_and_of_copies_the_first() {
         let got = members(2, |replicas| {
             let parameter = Param::from_tensor(values([4, 6, 1], 0));
             let id = if is_cut { replicas.cut(parameter, 0).id } else { parameter.id };
-            Holders::new(&TensorGroup::alone(), replicas).counts(id)
+            Holders::new(&TensorGroup::alone(), replicas).counts(id, false)
         });
         got.into_iter().map(Result::unwrap).collect()
     };

@@ -83,9 +83,9 @@ fn a_checkpoint_of_any_grid_is_resumed_on_any_other() {
         assert_eq!(loaded(&checkpoint), held, "{from:?}: the ordinary model");
         pipeline.export(&exported).unwrap();
         let losses = [step(&mut pipeline), step(&mut pipeline)];
-        for to in GRIDS {
-            let place = format!("from {from:?} to {to:?}");
-            let mut resumed = adamw(to).build().unwrap();
+        for (to, sharded) in GRIDS.map(|grid| (grid, false)).into_iter().chain([(GRIDS[1], true), (GRIDS[4], true)]) {
+            let place = format!("from {from:?} to {to:?}, sharded: {sharded}");
+            let mut resumed = adamw(to).sharded(sharded).build().unwrap();
             resumed.load(&checkpoint).unwrap();
             assert!(weights(&mut resumed) == held, "{place}: other weights");
             let again = folder.file("to.safetensors");

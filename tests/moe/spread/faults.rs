@@ -180,7 +180,6 @@ fn choices_that_do_not_work_with_spread_experts_are_refused_at_the_start() {
     };
     for (error, words) in [
         (built(|builder| builder.accumulation(Accumulation::Ordered)), "`Accumulation::Ordered` cannot add one by one"),
-        (built(|builder| builder.sharded(true)), "`sharded` does not work with that yet"),
         (built(clipping), "does not step each element by itself"),
         (built(|builder| builder.data_parallel(3)), "cannot be cut evenly over the 3 ranks of a group"),
     ] {

@@ -67,6 +67,14 @@ fn captured_and_compiled_experts_over_replicas_equal_one_device() {
 }
 
 #[test]
+fn replicas_that_spread_experts_may_shard_all_else() {
+    for (capacity, split) in [(CAPACITIES[0], SplitBackward::Eager), (CAPACITIES[1], SplitBackward::Captured)] {
+        let sharded = |builder: Builder| builder.split(split).sharded(true);
+        assert_families(&spread(capacity), SAMPLES, &[(1, 2, 1), (2, 2, 2)], sharded);
+    }
+}
+
+#[test]
 fn without_a_capacity_stages_say_why_they_are_not_captured() {
     let config = spread(Capacity::Dropless);
     let mut pipeline = on(&config, ("ZBH1", 1), (2, 2, 1)).split(SplitBackward::Auto).build().unwrap();
@@ -171,9 +179,14 @@ fn weights_after_several_steps_are_those_of_one_device_with_every_weight_in_the_
         assert!(expected.norms.iter().all(|&norm| norm > CLIP), "nothing is clipped: {:?}", expected.norms);
         for grid in [(1, 2, 1), (2, 2, 1), (1, 4, 1), (2, 2, 2)] {
             // With two chunks, sums of the gradients of one stage travel amid the other one's exchanges.
-            for family in [("1F1B", 1), ("Interleaved1F1B", 2), ("ZBVZeroBubble", 2)] {
-                let place = format!("{capacity:?}, {family:?} on {grid:?}");
-                let got = piped(&config, on(&config, family, grid));
+            for (family, sharded) in [
+                (("1F1B", 1), false),
+                (("Interleaved1F1B", 2), false),
+                (("Interleaved1F1B", 2), true),
+                (("ZBVZeroBubble", 2), false),
+            ] {
+                let place = format!("{capacity:?}, {family:?} on {grid:?}, sharded: {sharded}");
+                let got = piped(&config, on(&config, family, grid).sharded(sharded));
                 for (got, expected) in got.losses.iter().zip(&expected.losses) {
                     assert!((got - expected).abs() < 1e-5, "{place}: loss {got} for {expected}");
                 }

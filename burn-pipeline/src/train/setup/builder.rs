@@ -363,8 +363,8 @@ impl Builder {
     /// divides the other.
     ///
     /// Numbers are one device's up to the rounding of sums that are added in parts, and the same bits under every schedule with
-    /// `Ordered`. What is not there yet is refused: [`Builder::seed`], [`Builder::share`], [`Builder::sharded`], replaced modules,
-    /// and measuring. Fused actions run one after the other.
+    /// `Ordered`. What is not there yet is refused: [`Builder::seed`], [`Builder::share`], replaced modules, and
+    /// measuring. Fused actions run one after the other.
     pub fn tensor_parallel(mut self, sizes: impl Into<GroupSizes>) -> Self {
         self.members = sizes.into();
         self
@@ -385,8 +385,7 @@ impl Builder {
     /// every run. Checkpoints and exports hold the ordinary layers' parameters. In what lists the model's stages
     /// ([`Pipeline::weights`], say) the embedding and the head come last, as two more (as one, if they are one matrix). Evaluations give the last stage's
     /// outputs, not scores. What is not there yet is refused: bidirectional schedules, [`Reduction::Weighted`],
-    /// [`Builder::tensor_parallel`], [`Builder::share`], [`Builder::sharded`], [`Builder::validate`] and
-    /// [`AutoPipeline`](crate::AutoPipeline).
+    /// [`Builder::tensor_parallel`], [`Builder::share`], [`Builder::validate`] and [`AutoPipeline`](crate::AutoPipeline).
     pub fn vocabulary(mut self, vocabulary: Vocabulary) -> Self {
         self.vocabulary = Some(vocabulary);
         self

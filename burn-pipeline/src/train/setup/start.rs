@@ -104,11 +104,7 @@ impl Builder {
         if self.members.given().is_empty() || self.members.given().contains(&0) {
             return Err(BuildError::NoMembers);
         }
-        let refused = [
-            ("`Builder::seed`", self.seed.is_some()),
-            ("`Builder::share`", !self.shared.is_empty()),
-            ("`Builder::sharded`", self.sharded),
-        ];
+        let refused = [("`Builder::seed`", self.seed.is_some()), ("`Builder::share`", !self.shared.is_empty())];
         let refused = refused.into_iter().find(|(_, chosen)| *chosen && self.members.largest() > 1);
         refused.map_or(Ok(()), |(what, _)| Err(BuildError::TensorParallel { what }))
     }
@@ -122,7 +118,6 @@ impl Builder {
         let refused = [
             ("`Builder::tensor_parallel`", self.members.largest() > 1),
             ("`Builder::share`", !self.shared.is_empty()),
-            ("`Builder::sharded`", self.sharded),
             ("`Builder::validate`", self.validate != Validate::Off),
             (
                 "`Reduction::Weighted`",

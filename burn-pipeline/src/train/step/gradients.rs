@@ -52,7 +52,7 @@ impl Rank {
         for stage in stages {
             let (sharded, holders) = (self.executor.shards(stage), groups.of(stage));
             let Some(held) = self.executor.stages().get_mut(&stage) else { continue };
-            let counts = |id| (sharded || holders.counts(id)) && !self.sharing.repeats(stage, id);
+            let counts = |id| holders.counts(id, sharded) && !self.sharing.repeats(stage, id);
             let squares = squares(held.as_mut(), counts);
             rows.push((stage.index(), squares.map_err(|message| ExecuteError::Device { rank, message })?));
         }
