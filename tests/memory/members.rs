@@ -1,4 +1,4 @@
-//! What ranks that hold a stage together keep of its weights: their pieces, and no more.
+//! What ranks that hold a stage together keep of its weights: their pieces, and no more; or a part of them, where replicas shard them.
 
 use crate::heap::{settle, turn};
 use benches::heap::{peak_of_rank, restart};
@@ -30,13 +30,15 @@ impl Stage for Pair {
     }
 }
 
-#[test]
-fn each_member_of_a_group_holds_its_pieces_alone() {
+/// A rank holds this share of both weights, and little else.
+fn assert_share(replicas: usize) {
     let _turn = turn();
     let pipeline = Pipeline::builder()
         .schedule("GPipe", Size::new(1, 1))
         .devices(vec![Device::flex()])
         .tensor_parallel(MEMBERS)
+        .data_parallel(replicas)
+        .sharded(replicas > 1)
         .stages(|at| {
             let linear = |from, to| LinearConfig::new(from, to).with_bias(false).init(&at.device);
             let up = ColumnLinear::cut(linear(WIDTH, WIDE), &at.group);
@@ -46,10 +48,20 @@ fn each_member_of_a_group_holds_its_pieces_alone() {
         .unwrap();
     settle();
     restart();
-    let piece = WEIGHTS / MEMBERS;
-    for member in 0..MEMBERS {
-        let held = peak_of_rank(member);
-        assert!((piece..piece + piece / 4).contains(&held), "member {member}: {held} bytes for a piece of {piece}");
+    let share = WEIGHTS / (MEMBERS * replicas);
+    for rank in 0..MEMBERS * replicas {
+        let held = peak_of_rank(rank);
+        assert!((share..share + share / 4).contains(&held), "rank {rank}: {held} bytes for a share of {share}");
     }
     drop(pipeline);
+}
+
+#[test]
+fn each_member_of_a_group_holds_its_pieces_alone() {
+    assert_share(1);
+}
+
+#[test]
+fn each_replica_of_a_member_holds_its_part_of_the_pieces_alone() {
+    assert_share(2);
 }
