@@ -5,8 +5,11 @@ use benches::heap::{peak_of_rank, restart};
 use burn::module::Module;
 use burn::nn::LinearConfig;
 use burn::tensor::{Device, Tensor};
+use burn_pipeline::cost::{LinkCosts, Profile, StageCost};
 use burn_pipeline::nn::{ColumnLinear, RowLinear};
-use burn_pipeline::{Pipeline, Size, Stage, StageBox};
+use burn_pipeline::simulate::{SimulateOptions, simulate};
+use burn_pipeline::stage::{Batch, SplitBackward};
+use burn_pipeline::{Pipeline, Size, Stage, StageBox, StageContext};
 
 const WIDTH: usize = 256;
 const WIDE: usize = 4096;
@@ -26,8 +29,14 @@ impl Stage for Pair {
     type Output = Tensor<2>;
 
     fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
-        self.down.forward(self.up.forward(x))
+        self.down.forward(self.up.forward(x).tanh())
     }
+}
+
+fn pair(at: &StageContext) -> Pair {
+    let linear = |from, to| LinearConfig::new(from, to).with_bias(false).init(&at.device);
+    let up = ColumnLinear::cut(linear(WIDTH, WIDE), &at.group);
+    Pair { up, down: RowLinear::cut(linear(WIDE, WIDTH), &at.group) }
 }
 
 /// A rank holds this share of both weights, and little else.
@@ -39,11 +48,7 @@ fn assert_share(replicas: usize) {
         .tensor_parallel(MEMBERS)
         .data_parallel(replicas)
         .sharded(replicas > 1)
-        .stages(|at| {
-            let linear = |from, to| LinearConfig::new(from, to).with_bias(false).init(&at.device);
-            let up = ColumnLinear::cut(linear(WIDTH, WIDE), &at.group);
-            StageBox::new(Pair { up, down: RowLinear::cut(linear(WIDE, WIDTH), &at.group) })
-        })
+        .stages(|at| StageBox::new(pair(at)))
         .build()
         .unwrap();
     settle();
@@ -64,4 +69,62 @@ fn each_member_of_a_group_holds_its_pieces_alone() {
 #[test]
 fn each_replica_of_a_member_holds_its_part_of_the_pieces_alone() {
     assert_share(2);
+}
+
+/// Rows of a microbatch.
+const ROWS: usize = 512;
+const MICROBATCHES: usize = 6;
+
+#[test]
+fn the_peak_of_each_member_is_as_predicted_from_its_share_of_the_stage() {
+    let _turn = turn();
+    for members in [1, 2, MEMBERS] {
+        let mut pipeline = Pipeline::builder()
+            .schedule("1F1B", Size::new(2, MICROBATCHES))
+            .devices(vec![Device::flex()])
+            .tensor_parallel(members)
+            .split(SplitBackward::Captured)
+            .stages(|at| match at.is_last() {
+                false => StageBox::new(pair(at)),
+                true => StageBox::with_loss(pair(at), |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean()),
+            })
+            .build()
+            .unwrap();
+        let x = Tensor::<2>::ones([ROWS * MICROBATCHES, WIDTH], &Device::flex());
+        let batch = || Batch::new(x.clone()).target(x.clone());
+        // Until stages are captured.
+        drop(pipeline.step(batch(), 0.0).unwrap());
+        settle();
+        restart();
+        let report = pipeline.step(batch(), 0.0).unwrap();
+        // Of a microbatch, the whole input and pieces of what `tanh` gets and gives wait for the backward.
+        let number = size_of::<f32>();
+        let (input, hidden) = (ROWS * WIDTH * number, ROWS * WIDE * number / members);
+        let (weights, held) = (WEIGHTS / members, input + 2 * hidden);
+        let stage = |more: usize| StageCost {
+            forward: 1.0,
+            backward: Some(2.0),
+            weight_bytes: weights as f64,
+            gradient_bytes: weights as f64,
+            activation_bytes: (held + more) as f64,
+            ..StageCost::default()
+        };
+        // The last stage keeps the difference to the target as well, as large as its input.
+        let profile = Profile::new(vec![stage(0), stage(input)], LinkCosts::default()).unwrap();
+        let plan = pipeline.plan(MICROBATCHES).unwrap();
+        let simulated = simulate(plan.plan(), &profile, &SimulateOptions::default()).unwrap();
+        for rank in 0..2 * members {
+            let predicted = &simulated.ranks[rank / members];
+            let activations = predicted.memory.iter().map(|point| point.activations).fold(0.0, f64::max) as usize;
+            assert_eq!(report.peak_held_bytes[rank], Some(activations), "{members} members, rank {rank}");
+            // Beyond that, what a backward computes with: hidden values and their gradient, new gradients of the weights, and some tensors as
+            // large as the input.
+            let (peak, predicted) = (peak_of_rank(rank), predicted.peak_bytes as usize);
+            let most = predicted + 2 * hidden + weights + 4 * input;
+            assert!(
+                (predicted..most).contains(&peak),
+                "{members} members, rank {rank}: {peak} for {predicted}..{most}"
+            );
+        }
+    }
 }
