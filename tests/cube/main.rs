@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+mod groups;
 mod kernels;
 mod lacking;
 mod mixed;
@@ -15,6 +16,7 @@ mod queues;
 mod refusals;
 mod release;
 mod seam;
+mod spread;
 mod training;
 
 use burn::tensor::Device;
