@@ -16,6 +16,7 @@ mod queues;
 mod refusals;
 mod release;
 mod seam;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod spread;
 mod training;
 

@@ -62,19 +62,16 @@ fn own_collectives() {
     let each_sizes = [1, 5, 50_000];
     for each in each_sizes {
         let length = size * each;
-        let sum = |place: usize| members.iter().map(|&rank| of(rank, length)[place]).sum::<f32>();
-        let sums: Vec<f32> = (0..length).map(sum).collect();
+        let all: Vec<Vec<f32>> = members.iter().map(|&rank| of(rank, length)).collect();
+        let sums: Vec<f32> = (0..length).map(|place| all.iter().map(|values| values[place]).sum()).collect();
         let place = members.iter().position(|&rank| rank == me).unwrap();
         let own = place * each..(place + 1) * each;
         let expected = [
             (FlatCollective::AllReduce, sums.clone()),
-            (FlatCollective::AllGather, members.iter().flat_map(|&rank| of(rank, length)).collect()),
+            (FlatCollective::AllGather, all.concat()),
             (FlatCollective::ReduceScatter, sums[own.clone()].to_vec()),
-            (
-                FlatCollective::AllToAll,
-                members.iter().flat_map(|&rank| of(rank, length)[own.clone()].to_vec()).collect(),
-            ),
-            (FlatCollective::Broadcast { root }, of(members[root], length)),
+            (FlatCollective::AllToAll, all.iter().flat_map(|values| values[own.clone()].to_vec()).collect()),
+            (FlatCollective::Broadcast { root }, all[root].clone()),
             (FlatCollective::Reduce { root }, sums),
         ];
         // All of them are under way at once.
@@ -143,7 +140,7 @@ fn members_at_other_places_of_their_row_are_named_at_once() {
 fn trains_as_threads_do(config: Config, split: SplitBackward, grid: Grid) {
     let builder = || -> Builder { builder_of(config, ("1F1B", 1), grid).split(split).clip_norm(0.1).timeout(TIMEOUT) };
     let (link, device) = link();
-    let mut over_nccl = builder().build_rank(Box::new(OnDevice::new(link, device))).unwrap();
+    let mut over_nccl = builder().build_rank(Box::new(OnDevice::flat(link, device))).unwrap();
     let mut over_threads = builder().build().unwrap();
     for step in 0..2 {
         let got = over_nccl.step(batch(&config, 8), 0.5).unwrap();

@@ -28,7 +28,7 @@ fn spread_vocabulary() {
         let family = if place == 1 { "ZBH1" } else { "1F1B" };
         let builder = || builder(spread, (family, 1), ranks, 2 * ranks).split(split).clip_norm(0.1).timeout(TIMEOUT);
         let (link, device) = link();
-        let mut over_nccl = builder().build_rank(Box::new(OnDevice::new(link, device))).unwrap();
+        let mut over_nccl = builder().build_rank(Box::new(OnDevice::flat(link, device))).unwrap();
         let got = trained(&mut over_nccl, 4 * ranks, 2, 0.5);
         let expected = trained(&mut builder().build().unwrap(), 4 * ranks, 2, 0.5);
         assert_eq!(got.steps, expected.steps, "{spread:?}, {split:?}");
