@@ -123,7 +123,7 @@ fn layers_of_groups_train_as_one_rank_and_the_plain_loop_do() {
         let mut reference = Reference::resumed(Tower::new(&whole), SgdConfig::new().init());
         let step = |_| {
             let of = |model: &Tower, i: usize| {
-                let rows = |tensor: &Tensor<2>| tensor.clone().slice([2 * i..2 * i + 2]).autodiff();
+                let rows = |tensor: &Tensor<2>| tensor.clone().narrow(0, 2 * i, 2).autodiff();
                 let pairs = model.pairs.iter();
                 let y = pairs.fold(rows(&x), |x, pair| pair.down.linear.forward(pair.up.linear.forward(x)));
                 loss(y, rows(&target))

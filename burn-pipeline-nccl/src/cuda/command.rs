@@ -3,7 +3,7 @@
 use super::gpu::Event;
 use super::inbox::Slot;
 use burn_cubecl::tensor::CubeTensor;
-use burn_pipeline::link::kit::Frame;
+use burn_pipeline::link::kit::{Frame, Packed};
 use burn_pipeline::link::{FlatCollective, LinkError};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -13,6 +13,8 @@ use std::time::Instant;
 pub(crate) enum Command {
     /// Offer these tensors to a rank. `own` is the message's place in the inbox, if a rank sends to itself.
     Send { to: usize, frame: Vec<u8>, tensors: Vec<CubeTensor>, own: Option<(Frame, Slot)> },
+    /// Send a message over the connection, with its tensors as bytes.
+    SendBytes { to: usize, packed: Packed },
     /// A rank offers tensors.
     Offered { from: usize, frame: Frame, slot: Slot },
     /// A rank's note about the order of transfers has arrived.

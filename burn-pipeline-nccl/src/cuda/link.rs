@@ -14,7 +14,7 @@ use super::tensors::{cuda_device, from_cube, into_cube, is_on};
 use crate::host::ending::Ending;
 use crate::host::timeout::Timeout;
 use burn::tensor::Device;
-use burn_pipeline::link::kit::{Connections, Endpoint, Frame, Mailbox, Mesh, Received, all_reduce};
+use burn_pipeline::link::kit::{Connections, Endpoint, Frame, Mailbox, Mesh, Packed, Received, all_reduce};
 use burn_pipeline::link::{Collectives, FlatCollective, Header, Launch, Link, LinkError, Message, Rendezvous};
 use burn_pipeline::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
 use std::collections::BTreeMap;
@@ -215,7 +215,9 @@ impl Link for NcclLink {
         self.timeout.hear(deadline);
         self.endpoint.mailbox().fail_if_failed()?;
         if !self.is_offered(&message) && to != self.rank() {
-            return self.endpoint.send(to, message, deadline);
+            // By the thread, behind the offers that it has still to make: messages keep their order, whichever way they go.
+            let packed = Packed::new(message).map_err(|source| self.endpoint.wire(to, source))?;
+            return self.command(Command::SendBytes { to, packed });
         }
         let payload = self.to_device(message.payload);
         let message = Message { header: message.header, payload };

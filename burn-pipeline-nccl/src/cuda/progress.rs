@@ -25,7 +25,7 @@ use crate::host::flights::Flights;
 use crate::host::pairing::{Action, Note, Pairing};
 use crate::host::timeout::Timeout;
 use burn_cubecl::CubeDevice;
-use burn_pipeline::link::kit::{Envelope, Mesh};
+use burn_pipeline::link::kit::{Envelope, Mesh, Peers};
 use burn_pipeline::link::{Failure, LinkError, Monitor};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -145,6 +145,11 @@ impl Progress {
                     None => self.mesh.offer(to, frame),
                 }
                 self.pairing.offer(to)
+            }
+            Command::SendBytes { to, packed } => {
+                // It is noticed elsewhere if the connection is lost.
+                let _ = self.mesh.send(to, Envelope::Message(packed.frame), packed.bodies);
+                Vec::new()
             }
             Command::Offered { from, frame, slot } => {
                 self.land(from, &frame, slot).map_err(with(from))?;

@@ -49,7 +49,10 @@ fn sizes_of_neighbours_divide_each_other() {
     assert!(!unequal.is_empty());
     for candidate in unequal {
         let pairs = candidate.groups.windows(2);
-        assert!(pairs.into_iter().all(|pair| pair[0] % pair[1] == 0 || pair[1] % pair[0] == 0), "{candidate}");
+        assert!(
+            pairs.into_iter().all(|pair| pair[0].is_multiple_of(pair[1]) || pair[1].is_multiple_of(pair[0])),
+            "{candidate}"
+        );
         assert_eq!(candidate.groups.iter().sum::<usize>(), 6, "{candidate}");
     }
 }
@@ -59,7 +62,8 @@ fn compositions(ranks: usize, sizes: &[usize], last: Option<usize>) -> Vec<Vec<u
     if ranks == 0 {
         return vec![Vec::new()];
     }
-    let fits = |size: usize| size <= ranks && last.is_none_or(|last| last % size == 0 || size % last == 0);
+    let fits =
+        |size: usize| size <= ranks && last.is_none_or(|last| last.is_multiple_of(size) || size.is_multiple_of(last));
     let with = |&size: &usize| {
         let rest = compositions(ranks - size, sizes, Some(size)).into_iter();
         rest.map(move |rest| [vec![size], rest].concat())

@@ -142,30 +142,28 @@ fn trains_as_threads_do(config: Config, split: SplitBackward, grid: Grid) {
     let (link, device) = link();
     let mut over_nccl = builder().build_rank(Box::new(OnDevice::flat(link, device))).unwrap();
     let mut over_threads = builder().build().unwrap();
-    for step in 0..2 {
-        let got = over_nccl.step(batch(&config, 8), 0.5).unwrap();
-        let expected = over_threads.step(batch(&config, 8), 0.5).unwrap();
-        let place = format!("{grid:?}, {split:?}, step {step}");
-        assert_eq!((got.loss, got.gradient_norm), (expected.loss, expected.gradient_norm), "{place}");
-    }
+    let got = over_nccl.step(batch(&config, 8), 0.5).unwrap();
+    let expected = over_threads.step(batch(&config, 8), 0.5).unwrap();
+    let numbers = [(got.loss, got.gradient_norm), (expected.loss, expected.gradient_norm)];
+    assert_eq!(numbers[0], numbers[1], "{grid:?}, {split:?}");
     assert!(weights(&mut over_nccl) == weights(&mut over_threads), "{grid:?}, {split:?}: other weights");
 }
 
 fn tensor_groups() {
     let ranks: usize = std::env::var("WORLD_SIZE").unwrap().parse().unwrap();
-    let grids: &[Grid] = if ranks == 2 { &[(1, 1, 2)] } else { &[(2, 1, 2), (1, 1, 4), (1, 2, 2)] };
+    let grids: &[Grid] = if ranks == 2 { &[(1, 1, 2)] } else { &[(2, 1, 2), (1, 1, 4)] };
     for &grid in grids {
         for split in [SplitBackward::Eager, SplitBackward::Captured] {
-            trains_as_threads_do(SMALL, split, grid);
+            trains_as_threads_do(Config { blocks: 2, ..SMALL }, split, grid);
         }
     }
     let (sums, parts) = (calls("all-reduce"), calls("all-gather") + calls("reduce-scatter"));
     let cut = [SplitBackward::Eager, SplitBackward::Captured];
-    cut.into_iter().for_each(|split| trains_as_threads_do(SEQUENCE, split, (ranks / 2, 1, 2)));
+    cut.into_iter().for_each(|split| trains_as_threads_do(Config { blocks: 2, ..SEQUENCE }, split, (ranks / 2, 1, 2)));
     let more = calls("all-gather") + calls("reduce-scatter") - parts;
     // Each block has two sums, in the forward and in the backward.
     let own = std::env::var("ORDERED_SUMS").is_err();
-    assert!(if own { sums > 100 && more > 100 } else { sums + more == 0 }, "{sums} sums, {more} of pieces");
+    assert!(if own { sums > 50 && more > 50 } else { sums + more == 0 }, "{sums} sums, {more} of pieces");
 }
 
 #[test]
