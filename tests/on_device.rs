@@ -1,12 +1,13 @@
-//! The conformance suite with its tensors on a device, wherever the device has their element type.
+//! A rank that computes on the host, over a link of a device, wherever the device has the element types: the conformance suite, and pipelines
+//! where the device has no kernels.
 //!
-//! The suite makes its tensors on the host and compares them there. [`OnDevice`] brings those of a message to the device before it
-//! is sent, and back after it was received. A message with an element type that the device lacks stays on the host, and goes the
+//! The rank makes its tensors on the host and reads them there. [`OnDevice`] brings those of a message, or of a collective, to the device before
+//! it is sent, and back after it was received. A message with an element type that the device lacks stays on the host, and goes the
 //! other way that a link may have: so both are mixed.
 
-use burn::tensor::{DType, Device};
-use burn_pipeline::link::{Header, Link, LinkError, Message};
-use burn_pipeline::stage::{AnyTensor, Payload};
+use burn::tensor::{DType, Device, Shape};
+use burn_pipeline::link::{Collectives, FlatCollective, Header, Link, LinkError, Message};
+use burn_pipeline::stage::{AnyTensor, HostValue, Payload, PayloadPart};
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::time::Instant;
@@ -16,12 +17,18 @@ use std::time::Instant;
 pub struct OnDevice<L> {
     link: L,
     device: Device,
+    flat: bool,
 }
 
 impl<L: Link + Debug> OnDevice<L> {
-    /// The link of a rank that computes on this device.
+    /// The link of this device.
     pub fn new(link: L, device: Device) -> Self {
-        Self { link, device }
+        Self { link, device, flat: false }
+    }
+
+    /// The same, where no kernel runs on the device: tensors are flat there, as rows may be padded, and a kernel takes the padding away.
+    pub fn flat(link: L, device: Device) -> Self {
+        Self { link, device, flat: true }
     }
 
     fn takes(&self, tensor: &AnyTensor) -> bool {
@@ -33,19 +40,53 @@ impl<L: Link + Debug> OnDevice<L> {
 
 /// On the host, in its own form of booleans.
 fn read(payload: Payload) -> Payload {
-    let read = |tensor: AnyTensor| {
-        AnyTensor::from_data_exact(tensor.into_data().expect("the device answers"), &Device::flex())
-    };
-    let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(read(tensor)));
+    let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(on_host(tensor)));
     payload
 }
 
+/// All tensors with one axis, behind a text with their shapes.
+fn flattened(payload: Payload) -> Payload {
+    let shape = |tensor: &AnyTensor| tensor.shape().iter().map(usize::to_string).collect::<Vec<_>>().join("x");
+    let shapes = payload.tensors().map(shape).collect::<Vec<_>>().join(" ");
+    let Ok(flat) = payload.map_tensors(|_, tensor| {
+        let elements = tensor.shape().num_elements();
+        Ok::<_, Infallible>(tensor.reshape(Shape::new([elements])))
+    });
+    Payload::from_parts(std::iter::once(PayloadPart::Host(HostValue::Text(shapes))).chain(flat.into_parts()))
+}
+
+/// As they were before [`flattened`].
+fn shaped(payload: Payload) -> Payload {
+    let mut parts = payload.into_parts();
+    let Some(PayloadPart::Host(HostValue::Text(shapes))) = parts.next() else { panic!("the shapes come first") };
+    let shape = |text: &str| text.split('x').map(|size| size.parse().expect("a size")).collect::<Vec<usize>>();
+    let mut shapes = shapes.split(' ').map(shape);
+    let rest: Vec<PayloadPart> = parts.collect();
+    let Ok(shaped) = Payload::from_parts(rest).map_tensors(|_, tensor| {
+        Ok::<_, Infallible>(tensor.reshape(Shape::from(shapes.next().expect("a shape for each tensor"))))
+    });
+    shaped
+}
+
+fn on_host(tensor: AnyTensor) -> AnyTensor {
+    AnyTensor::from_data_exact(tensor.into_data().expect("the device answers"), &Device::flex())
+}
+
 impl<L: Link + Debug> Link for OnDevice<L> {
-    burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity);
+    burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, set_activity);
     burn_pipeline::forward_link!(link: expect, all_gather, abort);
+
+    fn to_device(&self, payload: Payload) -> Payload {
+        read(payload)
+    }
+
+    fn collectives(&mut self) -> Option<&mut dyn Collectives> {
+        if self.link.collectives().is_some() { Some(self) } else { None }
+    }
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
         let Message { header, payload } = message;
+        let payload = if self.flat { flattened(payload) } else { payload };
         let payload = if payload.tensors().all(|tensor| self.takes(tensor)) {
             let Ok(moved) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.to_device(&self.device)));
             moved
@@ -56,6 +97,33 @@ impl<L: Link + Debug> Link for OnDevice<L> {
     }
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        self.link.receive(from, header, deadline).map(read)
+        let payload = read(self.link.receive(from, header, deadline)?);
+        Ok(if self.flat { shaped(payload) } else { payload })
+    }
+}
+
+impl<L: Link + Debug> OnDevice<L> {
+    fn below(&mut self) -> &mut dyn Collectives {
+        self.link.collectives().expect("the link has collectives")
+    }
+}
+
+impl<L: Link + Debug> Collectives for OnDevice<L> {
+    fn form(&mut self, group: &[usize], deadline: Instant) -> Result<(), LinkError> {
+        self.below().form(group, deadline)
+    }
+
+    fn begin(&mut self, collective: FlatCollective, what: String, tensor: AnyTensor) -> Result<(), LinkError> {
+        let elements = tensor.shape().num_elements();
+        let tensor = tensor.reshape(Shape::new([elements])).to_device(&self.device);
+        self.below().begin(collective, what, tensor)
+    }
+
+    fn end(&mut self, deadline: Instant) -> Result<AnyTensor, LinkError> {
+        self.below().end(deadline).map(on_host)
+    }
+
+    fn meet(&mut self, what: String, deadline: Instant) -> Result<(), LinkError> {
+        self.below().meet(what, deadline)
     }
 }

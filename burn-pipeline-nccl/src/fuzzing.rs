@@ -26,7 +26,7 @@ pub fn agree(mut script: &[u8]) {
             2 => {
                 round += 1;
                 let members: &[usize] = if peer == 0 { &[0, 1, 2] } else { &[1, 2] };
-                pairing.ready(members.len() as u32, round, members, sums::write(&[None]))
+                pairing.ready(members.len() as u32, round, members, sums::write("", &[None]))
             }
             3 if peer != 1 => {
                 let Some((&length, rest)) = script.split_first() else { return };

@@ -21,7 +21,8 @@
 //! 4. `Ordering` says how transfers keep their order relative to CubeCL's queues: on the host, or by events over the
 //!    whole context.
 //! 5. Sums over groups of ranks are NCCL's, on communicators that are split off in the order of
-//!    [`Link::form_groups`](burn_pipeline::link::Link::form_groups).
+//!    [`Link::form_groups`](burn_pipeline::link::Link::form_groups). So are the collectives of ranks that hold a stage together, tensor
+//!    parallelism (`cuda/own.rs`): one split makes the communicators of all their groups.
 //! 6. While anything is in the queue, the thread polls for errors of NCCL and watches the time, as long as the pipeline's
 //!    timeout lasts. An error, or a transfer that takes too long, aborts the communicators, which empties the queue, and
 //!    is reported to all ranks.
@@ -31,8 +32,9 @@
 //!
 //! What is proved, and what is not: no machine with a GPU has run this yet. The repository's tests run the whole link, and CubeCL's
 //! CUDA runtime beneath it, over a stand-in for the driver and NCCL (`tests/nccl/stand_in`), which keeps and checks their
-//! rules of order, memory and groups, in 2 and 4 processes. That leaves open: kernels, and so tensors that are copied before they
-//! are sent (padded rows, views) and whole trainings; NCCL's own transports, and how it ends when a rank is lost; that events over a
+//! rules of order, memory and groups, in 2 and 4 processes; stages that several ranks hold together, and spread vocabularies, compute on the host
+//! there. That leaves open: kernels, and so tensors that are copied before they
+//! are sent (padded rows, views) and computing on the GPU; NCCL's own transports, and how it ends when a rank is lost; that events over a
 //! context cover CubeCL's queues; speed. The other tests in `tests/nccl` are for that.
 //!
 //! Nothing of CUDA is needed to build the link: driver and NCCL are opened at run time (`libnccl.so`, by that name: the

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+mod groups;
 mod kernels;
 mod lacking;
 mod mixed;
@@ -15,6 +16,8 @@ mod queues;
 mod refusals;
 mod release;
 mod seam;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod spread;
 mod training;
 
 use burn::tensor::Device;

@@ -41,7 +41,8 @@ fn ordering() -> Ordering {
 fn link() -> (NcclLink, Device) {
     let launch = Launch::from_environment().unwrap().unwrap();
     let device = NcclLink::gpu_of(&launch).unwrap();
-    let options = NcclOptions { ordering: ordering(), timeout: TIMEOUT, ordered_sums: false };
+    let ordered_sums = std::env::var("ORDERED_SUMS").is_ok();
+    let options = NcclOptions { ordering: ordering(), timeout: TIMEOUT, ordered_sums };
     (NcclLink::connect(&launch.rendezvous().unwrap(), device.clone(), options).unwrap(), device)
 }
 

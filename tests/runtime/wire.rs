@@ -71,6 +71,7 @@ fn header() -> impl Strategy<Value = Header> {
         MessageKind::Collective { group: 7 },
         MessageKind::Tensors { index: usize::MAX },
         MessageKind::Timing,
+        MessageKind::RowEnd,
     ];
     let kind = (0..kinds.len()).prop_map(move |index| kinds[index]);
     (0..2usize, 0..=65_535usize, any::<usize>(), kind).prop_map(|(replica, index, microbatch, kind)| Header {

@@ -24,6 +24,7 @@ pub(crate) enum How {
     OtherOrder,
     OtherShape,
     OneMore,
+    OneMoreInBackward,
     OneLayerMore,
     NoReduce,
     NoCopy,
@@ -54,6 +55,8 @@ impl Stage for Layer {
             How::OtherOrder => return group.all_gather(self.up.forward(x), 1),
             How::OtherShape => return x + group.reduce_from(one),
             How::OneMore => drop(group.reduce_from(x.clone())),
+            // The gradient of the input is summed once more.
+            How::OneMoreInBackward => return self.down.forward(self.up.forward(group.copy_to(x))),
             How::NoReduce => return self.down.linear.forward(self.up.forward(x)),
             How::NoCopy => return self.down.forward(self.up.linear.forward(x)),
             How::Random => return x.random_like(burn::tensor::Distribution::Default),
@@ -212,6 +215,25 @@ fn members_that_record_other_collectives_are_refused_before_any_of_them_runs() {
 fn one_collective_too_many_is_an_error() {
     let (error, _) = fails(How::OneMore, SplitBackward::Eager);
     assert!(error.contains("rank 2") && error.contains("rank 3"), "{error}");
+}
+
+#[test]
+fn one_collective_too_many_at_the_end_of_a_row_is_an_error_at_once() {
+    for (how, trains) in [(How::OneMoreInBackward, true), (How::OneMore, false)] {
+        // One microbatch: no other collective follows in the row.
+        let builder = builder(how, SplitBackward::Eager).schedule("GPipe", Size::new(2, 1));
+        let mut pipeline = builder.build().unwrap();
+        let began = Instant::now();
+        let error = match trains {
+            true => pipeline.step(batch(), 0.1).map(drop).unwrap_err(),
+            false => pipeline.eval(batch()).map(drop).unwrap_err(),
+        };
+        let (error, took) = (error.to_string(), began.elapsed());
+        println!("{how:?}, {took:?}: {error}\n");
+        let words = ["rank 2", "rank 3", "the end of its row", "which holds the same stage with it"];
+        assert!(words.iter().all(|words| error.contains(words)), "{error}");
+        assert!(took < TIMEOUT / 2, "{took:?}");
+    }
 }
 
 #[test]

@@ -94,9 +94,13 @@ impl Config {
 
     /// The whole model.
     pub(crate) fn plain(&self) -> Plain {
-        let device = Device::flex().autodiff();
-        let blocks = (0..self.blocks).map(|place| self.block(place, &device)).collect();
-        Plain { embed: self.embed(&device), blocks, head: self.head(&device) }
+        self.plain_on(&Device::flex().autodiff())
+    }
+
+    /// The whole model on a device with autodiff.
+    pub(crate) fn plain_on(&self, device: &Device) -> Plain {
+        let blocks = (0..self.blocks).map(|place| self.block(place, device)).collect();
+        Plain { embed: self.embed(device), blocks, head: self.head(device) }
     }
 
     /// Tokens and targets `[samples, seq]`.

@@ -87,16 +87,21 @@ pub(crate) struct Plain {
 
 impl Plain {
     pub(crate) fn new() -> Self {
-        Self { scores: Some(scores(&Device::flex().autodiff())), ..Self::tied() }
+        let device = Device::flex().autodiff();
+        Self { scores: Some(scores(&device)), ..Self::tied_on(&device, BLOCKS) }
     }
 
     pub(crate) fn tied() -> Self {
-        let device = Device::flex().autodiff();
+        Self::tied_on(&Device::flex().autodiff(), BLOCKS)
+    }
+
+    /// A tied model of so many blocks on a device with autodiff.
+    pub(crate) fn tied_on(device: &Device, blocks: usize) -> Self {
         Self {
-            token: token(&device),
-            position: position(&device),
-            blocks: (0..BLOCKS).map(|place| block(place, &device)).collect(),
-            norm: norm(&device),
+            token: token(device),
+            position: position(device),
+            blocks: (0..blocks).map(|place| block(place, device)).collect(),
+            norm: norm(device),
             scores: None,
         }
     }

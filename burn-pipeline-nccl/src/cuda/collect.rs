@@ -1,18 +1,18 @@
-//! A rank's part in a sum over a group: memory first, then the launch.
+//! A rank's part in a collective of a group: memory first, then the launch.
 
-use super::command::Collect;
+use super::command::{Collect, OWN};
 use super::error::{NcclError, PeerError, with};
 use super::gpu::Event;
 use super::launch::{Landing, Ready};
 use super::progress::Progress;
 use super::tensors::{Pinned, empty};
 use crate::host::pairing::Action;
-use crate::host::sums;
+use crate::host::sums::{self, Refusal};
 use burn_cubecl::tensor::CubeTensor;
-use burn_pipeline::link::LinkError;
+use burn_pipeline::link::{FlatCollective, LinkError};
 
 impl Progress {
-    /// Says that this rank is ready for a sum, once it has the memory. A sum with a member that has left ends here.
+    /// Says that this rank is ready for a collective, once it has the memory. One with a member that has left ends here.
     pub(super) fn ready_for(&mut self, collect: Collect) -> Result<Vec<Action>, PeerError> {
         if let Some(left) = collect.members.iter().copied().find(|&member| self.pairing.has_left(member)) {
             self.end_without(collect, left);
@@ -20,14 +20,14 @@ impl Progress {
         }
         let spec =
             |tensor: &Option<CubeTensor>| tensor.as_ref().map(|tensor| (tensor.dtype, tensor.meta.shape().to_vec()));
-        let part = sums::write(&collect.tensors.iter().map(spec).collect::<Vec<_>>());
+        let part = sums::write(&collect.what, &collect.tensors.iter().map(spec).collect::<Vec<_>>());
         let (group, round, members) = (collect.group, collect.round, collect.members.clone());
-        let ready = self.make_ready(&collect.tensors).map_err(with(self.other(&members)))?;
+        let ready = self.make_ready(&collect).map_err(with(self.other(&members)))?;
         self.collects.push((collect, ready));
         Ok(self.pairing.ready(group, round, &members, part))
     }
 
-    /// Launches a sum on which all members have agreed, or refuses it on all of them.
+    /// Launches a collective on which all members have agreed, or refuses it on all of them.
     pub(super) fn start(&mut self, group: u32, round: u64, parts: &[u8]) -> Result<(), PeerError> {
         let place = self.collects.iter().position(|(collect, _)| (collect.group, collect.round) == (group, round));
         let Some(place) = place else { return Ok(()) };
@@ -35,16 +35,16 @@ impl Progress {
         let (rank, peer) = (self.mesh.mailbox.rank, self.other(&collect.members));
         match sums::joined(parts) {
             Ok(specs) => self.collect(collect, ready, specs, peer).map_err(with(peer)),
-            Err(reason) => {
+            Err(refusal) => {
                 // All members get this error, and none launches.
-                let _ = collect.done.send(Err(LinkError::Lists { rank, peer, reason }));
+                let _ = collect.done.send(Err(refused(refusal, &collect, rank, peer)));
                 self.mesh.mailbox.wake();
                 Ok(())
             }
         }
     }
 
-    /// Ends a sum that is not launched, since a member has left.
+    /// Ends a collective that is not launched, since a member has left.
     pub(super) fn end_without(&self, collect: Collect, left: usize) {
         let (rank, what) = (self.mesh.mailbox.rank, "its part of a collective".to_owned());
         // It fails if the caller has given up.
@@ -58,16 +58,22 @@ impl Progress {
         members.iter().copied().find(|&member| member != me).unwrap_or(me)
     }
 
-    /// Makes the memory for a sum's results, for the tensors that this rank holds.
-    fn make_ready(&self, tensors: &[Option<CubeTensor>]) -> Result<Vec<Option<Ready>>, NcclError> {
-        let ready = |tensor: &Option<CubeTensor>| tensor.clone().map(|tensor| self.ready(tensor)).transpose();
-        let ready = tensors.iter().map(ready).collect::<Result<Vec<_>, _>>()?;
+    /// Makes the memory for a collective's results, for the tensors that this rank holds.
+    fn make_ready(&self, collect: &Collect) -> Result<Vec<Option<Ready>>, NcclError> {
+        let ready = |tensor: &Option<CubeTensor>| tensor.clone().map(|tensor| self.ready(collect, tensor)).transpose();
+        let ready = collect.tensors.iter().map(ready).collect::<Result<Vec<_>, _>>()?;
         self.order.before_offer()?;
         Ok(ready)
     }
 
-    fn ready(&self, tensor: CubeTensor) -> Result<Ready, NcclError> {
-        let to = Pinned::new(empty(&self.cube, tensor.dtype, &tensor.meta.shape().to_vec()))?;
+    fn ready(&self, collect: &Collect, tensor: CubeTensor) -> Result<Ready, NcclError> {
+        let (shape, members) = (tensor.meta.shape(), collect.members.len());
+        let shape = match collect.collective {
+            FlatCollective::AllGather => vec![shape.num_elements() * members],
+            FlatCollective::ReduceScatter => vec![shape.num_elements() / members],
+            _ => shape.to_vec(),
+        };
+        let to = Pinned::new(empty(&self.cube, tensor.dtype, &shape))?;
         Ok(Ready { from: Pinned::new(tensor)?, to })
     }
 
@@ -79,7 +85,7 @@ impl Progress {
         specs: Vec<sums::Spec>,
         peer: usize,
     ) -> Result<(), NcclError> {
-        let Collect { group, done, .. } = collect;
+        let (group, members, what) = (collect.group, collect.members.len(), collect.collective);
         let (mut pairs, mut lacked) = (Vec::new(), Vec::new());
         let held: Vec<bool> = specs.iter().map(Option::is_some).collect();
         for (ready, spec) in ready.into_iter().zip(specs) {
@@ -89,7 +95,7 @@ impl Progress {
                 // Only the others know what this rank lacks.
                 None => {
                     lacked.push(pairs.len());
-                    self.ready(empty(&self.cube, dtype, &shape))?
+                    self.ready(&collect, empty(&self.cube, dtype, &shape))?
                 }
             };
             pairs.push((dtype, from, to));
@@ -99,7 +105,8 @@ impl Progress {
             self.order.before_offer()?;
         }
         self.order.before_group(&self.stream)?;
-        let communicator = self.groups.get(group as usize).and_then(Option::as_ref);
+        let of_list = || self.groups.get(group as usize).and_then(Option::as_ref);
+        let communicator = if group == OWN { self.own.as_ref() } else { of_list() };
         let communicator = communicator.ok_or(NcclError::Stopped {
             what: "a collective",
             reason: format!("group {group} was not formed, or this rank is not in it"),
@@ -107,8 +114,9 @@ impl Progress {
         let event = Event::new(&self.order.gpu)?;
         // By the queue itself: a kernel would be compiled while other ranks wait in theirs.
         let cleared = lacked.into_iter().try_for_each(|place| self.stream.clear(&pairs[place].1));
-        let queued =
-            cleared.and_then(|()| communicator.all_reduce(&self.stream, &pairs)).and_then(|()| self.settle(true));
+        let queued = cleared
+            .and_then(|()| communicator.collect(what, members, &self.stream, &pairs))
+            .and_then(|()| self.settle(true));
         let (mut read, mut sums, mut written) = (Vec::new(), Vec::new(), pairs.into_iter());
         for there in held {
             let pair = if there { written.next() } else { None };
@@ -117,6 +125,19 @@ impl Progress {
                 to
             }));
         }
-        self.fly(queued, event, peer, read, Landing::Sums(sums, done))
+        self.fly(queued, event, peer, read, Landing::Sums(sums, collect.done))
+    }
+}
+
+/// The error of a collective that is not launched.
+fn refused(refusal: Refusal, collect: &Collect, rank: usize, peer: usize) -> LinkError {
+    match refusal {
+        Refusal::Lists(reason) => LinkError::Lists { rank, peer, reason },
+        Refusal::Elsewhere(places) => {
+            let ours = collect.what.clone();
+            let other = collect.members.iter().zip(places).find(|(_, place)| *place != ours);
+            let (peer, theirs) = other.map_or((peer, ours.clone()), |(&peer, place)| (peer, place));
+            LinkError::Members { rank, peer, ours, theirs }
+        }
     }
 }

@@ -3,8 +3,8 @@
 use super::gpu::Event;
 use super::inbox::Slot;
 use burn_cubecl::tensor::CubeTensor;
-use burn_pipeline::link::LinkError;
-use burn_pipeline::link::kit::Frame;
+use burn_pipeline::link::kit::{Frame, Packed};
+use burn_pipeline::link::{FlatCollective, LinkError};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
@@ -13,21 +13,31 @@ use std::time::Instant;
 pub(crate) enum Command {
     /// Offer these tensors to a rank. `own` is the message's place in the inbox, if a rank sends to itself.
     Send { to: usize, frame: Vec<u8>, tensors: Vec<CubeTensor>, own: Option<(Frame, Slot)> },
+    /// Send a message over the connection, with its tensors as bytes.
+    SendBytes { to: usize, packed: Packed },
     /// A rank offers tensors.
     Offered { from: usize, frame: Frame, slot: Slot },
     /// A rank's note about the order of transfers has arrived.
     Note { from: usize, note: Vec<u8> },
     /// Make communicators for groups, in this order. All ranks are ready for it.
     FormGroups { groups: Vec<Vec<usize>>, deadline: Instant, done: Answer<()> },
+    /// Make one communicator for each group of ranks that give the same colour. All ranks are ready for it.
+    FormOwn { color: Option<u16>, deadline: Instant, done: Answer<()> },
     /// Take part in a collective of a group.
     Collect(Collect),
     /// The link is dropped.
     Close,
 }
 
-/// A rank's part in a sum over a group.
+/// The number of the group that holds this rank's stages, which is none of those of [`Command::FormGroups`].
+pub(crate) const OWN: u32 = u32::MAX;
+
+/// A rank's part in a collective of a group.
 pub(crate) struct Collect {
     pub(crate) group: u32,
+    pub(crate) collective: FlatCollective,
+    /// What it is, in words: the same for all members.
+    pub(crate) what: String,
     pub(crate) round: u64,
     pub(crate) members: Vec<usize>,
     /// `None` for a tensor that this rank lacks.

@@ -9,6 +9,7 @@ use super::gpu::Stream;
 use super::tensors::Pinned;
 use crate::host::config::{Config, OLDEST};
 use burn::tensor::DType;
+use burn_pipeline::link::FlatCollective;
 use cudarc::nccl::{result, sys};
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
@@ -139,20 +140,59 @@ impl Communicator {
         })
     }
 
-    /// The sum over all members for every pair (memory that is read, memory that is written), as one group. Elements are
-    /// added as `dtype`.
-    pub(crate) fn all_reduce(&self, stream: &Stream, pairs: &[(DType, Pinned, Pinned)]) -> Result<(), NcclError> {
-        let (handle, queue) = (self.handle, stream.for_nccl());
-        let sum = sys::ncclRedOp_t::ncclSum;
+    /// A collective of `members` ranks on every pair (memory that is read, memory that is written), as one group. Elements are added as `dtype`.
+    pub(crate) fn collect(
+        &self,
+        collective: FlatCollective,
+        members: usize,
+        stream: &Stream,
+        pairs: &[(DType, Pinned, Pinned)],
+    ) -> Result<(), NcclError> {
         self.group("a collective", |call| {
-            for (dtype, from, to) in pairs {
-                let (kind, width) = element(*dtype)?;
-                let (source, target) = (from.pointer().cast_const(), to.pointer());
-                // SAFETY: as in `exchange`; `to` is as large as `from` where the pairs are made.
-                call(unsafe { sys::ncclAllReduce(source, target, from.bytes() / width, kind, sum, handle, queue) })?;
-            }
-            Ok(())
+            pairs.iter().try_for_each(|pair| self.collect_one(collective, members, stream, pair, call))
         })
+    }
+
+    fn collect_one(
+        &self,
+        collective: FlatCollective,
+        members: usize,
+        stream: &Stream,
+        (dtype, from, to): &(DType, Pinned, Pinned),
+        call: &dyn Fn(sys::ncclResult_t) -> Result<(), NcclError>,
+    ) -> Result<(), NcclError> {
+        let (handle, queue, sum) = (self.handle, stream.for_nccl(), sys::ncclRedOp_t::ncclSum);
+        let (source, target) = (from.pointer().cast_const(), to.pointer());
+        // Only what is added has a type.
+        let (byte, bytes) = (sys::ncclDataType_t::ncclUint8, from.bytes());
+        let elements = || element(*dtype).map(|(kind, width)| (kind, bytes / width));
+        // SAFETY: as in `exchange`. `to` is made for the collective's result, of as many elements as `collective` says.
+        unsafe {
+            match collective {
+                FlatCollective::AllReduce => {
+                    let (kind, count) = elements()?;
+                    call(sys::ncclAllReduce(source, target, count, kind, sum, handle, queue))
+                }
+                FlatCollective::ReduceScatter => {
+                    let (kind, count) = elements()?;
+                    call(sys::ncclReduceScatter(source, target, count / members, kind, sum, handle, queue))
+                }
+                FlatCollective::Reduce { root } => {
+                    let (kind, count) = elements()?;
+                    call(sys::ncclReduce(source, target, count, kind, sum, root as c_int, handle, queue))
+                }
+                FlatCollective::AllGather => call(sys::ncclAllGather(source, target, bytes, byte, handle, queue)),
+                FlatCollective::Broadcast { root } => {
+                    call(sys::ncclBroadcast(source, target, bytes, byte, root as c_int, handle, queue))
+                }
+                FlatCollective::AllToAll => (0..members).filter(|_| bytes > 0).try_for_each(|member| {
+                    let (each, peer) = (bytes / members, member as c_int);
+                    let (source, target) = (source.byte_add(member * each), target.byte_add(member * each));
+                    call(sys::ncclSend(source, each, byte, peer, handle, queue))?;
+                    call(sys::ncclRecv(target, each, byte, peer, handle, queue))
+                }),
+            }
+        }
     }
 
     /// Runs calls as one group, which is ended even if one of them fails.

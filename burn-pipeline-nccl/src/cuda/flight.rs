@@ -80,7 +80,7 @@ impl Progress {
 
     /// Fails if NCCL has found an error.
     fn check(&self) -> Result<(), NcclError> {
-        let mut all = std::iter::once(&self.world).chain(self.groups.iter().flatten());
+        let mut all = std::iter::once(&self.world).chain(self.groups.iter().flatten()).chain(&self.own);
         all.try_for_each(|communicator| communicator.is_settled("a group of transfers").map(drop))
     }
 
@@ -88,7 +88,7 @@ impl Progress {
     pub(super) fn settle(&self, groups: bool) -> Result<(), NcclError> {
         let (what, deadline) = ("queuing a group of transfers", Instant::now() + self.timeout.get());
         let stop = || self.mesh.failure().map(|failure| failure.message);
-        let parts = self.groups.iter().flatten().filter(|_| groups);
+        let parts = self.groups.iter().flatten().chain(&self.own).filter(|_| groups);
         std::iter::once(&self.world).chain(parts).try_for_each(|part| part.settle(what, deadline, &stop))
     }
 }

@@ -1,21 +1,21 @@
 //! One rank's end of a link over NCCL.
 
-use super::command::{Answer, Answered, Collect, Command};
+use super::command::{Answer, Answered, Command};
 use super::communicator::{self, Id};
 use super::error::NcclError;
 use super::gpu::Gpu;
 use super::inbox::{Content, Inbox, Slot};
 use super::options::NcclOptions;
 use super::order::{Order, Ordering};
+use super::own::Own;
 use super::progress::CLOSE_TIMEOUT;
 use super::start::Start;
 use super::tensors::{cuda_device, from_cube, into_cube, is_on};
 use crate::host::ending::Ending;
 use crate::host::timeout::Timeout;
 use burn::tensor::Device;
-use burn_cubecl::tensor::CubeTensor;
-use burn_pipeline::link::kit::{Connections, Endpoint, Frame, Mailbox, Mesh, Received, all_reduce};
-use burn_pipeline::link::{Header, Launch, Link, LinkError, Message, Rendezvous};
+use burn_pipeline::link::kit::{Connections, Endpoint, Frame, Mailbox, Mesh, Packed, Received, all_reduce};
+use burn_pipeline::link::{Collectives, FlatCollective, Header, Launch, Link, LinkError, Message, Rendezvous};
 use burn_pipeline::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,16 +29,17 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// Sends are unbounded: what is sent stays in the GPU's memory until its receiver's memory has it.
 pub struct NcclLink {
-    endpoint: Endpoint<Mesh>,
+    pub(super) endpoint: Endpoint<Mesh>,
     inbox: Inbox,
-    order: Order,
+    pub(super) order: Order,
     commands: Sender<Command>,
     thread: Option<Ending>,
-    timeout: Timeout,
+    pub(super) timeout: Timeout,
     /// The number of groups that were formed.
     formed: usize,
+    pub(super) own: Own,
     /// How often each group was used.
-    rounds: BTreeMap<u32, u64>,
+    pub(super) rounds: BTreeMap<u32, u64>,
     ordered_sums: bool,
 }
 
@@ -97,8 +98,9 @@ impl NcclLink {
         let timeout = Timeout::new(options.timeout);
         let joined = Self::join(&mut endpoint, device.inner(), taken, options, timeout.clone());
         let (order, thread) = joined.inspect_err(|error| endpoint.abort(error.to_string()))?;
-        let (formed, rounds, ordered_sums) = (0, BTreeMap::new(), options.ordered_sums);
-        Ok(Self { endpoint, inbox, order, commands, thread: Some(thread), timeout, formed, rounds, ordered_sums })
+        let (formed, own, rounds) = (0, Own::default(), BTreeMap::new());
+        let ordered_sums = options.ordered_sums;
+        Ok(Self { endpoint, inbox, order, commands, thread: Some(thread), timeout, formed, own, rounds, ordered_sums })
     }
 
     /// Gives all ranks the id, and starts the thread, which joins them.
@@ -140,34 +142,14 @@ impl NcclLink {
         Ok((order, thread))
     }
 
-    /// A sum over a group's communicator.
-    fn sum(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        tensors: Vec<Option<AnyTensor>>,
-        deadline: Instant,
-    ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
-        let group = group as u32;
-        self.timeout.hear(deadline);
-        self.endpoint.mailbox().fail_if_failed()?;
-        let onto = |tensor: AnyTensor| into_cube(tensor.to_device(&self.order.device));
-        let cubes = tensors.into_iter().map(|tensor| tensor.map(onto).transpose()).collect::<Result<_, _>>();
-        let tensors: Vec<Option<CubeTensor>> = cubes.map_err(|error| self.closed(&error))?;
-        let round = self.rounds.entry(group).or_default();
-        let (done, answer) = channel();
-        let collect = Collect { group, round: *round, members: ranks.to_vec(), tensors, done };
-        *round += 1;
-        self.command(Command::Collect(collect))?;
-        let peer = ranks.iter().copied().find(|&rank| rank != self.rank()).unwrap_or_default();
-        let (results, after) = self.answer(peer, "its part of a collective", &answer, deadline)?;
-        self.order.before_use(after.as_ref()).map_err(|error| self.closed(&error))?;
-        let back = |tensor: CubeTensor| from_cube(TensorKind::of(tensor.dtype), tensor);
-        Ok(results.into_iter().map(|tensor| tensor.map(back)).collect())
-    }
-
     /// Waits for the thread's answer. Another rank's failure and the deadline end the wait.
-    fn answer<T>(&self, peer: usize, what: &str, answer: &Receiver<Answered<T>>, deadline: Instant) -> Answered<T> {
+    pub(super) fn answer<T>(
+        &self,
+        peer: usize,
+        what: &str,
+        answer: &Receiver<Answered<T>>,
+        deadline: Instant,
+    ) -> Answered<T> {
         let take = || match answer.try_recv() {
             Ok(answered) => Some(answered),
             Err(TryRecvError::Empty) => None,
@@ -176,7 +158,7 @@ impl NcclLink {
         self.endpoint.wait_for(peer, &|| what.to_owned(), deadline, take)?
     }
 
-    fn command(&self, command: Command) -> Result<(), LinkError> {
+    pub(super) fn command(&self, command: Command) -> Result<(), LinkError> {
         self.commands.send(command).map_err(|_| self.ended())
     }
 
@@ -184,7 +166,7 @@ impl NcclLink {
         LinkError::Closed { rank: self.rank(), message: "the thread that serves it has ended".to_owned() }
     }
 
-    fn closed(&self, error: &NcclError) -> LinkError {
+    pub(super) fn closed(&self, error: &NcclError) -> LinkError {
         LinkError::Closed { rank: self.rank(), message: error.to_string() }
     }
 
@@ -233,7 +215,9 @@ impl Link for NcclLink {
         self.timeout.hear(deadline);
         self.endpoint.mailbox().fail_if_failed()?;
         if !self.is_offered(&message) && to != self.rank() {
-            return self.endpoint.send(to, message, deadline);
+            // By the thread, behind the offers that it has still to make: messages keep their order, whichever way they go.
+            let packed = Packed::new(message).map_err(|source| self.endpoint.wire(to, source))?;
+            return self.command(Command::SendBytes { to, packed });
         }
         let payload = self.to_device(message.payload);
         let message = Message { header: message.header, payload };
@@ -292,7 +276,14 @@ impl Link for NcclLink {
         if self.ordered_sums || group >= self.formed {
             return all_reduce(self, group, ranks, tensors, deadline);
         }
-        self.sum(group, ranks, tensors, deadline)
+        self.timeout.hear(deadline);
+        let sum = (FlatCollective::AllReduce, String::new());
+        let answer = self.collect(group as u32, ranks.to_vec(), sum, tensors)?;
+        self.collected(ranks, &answer, deadline)
+    }
+
+    fn collectives(&mut self) -> Option<&mut dyn Collectives> {
+        if self.ordered_sums { None } else { Some(self) }
     }
 }
 

@@ -12,6 +12,7 @@ mod launch;
 mod link;
 mod options;
 mod order;
+mod own;
 mod progress;
 mod start;
 mod tensors;

@@ -12,7 +12,7 @@
 //!    the others, which launch nothing more with it.
 //! 5. On any error the communicators are aborted, and all ranks get the peer with which it occurred.
 
-use super::command::{Collect, Command};
+use super::command::{Answer, Collect, Command};
 use super::communicator::Communicator;
 use super::error::{NcclError, PeerError, with};
 use super::gpu::Stream;
@@ -25,7 +25,7 @@ use crate::host::flights::Flights;
 use crate::host::pairing::{Action, Note, Pairing};
 use crate::host::timeout::Timeout;
 use burn_cubecl::CubeDevice;
-use burn_pipeline::link::kit::{Envelope, Mesh};
+use burn_pipeline::link::kit::{Envelope, Mesh, Peers};
 use burn_pipeline::link::{Failure, LinkError, Monitor};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -52,6 +52,8 @@ pub(crate) struct Progress {
     pub(crate) outgoing: Vec<VecDeque<Vec<Pinned>>>,
     pub(crate) incoming: Vec<VecDeque<(Slot, Vec<Pinned>)>>,
     pub(crate) groups: Vec<Option<Communicator>>,
+    /// Of the ranks that hold this one's stages with it.
+    pub(crate) own: Option<Communicator>,
     pub(crate) collects: Vec<(Collect, Vec<Option<Ready>>)>,
     pub(crate) flights: Flights<Flight>,
 }
@@ -63,7 +65,7 @@ impl Progress {
             Ok(()) => {
                 let deadline = Instant::now() + CLOSE_TIMEOUT;
                 let stop = || self.mesh.failure().map(|failure| failure.message);
-                self.groups.into_iter().flatten().for_each(|group| group.close(deadline, &stop));
+                self.groups.into_iter().flatten().chain(self.own).for_each(|group| group.close(deadline, &stop));
                 self.world.close(deadline, &stop);
             }
             Err(error) => self.give_up(error),
@@ -77,7 +79,7 @@ impl Progress {
             self.mesh.abort(Failure { rank: peer, message: format!("between ranks {rank} and {peer}: {error}") });
         }
         // Dropping a communicator aborts it: first the groups, then the communicator from which they were split.
-        drop(self.groups);
+        drop((self.groups, self.own));
         drop(self.world);
         let deadline = Instant::now() + CLOSE_TIMEOUT;
         while !self.stream.is_empty() {
@@ -144,17 +146,25 @@ impl Progress {
                 }
                 self.pairing.offer(to)
             }
+            Command::SendBytes { to, packed } => {
+                // It is noticed elsewhere if the connection is lost.
+                let _ = self.mesh.send(to, Envelope::Message(packed.frame), packed.bodies);
+                Vec::new()
+            }
             Command::Offered { from, frame, slot } => {
                 self.land(from, &frame, slot).map_err(with(from))?;
                 self.pairing.offered(from)
             }
             Command::Note { from, note } => self.note(from, &note).map_err(with(from))?,
             Command::FormGroups { groups, deadline, done } => {
-                let formed = self.form(&groups, deadline);
-                // It fails if the caller has given up.
-                let _ = done.send(formed.as_ref().map(|()| ((), None)).map_err(|error| self.closed(error)));
-                self.mesh.mailbox.wake();
-                formed.map_err(with(me))?;
+                let formed: Result<Vec<_>, _> =
+                    groups.iter().map(|group| self.form(group.contains(&me).then_some(0), deadline)).collect();
+                self.groups = self.formed(formed, done)?;
+                Vec::new()
+            }
+            Command::FormOwn { color, deadline, done } => {
+                let formed = self.form(color, deadline);
+                self.own = self.formed(formed, done)?;
                 Vec::new()
             }
             Command::Collect(collect) => self.ready_for(collect)?,
@@ -199,16 +209,18 @@ impl Progress {
         self.mesh.mailbox.handle(left, Envelope::Close);
     }
 
-    fn form(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), NcclError> {
-        let me = self.mesh.mailbox.rank;
+    /// The communicator of the ranks that give this colour.
+    fn form(&self, color: Option<u16>, deadline: Instant) -> Result<Option<Communicator>, NcclError> {
         let stop = || self.mesh.failure().map(|failure| failure.message);
-        let mut formed = Vec::new();
-        for group in groups {
-            let color = group.contains(&me).then_some(0);
-            formed.push(self.world.split(color, me, deadline, &stop)?);
-        }
-        self.groups = formed;
-        Ok(())
+        self.world.split(color, self.mesh.mailbox.rank, deadline, &stop)
+    }
+
+    /// Answers that communicators were made, or why not.
+    fn formed<T>(&self, formed: Result<T, NcclError>, done: Answer<()>) -> Result<T, PeerError> {
+        // It fails if the caller has given up.
+        let _ = done.send(formed.as_ref().map(|_| ((), None)).map_err(|error| self.closed(error)));
+        self.mesh.mailbox.wake();
+        formed.map_err(with(self.mesh.mailbox.rank))
     }
 
     fn closed(&self, error: &NcclError) -> LinkError {

@@ -52,6 +52,7 @@ impl Start {
             outgoing,
             incoming,
             groups: Vec::new(),
+            own: None,
             collects: Vec::new(),
             flights: Default::default(),
         };

@@ -1,17 +1,28 @@
-//! What the members of a group hold, put together before they add it up.
+//! What the members of a group bring to a collective, put together before it is launched.
 //!
-//! Guarantees: members whose lists differ in length, or in the shape or element type of a tensor that both hold, all get
+//! Guarantees: members that say different things of where they are all learn what each says; members whose lists differ in length, or in
+//! the shape or element type of a tensor that both hold, all get
 //! the same error, which names the member; a tensor that only some hold is described for those that lack it.
 
 use burn::tensor::DType;
+use serde::{Deserialize, Serialize};
+
+/// Why a collective is not launched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Refusal {
+    /// The members say different things of it; what each says, in their order.
+    Elsewhere(Vec<String>),
+    /// Their lists do not match.
+    Lists(String),
+}
 
 /// Element type and shape of a tensor; `None` if the member does not hold it.
 pub(crate) type Spec = Option<(DType, Vec<usize>)>;
 
-/// Describes a member's list.
-pub(crate) fn write(specs: &[Spec]) -> Vec<u8> {
-    // Nothing in a list of numbers can fail to be written.
-    postcard::to_stdvec(specs).unwrap_or_default()
+/// Describes what a member brings: a collective in words, and its list.
+pub(crate) fn write(what: &str, specs: &[Spec]) -> Vec<u8> {
+    // Nothing in a text and a list of numbers can fail to be written.
+    postcard::to_stdvec(&(what, specs)).unwrap_or_default()
 }
 
 /// Puts the members' descriptions together.
@@ -20,16 +31,29 @@ pub(crate) fn join(parts: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// Reads what was put together.
-pub(crate) fn joined(bytes: &[u8]) -> Result<Vec<Spec>, String> {
+pub(crate) fn joined(bytes: &[u8]) -> Result<Vec<Spec>, Refusal> {
     postcard::from_bytes(bytes)
-        .unwrap_or_else(|error| Err(format!("the description of their lists is broken: {error}")))
+        .unwrap_or_else(|error| Err(Refusal::Lists(format!("the description of their lists is broken: {error}"))))
 }
 
-fn union(parts: &[Vec<u8>]) -> Result<Vec<Spec>, String> {
-    let mut together: Vec<Spec> = Vec::new();
+fn union(parts: &[Vec<u8>]) -> Result<Vec<Spec>, Refusal> {
+    let mut texts: Vec<String> = Vec::new();
+    let mut lists: Vec<Vec<Spec>> = Vec::new();
     for (member, part) in parts.iter().enumerate() {
-        let specs: Vec<Spec> =
-            postcard::from_bytes(part).map_err(|_| format!("member {member} of the group sent no list"))?;
+        let read = postcard::from_bytes(part);
+        let (what, specs) = read.map_err(|_| Refusal::Lists(format!("member {member} of the group sent no list")))?;
+        texts.push(what);
+        lists.push(specs);
+    }
+    if texts.windows(2).any(|pair| pair[0] != pair[1]) {
+        return Err(Refusal::Elsewhere(texts));
+    }
+    union_of_lists(lists).map_err(Refusal::Lists)
+}
+
+fn union_of_lists(lists: Vec<Vec<Spec>>) -> Result<Vec<Spec>, String> {
+    let mut together: Vec<Spec> = Vec::new();
+    for (member, specs) in lists.into_iter().enumerate() {
         if member == 0 {
             together = specs;
             continue;
@@ -65,9 +89,16 @@ mod tests {
         Some((DType::BF16, shape.to_vec()))
     }
 
-    fn together(lists: &[Vec<Spec>]) -> Result<Vec<Spec>, String> {
-        let parts: Vec<Vec<u8>> = lists.iter().map(|list| write(list)).collect();
+    fn together(lists: &[Vec<Spec>]) -> Result<Vec<Spec>, Refusal> {
+        let parts: Vec<Vec<u8>> = lists.iter().map(|list| write("a sum", list)).collect();
         joined(&join(&parts))
+    }
+
+    fn refused(lists: &[Vec<Spec>]) -> String {
+        match together(lists) {
+            Err(Refusal::Lists(reason)) => reason,
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
@@ -82,13 +113,20 @@ mod tests {
 
     #[test]
     fn lists_that_differ_are_named() {
-        let error = together(&[vec![held(&[2])], vec![held(&[2])], vec![held(&[2]), None]]).unwrap_err();
+        let error = refused(&[vec![held(&[2])], vec![held(&[2])], vec![held(&[2]), None]]);
         assert_eq!(error, "member 2 of the group holds 2 tensors, those before it 1");
-        let error = together(&[vec![None], vec![held(&[2])], vec![held(&[3])]]).unwrap_err();
+        let error = refused(&[vec![None], vec![held(&[2])], vec![held(&[3])]]);
         assert_eq!(error, "tensor 0 of member 2 is [3] of BF16, those before it hold [2] of BF16");
         let wide = vec![Some((DType::F32, vec![2]))];
-        assert!(together(&[vec![held(&[2])], wide]).unwrap_err().contains("[2] of F32"));
+        assert!(refused(&[vec![held(&[2])], wide]).contains("[2] of F32"));
         assert!(joined(&[]).is_err());
         assert!(joined(&join(&[vec![9]])).is_err());
+    }
+
+    #[test]
+    fn members_at_other_places_learn_where_each_one_is() {
+        let parts = ["a sum", "a sum", "the end of its row"].map(|what| write(what, &[held(&[2])]));
+        let texts = ["a sum", "a sum", "the end of its row"].map(str::to_owned).to_vec();
+        assert_eq!(joined(&join(&parts)), Err(Refusal::Elsewhere(texts)));
     }
 }

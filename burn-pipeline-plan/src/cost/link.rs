@@ -85,13 +85,31 @@ impl LinkCosts {
         (0..ranks).map(|rank| self.link(rank, (rank + 1) % ranks).seconds(bytes)).fold(0.0, f64::max)
     }
 
+    /// The links within groups of consecutive ranks of these sizes, and those between neighbours: each the slowest over the group, or over the
+    /// pairs that exchange pieces, of which one size is a multiple of the other.
+    pub(crate) fn of_unequal(&self, sizes: &[usize]) -> (Vec<LinkCosts>, LinkCosts) {
+        let start = |group: usize| sizes[..group].iter().sum::<usize>();
+        let inside = (0..sizes.len()).map(|group| {
+            let (first, size) = (start(group), sizes[group]);
+            let ring = (0..size).map(|place| self.link(first + place, first + (place + 1) % size));
+            let default = ring.filter(|_| size > 1).reduce(slower).unwrap_or(self.default);
+            LinkCosts { default, between: Vec::new() }
+        });
+        let neighbours = (1..sizes.len()).flat_map(|group| [(group - 1, group), (group, group - 1)]);
+        let between = neighbours.filter(|_| !self.between.is_empty()).filter_map(|(from, to)| {
+            let most = sizes[from].max(sizes[to]);
+            let place = |group: usize, member: usize| start(group) + member * sizes[group] / most;
+            let LinkCost { latency, bandwidth } =
+                (0..most).map(|member| self.link(place(from, member), place(to, member))).reduce(slower)?;
+            Some(LinkOverride { from, to, latency, bandwidth })
+        });
+        let between = between.collect();
+        (inside.collect(), LinkCosts { default: self.default, between })
+    }
+
     /// The links within groups of `members` consecutive ranks of `ranks`, and those between the groups: each the slowest over all
     /// groups, or over all members, of which each sends its piece to its counterpart.
     pub(crate) fn of_groups(&self, members: usize, ranks: usize) -> (LinkCosts, LinkCosts) {
-        let slower = |a: LinkCost, b: LinkCost| LinkCost {
-            latency: a.latency.max(b.latency),
-            bandwidth: a.bandwidth.into_iter().chain(b.bandwidth).min_by(f64::total_cmp),
-        };
         let groups = ranks / members;
         let slowest = |pairs: &mut dyn Iterator<Item = (usize, usize)>| {
             pairs.map(|(from, to)| self.link(from, to)).reduce(slower).unwrap_or(self.default)
@@ -122,6 +140,14 @@ impl LinkCosts {
     pub fn check(&self) -> Result<(), ProfileError> {
         check_link("default".into(), self.default.latency, self.default.bandwidth)?;
         self.between.iter().try_for_each(|b| check_link(format!("{} -> {}", b.from, b.to), b.latency, b.bandwidth))
+    }
+}
+
+/// A link as slow as both.
+fn slower(a: LinkCost, b: LinkCost) -> LinkCost {
+    LinkCost {
+        latency: a.latency.max(b.latency),
+        bandwidth: a.bandwidth.into_iter().chain(b.bandwidth).min_by(f64::total_cmp),
     }
 }
 
@@ -161,6 +187,20 @@ mod tests {
         assert_eq!(inside.default.bandwidth, Some(100.0));
         assert_eq!((between.link(0, 1).bandwidth, between.link(1, 0).bandwidth), (Some(20.0), Some(10.0)));
         assert_eq!(links.of_groups(4, 4).0.default, LinkCost { latency: 1.0, bandwidth: Some(10.0) });
+    }
+
+    #[test]
+    fn groups_of_different_sizes_have_the_slowest_links_of_their_pairs() {
+        let link = |from, to, bandwidth| LinkOverride { from, to, latency: 0.0, bandwidth: Some(bandwidth) };
+        let fast = [(1, 2), (2, 1), (0, 1), (0, 2)].map(|(from, to)| link(from, to, 100.0));
+        let links = LinkCosts { default: LinkCost { latency: 0.0, bandwidth: Some(10.0) }, between: fast.to_vec() };
+        // Rank 0, then ranks 1 and 2.
+        let (inside, between) = links.of_unequal(&[1, 2]);
+        assert_eq!(inside.iter().map(|links| links.default.bandwidth).collect::<Vec<_>>(), [Some(10.0), Some(100.0)]);
+        assert_eq!((between.link(0, 1).bandwidth, between.link(1, 0).bandwidth), (Some(100.0), Some(10.0)));
+        assert_eq!(links.of_unequal(&[2, 1]).1.link(0, 1).bandwidth, Some(100.0));
+        // Groups of one size have the links of `of_groups`.
+        assert_eq!(links.of_unequal(&[1, 1, 1]).1.link(0, 1), links.link(0, 1));
     }
 
     #[test]

@@ -144,6 +144,7 @@ impl Job<'_> {
             microbatches: request.workloads[self.layout.workload].microbatches,
             spread_vocabulary: priced.profile.vocabulary().is_some(),
             members: 1,
+            groups: Vec::new(),
             recomputing: priced.recomputing.clone(),
             passes: self.passes,
             seconds: priced.seconds,

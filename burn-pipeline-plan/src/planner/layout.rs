@@ -124,7 +124,7 @@ fn layout(request: &Request, workload: usize, shape: Shape, cut: Cut) -> Result<
 }
 
 impl Layout {
-    fn new(
+    pub(super) fn new(
         request: &Request,
         workload: usize,
         shape: Shape,

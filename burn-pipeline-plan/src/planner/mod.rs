@@ -6,12 +6,12 @@
 //! 2. [`best_plan`] prices families x chunks x cuts x numbers of microbatches x recomputation x passes, synthesised
 //!    schedules, and plans without a pipeline. Every candidate is lowered, checked and simulated as it would run.
 //!    Where asked, the vocabulary is spread over all ranks ([`Request::with_vocabulary_spread`]), and stages are held by several
-//!    ranks each ([`Request::with_tensor_groups`]).
+//!    ranks each ([`Request::with_tensor_groups`]), in groups of one size or of different ones.
 //! 3. The [`PlannerReport`] has the best plan, checked, with a breakdown of its seconds; all candidates with the Pareto
 //!    front of seconds and bytes; what was dropped and why; and a lower bound.
 //! 4. [`Synthesis`] makes a schedule for a profile. It can be used without the planner.
 //!
-//! Reading order: `request`, `report`, `search`, `layout`, `alike`, `job`, `price`, then `synthesis`.
+//! Reading order: `request`, `report`, `search`, `layout`, `alike`, `mixed`, `job`, `price`, then `synthesis`.
 
 mod alike;
 mod bound;
@@ -19,6 +19,7 @@ mod error;
 mod families;
 mod job;
 mod layout;
+mod mixed;
 mod passes;
 mod price;
 mod report;

@@ -51,8 +51,10 @@ pub struct Candidate {
     pub microbatches: usize,
     /// Whether embedding and head are spread over all ranks.
     pub spread_vocabulary: bool,
-    /// Ranks that hold each stage together; the plan has one row for all of them.
+    /// Ranks that hold each stage together, the most of them where groups differ; the plan has one row for all of them.
     pub members: usize,
+    /// The sizes of the groups of all pipeline ranks, where they differ; else empty.
+    pub groups: Vec<usize>,
     /// The stages that recompute.
     pub recomputing: Vec<usize>,
     /// What was done to the plan.
@@ -75,9 +77,7 @@ impl fmt::Display for Candidate {
         if self.spread_vocabulary {
             f.write_str(", vocabulary spread")?;
         }
-        if self.members > 1 {
-            write!(f, ", each stage on {} ranks", self.members)?;
-        }
+        f.write_str(&held_by(if self.groups.is_empty() { std::slice::from_ref(&self.members) } else { &self.groups }))?;
         match (self.recomputing.len(), self.partition.stages()) {
             (0, _) => {}
             (some, all) if some == all => f.write_str(", recomputing everywhere")?,
@@ -163,14 +163,15 @@ pub struct PlannerReport {
 }
 
 impl PlannerReport {
-    /// The report of plans whose stages are held by this many ranks each.
-    pub(super) fn held_by(mut self, members: usize) -> Self {
-        self.candidates.iter_mut().chain([&mut self.best]).for_each(|candidate| candidate.members = members);
-        if members > 1 {
-            let named = |what: &mut String| what.push_str(&format!(", each stage on {members} ranks"));
-            self.dropped.iter_mut().map(|(what, _)| what).for_each(named);
-            self.faster_without_cap.iter_mut().map(|(what, _)| what).for_each(named);
-        }
+    /// The report of plans whose stages are held by groups of these sizes, or of this one.
+    pub(super) fn held_by(mut self, sizes: &[usize]) -> Self {
+        let members = sizes.iter().copied().max().unwrap_or(1);
+        let groups = if sizes.len() > 1 { sizes.to_vec() } else { Vec::new() };
+        let held = |candidate: &mut Candidate| (candidate.members, candidate.groups) = (members, groups.clone());
+        self.candidates.iter_mut().chain([&mut self.best]).for_each(held);
+        let named = |what: &mut String| what.push_str(&held_by(sizes));
+        self.dropped.iter_mut().map(|(what, _)| what).for_each(named);
+        self.faster_without_cap.iter_mut().map(|(what, _)| what).for_each(named);
         self
     }
 
@@ -225,6 +226,15 @@ impl fmt::Display for PlannerReport {
             writeln!(f, "  {:>12.6} {:>12.4e}  {candidate}", candidate.seconds, candidate.peak_bytes)?;
         }
         write!(f, "\n{} candidates can be used, {} were dropped", self.candidates.len(), self.dropped.len())
+    }
+}
+
+/// Which groups hold the stages, in words; nothing for single ranks.
+fn held_by(sizes: &[usize]) -> String {
+    match sizes {
+        [] | [1] => String::new(),
+        [members] => format!(", each stage on {members} ranks"),
+        sizes => format!(", stages on {} ranks", sizes.iter().map(usize::to_string).collect::<Vec<_>>().join("+")),
     }
 }
 

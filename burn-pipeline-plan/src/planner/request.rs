@@ -121,8 +121,8 @@ pub struct Request {
     pub synthesis: Option<Synthesis>,
     /// Whether to try plans without a pipeline too: one device, and data parallelism over all ranks.
     pub unpipelined: bool,
-    /// Numbers of ranks that may hold each stage together (tensor parallel), beside 1; those that do not divide the ranks are
-    /// left out. Layers say what such a group adds up ([`Layer::summed_bytes`](crate::cost::Layer::summed_bytes)).
+    /// Numbers of ranks that may hold a stage together (tensor parallel), beside 1: the same number each stage, where that divides the ranks; or
+    /// different ones, in a loop of one stage a pipeline rank, with sizes of neighbours of which one divides the other. Layers say what such a group adds up ([`Layer::summed_bytes`](crate::cost::Layer::summed_bytes)).
     pub members: Vec<usize>,
     /// Whether to try plans that spread the vocabulary over all ranks, too: the first layer is the embedding, and the last one
     /// the head.
@@ -159,7 +159,7 @@ impl Request {
         Self { spread_vocabulary: true, ..self }
     }
 
-    /// The same request, with groups of these sizes that hold each stage together.
+    /// The same request, with groups of these sizes that hold stages together.
     pub fn with_tensor_groups(self, members: Vec<usize>) -> Self {
         Self { members, ..self }
     }

@@ -10,7 +10,8 @@
 //!    best plans of the families there, too.
 //! 4. The overlap passes are tried on the best few candidates.
 //! 5. All that is done for each number of ranks that may hold a stage together, with and without a spread vocabulary: none of
-//!    these takes effort from another, so more choices never give a slower plan.
+//!    these takes effort from another, so more choices never give a slower plan. The same holds for the few layouts with groups of different
+//!    sizes that promise most ([`super::mixed`]).
 //! 6. Candidates that cannot be used are dropped with the reason; the others are ranked.
 
 use super::alike::alike;
@@ -19,6 +20,7 @@ use super::error::{DropReason, PlannerError};
 use super::families::families;
 use super::job::{Job, Maker, build, quick};
 use super::layout::{Layout, RefusedLayout, layouts};
+use super::mixed::mixed;
 use super::passes::PassChoice;
 use super::report::{Candidate, Dropped, PlannerReport, Strategy, TimeBreakdown, faster_without_cap, sort_and_mark};
 use super::request::{Recompute, Request};
@@ -61,9 +63,16 @@ struct Found<'a> {
 /// ```
 pub fn best_plan(request: &Request) -> Result<PlannerReport, PlannerError> {
     request.check()?;
-    let mut best: Option<Result<PlannerReport, PlannerError>> = None;
+    let mut reports = Vec::new();
     for (members, part) in request.parts()? {
-        let report = best_of(&part).map(|report| report.held_by(members));
+        reports.push(best_of(&part).map(|report| report.held_by(&[members])));
+    }
+    for part in mixed(request)? {
+        let report = best_on(&part.request, &[part.layout], Vec::new(), &[], false);
+        reports.push(report.map(|report| report.held_by(&part.sizes)));
+    }
+    let mut best: Option<Result<PlannerReport, PlannerError>> = None;
+    for report in reports {
         best = Some(match (best, report) {
             (Some(Ok(one)), Ok(other)) => Ok(one.joined(other)),
             (Some(Ok(one)), Err(_)) => Ok(one),
@@ -78,14 +87,25 @@ pub fn best_plan(request: &Request) -> Result<PlannerReport, PlannerError> {
 fn best_of(request: &Request) -> Result<PlannerReport, PlannerError> {
     let (layouts, refused) = layouts(request);
     let unpipelined = if request.unpipelined { whole_models(request) } else { Vec::new() };
+    best_on(request, &layouts, refused, &unpipelined, true)
+}
+
+/// The best plan on these layouts, and on others that are cut otherwise if `cuts`.
+fn best_on(
+    request: &Request,
+    layouts: &[Layout],
+    refused: Vec<RefusedLayout>,
+    unpipelined: &[(Layout, Plan, Strategy)],
+    cuts: bool,
+) -> Result<PlannerReport, PlannerError> {
     let mut dropped: Vec<Dropped> = refused.iter().map(|refused| dropped_layout(request, refused)).collect();
     let mut jobs = Vec::new();
-    for (layout, plan, strategy) in &unpipelined {
+    for (layout, plan, strategy) in unpipelined {
         jobs.extend(variants(request, layout, &Maker::Given(plan.clone(), strategy.clone())));
     }
     jobs.extend(layouts.iter().flat_map(|layout| all_jobs(request, layout)));
     let mut found = price_all(request, jobs, &mut dropped);
-    let cut_otherwise = cut_otherwise(request, &layouts, &found);
+    let cut_otherwise = if cuts { cut_otherwise(request, layouts, &found) } else { Vec::new() };
     let jobs = cut_otherwise.iter().flat_map(|layout| all_jobs(request, layout)).collect();
     found.extend(price_all(request, jobs, &mut dropped));
     if let Some(effort) = request.synthesis {

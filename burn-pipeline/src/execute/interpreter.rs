@@ -39,6 +39,7 @@ impl Executor {
         self.gather_unplanned(&state.run)?;
         if !state.run.share.empty {
             self.run_row(state)?;
+            self.groups.members.end_row().map_err(|source| self.link_error(None, source))?;
         }
         self.end_exchanges(state)?;
         self.refuse_unwritten_row(state)?;

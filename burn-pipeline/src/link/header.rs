@@ -60,6 +60,8 @@ pub enum MessageKind {
     Timing,
     /// A tensor of a collective over the ranks that hold a stage together.
     Member,
+    /// A rank has come to the end of its row, for those that hold its stages together with it.
+    RowEnd,
     /// The last stage's output, for this rank's piece of the head.
     Hidden,
     /// What a rank's piece of the head computed of the last stage's output.
@@ -120,6 +122,7 @@ impl fmt::Display for Header {
             MessageKind::Collective { group } => write!(f, "the tensors of group {group}"),
             MessageKind::Tensors { index } => write!(f, "message {index} of a transfer of tensors"),
             MessageKind::Member => write!(f, "the group's tensor of stage {stage}, microbatch {microbatch}"),
+            MessageKind::RowEnd => f.write_str("the end of its row"),
             MessageKind::Timing => f.write_str("a message that is timed"),
             MessageKind::Hidden => write!(f, "the output of stage {stage} for the head, microbatch {microbatch}"),
             MessageKind::HeadPart { from } => {

@@ -1,6 +1,7 @@
 //! The trait of all transports.
 
 use super::activity::Activity;
+use super::collectives::Collectives;
 use super::error::LinkError;
 use super::expected::ExpectedMessage;
 use super::header::{Header, Message};
@@ -180,6 +181,12 @@ pub trait Link: Send {
         deadline: Instant,
     ) -> Result<Vec<AnyTensor>, LinkError> {
         collective::broadcast(self, group, ranks, root, tensors, deadline)
+    }
+
+    /// The collectives that the transport runs by itself for ranks that hold a stage together. Without them, the default, these ranks send each
+    /// other messages. The same on all ranks.
+    fn collectives(&mut self) -> Option<&mut dyn Collectives> {
+        None
     }
 
     /// Returns once all ranks have called it.

@@ -17,11 +17,12 @@
 //! [`Delayed`] makes any of them as slow as a given network, for experiments. [`kit`] has what transports are made of,
 //! for writing one outside of this crate. [`Launch`] reads from the environment which rank a process is.
 //!
-//! Reading order: `header.rs` (what a message is), `link_trait.rs`, `threads.rs` (the simplest transport), `kit/` (messages
+//! Reading order: `header.rs` (what a message is), `link_trait.rs`, `collectives.rs`, `threads.rs` (the simplest transport), `kit/` (messages
 //! as bytes), `tcp/`.
 
 mod activity;
 mod admission;
+mod collectives;
 #[cfg(feature = "flex")]
 pub mod conformance;
 mod delayed;
@@ -45,6 +46,7 @@ mod wire_error;
 
 pub use activity::Activity;
 pub use admission::{Admission, Secret};
+pub use collectives::{Collectives, FlatCollective};
 pub use delayed::Delayed;
 pub(crate) use error::PANICKED;
 pub use error::{Failure, LinkError};

@@ -4,7 +4,8 @@
 //! closed when the executor drops it, whoever still holds a [`StageEnd`].
 //!
 //! The executor's half is the only one that keeps the end alive. A rank runs its stages and its exchanges on one thread, so the
-//! lock is never waited for.
+//! lock is never waited for. It forwards all that a link can do by its own means, but [`Link::collectives`]: those are for stages,
+//! whose half is given the end itself.
 
 use super::activity::Activity;
 use super::error::LinkError;
@@ -138,6 +139,41 @@ impl Link for SharedLink {
         deadline: Instant,
     ) -> Result<Payload, LinkError> {
         lock(&self.0).link.receive_in(group, from, header, deadline)
+    }
+
+    fn reduce_scatter(
+        &mut self,
+        group: usize,
+        ranks: &[usize],
+        tensors: Vec<AnyTensor>,
+        deadline: Instant,
+    ) -> Result<Vec<AnyTensor>, LinkError> {
+        lock(&self.0).link.reduce_scatter(group, ranks, tensors, deadline)
+    }
+
+    fn all_gather_pieces(
+        &mut self,
+        group: usize,
+        ranks: &[usize],
+        pieces: Vec<AnyTensor>,
+        deadline: Instant,
+    ) -> Result<Vec<AnyTensor>, LinkError> {
+        lock(&self.0).link.all_gather_pieces(group, ranks, pieces, deadline)
+    }
+
+    fn broadcast(
+        &mut self,
+        group: usize,
+        ranks: &[usize],
+        root: usize,
+        tensors: Vec<AnyTensor>,
+        deadline: Instant,
+    ) -> Result<Vec<AnyTensor>, LinkError> {
+        lock(&self.0).link.broadcast(group, ranks, root, tensors, deadline)
+    }
+
+    fn barrier(&mut self, deadline: Instant) -> Result<(), LinkError> {
+        lock(&self.0).link.barrier(deadline)
     }
 
     fn abort(&mut self, message: String) {

@@ -1,7 +1,7 @@
 //! The collectives of a group, as operations on tensors without autodiff.
 //!
 //! Guarantees: a result that is whole has the same bits on all members, since sums are added in the order of members wherever they
-//! are made; a sum of floats alone is made.
+//! are made, or in one order of the link's; a sum of floats alone is made.
 //!
 //! 1. *All-reduce*: every member sends its tensor to all others and adds all in the order of members. That is one message's latency;
 //!    each member sends its tensor once to each other one.
@@ -10,7 +10,8 @@
 //! 3. *Broadcast* and *reduce*: from the root to all, and from all to the root; a reduce leaves zeros on the others.
 //! 4. *All-to-all* along an axis: it cuts its tensor, sends each member its piece, and joins those that it gets.
 //! 5. *Own piece*: the member's part along an axis, without a message.
-//! 6. Each is two halves: a start, which sends and does not wait, and a wait, which receives and computes. A captured program has them as
+//! 6. Where the link runs collectives by itself, it gets the tensors, laid out for it, in place of messages (`by_link`).
+//! 7. Each is two halves: a start, which sends and does not wait, and a wait, which receives and computes. A captured program has them as
 //!    two operations, with others between them ([`CapturedOp::halves`]).
 
 use super::group::TensorGroup;
@@ -142,6 +143,9 @@ impl TensorGroup {
 
     /// Begins a collective: sends what others get of this member's tensor.
     fn start(&self, collective: Collective, own: &AnyTensor) {
+        if self.by_link {
+            return self.begin_by_link(collective, own);
+        }
         let size = self.size();
         let to_all = || vec![Some(own.clone()); size];
         let tensors = match collective {
@@ -160,6 +164,9 @@ impl TensorGroup {
 
     /// Ends a collective that was begun with the same tensor: takes what the others sent.
     fn wait(&self, collective: Collective, own: AnyTensor) -> AnyTensor {
+        if self.by_link {
+            return self.end_by_link(collective, own);
+        }
         let (size, what) = (self.size(), described(collective, &own));
         let of_all = || self.receive_each(&what, 0..size);
         match collective {
@@ -201,11 +208,12 @@ impl TensorGroup {
 }
 
 /// A collective with shape and element type of what a member gives to it.
-fn described(collective: Collective, own: &AnyTensor) -> String {
+pub(super) fn described(collective: Collective, own: &AnyTensor) -> String {
     format!("{collective} of {:?} {:?}", own.shape().to_vec(), own.dtype())
 }
 
-fn piece(whole: &AnyTensor, axis: usize, member: usize, size: usize) -> AnyTensor {
+/// A member's piece of a whole tensor along an axis.
+pub(super) fn piece(whole: &AnyTensor, axis: usize, member: usize, size: usize) -> AnyTensor {
     let each = whole.shape()[axis] / size;
     whole.clone().narrow(axis, member * each, (member + 1) * each)
 }

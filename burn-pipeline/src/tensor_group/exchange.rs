@@ -10,10 +10,12 @@
 //!    the collective that this one waits for. None waits in a circle: the first collective that a member waits in was
 //!    begun by the others after waits in earlier ones alone.
 //! 3. Between replicas sums of gradients travel too, and may come first: they wait in the inbox of the replicas' exchanges.
-//! 4. Before its first training forward runs, the members compare the lists of collectives that they recorded for a captured stage. Equal lists
+//! 4. At the end of a row members wait for each other ([`TensorGroup::end_row`]). One that is in a collective too many, or too few, gets the
+//!    others' message of the end in place of a tensor, or they get its tensor: both end with an error at once.
+//! 5. Before its first training forward runs, the members compare the lists of collectives that they recorded for a captured stage. Equal lists
 //!    and one row make one order of collectives and transfers on all members. A stage that is not captured has no list; each message's text
 //!    then tells the first difference.
-//! 5. Inside a stage's code an error cannot be returned: it unwinds as the payload of a panic that prints nothing, up to the
+//! 6. Inside a stage's code an error cannot be returned: it unwinds as the payload of a panic that prints nothing, up to the
 //!    executor, which returns it.
 
 use super::group::TensorGroup;
@@ -58,7 +60,7 @@ impl TensorGroup {
                     Some(inbox) => inbox.lock().take(link, peer, header, deadline),
                     None => link.receive(peer, header, deadline),
                 };
-                let (theirs, tensor) = read(received?);
+                let (theirs, tensor) = read(received.map_err(|error| elsewhere(error, &ours))?);
                 match tensor {
                     Some(PayloadPart::Tensor(tensor)) if theirs == ours => Ok(tensor),
                     _ => Err(LinkError::Members { rank, peer, ours: ours.clone(), theirs }),
@@ -98,19 +100,59 @@ impl TensorGroup {
         })
     }
 
+    /// Waits for the other members at the end of a row: then all of them have come to the same collectives in it. All members call it.
+    ///
+    /// # Errors
+    /// If a member is in a collective, failed, left or did not answer.
+    pub(crate) fn end_row(&self) -> Result<(), LinkError> {
+        if self.is_alone() {
+            return Ok(());
+        }
+        self.try_over_link(|link, activity| {
+            let (rank, deadline, ours) = (link.rank(), Instant::now() + self.timeout, "the end of its row");
+            if self.by_link {
+                self.waits(link, activity);
+                return self.collectives(link)?.meet(ours.to_owned(), deadline);
+            }
+            let header = Header::of(MessageKind::RowEnd);
+            let others = || self.ranks.iter().copied().filter(move |&peer| peer != rank);
+            others().try_for_each(|peer| link.send(peer, Message { header, payload: Payload::default() }, deadline))?;
+            others().try_for_each(|peer| {
+                link.set_activity(Activity::Waiting(header, peer));
+                link.receive(peer, header, deadline).map(drop).map_err(|error| elsewhere(error, ours))
+            })
+        })
+    }
+
     /// Uses this rank's end of the link, told what it is doing; an error unwinds.
-    fn over_link<T>(&self, f: impl FnOnce(&mut dyn Link, Activity) -> Result<T, LinkError>) -> T {
+    pub(super) fn over_link<T>(&self, f: impl FnOnce(&mut dyn Link, Activity) -> Result<T, LinkError>) -> T {
+        self.try_over_link(f).unwrap_or_else(|error| std::panic::resume_unwind(Box::new(error)))
+    }
+
+    fn try_over_link<T>(
+        &self,
+        f: impl FnOnce(&mut dyn Link, Activity) -> Result<T, LinkError>,
+    ) -> Result<T, LinkError> {
         let closed = || {
             let message = "the pipeline was dropped, and the stage's group with it".to_owned();
             Err(LinkError::Closed { rank: self.ranks[self.member], message })
         };
-        let done = self.end.as_ref().and_then(|end| end.with(f));
-        done.unwrap_or_else(closed).unwrap_or_else(|error| std::panic::resume_unwind(Box::new(error)))
+        self.end.as_ref().and_then(|end| end.with(f)).unwrap_or_else(closed)
+    }
+}
+
+/// What came from a member in place of what this one waits for says where that member is.
+fn elsewhere(error: LinkError, ours: &str) -> LinkError {
+    match error {
+        LinkError::Order { rank, peer, got, .. } => {
+            LinkError::Members { rank, peer, ours: ours.to_owned(), theirs: got }
+        }
+        other => other,
     }
 }
 
 /// A collective with the task that it is in, in words.
-fn place(activity: Activity, what: &str) -> String {
+pub(super) fn place(activity: Activity, what: &str) -> String {
     match activity {
         Activity::Task(task) => format!("{task}, {what}"),
         Activity::Building(stage) => format!("building stage {stage}, {what}"),
@@ -118,7 +160,7 @@ fn place(activity: Activity, what: &str) -> String {
     }
 }
 
-fn header(activity: Activity) -> Header {
+pub(super) fn header(activity: Activity) -> Header {
     let (stage, microbatch) = match activity {
         Activity::Task(task) => (task.stage(), task.microbatch().unwrap_or_default()),
         Activity::Building(stage) => (stage, 0),

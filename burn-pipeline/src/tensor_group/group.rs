@@ -21,6 +21,8 @@ pub struct TensorGroup {
     pub(super) end: Option<StageEnd>,
     pub(super) timeout: Duration,
     pub(super) cuts: Cuts,
+    /// Does the link run its collectives?
+    pub(super) by_link: bool,
     /// Where its messages wait if they come amid others; `None` where the ranks exchange nothing else.
     pub(super) inbox: Option<SharedInbox>,
 }
@@ -45,6 +47,7 @@ impl TensorGroup {
             end: None,
             timeout: Duration::ZERO,
             cuts: Cuts::default(),
+            by_link: false,
             inbox: None,
         }
     }
@@ -52,12 +55,18 @@ impl TensorGroup {
     /// The group of the ranks `ranks` of a job, as the one at place `member` sees it.
     pub(crate) fn new(member: usize, ranks: impl IntoIterator<Item = usize>, end: StageEnd, timeout: Duration) -> Self {
         let ranks = ranks.into_iter().collect();
-        Self { member, ranks, end: Some(end), timeout, cuts: Cuts::default(), inbox: None }
+        Self { member, ranks, end: Some(end), timeout, cuts: Cuts::default(), by_link: false, inbox: None }
     }
 
     /// The same of data-parallel replicas, whose other messages come amid those of the group.
     pub(crate) fn of_replicas(self, inbox: SharedInbox) -> Self {
         Self { inbox: Some(inbox), ..self }
+    }
+
+    /// The same group, whose collectives the link runs if `by_link`; it has formed the group then
+    /// ([`Collectives::form`](crate::link::Collectives::form)).
+    pub(crate) fn by_link(self, by_link: bool) -> Self {
+        Self { by_link, ..self }
     }
 
     /// The number of ranks.

@@ -11,6 +11,7 @@
 //!    re-cut on the way (`execute/recut`).
 //! 2. *Collectives* (`collective`) exchange tensors between members inside of a stage's task; `pairs` gives each its backward
 //!    ([`TensorGroup`]). They run beneath autodiff, and a capture records them as operations of the program.
+//!    Where the link has collectives of its own (NCCL), those are used (`by_link`).
 //! 3. *Messages* (`exchange`) travel over the rank's own end of the link, and say which task and collective they are of. Between two
 //!    members there are no others, so they cannot be mistaken for a plan's transfers.
 //! 4. *Order*: since members run one row, a circle of waits over members would be one of the plan, which `check` has excluded.
@@ -29,6 +30,7 @@
 //! [`nn`](crate::nn).
 
 mod boundary;
+mod by_link;
 mod collective;
 mod cut;
 mod exchange;

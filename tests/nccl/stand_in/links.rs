@@ -1,9 +1,13 @@
 //! What the link delivers over the stand-in, in which order.
 
+use super::messages::{header, read, send};
 use super::start;
 use super::storm::storm;
-use crate::{conform, tensors};
+use crate::{TIMEOUT, conform, link, tensors};
 use burn_pipeline::link::conformance::CASES;
+use burn_pipeline::link::{Link, Message};
+use burn_pipeline::stage::Payload;
+use std::time::Instant;
 
 /// What a rank's process does, by name; `false` if the name is not one of these.
 pub(super) fn part(name: &str) -> bool {
@@ -11,6 +15,7 @@ pub(super) fn part(name: &str) -> bool {
         "storm" => storm(),
         "conformance" => (0..CASES.len()).for_each(conform::case),
         "collectives" => tensors::collectives(64),
+        "both ways" => both_ways(),
         _ => return false,
     }
     true
@@ -26,6 +31,30 @@ fn nccl_is_a_link() {
             scope.spawn(move || start(ranks, "conformance", &[("ORDERING", ordering)]).all_pass());
         }
     });
+}
+
+/// Rank 0 sends tensors by NCCL, and right behind each one a message that goes over the connection.
+fn both_ways() {
+    let (mut link, device) = link();
+    let deadline = Instant::now() + TIMEOUT;
+    for round in 0..200 {
+        if link.rank() == 0 {
+            send(&mut link, &device, 1, 2 * round, TIMEOUT);
+            let message = Message { header: header(2 * round + 1), payload: Payload::default() };
+            link.send(1, message, deadline).unwrap();
+        } else {
+            assert_eq!(read(link.receive(0, header(2 * round), deadline).unwrap())[0], (2 * round) as f32);
+            link.receive(0, header(2 * round + 1), deadline).unwrap();
+        }
+    }
+    link.barrier(deadline).unwrap();
+}
+
+#[test]
+fn messages_without_tensors_do_not_overtake_those_with_some() {
+    for ordering in ORDERINGS {
+        start(2, "both ways", &[("ORDERING", ordering)]).all_pass();
+    }
 }
 
 #[test]

@@ -4,17 +4,21 @@
 //! through `LD_LIBRARY_PATH`. It keeps the rules of both libraries and ends a process that breaks one. The link runs
 //! unchanged on it, and so does CubeCL's CUDA runtime, except kernels.
 //!
-//! What this leaves to a GPU: kernels, so tensors with padded rows and all training; NCCL's own transports; how CUDA orders
+//! Stages compute on the host where the tests train some: their tensors go to the device to be sent (`tests/on_device.rs`).
+//!
+//! What this leaves to a GPU: kernels, so tensors with padded rows and all computing; NCCL's own transports; how CUDA orders
 //! events over a context; speed.
 
 mod endings;
 mod failures;
+mod groups;
 #[cfg(any())]
 #[path = "library/lib.rs"]
 mod library;
 mod links;
 mod messages;
 mod rules;
+mod spread;
 mod storm;
 
 use crate::processes::Processes;
@@ -25,7 +29,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Runs a part of a rank's process, by its name.
 pub(crate) fn run(part: &str) {
-    let known = links::part(part) || failures::part(part) || endings::part(part) || rules::part(part);
+    let links = || links::part(part) || failures::part(part) || endings::part(part);
+    let known = links() || groups::part(part) || spread::part(part) || rules::part(part);
     assert!(known, "there is no part {part}");
 }
 

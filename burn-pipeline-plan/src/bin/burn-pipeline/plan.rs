@@ -203,7 +203,7 @@ fn report(planned: &PlannerReport) -> Value {
             "placement": c.placement, "chunks": c.chunks, "cut": c.cut.to_string(),
             "partition": c.partition.to_string(), "boundaries": c.partition.boundaries(),
             "microbatches": c.microbatches, "recomputing": c.recomputing,
-            "passes": c.passes.to_string(), "spread_vocabulary": c.spread_vocabulary, "members": c.members,
+            "passes": c.passes.to_string(), "spread_vocabulary": c.spread_vocabulary, "members": c.members, "groups": c.groups,
         })
     };
     let limits = planned.breakdown;

@@ -1,6 +1,7 @@
 //! Building one rank on its thread.
 //!
-//! 1. Ranks in processes compare their jobs, and learn whether one of them wants outputs of steps.
+//! 1. Ranks in processes compare their jobs, and learn whether one of them wants outputs of steps. Where the link has collectives of its own, it
+//!    makes the groups that hold stages together.
 //! 2. The factory makes the rank's stages, one after the other. Then its pieces of a vocabulary that is spread are cut.
 //! 3. Ranks in processes exchange what they say of their stages. Two ranks that hold one stage must hold the same
 //!    parameters.
@@ -22,6 +23,7 @@ use crate::vocabulary::{Piece, StageGroups, Vocabulary, VocabularyGroup};
 use burn::module::ParamId;
 use burn::tensor::Device;
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 /// What all ranks of this process are built from.
 pub(super) struct Blueprint {
@@ -67,13 +69,15 @@ impl Made {
 
 impl Blueprint {
     /// Builds the rank at this end of the link.
-    pub(super) fn build(&self, link: Box<dyn Link>, device: Device) -> Result<Built, ExecuteError> {
+    pub(super) fn build(&self, mut link: Box<dyn Link>, device: Device) -> Result<Built, ExecuteError> {
         let Self { builder, placement, .. } = self;
         let grid = self.grid(link.as_ref());
-        let (mut link, groups) = self.groups(&grid, link);
         // While the link is still there: a rank that only closed it would not say why.
-        let made = self.stages(link.as_mut(), &device, &groups).inspect_err(|error| link.abort(error.to_string()));
-        let (stages, facts, outputs) = made?;
+        let agreed = self.agree(link.as_mut(), &grid).inspect_err(|error| link.abort(error.to_string()));
+        let (outputs, by_link) = agreed?;
+        let (mut link, groups) = self.groups(&grid, link, by_link);
+        let made = self.stages(link.as_mut(), &device, &groups, outputs);
+        let (stages, facts) = made.inspect_err(|error| link.abort(error.to_string()))?;
         link.set_activity(Activity::Idle);
         let options = RunOptions {
             timeout: builder.timeout,
@@ -94,9 +98,26 @@ impl Blueprint {
         Grid::new(link.rank(), self.builder.replicas, self.builder.members.clone())
     }
 
+    /// Does any process want outputs of steps, and does the link run the collectives of the ranks that hold stages together? Step 1 of the header.
+    fn agree(&self, link: &mut dyn Link, grid: &Grid) -> Result<(bool, bool), ExecuteError> {
+        let Self { builder, job, .. } = self;
+        let (rank, mut outputs) = (link.rank(), builder.outputs);
+        if let Some(job) = job {
+            agree_on_job(link, job, builder.timeout)?;
+            outputs = gather_all(link, &outputs, builder.timeout)?.contains(&true);
+        }
+        let Some(collectives) = link.collectives().filter(|_| grid.largest_group() > 1) else {
+            return Ok((outputs, false));
+        };
+        let group: Vec<usize> = grid.member_ranks().collect();
+        let formed = collectives.form(&group, Instant::now() + builder.timeout);
+        formed.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
+        Ok((outputs, true))
+    }
+
     /// The ranks that hold stages, or pieces of the vocabulary, together, and the replicas; and the rank's end of the link, which these use
-    /// too if there are several.
-    fn groups(&self, grid: &Grid, link: Box<dyn Link>) -> (Box<dyn Link>, StageGroups) {
+    /// too if there are several. `by_link`: the link runs the collectives of those that hold stages together.
+    fn groups(&self, grid: &Grid, link: Box<dyn Link>, by_link: bool) -> (Box<dyn Link>, StageGroups) {
         let Builder { replicas, timeout, ref vocabulary, .. } = self.builder;
         let (mut groups, members) = (StageGroups::default(), grid.member_ranks().len());
         if replicas < 2 && members == 1 && vocabulary.is_none() {
@@ -108,7 +129,8 @@ impl Blueprint {
             groups.replicas = group.of_replicas(SharedInbox::default());
         }
         if members > 1 {
-            groups.members = TensorGroup::new(grid.member(), grid.member_ranks(), link.stage_end(), timeout);
+            let group = TensorGroup::new(grid.member(), grid.member_ranks(), link.stage_end(), timeout);
+            groups.members = group.by_link(by_link);
         }
         if let Some(pieces) = vocabulary.as_ref().map(Vocabulary::pieces) {
             let ranks = (0..self.placement.ranks()).map(|rank| grid.rank_of(rank));
@@ -118,22 +140,16 @@ impl Blueprint {
         (Box::new(link), groups)
     }
 
-    /// The rank's stages, what it knows of all stages, and whether any process wants outputs of steps: steps 1 to 3 of the header.
+    /// The rank's stages, and what it knows of all stages: steps 2 and 3 of the header.
     fn stages(
         &self,
         link: &mut dyn Link,
         device: &Device,
         groups: &StageGroups,
-    ) -> Result<(Stages, Vec<StageFacts>, bool), ExecuteError> {
-        let Self { builder, job, .. } = self;
-        let mut outputs = builder.outputs;
-        if let Some(job) = job {
-            agree_on_job(link, job, builder.timeout)?;
-            outputs = gather_all(link, &outputs, builder.timeout)?.contains(&true);
-        }
+        outputs: bool,
+    ) -> Result<(Stages, Vec<StageFacts>), ExecuteError> {
         let made = self.make(link, device, groups, outputs)?;
-        let (stages, facts) = self.facts(link, made)?;
-        Ok((stages, facts, outputs))
+        self.facts(link, made)
     }
 
     /// Makes the rank's stages; the last one keeps its outputs if they are wanted.

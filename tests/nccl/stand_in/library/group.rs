@@ -5,7 +5,7 @@ use crate::communicator::{Communicator, Counts};
 use crate::faults::{count_group, faults, is_over};
 use crate::order::Use;
 use crate::queue::device;
-use crate::sums::Sum;
+use crate::sums::{Joint, Sum};
 use crate::transfer::{Transfer, run};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Elements {
 pub enum Call {
     Send { to: usize, elements: Elements },
     Receive { from: usize, elements: Elements },
-    Sum { from: Elements, to: u64 },
+    Joint { joint: Joint, from: Elements, to: u64 },
 }
 
 #[derive(Default)]
@@ -86,10 +86,11 @@ fn launch(calls: &[(Arc<Communicator>, usize, Call)]) {
                 uses.push(Use::write("a receive", elements.address, elements.bytes()));
                 transfers.push(Transfer::new(false, from, next(&mut counts.received[from]), elements));
             }
-            Call::Sum { from, to } => {
+            Call::Joint { joint, from, to } => {
+                let (members, rank) = (communicator.world.len(), communicator.rank);
                 uses.push(Use::read("a sum's source", from.address, from.bytes()));
-                uses.push(Use::write("a sum", to, from.bytes()));
-                sums.push(Sum::new(next_sum(&mut counts), from, to));
+                uses.push(Use::write("a sum", to, joint.written(from.bytes(), members, rank)));
+                sums.push(Sum::new(next_sum(&mut counts), joint, from, to));
             }
         }
     }

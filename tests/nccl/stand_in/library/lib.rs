@@ -16,10 +16,10 @@
 //! 4. A send waits for its receive. All transfers of a group run side by side, groups of a stream one after the other
 //!    (`transfer.rs`, `sums.rs`). Both ends must name the same type and count.
 //! 5. Queues of several processes that wait for each other in a circle are found and named (`board.rs`).
-//! 6. Faults come on request, by environment variables (`faults.rs`).
+//! 6. Faults come on request, by environment variables (`faults.rs`). Collectives are written down for tests that count them (`calls.rs`).
 //!
 //! Reading order: `order.rs`, `queue.rs`, `memory.rs`, `driver.rs`, `copies.rs`; `room.rs`, `communicator.rs`, `group.rs`, `transfer.rs`,
-//! `sums.rs`, `board.rs`, `nccl.rs`; `faults.rs`, `broken.rs`.
+//! `sums.rs`, `board.rs`, `nccl.rs`; `faults.rs`, `calls.rs`, `broken.rs`.
 
 #![allow(non_snake_case, reason = "exported functions have the names of the libraries'")]
 #![allow(missing_docs, clippy::missing_safety_doc, reason = "nothing calls this but through those names")]
@@ -27,6 +27,7 @@
 
 mod board;
 mod broken;
+mod calls;
 mod communicator;
 mod copies;
 mod driver;

@@ -1,8 +1,10 @@
 //! NCCL's functions, by their names.
 
+use crate::calls;
 use crate::communicator::{Communicator, SUCCESS, alive};
 use crate::group::{self, Call, Elements, SIZES};
 use crate::room::RANKS;
+use crate::sums::Joint;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::fs::File;
 use std::io::Read;
@@ -153,8 +155,78 @@ extern "C" fn ncclAllReduce(
     if operation != 0 {
         return INVALID_ARGUMENT;
     }
+    joint("all-reduce", Joint::Sum, Elements { address: from as u64, count, kind }, to, communicator, stream)
+}
+
+/// What all members do together. It is written down, for tests that count.
+fn joint(name: &str, joint: Joint, from: Elements, to: *mut c_void, communicator: Handle, stream: Handle) -> Status {
+    let root = match joint {
+        Joint::Broadcast(root) | Joint::SumFor(root) => root,
+        _ => 0,
+    };
+    calls::note(name);
+    call(communicator, stream, from.kind, root as c_int, |_| Call::Joint { joint, from, to: to as u64 })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclAllGather(
+    from: *const c_void,
+    to: *mut c_void,
+    count: usize,
+    kind: c_uint,
+    communicator: Handle,
+    stream: Handle,
+) -> Status {
+    joint("all-gather", Joint::Gather, Elements { address: from as u64, count, kind }, to, communicator, stream)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclReduceScatter(
+    from: *const c_void,
+    to: *mut c_void,
+    count: usize,
+    kind: c_uint,
+    operation: c_uint,
+    communicator: Handle,
+    stream: Handle,
+) -> Status {
+    if operation != 0 {
+        return INVALID_ARGUMENT;
+    }
+    let count = count * alive(communicator as usize).world.len();
+    joint("reduce-scatter", Joint::SumOfParts, Elements { address: from as u64, count, kind }, to, communicator, stream)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclBroadcast(
+    from: *const c_void,
+    to: *mut c_void,
+    count: usize,
+    kind: c_uint,
+    root: c_int,
+    communicator: Handle,
+    stream: Handle,
+) -> Status {
     let from = Elements { address: from as u64, count, kind };
-    call(communicator, stream, kind, 0, |_| Call::Sum { from, to: to as u64 })
+    joint("broadcast", Joint::Broadcast(root as usize), from, to, communicator, stream)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclReduce(
+    from: *const c_void,
+    to: *mut c_void,
+    count: usize,
+    kind: c_uint,
+    operation: c_uint,
+    root: c_int,
+    communicator: Handle,
+    stream: Handle,
+) -> Status {
+    if operation != 0 {
+        return INVALID_ARGUMENT;
+    }
+    let from = Elements { address: from as u64, count, kind };
+    joint("reduce", Joint::SumFor(root as usize), from, to, communicator, stream)
 }
 
 #[unsafe(no_mangle)]

@@ -1,4 +1,5 @@
-//! Sums over all members: each adds all parts in rank order, a chunk at a time.
+//! What all members of a communicator do together: each shows what it has, a chunk at a time, and takes what it gets of all chunks. Sums are added
+//! in rank order.
 
 use crate::broken::broken;
 use crate::communicator::Communicator;
@@ -7,9 +8,43 @@ use crate::room::CHUNK;
 use crate::transfer::Step;
 use std::sync::atomic::Ordering;
 
-/// This rank's part of a sum.
+/// What all members do together; roots are ranks of the communicator.
+#[derive(Clone, Copy)]
+pub enum Joint {
+    Sum,
+    Gather,
+    SumOfParts,
+    Broadcast(usize),
+    SumFor(usize),
+}
+
+impl Joint {
+    /// A number that tells it from others.
+    fn code(self) -> u32 {
+        match self {
+            Joint::Sum => 0,
+            Joint::Gather => 1,
+            Joint::SumOfParts => 2,
+            Joint::Broadcast(root) => 3 + 16 * root as u32,
+            Joint::SumFor(root) => 4 + 16 * root as u32,
+        }
+    }
+
+    /// The bytes that a member gets, which gives so many.
+    pub fn written(self, given: usize, members: usize, rank: usize) -> usize {
+        match self {
+            Joint::Gather => given * members,
+            Joint::SumOfParts => given / members,
+            Joint::SumFor(root) if root != rank => 0,
+            Joint::Sum | Joint::Broadcast(_) | Joint::SumFor(_) => given,
+        }
+    }
+}
+
+/// This rank's part of a sum, or of another thing that all do together.
 pub struct Sum {
     number: u64,
+    joint: Joint,
     from: Elements,
     to: u64,
     met: bool,
@@ -19,8 +54,8 @@ pub struct Sum {
 }
 
 impl Sum {
-    pub fn new(number: u64, from: Elements, to: u64) -> Self {
-        Self { number, from, to, met: false, moved: 0, shown: false }
+    pub fn new(number: u64, joint: Joint, from: Elements, to: u64) -> Self {
+        Self { number, joint, from, to, met: false, moved: 0, shown: false }
     }
 
     /// What a step has led to, and the ranks that have not come to the sum yet.
@@ -28,14 +63,16 @@ impl Sum {
         let members = &communicator.room.members[..communicator.world.len()];
         let own = &members[communicator.rank];
         if !self.met {
-            own.sum.write(self.number, self.from.count, self.from.kind);
+            // What it is, and the type, as one number.
+            let kind = self.from.kind + (self.joint.code() << 8);
+            own.sum.write(self.number, self.from.count, kind);
             let there: Vec<_> = members.iter().map(|member| member.sum.read(self.number)).collect();
             let missing = there.iter().zip(&communicator.world).filter(|(there, _)| there.is_none());
             let missing = missing.fold(0, |all, (_, rank)| all | 1 << rank);
             if missing > 0 {
                 return (Step::Missing, missing);
             }
-            if there.iter().any(|there| *there != Some((self.from.count, self.from.kind))) {
+            if there.iter().any(|there| *there != Some((self.from.count, kind))) {
                 broken("all members of a sum name the same count and type", format!("they have {there:?}"));
             }
             self.met = true;
@@ -70,12 +107,41 @@ impl Sum {
             return Step::Waits;
         }
         let parts: Vec<*const u8> = members.iter().map(|member| member.part.bytes().cast_const()).collect();
-        let target = (self.to + self.moved as u64) as *mut u8;
         // SAFETY: as above; all have shown their chunk, and none shows another one before all have taken this.
-        unsafe { add_as(self.from.kind, &parts, target, bytes) };
+        unsafe { self.take(&parts, bytes, communicator.rank) };
         own.taken.store(turn, Ordering::Release);
         (self.moved, self.shown) = (self.moved + bytes, false);
         Step::Moved
+    }
+}
+
+impl Sum {
+    /// Takes what this rank gets of all members' chunks, which begin at `moved`.
+    unsafe fn take(&self, parts: &[*const u8], bytes: usize, rank: usize) {
+        let (kind, given) = (self.from.kind, self.from.bytes());
+        let target = |place: usize| (self.to + place as u64) as *mut u8;
+        // SAFETY: the caller's; all places are within what `Joint::written` says.
+        unsafe {
+            match self.joint {
+                Joint::Sum => add_as(kind, parts, target(self.moved), bytes),
+                Joint::SumFor(root) if root == rank => add_as(kind, parts, target(self.moved), bytes),
+                Joint::SumFor(_) => {}
+                Joint::Broadcast(root) => target(self.moved).copy_from(parts[root], bytes),
+                Joint::Gather => {
+                    for (member, part) in parts.iter().enumerate() {
+                        target(member * given + self.moved).copy_from(*part, bytes);
+                    }
+                }
+                Joint::SumOfParts => {
+                    let each = given / parts.len();
+                    let (first, end) = (self.moved.max(rank * each), (self.moved + bytes).min((rank + 1) * each));
+                    if first < end {
+                        let own: Vec<_> = parts.iter().map(|part| part.add(first - self.moved)).collect();
+                        add_as(kind, &own, target(first - rank * each), end - first);
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -1,0 +1,102 @@
+//! Collectives of NCCL: those of the ranks that hold a stage together, and sums over other groups.
+//!
+//! Guarantees: members launch a collective only when all of them have come to it, each with its memory made (`host/pairing.rs`); where one is
+//! elsewhere, all get an error and none launches; results have one order, in which they were begun.
+//!
+//! 1. The groups of all ranks are one split of the world: ranks of a group give its first rank as their colour.
+//! 2. What begins is told to the thread that serves the link (`collect.rs`), and its results are awaited in that order. So a program may
+//!    compute between the two, and several may be under way.
+//! 3. Members that meet ([`Collectives::meet`]) agree on a collective of no tensors.
+
+use super::command::{Answer, Answered, Collect, Command, OWN};
+use super::link::NcclLink;
+use super::tensors::{from_cube, into_cube};
+use burn_cubecl::tensor::CubeTensor;
+use burn_pipeline::link::{Collectives, FlatCollective, Link, LinkError};
+use burn_pipeline::stage::{AnyTensor, TensorKind};
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
+
+/// What a collective gives; `None` for a tensor that all members lack.
+type Results = Vec<Option<CubeTensor>>;
+
+/// The group of the ranks that hold this one's stages with it.
+#[derive(Default)]
+pub(super) struct Own {
+    ranks: Vec<usize>,
+    /// Where the results come of collectives that were begun and not ended, oldest first.
+    begun: VecDeque<Receiver<Answered<Results>>>,
+}
+
+impl NcclLink {
+    /// Begins a collective over a group's communicator: gives where its results come.
+    pub(super) fn collect(
+        &mut self,
+        group: u32,
+        members: Vec<usize>,
+        (collective, what): (FlatCollective, String),
+        tensors: Vec<Option<AnyTensor>>,
+    ) -> Result<Receiver<Answered<Results>>, LinkError> {
+        self.endpoint.mailbox().fail_if_failed()?;
+        let onto = |tensor: AnyTensor| into_cube(tensor.to_device(&self.order.device));
+        let cubes = tensors.into_iter().map(|tensor| tensor.map(onto).transpose()).collect::<Result<_, _>>();
+        let tensors: Results = cubes.map_err(|error| self.closed(&error))?;
+        let round = self.rounds.entry(group).or_default();
+        let (done, answer) = channel();
+        let collect = Collect { group, collective, what, round: *round, members, tensors, done };
+        *round += 1;
+        self.command(Command::Collect(collect))?;
+        Ok(answer)
+    }
+
+    /// Waits for the results of a collective.
+    pub(super) fn collected(
+        &self,
+        members: &[usize],
+        answer: &Receiver<Answered<Results>>,
+        deadline: Instant,
+    ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
+        let peer = members.iter().copied().find(|&rank| rank != self.rank()).unwrap_or_default();
+        let (results, after) = self.answer(peer, "its part of a collective", answer, deadline)?;
+        self.order.before_use(after.as_ref()).map_err(|error| self.closed(&error))?;
+        let back = |tensor: CubeTensor| from_cube(TensorKind::of(tensor.dtype), tensor);
+        Ok(results.into_iter().map(|tensor| tensor.map(back)).collect())
+    }
+}
+
+impl Collectives for NcclLink {
+    fn form(&mut self, group: &[usize], deadline: Instant) -> Result<(), LinkError> {
+        // As in `form_groups`.
+        self.timeout.hear(deadline);
+        self.barrier(deadline)?;
+        let (done, answer): (Answer<()>, _) = channel();
+        let color = group.first().filter(|_| group.len() > 1).map(|&first| first as u16);
+        self.command(Command::FormOwn { color, deadline, done })?;
+        self.answer(0, "the forming of groups", &answer, deadline)?;
+        self.own = Own { ranks: group.to_vec(), begun: VecDeque::new() };
+        Ok(())
+    }
+
+    fn begin(&mut self, collective: FlatCollective, what: String, tensor: AnyTensor) -> Result<(), LinkError> {
+        let answer = self.collect(OWN, self.own.ranks.clone(), (collective, what), vec![Some(tensor)])?;
+        self.own.begun.push_back(answer);
+        Ok(())
+    }
+
+    fn end(&mut self, deadline: Instant) -> Result<AnyTensor, LinkError> {
+        self.timeout.hear(deadline);
+        let begun = self.own.begun.pop_front();
+        let results = begun.map(|answer| self.collected(&self.own.ranks, &answer, deadline)).transpose()?;
+        let result = results.into_iter().flatten().flatten().next();
+        let message = "no collective was begun".to_owned();
+        result.ok_or_else(|| LinkError::Closed { rank: self.rank(), message })
+    }
+
+    fn meet(&mut self, what: String, deadline: Instant) -> Result<(), LinkError> {
+        self.timeout.hear(deadline);
+        let nothing = (FlatCollective::AllReduce, what);
+        let answer = self.collect(OWN, self.own.ranks.clone(), nothing, Vec::new())?;
+        self.collected(&self.own.ranks, &answer, deadline).map(drop)
+    }
+}

@@ -1,0 +1,106 @@
+//! Collectives of a group that the link runs by itself.
+//!
+//! Guarantees: the same shapes and values as by messages, sums up to the order in which terms are added; members that come to different
+//! collectives all end with an error that names both, and launch none.
+//!
+//! 1. The link's collectives ([`Collectives`]) take flat tensors. A tensor that is cut along an axis is laid out piece by piece before; one that is
+//!    joined along an axis comes piece by piece, and is joined here. Along the first axis neither moves anything.
+//! 2. A start begins one, and a wait ends the oldest that was begun: collectives end in the order in which they begin (`exchange.rs`).
+//! 3. Rows of uneven numbers (`rows.rs`) and lists of collectives still travel as messages.
+
+use super::collective::{Collective, described, piece};
+use super::exchange::{header, place};
+use super::group::TensorGroup;
+use crate::link::{Activity, Collectives, FlatCollective, Link, LinkError};
+use crate::stage::AnyTensor;
+use burn::tensor::Shape;
+use std::time::Instant;
+
+impl TensorGroup {
+    /// Begins a collective.
+    ///
+    /// # Panics
+    /// Unwinds with a [`LinkError`] if the link has ended.
+    pub(super) fn begin_by_link(&self, collective: Collective, own: &AnyTensor) {
+        let Some(flat) = flat(collective) else { return };
+        let what = described(collective, own);
+        let tensor = match collective {
+            Collective::ReduceScatter { axis } | Collective::AllToAll { axis } => self.piece_by_piece(own, axis),
+            _ => own.clone(),
+        };
+        self.over_link(|link, activity| {
+            let what = place(activity, &what);
+            self.collectives(link)?.begin(flat, what, tensor)
+        });
+    }
+
+    /// Ends the oldest collective that was begun, this one, which got the tensor `own`.
+    ///
+    /// # Panics
+    /// Unwinds with a [`LinkError`] if members came to different ones, or another rank failed, left or did not answer.
+    pub(super) fn end_by_link(&self, collective: Collective, own: AnyTensor) -> AnyTensor {
+        let own_piece = |axis| piece(&own, axis, self.member, self.size());
+        if let Collective::OwnPiece { axis } = collective {
+            return own_piece(axis);
+        }
+        let flat = self.over_link(|link, activity| {
+            self.waits(link, activity);
+            self.collectives(link)?.end(Instant::now() + self.timeout)
+        });
+        match collective {
+            Collective::AllGather { axis } => self.pieces_joined(flat, &own, axis),
+            Collective::AllToAll { axis } => self.pieces_joined(flat, &own_piece(axis), axis),
+            Collective::ReduceScatter { axis } => flat.reshape(own_piece(axis).shape()),
+            Collective::Reduce { root } if root != self.member => own.zeros(own.shape()),
+            _ => flat.reshape(own.shape()),
+        }
+    }
+
+    /// The link's collectives.
+    pub(super) fn collectives<'a>(&self, link: &'a mut dyn Link) -> Result<&'a mut dyn Collectives, LinkError> {
+        let rank = self.ranks[self.member];
+        let message = "its collectives are gone".to_owned();
+        link.collectives().ok_or(LinkError::Closed { rank, message })
+    }
+
+    /// Says that this rank waits for another member.
+    pub(super) fn waits(&self, link: &mut dyn Link, activity: Activity) {
+        let other = self.ranks[usize::from(self.member == 0)];
+        link.set_activity(Activity::Waiting(header(activity), other));
+    }
+
+    /// A tensor whose memory holds all members' pieces along an axis one after the other.
+    fn piece_by_piece(&self, own: &AnyTensor, axis: usize) -> AnyTensor {
+        if axis == 0 {
+            return own.clone();
+        }
+        let pieces = (0..self.size()).map(|member| piece(own, axis, member, self.size())).collect();
+        AnyTensor::cat(pieces, 0).unwrap_or_else(|| own.clone())
+    }
+
+    /// Joins pieces like this one, which come one after the other, along an axis.
+    fn pieces_joined(&self, flat: AnyTensor, like: &AnyTensor, axis: usize) -> AnyTensor {
+        let mut shape = like.shape().to_vec();
+        let each = shape[0];
+        shape[0] *= self.size();
+        let stacked = flat.reshape(Shape::from(shape));
+        if axis == 0 {
+            return stacked;
+        }
+        let pieces = (0..self.size()).map(|member| stacked.clone().narrow(0, member * each, (member + 1) * each));
+        AnyTensor::cat(pieces.collect(), axis).unwrap_or(stacked)
+    }
+}
+
+/// What the link does; `None` where members exchange nothing.
+fn flat(collective: Collective) -> Option<FlatCollective> {
+    Some(match collective {
+        Collective::AllReduce => FlatCollective::AllReduce,
+        Collective::AllGather { .. } => FlatCollective::AllGather,
+        Collective::ReduceScatter { .. } => FlatCollective::ReduceScatter,
+        Collective::AllToAll { .. } => FlatCollective::AllToAll,
+        Collective::Broadcast { root } => FlatCollective::Broadcast { root },
+        Collective::Reduce { root } => FlatCollective::Reduce { root },
+        Collective::OwnPiece { .. } => return None,
+    })
+}
