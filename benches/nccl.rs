@@ -1,6 +1,6 @@
 //! A link over NCCL against raw `ncclSend` and `ncclRecv`, and transfers beside computation.
 //!
-//! `cargo bench --features benches/nccl --bench nccl -- hop|overlap`. It runs itself as two ranks, on two GPUs or both on one; NCCL
+//! `cargo bench --features benches/nccl --bench nccl -- [hop] [overlap]`, both if none is named. It runs itself as two ranks, on two GPUs or both on one; NCCL
 //! takes ranks that share a GPU for two machines, so their messages go over sockets, and say nothing of speed.
 //!
 //! 1. `hop`: a tensor goes to the other rank and comes back, and half of that time counts; raw calls (`nccl/raw.rs`) and the link take
@@ -23,6 +23,8 @@ mod samples;
 use burn::tensor::Device;
 use burn_pipeline::link::Launch;
 use burn_pipeline_nccl::{NcclLink, NcclOptions, Ordering};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, ValueEnum};
 use samples::Samples;
 use std::net::TcpListener;
 use std::process::Command;
@@ -42,14 +44,45 @@ pub(crate) fn link(launch: &Launch, ordering: Ordering) -> (NcclLink, Device) {
     (NcclLink::connect(&launch.rendezvous().unwrap(), device.clone(), options).unwrap(), device)
 }
 
+/// A link over NCCL against raw calls, and beside computation.
+#[derive(Parser)]
+struct Arguments {
+    /// What is measured; both if nothing is named.
+    parts: Vec<Part>,
+    /// What this process is one of two ranks of.
+    #[arg(long, hide = true)]
+    role: Option<Role>,
+    /// `cargo bench` says so.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Part {
+    /// A tensor that goes to the other rank and comes back.
+    Hop,
+    /// Products of matrices, messages, and both at once.
+    Overlap,
+}
+
+/// What two processes play.
+#[derive(Clone, Copy, PartialEq, Debug, ValueEnum)]
+enum Role {
+    Raw,
+    Host,
+    Context,
+    Overlap,
+}
+
 /// Runs a role as two processes; gives what rank 0 prints.
-fn run(role: &str) -> String {
+fn run(role: Role) -> String {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let shared = raw::gpus() < 2;
+    let name = role.to_possible_value().unwrap();
     let start = |rank: usize| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         let rank = rank.to_string();
-        command.args(["--role", role]).env("RANK", &rank).env("LOCAL_RANK", &rank).env("WORLD_SIZE", "2");
+        command.args(["--role", name.get_name()]).env("RANK", &rank).env("LOCAL_RANK", &rank).env("WORLD_SIZE", "2");
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
         if shared {
             command.envs(SHARED_GPU).env("NCCL_HOSTID", format!("pipeline-{rank}"));
@@ -58,7 +91,7 @@ fn run(role: &str) -> String {
     };
     let [first, second] = [start(0), start(1)].map(|rank| rank.join().unwrap());
     for output in [&first, &second] {
-        assert!(output.status.success(), "{role}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{role:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
     String::from_utf8(first.stdout).unwrap()
 }
@@ -69,21 +102,20 @@ pub(crate) fn count(size: usize) -> usize {
 }
 
 /// What a rank's process does.
-fn play(role: &str) {
+fn play(role: Role) {
     let launch = Launch::from_environment().unwrap().unwrap();
     match role {
-        "raw" => raw::hops(&launch),
-        "host" => hop::hops(&launch, Ordering::Host, "NCCL link"),
-        "context" => hop::hops(&launch, Ordering::Context, "NCCL link, events"),
-        "overlap" => overlap::measure(&launch),
-        other => panic!("there is no role {other}"),
+        Role::Raw => raw::hops(&launch),
+        Role::Host => hop::hops(&launch, Ordering::Host, "NCCL link"),
+        Role::Context => hop::hops(&launch, Ordering::Context, "NCCL link, events"),
+        Role::Overlap => overlap::measure(&launch),
     }
 }
 
 fn hops() {
     let mut samples = Samples::default();
     for _ in 0..ROUNDS {
-        for role in ["raw", "host", "context"] {
+        for role in [Role::Raw, Role::Host, Role::Context] {
             samples.read(&run(role));
         }
     }
@@ -92,26 +124,23 @@ fn hops() {
 }
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().collect();
-    if let Some(place) = arguments.iter().position(|argument| argument == "--role") {
-        return play(&arguments[place + 1]);
+    let arguments = Arguments::parse();
+    let gpus = raw::gpus();
+    if gpus == 0 {
+        let none = "there is no GPU that CUDA's driver knows of; run it where there is one, or over the stand-in of `tests/nccl`";
+        Arguments::command().error(ErrorKind::Io, none).exit();
     }
-    let wanted = |name: &str| arguments.iter().any(|argument| argument == name);
-    if raw::gpus() < 2 {
+    if let Some(role) = arguments.role {
+        return play(role);
+    }
+    let wanted = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
+    if gpus < 2 {
         println!("both ranks share one GPU: these figures say nothing of speed");
     }
-    match (wanted("hop"), wanted("overlap")) {
-        (false, false) => {
-            hops();
-            print!("{}", run("overlap"));
-        }
-        (hop, overlap) => {
-            if hop {
-                hops();
-            }
-            if overlap {
-                print!("{}", run("overlap"));
-            }
-        }
+    if wanted(Part::Hop) {
+        hops();
+    }
+    if wanted(Part::Overlap) {
+        print!("{}", run(Role::Overlap));
     }
 }

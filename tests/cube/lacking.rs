@@ -56,6 +56,10 @@ impl Stage for Scaled {
             _ => y,
         }
     }
+
+    fn skip_capture(&self) -> Option<&'static str> {
+        Some("it counts its forwards")
+    }
 }
 
 /// Two stages, of which one is greedy.

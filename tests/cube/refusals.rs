@@ -1,4 +1,4 @@
-//! What a device cannot do is refused when the pipeline is built.
+//! What a device cannot do is refused when the pipeline is built, or before the first forward that would do it.
 
 use crate::{devices, turn};
 use burn::module::{Module, Param};
@@ -7,6 +7,8 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::{BuildError, Builder, Pipeline};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[derive(Module, Debug)]
 struct Scaled {
@@ -90,6 +92,10 @@ fn modules_that_take_a_stages_place_are_refused_where_their_stage_would_be() {
 #[derive(Module, Debug)]
 struct Cast {
     factors: Param<Tensor<1>>,
+    #[module(skip)]
+    forwards: Arc<AtomicUsize>,
+    #[module(skip)]
+    is_tried: bool,
 }
 
 impl Stage for Cast {
@@ -98,44 +104,81 @@ impl Stage for Cast {
     type Output = Tensor<1>;
 
     fn forward(&self, x: Tensor<1>, (): ()) -> Tensor<1> {
-        (x * self.factors.val()).cast(DType::BF16).tanh().cast(DType::F32)
+        self.forwards.fetch_add(1, Ordering::Relaxed);
+        let x = (x * self.factors.val()).cast(DType::BF16).tanh();
+        // What is not tried is known by the type of what it gives.
+        if self.is_tried { x.cast(DType::F32) } else { x }
+    }
+
+    fn skip_capture(&self) -> Option<&'static str> {
+        (!self.is_tried).then_some("it is not to be tried")
+    }
+}
+
+/// A pipeline over such a stage, and how often its forward has run.
+fn casting(device: &Device, split: SplitBackward, is_tried: bool) -> (Pipeline, Arc<AtomicUsize>) {
+    let forwards = Arc::new(AtomicUsize::new(0));
+    let counted = forwards.clone();
+    let builder = Pipeline::builder().schedule("GPipe", Size::new(1, 2)).devices(vec![device.clone()]).split(split);
+    let stages = builder.stages(move |at| {
+        let factors = Param::from_tensor(Tensor::ones([4], &at.device));
+        let loss = |y: Tensor<1>, target: Tensor<1>| (y.clone() - target.cast(y.dtype())).square().mean();
+        StageBox::with_loss(Cast { factors, forwards: counted.clone(), is_tried }, loss)
+    });
+    (stages.optimizer(|| AdamWConfig::new().init()).build().unwrap(), forwards)
+}
+
+fn halves(device: &Device) -> Batch {
+    let of = |value: f64| Tensor::<1>::full([8], value, device);
+    Batch::new(of(0.5)).target(of(0.0))
+}
+
+fn assert_close_to_tanh(loss: f64, device: &Device) {
+    let expected = 0.5f64.tanh().powi(2);
+    assert!((loss - expected).abs() <= 5e-2 * expected, "{loss} for {expected} on {device:?}");
+}
+
+fn assert_refuses_bf16(message: &str, more: &[&str]) {
+    let wanted = ["rank 0", "stage 0", "computes in BF16", "does not compute: ", "cast to f32"];
+    assert!(wanted.iter().chain(more).all(|wanted| message.contains(wanted)), "{message}");
+}
+
+#[test]
+fn stages_that_cast_to_a_type_that_the_device_does_not_compute_in_are_refused_by_their_operation_eager_and_captured() {
+    let _turn = turn();
+    for device in devices() {
+        for split in [SplitBackward::Eager, SplitBackward::Captured] {
+            let (mut pipeline, forwards) = casting(&device, split, true);
+            let stepped = pipeline.step(halves(&device), 1e-2);
+            match takes(&device, DType::BF16) {
+                true => assert_close_to_tanh(stepped.unwrap().loss, &device),
+                false => assert_refuses_bf16(&stepped.unwrap_err().to_string(), &["microbatch 0", "`Cast`"]),
+            }
+            // Where a forward is refused, it has only been recorded.
+            let lacks = [DType::BF16, DType::F16, DType::F64].into_iter().any(|dtype| !takes(&device, dtype));
+            let recorded = usize::from(lacks && split == SplitBackward::Eager);
+            let expected = if takes(&device, DType::BF16) { 2 + recorded } else { 1 };
+            assert_eq!(forwards.load(Ordering::Relaxed), expected, "{split:?} on {device:?}");
+        }
     }
 }
 
 #[test]
-fn captured_stages_that_cast_to_a_type_that_the_device_does_not_compute_in_are_refused_by_their_operation() {
+fn what_is_not_recorded_is_refused_by_what_it_gives_in_training_and_in_evaluation() {
     let _turn = turn();
     for device in devices() {
-        let builder = Pipeline::builder().schedule("GPipe", Size::new(1, 2)).devices(vec![device.clone()]);
-        let mut pipeline = builder
-            .split(SplitBackward::Captured)
-            .stages(|at| {
-                let cast = Cast { factors: Param::from_tensor(Tensor::ones([4], &at.device)) };
-                StageBox::with_loss(cast, |y: Tensor<1>, target: Tensor<1>| (y - target).square().mean())
-            })
-            .optimizer(|| AdamWConfig::new().init())
-            .build()
-            .unwrap();
-        let of = |value: f64| Tensor::<1>::full([8], value, &device);
-        let stepped = pipeline.step(Batch::new(of(0.5)).target(of(0.0)), 1e-2);
-        match takes(&device, DType::BF16) {
-            true => {
-                let (loss, expected) = (stepped.unwrap().loss, 0.5f64.tanh().powi(2));
-                assert!((loss - expected).abs() <= 5e-2 * expected, "{loss} for {expected} on {device:?}");
+        for trains in [true, false] {
+            let (mut pipeline, forwards) = casting(&device, SplitBackward::Auto, false);
+            let loss = match trains {
+                true => pipeline.step(halves(&device), 1e-2).map(|step| step.loss),
+                false => pipeline.eval(halves(&device)).map(|evaluated| evaluated.loss.unwrap()),
+            };
+            match takes(&device, DType::BF16) {
+                true => assert_close_to_tanh(loss.unwrap(), &device),
+                false => assert_refuses_bf16(&loss.unwrap_err().to_string(), &["first in what it gives"]),
             }
-            false => {
-                let message = stepped.unwrap_err().to_string();
-                let wanted = [
-                    "rank 0",
-                    "stage 0",
-                    "microbatch 0",
-                    "computes in BF16",
-                    "`Cast`",
-                    "does not compute: ",
-                    "cast to f32",
-                ];
-                assert!(wanted.iter().all(|wanted| message.contains(wanted)), "{message}");
-            }
+            let expected = if takes(&device, DType::BF16) { 2 } else { 1 };
+            assert_eq!(forwards.load(Ordering::Relaxed), expected, "trains: {trains}, on {device:?}");
         }
     }
 }

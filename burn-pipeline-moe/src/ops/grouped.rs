@@ -11,6 +11,7 @@
 //! Gale et al., "MegaBlocks" (2022), without padding to blocks.
 
 use super::backend::MoeOps;
+use super::kernel_device::refuse_type;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
@@ -55,7 +56,7 @@ impl DeferredOp for Grouped {
 /// [`PackedRows`](super::PackedRows).
 ///
 /// # Panics
-/// If widths, or the numbers of matrices and offsets, do not fit.
+/// If widths, or the numbers of matrices and offsets, do not fit, or a device with kernels does not compute in the element type.
 pub fn grouped_matmul(rows: Tensor<2>, weight: &Param<Tensor<3>>, offsets: Tensor<1, Int>) -> Tensor<2> {
     let ([n, d], [experts, inner, h], [bounds]) = (rows.dims(), weight.val().dims(), offsets.dims());
     assert_eq!(
@@ -66,6 +67,7 @@ pub fn grouped_matmul(rows: Tensor<2>, weight: &Param<Tensor<3>>, offsets: Tenso
     if n == 0 {
         return Tensor::zeros([0, h], (&rows.device(), rows.dtype()));
     }
+    refuse_type(&rows);
     let offsets = offsets.into_dispatch();
     // Inside a deferral the operation runs without autodiff, and so must its offsets.
     let offsets = if Deferral::is_open() && offsets.autodiff != DispatchAutodiffContext::Disabled {

@@ -16,6 +16,7 @@
 //! The idea is that of Megatron-Core's `MoEAuxLossAutoScaler`, without its class attribute for the scale.
 
 use super::backend::MoeOps;
+use super::kernel_device::refuse_type;
 use super::options::{BUCKETS, InjectedLoss, InjectedWeights, SharedGradients};
 use super::specs::accumulator;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -46,7 +47,7 @@ use std::sync::{Arc, OnceLock};
 /// ```
 ///
 /// # Panics
-/// If `loss` or `scale` does not have one element.
+/// As [`inject_weighted`].
 pub fn inject<const D: usize>(hidden: Tensor<D>, loss: Tensor<1>, scale: Tensor<1>) -> Tensor<D> {
     inject_weighted(hidden, [vec![loss], Vec::new(), Vec::new()], [1.0; BUCKETS], scale)
 }
@@ -56,7 +57,7 @@ pub fn inject<const D: usize>(hidden: Tensor<D>, loss: Tensor<1>, scale: Tensor<
 /// Losses and `scale` have one element each; the scale is not differentiated. Without autodiff this is the identity.
 ///
 /// # Panics
-/// If a loss or `scale` does not have one element.
+/// If a loss or `scale` does not have one element, or a device with kernels does not compute in a loss's element type.
 pub fn inject_weighted<const D: usize>(
     hidden: Tensor<D>,
     losses: [Vec<Tensor<1>>; BUCKETS],
@@ -80,6 +81,7 @@ pub fn inject_weighted<const D: usize>(
     let mut shared: Vec<Arc<SharedGradients>> = Vec::new();
     for (bucket, losses) in losses.into_iter().enumerate() {
         for loss in losses {
+            refuse_type(&loss);
             let dtype = loss.dtype();
             let known = shared.iter().find(|shared| shared.dtype == dtype).cloned();
             let of = known.unwrap_or_else(|| {

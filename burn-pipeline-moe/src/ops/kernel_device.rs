@@ -1,7 +1,11 @@
-//! Whether the operations are kernels on a device, or composed of Burn's own.
+//! Whether the operations are kernels on a device, or composed of Burn's own; and whether kernels compute there in an element type.
+//!
+//! A kernel in a type that the device does not compute in gives anything, and says nothing. So each operation that users call asks
+//! first, as pipelines do when a stage is built ([`computes_in`]). In a recording nothing runs: its pipeline asks before it does.
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use burn_pipeline::program::captured_for;
+use burn_pipeline::stage::computes_in;
 
 /// Is a stage being captured for a device with kernels?
 pub(super) fn captured_for_kernels() -> bool {
@@ -16,6 +20,26 @@ pub fn has_kernels<const D: usize>(tensor: &Tensor<D>) -> bool {
         return captured_for_kernels();
     }
     is_kernel_device(&tensor.device())
+}
+
+/// Refuses to run kernels on a tensor in whose element type its device does not compute.
+///
+/// # Panics
+/// If it does not.
+pub(super) fn refuse_type<const D: usize>(tensor: &Tensor<D>) {
+    let device = tensor.device();
+    if !is_captured(tensor) && is_kernel_device(&device) {
+        expect_computes(&device, tensor.dtype(), computes_in);
+    }
+}
+
+/// # Panics
+/// If `asked` says that the device does not compute in the type.
+fn expect_computes(device: &Device, dtype: DType, asked: impl Fn(&Device, DType) -> Result<(), String>) {
+    if let Err(why) = asked(device, dtype) {
+        let device = device.clone().inner();
+        panic!("{device:?} does not compute in {dtype:?}: {why}; cast to f32, or choose another device");
+    }
 }
 
 /// Does the tensor belong to a capture?
@@ -39,5 +63,30 @@ fn is_kernel_device(device: &Device) -> bool {
     {
         let _ = device;
         false
+    }
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+    use super::*;
+
+    /// What the refusal says, if there is one.
+    fn refusal(dtype: DType, asked: impl Fn(&Device, DType) -> Result<(), String>) -> Option<String> {
+        let run = std::panic::AssertUnwindSafe(|| expect_computes(&Device::flex(), dtype, asked));
+        std::panic::catch_unwind(run).err().map(|panic| *panic.downcast::<String>().unwrap())
+    }
+
+    #[test]
+    fn kernels_are_refused_where_the_trial_of_their_type_failed_and_the_message_has_device_type_and_trial() {
+        let lacks_bf16 = |device: &Device, dtype| match dtype {
+            DType::BF16 => Err(format!("tried on {device:?}, `square` of 0.5 gave 3e-39 for 2.5e-1")),
+            _ => Ok(()),
+        };
+        let message = refusal(DType::BF16, lacks_bf16).unwrap();
+        let wanted = ["Flex", "does not compute in BF16", "`square` of 0.5 gave 3e-39", "cast to f32"];
+        assert!(wanted.iter().all(|wanted| message.contains(wanted)), "{message}");
+        assert_eq!(refusal(DType::F32, lacks_bf16), None);
     }
 }

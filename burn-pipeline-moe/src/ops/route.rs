@@ -12,6 +12,7 @@
 //! Transformers" (2021), equations 5 and 6.
 
 use super::backend::MoeOps;
+use super::kernel_device::refuse_type;
 use super::options::RouteOptions;
 use super::top_k::top_k;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -44,7 +45,8 @@ pub struct Routed {
 /// The bias is not differentiated; without one nothing is added. Without tokens all probabilities are 0.
 ///
 /// # Panics
-/// If `top_k` is 0 or more than the number of experts, or the bias does not have one number per expert.
+/// If `top_k` is 0 or more than the number of experts, the bias does not have one number per expert, or a device with kernels does not
+/// compute in the element type.
 pub fn route(logits: Tensor<2>, bias: Option<Tensor<1>>, options: RouteOptions) -> Routed {
     let ([tokens, experts], k) = (logits.dims(), options.top_k);
     assert!(k > 0 && k <= experts, "{k} of {experts} experts cannot be chosen");
@@ -54,6 +56,7 @@ pub fn route(logits: Tensor<2>, bias: Option<Tensor<1>>, options: RouteOptions) 
     if tokens == 0 {
         return no_tokens(&logits, k);
     }
+    refuse_type(&logits);
     let (row, chosen, load) = Dispatch::route(logits.into_dispatch(), bias.into_dispatch(), options);
     let row = Tensor::<1>::from_dispatch(row);
     Routed {

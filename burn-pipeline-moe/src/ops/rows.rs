@@ -15,6 +15,7 @@
 //! Gale et al., "MegaBlocks" (2022), section 5; the priority of choices is that of Lepikhin et al., "GShard" (2020).
 
 use super::backend::MoeOps;
+use super::kernel_device::refuse_type;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
@@ -62,12 +63,13 @@ impl PackedRows {
     /// Tokens `[tokens, d]` as rows `[tokens * k, d]`.
     ///
     /// # Panics
-    /// If there are more or fewer tokens than choices were made for.
+    /// If there are more or fewer tokens than choices were made for, or a device with kernels does not compute in their element type.
     pub fn permute(&self, tokens: Tensor<2>) -> Tensor<2> {
         assert_eq!(tokens.dims()[0], self.tokens, "tokens, of which there are choices for the second number");
         if self.tokens == 0 {
             return tokens;
         }
+        refuse_type(&tokens);
         let (choices, rows) = (self.choice_of_row.clone(), self.row_of_choice.clone());
         Tensor::from_dispatch(Dispatch::permute(tokens.into_dispatch(), choices.into_dispatch(), rows.into_dispatch()))
     }
@@ -75,13 +77,14 @@ impl PackedRows {
     /// Rows `[tokens * k, d]` as sums over each token's choices `[tokens, d]`, weighted by gates `[tokens, k]`.
     ///
     /// # Panics
-    /// If there are more or fewer rows or gates than choices.
+    /// If there are more or fewer rows or gates than choices, or a device with kernels does not compute in the rows' element type.
     pub fn unpermute(&self, rows: Tensor<2>, gates: Tensor<2>) -> Tensor<2> {
         assert_eq!(gates.dims(), [self.tokens, self.top_k], "gates, one for each choice");
         assert_eq!(rows.dims()[0], self.tokens * self.top_k, "rows, one for each choice");
         if self.tokens == 0 {
             return rows;
         }
+        refuse_type(&rows);
         let (choices, places) = (self.choice_of_row.clone(), self.row_of_choice.clone());
         let (rows, gates) = (rows.into_dispatch(), gates.into_dispatch());
         Tensor::from_dispatch(Dispatch::unpermute(rows, gates, choices.into_dispatch(), places.into_dispatch()))

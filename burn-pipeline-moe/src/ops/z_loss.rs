@@ -5,6 +5,7 @@
 //! (2022), equation 5.
 
 use super::backend::MoeOps;
+use super::kernel_device::refuse_type;
 use super::untracked::untracked;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -15,10 +16,14 @@ use burn::backend::{Autodiff, Backend, Dispatch};
 use burn::tensor::Tensor;
 
 /// The z-loss of logits `[tokens, experts]`, one element; 0 without tokens.
+///
+/// # Panics
+/// If a device with kernels does not compute in the logits' element type.
 pub fn z_loss(logits: Tensor<2>) -> Tensor<1> {
     if logits.dims()[0] == 0 {
         return Tensor::zeros([1], (&logits.device(), logits.dtype()));
     }
+    refuse_type(&logits);
     let (loss, _) = Dispatch::z_loss(logits.into_dispatch());
     Tensor::from_dispatch(loss)
 }

@@ -14,8 +14,32 @@
 //! 2. What one rank gives another rank, or the caller, has memory of its own: a copy, made by the thread that gives it
 //!    ([`AnyTensor::unshared`](crate::stage::AnyTensor)). So no two threads hold one memory that either of them may change.
 //!
+//! With `fusion` there is a second kind of queue above: operations wait there until a group of them is whole. If ranks shared one, groups
+//! would be made of several ranks' operations, in an order that is another one in each step; each would be searched for and compiled
+//! anew, which took three to five times as long as not to fuse. So
+//!
+//! 3. each rank has a queue of its own for them ([`own_fusion_queue`]), and what it sends runs to its end before it is sent
+//!    (`stage/boundary/fused.rs`). All of these end in the one queue of rule 1: CubeCL takes the queue whose number is the stream's,
+//!    modulo how many there are.
+//!
 //! A batch needs no copy: the command that brings it to the ranks holds it until the last one has answered, so that none of
 //! them sees itself alone.
+
+/// Runs a rank with a queue of its own for operations that are to be fused; without `fusion` it just runs.
+pub(crate) fn own_fusion_queue<T>(run: impl FnOnce() -> T) -> T {
+    #[cfg(all(feature = "fusion", feature = "cubecl-backend"))]
+    {
+        use burn_cubecl::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
+        use cubecl_environment::stream::StreamId;
+        use std::sync::atomic::{AtomicU64, Ordering};
+        // 0 is that of all other threads.
+        static RANKS: AtomicU64 = AtomicU64::new(1);
+        let queues = u64::from(CubeClRuntimeConfig::get().streaming.max_streams).max(1);
+        StreamId { value: queues * RANKS.fetch_add(1, Ordering::Relaxed) }.executes(run)
+    }
+    #[cfg(not(all(feature = "fusion", feature = "cubecl-backend")))]
+    run()
+}
 
 /// From now on, all threads of this process share one queue on each CubeCL device.
 pub(crate) fn one_queue() {

@@ -53,7 +53,7 @@ pub use error::{Failure, LinkError};
 pub(crate) use expect::expect_all;
 pub use expected::ExpectedMessage;
 pub(crate) use gather::gather;
-pub(crate) use hand_over::one_queue;
+pub(crate) use hand_over::{one_queue, own_fusion_queue};
 pub use header::{Header, Message, MessageKind};
 pub use launch::{Launch, LaunchError};
 pub use launcher::Launcher;

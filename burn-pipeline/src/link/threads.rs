@@ -187,7 +187,7 @@ impl Link for ThreadLink {
 
     fn to_device(&self, payload: Payload) -> Payload {
         if payload.tensors().all(|tensor| tensor.device() == self.device) {
-            return payload;
+            return payload.taken();
         }
         let _turn = lock(&self.shared.between_devices);
         let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.to_device(&self.device)));

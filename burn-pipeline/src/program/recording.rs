@@ -152,13 +152,13 @@ impl Recording {
         Some(Self { operations, constants, edges, custom, scalars })
     }
 
-    /// The float types that its operations give their results in, each with the name of the first one that does.
+    /// The float types that its operations read and give their results in, each with the name of the first one that does.
     pub(crate) fn float_types(&self) -> Vec<(String, DType)> {
         let mut types: Vec<(String, DType)> = Vec::new();
         for op in &self.operations {
-            for made in op.outputs().filter(|made| made.dtype.is_float()) {
-                if types.iter().all(|(_, known)| *known != made.dtype) {
-                    types.push((name(op), made.dtype));
+            for tensor in op.inputs().chain(op.outputs()).filter(|tensor| tensor.dtype.is_float()) {
+                if types.iter().all(|(_, known)| *known != tensor.dtype) {
+                    types.push((name(op), tensor.dtype));
                 }
             }
         }

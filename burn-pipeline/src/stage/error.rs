@@ -103,11 +103,11 @@ pub enum StageError {
         "the stage's random numbers cannot be proved to be those of `Builder::seed`, as {reason}; let the stage be captured (`SplitBackward` says which can be, and captured ones own their generator), let other threads draw from generators of their own, or build the pipeline without a seed"
     )]
     Draws { reason: String },
-    /// A captured stage computes in an element type that its device does not compute in.
+    /// A stage's forward computes in an element type that its device does not compute in.
     #[error(
-        "the stage computes in {dtype:?} (first in its operation `{operation}`), in which {why}; cast to f32 there, or choose another device"
+        "the stage computes in {dtype:?} (first in {place}), in which {why}; cast to f32 there, or choose another device"
     )]
-    ElementType { operation: Box<str>, dtype: DType, why: Box<str> },
+    ElementType { place: Box<str>, dtype: DType, why: Box<str> },
     /// The stage cannot be run this way.
     #[error("{0}")]
     Unsupported(String),

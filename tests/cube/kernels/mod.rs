@@ -5,6 +5,7 @@
 //! rounding of results: kernels must accumulate in f32.
 
 mod edges;
+mod element_types;
 mod grouped;
 mod inject;
 mod layer;

@@ -8,7 +8,8 @@
 //!    computes them.
 //! 3. A type is tried once a device and process.
 //!
-//! Parameters and buffers are asked about when a stage is built, and what a captured stage computes in when it was recorded.
+//! Parameters and buffers are asked about when a stage is built, what a stage casts to before its forward runs (`engine/casts.rs`), and
+//! kernels of backend extensions ask before they run by themselves.
 
 use super::any_tensor::{AnyTensor, is_cubecl};
 use super::unwritten::first_line;
@@ -37,8 +38,12 @@ const FUNCTIONS: [Function; 6] = [
 /// A device, a type, and what came of trying it there.
 type Tried = (Device, DType, Result<(), String>);
 
-/// Does it? Else, why not.
-pub(crate) fn computes_in(device: &Device, dtype: DType) -> Result<(), String> {
+/// Whether a device computes in a float type: by its own account, and on CubeCL's devices by trying it, once a device, type and process.
+/// Whoever adds kernels of their own to Burn asks before one runs: Burn does not refuse it, and what comes is anything.
+///
+/// # Errors
+/// Why it does not, in words: the account, or the function that gave another number and which.
+pub fn computes_in(device: &Device, dtype: DType) -> Result<(), String> {
     static TRIED: Mutex<Vec<Tried>> = Mutex::new(Vec::new());
     let device = device.clone().inner();
     if !device.supports_dtype(dtype) {

@@ -4,11 +4,12 @@
 //! [`cut_over`] (the mark of a piece), [`tensor_spec`] (a tensor's kind, element type and sizes), [`payload_reader`] (values from
 //! a payload's front), [`values`] (a user's types as payloads), [`skip`] (values that go past the next stage), [`payload_spec`] (what
 //! is expected of a payload), [`metadata`] (the specs of a stage's boundary), [`unwritten`] (what a device failed to compute), [`computes`]
-//! (what it cannot compute in).
+//! (what it cannot compute in), [`fused`] (fused operations between threads).
 
 mod any_tensor;
 mod computes;
 mod cut_over;
+mod fused;
 mod host_value;
 mod metadata;
 mod payload;
@@ -21,7 +22,7 @@ mod values;
 
 pub(crate) use any_tensor::is_cubecl;
 pub use any_tensor::{AnyTensor, TensorKind};
-pub(crate) use computes::computes_in;
+pub use computes::computes_in;
 pub(crate) use cut_over::CutOver;
 pub use host_value::HostValue;
 pub use metadata::{StageMetadata, StagePort, Validate};

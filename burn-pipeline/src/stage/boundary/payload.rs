@@ -5,6 +5,7 @@
 //! each rank of a group holds a piece ([`CutOver`](super::cut_over::CutOver)): tags that are nothing else.
 
 use super::any_tensor::AnyTensor;
+use super::fused::run_waiting;
 use super::host_value::HostValue;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -85,9 +86,16 @@ impl Payload {
         payload
     }
 
-    /// The same payload for another thread: see [`AnyTensor::unshared`].
+    /// The same payload for another thread: see [`AnyTensor::unshared`] and [`run_waiting`].
     pub(crate) fn unshared(self) -> Self {
         let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.unshared()));
+        run_waiting(payload.tensors());
+        payload
+    }
+
+    /// The same payload on the thread that got it: see [`AnyTensor::taken`].
+    pub(crate) fn taken(self) -> Self {
+        let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.taken()));
         payload
     }
 

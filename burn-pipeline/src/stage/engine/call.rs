@@ -29,5 +29,15 @@ pub(crate) enum ForwardOutput {
     Loss(Box<LossPart>),
 }
 
+impl ForwardOutput {
+    /// The tensors of outputs, or the loss.
+    pub(super) fn tensors(&self) -> Box<dyn Iterator<Item = &AnyTensor> + '_> {
+        match self {
+            ForwardOutput::Activations(payload) => Box::new(payload.tensors()),
+            ForwardOutput::Loss(loss) => Box::new(loss.tensors()),
+        }
+    }
+}
+
 /// One gradient for each tensor of a payload; `None` for a tensor without one.
 pub(crate) type Gradients = Vec<Option<AnyTensor>>;

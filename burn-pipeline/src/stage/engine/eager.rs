@@ -9,8 +9,10 @@
 //! 4. With a seed, forwards draw from it alone ([`SeededDraws`]).
 //! 5. In a plan that splits, forwards run inside a [`Deferral`](crate::ops::Deferral): layers that defer leave their
 //!    weight gradients to `W`, which computes them and adds them to those that `I` held. `B` runs both at once.
+//! 6. A forward that casts to a type that the device does not compute in is refused before it runs ([`Casts`]).
 
 use super::call::{ForwardCall, ForwardOutput, Gradients};
+use super::casts::Casts;
 use super::contract::{Engine, EngineState};
 use super::function::{StageFunction, TrackedOutput, strategy_of};
 use super::recording::{Recorded, Signature};
@@ -73,6 +75,8 @@ pub(crate) struct Eager {
     halfway: HashMap<usize, Halfway>,
     /// Forwards that draw random numbers from a seed.
     seeded: SeededDraws,
+    /// The types that forwards cast to.
+    casts: Casts,
 }
 
 impl Eager {
@@ -91,9 +95,15 @@ impl Eager {
         Self { defers, ..self }
     }
 
-    /// Notes what a recorded forward draws.
+    /// Notes what a recorded forward draws, and that its types were looked at.
     pub(super) fn learn(&mut self, signature: Signature, recorded: &Recorded) {
+        self.casts.saw(signature.clone());
         self.seeded.learn(signature, recorded);
+    }
+
+    /// Its forwards cannot be recorded: another engine has tried.
+    pub(super) fn cannot_record(&mut self) {
+        self.casts.cannot_record();
     }
 
     /// Runs the backward of a microbatch, except for the weight gradients that layers defer.
@@ -203,10 +213,13 @@ impl<M: Stage> Engine<M> for Eager {
         module: &M,
         call: ForwardCall,
     ) -> Result<ForwardOutput, StageError> {
+        self.casts.refuse(function, module, &call)?;
         let mut seeded = std::mem::take(&mut self.seeded);
         let given = seeded.run(function, module, call, |call| self.run_forward(function, module, call));
         self.seeded = seeded;
-        given
+        let given = given?;
+        self.casts.refuse_given(given.tensors())?;
+        Ok(given)
     }
 
     fn forward_only(
@@ -215,7 +228,10 @@ impl<M: Stage> Engine<M> for Eager {
         module: &M,
         call: ForwardCall,
     ) -> Result<ForwardOutput, StageError> {
-        self.seeded.run(function, module, call, |call| Self::run_forward_only(function, module, call))
+        self.casts.refuse(function, module, &call)?;
+        let given = self.seeded.run(function, module, call, |call| Self::run_forward_only(function, module, call))?;
+        self.casts.refuse_given(given.tensors())?;
+        Ok(given)
     }
 
     fn backward(

@@ -1,12 +1,13 @@
 //! The ways to run a stage's forwards and backwards, all with the same numbers.
 //!
 //! Reading order: [`call`] (what a forward takes and gives), [`function`] (module and loss as one function of tensors),
-//! [`contract`] (what an engine offers), [`members`] (the ranks that hold the stage together), [`recording`] (a forward and its backward as a list of operations), [`seeded`]
+//! [`contract`] (what an engine offers), [`members`] (the ranks that hold the stage together), [`recording`] (a forward and its backward as a list of operations), [`casts`] (types that the device lacks), [`seeded`]
 //! (random numbers of eager forwards), [`eager`] (Burn's autodiff), [`captured`] (programs that are replayed), [`recompute`]
 //! (around either of them), [`work`] (forwards and backwards in pieces), [`report`].
 
 mod call;
 mod captured;
+mod casts;
 mod contract;
 mod eager;
 mod function;
@@ -19,6 +20,7 @@ mod work;
 
 pub(crate) use call::{ForwardCall, ForwardOutput, Gradients};
 pub(super) use captured::Captured;
+pub(super) use casts::refuse_given;
 pub(crate) use contract::{Engine, EngineState};
 pub(super) use eager::Eager;
 pub(crate) use function::BatchChecks;

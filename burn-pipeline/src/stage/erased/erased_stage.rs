@@ -9,7 +9,7 @@ use super::update::UpdateStage;
 use super::weights::StageWeights;
 use crate::stage::batch::LossPart;
 use crate::stage::boundary::{AnyTensor, Boundary, Payload};
-use crate::stage::engine::{EngineReport, ForwardCall, ForwardOutput, Gradients, SplitBackward};
+use crate::stage::engine::{EngineReport, ForwardCall, ForwardOutput, Gradients, SplitBackward, refuse_given};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::state::{Accumulation, GradientStore, collected, float_weights, parameter_ids, retie, step_in_model};
@@ -77,6 +77,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
     fn evaluate(&self, call: ForwardCall) -> Result<(Payload, Option<LossPart>), StageError> {
         let module = Self::present(&self.module)?.valid();
         let output = self.function.output(&module, call.input, call.extra)?.into_payload();
+        refuse_given(output.tensors())?;
         if self.batch_checks().target.is_none() || call.target.is_none() {
             return Ok((output, None));
         }

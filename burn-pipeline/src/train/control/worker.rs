@@ -6,7 +6,7 @@
 use super::agreement::agree_on_call;
 use super::command::{Call, Command};
 use crate::execute::ExecuteError;
-use crate::link::{Activity, Failure, Link};
+use crate::link::{Activity, Failure, Link, own_fusion_queue};
 use crate::train::error::PipelineError;
 use crate::train::step::{Rank, caught};
 use std::sync::mpsc::{Receiver, Sender};
@@ -35,7 +35,7 @@ impl<T: Send, B: FnOnce(Box<dyn Link>) -> Result<(Rank, T), ExecuteError> + Send
         let rank = self.link.rank();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads);
         match pool.thread_name(move |thread| format!("rank {rank} compute {thread}")).build() {
-            Ok(pool) => pool.install(move || self.serve()),
+            Ok(pool) => pool.install(move || own_fusion_queue(|| self.serve())),
             Err(error) => {
                 let error = ExecuteError::Device { rank, message: format!("no compute threads: {error}") };
                 // A send fails only when the pipeline is gone, and then nobody waits for the reply.

@@ -6,8 +6,8 @@ use super::programs::Programs;
 use super::replayable::Replayable;
 use super::running_program::RunningProgram;
 use crate::stage::Stage;
-use crate::stage::boundary::computes_in;
 use crate::stage::engine::call::ForwardCall;
+use crate::stage::engine::casts::refuse_types;
 use crate::stage::engine::eager::Eager;
 use crate::stage::engine::function::StageFunction;
 use crate::stage::engine::members::Members;
@@ -102,6 +102,7 @@ impl Captured {
         };
         let made = match recorded {
             Ok(recorded) if recorded.changes_buffers => {
+                refuse_types(&recorded)?;
                 self.eager.learn(Signature::new(call, parameters, &[]), &recorded);
                 self.refuse(CHANGES_BUFFERS.to_owned())?
             }
@@ -110,7 +111,10 @@ impl Captured {
                 Some(self.known_or_new(recorded, signature, parameters)?)
             }
             Err(Refusal::Stage(error)) => return Err(error),
-            Err(Refusal::Cannot(reason)) => self.refuse(reason)?,
+            Err(Refusal::Cannot(reason)) => {
+                self.eager.cannot_record();
+                self.refuse(reason)?
+            }
         };
         if let Some(members) = self.members.take() {
             members.compare(made.as_ref().map(|made| made.recording.exchanges()).as_deref());
@@ -153,16 +157,4 @@ impl Captured {
         tracing::info!(milliseconds, deferrable = made.programs.deferrable(), "stage captured: its backward is split");
         Ok(made)
     }
-}
-
-/// Refuses a stage that computes in a float type that its device does not compute in. Parameters were looked at when the stage was
-/// built; a forward may cast to another type.
-fn refuse_types(recorded: &Recorded) -> Result<(), StageError> {
-    let device = &recorded.device;
-    recorded.recording.float_types().into_iter().try_for_each(|(operation, dtype)| {
-        computes_in(device, dtype).map_err(|why| {
-            let why = format!("{:?} does not compute: {why}", device.clone().inner());
-            StageError::ElementType { operation: operation.into(), dtype, why: why.into() }
-        })
-    })
 }
