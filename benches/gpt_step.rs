@@ -21,6 +21,8 @@ pub struct Options {
     pub merge: bool,
     /// `Builder::compile`.
     pub compile: bool,
+    /// `Builder::bf16_products`.
+    pub bf16: bool,
 }
 
 /// Eight blocks of width 256.
@@ -61,6 +63,7 @@ pub fn pipeline(schedule: Box<dyn Schedule>, size: Size, options: Options) -> Op
         .optimizer(|| AdamWConfig::new().init())
         .merge_weights(options.merge)
         .compile(options.compile)
+        .bf16_products(options.bf16)
         .build()
         .ok()
 }

@@ -1,8 +1,9 @@
 //! Whole training steps: every family on two ranks of one thread each, against the plain loop on one thread.
 //!
-//! `cargo bench -p benches --bench step [-- [--rounds N] [--families A,B] [--merge] [--compile]]`: with `--merge`, families that split
+//! `cargo bench -p benches --bench step [-- [--rounds N] [--families A,B] [--merge] [--compile [--bf16]]]`: with `--merge`, families that split
 //! their backward run a second time with `Builder::merge_weights`; with `--compile`, all run a second time with
-//! `Builder::compile`, with 1F1B on one rank beside them, and the products of a step alone, the roofline of one rank.
+//! `Builder::compile`, with 1F1B on one rank beside them, and the products of a step alone, the roofline of one rank; with `--bf16`,
+//! compiled ones run once more with `Builder::bf16_products`.
 //!
 //! 1. Every contestant is built first: same model, same batch, same optimizer.
 //! 2. Rounds run all contestants one after the other, so that whatever else the machine does hits all alike.
@@ -38,7 +39,11 @@ fn contestant(schedule: Box<dyn Schedule>, ranks: usize, options: Options) -> Op
     let pipeline = gpt_step::pipeline(schedule, size, options)?;
     let alone = if ranks == 1 { " on 1 rank" } else { "" };
     let merged = if options.merge { ", merged W" } else { "" };
-    let compiled = if options.compile { ", compiled" } else { "" };
+    let compiled = match (options.bf16, options.compile) {
+        (true, _) => ", compiled, bf16",
+        (false, true) => ", compiled",
+        (false, false) => "",
+    };
     let name = format!("{name}{alone}{merged}{compiled}");
     Some(Contestant { name, pipeline, steps: Vec::new(), reports: Vec::new(), size })
 }
@@ -65,6 +70,11 @@ fn main() {
         contestants.extend(contestant(Box::new(OneFOneB), 1, plain_options));
         contestants.extend(contestant(Box::new(OneFOneB), 1, options));
         contestants.extend(families().filter_map(|schedule| contestant(schedule, RANKS, options)));
+        if std::env::args().any(|argument| argument == "--bf16") {
+            let options = Options { bf16: true, ..options };
+            contestants.extend(contestant(Box::new(OneFOneB), 1, options));
+            contestants.extend(families().filter_map(|schedule| contestant(schedule, RANKS, options)));
+        }
     }
     if std::env::args().any(|argument| argument == "--merge") {
         let splits = |c: &mut Contestant| {

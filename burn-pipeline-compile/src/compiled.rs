@@ -1,5 +1,6 @@
 //! Compiled programs.
 
+use crate::bf16::Bf16;
 use crate::clean::clean;
 use crate::graph::is_float;
 use crate::place::place;
@@ -19,6 +20,8 @@ use std::ops::Range;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Compiled {
     steps: Vec<Step>,
+    /// Are operands of products rounded?
+    rounded: Option<Bf16>,
 }
 
 /// The tensors of a run, and the interpreter for operations that are not compiled.
@@ -48,6 +51,8 @@ pub struct Summary {
     pub fused: usize,
     /// Products of matrices.
     pub products: usize,
+    /// Are their operands rounded to `bf16`?
+    pub rounded: bool,
     /// Names of operations that the interpreter runs, and how many there are of each.
     pub interpreted: BTreeMap<String, usize>,
     /// Bytes that the steps read and write, those that stay within a step left out.
@@ -56,15 +61,16 @@ pub struct Summary {
 
 impl Compiled {
     /// Compiles a program: operations in order, whose tensors' status says where they are released. `kept` are the tensors that
-    /// are there after it: those that were there before and are not released, and those that it made for later.
-    pub fn new(operations: &[OperationIr], kept: HashSet<TensorId>) -> Self {
+    /// are there after it: those that were there before and are not released, and those that it made for later. Where `rounded`
+    /// says that the processor can, operands of products are rounded to `bf16`.
+    pub fn new(operations: &[OperationIr], kept: HashSet<TensorId>, rounded: Option<Bf16>) -> Self {
         let made: HashSet<TensorId> =
             operations.iter().flat_map(OperationIr::outputs).map(|tensor| tensor.id).collect();
         let mut seen = HashSet::new();
         let read_first = operations.iter().flat_map(OperationIr::nodes);
         let fed: Vec<TensorIr> =
             read_first.filter(|tensor| !made.contains(&tensor.id) && seen.insert(tensor.id)).cloned().collect();
-        Self { steps: steps(&clean(read(operations, kept)), &fed) }
+        Self { steps: steps(&clean(read(operations, kept, rounded)), &fed), rounded }
     }
 
     /// The number of steps.
@@ -79,12 +85,12 @@ impl Compiled {
 
     /// Runs some steps.
     pub fn run(&self, steps: Range<usize>, tensors: &mut impl Tensors) {
-        self.steps[steps].iter().for_each(|step| step.run(tensors));
+        self.steps[steps].iter().for_each(|step| step.run(tensors, self.rounded));
     }
 
     /// What became of the operations.
     pub fn summary(&self) -> Summary {
-        let mut summary = Summary::default();
+        let mut summary = Summary { rounded: self.rounded.is_some(), ..Summary::default() };
         for step in &self.steps {
             summary.bytes += step.bytes();
             match &step.work {
@@ -117,7 +123,7 @@ impl Step {
         }
     }
 
-    fn run(&self, tensors: &mut impl Tensors) {
+    fn run(&self, tensors: &mut impl Tensors, rounded: Option<Bf16>) {
         match &self.work {
             Work::Interpret(op) => tensors.interpret(op),
             Work::Fill(value) => {
@@ -135,15 +141,15 @@ impl Step {
                 let [lhs, rhs] = [0, 1].map(|place| tensors.read(&self.reads[place]));
                 let output = &self.outputs[0];
                 let value = match sum.and_then(|kept| tensors.sum(kept)) {
-                    Some(sum) => add_product(&lhs, &rhs, sum, output),
-                    None => product(&lhs, &rhs, output).1,
+                    Some(sum) => add_product(&lhs, &rhs, sum, output, rounded),
+                    None => product(&lhs, &rhs, output, rounded).1,
                 };
                 tensors.write(output, value);
             }
             Work::Place(parts) => {
                 let inputs: Vec<FlexTensor> = self.reads.iter().map(|input| tensors.read(input)).collect();
                 let output = &self.outputs[0];
-                let value = place(parts, &inputs, output);
+                let value = place(parts, &inputs, output, rounded);
                 drop(inputs);
                 tensors.write(output, value);
             }
@@ -156,7 +162,7 @@ impl Step {
             Work::Blocks { region, made } => {
                 let [lhs, rhs] = [0, 1].map(|place| tensors.read(&self.reads[place]));
                 let inputs: Vec<FlexTensor> = self.reads[2..].iter().map(|input| tensors.read(input)).collect();
-                let given = run_blocks(region, *made, [&lhs, &rhs], &inputs);
+                let given = run_blocks(region, *made, [&lhs, &rhs], &inputs, rounded);
                 drop((lhs, rhs, inputs));
                 self.give(given, tensors);
             }
@@ -181,13 +187,14 @@ impl Step {
 fn run_blocks(
     region: &Region,
     made: usize,
-    [lhs, rhs]: [&FlexTensor; 2],
+    operands: [&FlexTensor; 2],
     inputs: &[FlexTensor],
+    rounded: Option<Bf16>,
 ) -> Vec<(TensorId, FlexTensor)> {
     let shape = &region.inputs[made].tensor.shape;
     let count = shape[..shape.num_dims() - 2].iter().product();
     // SAFETY: there is room for a block of the region's rows, which is a matrix.
-    region.run_blocks((made, count), inputs, |place, to| unsafe { multiply_one(lhs, rhs, shape, place, to) })
+    region.run_blocks((made, count), inputs, |place, to| unsafe { multiply_one(operands, shape, place, to, rounded) })
 }
 
 fn filled(value: f32, output: &TensorIr) -> FlexTensor {
@@ -215,9 +222,10 @@ impl Display for Compiled {
 impl Display for Summary {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let (fused, regions, products) = (self.fused, self.regions, self.products);
+        let of = if self.rounded { " of bf16" } else { "" };
         write!(
             f,
-            "{fused} operations fused in {regions} regions, {products} products, {:.1} MB moved",
+            "{fused} operations fused in {regions} regions, {products} products{of}, {:.1} MB moved",
             self.bytes as f64 / 1e6
         )?;
         match self.interpreted.is_empty() {

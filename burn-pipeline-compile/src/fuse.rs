@@ -234,7 +234,7 @@ mod tests {
     }
 
     fn groups(nodes: Vec<Node>) -> Vec<Vec<usize>> {
-        let graph = Graph { nodes, kept: HashSet::new() };
+        let graph = Graph { nodes, kept: HashSet::new(), rounded: None };
         fuse(&graph).into_iter().map(|group| group.nodes).collect()
     }
 

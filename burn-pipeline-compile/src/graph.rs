@@ -3,6 +3,7 @@
 //! Guarantees: a tensor is made by one node at most; what no node makes is fed from outside. Tensors in [`Graph::kept`] have
 //! to be there after a run, under the numbers that they had in the program; others may be renamed or disappear.
 
+use crate::bf16::Bf16;
 use burn::backend::flex::Layout;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr};
 use burn::tensor::{DType, Slice};
@@ -14,6 +15,8 @@ use std::fmt::{Display, Formatter, Result};
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
     pub(crate) kept: HashSet<TensorId>,
+    /// Are operands of products rounded?
+    pub(crate) rounded: Option<Bf16>,
 }
 
 /// One operation.
@@ -61,7 +64,7 @@ pub(crate) struct Part {
     pub(crate) product: bool,
 }
 
-/// A function of the elements at one place. Masks are 0 and 1.
+/// A function of the elements at one place. Masks are 0 and 1. What it gives may be rounded to `bf16`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Map {
     Copy,
@@ -182,6 +185,11 @@ pub(crate) fn rows_and_columns(tensor: &TensorIr) -> (usize, usize) {
 /// Is it of `f32` values?
 pub(crate) fn is_float(tensor: &TensorIr) -> bool {
     tensor.dtype == DType::F32
+}
+
+/// Is it rounded for products?
+pub(crate) fn is_rounded(tensor: &TensorIr) -> bool {
+    tensor.dtype == DType::BF16
 }
 
 /// Is it of truth values, a byte each?

@@ -15,7 +15,9 @@
 //!    over all rows of a microbatch. A region that alone reads a batch of products (attention's scores) runs behind each
 //!    matrix of it. A weight's gradient is added to the caller's running sum by the product itself ([`Tensors::sum`]).
 //! 4. A forward keeps less for its backward ([`hold_less`]): what follows from other kept tensors is computed from them.
-//! 5. All else is run by the interpreter that the caller brings ([`Tensors`]). So whatever can be captured can be compiled.
+//! 5. Operands of products are rounded to `bf16` and summed in `f32` if the caller asks for it with the proof that the processor can
+//!    ([`Bf16`]). A forward then keeps what its backward only multiplies in half of the bytes ([`hold_rounded`]).
+//! 6. All else is run by the interpreter that the caller brings ([`Tensors`]). So whatever can be captured can be compiled.
 //!
 //! Guarantees: a compiled program reads, keeps and releases the tensors that the list does. It is one function of its inputs,
 //! whatever the schedule and the number of threads. Against the list run one by one: each result within rounding, as `exp`,
@@ -25,12 +27,14 @@
 //!
 //! The crates `burn-ir` and `burn-flex` promise no stable interface, hence the exact versions in `Cargo.toml`.
 
+mod bf16;
 mod clean;
 mod compiled;
 mod fuse;
 mod graph;
 mod hold;
 mod needs;
+mod operands;
 mod place;
 mod product;
 mod read;
@@ -40,5 +44,7 @@ mod storage;
 mod tile;
 mod view;
 
+pub use bf16::Bf16;
 pub use compiled::{Compiled, Summary, Tensors};
 pub use hold::hold_less;
+pub use operands::hold_rounded;

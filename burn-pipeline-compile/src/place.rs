@@ -1,5 +1,6 @@
 //! Tensors written part by part.
 
+use crate::bf16::Bf16;
 use crate::graph::Part;
 use crate::product::multiply_into;
 use crate::storage::Fresh;
@@ -7,7 +8,7 @@ use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::ir::TensorIr;
 
 /// Writes the parts of a tensor; inputs come in the order of parts, two for a product. Zeros are between them.
-pub(crate) fn place(parts: &[Part], inputs: &[FlexTensor], output: &TensorIr) -> FlexTensor {
+pub(crate) fn place(parts: &[Part], inputs: &[FlexTensor], output: &TensorIr, rounded: Option<Bf16>) -> FlexTensor {
     let elements = output.shape.num_elements();
     let written: usize = parts.iter().map(|part| part.layout.num_elements()).sum();
     // Parts do not overlap, so as many elements as there are means all of them.
@@ -19,7 +20,7 @@ pub(crate) fn place(parts: &[Part], inputs: &[FlexTensor], output: &TensorIr) ->
             (true, Some(lhs)) => {
                 if let Some(rhs) = inputs.next() {
                     // SAFETY: a part's layout is within the tensor, and parts do not overlap.
-                    unsafe { multiply_into(lhs, rhs, &part.layout, to) };
+                    unsafe { multiply_into(lhs, rhs, &part.layout, to, rounded) };
                 }
             }
             // SAFETY: as above.

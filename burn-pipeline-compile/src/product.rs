@@ -1,13 +1,14 @@
 //! Products of matrices, batched, on operands as they lie.
 //!
 //! Guarantees: the numbers of Flex's own product, which calls the same kernels (crate `gemm`) with the same sizes and strides;
-//! but what is written over is not cleared before. A product that is added to a sum ([`add_product`]) gives the bits that it
-//! would give if it was written and then added.
+//! or those of [`bf16`](crate::bf16), where operands are rounded. What is written over is not cleared before. A product that is added to
+//! a sum ([`add_product`]) gives the bits that it would give if it was written and then added.
 
+use crate::bf16::{self, Bf16, Elements};
 use crate::storage::Fresh;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::ir::{TensorId, TensorIr};
-use burn::tensor::Shape;
+use burn::tensor::{DType, Shape};
 use gemm::Parallelism;
 use rayon::prelude::*;
 use std::ops::RangeInclusive;
@@ -20,8 +21,15 @@ const PARALLEL_BATCH: usize = 128 * 128 * 128;
 /// One matrix of a batch as it lies.
 #[derive(Clone, Copy)]
 struct Matrix<'a> {
-    values: &'a [f32],
+    values: Values<'a>,
     layout: &'a Layout,
+}
+
+#[derive(Clone, Copy)]
+enum Values<'a> {
+    F32(&'a [f32]),
+    /// Rounded already.
+    Bf16(&'a [burn::tensor::bf16]),
 }
 
 #[derive(Clone, Copy)]
@@ -32,18 +40,23 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// Multiplies two batches of matrices.
-pub(crate) fn product(lhs: &FlexTensor, rhs: &FlexTensor, output: &TensorIr) -> (TensorId, FlexTensor) {
+/// Multiplies two batches of matrices; elements are rounded to `bf16` where that is said.
+pub(crate) fn product(
+    lhs: &FlexTensor,
+    rhs: &FlexTensor,
+    output: &TensorIr,
+    rounded: Option<Bf16>,
+) -> (TensorId, FlexTensor) {
     let mut fresh = Fresh::floats(output.shape.num_elements());
     let layout = Layout::contiguous(output.shape.clone());
     // SAFETY: the storage has the layout's elements.
-    unsafe { multiply_into(lhs, rhs, &layout, fresh.as_floats()) };
+    unsafe { multiply_into(lhs, rhs, &layout, fresh.as_floats(), rounded) };
     // SAFETY: the products have written every matrix.
     let mut given = unsafe { fresh.tensors(std::slice::from_ref(output)) };
     given.swap_remove(0)
 }
 
-/// Depths whose products are summed in registers, by every kernel of the crate `gemm`: such a product is added to what is
+/// Depths whose products are summed in registers, by every kernel of the crate `gemm` and by that for `bf16`: such a product is added to what is
 /// there at once. Deeper ones are added piece by piece, and very shallow ones have kernels of their own.
 const ADDABLE: RangeInclusive<usize> = 3..=512;
 /// Smaller products have kernels of their own.
@@ -59,18 +72,24 @@ pub(crate) fn is_addable([rows, columns, depth]: [usize; 3]) -> bool {
 ///
 /// # Panics
 /// If the sum has another number of elements.
-pub(crate) fn add_product(lhs: &FlexTensor, rhs: &FlexTensor, sum: FlexTensor, output: &TensorIr) -> FlexTensor {
+pub(crate) fn add_product(
+    lhs: &FlexTensor,
+    rhs: &FlexTensor,
+    sum: FlexTensor,
+    output: &TensorIr,
+    rounded: Option<Bf16>,
+) -> FlexTensor {
     let layout = Layout::contiguous(output.shape.clone());
     assert_eq!(sum.layout().num_elements(), layout.num_elements(), "a sum has the gradient's elements");
     let in_order = sum.is_contiguous() && sum.storage::<f32>().len() == layout.num_elements();
     let mut sum = if in_order { sum } else { sum.to_contiguous() };
     let (rows, columns) = (output.shape[0], output.shape[1]);
     let sizes = [rows, columns, lhs.layout().shape()[1]];
-    let to = (sum.storage_mut::<f32>().as_mut_ptr(), columns.cast_signed(), 1);
+    let to = bf16::Matrix { at: sum.storage_mut::<f32>().as_mut_ptr(), row: columns.cast_signed(), column: 1 };
     let (left, right) = (Matrix::of(lhs).matrix(0, &[]), Matrix::of(rhs).matrix(0, &[]));
     let parallel = if sizes.iter().product::<usize>() >= PARALLEL { Parallelism::Rayon(0) } else { Parallelism::None };
     // SAFETY: the sum has all elements of the product, and nothing else refers to them.
-    unsafe { multiply(sizes, to, left, right, true, parallel) };
+    unsafe { multiply(sizes, to, [left, right], true, parallel, rounded) };
     sum.with_layout(layout)
 }
 
@@ -78,20 +97,33 @@ pub(crate) fn add_product(lhs: &FlexTensor, rhs: &FlexTensor, sum: FlexTensor, o
 ///
 /// # Safety
 /// `to` has room for a matrix, and nothing else refers to it.
-pub(crate) unsafe fn multiply_one(lhs: &FlexTensor, rhs: &FlexTensor, shape: &Shape, place: usize, to: *mut f32) {
+pub(crate) unsafe fn multiply_one(
+    [lhs, rhs]: [&FlexTensor; 2],
+    shape: &Shape,
+    place: usize,
+    at: *mut f32,
+    rounded: Option<Bf16>,
+) {
     let (lhs, rhs) = (Matrix::of(lhs), Matrix::of(rhs));
     let (batch, rank) = (&shape[..shape.num_dims() - 2], shape.num_dims());
     let sizes = [shape[rank - 2], shape[rank - 1], lhs.layout.shape().last().copied().unwrap_or(1)];
-    let (left, right) = (lhs.matrix(place, batch), rhs.matrix(place, batch));
+    let operands = [lhs.matrix(place, batch), rhs.matrix(place, batch)];
+    let to = bf16::Matrix { at, row: sizes[1].cast_signed(), column: 1 };
     // SAFETY: the caller's promise.
-    unsafe { multiply(sizes, (to, sizes[1].cast_signed(), 1), left, right, false, Parallelism::None) };
+    unsafe { multiply(sizes, to, operands, false, Parallelism::None, rounded) };
 }
 
 /// Writes the product of two batches of matrices where a layout says.
 ///
 /// # Safety
 /// `to` has all elements of the layout, and nothing else refers to them.
-pub(crate) unsafe fn multiply_into(lhs: &FlexTensor, rhs: &FlexTensor, layout: &Layout, to: *mut f32) {
+pub(crate) unsafe fn multiply_into(
+    lhs: &FlexTensor,
+    rhs: &FlexTensor,
+    layout: &Layout,
+    to: *mut f32,
+    rounded: Option<Bf16>,
+) {
     let (lhs, rhs) = (Matrix::of(lhs), Matrix::of(rhs));
     let shape = layout.shape();
     let rank = shape.num_dims();
@@ -100,10 +132,13 @@ pub(crate) unsafe fn multiply_into(lhs: &FlexTensor, rhs: &FlexTensor, layout: &
     let count: usize = batch.iter().product();
     let to = Shared(to);
     let one = |place: usize, parallel| {
-        let (left, right) = (lhs.matrix(place, batch), rhs.matrix(place, batch));
+        let operands = [lhs.matrix(place, batch), rhs.matrix(place, batch)];
         let (offset, row, column) = place_of(layout, place, batch);
         // SAFETY: the caller's promise.
-        unsafe { multiply(sizes, (to.at(offset), row, column), left, right, false, parallel) };
+        unsafe {
+            let to = bf16::Matrix { at: to.at(offset), row, column };
+            multiply(sizes, to, operands, false, parallel, rounded);
+        }
     };
     let work: usize = sizes.iter().product();
     let all = work * count;
@@ -141,35 +176,55 @@ impl Shared {
 
 impl<'a> Matrix<'a> {
     fn of(tensor: &'a FlexTensor) -> Self {
-        Self { values: tensor.storage(), layout: tensor.layout() }
+        let values = match tensor.dtype() {
+            DType::BF16 => Values::Bf16(tensor.storage()),
+            _ => Values::F32(tensor.storage()),
+        };
+        Self { values, layout: tensor.layout() }
     }
 
-    /// The first element of one matrix, and the strides of rows and columns.
-    fn matrix(self, place: usize, batch: &[usize]) -> (*const f32, isize, isize) {
+    /// One matrix of the batch.
+    fn matrix(self, place: usize, batch: &[usize]) -> bf16::Matrix<Elements> {
         let (offset, row, column) = place_of(self.layout, place, batch);
         // SAFETY: the offset is that of an element of the tensor, or of none if it is empty.
-        (unsafe { self.values.as_ptr().offset(offset) }, row, column)
+        let at = unsafe {
+            match self.values {
+                Values::F32(values) => Elements::F32(values.as_ptr().offset(offset)),
+                Values::Bf16(values) => Elements::Bf16(values.as_ptr().offset(offset).cast()),
+            }
+        };
+        bf16::Matrix { at, row, column }
     }
 }
 
 /// Writes a product, or adds it to what is there.
 ///
 /// # Safety
-/// The matrices have these numbers of rows and columns.
+/// The matrices have these numbers of rows, columns and depth; nothing else refers to the elements of `to`.
+///
+/// # Panics
+/// If an operand was rounded, and products are not.
 unsafe fn multiply(
-    [rows, columns, depth]: [usize; 3],
-    (to, to_row, to_column): (*mut f32, isize, isize),
-    (lhs, lhs_row, lhs_column): (*const f32, isize, isize),
-    (rhs, rhs_row, rhs_column): (*const f32, isize, isize),
+    sizes: [usize; 3],
+    to: bf16::Matrix<*mut f32>,
+    [lhs, rhs]: [bf16::Matrix<Elements>; 2],
     add: bool,
     parallel: Parallelism,
+    rounded: Option<Bf16>,
 ) {
+    let [rows, columns, depth] = sizes;
     let kept = if add { 1.0_f32 } else { 0.0 };
     // SAFETY: the caller's promise.
     unsafe {
-        gemm::gemm(
-            rows, columns, depth, to, to_column, to_row, add, lhs, lhs_column, lhs_row, rhs, rhs_column, rhs_row, kept,
-            1.0_f32, false, false, false, parallel,
-        );
+        match (rounded, lhs.at, rhs.at) {
+            (Some(rounded), ..) => {
+                bf16::multiply(rounded, sizes, to, lhs, rhs, add, !matches!(parallel, Parallelism::None));
+            }
+            (None, Elements::F32(left), Elements::F32(right)) => gemm::gemm(
+                rows, columns, depth, to.at, to.column, to.row, add, left, lhs.column, lhs.row, right, rhs.column,
+                rhs.row, kept, 1.0_f32, false, false, false, parallel,
+            ),
+            (None, ..) => panic!("operands are rounded only where products are"),
+        }
     }
 }

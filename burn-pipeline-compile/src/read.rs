@@ -3,6 +3,7 @@
 //! Guarantees: a node gives what Burn's Flex backend gives for the operation, up to the rounding that the crate states.
 //! Operations on other types than `f32` and masks, and all that is not listed here, stay what they are.
 
+use crate::bf16::Bf16;
 use crate::graph::{Graph, Map, Node, Op, Operand, Reduction, View, is_float, is_mask};
 use burn::backend::ir::{
     ActivationOperationIr, BaseOperationIr, BinaryOpIr, BoolOperationIr, CreationOpIr, FloatOperationIr,
@@ -12,7 +13,7 @@ use burn::tensor::{Shape, Slice};
 use std::collections::HashSet;
 
 /// Reads a program's operations; `kept` are the tensors that are there after it.
-pub(crate) fn read(operations: &[OperationIr], kept: HashSet<TensorId>) -> Graph {
+pub(crate) fn read(operations: &[OperationIr], kept: HashSet<TensorId>, rounded: Option<Bf16>) -> Graph {
     let ids = operations.iter().flat_map(OperationIr::nodes).map(|tensor| tensor.id.value());
     let mut reader = Reader { nodes: Vec::new(), next: ids.max().map_or(0, |id| id + 1) };
     for op in operations.iter().filter(|op| !matches!(op, OperationIr::Drop(_))) {
@@ -22,7 +23,7 @@ pub(crate) fn read(operations: &[OperationIr], kept: HashSet<TensorId>) -> Graph
             reader.nodes.push(Node { op: Op::Interpret(Box::new(op.clone())), inputs, outputs });
         }
     }
-    Graph { nodes: reader.nodes, kept }
+    Graph { nodes: reader.nodes, kept, rounded }
 }
 
 struct Reader {

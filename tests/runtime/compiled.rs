@@ -4,14 +4,14 @@ use crate::cases::{Case, Stack, Text, range, read, sizes};
 use crate::parity::builder;
 use burn_pipeline::schedule::{Chunks, GPipe, Size, all, by_name};
 use burn_pipeline::stage::Accumulation;
-use burn_pipeline::train::Builder;
+use burn_pipeline::train::{BuildError, Builder};
 use pipeline_tests::reference::Reference;
 
 const RATE: f64 = 1e-3;
 
 /// Losses of some steps, and the weights after them.
 fn trained<C: Case>(case: &C, builder: Builder, steps: usize) -> (Vec<f64>, Vec<Vec<f32>>) {
-    let mut pipeline = builder.compile(true).accumulation(Accumulation::Ordered).build().unwrap();
+    let mut pipeline = builder.accumulation(Accumulation::Ordered).build().unwrap();
     let losses = (0..steps).map(|_| pipeline.step(case.batch(), RATE).unwrap().loss).collect();
     for (place, engine) in pipeline.engines().unwrap() {
         assert!(engine.captured, "{place}: {}", engine.reason);
@@ -23,9 +23,36 @@ fn trained<C: Case>(case: &C, builder: Builder, steps: usize) -> (Vec<f64>, Vec<
 
 #[test]
 fn every_family_gives_what_one_compiled_rank_gives_bit_for_bit() {
+    every_family_gives_what_one_rank_gives(|builder| builder.compile(true));
+}
+
+#[test]
+fn every_family_gives_what_one_rank_with_products_of_bf16_gives_bit_for_bit() {
+    if can_round() {
+        every_family_gives_what_one_rank_gives(|builder| builder.bf16_products(true));
+    }
+}
+
+/// Has this processor products of `bf16`? Else pipelines with them are refused.
+fn can_round() -> bool {
+    let schedule = by_name("1F1B").unwrap();
+    let refused = builder::<Text>(schedule.as_ref(), Size::new(2, 2)).bf16_products(true).build().map(drop).err();
+    #[cfg(target_arch = "x86_64")]
+    let found = is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(target_arch = "x86_64"))]
+    let found = false;
+    match refused {
+        None => assert!(found, "rounded without the instruction"),
+        Some(BuildError::NoBf16 { .. }) => assert!(!found, "refused with the instruction"),
+        Some(other) => panic!("{other}"),
+    }
+    found
+}
+
+fn every_family_gives_what_one_rank_gives(compiled: impl Fn(Builder) -> Builder) {
     let microbatches = 3;
     let case = Text::new(microbatches);
-    let alone = trained(&case, builder::<Text>(&GPipe, Size::new(1, microbatches)), 2);
+    let alone = trained(&case, compiled(builder::<Text>(&GPipe, Size::new(1, microbatches))), 2);
     let mut proved = 0;
     for schedule in all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly") {
         let chunks = match schedule.family().chunks {
@@ -37,42 +64,81 @@ fn every_family_gives_what_one_compiled_rank_gives_bit_for_bit() {
             if schedule.build(size).is_err() || ranks * chunks > 8 {
                 continue;
             }
-            let given = trained(&case, builder::<Text>(schedule.as_ref(), size), 2);
+            let given = trained(&case, compiled(builder::<Text>(schedule.as_ref(), size)), 2);
             assert_eq!(given, alone, "{} on {ranks} ranks with {chunks} chunks", schedule.family().name);
             proved += 1;
         }
     }
+    assert!(proved > 0);
     println!("{proved} configurations equal one compiled rank");
 }
 
 /// The largest difference of losses from the plain loop's, relative to them.
-fn apart<C: Case>(case: &C, microbatches: usize, steps: usize) -> f64 {
+fn apart<C: Case>(case: &C, microbatches: usize, steps: usize, compiled: impl Fn(Builder) -> Builder) -> f64 {
     let sizes = sizes(microbatches, microbatches);
     let mut reference = Reference::new(case.model());
     let plain =
         (0..steps).map(|_| reference.step(&sizes, RATE, None, |model, i| case.loss(model, range(&sizes, i))).loss);
     let plain: Vec<f64> = plain.collect();
-    let (losses, _) = trained(case, builder::<C>(&GPipe, Size::new(2, microbatches)), steps);
+    let (losses, _) = trained(case, compiled(builder::<C>(&GPipe, Size::new(2, microbatches))), steps);
     losses.iter().zip(plain).map(|(loss, plain)| (loss - plain).abs() / plain.abs()).fold(0.0, f64::max)
 }
 
 #[test]
 fn losses_of_fifty_steps_are_the_plain_loops_within_one_in_a_hundred_thousand() {
-    let (text, stack) = (apart(&Text::new(4), 4, 50), apart(&Stack::new(4), 4, 50));
+    let compiled = |builder: Builder| builder.compile(true);
+    let (text, stack) = (apart(&Text::new(4), 4, 50, compiled), apart(&Stack::new(4), 4, 50, compiled));
     println!("relative differences: transformer {text:.1e}, stack {stack:.1e}");
     assert!(text <= 1e-5 && stack <= 1e-5, "{text:e}, {stack:e}");
 }
 
 #[test]
+fn losses_of_fifty_steps_with_products_of_bf16_are_the_plain_loops_within_one_in_two_hundred() {
+    if !can_round() {
+        return;
+    }
+    let rounded = |builder: Builder| builder.bf16_products(true);
+    let (text, stack) = (apart(&Text::new(4), 4, 50, rounded), apart(&Stack::new(4), 4, 50, rounded));
+    println!("relative differences: transformer {text:.1e}, stack {stack:.1e}");
+    // Operands are off by 2⁻⁹ of themselves, so losses cannot be equal either.
+    assert!((1e-6..=5e-3).contains(&text) && (1e-6..=5e-3).contains(&stack), "{text:e}, {stack:e}");
+}
+
+/// Bytes that all stages of a transformer hold of a microbatch after its forward, and the engines.
+fn held(compiled: impl Fn(Builder) -> Builder) -> (usize, String) {
+    let schedule = by_name("ZBH1").unwrap();
+    let mut pipeline = compiled(builder::<Text>(schedule.as_ref(), Size::new(2, 2))).build().unwrap();
+    pipeline.step(Text::new(2).batch(), RATE).unwrap();
+    let engines = pipeline.engines().unwrap();
+    let bytes = engines.iter().map(|(_, engine)| engine.programs[0].forward().held_bytes()).sum();
+    (bytes, engines[0].1.reason.clone())
+}
+
+#[test]
 fn a_compiled_transformer_holds_less_from_forward_to_backward() {
-    let held = |compile: bool| -> usize {
-        let schedule = by_name("ZBH1").unwrap();
-        let mut pipeline = builder::<Text>(schedule.as_ref(), Size::new(2, 2)).compile(compile).build().unwrap();
-        pipeline.step(Text::new(2).batch(), RATE).unwrap();
-        let engines = pipeline.engines().unwrap();
-        engines.iter().map(|(_, engine)| engine.programs[0].forward().held_bytes()).sum()
-    };
-    let (listed, compiled) = (held(false), held(true));
+    let (listed, compiled) = (held(|builder| builder).0, held(|builder| builder.compile(true)).0);
     println!("{listed} bytes as recorded, {compiled} compiled");
     assert!(compiled < listed * 9 / 10, "{compiled} bytes of {listed}");
+}
+
+#[test]
+fn with_products_of_bf16_a_transformer_holds_operands_in_half_of_the_bytes() {
+    if !can_round() {
+        return;
+    }
+    let (compiled, _) = held(|builder| builder.compile(true));
+    let (rounded, reason) = held(|builder| builder.bf16_products(true));
+    println!("{compiled} bytes compiled, {rounded} with products of bf16; {reason}");
+    assert!(rounded < compiled * 8 / 10, "{rounded} bytes of {compiled}");
+    assert!(reason.ends_with("it is compiled, with products of bf16"), "{reason}");
+}
+
+#[test]
+fn merged_weights_and_products_of_bf16_are_refused_together() {
+    if !can_round() {
+        return;
+    }
+    let schedule = by_name("ZBH1").unwrap();
+    let builder = builder::<Text>(schedule.as_ref(), Size::new(2, 2)).bf16_products(true).merge_weights(true);
+    assert!(matches!(builder.build().map(drop), Err(BuildError::MergedAndRounded)));
 }

@@ -1,6 +1,7 @@
 //! Clean-up: graphs rewritten into smaller ones that give the same kept tensors.
 //!
-//! Every pass is a function from graph to graph, and may be run alone and at any time. In order: [`constants`] (values known
+//! Every pass is a function from graph to graph, and may be run alone and at any time. In order: [`rounded`] (products read rounded
+//! operands as they are held), [`constants`] (values known
 //! ahead move into the operations that read them), [`identities`] (operations that change nothing disappear), [`products`] (over
 //! many rows at once), [`slices`] (read past what was assigned elsewhere), [`places`] (values are written where they end up), [`common`] (what is computed twice is computed once), [`dead`] (what nothing reads is not computed).
 //!
@@ -14,6 +15,7 @@ mod identities;
 mod places;
 mod products;
 mod replace;
+mod rounded;
 mod slices;
 
 use crate::graph::Graph;
@@ -26,6 +28,7 @@ pub(crate) fn clean(mut graph: Graph) -> Graph {
     for _ in 0..ROUNDS {
         let before = graph.clone();
         graph = [
+            rounded::rounded,
             constants::constants,
             identities::identities,
             products::products,

@@ -100,7 +100,7 @@ impl Found<'_> {
         let rows: usize = x.shape[..rank - 1].iter().product();
         let (depth, columns) = (x.shape[rank - 1], rhs.shape[rank - 1]);
         let (left, first) = next.reshaped(x, vec![rows, depth]);
-        let left_turned = next.tensor(vec![depth, rows], out);
+        let left_turned = next.tensor(vec![depth, rows], x);
         let second = Node::new(Op::View(View::Permute(vec![1, 0])), vec![Operand::Tensor(left)], left_turned.clone());
         let (right, third) = next.reshaped(rhs, vec![rows, columns]);
         let product = next.tensor(vec![depth, columns], out);

@@ -3,8 +3,9 @@
 use super::held::Held;
 use super::slots::assigned;
 use super::{Input, Kind, Output, Region};
+use crate::bf16::Bf16;
 use crate::fuse::{Group, is_within, sums_rows};
-use crate::graph::{Graph, Map, Node, Op, Operand, is_mask};
+use crate::graph::{Graph, Map, Node, Op, Operand, is_mask, is_rounded};
 use crate::tile::{Argument, Instruction, Work};
 use burn::backend::ir::{TensorId, TensorIr};
 use std::collections::{HashMap, HashSet};
@@ -22,6 +23,7 @@ pub(crate) fn lower(graph: &Graph, group: &Group, outside: &HashSet<TensorId>) -
         code: Vec::new(),
         buffers: Vec::new(),
         whole_rows: false,
+        rounded: graph.rounded,
     };
     nodes.iter().for_each(|node| lowering.node(node));
     let Lowering { inputs, mut outputs, mut code, buffers, whole_rows, .. } = lowering;
@@ -54,6 +56,7 @@ struct Lowering {
     code: Vec<Instruction>,
     buffers: Vec<Held>,
     whole_rows: bool,
+    rounded: Option<Bf16>,
 }
 
 impl Lowering {
@@ -97,6 +100,7 @@ impl Lowering {
     fn made(&mut self, tensor: &TensorIr, work: Work, wide: bool, arguments: [Argument; 3]) {
         let handed = self.handed.remove(&tensor.id).unwrap_or_default();
         let (masks, floats): (Vec<TensorIr>, Vec<TensorIr>) = handed.into_iter().partition(is_mask);
+        let (rounded, floats): (Vec<TensorIr>, Vec<TensorIr>) = floats.into_iter().partition(is_rounded);
         let (alike, repeated): (Vec<TensorIr>, Vec<TensorIr>) =
             floats.into_iter().partition(|tensor| self.is_wide(tensor) == wide);
         let to = match alike.is_empty() {
@@ -114,6 +118,10 @@ impl Lowering {
             // A mask with one value for each row of a wide tensor is stored for each element.
             let from = if self.is_wide(&masks[0]) { self.widened(value) } else { value };
             self.output(masks, Kind::Mask { from });
+        }
+        if let (Some(first), Some(bf16)) = (rounded.first(), self.rounded) {
+            let from = if self.is_wide(first) { self.widened(value) } else { value };
+            self.output(rounded, Kind::Rounded { from, bf16 });
         }
     }
 

@@ -19,6 +19,7 @@ mod slots;
 mod source;
 mod sums;
 
+use crate::bf16::Bf16;
 use crate::graph::text;
 use crate::tile::{Argument, Instruction};
 use burn::backend::ir::TensorIr;
@@ -68,6 +69,8 @@ pub(crate) enum Kind {
     Values { wide: bool },
     /// Truth values, made of this buffer.
     Mask { from: Argument },
+    /// Values rounded to `bf16`, of this buffer.
+    Rounded { from: Argument, bf16: Bf16 },
     /// The sum over rows of this buffer.
     Sum {
         from: Argument,

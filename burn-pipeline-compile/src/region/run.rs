@@ -3,12 +3,14 @@
 use super::source::{Shared, Source};
 use super::sums::extend_rows;
 use super::{Kind, Output, Region};
+use crate::bf16::{Bf16, round};
 use crate::storage::Fresh;
 use crate::tile::{Argument, Buffer, Sum, Tile, run};
 use burn::backend::flex::FlexTensor;
 use burn::backend::ir::TensorId;
 use rayon::prelude::*;
 use std::cell::RefCell;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Elements of a tile: several tiles fit into the first cache.
@@ -37,6 +39,12 @@ pub(super) enum Target {
         at: Shared<u8>,
         from: Argument,
         columns: usize,
+    },
+    Rounded {
+        at: Shared<MaybeUninit<u16>>,
+        from: Argument,
+        columns: usize,
+        bf16: Bf16,
     },
     /// A sum for each piece, this long; one for all if that is 0.
     Sum {
@@ -86,6 +94,7 @@ impl Region {
         match output.kind {
             Kind::Values { wide } => Fresh::floats(elements(wide)),
             Kind::Mask { from } => Fresh::bytes(elements(matches!(from, Argument::Wide(_)))),
+            Kind::Rounded { from, .. } => Fresh::bytes(elements(matches!(from, Argument::Wide(_))) * size_of::<u16>()),
             Kind::Sum { .. } => Fresh::zeros(output.sum_length() * if output.sums_one_row() { pieces } else { 1 }),
         }
     }
@@ -97,6 +106,10 @@ impl Region {
             Kind::Mask { from } => {
                 let columns = columns(matches!(from, Argument::Wide(_)));
                 Target::Mask { at: Shared(fresh.as_bytes()), from, columns }
+            }
+            Kind::Rounded { from, bf16 } => {
+                let columns = columns(matches!(from, Argument::Wide(_)));
+                Target::Rounded { at: Shared(fresh.as_bytes().cast()), from, columns, bf16 }
             }
             Kind::Sum { from, columns, .. } => {
                 let length = if output.sums_one_row() { output.sum_length() } else { 0 };
@@ -255,25 +268,38 @@ impl Tiles<'_> {
         let tile = Tile { rows, columns, buffers: &self.buffers };
         // SAFETY: every buffer has room for the tile; instructions write slots and outputs, which overlap nothing else.
         unsafe { run(&self.region.code, tile, &sums) };
+        let extent = (row..row + rows, column..column + columns);
         for target in self.targets {
-            if let Target::Mask { at, from, columns: all } = *target {
-                self.mask(at, from, all, row, rows, column, columns);
+            match *target {
+                Target::Mask { at, from, columns } => self.converted(at, (from, columns), &extent, |from, to| {
+                    to.iter_mut().zip(from).for_each(|(to, value)| *to = u8::from(*value != 0.0));
+                }),
+                Target::Rounded { at, from, columns, bf16 } => {
+                    self.converted(at, (from, columns), &extent, |from, to| round(bf16, from, to));
+                }
+                Target::Values { .. } | Target::Sum { .. } => {}
             }
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a tile's place and extent")]
-    fn mask(&self, at: Shared<u8>, from: Argument, all: usize, row: usize, rows: usize, column: usize, columns: usize) {
+    /// Writes a tile of an output of another type, row by row. `all` are the output's columns.
+    fn converted<T>(
+        &self,
+        at: Shared<T>,
+        (from, all): (Argument, usize),
+        (rows, columns): &(Range<usize>, Range<usize>),
+        convert: impl Fn(&[f32], &mut [T]),
+    ) {
         let (Argument::Wide(from) | Argument::Row(from)) = from else { return };
         let buffer = self.buffers[from];
-        let (width, column) = if all > 1 { (columns, column) } else { (1, 0) };
-        for line in 0..rows {
-            // SAFETY: the buffer holds the tile, the mask a byte for each element.
+        let (width, column) = if all > 1 { (columns.len(), columns.start) } else { (1, 0) };
+        for (line, row) in rows.clone().enumerate() {
+            // SAFETY: the buffer holds the tile, the output a place for each element.
             let (to, from) = unsafe {
-                let to = std::slice::from_raw_parts_mut(at.0.add((row + line) * all + column), width);
+                let to = std::slice::from_raw_parts_mut(at.0.add(row * all + column), width);
                 (to, std::slice::from_raw_parts(buffer.at.add(line * buffer.step), width))
             };
-            to.iter_mut().zip(from).for_each(|(to, value)| *to = u8::from(*value != 0.0));
+            convert(from, to);
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Programs written by hand.
 
 use burn::backend::ir::{
-    ActivationOperationIr, BaseOperationIr, BinaryOpIr, CreationOpIr, CustomOpIr, FloatOperationIr, MaskFillOpIr,
-    MaskWhereOpIr, MatmulOpIr, NumericOperationIr, OperationIr, ReduceDimOpIr, ReduceDimsOpIr, ReduceOpIr, ScalarIr,
-    ScalarOpIr, ShapeOpIr, SliceAssignOpIr, SliceOpIr, SwapDimsOpIr, TensorId, TensorIr, TensorStatus, UnaryOpIr,
+    ActivationOperationIr, BaseOperationIr, BinaryOpIr, CastOpIr, CreationOpIr, CustomOpIr, FloatOperationIr,
+    MaskFillOpIr, MaskWhereOpIr, MatmulOpIr, NumericOperationIr, OperationIr, ReduceDimOpIr, ReduceDimsOpIr,
+    ReduceOpIr, ScalarIr, ScalarOpIr, ShapeOpIr, SliceAssignOpIr, SliceOpIr, SwapDimsOpIr, TensorId, TensorIr,
+    TensorStatus, UnaryOpIr,
 };
 use burn::tensor::{BoolStore, DType, Shape, Slice};
 
@@ -74,6 +75,11 @@ impl Listed {
         self.tensor(shape, DType::F32)
     }
 
+    /// The same tensors, and no operations.
+    pub(crate) fn emptied(&self) -> Self {
+        Self { operations: Vec::new(), fed: self.fed.clone(), count: self.count }
+    }
+
     pub(crate) fn feed(&mut self, shape: &[usize]) -> TensorIr {
         let tensor = self.float(shape);
         self.fed.push(tensor.clone());
@@ -130,6 +136,12 @@ impl Listed {
             outputs,
             scalars: Vec::new(),
         }));
+    }
+
+    pub(crate) fn cast(&mut self, input: &TensorIr, dtype: DType) -> TensorIr {
+        let out = self.tensor(&input.shape, dtype);
+        let op = CastOpIr { input: input.clone(), out: out.clone() };
+        self.push(OperationIr::BaseFloat(BaseOperationIr::Cast(op)), out)
     }
 
     pub(crate) fn greater_than(&mut self, input: &TensorIr, value: f64) -> TensorIr {

@@ -11,6 +11,7 @@ mod hold;
 mod known;
 mod listed;
 mod random;
+mod rounded;
 mod run;
 mod slices;
 mod sums;

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 /// A step of a random program; numbers select among the tensors so far.
 #[derive(Clone, Debug)]
-enum Step {
+pub(crate) enum Step {
     Unary(usize, usize),
     Binary(usize, usize, usize),
     Scalar(usize, f64),
@@ -26,7 +26,7 @@ enum Step {
     Exchange(usize, usize),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(crate) fn step() -> impl Strategy<Value = Step> {
     let at = 0..1000_usize;
     prop_oneof![
         4 => (at.clone(), 0..7_usize).prop_map(|(at, function)| Step::Unary(at, function)),
@@ -62,7 +62,7 @@ fn fit(x: &TensorIr, y: &TensorIr) -> bool {
 const UNARY: [&str; 7] = ["neg", "abs", "tanh", "sigmoid", "erf", "gelu", "relu"];
 const BINARY: [&str; 3] = ["add", "sub", "mul"];
 
-fn grow(listed: &mut Listed, tensors: &mut Vec<TensorIr>, base: &[usize], step: &Step) {
+pub(crate) fn grow(listed: &mut Listed, tensors: &mut Vec<TensorIr>, base: &[usize], step: &Step) {
     let pick = |at: usize| tensors[at % tensors.len()].clone();
     let made = match *step {
         Step::Unary(at, function) => listed.unary(unary(UNARY[function]), &pick(at)),
@@ -169,7 +169,7 @@ fn grow(listed: &mut Listed, tensors: &mut Vec<TensorIr>, base: &[usize], step: 
     tensors.push(made);
 }
 
-fn noise(shape: &[usize], seed: usize) -> FlexTensor {
+pub(crate) fn noise(shape: &[usize], seed: usize) -> FlexTensor {
     let count: usize = shape.iter().product();
     let value = |at: usize| (((at * 2_654_435_761 + seed * 40_503) % 65_521) as f32 / 32_760.5) - 1.0;
     tensor((0..count).map(value).collect(), shape)

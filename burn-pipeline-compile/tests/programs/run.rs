@@ -107,5 +107,5 @@ pub(crate) fn both(listed: &Listed, fed: &[FlexTensor], wanted: &[TensorIr]) -> 
 }
 
 pub(crate) fn compiled(listed: &Listed, wanted: &[TensorIr]) -> Compiled {
-    Compiled::new(&listed.operations, wanted.iter().map(|tensor| tensor.id).collect())
+    Compiled::new(&listed.operations, wanted.iter().map(|tensor| tensor.id).collect(), None)
 }

@@ -4,9 +4,13 @@
 //! stage's programs compiled and another one operation by operation.
 
 #[cfg(feature = "flex")]
-pub(super) use flex::{Compiled, compiles, hold_less};
+pub(crate) use flex::{Bf16, compiles};
+#[cfg(feature = "flex")]
+pub(super) use flex::{Compiled, hold_less, hold_rounded};
 #[cfg(not(feature = "flex"))]
-pub(super) use nothing::{Compiled, compiles, hold_less};
+pub(crate) use nothing::{Bf16, compiles};
+#[cfg(not(feature = "flex"))]
+pub(super) use nothing::{Compiled, hold_less, hold_rounded};
 
 #[cfg(feature = "flex")]
 mod flex {
@@ -15,7 +19,7 @@ mod flex {
     use burn::backend::ir::{OperationIr, TensorId, TensorIr};
     use burn::backend::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor, Flex};
     use burn::tensor::Device;
-    pub(crate) use burn_pipeline_compile::hold_less;
+    pub(crate) use burn_pipeline_compile::{Bf16, hold_less, hold_rounded};
     use burn_pipeline_compile::{Summary, Tensors};
     use std::collections::HashSet;
     use std::fmt::{Display, Formatter, Result};
@@ -34,9 +38,9 @@ mod flex {
     }
 
     impl Compiled {
-        /// Of these operations, after which `kept` are there.
-        pub(crate) fn new(operations: &[OperationIr], kept: HashSet<TensorId>) -> Option<Self> {
-            let steps = burn_pipeline_compile::Compiled::new(operations, kept);
+        /// Of these operations, after which `kept` are there; `rounded` says whether operands of products are rounded.
+        pub(crate) fn new(operations: &[OperationIr], kept: HashSet<TensorId>, rounded: Option<Bf16>) -> Option<Self> {
+            let steps = burn_pipeline_compile::Compiled::new(operations, kept, rounded);
             let summary = steps.summary();
             Some(Self { steps, summary })
         }
@@ -114,12 +118,26 @@ mod nothing {
         operations.to_vec()
     }
 
+    pub(crate) fn hold_rounded(operations: &[OperationIr], _: &[bool]) -> Vec<OperationIr> {
+        operations.to_vec()
+    }
+
+    /// No product is rounded.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(crate) enum Bf16 {}
+
+    impl Bf16 {
+        pub(crate) fn detect() -> Option<Self> {
+            None
+        }
+    }
+
     /// No program is compiled.
     #[derive(Clone, PartialEq, Debug)]
     pub(crate) enum Compiled {}
 
     impl Compiled {
-        pub(crate) fn new(_: &[OperationIr], _: HashSet<TensorId>) -> Option<Self> {
+        pub(crate) fn new(_: &[OperationIr], _: HashSet<TensorId>, _: Option<Bf16>) -> Option<Self> {
             None
         }
 

@@ -44,6 +44,7 @@ mod slices;
 mod stage_programs;
 mod storage;
 
+pub(crate) use compiled::{Bf16, compiles};
 pub use custom::{CapturedOp, captured_for, record_op};
 pub(crate) use merge::Product;
 pub(crate) use part::Phase;

@@ -1,6 +1,6 @@
 //! One program: the operations of `F`, `I`, `W` or `B` of a stage on one microbatch, with its edges and its cost.
 
-use super::compiled::Compiled;
+use super::compiled::{Bf16, Compiled};
 use super::cost;
 use super::custom::CustomOps;
 use super::op_name::name;
@@ -95,14 +95,14 @@ impl Program {
         self.compiled.as_ref().map(ToString::to_string)
     }
 
-    /// Compiles it, if there is a compiler.
-    pub(super) fn compile(&mut self) {
+    /// Compiles it, if there is a compiler; `rounded` says whether operands of products are rounded.
+    pub(super) fn compile(&mut self, rounded: Option<Bf16>) {
         // What an earlier program made may be read here, and later once more.
         let tensors = self.operations.iter().flat_map(OperationIr::nodes).chain(&self.feeds);
         let released = self.released();
         let left = tensors.map(|tensor| tensor.id).filter(|id| !released.contains(id));
         let kept = left.chain(self.takes.iter().map(|taken| taken.id)).collect();
-        self.compiled = Compiled::new(&self.operations, kept);
+        self.compiled = Compiled::new(&self.operations, kept, rounded);
     }
 
     /// The pieces that it runs in.

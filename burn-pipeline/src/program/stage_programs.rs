@@ -1,6 +1,6 @@
 //! The programs of one captured stage, as values.
 
-use super::compiled::{compiles, hold_less};
+use super::compiled::{Bf16, compiles, hold_less, hold_rounded};
 use super::custom::CustomOps;
 use super::liveness::{Draft, programs};
 use super::merge::{MergedWeight, products};
@@ -20,6 +20,7 @@ pub struct StagePrograms {
     weight: Program,
     backward: Program,
     merged: MergedWeight,
+    rounded: Option<Bf16>,
     pub(crate) edges: super::Edges,
     pub(crate) custom: CustomOps,
 }
@@ -74,13 +75,14 @@ impl StagePrograms {
         let (weight, input, forward) = (split.remove(2), split.remove(1), split.remove(0));
         let backward = whole.remove(1);
         let merged = MergedWeight { program: merged.remove(2), products, others };
-        Self { forward, input, weight, backward, merged, edges: recording.edges.clone(), custom }
+        Self { forward, input, weight, backward, merged, rounded: None, edges: recording.edges.clone(), custom }
     }
 
     /// The programs compiled for a device, and less held between them; as [`StagePrograms::new`] if there is no compiler for it.
-    pub(crate) fn compiled(recording: &Recording, device: &Device) -> Self {
+    /// `rounded` says whether operands of products are rounded.
+    pub(crate) fn compiled(recording: &Recording, device: &Device, rounded: Option<Bf16>) -> Self {
         match compiles(device) {
-            true => Self::new(&holding_less(recording)).compile(),
+            true => Self::new(&holding_less(recording, rounded)).compile(rounded),
             false => Self::new(recording),
         }
     }
@@ -90,16 +92,17 @@ impl StagePrograms {
     pub(crate) fn without(&self, recording: &Recording, absent: &[usize]) -> Option<Self> {
         let part = match self.is_compiled() {
             // What is held was decided for the whole recording, whose forward has run.
-            true => Self::new(&holding_less(recording).without(absent)?),
+            true => Self::new(&holding_less(recording, self.rounded).without(absent)?),
             false => Self::new(&recording.without(absent)?),
         };
-        part.continues(self).then(|| if self.is_compiled() { part.compile() } else { part })
+        part.continues(self).then(|| if self.is_compiled() { part.compile(self.rounded) } else { part })
     }
 
-    fn compile(mut self) -> Self {
+    fn compile(mut self, rounded: Option<Bf16>) -> Self {
+        self.rounded = rounded;
         let Self { forward, input, weight, backward, merged, .. } = &mut self;
         for program in [forward, input, weight, backward, &mut merged.program] {
-            program.compile();
+            program.compile(rounded);
         }
         self
     }
@@ -107,6 +110,11 @@ impl StagePrograms {
     /// Are its programs compiled?
     pub fn is_compiled(&self) -> bool {
         self.forward.compiled.is_some()
+    }
+
+    /// Are operands of their products rounded to `bf16`? See `Builder::bf16_products`.
+    pub fn is_rounded(&self) -> bool {
+        self.rounded.is_some()
     }
 
     /// Can a microbatch that ran the whole recording's forward run this backward, of the recording without some gradients?
@@ -181,9 +189,18 @@ impl StagePrograms {
     }
 }
 
-/// The recording with fewer tensors that its backward reads of its forward.
-fn holding_less(recording: &Recording) -> Recording {
+/// The recording with fewer tensors that its backward reads of its forward, and smaller ones where operands of products are rounded.
+fn holding_less(recording: &Recording, rounded: Option<Bf16>) -> Recording {
+    let less = recording.rewritten(hold_less(&recording.operations, &forward(recording)));
+    match rounded {
+        Some(_) => less.rewritten(hold_rounded(&less.operations, &forward(&less))),
+        None => less,
+    }
+}
+
+/// Which operations are the forward's.
+fn forward(recording: &Recording) -> Vec<bool> {
     let mut forward = vec![false; recording.operations.len()];
     slices(recording).forward.into_iter().for_each(|place| forward[place] = true);
-    recording.rewritten(hold_less(&recording.operations, &forward))
+    forward
 }

@@ -109,6 +109,14 @@ pub enum BuildError {
         "`merge_weights` adds gradients in another order than `Accumulation::Ordered` asks for; choose one of them"
     )]
     MergedAndOrdered,
+    /// Products of `bf16` where they would not be faster.
+    #[error(
+        "`Builder::bf16_products` needs a processor with AVX512-BF16 (`avx512_bf16` in /proc/cpuinfo) and the device Flex, and {device} here has no such products; leave it out"
+    )]
+    NoBf16 { device: String },
+    /// Merged weight gradients are not compiled.
+    #[error("`merge_weights` multiplies in `f32`, and `Builder::bf16_products` asks for `bf16`; choose one of them")]
+    MergedAndRounded,
     /// A declared group of parameters matches nothing.
     #[error(
         "{group:?} matches no parameter of the model, whose names are {names}, ..; groups match names in the whole model (`StageBox::named`), so correct the group or the names"

@@ -347,7 +347,7 @@ proptest! {
         let mut sorted = [orders[0].clone(), recorded_order];
         sorted.iter_mut().for_each(|order| order.sort());
         prop_assert_eq!(&sorted[0], &sorted[1], "no exchange is left out");
-        let compiled = StagePrograms::compiled(&recording, &Device::flex());
+        let compiled = StagePrograms::compiled(&recording, &Device::flex(), None);
         prop_assert!(compiled.is_compiled());
         for phases in ways {
             prop_assert_eq!(programs(&recording, &compiled, phases).len(), expected.len());

@@ -1,5 +1,6 @@
 //! What the user says of a stage beside its module, with [`StageBox`](crate::stage::StageBox)'s methods or for all stages.
 
+use crate::program::Bf16;
 use crate::stage::boundary::StageMetadata;
 use crate::stage::engine::Members;
 use crate::stage::state::Names;
@@ -19,6 +20,8 @@ pub(crate) struct StageOptions {
     pub(crate) programs: usize,
     /// Are captured programs compiled?
     pub(crate) compile: bool,
+    /// Do compiled programs round operands of products?
+    pub(crate) rounded: Option<Bf16>,
     /// Do its forwards draw random numbers from a seed?
     pub(crate) seeded: bool,
     /// Do training forwards give the outputs beside the loss?
@@ -39,6 +42,7 @@ impl Default for StageOptions {
             sharded: None,
             programs: PROGRAMS,
             compile: false,
+            rounded: None,
             seeded: false,
             outputs: false,
             members: None,

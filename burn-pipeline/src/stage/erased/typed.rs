@@ -66,11 +66,12 @@ impl<M: Stage> Typed<M> {
         self.chosen = (split, splits, keep_outputs);
         let eager = |reason| Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits);
         self.function.keep_output(self.options.outputs);
-        let (function, programs, compile) = (self.function.clone(), self.options.programs, self.options.compile);
+        let (function, programs) = (self.function.clone(), self.options.programs);
+        let (compile, rounded) = (self.options.compile, self.options.rounded);
         let members = self.options.members.clone();
         let captured = |strict| {
             let otherwise = eager("it cannot be captured");
-            Box::new(Captured::new(strict, programs, otherwise).compiling(compile).among(members.clone()))
+            Box::new(Captured::new(strict, programs, otherwise).compiling(compile, rounded).among(members.clone()))
         };
         let engine: Box<dyn Engine<M>> = match (split, splits) {
             (SplitBackward::Eager, _) => Box::new(eager("it was asked for")),

@@ -18,6 +18,7 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         ("the loss contract", format!("{reduction:?}, {accumulation:?} accumulation, clip norm {clip:?}")),
         ("what losses that are no numbers lead to", format!("{on_non_finite:?}")),
         ("the data-parallel replicas", format!("{:?}", builder.replication())),
+        ("the operands of products", if builder.bf16_products { "bf16" } else { "not rounded" }.to_owned()),
         ("the seed", format!("{:?}", builder.seed)),
         ("the default data types", format!("{:?} and {:?}", settings.float_dtype, settings.int_dtype)),
         ("the model", builder.model.clone().unwrap_or_else(|| "no description".to_owned())),

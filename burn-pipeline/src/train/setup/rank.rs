@@ -251,7 +251,8 @@ impl Builder {
         let mut held = self.factory.as_ref()?(context).into_inner();
         let options = held.options_mut();
         (options.programs, options.seeded) = (self.captured_programs, self.seed.is_some());
-        (options.compile, options.outputs) = (options.compile | self.compile, outputs);
+        (options.rounded, options.outputs) = (self.rounded(), outputs);
+        options.compile |= self.compile | self.bf16_products;
         options.recompute |= self.recomputing.contains(&context.index);
         let group = context.group.clone();
         options.members = (group.size() > 1).then(|| Members::new(move |exchanges| group.compare(exchanges)));

@@ -9,7 +9,7 @@ use super::job::job;
 use super::rank::Blueprint;
 use crate::link::{Delayed, Link, Monitor, Threads, one_queue};
 use crate::plan::{Plan, Transport};
-use crate::program::quietly;
+use crate::program::{Bf16, compiles, quietly};
 use crate::simulate::{SimulateOptions, simulate};
 use crate::stage::{Accumulation, Reduction, Validate};
 use crate::train::control::{Job, Ranks, Start};
@@ -96,7 +96,23 @@ impl Builder {
         if self.merge_weights && self.accumulation == Accumulation::Ordered {
             return Err(BuildError::MergedAndOrdered);
         }
+        self.rounds(Bf16::detect())?;
         Plans::new(source, &self.skips, self.replication(), self.spreading())
+    }
+
+    /// Refuses products of `bf16` where they would not be faster, or not be what runs.
+    fn rounds(&self, found: Option<Bf16>) -> Result<(), BuildError> {
+        let elsewhere = self.devices.iter().find(|device| found.is_none() || !compiles(device));
+        match elsewhere.filter(|_| self.bf16_products) {
+            Some(device) => Err(BuildError::NoBf16 { device: format!("{:?}", device.clone().inner()) }),
+            None if self.bf16_products && self.merge_weights => Err(BuildError::MergedAndRounded),
+            None => Ok(()),
+        }
+    }
+
+    /// What rounds operands of products, if that was asked for.
+    pub(crate) fn rounded(&self) -> Option<Bf16> {
+        Bf16::detect().filter(|_| self.bf16_products)
     }
 
     /// Refuses what does not work with stages that several ranks hold together.
@@ -226,4 +242,18 @@ fn answers(device: &Device) -> Result<(), String> {
     let plain = device.clone().inner();
     // No tensor is made: the first one fixes the device's default element types.
     quietly(|| plain.sync().map_err(|error| error.to_string())).and_then(|answered| answered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_of_bf16_are_refused_without_the_instruction() {
+        let builder = Pipeline::builder().devices(vec![Device::flex()]).bf16_products(true);
+        let refused = builder.rounds(None).unwrap_err();
+        assert!(matches!(&refused, BuildError::NoBf16 { device } if device.contains("Flex")), "{refused}");
+        assert!(refused.to_string().contains("AVX512-BF16"), "{refused}");
+        assert!(builder.bf16_products(false).rounds(None).is_ok());
+    }
 }

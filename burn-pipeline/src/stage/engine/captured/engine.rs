@@ -5,6 +5,7 @@ use super::microbatch_run::MicrobatchRun;
 use super::programs::Programs;
 use super::replayable::Replayable;
 use super::running_program::RunningProgram;
+use crate::program::Bf16;
 use crate::stage::Stage;
 use crate::stage::engine::call::ForwardCall;
 use crate::stage::engine::casts::refuse_types;
@@ -69,9 +70,9 @@ impl Captured {
         }
     }
 
-    /// The same, whose programs are compiled if there is a compiler for the device.
-    pub(in crate::stage) fn compiling(mut self, compile: bool) -> Self {
-        self.programs.compile = compile;
+    /// The same, whose programs are compiled if there is a compiler for the device, and then may round operands of products.
+    pub(in crate::stage) fn compiling(mut self, compile: bool, rounded: Option<Bf16>) -> Self {
+        (self.programs.compile, self.programs.rounded) = (compile, rounded);
         self
     }
 

@@ -4,7 +4,7 @@
 //! programs are stored once, on the host and on the device. Microbatches under way keep the programs that they run.
 
 use super::replayable::{Constant, Replayable};
-use crate::program::{StagePrograms, on_device};
+use crate::program::{Bf16, StagePrograms, on_device};
 use crate::stage::engine::recording::{Recorded, Signature};
 use burn::backend::ir::TensorId;
 use burn::module::ParamId;
@@ -16,6 +16,8 @@ pub(super) struct Programs {
     limit: usize,
     /// Are they compiled?
     pub(super) compile: bool,
+    /// Are operands of compiled products rounded?
+    pub(super) rounded: Option<Bf16>,
     /// The last used comes first.
     kept: Vec<Arc<Replayable>>,
     constants: Vec<Weak<Constant>>,
@@ -24,7 +26,7 @@ pub(super) struct Programs {
 impl Programs {
     /// Keeps this many programs, one at least.
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit: limit.max(1), compile: false, kept: Vec::new(), constants: Vec::new() }
+        Self { limit: limit.max(1), compile: false, rounded: None, kept: Vec::new(), constants: Vec::new() }
     }
 
     /// The programs of an equal recording. `Err` says what differs from the last one of this signature, if there is one.
@@ -57,7 +59,7 @@ impl Programs {
     ) -> Arc<Replayable> {
         let Recorded { mut recording, output, device, .. } = recorded;
         let programs = Arc::new(match self.compile {
-            true => StagePrograms::compiled(&recording, &device),
+            true => StagePrograms::compiled(&recording, &device, self.rounded),
             false => StagePrograms::new(&recording),
         });
         let mut constants: Vec<(TensorId, Arc<Constant>)> = Vec::with_capacity(recording.constants.len());

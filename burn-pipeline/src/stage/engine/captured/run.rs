@@ -238,7 +238,11 @@ impl EngineState for Captured {
         let reason = match (programs.len(), &self.refused) {
             (0, None) => "no microbatch was run yet".to_owned(),
             (_, None) => {
-                let compiled = if programs.iter().any(|stage| stage.is_compiled()) { "; it is compiled" } else { "" };
+                let compiled = match programs.last() {
+                    Some(stage) if stage.is_rounded() => "; it is compiled, with products of bf16",
+                    Some(stage) if stage.is_compiled() => "; it is compiled",
+                    _ => "",
+                };
                 format!("it could be captured, and its backward can be split{}{compiled}", extensions(&programs))
             }
             (0, Some(refused)) => format!("it cannot be captured: {refused}"),

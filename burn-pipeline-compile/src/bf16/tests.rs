@@ -1,0 +1,181 @@
+//! Products against sums in `f64` of operands rounded by the crate `half`.
+
+use super::{Bf16, Elements, Matrix, multiply, round};
+use burn::tensor::bf16;
+use proptest::prelude::*;
+use std::mem::MaybeUninit;
+
+/// How a matrix lies.
+#[derive(Clone, Copy, Debug)]
+enum Lies {
+    Rows,
+    Columns,
+    /// Rows, with gaps between elements.
+    Apart,
+}
+
+#[derive(Clone, Debug)]
+struct Sample {
+    rows: usize,
+    columns: usize,
+    /// In order, row by row.
+    values: Vec<f32>,
+    lies: Lies,
+    rounded: bool,
+}
+
+/// A matrix in memory, with its strides.
+struct Laid {
+    floats: Vec<f32>,
+    rounded: Vec<u16>,
+    row: isize,
+    column: isize,
+}
+
+impl Sample {
+    fn laid(&self) -> Laid {
+        let (row, column) = match self.lies {
+            Lies::Rows => (self.columns, 1),
+            Lies::Columns => (1, self.rows),
+            Lies::Apart => (3 * self.columns + 1, 3),
+        };
+        let mut floats = vec![f32::NAN; 1 + self.rows * self.columns * 4 + self.rows];
+        for at in 0..self.values.len() {
+            floats[at / self.columns * row + at % self.columns * column] = self.values[at];
+        }
+        let rounded = floats.iter().map(|&value| bf16::from_f32(value).to_bits()).collect();
+        Laid { floats, rounded, row: row as isize, column: column as isize }
+    }
+}
+
+impl Laid {
+    fn matrix(&self, rounded: bool) -> Matrix<Elements> {
+        let at = match rounded {
+            true => Elements::Bf16(self.rounded.as_ptr()),
+            false => Elements::F32(self.floats.as_ptr()),
+        };
+        Matrix { at, row: self.row, column: self.column }
+    }
+}
+
+/// A product, in order; written to elements that lie so, or added to what they are.
+fn product(bf16: Bf16, [lhs, rhs]: [&Sample; 2], to: &Sample, add: bool, parallel: bool) -> Vec<f32> {
+    let mut target = to.laid();
+    let (left, right) = (lhs.laid(), rhs.laid());
+    let sizes = [lhs.rows, rhs.columns, lhs.columns];
+    let at = Matrix { at: target.floats.as_mut_ptr(), row: target.row, column: target.column };
+    // SAFETY: the matrices have these sizes, and the target is of its own.
+    unsafe { multiply(bf16, sizes, at, left.matrix(lhs.rounded), right.matrix(rhs.rounded), add, parallel) };
+    let place = |at: usize| at / to.columns * target.row as usize + at % to.columns * target.column as usize;
+    let given = (0..to.values.len()).map(|at| target.floats[place(at)]).collect();
+    (0..to.values.len()).for_each(|at| target.floats[place(at)] = f32::NAN);
+    assert!(target.floats.iter().all(|value| value.is_nan()), "something else than the product was written");
+    given
+}
+
+fn values(count: usize, seed: usize) -> Vec<f32> {
+    let value = |at: usize| (((at * 2_654_435_761 + seed * 40_503) % 65_521) as f32 / 32_760.5) - 1.0;
+    (0..count).map(value).collect()
+}
+
+fn sample(rows: usize, columns: usize, (lies, rounded, seed): (Lies, bool, usize)) -> Sample {
+    Sample { rows, columns, values: values(rows * columns, seed), lies, rounded }
+}
+
+fn how() -> impl Strategy<Value = (Lies, bool, usize)> {
+    (prop_oneof![Just(Lies::Rows), Just(Lies::Columns), Just(Lies::Apart)], any::<bool>(), 0..100_usize)
+}
+
+fn size() -> impl Strategy<Value = usize> {
+    prop_oneof![3 => 1..50_usize, 1 => Just(16), 1 => Just(32), 1 => Just(64)]
+}
+
+fn depth() -> impl Strategy<Value = usize> {
+    prop_oneof![1 => Just(0), 5 => 1..70_usize, 1 => Just(512), 1 => 513..1100_usize]
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// Each of `n` additions rounds by 2⁻²⁴ of a partial sum at most, which is at most the sum of magnitudes.
+    #[test]
+    fn products_are_sums_of_rounded_operands(
+        [rows, columns] in [size(), size()], depth in depth(), [lhs, rhs, to] in [how(), how(), how()], add in any::<bool>(),
+    ) {
+        let Some(found) = Bf16::detect() else { return Ok(()) };
+        let (lhs, rhs, to) = (sample(rows, depth, lhs), sample(depth, columns, rhs), sample(rows, columns, to));
+        let given = product(found, [&lhs, &rhs], &to, add, false);
+        let rounded = |value: f32| bf16::from_f32(value).to_f64();
+        for (at, given) in given.iter().enumerate() {
+            let (row, column) = (at / columns, at % columns);
+            let terms = (0..depth)
+                .map(|k| rounded(lhs.values[row * depth + k]) * rounded(rhs.values[k * columns + column]));
+            let before = if add { f64::from(to.values[at]) } else { 0.0 };
+            let (sum, size) = terms.fold((before, before.abs()), |(sum, size), term| (sum + term, size + term.abs()));
+            let bound = (depth + 3) as f64 * 2.0_f64.powi(-24) * size;
+            let off = (f64::from(*given) - sum).abs();
+            prop_assert!(off <= bound, "{} instead of {} at {}, off by {:e}, allowed {:e}", given, sum, at, off, bound);
+        }
+    }
+
+    #[test]
+    fn bits_depend_on_values_and_sizes_alone(
+        [rows, columns] in [size(), size()], depth in depth(), [lhs, rhs, to] in [how(), how(), how()],
+    ) {
+        let Some(found) = Bf16::detect() else { return Ok(()) };
+        let (lhs, rhs, to) = (sample(rows, depth, lhs), sample(depth, columns, rhs), sample(rows, columns, to));
+        let plain = |sample: &Sample| Sample { lies: Lies::Rows, rounded: false, ..sample.clone() };
+        let expected = product(found, [&plain(&lhs), &plain(&rhs)], &plain(&to), false, false);
+        prop_assert_eq!(bits(&product(found, [&lhs, &rhs], &to, false, false)), bits(&expected));
+        let threads = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        let given = threads.install(|| product(found, [&lhs, &rhs], &to, false, true));
+        prop_assert_eq!(bits(&given), bits(&expected), "on three threads");
+    }
+
+    #[test]
+    fn a_product_that_is_added_gives_the_bits_of_both_steps(
+        [rows, columns] in [size(), size()], depth in 1..513_usize, [lhs, rhs, to] in [how(), how(), how()],
+    ) {
+        let Some(found) = Bf16::detect() else { return Ok(()) };
+        let (lhs, rhs, to) = (sample(rows, depth, lhs), sample(depth, columns, rhs), sample(rows, columns, to));
+        let written = product(found, [&lhs, &rhs], &to, false, false);
+        let sums: Vec<f32> = to.values.iter().zip(written).map(|(sum, product)| sum + product).collect();
+        prop_assert_eq!(bits(&product(found, [&lhs, &rhs], &to, true, false)), bits(&sums));
+    }
+
+    #[test]
+    fn numbers_are_rounded_to_the_nearest_bf16(numbers in prop::collection::vec(any::<f32>(), 0..70)) {
+        let Some(found) = Bf16::detect() else { return Ok(()) };
+        let mut given = vec![MaybeUninit::new(0xffff); numbers.len()];
+        round(found, &numbers, &mut given);
+        for (number, given) in numbers.iter().zip(given) {
+            // SAFETY: it was initialised above.
+            let given = bf16::from_bits(unsafe { given.assume_init() });
+            let expected = bf16::from_f32(if number.is_subnormal() { 0.0_f32.copysign(*number) } else { *number });
+            let same = given.to_bits() == expected.to_bits() || (given.is_nan() && number.is_nan());
+            prop_assert!(same, "{} was rounded to {}, not {}", number, given, expected);
+        }
+    }
+}
+
+#[test]
+fn blocks_of_rows_and_columns_meet_where_they_should() {
+    let Some(found) = Bf16::detect() else { return };
+    // More than one block of rows, columns and depth.
+    let how = |seed| (Lies::Rows, false, seed);
+    let (lhs, rhs) = (sample(300, 600, how(1)), sample(600, 1100, how(2)));
+    let to = sample(300, 1100, how(3));
+    let given = product(found, [&lhs, &rhs], &to, false, false);
+    for (row, column) in [(0, 0), (255, 1023), (256, 1024), (299, 1099), (256, 0), (0, 1024)] {
+        let part =
+            |sample: &Sample, values: Vec<f32>, rows, columns| Sample { values, rows, columns, ..sample.clone() };
+        let left = part(&lhs, lhs.values[row * 600..(row + 1) * 600].to_vec(), 1, 600);
+        let right = part(&rhs, (0..600).map(|k| rhs.values[k * 1100 + column]).collect(), 600, 1);
+        let one = product(found, [&left, &right], &part(&to, vec![0.0], 1, 1), false, false);
+        assert_eq!(given[row * 1100 + column].to_bits(), one[0].to_bits(), "row {row}, column {column}");
+    }
+}
