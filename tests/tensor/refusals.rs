@@ -4,11 +4,11 @@ use crate::model::{batch, builder};
 use crate::plain::SMALL;
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::{Module, Param};
-use burn::nn::LinearConfig;
 use burn::nn::attention::MultiHeadAttentionConfig;
+use burn::nn::{EmbeddingConfig, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::Tensor;
-use burn_pipeline::nn::{ColumnLinear, SelfAttention};
+use burn_pipeline::nn::{ColumnLinear, RowLinear, SelfAttention, VocabEmbedding};
 use burn_pipeline::stage::{Stage, StageBox};
 use burn_pipeline::train::{AutoOptions, SharedParameter};
 use burn_pipeline::{AutoPipeline, Builder, Size};
@@ -70,6 +70,22 @@ fn layers_that_cannot_be_cut_are_refused() {
     assert!(dropout.contains("has no dropout"), "{dropout}");
     let columns = built(|at| drop(ColumnLinear::cut(LinearConfig::new(4, 3).init(&at.device), &at.group)));
     assert!(columns.contains("cannot be cut evenly"), "{columns}");
+    for layer in [
+        |at: &burn_pipeline::StageContext| {
+            drop(ColumnLinear::cut(LinearConfig::new(4, 4).init(&at.device), &at.replicas))
+        },
+        |at: &burn_pipeline::StageContext| drop(RowLinear::cut(LinearConfig::new(4, 4).init(&at.device), &at.replicas)),
+        |at: &burn_pipeline::StageContext| {
+            drop(VocabEmbedding::cut(EmbeddingConfig::new(4, 4).init(&at.device), &at.replicas))
+        },
+    ] {
+        let broken = builder(("1F1B", 1), (1, 2, 1)).stages(move |at| {
+            layer(at);
+            unreachable!("the layer above cannot be cut")
+        });
+        let error = broken.build().unwrap_err().to_string();
+        assert!(error.contains("not over data-parallel replicas: give it `StageContext::group`"), "{error}");
+    }
 }
 
 #[test]

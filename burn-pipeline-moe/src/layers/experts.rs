@@ -46,6 +46,7 @@ impl Experts {
     /// # Panics
     /// If they cannot be cut evenly over the group.
     pub fn cut(self, group: &TensorGroup) -> Self {
+        group.share(self.gate.shape()[0], "experts");
         Self { gate: group.cut(self.gate, 0), up: group.cut(self.up, 0), down: group.cut(self.down, 0) }
     }
 

@@ -47,6 +47,7 @@ impl FeedForward {
     /// # Panics
     /// If they cannot be cut evenly over the group.
     pub fn cut(self, group: &TensorGroup) -> Self {
+        group.expect_members("a feed-forward layer");
         let cut = |linear: Linear, axis| Linear { weight: group.cut(linear.weight, axis), ..linear };
         let (gate, up, down) = (cut(self.gate, 1), cut(self.up, 1), cut(self.down, 0));
         Self { gate, up, down, group: group.clone() }

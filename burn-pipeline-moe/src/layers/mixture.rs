@@ -81,8 +81,9 @@ impl MixtureOfExperts {
     /// ranks route all tokens alike, so choices, drops and auxiliary losses are those of one rank, and nothing but the sums of outputs is exchanged.
     ///
     /// # Panics
-    /// If experts or features cannot be cut evenly over the group, or experts are spread over replicas already.
+    /// If experts or features cannot be cut evenly over the group, these are replicas, or experts are spread over replicas already.
     pub fn cut(self, group: &TensorGroup) -> Self {
+        group.expect_members("a mixture of experts that is cut");
         assert_eq!(self.replicas.size(), 1, "experts are cut over a group first, and then spread over replicas");
         let (experts, shared) = (self.experts.cut(group), self.shared.map(|shared| shared.cut(group)));
         Self { experts, shared, group: group.clone(), ..self }
@@ -93,8 +94,9 @@ impl MixtureOfExperts {
     /// experts are whole on each. With a capacity, all replicas run it on equally many tokens.
     ///
     /// # Panics
-    /// If experts cannot be cut evenly over the replicas.
+    /// If experts cannot be cut evenly over the replicas, or these are the ranks that hold the stage together.
     pub fn spread(self, replicas: &TensorGroup) -> Self {
+        replicas.expect_replicas("a mixture of experts");
         Self { experts: self.experts.cut(replicas), replicas: replicas.clone(), ..self }
     }
 

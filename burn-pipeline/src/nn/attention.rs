@@ -29,7 +29,7 @@ impl SelfAttention {
     /// Cuts an ordinary layer: queries, keys and values by columns, head by head, the output by rows.
     ///
     /// # Panics
-    /// If the heads cannot be cut evenly over the group, or if the layer has dropout and the group several ranks: each would
+    /// If the heads cannot be cut evenly over the group, these are replicas, or if the layer has dropout and the group several ranks: each would
     /// draw for its own heads, which one device does not.
     pub fn cut(layer: MultiHeadAttention, group: &TensorGroup) -> Self {
         group.share(layer.n_heads, "heads");

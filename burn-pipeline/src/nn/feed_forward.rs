@@ -23,7 +23,7 @@ impl GatedFeedForward {
     /// Cuts ordinary layers: `linear_inner` of the gated one is the gate.
     ///
     /// # Panics
-    /// If the hidden features cannot be cut evenly over the group.
+    /// If the hidden features cannot be cut evenly over the group, or these are replicas.
     pub fn cut(gated: SwiGlu, down: Linear, group: &TensorGroup) -> Self {
         let gated = SwiGlu {
             linear_inner: columns(gated.linear_inner, group),

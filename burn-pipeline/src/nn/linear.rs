@@ -20,7 +20,7 @@ impl ColumnLinear {
     /// Cuts an ordinary layer.
     ///
     /// # Panics
-    /// If its outputs cannot be cut evenly over the group.
+    /// If its outputs cannot be cut evenly over the group, or these are replicas.
     pub fn cut(linear: Linear, group: &TensorGroup) -> Self {
         Self { linear: columns(linear, group), group: group.clone() }
     }
@@ -39,6 +39,7 @@ impl ColumnLinear {
 
 /// The columns of a layer that this rank holds. Their input has to go through [`TensorGroup::copy_to`] or [`TensorGroup::all_gather`].
 pub(super) fn columns(linear: Linear, group: &TensorGroup) -> Linear {
+    group.expect_members("a linear layer");
     let weight = group.cut(linear.weight, 1);
     Linear { weight, bias: linear.bias.map(|bias| group.cut(bias, 0)) }
 }
@@ -57,8 +58,9 @@ impl RowLinear {
     /// Cuts an ordinary layer.
     ///
     /// # Panics
-    /// If its inputs cannot be cut evenly over the group.
+    /// If its inputs cannot be cut evenly over the group, or these are replicas.
     pub fn cut(linear: Linear, group: &TensorGroup) -> Self {
+        group.expect_members("a linear layer");
         let weight = group.cut(linear.weight, 0);
         Self { linear: Linear { weight, bias: linear.bias }, group: group.clone() }
     }

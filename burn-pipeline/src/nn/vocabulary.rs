@@ -24,8 +24,9 @@ impl VocabEmbedding {
     /// Cuts an ordinary layer.
     ///
     /// # Panics
-    /// If the vocabulary cannot be cut evenly over the group.
+    /// If the vocabulary cannot be cut evenly over the group, or these are replicas.
     pub fn cut(embedding: Embedding, group: &TensorGroup) -> Self {
+        group.expect_members("an embedding");
         Self { embedding: Embedding { weight: group.cut(embedding.weight, 0) }, group: group.clone() }
     }
 

@@ -12,7 +12,8 @@ use burn::tensor::Tensor;
 /// [`Skip`](crate::stage::Skip). A rank has its piece, and sends that: one part in as many as the group has ranks. A next stage that more or
 /// fewer ranks hold gets the same tensor in as many pieces. Gradients go back in pieces too.
 ///
-/// A group of one rank cuts nothing, so one stage serves groups of any size. What comes from the batch is whole.
+/// A group of one rank cuts nothing, so one stage serves groups of any size. What comes from the batch is whole, a `Tensor` and no `Cut`: where a type of stage may
+/// stand first, its input is an enum of both (`boundary!(enum Signal { Whole(x), Piece(cut) })`), and [`Cut::of_whole`] cuts the first.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

@@ -104,6 +104,32 @@ impl TensorGroup {
         self.size() == 1
     }
 
+    /// Makes sure, for a layer that is named, that these ranks hold a stage together ([`StageContext::group`](crate::train::StageContext)): all
+    /// have the same samples.
+    ///
+    /// # Panics
+    /// If they are a stage's data-parallel replicas.
+    pub fn expect_members(&self, layer: &str) {
+        let replicas = self.inbox.is_some();
+        assert!(
+            !replicas,
+            "{layer} is cut over the ranks that hold its stage together, not over data-parallel replicas: give it `StageContext::group`"
+        );
+    }
+
+    /// Makes sure, for a layer that is named, that these are a stage's data-parallel replicas ([`StageContext::replicas`](crate::train::StageContext)):
+    /// each has samples of its own.
+    ///
+    /// # Panics
+    /// If they hold a stage together.
+    pub fn expect_replicas(&self, layer: &str) {
+        let members = self.inbox.is_none() && !self.is_alone();
+        assert!(
+            !members,
+            "{layer} is spread over data-parallel replicas, not over the ranks that hold its stage together: give it `StageContext::replicas`"
+        );
+    }
+
     /// This member's part of `count` things that are cut evenly.
     ///
     /// # Panics

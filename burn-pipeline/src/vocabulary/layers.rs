@@ -70,7 +70,8 @@ impl Vocabulary {
     /// Spreads the head, a linear layer without bias from the last stage's output (one float tensor `[.., width]`) to the scores, and
     /// the cross entropy behind it: the loss is its mean in nats over the targets of a microbatch
     /// ([`Reduction::Mean`](crate::Reduction::Mean)), or their sum ([`Reduction::Sum`](crate::Reduction::Sum)). The batch's target is the wanted
-    /// ids, one integer tensor with an id for each row of the output. The last stage has no loss of its own.
+    /// ids, one integer tensor with an id for each row of the output. The last stage has no loss of its own. A layer that was given
+    /// before ([`Vocabulary::tied`], too) is replaced.
     pub fn head(mut self, path: impl Into<String>, make: impl Fn(&Device) -> Linear + Send + Sync + 'static) -> Self {
         self.head = Some((path.into(), Arc::new(make)));
         self.tied = false;

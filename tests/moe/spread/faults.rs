@@ -192,6 +192,21 @@ fn choices_that_do_not_work_with_spread_experts_are_refused_at_the_start() {
     });
     let error = backwards.build().unwrap_err().to_string();
     assert!(error.contains("cut over a group first, and then spread over replicas"), "{error}");
+    for (other_way, words) in [
+        (
+            (|experts, at| MixtureOfExperts::spread(experts, &at.group))
+                as fn(MixtureOfExperts, &StageContext) -> MixtureOfExperts,
+            "give it `StageContext::replicas`",
+        ),
+        (|experts, at| MixtureOfExperts::cut(experts, &at.replicas), "give it `StageContext::group`"),
+    ] {
+        let swapped = small(FULL, How::Nothing).tensor_parallel(2).stages(move |at| {
+            let experts = other_way(MixtureOfExpertsConfig::new(4, 4, 4).init(&at.device), at);
+            stage(at, Layer { experts, replicas: at.replicas.clone(), how: How::Nothing })
+        });
+        let error = swapped.build().unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
     let auto = AutoPipeline::new(small(FULL, How::Nothing), Size::new(2, 2), AutoOptions::default());
     let error = auto.err().unwrap().to_string();
     assert!(error.contains("`AutoPipeline` does not work yet where weights are spread"), "{error}");
