@@ -63,7 +63,7 @@ pub trait Stage: Module + Sync + 'static {
     ///
     /// [`SplitBackward`](crate::stage::SplitBackward) lists what cannot be captured. A capture is tried by running the
     /// forward; with a reason given here it is not. The stage then runs eagerly, or fails with this reason under
-    /// `SplitBackward::Captured`.
+    /// `SplitBackward::Captured`. Nor is an eager forward then recorded for the types that it casts to (the guide, `devices`).
     fn skip_capture(&self) -> Option<&'static str> {
         None
     }
