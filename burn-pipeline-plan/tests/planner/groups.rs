@@ -12,8 +12,13 @@ fn links() -> LinkCosts {
 
 /// Blocks of 3 s, of which groups add up little, behind a layer of so many seconds.
 fn layers(blocks: usize, first: f64) -> Layers {
+    layers_with(blocks, first, 1.0)
+}
+
+/// The same, whose groups add up so many bytes.
+fn layers_with(blocks: usize, first: f64, summed: f64) -> Layers {
     let layer = |seconds: f64| Layer {
-        summed_bytes: Some(1.0),
+        summed_bytes: Some(summed),
         output_bytes: 1.0,
         ..Layer::new('A').with_seconds(seconds, seconds, seconds)
     };
@@ -31,13 +36,13 @@ fn request(layers: Layers, ranks: usize, microbatches: usize) -> Request {
 
 #[test]
 fn a_heavy_layer_is_held_by_more_ranks_than_the_others() {
-    // 6 s beside two blocks of 3 s, on four ranks: 2 + 1 + 1 ranks have 3 s each, and groups of one size do not.
-    let request = request(layers(2, 6.0), 4, 8);
-    let equal = best_plan(&request).unwrap();
+    // 6 s beside two blocks of 3 s, on four ranks, and 1 s of sums for each layer of a pair: 2 + 1 + 1 ranks have 4, 3 and 3 s, pairs 4 and 5.
+    let request = Request { unpipelined: false, ..request(layers_with(2, 6.0, 500.0), 4, 8) };
     let report = best_plan(&request.with_tensor_groups(vec![2])).unwrap();
-    assert_eq!((&report.best.groups, report.best.members), (&vec![2, 1, 1], 2));
+    let equal = report.candidates.iter().find(|candidate| candidate.groups.is_empty()).unwrap();
+    assert_eq!((&report.best.groups, report.best.members), (&vec![2, 1, 1], 2), "{}", report.best);
     assert_eq!(report.plan.plan().ranks(), 3);
-    assert!(report.best.seconds < 0.8 * equal.best.seconds, "{} and {}", report.best.seconds, equal.best.seconds);
+    assert!(report.best.seconds < 0.95 * equal.seconds, "{} and {}", report.best.seconds, equal.seconds);
     assert!(report.best.to_string().contains(", stages on 2+1+1 ranks"), "{}", report.best);
     assert!(report.bound <= report.best.seconds);
 }

@@ -87,9 +87,13 @@ fn groups_pay_where_layers_are_few_and_links_fast() {
     let fast = request(layers(), 6, 6, links(1e-4, 1e6));
     assert!(matches!(best_plan(&fast), Err(PlannerError::NothingFits { .. })));
     let report = best_plan(&fast.with_tensor_groups(vec![2, 3, 4])).unwrap();
-    assert_eq!((report.best.members, report.plan.plan().ranks()), (2, 3));
-    assert!(report.best.to_string().contains("each stage on 2 ranks"));
-    assert!(report.candidates.iter().all(|candidate| [2, 3].contains(&candidate.members)));
+    let mut candidates = report.candidates.iter();
+    let equal = candidates.clone().find(|candidate| candidate.groups.is_empty()).unwrap();
+    assert_eq!((equal.members, equal.partition.stages()), (2, 3));
+    assert!(equal.to_string().contains("each stage on 2 ranks"));
+    // Groups of 4 and 2 have as much to do, in fewer stages.
+    assert!(report.best.groups == [4, 2] || report.best.groups == [2, 4], "{}", report.best);
+    assert!(candidates.all(|candidate| [2, 3, 4].contains(&candidate.members)));
 }
 
 #[test]
