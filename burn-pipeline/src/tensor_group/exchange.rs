@@ -10,8 +10,8 @@
 //!    the collective that this one waits for. None waits in a circle: the first collective that a member waits in was
 //!    begun by the others after waits in earlier ones alone.
 //! 3. Between replicas sums of gradients travel too, and may come first: they wait in the inbox of the replicas' exchanges.
-//! 4. At the end of a row members wait for each other ([`TensorGroup::end_row`]). One that is in a collective too many, or too few, gets the
-//!    others' message of the end in place of a tensor, or they get its tensor: both end with an error at once.
+//! 4. At the end of a row each member tells the others ([`TensorGroup::end_row`]). One that is in a collective too many gets that message in
+//!    place of a tensor, and ends with an error at once. The ends are taken before the next collective, so that no row waits for them.
 //! 5. Before its first training forward runs, the members compare the lists of collectives that they recorded for a captured stage. Equal lists
 //!    and one row make one order of collectives and transfers on all members. A stage that is not captured has no list; each message's text
 //!    then tells the first difference.
@@ -22,6 +22,7 @@ use super::group::TensorGroup;
 use crate::link::{Activity, Header, Link, LinkError, Message, MessageKind};
 use crate::plan::StageId;
 use crate::stage::{AnyTensor, HostValue, Payload, PayloadPart};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl TensorGroup {
@@ -53,6 +54,7 @@ impl TensorGroup {
         self.over_link(|link, activity| {
             let (rank, deadline, header) = (link.rank(), Instant::now() + self.timeout, header(activity));
             let ours = place(activity, what);
+            self.take_ends(link, deadline)?;
             let receive = |member: usize| {
                 let peer = self.ranks[member];
                 link.set_activity(Activity::Waiting(header, peer));
@@ -84,6 +86,7 @@ impl TensorGroup {
                 let parts = [&ours, &list].map(|text| PayloadPart::Host(HostValue::Text(text.clone())));
                 link.send(peer, Message { header, payload: Payload::from_parts(parts) }, deadline)?;
             }
+            self.take_ends(link, deadline)?;
             for &peer in self.ranks.iter().filter(|&&peer| peer != rank) {
                 link.set_activity(Activity::Waiting(header, peer));
                 let (theirs, list) = read(link.receive(peer, header, deadline)?);
@@ -100,10 +103,10 @@ impl TensorGroup {
         })
     }
 
-    /// Waits for the other members at the end of a row: then all of them have come to the same collectives in it. All members call it.
+    /// Tells the other members that this one's row has ended; the link's own collectives ([`Link::collectives`]) meet there. All members call it.
     ///
     /// # Errors
-    /// If a member is in a collective, failed, left or did not answer.
+    /// If a member was in a collective of the row before, failed, left or did not answer.
     pub(crate) fn end_row(&self) -> Result<(), LinkError> {
         if self.is_alone() {
             return Ok(());
@@ -115,13 +118,27 @@ impl TensorGroup {
                 return self.collectives(link)?.meet(ours.to_owned(), deadline);
             }
             let header = Header::of(MessageKind::RowEnd);
-            let others = || self.ranks.iter().copied().filter(move |&peer| peer != rank);
-            others().try_for_each(|peer| link.send(peer, Message { header, payload: Payload::default() }, deadline))?;
-            others().try_for_each(|peer| {
-                link.set_activity(Activity::Waiting(header, peer));
-                link.receive(peer, header, deadline).map(drop).map_err(|error| elsewhere(error, ours))
-            })
+            // Those of the last row, if no collective has taken them since.
+            self.take_ends(link, deadline)?;
+            for peer in self.ranks.iter().copied().filter(|&peer| peer != rank) {
+                link.send(peer, Message { header, payload: Payload::default() }, deadline)?;
+            }
+            self.ended.store(true, Ordering::Relaxed);
+            Ok(())
         })
+    }
+
+    /// Takes the others' messages of the end of the last row, which stand before all later ones.
+    fn take_ends(&self, link: &mut dyn Link, deadline: Instant) -> Result<(), LinkError> {
+        if !self.ended.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let (rank, header) = (link.rank(), Header::of(MessageKind::RowEnd));
+        for peer in self.ranks.iter().copied().filter(|&peer| peer != rank) {
+            link.set_activity(Activity::Waiting(header, peer));
+            link.receive(peer, header, deadline).map_err(|error| elsewhere(error, "the end of its row"))?;
+        }
+        Ok(())
     }
 
     /// Uses this rank's end of the link, told what it is doing; an error unwinds.

@@ -5,6 +5,7 @@ use crate::link::StageEnd;
 use burn::module::ParamId;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ pub struct TensorGroup {
     pub(super) cuts: Cuts,
     /// Does the link run its collectives?
     pub(super) by_link: bool,
+    /// Are the others' messages of the end of a row still to be taken?
+    pub(super) ended: Arc<AtomicBool>,
     /// Where its messages wait if they come amid others; `None` where the ranks exchange nothing else.
     pub(super) inbox: Option<SharedInbox>,
 }
@@ -48,6 +51,7 @@ impl TensorGroup {
             timeout: Duration::ZERO,
             cuts: Cuts::default(),
             by_link: false,
+            ended: Arc::default(),
             inbox: None,
         }
     }
@@ -55,7 +59,16 @@ impl TensorGroup {
     /// The group of the ranks `ranks` of a job, as the one at place `member` sees it.
     pub(crate) fn new(member: usize, ranks: impl IntoIterator<Item = usize>, end: StageEnd, timeout: Duration) -> Self {
         let ranks = ranks.into_iter().collect();
-        Self { member, ranks, end: Some(end), timeout, cuts: Cuts::default(), by_link: false, inbox: None }
+        Self {
+            member,
+            ranks,
+            end: Some(end),
+            timeout,
+            cuts: Cuts::default(),
+            by_link: false,
+            ended: Arc::default(),
+            inbox: None,
+        }
     }
 
     /// The same of data-parallel replicas, whose other messages come amid those of the group.
