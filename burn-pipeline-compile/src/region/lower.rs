@@ -114,15 +114,28 @@ impl Lowering {
             let to = self.output(repeated, Kind::Values { wide: true });
             self.copy(value, to);
         }
-        if !masks.is_empty() {
-            // A mask with one value for each row of a wide tensor is stored for each element.
-            let from = if self.is_wide(&masks[0]) { self.widened(value) } else { value };
-            self.output(masks, Kind::Mask { from });
+        // What has a value for each row of a wide tensor is handed on as it is, stored for each element, or both.
+        for (tensors, from) in self.by_width(masks, value) {
+            self.output(tensors, Kind::Mask { from });
         }
-        if let (Some(first), Some(bf16)) = (rounded.first(), self.rounded) {
-            let from = if self.is_wide(first) { self.widened(value) } else { value };
-            self.output(rounded, Kind::Rounded { from, bf16 });
+        if let Some(bf16) = self.rounded {
+            for (tensors, from) in self.by_width(rounded, value) {
+                self.output(tensors, Kind::Rounded { from, bf16 });
+            }
         }
+    }
+
+    /// Tensors made of one value, those that are wide by themselves, each with the buffer that they are stored from.
+    fn by_width(&mut self, tensors: Vec<TensorIr>, value: Argument) -> Vec<(Vec<TensorIr>, Argument)> {
+        let (wide, rows): (Vec<TensorIr>, Vec<TensorIr>) = tensors.into_iter().partition(|tensor| self.is_wide(tensor));
+        let mut found = Vec::new();
+        if !rows.is_empty() {
+            found.push((rows, value));
+        }
+        if !wide.is_empty() {
+            found.push((wide, self.widened(value)));
+        }
+        found
     }
 
     fn sum(&mut self, node: &Node) {
