@@ -5,8 +5,9 @@ use super::inbox::Slot;
 use burn_cubecl::tensor::CubeTensor;
 use burn_pipeline::link::kit::{Frame, Packed};
 use burn_pipeline::link::{FlatCollective, LinkError};
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
 /// A request to the thread, from its own rank or from the threads that read its connections.
@@ -50,3 +51,14 @@ pub(crate) type Answered<T> = Result<(T, Option<Arc<Event>>), LinkError>;
 
 /// Where an answer goes.
 pub(crate) type Answer<T> = Sender<Answered<T>>;
+
+/// What a collective gives; `None` for a tensor that all members lack.
+pub(super) type Results = Vec<Option<CubeTensor>>;
+
+/// The group of the ranks that hold this one's stages with it.
+#[derive(Default)]
+pub(super) struct Own {
+    pub(super) ranks: Vec<usize>,
+    /// Where the results come of collectives that were begun and not ended, oldest first.
+    pub(super) begun: VecDeque<Receiver<Answered<Results>>>,
+}

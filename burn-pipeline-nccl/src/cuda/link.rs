@@ -1,13 +1,12 @@
 //! One rank's end of a link over NCCL.
 
-use super::command::{Answer, Answered, Command};
+use super::command::{Answer, Answered, Command, Own};
 use super::communicator::{self, Id};
 use super::error::NcclError;
 use super::gpu::Gpu;
 use super::inbox::{Content, Inbox, Slot};
 use super::options::NcclOptions;
 use super::order::{Order, Ordering};
-use super::own::Own;
 use super::progress::CLOSE_TIMEOUT;
 use super::start::Start;
 use super::tensors::{cuda_device, from_cube, into_cube, is_on};

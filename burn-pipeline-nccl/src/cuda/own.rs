@@ -8,7 +8,7 @@
 //!    compute between the two, and several may be under way.
 //! 3. Members that meet ([`Collectives::meet`]) agree on a collective of no tensors.
 
-use super::command::{Answer, Answered, Collect, Command, OWN};
+use super::command::{Answer, Answered, Collect, Command, OWN, Own, Results};
 use super::link::NcclLink;
 use super::tensors::{from_cube, into_cube};
 use burn_cubecl::tensor::CubeTensor;
@@ -17,17 +17,6 @@ use burn_pipeline::stage::{AnyTensor, TensorKind};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
-
-/// What a collective gives; `None` for a tensor that all members lack.
-type Results = Vec<Option<CubeTensor>>;
-
-/// The group of the ranks that hold this one's stages with it.
-#[derive(Default)]
-pub(super) struct Own {
-    ranks: Vec<usize>,
-    /// Where the results come of collectives that were begun and not ended, oldest first.
-    begun: VecDeque<Receiver<Answered<Results>>>,
-}
 
 impl NcclLink {
     /// Begins a collective over a group's communicator: gives where its results come.
