@@ -39,7 +39,7 @@ const FUNCTIONS: [Function; 6] = [
 type Tried = (Device, DType, Result<(), String>);
 
 /// Whether a device computes in a float type: by its own account, and on CubeCL's devices by trying it, once a device, type and process.
-/// Whoever adds kernels of their own to Burn asks before one runs: Burn does not refuse it, and what comes is anything.
+/// Whoever adds kernels to Burn asks before one runs: Burn refuses no type, and the numbers of a kernel in one that is lacking are wrong.
 ///
 /// # Errors
 /// Why it does not, in words: the account, or the function that gave another number and which.
