@@ -1,8 +1,8 @@
 //! Compiled programs.
 
-use crate::bf16::Bf16;
 use crate::clean::clean;
 use crate::graph::is_float;
+use crate::multiply::Bf16;
 use crate::place::place;
 use crate::product::{add_product, multiply_one, product};
 use crate::read::read;

@@ -3,7 +3,7 @@
 //! Guarantees: a tensor is made by one node at most; what no node makes is fed from outside. Tensors in [`Graph::kept`] have
 //! to be there after a run, under the numbers that they had in the program; others may be renamed or disappear.
 
-use crate::bf16::Bf16;
+use crate::multiply::Bf16;
 use burn::backend::flex::Layout;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr};
 use burn::tensor::{DType, Slice};

@@ -27,12 +27,12 @@
 //!
 //! The crates `burn-ir` and `burn-flex` promise no stable interface, hence the exact versions in `Cargo.toml`.
 
-mod bf16;
 mod clean;
 mod compiled;
 mod fuse;
 mod graph;
 mod hold;
+mod multiply;
 mod needs;
 mod operands;
 mod place;
@@ -44,7 +44,7 @@ mod storage;
 mod tile;
 mod view;
 
-pub use bf16::Bf16;
 pub use compiled::{Compiled, Summary, Tensors};
 pub use hold::hold_less;
+pub use multiply::Bf16;
 pub use operands::hold_rounded;

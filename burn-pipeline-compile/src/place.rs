@@ -1,7 +1,7 @@
 //! Tensors written part by part.
 
-use crate::bf16::Bf16;
 use crate::graph::Part;
+use crate::multiply::Bf16;
 use crate::product::multiply_into;
 use crate::storage::Fresh;
 use burn::backend::flex::{FlexTensor, Layout};

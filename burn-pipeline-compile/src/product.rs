@@ -1,10 +1,10 @@
 //! Products of matrices, batched, on operands as they lie.
 //!
-//! Guarantees: the numbers of Flex's own product, which calls the same kernels (crate `gemm`) with the same sizes and strides;
-//! or those of [`bf16`](crate::bf16), where operands are rounded. What is written over is not cleared before. A product that is added to
-//! a sum ([`add_product`]) gives the bits that it would give if it was written and then added.
+//! Guarantees: on processors with AVX-512 the numbers of [`multiply`](mod@multiply), but for products of few rows or columns. These, and all on other
+//! processors, are the numbers of Flex's own product, which calls the same kernels (crate `gemm`) with the same sizes and strides. What is written
+//! over is not cleared before. A product that is added to a sum ([`add_product`]) gives the bits that it would give if it was written and then added.
 
-use crate::bf16::{self, Bf16, Elements};
+use crate::multiply::{self, Avx512, Bf16, By, Elements};
 use crate::storage::Fresh;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::ir::{TensorId, TensorIr};
@@ -59,6 +59,8 @@ pub(crate) fn product(
 /// Depths whose products are summed in registers, by every kernel of the crate `gemm` and by that for `bf16`: such a product is added to what is
 /// there at once. Deeper ones are added piece by piece, and very shallow ones have kernels of their own.
 const ADDABLE: RangeInclusive<usize> = 3..=512;
+/// Products of fewer rows or columns are left to `gemm`.
+const FEW: usize = 16;
 /// Smaller products have kernels of their own.
 const SMALL: usize = 16 * 16;
 
@@ -85,7 +87,7 @@ pub(crate) fn add_product(
     let mut sum = if in_order { sum } else { sum.to_contiguous() };
     let (rows, columns) = (output.shape[0], output.shape[1]);
     let sizes = [rows, columns, lhs.layout().shape()[1]];
-    let to = bf16::Matrix { at: sum.storage_mut::<f32>().as_mut_ptr(), row: columns.cast_signed(), column: 1 };
+    let to = multiply::Matrix { at: sum.storage_mut::<f32>().as_mut_ptr(), row: columns.cast_signed(), column: 1 };
     let (left, right) = (Matrix::of(lhs).matrix(0, &[]), Matrix::of(rhs).matrix(0, &[]));
     let parallel = if sizes.iter().product::<usize>() >= PARALLEL { Parallelism::Rayon(0) } else { Parallelism::None };
     // SAFETY: the sum has all elements of the product, and nothing else refers to them.
@@ -108,7 +110,7 @@ pub(crate) unsafe fn multiply_one(
     let (batch, rank) = (&shape[..shape.num_dims() - 2], shape.num_dims());
     let sizes = [shape[rank - 2], shape[rank - 1], lhs.layout.shape().last().copied().unwrap_or(1)];
     let operands = [lhs.matrix(place, batch), rhs.matrix(place, batch)];
-    let to = bf16::Matrix { at, row: sizes[1].cast_signed(), column: 1 };
+    let to = multiply::Matrix { at, row: sizes[1].cast_signed(), column: 1 };
     // SAFETY: the caller's promise.
     unsafe { multiply(sizes, to, operands, false, Parallelism::None, rounded) };
 }
@@ -136,7 +138,7 @@ pub(crate) unsafe fn multiply_into(
         let (offset, row, column) = place_of(layout, place, batch);
         // SAFETY: the caller's promise.
         unsafe {
-            let to = bf16::Matrix { at: to.at(offset), row, column };
+            let to = multiply::Matrix { at: to.at(offset), row, column };
             multiply(sizes, to, operands, false, parallel, rounded);
         }
     };
@@ -184,7 +186,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// One matrix of the batch.
-    fn matrix(self, place: usize, batch: &[usize]) -> bf16::Matrix<Elements> {
+    fn matrix(self, place: usize, batch: &[usize]) -> multiply::Matrix<Elements> {
         let (offset, row, column) = place_of(self.layout, place, batch);
         // SAFETY: the offset is that of an element of the tensor, or of none if it is empty.
         let at = unsafe {
@@ -193,7 +195,7 @@ impl<'a> Matrix<'a> {
                 Values::Bf16(values) => Elements::Bf16(values.as_ptr().offset(offset).cast()),
             }
         };
-        bf16::Matrix { at, row, column }
+        multiply::Matrix { at, row, column }
     }
 }
 
@@ -206,25 +208,31 @@ impl<'a> Matrix<'a> {
 /// If an operand was rounded, and products are not.
 unsafe fn multiply(
     sizes: [usize; 3],
-    to: bf16::Matrix<*mut f32>,
-    [lhs, rhs]: [bf16::Matrix<Elements>; 2],
+    to: multiply::Matrix<*mut f32>,
+    [lhs, rhs]: [multiply::Matrix<Elements>; 2],
     add: bool,
     parallel: Parallelism,
     rounded: Option<Bf16>,
 ) {
     let [rows, columns, depth] = sizes;
+    let plain = matches!((lhs.at, rhs.at), (Elements::F32(_), Elements::F32(_)));
+    assert!(plain || rounded.is_some(), "operands are rounded only where products are");
+    let own = rounded.map(By::Pairs).or_else(|| numbers(sizes));
     let kept = if add { 1.0_f32 } else { 0.0 };
     // SAFETY: the caller's promise.
     unsafe {
-        match (rounded, lhs.at, rhs.at) {
-            (Some(rounded), ..) => {
-                bf16::multiply(rounded, sizes, to, lhs, rhs, add, !matches!(parallel, Parallelism::None));
-            }
+        match (own, lhs.at, rhs.at) {
+            (Some(by), ..) => multiply::multiply(by, sizes, to, lhs, rhs, add, !matches!(parallel, Parallelism::None)),
             (None, Elements::F32(left), Elements::F32(right)) => gemm::gemm(
                 rows, columns, depth, to.at, to.column, to.row, add, left, lhs.column, lhs.row, right, rhs.column,
                 rhs.row, kept, 1.0_f32, false, false, false, parallel,
             ),
-            (None, ..) => panic!("operands are rounded only where products are"),
+            (None, ..) => unreachable!("operands are rounded only where products are"),
         }
     }
+}
+
+/// Own products of `f32`, where they are faster: those of few rows or columns are hardly more than packing.
+fn numbers([rows, columns, _]: [usize; 3]) -> Option<By> {
+    (rows.min(columns) >= FEW).then(Avx512::detect).flatten().map(By::Numbers)
 }

@@ -3,8 +3,8 @@
 //! Guarantees: a node gives what Burn's Flex backend gives for the operation, up to the rounding that the crate states.
 //! Operations on other types than `f32` and masks, and all that is not listed here, stay what they are.
 
-use crate::bf16::Bf16;
 use crate::graph::{Graph, Map, Node, Op, Operand, Reduction, View, is_float, is_mask};
+use crate::multiply::Bf16;
 use burn::backend::ir::{
     ActivationOperationIr, BaseOperationIr, BinaryOpIr, BoolOperationIr, CreationOpIr, FloatOperationIr,
     NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr, TensorId, TensorIr, UnaryOpIr,

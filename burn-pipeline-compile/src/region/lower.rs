@@ -3,9 +3,9 @@
 use super::held::Held;
 use super::slots::assigned;
 use super::{Input, Kind, Output, Region};
-use crate::bf16::Bf16;
 use crate::fuse::{Group, is_within, sums_rows};
 use crate::graph::{Graph, Map, Node, Op, Operand, is_mask, is_rounded};
+use crate::multiply::Bf16;
 use crate::tile::{Argument, Instruction, Work};
 use burn::backend::ir::{TensorId, TensorIr};
 use std::collections::{HashMap, HashSet};

@@ -19,8 +19,8 @@ mod slots;
 mod source;
 mod sums;
 
-use crate::bf16::Bf16;
 use crate::graph::text;
+use crate::multiply::Bf16;
 use crate::tile::{Argument, Instruction};
 use burn::backend::ir::TensorIr;
 use std::fmt::{Display, Formatter, Result};

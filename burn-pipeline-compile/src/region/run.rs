@@ -3,7 +3,7 @@
 use super::source::{Shared, Source};
 use super::sums::extend_rows;
 use super::{Kind, Output, Region};
-use crate::bf16::{Bf16, round};
+use crate::multiply::{Bf16, round};
 use crate::storage::Fresh;
 use crate::tile::{Argument, Buffer, Sum, Tile, run};
 use burn::backend::flex::FlexTensor;

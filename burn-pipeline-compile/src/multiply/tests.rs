@@ -1,6 +1,6 @@
-//! Products against sums in `f64` of operands rounded by the crate `half`.
+//! Products against sums in `f64` of operands, rounded by the crate `half` where products round them.
 
-use super::{Bf16, Elements, Matrix, multiply, round};
+use super::{Avx512, Bf16, By, Elements, Matrix, multiply, round};
 use burn::tensor::bf16;
 use proptest::prelude::*;
 use std::mem::MaybeUninit;
@@ -59,13 +59,13 @@ impl Laid {
 }
 
 /// A product, in order; written to elements that lie so, or added to what they are.
-fn product(bf16: Bf16, [lhs, rhs]: [&Sample; 2], to: &Sample, add: bool, parallel: bool) -> Vec<f32> {
+fn product(by: By, [lhs, rhs]: [&Sample; 2], to: &Sample, add: bool, parallel: bool) -> Vec<f32> {
     let mut target = to.laid();
     let (left, right) = (lhs.laid(), rhs.laid());
     let sizes = [lhs.rows, rhs.columns, lhs.columns];
     let at = Matrix { at: target.floats.as_mut_ptr(), row: target.row, column: target.column };
     // SAFETY: the matrices have these sizes, and the target is of its own.
-    unsafe { multiply(bf16, sizes, at, left.matrix(lhs.rounded), right.matrix(rhs.rounded), add, parallel) };
+    unsafe { multiply(by, sizes, at, left.matrix(lhs.rounded), right.matrix(rhs.rounded), add, parallel) };
     let place = |at: usize| at / to.columns * target.row as usize + at % to.columns * target.column as usize;
     let given = (0..to.values.len()).map(|at| target.floats[place(at)]).collect();
     (0..to.values.len()).for_each(|at| target.floats[place(at)] = f32::NAN);
@@ -80,6 +80,21 @@ fn values(count: usize, seed: usize) -> Vec<f32> {
 
 fn sample(rows: usize, columns: usize, (lies, rounded, seed): (Lies, bool, usize)) -> Sample {
     Sample { rows, columns, values: values(rows * columns, seed), lies, rounded }
+}
+
+/// What this processor has, so that a test says nothing on one without vectors of 512 bits.
+fn all() -> impl Iterator<Item = By> {
+    [Avx512::detect().map(By::Numbers), Bf16::detect().map(By::Pairs)].into_iter().flatten()
+}
+
+/// The operand as these products may get it, and the values that they multiply.
+fn given(by: By, sample: &Sample) -> (Sample, Vec<f64>) {
+    match by {
+        By::Numbers(_) => {
+            (Sample { rounded: false, ..sample.clone() }, sample.values.iter().map(|&v| v.into()).collect())
+        }
+        By::Pairs(_) => (sample.clone(), sample.values.iter().map(|&v| bf16::from_f32(v).to_f64()).collect()),
+    }
 }
 
 fn how() -> impl Strategy<Value = (Lies, bool, usize)> {
@@ -103,22 +118,21 @@ proptest! {
 
     /// Each of `n` additions rounds by 2⁻²⁴ of a partial sum at most, which is at most the sum of magnitudes.
     #[test]
-    fn products_are_sums_of_rounded_operands(
+    fn products_are_sums_of_products_of_elements(
         [rows, columns] in [size(), size()], depth in depth(), [lhs, rhs, to] in [how(), how(), how()], add in any::<bool>(),
     ) {
-        let Some(found) = Bf16::detect() else { return Ok(()) };
         let (lhs, rhs, to) = (sample(rows, depth, lhs), sample(depth, columns, rhs), sample(rows, columns, to));
-        let given = product(found, [&lhs, &rhs], &to, add, false);
-        let rounded = |value: f32| bf16::from_f32(value).to_f64();
-        for (at, given) in given.iter().enumerate() {
-            let (row, column) = (at / columns, at % columns);
-            let terms = (0..depth)
-                .map(|k| rounded(lhs.values[row * depth + k]) * rounded(rhs.values[k * columns + column]));
-            let before = if add { f64::from(to.values[at]) } else { 0.0 };
-            let (sum, size) = terms.fold((before, before.abs()), |(sum, size), term| (sum + term, size + term.abs()));
-            let bound = (depth + 3) as f64 * 2.0_f64.powi(-24) * size;
-            let off = (f64::from(*given) - sum).abs();
-            prop_assert!(off <= bound, "{} instead of {} at {}, off by {:e}, allowed {:e}", given, sum, at, off, bound);
+        for by in all() {
+            let ((lhs, left), (rhs, right)) = (given(by, &lhs), given(by, &rhs));
+            for (at, given) in product(by, [&lhs, &rhs], &to, add, false).iter().enumerate() {
+                let (row, column) = (at / columns, at % columns);
+                let terms = (0..depth).map(|k| left[row * depth + k] * right[k * columns + column]);
+                let before = if add { f64::from(to.values[at]) } else { 0.0 };
+                let (sum, size) = terms.fold((before, before.abs()), |(sum, size), term| (sum + term, size + term.abs()));
+                let bound = (depth + 3) as f64 * 2.0_f64.powi(-24) * size;
+                let off = (f64::from(*given) - sum).abs();
+                prop_assert!(off <= bound, "{by:?}: {given} instead of {sum} at {at}, off by {off:e}, allowed {bound:e}");
+            }
         }
     }
 
@@ -126,25 +140,29 @@ proptest! {
     fn bits_depend_on_values_and_sizes_alone(
         [rows, columns] in [size(), size()], depth in depth(), [lhs, rhs, to] in [how(), how(), how()],
     ) {
-        let Some(found) = Bf16::detect() else { return Ok(()) };
         let (lhs, rhs, to) = (sample(rows, depth, lhs), sample(depth, columns, rhs), sample(rows, columns, to));
         let plain = |sample: &Sample| Sample { lies: Lies::Rows, rounded: false, ..sample.clone() };
-        let expected = product(found, [&plain(&lhs), &plain(&rhs)], &plain(&to), false, false);
-        prop_assert_eq!(bits(&product(found, [&lhs, &rhs], &to, false, false)), bits(&expected));
-        let threads = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
-        let given = threads.install(|| product(found, [&lhs, &rhs], &to, false, true));
-        prop_assert_eq!(bits(&given), bits(&expected), "on three threads");
+        for by in all() {
+            let ((lhs, _), (rhs, _)) = (given(by, &lhs), given(by, &rhs));
+            let expected = product(by, [&plain(&lhs), &plain(&rhs)], &plain(&to), false, false);
+            prop_assert_eq!(bits(&product(by, [&lhs, &rhs], &to, false, false)), bits(&expected), "{:?}", by);
+            let threads = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+            let given = threads.install(|| product(by, [&lhs, &rhs], &to, false, true));
+            prop_assert_eq!(bits(&given), bits(&expected), "{:?} on three threads", by);
+        }
     }
 
     #[test]
     fn a_product_that_is_added_gives_the_bits_of_both_steps(
         [rows, columns] in [size(), size()], depth in 1..513_usize, [lhs, rhs, to] in [how(), how(), how()],
     ) {
-        let Some(found) = Bf16::detect() else { return Ok(()) };
         let (lhs, rhs, to) = (sample(rows, depth, lhs), sample(depth, columns, rhs), sample(rows, columns, to));
-        let written = product(found, [&lhs, &rhs], &to, false, false);
-        let sums: Vec<f32> = to.values.iter().zip(written).map(|(sum, product)| sum + product).collect();
-        prop_assert_eq!(bits(&product(found, [&lhs, &rhs], &to, true, false)), bits(&sums));
+        for by in all() {
+            let ((lhs, _), (rhs, _)) = (given(by, &lhs), given(by, &rhs));
+            let written = product(by, [&lhs, &rhs], &to, false, false);
+            let sums: Vec<f32> = to.values.iter().zip(written).map(|(sum, product)| sum + product).collect();
+            prop_assert_eq!(bits(&product(by, [&lhs, &rhs], &to, true, false)), bits(&sums), "{:?}", by);
+        }
     }
 
     #[test]
@@ -164,18 +182,19 @@ proptest! {
 
 #[test]
 fn blocks_of_rows_and_columns_meet_where_they_should() {
-    let Some(found) = Bf16::detect() else { return };
-    // More than one block of rows, columns and depth.
-    let how = |seed| (Lies::Rows, false, seed);
-    let (lhs, rhs) = (sample(300, 600, how(1)), sample(600, 1100, how(2)));
-    let to = sample(300, 1100, how(3));
-    let given = product(found, [&lhs, &rhs], &to, false, false);
-    for (row, column) in [(0, 0), (255, 1023), (256, 1024), (299, 1099), (256, 0), (0, 1024)] {
-        let part =
-            |sample: &Sample, values: Vec<f32>, rows, columns| Sample { values, rows, columns, ..sample.clone() };
-        let left = part(&lhs, lhs.values[row * 600..(row + 1) * 600].to_vec(), 1, 600);
-        let right = part(&rhs, (0..600).map(|k| rhs.values[k * 1100 + column]).collect(), 600, 1);
-        let one = product(found, [&left, &right], &part(&to, vec![0.0], 1, 1), false, false);
-        assert_eq!(given[row * 1100 + column].to_bits(), one[0].to_bits(), "row {row}, column {column}");
+    // More than one block of rows, columns and depth; rows lie in the same places of the cache, or not.
+    for (by, depth) in all().flat_map(|by| [(by, 600), (by, 1024)]) {
+        let how = |seed| (Lies::Rows, false, seed);
+        let (lhs, rhs) = (sample(300, depth, how(1)), sample(depth, 1100, how(2)));
+        let to = sample(300, 1100, how(3));
+        let given = product(by, [&lhs, &rhs], &to, false, false);
+        for (row, column) in [(0, 0), (239, 511), (240, 512), (299, 1099), (252, 31), (251, 32)] {
+            let part =
+                |sample: &Sample, values: Vec<f32>, rows, columns| Sample { values, rows, columns, ..sample.clone() };
+            let left = part(&lhs, lhs.values[row * depth..(row + 1) * depth].to_vec(), 1, depth);
+            let right = part(&rhs, (0..depth).map(|k| rhs.values[k * 1100 + column]).collect(), depth, 1);
+            let one = product(by, [&left, &right], &part(&to, vec![0.0], 1, 1), false, false);
+            assert_eq!(given[row * 1100 + column].to_bits(), one[0].to_bits(), "{by:?}, row {row}, column {column}");
+        }
     }
 }

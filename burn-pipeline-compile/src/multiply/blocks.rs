@@ -1,0 +1,192 @@
+//! Blocks of a product, packed and multiplied.
+
+use super::kernel::{COLUMNS, Left, Multiply, Numbers, Pairs, ROWS};
+use super::pack::{BEHIND, Operand};
+use super::tiles::tiles;
+use super::words::{Plain, Rounded, Rounding, Words};
+use super::{By, Elements, Matrix};
+use rayon::prelude::*;
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// Depth of a block; what is summed in registers.
+pub(super) const DEPTH: usize = 512;
+/// Rows of a block.
+const BLOCK_ROWS: usize = 240;
+/// Columns of a block.
+const BLOCK_COLUMNS: usize = 512;
+/// Rows that lie a multiple of this apart fall into the same places of the first cache.
+const SAME_PLACES: usize = 4096;
+
+thread_local! {
+    /// Packed blocks, of rows and of columns.
+    static PACKED: RefCell<[Vec<u32>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
+}
+
+#[derive(Clone, Copy)]
+struct Shared<T>(T);
+
+// SAFETY: operands are only read, and each piece of a product writes elements of its own.
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T: Copy> Shared<T> {
+    fn get(&self) -> T {
+        self.0
+    }
+}
+
+/// Writes a product, or adds it to what is there; on all threads if `parallel`. Sizes are rows, columns and depth.
+///
+/// # Safety
+/// The matrices have these sizes; nothing else refers to the elements of `to`, which are all at places of their own.
+pub(crate) unsafe fn multiply(
+    by: By,
+    sizes: [usize; 3],
+    to: Matrix<*mut f32>,
+    lhs: Matrix<Elements>,
+    rhs: Matrix<Elements>,
+    add: bool,
+    parallel: bool,
+) {
+    let [rows, columns, depth] = sizes;
+    // Rows are written, so they become columns where these follow each other; what is summed stays the same.
+    if to.column != 1 && to.row == 1 {
+        let sizes = [columns, rows, depth];
+        // SAFETY: the caller's promise.
+        return unsafe { along_rows(by, sizes, to.turned(), rhs.turned(), lhs.turned(), add, parallel) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { along_rows(by, sizes, to, lhs, rhs, add, parallel) };
+}
+
+/// # Safety
+/// As for [`multiply`].
+unsafe fn along_rows(
+    by: By,
+    [rows, columns, depth]: [usize; 3],
+    to: Matrix<*mut f32>,
+    lhs: Matrix<Elements>,
+    rhs: Matrix<Elements>,
+    add: bool,
+    parallel: bool,
+) {
+    let threads = if parallel { rayon::current_num_threads() } else { 1 };
+    let shared = Shared((to, lhs, rhs));
+    let piece = |rows: Range<usize>, columns: Range<usize>| {
+        let (to, lhs, rhs) = shared.get();
+        // SAFETY: the caller's promise; pieces are parts of the product, and `by` says what the processor has.
+        unsafe {
+            match by {
+                By::Numbers(_) => blocks::<Numbers>([rows, columns], depth, to, lhs, rhs, add),
+                By::Pairs(_) => blocks::<Pairs>([rows, columns], depth, to, lhs, rhs, add),
+            }
+        }
+    };
+    if threads == 1 {
+        return piece(0..rows, 0..columns);
+    }
+    match rows >= columns {
+        true => pieces(rows, threads, ROWS).into_par_iter().for_each(|rows| piece(rows, 0..columns)),
+        false => pieces(columns, threads, COLUMNS).into_par_iter().for_each(|columns| piece(0..rows, columns)),
+    }
+}
+
+/// So many pieces of about the same size, of whole tiles but for the last one.
+fn pieces(size: usize, count: usize, step: usize) -> Vec<Range<usize>> {
+    let each = size.div_ceil(count).next_multiple_of(step).max(step);
+    cut(0..size, each).collect()
+}
+
+/// A range in parts of this size, but for the last one.
+pub(super) fn cut(range: Range<usize>, each: usize) -> impl Iterator<Item = Range<usize>> {
+    range.clone().step_by(each).map(move |first| first..range.end.min(first + each))
+}
+
+/// A part of a product, block by block.
+///
+/// # Safety
+/// As for [`multiply`], on a processor with the instruction.
+unsafe fn blocks<M: Multiply>(
+    [rows, columns]: [Range<usize>; 2],
+    depth: usize,
+    to: Matrix<*mut f32>,
+    lhs: Matrix<Elements>,
+    rhs: Matrix<Elements>,
+    add: bool,
+) {
+    if depth == 0 && !add {
+        return rows.for_each(|row| {
+            for column in columns.clone() {
+                // SAFETY: the caller's promise.
+                unsafe { *to.at.offset(row as isize * to.row + column as isize * to.column) = 0.0 };
+            }
+        });
+    }
+    PACKED.with_borrow_mut(|[left, right]| {
+        for depths in cut(0..depth, DEPTH) {
+            let add = add || depths.start > 0;
+            for columns in cut(columns.clone(), BLOCK_COLUMNS) {
+                // SAFETY: the caller's promise.
+                unsafe { packed::<COLUMNS>(M::ELEMENTS, rhs.turned(), columns.clone(), depths.clone(), right) };
+                for rows in cut(rows.clone(), BLOCK_ROWS) {
+                    // SAFETY: as above.
+                    unsafe {
+                        let words = depths.len().div_ceil(M::ELEMENTS);
+                        let left = left_of::<M>(lhs, rows.clone(), depths.clone(), left);
+                        tiles::<M>(words, left, right, [rows, columns.clone()], to, add);
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// Words of the left operand, panel after panel: in memory as they are, or packed.
+///
+/// # Safety
+/// As for [`packed`].
+unsafe fn left_of<M: Multiply>(
+    lhs: Matrix<Elements>,
+    rows: Range<usize>,
+    depths: Range<usize>,
+    to: &mut Vec<u32>,
+) -> Left {
+    if let (1, Elements::F32(at)) = (M::ELEMENTS, lhs.at)
+        && lhs.column == 1
+        && !(lhs.row.unsigned_abs() * size_of::<f32>()).is_multiple_of(SAME_PLACES)
+    {
+        let at = at.wrapping_offset(rows.start as isize * lhs.row + depths.start as isize);
+        return Left::Rows(at.cast(), lhs.row);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { packed::<ROWS>(M::ELEMENTS, lhs, rows, depths, to) };
+    Left::Packed(to.as_ptr())
+}
+
+/// Packs some rows of a matrix over some of its columns.
+///
+/// # Safety
+/// The matrix has them, and the processor the instruction.
+unsafe fn packed<const WIDTH: usize>(
+    elements: usize,
+    matrix: Matrix<Elements>,
+    lanes: Range<usize>,
+    depths: Range<usize>,
+    to: &mut Vec<u32>,
+) {
+    let words = lanes.len().div_ceil(WIDTH) * WIDTH * depths.len().div_ceil(elements) + BEHIND;
+    if to.len() < words {
+        to.resize(words, 0);
+    }
+    let (lane, depth) = (matrix.row, matrix.column);
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (matrix.at, elements) {
+            (Elements::F32(at), 1) => Plain::pack::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
+            (Elements::F32(at), _) => Rounding::pack::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
+            (Elements::Bf16(at), _) => Rounded::pack::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A tile of a product, in registers.
+
+use super::words::{LANES, first};
+use std::arch::x86_64::{
+    __m512, __m512bh, __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_add_ps, _mm512_castsi512_ps, _mm512_dpbf16_ps,
+    _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_epi32,
+    _mm512_setzero_ps, _mm512_setzero_si512,
+};
+use std::mem::transmute;
+
+/// Rows of a tile, and lanes of a panel of rows.
+pub(super) const ROWS: usize = 12;
+/// Columns of a tile, and lanes of a panel of columns: two vectors. With their sums, 26 of 32 registers are in use.
+pub(super) const COLUMNS: usize = 2 * LANES;
+
+/// The left operand's words of a tile.
+#[derive(Clone, Copy)]
+pub(super) enum Left {
+    /// A panel.
+    Packed(*const u32),
+    /// In memory as they are, from one row to the next, one after the other.
+    Rows(*const u32, isize),
+}
+
+/// Where a tile is written: rows whose elements follow each other.
+#[derive(Clone, Copy)]
+pub(super) struct Target {
+    pub(super) at: *mut f32,
+    pub(super) row: isize,
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    /// Is the product added to what is there?
+    pub(super) add: bool,
+}
+
+impl Left {
+    /// From this row of a panel on.
+    pub(super) fn at_row(self, row: usize) -> Self {
+        match self {
+            Self::Packed(at) => Self::Packed(at.wrapping_add(row)),
+            Self::Rows(at, stride) => Self::Rows(at.wrapping_offset(row as isize * stride), stride),
+        }
+    }
+}
+
+/// How words are multiplied.
+pub(super) trait Multiply {
+    /// Elements of a word.
+    const ELEMENTS: usize;
+
+    /// Adds products of words to sums.
+    ///
+    /// # Safety
+    /// The processor has the instruction.
+    unsafe fn add(sums: __m512, left: __m512i, right: __m512i) -> __m512;
+
+    /// [`tile`], compiled for the processor.
+    ///
+    /// # Safety
+    /// As for [`tile`].
+    unsafe fn tile<const R: usize, const V: usize>(words: usize, left: Left, right: *const u32, to: Target);
+}
+
+/// Numbers of 32 bits: AVX-512.
+pub(super) struct Numbers;
+/// Pairs of `bf16`: AVX512-BF16.
+pub(super) struct Pairs;
+
+impl Multiply for Numbers {
+    const ELEMENTS: usize = 1;
+
+    #[inline(always)]
+    unsafe fn add(sums: __m512, left: __m512i, right: __m512i) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_fmadd_ps(_mm512_castsi512_ps(left), _mm512_castsi512_ps(right), sums) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn tile<const R: usize, const V: usize>(words: usize, left: Left, right: *const u32, to: Target) {
+        // SAFETY: the caller's promise.
+        unsafe { tile::<Self, R, V>(words, left, right, to) };
+    }
+}
+
+impl Multiply for Pairs {
+    const ELEMENTS: usize = 2;
+
+    #[inline(always)]
+    unsafe fn add(sums: __m512, left: __m512i, right: __m512i) -> __m512 {
+        // SAFETY: the caller's promise; both types are 512 bits, of which all values are valid.
+        unsafe {
+            let [left, right] = [left, right].map(|bits| transmute::<__m512i, __m512bh>(bits));
+            _mm512_dpbf16_ps(sums, left, right)
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+    unsafe fn tile<const R: usize, const V: usize>(words: usize, left: Left, right: *const u32, to: Target) {
+        // SAFETY: the caller's promise.
+        unsafe { tile::<Self, R, V>(words, left, right, to) };
+    }
+}
+
+/// Multiplies `R` rows with `V` vectors of columns of a panel, of so many words.
+///
+/// # Safety
+/// The processor has the instruction; rows and the panel have so many words; the target's elements are there, and nothing else refers to them.
+#[inline(always)]
+unsafe fn tile<M: Multiply, const R: usize, const V: usize>(words: usize, left: Left, right: *const u32, to: Target) {
+    // SAFETY: the caller's promise; asking for memory ahead reads none.
+    unsafe {
+        for row in 0..R {
+            let at = to.at.wrapping_offset(row as isize * to.row);
+            (0..V).for_each(|vector| _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(vector * LANES).cast()));
+        }
+        // Strides that are known give a tighter loop.
+        let sums = match left {
+            Left::Packed(at) => sums::<M, R, V>(words, at, (1, ROWS), right),
+            Left::Rows(at, row) => sums::<M, R, V>(words, at, (row, 1), right),
+        };
+        match to.columns == V * LANES {
+            true => write(&sums, to, [u16::MAX; V]),
+            false => write(&sums, to, std::array::from_fn(|vector| first(to.columns.saturating_sub(vector * LANES)))),
+        }
+    }
+}
+
+/// Products of rows with a panel; `row` and `word` are the strides of the rows' words.
+///
+/// # Safety
+/// As for [`tile`].
+#[inline(always)]
+unsafe fn sums<M: Multiply, const R: usize, const V: usize>(
+    words: usize,
+    mut at: *const u32,
+    (row, word): (isize, usize),
+    mut panel: *const u32,
+) -> [[__m512; V]; R] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sums = [[_mm512_setzero_ps(); V]; R];
+        for _ in 0..words {
+            let mut columns = [_mm512_setzero_si512(); V];
+            for (vector, words) in columns.iter_mut().enumerate() {
+                *words = _mm512_loadu_si512(panel.add(vector * LANES).cast());
+            }
+            for (place, sums) in sums.iter_mut().enumerate() {
+                let word = _mm512_set1_epi32(at.wrapping_offset(place as isize * row).cast::<i32>().read());
+                for (sum, &column) in sums.iter_mut().zip(&columns) {
+                    *sum = M::add(*sum, word, column);
+                }
+            }
+            at = at.wrapping_add(word);
+            panel = panel.add(COLUMNS);
+        }
+        sums
+    }
+}
+
+/// Writes sums, in each vector those of a mask.
+///
+/// # Safety
+/// As for [`tile`].
+#[inline(always)]
+unsafe fn write<const R: usize, const V: usize>(sums: &[[__m512; V]; R], to: Target, masks: [u16; V]) {
+    for (row, sums) in sums.iter().enumerate() {
+        for (vector, (&sum, mask)) in sums.iter().zip(masks).enumerate() {
+            let at = to.at.wrapping_offset(row as isize * to.row).wrapping_add(vector * LANES);
+            // SAFETY: the caller's promise.
+            unsafe {
+                let sum = if to.add { _mm512_add_ps(_mm512_maskz_loadu_ps(mask, at), sum) } else { sum };
+                _mm512_mask_storeu_ps(at, mask, sum);
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Operands packed: panels of so many lanes (rows of the left operand, columns of the right one), word after word along the depth.
+//!
+//! 1. Lanes that follow each other in memory are copied, word by word.
+//! 2. Lanes along which elements follow each other are read 16 words at a time, and 16 lanes of these turned.
+//! 3. Other operands are copied element by element before.
+//!
+//! Guarantees: lanes that are not there are 0.
+
+use super::words::{LANES, RUN, Words};
+use std::arch::x86_64::{
+    __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_si512,
+    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+};
+use std::ops::Range;
+
+/// Words that a panel's last line may write behind it.
+pub(super) const BEHIND: usize = LANES;
+/// How many words ahead memory is asked for: strides are too long for the processor to see ahead by itself.
+const AHEAD: usize = 8;
+
+/// An operand as lanes.
+#[derive(Clone, Copy)]
+pub(super) struct Operand<T> {
+    pub(super) at: *const T,
+    /// From one lane to the next.
+    pub(super) lane: isize,
+    /// From one element of a lane to the next.
+    pub(super) depth: isize,
+}
+
+/// Packs some lanes over some of the depth into panels of `WIDTH` lanes.
+///
+/// # Safety
+/// The operand has these lanes and this depth; there is room for all panels and [`BEHIND`] words more; the processor is one for the words.
+#[inline(always)]
+pub(super) unsafe fn packed<W: Words, const WIDTH: usize>(
+    operand: Operand<W::Element>,
+    lanes: Range<usize>,
+    depths: Range<usize>,
+    to: &mut [u32],
+) {
+    let words = depths.len().div_ceil(W::ELEMENTS);
+    debug_assert!(to.len() >= lanes.len().div_ceil(WIDTH) * WIDTH * words + BEHIND, "there is room for all panels");
+    for (panel, first) in lanes.clone().step_by(WIDTH).enumerate() {
+        for lane in (0..WIDTH).step_by(LANES) {
+            let here = (lanes.end - first).saturating_sub(lane).min(WIDTH - lane).min(LANES);
+            // SAFETY: the caller's promise. A line of fewer lanes than a vector writes into the next one, which is written later.
+            unsafe {
+                let place = (first + lane) as isize * operand.lane + depths.start as isize * operand.depth;
+                let at = Operand { at: operand.at.wrapping_offset(place), ..operand };
+                let to = to.as_mut_ptr().add(panel * WIDTH * words + lane);
+                match (operand.lane, operand.depth) {
+                    (1, _) => copied::<W, WIDTH>(at, here, depths.len(), to),
+                    (_, 1) => turned::<W, WIDTH>(at, here, depths.len(), to),
+                    _ => gathered::<W, WIDTH>(at, here, depths.len(), to),
+                }
+            }
+        }
+    }
+}
+
+/// Lanes that follow each other.
+///
+/// # Safety
+/// As for [`packed`].
+#[inline(always)]
+unsafe fn copied<W: Words, const WIDTH: usize>(
+    Operand { at, depth, .. }: Operand<W::Element>,
+    lanes: usize,
+    length: usize,
+    to: *mut u32,
+) {
+    for word in 0..length.div_ceil(W::ELEMENTS) {
+        let element = word * W::ELEMENTS;
+        // SAFETY: the caller's promise; asking for memory ahead reads none.
+        unsafe {
+            let at = at.wrapping_offset(element as isize * depth);
+            let ahead = at.wrapping_offset((AHEAD * W::ELEMENTS) as isize * depth);
+            _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+            _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(lanes.saturating_sub(1)).cast());
+            let next = (element + 1 < length).then(|| at.wrapping_offset(depth));
+            _mm512_storeu_si512(to.add(word * WIDTH).cast(), W::across(at, next, lanes));
+        }
+    }
+}
+
+/// Lanes whose elements follow each other: the words of 16 lanes, turned.
+///
+/// # Safety
+/// As for [`packed`].
+#[inline(always)]
+unsafe fn turned<W: Words, const WIDTH: usize>(
+    Operand { at, lane, .. }: Operand<W::Element>,
+    lanes: usize,
+    length: usize,
+    to: *mut u32,
+) {
+    let run = LANES * W::ELEMENTS;
+    for first in (0..length).step_by(run) {
+        let elements = run.min(length - first);
+        // SAFETY: the caller's promise; asking for memory ahead reads none.
+        unsafe {
+            let mut rows = [_mm512_setzero_si512(); LANES];
+            for (place, words) in rows.iter_mut().enumerate() {
+                if place < lanes {
+                    let at = at.wrapping_offset(place as isize * lane + first as isize);
+                    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(2 * run).cast());
+                    *words = W::along(at, elements);
+                }
+            }
+            let to = to.add(first / W::ELEMENTS * WIDTH);
+            let turned = transposed(rows);
+            for (word, words) in turned.iter().enumerate().take(elements.div_ceil(W::ELEMENTS)) {
+                _mm512_storeu_si512(to.add(word * WIDTH).cast(), *words);
+            }
+        }
+    }
+}
+
+/// Lanes whose elements are apart.
+///
+/// # Safety
+/// As for [`packed`].
+#[inline(always)]
+unsafe fn gathered<W: Words, const WIDTH: usize>(
+    Operand { at, lane, depth }: Operand<W::Element>,
+    lanes: usize,
+    length: usize,
+    to: *mut u32,
+) {
+    let run = LANES * W::ELEMENTS;
+    for first in (0..length).step_by(run) {
+        let elements = run.min(length - first);
+        let mut near = [W::Element::default(); LANES * RUN];
+        for place in 0..lanes {
+            for step in 0..elements {
+                let from = place as isize * lane + (first + step) as isize * depth;
+                // SAFETY: the caller's promise.
+                near[place * RUN + step] = unsafe { *at.wrapping_offset(from) };
+            }
+        }
+        let near = Operand { at: near.as_ptr(), lane: RUN as isize, depth: 1 };
+        // SAFETY: as above.
+        unsafe { turned::<W, WIDTH>(near, lanes, elements, to.add(first / W::ELEMENTS * WIDTH)) };
+    }
+}
+
+/// 16 vectors of 16 words, turned: within quarters of vectors first, then the quarters.
+///
+/// # Safety
+/// The processor has AVX-512.
+#[inline(always)]
+unsafe fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
+    let (mut twos, mut fours, mut halves, mut all) = (rows, rows, rows, rows);
+    // SAFETY: the caller's promise.
+    unsafe {
+        for at in (0..LANES).step_by(2) {
+            twos[at] = _mm512_unpacklo_epi32(rows[at], rows[at + 1]);
+            twos[at + 1] = _mm512_unpackhi_epi32(rows[at], rows[at + 1]);
+        }
+        for at in (0..LANES).step_by(4) {
+            fours[at] = _mm512_unpacklo_epi64(twos[at], twos[at + 2]);
+            fours[at + 1] = _mm512_unpackhi_epi64(twos[at], twos[at + 2]);
+            fours[at + 2] = _mm512_unpacklo_epi64(twos[at + 1], twos[at + 3]);
+            fours[at + 3] = _mm512_unpackhi_epi64(twos[at + 1], twos[at + 3]);
+        }
+        for at in 0..4 {
+            halves[at] = _mm512_shuffle_i32x4::<0x88>(fours[at], fours[4 + at]);
+            halves[4 + at] = _mm512_shuffle_i32x4::<0xdd>(fours[at], fours[4 + at]);
+            halves[8 + at] = _mm512_shuffle_i32x4::<0x88>(fours[8 + at], fours[12 + at]);
+            halves[12 + at] = _mm512_shuffle_i32x4::<0xdd>(fours[8 + at], fours[12 + at]);
+        }
+        for at in 0..4 {
+            all[at] = _mm512_shuffle_i32x4::<0x88>(halves[at], halves[8 + at]);
+            all[8 + at] = _mm512_shuffle_i32x4::<0xdd>(halves[at], halves[8 + at]);
+            all[4 + at] = _mm512_shuffle_i32x4::<0x88>(halves[4 + at], halves[12 + at]);
+            all[12 + at] = _mm512_shuffle_i32x4::<0xdd>(halves[4 + at], halves[12 + at]);
+        }
+    }
+    all
+}

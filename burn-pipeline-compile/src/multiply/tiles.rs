@@ -1,0 +1,102 @@
+//! Two packed blocks multiplied, tile by tile.
+
+use super::Matrix;
+use super::blocks::cut;
+use super::kernel::{COLUMNS, Left, Multiply, ROWS, Target};
+use super::words::LANES;
+use std::ops::Range;
+
+/// Columns that take two vectors.
+const WIDE: usize = LANES + 1;
+
+/// Multiplies two blocks, tile by tile: a panel of rows stays in the first cache, and panels of columns run by in the second.
+///
+/// # Safety
+/// Blocks are of these rows and columns, and have so many words; otherwise as for [`multiply`], on a processor with the instruction.
+pub(super) unsafe fn tiles<M: Multiply>(
+    words: usize,
+    left: Left,
+    right: &[u32],
+    [rows, columns]: [Range<usize>; 2],
+    to: Matrix<*mut f32>,
+    add: bool,
+) {
+    for (place, row) in cut(rows, ROWS).enumerate() {
+        let left = match left {
+            Left::Packed(at) => Left::Packed(at.wrapping_add(place * ROWS * words)),
+            Left::Rows(..) => left.at_row(place * ROWS),
+        };
+        for (place, column) in cut(columns.clone(), COLUMNS).enumerate() {
+            let right = right[place * COLUMNS * words..].as_ptr();
+            let at = to.at.wrapping_offset(row.start as isize * to.row + column.start as isize * to.column);
+            let target = Target { at, row: to.row, rows: row.len(), columns: column.len(), add };
+            // SAFETY: the caller's promise.
+            unsafe {
+                match to.column {
+                    1 => tile::<M>(words, left, right, target),
+                    _ => apart::<M>(words, left, right, target, to.column),
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for [`tiles`].
+#[inline(always)]
+unsafe fn tile<M: Multiply>(words: usize, left: Left, right: *const u32, to: Target) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (to.rows, to.columns) {
+            (ROWS, WIDE..) => M::tile::<ROWS, 2>(words, left, right, to),
+            (_, WIDE..) => few_rows::<M, 2>(words, left, right, to),
+            _ => few_rows::<M, 1>(words, left, right, to),
+        }
+    }
+}
+
+type Tile = unsafe fn(usize, Left, *const u32, Target);
+
+/// As many rows as a tile has or fewer, some at a time.
+///
+/// # Safety
+/// As for [`tiles`].
+unsafe fn few_rows<M: Multiply, const V: usize>(words: usize, left: Left, right: *const u32, to: Target) {
+    let mut done = 0;
+    while done < to.rows {
+        let left = left.at_row(done);
+        let to = Target { at: to.at.wrapping_offset(done as isize * to.row), ..to };
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (rows, tile): (usize, Tile) = match to.rows - done {
+                8.. => (8, M::tile::<8, V>),
+                4.. => (4, M::tile::<4, V>),
+                2.. => (2, M::tile::<2, V>),
+                _ => (1, M::tile::<1, V>),
+            };
+            tile(words, left, right, to);
+            done += rows;
+        }
+    }
+}
+
+/// A tile whose elements do not follow each other.
+///
+/// # Safety
+/// As for [`tiles`].
+unsafe fn apart<M: Multiply>(words: usize, left: Left, right: *const u32, to: Target, stride: isize) {
+    let mut made = [0.0_f32; ROWS * COLUMNS];
+    let target = Target { at: made.as_mut_ptr(), row: COLUMNS as isize, add: false, ..to };
+    // SAFETY: the caller's promise.
+    unsafe { tile::<M>(words, left, right, target) };
+    for row in 0..to.rows {
+        for column in 0..to.columns {
+            let value = made[row * COLUMNS + column];
+            // SAFETY: as above.
+            unsafe {
+                let at = to.at.wrapping_offset(row as isize * to.row + column as isize * stride);
+                *at = if to.add { *at + value } else { value };
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What operands are packed as: words of 32 bits, each a number or a pair of `bf16` that are neighbours along the depth.
+//!
+//! Guarantees: an element is rounded in the same way however the operand lies. Elements that are not there count as 0, and are not read.
+
+use super::kernel::{Multiply, Numbers, Pairs};
+use super::pack::{Operand, packed};
+use std::arch::x86_64::{
+    __m512bh, __m512i, _mm256_maskz_loadu_epi16, _mm512_castps_si512, _mm512_cvtepu16_epi32, _mm512_cvtne2ps_pbh,
+    _mm512_loadu_si512, _mm512_maskz_loadu_epi16, _mm512_maskz_loadu_ps, _mm512_or_si512, _mm512_permutexvar_epi16,
+    _mm512_slli_epi32,
+};
+use std::mem::transmute;
+use std::ops::Range;
+
+/// Words of a vector.
+pub(super) const LANES: usize = 16;
+/// Elements of a vector's words at most.
+pub(super) const RUN: usize = 32;
+
+/// Elements of an operand, and the words that they become.
+pub(super) trait Words {
+    type Element: Copy + Default;
+    /// What multiplies the words.
+    type By: Multiply;
+    /// Elements of a word.
+    const ELEMENTS: usize;
+
+    /// The words of some elements that follow each other, [`LANES`] words at most.
+    ///
+    /// # Safety
+    /// The elements are there, and the processor is one for [`Words::By`].
+    unsafe fn along(at: *const Self::Element, elements: usize) -> __m512i;
+
+    /// A word for each of some lanes that follow each other, from one place of the depth or, if a word has two elements, also from that
+    /// at `next`.
+    ///
+    /// # Safety
+    /// As for `along`.
+    unsafe fn across(at: *const Self::Element, next: Option<*const Self::Element>, lanes: usize) -> __m512i;
+
+    /// [`packed`], compiled for the processor.
+    ///
+    /// # Safety
+    /// As for [`packed`].
+    unsafe fn pack<const WIDTH: usize>(
+        operand: Operand<Self::Element>,
+        lanes: Range<usize>,
+        depths: Range<usize>,
+        to: &mut [u32],
+    );
+}
+
+/// Numbers as they are.
+pub(super) struct Plain;
+/// Numbers that are rounded.
+pub(super) struct Rounding;
+/// Numbers rounded before.
+pub(super) struct Rounded;
+
+/// The lowest so many of 16.
+#[inline(always)]
+pub(super) fn first(count: usize) -> u16 {
+    (u32::from(u16::MAX) >> (LANES - count.min(LANES))) as u16
+}
+
+impl Words for Plain {
+    type Element = f32;
+    type By = Numbers;
+    const ELEMENTS: usize = 1;
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn along(at: *const f32, elements: usize) -> __m512i {
+        // SAFETY: the caller's promise.
+        _mm512_castps_si512(unsafe { _mm512_maskz_loadu_ps(first(elements), at) })
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn across(at: *const f32, _: Option<*const f32>, lanes: usize) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { Self::along(at, lanes) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn pack<const WIDTH: usize>(
+        operand: Operand<f32>,
+        lanes: Range<usize>,
+        depths: Range<usize>,
+        to: &mut [u32],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { packed::<Self, WIDTH>(operand, lanes, depths, to) };
+    }
+}
+
+impl Words for Rounding {
+    type Element = f32;
+    type By = Pairs;
+    const ELEMENTS: usize = 2;
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+    unsafe fn along(at: *const f32, elements: usize) -> __m512i {
+        let after = elements.saturating_sub(LANES);
+        // SAFETY: the caller's promise; what a mask leaves out is not read.
+        unsafe {
+            let low = _mm512_maskz_loadu_ps(first(elements), at);
+            bits(_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(first(after), at.wrapping_add(LANES)), low))
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+    unsafe fn across(at: *const f32, next: Option<*const f32>, lanes: usize) -> __m512i {
+        // SAFETY: the caller's promise; the table is as long as a vector.
+        unsafe {
+            let odd = _mm512_maskz_loadu_ps(next.map_or(0, |_| first(lanes)), next.unwrap_or(at));
+            let one_after_the_other = bits(_mm512_cvtne2ps_pbh(odd, _mm512_maskz_loadu_ps(first(lanes), at)));
+            _mm512_permutexvar_epi16(_mm512_loadu_si512(TURNS.as_ptr().cast()), one_after_the_other)
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+    unsafe fn pack<const WIDTH: usize>(
+        operand: Operand<f32>,
+        lanes: Range<usize>,
+        depths: Range<usize>,
+        to: &mut [u32],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { packed::<Self, WIDTH>(operand, lanes, depths, to) };
+    }
+}
+
+impl Words for Rounded {
+    type Element = u16;
+    type By = Pairs;
+    const ELEMENTS: usize = 2;
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+    unsafe fn along(at: *const u16, elements: usize) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_maskz_loadu_epi16(u32::MAX >> (RUN - elements.min(RUN)), at.cast()) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+    unsafe fn across(at: *const u16, next: Option<*const u16>, lanes: usize) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let even = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(lanes), at.cast()));
+            let Some(next) = next else { return even };
+            let odd = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(lanes), next.cast()));
+            _mm512_or_si512(even, _mm512_slli_epi32::<16>(odd))
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+    unsafe fn pack<const WIDTH: usize>(
+        operand: Operand<u16>,
+        lanes: Range<usize>,
+        depths: Range<usize>,
+        to: &mut [u32],
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { packed::<Self, WIDTH>(operand, lanes, depths, to) };
+    }
+}
+
+/// 0, 16, 1, 17, and so on.
+const TURNS: [u16; RUN] = {
+    let mut turns = [0; RUN];
+    let mut lane = 0;
+    while lane < LANES {
+        turns[2 * lane] = lane as u16;
+        turns[2 * lane + 1] = (lane + LANES) as u16;
+        lane += 1;
+    }
+    turns
+};
+
+#[inline(always)]
+fn bits(pairs: __m512bh) -> __m512i {
+    // SAFETY: both are 512 bits, of which all values are valid.
+    unsafe { transmute::<__m512bh, __m512i>(pairs) }
+}
