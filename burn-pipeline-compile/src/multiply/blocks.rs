@@ -1,9 +1,9 @@
 //! Blocks of a product, packed and multiplied.
 
 use super::kernel::{COLUMNS, Left, Multiply, Numbers, Pairs, ROWS};
-use super::pack::{BEHIND, Operand};
+use super::pack::{Operand, panel};
 use super::tiles::tiles;
-use super::words::{Plain, Rounded, Rounding, Words};
+use super::words::{Line, Plain, Rounded, Rounding, Words};
 use super::{By, Elements, Matrix};
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -20,7 +20,7 @@ const SAME_PLACES: usize = 4096;
 
 thread_local! {
     /// Packed blocks, of rows and of columns.
-    static PACKED: RefCell<[Vec<u32>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
+    static PACKED: RefCell<[Vec<Line>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 
 #[derive(Clone, Copy)]
@@ -151,7 +151,7 @@ unsafe fn left_of<M: Multiply>(
     lhs: Matrix<Elements>,
     rows: Range<usize>,
     depths: Range<usize>,
-    to: &mut Vec<u32>,
+    to: &mut Vec<Line>,
 ) -> Left {
     if let (1, Elements::F32(at)) = (M::ELEMENTS, lhs.at)
         && lhs.column == 1
@@ -162,7 +162,7 @@ unsafe fn left_of<M: Multiply>(
     }
     // SAFETY: the caller's promise.
     unsafe { packed::<ROWS>(M::ELEMENTS, lhs, rows, depths, to) };
-    Left::Packed(to.as_ptr())
+    Left::Packed(to.as_ptr().cast())
 }
 
 /// Packs some rows of a matrix over some of its columns.
@@ -174,11 +174,11 @@ unsafe fn packed<const WIDTH: usize>(
     matrix: Matrix<Elements>,
     lanes: Range<usize>,
     depths: Range<usize>,
-    to: &mut Vec<u32>,
+    to: &mut Vec<Line>,
 ) {
-    let words = lanes.len().div_ceil(WIDTH) * WIDTH * depths.len().div_ceil(elements) + BEHIND;
-    if to.len() < words {
-        to.resize(words, 0);
+    let lines = lanes.len().div_ceil(WIDTH) * panel::<WIDTH>(depths.len().div_ceil(elements));
+    if to.len() < lines {
+        to.resize(lines, Line::default());
     }
     let (lane, depth) = (matrix.row, matrix.column);
     // SAFETY: the caller's promise.

@@ -6,17 +6,21 @@
 //!
 //! Guarantees: lanes that are not there are 0.
 
-use super::words::{LANES, RUN, Words};
+use super::words::{LANES, Line, RUN, Words};
 use std::arch::x86_64::{
     __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_si512,
     _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 use std::ops::Range;
 
-/// Words that a panel's last line may write behind it.
-pub(super) const BEHIND: usize = LANES;
-/// How many words ahead memory is asked for: strides are too long for the processor to see ahead by itself.
-const AHEAD: usize = 8;
+/// How much of the depth is copied at a time, for all lanes: so rows of memory are read from end to end.
+const COPIED: usize = 16;
+
+/// Lines of memory from one panel to the next. There is room for a vector more than the panel has: what it stores last may reach so
+/// far behind it, and beginnings of panels fall into different places of the first cache.
+pub(super) fn panel<const WIDTH: usize>(words: usize) -> usize {
+    (WIDTH * words).div_ceil(LANES) + 1
+}
 
 /// An operand as lanes.
 #[derive(Clone, Copy)]
@@ -31,28 +35,32 @@ pub(super) struct Operand<T> {
 /// Packs some lanes over some of the depth into panels of `WIDTH` lanes.
 ///
 /// # Safety
-/// The operand has these lanes and this depth; there is room for all panels and [`BEHIND`] words more; the processor is one for the words.
+/// The operand has these lanes and this depth; there is room for all panels; the processor is one for the words.
 #[inline(always)]
 pub(super) unsafe fn packed<W: Words, const WIDTH: usize>(
     operand: Operand<W::Element>,
     lanes: Range<usize>,
     depths: Range<usize>,
-    to: &mut [u32],
+    to: &mut [Line],
 ) {
-    let words = depths.len().div_ceil(W::ELEMENTS);
-    debug_assert!(to.len() >= lanes.len().div_ceil(WIDTH) * WIDTH * words + BEHIND, "there is room for all panels");
-    for (panel, first) in lanes.clone().step_by(WIDTH).enumerate() {
-        for lane in (0..WIDTH).step_by(LANES) {
-            let here = (lanes.end - first).saturating_sub(lane).min(WIDTH - lane).min(LANES);
-            // SAFETY: the caller's promise. A line of fewer lanes than a vector writes into the next one, which is written later.
-            unsafe {
-                let place = (first + lane) as isize * operand.lane + depths.start as isize * operand.depth;
-                let at = Operand { at: operand.at.wrapping_offset(place), ..operand };
-                let to = to.as_mut_ptr().add(panel * WIDTH * words + lane);
-                match (operand.lane, operand.depth) {
-                    (1, _) => copied::<W, WIDTH>(at, here, depths.len(), to),
-                    (_, 1) => turned::<W, WIDTH>(at, here, depths.len(), to),
-                    _ => gathered::<W, WIDTH>(at, here, depths.len(), to),
+    let stride = panel::<WIDTH>(depths.len().div_ceil(W::ELEMENTS));
+    debug_assert!(to.len() >= lanes.len().div_ceil(WIDTH) * stride, "there is room for all panels");
+    let each = if operand.lane == 1 { COPIED * W::ELEMENTS } else { depths.len() };
+    for depth in (0..depths.len()).step_by(each) {
+        let length = each.min(depths.len() - depth);
+        for (place, first) in lanes.clone().step_by(WIDTH).enumerate() {
+            for lane in (0..WIDTH).step_by(LANES) {
+                let here = (lanes.end - first).saturating_sub(lane).min(WIDTH - lane).min(LANES);
+                let from = (first + lane) as isize * operand.lane + (depths.start + depth) as isize * operand.depth;
+                let at = Operand { at: operand.at.wrapping_offset(from), ..operand };
+                // SAFETY: the caller's promise. A line of fewer lanes than a vector writes into what is written later.
+                unsafe {
+                    let to = to.as_mut_ptr().add(place * stride).cast::<u32>().add(depth / W::ELEMENTS * WIDTH + lane);
+                    match (operand.lane, operand.depth) {
+                        (1, _) => copied::<W, WIDTH>(at, here, length, to),
+                        (_, 1) => turned::<W, WIDTH>(at, here, length, to),
+                        _ => gathered::<W, WIDTH>(at, here, length, to),
+                    }
                 }
             }
         }
@@ -72,12 +80,9 @@ unsafe fn copied<W: Words, const WIDTH: usize>(
 ) {
     for word in 0..length.div_ceil(W::ELEMENTS) {
         let element = word * W::ELEMENTS;
-        // SAFETY: the caller's promise; asking for memory ahead reads none.
+        // SAFETY: the caller's promise.
         unsafe {
             let at = at.wrapping_offset(element as isize * depth);
-            let ahead = at.wrapping_offset((AHEAD * W::ELEMENTS) as isize * depth);
-            _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
-            _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(lanes.saturating_sub(1)).cast());
             let next = (element + 1 < length).then(|| at.wrapping_offset(depth));
             _mm512_storeu_si512(to.add(word * WIDTH).cast(), W::across(at, next, lanes));
         }

@@ -3,7 +3,8 @@
 use super::Matrix;
 use super::blocks::cut;
 use super::kernel::{COLUMNS, Left, Multiply, ROWS, Target};
-use super::words::LANES;
+use super::pack::panel;
+use super::words::{LANES, Line};
 use std::ops::Range;
 
 /// Columns that take two vectors.
@@ -16,18 +17,18 @@ const WIDE: usize = LANES + 1;
 pub(super) unsafe fn tiles<M: Multiply>(
     words: usize,
     left: Left,
-    right: &[u32],
+    right: &[Line],
     [rows, columns]: [Range<usize>; 2],
     to: Matrix<*mut f32>,
     add: bool,
 ) {
     for (place, row) in cut(rows, ROWS).enumerate() {
         let left = match left {
-            Left::Packed(at) => Left::Packed(at.wrapping_add(place * ROWS * words)),
+            Left::Packed(at) => Left::Packed(at.wrapping_add(place * panel::<ROWS>(words) * LANES)),
             Left::Rows(..) => left.at_row(place * ROWS),
         };
         for (place, column) in cut(columns.clone(), COLUMNS).enumerate() {
-            let right = right[place * COLUMNS * words..].as_ptr();
+            let right = right[place * panel::<COLUMNS>(words)..].as_ptr().cast();
             let at = to.at.wrapping_offset(row.start as isize * to.row + column.start as isize * to.column);
             let target = Target { at, row: to.row, rows: row.len(), columns: column.len(), add };
             // SAFETY: the caller's promise.

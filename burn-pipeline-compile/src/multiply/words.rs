@@ -17,6 +17,11 @@ pub(super) const LANES: usize = 16;
 /// Elements of a vector's words at most.
 pub(super) const RUN: usize = 32;
 
+/// Words of a vector, where vectors are loaded and stored fastest.
+#[derive(Clone, Copy, Default)]
+#[repr(C, align(64))]
+pub(super) struct Line([u32; LANES]);
+
 /// Elements of an operand, and the words that they become.
 pub(super) trait Words {
     type Element: Copy + Default;
@@ -46,7 +51,7 @@ pub(super) trait Words {
         operand: Operand<Self::Element>,
         lanes: Range<usize>,
         depths: Range<usize>,
-        to: &mut [u32],
+        to: &mut [Line],
     );
 }
 
@@ -87,7 +92,7 @@ impl Words for Plain {
         operand: Operand<f32>,
         lanes: Range<usize>,
         depths: Range<usize>,
-        to: &mut [u32],
+        to: &mut [Line],
     ) {
         // SAFETY: the caller's promise.
         unsafe { packed::<Self, WIDTH>(operand, lanes, depths, to) };
@@ -126,7 +131,7 @@ impl Words for Rounding {
         operand: Operand<f32>,
         lanes: Range<usize>,
         depths: Range<usize>,
-        to: &mut [u32],
+        to: &mut [Line],
     ) {
         // SAFETY: the caller's promise.
         unsafe { packed::<Self, WIDTH>(operand, lanes, depths, to) };
@@ -162,7 +167,7 @@ impl Words for Rounded {
         operand: Operand<u16>,
         lanes: Range<usize>,
         depths: Range<usize>,
-        to: &mut [u32],
+        to: &mut [Line],
     ) {
         // SAFETY: the caller's promise.
         unsafe { packed::<Self, WIDTH>(operand, lanes, depths, to) };
