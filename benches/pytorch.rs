@@ -1,6 +1,7 @@
 //! Pipelines of Burn beside PyTorch's: one model, one machine, a step of each in turn.
 //!
-//! `cargo bench -p benches --bench pytorch [-- [--rounds N]]`. The environment variable `PYTHON` names an interpreter that has PyTorch;
+//! `cargo bench -p benches --bench pytorch [-- [--rounds N] [--bf16]]`. With `--bf16`, what is compiled here rounds operands of products
+//! (`Builder::bf16_products`), and PyTorch runs under `autocast`. The environment variable `PYTHON` names an interpreter that has PyTorch;
 //! without it, the first run installs PyTorch into a virtual environment under `target/`.
 //!
 //! 1. Every contestant is built first: the loop on one device, and the families that both have over two ranks of one thread each;
@@ -65,10 +66,11 @@ struct PyTorch {
 
 impl PyTorch {
     /// Starts them; with PyTorch's version and the contestants' names.
-    fn start() -> Result<(Self, Vec<String>), Box<dyn Error>> {
+    fn start(bf16: bool) -> Result<(Self, Vec<String>), Box<dyn Error>> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/pytorch/step.py");
         let mut program = Command::new(interpreter()?);
-        let mut child = program.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut child =
+            program.arg(script).args(bf16.then_some("--bf16")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (asks, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let mut started = Self { child, asks, answers: BufReader::new(answers) };
         let names = started.line()?.split('\t').map(str::to_owned).collect();
@@ -117,10 +119,10 @@ fn interpreter() -> Result<PathBuf, Box<dyn Error>> {
 }
 
 /// The steps of this workspace for a row of the table: eager and compiled.
-fn own(row: &str) -> Vec<Contestant> {
+fn own(row: &str, bf16: bool) -> Vec<Contestant> {
     let steps = COLUMNS[..2].iter().zip([false, true]);
     let pipelines = steps.filter_map(|(&column, compile)| {
-        let step = if row == UNPIPELINED && !compile { plain() } else { pipeline(row, compile)? };
+        let step = if row == UNPIPELINED && !compile { plain() } else { pipeline(row, compile, bf16)? };
         Some(Contestant::new(row, column, step))
     });
     pipelines.collect()
@@ -133,13 +135,14 @@ fn plain() -> Step {
 }
 
 /// A family over two ranks; on one rank, whichever has one chunk.
-fn pipeline(family: &str, compile: bool) -> Option<Step> {
+fn pipeline(family: &str, compile: bool, bf16: bool) -> Option<Step> {
     let (schedule, ranks) = match family {
         UNPIPELINED => (Box::new(OneFOneB) as _, 1),
         name => (by_name(name).ok()?, 2),
     };
     let size = gpt_step::size(&*schedule, ranks);
-    let mut pipeline = gpt_step::pipeline(schedule, size, Options { compile, ..Options::default() })?;
+    let options = Options { compile, bf16: compile && bf16, ..Options::default() };
+    let mut pipeline = gpt_step::pipeline(schedule, size, options)?;
     let tokens = gpt_step::tokens();
     Some(Box::new(move || {
         let began = Instant::now();
@@ -151,11 +154,12 @@ fn pipeline(family: &str, compile: bool) -> Option<Step> {
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip_while(|argument| argument != "--rounds");
     let rounds: usize = arguments.nth(1).map_or(Ok(7), |n| n.parse())?;
-    let (torch, names) = PyTorch::start()?;
+    let bf16 = std::env::args().any(|argument| argument == "--bf16");
+    let (torch, names) = PyTorch::start(bf16)?;
     let torch = Rc::new(RefCell::new(torch));
     let (version, names) = names.split_first().ok_or("PyTorch has no contestants")?;
     let rows: Vec<&str> = names.iter().map(String::as_str).filter(|name| !name.ends_with(", compiled")).collect();
-    let mut contestants: Vec<Contestant> = rows.iter().flat_map(|row| own(row)).collect();
+    let mut contestants: Vec<Contestant> = rows.iter().flat_map(|row| own(row, bf16)).collect();
     for name in names {
         let (row, column) = match name.strip_suffix(", compiled") {
             Some(row) => (row, COLUMNS[3]),

@@ -2,7 +2,8 @@
 
 GPT: vocab 256, d_model 256, 4 heads, 8 layers, seq 128, batch 32 in 8 microbatches, f32, pre-norm, GELU 4x, explicit
 softmax attention, AdamW. The unpipelined loop goes over the same microbatches on one thread; pipelines are two
-processes of one thread each over gloo. Each contestant is there twice, eager and with `torch.compile`.
+processes of one thread each over gloo. Each contestant is there twice, eager and with `torch.compile`. With `--bf16`
+forwards run under `torch.autocast`, which rounds operands of products to bf16; weights stay f32.
 
 1. Prints one line: its version and the contestants' names, separated by tabs.
 2. For each line of the standard input, a name, makes that contestant's step and prints its seconds, or `failed:` and why.
@@ -20,6 +21,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as S
 
+ROUNDED = "--bf16" in sys.argv
 VOCAB, WIDTH, HEADS, LAYERS, SEQ, BATCH, MICROBATCHES = 256, 256, 4, 8, 128, 32, 8
 
 
@@ -66,6 +68,10 @@ def loss_of(logits, target):
     return nn.functional.cross_entropy(logits.reshape(-1, VOCAB), target.reshape(-1))
 
 
+def autocast():
+    return torch.autocast("cpu", torch.bfloat16, enabled=ROUNDED)
+
+
 def batch():
     generator = torch.Generator().manual_seed(1)
     return [torch.randint(0, VOCAB, (BATCH, SEQ), generator=generator) for _ in range(2)]
@@ -83,7 +89,9 @@ def whole(compiled):
     def step():
         optimizer.zero_grad()
         for x, t in zip(inputs.chunk(MICROBATCHES), targets.chunk(MICROBATCHES)):
-            (loss_of(called(x), t) / MICROBATCHES).backward()
+            with autocast():
+                loss = loss_of(called(x), t) / MICROBATCHES
+            loss.backward()
         optimizer.step()
 
     return step
@@ -111,7 +119,8 @@ def rank_step(rank, name, chunks, compiled, port):
     def step():
         optimizer.zero_grad()
         arguments = (inputs,) if 0 in mine else ()
-        schedule.step(*arguments, **({"target": targets, "losses": []} if last else {}))
+        with autocast():
+            schedule.step(*arguments, **({"target": targets, "losses": []} if last else {}))
         optimizer.step()
         dist.barrier()
 
