@@ -97,6 +97,7 @@ pub(crate) struct Matrix<P> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Elements {
     F32(*const f32),
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "no product rounds there"))]
     Bf16(*const u16),
 }
 
