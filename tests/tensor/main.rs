@@ -4,6 +4,7 @@
 
 mod boundary;
 mod checkpoints;
+mod dropout;
 mod faults;
 mod layers;
 mod links;

@@ -103,6 +103,9 @@ pub enum StageError {
         "the stage's random numbers cannot be proved to be those of `Builder::seed`, as {reason}; let the stage be captured (`SplitBackward` says which can be, and captured ones own their generator), let other threads draw from generators of their own, or build the pipeline without a seed"
     )]
     Draws { reason: String },
+    /// Several ranks hold the stage together, and cannot be known to draw what one device draws.
+    #[error("several ranks hold the stage together, and {why}")]
+    DrawsInGroup { why: &'static str },
     /// A stage's forward computes in an element type that its device does not compute in.
     #[error(
         "the stage computes in {dtype:?} (first in {place}), in which {why}; cast to f32 there, or choose another device"

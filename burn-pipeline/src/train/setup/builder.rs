@@ -344,6 +344,9 @@ impl Builder {
     /// meanwhile. On a GPU such a stage is refused if it draws. A step ends with [`StageError::Draws`](crate::stage::StageError::Draws)
     /// where others draw each time, and where captured forwards draw on a device that they name themselves. To find that out, steps
     /// seed the devices' generators: draw data from a generator of your own.
+    ///
+    /// In stages that several ranks hold together ([`Builder::tensor_parallel`]) [`GroupDropout`](crate::nn::GroupDropout) alone may draw, captured or
+    /// not; a step with other draws ends with [`StageError::DrawsInGroup`](crate::stage::StageError::DrawsInGroup).
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self

@@ -120,9 +120,10 @@ impl Builder {
         if self.members.given().is_empty() || self.members.given().contains(&0) {
             return Err(BuildError::NoMembers);
         }
-        let refused = [("`Builder::seed`", self.seed.is_some()), ("`Builder::share`", !self.shared.is_empty())];
-        let refused = refused.into_iter().find(|(_, chosen)| *chosen && self.members.largest() > 1);
-        refused.map_or(Ok(()), |(what, _)| Err(BuildError::TensorParallel { what }))
+        match self.members.largest() > 1 && !self.shared.is_empty() {
+            true => Err(BuildError::TensorParallel { what: "`Builder::share`" }),
+            false => Ok(()),
+        }
     }
 
     /// Refuses what does not work with a vocabulary that is spread.
