@@ -18,5 +18,6 @@ mod refusals;
 mod sharded;
 mod sizes;
 mod split;
+mod tied;
 mod unlike;
 mod watched;

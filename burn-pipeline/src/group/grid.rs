@@ -101,8 +101,13 @@ impl Grid {
 
     /// The rank in the job of a pipeline rank of some replica: the same member, or the last one of a smaller group.
     pub(crate) fn rank_in(&self, pipeline_rank: usize, replica: usize) -> usize {
+        self.rank_at(pipeline_rank, replica, self.member())
+    }
+
+    /// The rank in the job of a member of a pipeline rank in some replica, or the last one of a smaller group.
+    pub(crate) fn rank_at(&self, pipeline_rank: usize, replica: usize, member: usize) -> usize {
         let group = self.group(pipeline_rank, replica);
-        group.start + self.member().min(group.len() - 1)
+        group.start + member.min(group.len() - 1)
     }
 
     /// The ranks of the job that hold copies of what this one holds, this one among them, in the order of replicas.

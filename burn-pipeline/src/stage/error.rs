@@ -78,7 +78,7 @@ pub enum StageError {
     Unjoined { first: usize, other: usize, ours: String, theirs: String },
     /// Ranks that hold the stage at the other end together gave different values of what is whole on all of them.
     #[error(
-        "ranks {first} and {other} hold the stage at the other end together, but gave different values of {tensor}, which is whole on both of them; pass the input of cut layers through `TensorGroup::copy_to` and partial results through `TensorGroup::reduce_from`, and draw no random numbers (dropout) in a stage that a group holds"
+        "ranks {first} and {other} hold the stage at the other end together, but gave different values of {tensor}, which is whole on both of them; pass the input of cut layers through `TensorGroup::copy_to` and partial results through `TensorGroup::reduce_from`, and draw random numbers by `nn::GroupDropout` alone"
     )]
     MembersUnlike { first: usize, other: usize, tensor: String },
     /// A gradient's shape or element type differs from its output's.

@@ -329,7 +329,8 @@ impl Builder {
     }
 
     /// Declares a parameter that several stages hold: its copies start equal and get the sum of all their gradients.
-    /// [`Pipeline::shared`] tells where it was found.
+    /// [`Pipeline::shared`] tells where it was found. Where several ranks hold stages together, all groups that hold a copy have one size, and cut
+    /// it alike.
     pub fn share(mut self, parameter: SharedParameter) -> Self {
         self.shared.push(parameter);
         self
