@@ -2,6 +2,7 @@
 //!
 //! The plain loop draws its masks from a generator of its own for each stage and microbatch, and multiplies by them.
 
+use crate::measured::Nothing;
 use crate::model::weights;
 use crate::parity::{ENGINES, Trained, assert_close};
 use crate::plain::future;
@@ -314,6 +315,20 @@ fn draws_without_a_seed_are_refused_in_a_group() {
         let mut pipeline = builder(SMALL, ("1F1B", 1), 2, 1).split(split).build().unwrap();
         let error = pipeline.step(batch(SMALL), RATE).unwrap_err().to_string();
         assert!(error.contains("draws without a seed") && error.contains("`Builder::seed`"), "{error}");
+    }
+}
+
+#[test]
+fn stages_that_drop_are_measured_with_the_seed_that_they_need() {
+    for (_, split, compile) in ENGINES {
+        let measured = |builder: Builder| {
+            let builder = builder.split(split).compile(compile);
+            let (x, target) = data(SMALL);
+            builder.measure_memory(Batch::new(Signal::Whole(x)).target(target), &Nothing)
+        };
+        assert_eq!(measured(builder(SMALL, ("1F1B", 1), 2, 2).seed(SEED)).unwrap().stages().len(), 2);
+        let error = measured(builder(SMALL, ("1F1B", 1), 2, 2)).unwrap_err().to_string();
+        assert!(error.contains("draws without a seed"), "{error}");
     }
 }
 

@@ -8,6 +8,7 @@ mod dropout;
 mod faults;
 mod layers;
 mod links;
+mod measured;
 mod model;
 mod overlap;
 mod parity;

@@ -94,6 +94,14 @@ impl Grid {
         }
     }
 
+    /// The one of its counterparts with which this rank measures the link to a pipeline rank. Of several members with one counterpart the first
+    /// does.
+    pub(crate) fn partner(&self, pipeline_rank: usize) -> Option<usize> {
+        let (own, other) = (self.size_of(self.pipeline_rank()), self.size_of(pipeline_rank));
+        let measures = self.member().is_multiple_of((own / other).max(1));
+        measures.then(|| self.counterparts(pipeline_rank).start)
+    }
+
     /// The rank in the job of a pipeline rank: the same member in the same replica, or the last one of a smaller group.
     pub(crate) fn rank_of(&self, pipeline_rank: usize) -> usize {
         self.rank_in(pipeline_rank, self.replica())
