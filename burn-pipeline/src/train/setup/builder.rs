@@ -385,16 +385,10 @@ impl Builder {
     /// divides the other.
     ///
     /// Numbers are one device's up to the rounding of sums that are added in parts, and the same bits under every schedule with
-    /// `Ordered`. What is not there yet is refused: [`Builder::seed`], [`Builder::share`], replaced modules, and
-    /// measuring. Fused actions run one after the other.
+    /// `Ordered`. What is not there yet is refused: replaced modules, and [`AutoPipeline`](crate::AutoPipeline). Fused actions run one after the other.
     pub fn tensor_parallel(mut self, sizes: impl Into<GroupSizes>) -> Self {
         self.members = sizes.into();
         self
-    }
-
-    /// How many ranks hold a stage together, the most of any: for programs that do not work with several.
-    pub fn get_tensor_parallel(&self) -> usize {
-        self.members.largest()
     }
 
     /// Spreads the vocabulary over all pipeline ranks: each has a piece of the embedding and of the head, and computes with it where it
