@@ -33,10 +33,6 @@ pub(crate) enum LearnError {
     )]
     NothingTrained,
     #[error(
-        "{members} ranks are to hold each stage together (`Builder::tensor_parallel`), which does not work under Burn's `Learner`: it steps whole weights; leave it out, or train with `Pipeline::step`"
-    )]
-    TensorParallel { members: usize },
-    #[error(
         "the vocabulary is to be spread over all ranks (`Builder::vocabulary`), which does not work under Burn's `Learner`: it steps whole weights; leave it out, or train with `Pipeline::step`"
     )]
     Vocabulary,

@@ -67,7 +67,10 @@ impl<M: PipelineModel> Session<M> {
             // The builder may keep this function; the weights of before the training go when `cut` does.
             let cut = whole.upgrade().expect("stages are made while the pipeline is built");
             let mut cut = cut.lock().unwrap_or_else(PoisonError::into_inner);
-            cut.1.insert(at.index, at.device.clone());
+            // Of ranks that hold a stage together, the first joins the pieces.
+            if at.group.member() == 0 {
+                cut.1.insert(at.index, at.device.clone());
+            }
             let model = cut.0.clone();
             drop(cut);
             model.stage(at)

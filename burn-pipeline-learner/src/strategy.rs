@@ -76,11 +76,7 @@ impl PipelineStrategy {
 
     /// What of the builder does not work with a learner that steps whole weights.
     fn refused(&self) -> Option<LearnError> {
-        match (self.builder.get_tensor_parallel(), self.builder.get_vocabulary()) {
-            (members @ 2.., _) => Some(LearnError::TensorParallel { members }),
-            (_, Some(_)) => Some(LearnError::Vocabulary),
-            _ => None,
-        }
+        self.builder.get_vocabulary().map(|_| LearnError::Vocabulary)
     }
 
     /// The session, and rank 0's first and last epoch and the items that it counts as one step.

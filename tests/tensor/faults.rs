@@ -240,10 +240,10 @@ fn one_collective_too_many_at_the_end_of_a_row_is_an_error_at_once() {
 fn members_whose_losses_differ_are_refused() {
     for (how, split) in [
         (How::Random, SplitBackward::Eager),
-        (How::Random, SplitBackward::Captured),
         (How::NoReduce, SplitBackward::Eager),
+        (How::NoReduce, SplitBackward::Captured),
     ] {
-        // Both members draw, as dropout would, or forget the sum.
+        // Both members draw, as Burn's dropout would without a seed, or forget the sum.
         let mut pipeline = builder(how, split)
             .stages(move |at| layer(at, if at.is_last() { how } else { How::Nothing }))
             .build()

@@ -4,9 +4,11 @@
 
 mod boundary;
 mod checkpoints;
+mod dropout;
 mod faults;
 mod layers;
 mod links;
+mod measured;
 mod model;
 mod overlap;
 mod parity;
@@ -17,5 +19,6 @@ mod refusals;
 mod sharded;
 mod sizes;
 mod split;
+mod tied;
 mod unlike;
 mod watched;

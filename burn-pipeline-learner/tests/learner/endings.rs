@@ -101,16 +101,6 @@ fn a_pipeline_that_cannot_be_built_ends_the_training_with_the_reason() {
 }
 
 #[test]
-fn stages_that_groups_hold_are_refused_at_launch() {
-    let folder = Folder::new();
-    let builder = pipeline("1F1B", 2).tensor_parallel(2);
-    let result = on(training(&folder), Some(builder)).launch(learner(model(), ConstantLr::new(0.01)));
-    let message = message(&result);
-    assert!(message.contains("2 ranks are to hold each stage together (`Builder::tensor_parallel`)"), "{message}");
-    assert!(is_untrained(&result.model), "nothing has run");
-}
-
-#[test]
 fn a_vocabulary_that_is_spread_is_refused_at_launch() {
     let folder = Folder::new();
     let head = |device: &Device| LinearConfig::new(4, 4).with_bias(false).init(device);

@@ -5,6 +5,7 @@
 
 mod classifier;
 mod endings;
+mod groups;
 mod guide;
 mod joined;
 mod one_rank_each;

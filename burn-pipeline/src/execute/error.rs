@@ -83,12 +83,12 @@ pub enum ExecuteError {
     ElementType { rank: usize, stage: StageId, name: Box<str>, dtype: DType, device: Box<str>, why: Box<str> },
     /// Ranks that hold the last stage together gave different losses.
     #[error(
-        "ranks {first} and {other} hold the last stage together, but computed the losses {loss} and {theirs} for microbatch {index}; what is not cut must be equal on all ranks of a group: pass the input of cut layers through `TensorGroup::copy_to` and partial results through `TensorGroup::reduce_from`, and draw no random numbers (dropout) in a stage that a group holds"
+        "ranks {first} and {other} hold the last stage together, but computed the losses {loss} and {theirs} for microbatch {index}; what is not cut must be equal on all ranks of a group: pass the input of cut layers through `TensorGroup::copy_to` and partial results through `TensorGroup::reduce_from`, and draw random numbers by `nn::GroupDropout` alone"
     )]
     MembersDiffer { rank: usize, first: usize, other: usize, index: usize, loss: f64, theirs: f64 },
     /// Ranks that hold a stage together would step a weight that is whole on all of them by different gradients.
     #[error(
-        "ranks {first} and {other} hold stage {stage} together, but computed different gradients of `{parameter}`, which is whole on both of them and would become two; pass the input of cut layers through `TensorGroup::copy_to`, use weights on pieces of an activation through `TensorGroup::for_pieces`, and draw no random numbers (dropout) in a stage that a group holds"
+        "ranks {first} and {other} hold stage {stage} together, but computed different gradients of `{parameter}`, which is whole on both of them and would become two; pass the input of cut layers through `TensorGroup::copy_to`, use weights on pieces of an activation through `TensorGroup::for_pieces`, and draw random numbers by `nn::GroupDropout` alone"
     )]
     MembersDrift { rank: usize, first: usize, other: usize, stage: usize, parameter: String },
     /// Copies of a shared parameter would diverge.

@@ -63,6 +63,7 @@ pub use options::FusedActions;
 pub(crate) use options::RunOptions;
 pub use outcome::MicrobatchLoss;
 pub(crate) use outcome::RankOutcome;
+pub(crate) use recut::received_by_first;
 pub(crate) use run::{ReplicaShare, Run};
 pub(crate) use seeding::Seeding;
 pub(crate) use specs::{RecordedSpecs, SpecCheck};

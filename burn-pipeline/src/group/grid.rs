@@ -94,6 +94,14 @@ impl Grid {
         }
     }
 
+    /// The one of its counterparts with which this rank measures the link to a pipeline rank. Of several members with one counterpart the first
+    /// does.
+    pub(crate) fn partner(&self, pipeline_rank: usize) -> Option<usize> {
+        let (own, other) = (self.size_of(self.pipeline_rank()), self.size_of(pipeline_rank));
+        let measures = self.member().is_multiple_of((own / other).max(1));
+        measures.then(|| self.counterparts(pipeline_rank).start)
+    }
+
     /// The rank in the job of a pipeline rank: the same member in the same replica, or the last one of a smaller group.
     pub(crate) fn rank_of(&self, pipeline_rank: usize) -> usize {
         self.rank_in(pipeline_rank, self.replica())
@@ -101,8 +109,13 @@ impl Grid {
 
     /// The rank in the job of a pipeline rank of some replica: the same member, or the last one of a smaller group.
     pub(crate) fn rank_in(&self, pipeline_rank: usize, replica: usize) -> usize {
+        self.rank_at(pipeline_rank, replica, self.member())
+    }
+
+    /// The rank in the job of a member of a pipeline rank in some replica, or the last one of a smaller group.
+    pub(crate) fn rank_at(&self, pipeline_rank: usize, replica: usize, member: usize) -> usize {
         let group = self.group(pipeline_rank, replica);
-        group.start + self.member().min(group.len() - 1)
+        group.start + member.min(group.len() - 1)
     }
 
     /// The ranks of the job that hold copies of what this one holds, this one among them, in the order of replicas.

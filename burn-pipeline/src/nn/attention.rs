@@ -1,11 +1,12 @@
 //! Self-attention whose heads are spread over a group.
 
+use super::dropout::GroupDropout;
 use super::linear::{RowLinear, columns};
 use crate::ops::DeferredForward;
 use crate::tensor_group::TensorGroup;
 use burn::module::Module;
+use burn::nn::Linear;
 use burn::nn::attention::MultiHeadAttention;
-use burn::nn::{Dropout, Linear};
 use burn::tensor::activation::{quiet_softmax, softmax};
 use burn::tensor::{Bool, Tensor};
 
@@ -17,7 +18,7 @@ pub struct SelfAttention {
     key: Linear,
     value: Linear,
     output: RowLinear,
-    dropout: Dropout,
+    dropout: GroupDropout,
     head_width: usize,
     min_float: f64,
     quiet_softmax: bool,
@@ -29,20 +30,15 @@ impl SelfAttention {
     /// Cuts an ordinary layer: queries, keys and values by columns, head by head, the output by rows.
     ///
     /// # Panics
-    /// If the heads cannot be cut evenly over the group, these are replicas, or if the layer has dropout and the group several ranks: each would
-    /// draw for its own heads, which one device does not.
+    /// If the heads cannot be cut evenly over the group, or these are replicas.
     pub fn cut(layer: MultiHeadAttention, group: &TensorGroup) -> Self {
         group.share(layer.n_heads, "heads");
-        assert!(
-            group.size() == 1 || layer.dropout.prob == 0.0,
-            "attention that several ranks hold together has no dropout; set `MultiHeadAttentionConfig::dropout` to 0"
-        );
         Self {
             query: columns(layer.query, group),
             key: columns(layer.key, group),
             value: columns(layer.value, group),
             output: RowLinear::cut(layer.output, group),
-            dropout: layer.dropout,
+            dropout: GroupDropout::cut(layer.dropout, group),
             head_width: layer.d_k,
             min_float: layer.min_float,
             quiet_softmax: layer.quiet_softmax,
@@ -77,7 +73,7 @@ impl SelfAttention {
             scores = scores.mask_fill(mask.unsqueeze_dim::<4>(1), self.min_float);
         }
         let weights = if self.quiet_softmax { quiet_softmax(scores, 3) } else { softmax(scores, 3) };
-        let mixed = self.dropout.forward(weights).matmul(value);
+        let mixed = self.dropout.forward_cut(weights, 1).matmul(value);
         let width = mixed.dims()[1] * self.head_width;
         mixed.swap_dims(1, 2).reshape([batch, seq, width])
     }

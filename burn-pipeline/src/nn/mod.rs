@@ -13,7 +13,8 @@
 //! 4. With `forward_cut`, what comes and goes is this rank's piece along the sequence: a column-parallel layer gathers, a row-parallel
 //!    one gives each rank its piece of the sum. Norms and sums between layers then run on pieces, whose weights go through
 //!    [`TensorGroup::for_pieces`](crate::tensor_group::TensorGroup::for_pieces).
-//! 5. Parameters have the ordinary layers' names.
+//! 5. Dropout draws the whole mask on every rank, which keeps its piece ([`GroupDropout`]). Burn's own is refused in a stage that several ranks hold.
+//! 6. Parameters have the ordinary layers' names.
 //!
 //! Follows Megatron-LM (arXiv:1909.08053), pieces of the sequence Korthikanti et al. (arXiv:2205.05198); the vocabulary's cross entropy
 //! is Megatron's `vocab_parallel_cross_entropy`.
@@ -57,11 +58,13 @@
 
 mod as_ordinary;
 mod attention;
+mod dropout;
 mod feed_forward;
 mod linear;
 mod vocabulary;
 
 pub use attention::SelfAttention;
+pub use dropout::GroupDropout;
 pub use feed_forward::GatedFeedForward;
 pub use linear::{ColumnLinear, RowLinear};
 pub(crate) use vocabulary::own_ids;

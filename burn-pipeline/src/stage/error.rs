@@ -78,7 +78,7 @@ pub enum StageError {
     Unjoined { first: usize, other: usize, ours: String, theirs: String },
     /// Ranks that hold the stage at the other end together gave different values of what is whole on all of them.
     #[error(
-        "ranks {first} and {other} hold the stage at the other end together, but gave different values of {tensor}, which is whole on both of them; pass the input of cut layers through `TensorGroup::copy_to` and partial results through `TensorGroup::reduce_from`, and draw no random numbers (dropout) in a stage that a group holds"
+        "ranks {first} and {other} hold the stage at the other end together, but gave different values of {tensor}, which is whole on both of them; pass the input of cut layers through `TensorGroup::copy_to` and partial results through `TensorGroup::reduce_from`, and draw random numbers by `nn::GroupDropout` alone"
     )]
     MembersUnlike { first: usize, other: usize, tensor: String },
     /// A gradient's shape or element type differs from its output's.
@@ -103,6 +103,9 @@ pub enum StageError {
         "the stage's random numbers cannot be proved to be those of `Builder::seed`, as {reason}; let the stage be captured (`SplitBackward` says which can be, and captured ones own their generator), let other threads draw from generators of their own, or build the pipeline without a seed"
     )]
     Draws { reason: String },
+    /// Several ranks hold the stage together, and cannot be known to draw what one device draws.
+    #[error("several ranks hold the stage together, and {why}")]
+    DrawsInGroup { why: &'static str },
     /// A stage's forward computes in an element type that its device does not compute in.
     #[error(
         "the stage computes in {dtype:?} (first in {place}), in which {why}; cast to f32 there, or choose another device"

@@ -93,5 +93,5 @@ pub(crate) use engine::{
     BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, Members, StageWork, WorkResult, WorkStarted,
 };
 pub(crate) use erased::{Change, ErasedStage, Offered, PROGRAMS};
-pub(crate) use random::{ForwardSeed, mixed};
+pub(crate) use random::{ForwardSeed, mixed, random};
 pub(crate) use state::{GradientStore, NamedParameter, ParameterState, StageState, StateValue, with_optimizer_state};

@@ -19,6 +19,7 @@ use crate::program::CapturedOp;
 use crate::stage::AnyTensor;
 use burn::backend::DispatchTensor;
 use burn::tensor::{DType, Shape};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What the members do together.
@@ -168,21 +169,36 @@ impl TensorGroup {
             return self.end_by_link(collective, own);
         }
         let (size, what) = (self.size(), described(collective, &own));
-        let of_all = || self.receive_each(&what, 0..size);
+        let others = |like: &AnyTensor| self.receive_alike(&what, 0..size, like);
         match collective {
-            Collective::AllReduce => self.sum(own, of_all()),
-            // There is at least one piece, its own.
-            Collective::AllGather { axis } => AnyTensor::cat(self.in_order(own.clone(), of_all()), axis).unwrap_or(own),
-            Collective::ReduceScatter { axis } => self.sum(piece(&own, axis, self.member, size), of_all()),
+            Collective::AllReduce => self.sum(own.clone(), others(&own)),
+            Collective::AllGather { axis } => {
+                let pieces = self.in_order(own.clone(), others(&own));
+                // There is at least one piece, its own.
+                AnyTensor::cat(pieces, axis).unwrap_or(own)
+            }
+            Collective::ReduceScatter { axis } => {
+                let own = piece(&own, axis, self.member, size);
+                self.sum(own.clone(), others(&own))
+            }
             Collective::AllToAll { axis } => {
-                let pieces = self.in_order(piece(&own, axis, self.member, size), of_all());
+                let piece = piece(&own, axis, self.member, size);
+                let pieces = self.in_order(piece.clone(), others(&piece));
                 AnyTensor::cat(pieces, axis).unwrap_or(own)
             }
             Collective::OwnPiece { axis } => piece(&own, axis, self.member, size),
             Collective::Broadcast { root } if root == self.member => own,
-            Collective::Broadcast { root } => self.receive_each(&what, std::iter::once(root)).pop().unwrap_or(own),
-            Collective::Reduce { root } if root == self.member => self.sum(own, of_all()),
+            Collective::Broadcast { root } => self.receive_alike(&what, root..root + 1, &own).pop().unwrap_or(own),
+            Collective::Reduce { root } if root == self.member => self.sum(own.clone(), others(&own)),
             Collective::Reduce { .. } => own.zeros(own.shape()),
+        }
+    }
+
+    /// What the members `from` but this one sent in a collective, each a tensor like this; zeros, if they are not there.
+    fn receive_alike(&self, what: &str, from: Range<usize>, like: &AnyTensor) -> Vec<AnyTensor> {
+        match self.absent {
+            false => self.receive_each(what, from),
+            true => from.filter(|member| *member != self.member).map(|_| like.zeros(like.shape())).collect(),
         }
     }
 

@@ -32,6 +32,9 @@ impl TensorGroup {
     /// # Panics
     /// Unwinds with a [`LinkError`] if another rank failed.
     pub(super) fn send_each(&self, what: &str, tensors: Vec<Option<AnyTensor>>) {
+        if self.absent {
+            return;
+        }
         self.over_link(|link, activity| {
             let (deadline, header, ours) = (Instant::now() + self.timeout, header(activity), place(activity, what));
             let others = tensors.into_iter().enumerate().filter(|(member, _)| *member != self.member);
@@ -78,6 +81,9 @@ impl TensorGroup {
     /// # Panics
     /// Unwinds with a [`LinkError`] that names the first difference, or if a member is elsewhere, failed, left or did not answer.
     pub(crate) fn compare(&self, recorded: Option<&[String]>) {
+        if self.absent {
+            return;
+        }
         self.over_link(|link, activity| {
             let (rank, deadline, header) = (link.rank(), Instant::now() + self.timeout, header(activity));
             let ours = place(activity, "its list of collectives");

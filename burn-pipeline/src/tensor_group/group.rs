@@ -22,6 +22,8 @@ pub struct TensorGroup {
     pub(super) end: Option<StageEnd>,
     pub(super) timeout: Duration,
     pub(super) cuts: Cuts,
+    /// Are the other members not there?
+    pub(super) absent: bool,
     /// Does the link run its collectives?
     pub(super) by_link: bool,
     /// Are the others' messages of the end of a row still to be taken?
@@ -50,6 +52,7 @@ impl TensorGroup {
             end: None,
             timeout: Duration::ZERO,
             cuts: Cuts::default(),
+            absent: false,
             by_link: false,
             ended: Arc::default(),
             inbox: None,
@@ -58,17 +61,13 @@ impl TensorGroup {
 
     /// The group of the ranks `ranks` of a job, as the one at place `member` sees it.
     pub(crate) fn new(member: usize, ranks: impl IntoIterator<Item = usize>, end: StageEnd, timeout: Duration) -> Self {
-        let ranks = ranks.into_iter().collect();
-        Self {
-            member,
-            ranks,
-            end: Some(end),
-            timeout,
-            cuts: Cuts::default(),
-            by_link: false,
-            ended: Arc::default(),
-            inbox: None,
-        }
+        Self { member, ranks: ranks.into_iter().collect(), end: Some(end), timeout, ..Self::alone() }
+    }
+
+    /// A group of so many ranks as the first one sees it if the others are not there: exchanges have the shapes and take the memory that they have
+    /// among all, with zeros in the place of what others would send. For measuring a stage.
+    pub(crate) fn without_others(size: usize) -> Self {
+        Self { ranks: (0..size).collect(), absent: size > 1, ..Self::alone() }
     }
 
     /// The same of data-parallel replicas, whose other messages come amid those of the group.

@@ -14,15 +14,17 @@
 //! 3. *Gradients* are a list without marks, in which a piece's gradient is a piece. Before they are re-cut they get the marks of the
 //!    values that they belong to ([`marked`]), and what arrives loses them ([`unmarked`]).
 //!
-//! Read `part` (what messages are lists of, and their marks), then `cut`, then `join`.
+//! Read `part` (what messages are lists of, and their marks), then `cut`, then `join`, then `first` (both ends at once).
 
 mod cut;
+mod first;
 mod join;
 mod part;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
 
 pub(super) use cut::Recut;
+pub(crate) use first::received_by_first;
 pub(super) use part::{cuts, marked, unmarked};
 
 #[cfg(doc)]

@@ -74,6 +74,18 @@ proptest! {
     }
 
     #[test]
+    fn each_rank_of_a_smaller_group_measures_a_link_with_one_of_a_larger(sizes in sizes(), replicas in 1usize..4) {
+        let grid = |rank| Grid::new(rank, replicas, sizes.clone().into());
+        let all = sizes.iter().sum::<usize>() * replicas;
+        for (a, b) in (1..sizes.len()).map(|b| (b - 1, b)) {
+            let of = |one, other: usize| (0..all).map(grid).filter(move |grid| grid.pipeline_rank() == one).filter_map(move |grid| Some((grid.rank(), grid.partner(other)?)));
+            let (forth, back): (BTreeSet<_>, BTreeSet<_>) = (of(a, b).collect(), of(b, a).map(|(b, a)| (a, b)).collect());
+            prop_assert_eq!(&forth, &back);
+            prop_assert_eq!(forth.len(), sizes[a].min(sizes[b]) * replicas);
+        }
+    }
+
+    #[test]
     fn ranks_of_one_size_are_numbered_as_one_formula_says(
         pipeline in 1usize..6, replicas in 1usize..6, members in 1usize..5
     ) {

@@ -95,6 +95,12 @@ impl Eager {
         Self { defers, ..self }
     }
 
+    /// The same engine, on one of several ranks that hold the stage together if `grouped`.
+    pub(crate) fn among(mut self, grouped: bool) -> Self {
+        self.seeded.set_grouped(grouped);
+        self
+    }
+
     /// Notes what a recorded forward draws, and that its types were looked at.
     pub(super) fn learn(&mut self, signature: Signature, recorded: &Recorded) {
         self.casts.saw(signature.clone());

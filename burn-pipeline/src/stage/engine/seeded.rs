@@ -8,6 +8,9 @@
 //!    back. So if the numbers are those that follow the forward's own draws, nobody else drew.
 //! 4. Else the buffers are restored, and the forward runs again, a few times.
 //!
+//! Ranks that hold a stage together wait for each other inside of their forwards, so these cannot take turns. Theirs are recorded before each of
+//! them runs, and refused if anything draws but layers that have the forward's own generator (`random::of_layers`).
+//!
 //! Only the generator of Flex can be followed so. On other devices, and for a stage whose draws cannot be recorded, a forward
 //! that may draw is refused.
 
@@ -17,7 +20,7 @@ use super::recording::{Parameters, Recorded, Refusal, Signature, record};
 use crate::stage::Stage;
 use crate::stage::boundary::AnyTensor;
 use crate::stage::error::StageError;
-use crate::stage::random::{Drawn, Following, ForwardSeed, device_generator};
+use crate::stage::random::{Drawn, Following, ForwardSeed, device_generator, drawing};
 use crate::stage::state::{Names, named_weights, with_weights};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, Tensor};
@@ -29,12 +32,22 @@ const ATTEMPTS: usize = 16;
 /// Signatures whose draws are remembered.
 const REMEMBERED: usize = 256;
 
+/// Why ranks that hold a stage together refuse a draw.
+pub(super) const PAST_LAYERS: &str = "its forward draws otherwise than by `nn::GroupDropout`, which alone knows of what a rank has a piece; \
+    put that layer in the place of Burn's `Dropout`";
+
+/// The same without a seed.
+pub(super) const NO_SEED: &str =
+    "its forward draws without a seed that all of them draw from; give the pipeline one (`Builder::seed`)";
+
 const DISTURBED: &str = "another thread, or `init_seeded` in the forward itself, used the device's generator each time";
 
 /// The seed of a stage's eager forwards, and what is known of their draws.
 #[derive(Default)]
 pub(super) struct SeededDraws {
     seed: ForwardSeed,
+    /// Do several ranks hold the stage together?
+    grouped: bool,
     capture: Option<Device>,
     known: HashMap<Signature, Drawn>,
 }
@@ -44,9 +57,13 @@ impl SeededDraws {
         self.seed = seed;
     }
 
+    pub(super) fn set_grouped(&mut self, grouped: bool) {
+        self.grouped = grouped;
+    }
+
     /// Notes what a recorded call draws.
     pub(super) fn learn(&mut self, signature: Signature, recorded: &Recorded) -> Drawn {
-        let drawn: Drawn = recorded.recording.draws().map(|draw| draw.what()).collect();
+        let drawn = recorded.drawn();
         if self.known.len() >= REMEMBERED {
             self.known.clear();
         }
@@ -62,6 +79,9 @@ impl SeededDraws {
         call: ForwardCall,
         mut run: impl FnMut(ForwardCall) -> Result<T, StageError>,
     ) -> Result<T, StageError> {
+        if self.grouped {
+            return self.run_grouped(function, module, call, run);
+        }
         let Some(seed) = self.seed.of(call.microbatch) else { return run(call) };
         let device = Parameters::of(module).device(&call).inner();
         let _turn = device_generator();
@@ -87,6 +107,26 @@ impl SeededDraws {
         Err(StageError::Draws { reason: DISTURBED.to_owned() })
     }
 
+    /// The same where several ranks hold the stage together.
+    fn run_grouped<M: Stage, T>(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: ForwardCall,
+        mut run: impl FnMut(ForwardCall) -> Result<T, StageError>,
+    ) -> Result<T, StageError> {
+        let generator = self.seed.generator(call.microbatch);
+        let seeded = generator.is_some();
+        if seeded && self.recorded(function, module, &call)?.draws_past_layers() {
+            return Err(StageError::DrawsInGroup { why: PAST_LAYERS });
+        }
+        let (given, drawn) = drawing(generator, || run(call));
+        match drawn.is_empty() || seeded {
+            true => given,
+            false => Err(StageError::DrawsInGroup { why: NO_SEED }),
+        }
+    }
+
     /// What a forward draws.
     fn drawn<M: Stage>(
         &mut self,
@@ -101,11 +141,22 @@ impl SeededDraws {
         if let Some(known) = self.known.get(&signature).filter(|known| !anew && !known.is_empty()) {
             return Ok(known.clone());
         }
+        let recorded = self.recorded(function, module, call)?;
+        Ok(self.learn(signature, &recorded))
+    }
+
+    /// A forward, recorded.
+    fn recorded<M: Stage>(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: &ForwardCall,
+    ) -> Result<Recorded, StageError> {
         if let Some(reason) = module.skip_capture() {
             return Err(StageError::Draws { reason: format!("the stage is not captured: {reason}") });
         }
-        match record(&mut self.capture, function, module, call, &parameters, &[]) {
-            Ok(recorded) => Ok(self.learn(signature, &recorded)),
+        match record(&mut self.capture, function, module, call, &Parameters::of(module), &[]) {
+            Ok(recorded) => Ok(recorded),
             Err(Refusal::Stage(error)) => Err(error),
             Err(Refusal::Cannot(reason)) => {
                 Err(StageError::Draws { reason: format!("the stage cannot be captured: {reason}") })

@@ -64,7 +64,8 @@ impl<M: Stage> Typed<M> {
     /// See [`ErasedStage::choose`](super::ErasedStage::choose).
     pub(super) fn choose_engine(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) {
         self.chosen = (split, splits, keep_outputs);
-        let eager = |reason| Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits);
+        let grouped = self.options.members.is_some();
+        let eager = |reason| Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits).among(grouped);
         self.function.keep_output(self.options.outputs);
         let (function, programs) = (self.function.clone(), self.options.programs);
         let (compile, rounded) = (self.options.compile, self.options.rounded);

@@ -4,7 +4,8 @@
 //! forward draws from a generator of its own instead, made of the batch's seed, the stage and the microbatch: so it draws the
 //! same whatever ran before, whatever other threads draw meanwhile, in a job that was taken up again and in a forward that is
 //! recomputed. A forward that runs eagerly must use the device's generator: the engine seeds it, and proves afterwards that
-//! nobody else drew (`engine::seeded`).
+//! nobody else drew (`engine::seeded`). Where several ranks hold a stage together, layers that know of the generator draw from it, captured or
+//! not (`of_layers`).
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;

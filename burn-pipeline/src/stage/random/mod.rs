@@ -4,8 +4,11 @@ mod drawn;
 mod following;
 mod forward_seed;
 mod init;
+mod of_layers;
 
 pub(in crate::stage) use following::{Drawn, Following};
 pub(crate) use forward_seed::{ForwardSeed, mixed};
 pub(in crate::stage) use init::device_generator;
 pub use init::init_seeded;
+pub(in crate::stage) use of_layers::drawing;
+pub(crate) use of_layers::random;

@@ -13,7 +13,7 @@ pub enum SharedError {
     /// Two declarations claim one parameter.
     #[error("parameter `{path}` of stage {stage} is declared as `{first}` and as `{second}`; declare it once")]
     DeclaredTwice { stage: usize, path: String, first: String, second: String },
-    /// Copies differ in shape, element type, or whether they are trained.
+    /// Copies differ in shape, element type, whether they are trained, or how they are cut.
     #[error(
         "shared parameter `{name}`: `{path}` of stage {stage} is {got}, but `{first_path}` of stage {first_stage} is {expected}; copies must be alike"
     )]
@@ -36,6 +36,11 @@ pub enum SharedError {
         "shared parameter `{name}`: after the first step `{path}` of stage {stage} differs from `{first_path}` of stage {first_stage}, though both got the same gradient; does `Builder::optimizer` make the same optimizer for every stage?"
     )]
     Diverged { name: String, stage: usize, path: String, first_stage: usize, first_path: String },
+    /// The stages that hold copies are held by groups of different sizes.
+    #[error(
+        "shared parameter `{name}`: {ranks} rank(s) hold stage {stage} together, and {first_ranks} hold stage {first_stage}, which has a copy too; give both groups one size (`Builder::tensor_parallel`)"
+    )]
+    GroupSizes { name: String, stage: usize, ranks: usize, first_stage: usize, first_ranks: usize },
     /// Of two stages that hold a copy, one is sharded over data-parallel replicas.
     #[error(
         "shared parameter `{name}`: stage {stage} is sharded over data-parallel replicas, and stage {first_stage}, which has a copy too, is not, or the other way round; say the same of both with `StageBox::sharded`"

@@ -19,7 +19,8 @@ impl Pipeline {
     /// gradients are forgotten.
     ///
     /// Values find their parameters by the ids in the stages' modules ([`NamedWeight::id`](crate::stage::NamedWeight)); a
-    /// parameter without one keeps its own. `observed` is what the reports of the step's batches had observed, which
+    /// parameter without one keeps its own. Values are whole, as [`Pipeline::take_gradients`] gives gradients, also where several ranks hold a stage
+    /// together. `observed` is what the reports of the step's batches had observed, which
     /// [`Stage::after_step`](crate::stage::Stage::after_step) gets. Where ranks are processes, all call it with the same values.
     ///
     /// # Errors
@@ -29,7 +30,6 @@ impl Pipeline {
         weights: HashMap<ParamId, AnyTensor>,
         observed: Vec<Vec<f64>>,
     ) -> Result<(), PipelineError> {
-        self.whole_stages_only("`step_to`")?;
         self.without_spread("`step_to`")?;
         self.without_vocabulary("`step_to`")?;
         let weights = weights.into_iter().map(|(id, weight)| (id, weight.unshared())).collect();

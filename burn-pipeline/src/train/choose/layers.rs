@@ -31,7 +31,8 @@ impl Builder {
     /// Measures every layer of the model on one microbatch. `kinds` describes the layers in order; the builder's factory
     /// is called for as many stages, and must make one layer for each. With `rounds` of 0 nothing is timed, and
     /// [`Layer::estimated`] estimates seconds from FLOPs. Devices, threads, skip edges and the way to split backwards are
-    /// the builder's; its schedule and optimizer are not used.
+    /// the builder's; its schedule, optimizer and groups are not used: a layer is measured whole, and planners divide it over the ranks of a group if it
+    /// says what these add up ([`Layer::summed_bytes`]).
     ///
     /// # Errors
     /// [`MeasureError`] names the layer.
@@ -75,10 +76,10 @@ impl Builder {
         kinds: &[char],
         rounds: usize,
     ) -> Result<MeasuredLayers, MeasureError> {
-        self.measures_whole_stages()?;
+        self.measures_without_vocabulary()?;
         let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads).build();
         let pool = pool.map_err(|error| MeasureError::Threads(error.to_string()))?;
-        let walk = Walk::new(self, &microbatch, kinds.len());
+        let walk = Walk::new(self, &microbatch, vec![1; kinds.len()]);
         pool.install(|| Measuring { builder: self, rounds, walk, uncaptured: Vec::new() }.run(kinds))
     }
 }

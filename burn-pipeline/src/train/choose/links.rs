@@ -29,14 +29,16 @@ impl Pipeline {
     /// Measures the links between ranks that exchange tensors: half a round trip of a small and of a large message, the
     /// median of several.
     ///
+    /// Where several ranks hold stages together, a link is that between two pipeline ranks, as plans count them: each rank measures to its
+    /// counterpart, all at the same time, and the slowest counts.
+    ///
     /// Where a large message takes no longer than a small one (threads that move handles on one device), the link has
     /// no bandwidth limit.
     ///
     /// # Errors
     /// As [`Pipeline::step`].
     pub fn measure_links(&mut self) -> Result<LinkCosts, PipelineError> {
-        self.whole_stages_only("measuring links")?;
-        let between = self.ranks.ask(MeasureLinks)?.concat();
+        let between = slowest(self.ranks.ask(MeasureLinks)?.concat());
         Ok(LinkCosts { between, ..LinkCosts::default() })
     }
 }
@@ -52,15 +54,18 @@ impl Command for MeasureLinks {
         let grid = rank.executor().grid();
         let mut links = Vec::new();
         for (a, b) in pairs(rank.placement()) {
-            if grid.pipeline_rank() == a {
-                let (small, large) = (time(rank, grid.rank_of(b), 1)?, time(rank, grid.rank_of(b), LARGE)?);
+            let own = grid.pipeline_rank();
+            let other = if own == a { b } else { a };
+            let Some(peer) = [a, b].contains(&own).then(|| grid.partner(other)).flatten() else { continue };
+            if own == a {
+                let (small, large) = (time(rank, peer, 1)?, time(rank, peer, LARGE)?);
                 let bytes = (LARGE * size_of::<f32>()) as f64;
                 let bandwidth = (large > NOISE * small).then(|| bytes / (large - small));
                 let both = [(a, b), (b, a)].map(|(from, to)| LinkOverride { from, to, latency: small, bandwidth });
                 // All replicas measure, at the same time, as they will train; the first one replies.
                 links.extend(both.into_iter().filter(|_| rank.is_first_replica()));
-            } else if grid.pipeline_rank() == b {
-                (0..2 * ROUNDS).try_for_each(|_| echo(rank, grid.rank_of(a)))?;
+            } else {
+                (0..2 * ROUNDS).try_for_each(|_| echo(rank, peer))?;
             }
         }
         Ok(links)
@@ -75,6 +80,23 @@ impl Command for MeasureLinks {
         let link = |(from, to, latency, bandwidth)| LinkOverride { from, to, latency, bandwidth };
         Ok(table.into_iter().map(|row| row.into_iter().map(link).collect()).collect())
     }
+}
+
+/// Each link once, as slow as any of the ranks measured it.
+fn slowest(links: Vec<LinkOverride>) -> Vec<LinkOverride> {
+    let mut each: Vec<LinkOverride> = Vec::new();
+    for link in links {
+        let Some(known) = each.iter_mut().find(|known| (known.from, known.to) == (link.from, link.to)) else {
+            each.push(link);
+            continue;
+        };
+        known.latency = known.latency.max(link.latency);
+        known.bandwidth = match (known.bandwidth, link.bandwidth) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+    each
 }
 
 /// Ranks that exchange tensors, the lower one first.

@@ -14,13 +14,19 @@
 //!    pool) is not taken for what the stage holds. Then some microbatches run on the same threads, two at a time: what the heap
 //!    needs there beyond what the actions need is kept by a rank too, and belongs to `optimizer_bytes`.
 //!
+//! 5. Of a stage that several ranks hold together, the first one's piece is measured alone: exchanges take the memory that they take among all, and no
+//!    time (`TensorGroup::without_others`). All members hold as much, so a rank of the profile is one of a pipeline rank's.
+//!
 //! What happens between steps (the optimizer's own intermediate values, sums over replicas) is not part of it, nor is what
 //! [`Accumulation::Ordered`](crate::stage::Accumulation::Ordered) holds back.
 
 use super::measure_error::MeasureError;
 use super::walk::{Walk, caught};
 use crate::cost::{LinkCosts, Profile, StageCost};
-use crate::stage::{AnyTensor, Batch, ErasedStage, ForwardCall, ForwardOutput, Gradients, Payload, StageError};
+use crate::plan::StageId;
+use crate::stage::{
+    AnyTensor, Batch, ErasedStage, ForwardCall, ForwardOutput, ForwardSeed, Gradients, Payload, StageError,
+};
 use crate::stage::{TensorKind, loss_seed};
 use crate::train::error::BuildError;
 use crate::train::plans::split_stages;
@@ -43,15 +49,20 @@ impl Builder {
     /// [`simulate`](crate::simulate::simulate) predicts the peak of each rank, under any plan with the same stages that splits
     /// the same backwards. Nothing else may allocate meanwhile.
     ///
+    /// Where several ranks hold stages together ([`Builder::tensor_parallel`]), numbers are those of each of them, and seconds are without their
+    /// exchanges; measured steps have these ([`StepReport::profile`](crate::train::StepReport::profile)).
+    ///
     /// # Errors
     /// [`MeasureError`] names the stage, or says what the builder lacks.
     pub fn measure_memory(&self, microbatch: Batch, meter: &dyn MemoryMeter) -> Result<Profile, MeasureError> {
         let planned = |error: BuildError| MeasureError::Plan(error.to_string());
-        self.measures_whole_stages()?;
+        self.measures_without_vocabulary()?;
         let mut plans = self.plans().map_err(planned)?;
         let split = split_stages(plans.current().map_err(planned)?.plan());
-        let stages = plans.placement().stages();
-        let mut walk = Walk::new(self, &microbatch, stages);
+        let placement = plans.placement();
+        let stages = placement.stages();
+        let size = |stage| self.members.of(placement.rank_of(StageId::new(stage)));
+        let mut walk = Walk::new(self, &microbatch, (0..stages).map(size).collect());
         let mut value = walk.first_input();
         let mut costs = Vec::with_capacity(stages);
         for index in 0..stages {
@@ -73,8 +84,9 @@ impl Builder {
         meter: &dyn MemoryMeter,
     ) -> Result<StageCost, MeasureError> {
         let (before, context) = (meter.allocated(), walk.context(index));
-        let held =
+        let mut held =
             in_pool(self.threads, || self.make_stage(&context, splits, self.outputs))?.ok_or(MeasureError::NoStages)?;
+        held.set_forward_seed(ForwardSeed::new(self.seed));
         let call = walk.call(held.as_ref(), index, std::mem::take(value))?;
         let failed: &dyn Fn(StageError) -> MeasureError = &walk.failed(index);
         let (threads, cost) = (self.threads, StageCost::default());

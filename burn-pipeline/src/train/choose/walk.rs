@@ -1,10 +1,11 @@
 //! A walk through a model's stages on one device: what each one gets, and where what it gives goes.
 //!
-//! Each stage runs on the output of the one before, and on values that skip edges bring.
+//! Each stage runs on the output of the one before, and on values that skip edges bring. Of ranks that hold a stage together, the first is
+//! measured, without the others.
 
 use super::layer::on_device;
 use super::measure_error::MeasureError;
-use crate::execute::panic_message;
+use crate::execute::{panic_message, received_by_first};
 use crate::link::one_queue;
 use crate::stage::{Batch, ErasedStage, ForwardCall, Payload, StageError};
 use crate::tensor_group::TensorGroup;
@@ -16,15 +17,12 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Builder {
-    /// Refuses to measure stages that several ranks hold together, or between layers that they do: measured here are whole models.
-    pub(super) fn measures_whole_stages(&self) -> Result<(), MeasureError> {
-        let what = "measuring stages";
-        let refused = match (self.members.largest() > 1, self.vocabulary.is_some()) {
-            (true, _) => BuildError::TensorParallel { what },
-            (_, true) => BuildError::WithVocabulary { what },
-            _ => return Ok(()),
-        };
-        Err(MeasureError::Plan(refused.to_string()))
+    /// Refuses to measure stages between layers that all ranks hold together.
+    pub(super) fn measures_without_vocabulary(&self) -> Result<(), MeasureError> {
+        match self.vocabulary.is_some() {
+            true => Err(MeasureError::Plan(BuildError::WithVocabulary { what: "measuring stages" }.to_string())),
+            false => Ok(()),
+        }
     }
 }
 
@@ -33,24 +31,27 @@ pub(super) struct Walk<'a> {
     builder: &'a Builder,
     batch: &'a Batch,
     stages: usize,
+    /// The ranks that hold each stage together.
+    sizes: Vec<usize>,
     pub(super) device: Device,
     /// Values on skip edges that have not arrived yet, by the stages at both ends.
     skipped: BTreeMap<(usize, usize), Payload>,
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(builder: &'a Builder, batch: &'a Batch, stages: usize) -> Self {
+    /// Through stages that so many ranks each hold together, as the first of them.
+    pub(super) fn new(builder: &'a Builder, batch: &'a Batch, sizes: Vec<usize>) -> Self {
         let device = builder.devices.first().cloned().unwrap_or_default();
         let device = if device.is_autodiff() { device } else { device.autodiff() };
         // What is measured runs on threads of its own, as in a pipeline.
         one_queue();
-        Self { builder, batch, stages, device, skipped: BTreeMap::new() }
+        Self { builder, batch, stages: sizes.len(), sizes, device, skipped: BTreeMap::new() }
     }
 
     /// Where a stage is built.
     pub(super) fn context(&self, index: usize) -> StageContext {
         let (device, cut) = (self.device.clone(), self.builder.cut.clone());
-        let (group, replicas) = (TensorGroup::alone(), TensorGroup::alone());
+        let (group, replicas) = (TensorGroup::without_others(self.sizes[index]), TensorGroup::alone());
         StageContext { index, stages: self.stages, rank: 0, device, cut, group, replicas }
     }
 
@@ -87,7 +88,14 @@ impl<'a> Walk<'a> {
             let error = StageError::SkipCount { got: skipped.len(), expected: ends.len() };
             return Err(self.failed(index)(error));
         }
+        let crossing = |to: usize, value| {
+            let ranks = self.sizes.get(to).copied().unwrap_or(self.sizes[index]);
+            received_by_first(self.sizes[index], ranks, value).map_err(self.failed(index))
+        };
+        let skipped: Vec<Payload> =
+            ends.iter().zip(skipped).map(|(&to, value)| crossing(to, value)).collect::<Result<_, _>>()?;
         let bytes = skipped.iter().map(Payload::bytes).max().unwrap_or(0);
+        let output = crossing(index + 1, output)?;
         self.skipped.extend(ends.into_iter().map(|to| (index, to)).zip(skipped));
         Ok((output, bytes))
     }

@@ -329,7 +329,8 @@ impl Builder {
     }
 
     /// Declares a parameter that several stages hold: its copies start equal and get the sum of all their gradients.
-    /// [`Pipeline::shared`] tells where it was found.
+    /// [`Pipeline::shared`] tells where it was found. Where several ranks hold stages together, all groups that hold a copy have one size, and cut
+    /// it alike.
     pub fn share(mut self, parameter: SharedParameter) -> Self {
         self.shared.push(parameter);
         self
@@ -344,6 +345,9 @@ impl Builder {
     /// meanwhile. On a GPU such a stage is refused if it draws. A step ends with [`StageError::Draws`](crate::stage::StageError::Draws)
     /// where others draw each time, and where captured forwards draw on a device that they name themselves. To find that out, steps
     /// seed the devices' generators: draw data from a generator of your own.
+    ///
+    /// In stages that several ranks hold together ([`Builder::tensor_parallel`]) [`GroupDropout`](crate::nn::GroupDropout) alone may draw, captured or
+    /// not; a step with other draws ends with [`StageError::DrawsInGroup`](crate::stage::StageError::DrawsInGroup).
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
@@ -381,16 +385,10 @@ impl Builder {
     /// divides the other.
     ///
     /// Numbers are one device's up to the rounding of sums that are added in parts, and the same bits under every schedule with
-    /// `Ordered`. What is not there yet is refused: [`Builder::seed`], [`Builder::share`], replaced modules, and
-    /// measuring. Fused actions run one after the other.
+    /// `Ordered`. What is not there yet is refused: replaced modules, and [`AutoPipeline`](crate::AutoPipeline). Fused actions run one after the other.
     pub fn tensor_parallel(mut self, sizes: impl Into<GroupSizes>) -> Self {
         self.members = sizes.into();
         self
-    }
-
-    /// How many ranks hold a stage together, the most of any: for programs that do not work with several.
-    pub fn get_tensor_parallel(&self) -> usize {
-        self.members.largest()
     }
 
     /// Spreads the vocabulary over all pipeline ranks: each has a piece of the embedding and of the head, and computes with it where it

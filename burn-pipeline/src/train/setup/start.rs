@@ -85,7 +85,7 @@ impl Builder {
         if self.replicas == 0 {
             return Err(BuildError::NoReplicas);
         }
-        self.whole_stages_only()?;
+        self.has_members()?;
         self.works_with_vocabulary()?;
         if self.sharded && self.replicas == 1 {
             return Err(BuildError::NothingToShardOver);
@@ -115,14 +115,12 @@ impl Builder {
         Bf16::detect().filter(|_| self.bf16_products)
     }
 
-    /// Refuses what does not work with stages that several ranks hold together.
-    fn whole_stages_only(&self) -> Result<(), BuildError> {
+    /// Refuses sizes of groups that hold nothing.
+    fn has_members(&self) -> Result<(), BuildError> {
         if self.members.given().is_empty() || self.members.given().contains(&0) {
             return Err(BuildError::NoMembers);
         }
-        let refused = [("`Builder::seed`", self.seed.is_some()), ("`Builder::share`", !self.shared.is_empty())];
-        let refused = refused.into_iter().find(|(_, chosen)| *chosen && self.members.largest() > 1);
-        refused.map_or(Ok(()), |(what, _)| Err(BuildError::TensorParallel { what }))
+        Ok(())
     }
 
     /// Refuses what does not work with a vocabulary that is spread.

@@ -3,14 +3,16 @@
 //! Guarantees: every rank comes to the same result, since each applies the same rules to the same table; so groups are
 //! formed, and later reduced, in one order everywhere.
 //!
-//! 1. Every rank gathers every rank's parameters: stage, path, identifier, shape, element type, trained or not.
+//! 1. Every rank gathers every rank's parameters: stage, path, identifier, shape, element type, trained or not, cut along which axis.
 //! 2. Each finds the groups in them ([`Sharing::find`]).
-//! 3. All form the groups' communicators in the same order.
+//! 3. All form the groups' communicators in the same order, those of each data-parallel replica, and of each place in the groups of ranks that
+//!    hold stages together: pieces are added to pieces, and what is whole is added on all of these ranks alike.
 
 use super::declare::SharedParameter;
 use super::held::HeldParameter;
 use super::sharing::{Copy, Sharing};
 use crate::execute::{ExecuteError, Executor};
+use crate::group::Grid;
 use crate::link::gather;
 use crate::plan::{Placement, StageId};
 use crate::stage::SharedError;
@@ -24,9 +26,10 @@ impl Sharing {
         declared: &[SharedParameter],
     ) -> Result<Self, ExecuteError> {
         let rank = executor.rank();
-        let mut rows = Vec::new();
+        let (mut rows, members) = (Vec::new(), executor.members().clone());
         for (&stage, held) in executor.stages().iter() {
-            rows.extend(held.named_parameters().into_iter().map(|parameter| HeldParameter::new(stage, parameter)));
+            let parameters = held.named_parameters().into_iter();
+            rows.extend(parameters.map(|parameter| HeldParameter::new(stage, parameter, &members)));
         }
         let deadline = executor.deadline();
         let rows = gather(executor.link(), &rows, deadline);
@@ -37,23 +40,37 @@ impl Sharing {
             ExecuteError::refuse_unknown(rank, peer, placement, stages)?;
         }
         let grid = executor.grid();
-        // Each data-parallel replica shares among its own ranks.
+        // Each data-parallel replica shares among its own ranks, and each member with those that have its place.
         let own = |rank: usize| grid.rank_of(grid.pipeline_rank_of(rank)) == rank;
         let rows: Vec<HeldParameter> =
             rows.into_iter().enumerate().filter(|(rank, _)| own(*rank)).flat_map(|(_, rows)| rows).collect();
-        let found = Self::find(rows, placement, declared);
+        let found = Self::find(rows, placement, declared, |pipeline_rank| grid.size_of(pipeline_rank));
         let mut sharing = found.map_err(|source| ExecuteError::Shared { rank, source })?;
-        let in_replica = |ranks: &[usize], replica| ranks.iter().map(|&place| grid.rank_in(place, replica)).collect();
-        let of = |replica| sharing.groups.iter().map(move |group| in_replica(&group.ranks, replica));
-        let groups: Vec<Vec<usize>> = (0..grid.replicas()).flat_map(of).collect();
-        sharing.first = grid.replica() * sharing.groups.len();
-        sharing.groups.iter_mut().for_each(|group| group.ranks = in_replica(&group.ranks, grid.replica()));
+        let groups = sharing.number_groups(&grid);
         let formed = executor.link().form_groups(&groups, deadline);
         formed.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
         if rank == 0 {
             sharing.reports.iter().for_each(|report| tracing::info!(%report, "shared parameter"));
         }
         Ok(sharing)
+    }
+
+    /// The ranks of all groups in the job, in one order on all ranks. This rank's own groups get their numbers and ranks there.
+    fn number_groups(&mut self, grid: &Grid) -> Vec<Vec<usize>> {
+        let mut all = Vec::new();
+        let own_place = (grid.replica(), grid.member());
+        for group in &mut self.groups {
+            let of_pipeline = std::mem::take(&mut group.ranks);
+            let size = of_pipeline.first().map_or(1, |&first| grid.size_of(first));
+            for place in (0..grid.replicas()).flat_map(|replica| (0..size).map(move |member| (replica, member))) {
+                let ranks: Vec<usize> = of_pipeline.iter().map(|&rank| grid.rank_at(rank, place.0, place.1)).collect();
+                if place == own_place {
+                    (group.number, group.ranks) = (all.len(), ranks.clone());
+                }
+                all.push(ranks);
+            }
+        }
+        all
     }
 
     /// Refuses parameters of which only some copies are sharded over data-parallel replicas. All ranks must call it.

@@ -5,7 +5,7 @@ use super::sharing::Sharing;
 use crate::execute::{ExecuteError, Executor};
 use crate::link::gather;
 use crate::stage::SharedError;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 impl Sharing {
@@ -31,19 +31,20 @@ impl Sharing {
         let deadline = executor.deadline();
         let table = gather(executor.link(), &own, deadline);
         let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
-        // Each data-parallel replica by itself: where parameters are sharded, each has pieces of its own.
-        let replica = |rank: usize| executor.grid().replica_of(rank);
-        let rows = table
-            .iter()
-            .enumerate()
-            .flat_map(|(rank, row)| row.iter().map(move |&(place, hash)| ((replica(rank), place), hash)));
-        let hashes: BTreeMap<(usize, usize), u64> = rows.collect();
-        let hash = |replica: usize, place: usize| hashes.get(&(replica, place)).copied();
+        // Each data-parallel replica by itself, as where parameters are sharded each has pieces of its own; and so each place in the groups of ranks
+        // that hold stages together.
+        let grid = executor.grid();
+        let held_by = |rank: usize| (grid.replica_of(rank), rank - grid.group_of(rank).start);
+        let rows = table.iter().enumerate();
+        let rows = rows.flat_map(|(rank, row)| row.iter().map(move |&(place, hash)| ((held_by(rank), place), hash)));
+        let hashes: BTreeMap<((usize, usize), usize), u64> = rows.collect();
+        let holders: BTreeSet<(usize, usize)> = hashes.keys().map(|(holder, _)| *holder).collect();
+        let hash = |holder: (usize, usize), place: usize| hashes.get(&(holder, place)).copied();
         for (place, (member, copy)) in copies().enumerate() {
             let first = &member.copies[0];
             let first_place = copies().position(|(m, c)| std::ptr::eq(m, member) && std::ptr::eq(c, first));
-            let diverged = |of| hash(of, place) != first_place.and_then(|first| hash(of, first));
-            if (0..executor.grid().replicas()).any(diverged) {
+            let diverged = |of: &(usize, usize)| hash(*of, place) != first_place.and_then(|first| hash(*of, first));
+            if holders.iter().any(diverged) {
                 let source = SharedError::Diverged {
                     name: member.name.clone(),
                     stage: copy.stage.index(),

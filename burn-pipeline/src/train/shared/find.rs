@@ -6,6 +6,7 @@
 //!    module is one copy. What does not fit is refused ([`SharedError`]).
 //! 2. Copies of one replica of the model make a [`Member`]. Members with the same set of ranks make a [`Group`]. The
 //!    groups come in the order of declarations, replica 0's first.
+//! 3. Ranks are pipeline ranks here. Each may be a group of ranks that hold its stages together; all groups with a copy have one size.
 
 use super::declare::{SharedParameter, matches};
 use super::held::HeldParameter;
@@ -17,11 +18,12 @@ use burn::module::ParamId;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Sharing {
-    /// The groups that a table of parameters and declarations imply.
+    /// The groups that a table of parameters and declarations imply. `sizes` says how many ranks hold the stages of a pipeline rank together.
     pub(super) fn find(
         mut rows: Vec<HeldParameter>,
         placement: &Placement,
         declared: &[SharedParameter],
+        sizes: impl Fn(usize) -> usize,
     ) -> Result<Self, Box<SharedError>> {
         rows.sort_by_key(|row| row.stage);
         let claims = claims(&rows, declared, placement.stages())?;
@@ -33,6 +35,7 @@ impl Sharing {
                     (*claim == Some(number) && row.stage.replica() == replica).then(|| row.clone())
                 };
                 let copies = distinct(rows.iter().zip(&claims).filter_map(of));
+                refuse_sizes(declaration.name(), &copies, |row| sizes(placement.rank_of(row.stage)))?;
                 sharing.add(declaration.name(), copies, placement, replica == 0)?;
             }
         }
@@ -94,11 +97,28 @@ impl Sharing {
             };
             match self.groups.iter_mut().find(same) {
                 Some(group) => group.members.push(member),
-                None => self.groups.push(Group { ranks, members: vec![member] }),
+                None => self.groups.push(Group { ranks, number: 0, members: vec![member] }),
             }
         }
         Ok(())
     }
+}
+
+/// Refuses copies of which some are held by more ranks than others: each rank's piece is added to one piece of each copy.
+fn refuse_sizes(
+    name: &str,
+    copies: &[HeldParameter],
+    size: impl Fn(&HeldParameter) -> usize,
+) -> Result<(), Box<SharedError>> {
+    let Some(first) = copies.first() else { return Ok(()) };
+    let Some(other) = copies.iter().find(|row| size(row) != size(first)) else { return Ok(()) };
+    Err(Box::new(SharedError::GroupSizes {
+        name: name.to_owned(),
+        stage: other.stage.index(),
+        ranks: size(other),
+        first_stage: first.stage.index(),
+        first_ranks: size(first),
+    }))
 }
 
 /// For each row the declaration that claims it.

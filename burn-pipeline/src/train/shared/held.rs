@@ -2,6 +2,7 @@
 
 use crate::plan::StageId;
 use crate::stage::NamedParameter;
+use crate::tensor_group::TensorGroup;
 use serde::{Deserialize, Serialize};
 
 /// One parameter of one stage.
@@ -13,7 +14,10 @@ pub(super) struct HeldParameter {
     pub(super) path: String,
     /// Its name in the whole model.
     pub(super) name: String,
+    /// Shape of the whole, where ranks have pieces.
     pub(super) shape: Vec<usize>,
+    /// The axis along which the ranks that hold the stage together cut it.
+    pub(super) cut: Option<usize>,
     /// Element type, by name.
     pub(super) dtype: String,
     pub(super) bytes: usize,
@@ -21,15 +25,18 @@ pub(super) struct HeldParameter {
 }
 
 impl HeldParameter {
-    pub(super) fn new(stage: StageId, parameter: NamedParameter) -> Self {
+    /// Of a stage that this group holds together.
+    pub(super) fn new(stage: StageId, parameter: NamedParameter, group: &TensorGroup) -> Self {
         let NamedParameter { path, name, id, shape, dtype, trainable } = parameter;
+        let (shape, cut) = (group.whole_shape(id, shape.into()).to_vec(), group.axis_of(id));
         let bytes = shape.iter().product::<usize>() * dtype.size();
-        Self { stage, id: id.val(), path, name, shape, dtype: format!("{dtype:?}"), bytes, trainable }
+        Self { stage, id: id.val(), path, name, shape, cut, dtype: format!("{dtype:?}"), bytes, trainable }
     }
 
-    /// Shape, element type and whether it is trained, in words.
+    /// Shape, element type, whether it is trained, and how it is cut, in words.
     pub(super) fn spec(&self) -> String {
         let trained = if self.trainable { "trained" } else { "frozen" };
-        format!("{:?} of {}, {trained}", self.shape, self.dtype)
+        let cut = self.cut.map(|axis| format!(", cut along axis {axis}")).unwrap_or_default();
+        format!("{:?} of {}, {trained}{cut}", self.shape, self.dtype)
     }
 }

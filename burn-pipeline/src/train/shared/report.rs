@@ -18,13 +18,13 @@ pub struct SharedCopy {
 pub struct SharedReport {
     /// The declaration's name.
     pub name: String,
-    /// Shape of every copy.
+    /// Shape of every copy, of the whole where ranks have pieces.
     pub shape: Vec<usize>,
     /// Bytes of one copy.
     pub bytes: usize,
     /// The copies, in model order; the first one's value is that of all at the start.
     pub copies: Vec<SharedCopy>,
-    /// The ranks that reduce it, ascending; fewer than two where no reduction is needed.
+    /// The pipeline ranks that reduce it, ascending; fewer than two where no reduction is needed.
     pub ranks: Vec<usize>,
     /// Names of the shared parameters that travel in the same reduction, itself among them.
     pub reduced_with: Vec<String>,

@@ -26,11 +26,14 @@ pub(super) struct Member {
     pub(super) copies: Vec<Copy>,
 }
 
-/// Members that are held by exactly the same ranks, of which there may be one.
+/// Members that are held by exactly the same ranks, of which there may be one. Where several ranks hold stages together, those with one place in
+/// their groups.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Group {
     /// Ascending.
     pub(super) ranks: Vec<usize>,
+    /// Its number among the groups that all ranks formed.
+    pub(super) number: usize,
     pub(super) members: Vec<Member>,
 }
 
@@ -45,8 +48,6 @@ pub(crate) struct Sharing {
     pub(super) declared: Vec<SharedParameter>,
     /// Were copies compared after the first step?
     pub(super) compared: bool,
-    /// The number of this data-parallel replica's first group among the groups of all.
-    pub(super) first: usize,
 }
 
 impl Sharing {

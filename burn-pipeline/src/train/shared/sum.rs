@@ -11,14 +11,14 @@ type Tensors = Vec<Option<AnyTensor>>;
 impl Sharing {
     /// Gives every copy the value of the first one. All ranks must call it.
     pub(crate) fn copy_first(&self, executor: &mut Executor) -> Result<(), ExecuteError> {
-        for (number, group) in self.groups.iter().enumerate() {
+        for group in &self.groups {
             let first = |executor: &mut Executor, copies: &[Copy]| {
                 let (stage, id) = (copies[0].stage, copies[0].id);
                 let weights = executor.stages().get(&stage).map(|held| held.weights()).unwrap_or_default();
                 weights.into_iter().find(|(other, _)| *other == id).map(|(_, weight)| weight)
             };
             // Only the rank of the first copy gives a value, so the sum over the ranks is that value.
-            let Some(values) = reduce(executor, self.first + number, group, first)? else { continue };
+            let Some(values) = reduce(executor, group, first)? else { continue };
             for (member, value) in group.members.iter().zip(values) {
                 let Some(value) = value else { continue };
                 for copy in &member.copies {
@@ -35,8 +35,8 @@ impl Sharing {
 
     /// Replaces the gradient of every copy by the sum over all copies. All ranks must call it.
     pub(crate) fn sum_gradients(&self, executor: &mut Executor) -> Result<(), ExecuteError> {
-        for (number, group) in self.groups.iter().enumerate() {
-            let Some(sums) = reduce(executor, self.first + number, group, own_sum)? else { continue };
+        for group in &self.groups {
+            let Some(sums) = reduce(executor, group, own_sum)? else { continue };
             for (member, sum) in group.members.iter().zip(sums) {
                 let Some(sum) = sum else { continue };
                 for copy in &member.copies {
@@ -59,7 +59,6 @@ fn own_sum(executor: &mut Executor, copies: &[Copy]) -> Option<AnyTensor> {
 /// Reduces what `of` gives for each member over the group's ranks; `None` on ranks that do not belong to it.
 fn reduce(
     executor: &mut Executor,
-    number: usize,
     group: &Group,
     of: impl Fn(&mut Executor, &[Copy]) -> Option<AnyTensor>,
 ) -> Result<Option<Tensors>, ExecuteError> {
@@ -73,7 +72,7 @@ fn reduce(
     }
     let link = executor.link();
     link.set_activity(Activity::Gathering);
-    let reduced = link.all_reduce(number, &group.ranks, tensors, deadline);
+    let reduced = link.all_reduce(group.number, &group.ranks, tensors, deadline);
     reduced.map(Some).map_err(|source| ExecuteError::Link { rank, task: None, source })
 }
 

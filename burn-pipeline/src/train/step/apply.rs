@@ -6,7 +6,7 @@ use super::rank::Rank;
 use super::replicas;
 use crate::execute::{ExecuteError, SpecCheck};
 use crate::link::Activity;
-use crate::stage::{AnyTensor, Validate};
+use crate::stage::{AnyTensor, NamedWeight, Validate};
 use crate::train::non_finite::NonFinite;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
@@ -68,8 +68,8 @@ impl Rank {
         Ok(ApplyOutcome { loss: contract.loss(), gradient_norm, non_finite: None })
     }
 
-    /// Takes over the weights that the caller stepped, by their ids, in the first copy of each stage; the other copies take
-    /// them from there. Then stages get what was observed, and what was gathered is forgotten.
+    /// Takes over the weights that the caller stepped, by their ids, in the first copy of each stage, of which ranks that hold a stage together
+    /// take their pieces; the other copies take them from there. Then stages get what was observed, and what was gathered is forgotten.
     ///
     /// # Errors
     /// If a value does not fit its parameter, or another rank failed.
@@ -80,8 +80,17 @@ impl Rank {
     ) -> Result<(), ExecuteError> {
         let rank = self.number();
         self.executor.gather_all()?;
+        let groups = self.executor.groups().clone();
         for (&stage, held) in self.executor.stages().iter_mut() {
-            held.replace(values).map_err(|source| ExecuteError::Stepped { rank, stage, source })?;
+            let holders = groups.of(stage);
+            let own = |held: NamedWeight| {
+                let whole = values.get(&held.id)?.clone();
+                // A value of another shape is refused as it is.
+                let fits = whole.shape() == holders.whole_shape(held.id, held.value.shape());
+                Some((held.id, if fits { holders.own_piece(held.id, whole) } else { whole }))
+            };
+            let own = held.named_weights().into_iter().filter_map(own).collect();
+            held.replace(&own).map_err(|source| ExecuteError::Stepped { rank, stage, source })?;
         }
         replicas::copy_weights(&mut self.executor, &self.placement)?;
         self.executor.broadcast_weights()?;

@@ -13,6 +13,7 @@ use crate::stage::engine::eager::Eager;
 use crate::stage::engine::function::StageFunction;
 use crate::stage::engine::members::Members;
 use crate::stage::engine::recording::{Parameters, Recorded, Refusal, Signature, record};
+use crate::stage::engine::seeded::{NO_SEED, PAST_LAYERS};
 use crate::stage::error::StageError;
 use crate::stage::random::ForwardSeed;
 use burn::tensor::Device;
@@ -31,6 +32,8 @@ pub(in crate::stage) struct Captured {
     pub(super) refused: Option<String>,
     /// The ranks that hold the stage together with this one, until exchanges were compared with theirs.
     members: Option<Members>,
+    /// Are there such ranks?
+    grouped: bool,
     /// Was it said that programs change from forward to forward?
     warned: bool,
     pub(super) seed: ForwardSeed,
@@ -57,6 +60,7 @@ impl Captured {
             programs: Programs::new(programs),
             refused: None,
             members: None,
+            grouped: false,
             warned: false,
             seed: ForwardSeed::default(),
             elsewhere: Elsewhere::default(),
@@ -78,7 +82,7 @@ impl Captured {
 
     /// The same on one of several ranks that hold the stage together: before its first forward runs, they compare their exchanges.
     pub(in crate::stage) fn among(mut self, members: Option<Members>) -> Self {
-        self.members = members;
+        (self.grouped, self.members) = (members.is_some(), members);
         self
     }
 
@@ -108,6 +112,7 @@ impl Captured {
                 self.refuse(CHANGES_BUFFERS.to_owned())?
             }
             Ok(recorded) => {
+                self.refuse_draws(&recorded)?;
                 let signature = Signature::new(call, parameters, &self.unused);
                 Some(self.known_or_new(recorded, signature, parameters)?)
             }
@@ -121,6 +126,16 @@ impl Captured {
             members.compare(made.as_ref().map(|made| made.recording.exchanges()).as_deref());
         }
         Ok(made)
+    }
+
+    /// Where several ranks hold the stage together, only layers draw that know which piece they have, and from a seed.
+    fn refuse_draws(&self, recorded: &Recorded) -> Result<(), StageError> {
+        let why = match self.grouped {
+            true if recorded.draws_past_layers() => PAST_LAYERS,
+            true if !self.seed.is_set() && !recorded.drawn().is_empty() => NO_SEED,
+            _ => return Ok(()),
+        };
+        Err(StageError::DrawsInGroup { why })
     }
 
     /// Runs the stage eagerly from now on, or fails.

@@ -23,6 +23,7 @@ use crate::stage::boundary::{AnyTensor, TensorKind};
 use crate::stage::engine::call::ForwardCall;
 use crate::stage::engine::function::{StageFunction, TrackedOutput, strategy_of};
 use crate::stage::error::StageError;
+use crate::stage::random::{Drawn, drawing};
 use burn::backend::DispatchTensor;
 use burn::backend::ir::TensorIr;
 use burn::module::Module;
@@ -57,6 +58,20 @@ pub(in crate::stage::engine) struct Recorded {
     pub(in crate::stage::engine) changes_buffers: bool,
     /// The device that it is replayed on.
     pub(in crate::stage::engine) device: Device,
+    /// What layers drew that several ranks hold together.
+    of_layers: Drawn,
+}
+
+impl Recorded {
+    /// What is drawn, in order.
+    pub(in crate::stage::engine) fn drawn(&self) -> Drawn {
+        self.recording.draws().map(|draw| draw.what()).collect()
+    }
+
+    /// Does anything but layers that several ranks hold together draw?
+    pub(in crate::stage::engine) fn draws_past_layers(&self) -> bool {
+        self.drawn() != self.of_layers
+    }
 }
 
 /// Records a call of a stage, running the user's code once. The outputs at the places in `unused` likely have no gradient.
@@ -74,12 +89,14 @@ pub(in crate::stage::engine) fn record<M: Stage>(
         return Err(Refusal::Cannot(NO_REPLAY.to_owned()));
     }
     let mut traced = Err(Refusal::Cannot("it was not run".to_owned()));
+    let mut of_layers = Drawn::new();
     let (recorded, custom) = quietly(|| {
         let capture = capture.get_or_insert_with(Device::capture).clone();
         let (scope, custom) = capturing(&device, || {
             capture.capture_scope(|scope| {
                 let configured = configured(&capture, &device).map_err(Refusal::Cannot);
-                traced = configured.and_then(|()| trace(&capture, function, module, call, parameters, unused));
+                let trace = || trace(&capture, function, module, call, parameters, unused);
+                (traced, of_layers) = drawing(None, || configured.and_then(|()| trace()));
                 scope.complete([], [])
             })
         });
@@ -87,7 +104,7 @@ pub(in crate::stage::engine) fn record<M: Stage>(
     })??;
     let Traced { edges, output, changes_buffers } = traced?;
     let recording = Recording::new(recorded.graph.operations, recorded.values, edges, custom);
-    Ok(Recorded { recording, output, changes_buffers, device })
+    Ok(Recorded { recording, output, changes_buffers, device, of_layers })
 }
 
 /// What a forward and its backward were.

@@ -1,0 +1,99 @@
+//! Dropout in a stage that a group holds together.
+
+use crate::stage::random;
+use crate::tensor_group::TensorGroup;
+use burn::module::Module;
+use burn::nn::Dropout;
+use burn::tensor::{Distribution, Shape, Tensor};
+
+/// Burn's dropout for a stage that several ranks hold together: each rank drops of its tensors what one device drops of the whole ones.
+///
+/// All ranks draw the whole mask from the seed of the microbatch ([`Builder::seed`](crate::train::Builder::seed), which it needs), and one that has a piece of the tensor keeps that
+/// piece of the mask. So all ranks come to the same layers in the same order, and a mask costs each of them the time and, for a moment, the
+/// memory of the whole.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::nn::{DropoutConfig, LinearConfig};
+/// use burn::tensor::{Tensor, activation::gelu};
+/// use burn_pipeline::StageContext;
+/// use burn_pipeline::nn::{ColumnLinear, GroupDropout, RowLinear};
+///
+/// #[derive(Module, Debug)]
+/// struct FeedForward {
+///     up: ColumnLinear,
+///     down: RowLinear,
+///     dropout: GroupDropout,
+/// }
+///
+/// impl FeedForward {
+///     fn new(at: &StageContext, d: usize) -> Self {
+///         Self {
+///             up: ColumnLinear::cut(LinearConfig::new(d, 4 * d).init(&at.device), &at.group),
+///             down: RowLinear::cut(LinearConfig::new(4 * d, d).init(&at.device), &at.group),
+///             dropout: GroupDropout::cut(DropoutConfig::new(0.1).init(), &at.group),
+///         }
+///     }
+///
+///     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+///         // Hidden features are cut along axis 2, what comes out is whole.
+///         let hidden = self.dropout.forward_cut(gelu(self.up.forward(x.clone())), 2);
+///         x + self.dropout.forward(self.down.forward(hidden))
+///     }
+/// }
+/// ```
+#[derive(Module, Debug)]
+pub struct GroupDropout {
+    dropout: Dropout,
+    #[module(skip)]
+    group: TensorGroup,
+}
+
+impl GroupDropout {
+    /// From the ordinary layer.
+    ///
+    /// # Panics
+    /// If these are replicas.
+    pub fn cut(dropout: Dropout, group: &TensorGroup) -> Self {
+        group.expect_members("dropout");
+        Self { dropout, group: group.clone() }
+    }
+
+    /// Of a tensor that all ranks have whole.
+    pub fn forward<const D: usize>(&self, whole: Tensor<D>) -> Tensor<D> {
+        match self.group.size() {
+            1 => self.dropout.forward(whole),
+            _ => self.dropped(whole, None),
+        }
+    }
+
+    /// Of this rank's piece of a tensor that is cut evenly along an axis.
+    pub fn forward_cut<const D: usize>(&self, piece: Tensor<D>, axis: usize) -> Tensor<D> {
+        match self.group.size() {
+            1 => self.dropout.forward(piece),
+            _ => self.dropped(piece, Some(axis)),
+        }
+    }
+
+    /// As Burn's layer computes it.
+    fn dropped<const D: usize>(&self, x: Tensor<D>, cut: Option<usize>) -> Tensor<D> {
+        let Dropout { prob, training } = &self.dropout;
+        let device = x.device();
+        if !training.is_enabled() || !device.is_autodiff() || *prob == 0.0 {
+            return x;
+        }
+        let (keep, mut whole) = (1.0 - prob, x.dims());
+        if let Some(axis) = cut {
+            whole[axis] *= self.group.size();
+        }
+        let mask = random::<D>(Shape::from(whole), x.dtype(), Distribution::Bernoulli(keep), &device);
+        let mask = match cut {
+            None => mask,
+            Some(axis) => {
+                let own = self.group.part(whole[axis]);
+                mask.narrow(axis, own.start, own.len())
+            }
+        };
+        x * mask * (1.0 / keep)
+    }
+}
