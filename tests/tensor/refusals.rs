@@ -53,7 +53,8 @@ fn layers_that_cannot_be_cut_are_refused() {
         let ordinary = MultiHeadAttentionConfig::new(6, 3).with_dropout(0.0).init(&at.device);
         drop(SelfAttention::cut(ordinary, &at.group));
     });
-    assert!(heads.contains("3 heads cannot be cut evenly over the 2 ranks"), "{heads}");
+    let said = "3 heads cannot be cut evenly over the 2 ranks of a group; make their number a multiple of 2, or choose a size that divides 3";
+    assert!(heads.contains(said) && heads.contains("`Builder::tensor_parallel`"), "{heads}");
     let columns = built(|at| drop(ColumnLinear::cut(LinearConfig::new(4, 3).init(&at.device), &at.group)));
     assert!(columns.contains("cannot be cut evenly"), "{columns}");
     for layer in [

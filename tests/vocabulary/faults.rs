@@ -1,11 +1,12 @@
 //! What fails in one rank ends all ranks, by name and in time.
 
 use crate::model::{BOTH, batch, builder, stage_or_broken};
-use crate::plain::{SEQUENCE, VOCABULARY, data};
+use crate::plain::{SEQUENCE, VOCABULARY, WIDTH, data, token};
+use burn::nn::LinearConfig;
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::link::{TcpLink, Threads};
 use burn_pipeline::train::PipelineError;
-use burn_pipeline::{Batch, Builder};
+use burn_pipeline::{Batch, Builder, Vocabulary};
 use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,9 +36,22 @@ fn a_stage_that_panics_is_named_by_all_that_wait_for_the_vocabulary() {
 fn an_id_outside_of_the_vocabulary_is_named_with_its_operation() {
     let wrong = || Tensor::<2, Int>::full([8, SEQUENCE], VOCABULARY as i64, &Device::flex());
     let error = fails(builder(BOTH, ("1F1B", 1), 2, 4), Batch::new(wrong()).target(data(8).1));
-    assert!(error.starts_with("rank 1, stage 0, microbatch 0, IF: "), "{error}");
+    let id = format!("id {VOCABULARY} is outside of the vocabulary of {VOCABULARY} words");
+    assert!(error.starts_with(&format!("rank 1, stage 0, microbatch 0, IF: {id}")), "{error}");
     let error = fails(builder(BOTH, ("1F1B", 1), 2, 4), Batch::new(data(8).0).target(wrong()));
-    assert!(error.starts_with("rank 1, stage 1, microbatch 0, S: "), "{error}");
+    assert!(error.starts_with(&format!("rank 1, stage 1, microbatch 0, S: {id}")), "{error}");
+    let below = Tensor::<2, Int>::full([8, SEQUENCE], -1, &Device::flex());
+    let error = fails(builder(BOTH, ("1F1B", 1), 2, 4), Batch::new(data(8).0).target(below));
+    assert!(error.starts_with("rank 0, stage 1, microbatch 0, S: id -1 is outside of the vocabulary"), "{error}");
+}
+
+#[test]
+fn a_head_of_another_width_than_the_last_stages_output_is_named() {
+    let head = |device: &Device| LinearConfig::new(WIDTH + 1, VOCABULARY).with_bias(false).init(device);
+    let vocabulary = Vocabulary::new().embedding("token", token).head("scores", head);
+    let error = fails(builder(BOTH, ("1F1B", 1), 2, 4).vocabulary(vocabulary), batch(8));
+    let said = format!("the last stage's output has width {WIDTH}, and the head that is spread takes {}", WIDTH + 1);
+    assert!(error.contains(&said) && error.contains("stage 1, microbatch 0, S: "), "{error}");
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn choices_that_do_not_work_together_are_refused_at_the_start() {
         (spread().validate(Validate::FirstStep), "`Builder::validate` does not work"),
         (spread().reduction(Reduction::Weighted), "`Reduction::Weighted` does not work"),
         (spread().vocabulary(Vocabulary::new()), "neither an embedding nor a head"),
-        (builder(BOTH, ("DualPipe", 1), 2, 4), "it has two routes"),
+        (builder(BOTH, ("DualPipe", 1), 2, 4), "its schedule is bidirectional"),
     ] {
         let error = refused(builder);
         assert!(error.contains(what), "{error}");
@@ -112,9 +112,13 @@ fn an_optimizer_that_looks_at_whole_parameters_is_refused() {
 fn batches_that_do_not_fit_and_calls_that_need_whole_layers_are_refused_and_the_pipeline_goes_on() {
     let mut pipeline = spread().build().unwrap();
     let floats = || Tensor::<2>::ones([8, 5], &Device::flex());
-    for batch in [Batch::new(floats()).target(data(8).1), Batch::new(data(8).0).target(floats())] {
+    for (batch, layer) in [
+        (Batch::new(floats()).target(data(8).1), "the embedding that is spread"),
+        (Batch::new(data(8).0).target(floats()), "the head that is spread"),
+    ] {
         let error = pipeline.step(batch, 0.1).unwrap_err().to_string();
-        assert!(error.contains("does not take this batch") && error.contains("one integer tensor of ids"), "{error}");
+        let named = error.starts_with(layer) && error.contains("does not take this batch");
+        assert!(named && error.contains("one integer tensor of ids"), "{error}");
     }
     let error = pipeline.step(Batch::new(data(8).0), 0.1).unwrap_err().to_string();
     assert!(error.contains("needs a target"), "{error}");

@@ -43,7 +43,10 @@ pub(crate) mod waiting;
 pub(crate) mod waits;
 
 pub use action::Action;
-pub use check::{CheckError, CheckOptions, CheckedPlan, Transport};
+pub use check::{
+    Among, CheckError, CheckOptions, CheckedPlan, Collective, CollectiveError, Collectives, StageCollectives, Standing,
+    Transport,
+};
 pub use error::PlanError;
 pub use op::Op;
 pub use placement::{Placement, PlacementKind};

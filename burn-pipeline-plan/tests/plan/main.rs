@@ -7,6 +7,7 @@ mod any_family;
 mod browser;
 mod brute_force;
 mod check;
+mod collectives;
 mod command_line;
 mod drawings;
 mod event;

@@ -1,7 +1,7 @@
 //! Errors of links. An error of a wait names the rank that waited, its peer, and what it waited for.
 
 use super::wire_error::WireError;
-use crate::plan::StageId;
+use crate::plan::CollectiveError;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
@@ -54,11 +54,14 @@ pub enum LinkError {
         "rank {rank} is at {ours}, and rank {peer}, which holds the same stage with it, is at {theirs}; the ranks of a group must call the same collectives in the same order, with the same shapes"
     )]
     Members { rank: usize, peer: usize, ours: String, theirs: String },
-    /// Members of the group that holds a stage recorded different lists of collectives.
+    /// Data-parallel replicas of a stage that exchange tensors are in different exchanges.
     #[error(
-        "rank {rank} and rank {peer}, which holds the same stage with it, recorded different collectives for stage {stage}: number {number} is {ours} on rank {rank}, and {theirs} on rank {peer}; the ranks of a group must call the same collectives in the same order, with the same shapes"
+        "rank {rank} is at {ours}, and rank {peer}, a data-parallel replica of its stages, is at {theirs}; replicas must call the same exchanges in the same order, with the same shapes: with a capacity their microbatches need equally many samples, so give batches a number of samples that all microbatches of all replicas share evenly"
     )]
-    Collectives { rank: usize, peer: usize, stage: StageId, number: usize, ours: Box<str>, theirs: Box<str> },
+    Replicas { rank: usize, peer: usize, ours: String, theirs: String },
+    /// The collectives that the holders of a captured stage recorded are not met in one order. `ranks` are the holders that `source` names.
+    #[error("ranks {ranks:?} of the job recorded collectives that are not met: {source}")]
+    Collectives { rank: usize, ranks: Vec<usize>, source: Box<CollectiveError> },
     /// Ranks form different groups.
     #[error("rank {rank} and rank {peer} form different groups; all ranks must give `form_groups` the same list")]
     Groups { rank: usize, peer: usize },

@@ -13,6 +13,7 @@
 //!
 //! The registry of handlers by name is `burn_router`'s, made for its remote server.
 
+use crate::plan::Among;
 use burn::backend::ir::{BackendIr, CustomOpIr, HandleContainer, OperationIr, TensorIr};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{BackendTensor, Capture, DispatchKindConversion, DispatchTensor, TensorMetadata};
@@ -47,6 +48,11 @@ pub trait CapturedOp: Debug + Send + Sync + 'static {
         false
     }
 
+    /// Are those ranks the stage's data-parallel replicas, and not those that hold it together?
+    fn is_among_replicas(&self) -> bool {
+        false
+    }
+
     /// The two halves of such an exchange, if it has them: a start, which gives to the others, does not wait and has no outputs, and a
     /// wait, which takes from them and has the operation's outputs. Both read its inputs. A program runs other operations between
     /// them; on every rank it starts exchanges in the recorded order, and awaits them in that order.
@@ -76,9 +82,21 @@ impl CustomOps {
         self.0.keys().map(String::as_str)
     }
 
+    /// Do ranks run any of them together?
+    pub(crate) fn exchanges(&self) -> bool {
+        self.0.values().any(|op| op.is_collective())
+    }
+
     /// Is this operation one that ranks of a group run together?
     pub(super) fn is_collective(&self, op: &OperationIr) -> bool {
-        matches!(op, OperationIr::Custom(op) if self.0.get(&op.id).is_some_and(|custom| custom.is_collective()))
+        self.ranks_of(op).is_some()
+    }
+
+    /// The ranks that run this operation together, if it is a collective.
+    pub(super) fn ranks_of(&self, op: &OperationIr) -> Option<Among> {
+        let OperationIr::Custom(op) = op else { return None };
+        let custom = self.0.get(&op.id).filter(|custom| custom.is_collective())?;
+        Some(if custom.is_among_replicas() { Among::Replicas } else { Among::Members })
     }
 
     /// The names of an exchange's halves, if this operation is one that has them.

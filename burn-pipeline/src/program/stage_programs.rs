@@ -155,6 +155,11 @@ impl StagePrograms {
         self.custom.names()
     }
 
+    /// Are exchanges of the stage's groups among them?
+    pub(crate) fn exchanges(&self) -> bool {
+        self.custom.exchanges()
+    }
+
     /// `F`.
     pub fn forward(&self) -> &Program {
         &self.forward

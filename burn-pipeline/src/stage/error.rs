@@ -81,6 +81,11 @@ pub enum StageError {
         "ranks {first} and {other} hold the stage at the other end together, but gave different values of {tensor}, which is whole on both of them; pass the input of cut layers through `TensorGroup::copy_to` and partial results through `TensorGroup::reduce_from`, and draw random numbers by `nn::GroupDropout` alone"
     )]
     MembersUnlike { first: usize, other: usize, tensor: String },
+    /// An id of the batch is no word of the vocabulary that is spread.
+    #[error(
+        "id {id} is outside of the vocabulary of {words} words, which are numbered from 0; correct the batch, or give the layer of `Builder::vocabulary` more words"
+    )]
+    NoWord { id: i64, words: usize },
     /// A gradient's shape or element type differs from its output's.
     #[error("the gradient of output {output} is {got}, but the output is {expected}")]
     GradientSpec { output: usize, got: String, expected: String },

@@ -78,7 +78,7 @@ impl CapturedOp for GroupOp {
             Part::Start => "start of ",
             Part::Wait => "wait for ",
         };
-        format!("{part}{} over {} ranks", self.collective, self.group.size())
+        format!("{part}{} over {}", self.collective, self.group.in_words())
     }
 
     fn outputs(&self, inputs: &[(Shape, DType)]) -> Vec<(Shape, DType)> {
@@ -108,6 +108,10 @@ impl CapturedOp for GroupOp {
 
     fn is_collective(&self) -> bool {
         !matches!(self.collective, Collective::OwnPiece { .. })
+    }
+
+    fn is_among_replicas(&self) -> bool {
+        self.group.is_of_replicas()
     }
 
     fn halves(&self) -> Option<[Arc<dyn CapturedOp>; 2]> {

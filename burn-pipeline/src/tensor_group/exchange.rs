@@ -12,9 +12,8 @@
 //! 3. Between replicas sums of gradients travel too, and may come first: they wait in the inbox of the replicas' exchanges.
 //! 4. At the end of a row each member tells the others ([`TensorGroup::end_row`]). One that is in a collective too many gets that message in
 //!    place of a tensor, and ends with an error at once. The ends are taken before the next collective, so that no row waits for them.
-//! 5. Before its first training forward runs, the members compare the lists of collectives that they recorded for a captured stage. Equal lists
-//!    and one row make one order of collectives and transfers on all members. A stage that is not captured has no list; each message's text
-//!    then tells the first difference.
+//! 5. Before its first training forward runs, a captured stage's collectives are proved to be met in one order (`compare`). A stage that is not
+//!    captured has no list; each message's text then tells the first difference.
 //! 6. Inside a stage's code an error cannot be returned: it unwinds as the payload of a panic that prints nothing, up to the
 //!    executor, which returns it.
 
@@ -61,52 +60,29 @@ impl TensorGroup {
             let receive = |member: usize| {
                 let peer = self.ranks[member];
                 link.set_activity(Activity::Waiting(header, peer));
-                let received = match &self.inbox {
-                    Some(inbox) => inbox.lock().take(link, peer, header, deadline),
-                    None => link.receive(peer, header, deadline),
-                };
-                let (theirs, tensor) = read(received.map_err(|error| elsewhere(error, &ours))?);
+                let received = self.take(link, peer, header, deadline);
+                let (theirs, tensor) = read(received.map_err(|error| self.elsewhere(error, &ours))?);
                 match tensor {
                     Some(PayloadPart::Tensor(tensor)) if theirs == ours => Ok(tensor),
-                    _ => Err(LinkError::Members { rank, peer, ours: ours.clone(), theirs }),
+                    _ => Err(self.unlike(rank, peer, ours.clone(), theirs)),
                 }
             };
             from.filter(|member| *member != self.member).map(receive).collect()
         })
     }
 
-    /// Compares the collectives that this member recorded for a stage with the other members', before any of them runs; `None` where
-    /// it recorded none and runs the stage's code itself. All members call it.
-    ///
-    /// # Panics
-    /// Unwinds with a [`LinkError`] that names the first difference, or if a member is elsewhere, failed, left or did not answer.
-    pub(crate) fn compare(&self, recorded: Option<&[String]>) {
-        if self.absent {
-            return;
+    /// The next message of a member.
+    pub(super) fn take(
+        &self,
+        link: &mut dyn Link,
+        peer: usize,
+        header: Header,
+        deadline: Instant,
+    ) -> Result<Payload, LinkError> {
+        match &self.inbox {
+            Some(inbox) => inbox.lock().take(link, peer, header, deadline),
+            None => link.receive(peer, header, deadline),
         }
-        self.over_link(|link, activity| {
-            let (rank, deadline, header) = (link.rank(), Instant::now() + self.timeout, header(activity));
-            let ours = place(activity, "its list of collectives");
-            let list = serde_json::to_string(&recorded).unwrap_or_default();
-            for &peer in self.ranks.iter().filter(|&&peer| peer != rank) {
-                let parts = [&ours, &list].map(|text| PayloadPart::Host(HostValue::Text(text.clone())));
-                link.send(peer, Message { header, payload: Payload::from_parts(parts) }, deadline)?;
-            }
-            self.take_ends(link, deadline)?;
-            for &peer in self.ranks.iter().filter(|&&peer| peer != rank) {
-                link.set_activity(Activity::Waiting(header, peer));
-                let (theirs, list) = read(link.receive(peer, header, deadline)?);
-                let Some(PayloadPart::Host(HostValue::Text(list))) = list.filter(|_| theirs == ours) else {
-                    return Err(LinkError::Members { rank, peer, ours, theirs });
-                };
-                let list: Option<Vec<String>> = serde_json::from_str(&list).unwrap_or_default();
-                let difference = recorded.zip(list).and_then(|(own, list)| first_difference(own, &list));
-                if let Some((number, ours, theirs)) = difference {
-                    return Err(LinkError::Collectives { rank, peer, stage: header.stage, number, ours, theirs });
-                }
-            }
-            Ok(())
-        })
     }
 
     /// Tells the other members that this one's row has ended; the link's own collectives ([`Link::collectives`]) meet there. All members call it.
@@ -135,16 +111,32 @@ impl TensorGroup {
     }
 
     /// Takes the others' messages of the end of the last row, which stand before all later ones.
-    fn take_ends(&self, link: &mut dyn Link, deadline: Instant) -> Result<(), LinkError> {
+    pub(super) fn take_ends(&self, link: &mut dyn Link, deadline: Instant) -> Result<(), LinkError> {
         if !self.ended.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
         let (rank, header) = (link.rank(), Header::of(MessageKind::RowEnd));
         for peer in self.ranks.iter().copied().filter(|&peer| peer != rank) {
             link.set_activity(Activity::Waiting(header, peer));
-            link.receive(peer, header, deadline).map_err(|error| elsewhere(error, "the end of its row"))?;
+            link.receive(peer, header, deadline).map_err(|error| self.elsewhere(error, "the end of its row"))?;
         }
         Ok(())
+    }
+
+    /// The error of two members that are at different places.
+    pub(super) fn unlike(&self, rank: usize, peer: usize, ours: String, theirs: String) -> LinkError {
+        match self.is_of_replicas() {
+            true => LinkError::Replicas { rank, peer, ours, theirs },
+            false => LinkError::Members { rank, peer, ours, theirs },
+        }
+    }
+
+    /// What came from a member in place of what this one waits for says where that member is.
+    fn elsewhere(&self, error: LinkError, ours: &str) -> LinkError {
+        match error {
+            LinkError::Order { rank, peer, got, .. } => self.unlike(rank, peer, ours.to_owned(), got),
+            other => other,
+        }
     }
 
     /// Uses this rank's end of the link, told what it is doing; an error unwinds.
@@ -161,16 +153,6 @@ impl TensorGroup {
             Err(LinkError::Closed { rank: self.ranks[self.member], message })
         };
         self.end.as_ref().and_then(|end| end.with(f)).unwrap_or_else(closed)
-    }
-}
-
-/// What came from a member in place of what this one waits for says where that member is.
-fn elsewhere(error: LinkError, ours: &str) -> LinkError {
-    match error {
-        LinkError::Order { rank, peer, got, .. } => {
-            LinkError::Members { rank, peer, ours: ours.to_owned(), theirs: got }
-        }
-        other => other,
     }
 }
 
@@ -192,15 +174,8 @@ pub(super) fn header(activity: Activity) -> Header {
     Header { kind: MessageKind::Member, stage, microbatch }
 }
 
-/// The first place, from 1, at which two lists differ, and what each has there.
-fn first_difference(own: &[String], other: &[String]) -> Option<(usize, Box<str>, Box<str>)> {
-    let place = (0..own.len().max(other.len())).find(|&place| own.get(place) != other.get(place))?;
-    let at = |list: &[String]| list.get(place).map_or("none".into(), |one| format!("`{one}`").into());
-    Some((place + 1, at(own), at(other)))
-}
-
 /// The text of a message and what it comes with.
-fn read(payload: Payload) -> (String, Option<PayloadPart>) {
+pub(super) fn read(payload: Payload) -> (String, Option<PayloadPart>) {
     let mut parts = payload.into_parts();
     match (parts.next(), parts.next(), parts.next()) {
         (Some(PayloadPart::Host(HostValue::Text(text))), Some(part), None) => (text, Some(part)),

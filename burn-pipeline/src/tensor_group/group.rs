@@ -13,6 +13,21 @@ use std::time::Duration;
 ///
 /// A stage's factory finds both in its [`StageContext`](crate::train::StageContext): `group`, for the layers of [`nn`](crate::nn), and `replicas`, for
 /// layers that send tokens to weights. A group of one rank exchanges nothing, so one factory serves groups of any size.
+///
+/// A tensor of a group is in one of three states. It is *whole*: all members hold the same values, and use them alike. It is *cut*
+/// along an axis: each holds its piece. Or it is *partial*: what each holds are terms of a sum. Gradients have the same
+/// states, and each function goes one way in the forward and the way back in the backward:
+///
+/// | function | from | to | backward |
+/// |---|---|---|---|
+/// | [`copy_to`](TensorGroup::copy_to) (Megatron's f) | whole | used by each member in its own way | all-reduce |
+/// | [`reduce_from`](TensorGroup::reduce_from) (Megatron's g) | partial | whole | nothing |
+/// | [`scatter_to`](TensorGroup::scatter_to) | whole | cut | all-gather |
+/// | [`gather_from`](TensorGroup::gather_from) | cut | whole | own piece |
+/// | [`all_gather`](TensorGroup::all_gather) | cut | used by each member in its own way | reduce-scatter |
+/// | [`reduce_scatter`](TensorGroup::reduce_scatter) | partial | cut | all-gather |
+/// | [`all_to_all`](TensorGroup::all_to_all) | cut along another axis | cut along this one | all-to-all |
+/// | [`broadcast`](TensorGroup::broadcast) | one member's | used by each member in its own way | reduce to that member |
 #[derive(Clone, Debug)]
 pub struct TensorGroup {
     pub(super) member: usize,
@@ -116,6 +131,16 @@ impl TensorGroup {
         self.size() == 1
     }
 
+    /// Are its ranks the data-parallel replicas of a stage?
+    pub(super) fn is_of_replicas(&self) -> bool {
+        self.inbox.is_some()
+    }
+
+    /// Its ranks in words: a stage may run the same collective over both kinds of groups, under different names.
+    pub(super) fn in_words(&self) -> String {
+        format!("{} {}", self.size(), if self.is_of_replicas() { "replicas" } else { "ranks" })
+    }
+
     /// Makes sure, for a layer that is named, that these ranks hold a stage together ([`StageContext::group`](crate::train::StageContext)): all
     /// have the same samples.
     ///
@@ -148,7 +173,11 @@ impl TensorGroup {
     /// If they cannot be cut evenly; `what` names them.
     pub fn share(&self, count: usize, what: &str) -> Range<usize> {
         let size = self.size();
-        assert!(count.is_multiple_of(size), "{count} {what} cannot be cut evenly over the {size} ranks of a group");
+        let choice = if self.is_of_replicas() { "Builder::data_parallel" } else { "Builder::tensor_parallel" };
+        assert!(
+            count.is_multiple_of(size),
+            "{count} {what} cannot be cut evenly over the {size} ranks of a group; make their number a multiple of {size}, or choose a size that divides {count} (`{choice}`)"
+        );
         self.part(count)
     }
 

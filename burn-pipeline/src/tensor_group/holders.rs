@@ -11,8 +11,8 @@ use burn::tensor::Shape;
 /// The ranks among which a stage's parameters are cut, as one of them sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holders<'a> {
-    members: &'a TensorGroup,
-    replicas: &'a TensorGroup,
+    pub(super) members: &'a TensorGroup,
+    pub(super) replicas: &'a TensorGroup,
 }
 
 impl<'a> Holders<'a> {

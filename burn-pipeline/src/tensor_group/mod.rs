@@ -14,7 +14,8 @@
 //!    Where the link has collectives of its own (NCCL), those are used (`by_link`).
 //! 3. *Messages* (`exchange`) travel over the rank's own end of the link, and say which task and collective they are of. Between two
 //!    members there are no others, so they cannot be mistaken for a plan's transfers.
-//! 4. *Order*: since members run one row, a circle of waits over members would be one of the plan, which `check` has excluded.
+//! 4. *Order*: since members run one row, a circle of waits over members would be one of the plan, or one inside of a task. The plan's is excluded by
+//!    `check`, and that of a captured stage's tasks by the same proof, once the members have told each other what they recorded (`compare`).
 //!    Collectives of a backward belong to `I` ([`CapturedOp::is_collective`](crate::program::CapturedOp::is_collective)). In a captured
 //!    program each is a start and a wait, with computation between them (`program/overlap.rs`); all members start them in one order, and each
 //!    awaits them in that order.
@@ -32,6 +33,7 @@
 mod boundary;
 mod by_link;
 mod collective;
+mod compare;
 mod cut;
 mod exchange;
 mod group;

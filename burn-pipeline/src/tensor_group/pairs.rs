@@ -3,20 +3,7 @@
 //! Guarantees: if every member uses these functions as their states say, the gradient of a whole tensor is one device's on every
 //! member, and that of a piece is the piece of one device's.
 //!
-//! A tensor of a group is in one of three states. It is *whole*: all members hold the same values, and use them alike. It is *cut*
-//! along an axis: each holds its piece. Or it is *partial*: what each holds are terms of a sum. Gradients have the same
-//! states, and each function here goes one way in the forward and the way back in the backward:
-//!
-//! | function | from | to | backward |
-//! |---|---|---|---|
-//! | `copy_to` (Megatron's f) | whole | used by each member in its own way | all-reduce |
-//! | `reduce_from` (Megatron's g) | partial | whole | nothing |
-//! | `scatter_to` | whole | cut | all-gather |
-//! | `gather_from` | cut | whole | own piece |
-//! | `all_gather` | cut | used by each member in its own way | reduce-scatter |
-//! | `reduce_scatter` | partial | cut | all-gather |
-//! | `all_to_all` | cut along another axis | cut along this one | all-to-all |
-//! | `broadcast` | one member's | used by each member in its own way | reduce to that member |
+//! The states of tensors, and which collective of a forward has which in its backward, are told by the type, [`TensorGroup`].
 
 use super::collective::{Collective, GroupOp};
 use super::group::TensorGroup;

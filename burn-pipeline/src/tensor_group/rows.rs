@@ -8,7 +8,6 @@
 
 use super::collective::Collective;
 use super::group::TensorGroup;
-use crate::link::LinkError;
 use crate::ops::Pair;
 use crate::program::CapturedOp;
 use crate::stage::AnyTensor;
@@ -95,13 +94,13 @@ impl RowsOp {
     /// Unwinds with the error that a member sent other rows than it said.
     fn refuse(&self, member: usize, ours: String, theirs: String) -> ! {
         let (rank, peer) = (self.group.ranks[self.group.member()], self.group.ranks[member]);
-        std::panic::resume_unwind(Box::new(LinkError::Members { rank, peer, ours, theirs }))
+        std::panic::resume_unwind(Box::new(self.group.unlike(rank, peer, ours, theirs)))
     }
 }
 
 impl CapturedOp for RowsOp {
     fn name(&self) -> String {
-        format!("all-to-all of rows over {} ranks, {:?} for {:?}", self.group.size(), self.sent, self.received)
+        format!("all-to-all of rows over {}, {:?} for {:?}", self.group.in_words(), self.sent, self.received)
     }
 
     fn outputs(&self, inputs: &[(Shape, DType)]) -> Vec<(Shape, DType)> {
@@ -111,6 +110,10 @@ impl CapturedOp for RowsOp {
 
     fn is_collective(&self) -> bool {
         true
+    }
+
+    fn is_among_replicas(&self) -> bool {
+        self.group.is_of_replicas()
     }
 
     fn run(&self, inputs: Vec<DispatchTensor>) -> Vec<DispatchTensor> {

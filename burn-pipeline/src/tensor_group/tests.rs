@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use super::TensorGroup;
+use super::{Holders, TensorGroup};
 use crate::link::{Link, LinkError, SharedLink, Threads};
+use crate::plan::{Among, CheckOptions, Collective, CollectiveError, Collectives, Plan, StageId};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, proptest};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -248,7 +249,15 @@ proptest! {
         lists in prop::collection::vec(prop::option::weighted(0.9, prop::collection::vec("[ab]", 0..3)), 2..4)
     ) {
         let size = lists.len();
-        let got = members(size, |group| group.compare(lists[group.member()].as_deref()));
+        let plan = Plan::from_csv("one", "0F0,0B0\n").unwrap().check(&CheckOptions::default()).unwrap();
+        let recorded = |list: &Vec<String>| {
+            let forward = list.iter().map(|what| Collective { among: Among::Members, what: what.clone() });
+            Collectives { forward: forward.collect(), ..Collectives::default() }
+        };
+        let got = members(size, |group| {
+            let (own, alone) = (lists[group.member()].as_ref().map(recorded), TensorGroup::alone());
+            Holders::new(group, &alone).compare(&plan, StageId::new(0), own);
+        });
         let different = |one: usize, two: usize| {
             let (one, two) = (lists[one].as_ref()?, lists[two].as_ref()?);
             (0..3).find(|&at| one.get(at) != two.get(at)).map(|at| at + 1)
@@ -257,11 +266,11 @@ proptest! {
         prop_assert_eq!(got.iter().any(Result::is_err), pairs().any(|(one, two)| different(one, two).is_some()));
         for (rank, got) in got.into_iter().enumerate() {
             match got {
-                Err(LinkError::Collectives { rank: own, peer, number, ours, theirs, .. }) => {
-                    let at = |rank: usize| lists[rank].as_ref().unwrap().get(number - 1).map(|one| format!("`{one}`"));
-                    let at = |rank: usize| at(rank).unwrap_or_else(|| "none".to_owned());
-                    prop_assert_eq!((own, different(rank, peer)), (rank, Some(number)));
-                    prop_assert_eq!((&*ours, &*theirs), (&*at(rank), &*at(peer)));
+                Err(LinkError::Collectives { rank: own, ranks, source }) => {
+                    let CollectiveError::Differ { first, second, .. } = *source else { panic!("{source}") };
+                    prop_assert_eq!((own, ranks), (rank, vec![first.member, second.member]));
+                    prop_assert_eq!(different(first.member, second.member), Some(first.number));
+                    prop_assert_eq!(first.number, second.number);
                 }
                 // Another rank found it first.
                 Err(other) => prop_assert!(matches!(other, LinkError::Peer(_) | LinkError::Left { .. }), "{}", other),
@@ -316,7 +325,6 @@ fn pieces_are_cut_from_the_first_members_values_and_make_them_whole_again() {
 
 #[test]
 fn a_norm_counts_every_replicas_piece_and_of_copies_the_first() {
-    use super::Holders;
     use burn::module::Param;
     let counted = |is_cut: bool| -> Vec<bool> {
         let got = members(2, |replicas| {
@@ -328,4 +336,74 @@ fn a_norm_counts_every_replicas_piece_and_of_copies_the_first() {
     };
     assert_eq!(counted(true), [true, true]);
     assert_eq!(counted(false), [true, false]);
+}
+
+#[test]
+fn one_collective_over_members_and_over_replicas_has_two_names() {
+    use super::collective::{Collective, GroupOp};
+    use crate::group::SharedInbox;
+    use crate::program::CapturedOp;
+    // A program holds one operation for each name: with one name, a stage that uses both would run one of them twice.
+    let got = members(2, |group| {
+        let replicas = group.clone().of_replicas(SharedInbox::default());
+        [group.clone(), replicas].map(|group| {
+            let op = GroupOp::new(group, Collective::AllReduce);
+            (op.name(), op.is_among_replicas())
+        })
+    });
+    let expected = [("all-reduce over 2 ranks".to_owned(), false), ("all-reduce over 2 replicas".to_owned(), true)];
+    got.into_iter().for_each(|got| assert_eq!(got.unwrap(), expected));
+}
+
+#[test]
+fn a_circle_of_members_and_replicas_is_refused_on_all_of_them() {
+    use super::group::CutAlong;
+    use crate::group::SharedInbox;
+    use burn::module::ParamId;
+    let plan = Plan::from_csv("one", "0F0,0B0\n").unwrap().check(&CheckOptions::default()).unwrap();
+    let (sum, tokens) = ((Among::Members, "sum"), (Among::Replicas, "tokens"));
+    let (one, other) = ([sum, tokens], [tokens, sum]);
+    // Ranks 0 and 1 hold the stage together, and ranks 2 and 3; two of a group never meet other collectives than each other.
+    for (order, circle) in [([one, other, other, one], true), ([one, one, other, other], false)] {
+        let threads = Threads::new(4);
+        let run = |rank: usize| {
+            let mut link = SharedLink::new(Box::new(threads.link(rank, Device::flex())));
+            let (replica, member, timeout) = (rank / 2, rank % 2, Duration::from_secs(2));
+            let members = TensorGroup::new(member, [2 * replica, 2 * replica + 1], link.stage_end(), timeout);
+            let replicas = TensorGroup::new(replica, [member, member + 2], link.stage_end(), timeout);
+            let replicas = replicas.of_replicas(SharedInbox::default());
+            replicas.cuts.0.lock().unwrap().insert(ParamId::new(), CutAlong { axis: 0, whole: 2 });
+            let forward = order[rank].map(|(among, what)| Collective { among, what: what.to_owned() });
+            let own = Collectives { forward: forward.to_vec(), ..Collectives::default() };
+            let compared = || Holders::new(&members, &replicas).compare(&plan, StageId::new(0), Some(own));
+            let ran = catch_unwind(AssertUnwindSafe(compared));
+            ran.map_err(|panic| {
+                let error = *panic.downcast::<LinkError>().unwrap();
+                link.abort(error.to_string());
+                error
+            })
+        };
+        let got: Vec<Result<(), LinkError>> = std::thread::scope(|scope| {
+            let ranks: Vec<_> = (0..4)
+                .map(|rank| {
+                    scope.spawn({
+                        let run = &run;
+                        move || run(rank)
+                    })
+                })
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        assert_eq!(got.iter().all(Result::is_err), circle, "{got:?}");
+        assert_eq!(got.iter().any(Result::is_err), circle, "{got:?}");
+        for error in got.into_iter().filter_map(Result::err) {
+            match error {
+                LinkError::Collectives { ranks, source, .. } => {
+                    assert!(matches!(*source, CollectiveError::Circle { .. }), "{source}");
+                    assert_eq!(ranks, [0, 1, 3, 2]);
+                }
+                other => assert!(matches!(other, LinkError::Peer(_)), "{other}"),
+            }
+        }
+    }
 }

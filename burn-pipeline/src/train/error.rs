@@ -9,7 +9,7 @@ use crate::link::{Activity, Failure};
 use crate::pass::PassError;
 use crate::plan::{CheckError, PlanError, StageId};
 use crate::schedule::ScheduleError;
-use crate::stage::{MicrobatchError, PayloadSpec, ReplaceError, StageError};
+use crate::stage::{BoundaryError, MicrobatchError, PayloadSpec, ReplaceError, StageError};
 use crate::train::non_finite::NonFinite;
 use burn::module::ParamGroup;
 
@@ -156,6 +156,12 @@ pub enum PipelineError {
     /// What the batch holds is not what a stage takes; `got` is its spec. Nothing was run; the pipeline is as before.
     #[error("stage {stage} does not take this batch: {source}; the batch holds {got}")]
     Refused { stage: StageId, source: StageError, got: PayloadSpec },
+    /// What the batch holds is not what a layer of the vocabulary takes that is spread: the embedding of its input, the head of its target. Nothing
+    /// was run; the pipeline is as before.
+    #[error(
+        "the {layer} that is spread (`Builder::vocabulary`) does not take this batch: {source}; the batch holds {got}"
+    )]
+    RefusedIds { layer: &'static str, source: Box<BoundaryError>, got: PayloadSpec },
     /// No plan can be made for the batch. Nothing was run; the pipeline is as before.
     #[error(transparent)]
     Plan(Box<BuildError>),

@@ -51,18 +51,16 @@ impl StageFacts {
 
     /// Does the layer of the vocabulary take what a batch holds for it?
     pub(crate) fn check_ids(&self, batch: &Batch) -> Result<(), PipelineError> {
-        let refused = |source, got: &Payload| {
+        let refused = |layer, source, got: &Payload| {
             let got = PayloadSpec::of_payload(got);
-            PipelineError::Refused { stage: self.stage, source, got }
+            PipelineError::RefusedIds { layer, source: Box::new(source), got }
         };
         let input = batch.whole_input();
         self.piece.iter().flat_map(|piece| piece.layers()).try_for_each(|layer| match (layer, batch.whole_target()) {
-            (Piece::Head, Some(target)) => {
-                is_ids(target.clone()).map_err(|source| refused(StageError::Target(source), target))
-            }
+            (Piece::Head, Some(target)) => is_ids(target.clone()).map_err(|source| refused("head", source, target)),
             (Piece::Head, None) => Ok(()),
             (Piece::Embedding | Piece::Tied, _) => {
-                is_ids(input.clone()).map_err(|source| refused(StageError::Input(source), input))
+                is_ids(input.clone()).map_err(|source| refused("embedding", source, input))
             }
         })
     }

@@ -117,7 +117,11 @@ fn a_replica_that_stalls_is_named_at_the_timeout() {
 #[test]
 fn replicas_in_other_exchanges_are_named_with_both() {
     let (error, took) = fails(small(FULL, How::OneMore), 8);
-    let words = ["1F0, all-to-all along axis 0 of [4, 8, 4] F32", "1F0, all-to-all along axis 1 of [2, 4, 4] F32"];
+    let words = [
+        "1F0: holders of stage 1 meet different collectives in F",
+        "`all-to-all along axis 0 over 2 replicas of [4, 8, 4] F32` on member 0 of replica 0",
+        "`all-to-all along axis 1 over 2 replicas of [2, 4, 4] F32` on member 0 of replica 1",
+    ];
     assert!(words.iter().all(|words| error.contains(words)), "{error}");
     assert!(took < TIMEOUT, "{took:?}");
 }
@@ -125,10 +129,20 @@ fn replicas_in_other_exchanges_are_named_with_both() {
 #[test]
 fn with_a_capacity_microbatches_of_other_sizes_are_named_with_both() {
     // Replica 0 has microbatches of two samples, replica 1 of one.
-    let (error, took) = fails(small(FULL, How::Nothing), 6);
-    let words = ["all-to-all along axis 0 of [4, 8, 4] F32", "all-to-all along axis 0 of [4, 4, 4] F32"];
-    assert!(words.iter().all(|words| error.contains(words)), "{error}");
-    assert!(took < TIMEOUT, "{took:?}");
+    for (split, over) in [(SplitBackward::Auto, " over 2 replicas"), (SplitBackward::Eager, "")] {
+        let (error, took) = fails(small(FULL, How::Nothing).split(split), 6);
+        let words = [
+            format!("all-to-all along axis 0{over} of [4, 8, 4] F32"),
+            format!("all-to-all along axis 0{over} of [4, 4, 4] F32"),
+            "replicas need equally many".to_owned(),
+        ];
+        let words = match split {
+            SplitBackward::Auto => &words[..],
+            _ => &words[..2],
+        };
+        assert!(words.iter().all(|words| error.contains(words)) && error.contains("equally many"), "{error}");
+        assert!(took < TIMEOUT, "{took:?}");
+    }
     small(Capacity::Dropless, How::Nothing).build().unwrap().step(batch(6), 0.1).unwrap();
 }
 

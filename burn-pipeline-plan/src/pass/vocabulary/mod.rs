@@ -66,7 +66,9 @@ impl Plan {
             return Err(PassError::Spread { reason: "its transfers are inserted; spread it before" });
         }
         if self.placement().routes() > 1 {
-            return Err(PassError::Spread { reason: "it has two routes; choose a placement with one" });
+            return Err(PassError::Spread {
+                reason: "its schedule is bidirectional: each rank holds stages of both routes, first ones and last ones; choose a schedule with one route, such as 1F1B, ZBH1 or DualPipeV",
+            });
         }
         self.clone().check(&CheckOptions::default())?;
         let list =

@@ -10,12 +10,15 @@
 //! 3. `deadlock` runs the ranks against each other: transfers only, or, in an unlowered plan, dependencies only,
 //!    and collectives of all ranks in both. Ranks
 //!    that cannot reach the end stand in a cycle.
+//! 4. `collectives` is asked apart, of a plan that has passed: what the ranks that hold a stage together meet inside of its computations is
+//!    known only once a stage is captured.
 //!
 //! The rules are those of PyTorch's `_validate_schedule` and of its unit-step dry run, made strict. The tests hold a
 //! table of what PyTorch accepts and this check refuses.
 
 mod channels;
 mod checked;
+mod collectives;
 mod deadlock;
 mod error;
 mod options;
@@ -23,5 +26,6 @@ mod scan;
 mod vocabulary;
 
 pub use checked::CheckedPlan;
+pub use collectives::{Among, Collective, CollectiveError, Collectives, StageCollectives, Standing};
 pub use error::CheckError;
 pub use options::{CheckOptions, Transport};

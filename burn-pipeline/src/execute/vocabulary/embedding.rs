@@ -1,6 +1,6 @@
 //! `IF` and `IB`, and the first stage's input between them.
 
-use super::read::{as_matrix, ids, one_float, piece};
+use super::read::{as_matrix, id_named, ids, one_float, piece};
 use crate::execute::error::ExecuteError;
 use crate::execute::executor::Executor;
 use crate::execute::run_state::RunState;
@@ -36,13 +36,16 @@ impl Executor {
         let Some(embedding) = self.groups.vocabulary.embedding() else { return Ok(()) };
         let (ids, shape) = self.input_ids(state, task)?;
         let group = self.groups.vocabulary.group().clone();
+        let (given, mut words) = (ids.clone(), 0);
         let vectors = self.caught_in(embedding, task, |held| {
             let (id, weight) = piece(held.weights())?;
-            let (words, width) = (group.whole_shape(id, weight.shape())[0], weight.dims()[1]);
+            words = group.whole_shape(id, weight.shape())[0];
+            let width = weight.dims()[1];
             let vectors = look_up(weight, &OwnIds::of(&group, words, ids));
             let dims: Vec<usize> = shape.to_vec().into_iter().chain([width]).collect();
             Ok(AnyTensor::new(vectors).reshape(Shape::from(dims)))
-        })?;
+        });
+        let vectors = vectors.map_err(|error| id_named(error, task, &given, words))?;
         self.synchronize(task)?;
         self.refuse_unwritten(task, std::iter::once(&vectors))?;
         let mut given = Payload::default();

@@ -1,7 +1,7 @@
 //! `S` and `T`, and the numbers of `REDUCE_S` between them.
 
 use super::collectives::scores;
-use super::read::{as_matrix, ids, matrices, one_float, piece};
+use super::read::{as_matrix, id_named, ids, matrices, one_float, piece};
 use crate::execute::error::ExecuteError;
 use crate::execute::executor::Executor;
 use crate::execute::run_state::RunState;
@@ -73,13 +73,20 @@ impl Executor {
         }
         let (group, trains) = (self.groups.vocabulary.group().clone(), state.run.trains());
         let tied = self.groups.vocabulary.is_tied();
-        let (statistics, rest) = self.caught_in(head, task, |held| {
+        let (wanted, mut words) = (ids.clone(), 0);
+        let scored = self.caught_in(head, task, |held| {
             let (id, weight) = piece(held.weights())?;
-            let words = group.whole_shape(id, weight.shape())[usize::from(!tied)];
+            words = group.whole_shape(id, weight.shape())[usize::from(!tied)];
             let (own, weight) = (OwnIds::of(&group, words, ids), if tied { weight.transpose() } else { weight });
+            let ([_, width], takes) = (as_matrix(&shape), weight.dims()[0]);
+            if width != takes {
+                let reason = format!("the last stage's output has width {width}, and the head that is spread takes {takes}; make the head of `Builder::vocabulary` as wide as the last stage's output");
+                return Err(StageError::Unsupported(reason));
+            }
             let hidden = Tensor::<2>::from_dispatch(hidden.reshape(Shape::new(as_matrix(&shape))).into_dispatch());
             Ok(score(weight, hidden, own, trains))
-        })?;
+        });
+        let (statistics, rest) = scored.map_err(|error| id_named(error, task, &wanted, words))?;
         self.synchronize(task)?;
         let mut given = Payload::default();
         given.push_tensor(AnyTensor::new(statistics));

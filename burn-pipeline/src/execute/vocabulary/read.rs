@@ -1,5 +1,7 @@
 //! Tensors out of the payloads and pieces of a spread vocabulary.
 
+use crate::execute::error::ExecuteError;
+use crate::plan::MicrobatchTask;
 use crate::stage::{AnyTensor, Payload, PayloadSpec, StageError};
 use crate::vocabulary::is_ids;
 use burn::module::ParamId;
@@ -36,6 +38,21 @@ pub(super) fn one_float(payload: &Payload) -> Result<AnyTensor, StageError> {
             );
             Err(StageError::Unsupported(reason))
         }
+    }
+}
+
+/// Says of an operation whose code panicked which of its ids is no word of the vocabulary, if one is: devices that refuse it do not say
+/// which. Only then are ids read from the device.
+pub(super) fn id_named(error: ExecuteError, task: MicrobatchTask, ids: &Tensor<1, Int>, words: usize) -> ExecuteError {
+    let ExecuteError::Panic { rank, .. } = error else { return error };
+    let read = ids.clone().try_into_data().ok();
+    let is_word = |id: i64| usize::try_from(id).is_ok_and(|id| id < words);
+    match read.and_then(|ids| ids.iter::<i64>().find(|&id| !is_word(id))) {
+        Some(id) => {
+            let (stage, microbatch, source) = (task.stage(), task.microbatch(), StageError::NoWord { id, words });
+            ExecuteError::Stage { rank, stage, microbatch, op: task.op(), source }
+        }
+        None => error,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The other ranks that hold a stage, as its engine knows them.
 
+use crate::plan::Collectives;
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,14 +9,14 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub(crate) struct Members(Arc<Compare>);
 
-type Compare = dyn Fn(Option<&[String]>) + Send + Sync;
+type Compare = dyn Fn(Option<Collectives>) + Send + Sync;
 
 impl Members {
-    pub(crate) fn new(compare: impl Fn(Option<&[String]>) + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(compare: impl Fn(Option<Collectives>) + Send + Sync + 'static) -> Self {
         Self(Arc::new(compare))
     }
 
-    pub(super) fn compare(self, exchanges: Option<&[String]>) {
+    pub(super) fn compare(self, exchanges: Option<Collectives>) {
         (self.0)(exchanges);
     }
 }

@@ -84,8 +84,8 @@ impl Builder {
         meter: &dyn MemoryMeter,
     ) -> Result<StageCost, MeasureError> {
         let (before, context) = (meter.allocated(), walk.context(index));
-        let mut held =
-            in_pool(self.threads, || self.make_stage(&context, splits, self.outputs))?.ok_or(MeasureError::NoStages)?;
+        let mut held = in_pool(self.threads, || self.make_stage(&context, splits, self.outputs, None))?
+            .ok_or(MeasureError::NoStages)?;
         held.set_forward_seed(ForwardSeed::new(self.seed));
         let call = walk.call(held.as_ref(), index, std::mem::take(value))?;
         let failed: &dyn Fn(StageError) -> MeasureError = &walk.failed(index);

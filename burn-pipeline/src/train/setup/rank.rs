@@ -11,9 +11,9 @@ use super::builder::Builder;
 use crate::execute::{ExecuteError, Executor, RunOptions};
 use crate::group::{Grid, SharedInbox, Stages};
 use crate::link::{Activity, Link, SharedLink};
-use crate::plan::{Placement, StageId};
+use crate::plan::{CheckedPlan, Placement, StageId};
 use crate::stage::{AnyTensor, ErasedStage, Members, NamedWeight, computes_in};
-use crate::tensor_group::TensorGroup;
+use crate::tensor_group::{Holders, TensorGroup};
 use crate::train::context::StageContext;
 use crate::train::control::{Job, agree_on_job, agree_on_parameters, exchange_facts, gather_all};
 use crate::train::facts::StageFacts;
@@ -23,6 +23,7 @@ use crate::vocabulary::{Piece, StageGroups, Vocabulary, VocabularyGroup};
 use burn::module::ParamId;
 use burn::tensor::Device;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What all ranks of this process are built from.
@@ -31,6 +32,8 @@ pub(super) struct Blueprint {
     pub(super) placement: Placement,
     /// Stages whose backward the plan splits.
     pub(super) splits: BTreeSet<StageId>,
+    /// The training plan.
+    pub(super) plan: Arc<CheckedPlan>,
     /// What all ranks must have in common, where they are processes.
     pub(super) job: Option<Job>,
     /// The most bytes that the plan was predicted to take, of each pipeline rank.
@@ -218,12 +221,19 @@ impl Blueprint {
         let (index, stages, cut) = (stage.index(), placement.stages(), builder.cut.clone());
         let context = StageContext { index, stages, rank, device: device.clone(), cut, group, replicas };
         let make = || {
-            let made = builder.make_stage(&context, splits.contains(&stage), outputs);
+            let made = builder.make_stage(&context, splits.contains(&stage), outputs, self.members(stage, groups));
             made.ok_or(ExecuteError::NoStage { rank, stage })
         };
         let held = caught(rank, || format!("building stage {stage}"), make)?;
         tracing::info!(rank, %stage, module = held.module_type(), captured = held.report().captured, "stage built");
         Ok(held)
+    }
+
+    /// What compares the collectives of a captured stage among its holders, if there are several.
+    fn members(&self, stage: StageId, groups: &StageGroups) -> Option<Members> {
+        let StageGroups { members, replicas, .. } = groups.clone();
+        let (several, plan) = (members.size() > 1 || replicas.size() > 1, self.plan.clone());
+        several.then(|| Members::new(move |recorded| Holders::new(&members, &replicas).compare(&plan, stage, recorded)))
     }
 
     /// Gives every process the facts of all stages.
@@ -241,12 +251,13 @@ impl Blueprint {
 
 impl Builder {
     /// Makes a stage, and chooses the way that it runs; `splits` says whether the plan splits its backward, `outputs` whether the
-    /// last stage keeps its outputs. `None` without a factory.
+    /// last stage keeps its outputs, and `members` compares a captured stage's collectives. `None` without a factory.
     pub(crate) fn make_stage(
         &self,
         context: &StageContext,
         splits: bool,
         outputs: bool,
+        members: Option<Members>,
     ) -> Option<Box<dyn ErasedStage>> {
         let mut held = self.factory.as_ref()?(context).into_inner();
         let options = held.options_mut();
@@ -254,8 +265,7 @@ impl Builder {
         (options.rounded, options.outputs) = (self.rounded(), outputs);
         options.compile |= self.compile | self.bf16_products;
         options.recompute |= self.recomputing.contains(&context.index);
-        let group = context.group.clone();
-        options.members = (group.size() > 1).then(|| Members::new(move |exchanges| group.compare(exchanges)));
+        options.members = members;
         held.choose(self.split, splits, self.keep_outputs);
         held.prepare(self.accumulation, self.optimizers.as_ref().map(|make| make()));
         Some(held)

@@ -61,6 +61,7 @@ impl Pipeline {
             builder: builder.clone(),
             placement: plans.placement().clone(),
             splits: split_stages(plan.plan()),
+            plan: plan.clone(),
             job: self.ranks.are_processes().then(Vec::new),
             predicted: Vec::new(),
         };

@@ -188,10 +188,11 @@ impl Builder {
         let (groups, cut) = (self.groups.clone(), self.cut.clone());
         let (lacks_optimizer, on_non_finite, outputs) = (self.optimizers.is_none(), self.on_non_finite, self.outputs);
         let compares_batches = processes && self.compare_batches;
-        let splits = split_stages(plans.current()?.plan());
-        let predicted = self.predicted(plans.current()?.plan(), &simulate)?;
+        let plan = plans.current()?;
+        let splits = split_stages(plan.plan());
+        let predicted = self.predicted(plan.plan(), &simulate)?;
         let placement = plans.placement().clone();
-        let blueprint = Arc::new(Blueprint { builder: self, placement, splits, job, predicted });
+        let blueprint = Arc::new(Blueprint { builder: self, placement, splits, plan, job, predicted });
         let build = move |link: Box<dyn Link>| {
             let device = devices[link.rank() - first_rank].clone();
             blueprint.build(link, device)

@@ -123,7 +123,7 @@ impl Captured {
             }
         };
         if let Some(members) = self.members.take() {
-            members.compare(made.as_ref().map(|made| made.recording.exchanges()).as_deref());
+            members.compare(made.as_ref().map(|made| made.recording.exchanges()));
         }
         Ok(made)
     }

@@ -20,11 +20,13 @@ use std::sync::Arc;
 
 const DRAWS: &str = "its forward draws random numbers, so its activations cannot be recomputed; give the pipeline a seed (`Builder::seed`), from which they are drawn again";
 
-/// The number of operations of backend extensions that are replayed whole, as text.
+/// The number of operations of groups and of backend extensions that are replayed whole, as text.
 fn extensions(programs: &[Arc<StagePrograms>]) -> String {
     let names: BTreeSet<&str> = programs.iter().flat_map(|programs| programs.custom_operations()).collect();
+    let exchanges = programs.iter().any(|programs| programs.exchanges());
     match names.len() {
         0 => String::new(),
+        count if exchanges => format!(", {count} kinds of operations of its groups and of backend extensions included"),
         count => format!(", {count} kinds of kernels of backend extensions included"),
     }
 }

@@ -1,0 +1,294 @@
+//! Collectives of the ranks that hold a stage together, and of its data-parallel replicas: they are met in one order, beside the
+//! transfers of a plan that [`Plan::check`](crate::plan::Plan::check) has proved.
+//!
+//! Guarantees: [`CheckedPlan::check_collectives`] is exact. Every holder of every stage reaches the end of its row if it gives
+//! `Ok`, and some holder does not if it gives an error, provided that a collective ends when all its ranks have come to it in the same
+//! task, and that each of the lists is given. A list that is not given is taken for whatever the others need.
+//!
+//! The job is a grid: each rank of the plan stands for `replicas x members` holders, which all run that rank's row. A transfer of the plan is one
+//! between holders: each receives from some holders of the sending rank, and all of them send with the same cell. A computation
+//! is, besides, the list of collectives that the holder meets in it.
+//!
+//! 1. *One computation* ([`Lists`]): its holders run their lists against each other. A collective that can be carried out stays possible
+//!    whatever other holders do, so one order of running is enough. Holders that cannot reach the end of their lists wait for one that has ended
+//!    or stands at another collective of the same ranks, or else, as there are finitely many, in a circle.
+//! 2. *Enough*: take the order of cells in which the plan's ranks reach the ends of their rows, and let all holders of a rank run each
+//!    cell when the rank does. A transfer finds the other end started, as it does in the plan. In a computation all holders of the stage are in the
+//!    same task, and step 1 takes them to its end.
+//! 3. *Needed*: a collective is of one task. A holder that cannot reach the end of its list in step 1 does not reach it in the grid
+//!    either, where holders do the same and wait for more.
+//! 4. Lists are the same for all microbatches, so each of `F`, `I`, `W` and `B` (`I`, then `W`) of a stage is run once, at the
+//!    first cell that has it. A fused cell counts as its two tasks.
+
+use super::checked::CheckedPlan;
+use crate::plan::action::Action;
+use crate::plan::op::Op;
+use crate::plan::stage_id::StageId;
+use crate::plan::task::Task;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The ranks that run a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Among {
+    /// Those that hold the stage together (tensor parallelism), of one replica.
+    Members,
+    /// The data-parallel replicas of the stage, those with the same place among members.
+    Replicas,
+}
+
+/// A collective that a holder of a stage meets. Two are the same if both fields are equal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Collective {
+    /// The ranks that run it.
+    pub among: Among,
+    /// What it does, in words, with all that its ranks must have in common: axis, shape, element type.
+    pub what: String,
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", self.what)
+    }
+}
+
+/// The collectives that a holder meets in each computation of a stage, in order. A whole backward meets those of `I` and then those of `W`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Collectives {
+    /// In `F`.
+    pub forward: Vec<Collective>,
+    /// In `I`.
+    pub input: Vec<Collective>,
+    /// In `W`.
+    pub weight: Vec<Collective>,
+}
+
+/// A stage with the collectives of all its holders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StageCollectives {
+    /// The stage.
+    pub stage: StageId,
+    /// Members of each replica.
+    pub members: usize,
+    /// One for each holder, replica by replica, members in order. `None` where nothing is known of them.
+    pub holders: Vec<Option<Collectives>>,
+}
+
+/// A holder of a stage, and where it stands in the list of one computation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The data-parallel replica.
+    pub replica: usize,
+    /// Its place among the ranks that hold the stage together.
+    pub member: usize,
+    /// The number of the collective in the computation's list, from 1.
+    pub number: usize,
+    /// The collective; `None` at the end of the list.
+    pub collective: Option<Collective>,
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { replica, member, number, collective } = self;
+        match collective {
+            Some(collective) => write!(f, "number {number} is {collective}")?,
+            None => write!(f, "there is no number {number}")?,
+        }
+        write!(f, " on member {member} of replica {replica}")
+    }
+}
+
+/// Why holders of a stage would wait for ever. `rank`, `step` and `action` are the first cell of the plan in which they do, `task` its
+/// computation, with stage and microbatch.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
+pub enum CollectiveError {
+    /// Two holders come to different collectives of the same ranks.
+    #[error(
+        "rank {rank}, step {step}, {action}: holders of stage {} meet different collectives in {}: {first}, and {second}; {}",
+        task.stage(), task.op(), advice(first, second)
+    )]
+    Differ { rank: usize, step: usize, action: Action, task: Task, first: Standing, second: Standing },
+    /// Each holder waits for the next one, and the last for the first.
+    #[error(
+        "rank {rank}, step {step}, {action}: holders of stage {} wait in a circle in {}: {}; call collectives of members and of replicas in one order on all of them",
+        task.stage(), task.op(), circle.iter().map(Standing::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    Circle { rank: usize, step: usize, action: Action, task: Task, circle: Vec<Standing> },
+    /// The plan has no such stage, or the number of lists is not one of whole replicas.
+    #[error(
+        "{lists} lists of collectives of stage {stage}, for replicas of {members} members each; give one of each holder of a stage that the plan has"
+    )]
+    Lists { stage: StageId, members: usize, lists: usize },
+}
+
+/// What to do where these two differ.
+fn advice(first: &Standing, second: &Standing) -> &'static str {
+    match first.replica == second.replica {
+        true => "the ranks that hold a stage must call the same collectives in the same order, with the same shapes",
+        false => {
+            "replicas must call the same exchanges in the same order, with the same shapes: where these depend on the number of samples, microbatches of all replicas need equally many"
+        }
+    }
+}
+
+impl CheckedPlan {
+    /// Proves that the holders of stages meet their collectives in one order beside the plan's transfers, without a circle of waits.
+    ///
+    /// Stages that are not given are taken to meet none, or to meet theirs in order.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::plan::{Among, CheckOptions, Collective, Collectives, Plan, StageCollectives};
+    /// let plan = Plan::from_csv("mine", "0F0,0B0\n1F0,1B0\n")?.check(&CheckOptions::default())?;
+    /// let holder = |shape: &str| {
+    ///     let sum = Collective { among: Among::Members, what: format!("all-reduce of {shape}") };
+    ///     Some(Collectives { forward: vec![sum], ..Collectives::default() })
+    /// };
+    /// let stage = |holders| [StageCollectives { stage: 1.into(), members: 2, holders }];
+    /// assert!(plan.check_collectives(&stage(vec![holder("[2, 4]"), holder("[2, 4]")])).is_ok());
+    /// let error = plan.check_collectives(&stage(vec![holder("[2, 4]"), holder("[2, 3]")])).unwrap_err();
+    /// assert!(error.to_string().starts_with("rank 1, step 0, 1F0: holders of stage 1 meet different collectives in F"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A [`CollectiveError`] that names the cell, the holders and their collectives.
+    pub fn check_collectives(&self, stages: &[StageCollectives]) -> Result<(), Box<CollectiveError>> {
+        stages.iter().try_for_each(|stage| self.check_stage(stage))
+    }
+
+    fn check_stage(&self, of: &StageCollectives) -> Result<(), Box<CollectiveError>> {
+        let (stage, members, lists) = (of.stage, of.members, of.holders.len());
+        let whole = members > 0 && lists > 0 && lists.is_multiple_of(members);
+        if !whole || !self.plan().placement().contains(stage) {
+            return Err(Box::new(CollectiveError::Lists { stage, members, lists }));
+        }
+        let rank = self.plan().placement().rank_of(stage);
+        let mut seen: Vec<Op> = Vec::new();
+        for (step, &action) in self.plan().row(rank).iter().enumerate() {
+            let computes = |task: &Task| task.stage() == stage && of.meets(task.op());
+            for task in action.tasks().filter(computes) {
+                if seen.contains(&task.op()) {
+                    continue;
+                }
+                seen.push(task.op());
+                Lists::new(of, task.op()).run().map_err(|stuck| Box::new(stuck.at(rank, step, action, task)))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Collectives {
+    /// The list of a computation.
+    fn of(&self, op: Op) -> Vec<&Collective> {
+        match op {
+            Op::Forward => self.forward.iter().collect(),
+            Op::BackwardInput => self.input.iter().collect(),
+            Op::BackwardWeight => self.weight.iter().collect(),
+            Op::Backward => self.input.iter().chain(&self.weight).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl StageCollectives {
+    /// Does any holder meet a collective in it?
+    fn meets(&self, op: Op) -> bool {
+        self.holders.iter().flatten().any(|holder| !holder.of(op).is_empty())
+    }
+}
+
+/// The lists of one computation, run against each other.
+struct Lists<'a> {
+    members: usize,
+    lists: Vec<Option<Vec<&'a Collective>>>,
+    next: Vec<usize>,
+}
+
+/// Holders that wait for ever.
+enum Stuck {
+    Differ([Standing; 2]),
+    Circle(Vec<Standing>),
+}
+
+impl Stuck {
+    fn at(self, rank: usize, step: usize, action: Action, task: Task) -> CollectiveError {
+        match self {
+            Stuck::Differ([first, second]) => CollectiveError::Differ { rank, step, action, task, first, second },
+            Stuck::Circle(circle) => CollectiveError::Circle { rank, step, action, task, circle },
+        }
+    }
+}
+
+impl<'a> Lists<'a> {
+    fn new(of: &'a StageCollectives, op: Op) -> Self {
+        let lists = of.holders.iter().map(|holder| holder.as_ref().map(|holder| holder.of(op))).collect();
+        Self { members: of.members, lists, next: vec![0; of.holders.len()] }
+    }
+
+    fn run(mut self) -> Result<(), Stuck> {
+        let mut ready: Vec<usize> = (0..self.lists.len()).rev().collect();
+        while let Some(holder) = ready.pop() {
+            let Some(collective) = self.head(holder) else { continue };
+            let ranks: Vec<usize> = self.known(holder, collective.among).collect();
+            if ranks.iter().all(|&other| self.head(other) == Some(collective)) {
+                ranks.iter().for_each(|&other| self.next[other] += 1);
+                ready.extend(ranks);
+            }
+        }
+        match (0..self.lists.len()).find(|&holder| self.head(holder).is_some()) {
+            None => Ok(()),
+            Some(holder) => Err(self.stuck(holder)),
+        }
+    }
+
+    /// Where a holder stands; `None` at the end of its list, or without one.
+    fn head(&self, holder: usize) -> Option<&'a Collective> {
+        self.lists[holder].as_ref()?.get(self.next[holder]).copied()
+    }
+
+    /// The holders that run a collective with this one, itself among them, of those whose lists are known.
+    fn known(&self, holder: usize, among: Among) -> impl Iterator<Item = usize> + use<'_, 'a> {
+        let members = self.members;
+        let same = move |other: &usize| match among {
+            Among::Members => other / members == holder / members,
+            Among::Replicas => other % members == holder % members,
+        };
+        (0..self.lists.len()).filter(same).filter(|&other| self.lists[other].is_some())
+    }
+
+    /// The first holder for which this one waits, if it has not ended.
+    fn awaited(&self, holder: usize) -> Option<usize> {
+        let collective = self.head(holder)?;
+        self.known(holder, collective.among).find(|&other| self.head(other) != Some(collective))
+    }
+
+    /// Why none goes on, where this holder does not: two at different collectives of the same ranks, or else a circle from this one.
+    fn stuck(&self, first: usize) -> Stuck {
+        for holder in first..self.lists.len() {
+            let Some(collective) = self.head(holder) else { continue };
+            let differs = |&other: &usize| {
+                self.head(other).is_none_or(|head| head.among == collective.among && head != collective)
+            };
+            if let Some(other) = self.known(holder, collective.among).find(differs) {
+                return Stuck::Differ([holder, other].map(|holder| self.standing(holder)));
+            }
+        }
+        let mut path = vec![first];
+        while let Some(next) = self.awaited(path[path.len() - 1]) {
+            if let Some(start) = path.iter().position(|&holder| holder == next) {
+                path.drain(..start);
+                break;
+            }
+            path.push(next);
+        }
+        Stuck::Circle(path.into_iter().map(|holder| self.standing(holder)).collect())
+    }
+
+    fn standing(&self, holder: usize) -> Standing {
+        let (replica, member) = (holder / self.members, holder % self.members);
+        Standing { replica, member, number: self.next[holder] + 1, collective: self.head(holder).cloned() }
+    }
+}

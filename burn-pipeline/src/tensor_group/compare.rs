@@ -1,0 +1,92 @@
+//! Captured stages' collectives, proved to be met in one order before any of them runs.
+//!
+//! Guarantees: where all holders of a stage have recorded it, its collectives and the plan's transfers end on all of them; else they all end
+//! with an error that names the first place where they would not.
+//!
+//! 1. Before a captured stage's first training forward each member tells the others what it recorded, and, where experts are spread over
+//!    replicas, each replica tells the others what its members did.
+//! 2. Each then has the lists of all holders, and asks the proof ([`CheckedPlan::check_collectives`]).
+//! 3. A member that runs the stage's code itself has no list; each message's text then tells the first difference.
+
+use super::exchange::{header, place, read};
+use super::group::TensorGroup;
+use super::holders::Holders;
+use crate::link::{Activity, LinkError, Message};
+use crate::plan::{CheckedPlan, CollectiveError, Collectives, StageCollectives, StageId, Standing};
+use crate::stage::{HostValue, Payload, PayloadPart};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::time::Instant;
+
+impl Holders<'_> {
+    /// Proves that the collectives which this rank recorded for a stage are met by all its holders in one order, with those that they
+    /// recorded; `None` where it recorded none and runs the stage's code itself. All holders call it.
+    ///
+    /// # Panics
+    /// Unwinds with a [`LinkError`] that names the first place where they are not, or if a holder is elsewhere, failed, left or did not answer.
+    pub(crate) fn compare(&self, plan: &CheckedPlan, stage: StageId, recorded: Option<Collectives>) {
+        let Self { members, replicas } = self;
+        if members.absent {
+            return;
+        }
+        let rank = if members.is_alone() { replicas.own_rank() } else { members.own_rank() };
+        let mut all = vec![members.lists((rank, recorded))];
+        // Other replicas exchange nothing in tasks, and need not run the same stage at all.
+        if !replicas.cut_parameters().is_empty() {
+            all = replicas.lists(all.remove(0));
+        }
+        let (ranks, holders): (Vec<usize>, Vec<_>) = all.into_iter().flatten().unzip();
+        let of = [StageCollectives { stage, members: members.size(), holders }];
+        if let Err(source) = plan.check_collectives(&of) {
+            let rank_of = |at: &Standing| ranks.get(at.replica * members.size() + at.member).copied();
+            let ranks = match &*source {
+                CollectiveError::Differ { first, second, .. } => {
+                    [first, second].into_iter().filter_map(rank_of).collect()
+                }
+                CollectiveError::Circle { circle, .. } => circle.iter().filter_map(rank_of).collect(),
+                _ => ranks,
+            };
+            std::panic::resume_unwind(Box::new(LinkError::Collectives { rank, ranks, source }));
+        }
+    }
+}
+
+impl TensorGroup {
+    /// The lists of all members, in their order.
+    fn lists<T: Serialize + DeserializeOwned>(&self, own: T) -> Vec<T> {
+        if self.is_alone() {
+            return vec![own];
+        }
+        self.over_link(|link, activity| {
+            let (rank, deadline, header) = (link.rank(), Instant::now() + self.timeout, header(activity));
+            let ours = place(activity, "its list of collectives");
+            let unread = |peer, error: serde_json::Error| LinkError::Gather { rank, peer, message: error.to_string() };
+            let list = serde_json::to_string(&own).map_err(|error| unread(rank, error))?;
+            for &peer in self.ranks.iter().filter(|&&peer| peer != rank) {
+                let parts = [&ours, &list].map(|text| PayloadPart::Host(HostValue::Text(text.clone())));
+                link.send(peer, Message { header, payload: Payload::from_parts(parts) }, deadline)?;
+            }
+            self.take_ends(link, deadline)?;
+            let mut own = Some(own);
+            let mut lists = Vec::new();
+            for &peer in self.ranks.iter() {
+                if peer == rank {
+                    lists.extend(own.take());
+                    continue;
+                }
+                link.set_activity(Activity::Waiting(header, peer));
+                let (theirs, list) = read(self.take(link, peer, header, deadline)?);
+                let Some(PayloadPart::Host(HostValue::Text(list))) = list.filter(|_| theirs == ours) else {
+                    return Err(self.unlike(rank, peer, ours, theirs));
+                };
+                lists.push(serde_json::from_str(&list).map_err(|error| unread(peer, error))?);
+            }
+            Ok(lists)
+        })
+    }
+
+    /// This rank in the job.
+    fn own_rank(&self) -> usize {
+        self.ranks[self.member]
+    }
+}
