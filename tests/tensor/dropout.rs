@@ -266,9 +266,10 @@ fn trained(sizes: Sizes, builder: Builder) -> Trained {
 fn groups_of_any_size_drop_what_the_plain_loop_drops() {
     for sequence in [false, true] {
         let sizes = Sizes { sequence, ..SMALL };
-        for (family, ranks) in [(("1F1B", 1), 2), (("ZBVZeroBubble", 2), 1)] {
-            let expected = plain(sizes, 2);
-            for members in [1, 2, 4] {
+        let expected = plain(sizes, 2);
+        let families: [(_, _, &[usize]); 2] = [(("1F1B", 1), 2, &[1, 2, 4]), (("ZBVZeroBubble", 2), 1, &[2])];
+        for (family, ranks, all) in families {
+            for &members in all {
                 for (engine, split, compile) in ENGINES {
                     let builder = builder(sizes, family, members, ranks).split(split).compile(compile);
                     let place = format!("{family:?}, {members} members, {engine}, in pieces: {sequence}");
