@@ -26,9 +26,6 @@ impl Holders<'_> {
     /// Unwinds with a [`LinkError`] that names the first place where they are not, or if a holder is elsewhere, failed, left or did not answer.
     pub(crate) fn compare(&self, plan: &CheckedPlan, stage: StageId, recorded: Option<Collectives>) {
         let Self { members, replicas } = self;
-        if members.absent {
-            return;
-        }
         let rank = if members.is_alone() { replicas.own_rank() } else { members.own_rank() };
         let mut all = vec![members.lists((rank, recorded))];
         // Other replicas exchange nothing in tasks, and need not run the same stage at all.

@@ -12,6 +12,7 @@ use pipeline_examples::moe::gpt::MoeGptConfig;
 use pipeline_tests::reference::{Reference, weights, whole};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 const CAPACITIES: [Capacity; 2] = [Capacity::Dropless, Capacity::Factor(0.7)];
 
@@ -64,6 +65,16 @@ fn captured_and_compiled_experts_over_replicas_equal_one_device() {
     for (stage, report) in pipeline.engines().unwrap() {
         assert!(report.captured, "stage {stage:?}: {}", report.reason);
     }
+}
+
+#[test]
+fn eager_forwards_with_a_seed_take_no_turns_where_replicas_wait_inside_of_them() {
+    let eager = |builder: Builder| builder.split(SplitBackward::Eager).seed(7).timeout(Duration::from_secs(20));
+    assert_families(&spread(CAPACITIES[1]), SAMPLES, &[(2, 2, 1)], eager);
+    // Draws of what cannot be recorded are not known.
+    let mut pipeline = eager(on(&spread(Capacity::Dropless), ("1F1B", 1), (1, 2, 1))).build().unwrap();
+    let error = pipeline.accumulate(Text::new(1, SAMPLES).batch()).unwrap_err().to_string();
+    assert!(error.contains("largest load"), "{error}");
 }
 
 #[test]

@@ -95,9 +95,9 @@ impl Eager {
         Self { defers, ..self }
     }
 
-    /// The same engine, on one of several ranks that hold the stage together if `grouped`.
-    pub(crate) fn among(mut self, grouped: bool) -> Self {
-        self.seeded.set_grouped(grouped);
+    /// The same engine; `awaited` says whether other ranks wait for this one inside of its forwards.
+    pub(crate) fn awaited(mut self, awaited: bool) -> Self {
+        self.seeded.set_awaited(awaited);
         self
     }
 

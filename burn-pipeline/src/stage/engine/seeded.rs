@@ -8,7 +8,8 @@
 //!    back. So if the numbers are those that follow the forward's own draws, nobody else drew.
 //! 4. Else the buffers are restored, and the forward runs again, a few times.
 //!
-//! Ranks that hold a stage together wait for each other inside of their forwards, so these cannot take turns. Theirs are recorded before each of
+//! Ranks that hold a stage together wait for each other inside of their forwards, and so do replicas over which experts are spread: these cannot
+//! take turns. Theirs are recorded before each of
 //! them runs, and refused if anything draws but layers that have the forward's own generator (`random::of_layers`).
 //!
 //! Only the generator of Flex can be followed so. On other devices, and for a stage whose draws cannot be recorded, a forward
@@ -46,8 +47,8 @@ const DISTURBED: &str = "another thread, or `init_seeded` in the forward itself,
 #[derive(Default)]
 pub(super) struct SeededDraws {
     seed: ForwardSeed,
-    /// Do several ranks hold the stage together?
-    grouped: bool,
+    /// Do other ranks wait for this one inside of its forwards?
+    awaited: bool,
     capture: Option<Device>,
     known: HashMap<Signature, Drawn>,
 }
@@ -57,8 +58,8 @@ impl SeededDraws {
         self.seed = seed;
     }
 
-    pub(super) fn set_grouped(&mut self, grouped: bool) {
-        self.grouped = grouped;
+    pub(super) fn set_awaited(&mut self, awaited: bool) {
+        self.awaited = awaited;
     }
 
     /// Notes what a recorded call draws.
@@ -79,8 +80,8 @@ impl SeededDraws {
         call: ForwardCall,
         mut run: impl FnMut(ForwardCall) -> Result<T, StageError>,
     ) -> Result<T, StageError> {
-        if self.grouped {
-            return self.run_grouped(function, module, call, run);
+        if self.awaited {
+            return self.run_awaited(function, module, call, run);
         }
         let Some(seed) = self.seed.of(call.microbatch) else { return run(call) };
         let device = Parameters::of(module).device(&call).inner();
@@ -108,7 +109,7 @@ impl SeededDraws {
     }
 
     /// The same where several ranks hold the stage together.
-    fn run_grouped<M: Stage, T>(
+    fn run_awaited<M: Stage, T>(
         &mut self,
         function: &StageFunction<M>,
         module: &M,

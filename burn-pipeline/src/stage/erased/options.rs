@@ -26,8 +26,12 @@ pub(crate) struct StageOptions {
     pub(crate) seeded: bool,
     /// Do training forwards give the outputs beside the loss?
     pub(crate) outputs: bool,
-    /// The ranks that hold it together with this one, if there are any.
+    /// The ranks that hold it together with this one, its data-parallel replicas too, if there are any.
     pub(crate) members: Option<Members>,
+    /// Do several ranks compute each of its forwards together?
+    pub(crate) grouped: bool,
+    /// Do other ranks wait for this one inside of its forwards: those, or replicas over which experts are spread?
+    pub(crate) awaited: bool,
 }
 
 /// The programs that a captured stage keeps where nothing else is said.
@@ -46,6 +50,8 @@ impl Default for StageOptions {
             seeded: false,
             outputs: false,
             members: None,
+            grouped: false,
+            awaited: false,
         }
     }
 }

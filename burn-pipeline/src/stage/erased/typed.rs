@@ -64,15 +64,17 @@ impl<M: Stage> Typed<M> {
     /// See [`ErasedStage::choose`](super::ErasedStage::choose).
     pub(super) fn choose_engine(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) {
         self.chosen = (split, splits, keep_outputs);
-        let grouped = self.options.members.is_some();
-        let eager = |reason| Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits).among(grouped);
+        let (grouped, awaited) = (self.options.grouped, self.options.awaited);
+        let eager = |reason| Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits).awaited(awaited);
         self.function.keep_output(self.options.outputs);
         let (function, programs) = (self.function.clone(), self.options.programs);
         let (compile, rounded) = (self.options.compile, self.options.rounded);
         let members = self.options.members.clone();
         let captured = |strict| {
             let otherwise = eager("it cannot be captured");
-            Box::new(Captured::new(strict, programs, otherwise).compiling(compile, rounded).among(members.clone()))
+            Box::new(
+                Captured::new(strict, programs, otherwise).compiling(compile, rounded).among(members.clone(), grouped),
+            )
         };
         let engine: Box<dyn Engine<M>> = match (split, splits) {
             (SplitBackward::Eager, _) => Box::new(eager("it was asked for")),

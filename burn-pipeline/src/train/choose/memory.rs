@@ -25,7 +25,7 @@ use super::walk::{Walk, caught};
 use crate::cost::{LinkCosts, Profile, StageCost};
 use crate::plan::StageId;
 use crate::stage::{
-    AnyTensor, Batch, ErasedStage, ForwardCall, ForwardOutput, ForwardSeed, Gradients, Payload, StageError,
+    AnyTensor, Batch, ErasedStage, ForwardCall, ForwardOutput, ForwardSeed, Gradients, Members, Payload, StageError,
 };
 use crate::stage::{TensorKind, loss_seed};
 use crate::train::error::BuildError;
@@ -84,7 +84,9 @@ impl Builder {
         meter: &dyn MemoryMeter,
     ) -> Result<StageCost, MeasureError> {
         let (before, context) = (meter.allocated(), walk.context(index));
-        let mut held = in_pool(self.threads, || self.make_stage(&context, splits, self.outputs, None))?
+        // A member that is measured alone has nobody to compare its collectives with.
+        let members = (context.group.size() > 1).then(|| Members::new(drop));
+        let mut held = in_pool(self.threads, || self.make_stage(&context, splits, self.outputs, members))?
             .ok_or(MeasureError::NoStages)?;
         held.set_forward_seed(ForwardSeed::new(self.seed));
         let call = walk.call(held.as_ref(), index, std::mem::take(value))?;

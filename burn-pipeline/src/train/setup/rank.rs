@@ -266,6 +266,9 @@ impl Builder {
         options.compile |= self.compile | self.bf16_products;
         options.recompute |= self.recomputing.contains(&context.index);
         options.members = members;
+        options.grouped = context.group.size() > 1;
+        // The stage is made, so its layers have said what is cut over replicas. Without a seed forwards take no turns.
+        options.awaited = options.grouped || (options.seeded && !context.replicas.cut_parameters().is_empty());
         held.choose(self.split, splits, self.keep_outputs);
         held.prepare(self.accumulation, self.optimizers.as_ref().map(|make| make()));
         Some(held)

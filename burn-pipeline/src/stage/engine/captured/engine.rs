@@ -30,9 +30,9 @@ pub(in crate::stage) struct Captured {
     pub(super) programs: Programs,
     /// Why the stage is run eagerly, once a capture was refused.
     pub(super) refused: Option<String>,
-    /// The ranks that hold the stage together with this one, until exchanges were compared with theirs.
+    /// The ranks that hold the stage with this one, until exchanges were compared with theirs.
     members: Option<Members>,
-    /// Are there such ranks?
+    /// Do several ranks compute each forward together?
     grouped: bool,
     /// Was it said that programs change from forward to forward?
     warned: bool,
@@ -80,9 +80,10 @@ impl Captured {
         self
     }
 
-    /// The same on one of several ranks that hold the stage together: before its first forward runs, they compare their exchanges.
-    pub(in crate::stage) fn among(mut self, members: Option<Members>) -> Self {
-        (self.grouped, self.members) = (members.is_some(), members);
+    /// The same on one of several ranks that hold the stage: before its first forward runs, they compare their exchanges. Do they compute each
+    /// forward together?
+    pub(in crate::stage) fn among(mut self, members: Option<Members>, grouped: bool) -> Self {
+        (self.grouped, self.members) = (grouped, members);
         self
     }
 
