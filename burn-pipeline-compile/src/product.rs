@@ -1,8 +1,8 @@
 //! Products of matrices, batched, on operands as they lie.
 //!
-//! Guarantees: on processors with AVX-512 the numbers of [`multiply`](mod@multiply), but for products of few rows or columns. These, and all on other
-//! processors, are the numbers of Flex's own product, which calls the same kernels (crate `gemm`) with the same sizes and strides. What is written
-//! over is not cleared before. A product that is added to a sum ([`add_product`]) gives the bits that it would give if it was written and then added.
+//! Guarantees: the numbers of [`multiply`](mod@multiply) where operands are rounded, and on processors with AVX-512 for products of more
+//! than one row and 16 columns or more, up to those that cost little but packing. All others are the numbers of Flex's own product, which calls the same kernels (crate `gemm`) with the same sizes and strides.
+//! What is written over is not cleared before. A product that is added to a sum ([`add_product`]) gives the bits that it would give if it was written and then added.
 
 use crate::multiply::{self, Avx512, Bf16, By, Elements};
 use crate::storage::Fresh;
@@ -56,11 +56,13 @@ pub(crate) fn product(
     given.swap_remove(0)
 }
 
-/// Depths whose products are summed in registers, by every kernel of the crate `gemm` and by that for `bf16`: such a product is added to what is
+/// Depths whose products are summed in registers, by every kernel of the crate `gemm` and by ours: such a product is added to what is
 /// there at once. Deeper ones are added piece by piece, and very shallow ones have kernels of their own.
 const ADDABLE: RangeInclusive<usize> = 3..=512;
-/// Products of fewer rows or columns are left to `gemm`.
+/// Products of fewer columns are left to `gemm`.
 const FEW: usize = 16;
+/// Rows from which on packing the right operand pays wherever it lies.
+const PACKED_ROWS: usize = 64;
 /// Smaller products have kernels of their own.
 const SMALL: usize = 16 * 16;
 
@@ -217,7 +219,7 @@ unsafe fn multiply(
     let [rows, columns, depth] = sizes;
     let plain = matches!((lhs.at, rhs.at), (Elements::F32(_), Elements::F32(_)));
     assert!(plain || rounded.is_some(), "operands are rounded only where products are");
-    let own = rounded.map(By::Pairs).or_else(|| numbers(sizes));
+    let own = rounded.map(By::Pairs).or_else(|| numbers(sizes, to, [lhs, rhs]));
     let kept = if add { 1.0_f32 } else { 0.0 };
     // SAFETY: the caller's promise.
     unsafe {
@@ -232,7 +234,15 @@ unsafe fn multiply(
     }
 }
 
-/// Own products of `f32`, where they are faster: those of few rows or columns are hardly more than packing.
-fn numbers([rows, columns, _]: [usize; 3]) -> Option<By> {
-    (rows.min(columns) >= FEW).then(Avx512::detect).flatten().map(By::Numbers)
+/// Own products of `f32`, where they are faster: not of few columns, nor where packing the right operand is most of the work. `gemm` reads one
+/// whose columns follow each other where it lies, and gives the same bits to such depths. So how operands lie decides nothing but time.
+fn numbers(
+    [rows, columns, depth]: [usize; 3],
+    to: multiply::Matrix<*mut f32>,
+    [lhs, rhs]: [multiply::Matrix<Elements>; 2],
+) -> Option<By> {
+    let turned = to.column != 1 && to.row == 1;
+    let ([rows, columns], next) = if turned { ([columns, rows], lhs.row) } else { ([rows, columns], rhs.column) };
+    let packing = rows < PACKED_ROWS && next == 1 && is_addable([rows, columns, depth]);
+    (rows > 1 && columns >= FEW && !packing).then(Avx512::detect).flatten().map(By::Numbers)
 }

@@ -12,6 +12,7 @@ use burn_pipeline::nn::{ColumnLinear, RowLinear, SelfAttention, VocabEmbedding};
 use burn_pipeline::stage::{Stage, StageBox};
 use burn_pipeline::train::AutoOptions;
 use burn_pipeline::{AutoPipeline, Builder, Size};
+use std::collections::HashMap;
 
 fn grouped() -> Builder {
     builder(("1F1B", 1), (2, 1, 2))
@@ -100,4 +101,15 @@ impl Stage for Columns {
     fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
         self.layer.forward(x)
     }
+}
+
+#[test]
+fn a_piece_in_place_of_a_whole_weight_is_refused_by_name() {
+    let mut pipeline = grouped().build().unwrap();
+    let embedding = pipeline.named_weights().unwrap().remove(0).remove(0);
+    let words = embedding.value.shape()[0];
+    let piece = embedding.value.narrow(0, 0, words / 2);
+    let error = pipeline.step_to(HashMap::from([(embedding.id, piece)]), Vec::new()).unwrap_err().to_string();
+    let named = error.contains(&format!("`{}` is [{}, ", embedding.names[0], words / 2));
+    assert!(named && error.contains(&format!("is [{words}, ")), "{error}");
 }

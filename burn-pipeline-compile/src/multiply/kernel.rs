@@ -18,7 +18,7 @@ pub(super) const COLUMNS: usize = 2 * LANES;
 pub(super) enum Left {
     /// A panel.
     Packed(*const u32),
-    /// In memory as they are, from one row to the next, one after the other.
+    /// Rows in memory, the words of each one after the other, and the stride from one row to the next.
     Rows(*const u32, isize),
 }
 

@@ -165,6 +165,28 @@ proptest! {
         }
     }
 
+    /// Both sum in the order of the depth. So it is free which of them computes such a product.
+    #[test]
+    fn up_to_512_products_bits_are_those_of_the_crate_gemm(
+        [rows, columns] in [2..90_usize, 16..90_usize], depth in 3..513_usize, [lhs, rhs] in [how(), how()],
+    ) {
+        prop_assume!(rows * columns > 256);
+        let Some(found) = Avx512::detect().map(By::Numbers) else { return Ok(()) };
+        let (lhs, rhs) = (sample(rows, depth, lhs), sample(depth, columns, rhs));
+        let ((lhs, _), (rhs, _)) = (given(found, &lhs), given(found, &rhs));
+        let to = sample(rows, columns, (Lies::Rows, false, 1));
+        let (left, right, mut other) = (lhs.laid(), rhs.laid(), vec![0.0_f32; rows * columns]);
+        // SAFETY: the matrices have these sizes, and the target is of its own.
+        unsafe {
+            gemm::gemm(
+                rows, columns, depth, other.as_mut_ptr(), 1, columns as isize, false, left.floats.as_ptr(), left.column,
+                left.row, right.floats.as_ptr(), right.column, right.row, 0.0_f32, 1.0_f32, false, false, false,
+                gemm::Parallelism::None,
+            );
+        }
+        prop_assert_eq!(bits(&product(found, [&lhs, &rhs], &to, false, false)), bits(&other));
+    }
+
     #[test]
     fn numbers_are_rounded_to_the_nearest_bf16(numbers in prop::collection::vec(any::<f32>(), 0..70)) {
         let Some(found) = Bf16::detect() else { return Ok(()) };

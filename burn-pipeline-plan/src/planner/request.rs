@@ -155,6 +155,7 @@ impl Request {
 
     /// The same request, with plans that spread the vocabulary over all ranks: the first layer is the embedding, and the last one
     /// the head.
+    /// Together with groups ([`Request::with_tensor_groups`]) such plans are priced; `burn-pipeline` does not run the two together yet.
     pub fn with_vocabulary_spread(self) -> Self {
         Self { spread_vocabulary: true, ..self }
     }

@@ -61,18 +61,12 @@ impl GroupDropout {
 
     /// Of a tensor that all ranks have whole.
     pub fn forward<const D: usize>(&self, whole: Tensor<D>) -> Tensor<D> {
-        match self.group.size() {
-            1 => self.dropout.forward(whole),
-            _ => self.dropped(whole, None),
-        }
+        self.dropped(whole, None)
     }
 
     /// Of this rank's piece of a tensor that is cut evenly along an axis.
     pub fn forward_cut<const D: usize>(&self, piece: Tensor<D>, axis: usize) -> Tensor<D> {
-        match self.group.size() {
-            1 => self.dropout.forward(piece),
-            _ => self.dropped(piece, Some(axis)),
-        }
+        self.dropped(piece, Some(axis).filter(|_| self.group.size() > 1))
     }
 
     /// As Burn's layer computes it.

@@ -108,8 +108,8 @@ pub enum StageError {
         "the stage's random numbers cannot be proved to be those of `Builder::seed`, as {reason}; let the stage be captured (`SplitBackward` says which can be, and captured ones own their generator), let other threads draw from generators of their own, or build the pipeline without a seed"
     )]
     Draws { reason: String },
-    /// Several ranks hold the stage together, and cannot be known to draw what one device draws.
-    #[error("several ranks hold the stage together, and {why}")]
+    /// Other ranks wait for this one inside of its forward, which cannot be known to draw what one device draws.
+    #[error("other ranks wait for this one inside of the stage's forward, and {why}")]
     DrawsInGroup { why: &'static str },
     /// A stage's forward computes in an element type that its device does not compute in.
     #[error(

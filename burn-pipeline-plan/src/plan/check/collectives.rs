@@ -9,7 +9,7 @@
 //! between holders: each receives from some holders of the sending rank, and all of them send with the same cell. A computation
 //! is, besides, the list of collectives that the holder meets in it.
 //!
-//! 1. *One computation* ([`Lists`]): its holders run their lists against each other. A collective that can be carried out stays possible
+//! 1. *One computation* ([`lists`](super::lists)): its holders run their lists against each other. A collective that can be carried out stays possible
 //!    whatever other holders do, so one order of running is enough. Holders that cannot reach the end of their lists wait for one that has ended
 //!    or stands at another collective of the same ranks, or else, as there are finitely many, in a circle.
 //! 2. *Enough*: take the order of cells in which the plan's ranks reach the ends of their rows, and let all holders of a rank run each
@@ -21,6 +21,7 @@
 //!    first cell that has it. A fused cell counts as its two tasks.
 
 use super::checked::CheckedPlan;
+use super::lists::Lists;
 use crate::plan::action::Action;
 use crate::plan::op::Op;
 use crate::plan::stage_id::StageId;
@@ -182,7 +183,7 @@ impl CheckedPlan {
 
 impl Collectives {
     /// The list of a computation.
-    fn of(&self, op: Op) -> Vec<&Collective> {
+    pub(super) fn of(&self, op: Op) -> Vec<&Collective> {
         match op {
             Op::Forward => self.forward.iter().collect(),
             Op::BackwardInput => self.input.iter().collect(),
@@ -197,98 +198,5 @@ impl StageCollectives {
     /// Does any holder meet a collective in it?
     fn meets(&self, op: Op) -> bool {
         self.holders.iter().flatten().any(|holder| !holder.of(op).is_empty())
-    }
-}
-
-/// The lists of one computation, run against each other.
-struct Lists<'a> {
-    members: usize,
-    lists: Vec<Option<Vec<&'a Collective>>>,
-    next: Vec<usize>,
-}
-
-/// Holders that wait for ever.
-enum Stuck {
-    Differ([Standing; 2]),
-    Circle(Vec<Standing>),
-}
-
-impl Stuck {
-    fn at(self, rank: usize, step: usize, action: Action, task: Task) -> CollectiveError {
-        match self {
-            Stuck::Differ([first, second]) => CollectiveError::Differ { rank, step, action, task, first, second },
-            Stuck::Circle(circle) => CollectiveError::Circle { rank, step, action, task, circle },
-        }
-    }
-}
-
-impl<'a> Lists<'a> {
-    fn new(of: &'a StageCollectives, op: Op) -> Self {
-        let lists = of.holders.iter().map(|holder| holder.as_ref().map(|holder| holder.of(op))).collect();
-        Self { members: of.members, lists, next: vec![0; of.holders.len()] }
-    }
-
-    fn run(mut self) -> Result<(), Stuck> {
-        let mut ready: Vec<usize> = (0..self.lists.len()).rev().collect();
-        while let Some(holder) = ready.pop() {
-            let Some(collective) = self.head(holder) else { continue };
-            let ranks: Vec<usize> = self.known(holder, collective.among).collect();
-            if ranks.iter().all(|&other| self.head(other) == Some(collective)) {
-                ranks.iter().for_each(|&other| self.next[other] += 1);
-                ready.extend(ranks);
-            }
-        }
-        match (0..self.lists.len()).find(|&holder| self.head(holder).is_some()) {
-            None => Ok(()),
-            Some(holder) => Err(self.stuck(holder)),
-        }
-    }
-
-    /// Where a holder stands; `None` at the end of its list, or without one.
-    fn head(&self, holder: usize) -> Option<&'a Collective> {
-        self.lists[holder].as_ref()?.get(self.next[holder]).copied()
-    }
-
-    /// The holders that run a collective with this one, itself among them, of those whose lists are known.
-    fn known(&self, holder: usize, among: Among) -> impl Iterator<Item = usize> + use<'_, 'a> {
-        let members = self.members;
-        let same = move |other: &usize| match among {
-            Among::Members => other / members == holder / members,
-            Among::Replicas => other % members == holder % members,
-        };
-        (0..self.lists.len()).filter(same).filter(|&other| self.lists[other].is_some())
-    }
-
-    /// The first holder for which this one waits, if it has not ended.
-    fn awaited(&self, holder: usize) -> Option<usize> {
-        let collective = self.head(holder)?;
-        self.known(holder, collective.among).find(|&other| self.head(other) != Some(collective))
-    }
-
-    /// Why none goes on, where this holder does not: two at different collectives of the same ranks, or else a circle from this one.
-    fn stuck(&self, first: usize) -> Stuck {
-        for holder in first..self.lists.len() {
-            let Some(collective) = self.head(holder) else { continue };
-            let differs = |&other: &usize| {
-                self.head(other).is_none_or(|head| head.among == collective.among && head != collective)
-            };
-            if let Some(other) = self.known(holder, collective.among).find(differs) {
-                return Stuck::Differ([holder, other].map(|holder| self.standing(holder)));
-            }
-        }
-        let mut path = vec![first];
-        while let Some(next) = self.awaited(path[path.len() - 1]) {
-            if let Some(start) = path.iter().position(|&holder| holder == next) {
-                path.drain(..start);
-                break;
-            }
-            path.push(next);
-        }
-        Stuck::Circle(path.into_iter().map(|holder| self.standing(holder)).collect())
-    }
-
-    fn standing(&self, holder: usize) -> Standing {
-        let (replica, member) = (holder / self.members, holder % self.members);
-        Standing { replica, member, number: self.next[holder] + 1, collective: self.head(holder).cloned() }
     }
 }

@@ -10,7 +10,7 @@
 //! 3. `deadlock` runs the ranks against each other: transfers only, or, in an unlowered plan, dependencies only,
 //!    and collectives of all ranks in both. Ranks
 //!    that cannot reach the end stand in a cycle.
-//! 4. `collectives` is asked apart, of a plan that has passed: what the ranks that hold a stage together meet inside of its computations is
+//! 4. `collectives` (with `lists`) is asked apart, of a plan that has passed: what the ranks that hold a stage together meet inside of its computations is
 //!    known only once a stage is captured.
 //!
 //! The rules are those of PyTorch's `_validate_schedule` and of its unit-step dry run, made strict. The tests hold a
@@ -21,6 +21,7 @@ mod checked;
 mod collectives;
 mod deadlock;
 mod error;
+mod lists;
 mod options;
 mod scan;
 mod vocabulary;

@@ -8,7 +8,7 @@ use crate::execute::run_state::RunState;
 use crate::plan::{MicrobatchTask, Op, StageId};
 use crate::stage::{AnyTensor, Gradients, LossPart, Payload, Reduction, StageError};
 use crate::vocabulary::{InputParts, OwnIds, input_gradient, join, score};
-use burn::tensor::{Shape, Tensor};
+use burn::tensor::{Int, Shape, Tensor};
 
 impl Executor {
     /// Is the head spread?
@@ -65,12 +65,7 @@ impl Executor {
         state.close(collective.into());
         let hidden = one_float(&hidden).map_err(|source| self.stage_error(task, source))?;
         let (shape, ids) = (hidden.shape(), ids(&target).map_err(|source| self.stage_error(task, source))?);
-        if ids.dims()[0] != as_matrix(&shape)[0] {
-            let (ids, rows) = (ids.dims()[0], as_matrix(&shape)[0]);
-            let reason =
-                format!("the target holds {ids} ids, and the last stage's output {rows} rows; give one id a row");
-            return Err(self.stage_error(task, StageError::Unsupported(reason)));
-        }
+        one_id_a_row(&ids, &shape).map_err(|source| self.stage_error(task, source))?;
         let (group, trains) = (self.groups.vocabulary.group().clone(), state.run.trains());
         let tied = self.groups.vocabulary.is_tied();
         let (wanted, mut words) = (ids.clone(), 0);
@@ -78,11 +73,7 @@ impl Executor {
             let (id, weight) = piece(held.weights())?;
             words = group.whole_shape(id, weight.shape())[usize::from(!tied)];
             let (own, weight) = (OwnIds::of(&group, words, ids), if tied { weight.transpose() } else { weight });
-            let ([_, width], takes) = (as_matrix(&shape), weight.dims()[0]);
-            if width != takes {
-                let reason = format!("the last stage's output has width {width}, and the head that is spread takes {takes}; make the head of `Builder::vocabulary` as wide as the last stage's output");
-                return Err(StageError::Unsupported(reason));
-            }
+            takes_width(&weight, &shape)?;
             let hidden = Tensor::<2>::from_dispatch(hidden.reshape(Shape::new(as_matrix(&shape))).into_dispatch());
             Ok(score(weight, hidden, own, trains))
         });
@@ -194,4 +185,20 @@ impl Executor {
 fn factor(state: &RunState<'_>, index: usize, rows: usize) -> f64 {
     let seed = state.run.seeding.seed(state.run.batch, index);
     if state.run.seeding.reduction == Reduction::Mean { seed / rows as f64 } else { seed }
+}
+
+fn one_id_a_row(ids: &Tensor<1, Int>, output: &Shape) -> Result<(), StageError> {
+    let (ids, [rows, _]) = (ids.dims()[0], as_matrix(output));
+    let reason = || format!("the target holds {ids} ids, and the last stage's output {rows} rows; give one id a row");
+    if ids == rows { Ok(()) } else { Err(StageError::Unsupported(reason())) }
+}
+
+fn takes_width(head: &Tensor<2>, output: &Shape) -> Result<(), StageError> {
+    let ([_, width], takes) = (as_matrix(output), head.dims()[0]);
+    let reason = || {
+        format!(
+            "the last stage's output has width {width}, and the head that is spread takes {takes}; make the head of `Builder::vocabulary` as wide as the last stage's output"
+        )
+    };
+    if width == takes { Ok(()) } else { Err(StageError::Unsupported(reason())) }
 }

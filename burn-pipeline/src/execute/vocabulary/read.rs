@@ -45,6 +45,10 @@ pub(super) fn one_float(payload: &Payload) -> Result<AnyTensor, StageError> {
 /// which. Only then are ids read from the device.
 pub(super) fn id_named(error: ExecuteError, task: MicrobatchTask, ids: &Tensor<1, Int>, words: usize) -> ExecuteError {
     let ExecuteError::Panic { rank, .. } = error else { return error };
+    // The code panicked before its words were known.
+    if words == 0 {
+        return error;
+    }
     let read = ids.clone().try_into_data().ok();
     let is_word = |id: i64| usize::try_from(id).is_ok_and(|id| id < words);
     match read.and_then(|ids| ids.iter::<i64>().find(|&id| !is_word(id))) {

@@ -8,9 +8,9 @@
 //!    back. So if the numbers are those that follow the forward's own draws, nobody else drew.
 //! 4. Else the buffers are restored, and the forward runs again, a few times.
 //!
-//! Ranks that hold a stage together wait for each other inside of their forwards, and so do replicas over which experts are spread: these cannot
-//! take turns. Theirs are recorded before each of
-//! them runs, and refused if anything draws but layers that have the forward's own generator (`random::of_layers`).
+//! Ranks that hold a stage together wait for each other inside of their forwards, and so do replicas over which experts are spread: these
+//! cannot take turns. Theirs are recorded before each of them runs, and refused if anything draws but layers that have the forward's own
+//! generator (`random::of_layers`). Without a seed the former are recorded once for each signature, where they can be, and refused if they draw.
 //!
 //! Only the generator of Flex can be followed so. On other devices, and for a stage whose draws cannot be recorded, a forward
 //! that may draw is refused.
@@ -34,7 +34,7 @@ const ATTEMPTS: usize = 16;
 const REMEMBERED: usize = 256;
 
 /// Why ranks that hold a stage together refuse a draw.
-pub(super) const PAST_LAYERS: &str = "its forward draws otherwise than by `nn::GroupDropout`, which alone knows of what a rank has a piece; \
+pub(super) const PAST_LAYERS: &str = "its forward draws otherwise than by `nn::GroupDropout`, which alone knows which piece of a tensor a rank has; \
     put that layer in the place of Burn's `Dropout`";
 
 /// The same without a seed.
@@ -51,6 +51,8 @@ pub(super) struct SeededDraws {
     awaited: bool,
     capture: Option<Device>,
     known: HashMap<Signature, Drawn>,
+    /// Was a recording refused without which a forward may run?
+    unseen: bool,
 }
 
 impl SeededDraws {
@@ -118,13 +120,49 @@ impl SeededDraws {
     ) -> Result<T, StageError> {
         let generator = self.seed.generator(call.microbatch);
         let seeded = generator.is_some();
-        if seeded && self.recorded(function, module, &call)?.draws_past_layers() {
-            return Err(StageError::DrawsInGroup { why: PAST_LAYERS });
+        match seeded {
+            true if self.recorded(function, module, &call)?.draws_past_layers() => {
+                return Err(StageError::DrawsInGroup { why: PAST_LAYERS });
+            }
+            true => {}
+            false => self.refuse_draws(function, module, &call)?,
         }
         let (given, drawn) = drawing(generator, || run(call));
         match drawn.is_empty() || seeded {
             true => given,
             false => Err(StageError::DrawsInGroup { why: NO_SEED }),
+        }
+    }
+
+    /// Refuses a forward that draws without a seed, as far as it can be recorded: each rank would draw numbers of its own.
+    fn refuse_draws<M: Stage>(
+        &mut self,
+        function: &StageFunction<M>,
+        module: &M,
+        call: &ForwardCall,
+    ) -> Result<(), StageError> {
+        let parameters = Parameters::of(module);
+        let signature = Signature::new(call, &parameters, &[]);
+        if self.unseen || self.known.get(&signature).is_some_and(|known| known.is_empty()) {
+            return Ok(());
+        }
+        if module.skip_capture().is_some() {
+            self.unseen = true;
+            return Ok(());
+        }
+        match record(&mut self.capture, function, module, call, &parameters, &[]) {
+            Ok(recorded) if recorded.draws_past_layers() => Err(StageError::DrawsInGroup { why: PAST_LAYERS }),
+            Ok(recorded) if !recorded.drawn().is_empty() => Err(StageError::DrawsInGroup { why: NO_SEED }),
+            Ok(recorded) => {
+                self.learn(signature, &recorded);
+                Ok(())
+            }
+            Err(Refusal::Stage(error)) => Err(error),
+            Err(Refusal::Cannot(reason)) => {
+                tracing::debug!(reason, "what the stage draws is not known, as it cannot be recorded");
+                self.unseen = true;
+                Ok(())
+            }
         }
     }
 

@@ -260,6 +260,7 @@ impl Builder {
         members: Option<Members>,
     ) -> Option<Box<dyn ErasedStage>> {
         let mut held = self.factory.as_ref()?(context).into_inner();
+        let spread = context.replicas.cuts_any(held.weights().iter().map(|(id, _)| *id));
         let options = held.options_mut();
         (options.programs, options.seeded) = (self.captured_programs, self.seed.is_some());
         (options.rounded, options.outputs) = (self.rounded(), outputs);
@@ -267,8 +268,8 @@ impl Builder {
         options.recompute |= self.recomputing.contains(&context.index);
         options.members = members;
         options.grouped = context.group.size() > 1;
-        // The stage is made, so its layers have said what is cut over replicas. Without a seed forwards take no turns.
-        options.awaited = options.grouped || (options.seeded && !context.replicas.cut_parameters().is_empty());
+        // Without a seed forwards take no turns.
+        options.awaited = options.grouped || (options.seeded && spread);
         held.choose(self.split, splits, self.keep_outputs);
         held.prepare(self.accumulation, self.optimizers.as_ref().map(|make| make()));
         Some(held)

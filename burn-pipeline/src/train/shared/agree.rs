@@ -1,7 +1,7 @@
 //! How all ranks agree on what is shared.
 //!
-//! Guarantees: every rank comes to the same result, since each applies the same rules to the same table; so groups are
-//! formed, and later reduced, in one order everywhere.
+//! Guarantees: every rank comes to the same result, since each applies the same rules to tables that differ in identifiers alone; so groups
+//! are formed, and later reduced, in one order everywhere.
 //!
 //! 1. Every rank gathers every rank's parameters: stage, path, identifier, shape, element type, trained or not, cut along which axis.
 //! 2. Each finds the groups in them ([`Sharing::find`]).

@@ -6,7 +6,7 @@ use super::rank::Rank;
 use super::replicas;
 use crate::execute::{ExecuteError, SpecCheck};
 use crate::link::Activity;
-use crate::stage::{AnyTensor, NamedWeight, Validate};
+use crate::stage::{AnyTensor, NamedWeight, StageError, Validate};
 use crate::train::non_finite::NonFinite;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
@@ -85,12 +85,16 @@ impl Rank {
             let holders = groups.of(stage);
             let own = |held: NamedWeight| {
                 let whole = values.get(&held.id)?.clone();
-                // A value of another shape is refused as it is.
-                let fits = whole.shape() == holders.whole_shape(held.id, held.value.shape());
-                Some((held.id, if fits { holders.own_piece(held.id, whole) } else { whole }))
+                let expected = holders.whole_shape(held.id, held.value.shape());
+                if whole.shape() == expected {
+                    return Some(Ok((held.id, holders.own_piece(held.id, whole))));
+                }
+                let (got, expected) = (format!("{:?}", whole.shape().to_vec()), format!("{:?}", expected.to_vec()));
+                Some(Err(StageError::Replaced { path: held.names.join(", "), got, expected }))
             };
-            let own = held.named_weights().into_iter().filter_map(own).collect();
-            held.replace(&own).map_err(|source| ExecuteError::Stepped { rank, stage, source })?;
+            let own: Result<_, StageError> = held.named_weights().into_iter().filter_map(own).collect();
+            let replaced = own.and_then(|own| held.replace(&own));
+            replaced.map_err(|source| ExecuteError::Stepped { rank, stage, source })?;
         }
         replicas::copy_weights(&mut self.executor, &self.placement)?;
         self.executor.broadcast_weights()?;
