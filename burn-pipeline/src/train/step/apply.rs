@@ -89,6 +89,10 @@ impl Rank {
                 if whole.shape() == expected {
                     return Some(Ok((held.id, holders.own_piece(held.id, whole))));
                 }
+                // What this rank has whole is refused where it is replaced.
+                if expected == held.value.shape() {
+                    return Some(Ok((held.id, whole)));
+                }
                 let (got, expected) = (format!("{:?}", whole.shape().to_vec()), format!("{:?}", expected.to_vec()));
                 Some(Err(StageError::Replaced { path: held.names.join(", "), got, expected }))
             };
