@@ -8,8 +8,8 @@ use burn::tensor::{Distribution, Shape, Tensor};
 
 /// Burn's dropout for a stage that several ranks hold together: each rank drops of its tensors what one device drops of the whole ones.
 ///
-/// All ranks draw the whole mask from the seed of the microbatch ([`Builder::seed`](crate::train::Builder::seed), which it needs), and one that has a piece of the tensor keeps that
-/// piece of the mask. So all ranks come to the same layers in the same order, and a mask costs each of them the time and, for a moment, the
+/// All ranks draw the whole mask from the seed of the microbatch and the stage ([`Builder::seed`](crate::train::Builder::seed), which it needs where there are several), and one that
+/// has a piece of the tensor keeps that piece of the mask. So all ranks come to the same layers in the same order, and a mask costs each of them the time and, for a moment, the
 /// memory of the whole.
 ///
 /// ```
