@@ -1,9 +1,9 @@
 //! Blocks of a product, packed and multiplied.
 
 use super::kernel::{COLUMNS, Left, Multiply, Numbers, Pairs, ROWS};
-use super::pack::{Operand, panel};
-use super::tiles::tiles;
-use super::words::{Line, Plain, Rounded, Rounding, Words};
+use super::pack::{Operand, pack_numbers, pack_rounded, pack_rounding, panel};
+use super::tiles::{cut, tiles};
+use super::words::Line;
 use super::{By, Elements, Matrix};
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -101,11 +101,6 @@ fn pieces(size: usize, count: usize, step: usize) -> Vec<Range<usize>> {
     cut(0..size, each).collect()
 }
 
-/// A range in parts of this size, but for the last one.
-pub(super) fn cut(range: Range<usize>, each: usize) -> impl Iterator<Item = Range<usize>> {
-    range.clone().step_by(each).map(move |first| first..range.end.min(first + each))
-}
-
 /// A part of a product, block by block.
 ///
 /// # Safety
@@ -186,9 +181,9 @@ unsafe fn packed<const WIDTH: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         match (matrix.at, elements) {
-            (Elements::F32(at), 1) => Plain::pack::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
-            (Elements::F32(at), _) => Rounding::pack::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
-            (Elements::Bf16(at), _) => Rounded::pack::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
+            (Elements::F32(at), 1) => pack_numbers::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
+            (Elements::F32(at), _) => pack_rounding::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
+            (Elements::Bf16(at), _) => pack_rounded::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
         }
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! Guarantees: lanes that are not there are 0.
 
-use super::words::{LANES, Line, RUN, Words};
+use super::words::{LANES, Line, Plain, RUN, Rounded, Rounding, Words};
 use std::arch::x86_64::{
     __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_si512,
     _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
@@ -32,12 +32,57 @@ pub(super) struct Operand<T> {
     pub(super) depth: isize,
 }
 
+/// Packs numbers as they are.
+///
+/// # Safety
+/// As for [`packed`], on a processor with AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn pack_numbers<const WIDTH: usize>(
+    operand: Operand<f32>,
+    lanes: Range<usize>,
+    depths: Range<usize>,
+    to: &mut [Line],
+) {
+    // SAFETY: the caller's promise.
+    unsafe { packed::<Plain, WIDTH>(operand, lanes, depths, to) };
+}
+
+/// Packs numbers that are rounded on the way.
+///
+/// # Safety
+/// As for [`packed`], on a processor with AVX512-BF16.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+pub(super) unsafe fn pack_rounding<const WIDTH: usize>(
+    operand: Operand<f32>,
+    lanes: Range<usize>,
+    depths: Range<usize>,
+    to: &mut [Line],
+) {
+    // SAFETY: the caller's promise.
+    unsafe { packed::<Rounding, WIDTH>(operand, lanes, depths, to) };
+}
+
+/// Packs numbers that were rounded before.
+///
+/// # Safety
+/// As for [`packed`], on a processor with AVX512-BF16.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+pub(super) unsafe fn pack_rounded<const WIDTH: usize>(
+    operand: Operand<u16>,
+    lanes: Range<usize>,
+    depths: Range<usize>,
+    to: &mut [Line],
+) {
+    // SAFETY: the caller's promise.
+    unsafe { packed::<Rounded, WIDTH>(operand, lanes, depths, to) };
+}
+
 /// Packs some lanes over some of the depth into panels of `WIDTH` lanes.
 ///
 /// # Safety
 /// The operand has these lanes and this depth; there is room for all panels; the processor is one for the words.
 #[inline(always)]
-pub(super) unsafe fn packed<W: Words, const WIDTH: usize>(
+unsafe fn packed<W: Words, const WIDTH: usize>(
     operand: Operand<W::Element>,
     lanes: Range<usize>,
     depths: Range<usize>,

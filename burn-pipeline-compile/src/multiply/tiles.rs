@@ -1,7 +1,6 @@
 //! Two packed blocks multiplied, tile by tile.
 
 use super::Matrix;
-use super::blocks::cut;
 use super::kernel::{COLUMNS, Left, Multiply, ROWS, Target};
 use super::pack::panel;
 use super::words::{LANES, Line};
@@ -100,4 +99,9 @@ unsafe fn apart<M: Multiply>(words: usize, left: Left, right: *const u32, to: Ta
             }
         }
     }
+}
+
+/// A range in parts of this size, but for the last one.
+pub(super) fn cut(range: Range<usize>, each: usize) -> impl Iterator<Item = Range<usize>> {
+    range.clone().step_by(each).map(move |first| first..range.end.min(first + each))
 }

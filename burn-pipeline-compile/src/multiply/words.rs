@@ -2,15 +2,12 @@
 //!
 //! Guarantees: an element is rounded in the same way however the operand lies. Elements that are not there count as 0, and are not read.
 
-use super::kernel::{Multiply, Numbers, Pairs};
-use super::pack::{Operand, packed};
 use std::arch::x86_64::{
     __m512bh, __m512i, _mm256_maskz_loadu_epi16, _mm512_castps_si512, _mm512_cvtepu16_epi32, _mm512_cvtne2ps_pbh,
     _mm512_loadu_si512, _mm512_maskz_loadu_epi16, _mm512_maskz_loadu_ps, _mm512_or_si512, _mm512_permutexvar_epi16,
     _mm512_slli_epi32,
 };
 use std::mem::transmute;
-use std::ops::Range;
 
 /// Words of a vector.
 pub(super) const LANES: usize = 16;
@@ -25,15 +22,13 @@ pub(super) struct Line([u32; LANES]);
 /// Elements of an operand, and the words that they become.
 pub(super) trait Words {
     type Element: Copy + Default;
-    /// What multiplies the words.
-    type By: Multiply;
     /// Elements of a word.
     const ELEMENTS: usize;
 
     /// The words of some elements that follow each other, [`LANES`] words at most.
     ///
     /// # Safety
-    /// The elements are there, and the processor is one for [`Words::By`].
+    /// The elements are there, and the processor has AVX-512; AVX512-BF16 where they are rounded.
     unsafe fn along(at: *const Self::Element, elements: usize) -> __m512i;
 
     /// A word for each of some lanes that follow each other, from one place of the depth or, if a word has two elements, also from that
@@ -42,17 +37,6 @@ pub(super) trait Words {
     /// # Safety
     /// As for `along`.
     unsafe fn across(at: *const Self::Element, next: Option<*const Self::Element>, lanes: usize) -> __m512i;
-
-    /// [`packed`], compiled for the processor.
-    ///
-    /// # Safety
-    /// As for [`packed`].
-    unsafe fn pack<const WIDTH: usize>(
-        operand: Operand<Self::Element>,
-        lanes: Range<usize>,
-        depths: Range<usize>,
-        to: &mut [Line],
-    );
 }
 
 /// Numbers as they are.
@@ -70,7 +54,6 @@ pub(super) fn first(count: usize) -> u16 {
 
 impl Words for Plain {
     type Element = f32;
-    type By = Numbers;
     const ELEMENTS: usize = 1;
 
     #[inline]
@@ -86,22 +69,10 @@ impl Words for Plain {
         // SAFETY: the caller's promise.
         unsafe { Self::along(at, lanes) }
     }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn pack<const WIDTH: usize>(
-        operand: Operand<f32>,
-        lanes: Range<usize>,
-        depths: Range<usize>,
-        to: &mut [Line],
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe { packed::<Self, WIDTH>(operand, lanes, depths, to) };
-    }
 }
 
 impl Words for Rounding {
     type Element = f32;
-    type By = Pairs;
     const ELEMENTS: usize = 2;
 
     #[inline]
@@ -125,22 +96,10 @@ impl Words for Rounding {
             _mm512_permutexvar_epi16(_mm512_loadu_si512(TURNS.as_ptr().cast()), one_after_the_other)
         }
     }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-    unsafe fn pack<const WIDTH: usize>(
-        operand: Operand<f32>,
-        lanes: Range<usize>,
-        depths: Range<usize>,
-        to: &mut [Line],
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe { packed::<Self, WIDTH>(operand, lanes, depths, to) };
-    }
 }
 
 impl Words for Rounded {
     type Element = u16;
-    type By = Pairs;
     const ELEMENTS: usize = 2;
 
     #[inline]
@@ -160,17 +119,6 @@ impl Words for Rounded {
             let odd = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(lanes), next.cast()));
             _mm512_or_si512(even, _mm512_slli_epi32::<16>(odd))
         }
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-    unsafe fn pack<const WIDTH: usize>(
-        operand: Operand<u16>,
-        lanes: Range<usize>,
-        depths: Range<usize>,
-        to: &mut [Line],
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe { packed::<Self, WIDTH>(operand, lanes, depths, to) };
     }
 }
 

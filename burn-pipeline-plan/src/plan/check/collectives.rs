@@ -1,7 +1,7 @@
 //! Collectives of the ranks that hold a stage together, and of its data-parallel replicas: they are met in one order, beside the
 //! transfers of a plan that [`Plan::check`](crate::plan::Plan::check) has proved.
 //!
-//! Guarantees: [`CheckedPlan::check_collectives`] is exact. Every holder of every stage reaches the end of its row if it gives
+//! Guarantees: [`CheckedPlan::check_collectives`](super::CheckedPlan::check_collectives) is exact. Every holder of every stage reaches the end of its row if it gives
 //! `Ok`, and some holder does not if it gives an error, provided that a collective ends when all its ranks have come to it in the same
 //! task, and that each of the lists is given. A list that is not given is taken for whatever the others need.
 //!
@@ -20,8 +20,6 @@
 //! 4. Lists are the same for all microbatches, so each of `F`, `I`, `W` and `B` (`I`, then `W`) of a stage is run once, at the
 //!    first cell that has it. A fused cell counts as its two tasks.
 
-use super::checked::CheckedPlan;
-use super::lists::Lists;
 use crate::plan::action::Action;
 use crate::plan::op::Op;
 use crate::plan::stage_id::StageId;
@@ -134,53 +132,6 @@ fn advice(first: &Standing, second: &Standing) -> &'static str {
     }
 }
 
-impl CheckedPlan {
-    /// Proves that the holders of stages meet their collectives in one order beside the plan's transfers, without a circle of waits.
-    ///
-    /// Stages that are not given are taken to meet none, or to meet theirs in order.
-    ///
-    /// ```
-    /// use burn_pipeline_plan::plan::{Among, CheckOptions, Collective, Collectives, Plan, StageCollectives};
-    /// let plan = Plan::from_csv("mine", "0F0,0B0\n1F0,1B0\n")?.check(&CheckOptions::default())?;
-    /// let holder = |shape: &str| {
-    ///     let sum = Collective { among: Among::Members, what: format!("all-reduce of {shape}") };
-    ///     Some(Collectives { forward: vec![sum], ..Collectives::default() })
-    /// };
-    /// let stage = |holders| [StageCollectives { stage: 1.into(), members: 2, holders }];
-    /// assert!(plan.check_collectives(&stage(vec![holder("[2, 4]"), holder("[2, 4]")])).is_ok());
-    /// let error = plan.check_collectives(&stage(vec![holder("[2, 4]"), holder("[2, 3]")])).unwrap_err();
-    /// assert!(error.to_string().starts_with("rank 1, step 0, 1F0: holders of stage 1 meet different collectives in F"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// A [`CollectiveError`] that names the cell, the holders and their collectives.
-    pub fn check_collectives(&self, stages: &[StageCollectives]) -> Result<(), Box<CollectiveError>> {
-        stages.iter().try_for_each(|stage| self.check_stage(stage))
-    }
-
-    fn check_stage(&self, of: &StageCollectives) -> Result<(), Box<CollectiveError>> {
-        let (stage, members, lists) = (of.stage, of.members, of.holders.len());
-        let whole = members > 0 && lists > 0 && lists.is_multiple_of(members);
-        if !whole || !self.plan().placement().contains(stage) {
-            return Err(Box::new(CollectiveError::Lists { stage, members, lists }));
-        }
-        let rank = self.plan().placement().rank_of(stage);
-        let mut seen: Vec<Op> = Vec::new();
-        for (step, &action) in self.plan().row(rank).iter().enumerate() {
-            let computes = |task: &Task| task.stage() == stage && of.meets(task.op());
-            for task in action.tasks().filter(computes) {
-                if seen.contains(&task.op()) {
-                    continue;
-                }
-                seen.push(task.op());
-                Lists::new(of, task.op()).run().map_err(|stuck| Box::new(stuck.at(rank, step, action, task)))?;
-            }
-        }
-        Ok(())
-    }
-}
-
 impl Collectives {
     /// The list of a computation.
     pub(super) fn of(&self, op: Op) -> Vec<&Collective> {
@@ -196,7 +147,7 @@ impl Collectives {
 
 impl StageCollectives {
     /// Does any holder meet a collective in it?
-    fn meets(&self, op: Op) -> bool {
+    pub(super) fn meets(&self, op: Op) -> bool {
         self.holders.iter().flatten().any(|holder| !holder.of(op).is_empty())
     }
 }

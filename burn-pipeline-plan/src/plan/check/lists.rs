@@ -1,9 +1,57 @@
-//! The lists of collectives of one computation's holders, run against each other: step 1 of [`collectives`](super::collectives).
+//! The check of collectives: the lists of each computation's holders, run against each other. What it proves is in [`collectives`](super::collectives).
 
+use super::checked::CheckedPlan;
 use super::collectives::{Among, Collective, CollectiveError, StageCollectives, Standing};
 use crate::plan::action::Action;
 use crate::plan::op::Op;
 use crate::plan::task::Task;
+
+impl CheckedPlan {
+    /// Proves that the holders of stages meet their collectives in one order beside the plan's transfers, without a circle of waits.
+    ///
+    /// Stages that are not given are taken to meet none, or to meet theirs in order.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::plan::{Among, CheckOptions, Collective, Collectives, Plan, StageCollectives};
+    /// let plan = Plan::from_csv("mine", "0F0,0B0\n1F0,1B0\n")?.check(&CheckOptions::default())?;
+    /// let holder = |shape: &str| {
+    ///     let sum = Collective { among: Among::Members, what: format!("all-reduce of {shape}") };
+    ///     Some(Collectives { forward: vec![sum], ..Collectives::default() })
+    /// };
+    /// let stage = |holders| [StageCollectives { stage: 1.into(), members: 2, holders }];
+    /// assert!(plan.check_collectives(&stage(vec![holder("[2, 4]"), holder("[2, 4]")])).is_ok());
+    /// let error = plan.check_collectives(&stage(vec![holder("[2, 4]"), holder("[2, 3]")])).unwrap_err();
+    /// assert!(error.to_string().starts_with("rank 1, step 0, 1F0: holders of stage 1 meet different collectives in F"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A [`CollectiveError`] that names the cell, the holders and their collectives.
+    pub fn check_collectives(&self, stages: &[StageCollectives]) -> Result<(), Box<CollectiveError>> {
+        stages.iter().try_for_each(|stage| self.check_stage(stage))
+    }
+
+    fn check_stage(&self, of: &StageCollectives) -> Result<(), Box<CollectiveError>> {
+        let (stage, members, lists) = (of.stage, of.members, of.holders.len());
+        let whole = members > 0 && lists > 0 && lists.is_multiple_of(members);
+        if !whole || !self.plan().placement().contains(stage) {
+            return Err(Box::new(CollectiveError::Lists { stage, members, lists }));
+        }
+        let rank = self.plan().placement().rank_of(stage);
+        let mut seen: Vec<Op> = Vec::new();
+        for (step, &action) in self.plan().row(rank).iter().enumerate() {
+            let computes = |task: &Task| task.stage() == stage && of.meets(task.op());
+            for task in action.tasks().filter(computes) {
+                if seen.contains(&task.op()) {
+                    continue;
+                }
+                seen.push(task.op());
+                Lists::new(of, task.op()).run().map_err(|stuck| Box::new(stuck.at(rank, step, action, task)))?;
+            }
+        }
+        Ok(())
+    }
+}
 
 /// The lists of one computation, run against each other.
 pub(super) struct Lists<'a> {
