@@ -15,8 +15,8 @@ pub(super) const DEPTH: usize = 512;
 const BLOCK_ROWS: usize = 240;
 /// Columns of a block.
 const BLOCK_COLUMNS: usize = 512;
-/// Rows that lie a multiple of this apart fall into the same places of the first cache.
-const SAME_PLACES: usize = 4096;
+/// Rows whose distance in bytes is a multiple of this map to the same sets of the L1 cache.
+const SAME_SETS: usize = 4096;
 
 thread_local! {
     /// Packed blocks, of rows and of columns: 1.5 MiB a thread at most, kept until it ends.
@@ -152,7 +152,7 @@ unsafe fn left_of<M: Multiply>(
 ) -> Left {
     if let (1, Elements::F32(at)) = (M::ELEMENTS, lhs.at)
         && lhs.column == 1
-        && !(lhs.row.unsigned_abs() * size_of::<f32>()).is_multiple_of(SAME_PLACES)
+        && !(lhs.row.unsigned_abs() * size_of::<f32>()).is_multiple_of(SAME_SETS)
     {
         let at = at.wrapping_offset(rows.start as isize * lhs.row + depths.start as isize);
         return Left::Rows(at.cast(), lhs.row);

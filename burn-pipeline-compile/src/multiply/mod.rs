@@ -8,7 +8,7 @@
 //! instruction has it.
 //!
 //! 1. Operands are cut into [`blocks`] and packed, as words of 32 bits ([`words`]): panels of 12 rows (of the left one) and of 32 columns (of the
-//!    right one), word after word along the depth ([`pack`]). Blocks fit a second cache of 2 MiB; one of 1 MiB is hardly slower. Rows of `f32` that lie well are read where they are.
+//!    right one), word after word along the depth ([`pack`]). A block of columns takes 1 MiB at most, one of rows half of that. Rows of `f32` that lie well are read where they are.
 //! 2. A tile of 12 rows and 32 columns stays in registers while the depth runs by ([`tiles`], [`kernel`]), as in Goto and van de Geijn, Anatomy of
 //!    High-Performance Matrix Multiplication (ACM TOMS 34, 2008).
 //!

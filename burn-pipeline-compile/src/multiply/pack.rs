@@ -17,7 +17,7 @@ use std::ops::Range;
 const COPIED: usize = 16;
 
 /// Lines of memory from one panel to the next. There is room for a vector more than the panel has: what it stores last may reach so
-/// far behind it, and beginnings of panels fall into different places of the first cache.
+/// far behind it, and panels begin in different sets of the L1 cache.
 pub(super) fn panel<const WIDTH: usize>(words: usize) -> usize {
     (WIDTH * words).div_ceil(LANES) + 1
 }
@@ -167,7 +167,7 @@ unsafe fn turned<W: Words, const WIDTH: usize>(
     }
 }
 
-/// Lanes whose elements are apart.
+/// Lanes whose elements are strided, as are the lanes.
 ///
 /// # Safety
 /// As for [`packed`].

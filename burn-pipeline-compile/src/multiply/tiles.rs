@@ -9,7 +9,7 @@ use std::ops::Range;
 /// Columns that take two vectors.
 const WIDE: usize = LANES + 1;
 
-/// Multiplies two blocks, tile by tile: a panel of rows stays in the first cache, and panels of columns run by in the second.
+/// Multiplies two blocks, tile by tile: a panel of rows stays in the L1 cache, and panels of columns run by in L2.
 ///
 /// # Safety
 /// Blocks are of these rows and columns, and have so many words; otherwise as for [`multiply`], on a processor with the instruction.
@@ -34,7 +34,7 @@ pub(super) unsafe fn tiles<M: Multiply>(
             unsafe {
                 match to.column {
                     1 => tile::<M>(words, left, right, target),
-                    _ => apart::<M>(words, left, right, target, to.column),
+                    _ => strided::<M>(words, left, right, target, to.column),
                 }
             }
         }
@@ -84,7 +84,7 @@ unsafe fn few_rows<M: Multiply, const V: usize>(words: usize, left: Left, right:
 ///
 /// # Safety
 /// As for [`tiles`].
-unsafe fn apart<M: Multiply>(words: usize, left: Left, right: *const u32, to: Target, stride: isize) {
+unsafe fn strided<M: Multiply>(words: usize, left: Left, right: *const u32, to: Target, stride: isize) {
     let mut made = [0.0_f32; ROWS * COLUMNS];
     let target = Target { at: made.as_mut_ptr(), row: COLUMNS as isize, add: false, ..to };
     // SAFETY: the caller's promise.

@@ -49,7 +49,7 @@ impl Plan {
     /// - it cannot deadlock: under that transport, or any laxer one, every rank reaches the end of its row;
     /// - activations, received payloads and sent payloads stay under the caps given.
     ///
-    /// What the ranks that hold a stage together exchange inside of its computations is checked apart, once it is known:
+    /// What the ranks that hold a stage together exchange inside of its computations is known later, and has a check of its own:
     /// [`CheckedPlan::check_collectives`].
     ///
     /// An unlowered plan is checked as if every value were available to its user as soon as it is computed.

@@ -54,20 +54,20 @@ impl CheckedPlan {
 }
 
 /// The lists of one computation, run against each other.
-pub(super) struct Lists<'a> {
+struct Lists<'a> {
     members: usize,
     lists: Vec<Option<Vec<&'a Collective>>>,
     next: Vec<usize>,
 }
 
 /// Holders that wait for ever.
-pub(super) enum Stuck {
+enum Stuck {
     Differ([Standing; 2]),
     Circle(Vec<Standing>),
 }
 
 impl Stuck {
-    pub(super) fn at(self, rank: usize, step: usize, action: Action, task: Task) -> CollectiveError {
+    fn at(self, rank: usize, step: usize, action: Action, task: Task) -> CollectiveError {
         match self {
             Stuck::Differ([first, second]) => CollectiveError::Differ { rank, step, action, task, first, second },
             Stuck::Circle(circle) => CollectiveError::Circle { rank, step, action, task, circle },
@@ -76,13 +76,13 @@ impl Stuck {
 }
 
 impl<'a> Lists<'a> {
-    pub(super) fn new(of: &'a StageCollectives, op: Op) -> Self {
+    fn new(of: &'a StageCollectives, op: Op) -> Self {
         let lists = of.holders.iter().map(|holder| holder.as_ref().map(|holder| holder.of(op))).collect();
         Self { members: of.members, lists, next: vec![0; of.holders.len()] }
     }
 
     /// Runs them to their ends.
-    pub(super) fn run(mut self) -> Result<(), Stuck> {
+    fn run(mut self) -> Result<(), Stuck> {
         let mut ready: Vec<usize> = (0..self.lists.len()).rev().collect();
         while let Some(holder) = ready.pop() {
             let Some(collective) = self.head(holder) else { continue };
