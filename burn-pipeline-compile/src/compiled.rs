@@ -53,6 +53,8 @@ pub struct Summary {
     pub products: usize,
     /// Are their operands rounded to `bf16`?
     pub rounded: bool,
+    /// Convolutions, and gradients of their inputs and weights.
+    pub convolutions: usize,
     /// Names of operations that the interpreter runs, and how many there are of each.
     pub interpreted: BTreeMap<String, usize>,
     /// Bytes that the steps read and write, those that stay within a step left out.
@@ -104,6 +106,7 @@ impl Compiled {
                     summary.products += 1;
                 }
                 Work::Matmul { .. } => summary.products += 1,
+                Work::Convolve(_) => summary.convolutions += 1,
                 Work::Place(parts) => summary.products += parts.iter().filter(|part| part.product).count(),
                 Work::Interpret(op) => *summary.interpreted.entry(crate::graph::name(op)).or_default() += 1,
                 Work::Fill(_) | Work::View(_) => {}
@@ -144,6 +147,13 @@ impl Step {
                     Some(sum) => add_product(&lhs, &rhs, sum, output, rounded),
                     None => product(&lhs, &rhs, output, rounded).1,
                 };
+                tensors.write(output, value);
+            }
+            Work::Convolve(convolution) => {
+                let [first, second] = [0, 1].map(|place| tensors.read(&self.reads[place]));
+                let output = &self.outputs[0];
+                let value = convolution.run([&first, &second], output, rounded);
+                drop((first, second));
                 tensors.write(output, value);
             }
             Work::Place(parts) => {
@@ -223,11 +233,11 @@ impl Display for Summary {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let (fused, regions, products) = (self.fused, self.regions, self.products);
         let of = if self.rounded { " of bf16" } else { "" };
-        write!(
-            f,
-            "{fused} operations fused in {regions} regions, {products} products{of}, {:.1} MB moved",
-            self.bytes as f64 / 1e6
-        )?;
+        write!(f, "{fused} operations fused in {regions} regions, {products} products{of}, ")?;
+        if self.convolutions > 0 {
+            write!(f, "{} convolutions{of}, ", self.convolutions)?;
+        }
+        write!(f, "{:.1} MB moved", self.bytes as f64 / 1e6)?;
         match self.interpreted.is_empty() {
             true => Ok(()),
             false => {

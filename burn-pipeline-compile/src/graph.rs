@@ -3,6 +3,7 @@
 //! Guarantees: a tensor is made by one node at most; what no node makes is fed from outside. Tensors in [`Graph::kept`] have
 //! to be there after a run, under the numbers that they had in the program; others may be renamed or disappear.
 
+use crate::convolution::Convolution;
 use crate::multiply::Bf16;
 use burn::backend::flex::Layout;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr};
@@ -49,6 +50,8 @@ pub(crate) enum Op {
     View(View),
     /// A product of matrices, batched over the dimensions before the last two.
     Matmul,
+    /// A convolution, or the gradient of its input or weight.
+    Convolve(Box<Convolution>),
     /// Values written side by side into zeros.
     Place(Vec<Part>),
 }
@@ -130,6 +133,17 @@ pub(crate) enum View {
     /// Dimensions of size 1 are repeated; the shape is the output's.
     Expand,
     Slice(Vec<Slice>),
+}
+
+impl Part {
+    /// These places of a tensor, to be written from one input.
+    pub(crate) fn of(tensor: &TensorIr, range: Vec<(usize, usize)>) -> Self {
+        let whole = Layout::contiguous(tensor.shape.clone());
+        let narrow =
+            |layout: Layout, (dim, &(first, length)): (usize, &(usize, usize))| layout.narrow(dim, first, length);
+        let layout = range.iter().enumerate().fold(whole, narrow);
+        Self { range, layout, product: false }
+    }
 }
 
 impl Operand {
@@ -216,6 +230,7 @@ impl Display for Node {
             Op::Reduce(reduction, dims) => format!("{reduction:?}{dims:?}"),
             Op::View(view) => format!("{view:?}"),
             Op::Matmul => "Matmul".to_owned(),
+            Op::Convolve(convolution) => convolution.to_string(),
             Op::Place(parts) => places(parts),
         };
         write!(f, "{} = {name}({})", outputs.join(", "), inputs.join(", "))

@@ -29,6 +29,7 @@
 
 mod clean;
 mod compiled;
+mod convolution;
 mod fuse;
 mod graph;
 mod hold;

@@ -39,27 +39,49 @@ pub(crate) fn place(parts: &[Part], inputs: &[FlexTensor], output: &TensorIr, ro
 /// `to` has all elements of the layout, and nothing else refers to them.
 unsafe fn copy(value: &FlexTensor, layout: &Layout, to: *mut f32) {
     let from: &[f32] = value.storage();
-    let shape = layout.shape();
-    let Some((&columns, rows)) = shape.split_last() else { return };
-    let last = rows.len();
-    let (step, to_step) = (value.layout().strides()[last], layout.strides()[last]);
-    for row in 0..rows.iter().product() {
-        let (mut start, mut to_start) = (value.layout().start_offset() as isize, layout.start_offset() as isize);
-        let mut left: usize = row;
-        for (dim, &size) in rows.iter().enumerate().rev() {
-            let index = (left % size) as isize;
-            start += index * value.layout().strides()[dim];
-            to_start += index * layout.strides()[dim];
-            left /= size;
+    let axes = axes(value.layout(), layout);
+    if axes.iter().all(|axis| axis.size > 0) {
+        // SAFETY: a tensor's layout lies within its storage, and the other one is the caller's promise.
+        unsafe { copy_axes(&axes, from.as_ptr().add(value.layout().start_offset()), to.add(layout.start_offset())) };
+    }
+}
+
+/// One dimension of both sides, with the distance from one place to the next.
+#[derive(Clone, Copy)]
+struct Axis {
+    size: usize,
+    from: isize,
+    to: isize,
+}
+
+/// The dimensions of two layouts of one shape; those that follow each other on both sides are one.
+fn axes(from: &Layout, to: &Layout) -> Vec<Axis> {
+    let mut axes: Vec<Axis> = Vec::with_capacity(to.num_dims());
+    for (dim, &size) in to.shape().iter().enumerate().filter(|(_, size)| **size != 1) {
+        let next = Axis { size, from: from.strides()[dim], to: to.strides()[dim] };
+        let step = size.cast_signed();
+        match axes.last_mut() {
+            Some(last) if last.from == next.from * step && last.to == next.to * step => {
+                *last = Axis { size: last.size * size, ..next };
+            }
+            _ => axes.push(next),
         }
-        let begin = start.unsigned_abs();
-        // SAFETY: the caller's promise.
-        unsafe {
-            let to = to.offset(to_start);
-            match (step, to_step) {
-                (1, 1) => std::ptr::copy_nonoverlapping(from[begin..begin + columns].as_ptr(), to, columns),
-                _ => (0..columns as isize)
-                    .for_each(|at| *to.offset(at * to_step) = from[(start + at * step).unsigned_abs()]),
+    }
+    axes
+}
+
+/// # Safety
+/// All places of the axes are elements on both sides, and nothing else refers to those that are written.
+unsafe fn copy_axes(axes: &[Axis], from: *const f32, to: *mut f32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match axes {
+            [] => *to = *from,
+            [Axis { size, from: 1, to: 1 }] => to.copy_from_nonoverlapping(from, *size),
+            [axis, rest @ ..] => {
+                for place in 0..axis.size.cast_signed() {
+                    copy_axes(rest, from.offset(place * axis.from), to.offset(place * axis.to));
+                }
             }
         }
     }

@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 /// Products with fewer multiplications than this run on one thread, as in Flex.
 const PARALLEL: usize = 192 * 192 * 192;
 /// Batches with fewer run one after the other, as in Flex.
-const PARALLEL_BATCH: usize = 128 * 128 * 128;
+pub(crate) const PARALLEL_BATCH: usize = 128 * 128 * 128;
 
 /// One matrix of a batch as it lies.
 #[derive(Clone, Copy)]
@@ -208,7 +208,7 @@ impl<'a> Matrix<'a> {
 ///
 /// # Panics
 /// If an operand was rounded, and products are not.
-unsafe fn multiply(
+pub(crate) unsafe fn multiply(
     sizes: [usize; 3],
     to: multiply::Matrix<*mut f32>,
     [lhs, rhs]: [multiply::Matrix<Elements>; 2],

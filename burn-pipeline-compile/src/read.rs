@@ -3,11 +3,12 @@
 //! Guarantees: a node gives what Burn's Flex backend gives for the operation, up to the rounding that the crate states.
 //! Operations on other types than `f32` and masks, and all that is not listed here, stay what they are.
 
-use crate::graph::{Graph, Map, Node, Op, Operand, Reduction, View, is_float, is_mask};
+use crate::convolution::{self, Read};
+use crate::graph::{Graph, Map, Node, Op, Operand, Part, Reduction, View, is_float, is_mask};
 use crate::multiply::Bf16;
 use burn::backend::ir::{
     ActivationOperationIr, BaseOperationIr, BinaryOpIr, BoolOperationIr, CreationOpIr, FloatOperationIr,
-    NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr, TensorId, TensorIr, UnaryOpIr,
+    ModuleOperationIr, NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr, TensorId, TensorIr, UnaryOpIr,
 };
 use burn::tensor::{Shape, Slice};
 use std::collections::HashSet;
@@ -39,6 +40,7 @@ impl Reader {
             OperationIr::Float(_, op) => self.float(op),
             OperationIr::Activation(op) => self.activation(op),
             OperationIr::Bool(op) => self.bool(op),
+            OperationIr::Module(op) => self.module(op),
             _ => None,
         }
     }
@@ -59,6 +61,7 @@ impl Reader {
                 op.ranges.iter().all(forward).then_some(())?;
                 self.view(View::Slice(op.ranges.clone()), &op.tensor, &op.out)
             }
+            Base::Cat(op) => self.joined(&op.tensors, op.dim, &op.out),
             // Nobody may rely on what is in an empty tensor: zeros are as good.
             Base::Zeros(op) | Base::Empty(op) => self.fill(0.0, op),
             Base::Ones(op) => self.fill(1.0, op),
@@ -74,6 +77,21 @@ impl Reader {
             Base::NotEqualElem(op) => self.scalar(Map::NotEqual, op),
             _ => None,
         }
+    }
+
+    /// Tensors side by side.
+    fn joined(&mut self, tensors: &[TensorIr], dim: usize, out: &TensorIr) -> Option<()> {
+        tensors.iter().chain([out]).all(is_float).then_some(())?;
+        let mut first = 0;
+        let part = |input: &TensorIr| {
+            let mut range: Vec<(usize, usize)> = out.shape.iter().map(|&size| (0, size)).collect();
+            range[dim] = (first, input.shape[dim]);
+            first += input.shape[dim];
+            Part::of(out, range)
+        };
+        let parts = Op::Place(tensors.iter().map(part).collect());
+        self.nodes.push(Node::new(parts, tensors.iter().map(tensor).collect(), out.clone()));
+        Some(())
     }
 
     fn numeric(&mut self, op: &NumericOperationIr) -> Option<()> {
@@ -166,6 +184,35 @@ impl Reader {
             BoolOperationIr::Or(op) => self.binary(Map::AtLeast, op),
             _ => None,
         }
+    }
+
+    /// Convolutions without groups; a bias is added to the output.
+    fn module(&mut self, op: &ModuleOperationIr) -> Option<()> {
+        if let Some((gradient, bias)) = convolution::bias_gradient(op) {
+            return self.over_channels(gradient, bias);
+        }
+        let Read { convolution, inputs, bias, output } = convolution::read(op)?;
+        bias.is_none_or(is_float).then_some(())?;
+        let op = Op::Convolve(Box::new(convolution));
+        let inputs = inputs.map(tensor).to_vec();
+        let Some(bias) = bias else {
+            self.nodes.push(Node::new(op, inputs, output.clone()));
+            return Some(());
+        };
+        let shape = (0..output.shape.num_dims()).map(|dim| if dim == 1 { output.shape[1] } else { 1 }).collect();
+        let (plain, wide) = (self.temporary(output.shape.clone(), output), self.temporary(shape, bias));
+        self.nodes.push(Node::new(op, inputs, plain.clone()));
+        self.view(View::Reshape, bias, &wide)?;
+        self.map(Map::Add, [&plain, &wide], output)
+    }
+
+    /// The sum over all but the channels.
+    fn over_channels(&mut self, input: &TensorIr, out: &TensorIr) -> Option<()> {
+        let dims: Vec<usize> = (0..input.shape.num_dims()).filter(|&dim| dim != 1).collect();
+        let shape = (0..input.shape.num_dims()).map(|dim| if dim == 1 { input.shape[1] } else { 1 }).collect();
+        let sum = self.temporary(shape, out);
+        self.reduce(Reduction::Sum, input, &dims, &sum, false)?;
+        self.view(View::Reshape, &sum, out)
     }
 
     fn unary(&mut self, map: Map, op: &UnaryOpIr) -> Option<()> {

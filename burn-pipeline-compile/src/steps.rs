@@ -3,6 +3,7 @@
 //! Guarantees: a tensor is released by the step that reads it last, and storage that nobody holds is free at once; what the
 //! program leaves is what its operations left.
 
+use crate::convolution::Convolution;
 use crate::fuse::{Group, fuse};
 use crate::graph::{Graph, Node, Op, Part, View, places, text};
 use crate::product::is_addable;
@@ -21,6 +22,7 @@ pub(crate) enum Work {
     Matmul {
         sum: Option<TensorId>,
     },
+    Convolve(Box<Convolution>),
     Place(Vec<Part>),
     Region(Box<Region>),
     /// A region that runs matrix by matrix behind a batch of products, which nothing else reads: its input at place `made`. The
@@ -136,6 +138,7 @@ fn alone(node: &Node) -> Step {
         Op::Fill(value) => Work::Fill(*value),
         Op::View(view) => Work::View(view.clone()),
         Op::Matmul => Work::Matmul { sum: None },
+        Op::Convolve(convolution) => Work::Convolve(convolution.clone()),
         Op::Place(parts) => Work::Place(parts.clone()),
         // Over no elements at all: there is nothing to compute, or sums of nothing.
         Op::Map(_) | Op::Reduce(..) => Work::Fill(0.0),
@@ -214,6 +217,7 @@ impl Display for Step {
             Work::View(view) => write!(f, "{outputs} = {view:?}({reads})"),
             Work::Matmul { sum: None } => write!(f, "{outputs} = Matmul({reads})"),
             Work::Matmul { sum: Some(sum) } => write!(f, "{outputs} = Matmul({reads}), added to %{}", sum.value()),
+            Work::Convolve(convolution) => write!(f, "{outputs} = {convolution}({reads})"),
             Work::Place(parts) => write!(f, "{outputs} = {}({reads})", places(parts)),
             Work::Region(region) => write!(f, "{region}"),
             Work::Blocks { region, .. } => {

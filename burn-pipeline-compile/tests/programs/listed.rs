@@ -86,6 +86,12 @@ impl Listed {
         tensor
     }
 
+    /// Any operation, with a result of this shape.
+    pub(crate) fn make(&mut self, shape: &[usize], op: impl FnOnce(TensorIr) -> OperationIr) -> TensorIr {
+        let out = self.float(shape);
+        self.push(op(out.clone()), out)
+    }
+
     fn push(&mut self, op: OperationIr, out: TensorIr) -> TensorIr {
         self.operations.push(op);
         out

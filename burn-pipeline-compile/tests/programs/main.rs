@@ -5,6 +5,7 @@
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "tests print and may stop")]
 #![allow(clippy::cloned_ref_to_slice_refs, reason = "lists of one tensor read as those of several")]
 
+mod convolutions;
 mod exchanges;
 mod functions;
 mod hold;

@@ -1,0 +1,89 @@
+//! Burn's convolutions over one and two dimensions, without groups, as nodes.
+
+use super::windows::Window;
+use super::{Convolution, Wanted};
+use crate::graph::is_float;
+use burn::backend::ir::{Conv1dOptionsIr, Conv2dOptionsIr, ModuleOperationIr, TensorIr};
+
+/// A convolution as it is recorded: what it reads (a bias last), and what it gives.
+pub(crate) struct Read<'a> {
+    pub(crate) convolution: Convolution,
+    pub(crate) inputs: [&'a TensorIr; 2],
+    pub(crate) bias: Option<&'a TensorIr>,
+    pub(crate) output: &'a TensorIr,
+}
+
+/// Tensors of a convolution: input, weight, and output or its gradient.
+type Tensors<'a> = [&'a TensorIr; 3];
+
+/// A convolution, or the gradient of its input or of its weight.
+pub(crate) fn read(op: &ModuleOperationIr) -> Option<Read<'_>> {
+    use ModuleOperationIr as Module;
+    match op {
+        Module::Conv1d(op) => {
+            let of = one([&op.x, &op.weight, &op.out], &op.options, Wanted::Output)?;
+            Some(Read { bias: op.bias.as_ref(), ..made(of, [&op.x, &op.weight], &op.out)? })
+        }
+        Module::Conv2d(op) => {
+            let of = two([&op.x, &op.weight, &op.out], &op.options, Wanted::Output)?;
+            Some(Read { bias: op.bias.as_ref(), ..made(of, [&op.x, &op.weight], &op.out)? })
+        }
+        Module::Conv1dXBackward(op) => {
+            let of = one([&op.x, &op.weight, &op.output_grad], &op.options, Wanted::Input)?;
+            made(of, [&op.weight, &op.output_grad], &op.out)
+        }
+        Module::Conv2dXBackward(op) => {
+            let of = two([&op.x, &op.weight, &op.output_grad], &op.options, Wanted::Input)?;
+            made(of, [&op.weight, &op.output_grad], &op.out)
+        }
+        Module::Conv1dWeightBackward(op) => {
+            let of = one([&op.x, &op.weight, &op.output_grad], &op.options, Wanted::Weight)?;
+            made(of, [&op.x, &op.output_grad], &op.out)
+        }
+        Module::Conv2dWeightBackward(op) => {
+            let of = two([&op.x, &op.weight, &op.output_grad], &op.options, Wanted::Weight)?;
+            made(of, [&op.x, &op.output_grad], &op.out)
+        }
+        _ => None,
+    }
+}
+
+/// The gradient of the output and that of a bias, which is its sum over all but the channels.
+pub(crate) fn bias_gradient(op: &ModuleOperationIr) -> Option<(&TensorIr, &TensorIr)> {
+    match op {
+        ModuleOperationIr::Conv1dBiasBackward(op) => Some((&op.output_grad, &op.out)),
+        ModuleOperationIr::Conv2dBiasBackward(op) => Some((&op.output_grad, &op.out)),
+        _ => None,
+    }
+}
+
+fn made<'a>(convolution: Convolution, inputs: [&'a TensorIr; 2], output: &'a TensorIr) -> Option<Read<'a>> {
+    let known = inputs.into_iter().chain([output]).all(is_float);
+    known.then_some(Read { convolution, inputs, bias: None, output })
+}
+
+fn two([x, weight, output]: Tensors<'_>, options: &Conv2dOptionsIr, wanted: Wanted) -> Option<Convolution> {
+    let four = |tensor: &TensorIr| <[usize; 4]>::try_from(&tensor.shape[..]).ok();
+    let window = Window {
+        size: [weight.shape[2], weight.shape[3]],
+        stride: options.stride,
+        dilation: options.dilation,
+        before: options.padding.map(|(before, _)| before),
+    };
+    (options.groups == 1).then_some(Convolution { wanted, input: four(x)?, output: four(output)?, window })
+}
+
+/// Along columns of images of one row.
+fn one([x, weight, output]: Tensors<'_>, options: &Conv1dOptionsIr, wanted: Wanted) -> Option<Convolution> {
+    let four = |tensor: &TensorIr| {
+        let [samples, channels, columns] = <[usize; 3]>::try_from(&tensor.shape[..]).ok()?;
+        Some([samples, channels, 1, columns])
+    };
+    let window = Window {
+        size: [1, weight.shape[2]],
+        stride: [1, options.stride[0]],
+        dilation: [1, options.dilation[0]],
+        before: [0, options.padding[0].0],
+    };
+    (options.groups == 1).then_some(Convolution { wanted, input: four(x)?, output: four(output)?, window })
+}
