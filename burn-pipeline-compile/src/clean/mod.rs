@@ -3,7 +3,7 @@
 //! Every pass is a function from graph to graph, and may be run alone and at any time. In order: [`rounded`] (products read rounded
 //! operands as they are held), [`constants`] (values known
 //! ahead move into the operations that read them), [`identities`] (operations that change nothing disappear), [`products`] (over
-//! many rows at once), [`slices`] (read past what was assigned elsewhere), [`places`] (values are written where they end up), [`common`] (what is computed twice is computed once), [`dead`] (what nothing reads is not computed).
+//! many rows at once), [`sums`] (of products), [`slices`] (read past what was assigned elsewhere), [`places`] (values are written where they end up), [`common`] (what is computed twice is computed once), [`dead`] (what nothing reads is not computed).
 //!
 //! Guarantees: no pass reorders nodes; random draws, operations of backend extensions and others that the interpreter runs are left
 //! alone, the last unless nothing reads what they give.
@@ -17,6 +17,7 @@ mod products;
 mod replace;
 mod rounded;
 mod slices;
+mod sums;
 
 use crate::graph::Graph;
 
@@ -32,6 +33,7 @@ pub(crate) fn clean(mut graph: Graph) -> Graph {
             constants::constants,
             identities::identities,
             products::products,
+            sums::sums,
             slices::slices,
             places::places,
             common::common,

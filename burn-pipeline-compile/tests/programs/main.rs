@@ -12,6 +12,7 @@ mod hold;
 mod known;
 mod listed;
 mod random;
+mod recurrent;
 mod rounded;
 mod run;
 mod slices;

@@ -1,0 +1,171 @@
+//! A sum of products is one product.
+//!
+//! 1. Additions of tensors of one shape, each sum read by the next one alone, are a sum of several terms. Those that are products of two matrices
+//!    which nothing else reads are joined: left operands side by side, right ones below each other. Other terms are added to the product.
+//! 2. Left operands are turned in a weight's gradient: what they are turned of is joined, and then turned.
+//! 3. Terms are joined in the order of their left operands, so that sums over the same steps (the gates of a recurrent layer) share what is joined.
+//! 4. Only products whose operands are smaller than what they give are joined, so that less memory is needed and moved: of a recurrent layer's
+//!    steps, not of a batch's. Products stay before a custom operation, whose time they may hide.
+//!
+//! Elements are sums of the same products in another order.
+
+use crate::graph::{Graph, Map, Node, Op, Operand, Part, View, is_float};
+use burn::backend::ir::{OperationIr, TensorId, TensorIr};
+use burn::tensor::Shape;
+use std::collections::HashMap;
+
+pub(super) fn sums(graph: Graph) -> Graph {
+    let tensors = graph.nodes.iter().flat_map(|node| node.reads().chain(&node.outputs));
+    let ids = tensors.map(|tensor| tensor.id.value()).chain(graph.kept.iter().map(TensorId::value));
+    let mut next = ids.max().map_or(0, |id| id + 1);
+    let found = Found { makers: graph.makers(), uses: graph.uses(), graph: &graph };
+    let mut nodes = Vec::with_capacity(graph.nodes.len());
+    for (place, node) in graph.nodes.iter().enumerate() {
+        match found.terms(place).map(|(products, rest)| joined(&products, rest, node.output(), &mut next)) {
+            Some(joined) => nodes.extend(joined),
+            None => nodes.push(node.clone()),
+        }
+    }
+    Graph { nodes, ..graph }
+}
+
+/// A product of two matrices that is added to others.
+struct Product {
+    /// The left operand, or what it is turned of.
+    left: TensorIr,
+    turned: bool,
+    right: TensorIr,
+}
+
+struct Found<'a> {
+    graph: &'a Graph,
+    makers: HashMap<TensorId, usize>,
+    uses: HashMap<TensorId, usize>,
+}
+
+impl Found<'_> {
+    /// The node that makes what one other node alone reads, and its place.
+    fn own(&self, tensor: &TensorIr) -> Option<(usize, &Node)> {
+        let place = *self.makers.get(&tensor.id)?;
+        (self.uses.get(&tensor.id) == Some(&1)).then_some((place, &self.graph.nodes[place]))
+    }
+
+    /// The products that the sum at this place adds up, two at least, and its other terms; `None` if it is part of a larger sum.
+    fn terms(&self, place: usize) -> Option<(Vec<Product>, Vec<TensorIr>)> {
+        let node = &self.graph.nodes[place];
+        let shape = &node.outputs.first()?.shape;
+        let is_sum = |node: &Node| {
+            let alike =
+                |input: &Operand| input.tensor().is_some_and(|tensor| tensor.shape == *shape && is_float(tensor));
+            matches!(node.op, Op::Map(Map::Add)) && shape.num_dims() == 2 && node.inputs.iter().all(alike)
+        };
+        is_sum(node).then_some(())?;
+        let (mut products, mut rest, mut first) = (Vec::new(), Vec::new(), place);
+        let mut left: Vec<&TensorIr> = node.reads().collect();
+        while let Some(tensor) = left.pop() {
+            match self.own(tensor) {
+                Some((_, node)) if is_sum(node) => left.extend(node.reads()),
+                Some((place, node)) => match self.product(node) {
+                    Some(product) => {
+                        first = first.min(place);
+                        products.push(product);
+                    }
+                    None => rest.push(tensor.clone()),
+                },
+                None => rest.push(tensor.clone()),
+            }
+        }
+        products.sort_by_key(|product| product.left.id);
+        let waits = self.graph.nodes[first..place].iter().any(is_custom);
+        (products.len() > 1 && !waits).then_some((products, rest))
+    }
+
+    fn product(&self, node: &Node) -> Option<Product> {
+        let (Op::Matmul, [left, right]) = (&node.op, &node.inputs[..]) else { return None };
+        let (left, right) = (left.tensor()?, right.tensor()?.clone());
+        let [rows, columns] = node.output().shape[..] else { return None };
+        let depth = left.shape[1];
+        let smaller = depth * (rows + columns) <= rows * columns;
+        (smaller && is_float(left) && is_float(&right)).then_some(())?;
+        let maker = self.makers.get(&left.id).map(|&place| &self.graph.nodes[place]);
+        Some(match maker.map(|maker| (&maker.op, &maker.inputs[..])) {
+            Some((Op::View(View::Permute(_)), [Operand::Tensor(of)])) if of.shape[..] == [depth, rows] => {
+                Product { left: of.clone(), turned: true, right }
+            }
+            _ => Product { left: left.clone(), turned: false, right },
+        })
+    }
+}
+
+fn is_custom(node: &Node) -> bool {
+    matches!(&node.op, Op::Interpret(op) if matches!(op.as_ref(), OperationIr::Custom(_)))
+}
+
+/// One product, and the other terms added to it.
+fn joined(products: &[Product], rest: Vec<TensorIr>, output: &TensorIr, next: &mut u64) -> Vec<Node> {
+    let mut tensor = |shape: [usize; 2]| {
+        *next += 1;
+        TensorIr::uninit(TensorId::new(*next - 1), Shape::from(shape.to_vec()), output.dtype)
+    };
+    let [rows, columns] = [output.shape[0], output.shape[1]];
+    let turned = products.iter().all(|product| product.turned);
+    let depth = products.iter().map(|product| product.right.shape[0]).sum();
+    let mut nodes = Vec::new();
+    let left = match turned {
+        true => {
+            let (below, left) = (tensor([depth, rows]), tensor([rows, depth]));
+            nodes.push(beside(products.iter().map(|product| &product.left), 0, &below));
+            nodes.push(turn(&below, &left));
+            left
+        }
+        false => {
+            let lefts: Vec<TensorIr> =
+                products.iter().map(|product| product.left_as_read(&mut nodes, &mut tensor)).collect();
+            let left = tensor([rows, depth]);
+            nodes.push(beside(lefts.iter(), 1, &left));
+            left
+        }
+    };
+    let right = tensor([depth, columns]);
+    nodes.push(beside(products.iter().map(|product| &product.right), 0, &right));
+    let mut sum = if rest.is_empty() { output.clone() } else { tensor([rows, columns]) };
+    nodes.push(Node::new(Op::Matmul, vec![Operand::Tensor(left), Operand::Tensor(right)], sum.clone()));
+    let count = rest.len();
+    for (place, term) in rest.into_iter().enumerate() {
+        let to = if place + 1 == count { output.clone() } else { tensor([rows, columns]) };
+        let inputs = vec![Operand::Tensor(sum), Operand::Tensor(term)];
+        nodes.push(Node::new(Op::Map(Map::Add), inputs, to.clone()));
+        sum = to;
+    }
+    nodes
+}
+
+impl Product {
+    /// The left operand as the product reads it.
+    fn left_as_read(&self, nodes: &mut Vec<Node>, tensor: &mut impl FnMut([usize; 2]) -> TensorIr) -> TensorIr {
+        if !self.turned {
+            return self.left.clone();
+        }
+        let turned = tensor([self.left.shape[1], self.left.shape[0]]);
+        nodes.push(turn(&self.left, &turned));
+        turned
+    }
+}
+
+fn turn(input: &TensorIr, output: &TensorIr) -> Node {
+    Node::new(Op::View(View::Permute(vec![1, 0])), vec![Operand::Tensor(input.clone())], output.clone())
+}
+
+/// Matrices side by side along a dimension.
+fn beside<'a>(tensors: impl Iterator<Item = &'a TensorIr>, dim: usize, output: &TensorIr) -> Node {
+    let mut first = 0;
+    let (parts, inputs) = tensors
+        .map(|tensor| {
+            let mut range: Vec<(usize, usize)> = output.shape.iter().map(|&size| (0, size)).collect();
+            range[dim] = (first, tensor.shape[dim]);
+            first += tensor.shape[dim];
+            (Part::of(output, range), Operand::Tensor(tensor.clone()))
+        })
+        .unzip();
+    Node::new(Op::Place(parts), inputs, output.clone())
+}
