@@ -12,6 +12,7 @@
 //!
 //! K. Chellapilla, S. Puri and P. Simard, High Performance Convolutional Neural Networks for Document Processing (2006).
 
+mod blocks;
 mod read;
 mod windows;
 
@@ -27,11 +28,6 @@ use rayon::prelude::*;
 use std::fmt::{Display, Formatter};
 use std::ops::Range;
 use windows::{Window, with_windows};
-
-/// Elements of a block of windows, unless one row of the output has more: half a MiB.
-const BLOCK: usize = 128 * 1024;
-/// Columns of the weight's gradient that are computed together: of whole channels, one at least.
-const GRADIENT_COLUMNS: usize = 256;
 
 /// What is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,33 +105,6 @@ impl Convolution {
     /// Elements of a window over all channels.
     fn depth(&self) -> usize {
         self.input[1] * self.window.elements()
-    }
-
-    /// Is the only window over an element the element itself?
-    fn is_pointwise(&self) -> bool {
-        self.window.is_element() && self.input[2..] == self.output[2..]
-    }
-
-    /// Elements of one channel of an image, and of one of the output.
-    fn areas(&self) -> (usize, usize) {
-        (self.input[2] * self.input[3], self.output[2] * self.output[3])
-    }
-
-    /// Rows of the output, so many at a time that windows over this many elements make a block.
-    fn blocks(&self, depth: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-        let [_, _, rows, columns] = self.output;
-        let each = (BLOCK / (depth * columns).max(1)).max(1);
-        (0..rows).step_by(each).map(move |first| first..(first + each).min(rows))
-    }
-
-    fn blocks_of_samples(&self) -> Vec<(usize, Range<usize>)> {
-        (0..self.output[0]).flat_map(|sample| self.blocks(self.depth()).map(move |rows| (sample, rows))).collect()
-    }
-
-    fn blocks_of_channels(&self) -> Vec<Range<usize>> {
-        let channels = self.input[1];
-        let each = (GRADIENT_COLUMNS / self.window.elements().max(1)).max(1);
-        (0..channels).step_by(each).map(|first| first..(first + each).min(channels)).collect()
     }
 
     /// Runs pieces of the work, on all threads where it is worth it.

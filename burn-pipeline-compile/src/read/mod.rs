@@ -3,12 +3,14 @@
 //! Guarantees: a node gives what Burn's Flex backend gives for the operation, up to the rounding that the crate states.
 //! Operations on other types than `f32` and masks, and all that is not listed here, stay what they are.
 
-use crate::convolution::{self, Read};
+mod convolutions;
+mod sums;
+
 use crate::graph::{Graph, Map, Node, Op, Operand, Part, Reduction, View, is_float, is_mask};
 use crate::multiply::Bf16;
 use burn::backend::ir::{
     ActivationOperationIr, BaseOperationIr, BinaryOpIr, BoolOperationIr, CreationOpIr, FloatOperationIr,
-    ModuleOperationIr, NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr, TensorId, TensorIr, UnaryOpIr,
+    NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr, TensorId, TensorIr, UnaryOpIr,
 };
 use burn::tensor::{Shape, Slice};
 use std::collections::HashSet;
@@ -186,35 +188,6 @@ impl Reader {
         }
     }
 
-    /// Convolutions without groups; a bias is added to the output.
-    fn module(&mut self, op: &ModuleOperationIr) -> Option<()> {
-        if let Some((gradient, bias)) = convolution::bias_gradient(op) {
-            return self.over_channels(gradient, bias);
-        }
-        let Read { convolution, inputs, bias, output } = convolution::read(op)?;
-        bias.is_none_or(is_float).then_some(())?;
-        let op = Op::Convolve(Box::new(convolution));
-        let inputs = inputs.map(tensor).to_vec();
-        let Some(bias) = bias else {
-            self.nodes.push(Node::new(op, inputs, output.clone()));
-            return Some(());
-        };
-        let shape = (0..output.shape.num_dims()).map(|dim| if dim == 1 { output.shape[1] } else { 1 }).collect();
-        let (plain, wide) = (self.temporary(output.shape.clone(), output), self.temporary(shape, bias));
-        self.nodes.push(Node::new(op, inputs, plain.clone()));
-        self.view(View::Reshape, bias, &wide)?;
-        self.map(Map::Add, [&plain, &wide], output)
-    }
-
-    /// The sum over all but the channels.
-    fn over_channels(&mut self, input: &TensorIr, out: &TensorIr) -> Option<()> {
-        let dims: Vec<usize> = (0..input.shape.num_dims()).filter(|&dim| dim != 1).collect();
-        let shape = (0..input.shape.num_dims()).map(|dim| if dim == 1 { input.shape[1] } else { 1 }).collect();
-        let sum = self.temporary(shape, out);
-        self.reduce(Reduction::Sum, input, &dims, &sum, false)?;
-        self.view(View::Reshape, &sum, out)
-    }
-
     fn unary(&mut self, map: Map, op: &UnaryOpIr) -> Option<()> {
         self.map(map, [&op.input], &op.out)
     }
@@ -259,48 +232,6 @@ impl Reader {
 
     fn fill(&mut self, value: f32, op: &CreationOpIr) -> Option<()> {
         is_float(&op.out).then(|| self.nodes.push(Node::new(Op::Fill(value), Vec::new(), op.out.clone())))
-    }
-
-    /// A reduction along dimensions that stay: along the last one first, then along the others.
-    fn reduce(
-        &mut self,
-        reduction: Reduction,
-        input: &TensorIr,
-        dims: &[usize],
-        out: &TensorIr,
-        mean: bool,
-    ) -> Option<()> {
-        (is_float(input) && is_float(out) && !input.shape.is_empty()).then_some(())?;
-        if dims.is_empty() {
-            return self.map(Map::Copy, [input], out);
-        }
-        let last = input.shape.num_dims() - 1;
-        let count: usize = dims.iter().map(|&dim| input.shape[dim]).product();
-        let (rows, others): (Vec<usize>, Vec<usize>) = dims.iter().partition(|&&dim| dim == last);
-        let parts: Vec<Vec<usize>> = [rows, others].into_iter().filter(|dims| !dims.is_empty()).collect();
-        let mut from = input.clone();
-        for (place, dims) in parts.iter().enumerate() {
-            let mut shape = from.shape.to_vec();
-            dims.iter().for_each(|&dim| shape[dim] = 1);
-            let ends = place + 1 == parts.len() && !mean;
-            let next = if ends { out.clone() } else { self.temporary(Shape::from(shape), out) };
-            self.nodes.push(Node::new(Op::Reduce(reduction, dims.clone()), vec![tensor(&from)], next.clone()));
-            from = next;
-        }
-        if mean {
-            let inputs = vec![tensor(&from), Operand::Scalar(count as f32)];
-            self.nodes.push(Node::new(Op::Map(Map::Div), inputs, out.clone()));
-        }
-        Some(())
-    }
-
-    /// A sum or mean over all elements.
-    fn whole(&mut self, input: &TensorIr, out: &TensorIr, mean: bool) -> Option<()> {
-        (is_float(input) && is_float(out) && !input.shape.is_empty()).then_some(())?;
-        let dims: Vec<usize> = (0..input.shape.num_dims()).collect();
-        let one = self.temporary(Shape::from(vec![1; dims.len()]), out);
-        self.reduce(Reduction::Sum, input, &dims, &one, mean)?;
-        self.view(View::Reshape, &one, out)
     }
 
     fn temporary(&mut self, shape: Shape, like: &TensorIr) -> TensorIr {

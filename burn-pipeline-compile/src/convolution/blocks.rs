@@ -1,0 +1,40 @@
+//! How a convolution is cut into pieces of work.
+//!
+//! Guarantees: sizes alone decide, never the number of threads.
+
+use super::Convolution;
+use std::ops::Range;
+
+/// Elements of a block of windows, unless one row of the output has more: half a MiB.
+const BLOCK: usize = 128 * 1024;
+/// Columns of the weight's gradient that are computed together: of whole channels, one at least.
+const GRADIENT_COLUMNS: usize = 256;
+
+impl Convolution {
+    /// Is the only window over an element the element itself?
+    pub(super) fn is_pointwise(&self) -> bool {
+        self.window.is_element() && self.input[2..] == self.output[2..]
+    }
+
+    /// Elements of one channel of an image, and of one of the output.
+    pub(super) fn areas(&self) -> (usize, usize) {
+        (self.input[2] * self.input[3], self.output[2] * self.output[3])
+    }
+
+    /// Rows of the output, so many at a time that windows over this many elements make a block.
+    pub(super) fn blocks(&self, depth: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let [_, _, rows, columns] = self.output;
+        let each = (BLOCK / (depth * columns).max(1)).max(1);
+        (0..rows).step_by(each).map(move |first| first..(first + each).min(rows))
+    }
+
+    pub(super) fn blocks_of_samples(&self) -> Vec<(usize, Range<usize>)> {
+        (0..self.output[0]).flat_map(|sample| self.blocks(self.depth()).map(move |rows| (sample, rows))).collect()
+    }
+
+    pub(super) fn blocks_of_channels(&self) -> Vec<Range<usize>> {
+        let channels = self.input[1];
+        let each = (GRADIENT_COLUMNS / self.window.elements().max(1)).max(1);
+        (0..channels).step_by(each).map(|first| first..(first + each).min(channels)).collect()
+    }
+}

@@ -1,0 +1,50 @@
+//! Sums, and other reductions, as nodes.
+
+use super::{Reader, tensor};
+use crate::graph::{Map, Node, Op, Operand, Reduction, View, is_float};
+use burn::backend::ir::TensorIr;
+use burn::tensor::Shape;
+
+impl Reader {
+    /// A reduction along dimensions that stay: along the last one first, then along the others.
+    pub(super) fn reduce(
+        &mut self,
+        reduction: Reduction,
+        input: &TensorIr,
+        dims: &[usize],
+        out: &TensorIr,
+        mean: bool,
+    ) -> Option<()> {
+        (is_float(input) && is_float(out) && !input.shape.is_empty()).then_some(())?;
+        if dims.is_empty() {
+            return self.map(Map::Copy, [input], out);
+        }
+        let last = input.shape.num_dims() - 1;
+        let count: usize = dims.iter().map(|&dim| input.shape[dim]).product();
+        let (rows, others): (Vec<usize>, Vec<usize>) = dims.iter().partition(|&&dim| dim == last);
+        let parts: Vec<Vec<usize>> = [rows, others].into_iter().filter(|dims| !dims.is_empty()).collect();
+        let mut from = input.clone();
+        for (place, dims) in parts.iter().enumerate() {
+            let mut shape = from.shape.to_vec();
+            dims.iter().for_each(|&dim| shape[dim] = 1);
+            let ends = place + 1 == parts.len() && !mean;
+            let next = if ends { out.clone() } else { self.temporary(Shape::from(shape), out) };
+            self.nodes.push(Node::new(Op::Reduce(reduction, dims.clone()), vec![tensor(&from)], next.clone()));
+            from = next;
+        }
+        if mean {
+            let inputs = vec![tensor(&from), Operand::Scalar(count as f32)];
+            self.nodes.push(Node::new(Op::Map(Map::Div), inputs, out.clone()));
+        }
+        Some(())
+    }
+
+    /// A sum or mean over all elements.
+    pub(super) fn whole(&mut self, input: &TensorIr, out: &TensorIr, mean: bool) -> Option<()> {
+        (is_float(input) && is_float(out) && !input.shape.is_empty()).then_some(())?;
+        let dims: Vec<usize> = (0..input.shape.num_dims()).collect();
+        let one = self.temporary(Shape::from(vec![1; dims.len()]), out);
+        self.reduce(Reduction::Sum, input, &dims, &one, mean)?;
+        self.view(View::Reshape, &one, out)
+    }
+}
