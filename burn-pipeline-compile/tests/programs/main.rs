@@ -10,6 +10,7 @@ mod functions;
 mod hold;
 mod known;
 mod listed;
+mod memory;
 mod random;
 mod rounded;
 mod run;
