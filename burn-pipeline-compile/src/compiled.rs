@@ -14,7 +14,9 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::{Display, Formatter, Result};
+use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::slice::from_raw_parts_mut;
 
 /// A program compiled for processors; its text has one step a line.
 #[derive(Clone, PartialEq, Debug)]
@@ -73,6 +75,10 @@ impl Compiled {
         let fed: Vec<TensorIr> =
             read_first.filter(|tensor| !made.contains(&tensor.id) && seen.insert(tensor.id)).cloned().collect();
         Self { steps: steps(&clean(read(operations, kept, rounded)), &fed), rounded }
+    }
+
+    pub(crate) fn steps(&self) -> &[Step] {
+        &self.steps
     }
 
     /// The number of steps.
@@ -209,18 +215,17 @@ fn run_blocks(
 
 fn filled(value: f32, output: &TensorIr) -> FlexTensor {
     let elements = output.shape.num_elements();
-    match is_float(output) {
-        true => FlexTensor::filled_typed(output.shape.clone(), output.dtype, value),
-        false => {
+    let mut fresh = Fresh::bytes(elements * output.dtype.size());
+    // SAFETY: there is room for each element, all of which are written.
+    let mut given = unsafe {
+        match is_float(output) {
+            true => from_raw_parts_mut(fresh.as_floats().cast(), elements).fill(MaybeUninit::new(value)),
             // A mask.
-            let mut fresh = Fresh::bytes(elements);
-            // SAFETY: there is room for each element.
-            unsafe { fresh.as_bytes().write_bytes(u8::from(value != 0.0), elements) };
-            // SAFETY: all was just written.
-            let mut given = unsafe { fresh.tensors(std::slice::from_ref(output)) };
-            given.swap_remove(0).1
+            false => fresh.as_bytes().write_bytes(u8::from(value != 0.0), elements),
         }
-    }
+        fresh.tensors(std::slice::from_ref(output))
+    };
+    given.swap_remove(0).1
 }
 
 impl Display for Compiled {

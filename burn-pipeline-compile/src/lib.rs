@@ -17,7 +17,8 @@
 //! 4. A forward keeps less for its backward ([`hold_less`]): what follows from other kept tensors is computed from them.
 //! 5. Operands of products are rounded to `bf16` and summed in `f32` if the caller asks for it with the proof that the processor can
 //!    ([`Bf16`]). A forward then keeps what its backward only multiplies in half of the bytes ([`hold_rounded`]).
-//! 6. All else is run by the interpreter that the caller brings ([`Tensors`]). So whatever can be captured can be compiled.
+//! 6. What a run has in memory is known before it ([`Memory`]).
+//! 7. All else is run by the interpreter that the caller brings ([`Tensors`]). So whatever can be captured can be compiled.
 //!
 //! Guarantees: a compiled program reads, keeps and releases the tensors that the list does. It is one function of its inputs,
 //! whatever the schedule and the number of threads. Against the list run one by one: each result within rounding, as `exp`,
@@ -33,6 +34,7 @@ mod convolution;
 mod fuse;
 mod graph;
 mod hold;
+mod memory;
 mod multiply;
 mod needs;
 mod operands;
@@ -47,5 +49,6 @@ mod view;
 
 pub use compiled::{Compiled, Summary, Tensors};
 pub use hold::hold_less;
+pub use memory::Memory;
 pub use multiply::Bf16;
 pub use operands::hold_rounded;

@@ -2,30 +2,37 @@
 //!
 //! Guarantees: nothing is copied, but for a reshape whose elements no strides can describe.
 
-use crate::graph::View;
+use crate::graph::{Part, View, is_float};
+use crate::place::place;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::ir::TensorIr;
 use burn::tensor::Shape;
 
 /// A view of a tensor.
 pub(crate) fn view(tensor: FlexTensor, view: &View, output: &TensorIr) -> FlexTensor {
-    let shape = output.shape.clone();
-    match view {
-        View::Reshape => match reshaped(tensor.layout(), &shape) {
-            Some(layout) => tensor.with_layout(layout),
-            None => tensor.reshape(shape),
-        },
-        View::Permute(dims) => tensor.permute(dims),
-        View::Expand => {
-            let layout = expanded(tensor.layout(), shape);
-            tensor.with_layout(layout)
+    match laid(tensor.layout(), view, &output.shape) {
+        Some(layout) => tensor.with_layout(layout),
+        None if is_float(output) => {
+            let layout = Layout::contiguous(tensor.layout().shape().clone());
+            let range = layout.shape().iter().map(|&size| (0, size)).collect();
+            place(&[Part { range, layout, product: false }], &[tensor], output, None)
         }
-        View::Slice(ranges) => ranges.iter().enumerate().fold(tensor, |tensor, (dim, range)| {
-            let size = tensor.layout().shape()[dim].cast_signed();
-            let start = if range.start < 0 { range.start + size } else { range.start };
-            tensor.narrow(dim, start.clamp(0, size).unsigned_abs(), shape[dim])
-        }),
+        None => tensor.reshape(output.shape.clone()),
     }
+}
+
+/// Where the elements of a view lie; `None` if no strides can describe that.
+pub(crate) fn laid(layout: &Layout, view: &View, shape: &Shape) -> Option<Layout> {
+    Some(match view {
+        View::Reshape => return reshaped(layout, shape),
+        View::Permute(dims) => layout.permute(dims),
+        View::Expand => expanded(layout, shape.clone()),
+        View::Slice(ranges) => ranges.iter().enumerate().fold(layout.clone(), |layout, (dim, range)| {
+            let size = layout.shape()[dim].cast_signed();
+            let start = if range.start < 0 { range.start + size } else { range.start };
+            layout.narrow(dim, start.clamp(0, size).unsigned_abs(), shape[dim])
+        }),
+    })
 }
 
 fn expanded(layout: &Layout, shape: Shape) -> Layout {

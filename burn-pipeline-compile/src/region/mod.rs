@@ -9,10 +9,12 @@
 //! 3. A run finds where the rows of its inputs lie ([`places`]), reads them in place if their elements follow each other, and
 //!    copies them into the tile otherwise ([`source`], [`run`]). Sums over rows add each where [`sums`] says.
 //! 4. A region that alone reads a batch of products runs behind each matrix of it, while that is in the cache ([`blocks`]).
+//! 5. How many bytes outputs take while it runs, and after it, is known before ([`memory`]).
 
 mod blocks;
 mod held;
 mod lower;
+mod memory;
 mod places;
 mod run;
 mod slots;

@@ -85,18 +85,8 @@ impl Region {
     }
 
     /// How many pieces its rows are cut into. Their number alone decides: sums of pieces must be the same in whatever region.
-    fn pieces(&self) -> usize {
+    pub(super) fn pieces(&self) -> usize {
         (self.rows / PIECE).clamp(1, PIECES)
-    }
-
-    pub(super) fn storage(&self, output: &Output, pieces: usize) -> Fresh {
-        let elements = |wide| if wide { self.rows * self.columns } else { self.rows };
-        match output.kind {
-            Kind::Values { wide } => Fresh::floats(elements(wide)),
-            Kind::Mask { from } => Fresh::bytes(elements(matches!(from, Argument::Wide(_)))),
-            Kind::Rounded { from, .. } => Fresh::bytes(elements(matches!(from, Argument::Wide(_))) * size_of::<u16>()),
-            Kind::Sum { .. } => Fresh::zeros(output.sum_length() * if output.sums_one_row() { pieces } else { 1 }),
-        }
     }
 
     pub(super) fn target(&self, output: &Output, fresh: &mut Fresh) -> Target {
@@ -158,7 +148,7 @@ impl Region {
 
 impl Output {
     /// Elements of a sum; 0 for another output.
-    fn sum_length(&self) -> usize {
+    pub(super) fn sum_length(&self) -> usize {
         match &self.kind {
             Kind::Sum { columns, dims, .. } => {
                 columns * dims.iter().filter(|(_, stays)| *stays).map(|(size, _)| size).product::<usize>()
@@ -168,7 +158,7 @@ impl Output {
     }
 
     /// Is it no sum, or one whose rows all go into one? Then pieces are summed by themselves, and their sums are added.
-    fn sums_one_row(&self) -> bool {
+    pub(super) fn sums_one_row(&self) -> bool {
         match &self.kind {
             Kind::Sum { columns, .. } => self.sum_length() <= *columns,
             _ => true,

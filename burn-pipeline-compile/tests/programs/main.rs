@@ -11,6 +11,7 @@ mod functions;
 mod hold;
 mod known;
 mod listed;
+mod memory;
 mod random;
 mod recurrent;
 mod rounded;

@@ -1,0 +1,127 @@
+//! Bytes alive while compiled programs run one after the other on a microbatch.
+//!
+//! Guarantees: the bytes of tensors that a run has alive at once, exactly, if each fed tensor lies in order, one thread runs the
+//! products that a region is behind, and nothing is interpreted.
+//!
+//! 1. Storage is counted once, whatever the number of views of it, and until the last tensor in it is released. A reshape that no strides
+//!    can describe copies.
+//! 2. A step makes its outputs while it holds all that it reads. A region has a sum for each piece of its rows until they are added,
+//!    and one matrix of the products that it runs behind; each further thread at work has one more.
+//! 3. A product that may be added to the caller's sum makes no storage, and what is written of it is the caller's.
+//! 4. An interpreted operation makes its outputs and nothing else: what it allocates on the way is not known.
+//!
+//! Packed operands and tiles are not counted: each thread keeps its own buffers for these until it ends. Nor is memory that
+//! threads keep to use again.
+
+use crate::compiled::Compiled;
+use crate::region::Region;
+use crate::steps::{Step, Work};
+use crate::view::laid;
+use burn::backend::flex::Layout;
+use burn::backend::ir::{TensorId, TensorIr, TensorStatus};
+use std::collections::HashMap;
+
+/// The memory of a microbatch: which tensors are alive, and in whose storage.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    tensors: HashMap<TensorId, (usize, Layout)>,
+    storages: Vec<Storage>,
+    bytes: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Storage {
+    bytes: usize,
+    /// How many tensors are alive in it.
+    holders: usize,
+}
+
+fn size(tensor: &TensorIr) -> usize {
+    tensor.shape.num_elements() * tensor.dtype.size()
+}
+
+impl Memory {
+    /// Gives it a tensor with storage of its own, of which these bytes count: 0 for what is there in any case.
+    pub fn feed(&mut self, tensor: &TensorIr, bytes: usize) {
+        self.make(std::slice::from_ref(tensor), bytes);
+    }
+
+    /// Releases a tensor that was taken out.
+    pub fn release(&mut self, tensor: TensorId) {
+        let Some((storage, _)) = self.tensors.remove(&tensor) else { return };
+        let storage = &mut self.storages[storage];
+        storage.holders -= 1;
+        if storage.holders == 0 {
+            self.bytes -= storage.bytes;
+        }
+    }
+
+    /// Bytes alive now.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Runs a program; gives the most bytes alive at once, with those alive before it.
+    pub fn run(&mut self, program: &Compiled) -> usize {
+        program.steps().iter().fold(self.bytes, |peak, step| peak.max(self.step(step)))
+    }
+
+    fn step(&mut self, step: &Step) -> usize {
+        let before = self.bytes;
+        let scratch = match &step.work {
+            Work::Region(region) => self.region(region, None),
+            Work::Blocks { region, made } => self.region(region, Some(*made)),
+            Work::View(how) => {
+                if let ([input], [output]) = (&step.reads[..], &step.outputs[..]) {
+                    self.view(input, how, output);
+                }
+                0
+            }
+            Work::Matmul { sum: Some(_) } => {
+                self.make(&step.outputs, 0);
+                0
+            }
+            Work::Matmul { sum: None } | Work::Fill(_) | Work::Place(_) | Work::Interpret(_) => {
+                step.outputs.iter().for_each(|output| self.make(std::slice::from_ref(output), size(output)));
+                0
+            }
+        };
+        let peak = self.bytes.max(before + scratch);
+        let read = step.reads.iter().filter(|read| read.status == TensorStatus::ReadWrite);
+        read.chain(&step.drops).for_each(|tensor| self.release(tensor.id));
+        peak
+    }
+
+    /// Makes a region's outputs; gives the most bytes that it makes at once.
+    fn region(&mut self, region: &Region, made: Option<usize>) -> usize {
+        region.given_bytes().for_each(|(output, bytes)| self.make(&output.tensors, bytes));
+        let matrices = |made: usize| {
+            let shape = &region.inputs[made].tensor.shape;
+            shape[..shape.num_dims() - 2].iter().product()
+        };
+        region.peak_bytes(made.map(matrices))
+    }
+
+    fn view(&mut self, input: &TensorIr, how: &crate::graph::View, output: &TensorIr) {
+        let Some((storage, layout)) = self.tensors.get(&input.id) else { return };
+        let storage = *storage;
+        match laid(layout, how, &output.shape) {
+            Some(layout) => {
+                self.release(output.id);
+                self.storages[storage].holders += 1;
+                self.tensors.insert(output.id, (storage, layout));
+            }
+            None => self.make(std::slice::from_ref(output), size(output)),
+        }
+    }
+
+    /// Makes storage that these tensors share.
+    fn make(&mut self, tensors: &[TensorIr], bytes: usize) {
+        tensors.iter().for_each(|tensor| self.release(tensor.id));
+        let storage = self.storages.len();
+        self.storages.push(Storage { bytes, holders: tensors.len() });
+        self.bytes += bytes;
+        let laid = |tensor: &TensorIr| (tensor.id, (storage, Layout::contiguous(tensor.shape.clone())));
+        self.tensors.extend(tensors.iter().map(laid));
+    }
+}
