@@ -12,7 +12,8 @@
 //!    vectorised, in versions for several processors; which one runs is decided when it runs.
 //! 3. Reshapes, slices and swapped dimensions are strides. Products of matrices read operands as they lie and write storage that is not
 //!    cleared before, by kernels for AVX-512 or, elsewhere, those of Burn's Flex backend; a linear layer, and its weight's gradient, is one
-//!    product over all rows of a microbatch. A region that alone reads a batch of products (attention's scores) runs behind each
+//!    product over all rows of a microbatch, and so is what a recurrent layer's steps add to a weight's gradient. Convolutions
+//!    are products of blocks of windows. A region that alone reads a batch of products (attention's scores) runs behind each
 //!    matrix of it. A weight's gradient is added to the caller's running sum by the product itself ([`Tensors::sum`]).
 //! 4. A forward keeps less for its backward ([`hold_less`]): what follows from other kept tensors is computed from them.
 //! 5. Operands of products are rounded to `bf16` and summed in `f32` if the caller asks for it with the proof that the processor can

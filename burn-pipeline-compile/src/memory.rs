@@ -10,7 +10,7 @@
 //! 3. A product that may be added to the caller's sum makes no storage, and what is written of it is the caller's.
 //! 4. An interpreted operation makes its outputs and nothing else: what it allocates on the way is not known.
 //!
-//! Packed operands and tiles are not counted: each thread keeps its own buffers for these until it ends. Nor is memory that
+//! Packed operands, tiles and windows of convolutions are not counted: each thread keeps its own buffers for these until it ends. Nor is memory that
 //! threads keep to use again.
 
 use crate::compiled::Compiled;
@@ -81,6 +81,12 @@ impl Memory {
                 self.make(&step.outputs, 0);
                 0
             }
+            Work::Convolve(_) => {
+                // Operands that do not lie in order are copied.
+                let copied = step.reads.iter().filter(|read| !self.is_in_order(read)).map(size).sum::<usize>();
+                self.make(&step.outputs, step.outputs.iter().map(size).sum());
+                self.bytes - before + copied
+            }
             Work::Matmul { sum: None } | Work::Fill(_) | Work::Place(_) | Work::Interpret(_) => {
                 step.outputs.iter().for_each(|output| self.make(std::slice::from_ref(output), size(output)));
                 0
@@ -90,6 +96,10 @@ impl Memory {
         let read = step.reads.iter().filter(|read| read.status == TensorStatus::ReadWrite);
         read.chain(&step.drops).for_each(|tensor| self.release(tensor.id));
         peak
+    }
+
+    fn is_in_order(&self, tensor: &TensorIr) -> bool {
+        self.tensors.get(&tensor.id).is_none_or(|(_, layout)| layout.contiguous_offsets().is_some())
     }
 
     /// Makes a region's outputs; gives the most bytes that it makes at once.

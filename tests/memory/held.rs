@@ -64,8 +64,8 @@ fn every_family_holds_as_many_microbatches_as_its_plan_says() {
     assert_eq!(proved.len(), all().len() - 1, "some family was built at no size: {proved:?}");
 }
 
-const WIDTH: usize = 256;
-const ROWS: usize = 128;
+pub(crate) const WIDTH: usize = 256;
+pub(crate) const ROWS: usize = 128;
 pub(crate) const MICROBATCHES: usize = 16;
 
 /// Layers whose activations outweigh their weights by far.

@@ -7,6 +7,7 @@ mod heap;
 mod held;
 mod lengths;
 mod members;
+mod planned;
 mod predicted;
 mod recompute;
 mod release;

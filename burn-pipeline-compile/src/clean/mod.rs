@@ -1,11 +1,12 @@
 //! Clean-up: graphs rewritten into smaller ones that give the same kept tensors.
 //!
 //! Every pass is a function from graph to graph, and may be run alone and at any time. In order: [`rounded`] (products read rounded
-//! operands as they are held), [`constants`] (values known
-//! ahead move into the operations that read them), [`identities`] (operations that change nothing disappear), [`products`] (over
-//! many rows at once), [`sums`] (of products), [`slices`] (read past what was assigned elsewhere), [`places`] (values are written where they end up), [`common`] (what is computed twice is computed once), [`dead`] (what nothing reads is not computed).
+//! operands as they are held), [`constants`] (values known ahead move into the operations that read them), [`identities`] (operations that
+//! change nothing disappear), [`products`] (over many rows at once), [`sums`] (of products), [`slices`] (read past what was assigned
+//! elsewhere), [`places`] (values are written where they end up), [`common`] (what is computed twice is computed once), [`dead`] (what
+//! nothing reads is not computed).
 //!
-//! Guarantees: no pass reorders nodes; random draws, operations of backend extensions and others that the interpreter runs are left
+//! Guarantees: no pass reorders nodes that the interpreter runs; random draws, operations of backend extensions and others that the interpreter runs are left
 //! alone, the last unless nothing reads what they give.
 
 mod common;

@@ -12,13 +12,17 @@
 use crate::graph::{Graph, Map, Node, Op, Operand, Part, View, is_float};
 use burn::backend::ir::{OperationIr, TensorId, TensorIr};
 use burn::tensor::Shape;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 pub(super) fn sums(graph: Graph) -> Graph {
     let tensors = graph.nodes.iter().flat_map(|node| node.reads().chain(&node.outputs));
     let ids = tensors.map(|tensor| tensor.id.value()).chain(graph.kept.iter().map(TensorId::value));
     let mut next = ids.max().map_or(0, |id| id + 1);
-    let found = Found { makers: graph.makers(), uses: graph.uses(), graph: &graph };
+    let (makers, uses) = (graph.makers(), graph.uses());
+    let alone = |read: &&TensorIr| uses.get(&read.id) == Some(&1);
+    let inner = graph.nodes.iter().filter(|node| is_sum(node)).flat_map(|node| node.reads().filter(alone));
+    let inner = inner.map(|read| read.id).collect();
+    let found = Found { graph: &graph, makers, uses, inner };
     let mut nodes = Vec::with_capacity(graph.nodes.len());
     for (place, node) in graph.nodes.iter().enumerate() {
         match found.terms(place).map(|(products, rest)| joined(&products, rest, node.output(), &mut next)) {
@@ -41,6 +45,8 @@ struct Found<'a> {
     graph: &'a Graph,
     makers: HashMap<TensorId, usize>,
     uses: HashMap<TensorId, usize>,
+    /// What a sum alone reads.
+    inner: HashSet<TensorId>,
 }
 
 impl Found<'_> {
@@ -53,13 +59,7 @@ impl Found<'_> {
     /// The products that the sum at this place adds up, two at least, and its other terms; `None` if it is part of a larger sum.
     fn terms(&self, place: usize) -> Option<(Vec<Product>, Vec<TensorIr>)> {
         let node = &self.graph.nodes[place];
-        let shape = &node.outputs.first()?.shape;
-        let is_sum = |node: &Node| {
-            let alike =
-                |input: &Operand| input.tensor().is_some_and(|tensor| tensor.shape == *shape && is_float(tensor));
-            matches!(node.op, Op::Map(Map::Add)) && shape.num_dims() == 2 && node.inputs.iter().all(alike)
-        };
-        is_sum(node).then_some(())?;
+        (is_sum(node) && !self.inner.contains(&node.output().id)).then_some(())?;
         let (mut products, mut rest, mut first) = (Vec::new(), Vec::new(), place);
         let mut left: Vec<&TensorIr> = node.reads().collect();
         while let Some(tensor) = left.pop() {
@@ -95,6 +95,13 @@ impl Found<'_> {
             _ => Product { left: left.clone(), turned: false, right },
         })
     }
+}
+
+/// Adds two matrices of one shape.
+fn is_sum(node: &Node) -> bool {
+    let shape = |tensor: &TensorIr| tensor.shape == node.output().shape && is_float(tensor);
+    let alike = |input: &Operand| input.tensor().is_some_and(shape);
+    matches!(node.op, Op::Map(Map::Add)) && node.output().shape.num_dims() == 2 && node.inputs.iter().all(alike)
 }
 
 fn is_custom(node: &Node) -> bool {

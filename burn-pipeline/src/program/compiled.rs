@@ -6,11 +6,11 @@
 #[cfg(feature = "flex")]
 pub(crate) use flex::{Bf16, compiles};
 #[cfg(feature = "flex")]
-pub(super) use flex::{Compiled, hold_less, hold_rounded};
+pub(super) use flex::{Compiled, Memory, hold_less, hold_rounded};
 #[cfg(not(feature = "flex"))]
 pub(crate) use nothing::{Bf16, compiles};
 #[cfg(not(feature = "flex"))]
-pub(super) use nothing::{Compiled, hold_less, hold_rounded};
+pub(super) use nothing::{Compiled, Memory, hold_less, hold_rounded};
 
 #[cfg(feature = "flex")]
 mod flex {
@@ -19,7 +19,7 @@ mod flex {
     use burn::backend::ir::{OperationIr, TensorId, TensorIr};
     use burn::backend::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor, Flex};
     use burn::tensor::Device;
-    pub(crate) use burn_pipeline_compile::{Bf16, hold_less, hold_rounded};
+    pub(crate) use burn_pipeline_compile::{Bf16, Memory, hold_less, hold_rounded};
     use burn_pipeline_compile::{Summary, Tensors};
     use std::collections::HashSet;
     use std::fmt::{Display, Formatter, Result};
@@ -47,6 +47,16 @@ mod flex {
 
         pub(crate) fn pieces(&self) -> usize {
             self.steps.len()
+        }
+
+        /// The most bytes alive during a run, which leaves them in this memory.
+        pub(crate) fn peak(&self, memory: &mut Memory) -> usize {
+            memory.run(&self.steps)
+        }
+
+        /// Are all its operations compiled?
+        pub(crate) fn is_whole(&self) -> bool {
+            self.summary.interpreted.is_empty()
         }
 
         pub(crate) fn run(&self, pieces: Range<usize>, replay: &mut dyn Replay, sums: &mut Sums) {
@@ -104,7 +114,7 @@ mod flex {
 #[cfg(not(feature = "flex"))]
 mod nothing {
     use crate::program::replay::{Replay, Sums};
-    use burn::backend::ir::{OperationIr, TensorId};
+    use burn::backend::ir::{OperationIr, TensorId, TensorIr};
     use burn::tensor::Device;
     use std::collections::HashSet;
     use std::fmt::{Display, Formatter, Result};
@@ -132,6 +142,16 @@ mod nothing {
         }
     }
 
+    /// The memory of compiled programs.
+    #[derive(Clone, Default)]
+    pub(crate) struct Memory;
+
+    impl Memory {
+        pub(crate) fn feed(&mut self, _: &TensorIr, _: usize) {}
+
+        pub(crate) fn release(&mut self, _: TensorId) {}
+    }
+
     /// No program is compiled.
     #[derive(Clone, PartialEq, Debug)]
     pub(crate) enum Compiled {}
@@ -142,6 +162,14 @@ mod nothing {
         }
 
         pub(crate) fn pieces(&self) -> usize {
+            match *self {}
+        }
+
+        pub(crate) fn peak(&self, _: &mut Memory) -> usize {
+            match *self {}
+        }
+
+        pub(crate) fn is_whole(&self) -> bool {
             match *self {}
         }
 

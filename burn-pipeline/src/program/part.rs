@@ -1,10 +1,11 @@
 //! One program: the operations of `F`, `I`, `W` or `B` of a stage on one microbatch, with its edges and its cost.
 
-use super::compiled::{Bf16, Compiled};
+use super::compiled::{Bf16, Compiled, Memory};
 use super::cost;
 use super::custom::CustomOps;
 use super::op_name::name;
 use super::replay::{Replay, Sums};
+use super::storage::bytes_of;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use std::collections::HashSet;
 use std::ops::Range;
@@ -74,7 +75,10 @@ impl Program {
         self.held
     }
 
-    /// The most bytes alive during a run, including what was held before it, if nothing is written in place.
+    /// The most bytes of tensors alive during a run, with what was held before it, without parameters, constants and running sums of
+    /// gradients. Of a compiled program it is exact where nothing is interpreted and what is fed lies in order, on one thread: each
+    /// further one may hold one more matrix of attention's scores. Of what an interpreted operation allocates, only its outputs
+    /// are known, as if it wrote nothing in place.
     pub fn peak_bytes(&self) -> usize {
         self.peak
     }
@@ -103,6 +107,23 @@ impl Program {
         let left = tensors.map(|tensor| tensor.id).filter(|id| !released.contains(id));
         let kept = left.chain(self.takes.iter().map(|taken| taken.id)).collect();
         self.compiled = Compiled::new(&self.operations, kept, rounded);
+    }
+
+    /// Finds the peak of the compiled program after others, which left what is in this memory. Of the tensors that it is fed, only
+    /// these count.
+    pub(super) fn find_peak(&mut self, memory: &mut Memory, counted: &HashSet<TensorId>) {
+        let Some(compiled) = &self.compiled else { return };
+        for tensor in &self.feeds {
+            memory.feed(tensor, if counted.contains(&tensor.id) { bytes_of(tensor) } else { 0 });
+        }
+        self.peak = compiled.peak(memory);
+        let given_up = self.takes.iter().filter(|taken| taken.status == TensorStatus::ReadWrite);
+        given_up.for_each(|taken| memory.release(taken.id));
+    }
+
+    /// Its peak, where it is compiled and nothing of it is interpreted.
+    pub(crate) fn known_peak(&self) -> Option<usize> {
+        self.compiled.as_ref().filter(|compiled| compiled.is_whole()).map(|_| self.peak)
     }
 
     /// The pieces that it runs in.

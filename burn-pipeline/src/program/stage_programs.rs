@@ -1,6 +1,6 @@
 //! The programs of one captured stage, as values.
 
-use super::compiled::{Bf16, compiles, hold_less, hold_rounded};
+use super::compiled::{Bf16, Memory, compiles, hold_less, hold_rounded};
 use super::custom::CustomOps;
 use super::liveness::{Draft, programs};
 use super::merge::{MergedWeight, products};
@@ -100,11 +100,25 @@ impl StagePrograms {
 
     fn compile(mut self, rounded: Option<Bf16>) -> Self {
         self.rounded = rounded;
+        let edges = self.edges.inputs.iter().chain(self.edges.seeds.iter().flatten());
+        let counted: HashSet<TensorId> = edges.map(|tensor| tensor.id).collect();
         let Self { forward, input, weight, backward, merged, .. } = &mut self;
-        for program in [forward, input, weight, backward, &mut merged.program] {
+        for program in [&mut *forward, &mut *input, &mut *weight, &mut *backward, &mut merged.program] {
             program.compile(rounded);
         }
+        let mut after_forward = Memory::default();
+        forward.find_peak(&mut after_forward, &counted);
+        backward.find_peak(&mut after_forward.clone(), &counted);
+        input.find_peak(&mut after_forward, &counted);
+        weight.find_peak(&mut after_forward.clone(), &counted);
+        merged.program.find_peak(&mut after_forward, &counted);
         self
+    }
+
+    /// The peaks of `F`, `I`, `W` and `B`, where all are known.
+    pub(crate) fn peaks(&self) -> Option<[usize; 4]> {
+        let Self { forward, input, weight, backward, .. } = self;
+        Some([forward.known_peak()?, input.known_peak()?, weight.known_peak()?, backward.known_peak()?])
     }
 
     /// Are its programs compiled?

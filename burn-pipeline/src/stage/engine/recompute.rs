@@ -166,7 +166,7 @@ impl<M: Stage> EngineState for Recompute<M> {
     fn activation(&self) -> Option<ActivationBytes> {
         let kept = self.inner.activation()?;
         let recomputed = kept.after_forward.saturating_sub(self.call_bytes);
-        Some(ActivationBytes { after_forward: self.call_bytes, recomputed, ..kept })
+        Some(ActivationBytes { after_forward: self.call_bytes, recomputed, peaks: None, ..kept })
     }
 
     fn clear(&mut self) {

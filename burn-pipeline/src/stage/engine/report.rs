@@ -106,4 +106,7 @@ pub struct ActivationBytes {
     pub after_input: usize,
     /// What the backward computes again before it starts, beyond what `F` left, if activations are recomputed.
     pub recomputed: usize,
+    /// The most at once while `F`, `I`, `W` and `B` run, each ([`Program::peak_bytes`](crate::program::Program::peak_bytes)); known where the
+    /// stage is compiled and nothing of it is interpreted.
+    pub peaks: Option<[usize; 4]>,
 }

@@ -18,14 +18,14 @@ struct RankPart {
     skip_bytes: BTreeMap<StageId, usize>,
     peak_held: usize,
     peak_held_bytes: Option<usize>,
-    /// Bytes after `F`, after `I`, and recomputed.
-    activations: BTreeMap<StageId, [usize; 3]>,
+    /// Bytes after `F`, after `I`, and recomputed; then peaks.
+    activations: BTreeMap<StageId, ([usize; 3], Option<[usize; 4]>)>,
 }
 
 impl RankPart {
     fn of(outcome: &BatchOutcome) -> Self {
         let event = |event: &Event| (event.action.to_string(), event.start, event.end);
-        let bytes = |bytes: &ActivationBytes| [bytes.after_forward, bytes.after_input, bytes.recomputed];
+        let bytes = |bytes: &ActivationBytes| ([bytes.after_forward, bytes.after_input, bytes.recomputed], bytes.peaks);
         Self {
             events: outcome.events.iter().map(event).collect(),
             message_bytes: outcome.message_bytes.clone(),
@@ -40,10 +40,8 @@ impl RankPart {
         let Self { events, message_bytes, skip_bytes, peak_held, peak_held_bytes, activations } = self;
         let event =
             |(action, start, end): (String, f64, f64)| Some(Event { rank, action: action.parse().ok()?, start, end });
-        let bytes = |[after_forward, after_input, recomputed]: [usize; 3]| ActivationBytes {
-            after_forward,
-            after_input,
-            recomputed,
+        let bytes = |([after_forward, after_input, recomputed], peaks): ([usize; 3], Option<[usize; 4]>)| {
+            ActivationBytes { after_forward, after_input, recomputed, peaks }
         };
         BatchOutcome {
             loss: own.loss,

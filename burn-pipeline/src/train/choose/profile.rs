@@ -3,7 +3,8 @@
 //! 1. Every compute event counts for its stage and operation, in both replicas of a bidirectional placement.
 //! 2. Each cost is the median over all steps, so that one slow step (the first one compiles) does not distort it.
 //! 3. A fused action that was interleaved counts for the `overlap` of its forward's stage, and for nothing else.
-//! 4. What a microbatch leaves behind after `F` and after `I` is known for captured stages, and 0 for others.
+//! 4. What a microbatch leaves behind after `F` and after `I` is known for captured stages, and 0 for others; the peak of each action,
+//!    where a stage is compiled and nothing of it is interpreted.
 //! 5. The event of a receive is how long a rank waited, which depends on the schedule more than on the link. So links are
 //!    measured separately (`Pipeline::measure_links`, `Profile::with_links`).
 
@@ -43,6 +44,7 @@ impl StepReport {
             };
             let held = steps.iter().filter_map(|step| step.activations.get(index).copied().flatten()).max();
             let held = held.unwrap_or_default();
+            let peak = |at: usize| held.peaks.map(|peaks| peaks[at] as f64);
             StageCost {
                 // NaN where it never ran, which `Profile::new` refuses.
                 forward: cost(index, Op::Forward).unwrap_or(f64::NAN),
@@ -53,6 +55,10 @@ impl StepReport {
                 activation_bytes: held.after_forward as f64,
                 recomputed_bytes: held.recomputed as f64,
                 freed_at_input_bytes: (held.after_forward + held.recomputed) as f64 - held.after_input as f64,
+                forward_peak_bytes: peak(0),
+                input_peak_bytes: peak(1),
+                weight_peak_bytes: peak(2),
+                backward_peak_bytes: peak(3),
                 weight_bytes: bytes(|step| &step.weight_bytes),
                 message_bytes: bytes(|step| &step.message_bytes),
                 skip_bytes: bytes(|step| &step.skip_bytes),

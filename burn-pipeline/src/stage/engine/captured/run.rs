@@ -305,6 +305,7 @@ impl EngineState for Captured {
             after_forward: programs.forward().held_bytes(),
             after_input: programs.input().held_bytes(),
             recomputed: 0,
+            peaks: programs.peaks(),
         };
         self.programs.iter().map(|stage| of(&stage.programs)).max()
     }
