@@ -57,7 +57,7 @@ impl Builder {
         self
     }
 
-    /// Compiles captured stages, as [`Builder::compile`], and rounds the operands of their matrix products to `bf16`, where the
+    /// Compiles captured stages, as [`Builder::compile`], and rounds the operands of their matrix products and convolutions to `bf16`, where the
     /// processor multiplies those faster than `f32` (AVX512-BF16); off by default.
     ///
     /// This is mixed precision: products are summed in `f32`, and all else is `f32`: weights, gradients, the optimizer, softmax and norms.
