@@ -160,6 +160,20 @@ impl Node {
         Self { op, inputs, outputs: vec![output] }
     }
 
+    /// Tensors written side by side along a dimension.
+    pub(crate) fn beside<'a>(tensors: impl Iterator<Item = &'a TensorIr>, dim: usize, output: &TensorIr) -> Self {
+        let mut first = 0;
+        let (parts, inputs) = tensors
+            .map(|tensor| {
+                let mut range: Vec<(usize, usize)> = output.shape.iter().map(|&size| (0, size)).collect();
+                range[dim] = (first, tensor.shape[dim]);
+                first += tensor.shape[dim];
+                (Part::of(output, range), Operand::Tensor(tensor.clone()))
+            })
+            .unzip();
+        Self::new(Op::Place(parts), inputs, output.clone())
+    }
+
     /// The tensors that it reads, as often as it reads them.
     pub(crate) fn reads(&self) -> impl Iterator<Item = &TensorIr> {
         self.inputs.iter().filter_map(Operand::tensor)

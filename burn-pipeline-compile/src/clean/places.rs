@@ -154,18 +154,12 @@ impl Found<'_> {
 
 /// A slice as a part of its tensor.
 fn part(op: &SliceAssignOpIr) -> Option<Part> {
-    let mut part = whole(&op.out);
-    part.range = taken(&op.ranges, &op.out, &op.value)?;
-    for (dim, &(first, length)) in part.range.iter().enumerate() {
-        part.layout = part.layout.narrow(dim, first, length);
-    }
-    Some(part)
+    Some(Part::of(&op.out, taken(&op.ranges, &op.out, &op.value)?))
 }
 
 /// All of a tensor as one part.
 fn whole(tensor: &TensorIr) -> Part {
-    let range = tensor.shape.iter().map(|&size| (0, size)).collect();
-    Part { range, layout: Layout::contiguous(tensor.shape.clone()), product: false }
+    Part::of(tensor, tensor.shape.iter().map(|&size| (0, size)).collect())
 }
 
 fn overlap(one: &Part, other: &Part) -> bool {

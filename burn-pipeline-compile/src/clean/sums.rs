@@ -3,14 +3,16 @@
 //! 1. Additions of tensors of one shape, each sum read by the next one alone, are a sum of several terms. Those that are products of two matrices
 //!    which nothing else reads are joined: left operands side by side, right ones below each other. Other terms are added to the product.
 //! 2. Left operands are turned in a weight's gradient: what they are turned of is joined, and then turned.
-//! 3. Terms are joined in the order of their left operands, so that sums over the same steps (the gates of a recurrent layer) share what is joined.
+//! 3. Products are joined in the order in which the program makes them, so that sums over the same steps (the gates of a recurrent layer) share
+//!    what is joined.
 //! 4. Only products whose operands are smaller than what they give are joined, so that less memory is needed and moved: of a recurrent layer's
-//!    steps, not of a batch's. Products stay before a custom operation, whose time they may hide.
+//!    steps, not of a batch's.
 //!
-//! Elements are sums of the same products in another order.
+//! Elements are sums of the same products in another order. What stands between the products, exchanges with other ranks included, decides
+//! nothing: a weight's gradient has the same bits in `W` and in `B`.
 
-use crate::graph::{Graph, Map, Node, Op, Operand, Part, View, is_float};
-use burn::backend::ir::{OperationIr, TensorId, TensorIr};
+use crate::graph::{Graph, Map, Node, Op, Operand, View, is_float};
+use burn::backend::ir::{TensorId, TensorIr};
 use burn::tensor::Shape;
 use std::collections::{HashMap, HashSet};
 
@@ -35,6 +37,8 @@ pub(super) fn sums(graph: Graph) -> Graph {
 
 /// A product of two matrices that is added to others.
 struct Product {
+    /// What it gives.
+    output: TensorId,
     /// The left operand, or what it is turned of.
     left: TensorIr,
     turned: bool,
@@ -50,34 +54,29 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// The node that makes what one other node alone reads, and its place.
-    fn own(&self, tensor: &TensorIr) -> Option<(usize, &Node)> {
+    /// The node that makes what one other node alone reads.
+    fn own(&self, tensor: &TensorIr) -> Option<&Node> {
         let place = *self.makers.get(&tensor.id)?;
-        (self.uses.get(&tensor.id) == Some(&1)).then_some((place, &self.graph.nodes[place]))
+        (self.uses.get(&tensor.id) == Some(&1)).then_some(&self.graph.nodes[place])
     }
 
     /// The products that the sum at this place adds up, two at least, and its other terms; `None` if it is part of a larger sum.
     fn terms(&self, place: usize) -> Option<(Vec<Product>, Vec<TensorIr>)> {
         let node = &self.graph.nodes[place];
         (is_sum(node) && !self.inner.contains(&node.output().id)).then_some(())?;
-        let (mut products, mut rest, mut first) = (Vec::new(), Vec::new(), place);
+        let (mut products, mut rest) = (Vec::new(), Vec::new());
         let mut left: Vec<&TensorIr> = node.reads().collect();
         while let Some(tensor) = left.pop() {
             match self.own(tensor) {
-                Some((_, node)) if is_sum(node) => left.extend(node.reads()),
-                Some((place, node)) => match self.product(node) {
-                    Some(product) => {
-                        first = first.min(place);
-                        products.push(product);
-                    }
+                Some(node) if is_sum(node) => left.extend(node.reads()),
+                node => match node.and_then(|node| self.product(node)) {
+                    Some(product) => products.push(product),
                     None => rest.push(tensor.clone()),
                 },
-                None => rest.push(tensor.clone()),
             }
         }
-        products.sort_by_key(|product| product.left.id);
-        let waits = self.graph.nodes[first..place].iter().any(is_custom);
-        (products.len() > 1 && !waits).then_some((products, rest))
+        products.sort_by_key(|product| product.output);
+        (products.len() > 1).then_some((products, rest))
     }
 
     fn product(&self, node: &Node) -> Option<Product> {
@@ -87,12 +86,13 @@ impl Found<'_> {
         let depth = left.shape[1];
         let smaller = depth * (rows + columns) <= rows * columns;
         (smaller && is_float(left) && is_float(&right)).then_some(())?;
+        let output = node.output().id;
         let maker = self.makers.get(&left.id).map(|&place| &self.graph.nodes[place]);
         Some(match maker.map(|maker| (&maker.op, &maker.inputs[..])) {
             Some((Op::View(View::Permute(_)), [Operand::Tensor(of)])) if of.shape[..] == [depth, rows] => {
-                Product { left: of.clone(), turned: true, right }
+                Product { output, left: of.clone(), turned: true, right }
             }
-            _ => Product { left: left.clone(), turned: false, right },
+            _ => Product { output, left: left.clone(), turned: false, right },
         })
     }
 }
@@ -102,10 +102,6 @@ fn is_sum(node: &Node) -> bool {
     let shape = |tensor: &TensorIr| tensor.shape == node.output().shape && is_float(tensor);
     let alike = |input: &Operand| input.tensor().is_some_and(shape);
     matches!(node.op, Op::Map(Map::Add)) && node.output().shape.num_dims() == 2 && node.inputs.iter().all(alike)
-}
-
-fn is_custom(node: &Node) -> bool {
-    matches!(&node.op, Op::Interpret(op) if matches!(op.as_ref(), OperationIr::Custom(_)))
 }
 
 /// One product, and the other terms added to it.
@@ -121,7 +117,7 @@ fn joined(products: &[Product], rest: Vec<TensorIr>, output: &TensorIr, next: &m
     let left = match turned {
         true => {
             let (below, left) = (tensor([depth, rows]), tensor([rows, depth]));
-            nodes.push(beside(products.iter().map(|product| &product.left), 0, &below));
+            nodes.push(Node::beside(products.iter().map(|product| &product.left), 0, &below));
             nodes.push(turn(&below, &left));
             left
         }
@@ -129,12 +125,12 @@ fn joined(products: &[Product], rest: Vec<TensorIr>, output: &TensorIr, next: &m
             let lefts: Vec<TensorIr> =
                 products.iter().map(|product| product.left_as_read(&mut nodes, &mut tensor)).collect();
             let left = tensor([rows, depth]);
-            nodes.push(beside(lefts.iter(), 1, &left));
+            nodes.push(Node::beside(lefts.iter(), 1, &left));
             left
         }
     };
     let right = tensor([depth, columns]);
-    nodes.push(beside(products.iter().map(|product| &product.right), 0, &right));
+    nodes.push(Node::beside(products.iter().map(|product| &product.right), 0, &right));
     let mut sum = if rest.is_empty() { output.clone() } else { tensor([rows, columns]) };
     nodes.push(Node::new(Op::Matmul, vec![Operand::Tensor(left), Operand::Tensor(right)], sum.clone()));
     let count = rest.len();
@@ -161,18 +157,4 @@ impl Product {
 
 fn turn(input: &TensorIr, output: &TensorIr) -> Node {
     Node::new(Op::View(View::Permute(vec![1, 0])), vec![Operand::Tensor(input.clone())], output.clone())
-}
-
-/// Matrices side by side along a dimension.
-fn beside<'a>(tensors: impl Iterator<Item = &'a TensorIr>, dim: usize, output: &TensorIr) -> Node {
-    let mut first = 0;
-    let (parts, inputs) = tensors
-        .map(|tensor| {
-            let mut range: Vec<(usize, usize)> = output.shape.iter().map(|&size| (0, size)).collect();
-            range[dim] = (first, tensor.shape[dim]);
-            first += tensor.shape[dim];
-            (Part::of(output, range), Operand::Tensor(tensor.clone()))
-        })
-        .unzip();
-    Node::new(Op::Place(parts), inputs, output.clone())
 }

@@ -6,7 +6,7 @@
 mod convolutions;
 mod sums;
 
-use crate::graph::{Graph, Map, Node, Op, Operand, Part, Reduction, View, is_float, is_mask};
+use crate::graph::{Graph, Map, Node, Op, Operand, Reduction, View, is_float, is_mask};
 use crate::multiply::Bf16;
 use burn::backend::ir::{
     ActivationOperationIr, BaseOperationIr, BinaryOpIr, BoolOperationIr, CreationOpIr, FloatOperationIr,
@@ -63,7 +63,11 @@ impl Reader {
                 op.ranges.iter().all(forward).then_some(())?;
                 self.view(View::Slice(op.ranges.clone()), &op.tensor, &op.out)
             }
-            Base::Cat(op) => self.joined(&op.tensors, op.dim, &op.out),
+            Base::Cat(op) => {
+                op.tensors.iter().chain([&op.out]).all(is_float).then_some(())?;
+                self.nodes.push(Node::beside(op.tensors.iter(), op.dim, &op.out));
+                Some(())
+            }
             // Nobody may rely on what is in an empty tensor: zeros are as good.
             Base::Zeros(op) | Base::Empty(op) => self.fill(0.0, op),
             Base::Ones(op) => self.fill(1.0, op),
@@ -79,21 +83,6 @@ impl Reader {
             Base::NotEqualElem(op) => self.scalar(Map::NotEqual, op),
             _ => None,
         }
-    }
-
-    /// Tensors side by side.
-    fn joined(&mut self, tensors: &[TensorIr], dim: usize, out: &TensorIr) -> Option<()> {
-        tensors.iter().chain([out]).all(is_float).then_some(())?;
-        let mut first = 0;
-        let part = |input: &TensorIr| {
-            let mut range: Vec<(usize, usize)> = out.shape.iter().map(|&size| (0, size)).collect();
-            range[dim] = (first, input.shape[dim]);
-            first += input.shape[dim];
-            Part::of(out, range)
-        };
-        let parts = Op::Place(tensors.iter().map(part).collect());
-        self.nodes.push(Node::new(parts, tensors.iter().map(tensor).collect(), out.clone()));
-        Some(())
     }
 
     fn numeric(&mut self, op: &NumericOperationIr) -> Option<()> {
