@@ -35,6 +35,7 @@ mod parity;
 mod plain;
 mod profile;
 mod recompute;
+mod recurrent;
 mod refusals;
 mod replace;
 mod reports;
