@@ -51,7 +51,7 @@ fn a_delayed_link_is_a_link() {
     conform(|link| Delayed::new(Box::new(link), slow.clone()).unwrap());
 }
 
-const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
 
 fn header(microbatch: usize) -> Header {
     Header { stage: StageId::new(1), microbatch, kind: MessageKind::Activation }
@@ -70,45 +70,56 @@ fn ends(network: &LinkCosts) -> [Delayed; 2] {
 }
 
 #[test]
-fn messages_take_the_latency_and_queue_for_the_bandwidth_while_the_sender_goes_on() {
+fn messages_take_the_latency_and_queue_for_the_bandwidth() {
     let one_way = LinkOverride { from: 0, to: 1, latency: 0.06, bandwidth: Some(50e3) };
     let [mut sender, mut receiver] = ends(&LinkCosts { between: vec![one_way], ..LinkCosts::default() });
     let began = Instant::now();
     for microbatch in 0..3 {
-        sender.send(1, message(microbatch), began + SECOND).unwrap();
+        sender.send(1, message(microbatch), began + MINUTE).unwrap();
     }
-    let sent = began.elapsed();
     // 20 ms on the link each, one after the other, and 60 ms on the way.
     for microbatch in 0..3 {
-        let payload = receiver.receive(0, header(microbatch), began + 10 * SECOND).unwrap();
+        let payload = receiver.receive(0, header(microbatch), began + MINUTE).unwrap();
         let took = began.elapsed();
         let due = Duration::from_millis(80 + 20 * microbatch as u64);
         assert!(took >= due, "message {microbatch} came after {took:?}");
         let sum = Tensor::<1>::from_payload(payload).unwrap().sum().into_scalar::<f32>();
         assert_eq!(sum, 250.0 * microbatch as f32);
     }
-    assert!(sent < Duration::from_millis(20), "sending took {sent:?}");
-    // The other way is as fast as the link below.
-    let began = Instant::now();
-    receiver.send(0, message(7), began + SECOND).unwrap();
-    sender.receive(1, header(7), began + SECOND).unwrap();
-    assert!(began.elapsed() < Duration::from_millis(20));
+}
+
+#[test]
+fn the_sender_goes_on_and_the_other_way_is_as_fast_as_the_link_below() {
+    let one_way = LinkOverride { from: 0, to: 1, latency: 3600.0, bandwidth: Some(50e3) };
+    let [mut sender, mut receiver] = ends(&LinkCosts { between: vec![one_way], ..LinkCosts::default() });
+    let deadline = Instant::now() + MINUTE;
+    (0..3).for_each(|microbatch| sender.send(1, message(microbatch), deadline).unwrap());
+    receiver.send(0, message(7), deadline).unwrap();
+    sender.receive(1, header(7), deadline).unwrap();
 }
 
 #[test]
 fn what_is_not_due_at_the_deadline_comes_later_and_a_failure_is_heard_before_it_is_due() {
-    let slow = LinkCosts { default: LinkCost { latency: 0.3, bandwidth: None }, ..LinkCosts::default() };
+    let latency = Duration::from_millis(300);
+    let slow =
+        LinkCosts { default: LinkCost { latency: latency.as_secs_f64(), bandwidth: None }, ..LinkCosts::default() };
     let [mut sender, mut receiver] = ends(&slow);
-    sender.send(1, message(0), Instant::now() + SECOND).unwrap();
-    let early = receiver.receive(0, header(0), Instant::now() + SECOND / 10).unwrap_err();
-    assert!(matches!(early, LinkError::Deadline { rank: 1, peer: 0, .. }), "{early}");
-    receiver.receive(0, header(0), Instant::now() + SECOND).unwrap();
+    let sent = Instant::now();
+    sender.send(1, message(0), sent + MINUTE).unwrap();
+    match receiver.receive(0, header(0), Instant::now() + latency / 10) {
+        Err(early) => {
+            assert!(matches!(early, LinkError::Deadline { rank: 1, peer: 0, .. }), "{early}");
+            receiver.receive(0, header(0), Instant::now() + MINUTE).unwrap();
+        }
+        // Nothing ran here until the message was due.
+        Ok(_) => assert!(sent.elapsed() >= latency),
+    }
 
     let hour = LinkCosts { default: LinkCost { latency: 3600.0, bandwidth: None }, ..LinkCosts::default() };
     let [mut sender, mut receiver] = ends(&hour);
-    sender.send(1, message(0), Instant::now() + SECOND).unwrap();
+    sender.send(1, message(0), Instant::now() + MINUTE).unwrap();
     sender.abort("no more".to_owned());
-    let failed = receiver.receive(0, header(0), Instant::now() + 60 * SECOND).unwrap_err();
+    let failed = receiver.receive(0, header(0), Instant::now() + MINUTE).unwrap_err();
     assert!(matches!(failed, LinkError::Peer(ref failure) if failure.rank == 0), "{failed}");
 }
 
@@ -117,11 +128,11 @@ fn an_end_that_is_not_delayed_and_links_that_are_none_are_refused() {
     let threads = Threads::new(2);
     let mut plain = threads.link(0, Device::flex());
     let mut delayed = Delayed::new(Box::new(threads.link(1, Device::flex())), LinkCosts::default()).unwrap();
-    plain.send(1, message(0), Instant::now() + SECOND).unwrap();
-    let error = delayed.receive(0, header(0), Instant::now() + SECOND).unwrap_err().to_string();
+    plain.send(1, message(0), Instant::now() + MINUTE).unwrap();
+    let error = delayed.receive(0, header(0), Instant::now() + MINUTE).unwrap_err().to_string();
     assert!(error.contains("delay the links of all ranks"), "{error}");
-    plain.send(1, Message { header: header(1), payload: Payload::default() }, Instant::now() + SECOND).unwrap();
-    assert!(delayed.receive(0, header(1), Instant::now() + SECOND).is_err());
+    plain.send(1, Message { header: header(1), payload: Payload::default() }, Instant::now() + MINUTE).unwrap();
+    assert!(delayed.receive(0, header(1), Instant::now() + MINUTE).is_err());
 
     let negative = LinkCosts { default: LinkCost { latency: -1.0, bandwidth: None }, ..LinkCosts::default() };
     let refused = Delayed::new(Box::new(plain), negative).unwrap_err();

@@ -132,7 +132,7 @@ fn silent_slow_and_noisy_connections_neither_end_nor_delay_the_start() {
         let joined = connect(&place(1, 2, port), TIMEOUT).map(drop);
         host.join().unwrap().unwrap();
         joined.unwrap();
-        assert!(began.elapsed() < Duration::from_secs(3), "it took {:?}", began.elapsed());
+        assert!(began.elapsed() < TIMEOUT / 2, "it took {:?}", began.elapsed());
     });
 }
 
@@ -150,7 +150,7 @@ fn no_number_of_silent_connections_delays_the_start() {
         let began = Instant::now();
         connect(&place(1, 2, port), TIMEOUT).map(drop).unwrap();
         host.join().unwrap().unwrap();
-        assert!(began.elapsed() < Duration::from_millis(1500), "it took {:?}", began.elapsed());
+        assert!(began.elapsed() < TIMEOUT / 2, "it took {:?}", began.elapsed());
         drop(silent);
     });
 }

@@ -12,12 +12,14 @@ use burn::backend::{Autodiff, AutodiffBackend, Backend, Capture, Dispatch, Dispa
 use burn::module::{Module, Param};
 use burn::optim::SgdConfig;
 use burn::tensor::{DType, Device, Shape, Tensor};
-use burn_pipeline::cost::{LinkCost, LinkCosts};
+use burn_pipeline::link::{Header, Link, LinkError, Message, MessageKind, Threads};
 use burn_pipeline::program::{CapturedOp, record_op};
-use burn_pipeline::stage::{SplitBackward, Stage, StageBox};
+use burn_pipeline::stage::{Payload, SplitBackward, Stage, StageBox};
 use burn_pipeline::tensor_group::TensorGroup;
 use burn_pipeline::{Batch, Pipeline, Size};
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Instant;
 
 /// How many exchanges of a program's text have a product between start and wait, and how many there are.
 fn beside_products(program: &str) -> (usize, usize) {
@@ -54,41 +56,39 @@ fn gradients_of_weights_stand_beside_the_exchanges_of_a_backward() {
     }
 }
 
-/// A product whose weight's gradient takes as long as a message does.
+/// A matmul that notes when its weight's gradient is computed.
 #[backend_extension(Flex, Capture, Autodiff)]
-trait SlowOps: Backend {
-    fn slow(x: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self>;
-    fn slow_input(of_y: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self>;
-    fn slow_weight(x: FloatTensor<Self>, of_y: FloatTensor<Self>) -> FloatTensor<Self>;
+trait NotedOps: Backend {
+    fn noted(x: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn noted_input(of_y: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self>;
+    fn noted_weight(x: FloatTensor<Self>, of_y: FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
-const TIME: Duration = Duration::from_millis(300);
-
-impl SlowOps for Flex {
-    fn slow(x: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
+impl NotedOps for Flex {
+    fn noted(x: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::float_matmul(x, w)
     }
 
-    fn slow_input(of_y: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
+    fn noted_input(of_y: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::float_matmul(of_y, Self::float_transpose(w))
     }
 
-    fn slow_weight(x: FloatTensor<Self>, of_y: FloatTensor<Self>) -> FloatTensor<Self> {
-        std::thread::sleep(TIME);
+    fn noted_weight(x: FloatTensor<Self>, of_y: FloatTensor<Self>) -> FloatTensor<Self> {
+        note("weight");
         Self::float_matmul(Self::float_transpose(x), of_y)
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Slow {
+enum Noted {
     Forward,
     Input,
     Weight,
 }
 
-impl CapturedOp for Slow {
+impl CapturedOp for Noted {
     fn name(&self) -> String {
-        format!("slow {self:?}")
+        format!("noted {self:?}")
     }
 
     fn outputs(&self, inputs: &[(Shape, DType)]) -> Vec<(Shape, DType)> {
@@ -104,65 +104,65 @@ impl CapturedOp for Slow {
     fn run(&self, mut inputs: Vec<DispatchTensor>) -> Vec<DispatchTensor> {
         let (b, a) = (inputs.pop().unwrap(), inputs.pop().unwrap());
         vec![match self {
-            Self::Forward => Dispatch::slow(a, b),
-            Self::Input => Dispatch::slow_input(a, b),
-            Self::Weight => Dispatch::slow_weight(a, b),
+            Self::Forward => Dispatch::noted(a, b),
+            Self::Input => Dispatch::noted_input(a, b),
+            Self::Weight => Dispatch::noted_weight(a, b),
         }]
     }
 }
 
-fn recorded(op: Slow, a: FloatTensor<Capture>, b: FloatTensor<Capture>) -> FloatTensor<Capture> {
+fn recorded(op: Noted, a: FloatTensor<Capture>, b: FloatTensor<Capture>) -> FloatTensor<Capture> {
     record_op(op, vec![a, b]).unwrap().remove(0)
 }
 
-impl SlowOps for Capture {
-    fn slow(x: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
-        recorded(Slow::Forward, x, w)
+impl NotedOps for Capture {
+    fn noted(x: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
+        recorded(Noted::Forward, x, w)
     }
 
-    fn slow_input(of_y: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
-        recorded(Slow::Input, of_y, w)
+    fn noted_input(of_y: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
+        recorded(Noted::Input, of_y, w)
     }
 
-    fn slow_weight(x: FloatTensor<Self>, of_y: FloatTensor<Self>) -> FloatTensor<Self> {
-        recorded(Slow::Weight, x, of_y)
+    fn noted_weight(x: FloatTensor<Self>, of_y: FloatTensor<Self>) -> FloatTensor<Self> {
+        recorded(Noted::Weight, x, of_y)
     }
 }
 
 #[derive(Debug)]
-struct SlowStep;
+struct NotedStep;
 
-impl<B: Backend + SlowOps> Backward<B, 2> for SlowStep {
+impl<B: Backend + NotedOps> Backward<B, 2> for NotedStep {
     type State = (FloatTensor<B>, FloatTensor<B>);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
         let of_y = grads.consume::<B>(&ops.node);
         let ([x_node, w_node], (x, w)) = (ops.parents, ops.state);
         if let Some(node) = x_node {
-            grads.register::<B>(node.id, B::slow_input(of_y.clone(), w));
+            grads.register::<B>(node.id, B::noted_input(of_y.clone(), w));
         }
         if let Some(node) = w_node {
-            grads.register::<B>(node.id, B::slow_weight(x, of_y));
+            grads.register::<B>(node.id, B::noted_weight(x, of_y));
         }
     }
 }
 
-impl<B: Backend + SlowOps, C: CheckpointStrategy> SlowOps for Autodiff<B, C> {
-    fn slow(x: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
+impl<B: Backend + NotedOps, C: CheckpointStrategy> NotedOps for Autodiff<B, C> {
+    fn noted(x: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
         let ((x, x_node), (w, w_node)) = (x.into_parts(), w.into_parts());
-        let y = B::slow(x.clone(), w.clone());
-        match SlowStep.prepare::<C>([x_node, w_node]).compute_bound().stateful() {
+        let y = B::noted(x.clone(), w.clone());
+        match NotedStep.prepare::<C>([x_node, w_node]).compute_bound().stateful() {
             OpsKind::Tracked(prep) => prep.finish((x, w), y),
             OpsKind::UnTracked(prep) => prep.finish(y),
         }
     }
 
-    fn slow_input(of_y: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::from_inner(B::slow_input(Self::inner(of_y), Self::inner(w)))
+    fn noted_input(of_y: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::from_inner(B::noted_input(Self::inner(of_y), Self::inner(w)))
     }
 
-    fn slow_weight(x: FloatTensor<Self>, of_y: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::from_inner(B::slow_weight(Self::inner(x), Self::inner(of_y)))
+    fn noted_weight(x: FloatTensor<Self>, of_y: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::from_inner(B::noted_weight(Self::inner(x), Self::inner(of_y)))
     }
 }
 
@@ -182,50 +182,81 @@ impl Stage for Layer {
     fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
         // The gradient of `scale` needs that of the product's input, summed over members.
         let x = self.group.copy_to(x * self.scale.val());
-        Tensor::from_dispatch(Dispatch::slow(x.into_dispatch(), self.weight.val().into_dispatch()))
+        Tensor::from_dispatch(Dispatch::noted(x.into_dispatch(), self.weight.val().into_dispatch()))
     }
 }
 
-/// The loss of each step, and the shortest step.
-fn steps(split: SplitBackward, compile: bool) -> (Vec<u64>, Duration) {
-    let network =
-        LinkCosts { default: LinkCost { latency: TIME.as_secs_f64(), ..LinkCost::default() }, between: vec![] };
-    let mut pipeline = Pipeline::builder()
-        .schedule("1F1B", Size::new(1, 1))
-        .devices(vec![Device::flex()])
-        .stages(|at| {
-            let ones = |shape: [usize; 2]| Param::from_tensor(Tensor::<2>::ones(shape, &at.device));
-            let layer = Layer { scale: ones([1, 4]), weight: ones([4, 4]), group: at.group.clone() };
-            StageBox::with_loss(layer, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean())
-        })
-        .optimizer(|| SgdConfig::new().init())
-        .split(split)
-        .compile(compile)
-        .tensor_parallel(2)
-        .delayed(network)
-        .build()
-        .unwrap();
-    let x = Tensor::<2>::ones([2, 4], &Device::flex());
-    let mut losses = Vec::new();
-    let mut step = || {
-        let began = Instant::now();
-        losses.push(pipeline.step(Batch::new(x.clone()).target(x.clone()), 0.01).unwrap().loss.to_bits());
-        began.elapsed()
+/// What each rank's thread did, in order.
+static DONE: Mutex<BTreeMap<String, Vec<&'static str>>> = Mutex::new(BTreeMap::new());
+
+fn note(what: &'static str) {
+    let thread = std::thread::current();
+    DONE.lock().unwrap().entry(format!("{:?}", thread.id())).or_default().push(what);
+}
+
+/// A link that notes when tensors of collectives are sent and received.
+struct Noting<L> {
+    link: L,
+}
+
+impl<L: Link> Link for Noting<L> {
+    burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity);
+    burn_pipeline::forward_link!(link: expect, probe, all_gather, form_groups, send_in, receive_in, abort);
+
+    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        if message.header.kind == MessageKind::Member {
+            note("sent");
+        }
+        self.link.send(to, message, deadline)
+    }
+
+    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
+        let received = self.link.receive(from, header, deadline);
+        if header.kind == MessageKind::Member {
+            note("received");
+        }
+        received
+    }
+}
+
+/// The losses of both members, and what each did in the last step.
+fn steps(split: SplitBackward, compile: bool) -> (Vec<u64>, Vec<Vec<&'static str>>) {
+    DONE.lock().unwrap().clear();
+    let threads = Threads::new(2);
+    let member = |rank| {
+        let link = Box::new(Noting { link: threads.link(rank, Device::flex()) });
+        let mut pipeline = Pipeline::builder()
+            .schedule("1F1B", Size::new(1, 1))
+            .devices(vec![Device::flex()])
+            .stages(|at| {
+                let ones = |shape: [usize; 2]| Param::from_tensor(Tensor::<2>::ones(shape, &at.device));
+                let layer = Layer { scale: ones([1, 4]), weight: ones([4, 4]), group: at.group.clone() };
+                StageBox::with_loss(layer, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean())
+            })
+            .optimizer(|| SgdConfig::new().init())
+            .split(split)
+            .compile(compile)
+            .tensor_parallel(2)
+            .build_rank(link)
+            .unwrap();
+        let x = Tensor::<2>::ones([2, 4], &Device::flex());
+        let batch = || Batch::new(x.clone()).target(x.clone());
+        (0..3).map(|_| pipeline.step(batch(), 0.01).unwrap().loss.to_bits()).collect::<Vec<_>>()
     };
-    step();
-    let shortest = (0..3).map(|_| step()).min().unwrap();
-    (losses, shortest)
+    let losses = std::thread::scope(|scope| {
+        let members = [0, 1].map(|rank| scope.spawn(move || member(rank)));
+        members.map(|member| member.join().unwrap()).concat()
+    });
+    (losses, DONE.lock().unwrap().values().cloned().collect())
 }
 
 #[test]
 fn a_step_hides_an_exchange_behind_the_weights_gradient() {
     let (losses, blocking) = steps(SplitBackward::Eager, false);
-    println!("a step takes {blocking:?} where collectives block");
-    assert!(blocking >= 2 * TIME, "one message and one gradient, one after the other");
+    assert!(blocking.iter().all(|done| done.ends_with(&["weight", "sent", "received"])), "{blocking:?}");
     for compile in [false, true] {
-        let (same, took) = steps(SplitBackward::Captured, compile);
-        println!("captured, compiled {compile}: a step takes {took:?}");
+        let (same, done) = steps(SplitBackward::Captured, compile);
+        assert!(done.iter().all(|done| done.ends_with(&["sent", "weight", "received"])), "{compile}: {done:?}");
         assert_eq!(same, losses);
-        assert!(took >= TIME && took < TIME * 17 / 10, "{took:?}");
     }
 }

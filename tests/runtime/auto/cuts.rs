@@ -1,6 +1,6 @@
 //! Another cut, another number of microbatches, recomputation: stages move while training goes on, and the numbers stay.
 
-use super::{LIMIT, MICROBATCHES, RATE, on_ranks, ordered, slow, train_to_the_end, weights};
+use super::{LIMIT, MICROBATCHES, RATE, assert_follows_trials, on_ranks, ordered, slow, train_to_the_end, weights};
 use crate::cases::{Case, Text, range, sizes};
 use crate::parity::builder;
 use crate::skips::{Pictures, unet};
@@ -12,6 +12,7 @@ use burn_pipeline::schedule::{OneFOneB, Size};
 use burn_pipeline::stage::Accumulation;
 use burn_pipeline::train::{AutoError, AutoOptions, AutoPipeline, Choice, Decision};
 use pipeline_tests::reference::Reference;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Costs of the model's eight layers, of which the last takes as long as the others together.
@@ -134,10 +135,10 @@ fn stages_recompute_where_nothing_else_fits_under_the_cap() {
 }
 
 #[test]
-fn layers_are_measured_and_a_batch_is_cut_into_fewer_microbatches_where_messages_are_slow() {
+fn layers_are_measured_and_other_numbers_of_microbatches_are_tried_and_change_numbers_by_rounding_alone() {
     let size = Size::new(2, MICROBATCHES);
     let options = AutoOptions { trial: 4, microbatches: vec![2, 3], layers: Some(8), ..AutoOptions::default() };
-    let options = AutoOptions { warm_up: 1, measured: 2, ..options };
+    let options = AutoOptions { warm_up: 1, measured: 2, gain: f64::NEG_INFINITY, ..options };
     let mut auto = AutoPipeline::new(ordered(size).delayed(slow()), size, options).unwrap();
     let (case, cut) = (Text::new(MICROBATCHES), sizes(MICROBATCHES, MICROBATCHES));
     let mut reference = Reference::new(case.model());
@@ -149,8 +150,12 @@ fn layers_are_measured_and_a_batch_is_cut_into_fewer_microbatches_where_messages
         step += 1;
         assert!(step < LIMIT, "{}", auto.decision());
     }
-    let Decision::Switched(Choice { planned, trials, .. }) = auto.decision() else { panic!("{}", auto.decision()) };
-    assert!(planned.best.microbatches < MICROBATCHES && trials[0].is_won(), "{}", auto.decision());
+    let (Decision::Kept(Choice { planned, .. }) | Decision::Switched(Choice { planned, .. })) = auto.decision() else {
+        panic!("{}", auto.decision())
+    };
+    let numbers: BTreeSet<usize> = planned.candidates.iter().map(|candidate| candidate.microbatches).collect();
+    assert_eq!(numbers, BTreeSet::from([2, 3, MICROBATCHES]), "{}", auto.decision());
+    assert_follows_trials(&mut auto);
 }
 
 #[test]
