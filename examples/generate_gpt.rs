@@ -118,7 +118,7 @@ pub struct GenerateOptions {
 }
 
 /// Why no text was written.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum GenerateError {
     /// An empty prompt: there is nothing to continue.
     #[error("--prompt is empty; the model continues a text of at least one byte")]
@@ -142,3 +142,5 @@ pub enum GenerateError {
     #[error("the output cannot be written: {0}")]
     Output(#[from] io::Error),
 }
+
+burn_pipeline::debug_as_text!(GenerateError);

@@ -8,7 +8,7 @@ use burn_train::TrainingError;
 use burn_train::train::WorkerFailure;
 
 /// Why a pipeline ends a training.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub(crate) enum LearnError {
     #[error("the pipeline cannot be built: {0}")]
     Build(#[from] BuildError),
@@ -49,6 +49,8 @@ pub(crate) enum LearnError {
     )]
     Diverged { rank: usize, theirs: String, first: String },
 }
+
+burn_pipeline::debug_as_text!(LearnError);
 
 impl LearnError {
     /// The rank that failed, 0 if it was none of them.

@@ -183,7 +183,7 @@ boundary!(
 );
 
 /// Why a cache cannot be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum CacheError {
     /// The tokens do not come right after those that are kept.
@@ -208,6 +208,8 @@ pub enum CacheError {
     #[error("a mixture of depths chooses among all tokens of a sequence, so that they cannot run one by one")]
     Depths,
 }
+
+burn_pipeline::debug_as_text!(CacheError);
 
 /// What one attention layer keeps of a microbatch's sequences.
 #[derive(Debug, Clone, Default)]

@@ -38,7 +38,7 @@ pub struct BatchExtras {
 }
 
 /// Why extras cannot be attached.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum BatchExtrasError {
     /// A tensor that was added with [`BatchExtras::by_sample`] does not have one entry per sample.
@@ -47,6 +47,8 @@ pub enum BatchExtrasError {
     )]
     Samples { name: String, got: Option<usize>, samples: usize },
 }
+
+burn_pipeline::debug_as_text!(BatchExtrasError);
 
 impl BatchExtras {
     /// No extras.
@@ -114,7 +116,7 @@ impl BatchExtras {
 pub struct StageExtras(Payload);
 
 /// A stage reads an extra that it did not name, or of another type.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum StageExtrasError {
     /// All extras have been read.
@@ -126,6 +128,8 @@ pub enum StageExtrasError {
     )]
     Mismatch { name: String, source: BoundaryError, left: PayloadSpec },
 }
+
+burn_pipeline::debug_as_text!(StageExtrasError);
 
 impl StageExtras {
     /// Takes the next extra: a tensor, an `f64`, `i64`, `bool`, `String`, or whatever else can be one. `name` is for the

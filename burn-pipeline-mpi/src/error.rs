@@ -3,7 +3,7 @@
 use burn_pipeline::link::LinkError;
 
 /// Why MPI cannot be used.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MpiError {
     /// MPI was initialised before; a process can do that once.
@@ -24,3 +24,5 @@ pub enum MpiError {
     #[error("the progress thread ended while {0}")]
     Ended(&'static str),
 }
+
+burn_pipeline::debug_as_text!(MpiError);

@@ -44,6 +44,7 @@
 //! The binary `burn-pipeline` offers the same on the command line.
 
 pub mod cost;
+mod debug_text;
 pub mod page;
 pub mod pass;
 pub mod plan;

@@ -102,6 +102,8 @@ pub mod tensor_group;
 pub mod train;
 mod vocabulary;
 
+#[doc(hidden)]
+pub use burn_pipeline_plan::debug_as_text;
 pub use burn_pipeline_plan::{cost, page, pass, plan, planner, schedule, simulate, trace};
 
 // What nearly every program names.

@@ -54,7 +54,7 @@ impl Windows {
 }
 
 /// A text is too short for windows of the wanted length.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a sequence of {seq} bytes does not fit into {bytes} held-out bytes; take --seq of at most {}", bytes.saturating_sub(1))]
 pub struct TooShort {
     /// Sequence length asked for.
@@ -62,6 +62,8 @@ pub struct TooShort {
     /// Bytes of the shorter part.
     pub bytes: usize,
 }
+
+burn_pipeline::debug_as_text!(TooShort);
 
 impl Corpus<'static> {
     /// The text that the repository carries.

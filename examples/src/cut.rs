@@ -42,7 +42,7 @@ impl FromStr for Cut {
 }
 
 /// Why there is no cut.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum CutError {
     /// The layers cannot be measured.
@@ -69,6 +69,8 @@ pub enum CutError {
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: std::io::Error },
 }
+
+burn_pipeline::debug_as_text!(CutError);
 
 impl Cut {
     /// The cut for a placement; `None` where blocks are counted. `costs` is the file of the layers' costs; `measure` is

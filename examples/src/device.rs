@@ -17,7 +17,7 @@ pub enum DeviceName {
 }
 
 /// Why a device cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum DeviceError {
     /// The backend was not compiled in.
@@ -27,6 +27,8 @@ pub enum DeviceError {
     #[error("--device {name} does not work on this machine: {message}")]
     NotThere { name: &'static str, message: String },
 }
+
+burn_pipeline::debug_as_text!(DeviceError);
 
 impl DeviceName {
     fn name(self) -> &'static str {

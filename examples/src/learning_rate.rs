@@ -8,12 +8,14 @@ use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
 use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
 
 /// The highest rate is not a rate.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[error("--lr {rate} is not a learning rate; it is more than 0 and at most 1")]
 pub struct RateError {
     /// What was asked for.
     pub rate: f64,
 }
+
+burn_pipeline::debug_as_text!(RateError);
 
 /// Steps of the rise: a tenth of the run, at most 100.
 fn warm_up(steps: usize) -> usize {

@@ -17,7 +17,7 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why the other ranks cannot be reached.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum NetworkError {
     /// Nothing says where rank 0 is.
     #[error(transparent)]
@@ -34,6 +34,8 @@ pub enum NetworkError {
     #[error(transparent)]
     Mpi(#[from] MpiError),
 }
+
+burn_pipeline::debug_as_text!(NetworkError);
 
 /// This rank's end of the link that was asked for.
 ///

@@ -10,7 +10,7 @@ use burn_pipeline::schedule::ScheduleError;
 use std::path::PathBuf;
 
 /// Why the flags do not describe a run.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum OptionsError {
     /// No such schedule, or not at this size.
@@ -70,3 +70,5 @@ pub enum OptionsError {
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
+
+burn_pipeline::debug_as_text!(OptionsError);

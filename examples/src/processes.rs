@@ -25,7 +25,7 @@ use std::process::{Command, ExitStatus};
 pub const LOST: u8 = 3;
 
 /// Why processes could not be run.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum ProcessesError {
     /// `mpirun` is not there.
     #[error("`mpirun` cannot be started: {0}; install Open MPI (Debian: openmpi-bin)")]
@@ -34,6 +34,8 @@ pub enum ProcessesError {
     #[error("this program's own file cannot be found: {0}")]
     Program(io::Error),
 }
+
+burn_pipeline::debug_as_text!(ProcessesError);
 
 /// Runs the processes, again and again with `--restart`; gives the exit code. `arguments` are those of this process,
 /// without its name.

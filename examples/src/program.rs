@@ -27,7 +27,7 @@ use std::io::{self, Write};
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Why a run ended early.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum RunError {
     /// The command line cannot be parsed, or asks for help.
     #[error(transparent)]
@@ -58,6 +58,8 @@ pub enum RunError {
     #[error("the output cannot be written: {0}")]
     Output(#[from] io::Error),
 }
+
+burn_pipeline::debug_as_text!(RunError);
 
 impl RunError {
     /// The process's exit code.

@@ -29,7 +29,7 @@ pub struct RunFlags {
 }
 
 /// A checkpoint of a run with other flags.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the checkpoint is of a run with --{flag} {saved}, not {asked}; give the same, or another folder to --save")]
 pub struct OtherRun {
     /// The flag.
@@ -39,6 +39,8 @@ pub struct OtherRun {
     /// What it is.
     pub asked: String,
 }
+
+burn_pipeline::debug_as_text!(OtherRun);
 
 impl RunFlags {
     /// The flags of a run.

@@ -41,7 +41,7 @@ pub struct TracePaths {
 }
 
 /// A file or its folder cannot be written.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("the timeline cannot be written to {}: {source}", path.display())]
 pub struct TraceError {
     /// What cannot be written.
@@ -49,6 +49,8 @@ pub struct TraceError {
     /// What the system says.
     pub source: io::Error,
 }
+
+burn_pipeline::debug_as_text!(TraceError);
 
 impl TracePaths {
     /// The files for a path as a user gives it.

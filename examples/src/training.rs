@@ -31,7 +31,7 @@ const KEPT_STEPS: usize = 3;
 const KEPT_CHECKPOINTS: usize = 3;
 
 /// Why training stopped.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum TrainError {
     /// The pipeline cannot be built.
     #[error(transparent)]
@@ -67,6 +67,8 @@ pub enum TrainError {
     #[error(transparent)]
     BatchExtras(#[from] BatchExtrasError),
 }
+
+burn_pipeline::debug_as_text!(TrainError);
 
 impl TrainError {
     /// Whether a rank failed or was lost: the run can then go on from its last checkpoint.

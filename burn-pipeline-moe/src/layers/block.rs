@@ -52,7 +52,7 @@ impl BlockKind {
 }
 
 /// Why a pattern is refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum PatternError {
     /// A letter that names no kind of block.
@@ -64,6 +64,8 @@ pub enum PatternError {
     #[error("the pattern is empty; give at least one letter")]
     Empty,
 }
+
+burn_pipeline::debug_as_text!(PatternError);
 
 /// The blocks of a model, one letter per block; see [`BlockKind`].
 ///

@@ -4,7 +4,7 @@ use burn::tensor::DType;
 use burn_pipeline::link::{LinkError, TcpError};
 
 /// The errors of links over NCCL.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum NcclError {
     /// There is no CUDA driver.
@@ -52,6 +52,8 @@ pub enum NcclError {
     #[error("a tensor's memory cannot be accessed: {error}")]
     Memory { error: String },
 }
+
+burn_pipeline::debug_as_text!(NcclError);
 
 /// An error, and the rank with which it occurred.
 pub(crate) struct PeerError {

@@ -4,7 +4,7 @@ use crate::plan::PlanError;
 
 /// Why numbers do not make a profile, or not one for this plan. `field` is the name of a number, and `value` what it is, as
 /// text.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "field and value mean the same in every variant, and messages say what the rest is")]
 pub enum ProfileError {
     /// There is no stage.
@@ -55,3 +55,5 @@ pub enum ProfileError {
     #[error("the profile is not readable: {0}")]
     Json(String),
 }
+
+crate::debug_as_text!(ProfileError);

@@ -8,7 +8,7 @@ pub(super) const MAX_LAYERS: usize = 4096;
 
 /// Why layers or a cut of them are refused. Layers count from 0; `field` is the name of a number, and `value` what it is, as
 /// text.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[allow(
     missing_docs,
     reason = "layer, field and value mean the same in every variant, and messages say what the rest is"
@@ -75,6 +75,8 @@ pub enum PartitionError {
     #[error("the layers are not readable: {0}")]
     Json(String),
 }
+
+crate::debug_as_text!(PartitionError);
 
 fn letter(kind: Option<char>) -> String {
     kind.map_or("none (it has ended)".into(), |kind| format!("`{kind}`"))

@@ -7,7 +7,7 @@ use crate::simulate::SimulateError;
 
 /// Why a pass cannot rewrite a plan. `rank` and `step` (the index of the cell in the rank's row) give the place, and `action`
 /// is the cell.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[allow(
     missing_docs,
     reason = "rank, step and action mean the same in every variant, and messages say what the rest is"
@@ -65,3 +65,5 @@ pub enum PassError {
     )]
     Recount { rank: usize, action: Action },
 }
+
+crate::debug_as_text!(PassError);

@@ -5,7 +5,7 @@ use super::stage_id::StageId;
 use super::task::Task;
 
 /// Why something is not a plan, or not a part of one.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum PlanError {
@@ -52,3 +52,5 @@ pub enum PlanError {
     )]
     Action { cell: Option<(usize, usize)>, text: String, reason: &'static str },
 }
+
+crate::debug_as_text!(PlanError);

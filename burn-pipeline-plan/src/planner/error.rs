@@ -7,7 +7,7 @@ use crate::schedule::ScheduleError;
 use crate::simulate::SimulateError;
 
 /// Why a candidate cannot be used.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 pub(super) enum DropReason {
     /// The family cannot be built at this size.
     #[error(transparent)]
@@ -38,8 +38,10 @@ pub(super) enum DropReason {
     Profile(#[from] ProfileError),
 }
 
+crate::debug_as_text!(DropReason);
+
 /// Why the planner finds no plan.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum PlannerError {
     /// The request has no workload.
@@ -79,6 +81,8 @@ pub enum PlannerError {
     #[error(transparent)]
     Simulate(#[from] SimulateError),
 }
+
+crate::debug_as_text!(PlannerError);
 
 fn least(least_peak: Option<(f64, f64)>, first: &str) -> String {
     match least_peak {

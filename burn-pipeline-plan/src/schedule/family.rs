@@ -84,7 +84,7 @@ pub struct Family {
 }
 
 /// Why a schedule could not be built.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ScheduleError {
     /// No family of that name.
@@ -97,6 +97,8 @@ pub enum ScheduleError {
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
+
+crate::debug_as_text!(ScheduleError);
 
 /// Where to find a schedule that is chosen by costs, for a name that asks for it.
 fn chosen_by_costs(name: &str) -> &'static str {

@@ -5,7 +5,7 @@ use crate::plan::waiting::listed;
 use crate::plan::{Action, Waiting};
 
 /// Why a plan could not be simulated. `rank` and `step` (the index of the action in the rank's row, from 0) give the place.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(
     missing_docs,
     reason = "rank, step and action mean the same in every variant, and messages say what the rest is"
@@ -34,3 +34,5 @@ pub enum SimulateError {
     )]
     Unsupported { rank: usize, action: Action },
 }
+
+crate::debug_as_text!(SimulateError);

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// Why a trace cannot be read.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum TraceError {
     /// The text is no trace in JSON.
     #[error("this is no trace in JSON: {0}")]
@@ -23,6 +23,8 @@ pub enum TraceError {
         name: String,
     },
 }
+
+crate::debug_as_text!(TraceError);
 
 #[derive(Deserialize)]
 struct File {

@@ -18,7 +18,7 @@ pub struct Failure {
 pub(crate) const PANICKED: &str = "its program panicked outside of a step; look at that rank's own output";
 
 /// Why an operation of a link failed. `rank` is the one that reports it, `peer` the one at the other end.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum LinkError {
     /// Another rank failed.
@@ -72,6 +72,8 @@ pub enum LinkError {
     #[error("there is no rank {rank}: the link has {ranks}")]
     NoSuchRank { rank: usize, ranks: usize },
 }
+
+burn_pipeline_plan::debug_as_text!(LinkError);
 
 impl LinkError {
     /// The same error with the time since `began`, for a wait of several parts.

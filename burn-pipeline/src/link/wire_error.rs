@@ -6,7 +6,7 @@ use burn::tensor::DType;
 pub(crate) const WIRE_VERSION: u16 = 4;
 
 /// Why bytes are no message, or a message cannot be written as bytes.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum WireError {
     /// The bytes were changed on their way, or are no frame.
@@ -39,3 +39,5 @@ pub enum WireError {
     #[error("a tensor could not be read off its device: {message}")]
     Device { message: String },
 }
+
+burn_pipeline_plan::debug_as_text!(WireError);

@@ -30,7 +30,7 @@ pub enum OnNonFinite {
 }
 
 /// A loss or a norm that is NaN or infinite.
-#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, thiserror::Error)]
 pub enum NonFinite {
     /// The loss of a microbatch, or its weight.
     #[error("rank {rank}, stage {stage}, microbatch {index} of the batch: the loss is {loss}, with weight {weight}")]
@@ -53,6 +53,8 @@ pub enum NonFinite {
         norm: f64,
     },
 }
+
+burn_pipeline_plan::debug_as_text!(NonFinite);
 
 impl NonFinite {
     /// The first loss in the batch's order that is no finite number.

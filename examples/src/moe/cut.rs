@@ -22,7 +22,7 @@ pub enum Balance {
 }
 
 /// Why there is no cut.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MoeCutError {
     /// The model cannot be cut so.
@@ -47,6 +47,8 @@ pub enum MoeCutError {
     #[error("--cut makes {cut} stages, and the schedule runs {stages}")]
     Stages { cut: usize, stages: usize },
 }
+
+burn_pipeline::debug_as_text!(MoeCutError);
 
 /// FLOPs a second that seconds are estimated at; a cut does not depend on it.
 const RATE: f64 = 1e10;

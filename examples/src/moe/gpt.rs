@@ -122,7 +122,7 @@ pub struct MoeGptConfig {
 }
 
 /// Why there is no such model, or no such part of it.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MoeGptError {
     /// The pattern is none.
@@ -138,6 +138,8 @@ pub enum MoeGptError {
     #[error("the model is cut into {cut} stages, and the plan has {stages}; give one boundary fewer than stages")]
     Stages { cut: usize, stages: usize },
 }
+
+burn_pipeline::debug_as_text!(MoeGptError);
 
 /// What the loss observed of one microbatch, by meaning.
 #[derive(Debug, Clone, PartialEq)]

@@ -134,7 +134,7 @@ pub struct MoeRunFlags {
 }
 
 /// Why the flags do not describe a run.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MoeOptionsError {
     /// What `train_gpt` would refuse too.
@@ -165,6 +165,8 @@ pub enum MoeOptionsError {
     #[error("--{flag} {value} is not a finite number of at least 0")]
     Size { flag: &'static str, value: f64 },
 }
+
+burn_pipeline::debug_as_text!(MoeOptionsError);
 
 impl AsRef<Setup> for MoeSetup {
     fn as_ref(&self) -> &Setup {

@@ -8,7 +8,7 @@ use burn_pipeline_plan::schedule::ScheduleError;
 use burn_pipeline_plan::simulate::SimulateError;
 
 /// Why a command failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub(crate) enum Failure {
     /// The input cannot be used.
     #[error("{0}")]
@@ -20,6 +20,8 @@ pub(crate) enum Failure {
     #[error("cannot write the output: {0}")]
     Output(#[from] std::io::Error),
 }
+
+burn_pipeline_plan::debug_as_text!(Failure);
 
 impl Failure {
     /// The exit code: 1 for a refused plan, 2 for input that cannot be used.

@@ -99,7 +99,7 @@ impl fmt::Display for Standing {
 
 /// Why holders of a stage would wait for ever. `rank`, `step` and `action` are the first cell of the plan in which they do, `task` its
 /// computation, with stage and microbatch.
-#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum CollectiveError {
@@ -121,6 +121,8 @@ pub enum CollectiveError {
     )]
     Lists { stage: StageId, members: usize, lists: usize },
 }
+
+crate::debug_as_text!(CollectiveError);
 
 /// What to do where these two differ.
 fn advice(first: &Standing, second: &Standing) -> &'static str {

@@ -9,7 +9,7 @@ use crate::plan::waiting::{Waiting, listed};
 /// Why a plan cannot be run. `rank` and `step` (the index of the cell in the rank's row, idle cells counted) give the
 /// place, `action` is the cell, and `task` the part of a fused cell that is at fault. For something missing, `step` is
 /// the end of the row.
-#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "rank, step, action, task and grid mean the same in every variant")]
 pub enum CheckError {
@@ -136,3 +136,5 @@ pub enum CheckError {
     #[error("a cap of {cap} received payloads can only be checked in a plan with transfers; insert them first")]
     ReceivedCapUnlowered { cap: usize },
 }
+
+crate::debug_as_text!(CheckError);

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 /// Why processes could not be connected.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum TcpError {
     /// The rank is not below the number of ranks.
@@ -50,6 +50,8 @@ pub enum TcpError {
     #[error("a thread that serves the connections cannot be started ({0})")]
     Thread(ErrorKind),
 }
+
+burn_pipeline_plan::debug_as_text!(TcpError);
 
 fn advice(error: ErrorKind) -> &'static str {
     match error {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 type Task = Box<dyn FnOnce(&mut Gradients) + Send>;
 
 /// A gradient that does not fit what it is the gradient of.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the deferred operation `{operation}` gave a gradient of shape {got:?} for operand {operand}, which has shape {expected:?}; shape, element type and backend must be the operand's"
 )]
@@ -24,6 +24,8 @@ pub struct DeferredError {
     /// Shape of the operand.
     pub expected: Vec<usize>,
 }
+
+burn_pipeline_plan::debug_as_text!(DeferredError);
 
 #[derive(Default)]
 struct Waiting {

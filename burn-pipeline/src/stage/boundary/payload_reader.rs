@@ -12,7 +12,7 @@ use burn::tensor::kind::Basic;
 use std::collections::VecDeque;
 
 /// The reason for which a payload is not the value that was to be read from it. Parts count from 0.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum BoundaryError {
     /// A tensor of another kind or rank.
@@ -33,6 +33,8 @@ pub enum BoundaryError {
     #[error("the payload does not hold {expected} where it is expected")]
     Structure { expected: &'static str },
 }
+
+burn_pipeline_plan::debug_as_text!(BoundaryError);
 
 /// Reads a [`Payload`] from its front.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 pub(crate) struct Change<M>(pub(crate) Box<dyn Fn(M) -> M>);
 
 /// Why a stage keeps its module; the pipeline is as before.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ReplaceError {
     /// Gradients were gathered for the old module's parameters.
@@ -63,6 +63,8 @@ pub enum ReplaceError {
     #[error("rank {rank} refused it: {message}")]
     Rank { rank: usize, message: String },
 }
+
+burn_pipeline_plan::debug_as_text!(ReplaceError);
 
 /// What is offered in a module's place.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 /// A declaration, or the lack of one, that would let copies of a parameter drift apart. A copy is at `path` in the module of
 /// its `stage`; `first_stage` and `first_path` are those of the first copy in model order.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum SharedError {
     /// A declared path leads nowhere.
@@ -47,3 +47,5 @@ pub enum SharedError {
     )]
     HalfSharded { name: String, stage: usize, first_stage: usize },
 }
+
+burn_pipeline_plan::debug_as_text!(SharedError);

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Why a checkpoint could not be written or read.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum CheckpointError {
     /// The file system refused.
@@ -87,6 +87,8 @@ pub enum CheckpointError {
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
 }
+
+burn_pipeline_plan::debug_as_text!(CheckpointError);
 
 fn in_stage(stage: &Option<usize>) -> String {
     stage.map(|stage| format!(" (stage {stage})")).unwrap_or_default()

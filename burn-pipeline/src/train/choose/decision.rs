@@ -83,7 +83,7 @@ impl std::fmt::Display for Decision {
 }
 
 /// Why no other schedule could be chosen or run.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum AutoError {
     /// The measured steps do not give a profile.
     #[error("the measured steps do not give a profile: {0}")]
@@ -147,6 +147,8 @@ pub enum AutoError {
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
 }
+
+burn_pipeline_plan::debug_as_text!(AutoError);
 
 impl From<MoveError> for AutoError {
     fn from(error: MoveError) -> Self {

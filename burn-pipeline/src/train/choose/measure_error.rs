@@ -4,7 +4,7 @@ use crate::cost::{PartitionError, ProfileError};
 use crate::stage::{MicrobatchError, StageError};
 
 /// Why layers or stages could not be measured; they count from 0.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MeasureError {
     /// No stages were given.
@@ -32,3 +32,5 @@ pub enum MeasureError {
     #[error("the compute threads cannot be started: {0}")]
     Threads(String),
 }
+
+burn_pipeline_plan::debug_as_text!(MeasureError);
