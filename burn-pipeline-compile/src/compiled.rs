@@ -1,7 +1,8 @@
 //! Compiled programs.
 
 use crate::clean::clean;
-use crate::graph::is_float;
+use crate::graph::{is_float, name};
+use crate::mismatch::Mismatch;
 use crate::multiply::Bf16;
 use crate::place::place;
 use crate::product::{add_product, multiply_one, product};
@@ -13,7 +14,7 @@ use crate::view::view;
 use burn::backend::flex::FlexTensor;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use std::collections::{BTreeMap, HashSet};
-use std::fmt::{Display, Formatter, Result};
+use std::fmt::{self, Display, Formatter};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice::from_raw_parts_mut;
@@ -26,8 +27,12 @@ pub struct Compiled {
     rounded: Option<Bf16>,
 }
 
-/// The tensors of a run, and the interpreter for operations that are not compiled.
+/// The tensors of a run, and the interpreter for operations that are not compiled. What it gives is compared with the program before
+/// it is used.
 pub trait Tensors {
+    /// Why an operation was not run.
+    type Error: From<Mismatch>;
+
     /// Gives a tensor; it is released if its status is `ReadWrite`.
     fn read(&mut self, tensor: &TensorIr) -> FlexTensor;
 
@@ -41,7 +46,7 @@ pub trait Tensors {
     }
 
     /// Runs an operation, reading and releasing as its tensors' status says.
-    fn interpret(&mut self, operation: &OperationIr);
+    fn interpret(&mut self, operation: &OperationIr) -> Result<(), Self::Error>;
 }
 
 /// What became of a program's operations.
@@ -91,9 +96,13 @@ impl Compiled {
         self.steps.is_empty()
     }
 
-    /// Runs some steps.
-    pub fn run(&self, steps: Range<usize>, tensors: &mut impl Tensors) {
-        self.steps[steps].iter().for_each(|step| step.run(tensors, self.rounded));
+    /// Runs some steps, up to the first one that is given a tensor of another shape or element type than the program's ([`Mismatch`]), or
+    /// whose operation the interpreter does not run.
+    ///
+    /// # Panics
+    /// If there are fewer steps.
+    pub fn run<T: Tensors>(&self, steps: Range<usize>, tensors: &mut T) -> Result<(), T::Error> {
+        self.steps[steps].iter().try_for_each(|step| step.run(&mut Checked { tensors, all: &self.steps }, self.rounded))
     }
 
     /// What became of the operations.
@@ -122,6 +131,47 @@ impl Compiled {
     }
 }
 
+/// Tensors of a run, compared with the program's.
+struct Checked<'a, T> {
+    tensors: &'a mut T,
+    all: &'a [Step],
+}
+
+impl<T: Tensors> Checked<'_, T> {
+    fn read(&mut self, tensor: &TensorIr) -> Result<FlexTensor, T::Error> {
+        let given = self.tensors.read(tensor);
+        Mismatch::check(tensor, &given).map_err(|mismatch| self.named(mismatch, tensor))?;
+        Ok(given)
+    }
+
+    fn read_all(&mut self, tensors: &[TensorIr]) -> Result<Vec<FlexTensor>, T::Error> {
+        tensors.iter().map(|tensor| self.read(tensor)).collect()
+    }
+
+    /// The running sum of a kept tensor, which has this tensor's elements.
+    fn sum(&mut self, kept: TensorId, alike: &TensorIr) -> Result<Option<FlexTensor>, T::Error> {
+        let Some(sum) = self.tensors.sum(kept) else { return Ok(None) };
+        let shape = match sum.layout().num_elements() == alike.shape.num_elements() {
+            true => sum.layout().shape().clone(),
+            false => alike.shape.clone(),
+        };
+        let expected = TensorIr { id: kept, shape, ..alike.clone() };
+        Mismatch::check(&expected, &sum)?;
+        Ok(Some(sum))
+    }
+
+    /// With the name of the operation that made the tensor, if the interpreter ran it.
+    #[cold]
+    fn named(&self, mismatch: Mismatch, tensor: &TensorIr) -> T::Error {
+        let mut makers = self.all.iter().filter(|step| step.outputs.iter().any(|output| output.id == tensor.id));
+        let operation = makers.find_map(|step| match &step.work {
+            Work::Interpret(op) => Some(name(op)),
+            _ => None,
+        });
+        Mismatch { operation, ..mismatch }.into()
+    }
+}
+
 impl Step {
     /// Bytes read and written; a view costs nothing.
     fn bytes(&self) -> usize {
@@ -132,61 +182,66 @@ impl Step {
         }
     }
 
-    fn run(&self, tensors: &mut impl Tensors, rounded: Option<Bf16>) {
+    fn run<T: Tensors>(&self, checked: &mut Checked<'_, T>, rounded: Option<Bf16>) -> Result<(), T::Error> {
         match &self.work {
-            Work::Interpret(op) => tensors.interpret(op),
+            Work::Interpret(op) => checked.tensors.interpret(op)?,
             Work::Fill(value) => {
                 for output in &self.outputs {
-                    tensors.write(output, filled(*value, output));
+                    checked.tensors.write(output, filled(*value, output));
                 }
             }
             Work::View(how) => {
                 if let ([input], [output]) = (&self.reads[..], &self.outputs[..]) {
-                    let value = view(tensors.read(input), how, output);
-                    tensors.write(output, value);
+                    let value = view(checked.read(input)?, how, output);
+                    checked.tensors.write(output, value);
                 }
             }
-            Work::Matmul { sum } => {
-                let [lhs, rhs] = [0, 1].map(|place| tensors.read(&self.reads[place]));
-                let output = &self.outputs[0];
-                let value = match sum.and_then(|kept| tensors.sum(kept)) {
-                    Some(sum) => add_product(&lhs, &rhs, sum, output, rounded),
-                    None => product(&lhs, &rhs, output, rounded).1,
-                };
-                tensors.write(output, value);
-            }
-            Work::Convolve(convolution) => {
-                let [first, second] = [0, 1].map(|place| tensors.read(&self.reads[place]));
-                let output = &self.outputs[0];
-                let value = convolution.run([&first, &second], output, rounded);
-                drop((first, second));
-                tensors.write(output, value);
-            }
-            Work::Place(parts) => {
-                let inputs: Vec<FlexTensor> = self.reads.iter().map(|input| tensors.read(input)).collect();
-                let output = &self.outputs[0];
-                let value = place(parts, &inputs, output, rounded);
-                drop(inputs);
-                tensors.write(output, value);
-            }
-            Work::Region(region) => {
-                let inputs: Vec<FlexTensor> = self.reads.iter().map(|input| tensors.read(input)).collect();
-                let given = region.run(&inputs);
-                drop(inputs);
-                self.give(given, tensors);
-            }
-            Work::Blocks { region, made } => {
-                let [lhs, rhs] = [0, 1].map(|place| tensors.read(&self.reads[place]));
-                let inputs: Vec<FlexTensor> = self.reads[2..].iter().map(|input| tensors.read(input)).collect();
-                let given = run_blocks(region, *made, [&lhs, &rhs], &inputs, rounded);
-                drop((lhs, rhs, inputs));
-                self.give(given, tensors);
+            _ => {
+                let made = self.compute(checked, rounded)?;
+                self.give(made, checked.tensors);
             }
         }
         for tensor in &self.drops {
             debug_assert_eq!(tensor.status, TensorStatus::ReadWrite, "it is released");
-            drop(tensors.read(tensor));
+            drop(checked.tensors.read(tensor));
         }
+        Ok(())
+    }
+
+    /// What it computes of what it reads.
+    fn compute<T: Tensors>(
+        &self,
+        checked: &mut Checked<'_, T>,
+        rounded: Option<Bf16>,
+    ) -> Result<Vec<(TensorId, FlexTensor)>, T::Error> {
+        let (inputs, output) = (checked.read_all(&self.reads)?, self.outputs.first());
+        let alone = |value| output.map(|output| (output.id, value)).into_iter().collect();
+        // SAFETY, for all of them: what was read has the shapes and types of the step, which was made of operations that fit together.
+        Ok(match (&self.work, &inputs[..], output) {
+            (Work::Matmul { sum }, [lhs, rhs], Some(output)) => {
+                let sum = sum.map_or(Ok(None), |kept| checked.sum(kept, output))?;
+                // SAFETY: as above; the sum was compared too.
+                alone(unsafe {
+                    match sum {
+                        Some(sum) => add_product(lhs, rhs, sum, output, rounded),
+                        None => product(lhs, rhs, output, rounded).1,
+                    }
+                })
+            }
+            // SAFETY: as above.
+            (Work::Convolve(convolution), [first, second], Some(output)) => {
+                alone(unsafe { convolution.run([first, second], output, rounded) })
+            }
+            // SAFETY: as above; parts are places of the output that do not overlap.
+            (Work::Place(parts), inputs, Some(output)) => alone(unsafe { place(parts, inputs, output, rounded) }),
+            // SAFETY: as above.
+            (Work::Region(region), inputs, _) => unsafe { region.run(inputs) },
+            // SAFETY: as above; the region takes blocks (`steps::joinable`).
+            (Work::Blocks { region, made }, [lhs, rhs, inputs @ ..], _) => unsafe {
+                run_blocks(region, *made, [lhs, rhs], inputs, rounded)
+            },
+            _ => Vec::new(),
+        })
     }
 
     /// Hands a region's results over.
@@ -200,7 +255,10 @@ impl Step {
 }
 
 /// Runs a region behind a batch of products, matrix by matrix.
-fn run_blocks(
+///
+/// # Safety
+/// Operands and inputs have the shapes and types of the step; the region takes blocks of the product, its input at place `made`.
+unsafe fn run_blocks(
     region: &Region,
     made: usize,
     operands: [&FlexTensor; 2],
@@ -209,8 +267,11 @@ fn run_blocks(
 ) -> Vec<(TensorId, FlexTensor)> {
     let shape = &region.inputs[made].tensor.shape;
     let count = shape[..shape.num_dims() - 2].iter().product();
-    // SAFETY: there is room for a block of the region's rows, which is a matrix.
-    region.run_blocks((made, count), inputs, |place, to| unsafe { multiply_one(operands, shape, place, to, rounded) })
+    // SAFETY: the caller's promise; there is room for a block of the region's rows, which is a matrix.
+    unsafe {
+        let make = |place, to| multiply_one(operands, shape, place, to, rounded);
+        region.run_blocks((made, count), inputs, make)
+    }
 }
 
 fn filled(value: f32, output: &TensorIr) -> FlexTensor {
@@ -229,13 +290,13 @@ fn filled(value: f32, output: &TensorIr) -> FlexTensor {
 }
 
 impl Display for Compiled {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))
     }
 }
 
 impl Display for Summary {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (fused, regions, products) = (self.fused, self.regions, self.products);
         let of = if self.rounded { " of bf16" } else { "" };
         write!(f, "{fused} operations fused in {regions} regions, {products} products{of}, ")?;

@@ -19,7 +19,8 @@
 //! 5. Operands of products are rounded to `bf16` and summed in `f32` if the caller asks for it with the proof that the processor can
 //!    ([`Bf16`]). A forward then keeps what its backward only multiplies in half of the bytes ([`hold_rounded`]).
 //! 6. What a run has in memory is known before it ([`Memory`]).
-//! 7. All else is run by the interpreter that the caller brings ([`Tensors`]). So whatever can be captured can be compiled.
+//! 7. All else is run by the interpreter that the caller brings ([`Tensors`]). So whatever can be captured can be compiled. What the caller
+//!    or its interpreter gives is compared with the program before a step reads it ([`Mismatch`]).
 //!
 //! Guarantees: a compiled program reads, keeps and releases the tensors that the list does. It is one function of its inputs,
 //! whatever the schedule and the number of threads. Against the list run one by one: each result within rounding, as `exp`,
@@ -36,6 +37,7 @@ mod fuse;
 mod graph;
 mod hold;
 mod memory;
+mod mismatch;
 mod multiply;
 mod needs;
 mod operands;
@@ -51,5 +53,6 @@ mod view;
 pub use compiled::{Compiled, Summary, Tensors};
 pub use hold::hold_less;
 pub use memory::Memory;
+pub use mismatch::Mismatch;
 pub use multiply::Bf16;
 pub use operands::hold_rounded;

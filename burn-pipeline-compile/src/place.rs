@@ -8,7 +8,15 @@ use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::ir::TensorIr;
 
 /// Writes the parts of a tensor; inputs come in the order of parts, two for a product. Zeros are between them.
-pub(crate) fn place(parts: &[Part], inputs: &[FlexTensor], output: &TensorIr, rounded: Option<Bf16>) -> FlexTensor {
+///
+/// # Safety
+/// Parts lie within the tensor and do not overlap; each input, or the product of two, has its part's shape.
+pub(crate) unsafe fn place(
+    parts: &[Part],
+    inputs: &[FlexTensor],
+    output: &TensorIr,
+    rounded: Option<Bf16>,
+) -> FlexTensor {
     let elements = output.shape.num_elements();
     let written: usize = parts.iter().map(|part| part.layout.num_elements()).sum();
     // Parts do not overlap, so as many elements as there are means all of them.
@@ -19,7 +27,7 @@ pub(crate) fn place(parts: &[Part], inputs: &[FlexTensor], output: &TensorIr, ro
         match (part.product, inputs.next()) {
             (true, Some(lhs)) => {
                 if let Some(rhs) = inputs.next() {
-                    // SAFETY: a part's layout is within the tensor, and parts do not overlap.
+                    // SAFETY: the caller's promise.
                     unsafe { multiply_into(lhs, rhs, &part.layout, to, rounded) };
                 }
             }
@@ -36,7 +44,7 @@ pub(crate) fn place(parts: &[Part], inputs: &[FlexTensor], output: &TensorIr, ro
 /// Copies a tensor to where a layout of the same shape says.
 ///
 /// # Safety
-/// `to` has all elements of the layout, and nothing else refers to them.
+/// The shapes are one; `to` has all elements of the layout, and nothing else refers to them.
 unsafe fn copy(value: &FlexTensor, layout: &Layout, to: *mut f32) {
     let from: &[f32] = value.storage();
     let axes = axes(value.layout(), layout);

@@ -41,7 +41,10 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 /// Multiplies two batches of matrices; elements are rounded to `bf16` where that is said.
-pub(crate) fn product(
+///
+/// # Safety
+/// The operands' product has the output's shape.
+pub(crate) unsafe fn product(
     lhs: &FlexTensor,
     rhs: &FlexTensor,
     output: &TensorIr,
@@ -49,7 +52,7 @@ pub(crate) fn product(
 ) -> (TensorId, FlexTensor) {
     let mut fresh = Fresh::floats(output.shape.num_elements());
     let layout = Layout::contiguous(output.shape.clone());
-    // SAFETY: the storage has the layout's elements.
+    // SAFETY: the storage has the layout's elements; the rest is the caller's promise.
     unsafe { multiply_into(lhs, rhs, &layout, fresh.as_floats(), rounded) };
     // SAFETY: the products have written every matrix.
     let mut given = unsafe { fresh.tensors(std::slice::from_ref(output)) };
@@ -74,9 +77,9 @@ pub(crate) fn is_addable([rows, columns, depth]: [usize; 3]) -> bool {
 /// Adds the product of two matrices to a sum, in its storage if nothing else holds that; returns the sum in the shape of the
 /// product. For sizes that [`is_addable`] names.
 ///
-/// # Panics
-/// If the sum has another number of elements.
-pub(crate) fn add_product(
+/// # Safety
+/// The operands' product has the output's shape, and the sum as many elements.
+pub(crate) unsafe fn add_product(
     lhs: &FlexTensor,
     rhs: &FlexTensor,
     sum: FlexTensor,
@@ -84,7 +87,6 @@ pub(crate) fn add_product(
     rounded: Option<Bf16>,
 ) -> FlexTensor {
     let layout = Layout::contiguous(output.shape.clone());
-    assert_eq!(sum.layout().num_elements(), layout.num_elements(), "a sum has the gradient's elements");
     let in_order = sum.is_contiguous() && sum.storage::<f32>().len() == layout.num_elements();
     let mut sum = if in_order { sum } else { sum.to_contiguous() };
     let (rows, columns) = (output.shape[0], output.shape[1]);
@@ -100,7 +102,7 @@ pub(crate) fn add_product(
 /// Writes one matrix of the product of two batches, in order.
 ///
 /// # Safety
-/// `to` has room for a matrix, and nothing else refers to it.
+/// The operands' product has this shape, whose batch has that place; `to` has room for a matrix, and nothing else refers to it.
 pub(crate) unsafe fn multiply_one(
     [lhs, rhs]: [&FlexTensor; 2],
     shape: &Shape,
@@ -120,7 +122,7 @@ pub(crate) unsafe fn multiply_one(
 /// Writes the product of two batches of matrices where a layout says.
 ///
 /// # Safety
-/// `to` has all elements of the layout, and nothing else refers to them.
+/// The operands' product has the layout's shape; `to` has all elements of the layout, and nothing else refers to them.
 pub(crate) unsafe fn multiply_into(
     lhs: &FlexTensor,
     rhs: &FlexTensor,
@@ -190,12 +192,10 @@ impl<'a> Matrix<'a> {
     /// One matrix of the batch.
     fn matrix(self, place: usize, batch: &[usize]) -> multiply::Matrix<Elements> {
         let (offset, row, column) = place_of(self.layout, place, batch);
-        // SAFETY: the offset is that of an element of the tensor, or of none if it is empty.
-        let at = unsafe {
-            match self.values {
-                Values::F32(values) => Elements::F32(values.as_ptr().offset(offset)),
-                Values::Bf16(values) => Elements::Bf16(values.as_ptr().offset(offset).cast()),
-            }
+        // An element of the tensor, or of none if it is empty.
+        let at = match self.values {
+            Values::F32(values) => Elements::F32(values.as_ptr().wrapping_offset(offset)),
+            Values::Bf16(values) => Elements::Bf16(values.as_ptr().wrapping_offset(offset).cast()),
         };
         multiply::Matrix { at, row, column }
     }

@@ -15,7 +15,8 @@ pub(crate) fn view(tensor: FlexTensor, view: &View, output: &TensorIr) -> FlexTe
         None if is_float(output) => {
             let layout = Layout::contiguous(tensor.layout().shape().clone());
             let range = layout.shape().iter().map(|&size| (0, size)).collect();
-            place(&[Part { range, layout, product: false }], &[tensor], output, None)
+            // SAFETY: the part is the whole tensor, in its order.
+            unsafe { place(&[Part { range, layout, product: false }], &[tensor], output, None) }
         }
         None => tensor.reshape(output.shape.clone()),
     }

@@ -69,7 +69,10 @@ impl Shared {
 
 impl Convolution {
     /// Computes what is wanted of two tensors; operands of products are rounded where that is said.
-    pub(crate) fn run(
+    ///
+    /// # Safety
+    /// The tensors have the shapes of the operation that this was read from ([`read`]), and `f32` elements.
+    pub(crate) unsafe fn run(
         &self,
         [first, second]: [&FlexTensor; 2],
         output: &TensorIr,

@@ -57,9 +57,19 @@ pub(crate) fn bias_gradient(op: &ModuleOperationIr) -> Option<(&TensorIr, &Tenso
     }
 }
 
+/// `None` where the operation's tensors do not fit together, which is left to the interpreter to refuse.
 fn made<'a>(convolution: Convolution, inputs: [&'a TensorIr; 2], output: &'a TensorIr) -> Option<Read<'a>> {
     let known = inputs.into_iter().chain([output]).all(is_float);
-    known.then_some(Read { convolution, inputs, bias: None, output })
+    let of = |tensor: &TensorIr| tensor.shape.num_elements();
+    let (image, result) = (convolution.input.iter().product::<usize>(), convolution.output.iter().product::<usize>());
+    let weight = convolution.output[1] * convolution.depth();
+    let elements = match convolution.wanted {
+        Wanted::Output => [image, weight, result],
+        Wanted::Input => [weight, result, image],
+        Wanted::Weight => [image, result, weight],
+    };
+    let fits = elements == [of(inputs[0]), of(inputs[1]), of(output)] && convolution.input[0] == convolution.output[0];
+    (known && fits).then_some(Read { convolution, inputs, bias: None, output })
 }
 
 fn two([x, weight, output]: Tensors<'_>, options: &Conv2dOptionsIr, wanted: Wanted) -> Option<Convolution> {

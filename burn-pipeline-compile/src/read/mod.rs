@@ -1,9 +1,11 @@
 //! Burn's operations read as graph nodes.
 //!
 //! Guarantees: a node gives what Burn's Flex backend gives for the operation, up to the rounding that the crate states.
-//! Operations on other types than `f32` and masks, and all that is not listed here, stay what they are.
+//! Operations on other types than `f32` and masks, those whose shapes do not fit together ([`fits`]), and all that is not listed here,
+//! stay what they are.
 
 mod convolutions;
+mod fits;
 mod sums;
 
 use crate::graph::{Graph, Map, Node, Op, Operand, Reduction, View, is_float, is_mask};
@@ -64,7 +66,8 @@ impl Reader {
                 self.view(View::Slice(op.ranges.clone()), &op.tensor, &op.out)
             }
             Base::Cat(op) => {
-                op.tensors.iter().chain([&op.out]).all(is_float).then_some(())?;
+                let floats = op.tensors.iter().chain([&op.out]).all(is_float);
+                (floats && fits::stand_beside(&op.tensors, op.dim, &op.out)).then_some(())?;
                 self.nodes.push(Node::beside(op.tensors.iter(), op.dim, &op.out));
                 Some(())
             }
@@ -145,7 +148,10 @@ impl Reader {
             Float::Ceil(op) => self.unary(Map::Ceil, op),
             Float::Recip(op) => self.unary(Map::Recip, op),
             Float::PowfScalar(op) => self.power(op),
-            Float::Matmul(op) if is_float(&op.out) && is_float(&op.lhs) && is_float(&op.rhs) => {
+            Float::Matmul(op)
+                if [&op.out, &op.lhs, &op.rhs].into_iter().all(is_float)
+                    && fits::multiplies(&op.lhs, &op.rhs, &op.out) =>
+            {
                 self.nodes.push(Node::new(Op::Matmul, vec![tensor(&op.lhs), tensor(&op.rhs)], op.out.clone()));
                 Some(())
             }
@@ -209,14 +215,14 @@ impl Reader {
 
     fn push(&mut self, map: Map, inputs: Vec<Operand>, out: &TensorIr) -> Option<()> {
         let known = |tensor: &TensorIr| (is_float(tensor) || is_mask(tensor)) && !tensor.shape.is_empty();
-        let alike = |tensor: &TensorIr| tensor.shape.num_dims() == out.shape.num_dims();
+        let alike = |tensor: &TensorIr| fits::broadcasts(tensor, out);
         let all = inputs.iter().filter_map(Operand::tensor).all(|tensor| known(tensor) && alike(tensor));
         (all && known(out)).then(|| self.nodes.push(Node::new(Op::Map(map), inputs, out.clone())))
     }
 
     fn view(&mut self, view: View, input: &TensorIr, out: &TensorIr) -> Option<()> {
-        self.nodes.push(Node::new(Op::View(view), vec![tensor(input)], out.clone()));
-        Some(())
+        let fits = fits::views(&view, input, out) && input.dtype == out.dtype;
+        fits.then(|| self.nodes.push(Node::new(Op::View(view), vec![tensor(input)], out.clone())))
     }
 
     fn fill(&mut self, value: f32, op: &CreationOpIr) -> Option<()> {

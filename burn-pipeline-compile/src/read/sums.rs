@@ -1,6 +1,6 @@
 //! Sums, and other reductions, as nodes.
 
-use super::{Reader, tensor};
+use super::{Reader, fits, tensor};
 use crate::graph::{Map, Node, Op, Operand, Reduction, View, is_float};
 use burn::backend::ir::TensorIr;
 use burn::tensor::Shape;
@@ -15,7 +15,8 @@ impl Reader {
         out: &TensorIr,
         mean: bool,
     ) -> Option<()> {
-        (is_float(input) && is_float(out) && !input.shape.is_empty()).then_some(())?;
+        (is_float(input) && is_float(out) && !input.shape.is_empty() && fits::reduces(input, dims, out))
+            .then_some(())?;
         if dims.is_empty() {
             return self.map(Map::Copy, [input], out);
         }

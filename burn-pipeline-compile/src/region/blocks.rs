@@ -16,7 +16,11 @@ use rayon::prelude::*;
 impl Region {
     /// Computes its outputs where one input is made on the way: `make` writes a block of its rows, and the region runs over them
     /// while they are in the cache. Blocks have as many rows each; see [`Region::takes_blocks`].
-    pub(crate) fn run_blocks(
+    ///
+    /// # Safety
+    /// The region takes blocks of the input at place `made`, of which there are so many, and `make` writes all of one. The other inputs have
+    /// the shapes and types of the region's.
+    pub(crate) unsafe fn run_blocks(
         &self,
         (made, blocks): (usize, usize),
         inputs: &[FlexTensor],
@@ -35,13 +39,16 @@ impl Region {
             make(block, values.as_floats());
             let (first, mut sources) = (block * rows, sources.clone());
             sources[made].floats = Shared(values.as_floats().wrapping_sub(first * self.columns));
-            self.piece(0, first..first + rows, tile, &sources, &targets);
+            // SAFETY: sources are the inputs and this block, targets the storage of the outputs, of which each block has rows of its own.
+            unsafe { self.piece(0, first..first + rows, tile, &sources, &targets) };
         };
         match self.rows * self.columns >= PARALLEL && rayon::current_num_threads() > 1 {
             true => (0..blocks).into_par_iter().for_each(run),
             false => (0..blocks).for_each(run),
         }
-        self.outputs.iter().zip(fresh).flat_map(|(output, fresh)| given(output, fresh, 1)).collect()
+        // SAFETY: blocks have written all rows.
+        let given = |(output, fresh)| unsafe { given(output, fresh, 1) };
+        self.outputs.iter().zip(fresh).flat_map(given).collect()
     }
 
     /// Can it run matrix by matrix of this input, several of which lie one after the other as its rows?

@@ -36,7 +36,7 @@ pub(super) enum Target {
         columns: usize,
     },
     Mask {
-        at: Shared<u8>,
+        at: Shared<MaybeUninit<u8>>,
         from: Argument,
         columns: usize,
     },
@@ -57,7 +57,10 @@ pub(super) enum Target {
 
 impl Region {
     /// Computes its outputs from its inputs, given in their order.
-    pub(crate) fn run(&self, inputs: &[FlexTensor]) -> Vec<(TensorId, FlexTensor)> {
+    ///
+    /// # Safety
+    /// Inputs have the shapes and types of the region's.
+    pub(crate) unsafe fn run(&self, inputs: &[FlexTensor]) -> Vec<(TensorId, FlexTensor)> {
         let tile = self.tile();
         let sources: Vec<Source<'_>> =
             self.inputs.iter().zip(inputs).map(|(input, t)| Source::new(self, input, Some(t), tile.0)).collect();
@@ -67,15 +70,16 @@ impl Region {
             self.outputs.iter().zip(&mut fresh).map(|(output, fresh)| self.target(output, fresh)).collect();
         let length = self.rows.div_ceil(pieces);
         let rows = |piece: usize| piece * length..((piece + 1) * length).min(self.rows);
+        // SAFETY: sources are the inputs and targets the storage of the outputs, both for all rows, of which each piece has its own.
+        let run = |piece: usize| unsafe { self.piece(piece, rows(piece), tile, &sources, &targets) };
         let worth = pieces > 1 && self.rows * self.columns >= PARALLEL && rayon::current_num_threads() > 1;
         match worth && self.outputs.iter().all(|output| output.sums_one_row()) {
-            true => {
-                (0..pieces).into_par_iter().for_each(|piece| self.piece(piece, rows(piece), tile, &sources, &targets))
-            }
-            false => (0..pieces).for_each(|piece| self.piece(piece, rows(piece), tile, &sources, &targets)),
+            true => (0..pieces).into_par_iter().for_each(run),
+            false => (0..pieces).for_each(run),
         }
-        let tensors = self.outputs.iter().zip(fresh).flat_map(|(output, fresh)| given(output, fresh, pieces));
-        tensors.collect()
+        // SAFETY: pieces have written all rows.
+        let given = |(output, fresh)| unsafe { given(output, fresh, pieces) };
+        self.outputs.iter().zip(fresh).flat_map(given).collect()
     }
 
     /// Rows and columns of a tile.
@@ -95,7 +99,7 @@ impl Region {
             Kind::Values { wide } => Target::Values { at: Shared(fresh.as_floats()), columns: columns(wide) },
             Kind::Mask { from } => {
                 let columns = columns(matches!(from, Argument::Wide(_)));
-                Target::Mask { at: Shared(fresh.as_bytes()), from, columns }
+                Target::Mask { at: Shared(fresh.as_bytes().cast()), from, columns }
             }
             Kind::Rounded { from, bf16 } => {
                 let columns = columns(matches!(from, Argument::Wide(_)));
@@ -109,7 +113,11 @@ impl Region {
     }
 
     /// Runs over some rows, on this thread.
-    pub(super) fn piece(
+    ///
+    /// # Safety
+    /// Sources are the region's inputs, targets storage of its outputs ([`storage`](Self::storage)); both have these rows, and nothing else
+    /// refers to what of the targets these rows are written to.
+    pub(super) unsafe fn piece(
         &self,
         piece: usize,
         rows: Range<usize>,
@@ -126,7 +134,7 @@ impl Region {
                 scratch.resize(length, 0.0);
             }
             let mut tiles = Tiles { region: self, sources, targets, tile_rows, tile_columns, buffers: Vec::new() };
-            tiles.place(scratch.as_mut_ptr());
+            tiles.place(&mut scratch[..length]);
             let mut sum_rows: Vec<Vec<usize>> = vec![Vec::new(); targets.len()];
             let mut row = rows.start;
             while row < rows.end {
@@ -137,7 +145,8 @@ impl Region {
                 let mut column = 0;
                 while column < self.columns {
                     let columns = tile_columns.min(self.columns - column);
-                    tiles.run(piece, row, count, column, columns, &sum_rows);
+                    // SAFETY: the caller's promise; the scratch stays where it is.
+                    unsafe { tiles.run(piece, row, count, column, columns, &sum_rows) };
                     column += columns;
                 }
                 row += count;
@@ -175,9 +184,13 @@ impl Output {
 }
 
 /// The tensors of an output; sums of pieces are added in their order.
-pub(super) fn given(output: &Output, fresh: Fresh, pieces: usize) -> Vec<(TensorId, FlexTensor)> {
+///
+/// # Safety
+/// All pieces have run over all rows.
+pub(super) unsafe fn given(output: &Output, fresh: Fresh, pieces: usize) -> Vec<(TensorId, FlexTensor)> {
     let summed = output.sums_one_row() && matches!(output.kind, Kind::Sum { .. });
-    let fresh = if summed { fresh.sum(output.sum_length(), pieces) } else { fresh };
+    // SAFETY: sums were zeros, one for each piece.
+    let fresh = if summed { unsafe { fresh.sum(output.sum_length(), pieces) } } else { fresh };
     // SAFETY: tiles have written values and masks of all rows; sums were zeros.
     unsafe { fresh.tensors(&output.tensors) }
 }
@@ -194,12 +207,13 @@ struct Tiles<'a> {
 
 impl Tiles<'_> {
     /// Places the buffers that stay where they are: slots, and copies of inputs.
-    fn place(&mut self, scratch: *mut f32) {
-        let (mut at, size) = (scratch, self.tile_rows * self.tile_columns);
+    fn place(&mut self, scratch: &mut [f32]) {
+        let (mut left, size) = (scratch.len(), self.tile_rows * self.tile_columns);
+        let mut at = scratch.as_mut_ptr();
         let mut next = |length: usize| {
+            left = left.checked_sub(length).expect("the scratch has room for all slots and copies");
             let here = at;
-            // SAFETY: the scratch has room for all slots and copies.
-            at = unsafe { at.add(length) };
+            at = at.wrapping_add(length);
             here
         };
         let columns = self.tile_columns;
@@ -223,14 +237,25 @@ impl Tiles<'_> {
         self.tile_rows.min(end - row).min(within)
     }
 
-    fn run(&mut self, piece: usize, row: usize, rows: usize, column: usize, columns: usize, sum_rows: &[Vec<usize>]) {
+    /// # Safety
+    /// As for [`Region::piece`]; buffers have been placed in scratch that nothing else refers to.
+    unsafe fn run(
+        &mut self,
+        piece: usize,
+        row: usize,
+        rows: usize,
+        column: usize,
+        columns: usize,
+        sum_rows: &[Vec<usize>],
+    ) {
         for (place, source) in self.sources.iter().enumerate() {
             match source.direct {
                 true => self.buffers[place] = source.in_place(row, column, self.region.columns),
                 false => {
                     // A shorter tile's rows follow each other too.
                     self.buffers[place].step = if source.wide { columns } else { 1 };
-                    source.copy(self.buffers[place], row, rows, column, columns);
+                    // SAFETY: the copy's buffer has room for the largest tile, and scratch holds numbers.
+                    unsafe { source.copy(self.buffers[place], row, rows, column, columns) };
                 }
             }
         }
@@ -260,31 +285,37 @@ impl Tiles<'_> {
         unsafe { run(&self.region.code, tile, &sums) };
         let extent = (row..row + rows, column..column + columns);
         for target in self.targets {
-            match *target {
-                Target::Mask { at, from, columns } => self.converted(at, (from, columns), &extent, |from, to| {
-                    to.iter_mut().zip(from).for_each(|(to, value)| *to = u8::from(*value != 0.0));
-                }),
-                Target::Rounded { at, from, columns, bf16 } => {
-                    self.converted(at, (from, columns), &extent, |from, to| round(bf16, from, to));
+            // SAFETY: the instructions have written the buffer, and the output has these rows.
+            unsafe {
+                match *target {
+                    Target::Mask { at, from, columns } => self.converted(at, (from, columns), &extent, |from, to| {
+                        to.iter_mut().zip(from).for_each(|(to, value)| _ = to.write(u8::from(*value != 0.0)));
+                    }),
+                    Target::Rounded { at, from, columns, bf16 } => {
+                        self.converted(at, (from, columns), &extent, |from, to| round(bf16, from, to));
+                    }
+                    Target::Values { .. } | Target::Sum { .. } => {}
                 }
-                Target::Values { .. } | Target::Sum { .. } => {}
             }
         }
     }
 
     /// Writes a tile of an output of another type, row by row. `all` are the output's columns.
-    fn converted<T>(
+    ///
+    /// # Safety
+    /// The buffer holds the tile, the output has a place for each of its elements, and nothing else refers to these.
+    unsafe fn converted<T>(
         &self,
-        at: Shared<T>,
+        at: Shared<MaybeUninit<T>>,
         (from, all): (Argument, usize),
         (rows, columns): &(Range<usize>, Range<usize>),
-        convert: impl Fn(&[f32], &mut [T]),
+        convert: impl Fn(&[f32], &mut [MaybeUninit<T>]),
     ) {
         let (Argument::Wide(from) | Argument::Row(from)) = from else { return };
         let buffer = self.buffers[from];
         let (width, column) = if all > 1 { (columns.len(), columns.start) } else { (1, 0) };
         for (line, row) in rows.clone().enumerate() {
-            // SAFETY: the buffer holds the tile, the output a place for each element.
+            // SAFETY: the caller's promise.
             let (to, from) = unsafe {
                 let to = std::slice::from_raw_parts_mut(at.0.add(row * all + column), width);
                 (to, std::slice::from_raw_parts(buffer.at.add(line * buffer.step), width))

@@ -55,14 +55,17 @@ impl<'a> Source<'a> {
     }
 
     /// Copies a tile of it.
-    pub(super) fn copy(&self, to: Buffer, row: usize, rows: usize, column: usize, columns: usize) {
+    ///
+    /// # Safety
+    /// The buffer has room for the tile, which was written before, and nothing else refers to it now.
+    pub(super) unsafe fn copy(&self, to: Buffer, row: usize, rows: usize, column: usize, columns: usize) {
         // What is written block by block lies in order, so it is read in place.
         let Some(tensor) = self.tensor else { return };
         let (width, inner) = if self.wide { (columns, self.places.inner) } else { (1, 0) };
         let column = if self.wide { column as isize * inner } else { 0 };
         for line in 0..rows {
             let start = self.places.row(row + line) + column;
-            // SAFETY: the buffer has room for the tile, and nothing else refers to it now.
+            // SAFETY: the caller's promise.
             let to = unsafe { std::slice::from_raw_parts_mut(to.at.add(line * to.step), width) };
             match self.mask {
                 true => strided(to, tensor.bytes(), start, inner, |byte| f32::from(u8::from(byte != 0))),

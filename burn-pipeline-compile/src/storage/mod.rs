@@ -23,7 +23,7 @@ const FLOAT: usize = size_of::<f32>();
 impl Fresh {
     /// Of this many `f32`, to be written.
     pub(crate) fn floats(length: usize) -> Self {
-        Self::bytes(length * FLOAT)
+        Self::bytes(length.checked_mul(FLOAT).expect("no tensor is larger than the address space"))
     }
 
     /// Of this many bytes, to be written.
@@ -47,12 +47,15 @@ impl Fresh {
         self.block.as_ptr()
     }
 
-    /// The sum of pieces of this length, of which zeros were asked for, in their order.
-    pub(crate) fn sum(self, length: usize, pieces: usize) -> Self {
+    /// The sum of pieces of this length, in their order.
+    ///
+    /// # Safety
+    /// It has so many floats, all of them zeros from the start ([`zeros`](Self::zeros)) or written.
+    pub(crate) unsafe fn sum(self, length: usize, pieces: usize) -> Self {
         if pieces < 2 || length == 0 {
             return self;
         }
-        // SAFETY: zeros were asked for, so all is initialised.
+        // SAFETY: the caller's promise.
         let values = unsafe { from_raw_parts_mut(self.block.as_ptr().cast::<f32>(), length * pieces) };
         let (first, rest) = values.split_at_mut(length);
         rest.chunks(length).for_each(|piece| add(first, piece));
@@ -66,12 +69,17 @@ impl Fresh {
     ///
     /// # Safety
     /// All of it has been written.
+    ///
+    /// # Panics
+    /// If a tensor has more bytes.
     pub(crate) unsafe fn tensors(self, tensors: &[TensorIr]) -> Vec<(TensorId, FlexTensor)> {
         let Some(first) = tensors.first() else { return Vec::new() };
         // SAFETY: the caller's promise.
         let bytes = unsafe { Bytes::from_controller(Box::new(self.block), self.bytes) };
         let whole = FlexTensor::new(bytes, Layout::contiguous(first.shape.clone()), first.dtype);
         let view = |tensor: &TensorIr| {
+            let bytes = tensor.shape.num_elements() * tensor.dtype.size();
+            assert!(bytes <= self.bytes, "a tensor lies within its storage");
             let layout = Layout::contiguous(tensor.shape.clone());
             (tensor.id, FlexTensor::from_arc(whole.data_arc(), layout, tensor.dtype))
         };

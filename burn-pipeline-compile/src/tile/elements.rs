@@ -6,6 +6,7 @@
 use super::buffer::Buffer;
 use super::math;
 use crate::graph::Map;
+use std::mem::MaybeUninit;
 
 /// An operand of a tile.
 #[derive(Clone, Copy)]
@@ -70,7 +71,7 @@ macro_rules! map1 {
                     let (to, x) = unsafe { ($to.row_mut(row, columns), x.row(row, columns)) };
                     for (to, $value) in to.iter_mut().zip(x) {
                         let $value = *$value;
-                        *to = $result;
+                        to.write($result);
                     }
                 }
             }
@@ -78,7 +79,7 @@ macro_rules! map1 {
                 for row in 0..$extent.rows {
                     // SAFETY: the caller's promise.
                     let (to, $value) = unsafe { ($to.row_mut(row, $extent.columns), scalar(x, row)) };
-                    to.fill($result);
+                    to.fill(MaybeUninit::new($result));
                 }
             }
         }
@@ -96,7 +97,7 @@ macro_rules! map2 {
                     let (to, x, y) = unsafe { ($to.row_mut(row, columns), x.row(row, columns), y.row(row, columns)) };
                     for (to, ($left, $right)) in to.iter_mut().zip(x.iter().zip(y)) {
                         let ($left, $right) = (*$left, *$right);
-                        *to = $result;
+                        to.write($result);
                     }
                 }
             }
@@ -107,7 +108,7 @@ macro_rules! map2 {
                     let (to, x, $right) = unsafe { ($to.row_mut(row, columns), x.row(row, columns), scalar(y, row)) };
                     for (to, $left) in to.iter_mut().zip(x) {
                         let $left = *$left;
-                        *to = $result;
+                        to.write($result);
                     }
                 }
             }
@@ -118,7 +119,7 @@ macro_rules! map2 {
                     let (to, $left, y) = unsafe { ($to.row_mut(row, columns), scalar(x, row), y.row(row, columns)) };
                     for (to, $right) in to.iter_mut().zip(y) {
                         let $right = *$right;
-                        *to = $result;
+                        to.write($result);
                     }
                 }
             }
@@ -128,7 +129,7 @@ macro_rules! map2 {
                     let to = unsafe { $to.row_mut(row, $extent.columns) };
                     // SAFETY: the caller's promise.
                     let ($left, $right) = unsafe { (scalar(x, row), scalar(y, row)) };
-                    to.fill($result);
+                    to.fill(MaybeUninit::new($result));
                 }
             }
         }
@@ -152,8 +153,8 @@ unsafe fn select(extent: Extent, to: Buffer, [mask, x, y]: [Value; 3]) {
         let Some(mask_row) = values(mask) else {
             let chosen = if one(mask) != 0.0 { x } else { y };
             match values(chosen) {
-                Some(chosen) => to.copy_from_slice(chosen),
-                None => to.fill(one(chosen)),
+                Some(chosen) => _ = to.write_copy_of_slice(chosen),
+                None => to.fill(MaybeUninit::new(one(chosen))),
             }
             continue;
         };
@@ -162,24 +163,24 @@ unsafe fn select(extent: Extent, to: Buffer, [mask, x, y]: [Value; 3]) {
             (None, Some(y)) => {
                 let x = one(x);
                 for ((to, mask), y) in masked.zip(y) {
-                    *to = if *mask != 0.0 { x } else { *y };
+                    to.write(if *mask != 0.0 { x } else { *y });
                 }
             }
             (Some(x), None) => {
                 let y = one(y);
                 for ((to, mask), x) in masked.zip(x) {
-                    *to = if *mask != 0.0 { *x } else { y };
+                    to.write(if *mask != 0.0 { *x } else { y });
                 }
             }
             (Some(x), Some(y)) => {
                 for ((to, mask), (x, y)) in masked.zip(x.iter().zip(y)) {
-                    *to = if *mask != 0.0 { *x } else { *y };
+                    to.write(if *mask != 0.0 { *x } else { *y });
                 }
             }
             (None, None) => {
                 let (x, y) = (one(x), one(y));
                 for (to, mask) in masked {
-                    *to = if *mask != 0.0 { x } else { y };
+                    to.write(if *mask != 0.0 { x } else { y });
                 }
             }
         }

@@ -18,3 +18,6 @@ pub(crate) use code::{Argument, Instruction, Work};
 pub(crate) use math::evaluate;
 pub(crate) use rows::add;
 pub(crate) use run::{Sum, Tile, run};
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@ use super::buffer::Buffer;
 use super::code::{Argument, Instruction, Work};
 use super::elements::{Extent, Value, map};
 use super::rows::{add, reduced};
+use std::slice::from_raw_parts_mut;
 
 /// Some rows of all tensors of a region.
 #[derive(Clone, Copy)]
@@ -30,11 +31,11 @@ pub(crate) struct Sum<'a> {
 ///
 /// # Safety
 /// All buffers hold a tile of this extent; a buffer that is written overlaps no other, unless nothing reads that other one
-/// any more. Sums have the rows that are named, and overlap no buffer.
+/// any more. A buffer that is read was written before. Sums have the rows that are named, hold numbers, and overlap no buffer.
 pub(crate) unsafe fn run(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
     #[cfg(target_arch = "x86_64")]
     {
-        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("fma") {
+        if has_avx512() {
             // SAFETY: the processor has these instructions; the rest is the caller's promise.
             return unsafe { with_avx512(code, tile, sums) };
         }
@@ -49,8 +50,19 @@ pub(crate) unsafe fn run(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>])
     unsafe { anywhere::<FMA>(code, tile, sums) }
 }
 
+/// Returns true if the processor has all that [`with_avx512`] is compiled for: AVX-512 has parts, and a virtual machine may hide some.
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+}
+
 /// # Safety
-/// As for [`run`], on a processor with AVX-512.
+/// As for [`run`], on a processor with what [`has_avx512`] asks for.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
 unsafe fn with_avx512(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
@@ -89,7 +101,7 @@ unsafe fn anywhere<const FMA: bool>(code: &[Instruction], tile: Tile<'_>, sums: 
                     let Argument::Wide(from) = instruction.arguments[0] else { continue };
                     let (from, to) = (tile.buffers[from], to.row_mut(0, tile.rows));
                     for (row, to) in to.iter_mut().enumerate() {
-                        *to = reduced(reduction, from.row(row, tile.columns));
+                        to.write(reduced(reduction, from.row(row, tile.columns)));
                     }
                 }
             }
@@ -101,7 +113,7 @@ unsafe fn anywhere<const FMA: bool>(code: &[Instruction], tile: Tile<'_>, sums: 
         for (row, &place) in sum.rows.iter().enumerate().take(tile.rows) {
             // SAFETY: the caller's promise.
             unsafe {
-                let to = Buffer { at: sum.to, step: sum.step }.row_mut(place, sum.columns);
+                let to = from_raw_parts_mut(sum.to.add(place * sum.step), sum.columns);
                 match sum.from {
                     Argument::Row(_) => to[0] += *from.at.add(row),
                     _ => add(to, from.row(row, sum.columns)),

@@ -10,7 +10,7 @@ fn computed(name: &str, x: &[f32]) -> Vec<f32> {
     let input = listed.feed(&[x.len()]);
     let out = listed.unary(unary(name), &input);
     let (program, mut run) = (compiled(&listed, &[out.clone()]), Run::new(&[(input, tensor(x.to_vec(), &[x.len()]))]));
-    program.run(0..program.len(), &mut run);
+    program.run(0..program.len(), &mut run).unwrap();
     values(run.read(&out))
 }
 

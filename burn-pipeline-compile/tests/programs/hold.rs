@@ -37,7 +37,7 @@ impl Written {
         let shapes = self.listed.fed.iter().map(|fed| fed.shape.to_vec());
         let fed = fed.iter().zip(shapes).map(|(values, shape)| tensor(values.clone(), &shape));
         let mut run = Run::new(&self.listed.fed.iter().cloned().zip(fed).collect::<Vec<_>>());
-        operations.iter().for_each(|op| run.interpret(op));
+        operations.iter().for_each(|op| run.interpret(op).unwrap());
         self.gives.iter().map(|given| values(run.read(given))).collect()
     }
 }

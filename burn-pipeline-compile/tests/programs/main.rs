@@ -12,6 +12,7 @@ mod hold;
 mod known;
 mod listed;
 mod memory;
+mod mismatch;
 mod random;
 mod recurrent;
 mod rounded;

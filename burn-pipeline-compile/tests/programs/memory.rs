@@ -7,7 +7,7 @@ use crate::random::{Step, grow, noise, step};
 use crate::run::{Run, compiled};
 use burn::backend::flex::FlexTensor;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr};
-use burn_pipeline_compile::{Memory, Tensors};
+use burn_pipeline_compile::{Memory, Mismatch, Tensors};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -53,6 +53,8 @@ unsafe impl GlobalAlloc for Counting {
 struct Summed<'a>(Run, &'a [TensorIr]);
 
 impl Tensors for Summed<'_> {
+    type Error = Mismatch;
+
     fn read(&mut self, tensor: &TensorIr) -> FlexTensor {
         self.0.read(tensor)
     }
@@ -65,8 +67,8 @@ impl Tensors for Summed<'_> {
         self.1.iter().find(|wanted| wanted.id == kept).map(|wanted| noise(&wanted.shape, 1))
     }
 
-    fn interpret(&mut self, operation: &OperationIr) {
-        self.0.interpret(operation);
+    fn interpret(&mut self, operation: &OperationIr) -> Result<(), Mismatch> {
+        self.0.interpret(operation)
     }
 }
 
@@ -109,11 +111,11 @@ proptest! {
         let fed: Vec<(TensorIr, FlexTensor)> =
             listed.fed.iter().cloned().enumerate().map(|(seed, tensor)| { let value = noise(&tensor.shape, seed); (tensor, value) }).collect();
         // Threads make their own buffers once.
-        program.run(0..program.len(), &mut Summed(Run::new(&fed), &wanted));
+        program.run(0..program.len(), &mut Summed(Run::new(&fed), &wanted)).unwrap();
         let mut run = Summed(Run::new(&fed), &wanted);
         let before = NOW.get();
         MOST.set(before);
-        program.run(0..program.len(), &mut run);
+        program.run(0..program.len(), &mut run).unwrap();
         let mut memory = Memory::default();
         fed.iter().for_each(|(tensor, _)| memory.feed(tensor, 0));
         let peak = memory.run(&program);

@@ -15,7 +15,7 @@ fn run(found: Bf16, operations: &[OperationIr], fed: &[(TensorIr, FlexTensor)], 
     let kept = wanted.iter().map(|tensor| tensor.id).collect();
     let program = Compiled::new(operations, kept, Some(found));
     let mut run = Run::new(fed);
-    program.run(0..program.len(), &mut run);
+    program.run(0..program.len(), &mut run).unwrap();
     wanted.iter().map(|tensor| values(run.read(tensor))).collect()
 }
 
@@ -93,7 +93,7 @@ fn products_round_what_they_read_and_nothing_else() {
     let fed: Vec<(TensorIr, FlexTensor)> = listed.fed.iter().cloned().zip(fed).collect();
     let wanted = [sum, second];
     let mut plain = Run::new(&fed);
-    with_casts(&listed).operations.iter().for_each(|op| plain.interpret(op));
+    with_casts(&listed).operations.iter().for_each(|op| plain.interpret(op).unwrap());
     let given = run(found, &listed.operations, &fed, &wanted);
     // The second product rounds sums that are off in their last bits, so some of its operands are off by one rounding.
     for (place, (wanted, within)) in wanted.iter().zip([1e-6, 1e-4]).enumerate() {

@@ -6,7 +6,7 @@ use burn::backend::flex::{FlexDevice, FlexTensor};
 use burn::backend::ir::{HandleKind, OperationIr, TensorIr, TensorStatus};
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::TensorData;
-use burn_pipeline_compile::{Compiled, Tensors};
+use burn_pipeline_compile::{Compiled, Mismatch, Tensors};
 use burn_router::{CustomOpRegistry, TensorInterpreter};
 use std::collections::HashSet;
 
@@ -37,6 +37,8 @@ fn exchanges() -> CustomOpRegistry<Flex> {
 }
 
 impl Tensors for Run {
+    type Error = Mismatch;
+
     fn read(&mut self, tensor: &TensorIr) -> FlexTensor {
         assert!(self.alive.contains(&tensor.id.value()), "tensor {} is not there", tensor.id.value());
         if tensor.status == TensorStatus::ReadWrite {
@@ -56,13 +58,14 @@ impl Tensors for Run {
         self.interpreter.register_tensor_to_device(tensor.id, value);
     }
 
-    fn interpret(&mut self, operation: &OperationIr) {
+    fn interpret(&mut self, operation: &OperationIr) -> Result<(), Mismatch> {
         let released = operation.inputs().filter(|input| input.status == TensorStatus::ReadWrite);
         for input in released {
             self.alive.remove(&input.id.value());
         }
         self.alive.extend(operation.outputs().map(|output| output.id.value()));
         self.interpreter.register_op(operation.clone());
+        Ok(())
     }
 }
 
@@ -95,10 +98,10 @@ pub(crate) fn values(tensor: FlexTensor) -> Vec<f32> {
 pub(crate) fn both(listed: &Listed, fed: &[FlexTensor], wanted: &[TensorIr]) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
     let fed: Vec<(TensorIr, FlexTensor)> = listed.fed.iter().cloned().zip(fed.iter().cloned()).collect();
     let mut plain = Run::new(&fed);
-    listed.operations.iter().for_each(|op| plain.interpret(op));
+    listed.operations.iter().for_each(|op| plain.interpret(op).unwrap());
     let expected = wanted.iter().map(|tensor| values(plain.read(tensor))).collect();
     let (program, mut compiled) = (compiled(listed, wanted), Run::new(&fed));
-    program.run(0..program.len(), &mut compiled);
+    program.run(0..program.len(), &mut compiled).unwrap();
     let read: HashSet<u64> = listed.operations.iter().flat_map(OperationIr::inputs).map(|t| t.id.value()).collect();
     let unread = listed.fed.iter().map(|tensor| tensor.id.value()).filter(|id| !read.contains(id));
     let left: HashSet<u64> = wanted.iter().map(|tensor| tensor.id.value()).chain(unread).collect();

@@ -4,7 +4,7 @@ use crate::listed::Listed;
 use crate::run::{Run, both, compiled, tensor, values};
 use burn::backend::flex::FlexTensor;
 use burn::backend::ir::{NumericOperationIr, OperationIr, TensorId, TensorIr};
-use burn_pipeline_compile::Tensors;
+use burn_pipeline_compile::{Mismatch, Tensors};
 use proptest::prelude::{ProptestConfig, any, proptest};
 
 /// A run whose caller has sums.
@@ -14,6 +14,8 @@ struct Summing {
 }
 
 impl Tensors for Summing {
+    type Error = Mismatch;
+
     fn read(&mut self, tensor: &TensorIr) -> FlexTensor {
         self.run.read(tensor)
     }
@@ -27,8 +29,8 @@ impl Tensors for Summing {
         Some(self.sums.swap_remove(place).1)
     }
 
-    fn interpret(&mut self, operation: &OperationIr) {
-        self.run.interpret(operation);
+    fn interpret(&mut self, operation: &OperationIr) -> Result<(), Mismatch> {
+        self.run.interpret(operation)
     }
 }
 
@@ -56,7 +58,7 @@ fn added([samples, rows, depth, columns]: [usize; 4], seed: u32) -> (bool, bool)
     let fed: Vec<(TensorIr, FlexTensor)> = listed.fed.iter().cloned().zip(fed).collect();
     let sums = vec![(wanted.id, tensor(sum.clone(), &[depth, columns]))];
     let mut run = Summing { run: Run::new(&fed), sums };
-    program.run(0..program.len(), &mut run);
+    program.run(0..program.len(), &mut run).unwrap();
     let taken = run.sums.is_empty();
     let expected: Vec<f32> = match taken {
         true => sum.iter().zip(&alone[0]).map(|(sum, value)| sum + value).collect(),

@@ -113,10 +113,13 @@ impl Progress {
         })?;
         let event = Event::new(&self.order.gpu)?;
         // By the queue itself: a kernel would be compiled while other ranks wait in theirs.
-        let cleared = lacked.into_iter().try_for_each(|place| self.stream.clear(&pairs[place].1));
-        let queued = cleared
-            .and_then(|()| communicator.collect(what, members, &self.stream, &pairs))
-            .and_then(|()| self.settle(true));
+        // SAFETY: `fly` keeps all of it until the event behind the collective has completed, whatever fails. What is read is pinned
+        // against writes, and what is written was made for this and is given out behind the event. The group has these members.
+        let queued = unsafe {
+            let cleared = lacked.into_iter().try_for_each(|place| self.stream.clear(&pairs[place].1));
+            cleared.and_then(|()| communicator.collect(what, members, &self.stream, &pairs))
+        };
+        let queued = queued.and_then(|()| self.settle(true));
         let (mut read, mut sums, mut written) = (Vec::new(), Vec::new(), pairs.into_iter());
         for there in held {
             let pair = if there { written.next() } else { None };

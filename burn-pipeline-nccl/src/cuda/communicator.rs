@@ -1,7 +1,7 @@
 //! A communicator of NCCL: made without blocking, polled, and aborted when it fails.
 //!
 //! 1. Every call returns at once (`blocking = 0`); [`Communicator::settle`] polls until it is done, until a deadline.
-//! 2. Memory is passed as [`Pinned`], which the caller keeps until an event behind the call has completed.
+//! 2. Memory is passed as [`Pinned`], which the caller keeps until an event behind the call has completed: calls that use memory are `unsafe`.
 //! 3. A communicator that is dropped is aborted; [`Communicator::close`] ends it in agreement with all ranks.
 
 use super::error::NcclError;
@@ -119,14 +119,18 @@ impl Communicator {
     }
 
     /// Sends and receives bytes, as one group.
-    pub(crate) fn exchange(&self, stream: &Stream, transfers: &[(Way, Pinned)]) -> Result<(), NcclError> {
+    ///
+    /// # Safety
+    /// The memory stays pinned until an event behind this group has completed, even if this fails, and nothing else writes to it or,
+    /// where it is received into, reads it until then.
+    pub(crate) unsafe fn exchange(&self, stream: &Stream, transfers: &[(Way, Pinned)]) -> Result<(), NcclError> {
         let (handle, queue) = (self.handle, stream.for_nccl());
         self.group("a group of transfers", |call| {
             for (way, memory) in transfers.iter().filter(|(_, memory)| memory.bytes() > 0) {
                 let (pointer, bytes) = (memory.pointer(), memory.bytes());
                 let kind = sys::ncclDataType_t::ncclUint8;
-                // SAFETY: the memory is pinned: neither freed nor moved while `Pinned` lives, which the caller keeps
-                // until an event behind this group has completed; it has that many bytes. Communicator and stream are alive.
+                // SAFETY: the memory is pinned as long as it is used (the caller's promise), and has that many bytes. Communicator and
+                // stream are alive.
                 call(unsafe {
                     match way {
                         Way::To(peer) => {
@@ -141,7 +145,13 @@ impl Communicator {
     }
 
     /// A collective of `members` ranks on every pair (memory that is read, memory that is written), as one group. Elements are added as `dtype`.
-    pub(crate) fn collect(
+    ///
+    /// # Safety
+    /// As for [`exchange`](Self::exchange). The communicator has `members` ranks.
+    ///
+    /// # Errors
+    /// [`NcclError::Memory`] if memory does not have the bytes that the collective reads and writes.
+    pub(crate) unsafe fn collect(
         &self,
         collective: FlatCollective,
         members: usize,
@@ -149,11 +159,14 @@ impl Communicator {
         pairs: &[(DType, Pinned, Pinned)],
     ) -> Result<(), NcclError> {
         self.group("a collective", |call| {
-            pairs.iter().try_for_each(|pair| self.collect_one(collective, members, stream, pair, call))
+            // SAFETY: the caller's promise.
+            pairs.iter().try_for_each(|pair| unsafe { self.collect_one(collective, members, stream, pair, call) })
         })
     }
 
-    fn collect_one(
+    /// # Safety
+    /// As for [`collect`](Self::collect).
+    unsafe fn collect_one(
         &self,
         collective: FlatCollective,
         members: usize,
@@ -166,7 +179,17 @@ impl Communicator {
         // Only what is added has a type.
         let (byte, bytes) = (sys::ncclDataType_t::ncclUint8, from.bytes());
         let elements = || element(*dtype).map(|(kind, width)| (kind, bytes / width));
-        // SAFETY: as in `exchange`. `to` is made for the collective's result, of as many elements as `collective` says.
+        let needed = match collective {
+            FlatCollective::AllGather => bytes * members,
+            FlatCollective::ReduceScatter => bytes / members,
+            _ => bytes,
+        };
+        if to.bytes() < needed {
+            return Err(NcclError::Memory {
+                error: format!("{needed} bytes are written, and {} are there", to.bytes()),
+            });
+        }
+        // SAFETY: the caller's promise; both have the bytes that are read and written. Communicator and stream are alive.
         unsafe {
             match collective {
                 FlatCollective::AllReduce => {

@@ -33,7 +33,9 @@ impl Progress {
         }
         self.order.before_group(&self.stream)?;
         let event = Event::new(&self.order.gpu)?;
-        let queued = self.world.exchange(&self.stream, &transfers).and_then(|()| self.settle(false));
+        // SAFETY: `fly` keeps all of it until the event behind the group has completed, whatever fails. What is sent is pinned against
+        // writes, and what lands was made for this and is given out behind the event.
+        let queued = unsafe { self.world.exchange(&self.stream, &transfers) }.and_then(|()| self.settle(false));
         let (held, landed): (Vec<_>, Vec<_>) = transfers.into_iter().partition(|(way, _)| matches!(way, Way::To(_)));
         let mut landed = landed.into_iter().map(|(_, pinned)| pinned);
         let slots = slots.into_iter().map(|(slot, count)| (slot, landed.by_ref().take(count).collect())).collect();

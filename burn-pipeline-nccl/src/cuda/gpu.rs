@@ -111,13 +111,15 @@ impl Stream {
     }
 
     /// Fills memory with zeros, in the order of the queue.
-    pub(crate) fn clear(&self, memory: &Pinned) -> Result<(), NcclError> {
+    ///
+    /// # Safety
+    /// The memory stays pinned until an event behind this has completed, even if this fails, and nothing else uses it until then.
+    pub(crate) unsafe fn clear(&self, memory: &Pinned) -> Result<(), NcclError> {
         let (address, bytes) = (memory.pointer() as sys::CUdeviceptr, memory.bytes());
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: the memory is pinned, and the caller keeps it until an event behind this has completed; it has that many
-        // bytes. The stream is alive.
+        // SAFETY: the memory is pinned as long as it is used (the caller's promise), and has that many bytes. The stream is alive.
         unsafe { result::memset_d8_async(address, 0, bytes, self.stream) }.map_err(failed("memory cannot be cleared"))
     }
 

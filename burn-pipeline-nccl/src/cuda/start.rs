@@ -78,7 +78,8 @@ impl Start {
         }
         order.wait_for_this_thread()?;
         let event = Event::new(&order.gpu)?;
-        let done = world.exchange(stream, &transfers).and_then(|()| self.watch(world, stream, &event));
+        // SAFETY: the memory was made for this, and is kept until the transfers have completed, or for ever.
+        let done = unsafe { world.exchange(stream, &transfers) }.and_then(|()| self.watch(world, stream, &event));
         if done.is_err() {
             // The memory may still be written to.
             std::mem::forget(transfers);

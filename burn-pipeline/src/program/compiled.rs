@@ -14,15 +14,16 @@ pub(super) use nothing::{Compiled, Memory, hold_less, hold_rounded};
 
 #[cfg(feature = "flex")]
 mod flex {
+    use crate::program::error::ProgramError;
     use crate::program::replay::{Replay, Sums};
     use burn::backend::flex::FlexTensor;
     use burn::backend::ir::{OperationIr, TensorId, TensorIr};
     use burn::backend::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor, Flex};
     use burn::tensor::Device;
     pub(crate) use burn_pipeline_compile::{Bf16, Memory, hold_less, hold_rounded};
-    use burn_pipeline_compile::{Summary, Tensors};
+    use burn_pipeline_compile::{Mismatch, Summary, Tensors};
     use std::collections::HashSet;
-    use std::fmt::{Display, Formatter, Result};
+    use std::fmt::{self, Display, Formatter};
     use std::ops::Range;
 
     /// Is there a compiler for this device?
@@ -59,13 +60,18 @@ mod flex {
             self.summary.interpreted.is_empty()
         }
 
-        pub(crate) fn run(&self, pieces: Range<usize>, replay: &mut dyn Replay, sums: &mut Sums) {
-            self.steps.run(pieces, &mut Replayed { replay, sums });
+        pub(crate) fn run(
+            &self,
+            pieces: Range<usize>,
+            replay: &mut dyn Replay,
+            sums: &mut Sums,
+        ) -> Result<(), ProgramError> {
+            self.steps.run(pieces, &mut Replayed { replay, sums })
         }
     }
 
     impl Display for Compiled {
-        fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
             write!(f, "{}\n{}", self.summary, self.steps)
         }
     }
@@ -84,7 +90,18 @@ mod flex {
         }
     }
 
+    impl From<Mismatch> for ProgramError {
+        fn from(Mismatch { operation, expected, got, .. }: Mismatch) -> Self {
+            match operation {
+                Some(operation) => ProgramError::Operation { operation, expected, got },
+                None => ProgramError::Given { expected, got },
+            }
+        }
+    }
+
     impl Tensors for Replayed<'_> {
+        type Error = ProgramError;
+
         fn read(&mut self, tensor: &TensorIr) -> FlexTensor {
             flex(self.replay.take(tensor))
         }
@@ -105,19 +122,20 @@ mod flex {
             }
         }
 
-        fn interpret(&mut self, operation: &OperationIr) {
-            self.replay.run(std::slice::from_ref(operation));
+        fn interpret(&mut self, operation: &OperationIr) -> Result<(), ProgramError> {
+            self.replay.run(std::slice::from_ref(operation))
         }
     }
 }
 
 #[cfg(not(feature = "flex"))]
 mod nothing {
+    use crate::program::error::ProgramError;
     use crate::program::replay::{Replay, Sums};
     use burn::backend::ir::{OperationIr, TensorId, TensorIr};
     use burn::tensor::Device;
     use std::collections::HashSet;
-    use std::fmt::{Display, Formatter, Result};
+    use std::fmt::{self, Display, Formatter};
     use std::ops::Range;
 
     pub(crate) fn compiles(_: &Device) -> bool {
@@ -173,13 +191,13 @@ mod nothing {
             match *self {}
         }
 
-        pub(crate) fn run(&self, _: Range<usize>, _: &mut dyn Replay, _: &mut Sums) {
+        pub(crate) fn run(&self, _: Range<usize>, _: &mut dyn Replay, _: &mut Sums) -> Result<(), ProgramError> {
             match *self {}
         }
     }
 
     impl Display for Compiled {
-        fn fmt(&self, _: &mut Formatter<'_>) -> Result {
+        fn fmt(&self, _: &mut Formatter<'_>) -> fmt::Result {
             match *self {}
         }
     }

@@ -9,10 +9,12 @@
 //! 2. [`record_op`] writes one `CustomOpIr` between the operations of the capture, and keeps the [`CapturedOp`] under its
 //!    name. A backward is recorded the same way: its operations are operations like others, and are cut into `I` and `W`.
 //! 3. A replay hands the names and their operations to `burn_router`'s interpreter, which calls them with the tensors of
-//!    the stage's own device.
+//!    the stage's own device. What they give is compared with what they declared: a program ends at one that differs, since what follows
+//!    was made for the declared shapes.
 //!
 //! The registry of handlers by name is `burn_router`'s, made for its remote server.
 
+use super::error::ProgramError;
 use crate::plan::Among;
 use burn::backend::ir::{BackendIr, CustomOpIr, HandleContainer, OperationIr, TensorIr};
 use burn::backend::tensor::FloatTensor;
@@ -22,7 +24,7 @@ use burn_router::{CustomOpRegistry, RouterClient, RouterTensor};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// An operation of a backend extension that programs hold as one operation.
 ///
@@ -61,7 +63,7 @@ pub trait CapturedOp: Debug + Send + Sync + 'static {
     }
 
     /// Runs it on tensors of the device that replays it, without autodiff. The results must be as `outputs` says,
-    /// on the same device.
+    /// on the same device; others end the program with an error ([`ProgramError::Operation`]).
     fn run(&self, inputs: Vec<DispatchTensor>) -> Vec<DispatchTensor>;
 }
 
@@ -122,18 +124,19 @@ impl CustomOps {
         self.0.get(&op.id).map_or(0, |custom| custom.flops(&specs(&op.inputs), &specs(&op.outputs)))
     }
 
-    /// What an interpreter calls for each of them.
-    pub(super) fn registry<B: BackendIr>(&self) -> CustomOpRegistry<B>
+    /// What an interpreter calls for each of them; the first one that fails leaves its error, and its outputs are not there.
+    pub(super) fn registry<B: BackendIr>(&self, failed: &Arc<OnceLock<ProgramError>>) -> CustomOpRegistry<B>
     where
         DispatchTensor: DispatchKindConversion<B>,
     {
         let mut registry = CustomOpRegistry::new();
         for (name, op) in self.0.iter() {
-            let op = op.clone();
+            let (op, failed) = (op.clone(), failed.clone());
             registry.register(name, move |handles, ir, _| {
                 let inputs = ir.inputs.iter().map(|tensor| read::<B>(handles, tensor)).collect();
-                for (tensor, output) in ir.outputs.iter().zip(op.run(inputs)) {
-                    write::<B>(handles, tensor, output);
+                if let Err(error) = give::<B>(handles, ir, op.run(inputs)) {
+                    // A program ends at the first error.
+                    let _ = failed.set(error);
                 }
             });
         }
@@ -152,19 +155,46 @@ where
     })
 }
 
-/// Gives an output to the interpreter. A tensor of another backend breaks the contract of [`CapturedOp::run`]; it is
-/// dropped, and the operation that reads it fails because it is missing.
-fn write<B: BackendIr>(handles: &mut HandleContainer<B::Handle>, tensor: &TensorIr, output: DispatchTensor)
+/// Gives an operation's outputs to the interpreter, if they are what it declared.
+fn give<B: BackendIr>(
+    handles: &mut HandleContainer<B::Handle>,
+    ir: &CustomOpIr,
+    outputs: Vec<DispatchTensor>,
+) -> Result<(), ProgramError>
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
-    match <DispatchTensor as DispatchKindConversion<B>>::try_into_backend(output) {
-        Ok(BackendTensor::Float(output)) => handles.register_float_tensor::<B>(&tensor.id, output),
-        Ok(BackendTensor::Int(output)) => handles.register_int_tensor::<B>(&tensor.id, output),
-        Ok(BackendTensor::Bool(output)) => handles.register_bool_tensor::<B>(&tensor.id, output),
-        Ok(other) => tracing::error!(kind = other.name(), "a custom operation gave a tensor that cannot be replayed"),
-        Err(reason) => tracing::error!(reason, "a custom operation gave a tensor of another backend"),
+    let differs = |expected, got| Err(ProgramError::Operation { operation: ir.id.clone(), expected, got });
+    if outputs.len() != ir.outputs.len() {
+        return differs(format!("{} output(s)", ir.outputs.len()), format!("{}", outputs.len()));
     }
+    for (place, (tensor, output)) in ir.outputs.iter().zip(outputs).enumerate() {
+        if !is_like(tensor, &output) {
+            let got = spec(&output.shape(), output.dtype());
+            return differs(format!("{} as output {place}", spec(&tensor.shape, tensor.dtype)), got);
+        }
+        match <DispatchTensor as DispatchKindConversion<B>>::try_into_backend(output) {
+            Ok(BackendTensor::Float(output)) => handles.register_float_tensor::<B>(&tensor.id, output),
+            Ok(BackendTensor::Int(output)) => handles.register_int_tensor::<B>(&tensor.id, output),
+            Ok(BackendTensor::Bool(output)) => handles.register_bool_tensor::<B>(&tensor.id, output),
+            Ok(other) => {
+                return differs(format!("a plain tensor as output {place}"), format!("a {} one", other.name()));
+            }
+            Err(reason) => return differs(format!("output {place} on the stage's own device"), reason),
+        }
+    }
+    Ok(())
+}
+
+/// Returns true if a tensor has the shape and the element type of a program's; devices store truth values in types of their own.
+pub(crate) fn is_like(expected: &TensorIr, tensor: &DispatchTensor) -> bool {
+    let (dtype, is_bool) = (tensor.dtype(), |dtype: DType| dtype.is_bool());
+    tensor.shape() == expected.shape && (dtype == expected.dtype || is_bool(dtype) && is_bool(expected.dtype))
+}
+
+/// A shape and an element type as text.
+pub(crate) fn spec(shape: &Shape, dtype: DType) -> String {
+    format!("{:?} of {dtype:?}", shape.to_vec())
 }
 
 /// The capture that a thread is in.

@@ -31,6 +31,7 @@ mod cost;
 mod custom;
 mod display;
 mod draws;
+mod error;
 mod exchanges;
 mod liveness;
 mod merge;
@@ -46,13 +47,14 @@ mod storage;
 
 pub(crate) use compiled::{Bf16, compiles};
 pub use custom::{CapturedOp, captured_for, record_op};
+pub use error::ProgramError;
 pub(crate) use merge::Product;
 pub(crate) use part::Phase;
 pub use part::{Operation, Program};
 pub use stage_programs::StagePrograms;
 
 pub(crate) use capture_tensors::{alike, backward, configured, edge, gradient, leaf, lowered, placeholder};
-pub(crate) use custom::{CustomOps, capturing, record};
+pub(crate) use custom::{CustomOps, capturing, is_like, record, spec};
 pub(crate) use draws::{draw, drawn_as};
 pub(crate) use quiet::quietly;
 pub(crate) use recording::{Edges, Recording};

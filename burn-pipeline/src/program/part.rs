@@ -3,6 +3,7 @@
 use super::compiled::{Bf16, Compiled, Memory};
 use super::cost;
 use super::custom::CustomOps;
+use super::error::ProgramError;
 use super::op_name::name;
 use super::replay::{Replay, Sums};
 use super::storage::bytes_of;
@@ -132,7 +133,12 @@ impl Program {
     }
 
     /// Runs some pieces. Where it is compiled, results are added to the sums that are given for them, if it can.
-    pub(crate) fn run(&self, pieces: Range<usize>, replay: &mut dyn Replay, sums: &mut Sums) {
+    pub(crate) fn run(
+        &self,
+        pieces: Range<usize>,
+        replay: &mut dyn Replay,
+        sums: &mut Sums,
+    ) -> Result<(), ProgramError> {
         match &self.compiled {
             Some(compiled) => compiled.run(pieces, replay, sums),
             None => replay.run(&self.operations[pieces]),

@@ -2,6 +2,7 @@
 
 use super::custom::CustomOps;
 use super::draws::{draw, drawn};
+use super::error::ProgramError;
 use super::recording::Recording;
 use burn::backend::ir::{BackendIr, HandleKind, OperationIr, TensorId, TensorIr};
 use burn::backend::{BackendTensor, Dispatch, DispatchDevice, DispatchKindConversion, DispatchTensor};
@@ -9,6 +10,7 @@ use burn::tensor::{Device, TensorData};
 use burn_router::TensorInterpreter;
 use rand::rngs::StdRng;
 use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 
 /// Running sums by the result that may be added to each; `None` once it was, and the result is the sum.
 pub(crate) type Sums = HashMap<TensorId, Option<DispatchTensor>>;
@@ -17,8 +19,8 @@ pub(crate) type Sums = HashMap<TensorId, Option<DispatchTensor>>;
 pub(crate) trait Replay: Send {
     /// Gives it a tensor of this device, without autodiff.
     fn feed(&mut self, id: TensorId, tensor: DispatchTensor) -> Result<(), String>;
-    /// Runs operations.
-    fn run(&mut self, operations: &[OperationIr]);
+    /// Runs operations, up to the first one that gives something else than the program was made for.
+    fn run(&mut self, operations: &[OperationIr]) -> Result<(), ProgramError>;
     /// Draws the random numbers of operations from this generator, instead of the device's.
     fn draw_from(&mut self, generator: StdRng);
     /// Takes a tensor out; it stays if its status says so.
@@ -56,7 +58,9 @@ pub(crate) fn computed(
             return Some(Err(reason));
         }
     }
-    replay.run(&recording.operations);
+    if let Err(error) = replay.run(&recording.operations) {
+        return Some(Err(error.to_string()));
+    }
     Some(Ok(recording.edges.outputs.iter().map(|output| replay.take(output)).collect()))
 }
 
@@ -75,6 +79,8 @@ struct Interpreter<B: BackendIr> {
     operations: TensorInterpreter<B>,
     device: Device,
     generator: Option<StdRng>,
+    /// What a custom operation did wrong.
+    failed: Arc<OnceLock<ProgramError>>,
 }
 
 impl<B: BackendIr> Interpreter<B>
@@ -82,8 +88,9 @@ where
     DispatchTensor: DispatchKindConversion<B>,
 {
     fn new(inner: B::Device, device: &Device, custom: &CustomOps) -> Self {
-        let operations = TensorInterpreter::with_custom_ops(inner, custom.registry::<B>());
-        Self { operations, device: device.clone(), generator: None }
+        let failed = Arc::default();
+        let operations = TensorInterpreter::with_custom_ops(inner, custom.registry::<B>(&failed));
+        Self { operations, device: device.clone(), generator: None, failed }
     }
 }
 
@@ -102,7 +109,7 @@ where
         Ok(())
     }
 
-    fn run(&mut self, operations: &[OperationIr]) {
+    fn run(&mut self, operations: &[OperationIr]) -> Result<(), ProgramError> {
         for op in operations {
             if let (Some(draw), Some(generator)) = (draw(op), &mut self.generator) {
                 let drawn = on_device(drawn(draw, generator), &self.device);
@@ -112,7 +119,11 @@ where
                 }
             }
             self.operations.register_op(op.clone());
+            if let Some(error) = self.failed.get() {
+                return Err(error.clone());
+            }
         }
+        Ok(())
     }
 
     fn draw_from(&mut self, generator: StdRng) {

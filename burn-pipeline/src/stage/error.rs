@@ -4,10 +4,11 @@ use super::batch::Reduction;
 use super::boundary::BoundaryError;
 use super::boundary::StagePort;
 use crate::ops::DeferredError;
+use crate::program::ProgramError;
 use burn::tensor::DType;
 
 /// An error inside one stage; the executor adds rank, stage, microbatch and operation. Tensors and outputs count from 0.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum StageError {
     /// The received value is not the stage's input.
@@ -92,6 +93,9 @@ pub enum StageError {
     /// A backward for a microbatch of which no forward is held.
     #[error("no forward of this microbatch is held; its forward did not run, or its backward ran already")]
     NotHeld,
+    /// A captured stage's program stopped.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
     /// A deferred operation gave a gradient that does not fit.
     #[error(transparent)]
     Deferred(#[from] Box<DeferredError>),
@@ -123,6 +127,8 @@ pub enum StageError {
     #[error("the device reported: {0}")]
     Device(String),
 }
+
+burn_pipeline_plan::debug_as_text!(StageError);
 
 impl StageError {
     /// The extras that a stage names do not fit its type.

@@ -14,8 +14,9 @@ use burn::backend::{Autodiff, AutodiffBackend, Backend, Capture, Dispatch, Dispa
 use burn::module::{Module, Param};
 use burn::tensor::activation::tanh;
 use burn::tensor::{DType, Device, Distribution, Int, Shape, Tensor};
-use burn_pipeline::program::{CapturedOp, captured_for, record_op};
-use burn_pipeline::stage::{Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox};
+use burn_pipeline::program::{CapturedOp, ProgramError, captured_for, record_op};
+use burn_pipeline::stage::{Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox, StageError};
+use std::cell::Cell;
 
 /// A product of matrices as an extension has it: `x` times `w`, and the two gradients.
 #[backend_extension(Flex, Capture, Autodiff)]
@@ -42,7 +43,20 @@ impl ProductOps for Flex {
     }
 }
 
+/// What an operation gives that breaks its promise.
 #[derive(Debug, Clone, Copy)]
+enum Otherwise {
+    Rows,
+    Type,
+    Nothing,
+}
+
+thread_local! {
+    /// The operation of this thread's stages that breaks its promise, and how.
+    static OTHERWISE: Cell<Option<(Product, Otherwise)>> = const { Cell::new(None) };
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Product {
     Forward,
     Input,
@@ -66,11 +80,18 @@ impl CapturedOp for Product {
 
     fn run(&self, mut inputs: Vec<DispatchTensor>) -> Vec<DispatchTensor> {
         let (b, a) = (inputs.pop().unwrap(), inputs.pop().unwrap());
-        vec![match self {
+        let given = match self {
             Self::Forward => Dispatch::product(a, b),
             Self::Input => Dispatch::product_input(a, b),
             Self::Weight => Dispatch::product_weight(a, b),
-        }]
+        };
+        let given = Tensor::<2>::from_dispatch(given);
+        match OTHERWISE.get().filter(|(op, _)| op == self).map(|(_, otherwise)| otherwise) {
+            None => vec![given.into_dispatch()],
+            Some(Otherwise::Rows) => vec![given.narrow(0, 0, 1).into_dispatch()],
+            Some(Otherwise::Type) => vec![given.cast(DType::F64).into_dispatch()],
+            Some(Otherwise::Nothing) => Vec::new(),
+        }
     }
 }
 
@@ -195,6 +216,32 @@ fn operations_of_extensions_are_cut_like_others() {
     assert_eq!(counts(programs.weight()), [0, 0, layers], "{programs}");
     let names: Vec<&str> = programs.custom_operations().collect();
     assert_eq!(names, ["tests::Forward", "tests::Input", "tests::Weight"]);
+}
+
+#[test]
+fn an_operation_that_gives_something_else_than_it_declares_ends_in_an_error_with_its_name() {
+    for (compile, op) in [false, true]
+        .into_iter()
+        .flat_map(|compile| [Product::Forward, Product::Input, Product::Weight].map(|op| (compile, op)))
+    {
+        for (otherwise, got) in [(Otherwise::Rows, "[1, "), (Otherwise::Type, "of F64"), (Otherwise::Nothing, "0")] {
+            let stage = StageBox::new(Products::new(3)).compiled(compile);
+            let mut stage = SingleStage::new(stage, SplitBackward::Captured, true);
+            let x = Tensor::<2>::ones([64, WIDTH], &Device::flex());
+            OTHERWISE.set(Some((op, otherwise)));
+            let mut run = || {
+                let y = stage.forward(0, x.into_payload(), Payload::default())?;
+                stage.backward_input(0, y.tensors().map(|y| Some(y.clone())).collect())?;
+                stage.backward_weight(&[0])
+            };
+            let error = run().unwrap_err();
+            OTHERWISE.set(None);
+            let StageError::Program(ProgramError::Operation { operation, got: says, .. }) = &error else {
+                panic!("{error}")
+            };
+            assert!(*operation == format!("tests::{op:?}") && says.contains(got), "{compile} {error}");
+        }
+    }
 }
 
 #[test]

@@ -282,7 +282,7 @@ fn plain(recording: &Recording) -> Vec<Vec<u32>> {
     let mut replay = interpreter(&Device::flex(), &recording.custom).unwrap();
     replay.draw_from(generator());
     fed(recording).into_iter().for_each(|(id, value)| replay.feed(id, value).unwrap());
-    replay.run(&recording.operations);
+    replay.run(&recording.operations).unwrap();
     let edges = &recording.edges;
     let wanted = edges.outputs.iter().chain(edges.input_gradients.iter().flatten());
     wanted.chain(edges.weight_gradients.iter().map(|(_, edge)| edge)).map(|edge| bits(replay.take(edge))).collect()
@@ -291,7 +291,7 @@ fn plain(recording: &Recording) -> Vec<Vec<u32>> {
 fn run(program: &Program, replay: &mut dyn Replay, fed: &[(TensorId, DispatchTensor)]) -> Vec<Vec<u32>> {
     let read = fed.iter().filter(|(id, _)| program.feeds().iter().any(|feed| feed.id == *id));
     read.for_each(|(id, value)| replay.feed(*id, value.clone()).unwrap());
-    program.run(0..program.pieces(), replay, &mut Sums::new());
+    program.run(0..program.pieces(), replay, &mut Sums::new()).unwrap();
     program.takes().iter().map(|tensor| bits(replay.take(tensor))).collect()
 }
 

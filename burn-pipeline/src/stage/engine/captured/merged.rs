@@ -36,7 +36,7 @@ impl Captured {
             run.load(Phase::Input, || Parameters::of(module))?;
             let stage = run.stage.clone();
             let merged = stage.programs.merged_weight();
-            let mut given = run.run(&merged.program).into_iter();
+            let mut given = run.run(&merged.program)?.into_iter();
             operands.resize_with(merged.products.len(), Vec::new);
             operands.iter_mut().for_each(|pairs| pairs.extend(given.next().zip(given.next())));
             let gradient = |(&place, gradient)| (stage.weight(place), AnyTensor::from_dispatch(gradient));

@@ -1,7 +1,7 @@
 //! One microbatch's way through the programs of a stage, in an interpreter of its own.
 
 use super::replayable::Replayable;
-use crate::program::{NO_REPLAY, Phase, Program, Replay, Sums, interpreter};
+use crate::program::{NO_REPLAY, Phase, Program, ProgramError, Replay, Sums, interpreter, is_like, spec};
 use crate::stage::boundary::AnyTensor;
 use crate::stage::boundary::{Payload, PayloadPart};
 use crate::stage::engine::call::{ForwardCall, Gradients};
@@ -9,7 +9,7 @@ use crate::stage::engine::recording::Parameters;
 use crate::stage::error::StageError;
 use crate::stage::state::GradientStore;
 use burn::backend::ir::{TensorId, TensorIr};
-use burn::backend::{Dispatch, DispatchTensor, ops::FloatTensorOps};
+use burn::backend::{Dispatch, DispatchTensor, TensorMetadata, ops::FloatTensorOps};
 use burn::tensor::Device;
 use rand::rngs::StdRng;
 use std::collections::HashSet;
@@ -52,18 +52,23 @@ impl MicrobatchRun {
         let fed = edges.inputs.iter().chain(&edges.parameters).zip(arrived.chain(parameters.values));
         let program = stage.programs.forward();
         for (edge, tensor) in fed.filter(|(edge, _)| program.reads(edge)) {
-            run.feed(edge.id, tensor)?;
+            run.feed(edge, tensor)?;
         }
         for (id, constant) in &stage.constants {
-            if program.feeds().iter().any(|fed| fed.id == *id) {
-                run.feed(*id, constant.tensor.clone())?;
+            if let Some(fed) = program.feeds().iter().find(|fed| fed.id == *id) {
+                run.feed(fed, constant.tensor.clone())?;
             }
         }
         Ok(run)
     }
 
-    fn feed(&mut self, id: TensorId, tensor: DispatchTensor) -> Result<(), StageError> {
-        self.replay.feed(id, tensor).map_err(StageError::Unsupported)
+    /// Gives the programs a tensor that is what they were made for: they read it by that shape without looking again.
+    fn feed(&mut self, edge: &TensorIr, tensor: DispatchTensor) -> Result<(), StageError> {
+        if !is_like(edge, &tensor) {
+            let (expected, got) = (spec(&edge.shape, edge.dtype), spec(&tensor.shape(), tensor.dtype()));
+            return Err(ProgramError::Given { expected, got }.into());
+        }
+        self.replay.feed(edge.id, tensor).map_err(|reason| ProgramError::Backend(reason).into())
     }
 
     /// Releases the parameters that are held after a program for the ones that follow.
@@ -83,15 +88,15 @@ impl MicrobatchRun {
         let mut fed = HashSet::new();
         for (edge, value) in programs.edges.parameters.iter().zip(parameters().values) {
             if programs.program(after).borrowed().iter().any(|borrowed| borrowed.id == edge.id) && fed.insert(edge.id) {
-                self.feed(edge.id, value)?;
+                self.feed(edge, value)?;
             }
         }
         Ok(())
     }
 
     /// Runs some pieces of a program.
-    pub(super) fn run_part(&mut self, program: &Program, pieces: Range<usize>) {
-        program.run(pieces, &mut *self.replay, &mut self.sums);
+    pub(super) fn run_part(&mut self, program: &Program, pieces: Range<usize>) -> Result<(), StageError> {
+        Ok(program.run(pieces, &mut *self.replay, &mut self.sums)?)
     }
 
     /// Takes a program's results out, once all its pieces have run.
@@ -99,9 +104,9 @@ impl MicrobatchRun {
         program.takes().iter().map(|tensor| self.replay.take(tensor)).collect()
     }
 
-    pub(super) fn run(&mut self, program: &Program) -> Vec<DispatchTensor> {
-        self.run_part(program, 0..program.pieces());
-        self.results(program)
+    pub(super) fn run(&mut self, program: &Program) -> Result<Vec<DispatchTensor>, StageError> {
+        self.run_part(program, 0..program.pieces())?;
+        Ok(self.results(program))
     }
 
     /// The same microbatch, which goes on with the backward of other programs of the stage.
@@ -148,7 +153,7 @@ impl MicrobatchRun {
                     Dispatch::float_zeros(edge.shape.clone(), device.as_dispatch(), edge.dtype.into())
                 };
                 let seed = seed.map_or_else(zero, AnyTensor::into_dispatch);
-                self.feed(edge.id, seed)?;
+                self.feed(edge, seed)?;
             }
         }
         Ok(())

@@ -57,7 +57,7 @@ impl Captured {
     }
 
     fn finish_forward(&mut self, begun: RunningProgram) -> Result<ForwardOutput, StageError> {
-        let (microbatch, (run, outputs)) = (begun.microbatch, begun.finish());
+        let (microbatch, (run, outputs)) = (begun.microbatch, begun.finish()?);
         let stage = run.stage.clone();
         self.forwarded.insert(microbatch, run);
         stage.output.forward_output(outputs)
@@ -79,19 +79,19 @@ impl Captured {
         Ok(Ok(RunningProgram::backward(run, microbatch, seeds, phase)?))
     }
 
-    fn finish_backward(&mut self, begun: RunningProgram, store: &mut GradientStore) -> Gradients {
-        let (microbatch, (mut run, given)) = (begun.microbatch, begun.finish());
+    fn finish_backward(&mut self, begun: RunningProgram, store: &mut GradientStore) -> Result<Gradients, StageError> {
+        let (microbatch, (mut run, given)) = (begun.microbatch, begun.finish()?);
         let mut given = given.into_iter();
         let inputs = run.input_gradients(&mut given);
         run.store_weights(microbatch, given, store);
-        inputs
+        Ok(inputs)
     }
 
-    fn finish_input(&mut self, begun: RunningProgram) -> Gradients {
-        let (microbatch, (run, given)) = (begun.microbatch, begun.finish());
+    fn finish_input(&mut self, begun: RunningProgram) -> Result<Gradients, StageError> {
+        let (microbatch, (run, given)) = (begun.microbatch, begun.finish()?);
         let inputs = run.input_gradients(&mut given.into_iter());
         self.halfway.insert(microbatch, run);
-        inputs
+        Ok(inputs)
     }
 
     fn begun(&mut self, direction: Direction) -> &mut Option<RunningProgram> {
@@ -124,7 +124,7 @@ impl<M: Stage> Engine<M> for Captured {
         match self.start_forward(function, module, call)? {
             Err(call) => self.eager.forward_only(function, module, call),
             Ok(begun) => {
-                let (microbatch, (run, outputs)) = (begun.microbatch, begun.finish());
+                let (microbatch, (run, outputs)) = (begun.microbatch, begun.finish()?);
                 if run.stage.draws() && !self.seed.is_set() {
                     return Err(StageError::Unsupported(DRAWS.to_owned()));
                 }
@@ -164,7 +164,7 @@ impl<M: Stage> Engine<M> for Captured {
             Err(seeds) => self.eager.backward(module, microbatch, seeds, store),
             Ok(mut begun) => {
                 begun.run.borrow_sums(microbatch, Phase::Backward, store);
-                Ok(self.finish_backward(begun, store))
+                self.finish_backward(begun, store)
             }
         }
     }
@@ -172,7 +172,7 @@ impl<M: Stage> Engine<M> for Captured {
     fn backward_input(&mut self, module: &M, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError> {
         match self.start_backward(module, microbatch, seeds, Phase::Input)? {
             Err(seeds) => self.eager.backward_input(module, microbatch, seeds),
-            Ok(begun) => Ok(self.finish_input(begun)),
+            Ok(begun) => self.finish_input(begun),
         }
     }
 
@@ -183,7 +183,7 @@ impl<M: Stage> Engine<M> for Captured {
         run.load(Phase::Input, || Parameters::of(module))?;
         let programs = run.stage.programs.clone();
         run.borrow_sums(microbatch, Phase::Weight, store);
-        let given = run.run(programs.weight());
+        let given = run.run(programs.weight())?;
         run.store_weights(microbatch, given.into_iter(), store);
         Ok(())
     }
@@ -260,16 +260,15 @@ impl EngineState for Captured {
     }
 
     fn advance(&mut self, direction: Direction, pieces: usize) -> Result<(), StageError> {
-        self.begun(direction).as_mut().ok_or(StageError::NotHeld)?.advance(pieces);
-        Ok(())
+        self.begun(direction).as_mut().ok_or(StageError::NotHeld)?.advance(pieces)
     }
 
     fn complete(&mut self, direction: Direction, store: &mut GradientStore) -> Result<WorkResult, StageError> {
         let begun = self.begun(direction).take().ok_or(StageError::NotHeld)?;
         Ok(match begun.phase {
             Phase::Forward => WorkResult::Forward(self.finish_forward(begun)?),
-            Phase::Input => WorkResult::Backward(self.finish_input(begun)),
-            Phase::Backward | Phase::Weight => WorkResult::Backward(self.finish_backward(begun, store)),
+            Phase::Input => WorkResult::Backward(self.finish_input(begun)?),
+            Phase::Backward | Phase::Weight => WorkResult::Backward(self.finish_backward(begun, store)?),
         })
     }
 

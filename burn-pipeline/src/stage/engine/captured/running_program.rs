@@ -56,16 +56,17 @@ impl RunningProgram {
     }
 
     /// Runs the next pieces.
-    pub(super) fn advance(&mut self, pieces: usize) {
+    pub(super) fn advance(&mut self, pieces: usize) -> Result<(), StageError> {
         let end = self.at + pieces.min(self.left());
-        self.run.run_part(self.programs.program(self.phase), self.at..end);
+        self.run.run_part(self.programs.program(self.phase), self.at..end)?;
         self.at = end;
+        Ok(())
     }
 
     /// Runs the rest, and takes the results out.
-    pub(super) fn finish(mut self) -> (MicrobatchRun, Vec<DispatchTensor>) {
-        self.advance(usize::MAX);
+    pub(super) fn finish(mut self) -> Result<(MicrobatchRun, Vec<DispatchTensor>), StageError> {
+        self.advance(usize::MAX)?;
         let given = self.run.results(self.programs.program(self.phase));
-        (self.run, given)
+        Ok((self.run, given))
     }
 }
