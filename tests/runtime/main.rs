@@ -15,6 +15,7 @@ mod edges;
 mod evaluation;
 mod faults;
 mod faulty;
+mod fitting;
 mod groups;
 mod hooked;
 mod host;

@@ -183,6 +183,14 @@ fn tensors_that_disagree_on_the_number_of_samples_are_refused() {
 }
 
 #[test]
+fn one_row_beside_several_samples_is_told_how_all_of_them_get_it() {
+    let mask = Batch::new(floats([4, 1])).extra("mask", floats([1, 4])).cut(2).unwrap_err();
+    assert!(mask.to_string().contains("`Split::Replicate`"), "{mask}");
+    let two = Batch::new(floats([4, 1])).extra("mask", floats([2, 4])).cut(2).unwrap_err();
+    assert!(!two.to_string().contains("Replicate"), "{two}");
+}
+
+#[test]
 fn a_batch_without_samples_is_refused() {
     assert_eq!(refused(Batch::new(floats([0, 3]))), MicrobatchError::Empty);
     assert_eq!(Batch::new(floats([3, 3])).cut(0).unwrap_err(), MicrobatchError::Empty);

@@ -1,6 +1,7 @@
 //! What can go wrong while a rank runs its plan.
 
 use super::context::RunContext;
+use crate::cost::PartitionError;
 use crate::link::LinkError;
 use crate::plan::{Op, Placement, StageId, Task};
 use crate::stage::{MicrobatchError, SharedError, StageError};
@@ -9,7 +10,7 @@ use burn::tensor::DType;
 /// An error of a rank's run. `rank` is the one that reports it, and microbatches count within their route.
 ///
 /// An error inside a plan's row comes as [`ExecuteError::InRun`]; [`ExecuteError::cause`] looks through it.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ExecuteError {
     /// An error inside a row of the plan, with the step, what the action had got, and the plan around it.
@@ -43,6 +44,11 @@ pub enum ExecuteError {
     /// The plan names a stage that the rank was not given.
     #[error("rank {rank} has no stage {stage}, which the plan runs there")]
     NoStage { rank: usize, stage: StageId },
+    /// A factory asked for the share of layers that no cut into these stages has (`StageContext::layers`).
+    #[error(
+        "rank {rank}, {doing}: {source}; give `StageContext::layers` the number of the model's layers, at least one a stage, and `Builder::cut` a cut of so many layers into so many stages"
+    )]
+    Layers { rank: usize, doing: String, source: PartitionError },
     /// The plan contains an operation that this rank cannot run.
     #[error(
         "rank {rank}, {task}: this rank has no sharded parameters; build the plan without UNSHARD, RESHARD and REDUCE_GRAD"
@@ -96,7 +102,7 @@ pub enum ExecuteError {
     Shared { rank: usize, source: Box<SharedError> },
     /// The device has no memory for what a stage makes: in a task, in one of the microbatches, or in the optimizer's step.
     #[error(
-        "rank {rank}, stage {stage}{}: {device} lacks memory: {message}; {}; take smaller microbatches, recompute (`StageBox::recompute`), shard (`Builder::sharded`), or spread the model over more ranks",
+        "rank {rank}, stage {stage}{}: {device} lacks memory: {message}; {}; take smaller microbatches, recompute (`StageBox::recomputed`), shard (`Builder::sharded`), or spread the model over more ranks",
         of_memory(*.microbatch, *.op, *.step), predicted_bytes(*.predicted)
     )]
     Memory {
@@ -118,6 +124,8 @@ pub enum ExecuteError {
     #[error("rank {rank}: the device reported: {message}")]
     Device { rank: usize, message: String },
 }
+
+burn_pipeline_plan::debug_as_text!(ExecuteError);
 
 fn at(task: &Option<Task>) -> String {
     task.map(|task| format!(", at {task}")).unwrap_or_default()

@@ -5,6 +5,7 @@
 use super::error::ExecuteError;
 use super::options::RunOptions;
 use super::specs::SpecCheck;
+use crate::cost::PartitionError;
 use crate::group::{Grid, ReplicaGroup, SharedInbox, Stages};
 use crate::link::{Link, LinkError};
 use crate::plan::{MicrobatchTask, StageId, Task};
@@ -231,5 +232,6 @@ pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     text.or_else(|| panic.downcast_ref::<LinkError>().map(ToString::to_string))
+        .or_else(|| panic.downcast_ref::<PartitionError>().map(ToString::to_string))
         .unwrap_or_else(|| "(no message)".to_owned())
 }

@@ -76,7 +76,7 @@ mod state;
 pub use batch::{Batch, LOSS_SEED, Loss, MicrobatchError, Microbatches, Reduction, Split, Weight};
 pub use boundary::{
     AnyTensor, Boundary, BoundaryError, HostValue, Payload, PayloadPart, PayloadReader, PayloadSpec, Skip, Skips,
-    StageMetadata, StagePort, TensorKind, Validate, computes_in,
+    StageMetadata, StagePort, TensorKind, Validate, computes_in, kinds_of_field,
 };
 pub use engine::{ActivationBytes, DeferredShare, EngineReport, SplitBackward};
 pub use erased::ReplaceError;
@@ -88,7 +88,9 @@ pub use stage_box::StageBox;
 pub use state::{Accumulation, NamedWeight, Names, SharedError, named_weights, with_weights};
 
 pub(crate) use batch::{LossPart, loss_seed};
-pub(crate) use boundary::{CutOver, SpecMismatch, SpecPart, TensorSpec, Unwritten, is_cubecl, lost, written};
+pub(crate) use boundary::{
+    CutOver, Kinds, SpecMismatch, SpecPart, TensorSpec, Unwritten, alike, is_cubecl, listed, lost, written,
+};
 pub(crate) use engine::{
     BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, Members, StageWork, WorkResult, WorkStarted,
 };

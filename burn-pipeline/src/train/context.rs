@@ -1,8 +1,35 @@
 //! Where a stage is built: what a factory is given.
+//!
+//! Guarantees: each layer of the model is in one stage. A factory that asks for the share of layers that no cut into these stages has is stopped
+//! there, and the numbers that it asks for are known ([`asking`]), so that all stages can be seen to ask for the same.
 
-use crate::cost::Partition;
+use crate::cost::{Partition, PartitionError};
 use crate::tensor_group::TensorGroup;
 use burn::tensor::Device;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::panic::resume_unwind;
+
+thread_local! {
+    /// The numbers of layers that a factory on this thread has asked for its share of.
+    static ASKED: RefCell<Option<BTreeSet<usize>>> = const { RefCell::new(None) };
+}
+
+/// Calls a factory, and tells of how many layers it asked for its share.
+pub(crate) fn asking<T>(factory: impl FnOnce() -> T) -> (T, BTreeSet<usize>) {
+    struct Restore(Option<BTreeSet<usize>>);
+
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ASKED.replace(self.0.take());
+        }
+    }
+
+    let _before = Restore(ASKED.replace(Some(BTreeSet::new())));
+    let made = factory();
+    (made, ASKED.take().unwrap_or_default())
+}
 
 /// Where a stage is to be built.
 #[derive(Debug, Clone)]
@@ -27,16 +54,30 @@ pub struct StageContext {
 }
 
 impl StageContext {
-    /// This stage's share of `layers` layers, in order: that of [`StageContext::cut`], if it cuts so many layers into so many
-    /// stages. Else all stages get equally many; earlier ones take one more where it is not even.
-    pub fn layers(&self, layers: usize) -> std::ops::Range<usize> {
-        let fits = |cut: &&Partition| (cut.layers(), cut.stages()) == (layers, self.stages);
-        if let Some(share) = self.cut.as_ref().filter(fits).and_then(|cut| cut.ranges().nth(self.index)) {
-            return share;
+    /// This stage's share of `layers` layers, in order: that of [`StageContext::cut`], if there is one. Else all stages get equally
+    /// many; earlier ones take one more where it is not even. All stages that ask must ask for the same numbers.
+    ///
+    /// # Panics
+    /// If there are fewer layers than stages, or the cut is of other layers or stages. In a factory this ends
+    /// [`Builder::build`](crate::train::Builder::build) with an error that says so.
+    pub fn layers(&self, layers: usize) -> Range<usize> {
+        self.share(layers).unwrap_or_else(|refused| match ASKED.with_borrow(Option::is_some) {
+            // An error of `build`: nothing is printed.
+            true => resume_unwind(Box::new(refused)),
+            false => panic!("{refused}"),
+        })
+    }
+
+    fn share(&self, layers: usize) -> Result<Range<usize>, PartitionError> {
+        let even = Partition::even(layers, self.stages)?;
+        let cut = self.cut.as_ref().unwrap_or(&even);
+        let sizes = [("layers", cut.layers(), layers), ("stages", cut.stages(), self.stages)];
+        if let Some((what, cut, given)) = sizes.into_iter().find(|(_, cut, given)| cut != given) {
+            return Err(PartitionError::Size { what, cut, given });
         }
-        let (each, more) = (layers / self.stages, layers % self.stages);
-        let start = self.index * each + self.index.min(more);
-        start..start + each + usize::from(self.index < more)
+        ASKED.with_borrow_mut(|asked| asked.as_mut().map(|asked| asked.insert(layers)));
+        let no_stage = PartitionError::Size { what: "stages", cut: self.stages, given: self.index + 1 };
+        cut.ranges().nth(self.index).ok_or(no_stage)
     }
 
     /// Is it the first stage?

@@ -14,7 +14,7 @@ use crate::train::non_finite::NonFinite;
 use burn::module::ParamGroup;
 
 /// Why a pipeline cannot be built, or a plan not be made for a batch.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum BuildError {
     /// The schedule refuses the size.
@@ -138,6 +138,16 @@ pub enum BuildError {
         "the profile given to `Builder::planned_with` does not fit the plan: {0}; measure these stages (`Builder::measure_memory`)"
     )]
     Planned(String),
+    /// Stages that were built of the shares of other numbers of layers: some layers would be in no stage, or in two.
+    #[error(
+        "stage {stage} was built of its share of {layers} layers and stage {differs} of {others}; `StageContext::layers` must be given the same number on all ranks and stages"
+    )]
+    OtherLayers { stage: usize, layers: String, differs: usize, others: String },
+    /// A stage gives another type than a stage takes that gets it.
+    #[error(
+        "stage {from} gives {given}, but stage {to}, which gets it, takes {taken}; `Stage::Output` of the one must be `Stage::Input` of the other"
+    )]
+    Boundary { from: StageId, to: StageId, given: String, taken: String },
     /// The layers cannot be cut into the stages.
     #[error(transparent)]
     Layers(#[from] PartitionError),
@@ -146,8 +156,10 @@ pub enum BuildError {
     Stages(Box<PipelineError>),
 }
 
+burn_pipeline_plan::debug_as_text!(BuildError);
+
 /// Why a call on a pipeline failed.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum PipelineError {
     /// The batch cannot be cut, or does not hold what stages read. Nothing was run; the pipeline is as before.
@@ -228,6 +240,8 @@ pub enum PipelineError {
     #[error("stage {stage} is not a `{wanted}`, or this process has no such stage")]
     NoSuchModule { stage: usize, wanted: &'static str },
 }
+
+burn_pipeline_plan::debug_as_text!(PipelineError);
 
 impl PipelineError {
     /// The error in one line, without its place in the plan: what other ranks are told, and later calls.

@@ -1,15 +1,20 @@
 //! What a stage says of itself, wherever it lives: what it reads from a batch, its parameters' names and sizes.
 
 use crate::plan::StageId;
-use crate::stage::{Batch, BatchChecks, ErasedStage, NamedWeight, Payload, PayloadSpec, StageError};
+use crate::stage::{Batch, BatchChecks, ErasedStage, Kinds, NamedWeight, Payload, PayloadSpec, StageError};
 use crate::train::error::PipelineError;
 use crate::vocabulary::{Piece, is_ids};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// What a stage says of itself once it is built.
 #[derive(Debug, Clone)]
 pub(crate) struct StageFacts {
     pub(crate) stage: StageId,
+    /// The kinds of what it takes, and of what it gives.
+    pub(crate) kinds: [Kinds; 2],
+    /// Of how many layers its factory asked for its share (`StageContext::layers`).
+    pub(crate) layers: BTreeSet<usize>,
     /// Names of the extras that it reads from a batch.
     pub(crate) extras: Vec<&'static str>,
     pub(crate) has_loss: bool,
@@ -32,6 +37,8 @@ impl StageFacts {
     pub(crate) fn of(stage: StageId, held: &dyn ErasedStage, spread: bool) -> Self {
         Self {
             stage,
+            kinds: held.kinds(),
+            layers: held.options().layers.clone(),
             extras: held.extras(),
             has_loss: held.batch_checks().target.is_some(),
             declared: held.options().declared.is_some(),
@@ -96,6 +103,8 @@ impl StageFacts {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct SentFacts {
     pub(crate) stage: StageId,
+    kinds: [Kinds; 2],
+    layers: BTreeSet<usize>,
     has_loss: bool,
     declared: bool,
     weight_bytes: usize,
@@ -108,14 +117,25 @@ pub(crate) struct SentFacts {
 impl SentFacts {
     pub(crate) fn of(facts: &StageFacts) -> Self {
         let StageFacts { stage, has_loss, declared, weight_bytes, has_forward_state, spread, piece, .. } = *facts;
-        Self { stage, has_loss, declared, weight_bytes, has_forward_state, spread, names: facts.names.clone(), piece }
+        let (kinds, layers, names) = (facts.kinds.clone(), facts.layers.clone(), facts.names.clone());
+        Self { stage, kinds, layers, has_loss, declared, weight_bytes, has_forward_state, spread, names, piece }
     }
 
     /// Whether a batch fits the stage is checked by the process that holds it: elsewhere every batch does.
     pub(crate) fn facts(self) -> StageFacts {
-        let Self { stage, has_loss, declared, weight_bytes, has_forward_state, spread, names, piece } = self;
-        let takes = BatchChecks { input: |_| Ok(()), extra: |_| Ok(()), target: None };
-        let extras = Vec::new();
-        StageFacts { stage, extras, has_loss, declared, takes, weight_bytes, has_forward_state, spread, names, piece }
+        StageFacts {
+            stage: self.stage,
+            kinds: self.kinds,
+            layers: self.layers,
+            extras: Vec::new(),
+            has_loss: self.has_loss,
+            declared: self.declared,
+            takes: BatchChecks { input: |_| Ok(()), extra: |_| Ok(()), target: None },
+            weight_bytes: self.weight_bytes,
+            has_forward_state: self.has_forward_state,
+            spread: self.spread,
+            names: self.names,
+            piece: self.piece,
+        }
     }
 }

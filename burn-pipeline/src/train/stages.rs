@@ -1,9 +1,9 @@
 //! What a pipeline knows of its stages, in model order, wherever they live.
 
 use super::facts::StageFacts;
-use crate::plan::StageId;
-use crate::stage::{Batch, Microbatches};
-use crate::train::error::PipelineError;
+use crate::plan::{SkipEdge, StageId};
+use crate::stage::{Batch, Microbatches, alike, listed};
+use crate::train::error::{BuildError, PipelineError};
 use crate::train::shared::SharedReport;
 use crate::vocabulary::Piece;
 use burn::module::{ParamGroup, ParamId};
@@ -71,6 +71,34 @@ impl Stages {
         let last = self.facts.iter().map(|facts| facts.stage.index()).max()?;
         let lacks = self.facts.iter().any(|facts| facts.stage.index() == last && !facts.has_loss);
         (lacks && !self.spreads(Piece::Head)).then_some(last)
+    }
+
+    /// Refuses stages that do not fit together: of other numbers of layers, or of which one gives what the other does not take.
+    pub(crate) fn fit_together(&self, skips: &[SkipEdge]) -> Result<(), BuildError> {
+        let mut asked = self.facts.iter().filter(|facts| !facts.layers.is_empty());
+        if let Some(first) = asked.next()
+            && let Some(other) = asked.find(|facts| facts.layers != first.layers)
+        {
+            let of = |facts: &StageFacts| facts.layers.iter().map(usize::to_string).collect::<Vec<_>>().join(" and ");
+            let (stage, differs) = (first.stage.index(), other.stage.index());
+            return Err(BuildError::OtherLayers { stage, layers: of(first), differs, others: of(other) });
+        }
+        let copies = || self.facts.iter().flat_map(|from| self.facts.iter().map(move |to| (from, to)));
+        for (from, to) in copies().filter(|(from, to)| from.stage.replica() == to.stage.replica()) {
+            let (sender, receiver) = (from.stage.index(), to.stage.index());
+            let next = (sender + 1 == receiver).then(|| Some((from.kinds[1].next(), to.kinds[0].next())));
+            let edge = skips.contains(&SkipEdge { from: sender, to: receiver }).then(|| {
+                // Values of edges are in the order of the stages at their other ends.
+                let starts = skips.iter().filter(|edge| edge.from == sender && edge.to < receiver).count();
+                let ends = skips.iter().filter(|edge| edge.to == receiver && edge.from < sender).count();
+                from.kinds[1].edge(starts).zip(to.kinds[0].edge(ends))
+            });
+            if let Some((given, taken)) = next.or(edge).flatten().filter(|(given, taken)| !alike(given, taken)) {
+                let (given, taken) = (listed(given), listed(taken));
+                return Err(BuildError::Boundary { from: from.stage, to: to.stage, given, taken });
+            }
+        }
+        Ok(())
     }
 
     /// A stage with a loss that is not the last one, and the last.

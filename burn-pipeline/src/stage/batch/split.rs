@@ -13,7 +13,7 @@ pub enum Split {
 
 /// The reason for which a batch cannot be cut, or outputs cannot be joined. `what` is the input, the target, or an extra by
 /// name, and `tensor` its place there, from 0.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MicrobatchError {
     /// The number of split rules is not the number of tensors.
@@ -26,7 +26,7 @@ pub enum MicrobatchError {
     NoSuchDim { what: String, tensor: usize, rank: usize, dim: usize },
     /// Tensors disagree on the number of samples.
     #[error(
-        "tensor {tensor} of {what} has {got} samples along the dimension to cut, others have {expected}; all must agree"
+        "tensor {tensor} of {what} has {got} samples along the dimension to cut, others have {expected}; {}", agree(*.got)
     )]
     SampleCount { what: String, tensor: usize, got: usize, expected: usize },
     /// Split rules for something that the batch does not hold.
@@ -47,6 +47,18 @@ pub enum MicrobatchError {
     /// Outputs to join differ in their structure.
     #[error("the outputs of microbatches differ in kinds, element types, ranks or variants and cannot be joined")]
     Structure,
+}
+
+burn_pipeline_plan::debug_as_text!(MicrobatchError);
+
+/// What to do where numbers of samples differ: a single row (a mask, say) may be meant for all samples.
+fn agree(got: usize) -> &'static str {
+    match got {
+        1 => {
+            "all must agree; if it is one for all samples, give it `Split::Replicate` (`Batch::split_extra`, `split_input`, `split_target`)"
+        }
+        _ => "all must agree",
+    }
 }
 
 /// A payload with its split rules; `None` is dimension 0 for every tensor.

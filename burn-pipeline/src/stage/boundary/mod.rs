@@ -3,7 +3,7 @@
 //! Reading order: [`any_tensor`] (a tensor of any rank and kind), [`host_value`] (a plain number or string), [`payload`] (the flat list that travels),
 //! [`cut_over`] (the mark of a piece), [`tensor_spec`] (a tensor's kind, element type and sizes), [`payload_reader`] (values from
 //! a payload's front), [`values`] (a user's types as payloads), [`skip`] (values that go past the next stage), [`payload_spec`] (what
-//! is expected of a payload), [`metadata`] (the specs of a stage's boundary), [`unwritten`] (what a device failed to compute), [`computes`]
+//! is expected of a payload), [`kinds`] (what types alone say of it), [`metadata`] (the specs of a stage's boundary), [`unwritten`] (what a device failed to compute), [`computes`]
 //! (what it cannot compute in), [`fused`] (fused operations between threads).
 
 mod any_tensor;
@@ -11,6 +11,7 @@ mod computes;
 mod cut_over;
 mod fused;
 mod host_value;
+mod kinds;
 mod metadata;
 mod payload;
 mod payload_reader;
@@ -25,6 +26,7 @@ pub use any_tensor::{AnyTensor, TensorKind};
 pub use computes::computes_in;
 pub(crate) use cut_over::CutOver;
 pub use host_value::HostValue;
+pub(crate) use kinds::{Kinds, alike, listed};
 pub use metadata::{StageMetadata, StagePort, Validate};
 pub use payload::{Payload, PayloadPart};
 pub use payload_reader::{BoundaryError, PayloadReader};
@@ -34,4 +36,4 @@ pub(crate) use payload_spec::{SpecMismatch, SpecPart};
 pub use skip::{Skip, Skips};
 pub(crate) use tensor_spec::TensorSpec;
 pub(crate) use unwritten::{Unwritten, lost, written};
-pub use values::Boundary;
+pub use values::{Boundary, kinds_of_field};

@@ -16,6 +16,7 @@
 //! # boundary::<Output>();
 //! ```
 
+use super::kinds::{ANY_EDGES, ONE_EDGE};
 use super::payload::{EDGE, Payload, PayloadPart};
 use super::payload_reader::{BoundaryError, PayloadReader};
 use super::values::Boundary;
@@ -40,6 +41,10 @@ impl<T: Boundary> Boundary for Skip<T> {
         payload.edge()?;
         T::read(payload).map(Skip)
     }
+
+    fn kinds() -> Vec<String> {
+        [vec![ONE_EDGE.to_owned()], T::kinds()].concat()
+    }
 }
 
 impl<T: Boundary> Boundary for Skips<T> {
@@ -53,6 +58,10 @@ impl<T: Boundary> Boundary for Skips<T> {
             values.push(Skip::read(payload)?.0);
         }
         Ok(Self(values))
+    }
+
+    fn kinds() -> Vec<String> {
+        [vec![ANY_EDGES.to_owned()], T::kinds()].concat()
     }
 }
 

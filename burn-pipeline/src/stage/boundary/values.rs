@@ -21,6 +21,9 @@ use super::payload_reader::{BoundaryError, PayloadReader};
 use burn::tensor::Tensor;
 use burn::tensor::kind::Basic;
 
+/// The kind of a tensor of any rank and type.
+pub(super) const ANY_TENSOR: &str = "any tensor";
+
 /// A value that crosses stage boundaries.
 ///
 /// A type of one's own that is not said how to cross is an error of the compiler, which names [`boundary!`](crate::boundary):
@@ -48,6 +51,13 @@ pub trait Boundary: Sized + Send + 'static {
     /// # Errors
     /// If the parts are not those of such a value.
     fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError>;
+
+    /// The kinds of its parts, in order, by which a stage's output is compared with the next one's input before anything runs. A type that
+    /// says nothing of its parts is known by its name.
+    #[doc(hidden)]
+    fn kinds() -> Vec<String> {
+        vec![std::any::type_name::<Self>().to_owned()]
+    }
 
     /// The value as a payload.
     fn into_payload(self) -> Payload {
@@ -88,6 +98,10 @@ impl Boundary for AnyTensor {
     fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
         payload.any_tensor()
     }
+
+    fn kinds() -> Vec<String> {
+        vec![ANY_TENSOR.to_owned()]
+    }
 }
 
 macro_rules! host_values {
@@ -120,6 +134,10 @@ impl Boundary for usize {
         (self as u64).cast_signed().write(payload);
     }
 
+    fn kinds() -> Vec<String> {
+        i64::kinds()
+    }
+
     fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
         let refused = BoundaryError::Structure { expected: "a plain integer that is not negative (usize)" };
         Self::try_from(i64::read(payload)?).map_err(|_| refused)
@@ -140,6 +158,10 @@ impl<T: Boundary> Boundary for Option<T> {
             _ => T::read(payload).map(Some),
         }
     }
+
+    fn kinds() -> Vec<String> {
+        vec![format!("Option<{}>", T::kinds().join(", "))]
+    }
 }
 
 impl<T: Boundary> Boundary for Vec<T> {
@@ -151,6 +173,10 @@ impl<T: Boundary> Boundary for Vec<T> {
     fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
         let length = payload.tag(usize::MAX, "the length of a list")?;
         (0..length).map(|_| T::read(payload)).collect()
+    }
+
+    fn kinds() -> Vec<String> {
+        vec![format!("Vec<{}>", T::kinds().join(", "))]
     }
 }
 
@@ -168,11 +194,22 @@ macro_rules! tuples {
                 let _ = &payload;
                 Ok(($($name::read(payload)?,)*))
             }
+
+            fn kinds() -> Vec<String> {
+                let kinds: Vec<Vec<String>> = vec![$($name::kinds()),*];
+                kinds.concat()
+            }
         }
     )*};
 }
 
 tuples! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) }
+
+/// The kinds of a field, of which [`boundary!`](crate::boundary) knows the name alone.
+#[doc(hidden)]
+pub fn kinds_of_field<S, T: Boundary>(_: fn(S) -> T) -> Vec<String> {
+    T::kinds()
+}
 
 /// Implements [`Boundary`](crate::stage::Boundary) for a struct with named fields, or for an enum whose
 /// variants hold one value each; a variant with several holds a tuple: `Decoding((Tensor<3>, Tensor<3>))`. The names in
@@ -187,6 +224,10 @@ macro_rules! boundary {
 
             fn read(payload: &mut $crate::stage::PayloadReader) -> ::core::result::Result<Self, $crate::stage::BoundaryError> {
                 ::core::result::Result::Ok(Self { $($field: $crate::stage::Boundary::read(payload)?),+ })
+            }
+
+            fn kinds() -> ::std::vec::Vec<::std::string::String> {
+                [$($crate::stage::kinds_of_field(|value: Self| value.$field)),+].concat()
             }
         }
     };

@@ -2,6 +2,7 @@
 
 use super::options::StageOptions;
 use super::typed::Typed;
+use crate::stage::boundary::Kinds;
 use crate::stage::engine::BatchChecks;
 use crate::stage::module::Stage;
 
@@ -9,6 +10,8 @@ use crate::stage::module::Stage;
 pub(crate) trait DescribeStage {
     /// The type of its module, for messages.
     fn module_type(&self) -> &'static str;
+    /// The kinds of what it takes, and of what it gives.
+    fn kinds(&self) -> [Kinds; 2];
     /// The names of the extras that it reads.
     fn extras(&self) -> Vec<&'static str>;
     /// Checks of what it reads from a batch; it has a loss if there is a check of the target.
@@ -22,6 +25,10 @@ pub(crate) trait DescribeStage {
 impl<M: Stage> DescribeStage for Typed<M> {
     fn module_type(&self) -> &'static str {
         std::any::type_name::<M>()
+    }
+
+    fn kinds(&self) -> [Kinds; 2] {
+        [Kinds::of::<M::Input>(), Kinds::of::<M::Output>()]
     }
 
     fn extras(&self) -> Vec<&'static str> {

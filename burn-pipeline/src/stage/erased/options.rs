@@ -4,6 +4,7 @@ use crate::program::Bf16;
 use crate::stage::boundary::StageMetadata;
 use crate::stage::engine::Members;
 use crate::stage::state::Names;
+use std::collections::BTreeSet;
 
 /// What the user says of a stage beside its module.
 #[derive(Clone, Debug)]
@@ -12,6 +13,8 @@ pub(crate) struct StageOptions {
     pub(crate) declared: Option<StageMetadata>,
     /// The names of its parameters in the whole model.
     pub(crate) names: Names,
+    /// Of how many layers its factory asked for its share.
+    pub(crate) layers: BTreeSet<usize>,
     /// Are its activations recomputed? Read when its engine is chosen.
     pub(crate) recompute: bool,
     /// Are its parameters sharded over data-parallel replicas? `None` leaves that to the pipeline.
@@ -42,6 +45,7 @@ impl Default for StageOptions {
         Self {
             declared: None,
             names: Names::default(),
+            layers: BTreeSet::new(),
             recompute: false,
             sharded: None,
             programs: PROGRAMS,

@@ -173,7 +173,8 @@ impl Builder {
     }
 
     /// Cuts the model's layers in this way (as the planner found it, say): [`StageContext::layers`] gives each stage its share.
-    /// A factory that asks for another number of layers, or builds another number of stages, is not affected.
+    /// [`Builder::build`] refuses a cut into another number of stages than the plan has, and a factory that asks for another number of
+    /// layers.
     pub fn cut(mut self, cut: Partition) -> Self {
         self.cut = Some(cut);
         self

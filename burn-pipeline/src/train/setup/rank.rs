@@ -14,7 +14,7 @@ use crate::link::{Activity, Link, SharedLink};
 use crate::plan::{CheckedPlan, Placement, StageId};
 use crate::stage::{AnyTensor, ErasedStage, Members, NamedWeight, computes_in};
 use crate::tensor_group::{Holders, TensorGroup};
-use crate::train::context::StageContext;
+use crate::train::context::{StageContext, asking};
 use crate::train::control::{Job, agree_on_job, agree_on_parameters, exchange_facts, gather_all};
 use crate::train::facts::StageFacts;
 use crate::train::shared::SharedReport;
@@ -259,9 +259,12 @@ impl Builder {
         outputs: bool,
         members: Option<Members>,
     ) -> Option<Box<dyn ErasedStage>> {
-        let mut held = self.factory.as_ref()?(context).into_inner();
+        let factory = self.factory.as_ref()?;
+        let (made, layers) = asking(|| factory(context));
+        let mut held = made.into_inner();
         let spread = context.replicas.cuts_any(held.weights().iter().map(|(id, _)| *id));
         let options = held.options_mut();
+        options.layers = layers;
         (options.programs, options.seeded) = (self.captured_programs, self.seed.is_some());
         (options.rounded, options.outputs) = (self.rounded(), outputs);
         options.compile |= self.compile | self.bf16_products;

@@ -68,6 +68,7 @@ impl Pipeline {
         let built: Result<Vec<_>, MoveError> = self.ranks.ask(StandBy { blueprint })?.into_iter().collect();
         let (facts, shared): (Vec<_>, Vec<_>) = built?.into_iter().unzip();
         let stages = Stages::new(facts.concat(), shared.into_iter().next().unwrap_or_default());
+        stages.fit_together(plans.skips())?;
         if let Some((stage, last)) = stages.loss_inside() {
             return Err(BuildError::LossInside { stage, last }.into());
         }

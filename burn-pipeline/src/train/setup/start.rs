@@ -7,6 +7,7 @@
 use super::builder::Builder;
 use super::job::job;
 use super::rank::Blueprint;
+use crate::cost::{Partition, PartitionError};
 use crate::link::{Delayed, Link, Monitor, Threads, one_queue};
 use crate::plan::{Plan, Transport};
 use crate::program::{Bf16, compiles, quietly};
@@ -97,7 +98,12 @@ impl Builder {
             return Err(BuildError::MergedAndOrdered);
         }
         self.rounds(Bf16::detect())?;
-        Plans::new(source, &self.skips, self.replication(), self.spreading())
+        let plans = Plans::new(source, &self.skips, self.replication(), self.spreading())?;
+        let stages = plans.placement().stages();
+        match self.cut.as_ref().map(Partition::stages).filter(|cut| *cut != stages) {
+            Some(cut) => Err(PartitionError::Size { what: "stages", cut, given: stages }.into()),
+            None => Ok(plans),
+        }
     }
 
     /// Refuses products of `bf16` where they would not be faster, or not be what runs.
@@ -206,6 +212,7 @@ impl Builder {
             let names = stages.names().iter().take(8).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
             return Err(BuildError::EmptyGroup { group: Box::new(group), names });
         }
+        stages.fit_together(plans.skips())?;
         if let Some(stage) = stages.loss_before_head() {
             return Err(BuildError::LossBeforeHead { stage });
         }

@@ -1,10 +1,12 @@
 //! Panics of user code outside a stage's task (in a factory, an optimizer, a loss observer) become errors.
 
+use crate::cost::PartitionError;
 use crate::execute::{ExecuteError, panic_message};
 use crate::link::LinkError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs `f`; a panic in it becomes an error that says what the rank was doing, and a collective's error of the link stays what it is.
+/// Runs `f`; a panic in it becomes an error that says what the rank was doing, and a
+/// collective's error of the link, or the refusal of layers that cannot be cut, stays what it is.
 pub(crate) fn caught<T>(
     rank: usize,
     doing: impl FnOnce() -> String,
@@ -13,6 +15,9 @@ pub(crate) fn caught<T>(
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
         if let Some(source) = panic.downcast_ref::<LinkError>() {
             return Err(ExecuteError::Link { rank, task: None, source: source.clone() });
+        }
+        if let Some(source) = panic.downcast_ref::<PartitionError>() {
+            return Err(ExecuteError::Layers { rank, doing: doing(), source: source.clone() });
         }
         Err(ExecuteError::RankPanic { rank, doing: doing(), message: panic_message(panic.as_ref()) })
     })
