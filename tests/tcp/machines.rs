@@ -127,7 +127,10 @@ fn hosts_that_nobody_looks_up_and_connections_that_cannot_be_are_named_in_time()
     for_each_at_once(4, &cases, |&(machine, rank, host, says)| {
         let mut command = machines.command(machine, std::env::current_exe().unwrap());
         command.args(["--exact", "machines::a_rank_that_cannot_connect_says_why", "--ignored", "--nocapture"]);
-        command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2").env("BURN_PIPELINE_SECRET", "of two");
+        command
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", "2")
+            .env("BURN_PIPELINE_SECRET", "known to two machines alone");
         command.env("MASTER_ADDR", host).env("MASTER_PORT", PORT.to_string());
         command.env_remove("TORCHELASTIC_USE_AGENT_STORE");
         let output = command.output().unwrap();

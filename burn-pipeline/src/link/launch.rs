@@ -9,28 +9,44 @@
 //! - if all ranks are on one machine (`OMPI_COMM_WORLD_LOCAL_SIZE`, `MPI_LOCALNRANKS`, `LOCAL_WORLD_SIZE`), rank 0 is on this
 //!   one.
 //!
-//! `BURN_PIPELINE_SECRET` is the secret by which ranks know each other ([`Admission::Secret`]). Without it, the random key that
-//! Open MPI's `mpirun` gives the processes of a job takes its place. Without both, only this machine's processes may join.
+//! `BURN_PIPELINE_SECRET` is the secret by which ranks know each other ([`Admission::Secret`]), any bytes, 16 at least; a blank or shorter one
+//! is an error, since it is as good as none. Without it, the random key that Open MPI's `mpirun` gives the processes of a job takes its
+//! place, unless it is one that follows from the job's number. Without both, only this machine's processes may join; if the launcher says that all
+//! ranks are on this machine, they then meet on its loopback address, whatever address of it `MASTER_ADDR` is.
 //!
 //! While `TORCHELASTIC_USE_AGENT_STORE` is `True`, torchrun's own store listens at `MASTER_PORT`, and the next port is used.
 
 use super::admission::{Admission, Secret};
-use super::launcher::{Launcher, STEP, first_host};
+use super::launcher::{Launcher, STEP, first_host, is_guessable, is_one_host};
 use super::rendezvous::Rendezvous;
+use std::ffi::OsString;
 
 #[cfg(test)]
 mod tests;
 
 /// The port if the environment has none: torchrun's default.
 const PORT: u16 = 29500;
+/// The variable with the user's secret.
+const SECRET: &str = "BURN_PIPELINE_SECRET";
+/// Bytes of a secret, at least: a proof of a shorter one can be tried out by whoever sees it.
+const SHORTEST: usize = 16;
 
 /// Why the environment cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum LaunchError {
     /// A variable is not a number.
     #[error("{variable}={value} is not a number; {launcher} sets it, or set RANK and WORLD_SIZE by hand")]
     NotANumber { variable: &'static str, value: String, launcher: Launcher },
+    /// A variable is no text.
+    #[error("{variable} is not UTF-8; set it to a text, for all ranks")]
+    NotText { variable: &'static str },
+    /// The secret is blank, or so short that it can be guessed.
+    #[error(
+        "BURN_PIPELINE_SECRET has {bytes} byte(s){}; give all ranks one secret of at least {SHORTEST} bytes (`openssl rand -hex 32`), or none where only this machine's processes may join",
+        if *blank { ", all of them blank" } else { "" }
+    )]
+    Secret { bytes: usize, blank: bool },
     /// The rank is set, but the number of ranks is not.
     #[error("{there} is set, but {missing} is not")]
     Missing { there: &'static str, missing: &'static str },
@@ -46,6 +62,8 @@ pub enum LaunchError {
     #[error("rank {rank} is not one of {ranks} rank(s), counted from 0")]
     OutOfRange { rank: usize, ranks: usize },
 }
+
+burn_pipeline_plan::debug_as_text!(LaunchError);
 
 /// A process of a job: its rank, and how it was started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,10 +88,10 @@ impl Launch {
     /// # Errors
     /// If a variable is missing or cannot be used.
     pub fn from_environment() -> Result<Option<Self>, LaunchError> {
-        Self::from_variables(|name| std::env::var(name).ok())
+        Self::from_variables(|name| std::env::var_os(name))
     }
 
-    /// As [`Launch::from_environment`], from any source of variables.
+    /// As [`Launch::from_environment`], from any source of variables: texts, or what the system has, which need not be texts.
     ///
     /// ```
     /// use burn_pipeline::link::{Launch, Launcher};
@@ -86,12 +104,14 @@ impl Launch {
     ///
     /// # Errors
     /// As [`Launch::from_environment`].
-    pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, LaunchError> {
+    pub fn from_variables<V: Into<OsString>>(get: impl Fn(&str) -> Option<V>) -> Result<Option<Self>, LaunchError> {
+        let get = |name: &str| get(name).map(Into::into);
         let Some(launcher) = Launcher::ALL.into_iter().find(|launcher| launcher.has_started(&get)) else {
             return Ok(None);
         };
         let number = |variable: &'static str| {
-            let parse = |value: String| {
+            let parse = |value: OsString| {
+                let value = value.to_string_lossy().into_owned();
                 value.parse::<usize>().map_err(|_| LaunchError::NotANumber { variable, value, launcher })
             };
             get(variable).map(parse).transpose()
@@ -105,41 +125,58 @@ impl Launch {
             return Err(LaunchError::OutOfRange { rank, ranks });
         }
         let local_rank = number(of_local)?.unwrap_or(0);
-        let master = Self::master(launcher, ranks, &get, number)?;
-        Ok(Some(Self { launcher, rank, ranks, local_rank, master, admission: Self::admission(launcher, &get) }))
+        let admission = Self::admission(launcher, &get)?;
+        let master = Self::master((launcher, ranks, &admission), &get, number)?;
+        Ok(Some(Self { launcher, rank, ranks, local_rank, master, admission }))
     }
 
     /// Which processes may join: those that know the user's secret, or the launcher's.
-    fn admission(launcher: Launcher, get: &impl Fn(&str) -> Option<String>) -> Admission {
-        let set = |variable| get(variable).filter(|text| !text.trim().is_empty());
-        let secret = set("BURN_PIPELINE_SECRET").or_else(|| launcher.secret().and_then(set));
-        secret.map_or(Admission::ThisMachine, |text| Admission::Secret(Secret::new(text)))
+    fn admission(launcher: Launcher, get: &impl Fn(&str) -> Option<OsString>) -> Result<Admission, LaunchError> {
+        if let Some(secret) = get(SECRET).map(OsString::into_encoded_bytes) {
+            let (bytes, blank) = (secret.len(), secret.trim_ascii().is_empty());
+            return match blank || bytes < SHORTEST {
+                true => Err(LaunchError::Secret { bytes, blank }),
+                false => Ok(Admission::Secret(Secret::new(secret))),
+            };
+        }
+        let key = launcher.secret().and_then(get).filter(|key| !is_guessable(&key.to_string_lossy()));
+        Ok(key.map_or(Admission::ThisMachine, |key| Admission::Secret(Secret::new(key.into_encoded_bytes()))))
     }
 
     /// Address and port of rank 0; `None` if the environment does not have them.
     fn master(
-        launcher: Launcher,
-        ranks: usize,
-        get: &impl Fn(&str) -> Option<String>,
+        (launcher, ranks, admission): (Launcher, usize, &Admission),
+        get: &impl Fn(&str) -> Option<OsString>,
         number: impl Fn(&'static str) -> Result<Option<usize>, LaunchError>,
     ) -> Result<Option<(String, u16)>, LaunchError> {
         let port = number("MASTER_PORT")?;
         let port = port.map(|port| u16::try_from(port).ok().filter(|&p| p > 0).ok_or(LaunchError::Port { port }));
         let taken = get("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
         let port = port.transpose()?.map(|port| if taken { port.saturating_add(1) } else { port });
-        let nodes = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"].into_iter().find_map(get);
+        let text = |variable: &'static str| {
+            let text = get(variable).map(OsString::into_string).transpose();
+            text.map_err(|_| LaunchError::NotText { variable })
+        };
+        let nodes = match text("SLURM_STEP_NODELIST")? {
+            None => text("SLURM_JOB_NODELIST")?,
+            nodes => nodes,
+        };
+        let nodes = nodes.filter(|_| launcher == Launcher::Slurm);
         // A launcher may set more than a number here (`4(x2)`): then the ranks are on several machines.
-        let here = get(launcher.local_ranks()).and_then(|count| count.parse().ok()) == Some(ranks);
-        let named = get("MASTER_ADDR").filter(|host| !host.trim().is_empty());
-        Ok(match (named, launcher, nodes) {
-            (Some(host), ..) => Some((host, port.unwrap_or(PORT))),
-            (None, Launcher::Slurm, Some(nodes)) => {
-                let job = number("SLURM_JOB_ID")?.unwrap_or(0);
-                Some((first_host(&nodes), port.unwrap_or(PORT + (job % 1000) as u16)))
+        let local = get(launcher.local_ranks()).and_then(|count| count.to_str()?.parse().ok());
+        let here = local == Some(ranks) || nodes.as_deref().is_some_and(is_one_host);
+        let named = text("MASTER_ADDR")?.filter(|host| !host.trim().is_empty());
+        let (host, own_port) = match (named, nodes) {
+            (Some(host), _) => (Some(host), PORT),
+            (None, Some(nodes)) => {
+                (Some(first_host(&nodes)), PORT + (number("SLURM_JOB_ID")?.unwrap_or(0) % 1000) as u16)
             }
-            _ if here => Some(("127.0.0.1".to_owned(), port.unwrap_or(PORT))),
-            _ => None,
-        })
+            (None, None) => (None, PORT),
+        };
+        // Where only this machine's processes may join, and all of them are on it, its other addresses are of no use.
+        let loopback =
+            (here && (host.is_none() || *admission == Admission::ThisMachine)).then(|| "127.0.0.1".to_owned());
+        Ok(loopback.or(host).map(|host| (host, port.unwrap_or(own_port))))
     }
 
     /// Where the ranks find each other, for [`TcpLink::connect`](super::TcpLink::connect).

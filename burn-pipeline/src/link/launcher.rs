@@ -42,12 +42,12 @@ impl Launcher {
     }
 
     /// Whether it started the process that has these variables.
-    pub(super) fn has_started(self, get: &impl Fn(&str) -> Option<String>) -> bool {
+    pub(super) fn has_started<V>(self, get: &impl Fn(&str) -> Option<V>) -> bool {
         let has = |variable: &&str| get(variable).is_some();
         has(&self.variables()[0]) && (self != Launcher::Slurm || STEP.iter().any(has))
     }
 
-    /// The variable with a random key that it makes for each job, if it makes one.
+    /// The variable with a random key that it makes for each job, if it makes one; see [`is_guessable`].
     pub(super) fn secret(self) -> Option<&'static str> {
         (self == Launcher::OpenMpi).then_some("OMPI_MCA_orte_precondition_transports")
     }
@@ -72,6 +72,18 @@ impl fmt::Display for Launcher {
             Launcher::Slurm => "Slurm",
         })
     }
+}
+
+/// Returns true if a key of Open MPI's is blank, or follows from the job's number as under `srun`: both of its numbers are then short, and
+/// anyone can try them all.
+pub(super) fn is_guessable(key: &str) -> bool {
+    let short = |part: &str| u64::from_str_radix(part, 16).is_ok_and(|number| number <= u64::from(u32::MAX));
+    key.trim().is_empty() || key.trim().split('-').all(short)
+}
+
+/// Returns true if a list as Slurm writes it has one host.
+pub(super) fn is_one_host(list: &str) -> bool {
+    !list.trim().is_empty() && !list.contains([',', '['])
 }
 
 /// The first host of a list as Slurm writes it: `gpu[07-09,12],cpu1` begins with `gpu07`.

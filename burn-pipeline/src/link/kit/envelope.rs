@@ -44,11 +44,28 @@ impl Envelope {
         postcard::to_stdvec(self).unwrap_or_default()
     }
 
-    /// Reads an envelope; `None` if the bytes are not exactly one.
+    /// Reads an envelope; `None` if the bytes are not exactly one. Texts of the other end are made printable.
     pub fn read(bytes: &[u8]) -> Option<Self> {
-        let (envelope, left) = postcard::take_from_bytes(bytes).ok()?;
+        let (mut envelope, left) = postcard::take_from_bytes(bytes).ok()?;
+        match &mut envelope {
+            Envelope::Failed(Failure { message, .. }) => *message = printable(message),
+            Envelope::Answer { activity, .. } => *activity = printable(activity),
+            Envelope::Message(_) | Envelope::Gather { .. } | Envelope::Ask { .. } | Envelope::Close => {}
+        }
         left.is_empty().then_some(envelope)
     }
+}
+
+/// A text of another process with its control characters escaped, all but ends of lines: a terminal would obey them.
+pub(crate) fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter.is_control() && letter != '\n' {
+            true => shown.extend(letter.escape_default()),
+            false => shown.push(letter),
+        }
+    }
+    shown
 }
 
 #[cfg(test)]
@@ -73,6 +90,16 @@ mod tests {
         for envelope in envelopes() {
             assert_eq!(Envelope::read(&envelope.write()), Some(envelope));
         }
+    }
+
+    #[test]
+    fn texts_of_others_give_terminals_no_orders() {
+        let told = |message: &str| {
+            let bytes = Envelope::Failed(Failure { rank: 1, message: message.to_owned() }).write();
+            let Some(Envelope::Failed(failure)) = Envelope::read(&bytes) else { panic!("it is a failure") };
+            failure.message
+        };
+        assert_eq!(told("a\n\u{1b}[2Jb\r\u{7}\u{9b}ä"), "a\n\\u{1b}[2Jb\\r\\u{7}\\u{9b}ä");
     }
 
     #[test]

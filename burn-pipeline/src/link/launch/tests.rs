@@ -47,9 +47,9 @@ fn master(variables: &[(&str, &str)]) -> Option<(String, u16)> {
 #[test]
 fn slurm_names_the_machines() {
     let of = |nodes: &str| {
-        let all =
-            [("SLURM_PROCID", "1"), ("SLURM_NTASKS", "4"), ("SLURM_STEP_NODELIST", nodes), ("SLURM_JOB_ID", "7012")];
-        master(&all).unwrap()
+        let secret = ("BURN_PIPELINE_SECRET", "0123456789abcdef");
+        let job = [("SLURM_PROCID", "1"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "7012")];
+        master(&[&job[..], &[("SLURM_STEP_NODELIST", nodes), secret]].concat()).unwrap()
     };
     assert_eq!(of("gpu[07-09,12],cpu1"), ("gpu07".to_owned(), 29512));
     assert_eq!(of("a1,b[2-3]").0, "a1");
@@ -90,7 +90,8 @@ fn a_batch_script_of_slurms_was_not_started_as_a_rank() {
     let step = [&script[..], &[("SLURM_STEP_ID", "3"), ("SLURM_STEP_NUM_TASKS", "2")]].concat();
     let found = launch(&step).unwrap().unwrap();
     assert_eq!((found.launcher, found.rank, found.ranks), (Launcher::Slurm, 0, 2));
-    assert_eq!(found.master, Some(("a1".to_owned(), 29507)));
+    // All of them are on one machine, and nobody else may join.
+    assert_eq!(found.master, Some(("127.0.0.1".to_owned(), 29507)));
     // torchrun in a step: its own variables count.
     let torchrun = [&step[..], &[("RANK", "3"), ("WORLD_SIZE", "16"), ("LOCAL_RANK", "1")]].concat();
     let found = launch(&torchrun).unwrap().unwrap();
@@ -138,16 +139,65 @@ fn variables_that_make_no_sense_are_named() {
 fn the_secret_is_the_users_or_the_launchers_and_is_never_shown() {
     let admission = |variables: &[(&str, &str)]| launch(variables).unwrap().unwrap().admission;
     let secret = |text: &str| Admission::Secret(Secret::new(text));
-    let mpirun = [
-        ("OMPI_COMM_WORLD_RANK", "0"),
-        ("OMPI_COMM_WORLD_SIZE", "1"),
-        ("OMPI_MCA_orte_precondition_transports", "7c5f-5c29"),
-    ];
-    assert_eq!(admission(&mpirun), secret("7c5f-5c29"));
-    assert_eq!(admission(&[&mpirun[..], &[("BURN_PIPELINE_SECRET", "mine")]].concat()), secret("mine"));
+    let (key, of_job) = ("7c5f1d6fe9a80b44-5c29f1e02a6c3d17", "000000000000f1a2-0000000000000001");
+    let mpirun =
+        [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1"), ("OMPI_MCA_orte_precondition_transports", key)];
+    assert_eq!(admission(&mpirun), secret(key));
+    let mine = "a secret of mine";
+    assert_eq!(admission(&[&mpirun[..], &[("BURN_PIPELINE_SECRET", mine)]].concat()), secret(mine));
+    // Under `srun` the key follows from the job's number, which everybody can see.
+    assert_eq!(admission(&[&mpirun[..2], &[(mpirun[2].0, of_job)]].concat()), Admission::ThisMachine);
     // Another launcher's variables may be inherited from the shell that it started.
     let torchrun = [("RANK", "0"), ("WORLD_SIZE", "1"), mpirun[2]];
     assert_eq!(admission(&torchrun), Admission::ThisMachine);
-    assert_eq!(admission(&[&torchrun[..], &[("BURN_PIPELINE_SECRET", " ")]].concat()), Admission::ThisMachine);
     assert_eq!(format!("{:?}", secret("mine")), "Secret(Secret(..))");
+}
+
+#[test]
+fn a_secret_that_is_as_good_as_none_is_an_error() {
+    let of = |secret: &str| launch(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("BURN_PIPELINE_SECRET", secret)]);
+    for blank in ["", " ", "\t\n", "                          "] {
+        assert_eq!(of(blank), Err(LaunchError::Secret { bytes: blank.len(), blank: true }));
+    }
+    assert_eq!(of("hunter2"), Err(LaunchError::Secret { bytes: 7, blank: false }));
+    assert!(of("hunter2").unwrap_err().to_string().contains("openssl rand -hex 32"));
+    assert!(of("0123456789abcdef").is_ok());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_secret_may_be_any_bytes_and_other_variables_must_be_texts() {
+    use std::os::unix::ffi::OsStringExt;
+    let bytes = [b"0123456789abcdef", &[0xff; 16]].concat();
+    let with = |odd: &'static str| {
+        let (sound, bytes) =
+            ([("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "node7"), ("MASTER_PORT", "9")], &bytes);
+        Launch::from_variables(move |name| match name == odd {
+            true => Some(OsString::from_vec(bytes.clone())),
+            false => sound.iter().find(|(n, _)| *n == name).map(|(_, value)| OsString::from(value)),
+        })
+    };
+    let admission = with("BURN_PIPELINE_SECRET").unwrap().unwrap().admission;
+    assert_eq!(admission, Admission::Secret(Secret::new(bytes.clone())));
+    for number in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"] {
+        let error = with(number).unwrap_err();
+        assert!(matches!(error, LaunchError::NotANumber { variable, .. } if variable == number), "{error}");
+    }
+    assert_eq!(with("MASTER_ADDR"), Err(LaunchError::NotText { variable: "MASTER_ADDR" }));
+}
+
+#[test]
+fn ranks_of_one_machine_meet_on_its_loopback_address_whatever_its_name() {
+    let local = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "192.0.2.7"), ("MASTER_PORT", "9")];
+    let here = [&local[..], &[("LOCAL_WORLD_SIZE", "2")]].concat();
+    assert_eq!(master(&here), Some(("127.0.0.1".to_owned(), 9)));
+    // Not where others may join, nor where some ranks are elsewhere.
+    let named = Some(("192.0.2.7".to_owned(), 9));
+    assert_eq!(master(&[&here[..], &[("BURN_PIPELINE_SECRET", "0123456789abcdef")]].concat()), named);
+    assert_eq!(master(&[&local[..], &[("LOCAL_WORLD_SIZE", "1")]].concat()), named);
+    let slurm = |nodes| {
+        let step = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "4"), ("SLURM_STEP_NODELIST", nodes)];
+        master(&step).unwrap().0
+    };
+    assert_eq!(["node-7", "n[1-2]", "a,b"].map(slurm), ["127.0.0.1", "n1", "a"]);
 }

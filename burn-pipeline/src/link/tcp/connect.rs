@@ -22,6 +22,7 @@ use super::key::{Key, nonce};
 use super::mesh::{Connections, Mesh};
 use crate::link::admission::Admission;
 use crate::link::gather::gather;
+use crate::link::kit::envelope::printable;
 use crate::link::link_trait::Link;
 use crate::link::rendezvous::Rendezvous;
 use std::io::{Error, ErrorKind};
@@ -177,7 +178,7 @@ fn join(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
 
 /// What rank 0 says of this many ranks: the job's random bytes and the addresses of each from rank 1 on.
 pub(super) fn table(welcome: Welcome, ranks: usize) -> Result<(Nonce, Vec<Vec<Address>>), TcpError> {
-    let (job, addresses) = welcome.map_err(TcpError::Refused)?;
+    let (job, addresses) = welcome.map_err(|reason| TcpError::Refused(printable(&reason)))?;
     if addresses.len() + 1 != ranks {
         return Err(broken(0)(ErrorKind::InvalidData.into()));
     }

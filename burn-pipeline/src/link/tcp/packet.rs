@@ -6,7 +6,7 @@
 use crate::link::kit::envelope::Envelope;
 use crate::link::kit::frame::Frame;
 use burn::tensor::Bytes;
-use std::io::{Error, Write};
+use std::io::{Error, ErrorKind, Write};
 
 /// No rank sends a longer packet.
 pub(super) const LONGEST: usize = 1 << 30;
@@ -45,8 +45,11 @@ pub(super) fn write(out: &mut impl Write, packet: Packet) -> Result<(), Error> {
         Packet::Note(note) => (2, note, Vec::new()),
         Packet::End => return Ok(()),
     };
+    // The other end would take no more, and more than 4 bytes can count would be read as something else.
+    let length = u32::try_from(bytes.len()).ok().filter(|_| bytes.len() <= LONGEST);
+    let length = length.ok_or_else(|| Error::new(ErrorKind::InvalidInput, "it is longer than 1 GiB"))?;
     out.write_all(&[kind])?;
-    out.write_all(&(bytes.len() as u32).to_le_bytes())?;
+    out.write_all(&length.to_le_bytes())?;
     out.write_all(&bytes)?;
     bodies.iter().try_for_each(|body| out.write_all(body))
 }

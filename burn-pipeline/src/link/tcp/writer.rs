@@ -33,8 +33,10 @@ pub(super) fn write_all(stream: TcpStream, packets: &Receiver<Packet>) {
                 let _ = stream.shutdown(Shutdown::Write);
                 return;
             }
-            // The thread that reads this connection reports that it is gone.
-            if write(&mut out, packet).is_err() {
+            // The threads that read this connection report that it is gone.
+            if let Err(error) = write(&mut out, packet) {
+                tracing::error!(%error, "a message could not be sent");
+                let _ = stream.shutdown(Shutdown::Both);
                 return;
             }
             next = packets.try_recv().ok();
