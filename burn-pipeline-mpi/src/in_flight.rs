@@ -3,7 +3,7 @@
 //! MPI's nonblocking calls use memory until they are complete. No borrow can express that here: transfers begin in one
 //! turn of the progress thread and end in a later one. So a transfer owns its bytes. They are given back when it is
 //! complete, and leaked if it is dropped before, because MPI may still write there. This is the only file of the crate
-//! with `unsafe`: two blocks, one for each direction.
+//! with `unsafe`.
 
 use burn::tensor::Bytes;
 use mpi::Tag;
@@ -49,14 +49,18 @@ impl InFlight {
 
     /// Starts to receive as many bytes as there is memory for.
     pub(crate) fn receive(from: &impl Source, tag: Tag, mut bytes: Bytes) -> Self {
-        let memory = borrowed(&mut bytes);
+        // SAFETY: as in `InFlight::send`; and nothing else reads or writes the memory until the transfer is complete, since the handle is
+        // inside the transfer until then.
+        let memory = unsafe { borrowed(&mut bytes) };
         let start = |piece| from.immediate_receive_into_with_tag(StaticScope, piece, tag);
         Self { pieces: memory.chunks_mut(LONGEST).map(start).collect(), bytes: Some(bytes) }
     }
 
     /// Starts to receive a message that a probe has found, which is as long as the memory.
     pub(crate) fn matched(message: Message, mut bytes: Bytes) -> Self {
-        let memory = borrowed(&mut bytes);
+        // SAFETY: as in `InFlight::send`; and nothing else reads or writes the memory until the transfer is complete, since the handle is
+        // inside the transfer until then.
+        let memory = unsafe { borrowed(&mut bytes) };
         Self { pieces: vec![message.immediate_matched_receive_into(StaticScope, memory)], bytes: Some(bytes) }
     }
 
@@ -73,10 +77,11 @@ impl InFlight {
     }
 }
 
-fn borrowed(bytes: &mut Bytes) -> &'static mut [u8] {
+/// # Safety
+/// The memory outlives every use that is made of it, and nothing else reads or writes it as long as it is used.
+unsafe fn borrowed(bytes: &mut Bytes) -> &'static mut [u8] {
     let (start, length) = (bytes.as_mut_ptr(), bytes.len());
-    // SAFETY: as in `InFlight::send`; and nothing else reads or writes the memory until the transfer is complete,
-    // since the handle is inside the transfer until then.
+    // SAFETY: the caller's promise.
     unsafe { std::slice::from_raw_parts_mut(start, length) }
 }
 

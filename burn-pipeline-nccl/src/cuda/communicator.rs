@@ -29,13 +29,13 @@ pub(crate) fn library() -> Result<c_int, NcclError> {
     if !unsafe { sys::is_culib_present() } {
         return Err(NcclError::NoLibrary);
     }
-    let version = result::get_nccl_version().map_err(|error| failed("its version", null_mut(), error.0))?;
+    let version = result::get_nccl_version().map_err(|error| failed("its version", error.0))?;
     if version < OLDEST { Err(NcclError::Old { version }) } else { Ok(version) }
 }
 
 /// A new id; this process must live until all ranks have joined.
 pub(crate) fn new_id() -> Result<Id, NcclError> {
-    let id = result::get_uniqueid().map_err(|error| failed("a new id", null_mut(), error.0))?;
+    let id = result::get_uniqueid().map_err(|error| failed("a new id", error.0))?;
     Ok(id.internal.map(|byte| byte as u8))
 }
 
@@ -78,7 +78,7 @@ impl Communicator {
             )
             .result()
         };
-        status.map_err(|error| failed("joining the other ranks", handle, error.0))?;
+        status.map_err(|error| failed("joining the other ranks", error.0))?;
         let communicator = Self { handle };
         communicator.settle("joining the other ranks", deadline, stop)?;
         Ok(communicator)
@@ -106,7 +106,7 @@ impl Communicator {
             sys::ncclCommSplit(self.handle, color, key as c_int, written, std::ptr::from_mut(&mut config).cast())
                 .result()
         };
-        status.map_err(|error| failed(what, self.handle, error.0))?;
+        status.map_err(|error| failed(what, error.0))?;
         self.settle(what, deadline, stop)?;
         // SAFETY: it came from a box, and the split has settled: nothing else uses it.
         let handle = *unsafe { Box::from_raw(written) };
@@ -224,11 +224,10 @@ impl Communicator {
         what: &'static str,
         body: impl FnOnce(&dyn Fn(sys::ncclResult_t) -> Result<(), NcclError>) -> Result<(), NcclError>,
     ) -> Result<(), NcclError> {
-        let check =
-            |status: sys::ncclResult_t| status.result().map(drop).map_err(|error| failed(what, self.handle, error.0));
-        result::group_start().map_err(|error| failed(what, self.handle, error.0))?;
+        let check = |status: sys::ncclResult_t| status.result().map(drop).map_err(|error| failed(what, error.0));
+        result::group_start().map_err(|error| failed(what, error.0))?;
         let done = body(&check);
-        let ended = result::group_end().map(drop).map_err(|error| failed(what, self.handle, error.0));
+        let ended = result::group_end().map(drop).map_err(|error| failed(what, error.0));
         done.and(ended)
     }
 
@@ -237,11 +236,11 @@ impl Communicator {
         let mut state = sys::ncclResult_t::ncclSuccess;
         // SAFETY: the communicator is alive, and the state is written before the call returns.
         let asked = unsafe { sys::ncclCommGetAsyncError(self.handle, &mut state) };
-        asked.result().map_err(|error| failed(what, self.handle, error.0))?;
+        asked.result().map_err(|error| failed(what, error.0))?;
         match state {
             sys::ncclResult_t::ncclSuccess => Ok(true),
             sys::ncclResult_t::ncclInProgress => Ok(false),
-            error => Err(failed(what, self.handle, error)),
+            error => Err(failed(what, error)),
         }
     }
 
@@ -304,9 +303,9 @@ fn element(dtype: DType) -> Result<(sys::ncclDataType_t, usize), NcclError> {
     Ok((kind, dtype.size()))
 }
 
-fn failed(what: &'static str, handle: sys::ncclComm_t, status: sys::ncclResult_t) -> NcclError {
-    // SAFETY: both give a text that the library keeps, or nothing; the second takes a communicator or null.
-    let texts = unsafe { [sys::ncclGetErrorString(status), sys::ncclGetLastError(handle)] };
+fn failed(what: &'static str, status: sys::ncclResult_t) -> NcclError {
+    // SAFETY: both give a text that the library keeps, or nothing; the second has no use for the communicator that it may be given.
+    let texts = unsafe { [sys::ncclGetErrorString(status), sys::ncclGetLastError(null_mut())] };
     let texts = texts.map(|text| match text.is_null() {
         true => String::new(),
         // SAFETY: it is a text that ends with a zero, and is not changed while it is read.

@@ -14,7 +14,14 @@ pub(crate) struct Gpu {
     context: Arc<CudaContext>,
 }
 
-/// Records or awaits an event on a whole context.
+/// What older drivers lack: to record an event on a whole context, and to await one.
+#[derive(Clone, Copy)]
+enum ContextCall {
+    Record,
+    Wait,
+}
+
+/// The signature of both.
 type OnContext = unsafe extern "C" fn(sys::CUcontext, sys::CUevent) -> sys::CUresult;
 
 impl Gpu {
@@ -47,21 +54,21 @@ impl Gpu {
 
     /// Whether the driver has events over a whole context (CUDA 12.5 or newer).
     pub(crate) fn has_context_events() -> bool {
-        on_context(b"cuCtxRecordEvent\0").and(on_context(b"cuCtxWaitEvent\0")).is_some()
+        ContextCall::Record.function().and(ContextCall::Wait.function()).is_some()
     }
 
     /// Records an event behind all work that this process has given to the GPU so far, in any queue.
     pub(crate) fn record_all(&self, event: &Event) -> Result<(), NcclError> {
-        self.on_context(b"cuCtxRecordEvent\0", event)
+        self.on_context(ContextCall::Record, event)
     }
 
     /// Makes all work that this process gives to the GPU from now on, in any queue, wait for an event.
     pub(crate) fn wait_before_all(&self, event: &Event) -> Result<(), NcclError> {
-        self.on_context(b"cuCtxWaitEvent\0", event)
+        self.on_context(ContextCall::Wait, event)
     }
 
-    fn on_context(&self, name: &[u8], event: &Event) -> Result<(), NcclError> {
-        let call = on_context(name).ok_or(NcclError::NoContextEvents)?;
+    fn on_context(&self, call: ContextCall, event: &Event) -> Result<(), NcclError> {
+        let call = call.function().ok_or(NcclError::NoContextEvents)?;
         // SAFETY: the function has this signature since CUDA 12.5, the first version that has it; the context is alive
         // as long as `self`, the event as long as `event`, and the driver keeps what it needs of either.
         let done = unsafe { call(self.context.cu_ctx(), event.event) };
@@ -69,11 +76,19 @@ impl Gpu {
     }
 }
 
-/// A function that older drivers lack. cudarc has it only when it was built for a newer CUDA.
-fn on_context(name: &[u8]) -> Option<OnContext> {
-    // SAFETY: the driver is loaded (there is a `Gpu`, or the caller is about to open one after looking for it), stays
-    // loaded as long as the process lives, and its function of this name has this signature.
-    unsafe { sys::is_culib_present().then(|| sys::culib().get::<OnContext>(name).ok().map(|found| *found)).flatten() }
+impl ContextCall {
+    /// The driver's function; `None` if it lacks it. cudarc has it only when it was built for a newer CUDA.
+    fn function(self) -> Option<OnContext> {
+        let name = match self {
+            Self::Record => b"cuCtxRecordEvent\0".as_slice(),
+            Self::Wait => b"cuCtxWaitEvent\0".as_slice(),
+        };
+        // SAFETY: the driver is loaded (there is a `Gpu`, or the caller is about to open one after looking for it), stays
+        // loaded as long as the process lives, and its functions of these names have this signature.
+        unsafe {
+            sys::is_culib_present().then(|| sys::culib().get::<OnContext>(name).ok().map(|found| *found)).flatten()
+        }
+    }
 }
 
 fn failed(what: &'static str) -> impl Fn(DriverError) -> NcclError {
