@@ -168,7 +168,7 @@ fn a_secret_that_is_as_good_as_none_is_an_error() {
 #[test]
 fn a_secret_may_be_any_bytes_and_other_variables_must_be_texts() {
     use std::os::unix::ffi::OsStringExt;
-    let bytes = [b"0123456789abcdef", &[0xff; 16]].concat();
+    let bytes = [&b"0123456789abcdef"[..], &[0xff; 16]].concat();
     let with = |odd: &'static str| {
         let (sound, bytes) =
             ([("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "node7"), ("MASTER_PORT", "9")], &bytes);
