@@ -216,31 +216,27 @@ impl Step {
     ) -> Result<Vec<(TensorId, FlexTensor)>, T::Error> {
         let (inputs, output) = (checked.read_all(&self.reads)?, self.outputs.first());
         let alone = |value| output.map(|output| (output.id, value)).into_iter().collect();
-        // SAFETY, for all of them: what was read has the shapes and types of the step, which was made of operations that fit together.
-        Ok(match (&self.work, &inputs[..], output) {
-            (Work::Matmul { sum }, [lhs, rhs], Some(output)) => {
-                let sum = sum.map_or(Ok(None), |kept| checked.sum(kept, output))?;
-                // SAFETY: as above; the sum was compared too.
-                alone(unsafe {
-                    match sum {
+        // SAFETY: what was read has the shapes and types of the step, and so have sums; the step was made of operations that fit together
+        // (`read`), its parts are places of the output that do not overlap, and its region takes the blocks (`steps::joinable`).
+        Ok(unsafe {
+            match (&self.work, &inputs[..], output) {
+                (Work::Matmul { sum }, [lhs, rhs], Some(output)) => {
+                    let sum = sum.map_or(Ok(None), |kept| checked.sum(kept, output))?;
+                    alone(match sum {
                         Some(sum) => add_product(lhs, rhs, sum, output, rounded),
                         None => product(lhs, rhs, output, rounded).1,
-                    }
-                })
+                    })
+                }
+                (Work::Convolve(convolution), [first, second], Some(output)) => {
+                    alone(convolution.run([first, second], output, rounded))
+                }
+                (Work::Place(parts), inputs, Some(output)) => alone(place(parts, inputs, output, rounded)),
+                (Work::Region(region), inputs, _) => region.run(inputs),
+                (Work::Blocks { region, made }, [lhs, rhs, inputs @ ..], _) => {
+                    run_blocks(region, *made, [lhs, rhs], inputs, rounded)
+                }
+                _ => Vec::new(),
             }
-            // SAFETY: as above.
-            (Work::Convolve(convolution), [first, second], Some(output)) => {
-                alone(unsafe { convolution.run([first, second], output, rounded) })
-            }
-            // SAFETY: as above; parts are places of the output that do not overlap.
-            (Work::Place(parts), inputs, Some(output)) => alone(unsafe { place(parts, inputs, output, rounded) }),
-            // SAFETY: as above.
-            (Work::Region(region), inputs, _) => unsafe { region.run(inputs) },
-            // SAFETY: as above; the region takes blocks (`steps::joinable`).
-            (Work::Blocks { region, made }, [lhs, rhs, inputs @ ..], _) => unsafe {
-                run_blocks(region, *made, [lhs, rhs], inputs, rounded)
-            },
-            _ => Vec::new(),
         })
     }
 

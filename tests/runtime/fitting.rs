@@ -31,7 +31,7 @@ macro_rules! modules {
             type Output = $output;
 
             fn forward(&self, _: $input, (): ()) -> $output {
-                unimplemented!("it is never run")
+                unreachable!("it is never run")
             }
         }
 
