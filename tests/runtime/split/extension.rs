@@ -229,7 +229,7 @@ fn an_operation_that_gives_something_else_than_it_declares_ends_in_an_error_with
             let mut stage = SingleStage::new(stage, SplitBackward::Captured, true);
             let x = Tensor::<2>::ones([64, WIDTH], &Device::flex());
             OTHERWISE.set(Some((op, otherwise)));
-            let mut run = || {
+            let run = || {
                 let y = stage.forward(0, x.into_payload(), Payload::default())?;
                 stage.backward_input(0, y.tensors().map(|y| Some(y.clone())).collect())?;
                 stage.backward_weight(&[0])
