@@ -50,6 +50,8 @@ impl Executor {
     pub(crate) fn fail(&mut self, error: &ExecuteError) {
         // A peer's failure is known to all ranks already, and must stay the first cause.
         if !matches!(error.cause(), ExecuteError::Link { source: LinkError::Peer(_), .. }) {
+            let (task, cell) = (error.task().map(|task| task.to_string()), error.cell());
+            tracing::error!(rank = self.rank(), task, cell, %error, "this rank failed; the others are told");
             self.link.abort(error.cause().to_string());
         }
         self.stages.values_mut().for_each(|stage| stage.clear());
@@ -87,7 +89,8 @@ impl Executor {
         }
         for task in action.tasks() {
             self.start(state, task)?;
-            let _span = tracing::trace_span!("task", otel.name = %task, rank = self.link.rank()).entered();
+            let _span = tracing::trace_span!("task", otel.name = %task, rank = self.link.rank(), cell = state.position)
+                .entered();
             self.run_task(state, task)?;
             state.count_held(&self.stages);
             state.record(self.link.rank(), Action::Single(task), state.started);
@@ -130,9 +133,9 @@ impl Executor {
     /// Runs adjacent `W`s of one stage in one call.
     fn run_weights(&mut self, state: &mut RunState<'_>, tasks: &[MicrobatchTask]) -> Result<(), ExecuteError> {
         let [first, ..] = *tasks else { return Ok(()) };
-        let (rank, count) = (self.link.rank(), tasks.len());
+        let (rank, cell, count) = (self.link.rank(), state.position, tasks.len());
         self.start(state, first.into())?;
-        let _span = tracing::trace_span!("task", otel.name = %first, rank, tasks = count).entered();
+        let _span = tracing::trace_span!("task", otel.name = %first, rank, cell, tasks = count).entered();
         let indices: Vec<usize> = tasks.iter().map(|&task| state.index(task)).collect();
         self.guarded(first, |stage| stage.backward_weights(&indices))?;
         self.refuse_unwritten(first, std::iter::empty())?;

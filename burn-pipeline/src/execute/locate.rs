@@ -49,8 +49,10 @@ impl Executor {
             },
             module: stage.map(|held| held.module_type()),
             received: std::mem::take(&mut state.received).into_iter().filter(|got| Some(got.task) == task).collect(),
+            cell: place,
             rows: state.plan().excerpt(self.grid().pipeline_rank(), place),
         };
+        tracing::debug!(rank = self.rank(), plan = %state.plan().grid_marked(place), "the whole plan of a failed run");
         ExecuteError::InRun { source: Box::new(error), context: Box::new(context) }
     }
 }
