@@ -50,8 +50,6 @@ impl Executor {
     pub(crate) fn fail(&mut self, error: &ExecuteError) {
         // A peer's failure is known to all ranks already, and must stay the first cause.
         if !matches!(error.cause(), ExecuteError::Link { source: LinkError::Peer(_), .. }) {
-            let (task, cell) = (error.task().map(|task| task.to_string()), error.cell());
-            tracing::error!(rank = self.rank(), task, cell, %error, "this rank failed; the others are told");
             self.link.abort(error.cause().to_string());
         }
         self.stages.values_mut().for_each(|stage| stage.clear());
