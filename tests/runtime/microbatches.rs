@@ -95,7 +95,7 @@ proptest! {
 
     #[test]
     fn joined_pieces_are_the_batch(
-        samples in 1usize..30, count in 1usize..10, width in 1usize..5, dims in prop::array::uniform3(0usize..3)
+        samples in 1usize..30, count in 1usize..10, width in 1usize..5, dims in proptest::array::uniform3(0usize..3)
     ) {
         let tensor = counting(samples, width * 2).reshape([samples, width, 2]);
         // Each tensor has its samples along a dimension of its own.

@@ -6,7 +6,7 @@ use burn_pipeline_plan::plan::{Action, Plan};
 use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::{IdleCause, SimulateOptions, Simulation, simulate};
 use burn_pipeline_plan::trace::{Event, Track, chrome, read_chrome};
-use proptest::prelude::{Just, Strategy, prop, prop_oneof};
+use proptest::prelude::{Just, prop, prop_oneof};
 use proptest::test_runner::Config;
 use proptest::{prop_assert_eq, proptest};
 use serde_json::Value;
