@@ -142,8 +142,12 @@ mod tests {
             Err(ScheduleError::UnknownName { nearest, .. }) => nearest,
             _ => panic!("{name} is known"),
         };
-        let near =
-            [("GPip", "GPipe"), ("inteleaved-1f1b", "Interleaved1F1B"), ("zb-h3", "ZBH1"), ("dual_pip_v", "DualPipeV")];
+        let near = [
+            ("GPip", "GPipe"),
+            ("inteleaved-1f1b", "Interleaved1F1B"),
+            ("zb-h3", "ZBH1"),
+            ("dual-piep-v", "DualPipeV"),
+        ];
         assert_eq!(near.map(|(name, _)| nearest(name)), near.map(|(_, family)| Some(family)));
         assert_eq!(["2F2B", "", "PipelineScheduleMulti", "pigeon"].map(nearest), [None; 4]);
         let message = by_name("1F1C").unwrap_err().to_string();
