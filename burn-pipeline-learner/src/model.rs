@@ -35,7 +35,7 @@ pub trait PipelineModel:
         let unlike =
             |_| BoundaryError::Structure { expected: "outputs that can be joined (write `PipelineModel::join`)" };
         let outputs = outputs.into_iter().map(Boundary::into_payload).collect();
-        Self::LastOutput::from_payload(Microbatches::join(outputs, 0).map_err(unlike)?)
+        Self::LastOutput::from_payload(Microbatches::join(outputs, None).map_err(unlike)?)
     }
 
     /// What the metrics get of an item. `output` is the last stage's for the whole item, as [`PipelineModel::join`] gives it.

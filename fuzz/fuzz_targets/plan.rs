@@ -37,7 +37,7 @@ fuzz_target!(|text: &str| {
 fn rewrite(plan: &Plan) {
     // A placement of thousands of ranks is read from a short text, and its grid would take a long time.
     if plan.ranks() <= 64 {
-        let _ = (plan.grid(), plan.excerpt(plan.ranks() / 2, 1));
+        let _ = (plan.grid(), plan.grid_marked(1), plan.excerpt(plan.ranks() / 2, 1));
     }
     let merged = plan.merge_backward();
     assert_eq!(merged.merge_backward(), merged);

@@ -13,6 +13,7 @@ mod contract;
 mod deferred;
 mod edges;
 mod evaluation;
+mod events;
 mod faults;
 mod faulty;
 mod fitting;

@@ -107,7 +107,7 @@ impl Stage for Layer {
 type Change = fn(StageBox, &StageContext) -> StageBox;
 
 /// Two stages, from width 3 over 5 to 2.
-fn layers(norm: bool, change: Change) -> Builder {
+fn layers(norm: bool, change: impl Fn(StageBox, &StageContext) -> StageBox + Send + Sync + 'static) -> Builder {
     let stage = move |at: &StageContext| {
         let [from, to] = if at.is_first() { [3, 5] } else { [5, 2] };
         let linear = burn_pipeline::stage::init_seeded(at.index as u64, &at.device, |device| {
@@ -193,6 +193,97 @@ fn both_the_sender_and_the_receiver_compare() {
             assert_eq!((expected.as_str(), got.as_str()), ("float F32 [?, 6]", "float F32 [2, 5]"));
         }
         layers(false, change).build().unwrap().step(batch(4), 0.1).unwrap();
+    }
+}
+
+/// The gradients of tensors of these widths; `None` for a tensor without one.
+fn gradients(widths: &[Option<usize>]) -> Option<PayloadSpec> {
+    let tensor = |width: &Option<usize>| width.map(|width| rows(1, width));
+    Some(PayloadSpec::of(widths.iter().map(tensor).collect::<Vec<_>>()).free(0))
+}
+
+/// Both stages with their gradients: of the boundary's hidden state, `between`, and of the model's input, `first`.
+fn with_gradients(
+    between: Option<usize>,
+    first: Option<usize>,
+) -> impl Fn(StageBox, &StageContext) -> StageBox + Copy + Send + Sync {
+    move |stage, at| {
+        let (between, first) = (gradients(&[between]), gradients(&[first]));
+        stage.declare_metadata(match at.is_first() {
+            true => StageMetadata {
+                input: Some(form(3)),
+                output: Some(form(5)),
+                output_gradients: between,
+                input_gradients: first,
+            },
+            false => StageMetadata { input: Some(form(5)), input_gradients: between, ..StageMetadata::default() },
+        })
+    }
+}
+
+#[test]
+fn declared_gradients_are_those_that_a_run_on_zeros_finds_and_hold_in_every_microbatch() {
+    let right = with_gradients(Some(5), None);
+    let declared = known(&mut layers(false, right).build().unwrap(), batch(4));
+    let found = known(&mut layers(false, |stage: StageBox, _: &StageContext| stage).build().unwrap(), batch(4));
+    for ((_, declared), (stage, found)) in declared.iter().zip(&found) {
+        let ports =
+            [StagePort::OutputGradient, StagePort::InputGradient].map(|port| (declared.at(port), found.at(port)));
+        for (declared, found) in ports {
+            assert_eq!(text(declared), text(found), "stage {stage}");
+        }
+    }
+    let mut pipeline = layers(false, right).validate(Validate::EveryMicrobatch).build().unwrap();
+    pipeline.step(batch(4), 0.1).unwrap();
+}
+
+#[test]
+fn a_gradient_that_is_there_or_missing_otherwise_than_declared_is_named() {
+    // The model's input has no gradient, and the hidden state has one.
+    for (wrong, stage, port) in [
+        (with_gradients(Some(5), Some(3)), 0, StagePort::InputGradient),
+        (with_gradients(None, None), 1, StagePort::InputGradient),
+    ] {
+        let mut pipeline = layers(false, wrong).validate(Validate::FirstStep).build().unwrap();
+        let (at, _, source) = differs(pipeline.step(batch(4), 0.1).unwrap_err());
+        assert!(matches!(&source, StageError::Metadata { port: found, .. } if *found == port), "{source}");
+        assert_eq!(at, stage);
+        // Where only this stage declared anything, the run on zeros refutes it.
+        let one = move |other: StageBox, at: &StageContext| if at.index == stage { wrong(other, at) } else { other };
+        let error = layers(false, one).build().unwrap().metadata(batch(4)).unwrap_err();
+        assert!(matches!(differs(error), (found, _, StageError::Metadata { .. }) if found == stage));
+        // Without validation nothing is compared, and what is declared changes no number.
+        layers(false, wrong).build().unwrap().step(batch(4), 0.1).unwrap();
+    }
+}
+
+#[test]
+fn a_gradient_that_is_none_of_its_tensor_is_refused_at_build() {
+    let int = || PayloadSpec::of(Tensor::<2, Int>::zeros([1, 3], &Device::flex())).free(0);
+    let refused = |input: PayloadSpec, input_gradients: Option<PayloadSpec>| {
+        let change = move |stage: StageBox, at: &StageContext| {
+            let metadata = StageMetadata {
+                input: Some(input.clone()),
+                input_gradients: input_gradients.clone(),
+                ..StageMetadata::default()
+            };
+            if at.is_first() { stage.declare_metadata(metadata) } else { stage }
+        };
+        layers(false, change).build().unwrap_err().to_string()
+    };
+    let cases = [
+        (
+            form(3),
+            gradients(&[Some(4)]),
+            "tensor 0 of the declared input's gradients: float F32 [?, 4], where it can be float F32 [?, 3]",
+        ),
+        (int(), gradients(&[Some(3)]), "where it can be none, as it is int"),
+        (form(3), gradients(&[Some(3), None]), "where it can be a list of 1 optional tensor(s)"),
+        (form(3), Some(form(3)), "where it can be a list of 1 optional tensor(s)"),
+    ];
+    for (input, gradients, says) in cases {
+        let said = refused(input, gradients);
+        assert!(said.contains("stage 0") && said.contains(says), "{said}");
     }
 }
 

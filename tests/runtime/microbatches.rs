@@ -94,15 +94,22 @@ proptest! {
     }
 
     #[test]
-    fn joined_pieces_are_the_batch(samples in 1usize..30, count in 1usize..10, width in 1usize..5, dim in 0usize..3) {
+    fn joined_pieces_are_the_batch(
+        samples in 1usize..30, count in 1usize..10, width in 1usize..5, dims in proptest::array::uniform3(0usize..3)
+    ) {
         let tensor = counting(samples, width * 2).reshape([samples, width, 2]);
-        let tensor = tensor.swap_dims(0, dim);
-        let flags = tensor.clone().lower_elem((samples * width) as i64);
-        let whole = (tensor.clone(), Some(flags.clone()), vec![tensor.float()]);
+        // Each tensor has its samples along a dimension of its own.
+        let turned = |place: usize| tensor.clone().swap_dims(0, dims[place]);
+        let flags = turned(1).lower_elem((samples * width) as i64);
+        let whole = (turned(0), Some(flags.clone()), vec![turned(2).float()]);
         type Whole = (Tensor<3, Int>, Option<Tensor<3, Bool>>, Vec<Tensor<3>>);
-        let cut = Batch::new(whole.clone()).split_input(vec![Split::Dim(dim); 3]).cut(count).unwrap();
-        let pieces = (0..cut.len()).map(|piece| cut.input(piece).unwrap()).collect();
-        let joined = Whole::from_payload(Microbatches::join(pieces, dim).unwrap()).unwrap();
+        let cut = Batch::new(whole.clone()).split_input(dims.map(Split::Dim).to_vec()).cut(count).unwrap();
+        let pieces = || (0..cut.len()).map(|piece| cut.input(piece).unwrap()).collect();
+        let joined = Whole::from_payload(Microbatches::join(pieces(), Some(&dims)).unwrap()).unwrap();
+        if dims == [0; 3] {
+            let alike = Whole::from_payload(Microbatches::join(pieces(), None).unwrap()).unwrap();
+            prop_assert_eq!(alike.0.into_data(), joined.0.clone().into_data());
+        }
         prop_assert_eq!(joined.0.into_data(), whole.0.into_data());
         prop_assert_eq!(joined.1.unwrap().into_data(), flags.into_data());
         prop_assert_eq!(joined.2[0].clone().into_data(), whole.2[0].clone().into_data());
@@ -209,7 +216,10 @@ fn a_missing_extra_is_named_with_the_stage_that_reads_it() {
 
 #[test]
 fn outputs_of_different_forms_cannot_be_joined() {
-    let refuse = |outputs: Vec<Payload>, dim| Microbatches::join(outputs, dim).unwrap_err();
+    let refuse = |outputs: Vec<Payload>, dim| {
+        let dims = vec![dim; outputs[0].tensors().count()];
+        Microbatches::join(outputs, Some(&dims)).unwrap_err()
+    };
     let one = |shape| floats(shape).into_payload();
     let cases = [
         ("another width", vec![one([2, 3]), one([2, 4])], 0),
@@ -233,7 +243,10 @@ fn outputs_of_different_forms_cannot_be_joined() {
     for (what, outputs, dim) in cases {
         assert_eq!(refuse(outputs, dim), MicrobatchError::Structure, "{what}");
     }
-    assert_eq!(Microbatches::join(Vec::new(), 0).unwrap().parts().count(), 0);
+    assert_eq!(Microbatches::join(Vec::new(), None).unwrap().parts().count(), 0);
+    let two = vec![(floats([2, 3]), floats([2, 3])).into_payload()];
+    let error = Microbatches::join(two, Some(&[0])).unwrap_err();
+    assert_eq!(error, MicrobatchError::JoinCount { tensors: 2, dims: 1 });
 }
 
 #[test]

@@ -124,12 +124,12 @@ fn outputs_are_joined_along_the_dimension_of_their_samples() {
     let mut pipeline = builder.stages(|_| StageBox::new(Turned)).build().unwrap();
     let x = Tensor::<1>::from_floats([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], &Device::flex()).reshape([3, 3]);
     let report = pipeline.eval(Batch::new(x.clone())).unwrap();
-    assert_eq!(report.output_along::<Tensor<2>>(1).unwrap().into_data(), x.transpose().into_data());
-    for dim in [0, 2] {
-        let error = report.output_along::<Tensor<2>>(dim).unwrap_err().to_string();
+    assert_eq!(report.output_along::<Tensor<2>>(&[1]).unwrap().into_data(), x.transpose().into_data());
+    for dims in [[0].as_slice(), &[2], &[1, 1], &[]] {
+        let error = report.output_along::<Tensor<2>>(dims).unwrap_err().to_string();
         assert!(error.contains("read them with `outputs`"), "{error}");
     }
     // One microbatch has no second dimension too many either.
     let one = pipeline.eval(Batch::new(Tensor::<2>::ones([1, 3], &Device::flex()))).unwrap();
-    assert!(one.output_along::<Tensor<2>>(2).is_err() && one.output_along::<Tensor<2>>(1).is_ok());
+    assert!(one.output_along::<Tensor<2>>(&[2]).is_err() && one.output_along::<Tensor<2>>(&[1]).is_ok());
 }

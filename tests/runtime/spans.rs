@@ -1,6 +1,7 @@
 //! The spans that the runtime opens, as a subscriber sees them: a call, its ranks, their tasks.
 
 use crate::contract::{Data, builder};
+use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::Reduction;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -78,8 +79,13 @@ fn of_a_step() {
     let said = |at: usize, field: &str| spans[at].fields[field].as_str();
     let named: Vec<_> = calls.iter().map(|&at| (said(at, "otel.name"), said(at, "step"))).collect();
     assert_eq!(named, [("training", "2"), ("stepping the weights", "2")]);
+    let plan = by_name("1F1B").unwrap().build(Size::new(2, 2)).unwrap().with_transfers().unwrap();
     let mut computed = Vec::new();
     for rank in below(calls[0], "rank") {
+        // Each task with its cell, which is its place in the plan's row.
+        let row = plan.row(said(rank, "rank").parse().unwrap());
+        let cells = below(rank, "task").into_iter().map(|task| said(task, "cell").parse::<usize>().unwrap());
+        assert!(cells.eq(0..row.len()), "{:?}", below(rank, "task"));
         let tasks = below(rank, "task").into_iter().map(|task| said(task, "otel.name"));
         let tasks: Vec<&str> = tasks.filter(|task| !task.contains('_')).collect();
         computed.push((said(rank, "rank"), tasks));

@@ -69,7 +69,7 @@ fn assert_joined_otherwise(report: &StepReport, whole: &[f32]) {
     let distance = (reduced - sums(whole)).abs().max().into_scalar::<f32>();
     assert!(distance < 1e-5, "{distance}");
     // Microbatches have 3, 3, 2 and 2 rows, so they cannot stand side by side.
-    assert!(report.output_along::<(Tensor<2>, Tensor<2, Int>)>(1).is_err());
+    assert!(report.output_along::<(Tensor<2>, Tensor<2, Int>)>(&[1, 0]).is_err());
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn outputs_of_even_microbatches_stand_side_by_side_along_the_second_dimension() 
     let mut pipeline = builder("1F1B").outputs(true).build().unwrap();
     let report = pipeline.accumulate(rows(8)).unwrap();
     let outputs: Vec<(Tensor<2>, Tensor<2, Int>)> = report.outputs().unwrap();
-    let (scores, _): (Tensor<2>, Tensor<2, Int>) = report.output_along(1).unwrap();
+    let (scores, _): (Tensor<2>, Tensor<2, Int>) = report.output_along(&[1, 1]).unwrap();
     assert_eq!(scores.dims(), [2, 4 * WIDTH]);
     for (microbatch, (expected, _)) in outputs.into_iter().enumerate() {
         let piece = scores.clone().narrow(1, microbatch * WIDTH, WIDTH);

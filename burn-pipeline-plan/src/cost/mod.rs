@@ -32,7 +32,7 @@ pub use factors::Factors;
 pub use layer::Layer;
 pub use layers::Layers;
 pub use link::{LinkCost, LinkCosts, LinkOverride};
-pub use partition::{Measure, OptimalPartition, Partition, PartitionOptions, PartitionReport, Pattern};
+pub use partition::{Measure, OptimalPartition, Partition, PartitionOptions, PartitionReport, Pattern, StageReport};
 pub use partition_error::PartitionError;
 pub use profile::Profile;
 pub use stage_cost::StageCost;

@@ -86,12 +86,15 @@ fn causes() -> impl Iterator<Item = IdleCause> {
 struct Round(f64);
 
 impl Round {
+    /// Steps that are too short or too long to be told apart so keep their digits.
     fn new(end: f64) -> Self {
-        Self(if end > 0.0 { 10f64.powi(DIGITS - 1 - end.log10().floor() as i32) } else { 1.0 })
+        let factor = 10f64.powi((f64::from(DIGITS) - 1.0 - end.log10().floor()) as i32);
+        Self(if factor.is_normal() { factor } else { f64::NAN })
     }
 
     fn time(self, seconds: f64) -> f64 {
-        (seconds * self.0).round() / self.0
+        let rounded = (seconds * self.0).round() / self.0;
+        if rounded.is_finite() { rounded } else { seconds }
     }
 }
 

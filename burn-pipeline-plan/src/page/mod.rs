@@ -1,7 +1,8 @@
 //! A report as one HTML page: timelines, predicted and measured, one over the other; idle time by cause; memory; choices.
 //!
-//! Guarantees: the page needs no network and no other file; whatever stands in a plan's name is shown as text; pages of
-//! 100,000 actions stay fast, because only what is in view is drawn.
+//! Guarantees: the page needs no network and no other file; whatever stands in a name (of a plan, a timeline, a choice, a unit)
+//! is shown as text, and a number that is none (of a cost, a time, a cap) as not known; pages of 100,000 actions stay fast,
+//! because only what is in view is drawn.
 //!
 //! 1. [`Page`] gathers what to show. `data` turns it into JSON, with numbers as short as they can be told apart.
 //! 2. `page.html`, `page.css` and the scripts draw it in the browser: zoom (wheel, pinch, keys), hover and a cursor that keys
@@ -105,8 +106,9 @@ impl Page {
 
     /// The page.
     pub fn html(&self) -> String {
-        // A `</script>` in a name must not end the data.
-        let data = data::json(self).replace("</", "<\\/");
+        // In a script's text, `</script` would end it and `<!--<script` would keep it from ending. JSON has `<` in its texts
+        // alone, where it may be written by its number.
+        let data = data::json(self).replace('<', "\\u003c");
         include_str!("page.html")
             .replace("/*STYLE*/", include_str!("page.css"))
             .replace("/*SCRIPT*/", &SCRIPTS.concat())

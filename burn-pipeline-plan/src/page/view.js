@@ -18,11 +18,13 @@ const scaled = (value, units, digits = 4) => {
     const [unit, factor] = units.find(([, factor]) => Math.abs(value) >= factor) || units[units.length - 1];
     return `${Number((value / factor).toPrecision(digits))} ${unit}`;
 };
-const seconds = (value, digits) => value === 0 ? "0 s" : scaled(value, [["s", 1], ["ms", 1e-3], ["µs", 1e-6], ["ns", 1e-9]], digits);
+// JSON has no infinity and no NaN: they come as null.
+const NOT_KNOWN = "not known";
+const seconds = (value, digits) => value === null ? NOT_KNOWN : value === 0 ? "0 s" : scaled(value, [["s", 1], ["ms", 1e-3], ["µs", 1e-6], ["ns", 1e-9]], digits);
 /// A moment has more digits than a duration: actions of 1 ms stand side by side in a step of 1,000 s.
 const moment = (value) => seconds(value, 7);
-const bytes = (value) => value === 0 ? "0 B" : scaled(value, [["GB", 1e9], ["MB", 1e6], ["kB", 1e3], ["B", 1]]);
-const size = (value, unit = data.unit) => unit === "bytes" ? bytes(value) : `${Number(value.toPrecision(4))} ${unit}`;
+const bytes = (value) => value === null ? NOT_KNOWN : value === 0 ? "0 B" : scaled(value, [["GB", 1e9], ["MB", 1e6], ["kB", 1e3], ["B", 1]]);
+const size = (value, unit = data.unit) => unit === "bytes" || value === null ? bytes(value) : `${Number(value.toPrecision(4))} ${unit}`;
 const percent = (part, whole) => `${(whole > 0 ? 100 * part / whole : 0).toFixed(1)} %`;
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 /// The first place in a sorted list for which `holds`.

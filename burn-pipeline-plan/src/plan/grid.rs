@@ -1,7 +1,8 @@
 //! A plan as a grid of text: one line a step, one column a rank, and an optional mark on one step.
 //!
-//! Guarantees: [`Plan::grid`] gives exactly the layout of PyTorch's `_format_pipeline_order`, trailing spaces included. It
-//! also accepts no rows, and fewer steps than ranks, which PyTorch's does not.
+//! Guarantees: [`Plan::grid`] and [`Plan::grid_marked`] give exactly the layout of PyTorch's `_format_pipeline_order`,
+//! without and with its mark, trailing spaces included. They also accept no rows, and fewer steps than ranks, which
+//! PyTorch's does not.
 //!
 //! ```text
 //!         Rank 0 Rank 1
@@ -29,18 +30,39 @@ impl Plan {
     /// # Ok::<(), burn_pipeline_plan::plan::PlanError>(())
     /// ```
     pub fn grid(&self) -> String {
-        let steps = self.rows().iter().map(Vec::len).max().unwrap_or(0);
-        window(self.rows(), 0..self.ranks(), 0..steps, None)
+        window(self.rows(), 0..self.ranks(), 0..self.longest_row(), None)
+    }
+
+    /// The whole plan as [`grid`](Self::grid) gives it, with one step marked: where a
+    /// [`CheckError`](crate::plan::CheckError::place) or a failed run points. A step behind the last one, as that of a
+    /// missing action, is an empty line of its own.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::plan::{CheckOptions, Plan};
+    /// let plan = Plan::from_csv("mine", "0F0,0B0\n1B0,1F0\n")?;
+    /// let error = plan.clone().check(&CheckOptions::default()).unwrap_err();
+    /// let (rank, step) = error.place().ok_or("no place")?;
+    /// assert_eq!((rank, step), (1, 0));
+    /// assert!(plan.grid_marked(step).ends_with("Step 0: 0F0    1B0    <-- ERROR HERE\nStep 1: 0B0    1F0   \n"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn grid_marked(&self, step: usize) -> String {
+        let steps = self.longest_row().max(step.saturating_add(1));
+        window(self.rows(), 0..self.ranks(), 0..steps, Some(step))
     }
 
     /// The part of the grid around one step of one rank, with the step marked.
     pub fn excerpt(&self, rank: usize, step: usize) -> String {
         let rows = self.rows();
-        let longest = rows.iter().map(Vec::len).max().unwrap_or(0).max(step.saturating_add(1));
+        let longest = self.longest_row().max(step.saturating_add(1));
         let steps = step.saturating_sub(STEPS_AROUND)..step.saturating_add(STEPS_AROUND + 1).min(longest);
         let first = rank.saturating_sub(RANKS_SHOWN / 2).min(rows.len().saturating_sub(RANKS_SHOWN));
         let text = window(rows, first..(first + RANKS_SHOWN).min(rows.len()), steps, Some(step));
         text.trim_end_matches('\n').to_owned()
+    }
+
+    fn longest_row(&self) -> usize {
+        self.rows().iter().map(Vec::len).max().unwrap_or(0)
     }
 }
 

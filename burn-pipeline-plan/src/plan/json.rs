@@ -5,6 +5,7 @@ use super::error::PlanError;
 use super::placement::Placement;
 use super::rows::Plan;
 use super::skip_edge::SkipEdge;
+use super::task::Task;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -17,6 +18,20 @@ struct StoredPlan {
     rows: Vec<Vec<String>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     skips: Vec<SkipEdge>,
+}
+
+/// As its text.
+impl Serialize for Action {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// As its text.
+impl Serialize for Task {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 impl Serialize for Plan {

@@ -8,9 +8,8 @@
 
 use super::error::DropReason;
 use crate::cost::Profile;
-use crate::pass::overlap::{OverlapOptions, OverlapPass};
+use crate::pass::overlap::{OverlapOptions, OverlapPass, Overlapped};
 use crate::plan::Plan;
-use crate::simulate::SimulateOptions;
 
 /// What is done to a plan before it is priced.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -19,7 +18,9 @@ pub enum PassChoice {
     AsBuilt,
     /// Each `I` with the `W` right behind it becomes one `B`, then transfers are inserted.
     MergeBackward,
-    /// Transfers are inserted, then they and their waits are moved to where computation hides them.
+    /// Transfers are inserted, then they and their waits are moved to where computation hides them: by
+    /// [`Request::overlap_passes`](super::Request::overlap_passes), with the budgets of
+    /// [`Request::overlap`](super::Request::overlap).
     Overlap,
 }
 
@@ -32,13 +33,13 @@ impl PassChoice {
         self != PassChoice::Overlap
     }
 
-    /// The lowered plan; `None` if the result would be that of an earlier choice.
+    /// The lowered plan, with the reports of the overlap passes; `None` if the result would be that of an earlier choice.
     pub(super) fn lower(
         self,
         plan: &Plan,
         profile: &Profile,
-        simulate: SimulateOptions,
-    ) -> Result<Option<Plan>, DropReason> {
+        overlap: (&[OverlapPass], &OverlapOptions),
+    ) -> Result<Option<Overlapped>, DropReason> {
         let plan = plan.without_idle();
         let spread = |plan: Plan| match profile.vocabulary() {
             Some(_) => plan.with_vocabulary(profile),
@@ -58,14 +59,14 @@ impl PassChoice {
             PassChoice::Overlap => {
                 let plan = plan.with_transfers()?;
                 // The overlap passes refuse a plan without transfers; a single rank has none.
-                if !plan.is_lowered() {
-                    return Ok(Some(plan));
+                if plan.is_lowered() {
+                    let (passes, options) = overlap;
+                    return Ok(Some(plan.overlap(profile, passes, options)?));
                 }
-                let options = OverlapOptions { simulate, ..OverlapOptions::default() };
-                plan.overlap(profile, &OverlapPass::USUAL, &options)?.plan
+                plan
             }
         };
-        Ok(Some(lowered))
+        Ok(Some(Overlapped { plan: lowered, reports: Vec::new() }))
     }
 }
 

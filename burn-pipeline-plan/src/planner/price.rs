@@ -7,6 +7,7 @@ use super::layout::Layout;
 use super::passes::PassChoice;
 use super::request::{Recompute, Request};
 use crate::cost::{Profile, StageCost};
+use crate::pass::overlap::{OverlapOptions, PassReport};
 use crate::plan::{CheckOptions, CheckedPlan, Plan};
 use crate::simulate::{Simulation, simulate};
 
@@ -20,6 +21,8 @@ pub(super) struct Priced {
     pub(super) seconds: f64,
     /// The stages that recompute.
     pub(super) recomputing: Vec<usize>,
+    /// What the overlap passes did.
+    pub(super) overlap: Vec<PassReport>,
 }
 
 /// Prices a plan on its layout, with this choice of recomputation and passes.
@@ -95,11 +98,14 @@ fn run(
 ) -> Result<Option<Priced>, DropReason> {
     let profile = recomputed(request, layout, &recomputing)?;
     let plan = plan.clone().with_skips(profile.skips().to_vec())?;
-    let Some(lowered) = passes.lower(&plan, &profile, request.simulate)? else { return Ok(None) };
+    let options = OverlapOptions { simulate: request.simulate, ..request.overlap };
+    let lowered = passes.lower(&plan, &profile, (&request.overlap_passes, &options))?;
+    let Some(lowered) = lowered else { return Ok(None) };
+    let (overlap, lowered) = (lowered.reports, lowered.plan);
     let plan = lowered.check(&CheckOptions { transport: request.simulate.transport, ..CheckOptions::default() })?;
     let simulation = simulate(plan.plan(), &profile, &request.simulate)?;
     let seconds = simulation.makespan + layout.reduction;
-    Ok(Some(Priced { plan, profile, simulation, seconds, recomputing }))
+    Ok(Some(Priced { plan, profile, simulation, seconds, recomputing, overlap }))
 }
 
 /// The layout's profile with these stages recomputing: each keeps only its input.

@@ -5,6 +5,7 @@ use super::error::DropReason;
 use super::passes::PassChoice;
 use super::request::Cut;
 use crate::cost::{Partition, Profile};
+use crate::pass::overlap::PassReport;
 use crate::plan::{CheckedPlan, PlacementKind};
 use crate::simulate::{IdleCause, Simulation};
 use std::fmt;
@@ -150,6 +151,8 @@ pub struct PlannerReport {
     pub profile: Profile,
     /// The simulation of its plan.
     pub simulation: Simulation,
+    /// What each overlap pass did to its plan; empty if none ran.
+    pub overlap: Vec<PassReport>,
     /// Where the seconds of its step go.
     pub breakdown: TimeBreakdown,
     /// All candidates that can be used, fastest first.

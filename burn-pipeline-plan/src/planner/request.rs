@@ -4,6 +4,7 @@ use super::error::PlannerError;
 use super::passes::PassChoice;
 use super::synthesis::Synthesis;
 use crate::cost::{Layers, LinkCosts, PartitionError, VocabularyCost};
+use crate::pass::overlap::{OverlapOptions, OverlapPass};
 use crate::plan::PlacementKind;
 use crate::simulate::SimulateOptions;
 
@@ -117,6 +118,10 @@ pub struct Request {
     pub recompute: Vec<Recompute>,
     /// Passes to try.
     pub passes: Vec<PassChoice>,
+    /// The overlap passes of [`PassChoice::Overlap`], in order.
+    pub overlap_passes: Vec<OverlapPass>,
+    /// Their budgets. Their own `simulate` does not count: `simulate` below does.
+    pub overlap: OverlapOptions,
     /// The effort for synthesised schedules; `None` to try only the families of the catalogue.
     pub synthesis: Option<Synthesis>,
     /// Whether to try plans without a pipeline too: one device, and data parallelism over all ranks.
@@ -145,6 +150,8 @@ impl Request {
             cuts: vec![Cut::Even, Cut::Optimal, Cut::Fitting],
             recompute: vec![Recompute::Never, Recompute::WhereNeeded, Recompute::Everywhere],
             passes: PassChoice::ALL.to_vec(),
+            overlap_passes: OverlapPass::USUAL.to_vec(),
+            overlap: OverlapOptions::default(),
             synthesis: Some(Synthesis::default()),
             unpipelined: true,
             members: Vec::new(),

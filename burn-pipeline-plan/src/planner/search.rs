@@ -307,6 +307,7 @@ fn report(request: &Request, found: Vec<Found<'_>>, dropped: Vec<Dropped>) -> Re
         plan: priced.plan,
         profile: priced.profile,
         simulation: priced.simulation,
+        overlap: priced.overlap,
         candidates,
         faster_without_cap: faster_without_cap(&dropped, best.seconds),
         dropped: dropped.into_iter().map(|dropped| (dropped.what, dropped.reason.to_string())).collect(),

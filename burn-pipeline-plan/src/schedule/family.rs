@@ -88,8 +88,8 @@ pub struct Family {
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ScheduleError {
     /// No family of that name.
-    #[error("there is no schedule named `{name}`; known are {}; a family of your own is given as a value{}", known.join(", "), chosen_by_costs(name))]
-    UnknownName { name: String, known: Vec<&'static str> },
+    #[error("there is no schedule named `{name}`{}; known are {}; a family of your own is given as a value{}", meant(*nearest), known.join(", "), chosen_by_costs(name))]
+    UnknownName { name: String, nearest: Option<&'static str>, known: Vec<&'static str> },
     /// The family cannot be built at this size; `accepts` says what it would accept.
     #[error("{family} cannot be built for {size}: {accepts}")]
     Unsupported { family: &'static str, size: Size, accepts: String },
@@ -99,6 +99,10 @@ pub enum ScheduleError {
 }
 
 crate::debug_as_text!(ScheduleError);
+/// The name that was probably meant.
+fn meant(nearest: Option<&str>) -> String {
+    nearest.map(|nearest| format!("; the nearest name is `{nearest}`")).unwrap_or_default()
+}
 
 /// Where to find a schedule that is chosen by costs, for a name that asks for it.
 fn chosen_by_costs(name: &str) -> &'static str {

@@ -29,7 +29,7 @@
 //! The *peak* is the most microbatches whose activations a rank holds at once.
 //!
 //! Files in reading order: `family` (the trait), `gpipe` and `one_f_one_b` (the simplest families), `interleave`,
-//! `building_block`, `eight_steps` and `dropping` (what several families share), the other families, `registry` (names).
+//! `building_block`, `eight_steps` and `dropping` (what several families share), the other families, `registry` and `nearest` (names).
 
 mod building_block;
 mod chimera;
@@ -47,6 +47,7 @@ mod interleaved;
 mod interleaved_zero_bubble;
 mod into;
 mod looped_bfs;
+mod nearest;
 mod one_f_one_b;
 mod one_f_one_b_v;
 mod registry;

@@ -14,6 +14,7 @@ use super::gpipe::GPipe;
 use super::interleaved::Interleaved1F1B;
 use super::interleaved_zero_bubble::InterleavedZeroBubble;
 use super::looped_bfs::LoopedBfs;
+use super::nearest::nearest;
 use super::one_f_one_b::OneFOneB;
 use super::one_f_one_b_v::OneFOneBV;
 use super::v_half::VHalf;
@@ -62,7 +63,7 @@ pub fn all() -> Vec<Box<dyn Schedule>> {
 /// Case, hyphens and underscores do not matter. PyTorch's class names and its `ZB1P` are accepted.
 ///
 /// # Errors
-/// [`ScheduleError::UnknownName`], which lists the names.
+/// [`ScheduleError::UnknownName`], which lists the names, and says which one is spelt nearly so.
 ///
 /// # Example
 /// ```
@@ -77,9 +78,13 @@ pub fn by_name(name: &str) -> Result<Box<dyn Schedule>, ScheduleError> {
     let wanted = wanted.strip_prefix("schedule").filter(|rest| !rest.is_empty()).unwrap_or(&wanted);
     let wanted = ALIASES.iter().find(|(alias, _)| *alias == wanted).map_or(wanted.to_owned(), |(_, name)| plain(name));
     let families = all();
-    let known = families.iter().map(|schedule| schedule.family().name).collect();
+    let known: Vec<&'static str> = families.iter().map(|schedule| schedule.family().name).collect();
     let found = families.into_iter().find(|schedule| plain(schedule.family().name) == wanted);
-    found.ok_or_else(|| ScheduleError::UnknownName { name: name.to_owned(), known })
+    found.ok_or_else(|| {
+        let spelt = known.iter().map(|&name| (plain(name), name));
+        let nearest = nearest(&wanted, spelt.chain(ALIASES.map(|(alias, name)| (alias.to_owned(), name))));
+        ScheduleError::UnknownName { name: name.to_owned(), nearest, known }
+    })
 }
 
 /// Lower case, without hyphens, underscores and surrounding blanks.
@@ -118,6 +123,35 @@ mod tests {
             assert!(message.contains("`AutoPipeline`") && message.contains("`burn-pipeline plan`"), "{message}");
         }
         assert!(!by_name("2F2B").unwrap_err().to_string().contains("AutoPipeline"));
+    }
+
+    #[test]
+    fn a_misspelt_name_is_told_the_nearest() {
+        for schedule in all() {
+            let name = schedule.family().name;
+            let letters: Vec<char> = name.chars().collect();
+            // A letter too many, one too few, two swapped: the family itself, unless that spells another one as nearly.
+            let doubled = format!("{name}{}", letters[letters.len() - 1]);
+            let swapped: String = [&letters[..1], &[letters[2], letters[1]], &letters[3..]].concat().iter().collect();
+            for misspelt in [doubled, swapped] {
+                let Err(ScheduleError::UnknownName { nearest, .. }) = by_name(&misspelt) else { continue };
+                assert_eq!(nearest, Some(name), "{misspelt}");
+            }
+        }
+        let nearest = |name: &str| match by_name(name) {
+            Err(ScheduleError::UnknownName { nearest, .. }) => nearest,
+            _ => panic!("{name} is known"),
+        };
+        let near = [
+            ("GPip", "GPipe"),
+            ("inteleaved-1f1b", "Interleaved1F1B"),
+            ("zb-h3", "ZBH1"),
+            ("dual-piep-v", "DualPipeV"),
+        ];
+        assert_eq!(near.map(|(name, _)| nearest(name)), near.map(|(_, family)| Some(family)));
+        assert_eq!(["2F2B", "", "PipelineScheduleMulti", "pigeon"].map(nearest), [None; 4]);
+        let message = by_name("1F1C").unwrap_err().to_string();
+        assert!(message.contains("no schedule named `1F1C`; the nearest name is `1F1B`; known are"), "{message}");
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! 5. When no rank can go on, the step is over or the plan deadlocks.
 
 use super::error::SimulateError;
-use super::finish::report_of;
+use super::finish::{in_order, report_of};
 use super::hold::Ran;
 use super::messages::Arrival;
 use super::options::SimulateOptions;
@@ -22,7 +22,7 @@ use super::state::Engine;
 use super::validate::validate;
 use crate::cost::Profile;
 use crate::plan::{Action, MicrobatchTask, Op, Plan, Task, Waiting};
-use crate::trace::Event;
+use crate::trace::{Event, Track};
 
 /// Simulates one step of a plan, lowered or not.
 ///
@@ -50,7 +50,11 @@ impl Engine<'_> {
             self.advance(rank);
         }
         let waiting: Vec<Waiting> = (0..self.ranks.len()).filter_map(|rank| self.blocked(rank)).collect();
-        if waiting.is_empty() { Ok(report_of(self)) } else { Err(SimulateError::Deadlock { waiting }) }
+        if waiting.is_empty() {
+            return Ok(report_of(self));
+        }
+        let so_far = Track { name: self.plan.name().into(), ranks: self.plan.ranks(), events: in_order(self.events) };
+        Err(SimulateError::Deadlock { waiting, so_far })
     }
 
     fn advance(&mut self, rank: usize) {

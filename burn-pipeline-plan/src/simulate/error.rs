@@ -3,9 +3,10 @@
 use crate::cost::ProfileError;
 use crate::plan::waiting::listed;
 use crate::plan::{Action, Waiting};
+use crate::trace::Track;
 
 /// Why a plan could not be simulated. `rank` and `step` (the index of the action in the rank's row, from 0) give the place.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[allow(
     missing_docs,
     reason = "rank, step and action mean the same in every variant, and messages say what the rest is"
@@ -14,12 +15,13 @@ pub enum SimulateError {
     /// The profile does not fit the plan.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// The ranks wait for each other, or for a task that no rank runs: all that have not finished their rows.
+    /// The ranks wait for each other, or for a task that no rank runs: all that have not finished their rows. `so_far` has
+    /// the actions that ran before, in simulated seconds (of [`unit_steps()`](super::unit_steps()): a second a step).
     #[error(
         "deadlock: {}; reorder the actions so that each one's input is made before it is needed, or check the plan for the cycle",
         listed(waiting)
     )]
-    Deadlock { waiting: Vec<Waiting> },
+    Deadlock { waiting: Vec<Waiting>, so_far: Track },
     /// An action names a stage, microbatch or edge that its plan does not have.
     #[error("rank {rank}, step {step} ({action}): {reason}")]
     Foreign { rank: usize, step: usize, action: Action, reason: &'static str },

@@ -4,10 +4,17 @@ use super::memory::MemoryPoint;
 use super::report::{IdleCause, IdlePeriod, RankReport, Simulation};
 use super::state::{Engine, RankState};
 use crate::cost::{Costs, StageCost};
+use crate::trace::Event;
+
+/// Events by rank, and by time on each.
+pub(super) fn in_order(mut events: Vec<Event>) -> Vec<Event> {
+    events.sort_by(|a, b| a.rank.cmp(&b.rank).then(a.start.total_cmp(&b.start)));
+    events
+}
 
 /// The report, once every rank is done.
 pub(super) fn report_of(engine: Engine<'_>) -> Simulation {
-    let (costs, spread, mut events) = (engine.costs, engine.plan.has_vocabulary(), engine.events);
+    let (costs, spread, events) = (engine.costs, engine.plan.has_vocabulary(), in_order(engine.events));
     let makespan = events.iter().map(|event| event.end).fold(0.0, f64::max);
     let ranks: Vec<RankReport> = engine
         .ranks
@@ -15,7 +22,6 @@ pub(super) fn report_of(engine: Engine<'_>) -> Simulation {
         .enumerate()
         .map(|(rank, state)| rank_report(rank, state, &costs, makespan, spread))
         .collect();
-    events.sort_by(|a, b| a.rank.cmp(&b.rank).then(a.start.total_cmp(&b.start)));
     Simulation {
         makespan,
         span: ranks.iter().map(|rank| rank.end - rank.start).fold(0.0, f64::max),

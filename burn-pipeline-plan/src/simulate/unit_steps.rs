@@ -12,6 +12,7 @@
 
 use super::error::SimulateError;
 use crate::plan::{Action, MicrobatchTask, Op, Placement, Plan, Task, Waiting};
+use crate::trace::Track;
 use std::collections::HashSet;
 
 /// Counts steps: gives one row a rank with one cell a step, each up to the rank's last action.
@@ -19,7 +20,9 @@ use std::collections::HashSet;
 /// # Errors
 /// - [`SimulateError::Unsupported`] for fused actions, `UNSHARD`, `RESHARD`, `REDUCE_GRAD`, waits and a spread vocabulary.
 /// - [`SimulateError::Foreign`] if a stage is not in the placement.
-/// - [`SimulateError::Deadlock`] if a step makes no progress.
+/// - [`SimulateError::Deadlock`] if a step makes no progress; it has the steps so far.
+///
+/// [`Track::of_steps`] draws the rows.
 ///
 /// ```
 /// use burn_pipeline_plan::{plan::Plan, simulate::unit_steps};
@@ -37,6 +40,7 @@ pub fn unit_steps(plan: &Plan) -> Result<Vec<Vec<Action>>, SimulateError> {
 }
 
 struct Steps<'a> {
+    name: &'a str,
     placement: &'a Placement,
     left: Vec<std::iter::Peekable<std::vec::IntoIter<MicrobatchTask>>>,
     done: Vec<HashSet<Task>>,
@@ -61,6 +65,7 @@ impl<'a> Steps<'a> {
         };
         let left = plan.rows().iter().enumerate().map(row).collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
+            name: plan.name(),
             placement,
             left: left.into_iter().map(|row| row.into_iter().peekable()).collect(),
             done: vec![HashSet::new(); plan.ranks()],
@@ -148,6 +153,6 @@ impl<'a> Steps<'a> {
             let on = self.placement.rank_of(awaits.stage());
             Some(Waiting { rank, step: self.done[rank].len(), action: task.into(), needs: awaits, on })
         });
-        SimulateError::Deadlock { waiting: waiting.collect() }
+        SimulateError::Deadlock { waiting: waiting.collect(), so_far: Track::of_steps(self.name, &self.rows) }
     }
 }

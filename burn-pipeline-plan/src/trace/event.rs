@@ -27,6 +27,26 @@ pub struct Track {
 }
 
 impl Track {
+    /// Rows of actions, one a rank, drawn a second a cell: those of a plan, or of
+    /// [`unit_steps()`](crate::simulate::unit_steps()).
+    ///
+    /// ```
+    /// use burn_pipeline_plan::{plan::Plan, simulate::unit_steps, trace::Track};
+    /// let plan = Plan::from_csv("two ranks", "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n")?;
+    /// let track = Track::of_steps("two ranks", &unit_steps(&plan)?);
+    /// assert_eq!((track.events.len(), track.end()), (8, 6.0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn of_steps(name: impl Into<String>, rows: &[Vec<Action>]) -> Self {
+        let cells = rows.iter().enumerate().flat_map(|(rank, row)| row.iter().enumerate().map(move |at| (rank, at)));
+        let event = |(rank, (step, &action)): (usize, (usize, &Action))| {
+            let start = step as f64;
+            (!action.is_idle()).then_some(Event { rank, action, start, end: start + 1.0 })
+        };
+        let events = cells.filter_map(event).collect();
+        Self { name: name.into(), ranks: rows.len(), events }
+    }
+
     /// The end of the last event, 0 without any.
     pub fn end(&self) -> f64 {
         self.events.iter().map(|e| e.end).fold(0.0, f64::max)

@@ -1,8 +1,8 @@
 //! The page in a real browser, driven by events: `cargo test -p burn-pipeline-plan --test plan browser -- --ignored`.
 //! Needs Chromium, found as `chromium`, or as `CHROMIUM` says.
 
-use super::page::{plan, profile, step};
-use burn_pipeline_plan::page::{Choices, Page};
+use super::page::{named, plan, profile, step};
+use burn_pipeline_plan::page::{Choice, Choices, Page};
 use burn_pipeline_plan::planner::{Request, Workload, best_plan};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -155,6 +155,19 @@ fn hover_zoom_and_keys_work_and_nothing_fails() {
         assert!(text("last").starts_with("1B7: B backward") && text("last").contains("the rank holds"), "{said}");
         assert!(said["tables"].as_u64().unwrap() >= 5 && said["circles"].as_u64().unwrap() > 1, "{said}");
     }
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn names_that_look_like_scripts_and_numbers_that_are_none_are_shown() {
+    let name = "<!--<script></script><b>";
+    let unknown = Choice { name: name.into(), seconds: f64::NAN, peak: f64::INFINITY, pareto: false };
+    let choices = Choices { unit: name.into(), usable: vec![unknown], dropped: Vec::new() };
+    let page = named(name).cap(f64::INFINITY).choices(choices);
+    let script = r##"return [document.title, document.querySelectorAll("#tracks canvas").length, document.querySelector("#table td").textContent,
+        document.querySelector("#table").textContent.includes("not known"), document.querySelectorAll("b").length];"##;
+    let said = drive(&page, "named", "1280,900", script);
+    assert_eq!(said, serde_json::json!([name, 2, name, true, 0]));
 }
 
 #[test]

@@ -14,9 +14,9 @@ fn grids_are_laid_out_as_pytorchs() {
     let blocks = golden::blocks(include_str!("goldens/passes/format_2.7.1.txt"));
     for block in &blocks {
         let plan = golden::plan(block.name, golden::rows(block.part("in").unwrap()));
-        // PyTorch marks a step of the whole grid; the marks of `excerpt` are compared in the test below.
-        let expected = block.part("text").unwrap().trim_end_matches('\n').replace(" <-- ERROR HERE", "");
-        assert_eq!(plan.grid().trim_end_matches('\n'), expected);
+        let marked = block.value("step").and_then(|step| step.parse().ok());
+        let grid = marked.map_or_else(|| plan.grid(), |step| plan.grid_marked(step));
+        assert_eq!(grid.trim_end_matches('\n'), block.part("text").unwrap().trim_end_matches('\n'), "{}", block.name);
     }
     println!("grids compared with PyTorch 2.7.1: {}", blocks.len());
     assert_eq!(blocks.len(), 10);

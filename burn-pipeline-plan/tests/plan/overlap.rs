@@ -3,10 +3,11 @@
 use crate::brute_force::one_order;
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, ProfileError, StageCost};
 use burn_pipeline_plan::pass::PassError;
-use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, Overlapped};
-use burn_pipeline_plan::plan::{CheckError, CheckOptions, Plan, Transport};
+use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, Overlapped, StartReport};
+use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Plan, Transport};
 use burn_pipeline_plan::schedule::{Size, all, by_name};
 use burn_pipeline_plan::simulate::{SimulateError, SimulateOptions, simulate};
+use serde_json::json;
 
 fn plan(text: &str) -> Plan {
     Plan::from_csv("test", text).unwrap()
@@ -40,20 +41,22 @@ fn row(after: &Overlapped, rank: usize) -> String {
     after.plan.row(rank).iter().map(|action| action.to_string()).collect::<Vec<_>>().join(" ")
 }
 
-/// The line of one start in the report: seconds that it takes, hidden, exposed before and after; moves, cells that went
-/// along; what stopped it.
-fn fate(after: &Overlapped, start: &str) -> ([f64; 4], usize, usize, String) {
-    let report = after.reports[0].to_string();
-    let line = report.lines().find(|line| line.split_whitespace().nth(1) == Some(start)).unwrap();
-    let cells: Vec<&str> = line.split_whitespace().collect();
-    let seconds = [2, 3, 4, 5].map(|cell| cells[cell].parse().unwrap());
-    (seconds, cells[6].parse().unwrap(), cells[7].parse().unwrap(), cells[8..].join(" "))
+/// The report of one start.
+fn fate<'a>(after: &'a Overlapped, start: &str) -> &'a StartReport {
+    after.reports[0].starts.iter().find(|report| report.start.to_string() == start).unwrap()
 }
 
 /// The moves, cells that went along, and what stopped one start.
 fn stopped(after: &Overlapped, start: &str) -> (usize, usize, String) {
-    let (_, moves, grouped, limit) = fate(after, start);
-    (moves, grouped, limit)
+    let StartReport { moves, along, limit, .. } = fate(after, start);
+    (*moves, along.len(), limit.to_string())
+}
+
+/// What moved along with a start, and what hides it.
+fn company(after: &Overlapped, start: &str) -> (Vec<String>, Vec<(String, f64)>) {
+    let StartReport { along, hidden_by, .. } = fate(after, start);
+    let hidden_by = hidden_by.iter().map(|(action, seconds)| (action.to_string(), *seconds));
+    (along.iter().map(Action::to_string).collect(), hidden_by.collect())
 }
 
 const RECEIVES: &str = "0F0,0SEND_F0,0F1,0SEND_F1\n\
@@ -70,11 +73,19 @@ fn a_start_rises_until_it_is_hidden_or_something_stops_it() {
     let after = run(RECEIVES, 2.0, pass, room);
     assert_eq!(stopped(&after, "1RECV_F1"), (2, 0, "order of communication: 1RECV_F0".into()));
     assert_eq!(row(&after, 1), "1RECV_F0 1RECV_F1 1WAIT_RECV_F0 1F0 1WAIT_RECV_F1 1F1");
-    assert_eq!(fate(&after, "1RECV_F1").0, [2.0, 1.0, 2.0, 1.0]);
+    let receive = fate(&after, "1RECV_F1");
+    assert_eq!((receive.communication, receive.hidden), (2.0, 1.0));
+    assert_eq!((receive.exposed_before, receive.exposed_after), (2.0, 1.0));
+    assert_eq!(company(&after, "1RECV_F1"), (vec![], vec![("1F0".into(), 1.0)]));
     // Half a second is hidden behind one computation.
     assert_eq!(stopped(&run(RECEIVES, 0.5, pass, room), "1RECV_F1"), (1, 0, "hidden by estimates".into()));
     let margin = OverlapOptions { margin: 1.5, ..room };
     assert_eq!(stopped(&run(RECEIVES, 0.5, pass, margin), "1RECV_F1").0, 2);
+    // The same room as a share of the peak, which is 5 bytes.
+    let share = OverlapOptions { extra_share: 0.2, ..blocking() };
+    assert_eq!(run(RECEIVES, 2.0, pass, share).plan, run(RECEIVES, 2.0, pass, room).plan);
+    let less = OverlapOptions { extra_share: 0.19, ..blocking() };
+    assert_eq!(run(RECEIVES, 2.0, pass, less).plan, plan(RECEIVES));
     let reach = OverlapOptions { reach: 0, ..room };
     assert_eq!(stopped(&run(RECEIVES, 2.0, pass, reach), "1RECV_F1"), (0, 0, "reach".into()));
 }
@@ -87,6 +98,14 @@ fn what_a_start_needs_goes_along_or_stops_it() {
     let after = run(text, 9.0, OverlapPass::ReorderCommunication, OverlapOptions { extra_bytes: 9.0, ..blocking() });
     assert!(row(&after, 1).starts_with("1RECV_F0 1F0 1RECV_F1 1I0 1SEND_B0 1F1"), "{}", row(&after, 1));
     assert_eq!(stopped(&after, "1SEND_B0"), (3, 1, "order of communication: 1RECV_F1".into()));
+    // What it passed runs beside it until the next message starts, and one that is a tenth as long needs the first of it only.
+    let (along, hidden_by) = company(&after, "1SEND_B0");
+    assert_eq!(along, ["1I0"]);
+    assert_eq!(hidden_by.iter().map(|(action, _)| action.as_str()).collect::<Vec<_>>(), ["1F1", "1I1", "1W0", "1W1"]);
+    let json = serde_json::to_value(&after.reports[0]).unwrap();
+    let starts = json["starts"].as_array().unwrap();
+    let send = starts.iter().find(|start| start["start"] == "1SEND_B0").unwrap();
+    assert_eq!((&send["along"], &send["hidden_by"][0]), (&json!(["1I0"]), &json!(["1F1", 1.0])));
     let alone = OverlapOptions { extra_bytes: 9.0, group: 0, ..blocking() };
     let after = run(text, 9.0, OverlapPass::ReorderCommunication, alone);
     assert_eq!(stopped(&after, "1SEND_B0"), (2, 0, "data: 1I0".into()));
@@ -173,10 +192,20 @@ fn the_report_is_a_table() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "reorder-communication: 4.0000 s exposed before, 3.0000 s after, 2 moves");
     assert_eq!(lines[1], "step 7.0000 s -> 7.0000 s, peak 5 -> 5 bytes");
-    assert_eq!(lines[2], "rank start         takes     hidden exposed before exposed after moves grouped  stopped by");
+    let [head, line] = [lines[2], lines[4]].map(|line| line.split_at(70));
     assert_eq!(
-        lines[4],
-        "   1 1RECV_F1     2.0000     1.0000         2.0000        1.0000     2       0  order of communication: 1RECV_F0"
+        head,
+        (
+            "rank start         takes     hidden exposed before exposed after moves",
+            "  stopped by; moved along; hidden by"
+        )
+    );
+    assert_eq!(
+        line,
+        (
+            "   1 1RECV_F1     2.0000     1.0000         2.0000        1.0000     2",
+            "  order of communication: 1RECV_F0; -; 1F0 1.0000"
+        )
     );
 }
 

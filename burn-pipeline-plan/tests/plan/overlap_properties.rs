@@ -3,7 +3,7 @@
 use crate::brute_force::{is_legal, one_order};
 use crate::simulate_properties::{priced, transport};
 use burn_pipeline_plan::cost::Profile;
-use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, Overlapped};
+use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, Overlapped, StartReport};
 use burn_pipeline_plan::pass::{Placing, WaitOptions};
 use burn_pipeline_plan::plan::{Action, CheckOptions, Plan};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
@@ -40,10 +40,12 @@ pub(crate) fn options() -> impl Strategy<Value = OverlapOptions> {
     let bytes = prop_oneof![Just(0.0), 0.0..20.0f64];
     let reach = prop_oneof![0..6usize, Just(usize::MAX)];
     let margin = prop_oneof![Just(0.0), 0.0..2.0f64];
-    (transport(), any::<[bool; 2]>(), bytes, reach, 0..6usize, margin).prop_map(
-        |(transport, [overlap, estimates], extra_bytes, reach, group, margin)| OverlapOptions {
+    let share = prop_oneof![Just(0.0), 0.0..0.5f64];
+    (transport(), any::<[bool; 2]>(), bytes, share, reach, 0..6usize, margin).prop_map(
+        |(transport, [overlap, estimates], extra_bytes, extra_share, reach, group, margin)| OverlapOptions {
             simulate: SimulateOptions { transport, overlap },
             extra_bytes,
+            extra_share,
             reach,
             group,
             margin,
@@ -64,13 +66,20 @@ fn sound(before: &Plan, profile: &Profile, options: &OverlapOptions, after: &Ove
     );
     prop_assert!(new.makespan <= old.makespan * (1.0 + 1e-6), "{} > {}", new.makespan, old.makespan);
     for (old, new) in old.ranks.iter().zip(&new.ranks) {
-        let most = old.peak_bytes + options.extra_bytes;
+        let most = old.peak_bytes * (1.0 + options.extra_share) + options.extra_bytes;
         prop_assert!(new.peak_bytes <= most * (1.0 + 1e-6) + 1e-6, "{} > {most}", new.peak_bytes);
     }
     for report in &after.reports {
         // By construction, and not for want of a better plan.
         prop_assert!(report.kept.as_ref().is_none_or(|kept| !kept.contains("was refused")), "{:?}", report.kept);
         prop_assert!(report.makespan_after <= report.makespan_before * (1.0 + 1e-6));
+        for start in &report.starts {
+            // What hides a start computes at least as long as it is hidden, and no more of it is named than that needs.
+            let named = start.hidden_by.iter().map(|(_, seconds)| seconds).sum::<f64>();
+            let last = start.hidden_by.last().map_or(0.0, |(_, seconds)| *seconds);
+            prop_assert!(named > start.hidden - 1e-6 || start.hidden_by.len() == StartReport::NAMED, "{start:?}");
+            prop_assert!(named - last <= start.communication + 1e-6 && start.along.len() <= options.group, "{start:?}");
+        }
         // One line a start: what it takes is hidden or exposed.
         for line in report.to_string().lines().filter(|line| line.contains("SEND_") || line.contains("RECV_")) {
             let cells: Vec<f64> = line.split_whitespace().skip(2).take(4).map_while(|cell| cell.parse().ok()).collect();

@@ -2,10 +2,13 @@
 
 use burn_pipeline_plan::cost::{Profile, StageCost, UniformCosts};
 use burn_pipeline_plan::page::{Choice, Choices, Page};
-use burn_pipeline_plan::plan::Plan;
+use burn_pipeline_plan::plan::{Action, Plan};
 use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::{IdleCause, SimulateOptions, Simulation, simulate};
-use burn_pipeline_plan::trace::{chrome, read_chrome};
+use burn_pipeline_plan::trace::{Event, Track, chrome, read_chrome};
+use proptest::prelude::{Just, prop, prop_oneof};
+use proptest::test_runner::Config;
+use proptest::{prop_assert_eq, proptest};
 use serde_json::Value;
 
 pub(crate) fn plan(family: &str, ranks: usize, microbatches: usize) -> Plan {
@@ -72,13 +75,115 @@ fn memory_is_in_the_unit_of_its_costs_and_says_where_activations_are_missing() {
     assert_eq!(said(page.costs(weights)), ("bytes".into(), false.into()));
 }
 
+/// What an HTML parser makes of a script, given the page behind its opening tag: its text and the rest of the page, by the states
+/// of the tokenizer in the HTML standard (13.2.5.4 and 13.2.5.15 to 13.2.5.31); `None` if it never ends.
+fn script(page: &str) -> Option<(&str, &str)> {
+    enum State {
+        Data,
+        Escaped,
+        DoubleEscaped,
+    }
+    let tag = |at: usize, open: &str| {
+        let (name, next) = (page.get(at..at + open.len()), page.as_bytes().get(at + open.len()));
+        let ends = matches!(next, Some(b'\t' | b'\n' | b'\r' | 0x0c | b' ' | b'/' | b'>'));
+        ends && name.is_some_and(|name| name.eq_ignore_ascii_case(open))
+    };
+    let (mut state, mut dashes) = (State::Data, 0);
+    for (at, letter) in page.char_indices() {
+        let (opens, closes) = (tag(at, "<script"), tag(at, "</script"));
+        state = match state {
+            State::Data if page[at..].starts_with("<!--") => State::Escaped,
+            State::Escaped | State::DoubleEscaped if letter == '>' && dashes >= 2 => State::Data,
+            State::Escaped if opens => State::DoubleEscaped,
+            State::DoubleEscaped if closes => State::Escaped,
+            State::Data | State::Escaped if closes => return Some((&page[..at], page[at..].split_once('>')?.1)),
+            state => state,
+        };
+        dashes = if letter == '-' { dashes + 1 } else { 0 };
+    }
+    None
+}
+
+/// The texts of a page's scripts, and what is behind the last one.
+fn scripts(page: &str) -> (Vec<&str>, &str) {
+    let (mut texts, mut rest) = (Vec::new(), page);
+    while let Some((_, behind)) = rest.split_once("<script") {
+        let Some((text, behind)) = behind.split_once('>').and_then(|(_, behind)| script(behind)) else {
+            return (texts, "a script without an end");
+        };
+        texts.push(text);
+        rest = behind;
+    }
+    (texts, rest)
+}
+
+#[test]
+fn the_parser_of_the_tests_reads_scripts_as_browsers_do() {
+    for (page, text) in [
+        ("a</script>b", Some("a")),
+        ("a</scripts></SCRIPT >b", Some("a</scripts>")),
+        ("<!--</script>b", Some("<!--")),
+        ("<!--<script></script>b", None),
+        ("<!--<script></script></script>b", Some("<!--<script></script>")),
+        ("<!--<script>--></script>b", Some("<!--<script>-->")),
+        ("<!--><script></script>b", Some("<!--><script>")),
+        ("<!--<scripts></script>b", Some("<!--<scripts>")),
+    ] {
+        assert_eq!(script(page).map(|(text, _)| text), text, "{page}");
+        assert!(script(page).is_none_or(|(_, rest)| rest == "b"), "{page}");
+    }
+}
+
+/// A page on which all that a caller may name is named so.
+pub(crate) fn named(name: &str) -> Page {
+    let plan = plan("1F1B", 2, 2);
+    let choice = Choice { name: name.into(), seconds: 1.0, peak: 1.0, pareto: true };
+    let choices = Choices { unit: name.into(), usable: vec![choice], dropped: vec![(name.into(), name.into())] };
+    let track = Track { name: name.into(), ..step(&plan).track("") };
+    Page::new(name).memory_in(name).simulation(name, &step(&plan)).track(&track).choices(choices)
+}
+
+proptest! {
+    #![proptest_config(Config { cases: 500, failure_persistence: None, ..Config::default() })]
+
+    #[test]
+    fn whatever_a_name_holds_the_page_stays_whole(
+        parts in prop::collection::vec(prop_oneof![
+            Just("<!--"), Just("-->"), Just("<script"), Just("</script"), Just(">"), Just(" "), Just("<"), Just("/*DATA*/"),
+            Just("/*SCRIPT*/"), Just("\u{2028}"), Just("\0"), Just("\\"), Just("\""), Just("&lt;"), Just("</style>"), Just("é"),
+        ], 0..8)
+    ) {
+        let name = parts.concat();
+        let (html, plain) = (named(&name).html(), named("plain").html());
+        let ((texts, rest), (plain, end)) = (scripts(&html), scripts(&plain));
+        // Two scripts, of which the second is the page's own and the first the data; and then the page ends as it should.
+        prop_assert_eq!(texts.len(), 2);
+        prop_assert_eq!((texts[1], rest), (plain[1], end));
+        let data: Value = serde_json::from_str(texts[0]).unwrap();
+        for said in [&data["title"], &data["unit"], &data["timelines"][0]["name"], &data["timelines"][1]["name"],
+                     &data["choices"]["unit"], &data["choices"]["usable"][0]["name"], &data["choices"]["dropped"][0][1]] {
+            prop_assert_eq!(said, &Value::from(name.as_str()));
+        }
+    }
+}
+
+#[test]
+fn the_shortest_step_keeps_its_digits_and_what_is_no_number_is_null() {
+    let event = |start: f64, end: f64| Event { rank: 0, action: Action::forward(0, 0), start, end };
+    let times = |events: Vec<Event>| {
+        let page = data(&Page::new("page").track(&Track { name: "t".into(), ranks: 1, events }).html());
+        let read = &page["timelines"][0]["ranks"][0]["events"];
+        read.as_array().unwrap().iter().map(|event| (event[0].as_f64(), event[1].as_f64())).collect::<Vec<_>>()
+    };
+    assert!(times(vec![event(0.0, 1e-320)])[0].1.is_some_and(|end| end > 0.0));
+    assert_eq!(times(vec![event(0.0, 2.0 / 3.0)]), [(Some(0.0), Some(0.666_666_666_7))]);
+    assert_eq!(times(vec![event(1.0, f64::INFINITY), event(0.0, 1.0)])[0], (Some(0.0), Some(1.0)));
+}
+
 #[test]
 fn names_are_text_and_nothing_is_fetched() {
     let evil = "</script><img src=x onerror=alert(1)>";
-    let plan = plan("1F1B", 2, 2);
-    let choice = Choice { name: evil.into(), seconds: 1.0, peak: 1.0, pareto: true };
-    let choices = Choices { unit: "bytes".into(), usable: vec![choice], dropped: vec![(evil.into(), evil.into())] };
-    let html = Page::new(evil).simulation(evil, &step(&plan)).choices(choices).html();
+    let html = named(evil).html();
     assert!(!html.contains(evil));
     assert_eq!(data(&html)["title"], evil);
     let addresses: Vec<&str> = html.match_indices("http").map(|(at, _)| &html[at..at + 26]).collect();

@@ -169,26 +169,23 @@ proptest! {
             let text = Pattern::new(&layers, &cut).unwrap();
             prop_assert_eq!(text.to_string().parse::<Pattern>().unwrap().partition_of(&layers).unwrap(), cut.clone());
             let report = PartitionReport::new(&layers, &cut, &Placement::looped(stages, 1).unwrap()).unwrap();
-            let report = serde_json::to_value(&report).unwrap();
-            let stages = report["stages"].as_array().unwrap();
-            let of = |stage: &serde_json::Value, field: &str| stage[field].as_f64().unwrap();
-            let total = |of: fn(&Layer) -> u64| layers.all().iter().map(of).sum::<u64>() as f64;
-            prop_assert_eq!(stages.iter().map(|s| of(s, "parameters")).sum::<f64>(), total(|l| l.parameters));
-            let bytes = stages.iter().flat_map(|s| s["bytes"].as_object().unwrap().values());
-            prop_assert_eq!(bytes.map(|bytes| bytes.as_f64().unwrap()).sum::<f64>(), total(Layer::parameter_bytes));
-            prop_assert_eq!(stages.iter().map(|s| of(&s["kinds"], "A")).sum::<f64>(), layers.len() as f64);
+            let stages = &report.stages;
+            let total = |of: fn(&Layer) -> u64| layers.all().iter().map(of).sum::<u64>();
+            prop_assert_eq!(stages.iter().map(|s| s.parameters).sum::<u64>(), total(|l| l.parameters));
+            prop_assert_eq!(stages.iter().flat_map(|s| s.bytes.values()).sum::<u64>(), total(Layer::parameter_bytes));
+            prop_assert_eq!(stages.iter().map(|s| s.kinds[&'A']).sum::<usize>(), layers.len());
             for (stage, range) in stages.iter().zip(cut.ranges()) {
                 let inside = &layers.all()[range];
-                prop_assert!(near(of(stage, "flops"), inside.iter().map(|layer| layer.flops).sum::<f64>()));
-                prop_assert!(near(of(stage, "activation_bytes"), inside.iter().map(|layer| layer.activation_bytes).sum::<f64>()));
+                prop_assert!(near(stage.flops, inside.iter().map(|layer| layer.flops).sum::<f64>()));
+                prop_assert!(near(stage.activation_bytes, inside.iter().map(|layer| layer.activation_bytes).sum::<f64>()));
                 for dtype in [Dtype::Bf16, Dtype::F32] {
                     let bytes: u64 = inside.iter().filter_map(|layer| layer.bytes.get(&dtype)).sum();
-                    prop_assert_eq!(stage["bytes"][dtype.name()].as_u64().unwrap_or(0), bytes);
+                    prop_assert_eq!(stage.bytes.get(&dtype).copied().unwrap_or(0), bytes);
                 }
             }
             let profile = cut.profile(&layers, LinkCosts::default()).unwrap();
             for (stage, report) in profile.stages().iter().zip(stages) {
-                prop_assert!(near(stage.forward + stage.full_backward(), of(report, "seconds")));
+                prop_assert!(near(stage.forward + stage.full_backward(), report.seconds));
             }
         }
     }

@@ -1,9 +1,11 @@
 //! The unit-step simulation compared with PyTorch's `_simulate_comms_compute`, cell by cell, idle cells included.
 
 use crate::golden_text::{blocks, fnv, plan, rows};
+use burn_pipeline_plan::cost::{Profile, UniformCosts};
 use burn_pipeline_plan::plan::{Action, Plan};
 use burn_pipeline_plan::schedule::{Size, by_name};
-use burn_pipeline_plan::simulate::{SimulateError, unit_steps};
+use burn_pipeline_plan::simulate::{SimulateError, SimulateOptions, simulate, unit_steps};
+use burn_pipeline_plan::trace::Track;
 
 fn csv(rows: &[Vec<Action>]) -> String {
     let line = |row: &Vec<Action>| row.iter().map(Action::to_string).collect::<Vec<_>>().join(",") + "\n";
@@ -60,6 +62,33 @@ fn a_step_without_progress_names_every_rank_that_waits() {
         error.to_string().contains("rank 0 stands at step 0 (0RECV_B0) and waits for 1SEND_B0 on rank 1"),
         "{error}"
     );
-    let SimulateError::Deadlock { waiting } = error else { panic!("{error}") };
-    assert_eq!(waiting.len(), 2);
+    let SimulateError::Deadlock { waiting, so_far } = error else { panic!("{error}") };
+    assert_eq!((waiting.len(), so_far.events.len()), (2, 0));
+}
+
+#[test]
+fn a_deadlock_keeps_the_steps_until_then() {
+    // The second microbatch's gradient is awaited before its forward is sent.
+    let stuck = "0F0,0SEND_F0,0RECV_B0,0B0,0F1,0RECV_B1,0SEND_F1,0B1\n\
+                 1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n";
+    let plan = Plan::from_csv("t", stuck).unwrap();
+    let SimulateError::Deadlock { waiting, so_far } = unit_steps(&plan).unwrap_err() else { panic!("no deadlock") };
+    // PyTorch's first five steps of the same rows without the second microbatch, and the forward that needs nobody.
+    let first = Plan::from_csv("t", "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n").unwrap();
+    let mut rows = unit_steps(&first).unwrap();
+    rows[0].push(Action::forward(0, 1));
+    assert_eq!(so_far, Track::of_steps("t", &rows), "{}", so_far.ascii(80));
+    assert_eq!(waiting.iter().map(|w| w.action.to_string()).collect::<Vec<_>>(), ["0RECV_B1", "1RECV_F1"]);
+    // The simulator by costs stops in the same places, with its own times.
+    let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
+    let error = simulate(&plan, &profile, &SimulateOptions::default()).unwrap_err();
+    let SimulateError::Deadlock { so_far: timed, .. } = error else { panic!("{error}") };
+    let actions = |track: &Track, rank| {
+        let of_rank = track.events.iter().filter(move |event| event.rank == rank);
+        of_rank.map(|event| event.action.to_string()).collect::<Vec<_>>()
+    };
+    for rank in 0..2 {
+        assert_eq!(actions(&timed, rank), actions(&so_far, rank));
+    }
+    assert_eq!(timed.events.iter().find(|event| event.action == Action::forward(0, 1)).unwrap().end, 7.0);
 }

@@ -325,7 +325,7 @@ fn collectives_run_beside_computations_until_their_waits() {
 fn a_wait_that_can_never_end_is_a_deadlock_that_names_what_it_waits_for() {
     let text = "0F0,0WAIT_SEND_F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n";
     match simulate(&plan(text), &profile(), &SimulateOptions::default()).unwrap_err() {
-        SimulateError::Deadlock { waiting } => {
+        SimulateError::Deadlock { waiting, .. } => {
             let stands: Vec<String> =
                 waiting.iter().map(|b| format!("{} for {} on {}", b.action, b.needs, b.on)).collect();
             assert_eq!(stands, ["0WAIT_SEND_F0 for 0SEND_F0 on 0", "1RECV_F0 for 0SEND_F0 on 0"]);

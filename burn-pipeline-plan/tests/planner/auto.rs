@@ -3,11 +3,12 @@
 use burn_pipeline_plan::cost::{
     Dtype, Layer, Layers, LinkCost, LinkCosts, Partition, PartitionOptions, Profile, StageCost,
 };
+use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass};
 use burn_pipeline_plan::plan::{CheckOptions, Plan, StageId};
 use burn_pipeline_plan::planner::{
     self, Cut, PassChoice, PlannerError, PlannerReport, Recompute, Request, Synthesis, Workload, best_plan,
 };
-use burn_pipeline_plan::schedule::{Chunks, Size, all};
+use burn_pipeline_plan::schedule::{Chunks, Size, all, by_name};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use proptest::prelude::{Strategy, prop, prop_oneof};
 use proptest::{prop_assert, proptest};
@@ -232,6 +233,43 @@ fn with_blocking_transfers_the_overlap_passes_pay() {
     assert!(moved.best.seconds < 0.95 * still.best.seconds);
     assert!(moved.plan.plan().any_task(|task| task.op().is_wait()));
     println!("{} s as built, {} s with communication moved", still.best.seconds, moved.best.seconds);
+    // What the passes did is in the report, and its last step is that of the plan.
+    assert_eq!(
+        moved.overlap.iter().map(|report| report.pass).collect::<Vec<_>>(),
+        OverlapPass::USUAL.map(|p| p.name())
+    );
+    assert_eq!(moved.overlap[2].makespan_after, moved.best.seconds);
+    assert!(still.overlap.is_empty());
+}
+
+#[test]
+fn the_passes_and_their_budgets_are_those_of_the_request() {
+    let layers = Layers::new(vec![layer([1.0; 3], 50, 20.0, 30.0); 8]).unwrap();
+    let slow = LinkCosts { default: LinkCost { latency: 0.3, bandwidth: Some(60.0) }, between: vec![] };
+    let simulate = SimulateOptions { overlap: false, ..SimulateOptions::default() };
+    let passes = vec![OverlapPass::SinkWaits, OverlapPass::ReorderCommunication];
+    let overlap = OverlapOptions { reach: 3, group: 1, margin: 0.5, extra_share: 0.1, ..OverlapOptions::default() };
+    let asked = Request {
+        passes: vec![PassChoice::AsBuilt, PassChoice::Overlap],
+        overlap_passes: passes.clone(),
+        overlap,
+        simulate,
+        synthesis: None,
+        unpipelined: false,
+        ..request(layers, 4, 8, slow, None)
+    };
+    let planned = best_plan(&asked).unwrap();
+    assert_eq!(planned.best.passes, PassChoice::Overlap);
+    // The passes by hand, with the same budgets, on the plan that the candidate's family builds, give this plan.
+    let planner::Strategy::Family(name) = &planned.best.strategy else { panic!("{}", planned.best) };
+    let size = Size::new(4, planned.best.microbatches).with_chunks(planned.best.chunks);
+    let built = by_name(name).unwrap().build(size).unwrap().without_idle().with_transfers().unwrap();
+    let options = OverlapOptions { simulate, ..overlap };
+    let by_hand = built.overlap(&planned.profile, &passes, &options).unwrap();
+    assert_eq!((&by_hand.plan, &by_hand.reports), (planned.plan.plan(), &planned.overlap));
+    let usual =
+        built.overlap(&planned.profile, &OverlapPass::USUAL, &OverlapOptions { simulate, ..Default::default() });
+    assert_ne!(usual.unwrap().plan, by_hand.plan);
 }
 
 #[test]

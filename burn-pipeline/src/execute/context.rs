@@ -51,6 +51,8 @@ pub struct RunContext {
     pub(crate) module: Option<&'static str>,
     /// What the failing task had got.
     pub(crate) received: Vec<Received>,
+    /// The index of the action in its rank's row.
+    pub(crate) cell: usize,
     /// The plan's rows around the action, one column for each rank of one replica's pipeline, with the place marked.
     pub(crate) rows: String,
 }

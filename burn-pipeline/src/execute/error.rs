@@ -171,7 +171,7 @@ impl ExecuteError {
 
     /// The task that failed, if it was one of the plan's.
     pub(super) fn task(&self) -> Option<Task> {
-        match *self {
+        match *self.cause() {
             ExecuteError::Stage { stage, microbatch, op, .. } | ExecuteError::Panic { stage, microbatch, op, .. } => {
                 Some(Task::new(stage, op, microbatch))
             }
@@ -182,6 +182,11 @@ impl ExecuteError {
             ExecuteError::NoInput { task, .. } | ExecuteError::Unsupported { task, .. } => Some(task),
             _ => None,
         }
+    }
+
+    /// The index in its rank's row of the action that failed, if a row did.
+    pub(super) fn cell(&self) -> Option<usize> {
+        if let ExecuteError::InRun { context, .. } = self { Some(context.cell) } else { None }
     }
 
     /// Does this rank only report the failure of another one?

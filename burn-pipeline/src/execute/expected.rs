@@ -2,8 +2,8 @@
 //!
 //! 1. A stage's output is cut at its marks, as the real output is: one piece for the next stage, one for each skip edge
 //!    that starts at the stage.
-//! 2. The gradients of its input are cut alike. Metadata does not say which of them will be present, so every float
-//!    tensor is taken to have one. Where an output is not used, the first message differs from the expected one, which
+//! 2. The gradients of its input are cut alike. Where it is not declared which of them will be present, every float
+//!    tensor is taken to have one. Where an output is not used then, the first message differs from the expected one, which
 //!    costs that message its header and nothing else.
 //! 3. What crosses to a group of another size is re-cut, as the real value is.
 
@@ -23,14 +23,15 @@ pub(crate) fn expected_messages(
 ) -> Vec<ExpectedMessage> {
     let mut messages = Vec::new();
     let (from, own) = (grid.rank(), grid.pipeline_rank());
-    let mut expect = |send: Task, value: &PayloadSpec| {
+    // `present` says which of the value's tensors have a gradient, if that was declared.
+    let mut expect = |send: Task, value: &PayloadSpec, present: Option<&[bool]>| {
         let Some(Transfer { header, peer, .. }) = Transfer::of(plan.placement(), send) else { return };
         if peer == own {
             return;
         }
         let recut = Recut::between(grid, own, peer);
         let parts = match send.op() {
-            Op::SendBackward => gradients(value, recut),
+            Op::SendBackward => gradients(value, present, recut),
             _ => value.parts().to_vec(),
         };
         // What cannot be re-cut is refused where it is sent.
@@ -43,34 +44,42 @@ pub(crate) fn expected_messages(
     for (&stage, known) in declared {
         if let Some(output) = &known.output {
             let (to_next, skipping) = output.split_skips();
-            expect(Task::new(stage, Op::SendForward, 0), &to_next);
+            expect(Task::new(stage, Op::SendForward, 0), &to_next, None);
             for (peer, piece) in skip_peers(plan, stage, false).into_iter().zip(skipping) {
-                expect(Task::skip(stage, Op::SendForward, 0, peer.index()), &piece);
+                expect(Task::skip(stage, Op::SendForward, 0, peer.index()), &piece, None);
             }
         }
         if let Some(input) = &known.input {
             let (from_previous, skipping) = input.split_skips();
-            expect(Task::new(stage, Op::SendBackward, 0), &from_previous);
+            let declared = known.input_gradients.as_ref().and_then(PayloadSpec::optional_tensors);
+            let declared: Option<Vec<bool>> = declared.map(|list| list.iter().map(Option::is_some).collect());
+            // The list of gradients is that of all the input's tensors, piece by piece.
+            let mut first = 0;
+            let mut of = |piece: &PayloadSpec| {
+                let range = first..first + piece.tensors().count();
+                first = range.end;
+                declared.as_ref().and_then(|declared| declared.get(range))
+            };
+            let present = of(&from_previous);
+            expect(Task::new(stage, Op::SendBackward, 0), &from_previous, present);
             for (peer, piece) in skip_peers(plan, stage, true).into_iter().zip(skipping) {
-                expect(Task::skip(stage, Op::SendBackward, 0, peer.index()), &piece);
+                expect(Task::skip(stage, Op::SendBackward, 0, peer.index()), &piece, of(&piece));
             }
         }
     }
     messages
 }
 
-/// The spec of the gradients of all float tensors: a list of optional tensors, as
+/// The spec of the gradients of all float tensors, or of those that are present: a list of optional tensors, as
 /// `Gradients::into_payload` writes it, with marks where they are re-cut.
-fn gradients(spec: &PayloadSpec, recut: Recut) -> Vec<SpecPart> {
-    let tensors = spec.parts().iter().filter_map(|part| match part {
-        SpecPart::Tensor(tensor) => Some(tensor),
-        SpecPart::Host(_) | SpecPart::Tag(_) => None,
-    });
+fn gradients(spec: &PayloadSpec, present: Option<&[bool]>, recut: Recut) -> Vec<SpecPart> {
+    let tensors = spec.tensors();
     let mut parts = vec![SpecPart::Tag(tensors.clone().count())];
-    for tensor in tensors {
-        match tensor.kind {
-            TensorKind::Float => parts.extend([SpecPart::Tag(1), SpecPart::Tensor(tensor.clone())]),
-            TensorKind::Int | TensorKind::Bool => parts.push(SpecPart::Tag(0)),
+    for (place, tensor) in tensors.enumerate() {
+        let present = present.and_then(|present| present.get(place)).copied();
+        match present.unwrap_or(tensor.kind == TensorKind::Float) {
+            true => parts.extend([SpecPart::Tag(1), SpecPart::Tensor(tensor.clone())]),
+            false => parts.push(SpecPart::Tag(0)),
         }
     }
     if recut.is_even() { parts } else { marked(parts, &cuts(spec.parts())) }

@@ -87,7 +87,8 @@ impl Executor {
         }
         for task in action.tasks() {
             self.start(state, task)?;
-            let _span = tracing::trace_span!("task", otel.name = %task, rank = self.link.rank()).entered();
+            let _span = tracing::trace_span!("task", otel.name = %task, rank = self.link.rank(), cell = state.position)
+                .entered();
             self.run_task(state, task)?;
             state.count_held(&self.stages);
             state.record(self.link.rank(), Action::Single(task), state.started);
@@ -130,9 +131,9 @@ impl Executor {
     /// Runs adjacent `W`s of one stage in one call.
     fn run_weights(&mut self, state: &mut RunState<'_>, tasks: &[MicrobatchTask]) -> Result<(), ExecuteError> {
         let [first, ..] = *tasks else { return Ok(()) };
-        let (rank, count) = (self.link.rank(), tasks.len());
+        let (rank, cell, count) = (self.link.rank(), state.position, tasks.len());
         self.start(state, first.into())?;
-        let _span = tracing::trace_span!("task", otel.name = %first, rank, tasks = count).entered();
+        let _span = tracing::trace_span!("task", otel.name = %first, rank, cell, tasks = count).entered();
         let indices: Vec<usize> = tasks.iter().map(|&task| state.index(task)).collect();
         self.guarded(first, |stage| stage.backward_weights(&indices))?;
         self.refuse_unwritten(first, std::iter::empty())?;

@@ -15,6 +15,15 @@ use crate::link::LinkError;
 use crate::plan::{MicrobatchTask, StageId, Task};
 use crate::stage::{Payload, PayloadSpec};
 
+/// Tells a subscriber that a rank failed, and where: its task and cell, if it was in a row. What it only hears of another rank's
+/// failure is that one's to tell.
+pub(crate) fn tell_failure(rank: usize, error: &ExecuteError) {
+    if !matches!(error.cause(), ExecuteError::Link { source: LinkError::Peer(_), .. }) {
+        let (task, cell) = (error.task().map(|task| task.to_string()), error.cell());
+        tracing::error!(rank, task, cell, %error, "this rank failed");
+    }
+}
+
 impl RunState<'_> {
     /// Notes what a task has got.
     pub(super) fn note(
@@ -49,8 +58,10 @@ impl Executor {
             },
             module: stage.map(|held| held.module_type()),
             received: std::mem::take(&mut state.received).into_iter().filter(|got| Some(got.task) == task).collect(),
+            cell: place,
             rows: state.plan().excerpt(self.grid().pipeline_rank(), place),
         };
+        tracing::debug!(rank = self.rank(), plan = %state.plan().grid_marked(place), "the whole plan of a failed run");
         ExecuteError::InRun { source: Box::new(error), context: Box::new(context) }
     }
 }

@@ -59,6 +59,7 @@ pub use context::RunContext;
 pub use error::ExecuteError;
 pub(crate) use executor::{Aside, Executor, panic_message};
 pub(crate) use expected::expected_messages;
+pub(crate) use locate::tell_failure;
 pub use options::FusedActions;
 pub(crate) use options::RunOptions;
 pub use outcome::MicrobatchLoss;

@@ -28,58 +28,58 @@
 /// ```
 #[macro_export]
 macro_rules! forward_link {
-    ($link:ident: $($method:ident),+ $(,)?) => { $($crate::forward_link!(@ $link $method);)+ };
-    (@ $link:ident rank) => { $crate::forward_link!(@get $link rank(self) -> usize); };
-    (@ $link:ident ranks) => { $crate::forward_link!(@get $link ranks(self) -> usize); };
-    (@ $link:ident overlaps) => { $crate::forward_link!(@get $link overlaps(self) -> bool); };
-    (@ $link:ident monitor) => {
+    ($link:tt: $($method:ident),+ $(,)?) => { $($crate::forward_link!(@ $link $method);)+ };
+    (@ $link:tt rank) => { $crate::forward_link!(@get $link rank(self) -> usize); };
+    (@ $link:tt ranks) => { $crate::forward_link!(@get $link ranks(self) -> usize); };
+    (@ $link:tt overlaps) => { $crate::forward_link!(@get $link overlaps(self) -> bool); };
+    (@ $link:tt monitor) => {
         $crate::forward_link!(@get $link monitor(self) -> ::std::sync::Arc<dyn $crate::link::Monitor>);
     };
-    (@ $link:ident to_device) => {
+    (@ $link:tt to_device) => {
         $crate::forward_link!(@get $link to_device(self, payload: $crate::stage::Payload) -> $crate::stage::Payload);
     };
-    (@ $link:ident set_activity) => {
+    (@ $link:tt set_activity) => {
         $crate::forward_link!(@do $link set_activity(self, activity: $crate::link::Activity));
     };
-    (@ $link:ident send) => {
+    (@ $link:tt send) => {
         $crate::forward_link!(@do $link send(self, to: usize, message: $crate::link::Message, deadline: ::std::time::Instant)
             -> Result<(), $crate::link::LinkError>);
     };
-    (@ $link:ident receive) => {
+    (@ $link:tt receive) => {
         $crate::forward_link!(@do $link receive(self, from: usize, header: $crate::link::Header, deadline: ::std::time::Instant)
             -> Result<$crate::stage::Payload, $crate::link::LinkError>);
     };
-    (@ $link:ident expect) => {
+    (@ $link:tt expect) => {
         $crate::forward_link!(@do $link expect(self, messages: &[$crate::link::ExpectedMessage])
             -> Result<(), $crate::link::LinkError>);
     };
-    (@ $link:ident probe) => {
+    (@ $link:tt probe) => {
         $crate::forward_link!(@do $link probe(self, from: &[usize], deadline: ::std::time::Instant)
             -> Result<Option<(usize, $crate::link::Header)>, $crate::link::LinkError>);
     };
-    (@ $link:ident all_gather) => {
+    (@ $link:tt all_gather) => {
         $crate::forward_link!(@do $link all_gather(self, bytes: Vec<u8>, deadline: ::std::time::Instant)
             -> Result<Vec<Vec<u8>>, $crate::link::LinkError>);
     };
-    (@ $link:ident form_groups) => {
+    (@ $link:tt form_groups) => {
         $crate::forward_link!(@do $link form_groups(self, groups: &[Vec<usize>], deadline: ::std::time::Instant)
             -> Result<(), $crate::link::LinkError>);
     };
-    (@ $link:ident send_in) => {
+    (@ $link:tt send_in) => {
         $crate::forward_link!(@do $link send_in(self, group: usize, to: usize, message: $crate::link::Message, deadline: ::std::time::Instant)
             -> Result<(), $crate::link::LinkError>);
     };
-    (@ $link:ident receive_in) => {
+    (@ $link:tt receive_in) => {
         $crate::forward_link!(@do $link receive_in(self, group: usize, from: usize, header: $crate::link::Header, deadline: ::std::time::Instant)
             -> Result<$crate::stage::Payload, $crate::link::LinkError>);
     };
-    (@ $link:ident abort) => { $crate::forward_link!(@do $link abort(self, message: String)); };
-    (@get $link:ident $name:ident($this:ident $(, $argument:ident: $type:ty)*) $(-> $out:ty)?) => {
+    (@ $link:tt abort) => { $crate::forward_link!(@do $link abort(self, message: String)); };
+    (@get $link:tt $name:ident($this:ident $(, $argument:ident: $type:ty)*) $(-> $out:ty)?) => {
         fn $name(&$this $(, $argument: $type)*) $(-> $out)? {
             $this.$link.$name($($argument),*)
         }
     };
-    (@do $link:ident $name:ident($this:ident $(, $argument:ident: $type:ty)*) $(-> $out:ty)?) => {
+    (@do $link:tt $name:ident($this:ident $(, $argument:ident: $type:ty)*) $(-> $out:ty)?) => {
         fn $name(&mut $this $(, $argument: $type)*) $(-> $out)? {
             $this.$link.$name($($argument),*)
         }

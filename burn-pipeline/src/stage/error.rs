@@ -62,6 +62,12 @@ pub enum StageError {
         tensor.map_or("the structure".to_owned(), |tensor| format!("tensor {tensor}"))
     )]
     Metadata { port: StagePort, tensor: Option<usize>, expected: String, got: String },
+    /// A declared gradient that cannot be that of its tensor.
+    #[error(
+        "{} of the declared {port}: {got}, where it can be {expected}; a gradient has the shape and type of its tensor, and only float tensors have one: correct the declaration (`StageBox::declare_metadata`)",
+        tensor.map_or("the structure".to_owned(), |tensor| format!("tensor {tensor}"))
+    )]
+    DeclaredGradient { port: StagePort, tensor: Option<usize>, expected: String, got: String },
     /// A piece that goes to a group of another size, and is cut over another number of ranks than its sender's group has.
     #[error(
         "{piece} is passed on, but {ranks} rank(s) hold this stage together; make pieces with the stage's own group (`Cut::new`)"

@@ -41,8 +41,30 @@ impl StageBox {
 
     /// Declares the specs of the stage's input and output; see [`StageMetadata`]. The last stage gives a loss and has no
     /// output to declare.
-    pub fn declare(mut self, input: PayloadSpec, output: Option<PayloadSpec>) -> Self {
-        self.0.options_mut().declared = Some(StageMetadata { input: Some(input), output, ..StageMetadata::default() });
+    pub fn declare(self, input: PayloadSpec, output: Option<PayloadSpec>) -> Self {
+        self.declare_metadata(StageMetadata { input: Some(input), output, ..StageMetadata::default() })
+    }
+
+    /// Declares all that is known of the stage's boundary: its gradients, too, as lists with one optional tensor for each tensor.
+    /// [`Pipeline::metadata`](crate::train::Pipeline::metadata) tells what a run on zeros finds. What is not said is not compared;
+    /// messages are then expected to carry a gradient of each float tensor.
+    ///
+    /// A gradient that cannot be that of its tensor is refused when the stage is built; one that is there or missing otherwise
+    /// than declared is refused where [`Validate`](crate::stage::Validate) compares.
+    ///
+    /// ```
+    /// use burn::tensor::{Bool, Device, Tensor};
+    /// use burn_pipeline::stage::{PayloadSpec, StageMetadata};
+    /// // Hidden states of width 8 with a mask, of which the hidden states alone have a gradient.
+    /// let hidden = || Tensor::<2>::zeros([1, 8], &Device::flex());
+    /// let mask = Tensor::<2, Bool>::full([1, 8], false, &Device::flex());
+    /// let input = Some(PayloadSpec::of((hidden(), mask)).free(0));
+    /// let input_gradients = Some(PayloadSpec::of(vec![Some(hidden()), None]).free(0));
+    /// let metadata = StageMetadata { input, input_gradients, ..StageMetadata::default() };
+    /// # let _ = metadata;
+    /// ```
+    pub fn declare_metadata(mut self, metadata: StageMetadata) -> Self {
+        self.0.options_mut().declared = Some(metadata);
         self
     }
 

@@ -11,7 +11,7 @@
 use super::collective::{Collective, described, piece};
 use super::exchange::{header, place};
 use super::group::TensorGroup;
-use crate::link::{Activity, Collectives, FlatCollective, Link, LinkError};
+use crate::link::{Activity, Collectives, FlatCollective, Link, LinkError, TRANSFER};
 use crate::stage::AnyTensor;
 use burn::tensor::Shape;
 use std::time::Instant;
@@ -30,6 +30,10 @@ impl TensorGroup {
         };
         self.over_link(|link, activity| {
             let what = place(activity, &what);
+            tracing::debug!(
+                target: TRANSFER, rank = link.rank(), peers = ?self.ranks, kind = ?flat, what,
+                bytes = tensor.bytes(), "given to a group"
+            );
             self.collectives(link)?.begin(flat, what, tensor)
         });
     }

@@ -59,15 +59,16 @@ impl StepReport {
     /// # Errors
     /// As [`EvalReport::output`]; and if outputs were not asked for.
     pub fn output<O: Boundary>(&self) -> Result<O, BoundaryError> {
-        self.output_along(0)
+        joined(&self.outputs, None)
     }
 
-    /// The same, joined along a dimension: where samples are not the first one.
+    /// The same, with each tensor joined along its own dimension, in the order in which `O` holds them: where samples are not the
+    /// first one.
     ///
     /// # Errors
-    /// As [`StepReport::output`], and if a tensor does not have this dimension.
-    pub fn output_along<O: Boundary>(&self, dim: usize) -> Result<O, BoundaryError> {
-        joined(&self.outputs, dim)
+    /// As [`StepReport::output`], and if a tensor does not have its dimension, or they are not one a tensor.
+    pub fn output_along<O: Boundary>(&self, dims: &[usize]) -> Result<O, BoundaryError> {
+        joined(&self.outputs, Some(dims))
     }
 
     /// The last stage's outputs for this batch, one for each microbatch, in order, for a reduction of your own; see
@@ -163,15 +164,25 @@ impl EvalReport {
     /// If the last stage does not put out an `O`, or microbatches put out tensors that differ in more than their
     /// number of samples (see [`EvalReport::outputs`]).
     pub fn output<O: Boundary>(&self) -> Result<O, BoundaryError> {
-        self.output_along(0)
+        joined(&self.outputs, None)
     }
 
-    /// The last stage's outputs, of all microbatches joined along a dimension: where samples are not the first one.
+    /// The last stage's outputs, of all microbatches, with each tensor joined along its own dimension, in the order in which `O`
+    /// holds them: where samples are not the first one.
+    ///
+    /// ```
+    /// # use burn::tensor::Tensor;
+    /// # use burn_pipeline::{stage::BoundaryError, train::EvalReport};
+    /// /// Scores `[samples, classes]`, and attention `[heads, samples, positions]`.
+    /// fn whole(report: &EvalReport) -> Result<(Tensor<2>, Tensor<3>), BoundaryError> {
+    ///     report.output_along(&[0, 1])
+    /// }
+    /// ```
     ///
     /// # Errors
-    /// As [`EvalReport::output`], and if a tensor does not have this dimension.
-    pub fn output_along<O: Boundary>(&self, dim: usize) -> Result<O, BoundaryError> {
-        joined(&self.outputs, dim)
+    /// As [`EvalReport::output`], and if a tensor does not have its dimension, or they are not one a tensor.
+    pub fn output_along<O: Boundary>(&self, dims: &[usize]) -> Result<O, BoundaryError> {
+        joined(&self.outputs, Some(dims))
     }
 
     /// The last stage's outputs, one for each microbatch, in order: to be joined in another way, or reduced. Shapes may differ
@@ -195,9 +206,9 @@ impl EvalReport {
     }
 }
 
-/// The outputs of all microbatches joined along a dimension.
-fn joined<O: Boundary>(outputs: &[(usize, Payload)], dim: usize) -> Result<O, BoundaryError> {
+/// The outputs of all microbatches joined, each tensor along its dimension, or along 0.
+fn joined<O: Boundary>(outputs: &[(usize, Payload)], dims: Option<&[usize]>) -> Result<O, BoundaryError> {
     let unlike = |_| BoundaryError::Structure { expected: "outputs that can be joined (read them with `outputs`)" };
     let outputs = outputs.iter().map(|(_, output)| output.clone()).collect();
-    O::from_payload(Microbatches::join(outputs, dim).map_err(unlike)?)
+    O::from_payload(Microbatches::join(outputs, dims).map_err(unlike)?)
 }

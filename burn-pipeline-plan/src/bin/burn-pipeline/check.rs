@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::source::load;
 use crate::values::{amount, transport};
 use burn_pipeline_plan::cost::{Profile, UniformCosts, VocabularyCost};
-use burn_pipeline_plan::plan::{CheckOptions, Plan, Transport};
+use burn_pipeline_plan::plan::{CheckError, CheckOptions, Plan, Transport};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use std::io::Write;
 use std::path::PathBuf;
@@ -26,6 +26,9 @@ pub(crate) struct Arguments {
     /// stages).
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = amount)]
     cap: Option<f64>,
+    /// Of a plan that is refused, print all steps of all ranks with the fault's step marked, not only those around it.
+    #[arg(long)]
+    grid: bool,
 }
 
 /// Prints a summary of the checked plan.
@@ -40,9 +43,21 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     }
     let options = CheckOptions { transport: arguments.transport, activation_cap: arguments.cap, ..Default::default() };
     let lowered = plan.is_lowered();
-    let checked = plan.check(&options)?;
-    let runnable = if lowered { checked } else { checked.plan().without_idle().with_transfers()?.check(&options)? };
+    let checked = |plan: Plan| {
+        let whole = arguments.grid.then(|| plan.clone());
+        plan.check(&options).map_err(|error| refused(&error, whole.as_ref()))
+    };
+    let plan = checked(plan)?;
+    let runnable = if lowered { plan } else { checked(plan.plan().without_idle().with_transfers()?)? };
     summary(runnable.plan(), lowered, arguments.transport, out)
+}
+
+/// The error, with the whole grid in place of its part around the fault if there is a plan to show.
+fn refused(error: &CheckError, whole: Option<&Plan>) -> Failure {
+    let text = error.to_string();
+    let (Some(plan), Some((rank, step))) = (whole, error.place()) else { return Failure::Refused(text) };
+    let message = text.trim_end_matches(&plan.excerpt(rank, step)).trim_end();
+    Failure::Refused(format!("{message}\n{}", plan.grid_marked(step).trim_end_matches('\n')))
 }
 
 fn summary(plan: &Plan, lowered: bool, transport: Transport, out: &mut impl Write) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 
 use burn_pipeline_plan::cost::{PartitionError, ProfileError};
 use burn_pipeline_plan::pass::PassError;
-use burn_pipeline_plan::plan::{CheckError, PlanError};
+use burn_pipeline_plan::plan::PlanError;
 use burn_pipeline_plan::planner::PlannerError;
 use burn_pipeline_plan::schedule::ScheduleError;
 use burn_pipeline_plan::simulate::SimulateError;
@@ -85,11 +85,5 @@ impl From<PassError> for Failure {
             PassError::Profile(error) => error.into(),
             error => Failure::Refused(error.to_string()),
         }
-    }
-}
-
-impl From<Box<CheckError>> for Failure {
-    fn from(error: Box<CheckError>) -> Self {
-        Failure::Refused(error.to_string())
     }
 }

@@ -7,7 +7,8 @@ use crate::source::{PlanArguments, TransferArguments};
 use crate::values::amount;
 use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass};
 use burn_pipeline_plan::plan::Plan;
-use burn_pipeline_plan::simulate::simulate;
+use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
+use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -23,6 +24,23 @@ pub(crate) struct Arguments {
     /// Insert UNSHARD and RESHARD first; a rank keeps at most this many stages gathered.
     #[arg(long, value_name = "STAGES")]
     shard: Option<usize>,
+    #[command(flatten)]
+    overlap: OverlapArguments,
+    /// Make only the first N of all moves, to find the one after which numbers are wrong.
+    #[arg(long, value_name = "N")]
+    moves: Option<usize>,
+    /// Print the reports as one JSON object: for each start what moved along, what hides it, and what stopped it.
+    #[arg(long)]
+    json: bool,
+    /// Write the resulting plan as CSV.
+    #[arg(long, value_name = "OUT.csv")]
+    out: Option<PathBuf>,
+}
+
+/// The flags of the passes, for `overlap` and `plan`.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Overlap of communication with computation")]
+pub(crate) struct OverlapArguments {
     /// The passes to run, in order: order-communication, sink-waits, raise-communication, reorder-compute,
     /// sink-waits-iteratively, reorder-communication.
     #[arg(long, value_name = "PASS,..", value_delimiter = ',', value_parser = pass,
@@ -31,6 +49,9 @@ pub(crate) struct Arguments {
     /// Bytes by which a rank's peak may grow.
     #[arg(long, value_name = "BYTES", default_value_t = 0.0, value_parser = amount)]
     extra_bytes: f64,
+    /// The share of its peak by which a rank's peak may grow beside that: 0.1 for a tenth.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = amount)]
+    extra_share: f64,
     /// The most computations that a transfer or a wait may move past.
     #[arg(long, value_name = "CELLS", default_value_t = OverlapOptions::default().reach)]
     reach: usize,
@@ -43,12 +64,28 @@ pub(crate) struct Arguments {
     /// Do not decide by seconds: move as far as order, data, memory and reach allow.
     #[arg(long)]
     no_estimates: bool,
-    /// Make only the first N of all moves, to find the one after which numbers are wrong.
-    #[arg(long, value_name = "N")]
-    moves: Option<usize>,
-    /// Write the resulting plan as CSV.
-    #[arg(long, value_name = "OUT.csv")]
-    out: Option<PathBuf>,
+    /// Recount memory after every swap and compare: a check of the passes themselves, slow for long plans.
+    #[arg(long)]
+    recount: bool,
+}
+
+impl OverlapArguments {
+    pub(crate) fn passes(&self) -> Vec<OverlapPass> {
+        self.passes.iter().map(|named| named.0).collect()
+    }
+
+    pub(crate) fn options(&self, simulate: SimulateOptions) -> OverlapOptions {
+        OverlapOptions {
+            simulate,
+            extra_bytes: self.extra_bytes,
+            extra_share: self.extra_share,
+            reach: self.reach,
+            group: self.group,
+            margin: self.margin,
+            estimates: !self.no_estimates,
+            recount: self.recount,
+        }
+    }
 }
 
 /// A pass by its name.
@@ -70,38 +107,39 @@ fn pass(text: &str) -> Result<Named, String> {
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let (plan, profile) = arguments.costs.over(arguments.source.plan(&arguments.costs)?)?;
     let plan = lowered(arguments, plan)?;
-    let options = OverlapOptions {
-        simulate: arguments.transfers.options(),
-        extra_bytes: arguments.extra_bytes,
-        reach: arguments.reach,
-        group: arguments.group,
-        margin: arguments.margin,
-        estimates: !arguments.no_estimates,
-        recount: false,
-    };
+    let options = arguments.overlap.options(arguments.transfers.options());
     let before = simulate(&plan, &profile, &options.simulate)?;
-    let passes: Vec<OverlapPass> = arguments.passes.iter().map(|named| named.0).collect();
-    let mut after = plan.overlap(&profile, &passes, &options)?;
+    let mut after = plan.overlap(&profile, &arguments.overlap.passes(), &options)?;
     if let Some(moves) = arguments.moves {
         let unmoved = plan.overlap(&profile, &[], &options)?.plan;
         let (_, all) = unmoved.first_moves(&after.plan, usize::MAX)?;
         let (moved, made) = unmoved.first_moves(&after.plan, moves)?;
-        writeln!(out, "{made} of {all} moves are made; the tables tell of all")?;
+        if !arguments.json {
+            writeln!(out, "{made} of {all} moves are made; the tables tell of all")?;
+        }
         after.plan = moved;
     }
     let end = simulate(&after.plan, &profile, &options.simulate)?;
-    for report in &after.reports {
-        writeln!(out, "{report}")?;
+    let (seconds, bytes) = ((before.makespan, end.makespan), (before.peak_bytes(), end.peak_bytes()));
+    if arguments.json {
+        let name = plan.name();
+        writeln!(
+            out,
+            "{}",
+            json!({ "name": name, "makespan": seconds, "peak_bytes": bytes, "passes": after.reports })
+        )?;
+    } else {
+        after.reports.iter().try_for_each(|report| writeln!(out, "{report}"))?;
+        writeln!(
+            out,
+            "{}: step {:.4} s -> {:.4} s, peak {:.0} -> {:.0} bytes",
+            plan.name(),
+            seconds.0,
+            seconds.1,
+            bytes.0,
+            bytes.1
+        )?;
     }
-    writeln!(
-        out,
-        "{}: step {:.4} s -> {:.4} s, peak {:.0} -> {:.0} bytes",
-        plan.name(),
-        before.makespan,
-        end.makespan,
-        before.peak_bytes(),
-        end.peak_bytes()
-    )?;
     arguments.out.as_ref().map_or(Ok(()), |path| write(path, &after.plan.to_csv()))
 }
 

@@ -6,6 +6,7 @@
 
 use crate::failure::Failure;
 use crate::files::{read, write};
+use crate::overlap::OverlapArguments;
 use crate::partition::read_layers;
 use crate::source::TransferArguments;
 use crate::values::{amount, positive};
@@ -82,6 +83,8 @@ pub(crate) struct Arguments {
     pipeline_only: bool,
     #[command(flatten)]
     transfers: TransferArguments,
+    #[command(flatten)]
+    overlap: OverlapArguments,
     /// List the candidates that were dropped, and why.
     #[arg(long)]
     dropped: bool,
@@ -160,6 +163,8 @@ fn request(arguments: &Arguments) -> Result<Request, Failure> {
         cuts,
         recompute,
         passes: PassChoice::ALL.to_vec(),
+        overlap_passes: arguments.overlap.passes(),
+        overlap: arguments.overlap.options(arguments.transfers.options()),
         synthesis: (!arguments.no_synthesis).then(Synthesis::default),
         unpipelined: !arguments.pipeline_only,
         members: arguments.tensor_groups.clone(),
@@ -209,6 +214,7 @@ fn report(planned: &PlannerReport) -> Value {
     let limits = planned.breakdown;
     json!({
         "best": candidate(&planned.best),
+        "overlap": planned.overlap,
         "bound": planned.bound,
         "limits": {
             "work": limits.work, "imbalance": limits.imbalance, "ends": limits.ends, "waiting": limits.waiting,

@@ -7,8 +7,8 @@ use crate::report::tracks;
 use crate::source::{PlanArguments, TransferArguments};
 use burn_pipeline_plan::page::Page;
 use burn_pipeline_plan::plan::{Action, Plan};
-use burn_pipeline_plan::simulate::{Bounds, IdleCause, Simulation, simulate, unit_steps};
-use burn_pipeline_plan::trace::{SvgOptions, chrome};
+use burn_pipeline_plan::simulate::{Bounds, IdleCause, SimulateError, Simulation, simulate, unit_steps};
+use burn_pipeline_plan::trace::{SvgOptions, Track, chrome};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
@@ -25,8 +25,9 @@ pub(crate) struct Arguments {
     /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
-    /// Print a simulation in which every action takes one step, as CSV (PyTorch's `_simulate_comms_compute`).
-    #[arg(long, conflicts_with = "json")]
+    /// Simulate one step an action instead (PyTorch's `_simulate_comms_compute`), and print the steps as CSV; drawings show
+    /// a second a step.
+    #[arg(long, conflicts_with_all = ["json", "measured"])]
     unit_steps: bool,
     /// Write the timeline as a trace for Perfetto or chrome://tracing.
     #[arg(long, value_name = "OUT.json")]
@@ -48,23 +49,18 @@ pub(crate) struct Arguments {
 /// The most columns of an ASCII timeline.
 const MOST_COLUMNS: usize = 100_000;
 
-/// Simulates and reports.
+/// Simulates and reports. Of a plan that deadlocks, the steps until then are drawn.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let plan = arguments.source.plan(&arguments.costs)?;
     if arguments.unit_steps {
-        return print_unit_steps(&plan, out);
+        return run_unit_steps(&plan, arguments, out);
     }
     let (plan, profile) = arguments.costs.over(plan)?;
-    let options = arguments.transfers.options();
-    let step = simulate(&plan, &profile, &options)?;
-    let bounds = Bounds::new(&plan, &profile)?;
+    let outcome = simulate(&plan, &profile, &arguments.transfers.options());
+    draw_deadlock(outcome.as_ref().err(), arguments, out)?;
+    let (step, bounds) = (outcome?, Bounds::new(&plan, &profile)?);
     let track = step.track(title(&plan));
-    if let Some(path) = &arguments.trace {
-        write(path, &chrome(std::slice::from_ref(&track)))?;
-    }
-    if let Some(path) = &arguments.svg {
-        write(path, &track.svg(&SvgOptions::fitting(&track)))?;
-    }
+    draw(&track, arguments)?;
     if let Some(path) = &arguments.html {
         let page = arguments.costs.on(Page::new(title(&plan)).costs(profile.clone())).simulation("predicted", &step);
         let measured = arguments.measured.as_deref().map(tracks).transpose()?.unwrap_or_default();
@@ -75,23 +71,51 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
         return Ok(());
     }
     print(&plan, &step, &bounds, out)?;
-    if let Some(columns) = arguments.ascii {
-        write!(out, "\n{}", track.ascii(columns.min(MOST_COLUMNS)))?;
+    draw_ascii(&track, arguments, out)
+}
+
+/// The unit-step simulation knows only transfers and single tasks, so the plan is lowered and fused actions are split.
+fn run_unit_steps(plan: &Plan, arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
+    let lowered = if plan.is_lowered() { plan.clone() } else { plan.without_idle().with_transfers()? };
+    let split = |row: &Vec<Action>| row.iter().flat_map(|action| action.tasks().map(Action::from)).collect();
+    let outcome = unit_steps(&lowered.with_rows(lowered.rows().iter().map(split).collect()));
+    draw_deadlock(outcome.as_ref().err(), arguments, out)?;
+    let steps = outcome?;
+    let track = Track::of_steps(title(plan), &steps);
+    draw(&track, arguments)?;
+    draw_page(&track, arguments)?;
+    write!(out, "{}", lowered.with_rows(steps).to_csv())?;
+    draw_ascii(&track, arguments, out)
+}
+
+/// Draws what ran before a deadlock, if that is the error.
+fn draw_deadlock(error: Option<&SimulateError>, arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
+    let Some(SimulateError::Deadlock { so_far, .. }) = error else { return Ok(()) };
+    let track = Track { name: format!("{}, until the deadlock", so_far.name), ..so_far.clone() };
+    draw(&track, arguments)?;
+    draw_page(&track, arguments)?;
+    draw_ascii(&track, arguments, out)
+}
+
+fn draw(track: &Track, arguments: &Arguments) -> Result<(), Failure> {
+    if let Some(path) = &arguments.trace {
+        write(path, &chrome(std::slice::from_ref(track)))?;
     }
-    Ok(())
+    arguments.svg.as_ref().map_or(Ok(()), |path| write(path, &track.svg(&SvgOptions::fitting(track))))
+}
+
+/// A page of a track without costs.
+fn draw_page(track: &Track, arguments: &Arguments) -> Result<(), Failure> {
+    let page = || Page::new(&track.name).track(track).html();
+    arguments.html.as_ref().map_or(Ok(()), |path| write(path, &page()))
+}
+
+fn draw_ascii(track: &Track, arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
+    arguments.ascii.map_or(Ok(()), |columns| Ok(write!(out, "\n{}", track.ascii(columns.min(MOST_COLUMNS)))?))
 }
 
 fn title(plan: &Plan) -> String {
     format!("{}, {} ranks, {} microbatches", plan.name(), plan.ranks(), plan.total_microbatches())
-}
-
-/// The unit-step simulation knows only transfers and single tasks, so the plan is lowered and fused actions are split.
-fn print_unit_steps(plan: &Plan, out: &mut impl Write) -> Result<(), Failure> {
-    let lowered = if plan.is_lowered() { plan.clone() } else { plan.without_idle().with_transfers()? };
-    let split = |row: &Vec<Action>| row.iter().flat_map(|action| action.tasks().map(Action::from)).collect();
-    let steps = unit_steps(&lowered.with_rows(lowered.rows().iter().map(split).collect()))?;
-    write!(out, "{}", lowered.with_rows(steps).to_csv())?;
-    Ok(())
 }
 
 fn report(plan: &Plan, step: &Simulation, bounds: &Bounds) -> Value {

@@ -21,4 +21,4 @@ pub use cut::Partition;
 pub use optimal::OptimalPartition;
 pub use options::{Measure, PartitionOptions};
 pub use pattern::Pattern;
-pub use report::PartitionReport;
+pub use report::{PartitionReport, StageReport};

@@ -13,33 +13,32 @@ use std::ops::Range;
 
 /// What one stage holds. Seconds, FLOPs and activation bytes are those of one microbatch.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-struct StageReport {
+pub struct StageReport {
     /// The ranks that hold it: one, or two in a bidirectional placement.
-    ranks: Vec<usize>,
+    pub ranks: Vec<usize>,
     /// Its range of layers.
-    layers: Range<usize>,
+    pub layers: Range<usize>,
     /// The number of layers of each kind.
-    kinds: BTreeMap<char, usize>,
+    pub kinds: BTreeMap<char, usize>,
     /// Number of parameters.
-    parameters: u64,
+    pub parameters: u64,
     /// Bytes of parameters by element type.
-    bytes: BTreeMap<Dtype, u64>,
+    pub bytes: BTreeMap<Dtype, u64>,
     /// Floating-point operations of the forward.
-    flops: f64,
+    pub flops: f64,
     /// Seconds of `F`, `I` and `W`.
-    seconds: f64,
+    pub seconds: f64,
     /// Bytes of activations that the forward keeps for the backward.
-    activation_bytes: f64,
+    pub activation_bytes: f64,
     /// Bytes of the message to the next stage.
-    output_bytes: f64,
+    pub output_bytes: f64,
 }
 
-/// A cut, by stage and by rank: as text a table, as JSON its numbers (`stages` with `ranks`, `layers`, `kinds`, `parameters`,
-/// `bytes` by element type, `flops`, `seconds`, `activation_bytes` and `output_bytes`; `rank_seconds`).
+/// A cut, by stage and by rank: as text a table, as JSON its fields.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PartitionReport {
     /// One entry a stage, in model order.
-    stages: Vec<StageReport>,
+    pub stages: Vec<StageReport>,
     /// Seconds of one microbatch on each rank. In a bidirectional placement each replica takes half of the microbatches, so
     /// half of a stage's seconds count on each of its ranks.
     pub rank_seconds: Vec<f64>,

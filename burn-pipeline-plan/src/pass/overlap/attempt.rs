@@ -5,7 +5,7 @@ use super::graph::{self, Graph, Uses};
 use super::judge::Judge;
 use super::options::OverlapPass;
 use super::order::{self, communication_order};
-use super::report::{Moved, PassRow};
+use super::report::{Moved, StartReport};
 use super::{estimate, greedy, iterative};
 use crate::pass::error::PassError;
 use crate::plan::Action;
@@ -16,7 +16,7 @@ use std::collections::HashMap;
 #[derive(Default)]
 pub(super) struct Attempt {
     pub(super) rows: Vec<Vec<Action>>,
-    pub(super) table: Vec<PassRow>,
+    pub(super) table: Vec<StartReport>,
     pub(super) recounts: usize,
     /// Cells, edges and neighbours visited: a measure of time that no machine changes.
     pub(super) work: usize,
@@ -115,26 +115,28 @@ fn placed(cells: &[Cell], needs: &[(u32, u32)], aim: greedy::Aim) -> Row {
 }
 
 /// One table row for each start that has a wait of its own.
-fn table(rank: usize, cells: &[Cell], order: &[u32], moved: Option<HashMap<u32, Moved>>) -> Vec<PassRow> {
+fn table(rank: usize, cells: &[Cell], order: &[u32], moved: Option<HashMap<u32, Moved>>) -> Vec<StartReport> {
     let place: Vec<u32> = (0..cells.len() as u32).collect();
     let (before, after) = (estimate::of_starts(cells, &place), estimate::of_starts(cells, order));
+    let mut hiding = estimate::hiding(cells, order, StartReport::NAMED);
     let mut position = vec![0; cells.len()];
     order.iter().enumerate().for_each(|(at, &cell)| position[cell as usize] = at);
     let displaced = |cell: u32| position.get(cell as usize).map_or(0, |at| at.abs_diff(cell as usize));
     let row = |(cell, content): (usize, &Cell)| {
         let start = content.task().filter(|_| content.role == Role::Start)?;
         let placed = || Moved { moves: displaced(cell as u32) + displaced(content.partner), ..Moved::default() };
-        let Moved { moves, grouped, limit } =
-            moved.as_ref().map_or_else(placed, |moved| moved.get(&(cell as u32)).copied().unwrap_or_default());
-        Some(PassRow {
+        let Moved { moves, along, limit } =
+            moved.as_ref().map_or_else(placed, |moved| moved.get(&(cell as u32)).cloned().unwrap_or_default());
+        Some(StartReport {
             rank,
             start,
             communication: content.comm,
             hidden: after[cell].hidden(),
+            hidden_by: std::mem::take(&mut hiding[cell]),
             exposed_before: before[cell].exposed(),
             exposed_after: after[cell].exposed(),
             moves,
-            grouped,
+            along,
             limit,
         })
     };

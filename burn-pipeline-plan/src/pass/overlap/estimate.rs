@@ -13,6 +13,7 @@
 //! `torch/_inductor/comms.py` as their comments describe them, with suffix minima and a stack instead of a walk for each.
 
 use super::cell::{Cell, NONE, Role};
+use crate::plan::Action;
 
 /// The estimate for one start or wait.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -69,6 +70,18 @@ impl<'a> Timeline<'a> {
         OverlapEstimate { communication: self.cells[start as usize].comm, computation }
     }
 
+    /// The starts, from the last to the first, each with the position up to which computation hides it: where it is
+    /// awaited, or a later start is before.
+    fn spans(&self) -> impl Iterator<Item = (u32, usize)> + '_ {
+        // The earliest end among the starts visited so far, which all come later in the row.
+        self.starts().rev().scan(usize::MAX, |first, start| {
+            let end = self.end(start);
+            let span = (start, end.min(*first));
+            *first = end.min(*first);
+            Some(span)
+        })
+    }
+
     fn starts(&self) -> impl DoubleEndedIterator<Item = u32> + '_ {
         self.order.iter().copied().filter(|&cell| self.cells[cell as usize].role.starts())
     }
@@ -78,14 +91,29 @@ impl<'a> Timeline<'a> {
 pub(super) fn of_starts(cells: &[Cell], order: &[u32]) -> Vec<OverlapEstimate> {
     let timeline = Timeline::new(cells, order);
     let mut estimates = vec![OverlapEstimate::default(); cells.len()];
-    // The earliest end among the starts visited so far, which all come later in the row.
-    let mut first = usize::MAX;
-    for start in timeline.starts().rev() {
-        let end = timeline.end(start);
-        estimates[start as usize] = timeline.between(start, end.min(first));
-        first = first.min(end);
-    }
+    timeline.spans().for_each(|(start, end)| estimates[start as usize] = timeline.between(start, end));
     estimates
+}
+
+/// The computations that hide each start, by cell: the first ones beside it that cover its seconds, at most `most`.
+pub(super) fn hiding(cells: &[Cell], order: &[u32], most: usize) -> Vec<Vec<(Action, f64)>> {
+    let timeline = Timeline::new(cells, order);
+    let computes = |place: &usize| cells[order[*place] as usize].seconds > 0.0;
+    let computing: Vec<usize> = (0..order.len()).filter(computes).collect();
+    let mut hiding = vec![Vec::new(); cells.len()];
+    for (start, end) in timeline.spans() {
+        let mut left = cells[start as usize].comm;
+        let first = computing.partition_point(|&place| place <= timeline.position[start as usize]);
+        for &place in computing[first..].iter().take(most).take_while(|&&place| place < end) {
+            if left <= 0.0 {
+                break;
+            }
+            let Cell { action, seconds, .. } = cells[order[place] as usize];
+            hiding[start as usize].push((action, seconds));
+            left -= seconds;
+        }
+    }
+    hiding
 }
 
 /// The estimates of all waits, by cell; zero for other cells.
@@ -137,6 +165,13 @@ mod tests {
         // At its wait, send 0 has had the link from F1 on, until send 1 started.
         assert_eq!(from_wait("0SEND_F0"), Some(exposure(1.0)));
         assert_eq!((from_start("0SEND_F1"), from_wait("0SEND_F1")), (exposure(1.0), Some(exposure(1.0))));
+        let hiding = hiding(&cells, &order, 16);
+        let named = |start: &str| hiding[at(start)].iter().map(|(a, s)| format!("{a} {s}")).collect::<Vec<_>>();
+        assert_eq!(
+            (named("0SEND_F0"), named("0SEND_F1")),
+            (vec!["0F1 1".into(), "0F2 1".into()], vec!["0F2 1".into()])
+        );
+        assert!(named("0SEND_F2").is_empty());
         // Without a wait of its own it is exposed as a whole.
         assert_eq!((from_start("0SEND_F2"), from_wait("0SEND_F2")), (exposure(0.0), None));
     }

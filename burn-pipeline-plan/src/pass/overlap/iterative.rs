@@ -156,7 +156,7 @@ impl<'a> Mover<'a> {
                     break Limit::Data(cell.action);
                 }
                 self.group.insert(0, candidate);
-                moved.grouped += 1;
+                moved.along.push(cell.action);
                 continue;
             }
             if moved.moves >= self.most_moves() {
@@ -224,7 +224,7 @@ impl<'a> Mover<'a> {
                     break Limit::Data(cell.action);
                 }
                 self.group.push(candidate);
-                moved.grouped += 1;
+                moved.along.push(cell.action);
                 continue;
             }
             if moved.moves >= self.most_moves() {

@@ -35,10 +35,13 @@ impl<'a> Judge<'a> {
         }
         plan.clone().check(&check_options(options))?;
         let step = simulate(plan, profile, &options.simulate)?;
-        let peaks = step.ranks.iter().map(|rank| rank.peak_bytes + options.extra_bytes).collect();
+        let extra = |rank: usize| options.extra_bytes + options.extra_share * step.ranks[rank].peak_bytes;
+        let peaks = step.ranks.iter().enumerate().map(|(rank, report)| report.peak_bytes + extra(rank)).collect();
         let costs = profile.costs(plan.placement())?;
-        let most = |cells: &Vec<Cell>| peak(&recount(cells, 0..cells.len() as u32)) + units(options.extra_bytes);
-        let most = cell::rows(plan, &costs).iter().map(most).collect();
+        let most = |(rank, cells): (usize, &Vec<Cell>)| {
+            peak(&recount(cells, 0..cells.len() as u32)).saturating_add(units(extra(rank)))
+        };
+        let most = cell::rows(plan, &costs).iter().enumerate().map(most).collect();
         Ok(Self { plan: plan.clone(), profile, options: *options, step, peaks, most, judged: 0 })
     }
 

@@ -45,5 +45,5 @@ mod run;
 mod tries;
 
 pub use options::{OverlapOptions, OverlapPass};
-pub use report::PassReport;
+pub use report::{Limit, PassReport, StartReport};
 pub use run::Overlapped;

@@ -64,6 +64,8 @@ pub struct OverlapOptions {
     pub simulate: SimulateOptions,
     /// Bytes that a rank may hold beyond its peak under the original plan.
     pub extra_bytes: f64,
+    /// Beside those, the share of that peak that it may hold beyond it: 0.1 for a tenth more.
+    pub extra_share: f64,
     /// Prefetch distance: the most computations that a cell may pass.
     pub reach: usize,
     /// The most cells that may move together with a start or a wait; with 0 it moves alone.
@@ -81,6 +83,7 @@ impl Default for OverlapOptions {
     /// No extra memory, a reach of 8 computations, up to 4 cells that move along, no margin, decisions by estimates.
     fn default() -> Self {
         let simulate = SimulateOptions::default();
-        Self { simulate, extra_bytes: 0.0, reach: 8, group: 4, margin: 0.0, estimates: true, recount: false }
+        let (extra_bytes, extra_share, margin) = (0.0, 0.0, 0.0);
+        Self { simulate, extra_bytes, extra_share, reach: 8, group: 4, margin, estimates: true, recount: false }
     }
 }

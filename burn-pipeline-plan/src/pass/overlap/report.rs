@@ -1,11 +1,12 @@
 //! What a pass did, start by start.
 
 use crate::plan::{Action, Task};
+use serde::Serialize;
 use std::fmt;
 
 /// What stopped a start from moving earlier, or a wait from moving later.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub(super) enum Limit {
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub enum Limit {
     /// The pass places all cells at once, so there is no single limit.
     #[default]
     None,
@@ -47,34 +48,57 @@ impl fmt::Display for Limit {
 }
 
 /// How a start or a wait was moved.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Moved {
     pub(super) moves: usize,
-    pub(super) grouped: usize,
+    pub(super) along: Vec<Action>,
     pub(super) limit: Limit,
 }
 
-/// One started transfer or collective.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct PassRow {
+/// What a pass did to one start of a transfer or a collective that has a wait of its own. Seconds are those of the pass's
+/// estimates, from the rank's row alone.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct StartReport {
     /// The rank.
-    pub(super) rank: usize,
+    pub rank: usize,
     /// The start.
-    pub(super) start: Task,
+    pub start: Task,
     /// Seconds that it takes.
-    pub(super) communication: f64,
+    pub communication: f64,
     /// Seconds of that which computation hides afterwards.
-    pub(super) hidden: f64,
+    pub hidden: f64,
+    /// The first computations that hide it afterwards, each with its seconds: until they cover it, at most
+    /// [`StartReport::NAMED`].
+    pub hidden_by: Vec<(Action, f64)>,
     /// Seconds that nothing hid before.
-    pub(super) exposed_before: f64,
+    pub exposed_before: f64,
     /// Seconds that nothing hides afterwards.
-    pub(super) exposed_after: f64,
+    pub exposed_after: f64,
     /// Swaps that moved it; for the passes that place all cells at once, places that its start and its wait moved.
-    pub(super) moves: usize,
-    /// Cells that moved along.
-    pub(super) grouped: usize,
+    pub moves: usize,
+    /// The cells that moved along, in the order in which they joined; none for the passes that place all cells at once.
+    pub along: Vec<Action>,
     /// What stopped it.
-    pub(super) limit: Limit,
+    pub limit: Limit,
+}
+
+impl StartReport {
+    /// Computations that a report names at most for each start, so that it grows as the plan does.
+    pub const NAMED: usize = 16;
+
+    fn along(&self) -> String {
+        listed(self.along.iter().map(Action::to_string))
+    }
+
+    fn hidden_by(&self) -> String {
+        listed(self.hidden_by.iter().map(|(action, seconds)| format!("{action} {seconds:.4}")))
+    }
+}
+
+/// Words one after the other, or a dash for none.
+fn listed(words: impl Iterator<Item = String>) -> String {
+    let words = words.collect::<Vec<_>>().join(", ");
+    if words.is_empty() { "-".into() } else { words }
 }
 
 /// Why a pass left the plan unchanged.
@@ -109,16 +133,17 @@ impl fmt::Display for Kept {
 /// What a pass did, in simulated seconds and bytes.
 ///
 /// As text it is a table with one line a transfer or collective: the estimated seconds that it takes, that computation hides
-/// and that stay exposed, how far it was moved, and what stopped it. If the plan was left unchanged, the lines describe the
-/// rejected attempt.
-#[derive(Clone, PartialEq, Debug)]
+/// and that stay exposed, how far it was moved, what stopped it, what moved along and what hides it; as JSON its fields. If
+/// the plan was left unchanged, the lines describe the rejected attempt. A [`tracing`] event at debug level tells of each pass,
+/// one at trace level of each start.
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PassReport {
     /// The pass.
     pub pass: &'static str,
     /// Computations that a cell could pass: the reach of the options, or less if a greedy pass was tried again.
     pub reach: usize,
-    /// One row a start, by rank and by place.
-    pub(super) rows: Vec<PassRow>,
+    /// The starts, by rank and by place.
+    pub starts: Vec<StartReport>,
     /// Seconds of the step before.
     pub makespan_before: f64,
     /// Seconds of the step with the plan returned.
@@ -137,15 +162,42 @@ pub struct PassReport {
 }
 
 impl PassReport {
-    /// Moves of all rows.
+    /// Moves of all starts.
     pub fn moves(&self) -> usize {
-        self.rows.iter().map(|row| row.moves).sum()
+        self.starts.iter().map(|start| start.moves).sum()
     }
 
-    /// Exposed seconds of all rows, before and after.
+    /// Exposed seconds of all starts, before and after.
     pub fn exposed(&self) -> (f64, f64) {
-        let add = |sums: (f64, f64), row: &PassRow| (sums.0 + row.exposed_before, sums.1 + row.exposed_after);
-        self.rows.iter().fold((0.0, 0.0), add)
+        let add = |sums: (f64, f64), row: &StartReport| (sums.0 + row.exposed_before, sums.1 + row.exposed_after);
+        self.starts.iter().fold((0.0, 0.0), add)
+    }
+
+    /// Emits the events of the report.
+    pub(super) fn emit(&self) {
+        let (before, after) = self.exposed();
+        let Self { pass, makespan_before, makespan_after, kept, .. } = self;
+        tracing::debug!(
+            pass,
+            moves = self.moves(),
+            exposed_before = before,
+            exposed_after = after,
+            makespan_before,
+            makespan_after,
+            peak_before = self.peak_before,
+            peak_after = self.peak_after,
+            kept,
+            "an overlap pass ran"
+        );
+        if tracing::enabled!(tracing::Level::TRACE) {
+            for row in &self.starts {
+                let StartReport { rank, start, hidden, exposed_before, exposed_after, moves, limit, .. } = row;
+                tracing::trace!(
+                    pass, rank, %start, hidden, exposed_before, exposed_after, moves, stopped_by = %limit,
+                    along = row.along(), hidden_by = row.hidden_by(), "a start after an overlap pass"
+                );
+            }
+        }
     }
 }
 
@@ -163,18 +215,25 @@ impl fmt::Display for PassReport {
         if let Some(kept) = &self.kept {
             writeln!(f, "the plan was left as it was: {kept}; the rows tell of the attempt")?;
         }
-        let start = self.rows.iter().map(|row| row.start.to_string().len()).fold("start".len(), usize::max);
+        let start = self.starts.iter().map(|row| row.start.to_string().len()).fold("start".len(), usize::max);
         writeln!(
             f,
-            "{:>4} {:<start$} {:>10} {:>10} {:>14} {:>13} {:>5} {:>7}  stopped by",
-            "rank", "start", "takes", "hidden", "exposed before", "exposed after", "moves", "grouped"
+            "{:>4} {:<start$} {:>10} {:>10} {:>14} {:>13} {:>5}  stopped by; moved along; hidden by",
+            "rank", "start", "takes", "hidden", "exposed before", "exposed after", "moves"
         )?;
-        for row in &self.rows {
+        for row in &self.starts {
             let (rank, task) = (row.rank, row.start.to_string());
             writeln!(
                 f,
-                "{rank:>4} {task:<start$} {:>10.4} {:>10.4} {:>14.4} {:>13.4} {:>5} {:>7}  {}",
-                row.communication, row.hidden, row.exposed_before, row.exposed_after, row.moves, row.grouped, row.limit
+                "{rank:>4} {task:<start$} {:>10.4} {:>10.4} {:>14.4} {:>13.4} {:>5}  {}; {}; {}",
+                row.communication,
+                row.hidden,
+                row.exposed_before,
+                row.exposed_after,
+                row.moves,
+                row.limit,
+                row.along(),
+                row.hidden_by()
             )?;
         }
         Ok(())

@@ -29,7 +29,9 @@ impl Judge<'_> {
             let work = report.work + next.work;
             report = PassReport { work, ..if next.makespan_after < next.makespan_before { next } else { report } };
         }
-        Ok(PassReport { makespan_before, peak_before, ..report })
+        let report = PassReport { makespan_before, peak_before, ..report };
+        report.emit();
+        Ok(report)
     }
 
     fn run_within(
@@ -45,7 +47,7 @@ impl Judge<'_> {
         Ok(PassReport {
             pass: pass.name(),
             reach,
-            rows: attempt.table,
+            starts: attempt.table,
             makespan_before,
             makespan_after: self.step.makespan,
             peak_before,

@@ -71,6 +71,18 @@ fn check_refuses_with_exit_code_1_and_says_where() {
 }
 
 #[test]
+fn check_shows_the_whole_grid_with_the_mark_if_asked_to() {
+    let csv = print("schedule --name 1F1B --ranks 2 --microbatches 20");
+    let early = file("early_of_many.csv", &csv.replacen("1F18,1B18", "1B18,1F18", 1));
+    let [excerpt, whole] = ["", "--grid"].map(|flag| run(&format!("check {early} {flag}")).err);
+    assert!(whole.starts_with("error: rank 1, step 36: 1B18 needs 1F18"), "{whole}");
+    let steps = |text: &str| text.lines().filter(|line| line.starts_with("Step ")).count();
+    assert_eq!((steps(&excerpt), steps(&whole)), (8, 40), "{whole}");
+    let marked: Vec<&str> = whole.lines().filter(|line| line.ends_with(" <-- ERROR HERE")).collect();
+    assert!(marked.len() == 1 && marked[0].starts_with("Step 36: ") && marked[0].contains("1B18"), "{marked:?}");
+}
+
+#[test]
 fn waits_are_written_and_checked() {
     let size = "--name 1f1b --ranks 2 --microbatches 1 --lower";
     let late = print(&format!("schedule {size} --waits late"));

@@ -69,6 +69,41 @@ fn simulate_prints_the_unit_steps() {
 }
 
 #[test]
+fn unit_steps_are_drawn_a_second_a_step() {
+    let [trace, svg, html] = ["unit.json", "unit.svg", "unit.html"].map(|name| file(name, ""));
+    let outputs = format!("--trace {trace} --svg {svg} --html {html} --ascii 60");
+    let steps = print(&format!("simulate --name 1F1B --ranks 2 --microbatches 1 --unit-steps {outputs}"));
+    assert!(steps.starts_with("0F0,0SEND_F0,,,0RECV_B0,0B0\n,1RECV_F0,1F0,1B0,1SEND_B0\n\n"), "{steps}");
+    assert!(steps.contains("rank 1 |"), "{steps}");
+    let events = json(&std::fs::read_to_string(trace).unwrap());
+    let drawn = events["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X");
+    // As PyTorch's `_dump_chrometrace`: a step lasts one, and starts at its number (there microseconds, here seconds).
+    let drawn: Vec<_> = drawn.map(|e| (e["name"].as_str().unwrap(), e["ts"].as_f64().unwrap() / 1e6)).collect();
+    assert_eq!(drawn.len(), 8);
+    for expected in [("0F0", 0.0), ("0RECV_B0", 4.0), ("0B0", 5.0), ("1RECV_F0", 1.0), ("1SEND_B0", 4.0)] {
+        assert!(drawn.contains(&expected), "{drawn:?}");
+    }
+    assert!(std::fs::read_to_string(svg).unwrap().starts_with("<svg "));
+    assert!(std::fs::read_to_string(html).unwrap().contains("0RECV_B0"));
+}
+
+#[test]
+fn of_a_deadlock_what_ran_before_is_drawn() {
+    let plan = file("stuck.csv", "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1SEND_B0,1B0\n");
+    for unit in ["", "--unit-steps"] {
+        let trace = file("stuck.json", "");
+        let outcome = run(&format!("simulate --plan {plan} --trace {trace} --ascii 60 {unit}"));
+        assert!(outcome.code == 1 && outcome.err.contains("rank 1 stands at step 2 (1SEND_B0)"), "{}", outcome.err);
+        assert!(outcome.out.contains("rank 0 |0F0"), "{}", outcome.out);
+        let trace = std::fs::read_to_string(trace).unwrap();
+        assert!(
+            trace.contains("1F0") && !trace.contains("1SEND_B0") && trace.contains("until the deadlock"),
+            "{trace}"
+        );
+    }
+}
+
+#[test]
 fn simulate_draws() {
     let (trace, svg) = (file("out.json", ""), file("out.svg", ""));
     let report =
@@ -132,6 +167,19 @@ fn overlap_prints_a_table_a_pass_and_writes_the_plan() {
     print(&format!("overlap {size} --no-estimates --out {plan}"));
     assert_ne!(written(), whole);
     print(&format!("check {plan}"));
+    // As JSON with every start, and with memory recounted at each move.
+    let report = json(&print(&format!("overlap {size} --json --recount")));
+    for pass in report["passes"].as_array().unwrap() {
+        let starts = pass["starts"].as_array().unwrap();
+        let moves: u64 = starts.iter().map(|start| start["moves"].as_u64().unwrap()).sum();
+        let iterative = pass["pass"] != "reorder-compute";
+        assert_eq!(pass["recounts"], if iterative { moves } else { 0 }, "{pass}");
+    }
+    assert!((report["makespan"][1].as_f64().unwrap() - times[1]).abs() < 1e-4, "{report}");
+    // Two more bytes are 1/2 of the peak of 4.
+    let share = size.replace("--extra-bytes 2", "--extra-share 0.5");
+    print(&format!("overlap {share} --out {plan}"));
+    assert_eq!(written(), whole);
     let only = print(&format!("overlap {size} --passes sink-waits"));
     assert_eq!(only.matches("stopped by").count(), 1);
     let wrong = run(&format!("overlap {size} --passes sink"));

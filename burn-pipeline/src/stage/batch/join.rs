@@ -6,11 +6,13 @@ use crate::stage::boundary::AnyTensor;
 use crate::stage::boundary::{Payload, PayloadPart};
 
 impl Microbatches {
-    /// Joins the outputs of all microbatches, in order, along `dim`.
+    /// Joins the outputs of all microbatches, in order: each of their tensors along its own dimension of `dims`, or all along
+    /// dimension 0 if that is `None`.
     ///
     /// # Errors
-    /// If they differ in kinds, element types, ranks, variants, or in sizes other than along `dim`, or have no such dimension.
-    pub fn join(outputs: Vec<Payload>, dim: usize) -> Result<Payload, MicrobatchError> {
+    /// If they differ in kinds, element types, ranks, variants, or in sizes other than along the dimension to join; if a tensor
+    /// has no such dimension, or `dims` is not one a tensor.
+    pub fn join(outputs: Vec<Payload>, dims: Option<&[usize]>) -> Result<Payload, MicrobatchError> {
         let mut columns: Vec<Vec<PayloadPart>> = Vec::new();
         for (row, output) in outputs.into_iter().enumerate() {
             let parts: Vec<PayloadPart> = output.into_parts().collect();
@@ -22,7 +24,18 @@ impl Microbatches {
             }
             columns.iter_mut().zip(parts).for_each(|(column, part)| column.push(part));
         }
-        Ok(Payload::from_parts(columns.into_iter().map(|column| join(column, dim)).collect::<Result<Vec<_>, _>>()?))
+        let tensors = columns.iter().filter(|column| matches!(column.first(), Some(PayloadPart::Tensor(_)))).count();
+        if let Some(dims) = dims.filter(|dims| !columns.is_empty() && dims.len() != tensors) {
+            return Err(MicrobatchError::JoinCount { tensors, dims: dims.len() });
+        }
+        let mut dims = dims.unwrap_or_default().iter().copied();
+        let mut joined = Vec::with_capacity(columns.len());
+        for column in columns {
+            let is_tensor = matches!(column.first(), Some(PayloadPart::Tensor(_)));
+            let dim = if is_tensor { dims.next().unwrap_or(0) } else { 0 };
+            joined.push(join(column, dim)?);
+        }
+        Ok(Payload::from_parts(joined))
     }
 }
 

@@ -44,6 +44,9 @@ pub enum MicrobatchError {
     /// Some given microbatches have a target, and some have none.
     #[error("{targets} of {pieces} microbatches have a target; give one to all or to none")]
     SomeTargets { targets: usize, pieces: usize },
+    /// The number of dimensions to join along is not the number of tensors.
+    #[error("an output holds {tensors} tensor(s), but {dims} dimension(s) to join along were given; give one a tensor")]
+    JoinCount { tensors: usize, dims: usize },
     /// Outputs to join differ in their structure.
     #[error("the outputs of microbatches differ in kinds, element types, ranks or variants and cannot be joined")]
     Structure,

@@ -1,6 +1,8 @@
 //! What is known of a stage's boundary before real data crosses it.
 //!
-//! 1. *Static*: the user declares the specs of a stage's input and output (`StageBox::declare`).
+//! 1. *Static*: the user declares the specs of a stage's input and output (`StageBox::declare`), and if they like which of
+//!    their tensors have gradients (`StageBox::declare_metadata`). What cannot be a gradient of its tensor is refused when the
+//!    stage is built.
 //! 2. *Dynamic*: every stage runs on zeros of the first microbatch's shape, forward and then backward, each stage on the
 //!    output of the one before; then again with one more sample. Sizes that change with the number of samples are free.
 //! 3. All ranks use one mode: the static one if every stage of every rank declares its specs. If only some do, what is
@@ -11,7 +13,9 @@
 //! ([`Link::expect`](crate::link::Link::expect)). And a shape that changes where it should not is reported by name at once
 //! ([`Validate`]).
 
-use super::payload_spec::PayloadSpec;
+use super::any_tensor::TensorKind;
+use super::payload_spec::{PayloadSpec, SpecMismatch};
+use super::tensor_spec::TensorSpec;
 
 /// Which payloads are compared with the metadata while training.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -59,9 +63,9 @@ pub struct StageMetadata {
     pub input: Option<PayloadSpec>,
     /// Its output; `None` for the last stage in training, which gives a loss.
     pub output: Option<PayloadSpec>,
-    /// The gradients of its outputs; known only from a run on zeros.
+    /// The gradients of its outputs; known if they were declared, or from a run on zeros.
     pub output_gradients: Option<PayloadSpec>,
-    /// The gradients of its inputs; known only from a run on zeros.
+    /// The gradients of its inputs; known if they were declared, or from a run on zeros.
     pub input_gradients: Option<PayloadSpec>,
 }
 
@@ -74,6 +78,18 @@ impl StageMetadata {
             StagePort::OutputGradient => self.output_gradients.as_ref(),
             StagePort::InputGradient => self.input_gradients.as_ref(),
         }
+    }
+
+    /// The first gradient that cannot be that of its tensor: of another shape or type, of a tensor that is not float, or of
+    /// none.
+    pub(crate) fn unfit_gradient(&self) -> Option<(StagePort, SpecMismatch)> {
+        let ports = [
+            (StagePort::OutputGradient, &self.output, &self.output_gradients),
+            (StagePort::InputGradient, &self.input, &self.input_gradients),
+        ];
+        ports.into_iter().find_map(|(port, value, gradients)| {
+            Some((port, unfit(value.as_ref().unwrap_or(&PayloadSpec::default()), gradients.as_ref()?)?))
+        })
     }
 
     /// Records the spec at one port; if one is known, sizes in which they differ become free.
@@ -94,4 +110,26 @@ impl StageMetadata {
         *place = Some(joined);
         Ok(())
     }
+}
+
+/// The first of these gradients that cannot be that of its tensor.
+fn unfit(value: &PayloadSpec, gradients: &PayloadSpec) -> Option<SpecMismatch> {
+    let tensors: Vec<&TensorSpec> = value.tensors().collect();
+    let count = || format!("a list of {} optional tensor(s)", tensors.len());
+    let list = gradients.optional_tensors().filter(|list| list.len() == tensors.len());
+    let Some(list) = list else {
+        return Some(SpecMismatch { tensor: None, expected: count(), got: gradients.to_string() });
+    };
+    let differs = |(place, (gradient, of)): (usize, (Option<&TensorSpec>, &&TensorSpec))| {
+        let gradient = gradient?;
+        let known = |(one, other): (&Option<usize>, &Option<usize>)| one.is_none() || other.is_none() || one == other;
+        let fits = of.kind == TensorKind::Float
+            && gradient.kind == of.kind
+            && gradient.dtype == of.dtype
+            && gradient.dims.len() == of.dims.len()
+            && gradient.dims.iter().zip(&of.dims).all(known);
+        let expected = if of.kind == TensorKind::Float { of.to_string() } else { format!("none, as it is {of}") };
+        (!fits).then(|| SpecMismatch { tensor: Some(place), expected, got: gradient.to_string() })
+    };
+    list.into_iter().zip(&tensors).enumerate().find_map(differs)
 }

@@ -56,6 +56,10 @@ impl SpecPart {
             PayloadPart::Tag(number) => SpecPart::Tag(*number),
         }
     }
+
+    fn is_mark(&self) -> bool {
+        matches!(self, SpecPart::Tag(tag) if CutOver::of(*tag).is_some())
+    }
 }
 
 impl std::fmt::Display for SpecPart {
@@ -70,8 +74,7 @@ impl std::fmt::Display for SpecPart {
 
 impl std::fmt::Display for PayloadSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let is_mark = |part: &&SpecPart| matches!(part, SpecPart::Tag(tag) if CutOver::of(*tag).is_some());
-        let places = (0..self.0.len()).filter(|&place| self.0.get(place).filter(|part| !is_mark(part)).is_some());
+        let places = (0..self.0.len()).filter(|&place| !self.0[place].is_mark());
         let parts: Vec<String> = places.map(|place| self.described(place)).collect();
         write!(f, "({})", parts.join("; "))
     }
@@ -129,6 +132,29 @@ impl PayloadSpec {
         };
         let parts = self.0.iter().zip(&other.0).map(both).collect::<Option<Vec<_>>>();
         parts.filter(|_| self.0.len() == other.0.len()).map(Self)
+    }
+
+    /// The tensors, as specs.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorSpec> + Clone {
+        self.0.iter().filter_map(|part| if let SpecPart::Tensor(tensor) = part { Some(tensor) } else { None })
+    }
+
+    /// The entries of a list of optional tensors, as gradients are described; `None` if it is no such list.
+    pub(crate) fn optional_tensors(&self) -> Option<Vec<Option<&TensorSpec>>> {
+        let mut parts = self.0.iter().filter(|part| !part.is_mark());
+        let Some(SpecPart::Tag(length)) = parts.next() else { return None };
+        let mut list = Vec::new();
+        while let Some(part) = parts.next() {
+            list.push(match (part, part == &SpecPart::Tag(1)) {
+                (SpecPart::Tag(0), _) => None,
+                (_, true) => match parts.next() {
+                    Some(SpecPart::Tensor(tensor)) => Some(tensor),
+                    _ => return None,
+                },
+                _ => return None,
+            });
+        }
+        (list.len() == *length).then_some(list)
     }
 
     /// A part in words; a mark and the tensor behind it are one.

@@ -56,6 +56,9 @@ pub(super) fn compare(
     let request = request(pipeline, setting.size, &setting.options, &costs, stages_move);
     let planned = Box::new(best_plan(&request)?);
     tracing::info!(running = seconds, best = planned.best.seconds, choice = %planned.best, "plans priced");
+    for report in &planned.overlap {
+        tracing::info!(pass = report.pass, moves = report.moves(), %report, "overlap of the best plan");
+    }
     let contenders = contenders(setting, &planned, &costs, &running, seconds)?;
     let first = running.name.clone();
     let trial = (setting.options.trial, setting.options.warm_up);

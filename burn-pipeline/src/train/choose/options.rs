@@ -1,5 +1,6 @@
 //! How a schedule is chosen.
 
+use crate::pass::overlap::{OverlapOptions, OverlapPass};
 use std::path::PathBuf;
 
 /// How a schedule is chosen.
@@ -28,6 +29,12 @@ pub struct AutoOptions {
     pub microbatches: Vec<usize>,
     /// Whether stages may recompute, to fit under the cap. Their forwards must give the same numbers when they run again.
     pub recompute: bool,
+    /// The overlap passes to try on the best plans, in order, where transfers and their waits may move; with none they stay
+    /// where they are needed.
+    pub overlap_passes: Vec<OverlapPass>,
+    /// The budgets of these passes: how far a transfer moves, how many cells along with it, what a rank may hold for that. (How
+    /// plans are simulated is the pipeline's own choice.)
+    pub overlap: OverlapOptions,
     /// Where stages are stored while they move: the system's temporary folder by default. Ranks in processes keep their stages
     /// unless all of them see the folder.
     pub folder: Option<PathBuf>,
@@ -45,6 +52,8 @@ impl Default for AutoOptions {
             layers: None,
             microbatches: Vec::new(),
             recompute: false,
+            overlap_passes: OverlapPass::USUAL.to_vec(),
+            overlap: OverlapOptions::default(),
             folder: None,
         }
     }

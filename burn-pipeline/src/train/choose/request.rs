@@ -47,6 +47,8 @@ pub(super) fn request(
         cuts: if cut_freely { vec![Cut::Even, Cut::Optimal, Cut::Fitting] } else { vec![Cut::Even] },
         recompute,
         passes: PassChoice::ALL.to_vec(),
+        overlap_passes: options.overlap_passes.clone(),
+        overlap: options.overlap,
         unpipelined: false,
         simulate: pipeline.simulate,
         ..request

@@ -5,7 +5,7 @@
 
 use super::agreement::agree_on_call;
 use super::command::{Call, Command};
-use crate::execute::ExecuteError;
+use crate::execute::{ExecuteError, tell_failure};
 use crate::link::{Activity, Failure, Link, own_fusion_queue};
 use crate::train::error::PipelineError;
 use crate::train::step::{Rank, caught};
@@ -57,6 +57,7 @@ impl<T: Send, B: FnOnce(Box<dyn Link>) -> Result<(Rank, T), ExecuteError> + Send
                 }
             }
             Err(error) => {
+                tell_failure(number, &error);
                 watch.abort(Failure { rank: number, message: error.to_string() });
                 let _ = ready.send((number, Err(error)));
             }
@@ -78,7 +79,8 @@ pub(super) fn run<C: Command>(
         _ => command.run(rank, began).map(|reply| Ok(vec![reply])),
     };
     let result = caught(number, || C::NAME.to_owned(), run);
-    result.map_err(|error| rank.executor().blame_device(error)).inspect_err(|error| rank.executor().fail(error))
+    let result = result.map_err(|error| rank.executor().blame_device(error));
+    result.inspect_err(|error| tell_failure(number, error)).inspect_err(|error| rank.executor().fail(error))
 }
 
 fn run_together<C: Command>(

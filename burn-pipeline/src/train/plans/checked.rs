@@ -179,7 +179,19 @@ fn training_plan(
 
 /// Proved for rendezvous, the strictest transport: so a plan that runs over one link runs over all.
 fn check(plan: Plan) -> Result<CheckedPlan, BuildError> {
-    Ok(plan.check(&CheckOptions::default())?)
+    let checked = plan.check(&CheckOptions::default())?;
+    let plan = checked.plan();
+    tracing::info!(
+        plan = plan.name(), ranks = plan.ranks(), stages = plan.stages(), microbatches = ?plan.microbatches(),
+        trains = plan.has_backward(), warm_up = ?warm_up(plan), "plan proved"
+    );
+    Ok(checked)
+}
+
+/// The forwards of each rank before its first backward.
+fn warm_up(plan: &Plan) -> Vec<usize> {
+    let first = |rank| plan.tasks(rank).take_while(|task| !task.op().gives_input_gradient());
+    (0..plan.ranks()).map(|rank| first(rank).filter(|task| task.op() == Op::Forward).count()).collect()
 }
 
 /// The stages whose backward a plan splits.

@@ -10,9 +10,11 @@
 use super::builder::Builder;
 use crate::execute::{ExecuteError, Executor, RunOptions};
 use crate::group::{Grid, SharedInbox, Stages};
-use crate::link::{Activity, Link, SharedLink};
-use crate::plan::{CheckedPlan, Placement, StageId};
-use crate::stage::{AnyTensor, ErasedStage, Members, NamedWeight, computes_in};
+use crate::link::{Activity, Link, Logged, SharedLink};
+use crate::plan::{CheckedPlan, Op, Placement, StageId};
+use crate::stage::{
+    AnyTensor, ErasedStage, Members, NamedWeight, SpecMismatch, StageError, StageMetadata, computes_in,
+};
 use crate::tensor_group::{Holders, TensorGroup};
 use crate::train::context::{StageContext, asking};
 use crate::train::control::{Job, agree_on_job, agree_on_parameters, exchange_facts, gather_all};
@@ -63,6 +65,7 @@ impl Made {
     ) -> Result<(), ExecuteError> {
         let stage = facts.stage;
         refuse_types(rank, stage, device, &held.named_weights())?;
+        refuse_gradients(rank, stage, held.options().declared.as_ref())?;
         self.parameters.push((stage.index(), described(&held.weights(), group)));
         self.facts.push(facts);
         self.stages.insert(stage, held);
@@ -70,10 +73,20 @@ impl Made {
     }
 }
 
+/// Refuses declared gradients that cannot be those of their tensors.
+fn refuse_gradients(rank: usize, stage: StageId, declared: Option<&StageMetadata>) -> Result<(), ExecuteError> {
+    let Some((port, SpecMismatch { tensor, expected, got })) = declared.and_then(StageMetadata::unfit_gradient) else {
+        return Ok(());
+    };
+    let source = StageError::DeclaredGradient { port, tensor, expected, got };
+    Err(ExecuteError::Stage { rank, stage, microbatch: 0, op: Op::Backward, source })
+}
+
 impl Blueprint {
     /// Builds the rank at this end of the link.
-    pub(super) fn build(&self, mut link: Box<dyn Link>, device: Device) -> Result<Built, ExecuteError> {
+    pub(super) fn build(&self, link: Box<dyn Link>, device: Device) -> Result<Built, ExecuteError> {
         let Self { builder, placement, .. } = self;
+        let mut link: Box<dyn Link> = Box::new(Logged::new(link));
         let grid = self.grid(link.as_ref());
         // While the link is still there: a rank that only closed it would not say why.
         let agreed = self.agree(link.as_mut(), &grid).inspect_err(|error| link.abort(error.to_string()));

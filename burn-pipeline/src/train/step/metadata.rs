@@ -116,12 +116,17 @@ impl Rank {
     fn compare(&mut self, declared: &Metadata, found: &Metadata) -> Result<(), ExecuteError> {
         let rank = self.number();
         for (&stage, declared) in declared {
-            for port in [StagePort::Input, StagePort::Output] {
+            for (port, op) in [
+                (StagePort::Input, Op::Forward),
+                (StagePort::Output, Op::Forward),
+                (StagePort::OutputGradient, Op::Backward),
+                (StagePort::InputGradient, Op::Backward),
+            ] {
                 let specs = declared.at(port).zip(found.get(&stage).and_then(|found| found.at(port)));
                 let Some(mismatch) = specs.and_then(|(declared, found)| found.mismatch(declared)) else { continue };
                 let (tensor, expected, got) = (mismatch.tensor, mismatch.expected, mismatch.got);
                 let source = StageError::Metadata { port, tensor, expected, got };
-                return Err(ExecuteError::Stage { rank, stage, microbatch: 0, op: Op::Forward, source });
+                return Err(ExecuteError::Stage { rank, stage, microbatch: 0, op, source });
             }
         }
         Ok(())

@@ -1,0 +1,139 @@
+//! A link that tells what travels: an event at debug level for each message, and each operation over a group, of every rank.
+//!
+//! Guarantees: nothing that travels is changed, copied or waited for; without a subscriber that listens to the target
+//! `burn_pipeline::transfer` at debug level it costs one comparison a message.
+//!
+//! 1. It stands around every rank's link, outside of all others, so it sees what plans, replicas, groups, vocabularies, checkpoints
+//!    and measurements send, over every transport.
+//! 2. A message is told by the sender when it is sent, and by the receiver when it is taken off the link, which may be some
+//!    time after its receive was posted. So each has one event on either side.
+//! 3. Operations over a group are told by each member with what it gives, not message by message: transports run them by
+//!    means of their own. Those that a link runs for stages ([`Collectives`]) are told where they begin.
+
+use super::collectives::Collectives;
+use super::error::LinkError;
+use super::header::{Header, Message};
+use super::link_trait::Link;
+use crate::stage::{AnyTensor, Payload, PayloadPart, PayloadSpec};
+use std::time::Instant;
+
+/// The target of the events.
+pub(crate) const TRANSFER: &str = "burn_pipeline::transfer";
+
+/// A rank's end of a link that tells what it sends and receives.
+pub(crate) struct Logged(Box<dyn Link>);
+
+impl Logged {
+    /// Tells what travels over this end.
+    pub(crate) fn new(link: Box<dyn Link>) -> Self {
+        Self(link)
+    }
+
+    fn tell(&self, what: &'static str, peer: usize, header: Header, payload: &Payload) {
+        let Header { kind, stage, microbatch } = header;
+        tracing::debug!(
+            target: TRANSFER, rank = self.0.rank(), peer, ?kind, %stage, microbatch,
+            tensors = %PayloadSpec::of_payload(payload), bytes = payload.bytes(), "{what}"
+        );
+    }
+
+    fn received(&self, from: usize, header: Header, payload: Payload) -> Payload {
+        self.tell("received", from, header, &payload);
+        payload
+    }
+
+    fn together<'a>(&self, kind: &'static str, ranks: &[usize], tensors: impl Iterator<Item = &'a AnyTensor> + Clone) {
+        tracing::debug!(
+            target: TRANSFER, rank = self.0.rank(), peers = ?ranks, kind, tensors = %specs(tensors.clone()),
+            bytes = tensors.map(AnyTensor::bytes).sum::<usize>(), "given to a group"
+        );
+    }
+}
+
+fn specs<'a>(tensors: impl Iterator<Item = &'a AnyTensor>) -> PayloadSpec {
+    PayloadSpec::of_payload(&Payload::from_parts(tensors.cloned().map(PayloadPart::Tensor)))
+}
+
+impl Link for Logged {
+    crate::forward_link!(0: rank, ranks, overlaps, monitor, to_device, set_activity, expect, probe, all_gather);
+    crate::forward_link!(0: form_groups, abort);
+
+    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        self.tell("sent", to, message.header, &message.payload);
+        self.0.send(to, message, deadline)
+    }
+
+    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
+        let payload = self.0.receive(from, header, deadline)?;
+        Ok(self.received(from, header, payload))
+    }
+
+    fn send_in(&mut self, group: usize, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
+        self.tell("sent", to, message.header, &message.payload);
+        self.0.send_in(group, to, message, deadline)
+    }
+
+    fn receive_in(
+        &mut self,
+        group: usize,
+        from: usize,
+        header: Header,
+        deadline: Instant,
+    ) -> Result<Payload, LinkError> {
+        let payload = self.0.receive_in(group, from, header, deadline)?;
+        Ok(self.received(from, header, payload))
+    }
+
+    fn all_reduce(
+        &mut self,
+        group: usize,
+        ranks: &[usize],
+        tensors: Vec<Option<AnyTensor>>,
+        deadline: Instant,
+    ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
+        self.together("AllReduce", ranks, tensors.iter().flatten());
+        self.0.all_reduce(group, ranks, tensors, deadline)
+    }
+
+    fn reduce_scatter(
+        &mut self,
+        group: usize,
+        ranks: &[usize],
+        tensors: Vec<AnyTensor>,
+        deadline: Instant,
+    ) -> Result<Vec<AnyTensor>, LinkError> {
+        self.together("ReduceScatter", ranks, tensors.iter());
+        self.0.reduce_scatter(group, ranks, tensors, deadline)
+    }
+
+    fn all_gather_pieces(
+        &mut self,
+        group: usize,
+        ranks: &[usize],
+        pieces: Vec<AnyTensor>,
+        deadline: Instant,
+    ) -> Result<Vec<AnyTensor>, LinkError> {
+        self.together("AllGather", ranks, pieces.iter());
+        self.0.all_gather_pieces(group, ranks, pieces, deadline)
+    }
+
+    fn broadcast(
+        &mut self,
+        group: usize,
+        ranks: &[usize],
+        root: usize,
+        tensors: Vec<AnyTensor>,
+        deadline: Instant,
+    ) -> Result<Vec<AnyTensor>, LinkError> {
+        self.together("Broadcast", ranks, tensors.iter());
+        self.0.broadcast(group, ranks, root, tensors, deadline)
+    }
+
+    fn collectives(&mut self) -> Option<&mut dyn Collectives> {
+        self.0.collectives()
+    }
+
+    fn barrier(&mut self, deadline: Instant) -> Result<(), LinkError> {
+        self.0.barrier(deadline)
+    }
+}
