@@ -16,6 +16,7 @@ mod evaluation;
 mod faults;
 mod faulty;
 mod groups;
+mod half;
 mod hooked;
 mod host;
 mod interleave;
