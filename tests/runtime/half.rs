@@ -118,8 +118,8 @@ fn norms_and_clipped_gradients_are_those_of_f64_and_of_burn() {
                 let own = own.into_data().iter::<f64>().next().unwrap();
                 for got in all.iter().flatten().flat_map(|all| all.to_data().unwrap().iter::<f64>().collect::<Vec<_>>())
                 {
-                    // Burn adds the smallest number to the norm, and PyTorch and this 10⁻⁶.
-                    assert_near(got, own, dtype, 1e-6 / norm + half_unit(1.0, dtype), &of);
+                    // Burn adds the smallest number to the norm, PyTorch and this 10⁻⁶, and its limit is of f32.
+                    assert_near(got, own, dtype, 1e-6 / norm + 1e-7 + half_unit(1.0, dtype), &of);
                 }
             }
         }

@@ -21,6 +21,7 @@ mod hooked;
 mod host;
 mod interleave;
 mod layers;
+mod leaves;
 mod lengths;
 mod links;
 mod located;

@@ -88,10 +88,14 @@ pub use stage_box::StageBox;
 pub use state::{Accumulation, NamedWeight, Names, SharedError, named_weights, with_weights};
 
 pub(crate) use batch::{LossPart, loss_seed};
-pub(crate) use boundary::{CutOver, SpecMismatch, SpecPart, TensorSpec, Unwritten, is_cubecl, lost, written};
+pub(crate) use boundary::{
+    CutOver, SpecMismatch, SpecPart, TensorSpec, Unwritten, first_non_finite, is_cubecl, lost, written,
+};
 pub(crate) use engine::{
     BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, Members, StageWork, WorkResult, WorkStarted,
 };
 pub(crate) use erased::{Change, ErasedStage, Offered, PROGRAMS};
 pub(crate) use random::{ForwardSeed, mixed, random};
-pub(crate) use state::{GradientStore, NamedParameter, ParameterState, StageState, StateValue, with_optimizer_state};
+pub(crate) use state::{
+    GradientStore, NamedParameter, ParameterState, StageState, Standing, StateValue, with_optimizer_state,
+};

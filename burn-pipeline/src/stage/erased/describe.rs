@@ -3,12 +3,15 @@
 use super::options::StageOptions;
 use super::typed::Typed;
 use crate::stage::engine::BatchChecks;
+use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 
 /// What is known of a stage before anything runs.
 pub(crate) trait DescribeStage {
     /// The type of its module, for messages.
     fn module_type(&self) -> &'static str;
+    /// Why its module was refused, if it was.
+    fn refused(&self) -> Option<StageError>;
     /// The names of the extras that it reads.
     fn extras(&self) -> Vec<&'static str>;
     /// Checks of what it reads from a batch; it has a loss if there is a check of the target.
@@ -22,6 +25,10 @@ pub(crate) trait DescribeStage {
 impl<M: Stage> DescribeStage for Typed<M> {
     fn module_type(&self) -> &'static str {
         std::any::type_name::<M>()
+    }
+
+    fn refused(&self) -> Option<StageError> {
+        self.module.as_ref().err().cloned()
     }
 
     fn extras(&self) -> Vec<&'static str> {
