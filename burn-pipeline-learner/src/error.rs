@@ -33,6 +33,10 @@ pub(crate) enum LearnError {
     )]
     NothingTrained,
     #[error(
+        "`{name}` is computed of trained parameters, but counts as frozen, so nothing says whether it is to be trained; compute it with `Param::map`, which keeps that, or take its value out of the graph (`Tensor::detach`) and say it with `Param::set_require_grad`"
+    )]
+    Unclear { name: String },
+    #[error(
         "the vocabulary is to be spread over all ranks (`Builder::vocabulary`), which does not work under Burn's `Learner`: it steps whole weights; leave it out, or train with `Pipeline::step`"
     )]
     Vocabulary,

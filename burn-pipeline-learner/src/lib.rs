@@ -175,7 +175,7 @@
 //!
 //! - Numbers are those of one device up to rounding, as gradients are added up by microbatch, if the model treats each sample by
 //!   itself. The loss says in `Builder::reduction` what it is over a microbatch: the mean by default. Batch norms see microbatches.
-//! - A loss that is NaN or infinite ends the training, unless `Builder::on_non_finite` says otherwise.
+//! - A loss or a gradient that is NaN or infinite ends the training, unless `Builder::on_non_finite` says otherwise.
 //! - The builder's `clip_norm` clips by the norm of all gradients, before the optimizer's own clipping of each parameter. Its
 //!   `stages`, `optimizer` and `outputs` are set here, whatever it was given.
 //! - The optimizer runs on the thread of the training, for all parameters. A `TrainStep::optimize` of your own may change trained parameters only.

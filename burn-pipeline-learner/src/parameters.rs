@@ -33,6 +33,39 @@ pub(crate) fn gradients_of<M: Module>(model: &M, gradients: HashMap<ParamId, Any
     register.registered
 }
 
+/// The parameters that are nodes of a graph: values that were computed of trained ones on a device with autodiff.
+fn nodes_of<M: Module>(model: &M) -> HashSet<ParamId> {
+    struct Nodes(HashSet<ParamId>);
+
+    impl ModuleVisitor for Nodes {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.base();
+            if value.is_tracked() && !value.is_require_grad() {
+                self.0.insert(param.id);
+            }
+        }
+    }
+
+    let mut nodes = Nodes(HashSet::new());
+    model.visit(&mut nodes);
+    nodes.0
+}
+
+/// Makes the learner's parameters leaves, as stages make theirs: as nodes they would not be stepped.
+///
+/// # Errors
+/// The first one of which nothing says whether it is to be trained.
+pub(crate) fn make_leaves<M: LearnerModel>(learner: &mut Learner<M>) -> Result<(), LearnError> {
+    let nodes = nodes_of(&learner.model());
+    if nodes.is_empty() {
+        return Ok(());
+    }
+    // What is loaded is a leaf, and trained where `Param` remembers that it is.
+    learner.load_model(learner.model().into_record());
+    let frozen = names_of(&learner.model()).into_iter().find(|(id, _, trained)| nodes.contains(id) && !trained);
+    frozen.map_or(Ok(()), |(_, name, _)| Err(LearnError::Unclear { name }))
+}
+
 /// The values of all trained parameters, without autodiff.
 pub(crate) fn trained_weights<M: Module>(model: &M) -> HashMap<ParamId, AnyTensor> {
     struct Trained(HashMap<ParamId, AnyTensor>);

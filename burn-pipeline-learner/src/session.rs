@@ -13,7 +13,7 @@
 
 use crate::error::LearnError;
 use crate::model::PipelineModel;
-use crate::parameters::{check_cut, gradients_of, ids_of, trained_weights};
+use crate::parameters::{check_cut, gradients_of, ids_of, make_leaves, trained_weights};
 use burn::module::ParamId;
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
@@ -54,8 +54,9 @@ impl<M: PipelineModel> Session<M> {
     pub(crate) fn start(
         builder: Builder,
         link: Option<Box<dyn Link>>,
-        learner: &Learner<M>,
+        learner: &mut Learner<M>,
     ) -> Result<Self, LearnError> {
+        make_leaves(learner)?;
         let model = learner.model();
         let trained = trained_weights(&model);
         if trained.is_empty() {

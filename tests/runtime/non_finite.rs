@@ -1,9 +1,9 @@
-//! Losses and norms that are NaN or infinite: an error by default, and what a training pipeline is told that it will not
-//! do. Every rank decides alike, and no message is sent for it.
+//! Losses and gradients that are NaN or infinite: an error by default, and what a training pipeline is told that it will not
+//! do. Every rank decides alike.
 
 use crate::cases::{noise, read};
 use crate::warnings::warned;
-use burn::module::Module;
+use burn::module::{Module, ParamGroup};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
@@ -121,8 +121,11 @@ fn what_may_pass_steps_the_weights_as_the_plain_loop_does() {
 
 /// The root of zero: a loss of 0, and gradients that are no numbers.
 fn root() -> Builder {
-    let builder = builder(PIPELINES[1]);
-    builder.stages(|at| match at.is_last() {
+    rooted(PIPELINES[1])
+}
+
+fn rooted(of: (&str, usize, usize)) -> Builder {
+    builder(of).stages(|at| match at.is_last() {
         false => mlp::stage(at),
         true => StageBox::with_loss(mlp::part(at), |(y, _): (Tensor<2>, Tensor<2, Int>), _: Tensor<2>| {
             (y.clone() - y).square().sum().sqrt()
@@ -141,9 +144,64 @@ fn a_norm_that_is_no_number_is_treated_as_a_loss_where_gradients_are_looked_at()
     let mut skipping = root().clip_norm(1.0).on_non_finite(OnNonFinite::Skip).build().unwrap();
     let report = skipping.step(good(1), RATE).unwrap();
     assert_eq!((report.loss, report.skipped_steps, weights(&mut skipping)), (0.0, 1, before));
-    // Without clipping nothing looks at gradients, as is documented.
-    let mut blind = root().build().unwrap();
-    assert_eq!(blind.step(good(1), RATE).unwrap().skipped, None);
+}
+
+/// A number of steps, each with its gradients and no loss that is no number; clipping would see them by their norm.
+#[test]
+fn gradients_are_looked_at_where_nothing_clips_so_weights_and_checkpoints_stay_good() {
+    for of in
+        PIPELINES.into_iter().flat_map(|of| [(of, false), (of, true)]).filter(|(of, sharded)| !sharded || of.2 > 1)
+    {
+        let (of, sharded) = of;
+        let make = || rooted(of).sharded(sharded);
+        let mut refusing = make().build().unwrap();
+        let before = weights(&mut refusing);
+        let error = refusing.step(good(1), RATE).unwrap_err();
+        let PipelineError::NonFinite { step: 1, source: NonFinite::Gradient { stage, name } } = &error else {
+            panic!("{of:?}: {error}")
+        };
+        assert_eq!((*stage, name.as_ref()), (0, "layers.0.linear.weight"), "{of:?}");
+        assert_eq!(weights(&mut refusing), before, "{of:?}");
+        // Nor are they given to an optimizer of the caller's.
+        refusing.accumulate(good(1)).unwrap();
+        assert!(matches!(refusing.take_gradients(), Err(PipelineError::NonFinite { .. })), "{of:?}");
+        let mut skipping = make().on_non_finite(OnNonFinite::Skip).build().unwrap();
+        let report = skipping.step(good(1), RATE).unwrap();
+        assert!(matches!(report.skipped, Some(NonFinite::Gradient { .. })) && report.loss == 0.0, "{of:?}");
+        assert_eq!((report.skipped_steps, weights(&mut skipping)), (1, before), "{of:?}");
+        skipping.accumulate(good(1)).unwrap();
+        assert!(skipping.take_gradients().unwrap().iter().flatten().all(Option::is_none), "{of:?}");
+        let mut passing = make().on_non_finite(OnNonFinite::Pass).build().unwrap();
+        assert_eq!(passing.step(good(1), RATE).unwrap().skipped, None);
+        assert!(weights(&mut passing).iter().flatten().any(|weight| weight.is_nan()), "{of:?}");
+    }
+}
+
+#[test]
+fn a_first_step_that_trains_nothing_is_an_error_unless_its_rate_is_zero() {
+    for of in PIPELINES {
+        let frozen = |at: &StageContext| {
+            // A group by a name that no parameter has thaws nothing.
+            let part = mlp::part(at).freeze().unfreeze_group(ParamGroup::from_predicate("linaer"));
+            match at.is_last() {
+                false => StageBox::new(part),
+                true => StageBox::with_loss(part, mlp::loss),
+            }
+        };
+        let mut pipeline = builder(of).stages(frozen).build().unwrap();
+        for action in 0..2 {
+            let error = pipeline.step(good(1), RATE).unwrap_err();
+            assert!(matches!(error, PipelineError::TrainsNothing { step: 1 }), "{of:?} {action}: {error}");
+            assert!(error.to_string().contains("`Module::unfreeze_group`"), "{error}");
+        }
+        // What asks for it gets it, and probes and evaluations need not ask.
+        pipeline.accumulate(good(1)).unwrap();
+        pipeline.eval(good(1)).unwrap();
+        assert_eq!(pipeline.step(good(1), 0.0).unwrap().skipped, None);
+        assert_eq!(pipeline.progress().steps, 1);
+        pipeline.replace_module(0, |part: mlp::Mlp, _: &StageContext| part.unfreeze()).unwrap();
+        pipeline.step(good(1), RATE).unwrap();
+    }
 }
 
 #[test]

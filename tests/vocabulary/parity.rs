@@ -4,9 +4,12 @@
 //! size, weights to 2e-6 after two steps that move them by up to 0.05.
 
 use crate::model::{BOTH, EMBEDDING, HEAD, NOTHING, Spread, TIED, batch, builder, trained, weights};
-use crate::plain::{Plain, Trained, VOCABULARY, plain, plain_of, plain_step, plain_weights};
+use crate::plain::{self, Plain, Trained, VOCABULARY, plain, plain_of, plain_step, plain_weights};
+use burn::nn::{Embedding, Linear};
 use burn::optim::SgdConfig;
 use burn::optim::momentum::MomentumConfig;
+use burn::tensor::Device;
+use burn_pipeline::Vocabulary;
 use burn_pipeline::stage::{Accumulation, Reduction, SplitBackward};
 use burn_pipeline::train::OnNonFinite;
 use pipeline_tests::reference::Reference;
@@ -98,6 +101,28 @@ fn one_rank_has_the_whole_vocabulary_as_its_piece() {
     ] {
         let got = trained(&mut builder(spread, ("1F1B", 1), 1, 2).clip_norm(CLIP).build().unwrap(), 4, STEPS, RATE);
         assert_close(&got, &expected, &format!("{spread:?} on one rank"));
+    }
+}
+
+#[test]
+fn layers_whose_weights_are_nodes_of_a_graph_are_trained_as_leaves_are() {
+    let optimizer = || SgdConfig::new().init();
+    let layers = || {
+        let embedding = |device: &Device| {
+            let layer = plain::token(device);
+            Embedding { weight: layer.weight.map(|weight| weight * 1.0) }
+        };
+        let head = |device: &Device| {
+            let layer = plain::scores(device);
+            Linear { weight: layer.weight.map(|weight| weight * 1.0), bias: None }
+        };
+        Vocabulary::new().embedding("token", embedding).head("scores", head)
+    };
+    for ranks in [1, 2, 3] {
+        let expected = plain(&sizes(ranks), STEPS, RATE, CLIP, optimizer());
+        let builder = builder(BOTH, ("1F1B", 1), ranks, 2 * ranks).vocabulary(layers()).clip_norm(CLIP);
+        let got = trained(&mut builder.build().unwrap(), 4 * ranks, STEPS, RATE);
+        assert_close(&got, &expected, &format!("{ranks} ranks"));
     }
 }
 

@@ -5,8 +5,9 @@ use crate::training::{Folder, Training, adam, assert_equal, device, learner, mod
 use burn::grad_clipping::GradientClippingConfig;
 use burn::lr_scheduler::constant::ConstantLr;
 use burn::lr_scheduler::step::StepLrSchedulerConfig;
+use burn::module::{Module, ModuleMapper, Param};
 use burn::optim::{AdamConfig, SgdConfig};
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use burn_pipeline::{Builder, Pipeline, Size};
 use burn_train::Learner;
 use burn_train::checkpoint::KeepLastNCheckpoints;
@@ -42,6 +43,26 @@ fn metrics_and_weights_are_those_of_one_device_on_one_to_three_ranks() {
         |training| training,
         || learner(model(), ConstantLr::new(RATE)),
     );
+}
+
+/// Computes every parameter of itself, in autodiff's graph.
+struct Computed;
+
+impl ModuleMapper for Computed {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|value| value * 1.0)
+    }
+}
+
+#[test]
+fn parameters_that_are_nodes_of_a_graph_are_trained_as_leaves_are() {
+    let folder = Folder::new();
+    let expected = training(&folder).launch(learner(model(), ConstantLr::new(RATE)));
+    for schedule in ["1F1B", "ZBH1"] {
+        let (other, computed) = (Folder::new(), model().map(&mut Computed));
+        let got = on(training(&other), Some(pipeline(schedule, 2))).launch(learner(computed, ConstantLr::new(RATE)));
+        assert_equal(schedule, (&folder, &expected), (&other, &got));
+    }
 }
 
 #[test]

@@ -99,6 +99,7 @@ pub enum ScheduleError {
 }
 
 crate::debug_as_text!(ScheduleError);
+
 /// The name that was probably meant.
 fn meant(nearest: Option<&str>) -> String {
     nearest.map(|nearest| format!("; the nearest name is `{nearest}`")).unwrap_or_default()

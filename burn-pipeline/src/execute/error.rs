@@ -69,9 +69,9 @@ pub enum ExecuteError {
         "rank {rank}, stage {stage}: some of its weights are spread over data-parallel replicas (`StageContext::replicas`) and get gradients of all replicas' microbatches at once, which `Accumulation::Ordered` cannot add one by one; leave one of them out"
     )]
     SpreadOrdered { rank: usize, stage: StageId },
-    /// A weight that the caller stepped does not fit its parameter.
+    /// A stage does not take its module, or a weight that the caller stepped.
     #[error("rank {rank}, stage {stage}: {source}")]
-    Stepped { rank: usize, stage: StageId, source: StageError },
+    Module { rank: usize, stage: StageId, source: StageError },
     /// Parameters of a sharded stage were frozen or thawed.
     #[error(
         "rank {rank}, stage {stage}: other parameters are trained than at the start, but the stage is sharded, and pieces are cut at the start; freeze and thaw parameters without `sharded`, or build the pipeline anew from a checkpoint"

@@ -6,7 +6,7 @@
 use super::error::ExecuteError;
 use super::executor::Executor;
 use crate::plan::{StageId, Task};
-use crate::stage::{ErasedStage, ParameterState, StageError, StageState};
+use crate::stage::{ParameterState, StageError, StageState};
 use burn::module::ParamId;
 use std::collections::HashMap;
 
@@ -44,15 +44,22 @@ impl Executor {
         Ok(())
     }
 
-    /// Cuts parameters that were just replaced by whole ones down to this replica's pieces.
-    pub(crate) fn reshard(&mut self) -> Result<(), ExecuteError> {
+    /// Cuts the parameters of all stages, which were just replaced by whole ones, down to this replica's pieces.
+    pub(crate) fn reshard_all(&mut self) -> Result<(), ExecuteError> {
+        self.stage_ids().into_iter().try_for_each(|stage| self.reshard(stage))
+    }
+
+    /// Cuts the whole parameters of a stage down to this replica's pieces, if it is sharded.
+    pub(crate) fn reshard(&mut self, stage: StageId) -> Result<(), ExecuteError> {
         let rank = self.rank();
-        let (stages, group) = (&mut self.stages, &mut self.group);
-        let shard = |(&stage, held): (&StageId, &mut Box<dyn ErasedStage>)| match group.is_sharded(stage) {
-            true => group.shard(stage, held.as_mut()),
-            false => Ok(()),
-        };
-        stages.iter_mut().try_for_each(shard).map_err(|message| ExecuteError::Device { rank, message })
+        let Some(held) = self.stages.get_mut(&stage).filter(|_| self.group.is_sharded(stage)) else { return Ok(()) };
+        self.group.shard(stage, held.as_mut()).map_err(|message| ExecuteError::Device { rank, message })
+    }
+
+    /// Gathers the parameters of a stage, if it is sharded.
+    pub(crate) fn gather(&mut self, stage: StageId) -> Result<(), ExecuteError> {
+        self.start_gather(stage, None)?;
+        self.finish_gather(stage, None)
     }
 
     /// Gathers the sharded parameters of all stages.

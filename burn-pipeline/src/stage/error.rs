@@ -126,6 +126,16 @@ pub enum StageError {
         "the stage computes in {dtype:?} (first in {place}), in which {why}; cast to f32 there, or choose another device"
     )]
     ElementType { place: Box<str>, dtype: DType, why: Box<str> },
+    /// A parameter is quantised.
+    #[error(
+        "`{path}` is quantised ({dtype:?}), which stages do not take yet; build the stage with the plain weight (`Module::apply_lora` in place of `apply_qlora`), or dequantise it (`Tensor::dequantize`)"
+    )]
+    Quantised { path: Box<str>, dtype: DType },
+    /// A parameter is computed of trained ones and counted as frozen.
+    #[error(
+        "`{path}` is computed of trained parameters, but counts as frozen, so nothing says whether it is to be trained; compute it with `Param::map`, which keeps that, or take its value out of the graph (`Tensor::detach`) and say it with `Param::set_require_grad`"
+    )]
+    Unclear { path: Box<str> },
     /// The stage cannot be run this way.
     #[error("{0}")]
     Unsupported(String),

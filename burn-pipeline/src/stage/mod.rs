@@ -89,11 +89,14 @@ pub use state::{Accumulation, NamedWeight, Names, SharedError, named_weights, wi
 
 pub(crate) use batch::{LossPart, loss_seed};
 pub(crate) use boundary::{
-    CutOver, Kinds, SpecMismatch, SpecPart, TensorSpec, Unwritten, alike, is_cubecl, listed, lost, written,
+    CutOver, Kinds, SpecMismatch, SpecPart, TensorSpec, Unwritten, alike, first_non_finite, is_cubecl, listed, lost,
+    written,
 };
 pub(crate) use engine::{
     BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, Members, StageWork, WorkResult, WorkStarted,
 };
 pub(crate) use erased::{Change, ErasedStage, Offered, PROGRAMS};
 pub(crate) use random::{ForwardSeed, mixed, random};
-pub(crate) use state::{GradientStore, NamedParameter, ParameterState, StageState, StateValue, with_optimizer_state};
+pub(crate) use state::{
+    GradientStore, NamedParameter, ParameterState, StageState, Standing, StateValue, with_optimizer_state,
+};

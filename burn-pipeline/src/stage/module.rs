@@ -4,6 +4,21 @@
 use crate::stage::batch::Loss;
 use crate::stage::boundary::Boundary;
 use burn::module::Module;
+use std::any::TypeId;
+use std::cell::Cell;
+
+thread_local! {
+    /// The type whose default [`Stage::after_step`] ran last on this thread.
+    static WITHOUT_RULE: Cell<Option<TypeId>> = const { Cell::new(None) };
+}
+
+/// What a module becomes after a step, and whether by an `after_step` of its own: the default one leaves a mark.
+pub(super) fn after_step<M: Stage>(module: M, observed: &[Vec<f64>]) -> (M, bool) {
+    WITHOUT_RULE.set(None);
+    let module = module.after_step(observed);
+    // A stage of its own may call the default of a part.
+    (module, WITHOUT_RULE.get() != Some(TypeId::of::<M>()))
+}
 
 /// A contiguous part of a model, as a Burn module.
 ///
@@ -49,13 +64,17 @@ pub trait Stage: Module + Sync + 'static {
     /// Called once the weights were stepped; by default it changes nothing.
     ///
     /// `observed` holds one entry for each microbatch since the step before, in the batch's order: the numbers that the loss
-    /// function gave to [`Loss::observing`]. They are the same on every rank and replica, whatever the schedule. A parameter
-    /// that is updated here must not be trained (`set_require_grad(false)`), and must keep its id. It is then saved, loaded
-    /// and fed to captured programs like any other, and stays whole if the stage is sharded (trained ones are pieces here).
+    /// function gave to [`Loss::observing`]. They are the same on every rank and replica, whatever the schedule.
+    ///
+    /// Parameters keep their ids, and stay trained or frozen as they were, whatever they are computed of; what follows a rule
+    /// alone is frozen (`set_require_grad(false)`). They are saved, loaded and fed to captured programs like any other. The
+    /// parameters of a sharded stage are gathered for this, so they are whole here; where several ranks hold a stage together
+    /// ([`Builder::tensor_parallel`](crate::Builder::tensor_parallel)), each has the pieces that its own layers have.
     ///
     /// # Panics
     /// A panic is caught; it ends the step with an error that names rank and stage, and closes the pipeline.
     fn after_step(self, _observed: &[Vec<f64>]) -> Self {
+        WITHOUT_RULE.set(Some(TypeId::of::<Self>()));
         self
     }
 

@@ -4,10 +4,10 @@
 //! values of member 0, so that the pieces make one tensor whichever values the members' own layers have.
 
 use super::group::{CutAlong, TensorGroup};
-use crate::stage::AnyTensor;
+use crate::stage::{AnyTensor, Standing};
 use burn::backend::DispatchAutodiffContext;
 use burn::module::{Param, ParamId};
-use burn::tensor::{Shape, Tensor};
+use burn::tensor::{DType, Shape, Tensor};
 use std::collections::HashSet;
 use std::sync::PoisonError;
 
@@ -17,7 +17,8 @@ impl TensorGroup {
     /// over members, as [`TensorGroup::copy_to`] and [`TensorGroup::reduce_from`] do.
     ///
     /// # Panics
-    /// If the axis cannot be cut evenly over the members, or a low-rank adapter is attached, which would not be cut with it.
+    /// If the axis cannot be cut evenly over the members, a low-rank adapter is attached, which would not be cut with it, or the
+    /// parameter is quantised.
     pub fn cut<const D: usize>(&self, whole: Param<Tensor<D>>, axis: usize) -> Param<Tensor<D>> {
         if self.is_alone() {
             return whole;
@@ -29,7 +30,7 @@ impl TensorGroup {
     /// As [`TensorGroup::cut`], where the first members may get one row or column more than the others ([`TensorGroup::part`]).
     ///
     /// # Panics
-    /// If a low-rank adapter is attached.
+    /// If a low-rank adapter is attached, or it is quantised.
     pub(crate) fn cut_part<const D: usize>(&self, whole: Param<Tensor<D>>, axis: usize) -> Param<Tensor<D>> {
         if self.is_alone() {
             return whole;
@@ -38,14 +39,19 @@ impl TensorGroup {
             whole.adapter().is_none(),
             "a weight with a low-rank adapter cannot be cut: merge the adapter into it first"
         );
+        assert!(
+            !matches!(whole.base().dtype(), DType::QFloat(_)),
+            "a quantised weight cannot be cut: cut it first, or dequantise it (`Tensor::dequantize`)"
+        );
         let length = whole.shape()[axis];
         let share = self.part(length);
+        let standing = Standing::of(&whole);
         let (id, tensor, mapper) = whole.consume();
-        let (trained, tensor) = (tensor.is_require_grad(), AnyTensor::new(tensor));
+        let tensor = AnyTensor::new(tensor);
         let graph = tensor.as_dispatch().autodiff;
         let piece = self.first_values(tensor.inner()).narrow(axis, share.start, share.end).compact();
         let piece = match graph {
-            DispatchAutodiffContext::Enabled(strategy) => piece.leaf(strategy, trained),
+            DispatchAutodiffContext::Enabled(strategy) => standing.lifted(piece, strategy),
             DispatchAutodiffContext::Disabled => piece,
         };
         self.cuts.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, CutAlong { axis, whole: length });

@@ -189,12 +189,17 @@ pub enum PipelineError {
     /// The plan runs forwards alone. Nothing was run.
     #[error("{schedule} runs no backwards, so it cannot train; choose another schedule, or call `eval`")]
     ForwardOnly { schedule: String },
-    /// A loss, or the norm of all gradients, is NaN or infinite. Weights are as before; the gradients gathered since the
+    /// A loss or a gradient is NaN or infinite. Weights are as before; the gradients gathered since the
     /// last step were dropped on all ranks.
     #[error(
         "step {step}, {source}; the weights are as before, and the gradients gathered for this step were dropped: look at the learning rate and the microbatch's data, or go on without such steps (`Builder::on_non_finite`)"
     )]
     NonFinite { step: u64, source: NonFinite },
+    /// No parameter of the model has a gradient. Nothing was changed; the pipeline is as before.
+    #[error(
+        "step {step} would train nothing: no parameter of the model has a gradient; thaw what is to be trained (a group that `Module::unfreeze_group` was given may match other names), or let the loss depend on it. A learning rate of 0 says that nothing is to be trained, and `accumulate` computes gradients alone"
+    )]
+    TrainsNothing { step: u64 },
     /// Another process refused the call. Nothing was run; the pipeline is as before.
     #[error("rank {rank} refused this call, so no rank ran it: {message}")]
     Elsewhere { rank: usize, message: String },

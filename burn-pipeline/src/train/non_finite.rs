@@ -1,24 +1,24 @@
-//! Losses and norms that are NaN or infinite, and what a pipeline does about them.
+//! Losses and gradients that are NaN or infinite, and what a pipeline does about them.
 //!
-//! Guarantees: all ranks decide alike, and no message is sent for it: they decide by the losses and the norm, which each of
-//! them gets anyway.
+//! Guarantees: no weight is stepped by such a number, unless it may pass; all ranks decide alike.
 //!
 //! 1. Every loss of a training batch, with its weight, is looked at once all ranks have the losses.
-//! 2. With [`Builder::clip_norm`](crate::train::Builder::clip_norm), the norm of all gradients is looked at before weights
-//!    are stepped. Without it, gradients are not looked at; a limit of infinity looks and never clips.
+//! 2. Every gradient is looked at before weights are stepped, as the optimizer would get it: summed over replicas and copies, and
+//!    scaled. With [`Builder::clip_norm`](crate::train::Builder::clip_norm) that is the norm of all of them, which is computed anyway; else
+//!    one pass over their elements. Ranks gather what each found, in one message.
 //!
-//! PyTorch's `GradScaler` skips steps for the same reason, and looks at every gradient instead.
+//! PyTorch's `GradScaler` skips steps for the same reason, and looks at every gradient too.
 
 use crate::execute::MicrobatchLoss;
 use crate::plan::StageId;
 
-/// What a training call does where a loss, or the norm of all gradients, is NaN or infinite.
+/// What a training call does where a loss or a gradient is NaN or infinite.
 ///
 /// Evaluations return such losses as they are. What forwards change by themselves (running statistics) has changed in
 /// every case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnNonFinite {
-    /// The call is an error that names stage and microbatch. Weights stay, gradients gathered since the last step are
+    /// The call is an error that names stage and microbatch, or parameter. Weights stay, gradients gathered since the last step are
     /// dropped, and the pipeline goes on with the next batch.
     #[default]
     Error,
@@ -29,8 +29,8 @@ pub enum OnNonFinite {
     Pass,
 }
 
-/// A loss or a norm that is NaN or infinite.
-#[derive(Clone, Copy, PartialEq, thiserror::Error)]
+/// A loss or a gradient that is NaN or infinite.
+#[derive(Clone, PartialEq, thiserror::Error)]
 pub enum NonFinite {
     /// The loss of a microbatch, or its weight.
     #[error("rank {rank}, stage {stage}, microbatch {index} of the batch: the loss is {loss}, with weight {weight}")]
@@ -45,6 +45,16 @@ pub enum NonFinite {
         loss: f64,
         /// Its weight: the samples of the microbatch (`Mean`), 1 (`Sum`), or what the loss function gave.
         weight: f64,
+    },
+    /// A gradient, where every loss is finite and gradients are not clipped.
+    #[error(
+        "the gradient of `{name}` on stage {stage} has elements that are NaN or infinite, though every loss is finite"
+    )]
+    Gradient {
+        /// The stage, the first in model order with such a gradient.
+        stage: usize,
+        /// The parameter's name in the whole model.
+        name: Box<str>,
     },
     /// The norm of all gradients, where every loss is finite.
     #[error("the norm of all gradients is {norm}, though every loss is finite")]

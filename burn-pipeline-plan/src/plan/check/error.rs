@@ -138,6 +138,7 @@ pub enum CheckError {
 }
 
 crate::debug_as_text!(CheckError);
+
 impl CheckError {
     /// The rank and step of the fault, for [`Plan::grid_marked`](crate::plan::Plan::grid_marked); of a deadlock, the first
     /// one of its cycle. `None` if the fault is in the options.

@@ -6,7 +6,7 @@
 use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
 use burn::backend::{AutodiffBackend, Dispatch, DispatchTensor, TensorMetadata};
 use burn::tensor::kind::Basic;
-use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Shape, Slice, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, GradientCheckpointingStrategy, Shape, Slice, Tensor, TensorData};
 use std::any::TypeId;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -265,19 +265,34 @@ impl AnyTensor {
         Self(Dispatch::float_add(self.0, other.0))
     }
 
-    /// Each element times a factor; storage is reused where nobody else holds it.
+    /// Each element times a factor; storage is reused where nobody else holds it. Half precision, in which small factors would be 0,
+    /// is multiplied in f32.
     pub fn scale(self, factor: f64) -> Self {
-        Self(Dispatch::float_mul_scalar(self.0, factor.into()))
+        let dtype = self.dtype();
+        let scaled = Dispatch::float_mul_scalar(self.widened().0, factor.into());
+        Self(if scaled.dtype() == dtype { scaled } else { Dispatch::float_cast(scaled, dtype.into()) })
+    }
+
+    /// The same elements in a type that has the range and the digits for squares and factors: f32 for half precision, as in Burn's
+    /// own clipping, else the tensor's own.
+    fn widened(self) -> Self {
+        match self.dtype() {
+            DType::F64 | DType::F32 => self,
+            _ => Self(Dispatch::float_cast(self.0, FloatDType::F32)),
+        }
     }
 
     /// The sum of squares, read back to the host (waits for the device). It is the same in every run, also with several
-    /// compute threads.
+    /// compute threads. Half precision is squared and added in f32.
     ///
     /// # Errors
     /// What the device reports.
     pub fn squared_norm(&self) -> Result<f64, String> {
         let elements = self.shape().num_elements();
-        let squares = |part: Self| Self(Dispatch::float_sum(Dispatch::float_mul(part.0.clone(), part.0)));
+        let squares = |part: Self| {
+            let part = part.widened().0;
+            Self(Dispatch::float_sum(Dispatch::float_mul(part.clone(), part)))
+        };
         let mut sums = match elements <= SUMMED_AT_ONCE {
             true => vec![squares(self.clone())],
             false => {

@@ -9,6 +9,7 @@
 mod any_tensor;
 mod computes;
 mod cut_over;
+mod finite;
 mod fused;
 mod host_value;
 mod kinds;
@@ -25,6 +26,7 @@ pub(crate) use any_tensor::is_cubecl;
 pub use any_tensor::{AnyTensor, TensorKind};
 pub use computes::computes_in;
 pub(crate) use cut_over::CutOver;
+pub(crate) use finite::first_non_finite;
 pub use host_value::HostValue;
 pub(crate) use kinds::{Kinds, alike, listed};
 pub use metadata::{StageMetadata, StagePort, Validate};

@@ -4,6 +4,7 @@ use super::options::StageOptions;
 use super::typed::Typed;
 use crate::stage::boundary::Kinds;
 use crate::stage::engine::BatchChecks;
+use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 
 /// What is known of a stage before anything runs.
@@ -12,6 +13,8 @@ pub(crate) trait DescribeStage {
     fn module_type(&self) -> &'static str;
     /// The kinds of what it takes, and of what it gives.
     fn kinds(&self) -> [Kinds; 2];
+    /// Why its module was refused, if it was.
+    fn refused(&self) -> Option<StageError>;
     /// The names of the extras that it reads.
     fn extras(&self) -> Vec<&'static str>;
     /// Checks of what it reads from a batch; it has a loss if there is a check of the target.
@@ -29,6 +32,10 @@ impl<M: Stage> DescribeStage for Typed<M> {
 
     fn kinds(&self) -> [Kinds; 2] {
         [Kinds::of::<M::Input>(), Kinds::of::<M::Output>()]
+    }
+
+    fn refused(&self) -> Option<StageError> {
+        self.module.as_ref().err().cloned()
     }
 
     fn extras(&self) -> Vec<&'static str> {

@@ -115,12 +115,12 @@ impl<M: Stage> ErasedStage for Typed<M> {
 
     fn optimize(&mut self, learning_rate: ModuleLearningRate) {
         if let Some(optimizer) = &mut self.optimizer
-            && let Some(module) = self.module.take()
+            && let Ok(module) = Self::taken(&mut self.module)
         {
             let gradients = collected(&module, &mut self.store);
             // Burn's optimizers step a parameter that sits at several paths at the first of them alone.
             let names = &self.options.names;
-            self.module = Some(retie(step_in_model(optimizer, learning_rate, module, gradients, names)));
+            self.module = Ok(retie(step_in_model(optimizer, learning_rate, module, gradients, names)));
         }
         self.store.clear();
     }

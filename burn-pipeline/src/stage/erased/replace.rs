@@ -9,8 +9,11 @@
 
 use super::typed::Typed;
 use crate::stage::boundary::computes_in;
+use crate::stage::error::StageError;
 use crate::stage::module::Stage;
-use crate::stage::state::{NamedParameter, NamedWeight, named_parameters, named_weights, with_weights};
+use crate::stage::state::{
+    NamedParameter, NamedWeight, as_leaves, named_parameters, named_weights, trained, with_weights,
+};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Device, Tensor};
 use std::any::Any;
@@ -56,6 +59,9 @@ pub enum ReplaceError {
     /// The function made another module on another rank.
     #[error("the ranks that hold a copy of it made modules with other parameters: {one} and {other}")]
     Unlike { one: String, other: String },
+    /// A parameter that a stage does not take.
+    #[error(transparent)]
+    Parameter(#[from] Box<StageError>),
     /// The function panicked.
     #[error("making the new module panicked: {message}")]
     Panic { message: String },
@@ -106,10 +112,10 @@ pub(crate) trait ReplaceModule {
 
 impl<M: Stage> ReplaceModule for Typed<M> {
     fn offer_module(&mut self, change: &dyn Any, device: &Device) -> Result<Option<Offered>, ReplaceError> {
-        let (Some(Change(change)), Some(old)) = (change.downcast_ref::<Change<M>>(), &self.module) else {
+        let (Some(Change(change)), Ok(old)) = (change.downcast_ref::<Change<M>>(), &self.module) else {
             return Ok(None);
         };
-        let (new, names) = (change(old.clone()), &self.options.names);
+        let (new, names) = (as_leaves(change(old.clone()), &trained(old)).map_err(Box::new)?, &self.options.names);
         let offered = Offered { before: named_parameters(old, names), after: named_parameters(&new, names) };
         if let Some(error) = offered.misfit() {
             return Err(error);
@@ -135,7 +141,7 @@ impl<M: Stage> ReplaceModule for Typed<M> {
 
     fn adopt_module(&mut self) {
         let Some(new) = self.replacement.take() else { return };
-        self.module = Some(new);
+        self.module = Ok(new);
         self.forward_state = OnceCell::new();
         self.forget();
         let (split, splits, keep_outputs) = self.chosen;

@@ -6,7 +6,7 @@ use crate::stage::boundary::AnyTensor;
 use crate::stage::engine::{Captured, Eager, Engine, Recompute, SplitBackward, StageFunction};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
-use crate::stage::state::GradientStore;
+use crate::stage::state::{GradientStore, as_leaves};
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
 use std::cell::OnceCell;
@@ -14,8 +14,8 @@ use std::collections::HashMap;
 
 /// A module and what it needs to be trained.
 pub(in crate::stage) struct Typed<M: Stage> {
-    /// `None` only while the optimizer or `after_step`, which take and return it, is at work.
-    pub(super) module: Option<M>,
+    /// An error if it was refused, or while the optimizer or `after_step`, which take and return it, is at work.
+    pub(super) module: Result<M, StageError>,
     pub(super) function: StageFunction<M>,
     pub(super) engine: Box<dyn Engine<M>>,
     pub(super) store: GradientStore,
@@ -25,6 +25,8 @@ pub(in crate::stage) struct Typed<M: Stage> {
     pub(super) forward_state: OnceCell<Vec<ParamId>>,
     /// How its engine was chosen: the way to split, whether the plan splits, and whether outputs are kept.
     pub(super) chosen: (SplitBackward, bool, bool),
+    /// Has its module an `after_step` of its own? `None` until it ran once.
+    pub(super) follows_rule: Option<bool>,
     /// A module to take its place, until every rank has found its own to fit.
     pub(super) replacement: Option<M>,
     /// Weights and optimizer from a checkpoint, until every rank has found its part of it readable.
@@ -37,7 +39,7 @@ const MODULE_LOST: &str =
 impl<M: Stage> Typed<M> {
     pub(in crate::stage) fn new(module: M, function: StageFunction<M>) -> Self {
         Self {
-            module: Some(module),
+            module: as_leaves(module, &HashMap::new()),
             function,
             engine: Box::new(Eager::new("no other way was chosen")),
             store: GradientStore::default(),
@@ -45,14 +47,28 @@ impl<M: Stage> Typed<M> {
             options: StageOptions::default(),
             forward_state: OnceCell::new(),
             chosen: (SplitBackward::default(), false, false),
+            follows_rule: None,
             replacement: None,
             offered: None,
         }
     }
 
-    /// The module, unless a panic took it along. It borrows the field alone, so that the engine can be borrowed beside it.
-    pub(super) fn present(module: &Option<M>) -> Result<&M, StageError> {
-        module.as_ref().ok_or_else(|| StageError::Unsupported(MODULE_LOST.to_owned()))
+    /// The module, if there is one. It borrows the field alone, so that the engine can be borrowed beside it.
+    pub(super) fn present(module: &Result<M, StageError>) -> Result<&M, StageError> {
+        module.as_ref().map_err(Clone::clone)
+    }
+
+    /// Takes the module out, if there is one, until another is put there.
+    pub(super) fn taken(module: &mut Result<M, StageError>) -> Result<M, StageError> {
+        match module {
+            Ok(_) => std::mem::replace(module, Err(StageError::Unsupported(MODULE_LOST.to_owned()))),
+            Err(refused) => Err(refused.clone()),
+        }
+    }
+
+    /// Replaces the module by what is made of it, if there is one.
+    pub(super) fn change(&mut self, change: impl FnOnce(M) -> M) {
+        self.module = Self::taken(&mut self.module).map(change);
     }
 
     /// Drops gradients and everything held for backwards.

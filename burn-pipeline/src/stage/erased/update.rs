@@ -2,26 +2,43 @@
 
 use super::typed::Typed;
 use crate::stage::error::StageError;
-use crate::stage::module::Stage;
-use crate::stage::state::steps_by_element;
+use crate::stage::module::{Stage, after_step};
+use crate::stage::state::{as_leaves, steps_by_element, trained};
 
 /// What happens around an optimizer step.
 pub(crate) trait UpdateStage {
+    /// May [`UpdateStage::after_step`] change anything? It may until it ran once; then only if the module has one of its own.
+    fn follows_rule(&self) -> bool;
     /// Gives the module what the loss observed since the step before; see [`Stage::after_step`].
-    fn after_step(&mut self, observed: &[Vec<f64>]);
+    ///
+    /// # Errors
+    /// If it made a parameter that stages do not take; the module is lost then.
+    fn after_step(&mut self, observed: &[Vec<f64>]) -> Result<(), StageError>;
     /// Does the optimizer step each element of a parameter by itself, so that it can step shards? It is tried on a few
-    /// elements of each parameter, two steps long.
+    /// elements of each parameter, some steps long.
     fn steps_by_element(&self) -> Result<bool, StageError>;
 }
 
 impl<M: Stage> UpdateStage for Typed<M> {
-    fn after_step(&mut self, observed: &[Vec<f64>]) {
-        self.module = self.module.take().map(|module| module.after_step(observed));
+    fn follows_rule(&self) -> bool {
+        self.follows_rule != Some(false)
+    }
+
+    fn after_step(&mut self, observed: &[Vec<f64>]) -> Result<(), StageError> {
+        if !self.follows_rule() {
+            return Ok(());
+        }
+        let module = Self::taken(&mut self.module)?;
+        let known = trained(&module);
+        let (module, own) = after_step(module, observed);
+        self.follows_rule = Some(own);
+        self.module = as_leaves(module, &known);
+        Self::present(&self.module).map(drop)
     }
 
     fn steps_by_element(&self) -> Result<bool, StageError> {
         match (&self.module, &self.optimizer) {
-            (Some(module), Some(optimizer)) => {
+            (Ok(module), Some(optimizer)) => {
                 steps_by_element(module, optimizer, &self.options.names).map_err(StageError::Device)
             }
             _ => Ok(true),

@@ -49,7 +49,7 @@ impl<M: Stage> StageWeights for Typed<M> {
     }
 
     fn set_weights(&mut self, weights: Vec<AnyTensor>) {
-        self.module = self.module.take().map(|module| {
+        self.change(|module| {
             let ids = float_weights(&module).into_iter().map(|(id, _)| id);
             with_weights(module, &ids.zip(weights).collect())
         });
@@ -65,7 +65,7 @@ impl<M: Stage> StageWeights for Typed<M> {
             }
             replaced.insert(id, value.clone().inner().to_device(&old.device()).unshared());
         }
-        self.module = self.module.take().map(|module| with_weights(module, &replaced));
+        self.change(|module| with_weights(module, &replaced));
         Ok(())
     }
 
@@ -79,7 +79,7 @@ impl<M: Stage> StageWeights for Typed<M> {
     }
 
     fn forward_state(&self) -> Vec<NamedWeight> {
-        let Some(module) = &self.module else { return Vec::new() };
+        let Ok(module) = &self.module else { return Vec::new() };
         let ids = self.forward_state.get_or_init(|| forward_state(module));
         match ids.is_empty() {
             true => Vec::new(),
@@ -112,7 +112,7 @@ impl<M: Stage> StageWeights for Typed<M> {
 
     fn adopt(&mut self) {
         let Some((weights, optimizer)) = self.offered.take() else { return };
-        self.module = self.module.take().map(|module| with_weights(module, &weights));
+        self.change(|module| with_weights(module, &weights));
         self.optimizer = optimizer.or(self.optimizer.take());
         self.forget();
     }
@@ -124,6 +124,6 @@ impl<M: Stage> StageWeights for Typed<M> {
     fn module(&self) -> Box<dyn Any + Send> {
         let unshared = |weight: NamedWeight| (weight.id, weight.value.unshared());
         let weights = self.named_weights().into_iter().map(unshared).collect();
-        Box::new(self.module.clone().map(|module| with_weights(module, &weights)))
+        Box::new(self.module.as_ref().ok().cloned().map(|module| with_weights(module, &weights)))
     }
 }

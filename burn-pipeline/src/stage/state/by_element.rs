@@ -3,10 +3,17 @@
 //! Guarantees: nothing of the stage changes. `false` proves that the optimizer steps a shard differently from the whole;
 //! `true` is the result of a trial, not a proof.
 //!
-//! The optimizer steps a copy of the module whose trained parameters are a few made-up elements, and one with the first
-//! half of them; two steps each, with different gradients. If it looks at one element at a time, the halves end equal to
-//! the last bit. Norms, matrix factors and clipping by norm are detected; so is an optimizer that panics on the made-up
-//! shapes.
+//! The optimizer steps a copy of the module whose trained parameters are a few made-up elements, and one with the first half of them.
+//! If it looks at one element at a time, the halves are equal to the last bit after every step. Norms, matrix factors and clipping
+//! by norm are detected; so is an optimizer that panics on the made-up shapes.
+//!
+//! 1. Two steps have gradients of ordinary size, different from each other.
+//! 2. One has gradients near the root of the type's largest number: no larger norm can be computed, so any that is clipped to is
+//!    exceeded, but for
+//! 3. those nearer to it: in the last one, the squares of the half add up to a number, and those of the whole to infinity.
+//!
+//! An element that is 0 shows the smallest update. Half precision, which has no such numbers, is tried in its own type with the
+//! largest that it has, and once more in f32.
 
 use super::gradients::collected;
 use super::gradients::{Accumulation, GradientStore};
@@ -15,14 +22,23 @@ use super::named::{NamedParameter, named_parameters};
 use super::names::Names;
 use super::weights::with_weights;
 use crate::stage::boundary::AnyTensor;
-use burn::module::{Module, ParamId};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::ModuleOptimizer;
-use burn::tensor::{Device, TensorData};
-use std::collections::HashMap;
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Elements of a half.
 const HALF: usize = 4;
+
+/// The gradients of the steps, by element and the root of the largest number.
+const STEPS: [fn(f64, f64) -> f64; 4] = [
+    |i, _| 7.0 / (i + 1.0) - 3.0,
+    |i, _| i * i - 5.0,
+    |i, root| 0.05 * root * (i - 2.5),
+    // Of the largest number, 4 squares are 0.74, and 8 are 1.48.
+    |i, root| 0.43 * root * (1.0 - 2.0 * (i % 2.0)),
+];
 
 /// Tries the optimizer on copies of the module.
 pub(in crate::stage) fn steps_by_element<M: Module>(
@@ -32,74 +48,95 @@ pub(in crate::stage) fn steps_by_element<M: Module>(
 ) -> Result<bool, String> {
     let trained: Vec<NamedParameter> = named_parameters(module, names).into_iter().filter(|p| p.trainable).collect();
     let Some(device) = module.devices().first().cloned() else { return Ok(true) };
-    let trial = |halves| {
-        let trial = || trial(module, optimizer, names, &trained, &device, halves);
-        // A panic means that the optimizer refuses the shape, so it would refuse shards too.
-        catch_unwind(AssertUnwindSafe(trial)).unwrap_or_else(|_| Ok(HashMap::new()))
-    };
-    let (whole, half) = (trial(2)?, trial(1)?);
-    Ok(trained.iter().all(|p| {
-        let first = |values: &HashMap<ParamId, Vec<f64>>| {
-            values.get(&p.id).map(|values| values.iter().take(HALF).map(|value| value.to_bits()).collect::<Vec<_>>())
-        };
-        first(&whole).is_some() && first(&whole) == first(&half)
-    }))
+    let own_types = Trial { module, optimizer, names, trained: trained.clone(), device: device.clone() };
+    if !own_types.is_by_element()? {
+        return Ok(false);
+    }
+    let is_half = |p: &NamedParameter| !matches!(p.dtype, DType::F32 | DType::F64);
+    if !trained.iter().any(is_half) {
+        return Ok(true);
+    }
+    let trained = trained.into_iter().map(|p| NamedParameter { dtype: DType::F32, ..p }).collect();
+    Trial { trained, ..own_types }.is_by_element()
 }
 
-/// The trained parameters after two steps, where each has this many halves.
-fn trial<M: Module>(
-    module: &M,
-    optimizer: &ModuleOptimizer,
-    names: &Names,
-    trained: &[NamedParameter],
-    device: &Device,
-    halves: usize,
-) -> Result<HashMap<ParamId, Vec<f64>>, String> {
-    let mut made = module.clone();
-    let values = |of: fn(usize) -> f32| -> HashMap<ParamId, AnyTensor> {
-        let value = |p: &NamedParameter| (p.id, tensor(p, halves, device, of));
-        trained.iter().map(value).collect()
-    };
-    made = with_weights(made, &values(|i| 0.1 * (i + 1) as f32));
-    let mut optimizer = optimizer.clone();
-    // Large gradients, so that clipping by norm applies, and with another factor to a half than to the whole.
-    let steps: [fn(usize) -> f32; 2] = [|i| 7.0 / (i + 1) as f32 - 3.0, |i| (i * i) as f32 - 5.0];
-    for of in steps {
-        let mut store = GradientStore::new(Accumulation::AsTheyCome);
-        values(of).into_iter().for_each(|(id, gradient)| store.set(id, gradient));
-        let gradients = collected(&made, &mut store);
-        made = step_in_model(&mut optimizer, 0.01.into(), made, gradients, names);
+/// A trial with made-up elements of these parameters.
+struct Trial<'a, M> {
+    module: &'a M,
+    optimizer: &'a ModuleOptimizer,
+    names: &'a Names,
+    trained: Vec<NamedParameter>,
+    device: Device,
+}
+
+/// The elements of each parameter.
+type Elements = HashMap<ParamId, Vec<f64>>;
+
+impl<M: Module> Trial<'_, M> {
+    fn is_by_element(&self) -> Result<bool, String> {
+        // A panic means that the optimizer refuses the shape, so it would refuse shards too.
+        let tried = |halves| catch_unwind(AssertUnwindSafe(|| self.steps(halves))).unwrap_or_else(|_| Ok(Vec::new()));
+        let (whole, half) = (tried(2)?, tried(1)?);
+        // Whether a number is none may depend on the element alone, its bits on the instruction.
+        let bits = |value: &f64| if value.is_nan() { f64::NAN.to_bits() } else { value.to_bits() };
+        let first = |values: &Elements, p: &NamedParameter| {
+            values.get(&p.id).map(|values| values.iter().take(HALF).map(bits).collect::<Vec<_>>())
+        };
+        let alike = |(whole, half): (&Elements, &Elements)| {
+            self.trained.iter().all(|p| first(whole, p).is_some() && first(whole, p) == first(half, p))
+        };
+        let complete = |steps: &Vec<Elements>| steps.len() == STEPS.len();
+        Ok(complete(&whole) && complete(&half) && whole.iter().zip(&half).all(alike))
     }
-    let mut after = HashMap::new();
-    let mut read = Read { after: &mut after, failed: None };
-    made.visit(&mut read);
-    match read.failed {
-        Some(failed) => Err(failed),
-        None => Ok(after),
+
+    /// The trained parameters after each step, where each has this many halves.
+    fn steps(&self, halves: usize) -> Result<Vec<Elements>, String> {
+        let values = |of: fn(f64, f64) -> f64| -> HashMap<ParamId, AnyTensor> {
+            self.trained.iter().map(|p| (p.id, tensor(p, halves, &self.device, of))).collect()
+        };
+        let mut made = with_weights(self.module.clone(), &values(|i, _| 0.1 * i));
+        let mut optimizer = self.optimizer.clone();
+        let step = |of| {
+            let mut store = GradientStore::new(Accumulation::AsTheyCome);
+            values(of).into_iter().for_each(|(id, gradient)| store.set(id, gradient));
+            let gradients = collected(&made, &mut store);
+            made = step_in_model(&mut optimizer, 0.01.into(), made.clone(), gradients, self.names);
+            self.elements(&made)
+        };
+        STEPS.into_iter().map(step).collect()
+    }
+
+    /// The elements of the made-up parameters.
+    fn elements(&self, made: &M) -> Result<Elements, String> {
+        struct Read(HashSet<ParamId>, Result<Elements, String>);
+
+        impl ModuleVisitor for Read {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let Self(of, Ok(read)) = self else { return };
+                if of.contains(&param.id) {
+                    match AnyTensor::new(param.base().inner()).into_data() {
+                        Ok(data) => drop(read.insert(param.id, data.iter::<f64>().collect())),
+                        Err(failed) => self.1 = Err(failed),
+                    }
+                }
+            }
+        }
+
+        let mut read = Read(self.trained.iter().map(|p| p.id).collect(), Ok(Elements::new()));
+        made.visit(&mut read);
+        read.1
     }
 }
 
 /// A few elements in a tensor of the parameter's rank: one row for each half, or the halves in sequence for rank 1.
-fn tensor(p: &NamedParameter, halves: usize, device: &Device, of: fn(usize) -> f32) -> AnyTensor {
+fn tensor(p: &NamedParameter, halves: usize, device: &Device, of: fn(f64, f64) -> f64) -> AnyTensor {
     let mut shape = vec![1; p.shape.len().max(1)];
     match shape.len() {
         1 => shape[0] = HALF * halves,
         rank => (shape[rank - 2], shape[rank - 1]) = (halves, HALF),
     }
-    let data = TensorData::new((0..HALF * halves).map(of).collect::<Vec<f32>>(), shape).convert_dtype(p.dtype);
-    AnyTensor::from_data_exact(data, device)
-}
-
-struct Read<'a> {
-    after: &'a mut HashMap<ParamId, Vec<f64>>,
-    failed: Option<String>,
-}
-
-impl burn::module::ModuleVisitor for Read<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &burn::module::Param<burn::tensor::Tensor<D>>) {
-        match AnyTensor::new(param.val().inner()).into_data() {
-            Ok(data) => drop(self.after.insert(param.id, data.iter::<f64>().collect())),
-            Err(failed) => self.failed = Some(failed),
-        }
-    }
+    let largest = p.dtype.finfo().map_or(f64::MAX, |info| info.max);
+    let root = if p.dtype == DType::F64 { f64::MAX.sqrt() } else { f64::from(f32::MAX).sqrt() };
+    let values: Vec<f64> = (0..HALF * halves).map(|i| of(i as f64, root).clamp(-largest, largest)).collect();
+    AnyTensor::from_data_exact(TensorData::new(values, shape).convert_dtype(p.dtype), device)
 }

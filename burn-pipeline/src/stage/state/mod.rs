@@ -1,6 +1,6 @@
 //! What a stage keeps from step to step: its parameters by name, the sums of their gradients, its optimizer's state.
 //!
-//! Reading order: [`named`] (float parameters), [`names`] (their names in the whole model), [`weights`] (values, taken out
+//! Reading order: [`named`] (float parameters), [`names`] (their names in the whole model), [`leaves`] (what is trained of them), [`weights`] (values, taken out
 //! and put back), [`forward_state`] (what forwards can change), [`gradients`] (sums over microbatches), [`in_model`] (a step, by names in the model), [`optimizer`] (its
 //! state, by parameter), [`by_element`] (can the optimizer step shards?), [`shared_error`].
 
@@ -8,6 +8,7 @@ mod by_element;
 mod forward_state;
 mod gradients;
 mod in_model;
+mod leaves;
 mod named;
 mod names;
 mod optimizer;
@@ -20,6 +21,8 @@ pub use gradients::Accumulation;
 pub(crate) use gradients::GradientStore;
 pub(super) use gradients::{WeightGradients, collected};
 pub(super) use in_model::step_in_model;
+pub(crate) use leaves::Standing;
+pub(super) use leaves::{as_leaves, trained};
 pub(crate) use named::NamedParameter;
 pub(super) use named::{named_parameters, parameter_ids, retie};
 pub use names::Names;

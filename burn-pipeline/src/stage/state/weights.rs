@@ -4,6 +4,7 @@
 //! parameters and buffers (running statistics) are among them. A parameter that sits at several paths of the module is one
 //! weight with several names.
 
+use super::leaves::Standing;
 use super::names::Names;
 use crate::stage::boundary::AnyTensor;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
@@ -147,11 +148,11 @@ impl Replace<'_> {
 impl ModuleMapper for Replace<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let Some(weight) = self.weights.get(&param.id) else { return param };
-        let (trainable, device) = (param.is_require_grad(), param.lazy_device());
+        let (standing, device) = (Standing::of(&param), param.lazy_device());
         let (id, _, mapper) = param.consume();
         let strategy = device.gradient_checkpointing_strategy();
         let leaf = self.leaves.entry(id).or_insert_with(|| match strategy {
-            Some(strategy) => weight.clone().leaf(strategy, trainable),
+            Some(strategy) => standing.lifted(weight.clone(), strategy),
             None => weight.clone(),
         });
         Param::from_mapped_value(id, Tensor::from_dispatch(leaf.clone().into_dispatch()), mapper)

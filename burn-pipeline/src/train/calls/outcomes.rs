@@ -45,7 +45,7 @@ impl RankPart {
         };
         BatchOutcome {
             loss: own.loss,
-            non_finite: own.non_finite,
+            non_finite: own.non_finite.clone(),
             losses: own.losses.clone(),
             observed: own.observed.clone(),
             outputs: Vec::new(),

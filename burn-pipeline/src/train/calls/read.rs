@@ -6,6 +6,7 @@ use crate::stage::{AnyTensor, EngineReport, ErasedStage, NamedWeight, Stage};
 use crate::tensor_group::Holders;
 use crate::train::control::{Call, Command, gather_all, gather_tensors};
 use crate::train::error::PipelineError;
+use crate::train::non_finite::NonFinite;
 use crate::train::pipeline::Pipeline;
 use crate::train::step::{Rank, caught};
 use burn::module::ParamId;
@@ -59,14 +60,16 @@ impl Pipeline {
     }
 
     /// The gradients gathered since the last step, scaled by the loss contract and clipped, as the optimizer
-    /// would get them: one list a stage, in model order of stages and parameters. Forgets them.
+    /// would get them: one list a stage, in model order of stages and parameters. Forgets them. Where a step would be skipped
+    /// ([`OnNonFinite::Skip`](crate::train::OnNonFinite::Skip)), no parameter has one.
     ///
     /// # Errors
     /// As [`Pipeline::step`].
     pub fn take_gradients(&mut self) -> Result<Vec<Vec<Option<AnyTensor>>>, PipelineError> {
-        let gradients = first_replica(self.ranks.ask(TakeGradients)?);
+        let (gradients, odd): (Vec<_>, Vec<_>) = self.ranks.ask(TakeGradients)?.into_iter().unzip();
         self.training.gradients_gone();
-        Ok(gradients)
+        self.refuse_non_finite(odd.iter().flatten().next())?;
+        Ok(first_replica(gradients))
     }
 }
 
@@ -162,11 +165,14 @@ impl Command for Weights {
 struct TakeGradients;
 
 impl Command for TakeGradients {
-    type Reply = OfStages<Vec<Option<AnyTensor>>>;
+    type Reply = (OfStages<Vec<Option<AnyTensor>>>, Option<NonFinite>);
     const NAME: &'static str = "taking the gradients";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        rank.finish_gradients()?;
+        let odd = rank.finish_gradients()?.non_finite;
+        if odd.is_some() {
+            rank.executor().stages().values_mut().for_each(|stage| stage.gradients().clear());
+        }
         if rank.executor().is_sharded() {
             rank.executor().gather_gradients()?;
         }
@@ -175,11 +181,11 @@ impl Command for TakeGradients {
             parameters.map(|id| stage.gradients().get(id).cloned().map(|own| holders.whole(id, own))).collect()
         })?;
         rank.forget();
-        Ok(gradients)
+        Ok((gradients, odd))
     }
 
-    fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
-        Ok(vec![gather_tensors(rank, own)?])
+    fn exchange(&self, rank: &mut Rank, (own, odd): Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
+        Ok(vec![(gather_tensors(rank, own)?, odd)])
     }
 }
 

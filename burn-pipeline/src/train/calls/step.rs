@@ -23,8 +23,9 @@ impl Pipeline {
     /// `ModuleLrScheduler` gives it. Groups match the parameters' names in the whole model ([`StageBox::named`]).
     ///
     /// # Errors
-    /// A batch that does not fit is refused before anything runs; a failing rank closes the pipeline. A loss that is NaN or
-    /// infinite: see [`OnNonFinite`].
+    /// A batch that does not fit is refused before anything runs; a failing rank closes the pipeline. A loss or a gradient that is NaN or
+    /// infinite: see [`OnNonFinite`]. A first step for which no parameter has a gradient is [`PipelineError::TrainsNothing`], unless the
+    /// learning rate is 0, which asks for that.
     ///
     /// [`StageBox::named`]: crate::stage::StageBox::named
     pub fn step(
@@ -36,12 +37,18 @@ impl Pipeline {
         let step = self.training.progress().steps + 1;
         let apply = Apply { step, learning_rate: learning_rate.into(), names: self.stages.names() };
         let mut report = self.train(batch, true)?;
+        let mut trained = true;
         for applied in self.ranks.ask(apply)? {
-            let ApplyOutcome { loss, gradient_norm, non_finite } = applied;
+            let ApplyOutcome { loss, gradient_norm, non_finite, trains } = applied;
             (report.loss, report.gradient_norm, report.skipped) = (loss, gradient_norm, non_finite);
+            trained &= trains;
         }
-        self.refuse_non_finite(report.skipped)?;
-        match report.skipped {
+        self.refuse_non_finite(report.skipped.as_ref())?;
+        if !trained {
+            self.training.gradients_gone();
+            return Err(PipelineError::TrainsNothing { step });
+        }
+        match &report.skipped {
             Some(number) => {
                 tracing::warn!(%number, "a step was skipped");
                 self.training.skipped();
@@ -97,18 +104,18 @@ impl Pipeline {
         self.ranks.ask(train)?.into_iter().for_each(|outcome| report.add(outcome));
         report.outputs.sort_by_key(|(microbatch, _)| *microbatch);
         self.training.batch_done(report.samples);
-        self.refuse_non_finite(report.skipped)?;
+        self.refuse_non_finite(report.skipped.as_ref())?;
         report.seconds = began.elapsed().as_secs_f64();
         Ok(report)
     }
 
     /// With [`OnNonFinite::Error`], the error for a number of this step. The ranks have dropped the step's gradients.
-    fn refuse_non_finite(&mut self, number: Option<NonFinite>) -> Result<(), PipelineError> {
+    pub(super) fn refuse_non_finite(&mut self, number: Option<&NonFinite>) -> Result<(), PipelineError> {
         match number.filter(|_| self.on_non_finite == OnNonFinite::Error) {
             None => Ok(()),
             Some(source) => {
                 self.training.gradients_gone();
-                Err(PipelineError::NonFinite { step: self.training.progress().steps + 1, source })
+                Err(PipelineError::NonFinite { step: self.training.progress().steps + 1, source: source.clone() })
             }
         }
     }
@@ -185,15 +192,21 @@ struct Apply {
     names: Arc<[String]>,
 }
 
+impl Apply {
+    /// The learning rate of each parameter of the model.
+    fn rates(&self) -> Vec<f64> {
+        // Groups find parameters by name: identifiers differ from rank to rank.
+        let rate = |name: &String| self.learning_rate.lr_from_param(ParamId::from(0), Some(name));
+        self.names.iter().map(rate).collect()
+    }
+}
+
 impl Command for Apply {
     type Reply = ApplyOutcome;
     const NAME: &'static str = "stepping the weights";
 
     fn call(&self) -> Call {
-        let base = self.learning_rate.base();
-        // Groups find parameters by name: identifiers differ from rank to rank.
-        let rate = |name: &String| self.learning_rate.lr_from_param(ParamId::from(0), Some(name));
-        let rates: Vec<f64> = self.names.iter().map(rate).collect();
+        let (base, rates) = (self.learning_rate.base(), self.rates());
         let others = match rates.iter().filter(|&&rate| rate != base).count() {
             0 => String::new(),
             count => {
@@ -209,6 +222,6 @@ impl Command for Apply {
     }
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<ApplyOutcome, ExecuteError> {
-        rank.apply(&self.learning_rate)
+        rank.apply(&self.learning_rate, self.rates().iter().all(|&rate| rate == 0.0))
     }
 }

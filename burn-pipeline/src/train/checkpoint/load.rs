@@ -176,7 +176,7 @@ impl Command for Finish {
         if self.adopt {
             rank.forget();
             if rank.executor().is_sharded() {
-                rank.executor().reshard()?;
+                rank.executor().reshard_all()?;
             }
         }
         rank.executor().release_all();

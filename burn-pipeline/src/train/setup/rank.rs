@@ -208,6 +208,7 @@ impl Blueprint {
         let stage = piece.stage(self.placement.stages());
         let make = || layers.cut(piece, device, group).ok_or(ExecuteError::NoStage { rank, stage });
         let mut held = caught(rank, || format!("cutting its piece of the {piece}"), make)?;
+        taken(rank, stage, held.as_ref())?;
         held.prepare(self.builder.accumulation, self.builder.optimizers.as_ref().map(|make| make()));
         tracing::info!(rank, %piece, "piece of the vocabulary cut");
         Ok(held)
@@ -238,6 +239,7 @@ impl Blueprint {
             made.ok_or(ExecuteError::NoStage { rank, stage })
         };
         let held = caught(rank, || format!("building stage {stage}"), make)?;
+        taken(rank, stage, held.as_ref())?;
         tracing::info!(rank, %stage, module = held.module_type(), captured = held.report().captured, "stage built");
         Ok(held)
     }
@@ -290,6 +292,11 @@ impl Builder {
         held.prepare(self.accumulation, self.optimizers.as_ref().map(|make| make()));
         Some(held)
     }
+}
+
+/// Refuses a stage whose module holds parameters that stages do not take.
+fn taken(rank: usize, stage: StageId, held: &dyn ErasedStage) -> Result<(), ExecuteError> {
+    held.refused().map_or(Ok(()), |source| Err(ExecuteError::Module { rank, stage, source }))
 }
 
 /// Refuses weights of a float type that the device does not compute in: it may hold them all the same, and then gives anything.

@@ -8,15 +8,15 @@ use crate::train::non_finite::OnNonFinite;
 use crate::train::shared::SharedParameter;
 
 impl Builder {
-    /// Clips gradients to this norm, above 0, taken over all ranks. Infinity never clips: the norm is only reported and looked
-    /// at ([`Builder::on_non_finite`]).
+    /// Clips gradients to this norm, above 0, taken over all ranks; of half precision it is computed in f32. Infinity never clips: the
+    /// norm is only reported.
     pub fn clip_norm(mut self, norm: f64) -> Self {
         self.clip_norm = Some(norm);
         self
     }
 
-    /// What training does where a loss is NaN or infinite: an error by default. It covers the loss of every microbatch and,
-    /// with [`Builder::clip_norm`], the norm of all gradients.
+    /// What training does where a loss or a gradient is NaN or infinite: an error by default. It covers the loss of every microbatch, and
+    /// every gradient as the optimizer would get it.
     pub fn on_non_finite(mut self, action: OnNonFinite) -> Self {
         self.on_non_finite = action;
         self

@@ -1,6 +1,7 @@
 //! One step of the weights on one rank.
 
 use super::contract::Contract;
+use super::gradients::Finished;
 use super::panic::caught;
 use super::rank::Rank;
 use super::replicas;
@@ -13,7 +14,7 @@ use burn::module::ParamId;
 use std::collections::HashMap;
 
 /// What stepping the weights gave.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ApplyOutcome {
     /// The loss over all batches since the last step.
     pub(crate) loss: f64,
@@ -21,43 +22,43 @@ pub(crate) struct ApplyOutcome {
     pub(crate) gradient_norm: Option<f64>,
     /// The number for which weights were not stepped, the same on every rank.
     pub(crate) non_finite: Option<NonFinite>,
+    /// Was there anything to step by, in this step or one before? If not, nothing was changed.
+    pub(crate) trains: bool,
 }
 
 impl Rank {
     /// Steps the weights with what was gathered, and forgets it. Then each stage gets what was observed of all
-    /// microbatches ([`Stage::after_step`](crate::stage::Stage::after_step)). A loss or norm that is NaN or infinite and
-    /// may not pass leaves weights alone, and what was gathered is forgotten.
+    /// microbatches ([`Stage::after_step`](crate::stage::Stage::after_step)). A loss or gradient that is NaN or infinite and
+    /// may not pass leaves weights alone, and what was gathered is forgotten; so does a first step without gradients, unless it
+    /// is `meant`.
     ///
     /// # Errors
     /// If another rank failed, a device reports an error, or the optimizer panics.
-    pub(crate) fn apply(&mut self, learning_rate: &ModuleLearningRate) -> Result<ApplyOutcome, ExecuteError> {
+    pub(crate) fn apply(
+        &mut self,
+        learning_rate: &ModuleLearningRate,
+        meant: bool,
+    ) -> Result<ApplyOutcome, ExecuteError> {
         if let found @ Some(_) = self.refused_number(self.contract.non_finite()) {
             return Ok(self.skip(found, None));
         }
-        let gradient_norm = self.finish_gradients()?;
-        if let found @ Some(_) = self.refused_number(NonFinite::of_norm(gradient_norm)) {
-            return Ok(self.skip(found, gradient_norm));
+        let Finished { norm: gradient_norm, non_finite, trains } = self.finish_gradients()?;
+        if non_finite.is_some() {
+            return Ok(self.skip(non_finite, gradient_norm));
+        }
+        if !(trains || meant) {
+            return Ok(ApplyOutcome { trains, ..self.skip(None, gradient_norm) });
         }
         self.executor.link().set_activity(Activity::Optimizing);
         let (rank, step, observed) = (self.number(), self.step, std::mem::take(&mut self.observed));
         for (stage, held) in self.executor.stages().iter_mut() {
-            caught(
-                rank,
-                || format!("stepping the weights of stage {stage} in step {step}"),
-                || {
-                    held.optimize(learning_rate.clone());
-                    Ok(())
-                },
-            )?;
-            caught(
-                rank,
-                || format!("changing stage {stage} after step {step}"),
-                || {
-                    held.after_step(&observed);
-                    Ok(())
-                },
-            )?;
+            let doing = || format!("stepping the weights of stage {stage} in step {step}");
+            caught(rank, doing, || {
+                held.optimize(learning_rate.clone());
+                Ok(())
+            })?;
         }
+        self.follow_rules(&observed)?;
         self.executor.refuse_unwritten_weights(step)?;
         self.sharing.refuse_diverged_once(&mut self.executor)?;
         self.executor.link().set_activity(Activity::Idle);
@@ -65,7 +66,7 @@ impl Rank {
             *self.executor.spec_check_mut() = SpecCheck::Off;
         }
         let contract = std::mem::replace(&mut self.contract, Contract::new(self.settings.reduction));
-        Ok(ApplyOutcome { loss: contract.loss(), gradient_norm, non_finite: None })
+        Ok(ApplyOutcome { loss: contract.loss(), gradient_norm, non_finite: None, trains: true })
     }
 
     /// Takes over the weights that the caller stepped, by their ids, in the first copy of each stage, of which ranks that hold a stage together
@@ -98,24 +99,32 @@ impl Rank {
             };
             let own: Result<_, StageError> = held.named_weights().into_iter().filter_map(own).collect();
             let replaced = own.and_then(|own| held.replace(&own));
-            replaced.map_err(|source| ExecuteError::Stepped { rank, stage, source })?;
+            replaced.map_err(|source| ExecuteError::Module { rank, stage, source })?;
         }
         replicas::copy_weights(&mut self.executor, &self.placement)?;
         self.executor.broadcast_weights()?;
         self.sharing.copy_first(&mut self.executor)?;
-        let step = self.step;
-        for (stage, held) in self.executor.stages().iter_mut() {
-            let doing = || format!("changing stage {stage} after step {step}");
-            caught(rank, doing, || {
-                held.after_step(observed);
-                Ok(())
-            })?;
-        }
         self.forget();
         if self.executor.is_sharded() {
-            self.executor.reshard()?;
+            self.executor.reshard_all()?;
         }
         self.executor.release_all();
+        self.follow_rules(observed)
+    }
+
+    /// Gives every stage what was observed since the last step. Those that make something of it have whole parameters meanwhile,
+    /// on all data-parallel replicas alike.
+    fn follow_rules(&mut self, observed: &[Vec<f64>]) -> Result<(), ExecuteError> {
+        let (rank, step) = (self.number(), self.step);
+        let following = self.executor.stages().iter().filter(|(_, held)| held.follows_rule());
+        for stage in following.map(|(&stage, _)| stage).collect::<Vec<_>>() {
+            self.executor.gather(stage)?;
+            let Some(held) = self.executor.stages().get_mut(&stage) else { continue };
+            let doing = || format!("changing stage {stage} after step {step}");
+            let changed = caught(rank, doing, || Ok(held.after_step(observed)))?;
+            changed.map_err(|source| ExecuteError::Module { rank, stage, source })?;
+            self.executor.reshard(stage)?;
+        }
         Ok(())
     }
 
@@ -123,6 +132,6 @@ impl Rank {
     fn skip(&mut self, non_finite: Option<NonFinite>, gradient_norm: Option<f64>) -> ApplyOutcome {
         let loss = self.contract.loss();
         self.forget();
-        ApplyOutcome { loss, gradient_norm, non_finite }
+        ApplyOutcome { loss, gradient_norm, non_finite, trains: true }
     }
 }

@@ -32,7 +32,7 @@ impl Contract {
     /// Takes the losses of one batch and returns that batch's own loss.
     pub(super) fn gather(&mut self, losses: &[MicrobatchLoss]) -> f64 {
         let (loss, weight) = totals(self.reduction, losses);
-        self.non_finite = self.non_finite.or(NonFinite::among(losses));
+        self.non_finite = self.non_finite.take().or_else(|| NonFinite::among(losses));
         self.loss += loss;
         self.weight += weight;
         mean(self.reduction, loss, weight)
@@ -40,7 +40,7 @@ impl Contract {
 
     /// The first loss since the last step that is NaN or infinite.
     pub(super) fn non_finite(&self) -> Option<NonFinite> {
-        self.non_finite
+        self.non_finite.clone()
     }
 
     /// The loss over all gathered batches.

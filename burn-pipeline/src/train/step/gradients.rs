@@ -5,70 +5,129 @@
 //! 3. Copies of shared parameters are added up.
 //! 4. Once, the ranks that hold a stage together compare what they have of weights that are whole on all of them (`members`).
 //! 5. Everything is scaled by the loss contract.
-//! 6. Everything is scaled down to the largest norm, if one was given. The norm is over all ranks. Squares are added in
-//!    the order of the model's stages and parameters, so that every cut gives the same number. A shared parameter counts on its first stage.
+//! 6. They are looked at, once over all ranks: their norm, if it is limited, or else whether all are finite; and whether there are any
+//!    at all. Squares are added in the order of the model's stages and parameters, so that every cut gives the same number. A shared
+//!    parameter counts on its first stage, and of equal copies one.
+//! 7. Everything is scaled down to the largest norm, if one was given.
 
 use super::rank::Rank;
 use super::replicas;
 use crate::execute::ExecuteError;
 use crate::link::{Activity, gather};
 use crate::plan::StageId;
-use crate::stage::ErasedStage;
+use crate::stage::{AnyTensor, ErasedStage, first_non_finite};
+use crate::train::non_finite::{NonFinite, OnNonFinite};
 use burn::module::ParamId;
+use serde::{Deserialize, Serialize};
+
+/// What all ranks together found of the gradients, the same on each.
+#[derive(Debug, Default)]
+pub(crate) struct Finished {
+    /// Their norm before clipping, if they are clipped.
+    pub(crate) norm: Option<f64>,
+    /// What is not to pass of them, or of the losses.
+    pub(crate) non_finite: Option<NonFinite>,
+    /// Has a step found gradients, this one or one before?
+    pub(crate) trains: bool,
+}
+
+/// What one rank found of one stage's gradients.
+#[derive(Debug, Serialize, Deserialize)]
+struct Look {
+    stage: usize,
+    /// How many there are.
+    count: usize,
+    /// The squared norm of each, in visiting order, if they are clipped.
+    squares: Vec<f64>,
+    /// The parameter of the first one that is not finite, if that is looked for.
+    odd: Option<String>,
+}
 
 impl Rank {
-    /// Makes the gathered gradients those that the optimizer gets; returns their norm before clipping, if they are
-    /// clipped. All ranks call it.
+    /// Makes the gathered gradients those that the optimizer gets. All ranks call it.
     ///
     /// # Errors
     /// If another rank failed, or a device reports an error.
-    pub(crate) fn finish_gradients(&mut self) -> Result<Option<f64>, ExecuteError> {
+    pub(crate) fn finish_gradients(&mut self) -> Result<Finished, ExecuteError> {
         self.executor.set_shard_gradients();
         self.executor.reduce_remaining(false)?;
         replicas::sum_gradients(&mut self.executor, &self.placement)?;
         self.sharing.sum_gradients(&mut self.executor)?;
         self.compare_members_once()?;
         self.scale(self.contract.scale());
-        let Some(limit) = self.settings.clip_norm else { return Ok(None) };
-        let norm = self.gradient_norm()?;
-        if norm > limit {
+        let finished = self.look_at_gradients()?;
+        if let (Some(limit), Some(norm)) = (self.settings.clip_norm, finished.norm)
+            && norm > limit
+        {
             // PyTorch's `clip_grad_norm_` adds the same constant.
             self.scale(limit / (norm + 1e-6));
         }
-        Ok(Some(norm))
+        Ok(finished)
     }
 
     fn scale(&mut self, factor: f64) {
         self.executor.stages().values_mut().for_each(|stage| stage.gradients().scale(factor));
     }
 
-    fn gradient_norm(&mut self) -> Result<f64, ExecuteError> {
+    fn look_at_gradients(&mut self) -> Result<Finished, ExecuteError> {
+        let refuses = self.settings.on_non_finite != OnNonFinite::Pass;
+        let clips = self.settings.clip_norm.is_some();
+        if self.trains && !refuses && !clips {
+            return Ok(Finished { trains: true, ..Finished::default() });
+        }
+        let looks = self.own_looks(clips, refuses && !clips)?;
+        let deadline = self.executor.deadline();
+        let link = self.executor.link();
+        link.set_activity(Activity::Gathering);
+        let table = gather(link, &looks, deadline).map_err(|source| self.link_error(source))?;
+        let mut looks: Vec<Look> = table.into_iter().flatten().collect();
+        looks.sort_by_key(|look| look.stage);
+        self.trains |= looks.iter().any(|look| look.count > 0);
+        let norm = clips.then(|| looks.iter().flat_map(|look| look.squares.iter()).sum::<f64>().sqrt());
+        let odd = looks.into_iter().find_map(|look| Some((look.stage, look.odd?)));
+        let odd = odd.map(|(stage, name)| NonFinite::Gradient { stage, name: name.into() });
+        let non_finite = self.refused_number(self.contract.non_finite().or(NonFinite::of_norm(norm)).or(odd));
+        Ok(Finished { norm, non_finite, trains: self.trains })
+    }
+
+    fn own_looks(&mut self, clips: bool, looks: bool) -> Result<Vec<Look>, ExecuteError> {
         let rank = self.number();
         // Ranks that hold a stage together, and its replicas, have their pieces, and equal gradients of all else, which the first one
         // counts. Gradients of sharded stages are pieces on all replicas.
         let groups = self.executor.groups().clone();
         let stages: Vec<StageId> = self.executor.stages().keys().copied().filter(|s| s.replica() == 0).collect();
-        let mut rows = Vec::new();
+        let mut own = Vec::new();
         for stage in stages {
             let (sharded, holders) = (self.executor.shards(stage), groups.of(stage));
             let Some(held) = self.executor.stages().get_mut(&stage) else { continue };
             let counts = |id| holders.counts(id, sharded) && !self.sharing.repeats(stage, id);
-            let squares = squares(held.as_mut(), counts);
-            rows.push((stage.index(), squares.map_err(|message| ExecuteError::Device { rank, message })?));
+            let look = Look::at(stage, held.as_mut(), counts, clips, looks);
+            own.push(look.map_err(|message| ExecuteError::Device { rank, message })?);
         }
-        let deadline = self.executor.deadline();
-        let link = self.executor.link();
-        link.set_activity(Activity::Gathering);
-        let table = gather(link, &rows, deadline).map_err(|source| self.link_error(source))?;
-        let mut by_stage: Vec<_> = table.into_iter().flatten().collect();
-        by_stage.sort_by_key(|(stage, _)| *stage);
-        Ok(by_stage.iter().flat_map(|(_, squares)| squares.iter()).sum::<f64>().sqrt())
+        Ok(own)
     }
 }
 
-/// The squared norm of each parameter's gradient, in visiting order, of those that count here.
-fn squares(held: &mut dyn ErasedStage, counts: impl Fn(ParamId) -> bool) -> Result<Vec<f64>, String> {
-    let parameters = held.parameters().into_iter().filter(|&id| counts(id));
-    let store = held.gradients();
-    parameters.filter_map(|id| store.get(id)).map(|gradient| gradient.squared_norm()).collect()
+impl Look {
+    /// Looks at the gradients that count here.
+    fn at(
+        stage: StageId,
+        held: &mut dyn ErasedStage,
+        counts: impl Fn(ParamId) -> bool,
+        clips: bool,
+        looks: bool,
+    ) -> Result<Self, String> {
+        let parameters: Vec<ParamId> = held.parameters().into_iter().filter(|&id| counts(id)).collect();
+        let store = held.gradients();
+        let (ids, gradients): (Vec<ParamId>, Vec<&AnyTensor>) =
+            parameters.into_iter().filter_map(|id| Some((id, store.get(id)?))).unzip();
+        let squares = gradients.iter().filter(|_| clips).map(|gradient| gradient.squared_norm());
+        let squares = squares.collect::<Result<_, String>>()?;
+        let odd = if looks { first_non_finite(gradients.iter().copied())? } else { None };
+        let (count, stage) = (gradients.len(), stage.index());
+        let odd = odd.and_then(|place| ids.get(place)).and_then(|id| {
+            held.named_parameters().into_iter().find(|parameter| parameter.id == *id).map(|parameter| parameter.name)
+        });
+        Ok(Self { stage, count, squares, odd })
+    }
 }

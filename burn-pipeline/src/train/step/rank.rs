@@ -39,6 +39,8 @@ pub(crate) struct Rank {
     pub(super) step: u64,
     /// What was observed of each microbatch since the weights were last stepped.
     pub(super) observed: Vec<Vec<f64>>,
+    /// Has a step found gradients?
+    pub(super) trains: bool,
     /// Were gradients compared among the ranks that hold its stages together?
     pub(super) members_compared: bool,
     /// Stages beside those that run.
@@ -89,6 +91,7 @@ impl Rank {
             sharing,
             step: 1,
             observed,
+            trains: false,
             members_compared,
             standby: None,
         })
@@ -223,8 +226,10 @@ impl Rank {
         replicas::copy_weights(&mut self.executor, &self.placement)?;
         self.executor.broadcast_weights()?;
         self.forget();
+        // Other parameters may be trained from now on, or none.
+        self.trains = false;
         if self.executor.is_sharded() {
-            self.executor.reshard()?;
+            self.executor.reshard_all()?;
         }
         self.executor.release_all();
         Ok(())

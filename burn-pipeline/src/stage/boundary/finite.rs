@@ -1,0 +1,124 @@
+//! Which of some tensors has an element that is NaN or infinite.
+//!
+//! Guarantees: the answer is exact for every float type, large elements do not count as infinite; nothing is copied or changed.
+//!
+//! 1. On Flex the elements are read where they are, in one pass: one is not finite if all bits of its exponent are set.
+//! 2. Elsewhere, and for views that are no slice of memory, a tensor times 0 is summed on its device: 0, or NaN. One number a tensor
+//!    is read back, for all tensors at once.
+
+use super::any_tensor::AnyTensor;
+use burn::backend::Dispatch;
+use burn::backend::ops::FloatTensorOps;
+use burn::tensor::FloatDType;
+
+/// The place of the first of these float tensors, all on one device, that is not finite throughout (waits for the device).
+///
+/// # Errors
+/// What the device reports.
+pub(crate) fn first_non_finite<'a>(tensors: impl IntoIterator<Item = &'a AnyTensor>) -> Result<Option<usize>, String> {
+    let (mut places, mut sums, mut here) = (Vec::new(), Vec::new(), None);
+    for (place, tensor) in tensors.into_iter().enumerate() {
+        match is_finite_here(tensor) {
+            Some(true) => {}
+            Some(false) => {
+                here = Some(place);
+                break;
+            }
+            None => {
+                places.push(place);
+                sums.push(zero_or_nan(tensor.clone()));
+            }
+        }
+    }
+    let Some(sums) = AnyTensor::cat(sums, 0) else { return Ok(here) };
+    let sums = sums.into_data()?;
+    let there = sums.iter::<f32>().zip(places).find(|(sum, _)| sum.is_nan());
+    Ok(there.map(|(_, place)| place).or(here))
+}
+
+/// One number.
+fn zero_or_nan(tensor: AnyTensor) -> AnyTensor {
+    let sum = Dispatch::float_sum(Dispatch::float_mul_scalar(tensor.into_dispatch(), 0.0.into()));
+    AnyTensor::from_dispatch(Dispatch::float_cast(sum, FloatDType::F32))
+}
+
+/// Whether all elements are finite, where the host holds them as one slice.
+#[cfg(feature = "flex")]
+fn is_finite_here(tensor: &AnyTensor) -> Option<bool> {
+    use burn::backend::{BackendTensor, DispatchKindConversion, DispatchTensor, Flex};
+    use burn::tensor::DType;
+
+    /// Elements between two looks at the result.
+    const AT_ONCE: usize = 1 << 12;
+
+    macro_rules! finite {
+        ($bytes:expr, $bits:ty, $exponent:expr) => {{
+            let odd = |bytes: &[u8; size_of::<$bits>()]| <$bits>::from_ne_bytes(*bytes) & $exponent == $exponent;
+            let (elements, _) = $bytes.as_chunks();
+            // No branch inside, so that it is compiled to vector instructions.
+            elements.chunks(AT_ONCE).all(|chunk| !chunk.iter().fold(false, |found, bytes| found | odd(bytes)))
+        }};
+    }
+
+    let flex = <DispatchTensor as DispatchKindConversion<Flex>>::try_into_backend(tensor.as_dispatch().clone());
+    let Ok(BackendTensor::Float(flex)) = flex else { return None };
+    let (start, end) = flex.layout().contiguous_offsets()?;
+    let size = tensor.dtype().size();
+    let bytes = flex.bytes().get(start * size..end * size)?;
+    match tensor.dtype() {
+        DType::F64 => Some(finite!(bytes, u64, 0x7FF0_0000_0000_0000)),
+        DType::F32 => Some(finite!(bytes, u32, 0x7F80_0000)),
+        DType::F16 => Some(finite!(bytes, u16, 0x7C00)),
+        DType::BF16 => Some(finite!(bytes, u16, 0x7F80)),
+        _ => None,
+    }
+}
+
+#[cfg(not(feature = "flex"))]
+fn is_finite_here(_: &AnyTensor) -> Option<bool> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::{DType, Device, Tensor, TensorData};
+
+    const TYPES: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
+
+    fn tensor(values: &[f64], dtype: DType) -> AnyTensor {
+        let data = TensorData::new(values.to_vec(), [values.len()]).convert_dtype(dtype);
+        AnyTensor::from_data_exact(data, &Device::flex())
+    }
+
+    #[test]
+    fn the_first_tensor_with_a_number_that_is_not_finite_is_found_in_every_type() {
+        for dtype in TYPES {
+            let largest = dtype.finfo().unwrap().max;
+            let fine = || tensor(&[0.0, -0.0, 1.0, -largest, largest, dtype.finfo().unwrap().min_positive], dtype);
+            assert_eq!(first_non_finite(&[fine(), fine()]), Ok(None), "{dtype:?}");
+            for odd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+                // In a place that no block of vectors covers, too.
+                for place in [0, 1, 4095, 4096, 10_000] {
+                    let mut values = vec![largest; 10_001];
+                    values[place] = odd;
+                    let odd = || tensor(&values, dtype);
+                    assert_eq!(first_non_finite(&[fine(), odd(), fine(), odd()]), Ok(Some(1)), "{dtype:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn views_are_looked_at_as_slices_are_and_only_where_they_look() {
+        for odd in [f32::NAN, f32::INFINITY] {
+            let whole = Tensor::<2>::from_floats([[1.0, 2.0, 3.0], [4.0, odd, f32::MAX]], &Device::flex());
+            let seen = |view: Tensor<2>| first_non_finite(&[AnyTensor::new(view)]).unwrap();
+            assert_eq!(seen(whole.clone()), Some(0));
+            assert_eq!(seen(whole.clone().transpose()), Some(0));
+            assert_eq!(seen(whole.clone().narrow(1, 1, 1)), Some(0));
+            assert_eq!(seen(whole.clone().narrow(0, 0, 1)), None);
+            assert_eq!(seen(whole.narrow(1, 2, 1)), None);
+        }
+    }
+}
