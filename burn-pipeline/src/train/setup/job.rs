@@ -14,7 +14,6 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
     let on_non_finite = builder.on_non_finite;
     let rows = [
         ("the version of burn-pipeline", format!("{} (messages {WIRE_VERSION})", env!("CARGO_PKG_VERSION"))),
-        ("the schedule", plan.name().to_owned()),
         ("the number of microbatches", plan.total_microbatches().to_string()),
         ("the plan", fingerprint(plan)),
         ("the loss contract", format!("{reduction:?}, {accumulation:?} accumulation, clip norm {clip:?}")),
