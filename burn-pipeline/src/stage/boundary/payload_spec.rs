@@ -145,9 +145,9 @@ impl PayloadSpec {
         let Some(SpecPart::Tag(length)) = parts.next() else { return None };
         let mut list = Vec::new();
         while let Some(part) = parts.next() {
-            list.push(match (part, part == &SpecPart::Tag(1)) {
-                (SpecPart::Tag(0), _) => None,
-                (_, true) => match parts.next() {
+            list.push(match part {
+                SpecPart::Tag(0) => None,
+                SpecPart::Tag(1) => match parts.next() {
                     Some(SpecPart::Tensor(tensor)) => Some(tensor),
                     _ => return None,
                 },
