@@ -14,11 +14,14 @@ pub enum CheckpointError {
     /// The folder holds no checkpoint.
     #[error("there is no checkpoint in {}", root.display())]
     None { root: PathBuf },
+    /// Another job saves into the folder.
+    #[error("{by} has {}; give each job a folder of its own, or end the other job", root.display())]
+    InUse { root: PathBuf, by: String },
     /// A file of the checkpoint is not there.
-    #[error("{} is missing, so this checkpoint cannot be read; an earlier one may be intact", path.display())]
+    #[error("{} is missing, so this checkpoint cannot be read; an earlier one may be intact (`Checkpoints::latest_intact`)", path.display())]
     Missing { path: PathBuf },
     /// A file is not what was written.
-    #[error("{} is damaged: {what}; an earlier checkpoint may be intact", path.display())]
+    #[error("{} is damaged: {what}; an earlier checkpoint may be intact (`Checkpoints::latest_intact`)", path.display())]
     Damaged { path: PathBuf, what: String },
     /// Another version of the format.
     #[error("{} is of format version {found}, but this library reads version {reads}", path.display())]

@@ -13,6 +13,7 @@ use crate::plan::{Plan, Transport};
 use crate::program::{Bf16, compiles, quietly};
 use crate::simulate::{SimulateOptions, simulate};
 use crate::stage::{Accumulation, Reduction, Validate};
+use crate::train::checkpoint::Branch;
 use crate::train::control::{Job, Ranks, Start};
 use crate::train::error::BuildError;
 use crate::train::pipeline::Pipeline;
@@ -238,6 +239,7 @@ impl Builder {
             on_non_finite,
             outputs,
             compares_batches,
+            branch: Branch::default(),
             simulate,
         })
     }
