@@ -26,6 +26,11 @@ pub enum CheckpointError {
     /// Another version of the format.
     #[error("{} is of format version {found}, but this library reads version {reads}", path.display())]
     Version { path: PathBuf, found: u32, reads: u32 },
+    /// Copies of a stage are no longer equal, so one of them is not the model.
+    #[error(
+        "ranks {first} and {other} hold copies of stage {stage}, which have become different, so no checkpoint is made of them; go on from an earlier one, and change weights alike on all ranks (optimizers, `Stage::after_step`)"
+    )]
+    Drifted { stage: usize, first: usize, other: usize },
     /// Two stages call different parameters the same.
     #[error(
         "stages {first} and {second} both claim a parameter named `{name}`; say where their layers stand in the model with `StageBox::named`"

@@ -21,7 +21,7 @@ use crate::stage::{AnyTensor, ErasedStage, NamedWeight, StateValue};
 use crate::tensor_group::Holders;
 use crate::train::control::{Command, Exchange, gather_results};
 use crate::train::pipeline::Pipeline;
-use crate::train::step::{Rank, caught};
+use crate::train::step::{Drifted, Rank, caught};
 use burn::tensor::TensorData;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,6 +140,9 @@ impl Command for Save {
 /// Writes this rank's stages. Of two replicas in a bidirectional placement the first is saved, as both are equal; of ranks that have pieces of
 /// a stage, the first one writes what it joins of all their pieces.
 fn save_stages(rank: &mut Rank, folder: &Path) -> Result<Result<Vec<SavedStage>, CheckpointError>, ExecuteError> {
+    if let Some(Drifted { stage, first, other }) = rank.drifted()? {
+        return Ok(Err(CheckpointError::Drifted { stage, first, other }));
+    }
     let (sharing, groups) = (rank.sharing().clone(), rank.executor().groups().clone());
     let stages: Vec<StageId> = rank.executor().stages().keys().copied().filter(|stage| stage.replica() == 0).collect();
     // All data-parallel replicas gather the states of all stages, also after an error, since the others wait for them.
