@@ -62,6 +62,11 @@ pub enum CheckpointError {
         listed("not in the model (leave out with `Pretrained::ignored`)", unused)
     )]
     Pretrained { missing: Vec<String>, mismatched: Vec<String>, unused: Vec<String> },
+    /// The adapter of pretrained weights left every tensor as it was.
+    #[error(
+        "the adapter (`Pretrained::adapter`) changed no tensor; it is shown the parameters' names in the whole model, `{shown}` for one; leave it out if nothing has to change"
+    )]
+    IdleAdapter { shown: String },
     /// The checkpoint has no optimizer state, and the pipeline has an optimizer.
     #[error(
         "the checkpoint holds no optimizer state; load its weights alone, or save from a pipeline with an optimizer"
