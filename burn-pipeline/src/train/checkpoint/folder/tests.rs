@@ -31,11 +31,11 @@ fn names(folders: &[PathBuf]) -> Vec<String> {
 
 /// Steps until the next save, and, if the job goes back first, to which of its checkpoints.
 fn history() -> impl Strategy<Value = Vec<(u64, Option<usize>)>> {
-    proptest::collection::vec((1u64..4, proptest::option::weighted(0.3, any::<usize>())), 1..24)
+    proptest::collection::vec((1u64..4, proptest::option::weighted(0.3, any::<usize>())), 1..16)
 }
 
 proptest! {
-    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(12))]
     #[test]
     fn what_the_job_comes_from_is_kept_and_tried_before_what_it_went_back_from(
         history in history(), keep in 1usize..5,
