@@ -97,6 +97,11 @@ pub enum ExecuteError {
         "ranks {first} and {other} hold stage {stage} together, but computed different gradients of `{parameter}`, which is whole on both of them and would become two; pass the input of cut layers through `TensorGroup::copy_to`, use weights on pieces of an activation through `TensorGroup::for_pieces`, and draw random numbers by `nn::GroupDropout` alone"
     )]
     MembersDrift { rank: usize, first: usize, other: usize, stage: usize, parameter: String },
+    /// Copies of a stage are no longer equal after the first step.
+    #[error(
+        "ranks {first} and {other} hold copies of stage {stage}, which have become different; give every rank an optimizer with the same settings, change weights alike on all of them (`Stage::after_step`), and use devices of one kind"
+    )]
+    Drifted { rank: usize, stage: usize, first: usize, other: usize },
     /// Copies of a shared parameter would diverge.
     #[error("{source}")]
     Shared { rank: usize, source: Box<SharedError> },

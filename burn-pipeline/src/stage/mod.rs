@@ -98,5 +98,6 @@ pub(crate) use engine::{
 pub(crate) use erased::{Change, ErasedStage, Offered, PROGRAMS};
 pub(crate) use random::{ForwardSeed, mixed, random};
 pub(crate) use state::{
-    GradientStore, NamedParameter, ParameterState, StageState, Standing, StateValue, with_optimizer_state,
+    GradientStore, MadeUpSteps, NamedParameter, ParameterState, StageState, Standing, StateValue, made_up_names,
+    with_optimizer_state,
 };

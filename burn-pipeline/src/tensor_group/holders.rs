@@ -41,6 +41,17 @@ impl<'a> Holders<'a> {
         self.members.axis_of(parameter).is_some() || self.replicas.axis_of(parameter).is_some()
     }
 
+    /// The place of this rank's piece of the parameter among those that hold the stage together; `None` if all of them
+    /// have the whole.
+    pub(crate) fn piece_of(&self, parameter: ParamId) -> Option<usize> {
+        self.members.axis_of(parameter).map(|_| self.members.member())
+    }
+
+    /// Returns true if each data-parallel replica has another piece of the parameter.
+    pub(crate) fn is_cut_among_replicas(&self, parameter: ParamId) -> bool {
+        self.replicas.axis_of(parameter).is_some()
+    }
+
     /// Does this rank's gradient of the parameter count in a norm over all ranks, once it is a sum over replicas? Of a stage that is
     /// sharded over its replicas each has a piece.
     pub(crate) fn counts(&self, parameter: ParamId, sharded: bool) -> bool {

@@ -122,6 +122,16 @@ pub enum BuildError {
         "{group:?} matches no parameter of the model, whose names are {names}, ..; groups match names in the whole model (`StageBox::named`), so correct the group or the names"
     )]
     EmptyGroup { group: Box<ParamGroup>, names: String },
+    /// No stage has a parameter in a declared list of layers.
+    #[error(
+        "`Names::layers_from` was given the list `{list}`, and no stage has a parameter there; the stages' paths are {paths}, ..; give the path of the list inside the stage's module"
+    )]
+    EmptyList { list: String, paths: String },
+    /// Two stages whose names were given call different parameters the same.
+    #[error(
+        "stages {first} and {second} both claim a parameter named `{name}`; say where their layers stand in the model with `StageBox::named`, or declare it shared (`Builder::share`)"
+    )]
+    SameName { name: String, first: usize, second: usize },
     /// Gradients cannot be clipped to this norm.
     #[error("gradients cannot be clipped to the norm {norm}; give `Builder::clip_norm` a number above 0")]
     ClipNorm { norm: f64 },

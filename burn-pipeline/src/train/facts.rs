@@ -28,6 +28,11 @@ pub(crate) struct StageFacts {
     pub(crate) spread: bool,
     /// Paths of its parameters, each with a name in the whole model.
     pub(crate) names: Vec<(String, String)>,
+    /// Was anything said of its names?
+    pub(crate) named: bool,
+    /// The lists of layers that were declared ([`Names::layers_from`](crate::stage::Names::layers_from)), each with
+    /// whether it has a parameter there.
+    pub(crate) lists: Vec<(String, bool)>,
     /// The layer of the vocabulary that it is a piece of, where it is no stage.
     pub(crate) piece: Option<Piece>,
 }
@@ -35,6 +40,9 @@ pub(crate) struct StageFacts {
 impl StageFacts {
     /// What a stage says; `spread` tells whether some of its weights are spread over data-parallel replicas.
     pub(crate) fn of(stage: StageId, held: &dyn ErasedStage, spread: bool) -> Self {
+        let (names, said) = (Self::names(held.named_weights()), &held.options().names);
+        let paths: Vec<&str> = names.iter().map(|(path, _)| path.as_str()).collect();
+        let (named, lists) = (!said.are_paths(), said.lists(&paths).collect());
         Self {
             stage,
             kinds: held.kinds(),
@@ -46,7 +54,9 @@ impl StageFacts {
             has_forward_state: !held.forward_state().is_empty(),
             weight_bytes: held.weights().iter().map(|(_, weight)| weight.bytes()).sum(),
             spread,
-            names: Self::names(held.named_weights()),
+            names,
+            named,
+            lists,
             piece: None,
         }
     }
@@ -111,14 +121,29 @@ pub(crate) struct SentFacts {
     has_forward_state: bool,
     spread: bool,
     names: Vec<(String, String)>,
+    named: bool,
+    lists: Vec<(String, bool)>,
     pub(crate) piece: Option<Piece>,
 }
 
 impl SentFacts {
     pub(crate) fn of(facts: &StageFacts) -> Self {
-        let StageFacts { stage, has_loss, declared, weight_bytes, has_forward_state, spread, piece, .. } = *facts;
-        let (kinds, layers, names) = (facts.kinds.clone(), facts.layers.clone(), facts.names.clone());
-        Self { stage, kinds, layers, has_loss, declared, weight_bytes, has_forward_state, spread, names, piece }
+        let StageFacts { stage, has_loss, declared, weight_bytes, has_forward_state, spread, named, piece, .. } =
+            *facts;
+        Self {
+            stage,
+            kinds: facts.kinds.clone(),
+            layers: facts.layers.clone(),
+            has_loss,
+            declared,
+            weight_bytes,
+            has_forward_state,
+            spread,
+            names: facts.names.clone(),
+            named,
+            lists: facts.lists.clone(),
+            piece,
+        }
     }
 
     /// Whether a batch fits the stage is checked by the process that holds it: elsewhere every batch does.
@@ -135,6 +160,8 @@ impl SentFacts {
             has_forward_state: self.has_forward_state,
             spread: self.spread,
             names: self.names,
+            named: self.named,
+            lists: self.lists,
             piece: self.piece,
         }
     }

@@ -10,6 +10,7 @@
 use crate::cost::Partition;
 use crate::plan::{CheckedPlan, Placement};
 use crate::simulate::SimulateOptions;
+use crate::train::checkpoint::Branch;
 use crate::train::control::Ranks;
 use crate::train::error::{BuildError, PipelineError};
 use crate::train::non_finite::OnNonFinite;
@@ -85,6 +86,8 @@ pub struct Pipeline {
     pub(super) outputs: bool,
     /// Do processes compare their batches?
     pub(super) compares_batches: bool,
+    /// The checkpoints that it comes from.
+    pub(super) branch: Branch,
     /// How the simulator prices messages of this pipeline's link.
     pub(super) simulate: SimulateOptions,
 }

@@ -51,6 +51,24 @@ impl Stages {
         groups.iter().find(|group| !matches(group)).cloned()
     }
 
+    /// A declared list of layers in which no stage has a parameter.
+    pub(crate) fn empty_list(&self) -> Option<String> {
+        let lists = || self.facts.iter().flat_map(|facts| &facts.lists);
+        let is_empty = |list: &str| !lists().any(|(other, holds)| other == list && *holds);
+        lists().map(|(list, _)| list).find(|list| is_empty(list)).cloned()
+    }
+
+    /// Paths of some parameters, for errors.
+    pub(crate) fn some_paths(&self) -> String {
+        let paths: BTreeSet<&String> = self.facts.iter().flat_map(|facts| &facts.names).map(|(path, _)| path).collect();
+        paths.iter().take(8).map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Was anything said of a stage's names?
+    pub(crate) fn are_named(&self) -> bool {
+        self.facts.iter().any(|facts| facts.named)
+    }
+
     /// The shared parameters.
     pub(crate) fn shared(&self) -> &[SharedReport] {
         &self.shared

@@ -83,9 +83,7 @@ fn the_plan_that_was_chosen_is_the_one_that_runs() {
 #[test]
 fn a_pipeline_whose_parameters_have_no_names_of_their_own_stays_as_it_is() {
     let size = Size::new(2, MICROBATCHES);
-    let anonymous = |at: &burn_pipeline::train::StageContext| {
-        Text::stage(at).named(Names::default().renamed(|_| "weight".to_owned()))
-    };
+    let anonymous = |at: &burn_pipeline::train::StageContext| Text::stage(at).named(Names::default());
     let options = AutoOptions { warm_up: 0, measured: 1, gain: -1.0, trial: 0, ..AutoOptions::default() };
     let mut auto = AutoPipeline::new(ordered(size).stages(anonymous), size, options).unwrap();
     let losses: Vec<f64> = (0..3).map(|_| auto.step(Text::new(MICROBATCHES).batch(), 1e-2).unwrap().loss).collect();

@@ -2,7 +2,7 @@
 
 use super::{Cut, Folder, RATE, SAMPLES};
 use crate::cases::{Case, Text};
-use burn_pipeline::train::{Checkpoint, Checkpoints};
+use burn_pipeline::train::{Checkpoint, CheckpointError, Checkpoints};
 
 const CUT: Cut = Cut { family: "GPipe", ranks: 2, chunks: 1 };
 
@@ -25,7 +25,84 @@ fn as_many_are_kept_as_was_asked_for_and_the_one_just_saved_always() {
     let saved = pipeline.save(&checkpoints, &()).unwrap();
     assert_eq!(saved, folder.join("step-00000003-2"));
     assert_eq!(checkpoints.latest().unwrap().folder(), saved);
-    assert_eq!(names(&checkpoints), ["step-00000003-2", "step-00000004"]);
+    assert_eq!(names(&checkpoints), ["step-00000003", "step-00000003-2"], "it went back from step 4");
+}
+
+/// A pipeline that has taken and saved these steps.
+fn saved_at(checkpoints: &Checkpoints, steps: &[u64]) -> burn_pipeline::train::Pipeline {
+    let mut pipeline = CUT.pipeline();
+    steps.iter().for_each(|&step| save_at(&mut pipeline, checkpoints, step));
+    pipeline
+}
+
+fn save_at(pipeline: &mut burn_pipeline::train::Pipeline, checkpoints: &Checkpoints, step: u64) {
+    while pipeline.progress().steps < step {
+        pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();
+    }
+    pipeline.save(checkpoints, &()).unwrap();
+}
+
+#[test]
+fn a_job_that_goes_back_keeps_what_it_went_back_to_and_not_what_had_diverged() {
+    let folder = Folder::new("folder-back");
+    let checkpoints = Checkpoints::new(&*folder);
+    let mut pipeline = saved_at(&checkpoints, &[1, 3]);
+    pipeline.load(&Checkpoint::open(folder.join("step-00000001")).unwrap()).unwrap();
+    save_at(&mut pipeline, &checkpoints.clone().keep(2), 2);
+    assert_eq!(names(&checkpoints), ["step-00000001", "step-00000002"]);
+    assert_eq!(checkpoints.latest_intact().unwrap().progress().steps, 2);
+}
+
+#[test]
+fn after_damage_a_job_that_went_back_takes_up_what_it_went_back_to() {
+    let folder = Folder::new("folder-damaged-branch");
+    let checkpoints = Checkpoints::new(&*folder);
+    let mut pipeline = saved_at(&checkpoints, &[1, 3]);
+    pipeline.load(&Checkpoint::open(folder.join("step-00000001")).unwrap()).unwrap();
+    save_at(&mut pipeline, &checkpoints, 2);
+    std::fs::write(folder.join("step-00000002/stage-000.safetensors"), "damaged").unwrap();
+    assert_eq!(checkpoints.latest_intact().unwrap().progress().steps, 1, "step 3 is what had diverged");
+}
+
+#[test]
+fn going_back_and_passing_the_same_steps_again_leaves_the_new_ones() {
+    let folder = Folder::new("folder-again");
+    let checkpoints = Checkpoints::new(&*folder);
+    let mut pipeline = saved_at(&checkpoints, &[3, 6, 9]);
+    pipeline.load(&Checkpoint::open(folder.join("step-00000003")).unwrap()).unwrap();
+    [4, 5, 6].iter().for_each(|&step| save_at(&mut pipeline, &checkpoints.clone().keep(2), step));
+    assert_eq!(names(&checkpoints), ["step-00000005", "step-00000006"]);
+    assert_eq!(checkpoints.latest_intact().unwrap().progress().steps, 6);
+}
+
+#[test]
+fn a_new_run_into_the_folder_of_an_old_one_keeps_its_own() {
+    let folder = Folder::new("folder-new-run");
+    let checkpoints = Checkpoints::new(&*folder).keep(2);
+    drop(saved_at(&checkpoints, &[5, 6]));
+    drop(saved_at(&checkpoints, &[1, 2]));
+    assert_eq!(names(&checkpoints), ["step-00000001", "step-00000002"]);
+    assert_eq!(checkpoints.latest().unwrap().progress().steps, 2);
+    assert_eq!(checkpoints.latest_intact().unwrap().progress().steps, 2);
+}
+
+#[test]
+fn another_process_that_saves_into_the_folder_is_refused_until_the_first_is_gone() {
+    let folder = Folder::new("folder-two-jobs");
+    let (checkpoints, mut pipeline) = (Checkpoints::new(&*folder), CUT.pipeline());
+    std::fs::create_dir_all(&*folder).unwrap();
+    // A lock is the file's, not the process's: one that was opened by itself stands for another process.
+    let other = std::fs::File::create(folder.join("LOCK")).unwrap();
+    other.lock().unwrap();
+    let error = pipeline.save(&checkpoints, &()).unwrap_err();
+    assert!(matches!(error, CheckpointError::InUse { .. }), "{error}");
+    assert!(error.to_string().contains("give each job a folder of its own"), "{error}");
+    drop(other);
+    pipeline.save(&checkpoints, &()).unwrap();
+    let other = || std::fs::File::open(folder.join("LOCK")).unwrap();
+    other().try_lock().unwrap_err();
+    drop(pipeline);
+    other().try_lock().unwrap();
 }
 
 #[test]
@@ -46,7 +123,7 @@ fn what_a_killed_process_left_half_written_is_no_checkpoint_and_goes_with_the_ne
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
         .collect();
     left.sort();
-    assert_eq!(left, ["LATEST", "corpus.partial", "step-00000000", "step-9.partial", "step-final.partial"]);
+    assert_eq!(left, ["LATEST", "LOCK", "corpus.partial", "step-00000000", "step-9.partial", "step-final.partial"]);
 }
 
 #[test]

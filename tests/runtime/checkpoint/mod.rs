@@ -11,6 +11,7 @@ mod pretrained;
 mod random;
 mod resume;
 mod tied;
+mod types;
 
 pub(crate) use export::on_each_rank;
 
@@ -26,10 +27,10 @@ const RATE: f64 = 1e-2;
 const SAMPLES: usize = 6;
 
 /// A folder that is gone once the test is over.
-struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    fn new(test: &str) -> Self {
+    pub(crate) fn new(test: &str) -> Self {
         let path = std::env::temp_dir().join(format!("burn-pipeline-{test}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         Self(path)

@@ -9,7 +9,9 @@ use burn::store::SafetensorsStore;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::schedule::{GPipe, Size};
 use burn_pipeline::stage::{Names, StageBox};
-use burn_pipeline::train::{Builder, Checkpoint, CheckpointError, Checkpoints, Pipeline, Pretrained, StageContext};
+use burn_pipeline::train::{
+    BuildError, Builder, Checkpoint, CheckpointError, Checkpoints, Pipeline, Pretrained, StageContext,
+};
 use pipeline_tests::layers::Layer;
 
 const CUT: Cut = Cut { family: "1F1B", ranks: 2, chunks: 1 };
@@ -54,11 +56,31 @@ fn stages_that_claim_one_name_take_no_pretrained_weights() {
     named(true).build().unwrap().load_pretrained(&stored).unwrap();
 
     // Layer 1 would take what is stored of layer 0, and what is stored of layer 1 would be left over.
-    let mut wrong = named(false).build().unwrap();
+    let error = named(false).build().unwrap_err();
+    assert!(matches!(error, BuildError::SameName { first: 0, second: 1, .. }), "{error}");
+    // Where nothing was said of names, a pipeline is built, and takes nothing by name.
+    let mut wrong = layers(|stage, _| stage).build().unwrap();
     let before = weights(&mut wrong);
     let error = wrong.load_pretrained(&stored.ignored(|_| true)).unwrap_err();
     assert!(matches!(error, CheckpointError::SameName { first: 0, second: 1, .. }), "{error}");
     assert_eq!(weights(&mut wrong), before);
+}
+
+#[test]
+fn a_list_of_layers_in_which_no_stage_has_a_parameter_is_refused() {
+    let declared = |list: &'static str| {
+        layers(move |stage, at| {
+            let index = at.index;
+            let renamed = move |name: &str| format!("layers.{index}.{name}");
+            stage.named(Names::default().layers_from(list, at.index).renamed(renamed))
+        })
+    };
+    let error = declared("layer").build().unwrap_err();
+    assert!(matches!(&error, BuildError::EmptyList { list, .. } if list == "layer"), "{error}");
+    assert!(error.to_string().contains("`linear.bias`, `linear.weight`"), "{error}");
+    // One stage with a parameter there is enough: the others may hold none of these layers.
+    let blocks = CUT.builder().stages(|at| small_gpt().stage(at));
+    blocks.build().unwrap();
 }
 
 #[test]

@@ -2,13 +2,15 @@
 //!
 //! Reading order: [`named`] (float parameters), [`names`] (their names in the whole model), [`leaves`] (what is trained of them), [`weights`] (values, taken out
 //! and put back), [`forward_state`] (what forwards can change), [`gradients`] (sums over microbatches), [`in_model`] (a step, by names in the model), [`optimizer`] (its
-//! state, by parameter), [`by_element`] (can the optimizer step shards?), [`shared_error`].
+//! state, by parameter), [`by_element`] (can the optimizer step shards?), [`made_up`] (is it that of other processes?),
+//! [`shared_error`].
 
 mod by_element;
 mod forward_state;
 mod gradients;
 mod in_model;
 mod leaves;
+mod made_up;
 mod named;
 mod names;
 mod optimizer;
@@ -23,6 +25,7 @@ pub(super) use gradients::{WeightGradients, collected};
 pub(super) use in_model::step_in_model;
 pub(crate) use leaves::Standing;
 pub(super) use leaves::{as_leaves, trained};
+pub(crate) use made_up::{MadeUpSteps, made_up_names};
 pub(crate) use named::NamedParameter;
 pub(super) use named::{named_parameters, parameter_ids, retie};
 pub use names::Names;

@@ -12,7 +12,8 @@
 //! 5. For optimizers and learning rates, a copy of a shared parameter has the name of the model's first copy, as a parameter
 //!    that sits at several paths of one module has the name of its first path: all copies are stepped alike.
 //!
-//! If parameters of two stages have one name, the pipeline warns when it is built and refuses to save.
+//! If parameters of two stages have one name, the pipeline refuses to save, and where names were given it is not built.
+//! Nor is it where no stage has a parameter in a list of layers that was declared.
 
 use burn::module::ParamId;
 use std::collections::HashMap;
@@ -69,6 +70,17 @@ impl Names {
     /// The name by which groups of optimizers and learning rates find a parameter of the stage.
     pub(crate) fn of_parameter(&self, id: ParamId, path: &str) -> String {
         self.first_copies.get(&id).cloned().unwrap_or_else(|| self.in_model(path))
+    }
+
+    /// Returns true if the paths alone are the names.
+    pub(crate) fn are_paths(&self) -> bool {
+        self.lists.is_empty() && self.rename.is_none()
+    }
+
+    /// The declared lists, each with whether one of these paths leads through it.
+    pub(crate) fn lists<'a>(&'a self, paths: &'a [&str]) -> impl Iterator<Item = (String, bool)> + use<'a> {
+        let leads = |list: &str| paths.iter().any(|path| moved(path, list, 0).is_some());
+        self.lists.iter().map(move |(list, _)| (list.clone(), leads(list)))
     }
 
     /// Says that a parameter is a copy of one that has this name where the model has it first.

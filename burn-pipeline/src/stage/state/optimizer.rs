@@ -1,10 +1,15 @@
 //! An optimizer's state, taken out and put back by parameter.
 //!
-//! Guarantees: state that is taken out and put back is equal to the last bit, whatever its element type.
+//! Guarantees: state that is taken out and put back is equal to the last bit, and has its element type; or it is
+//! refused.
 //!
 //! Burn's optimizers give their state as a record whose entries are named by parameter id. Ids differ from run to run and
 //! from cut to cut, so the record is taken apart by id here, and put together with the ids of the module that it is for.
 //! Burn shows the inside of a record only in its stored form (`burn-pack`).
+//!
+//! Burn 0.22.1 makes every float of a record it loads one of the default device's default type, which a process chooses
+//! once (`Device::configure`), before the first tensor. An optimizer's state is private, so nothing can convert it
+//! afterwards: what was loaded is read back, and compared with what was saved.
 
 use crate::program::quietly;
 use crate::stage::boundary::AnyTensor;
@@ -96,18 +101,39 @@ pub(crate) fn with_optimizer_state(
     let record = OptimizerRecord::from_bytes(bytes).map_err(|e| e.to_string())?;
     // Burn panics where a state's tensors have another rank than the parameter.
     let loaded = quietly(|| optimizer.load_record(record)).map_err(|_| refused())?;
-    // Burn skips state of another optimizer family silently, so it is read back and compared.
+    // Burn skips state of another optimizer family silently, and converts types, so it is read back and compared.
     let kept = optimizer_state(&loaded)?;
-    let fields = |state: Option<&ParameterState>| state.map(|s| s.keys().cloned().collect::<Vec<_>>());
-    match states.iter().find(|(id, state)| fields(kept.get(id)) != fields(Some(state))) {
-        None => Ok(loaded),
-        Some((id, state)) => {
-            let path = paths.get(id).cloned().unwrap_or_default();
+    for (id, state) in states {
+        let path = || paths.get(id).cloned().unwrap_or_default();
+        let kept = kept.get(id).filter(|kept| kept.keys().eq(state.keys())).ok_or_else(|| {
             let saved = state.keys().cloned().collect::<Vec<_>>().join(", ");
-            Err(format!(
-                "the optimizer does not keep what was saved for `{path}` ({saved}); load the checkpoint with the optimizer that saved it"
-            ))
+            format!(
+                "the optimizer does not keep what was saved for `{}` ({saved}); load the checkpoint with the optimizer that saved it",
+                path()
+            )
+        })?;
+        if let Some((field, (saved, kept))) =
+            state.iter().map(|(field, saved)| (field, (saved, &kept[field]))).find(|(_, (saved, kept))| !saved.is(kept))
+        {
+            return Err(changed(&path(), field, saved, kept));
         }
+    }
+    Ok(loaded)
+}
+
+/// A field that Burn changed when it took it.
+fn changed(path: &str, field: &str, saved: &StateValue, kept: &StateValue) -> String {
+    let types = match (saved, kept) {
+        (StateValue::Tensor(saved), StateValue::Tensor(kept)) => Some((saved.dtype(), kept.dtype())),
+        _ => None,
+    };
+    match types.filter(|(saved, kept)| saved != kept) {
+        Some((saved, kept)) => format!(
+            "`{field}` of `{path}` was saved as {saved:?}, and Burn's optimizers take their state back as {kept:?}, the default \
+             type of the default device, so that the next step would fail or differ; make {saved:?} the default before \
+             anything else (`Device::configure`), or go on from the weights alone (`Pipeline::load_weights`)"
+        ),
+        None => format!("`{field}` of `{path}` is not what was saved, once Burn's optimizer has taken it"),
     }
 }
 
@@ -141,6 +167,17 @@ impl From<Scalar> for StateValue {
 }
 
 impl StateValue {
+    /// Returns true if the type and every bit are equal.
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (StateValue::Tensor(own), StateValue::Tensor(other)) => {
+                (own.dtype(), own.shape(), own.as_bytes()) == (other.dtype(), other.shape(), other.as_bytes())
+            }
+            (StateValue::Float(own), StateValue::Float(other)) => own.to_bits() == other.to_bits(),
+            (own, other) => own == other,
+        }
+    }
+
     fn scalar(&self) -> Result<Scalar, &TensorData> {
         match self {
             StateValue::Tensor(data) => Err(data),

@@ -14,15 +14,23 @@ pub enum CheckpointError {
     /// The folder holds no checkpoint.
     #[error("there is no checkpoint in {}", root.display())]
     None { root: PathBuf },
+    /// Another job saves into the folder.
+    #[error("{by} has {}; give each job a folder of its own, or end the other job", root.display())]
+    InUse { root: PathBuf, by: String },
     /// A file of the checkpoint is not there.
-    #[error("{} is missing, so this checkpoint cannot be read; an earlier one may be intact", path.display())]
+    #[error("{} is missing, so this checkpoint cannot be read; an earlier one may be intact (`Checkpoints::latest_intact`)", path.display())]
     Missing { path: PathBuf },
     /// A file is not what was written.
-    #[error("{} is damaged: {what}; an earlier checkpoint may be intact", path.display())]
+    #[error("{} is damaged: {what}; an earlier checkpoint may be intact (`Checkpoints::latest_intact`)", path.display())]
     Damaged { path: PathBuf, what: String },
     /// Another version of the format.
     #[error("{} is of format version {found}, but this library reads version {reads}", path.display())]
     Version { path: PathBuf, found: u32, reads: u32 },
+    /// Copies of a stage are no longer equal, so one of them is not the model.
+    #[error(
+        "ranks {first} and {other} hold copies of stage {stage}, which have become different, so no checkpoint is made of them; go on from an earlier one, and change weights alike on all ranks (optimizers, `Stage::after_step`)"
+    )]
+    Drifted { stage: usize, first: usize, other: usize },
     /// Two stages call different parameters the same.
     #[error(
         "stages {first} and {second} both claim a parameter named `{name}`; say where their layers stand in the model with `StageBox::named`"
@@ -54,6 +62,11 @@ pub enum CheckpointError {
         listed("not in the model (leave out with `Pretrained::ignored`)", unused)
     )]
     Pretrained { missing: Vec<String>, mismatched: Vec<String>, unused: Vec<String> },
+    /// The adapter of pretrained weights left every tensor as it was.
+    #[error(
+        "the adapter (`Pretrained::adapter`) changed no tensor; it is shown the parameters' names in the whole model, `{shown}` for one; leave it out if nothing has to change"
+    )]
+    IdleAdapter { shown: String },
     /// The checkpoint has no optimizer state, and the pipeline has an optimizer.
     #[error(
         "the checkpoint holds no optimizer state; load its weights alone, or save from a pipeline with an optimizer"

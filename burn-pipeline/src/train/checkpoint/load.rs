@@ -30,6 +30,7 @@ impl Pipeline {
     pub fn load(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
         self.load_contents(checkpoint, Contents::All)?;
         self.training.resume(checkpoint.progress());
+        self.branch.goes_on_from(checkpoint.folder(), checkpoint.serial());
         Ok(())
     }
 

@@ -64,6 +64,12 @@ pub(super) enum StateEntry {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub(super) version: u32,
+    /// Its number among the checkpoints of the folder, in the order of their completion; earlier versions wrote none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) serial: Option<u64>,
+    /// The number of the one that the job had saved or loaded before, if that is in the same folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) after: Option<u64>,
     pub(super) progress: Progress,
     /// The caller's own value, as JSON text; kept byte for byte.
     pub(super) beside: String,
@@ -80,10 +86,44 @@ struct Sealed {
     checkpoint: Manifest,
 }
 
+/// A checkpoint's place among others, as its manifest says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Order {
+    /// See [`Manifest`]; those of earlier versions are before all others.
+    pub(super) serial: Option<u64>,
+    /// See [`Manifest`].
+    pub(super) after: Option<u64>,
+    /// Steps of the weights.
+    pub(super) steps: u64,
+}
+
+impl Order {
+    /// Reads it from a checkpoint's folder, without the rest of the manifest.
+    pub(super) fn read(folder: &Path) -> Result<Self, CheckpointError> {
+        #[derive(Deserialize)]
+        struct Sealed {
+            checkpoint: Part,
+        }
+        #[derive(Deserialize)]
+        struct Part {
+            serial: Option<u64>,
+            after: Option<u64>,
+            progress: Progress,
+        }
+        let path = folder.join(MANIFEST);
+        let text = std::fs::read(&path).map_err(CheckpointError::io(READING, &path))?;
+        let sealed: Sealed =
+            serde_json::from_slice(&text).map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
+        let Part { serial, after, progress } = sealed.checkpoint;
+        Ok(Self { serial, after, steps: progress.steps })
+    }
+}
+
 impl Manifest {
     pub(super) fn new(progress: Progress, beside: String, plan: String, stages: usize) -> Self {
-        let (version, optimizer) = (VERSION, false);
-        Self { version, progress, beside, plan, stages, optimizer, files: Vec::new(), parameters: Vec::new() }
+        let (files, parameters, optimizer) = (Vec::new(), Vec::new(), false);
+        let (version, serial, after) = (VERSION, None, None);
+        Self { version, serial, after, progress, beside, plan, stages, optimizer, files, parameters }
     }
 
     pub(super) fn sum(&self) -> Result<u32, serde_json::Error> {

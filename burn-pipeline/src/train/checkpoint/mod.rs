@@ -36,16 +36,19 @@
 //! # }
 //! ```
 
+mod branch;
 mod error;
 mod export;
 mod folder;
 mod load;
+mod lock;
 mod manifest;
 mod pretrained;
 mod save;
 mod stored;
 mod tensors;
 
+pub(crate) use branch::Branch;
 pub use error::CheckpointError;
 pub use folder::Checkpoints;
 pub use manifest::ParameterEntry;

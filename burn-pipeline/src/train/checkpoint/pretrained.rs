@@ -6,7 +6,9 @@
 //! 1. Every rank opens the stores. Burn's list names, shapes and element types, and map the files.
 //! 2. A parameter is looked up by its names in the model ([`Names`](crate::stage::Names)), then by those that the adapter
 //!    gives it (`gamma` is PyTorch's `weight`); a copy of a shared parameter also by the name of its first copy.
-//! 3. The adapter changes its layout, as the module around it asks: PyTorch's linear layers are transposed.
+//! 3. The adapter changes its layout, as the module around it asks: PyTorch's linear layers are transposed. It sees the
+//!    parameter's name in the model, so that what is written for one layer means the same on any cut. One that changes
+//!    nothing anywhere is an error: it was written for other names.
 //! 4. The values become the parameter's element type.
 
 use super::error::CheckpointError;
@@ -65,7 +67,9 @@ impl Pretrained {
         self
     }
 
-    /// Changes layouts and the names inside modules: `PyTorchToBurnAdapter` for what PyTorch stored.
+    /// Changes layouts and the names inside modules: `PyTorchToBurnAdapter` for what PyTorch stored. A tensor comes
+    /// under the parameter's name in the whole model ([`Names`](crate::stage::Names)), with the last part as the module
+    /// calls it (`gamma`).
     pub fn adapter(mut self, adapter: impl ModuleAdapter + 'static) -> Self {
         self.adapter = Some(Box::new(adapter));
         self
@@ -95,8 +99,9 @@ impl Pretrained {
                 stored.insert(name, (store, tensor));
             }
         }
-        let names = stored.keys().filter(|name| !(self.ignored)(name)).cloned().collect();
-        Ok(Opened { from: self, stored, fit: Fit { unused: names, ..Fit::default() } })
+        let unused = stored.keys().filter(|name| !(self.ignored)(name)).cloned().collect();
+        let idle = self.adapter.is_some().then(String::new);
+        Ok(Opened { from: self, stored, fit: Fit { unused, idle, ..Fit::default() } })
     }
 }
 
@@ -109,23 +114,27 @@ pub(super) struct Fit {
     mismatched: BTreeSet<String>,
     /// Stored tensors that no stage of the rank took.
     unused: BTreeSet<String>,
+    /// While the adapter has changed nothing: a name that it was shown.
+    idle: Option<String>,
 }
 
 impl Fit {
     /// Does all that is stored fit all that the ranks hold?
     ///
     /// # Errors
-    /// [`CheckpointError::Pretrained`] lists what does not.
+    /// [`CheckpointError::Pretrained`] lists what does not; [`CheckpointError::IdleAdapter`] if an adapter changed
+    /// nothing.
     pub(super) fn of_all(fits: Vec<Fit>) -> Result<(), CheckpointError> {
         let all = fits.into_iter().reduce(|mut all, mut next| {
             all.missing.append(&mut next.missing);
             all.mismatched.append(&mut next.mismatched);
             all.unused.retain(|name| next.unused.contains(name));
+            all.idle = all.idle.zip(next.idle).map(|(one, other)| if one.is_empty() { other } else { one });
             all
         });
-        let Fit { missing, mismatched, unused } = all.unwrap_or_default();
+        let Fit { missing, mismatched, unused, idle } = all.unwrap_or_default();
         if missing.is_empty() && mismatched.is_empty() && unused.is_empty() {
-            return Ok(());
+            return idle.map_or(Ok(()), |shown| Err(CheckpointError::IdleAdapter { shown }));
         }
         let list = |names: BTreeSet<String>| names.into_iter().collect();
         Err(CheckpointError::Pretrained { missing: list(missing), mismatched: list(mismatched), unused: list(unused) })
@@ -157,6 +166,10 @@ impl Opened<'_> {
             let found = self.find(&weight);
             for name in &found {
                 self.fit.unused.remove(name);
+                if !weight.names.contains(name) {
+                    // The adapter gave this name.
+                    self.fit.idle = None;
+                }
             }
             let Some(first) = found.first() else {
                 if !weight.names.iter().any(|name| (self.from.optional)(name)) {
@@ -196,11 +209,17 @@ impl Opened<'_> {
 
     /// The parameter's values in its own layout and element type; `None` if they do not fit, which is noted.
     fn read(&mut self, name: &str, weight: &NamedWeight, shape: &Shape) -> Result<Option<TensorData>, CheckpointError> {
-        let Some((store, mut tensor)) = self.stored.get(name).cloned() else { return Ok(None) };
+        let Some((store, stored)) = self.stored.get(name).cloned() else { return Ok(None) };
+        let read = |tensor: Stored| {
+            let failed = |error| CheckpointError::Store { store, message: format!("`{name}`: {error}") };
+            bridge::into_data(tensor).map_err(failed)
+        };
+        let (mut tensor, shown) = (stored.clone(), shown(weight));
         if let Some(adapter) = &self.from.adapter {
-            tensor.name.clone_from(&weight.path);
+            tensor.name.clone_from(&shown);
             tensor = adapter.adapt(tensor, ModuleContext::new(&weight.containers));
         }
+        let is_changed = tensor.name != shown || (&tensor.shape, tensor.dtype) != (&stored.shape, stored.dtype);
         let value = &weight.value;
         if tensor.shape != *shape || !becomes(tensor.dtype, value.kind()) {
             let wanted = format!("{:?} of {:?}", shape.to_vec(), value.dtype());
@@ -208,22 +227,34 @@ impl Opened<'_> {
             self.fit.mismatched.insert(format!("`{name}` is {stored}, the model's `{}` is {wanted}", weight.names[0]));
             return Ok(None);
         }
-        let read = bridge::into_data(tensor);
-        let data = read.map_err(|error| CheckpointError::Store { store, message: format!("`{name}`: {error}") })?;
+        let data = read(tensor)?;
+        // A permutation keeps name and form.
+        if self.fit.idle.is_some() {
+            let is_changed = is_changed || data.as_bytes() != read(stored)?.as_bytes();
+            self.fit.idle = (!is_changed).then_some(shown);
+        }
         Ok(Some(data.convert_dtype(value.dtype())))
     }
 }
 
 /// A weight of this shape as a store would hold it: read from its device when its values are asked for.
 pub(super) fn adapted(weight: NamedWeight, shape: Shape, adapter: &dyn ModuleAdapter) -> Stored {
-    let NamedWeight { path, mut names, containers, value, .. } = weight;
+    let shown = shown(&weight);
+    let NamedWeight { mut names, containers, value, .. } = weight;
     let (name, dtype) = (names.swap_remove(0), value.dtype());
     let read = move || value.to_data().map_err(burn::store::burn_pack::Error::ValidationError);
     let mut tensor =
-        adapter.adapt(bridge::deferred(path.clone(), dtype, shape, None, read), ModuleContext::new(&containers));
-    let (from, to) = (split(&path).1, split(&tensor.name).1);
+        adapter.adapt(bridge::deferred(shown.clone(), dtype, shape, None, read), ModuleContext::new(&containers));
+    let (from, to) = (split(&shown).1, split(&tensor.name).1);
     tensor.name = if from == to { name } else { format!("{}{to}", split(&name).0) };
     tensor
+}
+
+/// The name under which an adapter sees a weight: that in the whole model, but for the last part, by which adapters
+/// know what a module's parameter is.
+fn shown(weight: &NamedWeight) -> String {
+    let name = weight.names.first().unwrap_or(&weight.path);
+    format!("{}{}", split(name).0, split(&weight.path).1)
 }
 
 /// A path, and the last part of it: `blocks.0.` and `weight`.

@@ -21,7 +21,7 @@ use crate::stage::{AnyTensor, ErasedStage, NamedWeight, StateValue};
 use crate::tensor_group::Holders;
 use crate::train::control::{Command, Exchange, gather_results};
 use crate::train::pipeline::Pipeline;
-use crate::train::step::{Rank, caught};
+use crate::train::step::{Drifted, Rank, caught};
 use burn::tensor::TensorData;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,8 +39,9 @@ impl Pipeline {
     /// them see; `beside` is rank 0's.
     ///
     /// # Errors
-    /// If two stages claim a name of parameters that are not shared, gradients wait for a step, or something cannot be
-    /// written: the checkpoints that were there are untouched, and the pipeline can go on.
+    /// If two stages claim a name of parameters that are not shared, gradients wait for a step, copies of a stage are
+    /// no longer equal, another job saves into the folder, or something cannot be written: the checkpoints that were
+    /// there are untouched, and the pipeline can go on.
     pub fn save(&mut self, checkpoints: &Checkpoints, beside: &impl Serialize) -> Result<PathBuf, CheckpointError> {
         let beside = self.ready_to_save(beside);
         let beside = self.ranks.admit(beside)?;
@@ -59,7 +60,7 @@ impl Pipeline {
             let first = stage.parameters.into_iter().filter(|parameter| known.insert(parameter.key().to_owned()));
             manifest.parameters.extend(first.map(|parameter| ParameterEntry { file, ..parameter }));
         }
-        let complete = staging.commit(manifest);
+        let complete = staging.commit(manifest, &mut self.branch);
         let name = complete.as_ref().map(|path| path.display().to_string()).map_err(ToString::to_string);
         let first = self.rank_0_says(name);
         // This process's own error says more than the text that the others get.
@@ -79,7 +80,8 @@ impl Pipeline {
 
     /// Starts a checkpoint, or takes part in the one that rank 0's process starts.
     fn begin(&mut self, checkpoints: &Checkpoints) -> Result<Staging, CheckpointError> {
-        let begun = self.ranks.holds(0).then(|| checkpoints.begin(self.progress().steps));
+        let (steps, job) = (self.progress().steps, &mut self.branch);
+        let begun = self.ranks.holds(0).then(|| checkpoints.begin(steps, job));
         let name = match &begun {
             Some(Ok(staging)) => Ok(staging.name().to_owned()),
             Some(Err(error)) => Err(error.to_string()),
@@ -88,7 +90,7 @@ impl Pipeline {
         let name = self.rank_0_says(name);
         match begun {
             Some(begun) => begun.and_then(|staging| name.map(|_| staging)),
-            None => Ok(checkpoints.join(name?)),
+            None => checkpoints.join(name?),
         }
     }
 
@@ -138,6 +140,9 @@ impl Command for Save {
 /// Writes this rank's stages. Of two replicas in a bidirectional placement the first is saved, as both are equal; of ranks that have pieces of
 /// a stage, the first one writes what it joins of all their pieces.
 fn save_stages(rank: &mut Rank, folder: &Path) -> Result<Result<Vec<SavedStage>, CheckpointError>, ExecuteError> {
+    if let Some(Drifted { stage, first, other }) = rank.drifted()? {
+        return Ok(Err(CheckpointError::Drifted { stage, first, other }));
+    }
     let (sharing, groups) = (rank.sharing().clone(), rank.executor().groups().clone());
     let stages: Vec<StageId> = rank.executor().stages().keys().copied().filter(|stage| stage.replica() == 0).collect();
     // All data-parallel replicas gather the states of all stages, also after an error, since the others wait for them.

@@ -93,6 +93,11 @@ impl Checkpoint {
         self.manifest.progress
     }
 
+    /// Its number among the checkpoints of its folder.
+    pub(super) fn serial(&self) -> Option<u64> {
+        self.manifest.serial
+    }
+
     /// What distinguishes it from other checkpoints: its name, its step, and the checksum of its manifest.
     pub(crate) fn identity(&self) -> String {
         let name = self.folder.file_name().unwrap_or_default().to_string_lossy();

@@ -6,6 +6,7 @@
 //! 3. A file is read whole, and its size and checksum compared first, so no byte of a damaged one is used.
 
 use super::error::{CheckpointError, READING};
+use super::folder::synchronise_around;
 use super::manifest::FileEntry;
 use burn::tensor::{BoolStore, DType, TensorData};
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -71,6 +72,7 @@ pub(super) fn write_model(path: &Path, items: Vec<Item<'_>>) -> Result<(), Check
     // Hugging Face's loader asks for this entry.
     let written = write(partial, items, &[("format", "pt".to_owned())], &mut || ());
     let written = written.and_then(|_| std::fs::rename(partial, path).map_err(CheckpointError::io("writing", path)));
+    let written = written.and_then(|()| synchronise_around(path));
     written.inspect_err(|_| {
         // The error that matters is the one of writing, not of this clean-up.
         let _ = std::fs::remove_file(partial);

@@ -1,4 +1,4 @@
-//! What ranks in processes compare: their jobs at the start, and their calls before each command.
+//! What ranks in processes compare: their jobs and optimizers at the start, and their calls before each command.
 //!
 //! Guarantees: all ranks come to the same result, and an error names the first rank that differs from most.
 
@@ -6,6 +6,7 @@ use super::command::Call;
 use super::exchange::gather_all;
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Link};
+use crate::stage::MadeUpSteps;
 use crate::train::error::PipelineError;
 use crate::train::step::Rank;
 use std::time::Duration;
@@ -29,6 +30,22 @@ pub(crate) fn agree_on_job(link: &mut dyn Link, job: &Job, timeout: Duration) ->
         }
     }
     Ok(())
+}
+
+/// Compares what every rank's optimizer does to a made-up parameter at each of these names.
+pub(crate) fn agree_on_optimizer(
+    link: &mut dyn Link,
+    names: &[String],
+    own: &MadeUpSteps,
+    timeout: Duration,
+) -> Result<(), ExecuteError> {
+    let table = gather_all(link, own, timeout)?;
+    let Some((odd, most)) = odd_one_by(&table, |one, other| one.differ(other).is_none()) else { return Ok(()) };
+    let place = table[odd].differ(most).unwrap_or_default();
+    let of = names.get(place).map(|name| format!(" of `{name}`")).unwrap_or_default();
+    let what = format!("the optimizer{of} (its family, weight decay, betas, clipping and so on)");
+    let (theirs, others) = (table[odd].described(place), most.described(place));
+    Err(ExecuteError::Handshake { rank: link.rank(), odd, what, theirs, others })
 }
 
 /// Two ranks that hold one stage must hold the same parameters: of each rank its stages, each with a description.
@@ -69,9 +86,13 @@ pub(super) fn agree_on_call(rank: &mut Rank, call: Call) -> Result<Result<(), Pi
 
 /// The first value that differs from what most have (of equally many, from the earliest), and what most have.
 fn odd_one(values: &[String]) -> Option<(usize, &String)> {
-    let count = |value: &String| values.iter().filter(|other| *other == value).count();
+    odd_one_by(values, |one, other| one == other)
+}
+
+fn odd_one_by<T>(values: &[T], alike: impl Fn(&T, &T) -> bool) -> Option<(usize, &T)> {
+    let count = |value: &T| values.iter().filter(|other| alike(other, value)).count();
     let most = values.iter().rev().max_by_key(|value| count(value))?;
-    values.iter().position(|value| value != most).map(|odd| (odd, most))
+    values.iter().position(|value| !alike(value, most)).map(|odd| (odd, most))
 }
 
 #[cfg(test)]

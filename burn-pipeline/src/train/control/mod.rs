@@ -19,7 +19,7 @@ mod exchange;
 mod ranks;
 mod worker;
 
-pub(crate) use agreement::{Job, agree_on_job, agree_on_parameters};
+pub(crate) use agreement::{Job, agree_on_job, agree_on_optimizer, agree_on_parameters};
 pub(crate) use command::{Call, Command};
 pub(crate) use exchange::{Exchange, exchange_facts, gather_all, gather_results, gather_tensors};
 pub(crate) use ranks::{Ranks, Start};

@@ -4,7 +4,7 @@
 //!    makes the groups that hold stages together.
 //! 2. The factory makes the rank's stages, one after the other. Then its pieces of a vocabulary that is spread are cut.
 //! 3. Ranks in processes exchange what they say of their stages. Two ranks that hold one stage must hold the same
-//!    parameters.
+//!    parameters, and all ranks optimizers that do the same.
 //! 4. The rank starts: equal weights, shared parameters, shards ([`Rank::start`]).
 
 use super::builder::Builder;
@@ -13,11 +13,12 @@ use crate::group::{Grid, SharedInbox, Stages};
 use crate::link::{Activity, Link, Logged, SharedLink};
 use crate::plan::{CheckedPlan, Op, Placement, StageId};
 use crate::stage::{
-    AnyTensor, ErasedStage, Members, NamedWeight, SpecMismatch, StageError, StageMetadata, computes_in,
+    AnyTensor, ErasedStage, MadeUpSteps, Members, NamedWeight, SpecMismatch, StageError, StageMetadata, computes_in,
+    made_up_names,
 };
 use crate::tensor_group::{Holders, TensorGroup};
 use crate::train::context::{StageContext, asking};
-use crate::train::control::{Job, agree_on_job, agree_on_parameters, exchange_facts, gather_all};
+use crate::train::control::{Job, agree_on_job, agree_on_optimizer, agree_on_parameters, exchange_facts, gather_all};
 use crate::train::facts::StageFacts;
 use crate::train::shared::SharedReport;
 use crate::train::step::{Rank, Settings, caught};
@@ -165,7 +166,26 @@ impl Blueprint {
         outputs: bool,
     ) -> Result<(Stages, Vec<StageFacts>), ExecuteError> {
         let made = self.make(link, device, groups, outputs)?;
-        self.facts(link, made)
+        let (stages, facts) = self.facts(link, made)?;
+        if self.job.is_some() {
+            self.compare_optimizers(link, device, &facts)?;
+        }
+        Ok((stages, facts))
+    }
+
+    /// Compares the optimizers of all processes, by what they do at the names of the model.
+    fn compare_optimizers(
+        &self,
+        link: &mut dyn Link,
+        device: &Device,
+        facts: &[StageFacts],
+    ) -> Result<(), ExecuteError> {
+        let names: BTreeSet<&String> = facts.iter().flat_map(|facts| &facts.names).map(|(_, name)| name).collect();
+        let names = made_up_names(&names.into_iter().cloned().collect::<Vec<_>>());
+        let optimizer = self.builder.optimizers.as_ref();
+        let own = caught(link.rank(), || "making an optimizer".to_owned(), || Ok(optimizer.map(|make| make())))?;
+        link.set_activity(Activity::Gathering);
+        agree_on_optimizer(link, &names, &MadeUpSteps::of(own, &names, device), self.builder.timeout)
     }
 
     /// Makes the rank's stages; the last one keeps its outputs if they are wanted.

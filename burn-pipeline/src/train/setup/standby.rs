@@ -83,10 +83,15 @@ impl Pipeline {
     /// Runs the stages that stand by, with the weights, optimizer state and progress of those that ran, which stand by then.
     pub(crate) fn change_places(&mut self, standby: &mut Standby, checkpoints: &Checkpoints) -> Result<(), MoveError> {
         self.is_unchanged()?;
-        let saved = Checkpoint::open(self.save(checkpoints, &())?);
+        // What moves stages is no checkpoint of the job's.
+        let last = self.branch.last.clone();
+        let saved = self.save(checkpoints, &());
+        self.branch.last.clone_from(&last);
+        let saved = Checkpoint::open(saved?);
         let checkpoint = self.ranks.admit(saved)?;
         self.swap(standby)?;
         let loaded = self.load(&checkpoint);
+        self.branch.last = last;
         if loaded.is_err() {
             self.swap(standby)?;
         }

@@ -13,6 +13,7 @@ use crate::plan::{Plan, Transport};
 use crate::program::{Bf16, compiles, quietly};
 use crate::simulate::{SimulateOptions, simulate};
 use crate::stage::{Accumulation, Reduction, Validate};
+use crate::train::checkpoint::Branch;
 use crate::train::control::{Job, Ranks, Start};
 use crate::train::error::BuildError;
 use crate::train::pipeline::Pipeline;
@@ -219,8 +220,17 @@ impl Builder {
         if let Some((stage, last)) = stages.loss_inside() {
             return Err(BuildError::LossInside { stage, last });
         }
-        if let Some((name, first, second)) = stages.claimed_twice() {
-            tracing::warn!(name, first, second, "two stages claim one name: this pipeline cannot be saved");
+        if let Some(list) = stages.empty_list() {
+            return Err(BuildError::EmptyList { list, paths: stages.some_paths() });
+        }
+        match stages.claimed_twice() {
+            Some((name, first, second)) if stages.are_named() => {
+                return Err(BuildError::SameName { name, first, second });
+            }
+            Some((name, first, second)) => {
+                tracing::warn!(name, first, second, "two stages claim one name: this pipeline cannot be saved");
+            }
+            None => {}
         }
         // Where every stage declared its specs, they cost no run on zeros, so that links can use them.
         let learns_metadata = validate != Validate::Off || stages.are_declared();
@@ -238,6 +248,7 @@ impl Builder {
             on_non_finite,
             outputs,
             compares_batches,
+            branch: Branch::default(),
             simulate,
         })
     }

@@ -62,6 +62,7 @@ impl Rank {
         self.follow_rules(&observed)?;
         self.executor.refuse_unwritten_weights(step)?;
         self.sharing.refuse_diverged_once(&mut self.executor)?;
+        self.refuse_drifted_once()?;
         self.executor.link().set_activity(Activity::Idle);
         if self.settings.validate == Validate::FirstStep {
             *self.executor.spec_check_mut() = SpecCheck::Off;

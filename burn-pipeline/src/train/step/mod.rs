@@ -5,12 +5,15 @@
 //! them passes it on to all other ranks.
 //!
 //! Read `rank` (the type, and how a rank starts), `contract` (what the loss of a batch is), `batch` (forwards and
-//! backwards), `gradients` (sums over replicas, scaling, clipping), `members` (gradients compared within a group), `apply` (the optimizer's step, here or at the caller); then `forward_state` (what is refused of running statistics), `replicas`,
-//! `outputs` and `metadata` for bidirectional placements, evaluations over processes, and checks of tensor specs.
+//! backwards), `gradients` (sums over replicas, scaling, clipping), `members` (gradients compared within a group),
+//! `apply` (the optimizer's step, here or at the caller), `copies` (are copies still equal?); then `forward_state`
+//! (what is refused of running statistics), `replicas`, `outputs` and `metadata` for bidirectional placements,
+//! evaluations over processes, and checks of tensor specs.
 
 mod apply;
 mod batch;
 mod contract;
+mod copies;
 mod forward_state;
 mod gradients;
 mod members;
@@ -22,6 +25,7 @@ mod replicas;
 
 pub(crate) use apply::ApplyOutcome;
 pub(crate) use batch::BatchOutcome;
+pub(crate) use copies::Drifted;
 pub(crate) use metadata::metadata_plan;
 pub(crate) use outputs::deliver;
 pub(crate) use panic::caught;

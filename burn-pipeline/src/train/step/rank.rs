@@ -43,6 +43,8 @@ pub(crate) struct Rank {
     pub(super) trains: bool,
     /// Were gradients compared among the ranks that hold its stages together?
     pub(super) members_compared: bool,
+    /// Were the copies of its stages compared after a step?
+    pub(super) copies_compared: bool,
     /// Stages beside those that run.
     standby: Option<Standby>,
 }
@@ -82,7 +84,7 @@ impl Rank {
         // While the link is still there: a rank that only closed it would not say why.
         let sharing = started.inspect_err(|error| executor.fail(error))?;
         let (contract, observed) = (Contract::new(settings.reduction), Vec::new());
-        let members_compared = false;
+        let (members_compared, copies_compared) = (false, false);
         Ok(Self {
             executor,
             placement,
@@ -93,6 +95,7 @@ impl Rank {
             observed,
             trains: false,
             members_compared,
+            copies_compared,
             standby: None,
         })
     }

@@ -7,14 +7,16 @@ mod pytorch;
 use super::{Folder, on_each_rank, weights};
 use crate::cases::read;
 use crate::shared::model::{SMALL, Text, declared, stage as tied_stage};
+use burn::nn::LinearConfig;
 use burn::optim::SgdConfig;
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{BurnToPyTorchAdapter, ModuleAdapter, ModuleContext, PyTorchToBurnAdapter, SafetensorsStore, bridge};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_pipeline::schedule::Size;
-use burn_pipeline::stage::{AnyTensor, Batch, Names};
-use burn_pipeline::train::{Builder, CheckpointError, Pipeline, Pretrained};
+use burn_pipeline::stage::{AnyTensor, Batch, Names, StageBox};
+use burn_pipeline::train::{Builder, CheckpointError, Pipeline, Pretrained, StageContext};
 use llama::Signal;
+use pipeline_tests::layers::Layer;
 use safetensors::SafeTensors;
 use safetensors::tensor::{TensorView, serialize_to_file};
 use std::collections::BTreeMap;
@@ -206,6 +208,69 @@ fn stores_that_cannot_be_read_or_hold_a_name_twice_are_refused() {
         assert!(error.to_string().starts_with(says), "{error}");
     }
     pipeline.load_pretrained(&model).unwrap();
+}
+
+/// Negates the queries of one layer, by its name in the model, and keeps everything else as PyTorch's adapter gives it.
+#[derive(Clone)]
+struct Negated(&'static str);
+
+impl ModuleAdapter for Negated {
+    fn adapt(&self, tensor: Stored, _: ModuleContext<'_>) -> Stored {
+        if tensor.name != self.0 {
+            return tensor;
+        }
+        let (name, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.clone());
+        bridge::map_data(tensor, name, dtype, shape, |data| {
+            let negated: Vec<f32> = data.iter::<f32>().map(|value| -value).collect();
+            TensorData::new(negated, data.shape().to_vec())
+        })
+    }
+
+    fn clone_box(&self) -> Box<dyn ModuleAdapter> {
+        Box::new(self.clone())
+    }
+}
+
+#[test]
+fn an_adapter_sees_names_in_the_model_and_one_that_changes_nothing_is_refused() {
+    let folder = Folder::new("pretrained-named");
+    stored(&folder);
+    let path = folder.join("model.safetensors");
+    let adapted = |adapter: Negated| {
+        let path = path.clone();
+        let chain = PyTorchToBurnAdapter.chain(adapter);
+        Pretrained::new(move || SafetensorsStore::from_file(&path)).adapter(chain)
+    };
+    let queries = "model.layers.3.self_attn.q_proj.weight";
+    let weights = |pipeline: &mut Pipeline| -> BTreeMap<String, Vec<f32>> {
+        let weights = pipeline.named_weights().unwrap().into_iter().flatten();
+        weights.map(|weight| (weight.names[0].clone(), read(&weight.value))).collect()
+    };
+    let mut plain = builder("GPipe", 1, 1).build().unwrap();
+    plain.load_pretrained(&from(path.clone())).unwrap();
+    let expected = weights(&mut plain);
+    assert!(expected.contains_key(queries), "{:?}", expected.keys());
+    // Layer 3 is layer 0 of the last of four stages.
+    for ranks in [1, 4] {
+        let mut pipeline = builder("1F1B", ranks, 1).build().unwrap();
+        pipeline.load_pretrained(&adapted(Negated(queries))).unwrap();
+        for (name, values) in weights(&mut pipeline) {
+            let sign = if name == queries { -1.0 } else { 1.0 };
+            assert!(values.iter().zip(&expected[&name]).all(|(got, plain)| *got == sign * plain), "{ranks}: {name}");
+        }
+    }
+    // By itself and for a name that the model does not have, it does nothing.
+    let layer = |at: &StageContext| StageBox::new(Layer { linear: LinearConfig::new(3, 3).init(&at.device) });
+    let one = Pipeline::builder().schedule("GPipe", Size::new(1, 1)).devices(vec![Device::flex()]);
+    let mut one = one.stages(layer).build().unwrap();
+    let before = one.named_weights().unwrap();
+    let file = folder.join("own");
+    one.export(&file).unwrap();
+    let idle = Pretrained::new(move || SafetensorsStore::from_file(&file)).adapter(Negated("layers.0.q_proj.weight"));
+    let error = one.load_pretrained(&idle).unwrap_err();
+    assert!(matches!(error, CheckpointError::IdleAdapter { .. }), "{error}");
+    assert!(error.to_string().contains("`linear."), "{error}");
+    assert_eq!(format!("{:?}", one.named_weights().unwrap()), format!("{before:?}"));
 }
 
 /// PyTorch's adapter, which notes every tensor that is read.

@@ -1,0 +1,123 @@
+//! One job at a time saves into a folder.
+//!
+//! Guarantees: a save never meets another one in its folder, and a job never removes another's checkpoints while that
+//! one is there: its save is refused, naming the process that has the folder.
+//!
+//! 1. A pipeline's first save takes an exclusive lock of the file `LOCK` in the folder; it has it until it is dropped.
+//!    The system releases it with the process, however that ends.
+//! 2. Pipelines of one process have the lock together, since a process that resumes may still hold the pipeline that it
+//!    resumes from. Only one saves at a time.
+//! 3. A file system without locks is warned about, and trusted.
+
+use super::error::CheckpointError;
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The file's name within the folder.
+const LOCK: &str = "LOCK";
+
+/// The folders that this process has locked.
+static LOCKED: Mutex<BTreeMap<PathBuf, Locked>> = Mutex::new(BTreeMap::new());
+
+#[derive(Debug)]
+struct Locked {
+    /// Locked until it is closed.
+    _file: File,
+    /// Pipelines that have saved into the folder.
+    holders: usize,
+    /// Is one of them saving now?
+    saving: bool,
+}
+
+/// A pipeline's share of a folder's lock.
+#[derive(Debug)]
+pub(super) struct FolderLock {
+    root: PathBuf,
+}
+
+/// While it is there, no other pipeline of this process saves into the folder.
+#[derive(Debug)]
+pub(super) struct Saving {
+    root: PathBuf,
+}
+
+impl FolderLock {
+    /// Starts a save into a folder, with its lock, which is added to those that the pipeline has.
+    ///
+    /// # Errors
+    /// If another process has the lock, or another pipeline is saving there now.
+    pub(super) fn of(root: &Path, own: &mut Vec<Self>) -> Result<Saving, CheckpointError> {
+        let root = root.canonicalize().map_err(CheckpointError::io("locking", root))?;
+        let mut locked = locked();
+        let lock = match locked.entry(root.clone()) {
+            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::btree_map::Entry::Vacant(new) => {
+                new.insert(Locked { _file: lock(&root)?, holders: 0, saving: false })
+            }
+        };
+        if lock.saving {
+            let by = "another pipeline of this process, which is saving now".to_owned();
+            return Err(CheckpointError::InUse { root, by });
+        }
+        lock.saving = true;
+        if !own.iter().any(|own| own.root == root) {
+            lock.holders += 1;
+            own.push(Self { root: root.clone() });
+        }
+        Ok(Saving { root })
+    }
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        let mut locked = locked();
+        let Some(lock) = locked.get_mut(&self.root) else { return };
+        lock.holders -= 1;
+        if lock.holders == 0 {
+            locked.remove(&self.root);
+        }
+    }
+}
+
+impl Saving {
+    /// The folder, as the system names it.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+}
+
+impl Drop for Saving {
+    fn drop(&mut self) {
+        if let Some(lock) = locked().get_mut(&self.root) {
+            lock.saving = false;
+        }
+    }
+}
+
+fn locked() -> MutexGuard<'static, BTreeMap<PathBuf, Locked>> {
+    LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks a folder's file, and writes this process's number into it, for the error of the next one.
+fn lock(root: &Path) -> Result<File, CheckpointError> {
+    let path = root.join(LOCK);
+    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut file = opened.map_err(CheckpointError::io("locking", &path))?;
+    match file.try_lock() {
+        Ok(()) => {
+            // Without the number, the error says less.
+            let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
+        }
+        Err(TryLockError::WouldBlock) => {
+            let number = std::fs::read_to_string(&path).unwrap_or_default();
+            return Err(CheckpointError::InUse { root: root.to_owned(), by: format!("process {number}") });
+        }
+        Err(TryLockError::Error(error)) => {
+            tracing::warn!(path = %path.display(), %error, "this file system has no locks: see that no other job saves here");
+        }
+    }
+    Ok(file)
+}

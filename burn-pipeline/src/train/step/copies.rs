@@ -1,0 +1,85 @@
+//! Copies of a stage compared: data-parallel replicas, both directions of a bidirectional placement, and what ranks
+//! that hold a stage together have whole.
+//!
+//! Guarantees: copies that are no longer equal are an error after the first step, and no checkpoint is made of one of
+//! them. They start equal and get equal gradients, so what parts them are optimizers that differ (made from one
+//! process's arguments, or by a counter), code that moves weights of one copy, or devices that compute differently.
+//!
+//! 1. Each rank sums the bytes of its stages' weights (CRC-32): what it has whole, and the pieces of its place in a
+//!    group.
+//! 2. All ranks get all sums, and compare those of one stage and place.
+//!
+//! Sharded parameters have no copies: each piece is one replica's.
+
+use super::rank::Rank;
+use crate::execute::ExecuteError;
+use crate::plan::StageId;
+use crate::train::control::gather_all;
+use std::collections::BTreeMap;
+
+/// Two ranks whose copies of a stage have become different.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Drifted {
+    pub(crate) stage: usize,
+    pub(crate) first: usize,
+    pub(crate) other: usize,
+}
+
+/// A stage's index, the place in the group of what is a piece, and the sum.
+type Sum = (usize, Option<usize>, u32);
+
+impl Rank {
+    /// After the first step: refuses copies that have become different. All ranks call it.
+    pub(super) fn refuse_drifted_once(&mut self) -> Result<(), ExecuteError> {
+        if std::mem::replace(&mut self.copies_compared, true) {
+            return Ok(());
+        }
+        match self.drifted()? {
+            None => Ok(()),
+            Some(Drifted { stage, first, other }) => {
+                Err(ExecuteError::Drifted { rank: self.number(), stage, first, other })
+            }
+        }
+    }
+
+    /// The first two ranks whose copies of a stage differ. All ranks call it.
+    pub(crate) fn drifted(&mut self) -> Result<Option<Drifted>, ExecuteError> {
+        let grid = self.executor.grid();
+        let has_copies = grid.replicas() > 1 || grid.largest_group() > 1 || self.placement.routes() > 1;
+        if !has_copies {
+            return Ok(None);
+        }
+        let own = self.sums()?;
+        let timeout = self.executor.timeout();
+        let table = gather_all(self.executor.link(), &own, timeout)?;
+        let mut known: BTreeMap<(usize, Option<usize>), (usize, u32)> = BTreeMap::new();
+        let rows = table.into_iter().enumerate();
+        for (other, (stage, place, sum)) in rows.flat_map(|(rank, row)| row.into_iter().map(move |sum| (rank, sum))) {
+            let (first, first_sum) = *known.entry((stage, place)).or_insert((other, sum));
+            if first_sum != sum {
+                return Ok(Some(Drifted { stage, first, other }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The sums of this rank's stages that are not sharded.
+    fn sums(&mut self) -> Result<Vec<Sum>, ExecuteError> {
+        let (rank, groups) = (self.number(), self.executor.groups().clone());
+        let stages: Vec<StageId> = self.executor.stages().keys().copied().collect();
+        let mut sums = Vec::new();
+        for stage in stages {
+            if self.executor.shards(stage) {
+                continue;
+            }
+            let (holders, mut of_stage) = (groups.of(stage), BTreeMap::<Option<usize>, crc32fast::Hasher>::new());
+            let weights = self.executor.stages()[&stage].weights().into_iter();
+            for (id, weight) in weights.filter(|(id, _)| !holders.is_cut_among_replicas(*id)) {
+                let data = weight.to_data().map_err(|message| ExecuteError::Device { rank, message })?;
+                of_stage.entry(holders.piece_of(id)).or_default().update(data.as_bytes());
+            }
+            sums.extend(of_stage.into_iter().map(|(place, sum)| (stage.index(), place, sum.finalize())));
+        }
+        Ok(sums)
+    }
+}

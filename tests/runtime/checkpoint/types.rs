@@ -1,0 +1,162 @@
+//! Weights and moments of other element types than f32: a job that is taken up again goes on bit for bit, or is refused
+//! before anything changes.
+//!
+//! Burn's optimizers take their state back in the default type of the default device, which a process chooses once. So
+//! what goes on is shown by a process of its own for each type: this test's binary, run with the filter `goes_on`.
+
+use super::Folder;
+use burn::module::{Module, Param};
+use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig, momentum::MomentumConfig};
+use burn::tensor::{DType, Device, DeviceConfig, FloatDType, Tensor, TensorData};
+use burn_pipeline::schedule::Size;
+use burn_pipeline::stage::{AnyTensor, Batch, Names, Stage, StageBox};
+use burn_pipeline::train::{Checkpoint, Checkpoints, Pipeline};
+use std::process::Command;
+
+const TYPE: &str = "BURN_PIPELINE_TEST_TYPE";
+const WIDTH: usize = 6;
+const LAYERS: usize = 4;
+const SAMPLES: usize = 8;
+const RATE: f64 = 1e-2;
+
+#[derive(Module, Debug)]
+struct Layer {
+    weight: Param<Tensor<2>>,
+}
+
+#[derive(Module, Debug)]
+struct Part {
+    layers: Vec<Layer>,
+}
+
+impl Stage for Part {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, _: ()) -> Tensor<2> {
+        self.layers.iter().fold(x, |x, layer| x.matmul(layer.weight.val()).tanh())
+    }
+}
+
+fn tensor(seed: usize, rows: usize, dtype: DType, device: &Device) -> Tensor<2> {
+    let values = pipeline_tests::noise::noise(seed as u64, rows * WIDTH);
+    Tensor::from_data(TensorData::new(values, [rows, WIDTH]), (device, dtype))
+}
+
+fn batch(dtype: DType) -> Batch {
+    let device = Device::flex();
+    Batch::new(tensor(7, SAMPLES, dtype, &device)).target(tensor(8, SAMPLES, dtype, &device))
+}
+
+fn pipeline(family: &str, ranks: usize, dtype: DType, optimizer: fn() -> ModuleOptimizer) -> Pipeline {
+    let builder = Pipeline::builder().schedule(family, Size::new(ranks, 4)).devices(vec![Device::flex()]);
+    let builder = builder.optimizer(optimizer).stages(move |at| {
+        let share = at.layers(LAYERS);
+        let weight = |layer| Param::from_tensor(tensor(layer, WIDTH, dtype, &at.device));
+        let part = Part { layers: share.clone().map(|layer| Layer { weight: weight(layer) }).collect() };
+        let stage = match at.is_last() {
+            false => StageBox::new(part),
+            true => StageBox::with_loss(part, |y: Tensor<2>, target: Tensor<2>| (y - target).square().mean()),
+        };
+        stage.named(Names::default().layers_from("layers", share.start))
+    });
+    builder.build().unwrap()
+}
+
+fn adamw() -> ModuleOptimizer {
+    AdamWConfig::new().with_weight_decay(0.1).init()
+}
+
+fn momentum() -> ModuleOptimizer {
+    SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init()
+}
+
+fn bytes(pipeline: &mut Pipeline) -> Vec<(DType, Vec<u8>)> {
+    let data = |weight: &AnyTensor| weight.to_data().unwrap();
+    let weights = pipeline.weights().unwrap();
+    weights.iter().flatten().map(data).map(|data| (data.dtype(), data.as_bytes().to_vec())).collect()
+}
+
+/// The loss and the weights after each of some steps.
+fn trained(pipeline: &mut Pipeline, dtype: DType, steps: usize) -> Vec<(u64, Vec<(DType, Vec<u8>)>)> {
+    let step = |_| (pipeline.step(batch(dtype), RATE).unwrap().loss.to_bits(), bytes(pipeline));
+    (0..steps).map(step).collect()
+}
+
+/// A pipeline that was saved after two steps, the checkpoint, and the two steps that come next.
+fn saved(
+    folder: &Folder,
+    dtype: DType,
+    optimizer: fn() -> ModuleOptimizer,
+) -> (Checkpoint, Vec<(u64, Vec<(DType, Vec<u8>)>)>) {
+    let mut pipeline = pipeline("1F1B", 2, dtype, optimizer);
+    trained(&mut pipeline, dtype, 2);
+    let checkpoint = Checkpoint::open(pipeline.save(&Checkpoints::new(&**folder), &()).unwrap()).unwrap();
+    (checkpoint, trained(&mut pipeline, dtype, 2))
+}
+
+#[test]
+#[ignore = "what other tests run, each in a process of its own"]
+fn goes_on() {
+    let Ok(name) = std::env::var(TYPE) else { return };
+    let types = [FloatDType::BF16, FloatDType::F16, FloatDType::F64];
+    let default = types.into_iter().find(|dtype| format!("{dtype:?}") == name).unwrap();
+    Device::flex().configure(DeviceConfig::default().float_dtype(default)).unwrap();
+    let dtype = DType::from(default);
+    for (kind, optimizer) in [("adamw", adamw as fn() -> ModuleOptimizer), ("momentum", momentum)] {
+        let folder = Folder::new(&format!("types-{name}-{kind}"));
+        let (checkpoint, expected) = saved(&folder, dtype, optimizer);
+        for (family, ranks) in [("1F1B", 2), ("GPipe", 1), ("ZBH1", 4)] {
+            let mut resumed = pipeline(family, ranks, dtype, optimizer);
+            resumed.load(&checkpoint).unwrap();
+            assert_eq!(trained(&mut resumed, dtype, 2), expected, "{name}, {kind}, {family} on {ranks} ranks");
+        }
+    }
+}
+
+#[test]
+fn a_job_whose_default_type_is_that_of_its_weights_goes_on_bit_for_bit_on_any_cut() {
+    for name in ["BF16", "F16", "F64"] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "checkpoint::types::goes_on", "--ignored", "--nocapture"]).env(TYPE, name);
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{name}: {text}");
+    }
+}
+
+#[test]
+fn moments_that_burn_would_convert_are_refused_by_name_and_the_pipeline_goes_on() {
+    for dtype in [DType::BF16, DType::F16, DType::F64] {
+        for (kind, optimizer) in [("adamw", adamw as fn() -> ModuleOptimizer), ("momentum", momentum)] {
+            let folder = Folder::new(&format!("types-{dtype:?}-{kind}"));
+            let (checkpoint, expected) = saved(&folder, dtype, optimizer);
+            // The one that is asked to load has come as far on its own.
+            let mut other = pipeline("GPipe", 1, dtype, optimizer);
+            trained(&mut other, dtype, 2);
+            let before = bytes(&mut other);
+            let error = other.load(&checkpoint).unwrap_err().to_string();
+            assert!(error.contains(&format!("was saved as {dtype:?}")) && error.contains("as F32"), "{error}");
+            assert!(error.contains("weight") && error.contains("Device::configure"), "{error}");
+            assert_eq!(bytes(&mut other), before, "a refused checkpoint changed the weights");
+            assert_eq!(other.progress().steps, 2);
+            assert_eq!(trained(&mut other, dtype, 2), expected, "{dtype:?}, {kind}");
+            // Its weights are whole.
+            other.load_weights(&checkpoint).unwrap();
+            assert_eq!(bytes(&mut other), before);
+        }
+    }
+}
+
+#[test]
+fn an_optimizer_without_moments_goes_on_in_every_type() {
+    for dtype in [DType::BF16, DType::F16, DType::F64] {
+        let folder = Folder::new(&format!("types-{dtype:?}-sgd"));
+        let plain = || SgdConfig::new().init();
+        let (checkpoint, expected) = saved(&folder, dtype, plain);
+        let mut resumed = pipeline("GPipe", 1, dtype, plain);
+        resumed.load(&checkpoint).unwrap();
+        assert_eq!(trained(&mut resumed, dtype, 2), expected, "{dtype:?}");
+    }
+}
