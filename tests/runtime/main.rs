@@ -37,6 +37,7 @@ mod parity;
 mod plain;
 mod profile;
 mod recompute;
+mod recovery;
 mod recurrent;
 mod refusals;
 mod replace;

@@ -11,7 +11,6 @@ use super::context::{Received, RunContext};
 use super::error::ExecuteError;
 use super::executor::Executor;
 use super::run_state::RunState;
-use crate::link::LinkError;
 use crate::plan::{MicrobatchTask, StageId, Task};
 use crate::stage::{Payload, PayloadSpec};
 
@@ -32,7 +31,7 @@ impl RunState<'_> {
 impl Executor {
     /// The error with its place in the run. What another rank has failed of is told without: that place is no cause.
     pub(super) fn in_run(&self, state: &mut RunState<'_>, error: ExecuteError) -> ExecuteError {
-        if matches!(error, ExecuteError::Link { source: LinkError::Peer(_), .. }) {
+        if error.is_echo() {
             return error;
         }
         let (row, task) = (state.plan().row(self.grid().pipeline_rank()), error.task());

@@ -38,6 +38,7 @@ mod launch;
 mod launcher;
 mod link_trait;
 mod monitor;
+mod patience;
 mod rendezvous;
 mod shared_link;
 mod tcp;
@@ -59,6 +60,8 @@ pub use launch::{Launch, LaunchError};
 pub use launcher::Launcher;
 pub use link_trait::Link;
 pub use monitor::Monitor;
+pub(crate) use patience::Pace;
+pub(crate) use patience::TIMES as PROLONGED;
 pub use rendezvous::Rendezvous;
 pub(crate) use shared_link::{SharedLink, StageEnd};
 #[cfg(fuzzing)]
