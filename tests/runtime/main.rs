@@ -42,6 +42,7 @@ mod plain;
 mod profile;
 mod pytorch_files;
 mod recompute;
+mod recovery;
 mod recurrent;
 mod refusals;
 mod replace;

@@ -20,6 +20,7 @@ use burn::module::{Module, Param};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
+use std::panic::resume_unwind;
 
 /// The most names at which matrices stand; of more, as many are taken evenly.
 const NAMES: usize = 256;
@@ -76,7 +77,11 @@ impl MadeUpSteps {
             let mut store = GradientStore::new(Accumulation::AsTheyCome);
             made.at.iter().for_each(|at| store.set(at.id, gradient.clone()));
             let gradients = collected(&made, &mut store);
-            made = step_in_model(&mut optimizer, RATE.into(), made, gradients, &in_model);
+            let (stepped, panic) = step_in_model(&mut optimizer, RATE.into(), made, gradients, &in_model);
+            if let Some(panic) = panic {
+                resume_unwind(panic);
+            }
+            made = stepped;
         }
         let read = |weight: AnyTensor| weight.into_data().map(|data| data.iter::<f32>().collect());
         let steps: Result<Vec<Vec<f32>>, String> = float_weights(&made).into_iter().map(|(_, at)| read(at)).collect();

@@ -8,7 +8,7 @@
 //! backwards), `gradients` (sums over replicas, scaling, clipping), `members` (gradients compared within a group),
 //! `apply` (the optimizer's step, here or at the caller), `copies` (are copies still equal?); then `forward_state`
 //! (what is refused of running statistics), `replicas`, `outputs` and `metadata` for bidirectional placements,
-//! evaluations over processes, and checks of tensor specs.
+//! evaluations over processes, and checks of tensor specs; and `recover` for what follows a failure.
 
 mod apply;
 mod batch;
@@ -21,6 +21,7 @@ mod metadata;
 mod outputs;
 mod panic;
 mod rank;
+mod recover;
 mod replicas;
 
 pub(crate) use apply::ApplyOutcome;
@@ -30,3 +31,4 @@ pub(crate) use metadata::metadata_plan;
 pub(crate) use outputs::deliver;
 pub(crate) use panic::caught;
 pub(crate) use rank::{Rank, Settings};
+pub(crate) use recover::Recovered;
