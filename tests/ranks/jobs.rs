@@ -37,7 +37,7 @@ pub(crate) fn strangers(mpi: &Mpi) {
     let choose = |strange: Builder| if odd { strange } else { builder(mpi, 4) };
     let cases = [
         (choose(scheduled(Box::new(GPipe), ranks, 4)), "the plan: it has GPipe #"),
-        (choose(builder(mpi, 5)), "the plan: it has 1F1B #"),
+        (choose(builder(mpi, 5)), "the number of microbatches: it has 5, and they have 4"),
         (choose(builder(mpi, 4).model("a large one")), "the model: it has a large one, and they have a small one"),
         (choose(builder(mpi, 4).reduction(Reduction::Sum)), "the loss contract: it has Sum"),
     ];

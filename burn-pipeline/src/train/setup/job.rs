@@ -56,7 +56,6 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
     let vocabulary = vocabulary.as_ref().map(|vocabulary| format!("{:?}", vocabulary.layers()));
     let rows = [
         ("the version of burn-pipeline", format!("{} (messages {WIRE_VERSION})", env!("CARGO_PKG_VERSION"))),
-        ("the schedule", plan.name().to_owned()),
         ("the number of microbatches", plan.total_microbatches().to_string()),
         ("the plan", fingerprint(plan)),
         ("the loss contract", format!("{reduction:?}, {accumulation:?} accumulation, clip norm {clip_norm:?}")),
