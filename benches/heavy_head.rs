@@ -39,7 +39,7 @@ impl Stage for Blocks {
 pub fn stage(at: &StageContext) -> StageBox {
     let blocks = at.layers(BLOCKS);
     let names = burn_pipeline::stage::Names::default().layers_from("parts", blocks.start);
-    let part = |index| config().part(&StageContext { index, stages: BLOCKS, ..at.clone() });
+    let part = |index| config().part(&StageContext { index, stages: BLOCKS, cut: None, ..at.clone() });
     let blocks = Blocks { parts: blocks.map(part).collect() };
     let stage = if at.is_last() { StageBox::with_loss(blocks, next_token_loss) } else { StageBox::new(blocks) };
     stage.named(names)
