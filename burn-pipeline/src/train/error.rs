@@ -220,7 +220,7 @@ pub enum PipelineError {
     /// step is gone, [`Progress`](crate::train::Progress) is that of the last step, and running statistics are as they were then: the
     /// same batches may be given again, or others. [`ExecuteError::cause`] is the error without its place in the plan.
     #[error("{source}\n{}", undone(*.dropped))]
-    Undone { source: ExecuteError, dropped: bool },
+    Undone { source: Box<ExecuteError>, dropped: bool },
     /// A rank failed while weights were changed, so some ranks may have weights from before the step and others those from after it. Weights can
     /// be read and exported, and saved into a folder without checkpoints; a checkpoint that is loaded makes the pipeline ready again.
     #[error(

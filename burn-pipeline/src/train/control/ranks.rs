@@ -213,7 +213,7 @@ impl Ranks {
         let (rank, error) = failed.first();
         tracing::warn!(rank, error = %error.cause(), dropped, weights_changed = changed, "a call failed; the pipeline goes on");
         match changed {
-            false => PipelineError::Undone { source: error, dropped },
+            false => PipelineError::Undone { source: Box::new(error), dropped },
             true => {
                 self.uneven = Some(Failure { rank, message: error.cause().to_string() });
                 PipelineError::HalfStepped(error)
