@@ -60,15 +60,18 @@ impl LearnError {
     /// The rank that failed, 0 if it was none of them.
     fn rank(&self) -> usize {
         match self {
-            Self::Pipeline(PipelineError::Rank(error)) => match error.cause() {
-                ExecuteError::Panic { rank, .. }
-                | ExecuteError::RankPanic { rank, .. }
-                | ExecuteError::Stage { rank, .. }
-                | ExecuteError::Link { rank, .. } => *rank,
+            Self::Pipeline(error) if error.of_rank().is_some() => match error.of_rank().map(ExecuteError::cause) {
+                Some(
+                    ExecuteError::Panic { rank, .. }
+                    | ExecuteError::RankPanic { rank, .. }
+                    | ExecuteError::Stage { rank, .. }
+                    | ExecuteError::Link { rank, .. },
+                ) => *rank,
                 _ => 0,
             },
             Self::Pipeline(PipelineError::Silent { rank, .. }) => *rank,
-            Self::Pipeline(PipelineError::Closed(failure)) | Self::Link(LinkError::Peer(failure)) => failure.rank,
+            Self::Pipeline(PipelineError::Closed(failure) | PipelineError::Uneven(failure))
+            | Self::Link(LinkError::Peer(failure)) => failure.rank,
             Self::Pipeline(PipelineError::Elsewhere { rank, .. } | PipelineError::Diverged { rank, .. })
             | Self::Diverged { rank, .. } => *rank,
             _ => 0,

@@ -31,7 +31,9 @@
 //!    messages, in rank order: `MPI_Allreduce` may add in another order, and results would differ from those of threads.
 //! 5. A gather is an envelope from each rank to each other, because `MPI_Allgather` cannot say which rank is missing.
 //! 6. A wait that has used half of its time asks every rank what it is doing. A progress thread answers even while
-//!    its rank computes, so a rank that does not answer is gone.
+//!    its rank computes, so a rank that does not answer is gone. One that builds, reads or writes is waited for.
+//! 7. Any failure closes the link, a panic in a stage's code too: tensors travel beside the envelopes, so what belongs to a failed call
+//!    cannot be told by a marker among these ([`Link::recover`](burn_pipeline::link::Link::recover)).
 //!
 //! # When a process dies
 //!

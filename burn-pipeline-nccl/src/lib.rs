@@ -27,6 +27,9 @@
 //!    timeout lasts. An error, or a transfer that takes too long, aborts the communicators, which empties the queue, and
 //!    is reported to all ranks.
 //!
+//! Any failure closes the link, a panic in a stage's code too: what is in the queue cannot be taken back
+//! ([`Link::recover`](burn_pipeline::link::Link::recover)).
+//!
 //! 7. A rank whose link is dropped leaves when nothing is left to send, in the queue, or agreed on, and tells the others, which
 //!    go on without it.
 //!

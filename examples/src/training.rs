@@ -75,6 +75,7 @@ impl TrainError {
     pub fn is_of_a_rank(&self) -> bool {
         let of_a_rank = |error: &PipelineError| match error {
             PipelineError::Rank(error) => !matches!(error, ExecuteError::Handshake { .. }),
+            PipelineError::Undone { .. } | PipelineError::HalfStepped(_) | PipelineError::Uneven(_) => true,
             PipelineError::Silent { .. } | PipelineError::Closed(_) => true,
             _ => false,
         };

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
 mod draws;
+mod failures;
 mod heap;
 mod held;
 mod lengths;

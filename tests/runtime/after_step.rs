@@ -123,13 +123,13 @@ fn what_it_has_changed_is_saved_and_taken_up() {
 }
 
 #[test]
-fn a_panic_in_it_names_rank_and_stage_and_closes_the_pipeline() {
+fn a_panic_in_it_names_rank_and_stage_and_asks_for_a_checkpoint() {
     let mut pipeline = pipeline(("1F1B", 1, 1), SplitBackward::Eager, true);
     pipeline.step(batch(0, 2), 0.0).unwrap();
     let error = pipeline.step(batch(0, 4), 0.0).unwrap_err().to_string();
     for says in ["rank 1", "changing stage 1 after step", "three are too many"] {
         assert!(error.contains(says), "{error}");
     }
-    let closed = pipeline.step(batch(0, 2), 0.0).unwrap_err().to_string();
-    assert!(closed.contains("rank 1"), "{closed}");
+    let refused = pipeline.step(batch(0, 2), 0.0).unwrap_err().to_string();
+    assert!(refused.contains("rank 1") && refused.contains("load a checkpoint"), "{refused}");
 }

@@ -1,5 +1,5 @@
 //! A pipeline does not hang: a rank that panics, refuses or never answers ends every call with an error that
-//! names rank, stage and microbatch, at once; afterwards the pipeline is closed, and says so.
+//! names rank, stage and microbatch, at once. Afterwards it is as before, or, if a rank never answers, closed, and says so.
 
 use crate::faulty::{FOREVER, Fault, How, batch, faulty};
 use crate::watchdog::{quiet_ranks, within};
@@ -7,7 +7,7 @@ use burn::optim::{ModuleOptimizer, Optimizer, SgdConfig, SgdState};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::plan::StageId;
 use burn_pipeline::schedule::Size;
-use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError};
+use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError, Progress};
 use pipeline_tests::at_once::for_each_at_once;
 use std::time::Duration;
 
@@ -68,14 +68,14 @@ fn assert_closed(pipeline: &mut Pipeline, rank: usize, first: &str) {
     }
 }
 
-/// A step fails at once with an error of rank `rank` that contains all of `words`; then the pipeline is closed.
+/// A step fails at once with an error of rank `rank` that contains all of `words`; then the pipeline is as before.
 fn assert_fails(schedule: &'static str, ranks: usize, fault: Fault, at: usize, words: &'static [&'static str]) {
     let what = format!("{schedule} on {ranks} ranks, {fault:?}");
     within(WATCHDOG, &what.clone(), move || {
         let mut pipeline = builder(schedule, ranks, Some(fault)).build().unwrap();
         let rank = pipeline.placement().rank_of(StageId::new(at));
         let error = pipeline.step(batch(MICROBATCHES), 0.1).unwrap_err();
-        assert!(matches!(error, PipelineError::Rank(_)), "{what}: {error}");
+        assert!(matches!(error, PipelineError::Undone { dropped: true, .. }), "{what}: {error}");
         let error = error.to_string();
         let place = format!("rank {rank}, stage {at}, microbatch {}", fault.microbatch);
         assert!(error.starts_with(&place), "{what}: {error}");
@@ -87,12 +87,14 @@ fn assert_fails(schedule: &'static str, ranks: usize, fault: Fault, at: usize, w
         let tasks = ["F", "B", "I", "W"].map(|op| format!("{at}{op}{}", fault.microbatch));
         assert!(error.contains("\nin step 1, plan "), "{what}: {error}");
         assert!(tasks.iter().any(|task| marked.contains(task)), "{what}: {error}");
-        assert_closed(&mut pipeline, rank, &place);
+        assert_eq!(pipeline.progress(), Progress::default(), "{what}");
+        let again = pipeline.step(batch(MICROBATCHES), 0.1).unwrap_err().to_string();
+        assert!(again.starts_with(&place) && pipeline.weights().is_ok(), "{what}: {again}");
     });
 }
 
 #[test]
-fn a_panic_in_a_forward_is_named_and_closes_the_pipeline() {
+fn a_panic_in_a_forward_is_named_and_closes_nothing() {
     for (schedule, ranks, stage) in failing_stages() {
         let fault = Fault { stage, microbatch: 2, how: How::PanicInForward };
         assert_fails(schedule, ranks, fault, stage, &[", F: ", "panicked: a broken forward"]);
@@ -100,7 +102,7 @@ fn a_panic_in_a_forward_is_named_and_closes_the_pipeline() {
 }
 
 #[test]
-fn a_panic_in_a_backward_is_named_and_closes_the_pipeline() {
+fn a_panic_in_a_backward_is_named_and_closes_nothing() {
     for (schedule, ranks, stage) in failing_stages() {
         let fault = Fault { stage, microbatch: 1, how: How::PanicInBackward };
         assert_fails(schedule, ranks, fault, stage, &["panicked: a broken backward"]);
@@ -200,10 +202,10 @@ fn a_factory_that_panics_is_named_with_its_stage() {
 }
 
 #[test]
-fn a_factory_that_never_returns_is_named_after_the_deadline() {
+fn a_factory_that_never_returns_is_named_after_sixty_timeouts() {
     within(WATCHDOG, "a factory that never returns", || {
         let sound = faulty(None);
-        let builder = builder("1F1B", 3, None).timeout(Duration::from_secs(1)).stages(move |at| {
+        let builder = builder("1F1B", 3, None).timeout(Duration::from_millis(50)).stages(move |at| {
             if at.index == 1 {
                 std::thread::sleep(FOREVER);
             }
@@ -255,8 +257,10 @@ fn an_optimizer_that_panics_is_named_with_its_stage() {
                 let said = format!(
                     "rank {failing} panicked while stepping the weights of stage {failing} in step 1: no momentum"
                 );
-                assert_eq!(error, said);
-                assert_closed(&mut pipeline, failing, &said);
+                assert!(error.starts_with(&said) && error.contains("load a checkpoint"), "{error}");
+                let refused = pipeline.step(batch(MICROBATCHES), 0.1).unwrap_err();
+                assert!(matches!(&refused, PipelineError::Uneven(failure) if failure.rank == failing), "{refused}");
+                assert!(pipeline.weights().is_ok());
             });
         }
     }

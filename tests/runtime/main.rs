@@ -39,6 +39,7 @@ mod parity;
 mod plain;
 mod profile;
 mod recompute;
+mod recovery;
 mod recurrent;
 mod refusals;
 mod replace;

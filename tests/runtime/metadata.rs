@@ -163,7 +163,7 @@ fn declarations_count_only_if_every_stage_declared_its_specs() {
 
 /// The stage, microbatch, and what differs.
 fn differs(error: PipelineError) -> (usize, usize, StageError) {
-    let PipelineError::Rank(of_rank) = &error else { panic!("{error}") };
+    let of_rank = error.of_rank().unwrap();
     let ExecuteError::Stage { stage, microbatch, source, .. } = of_rank.cause() else { panic!("{error}") };
     (stage.index(), *microbatch, source.clone())
 }

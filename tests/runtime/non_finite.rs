@@ -377,7 +377,7 @@ fn class_weights_are_weights_of_the_loss_and_not_of_a_mean() {
 
 /// What a stage refused.
 fn refusal(error: &PipelineError) -> StageError {
-    let PipelineError::Rank(of_rank) = error else { panic!("{error}") };
+    let of_rank = error.of_rank().unwrap();
     let ExecuteError::Stage { source, .. } = of_rank.cause() else { panic!("{error}") };
     source.clone()
 }

@@ -192,7 +192,21 @@ impl ExecuteError {
     /// Does this rank only report the failure of another one?
     pub fn is_secondary(&self) -> bool {
         let source = if let ExecuteError::Link { source, .. } = self.cause() { source } else { return false };
-        matches!(source, LinkError::Peer(_) | LinkError::Deadline { .. } | LinkError::Left { .. })
+        source.is_echo() || matches!(source, LinkError::Deadline { .. } | LinkError::Left { .. })
+    }
+
+    /// Returns true if this rank only repeats the failure of another one, of which all ranks know.
+    pub(crate) fn is_echo(&self) -> bool {
+        matches!(self.cause(), ExecuteError::Link { source, .. } if source.is_echo())
+    }
+
+    /// Returns true if ranks, links and devices are sound after it: what failed is a call.
+    pub(crate) fn is_of_call(&self) -> bool {
+        match self.cause() {
+            ExecuteError::Link { source, .. } => source.leaves_link_sound(),
+            ExecuteError::Handshake { .. } | ExecuteError::DeviceLost { .. } => false,
+            _ => true,
+        }
     }
 }
 

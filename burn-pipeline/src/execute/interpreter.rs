@@ -14,7 +14,7 @@ use super::interleave::Fused;
 use super::outcome::RankOutcome;
 use super::run::Run;
 use super::run_state::RunState;
-use crate::link::{Activity, LinkError};
+use crate::link::Activity;
 use crate::plan::{Action, MicrobatchTask, Op, Task};
 use crate::trace::Event;
 
@@ -46,14 +46,19 @@ impl Executor {
         self.gather_losses(state)
     }
 
-    /// Reports an error of this rank to the others, and drops everything held for the run.
+    /// Reports an error of this rank to the others, and drops what the run holds.
     pub(crate) fn fail(&mut self, error: &ExecuteError) {
         // A peer's failure is known to all ranks already, and must stay the first cause.
-        if !matches!(error.cause(), ExecuteError::Link { source: LinkError::Peer(_), .. }) {
-            self.link.abort(error.cause().to_string());
+        if !error.is_echo() {
+            let message = error.cause().to_string();
+            if error.is_of_call() { self.link.interrupt(message) } else { self.link.abort(message) }
         }
-        self.stages.values_mut().for_each(|stage| stage.clear());
-        self.group.clear();
+        self.stages.values_mut().for_each(|stage| stage.engine_mut().clear());
+        if !error.is_of_call() {
+            // Nothing will use them.
+            self.stages.values_mut().for_each(|stage| stage.clear());
+            self.group.clear();
+        }
     }
 
     fn run_row(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {

@@ -11,14 +11,13 @@ use super::context::{Received, RunContext};
 use super::error::ExecuteError;
 use super::executor::Executor;
 use super::run_state::RunState;
-use crate::link::LinkError;
 use crate::plan::{MicrobatchTask, StageId, Task};
 use crate::stage::{Payload, PayloadSpec};
 
 /// Tells a subscriber that a rank failed, and where: its task and cell, if it was in a row. What it only hears of another rank's
 /// failure is that one's to tell.
 pub(crate) fn tell_failure(rank: usize, error: &ExecuteError) {
-    if !matches!(error.cause(), ExecuteError::Link { source: LinkError::Peer(_), .. }) {
+    if !error.is_echo() {
         let (task, cell) = (error.task().map(|task| task.to_string()), error.cell());
         tracing::error!(rank, task, cell, %error, "this rank failed");
     }
@@ -41,7 +40,7 @@ impl RunState<'_> {
 impl Executor {
     /// The error with its place in the run. What another rank has failed of is told without: that place is no cause.
     pub(super) fn in_run(&self, state: &mut RunState<'_>, error: ExecuteError) -> ExecuteError {
-        if matches!(error, ExecuteError::Link { source: LinkError::Peer(_), .. }) {
+        if error.is_echo() {
             return error;
         }
         let (row, task) = (state.plan().row(self.grid().pipeline_rank()), error.task());

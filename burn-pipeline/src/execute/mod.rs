@@ -25,7 +25,7 @@
 //! 11. The loss of a stage that ends its route stays on the device, and is read when the row is done.
 //!
 //! Read `interpreter.rs` first, then `compute.rs` (`F`, `I`, `B`, `W`), `messages.rs` (sends and receives), `skips.rs`,
-//! `interleave.rs`, `vocabulary.rs`, and `replicas.rs` with `sharding.rs`. Below them stand `executor.rs` (the rank), `run_state.rs`,
+//! `interleave.rs`, `vocabulary.rs`, and `replicas.rs` with `sharding.rs`; `restart.rs` for what follows a failure. Below them stand `executor.rs` (the rank), `run_state.rs`,
 //! `values.rs`, `transfer.rs` and `recut`.
 
 mod compute;
@@ -44,6 +44,7 @@ mod options;
 mod outcome;
 mod recut;
 mod replicas;
+mod restart;
 mod run;
 mod run_state;
 mod seeding;

@@ -178,7 +178,22 @@ impl ReplicaGroup {
         Ok(())
     }
 
-    /// Drops everything that was started: after a failure, or when gradients are dropped.
+    /// Drops what a failed call started: exchanges, and whole parameters of sharded stages. Sums of gradients stay.
+    pub(crate) fn restart(&mut self, stages: &mut Stages) {
+        self.inbox.lock().clear();
+        self.reductions.clear();
+        for (&stage, held) in stages {
+            if let Some(shard) = self.shards.get_mut(&stage)
+                && matches!(shard.state, ShardState::Gathering(_))
+            {
+                // The module still has the pieces.
+                shard.state = ShardState::Released;
+            }
+            self.release(stage, held.as_mut());
+        }
+    }
+
+    /// Drops everything that was started, and all sums: when gradients are dropped.
     pub(crate) fn clear(&mut self) {
         self.inbox.lock().clear();
         self.reductions.clear();

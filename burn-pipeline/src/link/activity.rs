@@ -17,6 +17,8 @@ pub enum Activity {
     Waiting(Header, usize),
     /// Gathering values from all ranks.
     Gathering,
+    /// Waiting until the programs of all ranks have made the same call.
+    Calling,
     /// Stepping the weights.
     Optimizing,
     /// Writing a checkpoint.
@@ -33,6 +35,7 @@ impl std::fmt::Display for Activity {
             Activity::Task(task) => write!(f, "is running {task}"),
             Activity::Waiting(header, peer) => write!(f, "is itself waiting for {header} from rank {peer}"),
             Activity::Gathering => f.write_str("is gathering values from all ranks"),
+            Activity::Calling => f.write_str("is waiting for all ranks to make the same call"),
             Activity::Optimizing => f.write_str("is stepping its weights"),
             Activity::Saving => f.write_str("is writing a checkpoint"),
             Activity::Loading => f.write_str("is reading a checkpoint"),

@@ -131,7 +131,7 @@ fn without_due(payload: Payload) -> Option<(Payload, SystemTime)> {
 }
 
 impl Link for Delayed {
-    crate::forward_link!(link: rank, ranks, overlaps, to_device, set_activity, all_gather, form_groups, abort);
+    crate::forward_link!(link: rank, ranks, overlaps, to_device, set_activity, all_gather, form_groups, abort, interrupt);
 
     fn monitor(&self) -> Arc<dyn Monitor> {
         self.monitor.clone()
@@ -157,9 +157,8 @@ impl Link for Delayed {
             if left.is_zero() {
                 return Ok(arrived.payload);
             }
-            if let Some(failure) = self.monitor.failure() {
-                return Err(LinkError::Peer(failure));
-            }
+            // It fails if another rank has.
+            self.link.probe(&[], Instant::now())?;
             let timeout = deadline.saturating_duration_since(Instant::now());
             if timeout.is_zero() {
                 self.early[from] = Some(arrived);
@@ -167,6 +166,11 @@ impl Link for Delayed {
             }
             std::thread::sleep(left.min(timeout).min(POLL));
         }
+    }
+
+    fn recover(&mut self, deadline: Instant) -> Result<(), LinkError> {
+        self.early.fill_with(|| None);
+        self.link.recover(deadline)
     }
 
     fn expect(&mut self, _: &[ExpectedMessage]) -> Result<(), LinkError> {

@@ -17,6 +17,9 @@ pub struct Failure {
 /// What the others are told of a rank whose link is dropped by a panic.
 pub(crate) const PANICKED: &str = "its program panicked outside of a step; look at that rank's own output";
 
+/// What a rank waits for in [`Link::recover`](super::Link::recover).
+pub(super) const AGREEMENT: &str = "its agreement to go on after a failure";
+
 /// Why an operation of a link failed. `rank` is the one that reports it, `peer` the one at the other end.
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
@@ -24,6 +27,9 @@ pub enum LinkError {
     /// Another rank failed.
     #[error("rank {} failed: {}", .0.rank, .0.message)]
     Peer(Failure),
+    /// Another rank's call failed, and the link is sound: all ranks may go on after [`Link::recover`](super::Link::recover).
+    #[error("rank {} failed: {}", .0.rank, .0.message)]
+    Interrupted(Failure),
     /// The deadline passed.
     #[error(
         "rank {rank} waited {seconds:.1} s for {what} from rank {peer}, which {peer_state}; look there first, or raise the deadline"
@@ -76,6 +82,17 @@ pub enum LinkError {
 burn_pipeline_plan::debug_as_text!(LinkError);
 
 impl LinkError {
+    /// Returns true if it only repeats the failure of another rank, of which all ranks know.
+    pub(crate) fn is_echo(&self) -> bool {
+        matches!(self, LinkError::Peer(_) | LinkError::Interrupted(_))
+    }
+
+    /// Returns true if the link is sound after it: user code met others in the wrong place, or another rank's call failed so.
+    pub(crate) fn leaves_link_sound(&self) -> bool {
+        use LinkError::{Collectives, Interrupted, Members, Replicas};
+        matches!(self, Interrupted(_) | Members { .. } | Replicas { .. } | Collectives { .. })
+    }
+
     /// The same error with the time since `began`, for a wait of several parts.
     pub(crate) fn since(self, began: Instant) -> Self {
         match self {

@@ -3,7 +3,9 @@
 /// Writes methods of [`Link`](crate::link::Link) that call the link in a field, for a link that wraps another one.
 ///
 /// Forward `rank, ranks, monitor, to_device, set_activity, all_gather, abort` unless you write them yourself.
-/// The other methods have defaults that call these. Do not forward one whose default must call methods that you write.
+/// The other methods have defaults that call these. Do not forward one whose default must call methods that you write. With
+/// `interrupt, recover` the pipeline goes on after a failure that left weights alone, if the link below can; a wrapper that keeps messages
+/// back must drop them in its own `recover`.
 ///
 /// ```
 /// use burn_pipeline::link::{Header, Link, LinkError, Message};
@@ -74,6 +76,10 @@ macro_rules! forward_link {
             -> Result<$crate::stage::Payload, $crate::link::LinkError>);
     };
     (@ $link:tt abort) => { $crate::forward_link!(@do $link abort(self, message: String)); };
+    (@ $link:tt interrupt) => { $crate::forward_link!(@do $link interrupt(self, message: String)); };
+    (@ $link:tt recover) => {
+        $crate::forward_link!(@do $link recover(self, deadline: ::std::time::Instant) -> Result<(), $crate::link::LinkError>);
+    };
     (@get $link:tt $name:ident($this:ident $(, $argument:ident: $type:ty)*) $(-> $out:ty)?) => {
         fn $name(&$this $(, $argument: $type)*) $(-> $out)? {
             $this.$link.$name($($argument),*)

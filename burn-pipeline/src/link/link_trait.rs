@@ -199,6 +199,28 @@ pub trait Link: Send {
 
     /// Informs all other ranks that this one failed. Only the first failure counts.
     fn abort(&mut self, message: String);
+
+    /// Informs all other ranks that this one's call failed, while the link is sound: their waits and sends end with
+    /// [`LinkError::Interrupted`] until all ranks have called [`Link::recover`].
+    ///
+    /// By default it aborts, so that the pipeline is closed.
+    fn interrupt(&mut self, message: String) {
+        self.abort(message);
+    }
+
+    /// Forgets an interruption, and drops all that was sent before and not received, gathers included. All ranks call it, whether
+    /// they know of the interruption or not; what a rank sends after it, the others receive after it. Groups, activities
+    /// and what was expected ([`Link::expect`]) stay.
+    ///
+    /// By default it fails: a link that cannot recover is closed by the first failure.
+    ///
+    /// # Errors
+    /// If the link has ended ([`Link::abort`]), a rank has left, or did not call it before the deadline.
+    fn recover(&mut self, deadline: Instant) -> Result<(), LinkError> {
+        let _ = deadline;
+        let message = "this transport cannot go on after a failure".to_owned();
+        Err(LinkError::Closed { rank: self.rank(), message })
+    }
 }
 
 impl<L: Link + ?Sized> GroupMessages for L {

@@ -39,6 +39,7 @@ mod launcher;
 mod link_trait;
 mod logged;
 mod monitor;
+mod patience;
 mod rendezvous;
 mod shared_link;
 mod tcp;
@@ -61,6 +62,8 @@ pub use launcher::Launcher;
 pub use link_trait::Link;
 pub(crate) use logged::{Logged, TRANSFER};
 pub use monitor::Monitor;
+pub(crate) use patience::Pace;
+pub(crate) use patience::TIMES as PROLONGED;
 pub use rendezvous::Rendezvous;
 pub(crate) use shared_link::{SharedLink, StageEnd};
 #[cfg(fuzzing)]

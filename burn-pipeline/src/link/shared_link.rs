@@ -179,4 +179,12 @@ impl Link for SharedLink {
     fn abort(&mut self, message: String) {
         lock(&self.0).link.abort(message);
     }
+
+    fn interrupt(&mut self, message: String) {
+        lock(&self.0).link.interrupt(message);
+    }
+
+    fn recover(&mut self, deadline: Instant) -> Result<(), LinkError> {
+        lock(&self.0).link.recover(deadline)
+    }
 }

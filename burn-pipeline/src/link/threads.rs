@@ -1,7 +1,8 @@
 //! Ranks as threads of one process: payloads never go through host memory.
 //!
 //! Guarantees: a send never waits; messages of one sender keep their order; a failure wakes every waiting rank at once, and
-//! so does a rank that drops its end, where that one is waited for; every wait ends at its deadline.
+//! so does a rank that drops its end, where that one is waited for; every wait ends at its deadline, which moves while some rank
+//! does what may take long (`patience.rs`).
 //!
 //! 1. Each rank has an inbox: one queue for each sender, under one lock with one condition variable.
 //! 2. `send` pushes into the receiver's inbox: the tensors themselves, or copies where the device asks for it (`hand_over.rs`). If the receiver has another device, the receiver moves the payload there,
@@ -10,13 +11,16 @@
 //! 3. `all_gather` fills a round's table; the last rank wakes the others.
 //! 4. `abort` records the first failure and wakes all ranks. A dropped end is recorded too: what its rank has sent is still
 //!    received, and then a wait for it fails.
+//! 5. `interrupt` records and wakes likewise, until all ranks meet in `recover`: the last one to come empties all inboxes and rounds and
+//!    forgets the interruption, while the others wait there and send nothing.
 
 use super::activity::Activity;
-use super::error::{Failure, LinkError, PANICKED};
+use super::error::{AGREEMENT, Failure, LinkError, PANICKED};
 use super::hand_over::one_queue;
 use super::header::{Header, Message};
 use super::link_trait::Link;
 use super::monitor::Monitor;
+use super::patience::Patience;
 use crate::stage::Payload;
 use burn::tensor::Device;
 use std::collections::VecDeque;
@@ -38,10 +42,26 @@ struct Shared {
     round_done: Condvar,
     activities: Vec<Mutex<Activity>>,
     activity_changes: AtomicU64,
-    failure: Mutex<Option<Failure>>,
+    failures: Mutex<Failures>,
+    recovery: Mutex<Recovery>,
+    recovered: Condvar,
     /// Ranks that have dropped their end.
     closed: Vec<AtomicBool>,
     between_devices: Mutex<()>,
+}
+
+/// What ended the link, and what interrupts it.
+#[derive(Debug, Default)]
+struct Failures {
+    end: Option<Failure>,
+    interruption: Option<Failure>,
+}
+
+/// The ranks that wait in `recover`, and how often all of them did.
+#[derive(Debug, Default)]
+struct Recovery {
+    arrived: Vec<bool>,
+    times: u64,
 }
 
 #[derive(Debug)]
@@ -80,7 +100,9 @@ impl Threads {
                 round_done: Condvar::new(),
                 activities: (0..ranks).map(|_| Mutex::default()).collect(),
                 activity_changes: AtomicU64::new(0),
-                failure: Mutex::default(),
+                failures: Mutex::default(),
+                recovery: Mutex::new(Recovery { arrived: vec![false; ranks], times: 0 }),
+                recovered: Condvar::new(),
                 closed: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
                 between_devices: Mutex::default(),
             }),
@@ -107,14 +129,27 @@ impl Monitor for Threads {
     }
 
     fn failure(&self) -> Option<Failure> {
-        lock(&self.shared.failure).clone()
+        let failures = lock(&self.shared.failures);
+        failures.end.clone().or_else(|| failures.interruption.clone())
     }
 }
 
 impl Shared {
     fn abort(&self, failure: Failure) {
-        lock(&self.failure).get_or_insert(failure);
+        lock(&self.failures).end.get_or_insert(failure);
         self.wake();
+    }
+
+    fn interrupt(&self, failure: Failure) {
+        lock(&self.failures).interruption.get_or_insert(failure);
+        self.wake();
+    }
+
+    /// Drops all that is on its way, while all ranks are in `recover`.
+    fn empty(&self) {
+        self.inboxes.iter().for_each(|inbox| lock(&inbox.queues).iter_mut().for_each(VecDeque::clear));
+        *lock(&self.rounds) = Rounds::default();
+        lock(&self.failures).interruption = None;
     }
 
     /// Wakes all ranks.
@@ -124,8 +159,10 @@ impl Shared {
             let _queues = lock(&inbox.queues);
             inbox.arrived.notify_all();
         }
-        let _rounds = lock(&self.rounds);
+        drop(lock(&self.rounds));
         self.round_done.notify_all();
+        drop(lock(&self.recovery));
+        self.recovered.notify_all();
     }
 
     /// What a rank is doing, then the rank that it waits for, and so on.
@@ -145,7 +182,12 @@ impl Shared {
     }
 
     fn fail_if_aborted(&self) -> Result<(), LinkError> {
-        lock(&self.failure).clone().map_or(Ok(()), |failure| Err(LinkError::Peer(failure)))
+        lock(&self.failures).end.clone().map_or(Ok(()), |failure| Err(LinkError::Peer(failure)))
+    }
+
+    fn fail_if_interrupted(&self) -> Result<(), LinkError> {
+        self.fail_if_aborted()?;
+        lock(&self.failures).interruption.clone().map_or(Ok(()), |failure| Err(LinkError::Interrupted(failure)))
     }
 }
 
@@ -164,6 +206,18 @@ impl ThreadLink {
     /// The error of a wait that can give nothing any more.
     fn left(&self, peer: usize, what: String) -> LinkError {
         LinkError::Left { rank: self.rank, peer, what }
+    }
+
+    /// Time left to wait; `None` when the deadline has passed and no rank does what is waited for.
+    fn left_to_wait(&self, patience: &mut Patience) -> Option<Duration> {
+        remaining(patience.deadline).or_else(|| {
+            let activity = |rank: usize| *lock(&self.shared.activities[rank]);
+            let (own, mut others) = (activity(self.rank), (0..self.ranks()).filter(|&rank| rank != self.rank));
+            let prolonged = others.any(|rank| own.waits_on_for(activity(rank).pace())) && patience.prolong();
+            // It counts as progress: whoever waits for this rank sees that it does not hang.
+            prolonged.then(|| self.shared.activity_changes.fetch_add(1, Ordering::Relaxed));
+            remaining(patience.deadline)
+        })
     }
 
     fn too_late(&self, peer: usize, what: String, since: Instant) -> LinkError {
@@ -200,7 +254,7 @@ impl Link for ThreadLink {
     }
 
     fn send(&mut self, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
-        self.shared.fail_if_aborted()?;
+        self.shared.fail_if_interrupted()?;
         let missing = LinkError::NoSuchRank { rank: to, ranks: self.ranks() };
         let inbox = self.shared.inboxes.get(to).ok_or(missing)?;
         let payload = message.payload.unshared();
@@ -210,7 +264,7 @@ impl Link for ThreadLink {
     }
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        let since = Instant::now();
+        let (since, mut patience) = (Instant::now(), Patience::new(deadline));
         let inbox = &self.shared.inboxes[self.rank];
         let mut queues = lock(&inbox.queues);
         if from >= queues.len() {
@@ -225,11 +279,12 @@ impl Link for ThreadLink {
                 let (expected, got) = (header.to_string(), message.header.to_string());
                 return Err(LinkError::Order { rank: self.rank, peer: from, expected, got });
             }
-            self.shared.fail_if_aborted()?;
+            self.shared.fail_if_interrupted()?;
             if self.shared.has_left(from) {
                 return Err(self.left(from, header.to_string()));
             }
-            let left = remaining(deadline).ok_or_else(|| self.too_late(from, header.to_string(), since))?;
+            let left = self.left_to_wait(&mut patience);
+            let left = left.ok_or_else(|| self.too_late(from, header.to_string(), since))?;
             let waited = inbox.arrived.wait_timeout(queues, left);
             queues = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -243,7 +298,7 @@ impl Link for ThreadLink {
             if let Some(next) = from.iter().find_map(next) {
                 return Ok(Some(next));
             }
-            self.shared.fail_if_aborted()?;
+            self.shared.fail_if_interrupted()?;
             if from.iter().any(|&rank| self.shared.has_left(rank)) {
                 return Ok(None);
             }
@@ -254,8 +309,8 @@ impl Link for ThreadLink {
     }
 
     fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
-        self.shared.fail_if_aborted()?;
-        let since = Instant::now();
+        self.shared.fail_if_interrupted()?;
+        let (since, mut patience) = (Instant::now(), Patience::new(deadline));
         let ranks = self.ranks();
         let mut rounds = lock(&self.shared.rounds);
         let place = (self.round - rounds.first) as usize;
@@ -280,11 +335,11 @@ impl Link for ThreadLink {
             let missing = || (0..ranks).filter(|&rank| round.rows[rank].is_none());
             let gone = missing().find(|&rank| self.shared.has_left(rank));
             let missing = missing().next().unwrap_or(self.rank);
-            self.shared.fail_if_aborted()?;
+            self.shared.fail_if_interrupted()?;
             if let Some(gone) = gone {
                 return Err(self.left(gone, "its part of a gather".to_owned()));
             }
-            let Some(left) = remaining(deadline) else {
+            let Some(left) = self.left_to_wait(&mut patience) else {
                 return Err(self.too_late(missing, "its part of a gather".to_owned(), since));
             };
             let waited = self.shared.round_done.wait_timeout(rounds, left);
@@ -294,6 +349,36 @@ impl Link for ThreadLink {
 
     fn abort(&mut self, message: String) {
         self.shared.abort(Failure { rank: self.rank, message });
+    }
+
+    fn interrupt(&mut self, message: String) {
+        self.shared.interrupt(Failure { rank: self.rank, message });
+    }
+
+    fn recover(&mut self, deadline: Instant) -> Result<(), LinkError> {
+        let (since, shared) = (Instant::now(), self.shared.clone());
+        let mut recovery = lock(&shared.recovery);
+        let times = recovery.times;
+        recovery.arrived[self.rank] = true;
+        if recovery.arrived.iter().all(|&arrived| arrived) {
+            shared.empty();
+            recovery.arrived.fill(false);
+            recovery.times += 1;
+            shared.recovered.notify_all();
+        }
+        while recovery.times == times {
+            shared.fail_if_aborted()?;
+            let missing =
+                || recovery.arrived.iter().enumerate().filter(|(_, arrived)| !**arrived).map(|(rank, _)| rank);
+            if let Some(gone) = missing().find(|&rank| shared.has_left(rank)) {
+                return Err(self.left(gone, AGREEMENT.to_owned()));
+            }
+            let first = missing().next().unwrap_or(self.rank);
+            let left = remaining(deadline).ok_or_else(|| self.too_late(first, AGREEMENT.to_owned(), since))?;
+            recovery = shared.recovered.wait_timeout(recovery, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        self.round = 0;
+        Ok(())
     }
 }
 

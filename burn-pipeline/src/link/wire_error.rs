@@ -3,7 +3,7 @@
 use burn::tensor::DType;
 
 /// The version of the layout of frames; ranks of different versions refuse each other.
-pub(crate) const WIRE_VERSION: u16 = 4;
+pub(crate) const WIRE_VERSION: u16 = 5;
 
 /// Why bytes are no message, or a message cannot be written as bytes.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]

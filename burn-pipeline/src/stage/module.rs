@@ -72,7 +72,7 @@ pub trait Stage: Module + Sync + 'static {
     /// ([`Builder::tensor_parallel`](crate::Builder::tensor_parallel)), each has the pieces that its own layers have.
     ///
     /// # Panics
-    /// A panic is caught; it ends the step with an error that names rank and stage, and closes the pipeline.
+    /// A panic is caught; it ends the step with an error that names rank and stage, and changes no weight.
     fn after_step(self, _observed: &[Vec<f64>]) -> Self {
         WITHOUT_RULE.set(Some(TypeId::of::<Self>()));
         self

@@ -123,6 +123,11 @@ impl TensorGroup {
         Ok(())
     }
 
+    /// Forgets that the others' messages of the end of a row are to come: the link has dropped them.
+    pub(crate) fn forget_ends(&self) {
+        self.ended.store(false, Ordering::Relaxed);
+    }
+
     /// The error of two members that are at different places.
     pub(super) fn unlike(&self, rank: usize, peer: usize, ours: String, theirs: String) -> LinkError {
         match self.is_of_replicas() {

@@ -206,6 +206,22 @@ pub enum PipelineError {
     /// The processes did not make the same call. Nothing was run.
     #[error("rank {rank} is {theirs}, while others are {others}; all processes must make the same calls")]
     Diverged { rank: usize, theirs: String, others: String },
+    /// A rank failed, and no weight was changed; the pipeline is ready for the next call. With `dropped`, what was gathered since the last
+    /// step is gone, [`Progress`](crate::train::Progress) is that of the last step, and running statistics are as they were then: the
+    /// same batches may be given again, or others. [`ExecuteError::cause`] is the error without its place in the plan.
+    #[error("{source}\n{}", undone(*.dropped))]
+    Undone { source: ExecuteError, dropped: bool },
+    /// A rank failed while weights were changed, so some ranks may have weights from before the step and others those from after it. Weights can
+    /// be read and exported, and saved into a folder without checkpoints; a checkpoint that is loaded makes the pipeline ready again.
+    #[error(
+        "{0}\nsome ranks may have weights from before the step and others those from after it: load a checkpoint (`Pipeline::load`) before the next step; until then weights can be read and exported"
+    )]
+    HalfStepped(ExecuteError),
+    /// An earlier failure came while weights were changed. Nothing was run.
+    #[error(
+        "rank {} failed while weights were changed ({}), so some ranks may have weights from before the step and others those from after it; load a checkpoint (`Pipeline::load`) first", .0.rank, .0.message
+    )]
+    Uneven(Failure),
     /// A rank failed; the pipeline is closed. [`ExecuteError::cause`] is the error without its place in the plan.
     #[error("{0}")]
     Rank(ExecuteError),
@@ -248,12 +264,33 @@ pub enum PipelineError {
 
 burn_pipeline_plan::debug_as_text!(PipelineError);
 
+/// What a failed call left.
+fn undone(dropped: bool) -> &'static str {
+    match dropped {
+        true => {
+            "no weight was changed, and the gradients gathered since the last step were dropped; the pipeline is ready for the next call"
+        }
+        false => "nothing was changed; the pipeline is ready for the next call",
+    }
+}
+
 impl PipelineError {
+    /// The error of the rank that failed, if one did in this call, whatever it has left.
+    pub fn of_rank(&self) -> Option<&ExecuteError> {
+        match self {
+            PipelineError::Rank(error) | PipelineError::HalfStepped(error) => Some(error),
+            PipelineError::Undone { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+
+    /// Returns true if what was gathered since the last step is gone.
+    pub(crate) fn drops_gradients(&self) -> bool {
+        matches!(self, PipelineError::Undone { dropped: true, .. } | PipelineError::HalfStepped(_))
+    }
+
     /// The error in one line, without its place in the plan: what other ranks are told, and later calls.
     pub(crate) fn sentence(&self) -> String {
-        match self {
-            PipelineError::Rank(error) => error.cause().to_string(),
-            error => error.to_string(),
-        }
+        self.of_rank().map_or_else(|| self.to_string(), |of_rank| of_rank.cause().to_string())
     }
 }

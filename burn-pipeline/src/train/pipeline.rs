@@ -1,7 +1,7 @@
 //! The type that a user holds: a pipeline of ranks on threads of this process, or of processes.
 //!
-//! Guarantees: every call returns within the timeout, with a result or an error that names what failed; after a failure
-//! of a rank every later call says so at once; dropping the pipeline never waits for a rank that is stuck, and ends the
+//! Guarantees: every call returns within the timeout, with a result or an error that names what failed; after a call that failed without having
+//! changed a weight the pipeline is as before; after the loss of a rank every later call says so at once; dropping the pipeline never waits for a rank that is stuck, and ends the
 //! waits of other processes for this one.
 //!
 //! What it does stands beside what it takes: `setup` builds it, `calls` trains, evaluates and reads, `checkpoint` saves
@@ -10,7 +10,7 @@
 use crate::cost::Partition;
 use crate::plan::{CheckedPlan, Placement};
 use crate::simulate::SimulateOptions;
-use crate::train::control::Ranks;
+use crate::train::control::{Command, Ranks, Refuse};
 use crate::train::error::{BuildError, PipelineError};
 use crate::train::non_finite::OnNonFinite;
 use crate::train::plans::{Parts, Plans};
@@ -115,6 +115,24 @@ impl Pipeline {
     /// panic drops it, they learn that.
     pub fn leave(&mut self, reason: impl Display) {
         self.ranks.leave(&format!("it left the job: {reason}"));
+    }
+
+    /// Has every rank run a command; returns all replies, in the order of ranks. A failure may drop what was gathered.
+    pub(super) fn ask<C: Command>(&mut self, command: C) -> Result<Vec<C::Reply>, PipelineError> {
+        let asked = self.ranks.ask(command);
+        if asked.as_ref().is_err_and(PipelineError::drops_gradients) {
+            self.training.undo();
+        }
+        asked
+    }
+
+    /// Where ranks are processes: tells the others when this one refuses a call, so that they do not run it.
+    pub(super) fn admit<T, E: Display>(&mut self, admitted: Result<T, E>) -> Result<T, E> {
+        if let (true, Err(refusal)) = (self.ranks.are_processes(), &admitted) {
+            // The reply is this very refusal, or a failure of another rank, which is logged; the next call says if it closed the pipeline.
+            let _ = self.ask(Refuse(refusal.to_string()));
+        }
+        admitted
     }
 
     /// Refuses what does not work where several ranks hold a stage together.

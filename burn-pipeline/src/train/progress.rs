@@ -22,13 +22,15 @@ pub(crate) struct Training {
     progress: Progress,
     /// Batches whose gradients no step has used yet.
     pending: usize,
+    /// Progress before the first of them.
+    before: Progress,
     /// Steps that left the weights alone, since the pipeline was built.
     skipped: u64,
 }
 
 impl Training {
     pub(crate) fn new(seed: Option<u64>) -> Self {
-        Self { progress: Progress { seed, ..Progress::default() }, pending: 0, skipped: 0 }
+        Self { progress: Progress { seed, ..Progress::default() }, ..Self::default() }
     }
 
     pub(crate) fn progress(&self) -> Progress {
@@ -46,6 +48,9 @@ impl Training {
     }
 
     pub(crate) fn batch_done(&mut self, samples: usize) {
+        if self.pending == 0 {
+            self.before = self.progress;
+        }
         self.pending += 1;
         self.progress.batches += 1;
         self.progress.samples += samples as u64;
@@ -70,6 +75,14 @@ impl Training {
     /// The gradients gathered since the last step are gone.
     pub(crate) fn gradients_gone(&mut self) {
         self.pending = 0;
+    }
+
+    /// A failure has dropped the gradients gathered since the last step: their batches were not run.
+    pub(crate) fn undo(&mut self) {
+        if self.is_mid_step() {
+            self.progress = self.before;
+            self.pending = 0;
+        }
     }
 
     /// Goes on from a checkpoint; without a seed there, the job keeps its own.

@@ -67,6 +67,11 @@ impl VocabularyGroup {
 }
 
 impl StageGroups {
+    /// Forgets that the ends of rows are to come: see [`TensorGroup::forget_ends`].
+    pub(crate) fn forget_ends(&self) {
+        [&self.members, &self.replicas, &self.vocabulary.group].into_iter().for_each(TensorGroup::forget_ends);
+    }
+
     /// The ranks among which the parameters of a stage, or of pieces, are cut.
     pub(crate) fn of(&self, stage: StageId) -> Holders<'_> {
         let members = if self.vocabulary.holds(stage) { &self.vocabulary.group } else { &self.members };

@@ -11,7 +11,7 @@ use burn_pipeline::boundary;
 use burn_pipeline::execute::ExecuteError;
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Accumulation, Batch, SplitBackward, Stage, StageBox, Validate, init_seeded};
-use burn_pipeline::train::{Builder, Pipeline, PipelineError, StageContext};
+use burn_pipeline::train::{Builder, Pipeline, StageContext};
 use pipeline_tests::reference::{Reference, whole};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -170,7 +170,7 @@ fn validation_says_where_a_gradient_that_was_there_is_missing() {
     let mut pipeline = builder("GPipe", 1, false).validate(Validate::EveryMicrobatch).build().unwrap();
     // The first microbatch, by which the metadata are learned, uses both outputs; the others do not.
     let error = pipeline.step(batch(2), RATE).unwrap_err();
-    let PipelineError::Rank(of_rank) = &error else { panic!("{error}") };
+    let of_rank = error.of_rank().unwrap();
     let ExecuteError::Stage { stage, microbatch, source, .. } = of_rank.cause() else { panic!("{error}") };
     assert_eq!((stage.index(), *microbatch), (1, 1), "{error}");
     assert!(source.to_string().contains("of the stage's input's gradients: expected tag 1, got tag 0"), "{source}");

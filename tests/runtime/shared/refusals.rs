@@ -26,8 +26,8 @@ fn refused(builder: Builder) -> SharedError {
 }
 
 fn shared(error: PipelineError) -> SharedError {
-    match error {
-        PipelineError::Rank(ExecuteError::Shared { source, .. }) => *source,
+    match error.of_rank() {
+        Some(ExecuteError::Shared { source, .. }) => (**source).clone(),
         other => panic!("{other:?}"),
     }
 }

@@ -7,7 +7,7 @@ use burn_pipeline::execute::ExecuteError;
 use burn_pipeline::plan::{CheckError, PlanError, SkipEdge};
 use burn_pipeline::schedule::{GPipe, Schedule, Size};
 use burn_pipeline::stage::{Batch, Skips, Stage, StageBox, StageError};
-use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError, StageContext};
+use burn_pipeline::train::{BuildError, Builder, Pipeline, StageContext};
 
 /// Sends a given number of values past the next stage, and takes all that arrive.
 #[derive(Module, Debug)]
@@ -49,7 +49,7 @@ fn a_stage_that_puts_out_more_or_fewer_values_than_edges_is_refused() {
     for (gives, got, expected) in [(&[0, 0, 0], 0, 1), (&[2, 0, 0], 2, 1)] {
         let mut pipeline = builder(gives).skip(0, 2).build().unwrap();
         let error = pipeline.step(batch(), 0.1).unwrap_err();
-        let PipelineError::Rank(of_rank) = &error else { panic!("{error}") };
+        let of_rank = error.of_rank().unwrap();
         let ExecuteError::Stage { stage, source, .. } = of_rank.cause() else { panic!("{error}") };
         assert_eq!((stage.index(), source), (0, &StageError::SkipCount { got, expected }));
     }

@@ -97,6 +97,41 @@ pub(super) fn wakes_everybody(link: &mut dyn Link) {
     expect_failure(link.all_gather(Vec::new(), deadline()).map(drop), last);
 }
 
+/// A link that closes at any failure may do so here.
+pub(super) fn goes_on_after_an_interruption(link: &mut dyn Link) {
+    let (me, ranks) = (link.rank(), link.ranks());
+    let (last, next, before) = (ranks - 1, (me + 1) % ranks, (me + ranks - 1) % ranks);
+    for round in 0..5 {
+        // Nobody receives these. The last rank may have failed before others have sent them.
+        let send = |to| link.send(to, message(50, numbers(me, to, round, 3).into_payload()), deadline());
+        let sent = (0..ranks).try_for_each(send);
+        let waited = sent.and_then(|()| match me {
+            _ if me == last => {
+                link.interrupt("a broken loss".to_owned());
+                link.send(0, message(51, Payload::default()), deadline())
+            }
+            _ if me % 2 == 0 => link.all_gather(vec![1], deadline()).map(drop),
+            _ => {
+                link.receive(last, header(50), deadline())?;
+                link.receive(last, header(52), deadline()).map(drop)
+            }
+        });
+        match waited.unwrap_err() {
+            LinkError::Peer(failure) => return assert_eq!(failure.rank, last),
+            LinkError::Interrupted(failure) => {
+                assert_eq!((failure.rank, failure.message.as_str()), (last, "a broken loss"));
+            }
+            other => panic!("{other}"),
+        }
+        link.recover(deadline()).unwrap();
+        link.send(next, message(round, numbers(me, next, round, 5).into_payload()), deadline()).unwrap();
+        let received = link.receive(before, header(round), deadline()).unwrap();
+        assert_same(&received, &numbers(before, me, round, 5).into_payload());
+        let rows = link.all_gather(vec![me as u8, round as u8], deadline()).unwrap();
+        assert_eq!(rows, (0..ranks).map(|rank| vec![rank as u8, round as u8]).collect::<Vec<_>>());
+    }
+}
+
 fn expect_failure(result: Result<(), LinkError>, failed: usize) {
     let Err(LinkError::Peer(failure)) = result else { panic!("{result:?}") };
     assert_eq!((failure.rank, failure.message.as_str()), (failed, "the loss is no number"));

@@ -2,7 +2,7 @@
 //!
 //! A transport that passes [`CASES`] with two, three and five ranks keeps the contract of [`Link`]: messages arrive in
 //! order and bit for bit, whatever their shapes; gathers and groups give every rank the same; every wait ends at its
-//! deadline with an error that names the rank it waited for; a failure wakes every rank; a rank that drops its link ends the
+//! deadline with an error that names the rank it waited for; a failure wakes every rank; a link that goes on after an interruption has forgotten what was sent before; a rank that drops its link ends the
 //! waits for it.
 //!
 //! 1. All ranks run the same case at once, each with its own end of one fresh link. A case that fails panics, as a
@@ -59,6 +59,7 @@ pub const CASES: &[Case] = &[
     ("a gather names the rank that is missing", failures::names_the_missing),
     ("a rank that leaves ends the waits for it at once", failures::notices_who_leaves),
     ("a failure wakes every rank", failures::wakes_everybody),
+    ("what was sent before an interruption is gone after it", failures::goes_on_after_an_interruption),
 ];
 
 /// Runs every case with `ranks` threads.

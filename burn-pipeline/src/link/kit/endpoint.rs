@@ -2,7 +2,9 @@
 //!
 //! Guarantees: a send does not wait for its receiver; a rank may send to itself; every wait ends at its deadline, and asks
 //! all ranks what they are doing before it does; a failure is sent to all other ranks, once. A link that is dropped is
-//! closed for all other ranks, and one that is dropped by a panic has failed.
+//! closed for all other ranks, and one that is dropped by a panic has failed. After an interruption all ranks can go on, if a message and the
+//! envelopes from one rank to another keep one order (a stream of bytes): a transport whose messages travel beside its envelopes
+//! does not forward [`Link::interrupt`] and [`Link::recover`], and is closed by any failure.
 
 use super::envelope::Envelope;
 use super::frame::Frame;
@@ -209,13 +211,28 @@ impl<P: Peers> Link for Endpoint<P> {
     fn abort(&mut self, message: String) {
         self.peers.abort(Failure { rank: self.mailbox().rank, message });
     }
+
+    fn interrupt(&mut self, message: String) {
+        let failure = Failure { rank: self.mailbox().rank, message };
+        if self.mailbox().interrupt(failure.clone()) {
+            self.peers.send_all(&Envelope::Interrupted(failure));
+        }
+    }
+
+    fn recover(&mut self, deadline: Instant) -> Result<(), LinkError> {
+        self.mailbox().begin_recovery();
+        self.peers.send_all(&Envelope::Recovered);
+        self.mailbox().recover(deadline, &|question| self.peers.send_all(&Envelope::Ask { question }))?;
+        self.gathers = 0;
+        Ok(())
+    }
 }
 
 impl<P: Peers> Drop for Endpoint<P> {
     fn drop(&mut self) {
         self.abort_if_panicking();
         // Others may learn that this rank leaves before they learn of the failure that makes it leave.
-        if let Some(failure) = self.mailbox().failure() {
+        if let Some(failure) = self.mailbox().end() {
             self.peers.send_all(&Envelope::Failed(failure));
         }
         self.peers.close();

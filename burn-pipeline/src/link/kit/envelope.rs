@@ -3,6 +3,7 @@
 //! The encoding is postcard's. Bytes that are not exactly one envelope are refused.
 
 use crate::link::error::Failure;
+use crate::link::patience::Pace;
 use serde::{Deserialize, Serialize};
 
 /// What one process sends another.
@@ -32,9 +33,15 @@ pub enum Envelope {
         waits_for: Option<usize>,
         /// What the sender is doing.
         activity: String,
+        /// How long that may take.
+        pace: Pace,
     },
     /// The sender closes the link: nothing more comes from it.
     Close,
+    /// A rank's call failed, and the link is sound.
+    Interrupted(Failure),
+    /// The sender goes on after an interruption: what it sent before counts no more.
+    Recovered,
 }
 
 impl Envelope {
@@ -48,9 +55,12 @@ impl Envelope {
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (mut envelope, left) = postcard::take_from_bytes(bytes).ok()?;
         match &mut envelope {
-            Envelope::Failed(Failure { message, .. }) => *message = printable(message),
+            Envelope::Failed(Failure { message, .. }) | Envelope::Interrupted(Failure { message, .. }) => {
+                *message = printable(message);
+            }
             Envelope::Answer { activity, .. } => *activity = printable(activity),
-            Envelope::Message(_) | Envelope::Gather { .. } | Envelope::Ask { .. } | Envelope::Close => {}
+            Envelope::Message(_) | Envelope::Gather { .. } | Envelope::Ask { .. } => {}
+            Envelope::Close | Envelope::Recovered => {}
         }
         left.is_empty().then_some(envelope)
     }
@@ -79,9 +89,16 @@ mod tests {
             Envelope::Gather { round: 0, bytes: Vec::new() },
             Envelope::Failed(Failure { rank: 3, message: "rank 3, stage 1: ä".to_owned() }),
             Envelope::Ask { question: 7 },
-            Envelope::Answer { question: 7, waits_for: None, activity: "is running 1F2".to_owned() },
-            Envelope::Answer { question: 8, waits_for: Some(0), activity: "is itself waiting".to_owned() },
+            Envelope::Answer { question: 7, waits_for: None, activity: "is running 1F2".to_owned(), pace: Pace::Long },
+            Envelope::Answer {
+                question: 8,
+                waits_for: Some(0),
+                activity: "is itself waiting".to_owned(),
+                pace: Pace::Idle,
+            },
             Envelope::Close,
+            Envelope::Interrupted(Failure { rank: 1, message: "microbatch 2".to_owned() }),
+            Envelope::Recovered,
         ]
     }
 
@@ -112,7 +129,7 @@ mod tests {
             assert_eq!(Envelope::read(&[&bytes[..], &[0]].concat()), None, "{envelope:?} and a byte");
         }
         // A kind that there is not, and text that is no UTF-8.
-        for bytes in [&[6][..], &[2, 0, 1, 0xff]] {
+        for bytes in [&[8][..], &[2, 0, 1, 0xff]] {
             assert_eq!(Envelope::read(bytes), None, "{bytes:?}");
         }
     }

@@ -4,12 +4,17 @@
 //!    ([`Mailbox::handle`]).
 //! 2. The computing thread waits for them (`waiting.rs`).
 //! 3. The first failure ends every wait, and stays.
+//! 4. An interruption ends every wait until all ranks have recovered. Each rank says to each other one that it goes on
+//!    ([`Envelope::Recovered`]); what had come from it before is dropped there, and what comes after it stays. A rank has recovered
+//!    when all have said so. Another one may by then be in the next call already, and be interrupted there: interruptions
+//!    are kept by the number of recoveries that their sender had begun.
 
 use super::envelope::Envelope;
 use super::frame::Frame;
 use crate::link::activity::Activity;
 use crate::link::error::{Failure, LinkError};
 use crate::link::monitor::Monitor;
+use crate::link::patience::Pace;
 use burn::tensor::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,6 +37,15 @@ pub struct Mailbox {
 /// A message whose tensors have all arrived.
 pub(super) type Delivery = (Frame, Vec<Bytes>);
 
+/// What a rank is doing.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    pub(super) activity: String,
+    /// The rank that it waits for, if it waits.
+    pub(super) waits_for: Option<usize>,
+    pub(super) pace: Pace,
+}
+
 /// What has arrived.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
@@ -45,14 +59,20 @@ pub(super) struct Contents {
     pub(super) failure: Option<Failure>,
     /// The number of the last question.
     pub(super) question: u64,
-    /// Each rank's answer to the last question: what it is doing, and which rank it waits for, if it waits.
-    pub(super) answers: Vec<Option<(String, Option<usize>)>>,
+    /// Each rank's answer to the last question.
+    pub(super) answers: Vec<Option<Answer>>,
     /// Ranks that have closed the link.
     pub(super) closed: Vec<bool>,
     /// Why nothing more can arrive, if so.
     pub(super) broken: Option<LinkError>,
     /// A failure of which the other ranks are still to be informed.
     pub(super) outgoing_failure: Option<Failure>,
+    /// Interruptions, by the number of recoveries before.
+    interruptions: BTreeMap<u64, Failure>,
+    /// How many recoveries each rank has begun.
+    begun: Vec<u64>,
+    /// How many recoveries have ended here.
+    recovered: u64,
 }
 
 impl Contents {
@@ -76,6 +96,37 @@ impl Contents {
         self.failure.clone().map_or(Ok(()), |failure| Err(LinkError::Peer(failure)))
     }
 
+    /// As [`Contents::refuse_failed`]; an interruption counts too, unless this rank is recovering from it.
+    pub(super) fn refuse_interrupted(&self, rank: usize) -> Result<(), LinkError> {
+        self.refuse_failed()?;
+        let current = self.interruptions.get(&self.recovered).filter(|_| self.begun[rank] == self.recovered);
+        current.cloned().map_or(Ok(()), |failure| Err(LinkError::Interrupted(failure)))
+    }
+
+    /// A rank begins to recover: drops what had come from it.
+    fn begin_recovery(&mut self, from: usize) {
+        self.begun[from] += 1;
+        self.inbox[from].clear();
+        self.group_inbox.retain(|(_, sender), _| *sender != from);
+        self.gathers.values_mut().for_each(|rows| rows[from] = None);
+        self.gathers.retain(|_, rows| rows.iter().any(Option::is_some));
+    }
+
+    /// The first rank that has not begun to recover.
+    pub(super) fn not_recovering(&self) -> Option<usize> {
+        self.begun.iter().position(|&begun| begun == self.recovered)
+    }
+
+    /// Ends the recovery if all ranks have begun it.
+    pub(super) fn end_recovery(&mut self) -> bool {
+        let all = self.not_recovering().is_none();
+        if all {
+            self.recovered += 1;
+            self.interruptions = self.interruptions.split_off(&self.recovered);
+        }
+        all
+    }
+
     pub(super) fn put_gather(&mut self, round: u64, from: usize, bytes: Vec<u8>) {
         let ranks = self.closed.len();
         self.gathers.entry(round).or_insert_with(|| vec![None; ranks])[from] = Some(bytes);
@@ -89,6 +140,7 @@ impl Mailbox {
             inbox: (0..ranks).map(|_| VecDeque::new()).collect(),
             answers: vec![None; ranks],
             closed: vec![false; ranks],
+            begun: vec![0; ranks],
             ..Contents::default()
         };
         Self {
@@ -143,15 +195,21 @@ impl Mailbox {
                 drop(contents);
                 let activity = self.own_activity();
                 let waits_for = if let Activity::Waiting(_, peer) = activity { Some(peer) } else { None };
-                return Some(Envelope::Answer { question, waits_for, activity: activity.to_string() });
+                let (pace, activity) = (activity.pace(), activity.to_string());
+                return Some(Envelope::Answer { question, waits_for, activity, pace });
             }
-            Envelope::Answer { question, waits_for, activity } => {
+            Envelope::Answer { question, waits_for, activity, pace } => {
                 // An answer to an earlier question says nothing about this wait.
                 if question == contents.question {
-                    contents.answers[from] = Some((activity, waits_for));
+                    contents.answers[from] = Some(Answer { activity, waits_for, pace });
                 }
             }
             Envelope::Close => contents.closed[from] = true,
+            Envelope::Interrupted(failure) => {
+                let before = contents.begun[from];
+                contents.interruptions.entry(before).or_insert(failure);
+            }
+            Envelope::Recovered => contents.begin_recovery(from),
         }
         drop(contents);
         self.wake();
@@ -164,6 +222,11 @@ impl Mailbox {
         // and does not sleep yet still holds the lock: without taking it here, that thread would miss the call.
         drop(self.contents());
         self.changed.notify_all();
+    }
+
+    /// Notes that this rank waits on for one that does what may take long: for those who look whether it hangs, that is progress.
+    pub(super) fn waits_on(&self) {
+        self.activities.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Records what this rank is doing.
@@ -209,7 +272,29 @@ impl Mailbox {
     /// # Errors
     /// With the first failure.
     pub fn fail_if_failed(&self) -> Result<(), LinkError> {
-        self.contents().refuse_failed()
+        self.contents().refuse_interrupted(self.rank)
+    }
+
+    /// Records that this rank's call failed, and wakes the thread that waits. Returns true if it is the first interruption, of which the
+    /// others are to be informed.
+    pub(super) fn interrupt(&self, failure: Failure) -> bool {
+        let mut contents = self.contents();
+        let recovered = contents.recovered;
+        let first = !contents.interruptions.contains_key(&recovered);
+        contents.interruptions.entry(recovered).or_insert(failure);
+        drop(contents);
+        self.wake();
+        first
+    }
+
+    /// The failure that ended the link, if one did.
+    pub(super) fn end(&self) -> Option<Failure> {
+        self.contents().failure.clone()
+    }
+
+    /// Drops what this rank has sent to itself, before it tells the others that it goes on.
+    pub(super) fn begin_recovery(&self) {
+        self.contents().begin_recovery(self.rank);
     }
 }
 
@@ -234,6 +319,7 @@ impl Monitor for Mailbox {
     }
 
     fn failure(&self) -> Option<Failure> {
-        self.contents().failure.clone()
+        let contents = self.contents();
+        contents.failure.clone().or_else(|| contents.interruptions.get(&contents.recovered).cloned())
     }
 }

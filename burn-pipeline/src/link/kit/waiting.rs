@@ -1,16 +1,18 @@
 //! Waiting at a mailbox.
 //!
-//! Guarantees: a wait ends at its deadline, or at once when a failure is known or the rank that is waited for has closed
+//! Guarantees: a wait ends at its deadline, which moves while some rank answers that it does what may take long (`patience.rs`), or at once when a failure is known or the rank that is waited for has closed
 //! the link. Before it gives up, every rank was asked
 //! what it is doing, so that the error distinguishes a rank that is busy from one that is gone.
 //!
 //! 1. A wait that has used half of its time asks all ranks, once.
-//! 2. At the deadline, the error follows the answers: what the peer is doing, which rank that one waits for, and so on;
+//! 2. At the deadline, if a rank has answered that it builds, reads or writes, the wait begins anew, with an event.
+//! 3. Else the error follows the answers: what the peer is doing, which rank that one waits for, and so on;
 //!    then all ranks that have not answered.
 
 use super::mailbox::{Contents, Delivery, Mailbox};
-use crate::link::error::LinkError;
+use crate::link::error::{AGREEMENT, LinkError};
 use crate::link::header::Header;
+use crate::link::patience::Patience;
 use crate::stage::Payload;
 use burn::tensor::Device;
 use std::sync::PoisonError;
@@ -45,15 +47,16 @@ impl Mailbox {
         mut take: impl FnMut(&mut Contents) -> Option<T>,
     ) -> Result<T, LinkError> {
         let since = Instant::now();
-        let ask_at = since + deadline.saturating_duration_since(since) / 2;
-        let (mut asked, mut left_at) = (false, None);
+        let mut patience = Patience::new(deadline);
+        let half = deadline.saturating_duration_since(since) / 2;
+        let (mut ask_at, mut asked, mut left_at) = (since + half, false, None);
         let mut contents = self.contents();
         self.waiting.store(true, Ordering::Relaxed);
         let result = loop {
             if let Some(taken) = take(&mut contents) {
                 break Ok(taken);
             }
-            if let Err(error) = contents.refuse_failed() {
+            if let Err(error) = contents.refuse_interrupted(self.rank) {
                 break Err(error);
             }
             let now = Instant::now();
@@ -61,8 +64,11 @@ impl Mailbox {
             if contents.closed.get(peer) == Some(&true) && now >= *left_at.get_or_insert(now) + awaited.late {
                 break Err(LinkError::Left { rank: self.rank, peer, what: (awaited.what)() });
             }
-            if now >= deadline {
-                break Err(self.deadline_passed(&contents, awaited, since, asked));
+            if now >= patience.deadline {
+                if !self.waits_on_for(&contents, awaited) || !patience.prolong() {
+                    break Err(self.deadline_passed(&contents, awaited, since, asked));
+                }
+                (ask_at, asked) = (now + half, false);
             }
             if now >= ask_at && !asked {
                 asked = true;
@@ -70,7 +76,7 @@ impl Mailbox {
                 contents.answers = vec![None; self.ranks];
                 (awaited.ask)(contents.question);
             }
-            let until = if asked { deadline } else { ask_at };
+            let until = if asked { patience.deadline } else { ask_at };
             let until = left_at.map_or(until, |left_at| until.min(left_at + awaited.late));
             let left = until.saturating_duration_since(now);
             contents = self.changed.wait_timeout(contents, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -91,7 +97,7 @@ impl Mailbox {
             if let Some(next) = from.iter().find_map(next) {
                 return Ok(Some(next));
             }
-            contents.refuse_failed()?;
+            contents.refuse_interrupted(self.rank)?;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || from.iter().any(|&rank| contents.closed.get(rank) == Some(&true)) {
                 return Ok(None);
@@ -162,6 +168,28 @@ impl Mailbox {
         })
     }
 
+    /// Waits until all ranks have begun to recover from an interruption. This one has, and has told the others.
+    ///
+    /// # Errors
+    /// With the first failure that ended the link; if a rank has left, or the deadline passes.
+    pub(super) fn recover(&self, deadline: Instant, ask: &dyn Fn(u64)) -> Result<(), LinkError> {
+        let peer = |contents: &Contents| contents.not_recovering().unwrap_or(self.rank);
+        let awaited = Awaited { peer: &peer, what: &|| AGREEMENT.to_owned(), ask, late: Duration::ZERO };
+        self.wait(deadline, &awaited, |contents| contents.end_recovery().then_some(()))
+    }
+
+    /// Does some rank, by its last answer, do what this one waits on for? An event says so.
+    fn waits_on_for(&self, contents: &Contents, awaited: &Awaited<'_>) -> bool {
+        let own = self.own_activity();
+        let mut answers =
+            contents.answers.iter().enumerate().filter_map(|(rank, answer)| Some((rank, answer.as_ref()?)));
+        let Some((other, answer)) = answers.find(|(_, answer)| own.waits_on_for(answer.pace)) else { return false };
+        let (rank, what, does) = (self.rank, (awaited.what)(), answer.activity.as_str());
+        tracing::warn!(rank, awaited = what, other, does, "a rank waits on for one that is slow");
+        self.waits_on();
+        true
+    }
+
     fn deadline_passed(&self, contents: &Contents, awaited: &Awaited<'_>, since: Instant, asked: bool) -> LinkError {
         let peer = (awaited.peer)(contents);
         let peer_state = if asked { self.states_from(contents, peer) } else { "had no time to answer".to_owned() };
@@ -174,7 +202,10 @@ impl Mailbox {
         let (mut parts, mut named, mut next) = (Vec::new(), vec![self.rank], Some(peer));
         while let Some(rank) = next.filter(|rank| *rank < self.ranks && !named.contains(rank)) {
             named.push(rank);
-            let (state, waits_for) = contents.answers[rank].clone().unwrap_or_else(|| (silence(contents, rank), None));
+            let (state, waits_for) = match &contents.answers[rank] {
+                Some(answer) => (answer.activity.clone(), answer.waits_for),
+                None => (silence(contents, rank), None),
+            };
             parts.push(if parts.is_empty() { state } else { format!("rank {rank} {state}") });
             next = waits_for;
         }

@@ -58,5 +58,5 @@ impl TcpLink {
 
 impl Link for TcpLink {
     crate::forward_link!(endpoint: rank, ranks, monitor, to_device, set_activity);
-    crate::forward_link!(endpoint: send, receive, probe, all_gather, abort);
+    crate::forward_link!(endpoint: send, receive, probe, all_gather, abort, interrupt, recover);
 }

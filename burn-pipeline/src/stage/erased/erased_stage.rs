@@ -16,6 +16,7 @@ use crate::stage::state::{Accumulation, GradientStore, collected, float_weights,
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
+use std::panic::resume_unwind;
 
 /// A stage of any module type, as the executor drives it: payloads and gradients go in and out.
 pub(crate) trait ErasedStage:
@@ -52,8 +53,10 @@ pub(crate) trait ErasedStage:
     fn optimize(&mut self, learning_rate: ModuleLearningRate);
     /// The number of microbatches between their forward and the last part of their backward.
     fn held(&self) -> usize;
-    /// Drops everything held and the gradients, after a failure.
+    /// Drops everything held and the gradients.
     fn clear(&mut self);
+    /// Drops what a failed call left: everything held, and what was offered. Gradients stay.
+    fn restart(&mut self);
 }
 
 impl<M: Stage> ErasedStage for Typed<M> {
@@ -120,7 +123,9 @@ impl<M: Stage> ErasedStage for Typed<M> {
             let gradients = collected(&module, &mut self.store);
             // Burn's optimizers step a parameter that sits at several paths at the first of them alone.
             let names = &self.options.names;
-            self.module = Ok(retie(step_in_model(optimizer, learning_rate, module, gradients, names)));
+            let (stepped, panic) = step_in_model(optimizer, learning_rate, module, gradients, names);
+            self.module = Ok(retie(stepped));
+            panic.into_iter().for_each(|panic| resume_unwind(panic));
         }
         self.store.clear();
     }
@@ -131,5 +136,16 @@ impl<M: Stage> ErasedStage for Typed<M> {
 
     fn clear(&mut self) {
         self.forget();
+    }
+
+    fn restart(&mut self) {
+        (self.offered, self.replacement) = (None, None);
+        self.engine.clear();
+        // A forward that panicked while it was recorded may have been taken for one that cannot be captured. And where the stage's holders
+        // compare what they recorded, some have done so in the failed call, and others not.
+        if self.options.members.is_some() || !self.engine.report().captured {
+            let (split, splits, keep_outputs) = self.chosen;
+            self.choose_engine(split, splits, keep_outputs);
+        }
     }
 }

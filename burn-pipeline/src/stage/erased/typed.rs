@@ -33,8 +33,7 @@ pub(in crate::stage) struct Typed<M: Stage> {
     pub(super) offered: Option<(HashMap<ParamId, AnyTensor>, Option<ModuleOptimizer>)>,
 }
 
-const MODULE_LOST: &str =
-    "the optimizer or the stage's `after_step` panicked and took its module along; build the pipeline anew";
+const MODULE_LOST: &str = "a panic took its module along; build the pipeline anew";
 
 impl<M: Stage> Typed<M> {
     pub(in crate::stage) fn new(module: M, function: StageFunction<M>) -> Self {

@@ -4,6 +4,7 @@ use super::typed::Typed;
 use crate::stage::error::StageError;
 use crate::stage::module::{Stage, after_step};
 use crate::stage::state::{as_leaves, steps_by_element, trained};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// What happens around an optimizer step.
 pub(crate) trait UpdateStage {
@@ -29,11 +30,19 @@ impl<M: Stage> UpdateStage for Typed<M> {
             return Ok(());
         }
         let module = Self::taken(&mut self.module)?;
-        let known = trained(&module);
-        let (module, own) = after_step(module, observed);
-        self.follows_rule = Some(own);
-        self.module = as_leaves(module, &known);
-        Self::present(&self.module).map(drop)
+        let (known, kept) = (trained(&module), module.clone());
+        // Unwind safety: the old module stays, and the panic goes on.
+        match catch_unwind(AssertUnwindSafe(|| after_step(module, observed))) {
+            Ok((module, own)) => {
+                self.follows_rule = Some(own);
+                self.module = as_leaves(module, &known);
+                Self::present(&self.module).map(drop)
+            }
+            Err(panic) => {
+                self.module = Ok(kept);
+                resume_unwind(panic)
+            }
+        }
     }
 
     fn steps_by_element(&self) -> Result<bool, StageError> {

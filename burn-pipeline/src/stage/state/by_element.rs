@@ -26,7 +26,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use std::collections::{HashMap, HashSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Elements of a half.
 const HALF: usize = 4;
@@ -100,7 +100,9 @@ impl<M: Module> Trial<'_, M> {
             let mut store = GradientStore::new(Accumulation::AsTheyCome);
             values(of).into_iter().for_each(|(id, gradient)| store.set(id, gradient));
             let gradients = collected(&made, &mut store);
-            made = step_in_model(&mut optimizer, 0.01.into(), made.clone(), gradients, self.names);
+            let (stepped, panic) = step_in_model(&mut optimizer, 0.01.into(), made.clone(), gradients, self.names);
+            panic.into_iter().for_each(|panic| resume_unwind(panic));
+            made = stepped;
             self.elements(&made)
         };
         STEPS.into_iter().map(step).collect()

@@ -3,6 +3,8 @@
 //! Guarantees: groups of parameters (Burn's `ParamGroup`), by which optimizers and learning rates differ, match the model's
 //! names, not the paths inside a stage; so they mean the same on any number of ranks.
 //!
+//! An optimizer that panics takes no parameter along: the one that it was at, and those after it, keep their values.
+//!
 //! Burn's optimizer goes through a module with a mapper and joins the names that it enters to a path. [`InModel`] puts a
 //! mapper of its own between the two: it keeps the path inside the stage to itself, and enters each parameter by its name
 //! in the model.
@@ -12,16 +14,30 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Bool, Device, Int, Tensor};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Steps a module's parameters, each by what the groups say of its name in the model.
+/// A panic that was caught.
+pub(in crate::stage) type Panic = Box<dyn Any + Send>;
+
+/// Whatever was caught so far; a mapper's panic is caught before it could poison the lock.
+fn held(panic: &Mutex<Option<Panic>>) -> MutexGuard<'_, Option<Panic>> {
+    panic.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Steps a module's parameters, each by what the groups say of its name in the model. Beside the module comes the optimizer's panic, if it
+/// panicked.
 pub(in crate::stage) fn step_in_model<M: Module>(
     optimizer: &mut ModuleOptimizer,
     learning_rate: ModuleLearningRate,
     module: M,
     gradients: GradientsParams,
     names: &Names,
-) -> M {
-    optimizer.step(learning_rate, InModel { module, names }, gradients).module
+) -> (M, Option<Panic>) {
+    let panic = Mutex::new(None);
+    let module = optimizer.step(learning_rate, InModel { module, names, panic: &panic }, gradients).module;
+    (module, panic.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// A module as mappers see it in the whole model.
@@ -29,11 +45,12 @@ pub(in crate::stage) fn step_in_model<M: Module>(
 struct InModel<'a, M> {
     module: M,
     names: &'a Names,
+    panic: &'a Mutex<Option<Panic>>,
 }
 
 impl<M: Module> InModel<'_, M> {
     fn with(self, change: impl FnOnce(M) -> M) -> Self {
-        Self { module: change(self.module), names: self.names }
+        Self { module: change(self.module), names: self.names, panic: self.panic }
     }
 }
 
@@ -55,7 +72,7 @@ impl<M: Module> Module for InModel<'_, M> {
     }
 
     fn valid(&self) -> Self {
-        Self { module: self.module.valid(), names: self.names }
+        Self { module: self.module.valid(), names: self.names, panic: self.panic }
     }
 
     fn materialize(self) -> Self {
@@ -67,8 +84,9 @@ impl<M: Module> Module for InModel<'_, M> {
     }
 
     fn map<T: ModuleMapper>(self, mapper: &mut T) -> Self {
-        let mut named = Named { mapper, names: self.names, path: Vec::new() };
-        Self { module: self.module.map(&mut named), names: self.names }
+        let Self { module, names, panic } = self;
+        let module = module.map(&mut Named { mapper, names, panic, path: Vec::new() });
+        Self { module, names, panic }
     }
 }
 
@@ -76,6 +94,7 @@ impl<M: Module> Module for InModel<'_, M> {
 struct Named<'a, T> {
     mapper: &'a mut T,
     names: &'a Names,
+    panic: &'a Mutex<Option<Panic>>,
     path: Vec<String>,
 }
 
@@ -89,11 +108,19 @@ impl<T: ModuleMapper> ModuleMapper for Named<'_, T> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if held(self.panic).is_some() {
+            return param;
+        }
         let name = self.names.of_parameter(param.id, &self.path.join("."));
         self.mapper.enter_module(&name, "");
-        let mapped = self.mapper.map_float(param);
+        let kept = param.clone();
+        // Unwind safety: the mapper is not used after a panic, and the caller reports it.
+        let mapped = catch_unwind(AssertUnwindSafe(|| self.mapper.map_float(param)));
         self.mapper.exit_module(&name, "");
-        mapped
+        mapped.unwrap_or_else(|panic| {
+            *held(self.panic) = Some(panic);
+            kept
+        })
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {

@@ -30,14 +30,14 @@ impl Pipeline {
     /// As [`Pipeline::step`].
     pub fn eval_for(&mut self, batch: Batch, results: EvalResults) -> Result<EvalReport, PipelineError> {
         let admitted = self.admit_evaluation(batch);
-        let (parts, batch) = self.ranks.admit(admitted)?;
+        let (parts, batch) = self.admit(admitted)?;
         let values = self.compared(&batch);
         let batch = Arc::new(batch);
         let wants_loss = results != EvalResults::Nothing;
         let has_loss = wants_loss && batch.has_target() && self.stages.has_loss();
         let (mut loss, mut losses, mut observed, mut outputs) = (0.0, Vec::new(), Vec::new(), Vec::new());
         let wants_outputs = results == EvalResults::All;
-        for outcome in self.ranks.ask(Evaluate { parts, batch: batch.clone(), values, wants_outputs })? {
+        for outcome in self.ask(Evaluate { parts, batch: batch.clone(), values, wants_outputs })? {
             if wants_loss {
                 (loss, losses, observed) = (outcome.loss, outcome.losses, outcome.observed);
             }
@@ -74,6 +74,7 @@ struct Evaluate {
 impl Command for Evaluate {
     type Reply = BatchOutcome;
     const NAME: &'static str = "evaluating";
+    const RUNS_ON_WEIGHTS: bool = true;
 
     fn call(&self) -> Call {
         let (name, samples, microbatches) = (self.parts.name(), self.batch.samples(), self.batch.len());

@@ -20,7 +20,7 @@ impl Pipeline {
         T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
     {
         match self.ranks.are_processes() {
-            true => self.ranks.ask(Exchange(own)),
+            true => self.ask(Exchange(own)),
             false => Ok(vec![own]),
         }
     }

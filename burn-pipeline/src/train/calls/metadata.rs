@@ -23,7 +23,7 @@ impl Pipeline {
     pub fn metadata(&mut self, batch: Batch) -> Result<Metadata, PipelineError> {
         self.without_vocabulary("learning metadata")?;
         let admitted = self.stages.admit_training(batch, self.plans.microbatches(), self.placement().ranks());
-        let batch = self.ranks.admit(admitted)?;
+        let batch = self.admit(admitted)?;
         self.learn_metadata(&batch)
     }
 
@@ -40,7 +40,7 @@ impl Pipeline {
             true => Vec::new(),
             false => vec![batch.zeros(routes, 0)?, batch.zeros(routes, 1)?],
         };
-        let stages = in_model_order(self.ranks.ask(LearnMetadata { plan, zeros })?);
+        let stages = in_model_order(self.ask(LearnMetadata { plan, zeros })?);
         self.learns_metadata = false;
         tracing::info!(declared = self.stages.are_declared(), stages = stages.len(), "stage metadata known");
         Ok(stages)
@@ -56,6 +56,7 @@ struct LearnMetadata {
 impl Command for LearnMetadata {
     type Reply = Metadata;
     const NAME: &'static str = "learning the stages' metadata";
+    const RUNS_ON_WEIGHTS: bool = true;
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Metadata, ExecuteError> {
         Ok(rank.learn_metadata(&self.plan, &self.zeros)?.into_iter().collect())

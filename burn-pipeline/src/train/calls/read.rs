@@ -25,7 +25,7 @@ impl Pipeline {
     /// # Errors
     /// As [`Pipeline::step`].
     pub fn engines(&mut self) -> Result<Vec<(StageId, EngineReport)>, PipelineError> {
-        Ok(in_model_order(self.ranks.ask(Engines)?))
+        Ok(in_model_order(self.ask(Engines)?))
     }
 
     /// A copy of the module of one stage; where several ranks hold the stage together, the first one's, with its pieces. Where ranks are
@@ -34,7 +34,7 @@ impl Pipeline {
     /// # Errors
     /// If the stage is not an `M`, or a rank does not answer.
     pub fn module<M: Stage>(&mut self, stage: usize) -> Result<M, PipelineError> {
-        let modules = self.ranks.ask(Module { stage })?.into_iter().flatten();
+        let modules = self.ask(Module { stage })?.into_iter().flatten();
         // The copy stands in an `Option`, from which it can be moved out of the box.
         let module = modules.filter_map(|module| module.downcast::<Option<M>>().ok()).find_map(|module| *module);
         module.ok_or(PipelineError::NoSuchModule { stage, wanted: type_name::<M>() })
@@ -46,7 +46,7 @@ impl Pipeline {
     /// # Errors
     /// As [`Pipeline::step`].
     pub fn weights(&mut self) -> Result<Vec<Vec<AnyTensor>>, PipelineError> {
-        let weights = first_replica(self.ranks.ask(Weights)?);
+        let weights = first_replica(self.ask(Weights)?);
         Ok(weights.into_iter().map(|stage| stage.into_iter().flatten().collect()).collect())
     }
 
@@ -56,7 +56,7 @@ impl Pipeline {
     /// # Errors
     /// As [`Pipeline::step`].
     pub fn named_weights(&mut self) -> Result<Vec<Vec<NamedWeight>>, PipelineError> {
-        Ok(first_replica(self.ranks.ask(NamedWeights)?))
+        Ok(first_replica(self.ask(NamedWeights)?))
     }
 
     /// The gradients gathered since the last step, scaled by the loss contract and clipped, as the optimizer
@@ -66,7 +66,7 @@ impl Pipeline {
     /// # Errors
     /// As [`Pipeline::step`].
     pub fn take_gradients(&mut self) -> Result<Vec<Vec<Option<AnyTensor>>>, PipelineError> {
-        let (gradients, odd): (Vec<_>, Vec<_>) = self.ranks.ask(TakeGradients)?.into_iter().unzip();
+        let (gradients, odd): (Vec<_>, Vec<_>) = self.ask(TakeGradients)?.into_iter().unzip();
         self.training.gradients_gone();
         self.refuse_non_finite(odd.iter().flatten().next())?;
         Ok(first_replica(gradients))
@@ -137,7 +137,12 @@ impl Command for Module {
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let stage = StageId::new(self.stage);
-        rank.with_whole_weights(|rank| Ok(rank.executor().stages().get(&stage).map(|held| held.module())))
+        let number = rank.number();
+        rank.with_whole_weights(|rank| {
+            // The user's type may be cloned by the user's code.
+            let read = || Ok(rank.executor().stages().get(&stage).map(|held| held.module()));
+            caught(number, || Self::NAME.to_owned(), read)
+        })
     }
 }
 
@@ -167,6 +172,8 @@ struct TakeGradients;
 impl Command for TakeGradients {
     type Reply = (OfStages<Vec<Option<AnyTensor>>>, Option<NonFinite>);
     const NAME: &'static str = "taking the gradients";
+    const GATHERS: bool = true;
+    const RUNS_ON_WEIGHTS: bool = true;
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let odd = rank.finish_gradients()?.non_finite;

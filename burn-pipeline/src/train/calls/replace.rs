@@ -9,6 +9,7 @@
 
 use crate::cost::Partition;
 use crate::execute::ExecuteError;
+use crate::link::Activity;
 use crate::plan::StageId;
 use crate::stage::{Change, NamedParameter, Offered, ReplaceError, Stage};
 use crate::tensor_group::TensorGroup;
@@ -75,7 +76,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// [`PipelineError::NoSuchModule`] if there is no such stage or its module is not an `M`, and [`PipelineError::Replace`] if the
-    /// new one does not fit: nothing was changed. If a rank fails, the pipeline is closed.
+    /// new one does not fit: nothing was changed. If a rank fails, as [`Pipeline::step`].
     pub fn replace_module<M: Stage>(
         &mut self,
         stage: usize,
@@ -85,15 +86,15 @@ impl Pipeline {
         self.without_spread("replacing a module")?;
         let refused = |source| PipelineError::Replace { stage, source };
         let admitted = if self.training.is_mid_step() { Err(ReplaceError::GradientsWait) } else { Ok(()) };
-        self.ranks.admit(admitted.map_err(refused))?;
-        let offers = self.ranks.ask(Offer { stage, change: Arc::new(change), cut: self.cut.clone() })?;
+        self.admit(admitted.map_err(refused))?;
+        let offers = self.ask(Offer { stage, change: Arc::new(change), cut: self.cut.clone() })?;
         let offers: Result<Vec<RankOffer>, ReplaceError> = offers.into_iter().collect();
         let fits =
             offers.map_err(refused).and_then(|offers| match offers.iter().any(|offer| !offer.copies.is_empty()) {
                 true => all_fit(&offers).map_err(refused),
                 false => Err(PipelineError::NoSuchModule { stage, wanted: type_name::<M>() }),
             });
-        let facts = self.ranks.ask(Finish { stage, adopt: fits.is_ok() })?;
+        let facts = self.ask(Finish { stage, adopt: fits.is_ok() })?;
         fits?;
         self.stages = self.stages.renewed(facts.concat());
         self.learns_metadata = self.wants_metadata;
@@ -142,6 +143,7 @@ struct Offer<M> {
 impl<M: Stage> Command for Offer<M> {
     type Reply = Result<RankOffer, ReplaceError>;
     const NAME: &'static str = "replacing a stage's module";
+    const RUNS_ON_WEIGHTS: bool = true;
 
     fn call(&self) -> Call {
         Call::Shared(format!("{} (stage {}, a `{}`)", Self::NAME, self.stage, type_name::<M>()))
@@ -180,6 +182,7 @@ impl<M: Stage> Offer<M> {
         let (index, cut) = (self.stage, self.cut.clone());
         let (group, replicas) = (TensorGroup::alone(), TensorGroup::alone());
         let at = StageContext { index, stages, rank: number, device: device.clone(), cut, group, replicas };
+        rank.executor().link().set_activity(Activity::Building(stage));
         let make = self.change.clone();
         let change = Change::<M>(Box::new(move |module| make(module, &at)));
         let Some(held) = rank.executor().stages().get_mut(&stage) else { return Ok(None) };
@@ -213,9 +216,13 @@ struct Finish {
 impl Command for Finish {
     type Reply = Vec<StageFacts>;
     const NAME: &'static str = "ending the replacement of a module";
+    const RUNS_ON_WEIGHTS: bool = true;
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let index = self.stage;
+        if self.adopt {
+            rank.change_weights();
+        }
         for (_, held) in rank.executor().stages().iter_mut().filter(|(stage, _)| stage.index() == index) {
             if self.adopt { held.adopt_module() } else { held.withdraw_module() }
         }

@@ -23,7 +23,8 @@ impl Pipeline {
     /// `ModuleLrScheduler` gives it. Groups match the parameters' names in the whole model ([`StageBox::named`]).
     ///
     /// # Errors
-    /// A batch that does not fit is refused before anything runs; a failing rank closes the pipeline. A loss or a gradient that is NaN or
+    /// A batch that does not fit is refused before anything runs; a rank that fails: [`PipelineError::Undone`] and the variants after it. A
+    /// loss or a gradient that is NaN or
     /// infinite: see [`OnNonFinite`]. A first step for which no parameter has a gradient is [`PipelineError::TrainsNothing`], unless the
     /// learning rate is 0, which asks for that.
     ///
@@ -38,7 +39,7 @@ impl Pipeline {
         let apply = Apply { step, learning_rate: learning_rate.into(), names: self.stages.names() };
         let mut report = self.train(batch, true)?;
         let mut trained = true;
-        for applied in self.ranks.ask(apply)? {
+        for applied in self.ask(apply)? {
             let ApplyOutcome { loss, gradient_norm, non_finite, trains } = applied;
             (report.loss, report.gradient_norm, report.skipped) = (loss, gradient_norm, non_finite);
             trained &= trains;
@@ -76,7 +77,7 @@ impl Pipeline {
     fn train(&mut self, batch: Batch, last: bool) -> Result<StepReport, PipelineError> {
         let began = Instant::now();
         let admitted = self.admit_training(batch);
-        let (parts, batch) = self.ranks.admit(admitted)?;
+        let (parts, batch) = self.admit(admitted)?;
         self.learn_metadata_once(&batch)?;
         let stages = self.placement().stages();
         let mut report = StepReport {
@@ -101,7 +102,7 @@ impl Pipeline {
         let (step, seed, values) =
             (self.training.progress().steps + 1, self.training.batch_seed(), self.compared(&batch));
         let train = Train { parts, batch, values, seed, step, last, outputs: self.outputs };
-        self.ranks.ask(train)?.into_iter().for_each(|outcome| report.add(outcome));
+        self.ask(train)?.into_iter().for_each(|outcome| report.add(outcome));
         report.outputs.sort_by_key(|(microbatch, _)| *microbatch);
         self.training.batch_done(report.samples);
         self.refuse_non_finite(report.skipped.as_ref())?;
@@ -159,6 +160,8 @@ struct Train {
 impl Command for Train {
     type Reply = BatchOutcome;
     const NAME: &'static str = "training";
+    const GATHERS: bool = true;
+    const RUNS_ON_WEIGHTS: bool = true;
 
     fn call(&self) -> Call {
         let (name, samples, microbatches) = (self.parts.name(), self.batch.samples(), self.batch.len());
@@ -204,6 +207,8 @@ impl Apply {
 impl Command for Apply {
     type Reply = ApplyOutcome;
     const NAME: &'static str = "stepping the weights";
+    const GATHERS: bool = true;
+    const RUNS_ON_WEIGHTS: bool = true;
 
     fn call(&self) -> Call {
         let (base, rates) = (self.learning_rate.base(), self.rates());

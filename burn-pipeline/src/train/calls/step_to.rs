@@ -24,7 +24,7 @@ impl Pipeline {
     /// [`Stage::after_step`](crate::stage::Stage::after_step) gets. Where ranks are processes, all call it with the same values.
     ///
     /// # Errors
-    /// As [`Pipeline::step`]; a value of another shape or element type than its parameter closes the pipeline.
+    /// As [`Pipeline::step`]; a value of another shape or element type than its parameter leaves other stages with the new values ([`PipelineError::HalfStepped`]).
     pub fn step_to(
         &mut self,
         weights: HashMap<ParamId, AnyTensor>,
@@ -33,7 +33,7 @@ impl Pipeline {
         self.without_spread("`step_to`")?;
         self.without_vocabulary("`step_to`")?;
         let weights = weights.into_iter().map(|(id, weight)| (id, weight.unshared())).collect();
-        self.ranks.ask(StepTo { step: self.training.progress().steps + 1, weights, observed })?;
+        self.ask(StepTo { step: self.training.progress().steps + 1, weights, observed })?;
         self.training.stepped();
         Ok(())
     }
@@ -50,6 +50,8 @@ struct StepTo {
 impl Command for StepTo {
     type Reply = ();
     const NAME: &'static str = "taking over stepped weights";
+    const GATHERS: bool = true;
+    const RUNS_ON_WEIGHTS: bool = true;
 
     fn step(&self) -> Option<u64> {
         Some(self.step)

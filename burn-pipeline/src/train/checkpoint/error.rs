@@ -65,6 +65,11 @@ pub enum CheckpointError {
     /// Gradients were gathered that no step has used; a checkpoint would lose them.
     #[error("gradients were gathered since the last step, and a checkpoint holds none; step or take them first")]
     MidStep,
+    /// A failure left some ranks with weights from before a step and others with those from after it.
+    #[error(
+        "a failure left some ranks with weights from before a step and others with those from after it, and the folder holds checkpoints that are whole; load one (`Pipeline::load`), or save into an empty folder"
+    )]
+    HalfStepped,
     /// An element type that the format does not have.
     #[error("`{name}` has element type {dtype}, which safetensors cannot hold")]
     ElementType { name: String, dtype: String },

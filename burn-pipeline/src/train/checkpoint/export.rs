@@ -67,7 +67,7 @@ impl Pipeline {
             let items = weights.map(shaped).map(|(shape, weight)| item(adapted(weight, shape, &adapter)));
             return write_model(path.as_ref(), items.collect());
         }
-        self.ranks.ask(Export { path: path.as_ref().to_owned(), adapter: Box::new(adapter) })?.into_iter().collect()
+        self.ask(Export { path: path.as_ref().to_owned(), adapter: Box::new(adapter) })?.into_iter().collect()
     }
 }
 

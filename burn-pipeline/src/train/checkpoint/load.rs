@@ -16,7 +16,7 @@ use crate::plan::StageId;
 use crate::stage::{ErasedStage, StageState};
 use crate::train::control::{Call, Command, gather_results};
 use crate::train::pipeline::Pipeline;
-use crate::train::step::Rank;
+use crate::train::step::{Rank, caught};
 use std::collections::BTreeSet;
 use std::time::Instant;
 
@@ -26,10 +26,12 @@ impl Pipeline {
     /// was built with. Where ranks are processes, all call it, with the same checkpoint.
     ///
     /// # Errors
-    /// If names, shapes or element types do not fit, or a file is missing or damaged: the pipeline is as before.
+    /// If names, shapes or element types do not fit, or a file is missing or damaged: the pipeline is as before. After a failure that left
+    /// some ranks with weights from before a step ([`PipelineError::HalfStepped`](crate::train::PipelineError)), a load makes the pipeline ready again.
     pub fn load(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
         self.load_contents(checkpoint, Contents::All)?;
         self.training.resume(checkpoint.progress());
+        self.ranks.are_even_again();
         Ok(())
     }
 
@@ -42,7 +44,7 @@ impl Pipeline {
     }
 
     fn load_contents(&mut self, checkpoint: &Checkpoint, contents: Contents) -> Result<(), CheckpointError> {
-        let used = self.ranks.ask(Read { checkpoint: checkpoint.clone(), contents })?;
+        let used = self.ask(Read { checkpoint: checkpoint.clone(), contents })?;
         let used: Result<Vec<BTreeSet<usize>>, CheckpointError> = used.into_iter().collect();
         let found = used.and_then(|used| match checkpoint.others(&used.into_iter().flatten().collect()) {
             names if names.is_empty() => Ok(()),
@@ -61,13 +63,13 @@ impl Pipeline {
         if let Some((name, first, second)) = self.stages.claimed_twice() {
             return Err(CheckpointError::SameName { name, first, second });
         }
-        let fits = self.ranks.ask(ReadPretrained { weights: weights.clone() })?;
+        let fits = self.ask(ReadPretrained { weights: weights.clone() })?;
         let fits: Result<Vec<Fit>, CheckpointError> = fits.into_iter().collect();
         self.finish(fits.and_then(Fit::of_all))
     }
 
     fn finish(&mut self, found: Result<(), CheckpointError>) -> Result<(), CheckpointError> {
-        self.ranks.ask(Finish { adopt: found.is_ok() })?;
+        self.ask(Finish { adopt: found.is_ok() })?;
         found?;
         self.training.gradients_gone();
         Ok(())
@@ -93,6 +95,7 @@ impl Command for Read {
         whole_weights(rank)?;
         let (sharing, mut used) = (rank.sharing().clone(), BTreeSet::new());
         let groups = rank.executor().groups().clone();
+        rank.executor().link().set_activity(Activity::Loading);
         let read = offer_stages(rank, |stage, held, progress| {
             let weights = names_in_checkpoint(held, stage, &sharing);
             let (holders, has_optimizer) = (groups.of(stage), held.has_optimizer());
@@ -121,14 +124,22 @@ impl Command for ReadPretrained {
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         whole_weights(rank)?;
-        let groups = rank.executor().groups().clone();
-        Ok(self.weights.open().and_then(|mut opened| {
-            offer_stages(rank, |stage, held, progress| {
-                progress();
-                opened.state_for(held, groups.of(stage))
-            })?;
-            Ok(opened.fit)
-        }))
+        let (number, groups) = (rank.number(), rank.executor().groups().clone());
+        // What opens the store and adapts its tensors is user code.
+        rank.executor().link().set_activity(Activity::Loading);
+        caught(
+            number,
+            || Self::NAME.to_owned(),
+            || {
+                Ok(self.weights.open().and_then(|mut opened| {
+                    offer_stages(rank, |stage, held, progress| {
+                        progress();
+                        opened.state_for(held, groups.of(stage))
+                    })?;
+                    Ok(opened.fit)
+                }))
+            },
+        )
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
@@ -168,8 +179,12 @@ struct Finish {
 impl Command for Finish {
     type Reply = ();
     const NAME: &'static str = "ending the load of a checkpoint";
+    const GATHERS: bool = true;
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<(), ExecuteError> {
+        if self.adopt {
+            rank.change_weights();
+        }
         for stage in rank.executor().stages().values_mut() {
             if self.adopt { stage.adopt() } else { stage.decline() }
         }

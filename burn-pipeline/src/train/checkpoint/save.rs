@@ -43,11 +43,11 @@ impl Pipeline {
     /// written: the checkpoints that were there are untouched, and the pipeline can go on.
     pub fn save(&mut self, checkpoints: &Checkpoints, beside: &impl Serialize) -> Result<PathBuf, CheckpointError> {
         let beside = self.ready_to_save(beside);
-        let beside = self.ranks.admit(beside)?;
+        let beside = self.admit(beside)?;
         let mut manifest = Manifest::new(self.progress(), beside, self.plans.name(), self.placement().stages());
         let staging = self.begin(checkpoints)?;
         // Every rank has replied, so that none writes any more, before an error is returned.
-        let saved = self.ranks.ask(Save { folder: staging.folder().to_owned() })?;
+        let saved = self.ask(Save { folder: staging.folder().to_owned() })?;
         let mut stages = saved.into_iter().collect::<Result<Vec<Vec<SavedStage>>, _>>()?.concat();
         stages.sort_by_key(|stage| stage.stage);
         let mut known = BTreeSet::new();
@@ -79,7 +79,14 @@ impl Pipeline {
 
     /// Starts a checkpoint, or takes part in the one that rank 0's process starts.
     fn begin(&mut self, checkpoints: &Checkpoints) -> Result<Staging, CheckpointError> {
-        let begun = self.ranks.holds(0).then(|| checkpoints.begin(self.progress().steps));
+        // A checkpoint of weights from before and after a step must not take the place of a good one.
+        let uneven = |all: Vec<PathBuf>| match self.ranks.are_uneven() && !all.is_empty() {
+            true => Err(CheckpointError::HalfStepped),
+            false => Ok(()),
+        };
+        let steps = self.progress().steps;
+        let begin = || checkpoints.all().and_then(uneven).and_then(|()| checkpoints.begin(steps));
+        let begun = self.ranks.holds(0).then(begin);
         let name = match &begun {
             Some(Ok(staging)) => Ok(staging.name().to_owned()),
             Some(Err(error)) => Err(error.to_string()),
@@ -96,9 +103,7 @@ impl Pipeline {
     fn rank_0_says(&mut self, own: Result<String, String>) -> Result<String, CheckpointError> {
         let first = match self.ranks.are_processes() {
             false => own,
-            true => {
-                self.ranks.ask(Exchange(own))?.into_iter().next().unwrap_or_else(|| Err("it did not reply".to_owned()))
-            }
+            true => self.ask(Exchange(own))?.into_iter().next().unwrap_or_else(|| Err("it did not reply".to_owned())),
         };
         first.map_err(|message| CheckpointError::elsewhere(0, message))
     }

@@ -123,7 +123,7 @@ impl Ready {
 /// Ranks in processes compare what they chose.
 fn same_everywhere(pipeline: &mut Pipeline, plan: &Plan) -> Result<(), AutoError> {
     let own = fingerprint(plan);
-    let chosen = pipeline.ranks.ask(Exchange(own.clone()))?;
+    let chosen = pipeline.ask(Exchange(own.clone()))?;
     match chosen.iter().position(|theirs| *theirs != own) {
         Some(rank) => Err(PipelineError::Diverged { rank, theirs: chosen[rank].clone(), others: own }.into()),
         None => Ok(()),
@@ -149,10 +149,10 @@ impl Folder {
         let made = if made_here { std::fs::create_dir_all(&own) } else { Ok(()) };
         let made = made.map_err(|error| AutoError::Folder { folder: own.clone(), message: error.to_string() });
         pipeline.agree_on_success(made)?;
-        let first = pipeline.ranks.ask(Exchange(own.display().to_string()))?.into_iter().next();
+        let first = pipeline.ask(Exchange(own.display().to_string()))?.into_iter().next();
         let path = first.map_or(own, PathBuf::from);
         let mut folder = Self { is_shared: path.is_dir(), path, made_here };
-        folder.is_shared = pipeline.ranks.ask(Exchange(folder.is_shared))?.into_iter().all(|sees| sees);
+        folder.is_shared = pipeline.ask(Exchange(folder.is_shared))?.into_iter().all(|sees| sees);
         Ok(folder)
     }
 }

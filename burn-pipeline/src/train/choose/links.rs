@@ -38,7 +38,7 @@ impl Pipeline {
     /// # Errors
     /// As [`Pipeline::step`].
     pub fn measure_links(&mut self) -> Result<LinkCosts, PipelineError> {
-        let between = slowest(self.ranks.ask(MeasureLinks)?.concat());
+        let between = slowest(self.ask(MeasureLinks)?.concat());
         Ok(LinkCosts { between, ..LinkCosts::default() })
     }
 }

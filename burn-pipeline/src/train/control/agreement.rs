@@ -53,7 +53,7 @@ pub(super) fn agree_on_call(rank: &mut Rank, call: Call) -> Result<Result<(), Pi
         Call::Refused(message) => Err(message),
     };
     let timeout = rank.executor().timeout();
-    rank.executor().link().set_activity(Activity::Gathering);
+    rank.executor().link().set_activity(Activity::Calling);
     let mut calls = Vec::new();
     for (rank, call) in gather_all(rank.executor().link(), &own, timeout)?.into_iter().enumerate() {
         match call {

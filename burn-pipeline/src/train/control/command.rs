@@ -22,6 +22,13 @@ pub(crate) trait Command: Send + Sync + 'static {
     /// What ranks that run it are doing, for errors: "stepping the weights".
     const NAME: &'static str;
 
+    /// Does it add to what is gathered since the last step, or use it up? A failure then drops all of that, on all ranks.
+    const GATHERS: bool = false;
+
+    /// Does it run on the weights, so that ranks must hold those of one step? After a failure that left some ranks with weights from
+    /// before a step and others with those from after it, it is refused.
+    const RUNS_ON_WEIGHTS: bool = false;
+
     /// What processes compare before they run it; the name alone by default.
     fn call(&self) -> Call {
         Call::Shared(Self::NAME.to_owned())

@@ -4,11 +4,10 @@ use super::command::{Call, Command};
 use super::endings::Endings;
 use super::worker::{Reply, Task, Worker, run};
 use crate::execute::ExecuteError;
-use crate::link::{Activity, Failure, Link, Monitor, PANICKED};
+use crate::link::{Activity, Failure, Link, LinkError, Monitor, PANICKED, PROLONGED, Pace};
 use crate::train::error::PipelineError;
-use crate::train::step::Rank;
+use crate::train::step::{Rank, Recovered};
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -23,6 +22,8 @@ pub(crate) struct Ranks {
     timeout: Duration,
     /// What closed the pipeline.
     failure: Option<Failure>,
+    /// What left some ranks with weights from before a step and others with those from after it.
+    uneven: Option<Failure>,
     /// Dropped after `tasks`, whose end the threads see first.
     #[expect(dead_code, reason = "it is there for its drop")]
     endings: Endings,
@@ -68,9 +69,11 @@ impl Ranks {
             }
         }
         drop(ready);
-        let mut ranks = Self { numbers, tasks, processes, monitor, timeout, failure: None, endings };
-        let built = ranks.collect(replies, None)?;
-        Ok((ranks, built))
+        let mut ranks = Self { numbers, tasks, processes, monitor, timeout, failure: None, uneven: None, endings };
+        match ranks.collect(replies) {
+            Ok(built) => Ok((ranks, built)),
+            Err(failed) => Err(ranks.close(failed, None)),
+        }
     }
 
     /// Are there ranks in other processes?
@@ -98,83 +101,135 @@ impl Ranks {
         if let Some(failure) = &self.failure {
             return Err(PipelineError::Closed(failure.clone()));
         }
-        let (sender, replies) = channel();
+        if let Some(failure) = self.uneven.as_ref().filter(|_| C::RUNS_ON_WEIGHTS) {
+            return Err(PipelineError::Uneven(failure.clone()));
+        }
         let step = command.step();
         let span = tracing::info_span!("command", otel.name = C::NAME, step);
         let _entered = span.enter();
         let (command, began, processes) = (Arc::new(command), Instant::now(), self.processes);
-        for tasks in &self.tasks {
-            let (command, sender, span) = (command.clone(), sender.clone(), span.clone());
-            // A rank whose thread has ended sends no reply, which `collect` notices.
-            let _ = tasks.send(Box::new(move |rank: &mut Rank| {
+        let replies = self.tell(|| {
+            let (command, span) = (command.clone(), span.clone());
+            move |rank: &mut Rank| {
                 let _entered = tracing::debug_span!(parent: span, "rank", rank = rank.number()).entered();
                 let reply = run(rank, command.as_ref(), began, processes);
                 // What the command holds (a batch) is released before the caller goes on.
                 drop(command);
+                reply
+            }
+        });
+        drop(command);
+        match self.collect(replies) {
+            Ok(replies) => Ok(replies.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect()),
+            Err(failed) => Err(self.go_on(failed, C::GATHERS, step)),
+        }
+    }
+
+    /// Has the thread of every rank run a task; gives the channel of their replies.
+    fn tell<T: Send + 'static, F>(&self, task: impl Fn() -> F) -> Receiver<Reply<T>>
+    where
+        F: FnOnce(&mut Rank) -> Result<T, ExecuteError> + Send + 'static,
+    {
+        let (sender, replies) = channel();
+        for tasks in &self.tasks {
+            let (task, sender) = (task(), sender.clone());
+            // A rank whose thread has ended sends no reply, which `collect` notices.
+            let _ = tasks.send(Box::new(move |rank: &mut Rank| {
+                let reply = task(rank);
                 let _ = sender.send((rank.number(), reply));
             }));
         }
-        drop((sender, command));
-        let replies: Result<Vec<Vec<C::Reply>>, _> = self.collect(replies, step)?.into_iter().collect();
-        Ok(replies?.into_iter().flatten().collect())
+        replies
     }
 
-    /// Where ranks are processes: tells the others when this one refuses a call, so that they do not run it.
-    pub(crate) fn admit<T, E: Display>(&mut self, admitted: Result<T, E>) -> Result<T, E> {
-        if let (true, Err(refusal)) = (self.processes, &admitted) {
-            // The reply is this very refusal, or a failure that the next call reports.
-            let _ = self.ask(Refuse(refusal.to_string()));
-        }
-        admitted
+    /// Weights are those of one checkpoint on all ranks.
+    pub(crate) fn are_even_again(&mut self) {
+        self.uneven = None;
     }
 
-    /// One reply of every rank to a command of this step, in the order of ranks. The error is the first cause, not its
-    /// echoes on other ranks.
-    fn collect<T>(&mut self, replies: Receiver<Reply<T>>, step: Option<u64>) -> Result<Vec<T>, PipelineError> {
+    /// Have some ranks weights from before a step, and others those from after it?
+    pub(crate) fn are_uneven(&self) -> bool {
+        self.uneven.is_some()
+    }
+
+    /// One reply of every rank, in the order of ranks.
+    fn collect<T>(&self, replies: Receiver<Reply<T>>) -> Result<Vec<T>, Failed> {
         let mut results: BTreeMap<usize, T> = BTreeMap::new();
-        let mut errors: Vec<(usize, ExecuteError)> = Vec::new();
-        let mut outstanding = self.numbers.clone();
+        let mut failed = Failed { errors: Vec::new(), outstanding: self.numbers.clone(), waited: self.timeout };
         // Ranks give up waiting at their timeout, so one that makes no progress for longer is stuck in user code.
         // A step may take many times the timeout as long as some rank makes progress.
         let mut progress = self.monitor.progress();
         let grace = self.timeout + self.timeout / 4 + Duration::from_millis(200);
-        while !outstanding.is_empty() {
-            // Once a rank failed, the others reply at once, or are stuck.
-            let wait = if errors.is_empty() { grace } else { Duration::from_millis(500).min(grace) };
+        let (began, mut patience) = (Instant::now(), PROLONGED);
+        while !failed.outstanding.is_empty() {
+            // When the link has ended, the others reply at once, or are stuck.
+            let wait = if failed.is_of_calls() { grace } else { Duration::from_millis(500).min(grace) };
             match replies.recv_timeout(wait) {
                 Ok((rank, result)) => {
-                    outstanding.retain(|&other| other != rank);
+                    failed.outstanding.retain(|&other| other != rank);
                     match result {
                         Ok(reply) => drop(results.insert(rank, reply)),
-                        Err(error) => errors.push((rank, error)),
+                        Err(error) => failed.errors.push((rank, error)),
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     let now = self.monitor.progress();
-                    if now == progress || !errors.is_empty() {
+                    let waits_on = patience > 0 && self.some_are_slow(&failed.outstanding);
+                    if !failed.is_of_calls() || now == progress && !waits_on {
                         break;
+                    }
+                    if waits_on {
+                        (patience, failed.waited) = (patience - 1, began.elapsed());
                     }
                     progress = now;
                 }
             }
         }
-        if errors.is_empty() && outstanding.is_empty() {
-            return Ok(results.into_values().collect());
+        match failed.errors.is_empty() && failed.outstanding.is_empty() {
+            true => Ok(results.into_values().collect()),
+            false => Err(failed),
         }
-        Err(self.close(errors, &outstanding, step))
+    }
+
+    /// Does one of these ranks do what may take long? An event says so.
+    fn some_are_slow(&self, ranks: &[usize]) -> bool {
+        let slow =
+            |rank: &usize| Some((*rank, self.monitor.activity(*rank))).filter(|(_, does)| does.pace() == Pace::Long);
+        let slow = ranks.iter().find_map(slow);
+        slow.inspect(|(rank, does)| tracing::warn!(rank, %does, "waiting on for a rank that is slow")).is_some()
+    }
+
+    /// Goes on after a call that failed, if ranks and links are sound and the ranks of all processes do; else closes the pipeline.
+    /// `gathers`: the call gathers gradients.
+    fn go_on(&mut self, failed: Failed, gathers: bool, step: Option<u64>) -> PipelineError {
+        if !(failed.outstanding.is_empty() && failed.is_of_calls()) {
+            return self.close(failed, step);
+        }
+        let recovered = self.collect(self.tell(|| move |rank: &mut Rank| rank.recover(gathers)));
+        let Some(Recovered { dropped, changed }) = recovered.ok().and_then(|all| all.into_iter().next()) else {
+            return self.close(failed, step);
+        };
+        let (rank, error) = failed.first();
+        tracing::warn!(rank, error = %error.cause(), dropped, weights_changed = changed, "a call failed; the pipeline goes on");
+        match changed {
+            false => PipelineError::Undone { source: error, dropped },
+            true => {
+                self.uneven = Some(Failure { rank, message: error.cause().to_string() });
+                PipelineError::HalfStepped(error)
+            }
+        }
     }
 
     /// Closes the pipeline and names the first cause: a rank's own error before what others say of it, and before silence.
-    fn close(&mut self, errors: Vec<(usize, ExecuteError)>, outstanding: &[usize], step: Option<u64>) -> PipelineError {
-        let (secondary, own): (Vec<_>, Vec<_>) = errors.into_iter().partition(|(_, error)| error.is_secondary());
-        let seconds = self.timeout.as_secs_f64();
+    fn close(&mut self, failed: Failed, step: Option<u64>) -> PipelineError {
+        let seconds = failed.waited.as_secs_f64();
         let silent = |rank, activity| PipelineError::Silent { rank, step, seconds, activity };
-        let error = match (own.into_iter().next(), outstanding.first(), secondary.into_iter().next()) {
-            (Some((_, error)), ..) => PipelineError::Rank(error),
-            (None, Some(&rank), _) => silent(rank, self.monitor.activity(rank)),
-            (None, None, Some((_, error))) => PipelineError::Rank(error),
-            (None, None, None) => silent(0, Activity::Idle),
+        let own = failed.errors.iter().any(|(_, error)| !error.is_secondary());
+        let error = match failed.outstanding.first() {
+            Some(&rank) if !own => silent(rank, self.monitor.activity(rank)),
+            _ if failed.errors.is_empty() => silent(0, Activity::Idle),
+            _ => PipelineError::Rank(failed.first().1),
         };
         let rank = match &error {
             PipelineError::Silent { rank, .. } => *rank,
@@ -187,6 +242,35 @@ impl Ranks {
     }
 }
 
+/// What came of a call that failed on some rank.
+struct Failed {
+    errors: Vec<(usize, ExecuteError)>,
+    /// Ranks that have not replied.
+    outstanding: Vec<usize>,
+    /// How long they were waited for.
+    waited: Duration,
+}
+
+impl Failed {
+    /// Are ranks and links sound, as far as is known?
+    fn is_of_calls(&self) -> bool {
+        self.errors.iter().all(|(_, error)| error.is_of_call())
+    }
+
+    /// The first cause, not its echoes on other ranks, and the rank that failed. There is an error.
+    fn first(mut self) -> (usize, ExecuteError) {
+        let place = self.errors.iter().position(|(_, error)| !error.is_secondary()).unwrap_or_default();
+        let (rank, error) = self.errors.swap_remove(place);
+        let of = match error.cause() {
+            ExecuteError::Link { source: LinkError::Peer(failure) | LinkError::Interrupted(failure), .. } => {
+                failure.rank
+            }
+            _ => rank,
+        };
+        (of, error)
+    }
+}
+
 impl Drop for Ranks {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -196,7 +280,7 @@ impl Drop for Ranks {
 }
 
 /// A refusal: no process runs the call.
-struct Refuse(String);
+pub(crate) struct Refuse(pub(crate) String);
 
 impl Command for Refuse {
     type Reply = ();

@@ -1,21 +1,24 @@
 //! A rank's thread: builds the rank, then runs commands until the pipeline is dropped.
 //!
 //! Guarantees: an error or a panic of one rank reaches all other ranks; each thread computes in a pool of its own, so
-//! that ranks do not compete for one.
+//! that ranks do not compete for one. A panic of user code is caught where it is called; one that comes up to here is of the runtime itself,
+//! and closes the pipeline.
 
 use super::agreement::agree_on_call;
 use super::command::{Call, Command};
-use crate::execute::{ExecuteError, tell_failure};
-use crate::link::{Activity, Failure, Link, own_fusion_queue};
+use crate::execute::{ExecuteError, panic_message, tell_failure};
+use crate::link::{Activity, Failure, Link, LinkError, own_fusion_queue};
 use crate::train::error::PipelineError;
 use crate::train::step::{Rank, caught};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
 /// A command for a rank's thread, with the channel for its reply inside.
 pub(super) type Task = Box<dyn FnOnce(&mut Rank) + Send>;
 
-/// A rank's reply. An error closes the pipeline.
+/// A rank's reply.
 pub(super) type Reply<T> = (usize, Result<T, ExecuteError>);
 
 /// What the thread's whole life needs.
@@ -74,13 +77,27 @@ pub(super) fn run<C: Command>(
     processes: bool,
 ) -> Result<Result<Vec<C::Reply>, PipelineError>, ExecuteError> {
     let number = rank.number();
-    let run = || match processes.then(|| command.call()) {
+    rank.begin_call();
+    let run = |rank: &mut Rank| match processes.then(|| command.call()) {
         Some(call) if !matches!(call, Call::Local) => run_together(rank, command, call),
         _ => command.run(rank, began).map(|reply| Ok(vec![reply])),
     };
-    let result = caught(number, || C::NAME.to_owned(), run);
+    // Unwind safety: a panic ends the link, and with it the pipeline.
+    let result = catch_unwind(AssertUnwindSafe(|| run(rank)));
+    let result = result.unwrap_or_else(|panic| Err(of_panic(rank, C::NAME, panic.as_ref())));
     let result = result.map_err(|error| rank.executor().blame_device(error));
     result.inspect_err(|error| tell_failure(number, error)).inspect_err(|error| rank.executor().fail(error))
+}
+
+/// The error of a panic that came up to here: the link's, if a collective raised it, else one that ends the link.
+fn of_panic(rank: &mut Rank, doing: &str, panic: &(dyn Any + Send)) -> ExecuteError {
+    let number = rank.number();
+    if let Some(source) = panic.downcast_ref::<LinkError>() {
+        return rank.link_error(source.clone());
+    }
+    let error = ExecuteError::RankPanic { rank: number, doing: doing.to_owned(), message: panic_message(panic) };
+    rank.executor().link().abort(error.to_string());
+    error
 }
 
 fn run_together<C: Command>(
@@ -95,5 +112,6 @@ fn run_together<C: Command>(
     let own = command.run(rank, Instant::now())?;
     let replies = command.exchange(rank, own)?;
     rank.executor().link().set_activity(Activity::Idle);
+    rank.end_call();
     Ok(Ok(replies))
 }

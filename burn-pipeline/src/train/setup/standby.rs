@@ -65,7 +65,7 @@ impl Pipeline {
             job: self.ranks.are_processes().then(Vec::new),
             predicted: Vec::new(),
         };
-        let built: Result<Vec<_>, MoveError> = self.ranks.ask(StandBy { blueprint })?.into_iter().collect();
+        let built: Result<Vec<_>, MoveError> = self.ask(StandBy { blueprint })?.into_iter().collect();
         let (facts, shared): (Vec<_>, Vec<_>) = built?.into_iter().unzip();
         let stages = Stages::new(facts.concat(), shared.into_iter().next().unwrap_or_default());
         stages.fit_together(plans.skips())?;
@@ -84,7 +84,7 @@ impl Pipeline {
     pub(crate) fn change_places(&mut self, standby: &mut Standby, checkpoints: &Checkpoints) -> Result<(), MoveError> {
         self.is_unchanged()?;
         let saved = Checkpoint::open(self.save(checkpoints, &())?);
-        let checkpoint = self.ranks.admit(saved)?;
+        let checkpoint = self.admit(saved)?;
         self.swap(standby)?;
         let loaded = self.load(&checkpoint);
         if loaded.is_err() {
@@ -99,7 +99,7 @@ impl Pipeline {
     }
 
     fn swap(&mut self, standby: &mut Standby) -> Result<(), PipelineError> {
-        self.ranks.ask(Swap)?;
+        self.ask(Swap)?;
         std::mem::swap(&mut self.plans, &mut standby.plans);
         std::mem::swap(&mut self.stages, &mut standby.stages);
         std::mem::swap(&mut self.learns_metadata, &mut standby.learns_metadata);
@@ -110,7 +110,7 @@ impl Pipeline {
 
     /// Drops what stands by.
     pub(crate) fn dismiss(&mut self) -> Result<(), PipelineError> {
-        self.ranks.ask(Dismiss).map(drop)
+        self.ask(Dismiss).map(drop)
     }
 }
 
@@ -122,6 +122,7 @@ struct StandBy {
 impl Command for StandBy {
     type Reply = Result<(Vec<StageFacts>, Vec<SharedReport>), MoveError>;
     const NAME: &'static str = "building other stages";
+    const RUNS_ON_WEIGHTS: bool = true;
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let (device, timeout) = (rank.executor().device().clone(), rank.executor().timeout());

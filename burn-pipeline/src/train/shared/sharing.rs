@@ -86,6 +86,11 @@ impl Sharing {
         lost.or_else(|| after.iter().find(|copy| !before.contains(copy))).map(|(_, path)| path.clone())
     }
 
+    /// Has copies compared again after the next step.
+    pub(crate) fn compare_again(&mut self) {
+        self.compared = false;
+    }
+
     /// What is shared, and how.
     pub(crate) fn reports(&self) -> &[SharedReport] {
         &self.reports

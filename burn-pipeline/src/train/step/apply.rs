@@ -51,6 +51,7 @@ impl Rank {
         }
         self.executor.link().set_activity(Activity::Optimizing);
         let (rank, step, observed) = (self.number(), self.step, std::mem::take(&mut self.observed));
+        self.change_weights();
         for (stage, held) in self.executor.stages().iter_mut() {
             let doing = || format!("stepping the weights of stage {stage} in step {step}");
             caught(rank, doing, || {
@@ -62,6 +63,7 @@ impl Rank {
         self.executor.refuse_unwritten_weights(step)?;
         self.sharing.refuse_diverged_once(&mut self.executor)?;
         self.executor.link().set_activity(Activity::Idle);
+        self.statistics = None;
         if self.settings.validate == Validate::FirstStep {
             *self.executor.spec_check_mut() = SpecCheck::Off;
         }
@@ -82,6 +84,7 @@ impl Rank {
         let rank = self.number();
         self.executor.gather_all()?;
         let groups = self.executor.groups().clone();
+        self.change_weights();
         for (&stage, held) in self.executor.stages().iter_mut() {
             let holders = groups.of(stage);
             let own = |held: NamedWeight| {

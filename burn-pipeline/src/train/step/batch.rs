@@ -69,6 +69,7 @@ impl Rank {
         share: ReplicaShare,
     ) -> Result<BatchOutcome, ExecuteError> {
         self.step = step;
+        self.keep_statistics();
         self.executor.update_trained()?;
         let seeding = self.contract.seeding(batch);
         let first_replica = self.is_first_replica();

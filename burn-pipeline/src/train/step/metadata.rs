@@ -93,20 +93,25 @@ impl Rank {
             let store = GradientStore::new(held.gradients().accumulation());
             kept.push((weights, std::mem::replace(held.gradients(), store)));
         }
-        *executor.spec_check_mut() = SpecCheck::Record(RecordedSpecs::default());
-        for batch in zeros {
+        let record = SpecCheck::Record(RecordedSpecs::default());
+        let before = std::mem::replace(executor.spec_check_mut(), record);
+        let ran = zeros.iter().try_for_each(|batch| {
             executor.stages().values_mut().for_each(|held| held.gradients().begin(Some(0)));
             let seeding = Seeding { reduction, reference_samples: batch.size(0) };
             let share = ReplicaShare::default();
             executor.run(Run { plan, batch, seeding, purpose: Purpose::Metadata, began: Instant::now(), share })?;
             executor.stages().values_mut().for_each(|held| held.clear());
-        }
+            Ok(())
+        });
+        // After an error, too.
         for (held, (weights, store)) in executor.stages().values_mut().zip(kept) {
             held.settle();
             held.set_weights(weights);
             *held.gradients() = store;
         }
-        match std::mem::take(executor.spec_check_mut()) {
+        let recorded = std::mem::replace(executor.spec_check_mut(), before);
+        ran?;
+        match recorded {
             SpecCheck::Record(found) => Ok(found),
             _ => Ok(RecordedSpecs::default()),
         }

@@ -6,7 +6,7 @@
 //!
 //! Read `rank` (the type, and how a rank starts), `contract` (what the loss of a batch is), `batch` (forwards and
 //! backwards), `gradients` (sums over replicas, scaling, clipping), `members` (gradients compared within a group), `apply` (the optimizer's step, here or at the caller); then `forward_state` (what is refused of running statistics), `replicas`,
-//! `outputs` and `metadata` for bidirectional placements, evaluations over processes, and checks of tensor specs.
+//! `outputs` and `metadata` for bidirectional placements, evaluations over processes, and checks of tensor specs; and `recover` for what follows a failure.
 
 mod apply;
 mod batch;
@@ -18,6 +18,7 @@ mod metadata;
 mod outputs;
 mod panic;
 mod rank;
+mod recover;
 mod replicas;
 
 pub(crate) use apply::ApplyOutcome;
@@ -26,3 +27,4 @@ pub(crate) use metadata::metadata_plan;
 pub(crate) use outputs::deliver;
 pub(crate) use panic::caught;
 pub(crate) use rank::{Rank, Settings};
+pub(crate) use recover::Recovered;

@@ -2,6 +2,7 @@
 
 use super::contract::Contract;
 use super::panic::caught;
+use super::recover::Statistics;
 use super::replicas;
 use crate::execute::{Aside, ExecuteError, Executor};
 use crate::group::Stages;
@@ -43,6 +44,12 @@ pub(crate) struct Rank {
     pub(super) trains: bool,
     /// Were gradients compared among the ranks that hold its stages together?
     pub(super) members_compared: bool,
+    /// Running statistics before the first batch since the last step, if there was one.
+    pub(super) statistics: Option<Statistics>,
+    /// Has the present call begun to change weights?
+    pub(super) changes_weights: bool,
+    /// How many calls have ended.
+    pub(super) calls: u64,
     /// Stages beside those that run.
     standby: Option<Standby>,
 }
@@ -93,6 +100,9 @@ impl Rank {
             observed,
             trains: false,
             members_compared,
+            statistics: None,
+            changes_weights: false,
+            calls: 0,
             standby: None,
         })
     }
@@ -240,6 +250,7 @@ impl Rank {
         self.executor.stages().values_mut().for_each(|stage| stage.clear());
         self.executor.cancel_exchanges();
         self.observed.clear();
+        self.statistics = None;
         self.contract = Contract::new(self.settings.reduction);
     }
 

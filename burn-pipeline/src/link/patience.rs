@@ -1,0 +1,63 @@
+//! Waiting longer for a rank that is alive and does what may take long.
+//!
+//! Guarantees: a wait still ends. It is prolonged by its own length while some rank builds, reads or writes (user code, a disk, a network),
+//! [`TIMES`] times at most.
+
+use super::activity::Activity;
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+
+/// How often a wait is prolonged at most.
+pub(crate) const TIMES: u32 = 60;
+
+/// A deadline that moves.
+#[derive(Debug)]
+pub(super) struct Patience {
+    pub(super) deadline: Instant,
+    period: Duration,
+    left: u32,
+}
+
+impl Patience {
+    /// The patience of a wait that begins now.
+    pub(super) fn new(deadline: Instant) -> Self {
+        Self { deadline, period: deadline.saturating_duration_since(Instant::now()), left: TIMES }
+    }
+
+    /// Moves a deadline that has passed, if it may be moved. A wait without length is not prolonged.
+    pub(super) fn prolong(&mut self) -> bool {
+        if self.left == 0 || self.period.is_zero() {
+            return false;
+        }
+        self.left -= 1;
+        self.deadline = Instant::now() + self.period;
+        true
+    }
+}
+
+/// How long what a rank does may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Pace {
+    /// Less than a timeout.
+    Prompt,
+    /// Nothing is done: as long as the rank's program takes to make the next call. It may load data.
+    Idle,
+    /// User code, disks and networks: longer than a timeout.
+    Long,
+}
+
+impl Activity {
+    /// How long it may take.
+    pub(crate) fn pace(self) -> Pace {
+        match self {
+            Activity::Building(_) | Activity::Saving | Activity::Loading => Pace::Long,
+            Activity::Idle => Pace::Idle,
+            _ => Pace::Prompt,
+        }
+    }
+
+    /// Returns true if a rank that waits, doing `self`, is to wait on for another one.
+    pub(super) fn waits_on_for(self, other: Pace) -> bool {
+        other == Pace::Long || other == Pace::Idle && self == Activity::Calling
+    }
+}

@@ -1,0 +1,107 @@
+//! Going on after a call that failed, on all ranks together.
+//!
+//! Guarantees: all ranks come to the same result, or to an error that closes the pipeline; where no rank had begun to change
+//! weights, the model is, to the last bit, what it was before the call, running statistics included.
+//!
+//! 1. The link forgets the failure, and drops all that was sent before ([`Link::recover`](crate::link::Link::recover)).
+//! 2. Ranks compare how many calls each has ended. Where one had ended the call and another had not, they differ by a whole call, and
+//!    the pipeline is closed.
+//! 3. Each drops what the call left ([`Executor::restart`](crate::execute)).
+//! 4. If the call of any rank gathers gradients, or had begun to change weights, all forget what was gathered since the last step: sums of
+//!    gradients, losses, what was observed. The parts that ranks have of a batch cannot be told from those of earlier batches.
+//! 5. Running statistics go back to what they were before the first of these batches, unless weights have changed.
+
+use super::rank::Rank;
+use crate::execute::ExecuteError;
+use crate::link::{Activity, LinkError};
+use crate::plan::StageId;
+use crate::stage::AnyTensor;
+use crate::train::control::gather_all;
+use burn::module::ParamId;
+use std::collections::{BTreeMap, HashMap};
+
+/// Running statistics as they were, by stage.
+pub(super) type Statistics = BTreeMap<StageId, HashMap<ParamId, AnyTensor>>;
+
+/// What a failed call left on all ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Recovered {
+    /// What was gathered since the last step is gone.
+    pub(crate) dropped: bool,
+    /// Some rank had begun to change its weights.
+    pub(crate) changed: bool,
+}
+
+impl Rank {
+    /// A call begins.
+    pub(crate) fn begin_call(&mut self) {
+        self.changes_weights = false;
+    }
+
+    /// A call has ended without a failure.
+    pub(crate) fn end_call(&mut self) {
+        self.calls += 1;
+    }
+
+    /// From here on this call changes weights.
+    pub(crate) fn change_weights(&mut self) {
+        self.changes_weights = true;
+    }
+
+    /// Brings the rank back after a call that failed here or elsewhere; `gathers`: this rank's call gathers gradients. All ranks
+    /// call it.
+    ///
+    /// # Errors
+    /// If the link cannot go on, a rank does not take part, or ranks have ended different calls.
+    pub(crate) fn recover(&mut self, gathers: bool) -> Result<Recovered, ExecuteError> {
+        let (deadline, timeout) = (self.executor.deadline(), self.executor.timeout());
+        let link = self.executor.link();
+        link.set_activity(Activity::Gathering);
+        link.recover(deadline).map_err(|source| self.link_error(source))?;
+        let own = (self.calls, gathers, self.changes_weights);
+        let table: Vec<(u64, bool, bool)> = gather_all(self.executor.link(), &own, timeout)?;
+        if let Some(other) = table.iter().position(|(calls, ..)| *calls != self.calls) {
+            let message = format!("rank {other} has ended another call than this rank");
+            return Err(self.link_error(LinkError::Closed { rank: self.number(), message }));
+        }
+        self.executor.restart();
+        self.members_compared = false;
+        self.sharing.compare_again();
+        let changed = table.iter().any(|&(.., changed)| changed);
+        let dropped = changed || table.iter().any(|&(_, gathers, _)| gathers);
+        if dropped && !changed {
+            self.put_statistics_back()?;
+        }
+        if dropped {
+            self.forget();
+        }
+        self.changes_weights = false;
+        self.executor.link().set_activity(Activity::Idle);
+        Ok(Recovered { dropped, changed })
+    }
+
+    /// Keeps the running statistics before the first batch since the last step.
+    pub(super) fn keep_statistics(&mut self) {
+        if self.statistics.is_some() {
+            return;
+        }
+        let state = |(&stage, held): (&StageId, &mut Box<dyn crate::stage::ErasedStage>)| {
+            if held.forward_state().is_empty() {
+                return None;
+            }
+            held.settle();
+            Some((stage, held.forward_state().into_iter().map(|weight| (weight.id, weight.value)).collect()))
+        };
+        self.statistics = Some(self.executor.stages().iter_mut().filter_map(state).collect());
+    }
+
+    fn put_statistics_back(&mut self) -> Result<(), ExecuteError> {
+        let rank = self.number();
+        for (stage, values) in self.statistics.take().unwrap_or_default() {
+            let Some(held) = self.executor.stages().get_mut(&stage) else { continue };
+            held.settle();
+            held.replace(&values).map_err(|error| ExecuteError::Device { rank, message: error.to_string() })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! Ranks that each hold a pipeline of their own, as processes do, over links between threads and over TCP: all go on together.
+
+use super::{Extras, RATE, assert_undone, batch, builder, stages, weights};
+use crate::faulty::{Fault, How, batch as numbered, faulty};
+use crate::watchdog::within;
+use burn::tensor::Device;
+use burn_pipeline::Builder;
+use burn_pipeline::link::{Link, TcpLink, Threads};
+use burn_pipeline::train::{Pipeline, PipelineError};
+use std::time::Duration;
+
+const MICROBATCHES: usize = 4;
+
+/// What each rank gives, with its number.
+fn each<T: Send>(
+    tcp: bool,
+    ranks: usize,
+    make: impl Fn() -> Builder,
+    run: impl Fn(usize, &mut Pipeline) -> T + Sync,
+) -> Vec<T> {
+    let threads = Threads::new(ranks);
+    std::thread::scope(|scope| {
+        let rank = |rank: usize| {
+            let (builder, mut link, run) = (make(), threads.link(rank, Device::flex()), &run);
+            scope.spawn(move || {
+                let link: Box<dyn Link> = match tcp {
+                    false => Box::new(link),
+                    true => Box::new(TcpLink::by_link(&mut link, Device::flex(), Duration::from_secs(20)).unwrap()),
+                };
+                run(rank, &mut builder.build_rank(link).unwrap())
+            })
+        };
+        let ranks: Vec<_> = (0..ranks).map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn an_id_without_a_row_leaves_no_trace_in_any_process() {
+    within(400, "ids without a row in processes", || {
+        for tcp in [false, true] {
+            for (family, open) in [(("1F1B", 1), 0), (("1F1B", 1), 1), (("GPipe", 1), 2), (("ZBVZeroBubble", 2), 5)] {
+                let extras = Extras { norm: false, dropout: true };
+                let make = || builder(family, 3, MICROBATCHES).stages(stages(open, extras));
+                let mut twin = make().build().unwrap();
+                (0..3).for_each(|number| drop(twin.step(batch(number, MICROBATCHES, None), RATE).unwrap()));
+                let all = each(tcp, 3, make, |_, pipeline| {
+                    for number in 0..3 {
+                        for microbatch in 0..MICROBATCHES {
+                            let bad = || batch(9, MICROBATCHES, Some(microbatch));
+                            assert_undone(pipeline.step(bad(), RATE), true, "panicked");
+                            assert_undone(pipeline.eval(bad()), false, "panicked");
+                        }
+                        pipeline.step(batch(number, MICROBATCHES, None), RATE).unwrap();
+                    }
+                    weights(pipeline)
+                });
+                let expected = weights(&mut twin);
+                assert!(all.iter().all(|got| *got == expected), "{family:?}, stage {open}, over TCP: {tcp}");
+            }
+        }
+    });
+}
+
+#[test]
+fn replicas_and_shards_in_processes_go_on() {
+    within(300, "replicas in processes", || {
+        for sharded in [false, true] {
+            let make = || {
+                let builder = builder(("1F1B", 1), 2, 4).accumulation(burn_pipeline::Accumulation::AsTheyCome);
+                builder.stages(stages(1, Extras::default())).data_parallel(2).sharded(sharded)
+            };
+            let mut twin = make().build().unwrap();
+            twin.step(batch(0, 4, None), RATE).unwrap();
+            let all = each(true, 4, make, |_, pipeline| {
+                for microbatch in 0..4 {
+                    assert_undone(pipeline.step(batch(9, 4, Some(microbatch)), RATE), true, "panicked");
+                }
+                pipeline.step(batch(0, 4, None), RATE).unwrap();
+                weights(pipeline)
+            });
+            assert!(all.iter().all(|got| *got == weights(&mut twin)), "sharded: {sharded}");
+        }
+    });
+}
+
+#[test]
+fn a_process_that_is_gone_still_closes_the_others() {
+    within(180, "a process that is gone", || {
+        let fault = Fault { stage: 1, microbatch: 1, how: How::PanicInForward };
+        let make = || builder(("1F1B", 1), 3, 4).stages(faulty(Some(fault))).timeout(Duration::from_secs(20));
+        each(true, 3, make, |rank, pipeline| {
+            let error = pipeline.step(numbered(4), RATE).unwrap_err();
+            assert!(matches!(error, PipelineError::Undone { .. }), "{error}");
+            if rank == 2 {
+                return pipeline.leave("it has had enough");
+            }
+            let error = pipeline.step(numbered(4), RATE).unwrap_err().to_string();
+            assert!(error.contains("rank 2") && error.contains("it has had enough"), "{error}");
+            assert!(matches!(pipeline.weights(), Err(PipelineError::Closed(_))));
+        });
+    });
+}

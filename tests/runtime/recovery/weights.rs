@@ -1,0 +1,114 @@
+//! A failure while weights were changed: the pipeline says so, gives the weights, and takes a checkpoint.
+
+use super::{Extras, RATE, batch, builder, stages, weights};
+use crate::watchdog::within;
+use burn::optim::{ModuleOptimizer, Optimizer, SgdState};
+use burn::tensor::{Device, Tensor};
+use burn_pipeline::train::{CheckpointError, Checkpoints, Pipeline, PipelineError};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const MICROBATCHES: usize = 4;
+
+/// Plain gradient descent that panics on one rank's second parameter while a flag is set.
+#[derive(Clone)]
+struct Breaking {
+    rank: usize,
+    set: Arc<AtomicBool>,
+    seen: Arc<std::sync::atomic::AtomicUsize>,
+}
+
+impl Optimizer for Breaking {
+    type State<const D: usize> = SgdState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        rate: f64,
+        weight: Tensor<D>,
+        gradient: Tensor<D>,
+        state: Option<SgdState<D>>,
+    ) -> (Tensor<D>, Option<SgdState<D>>) {
+        let here = std::thread::current().name().is_some_and(|name| name.starts_with(&format!("rank {} ", self.rank)));
+        if here && self.set.load(Ordering::SeqCst) && self.seen.fetch_add(1, Ordering::SeqCst) == 1 {
+            panic!("no momentum");
+        }
+        (weight - gradient.mul_scalar(rate), state)
+    }
+
+    fn to_device<const D: usize>(state: SgdState<D>, _: &Device) -> SgdState<D> {
+        state
+    }
+}
+
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("half-stepped-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    folder
+}
+
+fn breaking(rank: usize) -> (Pipeline, Arc<AtomicBool>) {
+    let set = Arc::new(AtomicBool::new(false));
+    let optimizer = Breaking { rank, set: set.clone(), seen: Arc::default() };
+    let builder = builder(("1F1B", 1), 3, MICROBATCHES).stages(stages(0, Extras::default()));
+    (builder.optimizer(move || ModuleOptimizer::from(optimizer.clone())).build().unwrap(), set)
+}
+
+fn good(number: u64) -> burn_pipeline::Batch {
+    batch(number, MICROBATCHES, None)
+}
+
+#[test]
+fn an_optimizer_that_panics_leaves_weights_that_can_be_read_and_a_load_heals() {
+    for rank in 0..3 {
+        within(180, "an optimizer that panics", move || {
+            let (mut pipeline, set) = breaking(rank);
+            let (mut twin, _) = breaking(rank);
+            let saved = Checkpoints::new(folder(&format!("{rank}"))).keep(1);
+            for one in [&mut pipeline, &mut twin] {
+                one.step(good(0), RATE).unwrap();
+            }
+            pipeline.save(&saved, &()).unwrap();
+            let before = weights(&mut pipeline);
+            set.store(true, Ordering::SeqCst);
+            let error = pipeline.step(good(1), RATE).unwrap_err();
+            assert!(matches!(error, PipelineError::HalfStepped(_)), "{error}");
+            let said =
+                format!("rank {rank} panicked while stepping the weights of stage {rank} in step 2: no momentum");
+            assert!(error.to_string().starts_with(&said) && error.to_string().contains("load a checkpoint"), "{error}");
+            // Three parameters a stage: of the failing one the first was stepped, and the others are as before.
+            let after = weights(&mut pipeline);
+            let changed: Vec<bool> = before.iter().zip(&after).map(|(before, after)| before != after).collect();
+            assert!(changed[3 * rank] && !changed[3 * rank + 1] && !changed[3 * rank + 2], "{changed:?}");
+            assert_eq!(pipeline.progress().steps, 1);
+            assert_refuses(&mut pipeline, rank);
+            // It must not replace a checkpoint that is whole.
+            let refused = pipeline.save(&saved, &()).unwrap_err();
+            assert!(matches!(refused, CheckpointError::HalfStepped), "{refused}");
+            let beside = Checkpoints::new(folder(&format!("{rank}-beside")));
+            pipeline.save(&beside, &()).unwrap();
+            let exported = folder(&format!("{rank}-exported.safetensors"));
+            pipeline.export(&exported).unwrap();
+            assert!(exported.exists() && pipeline.named_weights().is_ok());
+            pipeline.load(&saved.latest().unwrap()).unwrap();
+            set.store(false, Ordering::SeqCst);
+            for one in [&mut pipeline, &mut twin] {
+                one.step(good(1), RATE).unwrap();
+            }
+            assert!(weights(&mut pipeline) == weights(&mut twin), "rank {rank}");
+        });
+    }
+}
+
+fn assert_refuses(pipeline: &mut Pipeline, rank: usize) {
+    let errors = [
+        pipeline.step(good(1), RATE).unwrap_err(),
+        pipeline.accumulate(good(1)).unwrap_err(),
+        pipeline.eval(good(1)).unwrap_err(),
+        pipeline.take_gradients().unwrap_err(),
+    ];
+    for error in errors {
+        assert!(matches!(&error, PipelineError::Uneven(failure) if failure.rank == rank), "{error}");
+        assert!(error.to_string().contains("no momentum"), "{error}");
+    }
+}
