@@ -54,7 +54,7 @@ impl Engine<'_> {
             return Ok(report_of(self));
         }
         let so_far = Track { name: self.plan.name().into(), ranks: self.plan.ranks(), events: in_order(self.events) };
-        Err(SimulateError::Deadlock { waiting, so_far })
+        Err(SimulateError::Deadlock { waiting, so_far: Box::new(so_far) })
     }
 
     fn advance(&mut self, rank: usize) {

@@ -21,7 +21,7 @@ pub enum SimulateError {
         "deadlock: {}; reorder the actions so that each one's input is made before it is needed, or check the plan for the cycle",
         listed(waiting)
     )]
-    Deadlock { waiting: Vec<Waiting>, so_far: Track },
+    Deadlock { waiting: Vec<Waiting>, so_far: Box<Track> },
     /// An action names a stage, microbatch or edge that its plan does not have.
     #[error("rank {rank}, step {step} ({action}): {reason}")]
     Foreign { rank: usize, step: usize, action: Action, reason: &'static str },

@@ -153,6 +153,6 @@ impl<'a> Steps<'a> {
             let on = self.placement.rank_of(awaits.stage());
             Some(Waiting { rank, step: self.done[rank].len(), action: task.into(), needs: awaits, on })
         });
-        SimulateError::Deadlock { waiting: waiting.collect(), so_far: Track::of_steps(self.name, &self.rows) }
+        SimulateError::Deadlock { waiting: waiting.collect(), so_far: Box::new(Track::of_steps(self.name, &self.rows)) }
     }
 }

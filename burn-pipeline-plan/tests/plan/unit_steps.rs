@@ -77,7 +77,7 @@ fn a_deadlock_keeps_the_steps_until_then() {
     let first = Plan::from_csv("t", "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n").unwrap();
     let mut rows = unit_steps(&first).unwrap();
     rows[0].push(Action::forward(0, 1));
-    assert_eq!(so_far, Track::of_steps("t", &rows), "{}", so_far.ascii(80));
+    assert_eq!(*so_far, Track::of_steps("t", &rows), "{}", so_far.ascii(80));
     assert_eq!(waiting.iter().map(|w| w.action.to_string()).collect::<Vec<_>>(), ["0RECV_B1", "1RECV_F1"]);
     // The simulator by costs stops in the same places, with its own times.
     let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();

@@ -56,7 +56,7 @@ fn specs<'a>(tensors: impl Iterator<Item = &'a AnyTensor>) -> PayloadSpec {
 
 impl Link for Logged {
     crate::forward_link!(0: rank, ranks, overlaps, monitor, to_device, set_activity, expect, probe, all_gather);
-    crate::forward_link!(0: form_groups, abort);
+    crate::forward_link!(0: form_groups, abort, interrupt, recover);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
         self.tell("sent", to, message.header, &message.payload);

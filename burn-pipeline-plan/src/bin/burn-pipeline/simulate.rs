@@ -91,7 +91,7 @@ fn run_unit_steps(plan: &Plan, arguments: &Arguments, out: &mut impl Write) -> R
 /// Draws what ran before a deadlock, if that is the error.
 fn draw_deadlock(error: Option<&SimulateError>, arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let Some(SimulateError::Deadlock { so_far, .. }) = error else { return Ok(()) };
-    let track = Track { name: format!("{}, until the deadlock", so_far.name), ..so_far.clone() };
+    let track = Track { name: format!("{}, until the deadlock", so_far.name), ..Track::clone(so_far) };
     draw(&track, arguments)?;
     draw_page(&track, arguments)?;
     draw_ascii(&track, arguments, out)
