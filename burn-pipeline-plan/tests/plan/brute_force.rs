@@ -35,6 +35,8 @@ struct Run<'a> {
     queues: BTreeMap<(usize, usize), VecDeque<Task>>,
     gathered: BTreeSet<StageId>,
     bare: bool,
+    /// Was a stage released that had not computed since it was gathered?
+    idle: bool,
     manages: bool,
     broken: bool,
 }
@@ -54,6 +56,7 @@ impl<'a> Run<'a> {
             queues: BTreeMap::new(),
             gathered: BTreeSet::new(),
             bare: false,
+            idle: false,
             manages: false,
             broken: false,
         }
@@ -110,6 +113,7 @@ impl<'a> Run<'a> {
             Op::Reshard => {
                 self.manages = true;
                 self.broken |= !self.gathered.remove(&task.stage());
+                self.idle |= !self.used.contains(&task.stage());
             }
             op => {
                 self.broken |= !self.done.insert(task);
@@ -122,7 +126,7 @@ impl<'a> Run<'a> {
     }
 
     fn bracketed(&self) -> bool {
-        !(self.manages && self.bare)
+        !(self.manages && self.bare) && !self.idle && self.gathered.is_subset(&self.used)
     }
 
     /// What must have run before: one task of each list.

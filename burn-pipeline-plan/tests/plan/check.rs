@@ -205,6 +205,22 @@ fn parameters_are_gathered_whenever_a_stage_computes() {
 }
 
 #[test]
+fn parameters_that_are_gathered_are_used_before_they_are_released_and_before_the_row_ends() {
+    let unused = |csv: &str, expected: (usize, usize)| {
+        let error = refused(csv);
+        let CheckError::UnusedUnshard { rank, step, action, .. } = &error else { panic!("{csv}: {error}") };
+        assert_eq!((*rank, *step), expected, "{csv}");
+        assert!(error.to_string().contains(&format!("{action} gathers parameters that no F, B, I or W")), "{error}");
+    };
+    unused("0UNSHARD,0F0,0B0,0RESHARD,0UNSHARD\n", (0, 4));
+    unused("0UNSHARD,0F0,0B0,0REDUCE_GRAD,0RESHARD,0UNSHARD,0RESHARD\n", (0, 5));
+    unused("0UNSHARD,0F0,0RESHARD,0UNSHARD,0WAIT_UNSHARD,0RESHARD,0UNSHARD,0B0\n", (0, 3));
+    unused("0UNSHARD,0F0,0B0\n1UNSHARD,1F0,1B0,1RESHARD,1UNSHARD\n", (1, 4));
+    // What is missing is told first.
+    assert!(matches!(refused("0UNSHARD,0F0,0RESHARD,0UNSHARD,1UNSHARD,1F0,1B0\n"), CheckError::Missing { .. }));
+}
+
+#[test]
 fn gradients_are_reduced_once_after_the_last_of_them() {
     assert!(plan("0F0,0F1,0B0,0I1,0W1,0REDUCE_GRAD\n").check(&CheckOptions::default()).is_ok());
     let early = refused("0F0,0F1,0B0,0I1,0REDUCE_GRAD,0W1\n");

@@ -122,7 +122,7 @@ proptest! {
             Err(CheckError::Missing { task, .. }) => assert!(names(task), "{task} for {gone}"),
             Err(CheckError::Unmet { needs, .. }) => assert!(names(needs), "{needs} for {gone}"),
             Err(CheckError::Sharded { task, .. }) => assert!(gone.tasks().any(|g| g.stage() == task.stage())),
-            Err(CheckError::UnshardedTwice { action, .. }) => {
+            Err(CheckError::UnshardedTwice { action, .. } | CheckError::UnusedUnshard { action, .. }) => {
                 assert!(gone.tasks().any(|g| action.tasks().any(|a| g.stage() == a.stage())));
             }
             Err(CheckError::ReducedEarly { action, .. }) => {
@@ -161,6 +161,7 @@ proptest! {
                 | CheckError::Deadlock { .. }
                 | CheckError::Sharded { .. }
                 | CheckError::UnshardedTwice { .. }
+                | CheckError::UnusedUnshard { .. }
                 | CheckError::ReducedEarly { .. }
                 | CheckError::LateWait { .. },
             ) => {}

@@ -49,11 +49,11 @@ pub enum ExecuteError {
         "rank {rank}, {doing}: {source}; give `StageContext::layers` the number of the model's layers, at least one a stage, and `Builder::cut` a cut of so many layers into so many stages"
     )]
     Layers { rank: usize, doing: String, source: PartitionError },
-    /// The plan contains an operation that this rank cannot run.
+    /// An optimizer was about to step a sharded stage that holds more than its own pieces.
     #[error(
-        "rank {rank}, {task}: this rank has no sharded parameters; build the plan without UNSHARD, RESHARD and REDUCE_GRAD"
+        "rank {rank}, stage {stage}: its sharded parameters are still gathered, so stepping its weights would lose the step; this is a fault of burn-pipeline: report it with the plan, and build without `sharded` meanwhile"
     )]
-    Unsupported { rank: usize, task: Task },
+    Gathered { rank: usize, stage: StageId },
     /// An optimizer that cannot step pieces of parameters.
     #[error(
         "rank {rank}, stage {stage}: its optimizer does not step each element by itself (it uses norms or factors of whole parameters), so its parameters cannot be cut into pieces; choose SGD, Adam, AdamW or the like, clip with `Builder::clip_norm`, or build without `sharded`, `tensor_parallel` and `vocabulary`"
@@ -184,7 +184,7 @@ impl ExecuteError {
             ExecuteError::Memory { stage, microbatch: Some(microbatch), op: Some(op), .. } => {
                 Some(Task::new(stage, op, microbatch))
             }
-            ExecuteError::NoInput { task, .. } | ExecuteError::Unsupported { task, .. } => Some(task),
+            ExecuteError::NoInput { task, .. } => Some(task),
             _ => None,
         }
     }

@@ -10,11 +10,9 @@ use crate::plan::{Op, StageId, Task};
 use std::time::Instant;
 
 impl Executor {
-    /// `UNSHARD`, `RESHARD`, `REDUCE_GRAD`, and the waits for them.
+    /// `UNSHARD`, `RESHARD`, `REDUCE_GRAD`, and the waits for them. Without replicas, and where a stage is not sharded, all
+    /// parameters and gradients are here already: the same plan runs, and there is nothing to do.
     pub(super) fn exchange(&mut self, state: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
-        if self.grid().replicas() < 2 {
-            return Err(ExecuteError::Unsupported { rank: self.rank(), task });
-        }
         let stage = task.stage();
         match task.op() {
             Op::ReduceGrad => self.start_reduction(state, task),
@@ -23,7 +21,6 @@ impl Executor {
                 state.close(Task::whole_stage(stage, Op::ReduceGrad));
                 Ok(())
             }
-            // A stage that is not sharded has its parameters already: the group then does nothing.
             Op::Unshard => self.start_gather(stage, Some(task)),
             Op::WaitUnshard => self.await_parameters(state, task),
             Op::Reshard => {
@@ -34,7 +31,8 @@ impl Executor {
                 }
                 Ok(())
             }
-            _ => Err(ExecuteError::Unsupported { rank: self.rank(), task }),
+            // All others belong to a microbatch, and to the row's own match.
+            _ => Ok(()),
         }
     }
 
@@ -111,6 +109,8 @@ impl Executor {
             state.close(Task::whole_stage(stage, Op::ReduceGrad));
             start = state.now();
         }
+        // What no task has awaited would else be taken for the next row's.
+        self.finish_gathers()?;
         self.release_all();
         Ok(())
     }
@@ -146,5 +146,85 @@ impl Executor {
         self.link.set_activity(Activity::Task(task));
         state.started = state.now();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+mod tests {
+    use super::*;
+    use crate::execute::{FusedActions, Purpose, RunOptions, Seeding};
+    use crate::group::{Grid, Stages};
+    use crate::link::Threads;
+    use crate::plan::{CheckOptions, Plan};
+    use crate::stage::{Batch, Reduction, Stage, StageBox, init_seeded};
+    use crate::vocabulary::StageGroups;
+    use burn::module::Module;
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::{Device, Tensor};
+    use std::time::Duration;
+
+    #[derive(Module, Debug)]
+    struct Layer {
+        linear: Linear,
+    }
+
+    impl Stage for Layer {
+        type Input = Tensor<2>;
+        type Extra = ();
+        type Output = Tensor<2>;
+
+        fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+            self.linear.forward(x)
+        }
+    }
+
+    /// One of two replicas of a stage, which keeps its pieces alone.
+    fn replica(links: &Threads, rank: usize) -> Executor {
+        let device = Device::flex();
+        let layer = Layer { linear: init_seeded(1, &device, |device| LinearConfig::new(4, 4).init(device)) };
+        let stages = Stages::from([(StageId::new(0), StageBox::new(layer).into_inner())]);
+        let timeout = Duration::from_secs(20);
+        let fused = FusedActions::Sequence;
+        let options = RunOptions { timeout, synchronize: false, merge_weights: false, fused, predicted: None };
+        let executor = Executor::new(Box::new(links.link(rank, device.clone())), stages, device, options);
+        let mut executor = executor.among(Grid::new(rank, 2, 1.into()), StageGroups::default());
+        executor.shard(true).unwrap();
+        executor
+    }
+
+    fn elements(executor: &mut Executor) -> usize {
+        let weights = executor.stages().values().flat_map(|held| held.weights()).collect::<Vec<_>>();
+        weights.into_iter().map(|(_, weight)| weight.shape().num_elements()).sum()
+    }
+
+    #[test]
+    fn the_end_of_a_row_finishes_and_releases_what_no_task_has_used() {
+        let links = Threads::new(2);
+        let run = |rank: usize| {
+            let mut executor = replica(&links, rank);
+            let pieces = elements(&mut executor);
+            assert_eq!(pieces, 10, "half of 4 x 4 and 4");
+            executor.refuse_gathered().unwrap();
+            let unused = Task::whole_stage(0, Op::Unshard);
+            executor.start_gather(unused.stage(), Some(unused)).unwrap();
+            let stepped = executor.refuse_gathered().unwrap_err();
+            assert_eq!(stepped, ExecuteError::Gathered { rank, stage: StageId::new(0) });
+
+            let plan = Plan::from_csv("one stage", "0F0,0B0\n").unwrap().check(&CheckOptions::default()).unwrap();
+            let batch = Batch::new(Tensor::<2>::zeros([1, 4], &Device::flex())).cut(1).unwrap();
+            let seeding = Seeding { reduction: Reduction::Mean, reference_samples: 1 };
+            let (purpose, share, began) = (Purpose::Step(1), ReplicaShare::default(), Instant::now());
+            let run = Run { plan: &plan, batch: &batch, seeding, purpose, began, share };
+            executor.end_exchanges(&mut RunState::new(run)).unwrap();
+            executor.refuse_gathered().unwrap();
+            assert_eq!(elements(&mut executor), pieces);
+            executor.gather_all().unwrap();
+            assert_eq!(elements(&mut executor), 20);
+        };
+        std::thread::scope(|scope| {
+            let run = &run;
+            (0..2).for_each(|rank| drop(scope.spawn(move || run(rank))));
+        });
     }
 }

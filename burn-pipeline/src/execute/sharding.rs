@@ -67,9 +67,21 @@ impl Executor {
         if self.is_sharded() {
             // All pieces are sent before the first is awaited, so the stages' transfers overlap.
             self.stage_ids().into_iter().try_for_each(|stage| self.start_gather(stage, None))?;
-            self.stage_ids().into_iter().try_for_each(|stage| self.finish_gather(stage, None))?;
+            self.finish_gathers()?;
         }
         Ok(())
+    }
+
+    /// Waits for all parameters that are being gathered.
+    pub(super) fn finish_gathers(&mut self) -> Result<(), ExecuteError> {
+        self.stage_ids().into_iter().try_for_each(|stage| self.finish_gather(stage, None))
+    }
+
+    /// Refuses sharded stages that do not hold their own pieces alone: an optimizer would step what the next gathering
+    /// replaces, or whole parameters by gradients of pieces.
+    pub(crate) fn refuse_gathered(&self) -> Result<(), ExecuteError> {
+        let (rank, gathered) = (self.rank(), self.group.first_gathered());
+        gathered.map_or(Ok(()), |stage| Err(ExecuteError::Gathered { rank, stage }))
     }
 
     /// Releases all gathered parameters.

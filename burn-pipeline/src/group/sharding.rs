@@ -116,6 +116,12 @@ impl ReplicaGroup {
         matches!(self.shards.get(&stage).map(|shard| &shard.state), Some(ShardState::Gathering(_)))
     }
 
+    /// The first stage that is sharded and holds more, or is about to hold more, than this replica's pieces.
+    pub(crate) fn first_gathered(&self) -> Option<StageId> {
+        let mut shards = self.shards.iter();
+        shards.find(|(_, shard)| !matches!(shard.state, ShardState::Released)).map(|(&stage, _)| stage)
+    }
+
     /// Drops all but this replica's pieces, unless a microbatch in flight refers to the whole parameters.
     pub(crate) fn release(&mut self, stage: StageId, held: &mut dyn ErasedStage) {
         let Some(Shard { state, .. }) = self.shards.get_mut(&stage) else { return };

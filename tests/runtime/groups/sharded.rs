@@ -3,9 +3,9 @@
 use super::control::{Tamper, on_links};
 use super::{FAMILIES, RATE, difference, gradients, parts, replicated, weights};
 use crate::cases::{Case, Stack, Text, range, sizes};
-use burn_pipeline::plan::Op;
+use burn_pipeline::plan::{CheckError, Op, Plan};
 use burn_pipeline::stage::{Accumulation, SplitBackward};
-use burn_pipeline::train::{Builder, Checkpoint, Checkpoints, Pipeline};
+use burn_pipeline::train::{BuildError, Builder, Checkpoint, Checkpoints, Pipeline};
 use pipeline_tests::device::few;
 use pipeline_tests::reference::Reference;
 
@@ -175,6 +175,28 @@ fn the_plan_says_when_parameters_are_gathered() {
         assert!(count(Op::Unshard) > 2 && count(Op::Unshard) == count(Op::Reshard) + 1, "rank {rank}");
         assert_eq!(count(Op::ReduceGrad), 2, "rank {rank}");
     }
+}
+
+#[test]
+fn a_plan_that_gathers_what_nothing_uses_is_refused_before_it_loses_an_update() {
+    let row = |stage: usize, last: &str| {
+        let cells =
+            ["UNSHARD", "F0", "F1", "F2", "F3", "B0", "B1", "B2", "B3", "REDUCE_GRAD", "RESHARD"].map(String::from);
+        cells.into_iter().chain((!last.is_empty()).then(|| last.to_owned())).map(move |cell| format!("{stage}{cell}"))
+    };
+    let rows = |last: [&str; 2]| {
+        let rows = last.iter().enumerate().map(|(stage, last)| row(stage, last).collect::<Vec<_>>().join(","));
+        Plan::from_csv("mine", &rows.collect::<Vec<_>>().join("\n")).unwrap()
+    };
+    let builder = |last| sharded::<Stack>(("GPipe", 1), 3).plan(rows(last));
+    for last in [["UNSHARD", "UNSHARD"], ["UNSHARD", ""], ["", "UNSHARD"]] {
+        for accumulation in [Accumulation::AsTheyCome, Accumulation::Ordered] {
+            let refused = builder(last).accumulation(accumulation).build().unwrap_err();
+            let BuildError::Check(error) = refused else { panic!("{refused}") };
+            assert!(matches!(*error, CheckError::UnusedUnshard { step: 11.., .. }), "{error}");
+        }
+    }
+    assert_equal(&Stack::new(16), builder(["", ""]), 16, "without it");
 }
 
 #[test]

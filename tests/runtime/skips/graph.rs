@@ -16,10 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const WIDTH: usize = 4;
 
-type Edges = BTreeSet<(usize, usize)>;
+pub(crate) type Edges = BTreeSet<(usize, usize)>;
 
 /// What goes past: a hidden state, whole numbers that have no gradient, and perhaps nothing more.
-type Past = (Tensor<2>, Tensor<2, Int>, Option<Tensor<2>>);
+pub(crate) type Past = (Tensor<2>, Tensor<2, Int>, Option<Tensor<2>>);
 
 /// One node of the graph; a stage each.
 #[derive(Module, Debug)]
@@ -71,12 +71,17 @@ impl Stage for Node {
 
 /// The same graph on one device.
 #[derive(Module, Debug)]
-struct Graph {
+pub(crate) struct Graph {
     nodes: Vec<Node>,
 }
 
 impl Graph {
-    fn forward(&self, mut x: Tensor<2>) -> Tensor<2> {
+    pub(crate) fn new(stages: usize, edges: &Edges) -> Self {
+        let device = whole().device;
+        Self { nodes: (0..stages).map(|index| Node::new(index, edges, &device)).collect() }
+    }
+
+    pub(crate) fn forward(&self, mut x: Tensor<2>) -> Tensor<2> {
         let mut waiting: BTreeMap<usize, Vec<Past>> = BTreeMap::new();
         for node in &self.nodes {
             x = node.value(x, waiting.remove(&node.index).unwrap_or_default());
@@ -87,12 +92,24 @@ impl Graph {
     }
 }
 
-fn loss(y: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
+pub(crate) fn loss(y: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
     (y - target).square().mean()
 }
 
-fn rows(seed: u64, samples: usize) -> Tensor<2> {
+pub(crate) fn rows(seed: u64, samples: usize) -> Tensor<2> {
     Tensor::from_data(TensorData::new(noise(seed, samples * WIDTH), [samples, WIDTH]), &Device::flex())
+}
+
+/// Stages of the graph with these edges, a node each.
+pub(crate) fn factory(edges: &Edges) -> impl Fn(&StageContext) -> StageBox + Send + Sync + 'static {
+    let edges = edges.clone();
+    move |at| {
+        let node = Node::new(at.index, &edges, &at.device);
+        match at.is_last() {
+            true => StageBox::with_loss(node, |(y, _): (Tensor<2>, Skips<Past>), target| loss(y, target)),
+            false => StageBox::new(node),
+        }
+    }
 }
 
 /// A family with chunks, its size, edges between its stages, and samples.
@@ -123,22 +140,10 @@ proptest! {
     fn any_graph_over_any_schedule_has_the_gradients_of_one_device((family, size, edges, samples) in cases()) {
         let stages = size.ranks * size.chunks;
         let (x, target) = (rows(1, samples), rows(2, samples));
-        let factory = {
-            let edges = edges.clone();
-            move |at: &StageContext| {
-                let node = Node::new(at.index, &edges, &at.device);
-                match at.is_last() {
-                    true => StageBox::with_loss(node, |(y, _): (Tensor<2>, Skips<Past>), target| loss(y, target)),
-                    false => StageBox::new(node),
-                }
-            }
-        };
         let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
-        let builder = builder.stages(factory).optimizer(|| AdamWConfig::new().init());
+        let builder = builder.stages(factory(&edges)).optimizer(|| AdamWConfig::new().init());
         let mut pipeline = edges.iter().fold(builder, |b, &(from, to)| b.skip(from, to)).build().unwrap();
-        let device = whole().device;
-        let nodes = (0..stages).map(|index| Node::new(index, &edges, &device)).collect();
-        let mut reference = Reference::new(Graph { nodes });
+        let mut reference = Reference::new(Graph::new(stages, &edges));
         let cut = sizes(samples, size.microbatches.min(samples));
         let expected = reference.step(&cut, 1e-2, None, |model, i| {
             let piece = |t: &Tensor<2>| t.clone().slice([range(&cut, i)]).autodiff();

@@ -1,6 +1,6 @@
 //! Edges past the next stage: a U-Net and random graphs train as on one device, whatever the cut.
 
-mod graph;
+pub(crate) mod graph;
 mod refusals;
 
 use crate::cases::{Case, noise, range, sizes};

@@ -42,8 +42,8 @@ impl Plan {
     ///   used, nothing else is sent, and both ends of a channel (an ordered pair of ranks) have the same order; values
     ///   along skip edges ([`SkipEdge`](crate::plan::SkipEdge)) follow the same rules;
     /// - each wait comes once, after the start that it is for and before every use of what it waits for;
-    /// - if any stage is unsharded, each stage is unsharded whenever it computes; if any stage's gradients are reduced, each
-    ///   stage's are, once, after its last weight gradient;
+    /// - if any stage is unsharded, each stage is unsharded whenever it computes, and computes whenever it was unsharded; if any
+    ///   stage's gradients are reduced, each stage's are, once, after its last weight gradient;
     /// - if the vocabulary is spread, every rank runs its pieces and starts its collectives once a microbatch, each after what it
     ///   needs, and all ranks start the collectives in one order;
     /// - it cannot deadlock: under that transport, or any laxer one, every rank reaches the end of its row;

@@ -117,6 +117,11 @@ pub enum CheckError {
         "rank {rank}, step {step}: {action} gathers parameters that are already gathered; remove it, or put a RESHARD before it\n{grid}"
     )]
     UnshardedTwice { rank: usize, step: usize, action: Action, grid: String },
+    /// A stage is unsharded, and nothing computes with it before it is resharded or the row ends.
+    #[error(
+        "rank {rank}, step {step}: {action} gathers parameters that no F, B, I or W of the stage uses before they are released or the row ends; remove it and its RESHARD\n{grid}"
+    )]
+    UnusedUnshard { rank: usize, step: usize, action: Action, grid: String },
     /// Gradients are reduced before all of them are computed.
     #[error(
         "rank {rank}, step {step}: {action} comes after {done} of {microbatches} weight gradients of its stage; move it after the last\n{grid}"

@@ -49,6 +49,7 @@ impl Rank {
         if !(trains || meant) {
             return Ok(ApplyOutcome { trains, ..self.skip(None, gradient_norm) });
         }
+        self.executor.refuse_gathered()?;
         self.executor.link().set_activity(Activity::Optimizing);
         let (rank, step, observed) = (self.number(), self.step, std::mem::take(&mut self.observed));
         for (stage, held) in self.executor.stages().iter_mut() {

@@ -82,7 +82,7 @@ impl Rank {
             self.executor.gather_sums_on_first()?;
         }
         // Gradients of sharded parameters are reduced with every batch, others with the last one before a step.
-        let in_row = share.same_plan && !ordered;
+        let in_row = share.same_plan && !ordered && self.executor.grid().replicas() > 1;
         let share = ReplicaShare { reduce: in_row && share.reduce, reduce_shards: in_row, ..share };
         let state = self.pinned_state(plan.plan())?;
         let outcome = self.executor.run(Run { plan, batch, seeding, purpose: Purpose::Step(step), began, share })?;

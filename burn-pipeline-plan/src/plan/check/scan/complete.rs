@@ -2,7 +2,7 @@
 //!
 //! Guarantees: the first missing task is named, by stage and then by microbatch.
 
-use super::refusals::missing;
+use super::refusals::{missing, refusal};
 use super::state::{F, I, RECEIVED_B, RECEIVED_F, Reduction, Refusal, Row, SENT_B, SENT_F, Scan, W, WHOLE};
 use crate::plan::edges::{Edges, Side};
 use crate::plan::op::Op;
@@ -80,6 +80,18 @@ impl Scan<'_> {
             }
             None => Ok(()),
         }
+    }
+
+    /// What is gathered must be used before it is released, or before the row ends.
+    pub(super) fn refuse_unused(&mut self) -> Result<(), Refusal> {
+        for (slot, shard) in self.shards.iter().enumerate() {
+            let last = (shard.gathered && !shard.used).then_some(shard.since);
+            let Some(step) = shard.unused.or(last) else { continue };
+            let action = Task::whole_stage(self.edges.stage(slot), Op::Unshard).into();
+            self.row = Row { rank: self.edges.slots()[slot].rank, step, action, ..self.row };
+            return Err(refusal!(self, UnusedUnshard));
+        }
+        Ok(())
     }
 
     /// If any stage is unsharded, no stage may compute while sharded.

@@ -52,6 +52,10 @@ pub(super) struct Shard {
     pub(super) used: bool,
     /// Has the wait for the gathering come?
     pub(super) awaited: bool,
+    /// The step of the last gathering.
+    pub(super) since: usize,
+    /// The step of the first gathering that was released without a use.
+    pub(super) unused: Option<usize>,
 }
 
 /// The state of the reduction of a stage's gradients.

@@ -52,6 +52,7 @@ pub(in crate::plan::check) fn scan_rows(
     }
     scan.refuse_incomplete()?;
     scan.refuse_bare()?;
+    scan.refuse_unused()?;
     Ok(scan.transfers)
 }
 

@@ -13,9 +13,17 @@ impl Scan<'_> {
             Op::Unshard if shard.gathered => {
                 return Err(refusal!(self, UnshardedTwice));
             }
-            Op::Unshard => *shard = Shard { gathered: true, managed: true, used: false, awaited: false, ..*shard },
+            Op::Unshard => {
+                let since = self.row.step;
+                *shard = Shard { gathered: true, managed: true, used: false, awaited: false, since, ..*shard };
+            }
             Op::Reshard if !shard.gathered => return Err(self.sharded(task)),
-            Op::Reshard => shard.gathered = false,
+            Op::Reshard => {
+                shard.gathered = false;
+                if !shard.used {
+                    shard.unused.get_or_insert(shard.since);
+                }
+            }
             Op::WaitUnshard => return self.wait_unshard(slot, task),
             Op::WaitReduceGrad => return self.wait_reduction(slot, task),
             _ => {
