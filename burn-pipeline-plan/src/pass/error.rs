@@ -15,7 +15,7 @@ use crate::simulate::SimulateError;
 pub enum PassError {
     /// Some ranks wait for values that are never computed: all that have not reached the ends of their rows, in rank order.
     #[error(
-        "transfers cannot be placed, since these ranks would wait for ever: {}; reorder these rows so that what is needed is computed first",
+        "these ranks would wait for ever: {}; reorder these rows so that what is needed is computed first",
         listed(waiting)
     )]
     Stuck { waiting: Vec<Waiting> },
@@ -47,6 +47,9 @@ pub enum PassError {
     /// An overlap pass was given a plan that spreads the vocabulary, whose collectives it does not know how to move.
     #[error("the plan spreads the vocabulary, which overlap passes do not move transfers around; leave them out")]
     OverlapSpread,
+    /// Rows that are locked to steps have no transfers.
+    #[error("the plan has transfers, which rows that are locked to steps do not; pad it before `Plan::with_transfers`")]
+    Lowered,
     /// An overlap pass needs sends and receives to move, and the plan has none.
     #[error("the plan is not lowered; run `Plan::with_transfers` first")]
     NotLowered,

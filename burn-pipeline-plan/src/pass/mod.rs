@@ -15,16 +15,19 @@
 //! [`first_moves`] undoes part of what passes have done, to find the move after which numbers are wrong.
 //!
 //! Idle cells mean nothing to a plan; [`Plan::without_idle`](crate::plan::Plan::without_idle) removes them before a pass.
+//! [`with_idle`] puts them in, for readers whose rows are locked to steps.
 //!
 //! [`merge_backward`]: crate::plan::Plan::merge_backward
 //! [`with_vocabulary`]: crate::plan::Plan::with_vocabulary
 //! [`with_unshard`]: crate::plan::Plan::with_unshard
 //! [`with_reduce_grad`]: crate::plan::Plan::with_reduce_grad
 //! [`with_transfers`]: crate::plan::Plan::with_transfers
+//! [`with_idle`]: crate::plan::Plan::with_idle
 //! [`with_waits`]: crate::plan::Plan::with_waits
 //! [`first_moves`]: crate::plan::Plan::first_moves
 
 mod error;
+mod idle;
 mod merge_backward;
 mod moves;
 pub mod overlap;

@@ -17,6 +17,7 @@ mod golden;
 mod golden_orders;
 mod golden_text;
 mod idle;
+mod idle_cells;
 mod lowering;
 mod megatron;
 mod misc;

@@ -58,6 +58,10 @@ pub(crate) struct Arguments {
     /// Insert sends and receives.
     #[arg(long)]
     lower: bool,
+    /// Pad rows with idle cells, so that every rank runs its cell number k in step k: the form of PyTorch's schedules without
+    /// transfers.
+    #[arg(long, conflicts_with_all = ["lower", "shard", "waits"])]
+    steps: bool,
     /// Insert UNSHARD and RESHARD, which gather and release sharded parameters; a rank keeps at most 3 stages gathered.
     #[arg(long)]
     shard: bool,
@@ -73,6 +77,9 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let Arguments { ranks, chunks, microbatches, .. } = *arguments;
     let mut plan = build(&*family(&arguments.name, None)?, Wanted { ranks, chunks, microbatches })?;
+    if arguments.steps {
+        plan = plan.with_idle()?;
+    }
     if arguments.shard {
         plan = plan.with_unshard(ACTIVE_STAGES)?;
     }
