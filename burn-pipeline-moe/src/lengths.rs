@@ -52,6 +52,11 @@ impl RowLengths {
         Self::tokens(counts * block)
     }
 
+    /// The shorter of two lengths of each row: where a loader counts slots, which are blocks, and the tokens within them.
+    pub fn shorter(self, other: RowLengths) -> Self {
+        Self::tokens(self.tokens.min_pair(other.tokens))
+    }
+
     /// True where a position of rows of length `seq` is valid, `[batch, seq]`.
     pub fn mask(&self, seq: usize) -> Tensor<2, Bool> {
         let ([batch], device) = (self.tokens.dims(), self.tokens.device());

@@ -179,4 +179,6 @@ fn counts_of_tokens_and_of_blocks_say_the_same() {
     assert_eq!(read(RowLengths::tokens(ints(&[0, 3, 9]))), expected([0, 3, 7]));
     assert_eq!(read(RowLengths::blocks(ints(&[0, 1, 2]), 3)), expected([0, 3, 6]));
     assert_eq!(read(RowLengths::blocks_of(ints(&[2, 1, 3]), ints(&[1, 5, 2]))), expected([2, 5, 6]));
+    let slots = RowLengths::blocks(ints(&[1, 2, 0]), 3);
+    assert_eq!(read(slots.shorter(RowLengths::tokens(ints(&[2, 9, 4])))), expected([2, 6, 0]));
 }

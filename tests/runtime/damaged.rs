@@ -259,11 +259,9 @@ fn a_plan_that_passes_the_check_computes_what_the_plain_loop_does_whoever_wrote_
     let counts = counts.into_inner();
     println!("{counts:#?}");
     result.unwrap_or_else(|failure| panic!("{failure}"));
-    for (outcome, least) in [
-        ("refused by the check", 100),
-        ("whole, and as the plain loop", 50),
-        ("damaged, and as the plain loop", 50),
-    ] {
+    for (outcome, least) in
+        [("refused by the check", 100), ("whole, and as the plain loop", 50), ("damaged, and as the plain loop", 50)]
+    {
         assert!(counts.get(outcome).copied().unwrap_or_default() >= least, "{outcome}: {counts:?}");
     }
 }

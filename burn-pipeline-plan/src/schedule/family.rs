@@ -88,7 +88,7 @@ pub struct Family {
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ScheduleError {
     /// No family of that name.
-    #[error("there is no schedule named `{name}`{}; known are {}; a family of your own is given as a value{}", meant(*nearest), known.join(", "), chosen_by_costs(name))]
+    #[error("there is no schedule named `{name}`{}; known are {}, `Interleaved1F1B:group=G` and `GIS:group=G` for groups of G microbatches; a family of your own is given as a value{}", meant(*nearest), known.join(", "), chosen_by_costs(name))]
     UnknownName { name: String, nearest: Option<&'static str>, known: Vec<&'static str> },
     /// The family cannot be built at this size; `accepts` says what it would accept.
     #[error("{family} cannot be built for {size}: {accepts}")]

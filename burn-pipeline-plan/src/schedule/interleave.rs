@@ -75,6 +75,12 @@ impl Groups {
         self.head.0 * self.head.1 + self.tail.0 * self.tail.1
     }
 
+    /// The whole virtual table.
+    pub(super) fn table(self, chunks: usize) -> Vec<(usize, usize)> {
+        let mut pairs = self.pairs(chunks);
+        (0..self.microbatches() * chunks).map(|_| pairs.step()).collect()
+    }
+
     /// The virtual table: (microbatch, chunk), group by group, chunk by chunk.
     fn pairs(self, chunks: usize) -> Pairs {
         let whole = self.head.0 * self.head.1;
@@ -186,15 +192,9 @@ pub(super) fn plan(
 mod tests {
     use super::*;
 
-    /// (microbatch, chunk) of a whole table.
-    fn table(groups: Groups, chunks: usize) -> Vec<(usize, usize)> {
-        let mut pairs = groups.pairs(chunks);
-        (0..groups.microbatches() * chunks).map(|_| pairs.step()).collect()
-    }
-
     /// Group sizes, read off where the second chunk begins.
     fn sizes(groups: Groups) -> Vec<usize> {
-        table(groups, 2).chunk_by(|a, b| a.1 == b.1).step_by(2).map(<[_]>::len).collect()
+        groups.table(2).chunk_by(|a, b| a.1 == b.1).step_by(2).map(<[_]>::len).collect()
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn the_virtual_table_takes_a_group_through_all_chunks() {
         assert_eq!(
-            table(Groups::even(5, 2), 2),
+            Groups::even(5, 2).table(2),
             [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (3, 0), (4, 0), (3, 1), (4, 1)]
         );
     }

@@ -28,18 +28,64 @@ pub struct Interleaved1F1B {
     pub group: Option<usize>,
 }
 
+impl Interleaved1F1B {
+    /// Microbatch and chunk of each forward of a rank, in order: Megatron's schedule table. Backwards take the same pairs
+    /// with the chunks from last to first.
+    ///
+    /// # Errors
+    /// [`ScheduleError::Unsupported`] as [`Schedule::build`].
+    ///
+    /// ```
+    /// use burn_pipeline_plan::schedule::{Interleaved1F1B, Size};
+    /// let table = Interleaved1F1B::default().table(Size::new(2, 4).with_chunks(2))?;
+    /// assert_eq!(table, [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (3, 0), (2, 1), (3, 1)]);
+    /// # Ok::<(), burn_pipeline_plan::schedule::ScheduleError>(())
+    /// ```
+    pub fn table(&self, size: Size) -> Result<Vec<(usize, usize)>, ScheduleError> {
+        Ok(self.groups(size)?.table(size.chunks))
+    }
+
+    /// Forwards that a rank runs before its forwards and backwards take turns: Megatron's warm-up count. The rest of
+    /// its [`table`](Self::table) is the steady state.
+    ///
+    /// # Errors
+    /// [`ScheduleError::Unsupported`] as [`Schedule::build`], and for a rank that the size does not have.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::schedule::{Interleaved1F1B, Size};
+    /// let size = Size::new(4, 8).with_chunks(2);
+    /// let warm_up = |rank| Interleaved1F1B::default().warm_up(size, rank);
+    /// assert_eq!((warm_up(0)?, warm_up(3)?), (10, 4));
+    /// # Ok::<(), burn_pipeline_plan::schedule::ScheduleError>(())
+    /// ```
+    pub fn warm_up(&self, size: Size, rank: usize) -> Result<usize, ScheduleError> {
+        let groups = self.groups(size)?;
+        if rank >= size.ranks {
+            return self.family().refuse(size, format!("there is no rank {rank}; ranks count from 0"));
+        }
+        Ok(warm_up(groups, size, rank).min(size.chunks * size.microbatches))
+    }
+
+    fn groups(&self, size: Size) -> Result<Groups, ScheduleError> {
+        let family = self.family();
+        family.check_size(size)?;
+        Groups::asked(&family, size, self.group, size.ranks - 1, size.ranks)
+    }
+}
+
+fn warm_up(groups: Groups, size: Size, rank: usize) -> usize {
+    (size.chunks - 1) * groups.largest() + 2 * (size.ranks - 1 - rank)
+}
+
 impl Schedule for Interleaved1F1B {
     fn family(&self) -> Family {
         Family::new("Interleaved1F1B", PlacementKind::Loop, Chunks::Any, "Narayanan et al. 2021, arXiv:2104.04473")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        let family = self.family();
-        family.check_size(size)?;
-        let groups = Groups::asked(&family, size, self.group, size.ranks - 1, size.ranks)?;
-        let ahead = (size.chunks - 1) * groups.largest();
-        interleave::plan(family.name, size, |rank| {
-            interleave::row(groups, size, rank, ahead + 2 * (size.ranks - 1 - rank), Backward::Whole)
+        let groups = self.groups(size)?;
+        interleave::plan(self.family().name, size, |rank| {
+            interleave::row(groups, size, rank, warm_up(groups, size, rank), Backward::Whole)
         })
     }
 }

@@ -25,10 +25,11 @@ use super::zb_h2::ZbH2;
 use super::zbv::ZbvZeroBubble;
 
 /// Other names in use, with the family of each.
-const ALIASES: [(&str, &str); 6] = [
+const ALIASES: [(&str, &str); 7] = [
     ("zb1p", "InterleavedZeroBubble"),
     ("zbv", "ZBVZeroBubble"),
     ("interleaved", "Interleaved1F1B"),
+    ("vpp", "Interleaved1F1B"),
     ("bfs", "LoopedBFS"),
     ("onefoneb", "1F1B"),
     ("zerobubbleauto", "ZBAuto"),
@@ -60,31 +61,46 @@ pub fn all() -> Vec<Box<dyn Schedule>> {
 
 /// The family of that name, with its default options.
 ///
-/// Case, hyphens and underscores do not matter. PyTorch's class names and its `ZB1P` are accepted.
+/// Case, hyphens and underscores do not matter. PyTorch's class names, its `ZB1P` and Megatron's `VPP` are accepted.
+/// `Interleaved1F1B:group=6` and `GIS:group=6` say how many microbatches go through a chunk before the next chunk starts.
 ///
 /// # Errors
-/// [`ScheduleError::UnknownName`], which lists the names, and says which one is spelt nearly so.
+/// [`ScheduleError::UnknownName`], which lists the names, and says which one is spelt nearly so; also for what stands behind a
+/// colon and is no option of the family.
 ///
 /// # Example
 /// ```
 /// use burn_pipeline_plan::schedule::{by_name, Size};
 ///
+/// assert_eq!(by_name("vpp:group=6")?.build(Size::new(4, 12).with_chunks(2))?.row(0)[6].to_string(), "4F0");
 /// let plan = by_name("1f1b")?.build(Size::new(2, 3))?;
 /// assert_eq!(plan.row(1).iter().map(|a| a.to_string()).collect::<Vec<_>>(), ["1F0", "1B0", "1F1", "1B1", "1F2", "1B2"]);
 /// # Ok::<(), burn_pipeline_plan::schedule::ScheduleError>(())
 /// ```
 pub fn by_name(name: &str) -> Result<Box<dyn Schedule>, ScheduleError> {
-    let wanted = plain(name);
+    let (wanted, option) = name.split_once(':').map_or((name, None), |(family, option)| (family, Some(option)));
+    let wanted = plain(wanted);
     let wanted = wanted.strip_prefix("schedule").filter(|rest| !rest.is_empty()).unwrap_or(&wanted);
     let wanted = ALIASES.iter().find(|(alias, _)| *alias == wanted).map_or(wanted.to_owned(), |(_, name)| plain(name));
     let families = all();
     let known: Vec<&'static str> = families.iter().map(|schedule| schedule.family().name).collect();
     let found = families.into_iter().find(|schedule| plain(schedule.family().name) == wanted);
+    let found = found.and_then(|schedule| option.map_or(Some(schedule), |option| with_option(&wanted, option)));
     found.ok_or_else(|| {
         let spelt = known.iter().map(|&name| (plain(name), name));
         let nearest = nearest(&wanted, spelt.chain(ALIASES.map(|(alias, name)| (alias.to_owned(), name))));
         ScheduleError::UnknownName { name: name.to_owned(), nearest, known }
     })
+}
+
+/// The family with this plain name and an option of it, `group=6`.
+fn with_option(family: &str, option: &str) -> Option<Box<dyn Schedule>> {
+    let group = Some(option.trim().strip_prefix("group=")?.parse().ok()?);
+    match family {
+        "interleaved1f1b" => Some(Box::new(Interleaved1F1B { group })),
+        "gis" => Some(Box::new(Gis { group, ..Gis::default() })),
+        _ => None,
+    }
 }
 
 /// Lower case, without hyphens, underscores and surrounding blanks.
@@ -95,6 +111,7 @@ fn plain(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::Size;
 
     #[test]
     fn every_family_is_found_by_its_own_name_in_any_case() {
@@ -108,12 +125,29 @@ mod tests {
 
     #[test]
     fn other_names_in_use_are_understood() {
-        for (alias, name) in
-            [("ZB1P", "InterleavedZeroBubble"), ("ZB-V", "ZBVZeroBubble"), ("ZB-H1", "ZBH1"), ("v_half", "VHalf")]
-        {
+        for (alias, name) in [
+            ("ZB1P", "InterleavedZeroBubble"),
+            ("VPP", "Interleaved1F1B"),
+            ("ZB-V", "ZBVZeroBubble"),
+            ("ZB-H1", "ZBH1"),
+            ("v_half", "VHalf"),
+        ] {
             assert_eq!(by_name(alias).unwrap().family().name, name);
         }
         assert_eq!(by_name("_ScheduleForwardOnly").unwrap().family().name, "ForwardOnly");
+    }
+
+    #[test]
+    fn the_size_of_groups_is_part_of_a_name() {
+        let size = Size::new(4, 12).with_chunks(2);
+        let rows = |schedule: &dyn Schedule| schedule.build(size).unwrap().rows().to_vec();
+        let group = Some(6);
+        assert_eq!(rows(&*by_name("vpp:group=6").unwrap()), rows(&Interleaved1F1B { group }));
+        assert_eq!(rows(&*by_name("GIS:group=6").unwrap()), rows(&Gis { group, ..Gis::default() }));
+        assert_ne!(rows(&*by_name("vpp:group=6").unwrap()), rows(&Interleaved1F1B::default()));
+        for name in ["1F1B:group=6", "vpp:group=", "vpp:group=six", "vpp:6", "vpp:", "nothing:group=6"] {
+            assert!(matches!(by_name(name), Err(ScheduleError::UnknownName { .. })), "{name}");
+        }
     }
 
     #[test]
