@@ -168,6 +168,7 @@ impl CheckError {
             | Self::ChannelOrder { rank, step, .. }
             | Self::Sharded { rank, step, .. }
             | Self::UnshardedTwice { rank, step, .. }
+            | Self::UnusedUnshard { rank, step, .. }
             | Self::ReducedEarly { rank, step, .. }
             | Self::ActivationCap { rank, step, .. }
             | Self::ReceivedCap { rank, step, .. } => Some((*rank, *step)),
