@@ -182,7 +182,8 @@ mod tests {
     /// One of two replicas of a stage, which keeps its pieces alone.
     fn replica(links: &Threads, rank: usize) -> Executor {
         let device = Device::flex();
-        let layer = Layer { linear: init_seeded(1, &device, |device| LinearConfig::new(4, 4).init(device)) };
+        let layer =
+            Layer { linear: init_seeded(1, &device.clone().autodiff(), |device| LinearConfig::new(4, 4).init(device)) };
         let stages = Stages::from([(StageId::new(0), StageBox::new(layer).into_inner())]);
         let timeout = Duration::from_secs(20);
         let fused = FusedActions::Sequence;
