@@ -226,7 +226,7 @@ pub enum PipelineError {
     #[error(
         "{0}\nsome ranks may have weights from before the step and others those from after it: load a checkpoint (`Pipeline::load`) before the next step; until then weights can be read and exported"
     )]
-    HalfStepped(ExecuteError),
+    HalfStepped(Box<ExecuteError>),
     /// An earlier failure came while weights were changed. Nothing was run.
     #[error(
         "rank {} failed while weights were changed ({}), so some ranks may have weights from before the step and others those from after it; load a checkpoint (`Pipeline::load`) first", .0.rank, .0.message
@@ -288,8 +288,8 @@ impl PipelineError {
     /// The error of the rank that failed, if one did in this call, whatever it has left.
     pub fn of_rank(&self) -> Option<&ExecuteError> {
         match self {
-            PipelineError::Rank(error) | PipelineError::HalfStepped(error) => Some(error),
-            PipelineError::Undone { source, .. } => Some(source),
+            PipelineError::Rank(error) => Some(error),
+            PipelineError::HalfStepped(error) | PipelineError::Undone { source: error, .. } => Some(error),
             _ => None,
         }
     }

@@ -216,7 +216,7 @@ impl Ranks {
             false => PipelineError::Undone { source: Box::new(error), dropped },
             true => {
                 self.uneven = Some(Failure { rank, message: error.cause().to_string() });
-                PipelineError::HalfStepped(error)
+                PipelineError::HalfStepped(Box::new(error))
             }
         }
     }
