@@ -16,7 +16,7 @@ pub struct StepReport {
     pub loss: f64,
     /// The norm of all gradients before clipping, if they are clipped.
     pub gradient_norm: Option<f64>,
-    /// The loss or norm for which this step left the weights alone, with
+    /// The loss or gradient for which this step left the weights alone, with
     /// [`OnNonFinite::Skip`](crate::train::OnNonFinite::Skip); of a batch that was only accumulated, the loss for which the
     /// next step will.
     pub skipped: Option<NonFinite>,
