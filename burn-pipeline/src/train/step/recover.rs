@@ -58,17 +58,19 @@ impl Rank {
         let link = self.executor.link();
         link.set_activity(Activity::Gathering);
         link.recover(deadline).map_err(|source| self.link_error(source))?;
-        let own = (self.calls, gathers, self.changes_weights);
-        let table: Vec<(u64, bool, bool)> = gather_all(self.executor.link(), &own, timeout)?;
+        let own = (self.calls, gathers, self.changes_weights, self.trains);
+        let table: Vec<(u64, bool, bool, bool)> = gather_all(self.executor.link(), &own, timeout)?;
         if let Some(other) = table.iter().position(|(calls, ..)| *calls != self.calls) {
             let message = format!("rank {other} has ended another call than this rank");
             return Err(self.link_error(LinkError::Closed { rank: self.number(), message }));
         }
         self.executor.restart();
-        self.members_compared = false;
+        (self.members_compared, self.copies_compared) = (false, false);
         self.sharing.compare_again();
-        let changed = table.iter().any(|&(.., changed)| changed);
-        let dropped = changed || table.iter().any(|&(_, gathers, _)| gathers);
+        // Where a rank has not seen it, all look again.
+        self.trains = table.iter().all(|&(.., trains)| trains);
+        let changed = table.iter().any(|&(_, _, changed, _)| changed);
+        let dropped = changed || table.iter().any(|&(_, gathers, ..)| gathers);
         if dropped && !changed {
             self.put_statistics_back()?;
         }
