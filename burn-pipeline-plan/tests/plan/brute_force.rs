@@ -126,7 +126,7 @@ impl<'a> Run<'a> {
     }
 
     fn bracketed(&self) -> bool {
-        !(self.manages && self.bare) && !self.idle && self.gathered.is_subset(&self.used)
+        !(self.idle || self.manages && self.bare) && self.gathered.is_subset(&self.used)
     }
 
     /// What must have run before: one task of each list.

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: a send never waits; messages of one sender keep their order; a failure wakes every waiting rank at once, and
 //! so does a rank that drops its end, where that one is waited for; every wait ends at its deadline, which moves while some rank
-//! does what may take long (`patience.rs`).
+//! does what may take long (`moving_deadline.rs`).
 //!
 //! 1. Each rank has an inbox: one queue for each sender, under one lock with one condition variable.
 //! 2. `send` pushes into the receiver's inbox: the tensors themselves, or copies where the device asks for it (`hand_over.rs`). If the receiver has another device, the receiver moves the payload there,
@@ -20,7 +20,7 @@ use super::hand_over::one_queue;
 use super::header::{Header, Message};
 use super::link_trait::Link;
 use super::monitor::Monitor;
-use super::patience::Patience;
+use super::moving_deadline::MovingDeadline;
 use crate::stage::Payload;
 use burn::tensor::Device;
 use std::collections::VecDeque;
@@ -209,14 +209,14 @@ impl ThreadLink {
     }
 
     /// Time left to wait; `None` when the deadline has passed and no rank does what is waited for.
-    fn left_to_wait(&self, patience: &mut Patience) -> Option<Duration> {
-        remaining(patience.deadline).or_else(|| {
+    fn left_to_wait(&self, moving: &mut MovingDeadline) -> Option<Duration> {
+        remaining(moving.deadline).or_else(|| {
             let activity = |rank: usize| *lock(&self.shared.activities[rank]);
             let (own, mut others) = (activity(self.rank), (0..self.ranks()).filter(|&rank| rank != self.rank));
-            let prolonged = others.any(|rank| own.waits_on_for(activity(rank).pace())) && patience.prolong();
+            let prolonged = others.any(|rank| own.waits_on_for(activity(rank).pace())) && moving.prolong();
             // It counts as progress: whoever waits for this rank sees that it does not hang.
             prolonged.then(|| self.shared.activity_changes.fetch_add(1, Ordering::Relaxed));
-            remaining(patience.deadline)
+            remaining(moving.deadline)
         })
     }
 
@@ -264,7 +264,7 @@ impl Link for ThreadLink {
     }
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        let (since, mut patience) = (Instant::now(), Patience::new(deadline));
+        let (since, mut moving) = (Instant::now(), MovingDeadline::new(deadline));
         let inbox = &self.shared.inboxes[self.rank];
         let mut queues = lock(&inbox.queues);
         if from >= queues.len() {
@@ -283,7 +283,7 @@ impl Link for ThreadLink {
             if self.shared.has_left(from) {
                 return Err(self.left(from, header.to_string()));
             }
-            let left = self.left_to_wait(&mut patience);
+            let left = self.left_to_wait(&mut moving);
             let left = left.ok_or_else(|| self.too_late(from, header.to_string(), since))?;
             let waited = inbox.arrived.wait_timeout(queues, left);
             queues = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -310,7 +310,7 @@ impl Link for ThreadLink {
 
     fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
         self.shared.fail_if_interrupted()?;
-        let (since, mut patience) = (Instant::now(), Patience::new(deadline));
+        let (since, mut moving) = (Instant::now(), MovingDeadline::new(deadline));
         let ranks = self.ranks();
         let mut rounds = lock(&self.shared.rounds);
         let place = (self.round - rounds.first) as usize;
@@ -339,7 +339,7 @@ impl Link for ThreadLink {
             if let Some(gone) = gone {
                 return Err(self.left(gone, "its part of a gather".to_owned()));
             }
-            let Some(left) = self.left_to_wait(&mut patience) else {
+            let Some(left) = self.left_to_wait(&mut moving) else {
                 return Err(self.too_late(missing, "its part of a gather".to_owned(), since));
             };
             let waited = self.shared.round_done.wait_timeout(rounds, left);

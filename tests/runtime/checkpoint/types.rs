@@ -78,18 +78,16 @@ fn bytes(pipeline: &mut Pipeline) -> Vec<(DType, Vec<u8>)> {
     weights.iter().flatten().map(data).map(|data| (data.dtype(), data.as_bytes().to_vec())).collect()
 }
 
-/// The loss and the weights after each of some steps.
-fn trained(pipeline: &mut Pipeline, dtype: DType, steps: usize) -> Vec<(u64, Vec<(DType, Vec<u8>)>)> {
+/// A step's loss, and the weights after it.
+type Step = (u64, Vec<(DType, Vec<u8>)>);
+
+fn trained(pipeline: &mut Pipeline, dtype: DType, steps: usize) -> Vec<Step> {
     let step = |_| (pipeline.step(batch(dtype), RATE).unwrap().loss.to_bits(), bytes(pipeline));
     (0..steps).map(step).collect()
 }
 
 /// A pipeline that was saved after two steps, the checkpoint, and the two steps that come next.
-fn saved(
-    folder: &Folder,
-    dtype: DType,
-    optimizer: fn() -> ModuleOptimizer,
-) -> (Checkpoint, Vec<(u64, Vec<(DType, Vec<u8>)>)>) {
+fn saved(folder: &Folder, dtype: DType, optimizer: fn() -> ModuleOptimizer) -> (Checkpoint, Vec<Step>) {
     let mut pipeline = pipeline("1F1B", 2, dtype, optimizer);
     trained(&mut pipeline, dtype, 2);
     let checkpoint = Checkpoint::open(pipeline.save(&Checkpoints::new(&**folder), &()).unwrap()).unwrap();

@@ -3,7 +3,7 @@
 //! The encoding is postcard's. Bytes that are not exactly one envelope are refused.
 
 use crate::link::error::Failure;
-use crate::link::patience::Pace;
+use crate::link::moving_deadline::Pace;
 use serde::{Deserialize, Serialize};
 
 /// What one process sends another.
@@ -69,7 +69,7 @@ impl Envelope {
     }
 }
 
-/// A text of another process with its control characters escaped, all but ends of lines: a terminal would obey them.
+/// A text of another process with its control characters escaped, all but ends of lines: they would act on a terminal.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -14,7 +14,7 @@ use super::frame::Frame;
 use crate::link::activity::Activity;
 use crate::link::error::{Failure, LinkError};
 use crate::link::monitor::Monitor;
-use crate::link::patience::Pace;
+use crate::link::moving_deadline::Pace;
 use burn::tensor::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

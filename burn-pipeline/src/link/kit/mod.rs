@@ -38,7 +38,7 @@ mod sealed;
 pub(in crate::link) mod tensor_list;
 pub(in crate::link) mod waiting;
 
-pub use super::patience::Pace;
+pub use super::moving_deadline::Pace;
 pub use super::tcp::{Connections, Mesh, Received};
 pub(crate) use super::wire_error::WIRE_VERSION;
 pub use all_reduce::all_reduce;

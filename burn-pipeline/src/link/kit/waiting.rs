@@ -1,6 +1,6 @@
 //! Waiting at a mailbox.
 //!
-//! Guarantees: a wait ends at its deadline, which moves while some rank answers that it does what may take long (`patience.rs`), or at once when a failure is known or the rank that is waited for has closed
+//! Guarantees: a wait ends at its deadline, which moves while some rank answers that it does what may take long (`moving_deadline.rs`), or at once when a failure is known or the rank that is waited for has closed
 //! the link. Before it gives up, every rank was asked
 //! what it is doing, so that the error distinguishes a rank that is busy from one that is gone.
 //!
@@ -12,7 +12,7 @@
 use super::mailbox::{Contents, Delivery, Mailbox};
 use crate::link::error::{AGREEMENT, LinkError};
 use crate::link::header::Header;
-use crate::link::patience::Patience;
+use crate::link::moving_deadline::MovingDeadline;
 use crate::stage::Payload;
 use burn::tensor::Device;
 use std::sync::PoisonError;
@@ -47,7 +47,7 @@ impl Mailbox {
         mut take: impl FnMut(&mut Contents) -> Option<T>,
     ) -> Result<T, LinkError> {
         let since = Instant::now();
-        let mut patience = Patience::new(deadline);
+        let mut moving = MovingDeadline::new(deadline);
         let half = deadline.saturating_duration_since(since) / 2;
         let (mut ask_at, mut asked, mut left_at) = (since + half, false, None);
         let mut contents = self.contents();
@@ -64,8 +64,8 @@ impl Mailbox {
             if contents.closed.get(peer) == Some(&true) && now >= *left_at.get_or_insert(now) + awaited.late {
                 break Err(LinkError::Left { rank: self.rank, peer, what: (awaited.what)() });
             }
-            if now >= patience.deadline {
-                if !self.waits_on_for(&contents, awaited) || !patience.prolong() {
+            if now >= moving.deadline {
+                if !self.waits_on_for(&contents, awaited) || !moving.prolong() {
                     break Err(self.deadline_passed(&contents, awaited, since, asked));
                 }
                 (ask_at, asked) = (now + half, false);
@@ -76,7 +76,7 @@ impl Mailbox {
                 contents.answers = vec![None; self.ranks];
                 (awaited.ask)(contents.question);
             }
-            let until = if asked { patience.deadline } else { ask_at };
+            let until = if asked { moving.deadline } else { ask_at };
             let until = left_at.map_or(until, |left_at| until.min(left_at + awaited.late));
             let left = until.saturating_duration_since(now);
             contents = self.changed.wait_timeout(contents, left).unwrap_or_else(PoisonError::into_inner).0;

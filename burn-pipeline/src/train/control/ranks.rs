@@ -160,7 +160,7 @@ impl Ranks {
         // A step may take many times the timeout as long as some rank makes progress.
         let mut progress = self.monitor.progress();
         let grace = self.timeout + self.timeout / 4 + Duration::from_millis(200);
-        let (began, mut patience) = (Instant::now(), PROLONGED);
+        let (began, mut prolongations) = (Instant::now(), PROLONGED);
         while !failed.outstanding.is_empty() {
             // When the link has ended, the others reply at once, or are stuck.
             let wait = if failed.is_of_calls() { grace } else { Duration::from_millis(500).min(grace) };
@@ -175,12 +175,12 @@ impl Ranks {
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     let now = self.monitor.progress();
-                    let waits_on = patience > 0 && self.some_are_slow(&failed.outstanding);
+                    let waits_on = prolongations > 0 && self.some_are_slow(&failed.outstanding);
                     if !failed.is_of_calls() || now == progress && !waits_on {
                         break;
                     }
                     if waits_on {
-                        (patience, failed.waited) = (patience - 1, began.elapsed());
+                        (prolongations, failed.waited) = (prolongations - 1, began.elapsed());
                     }
                     progress = now;
                 }

@@ -44,7 +44,8 @@ proptest! {
         let (all, kept) = (Checkpoints::new(root.0.join("all")), Checkpoints::new(root.0.join("kept")).keep(keep));
         let (mut first, mut second) = (Branch::default(), Branch::default());
         // Each checkpoint with its steps and the one that it comes from.
-        let (mut known, mut at): (Vec<(PathBuf, u64, Option<usize>)>, Option<usize>) = (Vec::new(), None);
+        let mut known: Vec<(PathBuf, u64, Option<usize>)> = Vec::new();
+        let mut at: Option<usize> = None;
         for (steps, back) in history {
             if let Some(to) = back.filter(|_| !known.is_empty()) {
                 let to = to % known.len();

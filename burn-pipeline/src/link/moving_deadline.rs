@@ -12,14 +12,14 @@ pub(crate) const TIMES: u32 = 60;
 
 /// A deadline that moves.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct MovingDeadline {
     pub(super) deadline: Instant,
     period: Duration,
     left: u32,
 }
 
-impl Patience {
-    /// The patience of a wait that begins now.
+impl MovingDeadline {
+    /// The deadline of a wait that begins now.
     pub(super) fn new(deadline: Instant) -> Self {
         Self { deadline, period: deadline.saturating_duration_since(Instant::now()), left: TIMES }
     }
