@@ -44,9 +44,20 @@ fn batch(fits: bool) -> Batch {
     Batch::new(rows(WIDTH)).target(rows(if fits { WIDTH } else { WIDTH / 2 + 1 }))
 }
 
+/// Keeps the panics of ranks out of what the test's harness gathers, which grows.
+fn quiet_ranks() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !std::thread::current().name().is_some_and(|name| name.starts_with("rank ")) {
+            usual(info);
+        }
+    }));
+}
+
 #[test]
 fn fifty_failures_hold_no_memory() {
     let _turn = turn();
+    quiet_ranks();
     for split in [SplitBackward::Eager, SplitBackward::Auto] {
         let builder = Pipeline::builder().schedule("ZBH1", Size::new(3, MICROBATCHES)).stages(stage).split(split);
         let builder = builder.devices(vec![Device::flex()]).optimizer(|| SgdConfig::new().init());

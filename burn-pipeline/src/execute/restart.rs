@@ -4,14 +4,13 @@
 //! [`Rank::recover`](crate::train) brings back; all ranks do it together, when the link has dropped the call's messages.
 //!
 //! 1. Engines drop held activations, captured runs that have begun, and what was offered to their stage. Where the holders of a stage compare
-//!    their programs, all record anew: the call may have ended when some had compared, and others had not. Burn drops the graphs of forwards
-//!    without a backward in the next backward, of whatever graph: a small one is run.
+//!    their programs, all record anew: the call may have ended when some had compared, and others had not. The graphs of forwards
+//!    without a backward go, too (`stage/state/abandoned.rs`).
 //! 2. Messages of replicas that came early, posted ones and started reductions are dropped; gathered parameters become pieces again.
 //! 3. Nobody waits for the end of a row that did not end.
 //! 4. What members compare once is compared again in the next row.
 
 use super::executor::Executor;
-use burn::tensor::{Device, Tensor};
 
 impl Executor {
     /// Drops what a failed call left. All ranks call it.
@@ -20,12 +19,5 @@ impl Executor {
         self.group.restart(&mut self.stages);
         self.groups.forget_ends();
         self.compared = [false; 2];
-        sweep(&self.device);
     }
-}
-
-/// Has Burn's autodiff drop graphs that nobody holds.
-fn sweep(device: &Device) {
-    let leaf = Tensor::<1>::ones([1], &device.clone().inner().autodiff()).require_grad();
-    drop(leaf.mul_scalar(2.0).backward());
 }

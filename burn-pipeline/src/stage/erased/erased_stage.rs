@@ -12,7 +12,9 @@ use crate::stage::boundary::{AnyTensor, Boundary, Payload};
 use crate::stage::engine::{EngineReport, ForwardCall, ForwardOutput, Gradients, SplitBackward, refuse_given};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
-use crate::stage::state::{Accumulation, GradientStore, collected, float_weights, parameter_ids, retie, step_in_model};
+use crate::stage::state::{
+    Accumulation, GradientStore, collected, float_weights, free_abandoned, parameter_ids, retie, step_in_model,
+};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
@@ -143,6 +145,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
     fn restart(&mut self) {
         (self.offered, self.replacement) = (None, None);
         self.engine.clear();
+        self.module.iter().for_each(free_abandoned);
         // A forward that panicked while it was recorded may have been taken for one that cannot be captured. And where the stage's holders
         // compare what they recorded, some have done so in the failed call, and others not.
         if self.options.members.is_some() || !self.engine.report().captured {

@@ -5,6 +5,7 @@
 //! state, by parameter), [`by_element`] (can the optimizer step shards?), [`made_up`] (is it that of other processes?),
 //! [`shared_error`].
 
+mod abandoned;
 mod by_element;
 mod forward_state;
 mod gradients;
@@ -17,6 +18,7 @@ mod optimizer;
 mod shared_error;
 mod weights;
 
+pub(super) use abandoned::free_abandoned;
 pub(super) use by_element::steps_by_element;
 pub(super) use forward_state::forward_state;
 pub use gradients::Accumulation;
