@@ -23,7 +23,7 @@ fn every_family_equals_the_model_that_holds_its_embedding_once() {
 }
 
 #[test]
-fn an_embedding_that_is_not_shared_is_noticed() {
+fn an_embedding_that_is_not_declared_shared_is_refused_and_a_declared_one_has_the_whole_gradient() {
     let (config, batches) = (ahead(), [3]);
     let expected = plain(&config, &batches, 3).gradients;
     let declared = builder(by_name("1F1B").unwrap().as_ref(), Size::new(2, 3), &config, |part, _| part);
@@ -31,18 +31,16 @@ fn an_embedding_that_is_not_shared_is_noticed() {
     let undeclared = Pipeline::builder().schedule("1F1B", Size::new(2, 3));
     let undeclared = undeclared.devices(vec![Device::flex()]);
     let undeclared = undeclared.stages(move |at| model.stage(model.part(at).unwrap(), at).unwrap());
-    // The first stage's gradient comes first; the last stage's copy has the rest.
-    let table = |builder: burn_pipeline::train::Builder| {
-        let mut pipeline = builder.build().unwrap();
-        pipeline.accumulate(Text::new(1, 3).batch()).unwrap();
-        floats(pipeline.take_gradients().unwrap()[0][0].as_ref().unwrap())
-    };
+    let error = undeclared.build().unwrap_err().to_string();
+    assert!(error.contains("`embed.token.weight`") && error.contains("`Builder::share`"), "{error}");
+    // The first stage's gradient comes first.
+    let mut pipeline = declared.build().unwrap();
+    pipeline.accumulate(Text::new(1, 3).batch()).unwrap();
+    let got = floats(pipeline.take_gradients().unwrap()[0][0].as_ref().unwrap());
     let expected = &expected["embed.token.weight"];
     let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
-    let difference =
-        |got: &[f32]| got.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs())) / largest;
-    assert!(difference(&table(declared)) < ROUNDING as f32);
-    assert!(difference(&table(undeclared)) > 1e3 * ROUNDING as f32);
+    let difference = got.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
+    assert!(difference / largest < ROUNDING as f32, "{difference} of {largest}");
 }
 
 /// Weights by their names in the model.
