@@ -4,7 +4,7 @@ use crate::cases::{builder, config, distance, pipelined, plain};
 use crate::parity::{ROUNDING, batches, families};
 use burn::module::Module;
 use burn_pipeline::schedule::Size;
-use burn_pipeline::stage::Stage;
+use burn_pipeline::stage::{Names, Stage};
 use burn_pipeline::train::StageContext;
 use pipeline_examples::moe::part::MoeGptPart;
 use pipeline_examples::moe::signal::{MoeExtras, MoeSignal};
@@ -41,8 +41,13 @@ fn each_distance(accumulation: usize, microbatches: usize, factor: Factor, check
     let (m, a) = (microbatches as f64, accumulation as f64);
     for (schedule, chunks) in families() {
         let size = Size { ranks: 2, chunks, microbatches };
-        let mistaken = move |part, at: &StageContext| Mistaken { part, factor: factor(at, m, a) };
-        let builder = builder(schedule.as_ref(), size, &config, mistaken);
+        let model = config.clone();
+        let mistaken = move |at: &StageContext| {
+            let part = Mistaken { part: model.part(at).unwrap(), factor: factor(at, m, a) };
+            let names = Names::default().layers_from("part.blocks", model.layers(at).unwrap().start);
+            model.stage(part, at).unwrap().named(names)
+        };
+        let builder = builder(schedule.as_ref(), size, &config, |part, _| part).stages(mistaken);
         let difference = distance(&config, &pipelined(builder, &batches, &config), &expected);
         let place = format!("{}, {microbatches} microbatches, {accumulation} batches", schedule.family().name);
         // The forward is untouched: only gradients tell.
