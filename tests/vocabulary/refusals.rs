@@ -80,7 +80,8 @@ fn stages_that_are_not_between_the_spread_layers_are_refused() {
     // The last stage of this model has a head and a loss of its own.
     let error = refused(builder(EMBEDDING, ("1F1B", 1), 2, 4).vocabulary(vocabulary(BOTH)));
     assert!(error.contains("stage 1 was built with a loss, but the head is spread"), "{error}");
-    let no_loss = builder(HEAD, ("1F1B", 1), 2, 4).vocabulary(vocabulary(EMBEDDING)).build();
+    let spread = Vocabulary::new().embedding("spread", token);
+    let no_loss = builder(HEAD, ("1F1B", 1), 2, 4).vocabulary(spread).build();
     let error = no_loss.unwrap().step(batch(8), 0.1).unwrap_err().to_string();
     assert!(error.contains("stage 1") && error.contains("has no loss"), "{error}");
 }
