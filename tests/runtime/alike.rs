@@ -154,7 +154,7 @@ fn copies_that_part_in_the_first_step_are_an_error() {
     };
     for builder in both(Moves::default) {
         let error = builder.optimizer(counted.clone()).build().unwrap().step(batch(), 0.1).unwrap_err();
-        assert!(matches!(error, PipelineError::Rank(_)), "{error}");
+        assert!(matches!(error, PipelineError::HalfStepped(_)), "{error}");
         assert!(error.to_string().contains("hold copies of stage"), "{error}");
     }
     for builder in both(Moves::default) {
