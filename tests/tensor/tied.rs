@@ -245,7 +245,15 @@ fn copies_are_tied_past_a_stage_that_another_number_of_ranks_holds() {
         let builder = Pipeline::builder()
             .schedule("1F1B", Size::new(3, 4))
             .devices(vec![Device::flex()])
-            .stages(|at| stage(SMALL, at, 0))
+            .stages(|at| {
+                let index = at.index;
+                let own = move |name: &str| match name.starts_with("norm.") {
+                    true => format!("stages.{index}.{name}"),
+                    false => name.to_owned(),
+                };
+                let names = Names::default().layers_from("blocks", at.layers(SMALL.blocks).start);
+                stage(SMALL, at, 0).named(names.renamed(own))
+            })
             .optimizer(|| SgdConfig::new().init())
             .tensor_parallel(groups)
             .clip_norm(CLIP)
