@@ -46,6 +46,11 @@ pub fn part(at: &StageContext) -> Mlp {
     layers(at.layers(LAYERS), at)
 }
 
+/// The names of a stage's part of the stack.
+pub fn names(at: &StageContext) -> Names {
+    Names::default().layers_from("layers", at.layers(LAYERS).start)
+}
+
 /// Some layers of the stack.
 fn layers(range: Range<usize>, at: &StageContext) -> Mlp {
     let layer = |index: usize| {

@@ -127,9 +127,12 @@ fn root() -> Builder {
 fn rooted(of: (&str, usize, usize)) -> Builder {
     builder(of).stages(|at| match at.is_last() {
         false => mlp::stage(at),
-        true => StageBox::with_loss(mlp::part(at), |(y, _): (Tensor<2>, Tensor<2, Int>), _: Tensor<2>| {
-            (y.clone() - y).square().sum().sqrt()
-        }),
+        true => {
+            let stage = StageBox::with_loss(mlp::part(at), |(y, _): (Tensor<2>, Tensor<2, Int>), _: Tensor<2>| {
+                (y.clone() - y).square().sum().sqrt()
+            });
+            stage.named(mlp::names(at))
+        }
     })
 }
 
@@ -261,9 +264,10 @@ fn over_a_link(action: OnNonFinite) -> (Vec<Vec<String>>, usize) {
 #[test]
 fn ranks_in_processes_decide_alike_and_send_nothing_for_it() {
     let passed = over_a_link(OnNonFinite::Pass).1;
-    for (action, word) in
-        [(OnNonFinite::Error, "microbatch 2 of the batch: the loss is NaN"), (OnNonFinite::Skip, "Loss {")]
-    {
+    for (action, word) in [
+        (OnNonFinite::Error, "microbatch 2 of the batch: the loss is NaN"),
+        (OnNonFinite::Skip, "Some(rank 1, stage 1, microbatch 2 of the batch: the loss is NaN"),
+    ] {
         let (said, sent) = over_a_link(action);
         assert_eq!(said[0], said[1]);
         assert!(said[0][1].contains(word) && said[0][2].ends_with("None"), "{said:?}");
@@ -309,10 +313,13 @@ fn a_step_without_an_optimizer_warns_once() {
 fn reduced(weighted: bool, reduction: Reduction) -> PipelineError {
     let stages = move |at: &StageContext| match at.is_last() {
         false => mlp::stage(at),
-        true => StageBox::with_loss(mlp::part(at), move |(y, _): (Tensor<2>, Tensor<2, Int>), target: Tensor<2>| {
-            let sum = (y - target).square().sum();
-            if weighted { Loss::weighted(sum, 2.0) } else { Loss::from(sum) }
-        }),
+        true => {
+            let loss = move |(y, _): (Tensor<2>, Tensor<2, Int>), target: Tensor<2>| {
+                let sum = (y - target).square().sum();
+                if weighted { Loss::weighted(sum, 2.0) } else { Loss::from(sum) }
+            };
+            StageBox::with_loss(mlp::part(at), loss).named(mlp::names(at))
+        }
     };
     builder(PIPELINES[1]).stages(stages).reduction(reduction).build().unwrap().step(good(1), RATE).unwrap_err()
 }

@@ -16,7 +16,7 @@ pub(in crate::stage) fn free_abandoned<M: Module>(module: &M) {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let value = param.val();
             if value.is_require_grad() && value.shape().num_elements() > 0 {
-                drop(value.reshape([-1]).slice([0..1]).backward());
+                drop(value.reshape([-1]).narrow(0, 0, 1).backward());
             }
         }
     }
