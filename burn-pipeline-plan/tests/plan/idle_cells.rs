@@ -55,7 +55,7 @@ proptest! {
     }
 }
 
-/// Is each value used in a later step than it is computed in?
+/// Returns true if each value is used in a later step than it is computed in.
 fn is_locked(plan: &Plan) -> bool {
     let cells = plan.rows().iter().flat_map(|row| row.iter().enumerate());
     let steps: BTreeMap<Task, usize> =

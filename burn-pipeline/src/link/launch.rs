@@ -28,7 +28,7 @@ mod tests;
 const PORT: u16 = 29500;
 /// The variable with the user's secret.
 const SECRET: &str = "BURN_PIPELINE_SECRET";
-/// Bytes of a secret, at least: a proof of a shorter one can be tried out by whoever sees it.
+/// Bytes of a secret, at least: a proof of a shorter one can be tried out by anyone who sees it.
 const SHORTEST: usize = 16;
 
 /// Why the environment cannot be used.
