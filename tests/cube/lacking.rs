@@ -128,7 +128,8 @@ fn running_out_of_memory_names_rank_stage_microbatch_and_the_bytes_that_were_pre
             let error = pipeline.accumulate(batch(&device)).unwrap_err().to_string();
             assert_says_where(&error, stage, place);
             let again = pipeline.accumulate(batch(&device)).unwrap_err().to_string();
-            assert!(again.contains(&format!("earlier failure of rank {stage}")), "{again}");
+            // No weight was touched: the pipeline takes the next batch, which asks for as much.
+            assert_says_where(&again, stage, "");
         }
     }
 }
