@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Chromium, in which the report page is tested. Debian's package; needs root; does nothing where it is there.
+# Installs Chromium, which the tests of the report page use, from Debian's package. Needs root; does nothing if it
+# is installed.
 set -euo pipefail
 
 if command -v "${CHROMIUM:-chromium}" >/dev/null; then

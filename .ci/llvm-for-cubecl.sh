@@ -2,8 +2,8 @@
 # Lets Burn's features `cpu` and `cuda` build where CubeCL's own LLVM bundle cannot be downloaded.
 #
 # Both need `tracel-llvm-bundler`, whose build script downloads LLVM unless its install folder holds a finished
-# install; it then asks `bin/llvm-config` there what to link. Debian's LLVM serves as that install. Needs root; does
-# nothing where the folder is in place already. Machines that can download the bundle do not need this.
+# install. It then runs that install's `bin/llvm-config` to learn what to link. Debian's LLVM serves as the install.
+# Needs root; does nothing if the folder exists. Not needed on machines that can download the bundle.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -24,7 +24,7 @@ apt-get install -y -qq --no-install-recommends \
 mkdir -p "$folder/bin"
 find "/usr/lib/llvm-$llvm" -mindepth 1 -maxdepth 1 ! -name bin -exec ln -sfn -t "$folder" {} +
 find "/usr/lib/llvm-$llvm/bin" -mindepth 1 -maxdepth 1 ! -name llvm-config -exec ln -sfn -t "$folder/bin" {} +
-# Debian's llvm-config gives libz3 by path, where the bundler reads only `-l` flags.
+# Debian's llvm-config prints libz3 as a path, but the bundler reads only `-l` flags.
 printf '#!/bin/sh\n"/usr/lib/llvm-%s/bin/llvm-config" "$@" | sed "s#[^ ]*/libz3\\.so#-lz3#g"\n' "$llvm" >"$folder/bin/llvm-config"
 chmod +x "$folder/bin/llvm-config"
 touch "$folder/.tracel-llvm-installed"

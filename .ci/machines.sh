@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What tests of several machines need: `ip`, `sshd`, and the right to make networks. Debian's packages; needs root. Fails
-# where networks cannot be made.
+# Installs what tests of several machines need, `ip` and `sshd`, from Debian's packages. Needs root. Fails where
+# networks cannot be created.
 set -euo pipefail
 
 if ! command -v ip >/dev/null || ! [ -x /usr/sbin/sshd ] || ! command -v ssh >/dev/null; then

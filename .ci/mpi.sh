@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Open MPI with its headers, and libclang, which reads them when the crate `mpi` is built. Debian's packages; needs
-# root; does nothing where both are there.
+# Installs Open MPI with its headers, and libclang, which reads them when the crate `mpi` is built, from Debian's
+# packages. Needs root; does nothing if both are installed.
 set -euo pipefail
 
 if command -v mpirun >/dev/null && command -v mpicc >/dev/null && ls /usr/lib/llvm-*/lib/libclang*.so* >/dev/null 2>&1; then

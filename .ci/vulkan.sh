@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Mesa's software Vulkan, on which wgpu runs where there is no GPU. Debian's packages; needs root; does nothing where it is there.
+# Installs Mesa's software Vulkan, on which wgpu runs without a GPU, from Debian's packages. Needs root; does
+# nothing if it is installed.
 set -euo pipefail
 
 if ls /usr/share/vulkan/icd.d/lvp_icd*.json >/dev/null 2>&1; then

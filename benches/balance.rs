@@ -1,15 +1,17 @@
-//! What a cut by measured costs buys over an even one: a GPT whose vocabulary makes its last layer the heaviest.
+//! Balance of a cut by measured costs compared with an even cut, for a GPT whose vocabulary makes its last layer
+//! the heaviest.
 //!
 //! `cargo bench -p benches --bench balance [-- --rounds N]`
 //!
-//! 1. The model's own layers are measured one by one (`Builder::measure_layers`): blocks, of which the first one has the
-//!    embedding and the last one the scores.
-//! 2. They are cut for two ranks: as many blocks each, and by the optimal partitioner.
-//! 3. Both cuts train in alternating rounds with 1F1B. Predicted and measured balance is the busiest rank's work over
-//!    the average.
+//! 1. The model's layers are measured one by one (`Builder::measure_layers`): blocks, the first one with the
+//!    embedding and the last one with the head.
+//! 2. They are cut for two ranks, once evenly by number and once by the optimal partitioner.
+//! 3. Both cuts train in alternating rounds with 1F1B. Predicted and measured balance is the busiest rank's work
+//!    over the average.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
+use benches::flags::Flags;
 use benches::heavy_head::{BLOCKS, batch, builder, config};
 use benches::spread::Spread;
 use burn_pipeline::cost::{Layers, Partition, PartitionOptions, PartitionReport, Pattern};
@@ -26,10 +28,10 @@ fn pipeline(name: &str, size: Size, partition: Partition) -> Pipeline {
     builder(partition).schedule(name, size).build().unwrap()
 }
 
-/// Rounds over the layers of which medians are taken.
+/// The rounds over the layers whose medians are used.
 const LAYER_ROUNDS: usize = 5;
 
-/// Every block's costs.
+/// The costs of every block.
 fn measured() -> Layers {
     let kinds: Pattern = "L".repeat(BLOCKS).parse().unwrap();
     let finest = builder(Partition::even(BLOCKS, BLOCKS).unwrap());
@@ -38,7 +40,7 @@ fn measured() -> Layers {
     measured.layers
 }
 
-/// The busiest rank's seconds of work over the average's, from the timeline.
+/// The busiest rank's seconds of work over the average, from the timeline.
 fn balance(reports: &[StepReport]) -> f64 {
     let mut busy = [0.0; RANKS];
     for event in reports.iter().flat_map(|report| &report.timeline.events) {
@@ -50,8 +52,7 @@ fn balance(reports: &[StepReport]) -> f64 {
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip_while(|argument| argument != "--rounds");
-    let rounds: usize = arguments.nth(1).and_then(|n| n.parse().ok()).unwrap_or(7);
+    let rounds: usize = Flags::read(&[("--rounds N", "rounds; 7 if absent")]).number("--rounds", 7);
     let layers = measured();
     let placement = Placement::looped(RANKS, 1).unwrap();
     let even = Partition::even(BLOCKS, RANKS).unwrap();

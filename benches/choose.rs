@@ -1,14 +1,17 @@
-//! Does a pipeline that chooses its schedule end no slower than 1F1B? Many choices, each from nothing.
+//! Checks that a pipeline that chooses its schedule ends no slower than 1F1B, over many choices, each from scratch.
 //!
 //! `cargo bench -p benches --bench choose [-- --runs N --rounds N]`
 //!
 //! 1. The model is a GPT whose vocabulary makes its last layer the heaviest, on two ranks.
-//! 2. In each run an [`AutoPipeline`] starts with an even cut, measures, plans and tries, until it has decided.
-//! 3. Then it takes turns with 1F1B on the even cut and on the one that is optimal for the model's measured layers. *Slower* is a
-//!    run in which its median step is longer than the median of 1F1B on the even cut, as a program without a choice has it.
+//! 2. In each run an [`AutoPipeline`] starts with an even cut, measures, plans and tries plans until it has
+//!    decided.
+//! 3. Then it alternates with 1F1B on the even cut, and on the optimal cut for the model's measured layers. A run
+//!    is *slower* if its median step is longer than the median of 1F1B on the even cut, which a program without a
+//!    choice would use.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
+use benches::flags::Flags;
 use benches::heavy_head::{BLOCKS, batch, builder, config};
 use benches::spread::Spread;
 use burn_pipeline::cost::{Layers, Partition, PartitionOptions, Pattern};
@@ -19,13 +22,8 @@ use std::time::Instant;
 
 const SIZE: Size = Size { ranks: 2, chunks: 1, microbatches: 8 };
 const RATE: f64 = 1e-4;
-/// Rounds that are not counted.
+/// The rounds that are not counted.
 const WARM_UP: usize = 2;
-
-fn argument(name: &str, default: usize) -> usize {
-    let mut arguments = std::env::args().skip_while(|argument| argument != name);
-    arguments.nth(1).and_then(|n| n.parse().ok()).unwrap_or(default)
-}
 
 fn even() -> Partition {
     Partition::even(BLOCKS, SIZE.ranks).unwrap()
@@ -55,7 +53,8 @@ fn chosen() -> AutoPipeline {
 }
 
 fn main() {
-    let (runs, rounds) = (argument("--runs", 10), argument("--rounds", 9));
+    let flags = Flags::read(&[("--runs N", "runs; 10 if absent"), ("--rounds N", "rounds of a run; 9 if absent")]);
+    let (runs, rounds) = (flags.number("--runs", 10), flags.number("--rounds", 9));
     let cut = best_cut();
     let mut fixed = [one_f_one_b(even()), one_f_one_b(cut.clone())];
     println!("2 ranks, {} microbatches of one sequence, {:?}; medians of {rounds}\n", SIZE.microbatches, config());

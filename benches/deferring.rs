@@ -1,4 +1,4 @@
-//! The subjects of the split benchmark with layers that defer their weight gradients by themselves.
+//! The stages of the split benchmark, with layers that defer their weight gradients.
 
 use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};

@@ -1,28 +1,32 @@
-//! A slow network: passes over communication on against off, and the planner's choice against 1F1B and ZBV, predicted and
-//! measured.
+//! A slow network: communication passes on and off, and the planner's choice compared with 1F1B and ZBV, predicted
+//! and measured.
 //!
-//! `cargo bench -p benches --bench delay [-- --rounds N --ranks N --latency MS --bandwidth MB_PER_S --microbatches N
-//! --sleep MS]`
+//! `cargo bench -p benches --bench delay [-- --rounds N --ranks N --latency MS --bandwidth MB_PER_S --microbatches
+//! N --sleep MS]`
 //!
-//! 1. The model's last layer is the heaviest. Each block runs as a stage of its own on these ranks, without delay; the
-//!    measured profile is the model's layers.
-//! 2. Messages between ranks are delayed ([`Delayed`](burn_pipeline::link::Delayed)); the simulator gets the same links.
-//! 3. *Passes off*: every receive is awaited where it is posted, as blocking receives do. *Passes on*: the same plan after
-//!    [`OverlapPass::USUAL`], with room for two activations of the largest stage more a rank. *Awaited where used* is what
-//!    pipelines do without passes.
-//! 4. *Planned*: what [`best_plan`] finds for these layers and links, its cut included. *`AutoPipeline`*: one that starts
-//!    with one stage a rank and an even cut, measures steps, layers and links itself, and tries what it plans.
-//! 5. All contestants take turns, round by round. A pass is a step without the optimizer: what the simulator predicts.
-//! 6. *By its own costs*: what the simulator predicts with the seconds that this contestant's own actions were measured to
-//!    take. It differs from the prediction where costs depend on what runs beside them, and from the measurement where the
-//!    simulator misses something.
+//! 1. The model's last layer is the heaviest. Each block is measured as its own stage on these ranks, without
+//!    delay; the measured profile gives the model's layers.
+//! 2. Messages between ranks are delayed ([`Delayed`](burn_pipeline::link::Delayed)); the simulator gets the same
+//!    links.
+//! 3. *Passes off*: every receive waits where it is posted, as blocking receives do. *Passes on*: the same plan
+//!    after [`OverlapPass::USUAL`], with memory for two more activations of the largest stage per rank. *Awaited
+//!    where used*: what pipelines do without passes.
+//! 4. *Planned*: the result of [`best_plan`] for these layers and links, including its cut. *`AutoPipeline`*:
+//!    starts with one stage per rank and an even cut, measures steps, layers and links itself, and tries what it
+//!    plans.
+//! 5. All contestants alternate, round by round. A pass is a step without the optimizer, which is what the
+//!    simulator predicts.
+//! 6. *By its own costs*: the simulator's prediction from this contestant's own measured actions. It differs from
+//!    the prediction if costs depend on what runs concurrently, and from the measurement if the simulator misses
+//!    something.
 //!
-//! Ranks are threads with one compute thread each: with fewer cores than ranks they share them, and computation takes
-//! longer than the profile says. With `--sleep` blocks sleep instead (the last one four times as long), so that there may
-//! be more ranks than cores: then the schedule, messages and runtime are measured, and not computation.
+//! Ranks are threads with one compute thread each. With fewer cores than ranks they share cores, and computation
+//! takes longer than the profile says. With `--sleep`, blocks sleep instead (the last one four times as long), so
+//! there may be more ranks than cores: this measures the schedule, messages and runtime, but no computation.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
+use benches::flags::Flags;
 use benches::spread::Spread;
 use benches::{heavy_head, sleeping};
 use burn_pipeline::cost::{Layers, LinkCost, LinkCosts, Partition, PartitionOptions, Profile};
@@ -37,9 +41,9 @@ use burn_pipeline::train::{AutoOptions, AutoPipeline, Builder, Decision, StepRep
 use std::time::Instant;
 
 const RATE: f64 = 1e-4;
-/// Rounds that are not counted.
+/// The rounds that are not counted.
 const WARM_UP: usize = 2;
-/// How threads' messages travel.
+/// The transport of threads.
 const TRAVEL: SimulateOptions = SimulateOptions { transport: Transport::Unbounded, overlap: true };
 
 struct Contestant {
@@ -56,12 +60,12 @@ impl Contestant {
         Self { name, cut: cut.to_string(), predicted, pipeline, reports: Vec::new(), steps: Vec::new() }
     }
 
-    /// Measured passes.
+    /// The measured passes.
     fn passes(&self) -> Spread {
         Spread::of(&self.reports.iter().map(|report| report.timeline.end()).collect::<Vec<_>>())
     }
 
-    /// What the simulator predicts by what these very passes measured.
+    /// The simulator's prediction from the measurements of these passes.
     fn by_its_own_costs(&mut self, network: &LinkCosts) -> f64 {
         let plan = self.pipeline.current_plan().unwrap();
         let own = StepReport::profile(plan.plan().placement(), &self.reports).unwrap();
@@ -71,7 +75,7 @@ impl Contestant {
 
 const BLOCKS: usize = heavy_head::BLOCKS;
 
-/// What is trained.
+/// The model to train.
 #[derive(Clone, Copy)]
 enum Model {
     Gpt,
@@ -94,7 +98,7 @@ impl Model {
         }
     }
 
-    /// Every block's costs, measured one block a stage while all ranks work.
+    /// The costs of every block, measured with one block per stage while all ranks work.
     fn measured(self, ranks: usize, microbatches: usize) -> Profile {
         let size = Size { ranks, chunks: BLOCKS / ranks, microbatches };
         let fine = self.builder(Partition::even(BLOCKS, BLOCKS).unwrap());
@@ -104,7 +108,7 @@ impl Model {
     }
 }
 
-/// What everything is measured and planned for.
+/// What all contestants are measured and planned for.
 struct Setting {
     model: Model,
     ranks: usize,
@@ -113,14 +117,9 @@ struct Setting {
     layers: Layers,
 }
 
-fn argument(name: &str, default: f64) -> f64 {
-    let mut arguments = std::env::args().skip_while(|argument| argument != name);
-    arguments.nth(1).and_then(|n| n.parse().ok()).unwrap_or(default)
-}
-
 impl Setting {
-    /// A family's plan with its transfers.
-    fn family(&self, name: &str, chunks: usize) -> Plan {
+    /// A schedule's plan with its transfers.
+    fn schedule(&self, name: &str, chunks: usize) -> Plan {
         let size = Size { ranks: self.ranks, chunks, microbatches: self.microbatches };
         by_name(name).unwrap().build(size).unwrap().with_transfers().unwrap()
     }
@@ -141,9 +140,9 @@ impl Setting {
         Contestant::new(name, cut, predicted, pipeline)
     }
 
-    /// A family as it is lowered, with blocking receives, and those moved by the passes.
+    /// A schedule's plan as lowered, with blocking receives, and after the passes.
     fn with_and_without_passes(&self, name: &str, chunks: usize) -> [Contestant; 3] {
-        let lowered = self.family(name, chunks);
+        let lowered = self.schedule(name, chunks);
         let cut = self.best_cut(&lowered);
         let profile = self.profile(&cut);
         let off = lowered.with_waits(&WaitOptions { receives: Placing::AtOnce, ..WaitOptions::default() });
@@ -156,7 +155,8 @@ impl Setting {
             let [before, after, from, to] = ms;
             let (pass, moves) = (report.pass, report.moves());
             println!(
-                "{name}, {pass}: {before:.1} -> {after:.1} ms exposed by estimate, {from:.1} -> {to:.1} ms a pass, {moves} moves"
+                "{name}, {pass}: {before:.1} -> {after:.1} ms exposed by estimate, \
+                 {from:.1} -> {to:.1} ms per pass, {moves} moves"
             );
         }
         [
@@ -198,16 +198,24 @@ impl Setting {
 }
 
 fn main() {
-    let rounds = argument("--rounds", 9.0) as usize;
-    let (ranks, microbatches) = (argument("--ranks", 2.0) as usize, argument("--microbatches", 8.0) as usize);
-    let (latency, bandwidth) = (argument("--latency", 10.0) * 1e-3, argument("--bandwidth", 10.0) * 1e6);
+    let flags = Flags::read(&[
+        ("--rounds N", "rounds; 9 if absent"),
+        ("--ranks N", "ranks; 2 if absent"),
+        ("--microbatches N", "microbatches; 8 if absent"),
+        ("--latency MS", "milliseconds by which every message is late; 10 if absent"),
+        ("--bandwidth MB_PER_S", "megabytes a second; 10 if absent"),
+        ("--sleep MS", "milliseconds that a block sleeps; if absent, blocks compute"),
+    ]);
+    let rounds: usize = flags.number("--rounds", 9);
+    let (ranks, microbatches) = (flags.number("--ranks", 2_usize), flags.number("--microbatches", 8_usize));
+    let (latency, bandwidth) = (flags.number("--latency", 10.0) * 1e-3, flags.number("--bandwidth", 10.0) * 1e6);
     let network = LinkCosts { default: LinkCost { latency, bandwidth: Some(bandwidth) }, between: Vec::new() };
-    let sleep = argument("--sleep", 0.0) * 1e-3;
+    let sleep = flags.number("--sleep", 0.0) * 1e-3;
     let model = if sleep > 0.0 { Model::Sleeping(sleep) } else { Model::Gpt };
     let layers = Layers::of_profile(&model.measured(ranks, microbatches)).unwrap();
     let setting = Setting { model, ranks, microbatches, network, layers };
     let even = Partition::even(BLOCKS, ranks).unwrap();
-    let mut all = vec![setting.contestant("1F1B".to_owned(), &setting.family("1F1B", 1), &even)];
+    let mut all = vec![setting.contestant("1F1B".to_owned(), &setting.schedule("1F1B", 1), &even)];
     all.extend(setting.with_and_without_passes("1F1B", 1));
     all.extend(setting.with_and_without_passes("ZBVZeroBubble", 2));
     all.push(setting.planned());
@@ -235,7 +243,8 @@ fn print(setting: &Setting, all: &mut [Contestant], [latency, bandwidth]: [f64; 
     println!("{ranks} ranks of one thread on {cores} core(s), {microbatches} microbatches of {what}");
     println!("every message is delayed by {latency} ms and its bytes over {bandwidth} MB/s\n");
     println!(
-        "| what | blocks by stage | predicted pass ms | measured pass ms (min..max) | measured / predicted | by its own costs | step ms (min..max) |"
+        "| what | blocks by stage | predicted pass ms | measured pass ms (min..max) | measured / predicted | \
+         by its own costs | step ms (min..max) |"
     );
     println!("|---|---|---|---|---|---|---|");
     for contestant in all.iter_mut() {

@@ -1,20 +1,21 @@
-//! Steps of a small GPT on one device that all ranks share: the plain loop, stages under plain autodiff, captured and compiled
-//! ones, and what ranks pay for handing each other tensors on a CubeCL device.
+//! Steps of a small GPT on one device that all ranks share: the plain loop, stages under plain autodiff, captured
+//! and compiled; and the cost of passing tensors between ranks on a CubeCL device.
 //!
-//! `cargo bench --features benches/wgpu --bench device -- [--device wgpu] [--rounds N] [--layers N] [--width N]`; `benches/fusion`
-//! beside it fuses operations.
+//! `cargo bench --features benches/wgpu --bench device -- [--device wgpu] [--rounds N] [--layers N] [--width
+//! N]`; add `benches/fusion` to fuse operations.
 //!
-//! 1. All contestants are built first, and take turns, so that whatever else the machine does hits all alike. The first two rounds
-//!    compile kernels and are not counted.
-//! 2. A step is timed from call to return, after the device was waited for.
-//! 3. Only Flex has a compiler. Elsewhere compiled stages run the captured programs: how far those rows are from the captured
-//!    ones is how far two rows of one program are apart.
-//! 4. What the order costs: the same pipelines with a queue a thread, as CubeCL has it by default. Their numbers may be wrong
-//!    (the guide, `devices`), so they are timed last and thrown away.
-//! 5. What the copies cost: messages of a step's size between two ranks of one device, 200 in a row.
+//! 1. All contestants are built first and alternate, so that other load on the machine affects all alike. The first
+//!    two rounds compile kernels and are not counted.
+//! 2. A step is timed from call to return, after a wait for the device.
+//! 3. Only Flex has a compiler. Elsewhere compiled stages run the captured programs, so the difference between
+//!    these rows shows the noise between two rows of one program.
+//! 4. The cost of ordering: the same pipelines with one queue per thread, CubeCL's default. Their numbers may be
+//!    wrong (the guide, `devices`), so they are timed last and discarded.
+//! 5. The cost of copies: 200 messages of a step's size in a row between two ranks of one device.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
+use benches::flags::Flags;
 use benches::plain::PlainLoop;
 use benches::spread::Spread;
 use burn::optim::AdamWConfig;
@@ -36,15 +37,10 @@ const RATE: f64 = 1e-4;
 const WARM_UP: usize = 2;
 const MESSAGES: usize = 200;
 
-fn argument<T: std::str::FromStr>(name: &str, default: T) -> T {
-    let mut arguments = std::env::args().skip_while(|argument| argument != name);
-    arguments.nth(1).and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
 type Tokens = Tensor<2, Int>;
 type Step = Box<dyn FnMut(&[Tokens; 2])>;
 
-/// Something that runs a step.
+/// A contestant, which runs a step.
 struct Contestant {
     name: String,
     step: Step,
@@ -59,10 +55,10 @@ enum Way {
     Compiled,
 }
 
-fn pipeline(device: &Device, config: &GptConfig, family: &str, ranks: usize, way: Way) -> Contestant {
-    let (chunks, config) = (if family == "ZBVZeroBubble" { 2 } else { 1 }, config.clone());
+fn pipeline(device: &Device, config: &GptConfig, schedule: &str, ranks: usize, way: Way) -> Contestant {
+    let (chunks, config) = (if schedule == "ZBVZeroBubble" { 2 } else { 1 }, config.clone());
     let mut pipeline = Pipeline::builder()
-        .schedule(family, Size { ranks, chunks, microbatches: MICROBATCHES })
+        .schedule(schedule, Size { ranks, chunks, microbatches: MICROBATCHES })
         .devices(vec![device.clone()])
         .timeout(Duration::from_secs(600))
         .split(if way == Way::Eager { SplitBackward::Eager } else { SplitBackward::Captured })
@@ -75,7 +71,7 @@ fn pipeline(device: &Device, config: &GptConfig, family: &str, ranks: usize, way
         let batch = Batch::new(Signal::Tokens(input.clone())).target(target.clone());
         pipeline.step(batch, RATE).unwrap();
     };
-    let name = format!("{family}, {ranks} rank{}, {way:?}", if ranks == 1 { "" } else { "s" });
+    let name = format!("{schedule}, {ranks} rank{}, {way:?}", if ranks == 1 { "" } else { "s" });
     Contestant { name, step: Box::new(step), seconds: Vec::new() }
 }
 
@@ -85,13 +81,13 @@ fn contestants(device: &Device, config: &GptConfig) -> Vec<Contestant> {
         plain.step(input, target, RATE);
     };
     let plain = Contestant { name: "the plain loop".to_owned(), step: Box::new(step), seconds: Vec::new() };
-    let pipelines = [("1F1B", 1), ("1F1B", 2), ("ZBVZeroBubble", 2)].into_iter().flat_map(|(family, ranks)| {
-        [Way::Eager, Way::Captured, Way::Compiled].map(|way| pipeline(device, config, family, ranks, way))
+    let pipelines = [("1F1B", 1), ("1F1B", 2), ("ZBVZeroBubble", 2)].into_iter().flat_map(|(schedule, ranks)| {
+        [Way::Eager, Way::Captured, Way::Compiled].map(|way| pipeline(device, config, schedule, ranks, way))
     });
     std::iter::once(plain).chain(pipelines).collect()
 }
 
-/// Rounds in which all take turns.
+/// Rounds in which all contestants alternate.
 fn rounds(device: &Device, contestants: &mut [Contestant], tokens: &[Tokens; 2], count: usize) {
     for _ in 0..count {
         for contestant in &mut *contestants {
@@ -110,7 +106,7 @@ fn print(contestants: &mut [Contestant], heading: &str) {
     }
 }
 
-/// Seconds that a message between two ranks on the device takes of the queue: of many in a row, waited for once.
+/// The queue's seconds per message between two ranks on the device: many messages in a row, waited for once.
 fn hand_over(device: &Device, shape: [usize; 3]) -> f64 {
     let threads = Threads::new(2);
     let (mut from, mut to) = (threads.link(0, device.clone()), threads.link(1, device.clone()));
@@ -132,8 +128,15 @@ fn hand_over(device: &Device, shape: [usize; 3]) -> f64 {
 }
 
 fn main() {
-    let device = DeviceName::from_str(&argument("--device", "flex".to_owned()), true).unwrap().open().unwrap();
-    let (count, layers, width) = (argument("--rounds", 7), argument("--layers", 8), argument("--width", 64));
+    let flags = Flags::read(&[
+        ("--device NAME", "flex, cpu, cuda or wgpu; flex if absent"),
+        ("--rounds N", "rounds; 7 if absent"),
+        ("--layers N", "layers; 8 if absent"),
+        ("--width N", "width of a layer; 64 if absent"),
+    ]);
+    let device = DeviceName::from_str(flags.text("--device").unwrap_or("flex"), true).unwrap().open().unwrap();
+    let (count, layers, width) =
+        (flags.number("--rounds", 7), flags.number("--layers", 8), flags.number("--width", 64));
     let config = GptConfig::new().with_d_model(width).with_layers(layers).with_heads(4).with_seq(64);
     let tokens = [0, 31].map(|salt| {
         let all = Tensor::<1, Int>::arange(0..(SAMPLES * config.seq) as i64, &device);
@@ -145,7 +148,7 @@ fn main() {
     rounds(&device, &mut contestants, &tokens, WARM_UP);
     contestants.iter_mut().for_each(|contestant| contestant.seconds.clear());
     rounds(&device, &mut contestants, &tokens, count);
-    print(&mut contestants, "one queue, as pipelines set it");
+    print(&mut contestants, "one queue, as pipelines set");
 
     let seconds = hand_over(&device, [SAMPLES / MICROBATCHES, config.seq, width]);
     println!("\na message between ranks: {:.0} us", seconds * 1e6);
@@ -154,5 +157,5 @@ fn main() {
     rounds(&device, &mut contestants, &tokens, WARM_UP);
     contestants.iter_mut().for_each(|contestant| contestant.seconds.clear());
     rounds(&device, &mut contestants, &tokens, count);
-    print(&mut contestants, "a queue a thread: wrong numbers, for comparison");
+    print(&mut contestants, "one queue per thread: wrong numbers, for comparison");
 }

@@ -1,4 +1,4 @@
-//! The model, the batch and the pipelines of the benches of whole steps.
+//! The model, the batch and the pipelines of benchmarks of whole steps.
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
@@ -7,21 +7,21 @@ use burn_pipeline::stage::Batch;
 use burn_pipeline::train::Pipeline;
 use pipeline_examples::gpt::{GptConfig, Signal};
 
-/// Microbatches of a batch.
+/// The microbatches of a batch.
 pub const MICROBATCHES: usize = 8;
-/// Sequences of a batch.
+/// The sequences of a batch.
 pub const BATCH: usize = 32;
 /// The learning rate.
 pub const RATE: f64 = 1e-4;
 
-/// What is not the default.
+/// Options that are not the default.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Options {
     /// `Builder::merge_weights`.
     pub merge: bool,
     /// `Builder::compile`.
     pub compile: bool,
-    /// `Builder::bf16_products`.
+    /// `Builder::bf16_matmuls`.
     pub bf16: bool,
 }
 
@@ -30,7 +30,7 @@ pub fn config() -> GptConfig {
     GptConfig::new().with_d_model(256).with_layers(8).with_heads(4).with_seq(128)
 }
 
-/// Input and target of a batch.
+/// The input and target of a batch.
 pub fn tokens() -> (Tensor<2, Int>, Tensor<2, Int>) {
     let seq = config().seq;
     let draw = |salt: i64| {
@@ -45,16 +45,16 @@ pub fn batch((input, target): &(Tensor<2, Int>, Tensor<2, Int>)) -> Batch {
     Batch::new(Signal::Tokens(input.clone())).target(target.clone())
 }
 
-/// The size of a family's pipeline over so many ranks.
+/// The size of a schedule's pipeline over `ranks` ranks.
 pub fn size(schedule: &dyn Schedule, ranks: usize) -> Size {
-    let chunks = match schedule.family().chunks {
+    let chunks = match schedule.info().chunks {
         Chunks::Exactly(n) => n,
         Chunks::Any => 2,
     };
     Size { ranks, chunks, microbatches: MICROBATCHES }
 }
 
-/// The model's pipeline; `None` where the family has none of this size.
+/// The model's pipeline, or `None` if the schedule does not support this size.
 pub fn pipeline(schedule: Box<dyn Schedule>, size: Size, options: Options) -> Option<Pipeline> {
     Pipeline::builder()
         .schedule(schedule, size)
@@ -63,7 +63,7 @@ pub fn pipeline(schedule: Box<dyn Schedule>, size: Size, options: Options) -> Op
         .optimizer(|| AdamWConfig::new().init())
         .merge_weights(options.merge)
         .compile(options.compile)
-        .bf16_products(options.bf16)
+        .bf16_matmuls(options.bf16)
         .build()
         .ok()
 }

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# What a machine with a GPU has to say: correctness, then figures, in one Markdown file for benches/results.
+# Tests a machine with a GPU, then measures it, and writes one Markdown file for benches/results.
 #
-#   benches/gpu.sh                        CUDA where `nvidia-smi` finds a GPU, else wgpu
+#   benches/gpu.sh                        CUDA if `nvidia-smi` finds a GPU, else wgpu
 #   benches/gpu.sh --device wgpu step     one device, some sections
-#   benches/gpu.sh --list                 what there is
-#   benches/gpu.sh --out FILE tests       elsewhere than benches/results/DATE-COMMIT-DEVICE.md
-#   benches/gpu.sh --profile dev step     another profile of cargo; its figures are no results
+#   benches/gpu.sh --list                 lists the sections
+#   benches/gpu.sh --out FILE tests       a file other than benches/results/DATE-COMMIT-DEVICE.md
+#   benches/gpu.sh --profile dev step     another cargo profile; do not publish its figures
 #
-# Needs bash, cargo with the crates of Cargo.lock at hand (no network is used), for CUDA an LLVM as .ci/llvm-for-cubecl.sh says, and the
-# device's driver. `CARGO_FLAGS` is added to every call of cargo. A command that fails is marked, and the script goes on.
+# Needs bash, cargo with the crates of Cargo.lock downloaded (no network is used), the device's driver and, for CUDA,
+# an LLVM as described in .ci/llvm-for-cubecl.sh. Every call of cargo gets `CARGO_FLAGS`. A command that fails is
+# marked, and the script continues.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0 CARGO_NET_OFFLINE=true
@@ -18,21 +19,22 @@ profile=(--profile release) out="" failed=0 device="" python=${PYTHON:-python3}
 
 sections() {
     cat <<'LIST'
-tests     the suites of CubeCL devices: kernels, queues, what is refused, output release
-suites    suites of the runtime and of experts on the device, against the plain loop there
-streams   every family on ranks that share the device, bit-equal to one rank, with 1, 4 and 8 queues
+tests     tests of CubeCL devices: kernels, queues, refusals, output release
+suites    tests of the runtime and of experts on the device, compared with the plain loop there
+streams   every schedule on ranks that share the device, bitwise equal to one rank, with 1, 4 and 8 queues
 nccl      ranks over NCCL, on 1 GPU to all of them (CUDA only)
-hop       messages over NCCL against raw ncclSend and ncclRecv (CUDA only)
+hop       messages over NCCL compared with raw ncclSend and ncclRecv (CUDA only)
 overlap   transfers over NCCL beside products of matrices, by events (CUDA only)
-step      steps: the plain loop, eager and captured stages; what messages and their order cost
-moe       kernels of experts against the same composed of tensor operations
-pytorch   the plain loop of `step` in PyTorch, where PYTHON (or python3) has it
+step      steps: the plain loop, eager and captured stages; the cost of messages and their order
+moe       kernels of experts compared with the same composed of tensor operations
+pytorch   the plain loop of `step` in PyTorch, if PYTHON (or python3) has it
 LIST
 }
 
 # Tests of `runtime` and of `moe` that run on any device, by name (`tests/device.rs`).
-suites=(interleaved_captured recomputed_stages evaluations_before captured_and_recomputed replicas_equal_the_plain_loop_bit_for_bit_with_ordered
-    every_cut_takes_up_what_one captured_stages_equal_the_plain_loop_with_uneven)
+suites=(interleaved_captured recomputed_stages evaluations_before captured_and_recomputed
+    replicas_equal_the_plain_loop_bit_for_bit_with_ordered every_cut_takes_up_what_one
+    captured_stages_equal_the_plain_loop_with_uneven)
 
 gpus() { nvidia-smi --list-gpus 2>/dev/null | wc -l; }
 # shellcheck disable=SC2206
@@ -48,7 +50,11 @@ section() {
     case $1 in
     tests) suite --test cube -- --nocapture --test-threads 1 --skip queues ;;
     suites) DEVICE=$device BURN_DEVICE=$device suite --test runtime --test moe -- --test-threads 1 "${suites[@]}" ;;
-    streams) for streams in 1 4 8; do STREAMS=$streams RUNS=${RUNS:-1} suite --test cube queues::ranks_that_share -- --nocapture; done ;;
+    streams)
+        for streams in 1 4 8; do
+            STREAMS=$streams RUNS=${RUNS:-1} suite --test cube queues::ranks_that_share -- --nocapture
+        done
+        ;;
     nccl)
         flags=("${profile[@]}" --features pipeline-tests/nccl)
         for ((gpu = 0; gpu < $(gpus); gpu++)); do

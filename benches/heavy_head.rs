@@ -10,7 +10,7 @@ use burn_pipeline::stage::{Batch, Stage, StageBox};
 use burn_pipeline::train::{Builder, Pipeline, StageContext};
 use pipeline_examples::gpt::{GptConfig, GptPart, Signal, next_token_loss};
 
-/// Blocks; embedding and scores go with the first and the last one.
+/// The number of blocks. The embedding is in the first one's layer, the head in the last one's.
 pub const BLOCKS: usize = 8;
 const VOCABULARY: usize = 32_768;
 
@@ -19,7 +19,7 @@ pub fn config() -> GptConfig {
     GptConfig::new().with_d_model(128).with_layers(BLOCKS).with_heads(4).with_seq(64).with_vocab(VOCABULARY)
 }
 
-/// Some blocks in a row, each as the model's finest cut has it.
+/// Consecutive blocks, each a layer of the model's finest cut.
 #[derive(Module, Debug)]
 struct Blocks {
     parts: Vec<GptPart>,
@@ -45,7 +45,7 @@ pub fn stage(at: &StageContext) -> StageBox {
     stage.named(names)
 }
 
-/// Blocks between an embedding and a head that are spread over all ranks.
+/// Blocks between a vocabulary-parallel embedding and head.
 #[derive(Module, Debug)]
 struct Between {
     position: Option<Embedding>,
@@ -85,7 +85,7 @@ pub fn between(at: &StageContext) -> StageBox {
     })
 }
 
-/// The vocabulary by itself.
+/// The vocabulary alone.
 pub fn vocabulary() -> Vocabulary {
     let width = config().d_model;
     Vocabulary::new()
@@ -93,12 +93,12 @@ pub fn vocabulary() -> Vocabulary {
         .head("scores", move |device| LinearConfig::new(width, VOCABULARY).with_bias(false).init(device))
 }
 
-/// A batch for stages that are [`between`].
+/// A batch for stages of [`between`].
 pub fn tokens(sequences: usize) -> Batch {
     Batch::new(draw(sequences, 0)).target(draw(sequences, 31))
 }
 
-/// A batch of so many sequences, one a microbatch.
+/// A batch of `sequences` sequences, one per microbatch.
 pub fn batch(sequences: usize) -> Batch {
     Batch::new(Signal::Tokens(draw(sequences, 0))).target(draw(sequences, 31))
 }
@@ -109,7 +109,7 @@ fn draw(sequences: usize, salt: i64) -> Tensor<2, Int> {
     tokens.mul_scalar(7919 + salt).remainder_scalar(VOCABULARY as i64).reshape([sequences, seq])
 }
 
-/// All that a pipeline of this model needs but what it runs.
+/// Everything that a pipeline of this model needs except its schedule.
 pub fn builder(cut: Partition) -> Builder {
     let builder = Pipeline::builder().devices(vec![Device::flex()]).stages(stage).cut(cut);
     builder.optimizer(|| AdamWConfig::new().init())

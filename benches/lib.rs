@@ -1,6 +1,7 @@
-//! What the benchmarks share.
+//! Code that the benchmarks share.
 
 pub mod deferring;
+pub mod flags;
 pub mod gpt_step;
 pub mod heap;
 pub mod heavy_head;

@@ -1,16 +1,16 @@
-//! Links against raw MPI and memory copy: latency and bandwidth over message sizes, and what of a training step is
-//! exposed communication.
+//! Links compared with raw MPI and memory copy: latency and bandwidth over message sizes, and the exposed
+//! communication of a training step.
 //!
-//! `cargo bench -p benches --bench link` measures memory copy, threads and TCP; with `--features mpi` also MPI, for which
-//! it runs itself under `mpirun -n 2`, raw and through the link, by turns.
+//! `cargo bench -p benches --bench link` measures memory copy, threads and TCP. With `--features mpi` it also
+//! measures MPI, raw and through the link in turn, by running itself under `mpirun -n 2`.
 //!
-//! 1. A message is one tensor; it goes to the other rank and comes back, and half of that time counts. What the other
-//!    side does with it (nothing but sending it back) is in it; what making it takes is not.
-//! 2. Raw MPI is `MPI_Send` and `MPI_Recv` of the same bytes, memory copy is one copy of them.
-//! 3. Sizes go round several times, so that whatever else the machine does hits all alike. Medians, and the tenth and
-//!    ninetieth of a hundred.
-//! 4. A step is trained over each link, and once more with nothing sent ahead: a message then starts its way only when
-//!    its receiver stands waiting for it. The trace says what of each receive was exposed ([`exposed`]).
+//! 1. A message is one tensor that goes to the other rank and back; half of that time counts. It includes the other
+//!    rank's handling, which only sends it back, but not making the tensor.
+//! 2. Raw MPI is `MPI_Send` and `MPI_Recv` of the same bytes; memory copy is one copy of them.
+//! 3. All sizes are measured several times in turn, so that other load on the machine affects all alike. Medians,
+//!    and the 10th and 90th percentiles.
+//! 4. A step is trained over each link, and once more with nothing sent ahead: a message then starts only when its
+//!    receiver waits for it. The trace gives the exposed part of each receive ([`exposed`]).
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
@@ -26,10 +26,11 @@ mod there_and_back;
 #[path = "link/under_mpi.rs"]
 mod under_mpi;
 
+use benches::flags::Flags;
 use samples::Samples;
 use std::net::TcpListener;
 
-/// Rounds over all sizes.
+/// The rounds over all sizes.
 const ROUNDS: usize = 3;
 
 /// A port that is free now.
@@ -38,10 +39,13 @@ fn port() -> u16 {
 }
 
 fn main() {
+    let flags = Flags::read(&[("--role NAME", "the role of a process under `mpirun`; set by the bench itself")]);
     #[cfg(feature = "mpi")]
-    if let Some(role) = std::env::args().skip_while(|argument| argument != "--role").nth(1) {
-        return under_mpi::play(&role);
+    if let Some(role) = flags.text("--role") {
+        return under_mpi::play(role);
     }
+    #[cfg(not(feature = "mpi"))]
+    assert!(flags.text("--role").is_none(), "--role needs the feature mpi");
     let mut samples = Samples::default();
     for _ in 0..ROUNDS {
         there_and_back::memory_copy(&mut samples);

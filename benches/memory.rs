@@ -1,17 +1,20 @@
-//! Peak memory of each schedule, predicted and measured: one child process a schedule and engine, so that no run inherits
-//! another's heap.
+//! Peak memory of each schedule, predicted and measured. Each schedule and engine runs in a child process, so that
+//! no run inherits another's heap.
 //!
-//! `cargo bench -p benches --bench memory [-- --microbatches M] [--families A,B] [--engines eager,captured]`
+//! `cargo bench -p benches --bench memory [-- --microbatches M] [--schedules A,B] [--engines eager,captured]`
 //!
-//! 1. The parent starts itself once for each family and way to run its stages.
-//! 2. The child measures what each stage holds (`Builder::measure_memory`) and lets the simulator predict each rank's peak.
-//! 3. Then it trains on two ranks. Every allocation is counted on the rank whose thread made it ([`benches::heap`]); what
-//!    a rank sends stays on its account until the receiver frees it, where the simulator counts it on the receiver's.
-//! 4. It reports the peak of each rank's heap over three steps, beside the prediction, and the process's peak resident memory as
-//!    Linux counts it.
+//! 1. The parent starts itself once for each schedule and engine.
+//! 2. The child measures what each stage holds (`Builder::measure_memory`), and the simulator predicts each rank's
+//!    peak.
+//! 3. It then trains on two ranks. Every allocation is counted on the rank whose thread made it
+//!    ([`benches::heap`]). A sent message stays on its sender's account until the receiver frees it; the simulator
+//!    counts it on the receiver's.
+//! 4. It reports the peak of each rank's heap over three steps beside the prediction, and the process's peak
+//!    resident memory as counted by Linux.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
+use benches::flags::Flags;
 use benches::heap::{Counting, peak_of_rank, restart};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
@@ -28,20 +31,20 @@ static HEAP: Counting = Counting;
 const RANKS: usize = 2;
 const MIB: f64 = (1 << 20) as f64;
 
-/// How stages are run.
+/// How stages run.
 #[derive(Clone, Copy, PartialEq)]
 enum Engine {
     /// Burn's autodiff.
     Eager,
-    /// The same, and outputs are kept until their backward.
+    /// The same, with outputs kept until their backward.
     KeepsOutputs,
     /// Captured programs, interpreted.
     Captured,
     /// Captured programs, compiled.
     Compiled,
-    /// Burn's autodiff; only inputs of stages are kept.
+    /// Burn's autodiff, keeping only the inputs of stages.
     Recomputed,
-    /// Captured programs; only inputs of stages are kept.
+    /// Captured programs, keeping only the inputs of stages.
     CapturedRecomputed,
 }
 
@@ -54,32 +57,36 @@ const ENGINES: [(&str, Engine); 6] = [
     ("captured-recomputed", Engine::CapturedRecomputed),
 ];
 
-fn argument(name: &str) -> Option<String> {
-    std::env::args().skip_while(|argument| argument != name).nth(1)
-}
-
 fn main() {
-    let microbatches: usize = argument("--microbatches").and_then(|n| n.parse().ok()).unwrap_or(16);
-    match (argument("--one"), argument("--engine")) {
-        (Some(name), Some(engine)) => one(&name, microbatches, &engine),
-        _ => parent(microbatches),
+    let flags = Flags::read(&[
+        ("--microbatches N", "microbatches; 16 if absent"),
+        ("--schedules A,B", "schedules by name; all if absent"),
+        ("--engines A,B", "engines by name; all if absent"),
+        ("--one NAME", "one schedule, in this process, with --engine"),
+        ("--engine NAME", "the engine of --one"),
+    ]);
+    let microbatches = flags.number("--microbatches", 16);
+    match (flags.text("--one"), flags.text("--engine")) {
+        (Some(name), Some(engine)) => one(name, microbatches, engine),
+        _ => parent(&flags, microbatches),
     }
 }
 
-fn parent(microbatches: usize) {
-    let listed = |flag: &str| argument(flag).map(|names| names.to_lowercase());
-    let (families, engines) = (listed("--families"), listed("--engines"));
+fn parent(flags: &Flags, microbatches: usize) {
+    let listed = |flag: &str| flags.text(flag).map(str::to_lowercase);
+    let (schedules, engines) = (listed("--schedules"), listed("--engines"));
     let wanted = |list: &Option<String>, name: &str| {
         list.as_ref().is_none_or(|list| list.split(',').any(|wanted| wanted == name.to_lowercase()))
     };
     println!("{RANKS} ranks, {microbatches} microbatches of 2 sequences, d_model 256, 8 layers, seq 128; MiB");
     println!();
     println!(
-        "| schedule | engine | activations | predicted rank 0, 1 | measured rank 0, 1 | ratio rank 0, 1 | resident peak |"
+        "| schedule | engine | activations | predicted rank 0, 1 | measured rank 0, 1 | ratio rank 0, 1 | \
+         resident peak |"
     );
     println!("|---|---|---|---|---|---|---|");
-    let families = all().into_iter().map(|schedule| schedule.family().name).filter(|name| wanted(&families, name));
-    for name in families.filter(|name| *name != "ForwardOnly") {
+    let schedules = all().into_iter().map(|schedule| schedule.info().name).filter(|name| wanted(&schedules, name));
+    for name in schedules.filter(|name| *name != "ForwardOnly") {
         for (engine, _) in ENGINES.iter().filter(|(engine, _)| wanted(&engines, engine)) {
             let mut child = Command::new(std::env::current_exe().unwrap());
             child.args(["--one", name, "--microbatches", &microbatches.to_string(), "--engine", engine]);
@@ -92,7 +99,7 @@ fn parent(microbatches: usize) {
 
 fn builder(name: &str, microbatches: usize, engine: Engine) -> Builder {
     let schedule = by_name(name).unwrap();
-    let chunks = match schedule.family().chunks {
+    let chunks = match schedule.info().chunks {
         Chunks::Exactly(n) => n,
         Chunks::Any => 2,
     };
@@ -109,7 +116,7 @@ fn builder(name: &str, microbatches: usize, engine: Engine) -> Builder {
         .keep_outputs(engine == Engine::KeepsOutputs)
 }
 
-/// Two sequences for each microbatch.
+/// Two sequences per microbatch.
 fn batch(microbatches: usize) -> Batch {
     let tokens = Tensor::<1, Int>::arange(0..(2 * microbatches * 128) as i64, &Device::flex());
     let tokens = tokens.remainder_scalar(251).reshape([2 * microbatches, 128]);
@@ -123,7 +130,7 @@ fn one(name: &str, microbatches: usize, engine: &str) {
     let mut pipeline = builder.build().unwrap();
     for step in 0..4 {
         if step == 1 {
-            // The first step makes the optimizer's state.
+            // The first step allocates the optimizer's state.
             restart();
         }
         pipeline.step(batch(microbatches), 1e-4).unwrap();
@@ -143,7 +150,7 @@ fn one(name: &str, microbatches: usize, engine: &str) {
     );
 }
 
-/// Linux's count of the most resident memory so far, in MiB.
+/// The peak resident memory in MiB, as counted by Linux.
 fn resident_peak() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;

@@ -1,10 +1,11 @@
-//! What compiling captured stages gives models that are no transformer with dense layers.
+//! Compiled stages for models other than transformers with dense layers.
 //!
-//! `cargo bench -p benches --bench models [-- --rounds N] [--only NAME]`: one rank with one thread, a step of each contestant in turn.
-//! *First step* is the first one less a later one: capture and compilation.
+//! `cargo bench -p benches --bench models [-- --rounds N] [--only NAME]`: one rank with one thread; the
+//! contestants' steps alternate. *First step* is the first step minus a later one: capture and compilation.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
+use benches::flags::Flags;
 use benches::spread::Spread;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig, Lstm, LstmConfig};
@@ -24,13 +25,13 @@ const MICROBATCHES: usize = 4;
 const RATE: f64 = 1e-4;
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().collect();
-    let after = |flag: &str| arguments.iter().skip_while(|argument| *argument != flag).nth(1);
-    let rounds: usize = after("--rounds").map_or(7, |rounds| rounds.parse().unwrap());
-    let only = after("--only").map_or("", String::as_str);
+    let flags =
+        Flags::read(&[("--rounds N", "rounds; 7 if absent"), ("--only NAME", "only models with this in their name")]);
+    let (rounds, only) = (flags.number("--rounds", 7), flags.text("--only").unwrap_or_default());
     println!("one rank, one thread, {MICROBATCHES} microbatches; ms a step: median (min..max) of {rounds}\n");
     println!(
-        "| model | eager | captured | compiled | compiled / eager | compiled / captured | first step ms | what is compiled |"
+        "| model | eager | captured | compiled | compiled / eager | compiled / captured | first step ms | \
+         what is compiled |"
     );
     println!("|---|---|---|---|---|---|---|---|");
     for subject in [lstm(), unet(), moe()].iter().filter(|subject| subject.name.contains(only)) {
@@ -38,7 +39,7 @@ fn main() {
     }
 }
 
-/// A model and a batch for it.
+/// A model, and a batch for it.
 struct Subject {
     name: &'static str,
     stage: fn(&StageContext) -> StageBox,
@@ -90,7 +91,7 @@ impl Subject {
     }
 }
 
-/// The summaries of a stage's forward and backward.
+/// The summaries of a stage's forward and backward programs.
 fn what_is_compiled(pipeline: &mut Pipeline) -> String {
     let engines = pipeline.engines().unwrap();
     let programs = &engines[0].1.programs[0];
@@ -99,7 +100,7 @@ fn what_is_compiled(pipeline: &mut Pipeline) -> String {
     format!("F: {}; B: {}", summary(programs.forward()), summary(programs.backward()))
 }
 
-/// Characters by a recurrent network: 32 steps of gates, one after the other.
+/// A recurrent network over characters: 32 steps of gates in sequence.
 #[derive(Module, Debug)]
 struct Recurrent {
     layers: Vec<Lstm>,

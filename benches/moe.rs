@@ -1,18 +1,20 @@
-//! The operations of `burn-pipeline-moe` against the same thing composed of Burn's operations, on the same device.
+//! The operations of `burn-pipeline-moe`, compared with the same computation composed of Burn's operations on the
+//! same device.
 //!
-//! `cargo bench -p benches --bench moe [--features cpu] [-- --rounds N --tokens N --experts N --d-model N --d-hidden N
-//! --layers N]` (or `--features cuda`, `wgpu`)
+//! `cargo bench -p benches --bench moe [--features cpu] [-- --rounds N --tokens N --experts N --d-model N
+//! --d-hidden N --layers N]` (or `--features cuda`, `wgpu`)
 //!
-//! On CubeCL devices, which need one of the features, the operations are kernels. Without a feature they run on Flex:
-//! there each is composed too, but is one step of autodiff with a backward of its own.
+//! On CubeCL devices, which need one of these features, the operations are kernels. Otherwise they run on Flex,
+//! where each is also composed, but is one autodiff step with its own backward.
 //!
 //! 1. Both sides compute forward and backward from the same numbers, to gradients of all inputs.
 //! 2. The timed region ends with a synchronisation of the device.
-//! 3. Rounds alternate between the two, so that whatever else the machine does hits both alike; the first two rounds,
-//!    which compile, are not counted.
+//! 3. Rounds alternate between the two, so that other load on the machine affects both alike. The first two rounds
+//!    compile and are not counted.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
+use benches::flags::Flags;
 use benches::spread::Spread;
 use burn::module::{Param, ParamId};
 use burn::tensor::activation::softmax;
@@ -22,7 +24,7 @@ use burn_pipeline_moe::ops::{PackedRows, RouteOptions, grouped_matmul, has_kerne
 use burn_pipeline_moe::router::{Capacity, TokenDispatch, top_k};
 use std::time::Instant;
 
-/// Choices of a token.
+/// The choices per token.
 const K: usize = 2;
 
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +33,7 @@ struct Sizes {
     experts: usize,
     d_model: usize,
     d_hidden: usize,
-    /// Layers of a stage whose losses are injected.
+    /// The layers of a stage whose losses are injected.
     layers: usize,
 }
 
@@ -46,7 +48,7 @@ fn draw<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     Tensor::random(shape, Distribution::Normal(0.0, 1.0), device).require_grad()
 }
 
-/// The devices of this build with kernels; Flex if there are none.
+/// The devices of this build with kernels, or Flex if there are none.
 fn devices() -> Vec<Device> {
     vec![
         #[cfg(feature = "cpu")]
@@ -115,7 +117,7 @@ fn routing(at: Sizes, device: &Device) -> Contest {
     Contest { name: "routing".into(), whole: Box::new(whole), composed: Box::new(composed) }
 }
 
-/// Tokens, gates, choices and their load.
+/// Tokens, gates, choices and load.
 fn routed(at: Sizes, device: &Device) -> (Tensor<2>, Tensor<2>, Tensor<2, Int>, Tensor<1, Int>) {
     let options = RouteOptions { top_k: K, sigmoid: false, normalize: true };
     let routed = route(draw([at.tokens, at.experts], device), None, options);
@@ -146,30 +148,34 @@ fn products(at: Sizes, device: &Device) -> Contest {
     let weight_too = weight.clone();
     let whole = move || drop(grouped_matmul(packed.clone(), &weight, rows.offsets.clone()).sum().backward());
     let composed = move || drop(expert_matmul(even.clone(), &weight_too).sum().backward());
-    let name = "experts' product (uneven; composed: even rows, 1.25 of the share)".into();
+    let name = "experts' matmul (uneven; composed: even rows, 1.25 of the share)".into();
     Contest { name, whole: Box::new(whole), composed: Box::new(composed) }
 }
 
 fn main() {
-    let argument = |name: &str, default: usize| {
-        let mut arguments = std::env::args().skip_while(|argument| argument != name);
-        arguments.nth(1).and_then(|n| n.parse().ok()).unwrap_or(default)
-    };
+    let flags = Flags::read(&[
+        ("--tokens N", "tokens; 1024 if absent"),
+        ("--experts N", "experts; 8 if absent"),
+        ("--d-model N", "width of the model; 64 if absent"),
+        ("--d-hidden N", "hidden width of an expert; 64 if absent"),
+        ("--layers N", "layers; 8 if absent"),
+        ("--rounds N", "rounds; 15 if absent"),
+    ]);
     let at = Sizes {
-        tokens: argument("--tokens", 1024),
-        experts: argument("--experts", 8),
-        d_model: argument("--d-model", 64),
-        d_hidden: argument("--d-hidden", 64),
-        layers: argument("--layers", 8).max(1),
+        tokens: flags.number("--tokens", 1024),
+        experts: flags.number("--experts", 8),
+        d_model: flags.number("--d-model", 64),
+        d_hidden: flags.number("--d-hidden", 64),
+        layers: flags.number("--layers", 8_usize).max(1),
     };
-    let rounds = argument("--rounds", 15);
+    let rounds = flags.number("--rounds", 15);
     for device in devices() {
         let tracked = device.clone().autodiff();
-        println!("{device:?}, {at:?}, {K} choices a token, forward and backward, {rounds} rounds");
+        println!("{device:?}, {at:?}, {K} choices per token, forward and backward, {rounds} rounds");
         let whole = match has_kernels(&Tensor::<1>::zeros([1], &device)) {
             true => "kernels",
             false => {
-                println!("There are no kernels on this device; for those add --features cpu or --features cuda.");
+                println!("This device runs no kernels; for kernels add --features cpu or --features cuda.");
                 "one step of autodiff"
             }
         };

@@ -1,13 +1,15 @@
-//! A link over NCCL against raw `ncclSend` and `ncclRecv`, and transfers beside computation.
+//! A link over NCCL compared with raw `ncclSend` and `ncclRecv`, and transfers concurrent with computation.
 //!
-//! `cargo bench --features benches/nccl --bench nccl -- [hop] [overlap]`, both if none is named. It runs itself as two ranks, on two GPUs or both on one; NCCL
-//! takes ranks that share a GPU for two machines, so their messages go over sockets, and say nothing of speed.
+//! `cargo bench --features benches/nccl --bench nccl -- [hop] [overlap]`, both if none is named. It runs itself as
+//! two ranks, on two GPUs or both on one. NCCL treats ranks that share a GPU as two machines, so their messages go
+//! over sockets and say nothing about speed.
 //!
-//! 1. `hop`: a tensor goes to the other rank and comes back, and half of that time counts; raw calls (`nccl/raw.rs`) and the link take
-//!    turns. Both wait for the GPU before the clock is read.
-//! 2. `overlap`: products of matrices alone, messages alone, and both at once (`nccl/overlap.rs`).
+//! 1. `hop`: a tensor goes to the other rank and back, and half of that time counts. Raw calls (`nccl/raw.rs`) and
+//!    the link alternate. Both wait for the GPU before the clock is read.
+//! 2. `overlap`: matmuls alone, messages alone, and both at once (`nccl/overlap.rs`).
 //!
-//! Over the stand-in of `tests/nccl`, which has no kernels, `hop` runs too, and measures the stand-in (`QUICK=1`: few times each).
+//! With the mock libraries of `tests/nccl`, which have no kernels, `hop` also runs, and measures the mock
+//! (`QUICK=1`: few repetitions).
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
@@ -33,7 +35,7 @@ use std::time::Duration;
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 const ROUNDS: usize = 3;
 
-/// What lets two ranks share a GPU, beside a name for each (`NCCL_HOSTID`).
+/// Lets two ranks share a GPU, together with a name for each (`NCCL_HOSTID`).
 const SHARED_GPU: [(&str, &str); 4] =
     [("NCCL_SOCKET_IFNAME", "lo"), ("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1"), ("NCCL_NVLS_ENABLE", "0")];
 
@@ -44,28 +46,28 @@ pub(crate) fn link(launch: &Launch, ordering: Ordering) -> (NcclLink, Device) {
     (NcclLink::connect(&launch.rendezvous().unwrap(), device.clone(), options).unwrap(), device)
 }
 
-/// A link over NCCL against raw calls, and beside computation.
+/// A link over NCCL compared with raw calls, and concurrent with computation.
 #[derive(Parser)]
 struct Arguments {
-    /// What is measured; both if nothing is named.
+    /// What to measure; both if nothing is named.
     parts: Vec<Part>,
-    /// What this process is one of two ranks of.
+    /// The role of this process, one of two ranks.
     #[arg(long, hide = true)]
     role: Option<Role>,
-    /// `cargo bench` says so.
+    /// Set by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Part {
-    /// A tensor that goes to the other rank and comes back.
+    /// A tensor that goes to the other rank and back.
     Hop,
-    /// Products of matrices, messages, and both at once.
+    /// Matmuls, messages, and both at once.
     Overlap,
 }
 
-/// What two processes play.
+/// The roles of the two processes.
 #[derive(Clone, Copy, PartialEq, Debug, ValueEnum)]
 enum Role {
     Raw,
@@ -74,7 +76,7 @@ enum Role {
     Overlap,
 }
 
-/// Runs a role as two processes; gives what rank 0 prints.
+/// Runs a role as two processes; returns rank 0's output.
 fn run(role: Role) -> String {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let shared = raw::gpus() < 2;
@@ -96,12 +98,12 @@ fn run(role: Role) -> String {
     String::from_utf8(first.stdout).unwrap()
 }
 
-/// How often a size is measured.
+/// The number of repetitions of a size.
 pub(crate) fn count(size: usize) -> usize {
     if std::env::var_os("QUICK").is_some() { 2 } else { samples::repetitions(size) }
 }
 
-/// What a rank's process does.
+/// Runs a role as one of the ranks.
 fn play(role: Role) {
     let launch = Launch::from_environment().unwrap().unwrap();
     match role {
@@ -127,7 +129,7 @@ fn main() {
     let arguments = Arguments::parse();
     let gpus = raw::gpus();
     if gpus == 0 {
-        let none = "there is no GPU that CUDA's driver knows of; run it where there is one, or over the stand-in of `tests/nccl`";
+        let none = "CUDA's driver finds no GPU; run this where there is one, or with the mock of `tests/nccl`";
         Arguments::command().error(ErrorKind::Io, none).exit();
     }
     if let Some(role) = arguments.role {
@@ -135,7 +137,7 @@ fn main() {
     }
     let wanted = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
     if gpus < 2 {
-        println!("both ranks share one GPU: these figures say nothing of speed");
+        println!("both ranks share one GPU: these figures say nothing about speed");
     }
     if wanted(Part::Hop) {
         hops();

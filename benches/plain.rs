@@ -1,5 +1,5 @@
-//! The loop that pipelines are measured against: the whole model on one device, microbatch by microbatch, with
-//! Burn's own autodiff, in a compute pool of a given number of threads.
+//! The loop that pipelines are compared with: the whole model on one device, microbatch by microbatch, with Burn's
+//! own autodiff, in a compute pool of a given number of threads.
 
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Int, Tensor};
@@ -21,7 +21,7 @@ impl PlainLoop {
     /// A model on Flex that runs `microbatches` pieces of each batch on `threads` threads.
     ///
     /// # Panics
-    /// If the threads cannot be had.
+    /// If the threads cannot be started.
     pub fn new(config: GptConfig, threads: usize, microbatches: usize) -> Self {
         Self::on(Device::flex(), config, threads, microbatches)
     }
@@ -29,7 +29,7 @@ impl PlainLoop {
     /// The same on another device.
     ///
     /// # Panics
-    /// If the threads cannot be had.
+    /// If the threads cannot be started.
     pub fn on(device: Device, config: GptConfig, threads: usize, microbatches: usize) -> Self {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let pool = pool.unwrap_or_else(|error| panic!("no compute threads: {error}"));
@@ -46,7 +46,7 @@ impl PlainLoop {
         Self { model, optimizer: AdamWConfig::new().init(), pool, microbatches }
     }
 
-    /// One step; returns its seconds, the loss read at the end.
+    /// Runs one step; returns its seconds, including reading the loss at the end.
     pub fn step(&mut self, input: &Tensor<2, Int>, target: &Tensor<2, Int>, learning_rate: f64) -> f64 {
         let Self { model, optimizer, pool, microbatches } = self;
         let Some(held) = model.take() else { return f64::NAN };

@@ -1,8 +1,8 @@
-//! From nothing to a proved plan: build, shard, lower and check Interleaved1F1B on 64 ranks with 4 chunks each; waits
-//! written down and the passes over communication; and the planner, from a model's layers to the best plan.
+//! From scratch to a checked plan: builds, shards, lowers and checks Interleaved1F1B on 64 ranks with 4 chunks
+//! each; explicit waits and the communication passes; and the planner, from a model's layers to the best plan.
 //!
-//! The middle size (512 microbatches, 787,136 actions once lowered) is the one that PyTorch 2.7.1 was timed on:
-//! about 4.0 s on two cores for build, validate, unshard and send/recv. The others show how it grows.
+//! The middle size (512 microbatches, 787,136 actions when lowered) is the one that PyTorch 2.7.1 was timed on:
+//! about 4.0 s on two cores for build, validate, unshard and send/recv. The others show the growth.
 
 use burn_pipeline::cost::{
     Dtype, Layer, Layers, LinkCost, LinkCosts, PartitionError, Profile, StageCost, UniformCosts,
@@ -16,12 +16,12 @@ use burn_pipeline::simulate::{SimulateOptions, simulate};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 
-/// Stages that a rank may hold unsharded, as PyTorch's default.
+/// The stages that a rank may hold unsharded: PyTorch's default.
 const ACTIVE: usize = 3;
 
 fn build(microbatches: usize) -> Plan {
     let size = Size::new(64, microbatches).with_chunks(4);
-    by_name("Interleaved1F1B").and_then(|family| family.build(size)).expect("a size that the family accepts")
+    by_name("Interleaved1F1B").and_then(|schedule| schedule.build(size)).expect("a size that the schedule accepts")
 }
 
 fn shard(plan: &Plan) -> Plan {
@@ -29,7 +29,7 @@ fn shard(plan: &Plan) -> Plan {
 }
 
 fn lower(plan: &Plan) -> Plan {
-    plan.with_transfers().expect("the family's order can be followed")
+    plan.with_transfers().expect("the schedule's order can be followed")
 }
 
 fn check(plan: Plan, transport: Transport) -> CheckedPlan {
@@ -40,7 +40,7 @@ fn actions(plan: &Plan) -> u64 {
     plan.rows().iter().map(|row| row.len() as u64).sum()
 }
 
-/// All of it, from 64 to 4096 microbatches.
+/// All steps together, from 64 to 4096 microbatches.
 fn whole(c: &mut Criterion) {
     let mut group = c.benchmark_group("build, shard, lower, check");
     for microbatches in [64, 128, 256, 512, 1024, 2048, 4096] {
@@ -73,7 +73,7 @@ fn steps(c: &mut Criterion) {
     group.finish();
 }
 
-/// A GPT of 62 blocks with a head as heavy as five of them, for 4 microbatches a rank.
+/// A GPT of 62 blocks with a head as heavy as five of them, for 4 microbatches per rank.
 fn request(ranks: usize, cap: Option<f64>) -> Result<Request, PartitionError> {
     let block = Layer { activation_bytes: 9e7, freed_at_input_bytes: 3e7, output_bytes: 8e6, ..Layer::new('A') };
     let block = block.with_seconds(0.0040, 0.0042, 0.0036).with_parameters(12_500_000, Dtype::F32);
@@ -86,7 +86,7 @@ fn request(ranks: usize, cap: Option<f64>) -> Result<Request, PartitionError> {
     Ok(Request { cap, ..Request::new(vec![Workload::new(4 * ranks, layers)], ranks, links) })
 }
 
-/// The whole search, with and without a cap that makes it recompute.
+/// The whole search, without a cap and with one that forces recomputation.
 fn planner(c: &mut Criterion) {
     let mut group = c.benchmark_group("planner");
     for ranks in [2, 4, 8, 16] {
@@ -100,14 +100,14 @@ fn planner(c: &mut Criterion) {
     group.finish();
 }
 
-/// One schedule made for a profile: the growth of list scheduling, and of it with local search.
+/// One schedule synthesised for a profile: the growth of list scheduling alone, and with local search.
 fn synthesis(c: &mut Criterion) {
     let placement = Placement::v(8).expect("eight ranks");
     let profile = Profile::uniform(&placement, UniformCosts::new(1.0, 1.0, 1.0)).expect("finite costs");
     let mut group = c.benchmark_group("synthesis, V of 8 ranks");
     for microbatches in [8, 16, 32, 64, 128] {
         group.throughput(Throughput::Elements(3 * 16 * microbatches as u64));
-        // As many rules whatever the length, so that the growth is that of one schedule.
+        // As many rules for every length, so that the growth is that of one schedule.
         let list = Synthesis { starts: 0, listing: 16 * 3 * 16 * microbatches, ..Synthesis::default() };
         for (name, made) in [("16 list schedules", list), ("default effort", Synthesis::default())] {
             group.bench_function(BenchmarkId::new(name, microbatches), |b| {
@@ -118,7 +118,7 @@ fn synthesis(c: &mut Criterion) {
     group.finish();
 }
 
-/// Transfers that take as long as a computation, and room for a few of them.
+/// Transfers that take as long as a computation, and memory for a few of them.
 fn priced(plan: &Plan) -> (Profile, OverlapOptions) {
     let stage = StageCost {
         forward: 1.0,
@@ -136,8 +136,8 @@ fn priced(plan: &Plan) -> (Profile, OverlapOptions) {
     (profile, OverlapOptions { simulate, extra_bytes: 8.0, ..OverlapOptions::default() })
 }
 
-/// Waits, a simulation, and each pass over communication, from 32 to 256 microbatches. A pass simulates and checks the
-/// plan before and after, so two of the simulations beside it are in its time.
+/// Waits, a simulation, and each communication pass, from 32 to 256 microbatches. A pass simulates and checks the
+/// plan before and after, so its time includes two simulations.
 fn passes(c: &mut Criterion) {
     let mut group = c.benchmark_group("communication");
     for microbatches in [32, 64, 128, 256] {

@@ -1,17 +1,19 @@
-//! Pipelines of Burn beside PyTorch's: one model, one machine, a step of each in turn.
+//! Pipelines of Burn compared with PyTorch's: one model, one machine, with alternating steps.
 //!
-//! `cargo bench -p benches --bench pytorch [-- [--rounds N] [--bf16]]`. With `--bf16`, what is compiled here rounds operands of products
-//! (`Builder::bf16_products`), and PyTorch runs under `autocast`. The environment variable `PYTHON` names an interpreter that has PyTorch;
-//! without it, the first run installs PyTorch into a virtual environment under `target/`.
+//! `cargo bench -p benches --bench pytorch [-- [--rounds N] [--bf16]]`. With `--bf16`, compiled stages round
+//! operands of matmuls (`Builder::bf16_matmuls`), and PyTorch runs under `autocast`. The environment variable
+//! `PYTHON` names an interpreter that has PyTorch; without it, the first run installs PyTorch into a virtual
+//! environment under `target/`.
 //!
-//! 1. Every contestant is built first: the loop on one device, and the families that both have over two ranks of one thread each;
-//!    eager and compiled.
-//! 2. Rounds run all contestants one after the other, so that whatever else the machine does hits all alike. The first two
-//!    warm up.
-//! 3. PyTorch's contestants are processes (`pytorch/step.py`) that wait in a read while it is not their turn.
+//! 1. Every contestant is built first: the loop on one device, and the schedules that both have over two ranks of
+//!    one thread each; eager and compiled.
+//! 2. Each round runs all contestants in turn, so that other load on the machine affects all alike. The first two
+//!    rounds warm up.
+//! 3. PyTorch's contestants are processes (`pytorch/step.py`) that wait in a read between their steps.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
+use benches::flags::Flags;
 use benches::gpt_step::{self, MICROBATCHES, Options, RATE, config};
 use benches::plain::PlainLoop;
 use benches::spread::Spread;
@@ -30,7 +32,7 @@ const UNPIPELINED: &str = "unpipelined";
 
 type Step = Box<dyn FnMut() -> Result<f64, String>>;
 
-/// One way to make a step, and what its steps took.
+/// A contestant, and the times of its steps.
 struct Contestant {
     row: String,
     column: &'static str,
@@ -43,7 +45,7 @@ impl Contestant {
         Self { row: row.to_owned(), column, step, seconds: Ok(Vec::new()) }
     }
 
-    /// One step more; none after one that failed.
+    /// Runs one more step, unless a step has failed.
     fn round(&mut self) {
         let Ok(seconds) = &mut self.seconds else { return };
         match (self.step)() {
@@ -57,7 +59,7 @@ impl Contestant {
     }
 }
 
-/// The processes of PyTorch.
+/// PyTorch's processes.
 struct PyTorch {
     child: Child,
     asks: ChildStdin,
@@ -65,7 +67,7 @@ struct PyTorch {
 }
 
 impl PyTorch {
-    /// Starts them; with PyTorch's version and the contestants' names.
+    /// Starts them; returns PyTorch's version and the contestants' names.
     fn start(bf16: bool) -> Result<(Self, Vec<String>), Box<dyn Error>> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/pytorch/step.py");
         let mut program = Command::new(interpreter()?);
@@ -99,7 +101,7 @@ impl Drop for PyTorch {
     }
 }
 
-/// A Python with PyTorch; installs it into a virtual environment if there is none.
+/// A Python interpreter with PyTorch; installs it into a virtual environment if there is none.
 fn interpreter() -> Result<PathBuf, Box<dyn Error>> {
     if let Some(python) = std::env::var_os("PYTHON") {
         return Ok(python.into());
@@ -118,7 +120,7 @@ fn interpreter() -> Result<PathBuf, Box<dyn Error>> {
     Ok(python)
 }
 
-/// The steps of this workspace for a row of the table: eager and compiled.
+/// This workspace's contestants for a row of the table: eager and compiled.
 fn own(row: &str, bf16: bool) -> Vec<Contestant> {
     let steps = COLUMNS[..2].iter().zip([false, true]);
     let pipelines = steps.filter_map(|(&column, compile)| {
@@ -134,9 +136,9 @@ fn plain() -> Step {
     Box::new(move || Ok(plain.step(&tokens.0, &tokens.1, RATE)))
 }
 
-/// A family over two ranks; on one rank, whichever has one chunk.
-fn pipeline(family: &str, compile: bool, bf16: bool) -> Option<Step> {
-    let (schedule, ranks) = match family {
+/// A schedule over two ranks, or the unpipelined row: 1F1B on one rank.
+fn pipeline(schedule: &str, compile: bool, bf16: bool) -> Option<Step> {
+    let (schedule, ranks) = match schedule {
         UNPIPELINED => (Box::new(OneFOneB) as _, 1),
         name => (by_name(name).ok()?, 2),
     };
@@ -152,9 +154,8 @@ fn pipeline(family: &str, compile: bool, bf16: bool) -> Option<Step> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args().skip_while(|argument| argument != "--rounds");
-    let rounds: usize = arguments.nth(1).map_or(Ok(7), |n| n.parse())?;
-    let bf16 = std::env::args().any(|argument| argument == "--bf16");
+    let flags = Flags::read(&[("--rounds N", "rounds; 7 if absent"), ("--bf16", "`bf16` matmuls beside `autocast`")]);
+    let (rounds, bf16) = (flags.number("--rounds", 7), flags.has("--bf16"));
     let (torch, names) = PyTorch::start(bf16)?;
     let torch = Rc::new(RefCell::new(torch));
     let (version, names) = names.split_first().ok_or("PyTorch has no contestants")?;
@@ -172,7 +173,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for _ in 0..WARM_UP + rounds {
         contestants.iter_mut().for_each(Contestant::round);
     }
-    println!("{version}; {rounds} rounds; ms a step: median (min..max)\n");
+    println!("{version}; {rounds} rounds; ms per step: median (min..max)\n");
     print(&rows, &contestants);
     Ok(())
 }

@@ -1,8 +1,8 @@
-# What `run.sh` and `gpu.sh` share: commands and what they print, written to the file `$out`. `$profile` are flags of cargo's profile;
-# `$failed` becomes 1 where a command fails.
+# Functions that `run.sh` and `gpu.sh` share: they run commands and write their output to the file `$out`.
+# `$profile` holds cargo's profile flags; `$failed` becomes 1 if a command fails.
 # shellcheck shell=bash disable=SC2034,SC2154
 
-# Runs a command, and writes it, what it printed and its seconds.
+# Runs a command; writes it with its output and its seconds.
 run() {
     local began=$SECONDS status=0
     echo "running: $*" >&2
@@ -17,7 +17,8 @@ run() {
     printf '\n\n' >>"$out"
 }
 
-# Builds what a command runs, so that the command's seconds are its own. If that fails, so will the command, and say why.
+# Builds what a command runs, so that the command's seconds do not include the build. If the build fails, the
+# command fails too and says why.
 build() {
     local arguments=() argument
     for argument in "$@"; do
@@ -52,7 +53,7 @@ hardware() {
     printf -- '- compiler: %s\n' "$(rustc --version)"
 }
 
-# Date, commit and hardware.
+# Writes date, commit and hardware.
 head_of_file() {
     local changed=""
     git diff --quiet HEAD 2>/dev/null || changed=", with changes that are not committed"

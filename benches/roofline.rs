@@ -1,21 +1,21 @@
-//! The products of matrices of a step, alone: what no step can be faster than.
+//! The matmuls of a step alone: a lower bound on the time of any step.
 //!
-//! 1. Each product of a forward has two more in the backward, one for each operand's gradient; all run on operands that lie as
-//!    a step has them, in the step's numbers, by the kernels of Burn's Flex backend (crate `gemm`), on one thread.
-//! 2. Products of one kind share their matrices, which so are in the cache more often than a step's.
+//! 1. Each matmul of a forward has two more in the backward, one for each operand's gradient. All run with a step's
+//!    layouts and sizes, on the kernels of Burn's Flex backend (crate `gemm`), on one thread.
+//! 2. Matmuls of one kind share their matrices, which are therefore in the cache more often than a step's.
 
 use crate::gpt_step::{BATCH, MICROBATCHES};
 use gemm::{Parallelism, gemm};
 use pipeline_examples::gpt::GptConfig;
 use std::time::Instant;
 
-/// The products of a step.
+/// The matmuls of a step.
 #[derive(Debug)]
 pub struct Roofline {
     kinds: Vec<Kind>,
 }
 
-/// Products of one size: `rows x depth` times `depth x columns`, in order in storage.
+/// Matmuls of one size: `rows x depth` times `depth x columns`, in row-major storage.
 #[derive(Debug)]
 struct Kind {
     rows: usize,
@@ -27,7 +27,7 @@ struct Kind {
     product: Vec<f32>,
 }
 
-/// A matrix with its strides of rows and columns.
+/// A matrix with its row and column strides.
 type Matrix = (*const f32, isize, isize);
 
 impl Kind {
@@ -37,7 +37,7 @@ impl Kind {
         Self { rows, depth, columns, count, left, right, product }
     }
 
-    /// The product, then both gradients.
+    /// The matmul, then both gradients.
     fn run(&mut self) {
         let Self { rows, depth, columns, left, right, product, .. } = self;
         let (rows, depth, columns) = (*rows, *depth, *columns);
@@ -50,8 +50,8 @@ impl Kind {
 }
 
 fn multiply([rows, depth, columns]: [usize; 3], left: Matrix, right: Matrix, to: &mut [f32]) {
-    assert_eq!(to.len(), rows * columns, "a product has a place for each element");
-    // SAFETY: matrices have these numbers of rows and columns, and the result overlaps neither.
+    assert_eq!(to.len(), rows * columns, "the result has the wrong number of elements");
+    // SAFETY: the matrices have these numbers of rows and columns, and the result overlaps neither.
     unsafe {
         gemm(
             rows,
@@ -68,7 +68,7 @@ fn multiply([rows, depth, columns]: [usize; 3], left: Matrix, right: Matrix, to:
             right.2,
             right.1,
             0.0_f32,
-            // Results stay small, as they are operands of the next product.
+            // Results stay small, since they are operands of the next matmul.
             1e-3,
             false,
             false,
@@ -79,7 +79,7 @@ fn multiply([rows, depth, columns]: [usize; 3], left: Matrix, right: Matrix, to:
 }
 
 impl Roofline {
-    /// Of the bench's batch and microbatches.
+    /// The matmuls for the bench's batch and microbatches.
     pub fn new(config: &GptConfig) -> Self {
         let samples = BATCH / MICROBATCHES;
         let (width, rows, each) = (config.d_model, samples * config.seq, config.d_model / config.heads);
@@ -97,7 +97,7 @@ impl Roofline {
         Self { kinds }
     }
 
-    /// Floating-point operations of a step's products.
+    /// The floating-point operations of a step's matmuls.
     pub fn flops(&self) -> f64 {
         let each = |kind: &Kind| 6 * kind.rows * kind.depth * kind.columns * kind.count;
         self.kinds.iter().map(each).sum::<usize>() as f64

@@ -3,13 +3,13 @@
 #
 #   benches/run.sh                        every section (hours)
 #   benches/run.sh memory step            some of them
-#   benches/run.sh --list                 what there is
-#   benches/run.sh --out FILE memory      elsewhere than benches/results/DATE-COMMIT.md
-#   benches/run.sh --profile dev memory   another profile of cargo; its figures are no results
+#   benches/run.sh --list                 lists the sections
+#   benches/run.sh --out FILE memory      a file other than benches/results/DATE-COMMIT.md
+#   benches/run.sh --profile dev memory   another cargo profile; do not publish its figures
 #
-# Needs bash and cargo, and what a section names. What a command prints goes into the file as it is, after the command, with its seconds;
-# the file starts with date, commit and hardware. A file that is there already gets the new sections at its end. A command that
-# fails is marked, and the script goes on and fails at its end.
+# Needs bash and cargo, and what a section names. The file starts with date, commit and hardware. Each command is
+# followed by its unchanged output and its seconds. An existing file gets the new sections at its end. A command that
+# fails is marked; the script continues, and fails at its end.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
@@ -17,25 +17,25 @@ export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
 profile=() out="" failed=0
 . benches/report.sh
 
-# The sections, in order: name, and what its figures are.
+# The sections, in order: a name, and its figures.
 sections() {
     cat <<'LIST'
 train_gpt       the default run: held-out loss, seconds
 train_gpt-long  the losses of 1,800 steps on two ranks and on one
-step            whole steps of every family, beside the plain loop and the simulator
-parity          every family against the plain loop, bit for bit
+step            whole steps of every schedule, beside the plain loop and the simulator
+parity          every schedule compared with the plain loop, bit for bit
 memory          the peak of every rank, predicted and measured; sharded parameters
-pytorch         the same model in PyTorch (installed under target/, or of $PYTHON), eager and compiled
+pytorch         the same model in PyTorch (installed under target/, or from $PYTHON), eager and compiled
 split           F, B, I and W of one stage: eager, replayed, compiled, merged
 models          a recurrent network, a U-Net and experts: eager, captured, compiled
-plan            building and proving plans, the planner, passes
-vocabulary      a spread vocabulary: a heavy head against the best cut; planned for published models, with groups
+plan            building and checking plans, the planner, passes
+vocabulary      vocabulary parallelism: a heavy head, and the best cut; planned for published models, with groups
 synthesis       synthesised schedules against the exact optimum
 balance         even and optimal cuts
 delay           a slow network: passes, the planner, AutoPipeline
-choose          AutoPipeline against 1F1B, ten choices
-link            links between processes (MPI too, where mpirun is found)
-faults          fuzzing, faults and connections at random, kills while saving (MPI too, where mpirun is found)
+choose          AutoPipeline compared with 1F1B, ten choices
+link            links between processes (MPI too, if mpirun is found)
+faults          fuzzing, random faults and connections, kills while saving (MPI too, if mpirun is found)
 moe             load of experts; kernels on CubeCL's CPU runtime (needs LLVM, see .ci/llvm-for-cubecl.sh)
 LIST
 }
@@ -49,9 +49,9 @@ section() {
         ;;
     step)
         bench --bench step -- --rounds 5
-        bench --bench step -- --rounds 5 --families 1F1B,ZBVZeroBubble --compile
+        bench --bench step -- --rounds 5 --schedules 1F1B,ZBVZeroBubble --compile
         ;;
-    parity) tests --test runtime every_family -- --nocapture ;;
+    parity) tests --test runtime every_schedule -- --nocapture ;;
     memory)
         bench --bench memory
         tests --test memory -- --nocapture
@@ -81,7 +81,8 @@ section() {
         run nice -n 19 .ci/fuzz 600
         local mpi=()
         if has_mpi; then mpi=(--features pipeline-tests/mpi --test mpi); fi
-        run env FAULTS=334 SEED=1 cargo test -q --workspace "${mpi[@]}" --test runtime --test tcp at_random -- --nocapture
+        run env FAULTS=334 SEED=1 \
+            cargo test -q --workspace "${mpi[@]}" --test runtime --test tcp at_random -- --nocapture
         run env FAULTS=200 SEED=1 cargo test -q --test tcp connections_at_random -- --nocapture
         run env KILLS=100 cargo test -q --test runtime kills_while_saving -- --nocapture
         ;;

@@ -1,11 +1,11 @@
-//! A model whose blocks take a given time and compute next to nothing: ranks can be more than cores.
+//! A model whose blocks take a given time and compute almost nothing, so that there may be more ranks than cores.
 //!
-//! 1. A block multiplies by one row of weights and sleeps: once in its forward, once for its input's gradient, once for
-//!    its weights'. The last block takes several times as long, as a head over a large vocabulary does.
-//! 2. The gradient of the weights is deferred where the schedule splits its backward; where it does not, the block opens
-//!    a scope of its own, and both gradients are taken in `B`.
+//! 1. A block multiplies by one row of weights and sleeps: once in its forward, once for its input's gradient, once
+//!    for its weights'. The last block takes several times as long, like a head over a large vocabulary.
+//! 2. The weights' gradient is deferred if the schedule splits its backward. If not, the block opens its own scope,
+//!    and both gradients are computed in `B`.
 //!
-//! What is measured then is the schedule, its messages and the runtime, and nothing of how cores share their work.
+//! This measures the schedule, its messages and the runtime, and not how cores share their work.
 
 use burn::backend::DispatchTensor;
 use burn::module::{Module, Param};
@@ -17,11 +17,11 @@ use burn_pipeline::stage::{Batch, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::{Builder, Pipeline, StageContext};
 use std::time::Duration;
 
-/// Blocks of the model.
+/// The blocks of the model.
 pub const BLOCKS: usize = 8;
-/// How much longer the last block takes.
+/// How many times longer the last block takes.
 const HEAVY: f64 = 4.0;
-/// Rows and columns of what blocks put out: 32 KiB.
+/// The rows and columns of a block's output: 32 KiB.
 const SHAPE: [usize; 2] = [64, 128];
 
 /// A block that sleeps.
@@ -41,7 +41,7 @@ struct Blocks {
 #[derive(Debug)]
 struct Sleep {
     seconds: [f64; 3],
-    /// 1 where the weights' gradient may wait; else 2, and a third operand without a gradient of its own.
+    /// 1 if the weights' gradient may be deferred; else 2, with a third operand without its own gradient.
     inputs: usize,
 }
 
@@ -93,14 +93,14 @@ impl Stage for Blocks {
     }
 }
 
-/// A batch of so many microbatches.
+/// A batch of `microbatches` microbatches.
 pub fn batch(microbatches: usize) -> Batch {
     let x = Tensor::<2>::ones([microbatches * SHAPE[0], SHAPE[1]], &Device::flex());
     Batch::new(x.clone()).target(x)
 }
 
-/// All that a pipeline needs but what it runs; `forward` are the seconds of a block's `F` and of its `I`, half of them
-/// those of its `W`.
+/// Everything that a pipeline needs except its schedule. `forward` is the seconds of a block's `F` and of its `I`;
+/// its `W` takes half of that.
 pub fn builder(cut: Partition, forward: f64) -> Builder {
     let stage = move |at: &StageContext| {
         let block = |index: usize| {

@@ -1,20 +1,22 @@
-//! How well a stage's backward splits, and what replaying captured programs costs against Burn's autodiff.
+//! How well a stage's backward splits, and the cost of replaying captured programs compared with Burn's autodiff.
 //!
-//! `cargo bench -p benches --bench split [-- [--rounds N] [--programs]]`: with `--programs`, the captured programs and what they
-//! compile to are printed.
+//! `cargo bench -p benches --bench split [-- [--rounds N] [--programs]]`; `--programs` prints the captured programs
+//! and their compiled forms.
 //!
-//! 1. Each stage is built from the same weights: run plainly, captured, and compiled. Everything runs on one thread.
-//! 2. Rounds alternate plain `F, B`, replayed and compiled `F, B` and `F, I, W`, so that whatever else the machine does
-//!    hits all alike; the first round, which captures, is timed separately and not counted.
-//! 3. The same layers, deferring their weight gradients by themselves, are split without a capture.
-//! 4. `W` of 2, 4 and 8 microbatches is timed one by one and merged, in alternating rounds; gradients of both ways are
-//!    compared.
-//! 5. What the programs say they hold after `F` and after `I` stands beside what the allocator saw: live bytes
-//!    after the part, with the outputs that were sent dropped, less those before the forward.
+//! 1. Each stage is built from the same weights: run plainly, captured, and compiled. Everything runs on one
+//!    thread.
+//! 2. Rounds alternate plain `F, B`, replayed and compiled `F, B` and `F, I, W`, so that other load on the machine
+//!    affects all alike. The first round captures; it is timed separately and not counted.
+//! 3. The same layers that defer their weight gradients are split without a capture.
+//! 4. `W` of 2, 4 and 8 microbatches is timed separately and merged, in alternating rounds; the gradients of both
+//!    are compared.
+//! 5. The bytes that the programs predict to hold after `F` and after `I` are printed beside the allocator's: live
+//!    bytes after the action, with sent outputs dropped, minus those before the forward.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
 use benches::deferring;
+use benches::flags::Flags;
 use benches::heap::Counting;
 use benches::spread::Spread;
 use burn::module::Module;
@@ -45,11 +47,11 @@ impl Stage for Stack {
     }
 }
 
-/// A stage with what goes in and the gradient that comes back.
+/// A stage with its input and the gradient of its output.
 struct Subject {
     name: &'static str,
     build: fn() -> StageBox,
-    /// The same with layers that defer, and its input where its shape or type differs.
+    /// The same with layers that defer, and its input if its shape or type differs.
     deferring: fn() -> StageBox,
     deferring_input: Option<Payload>,
     input: Payload,
@@ -57,7 +59,7 @@ struct Subject {
 }
 
 impl Subject {
-    /// Input and gradient as they would arrive: with no other holder.
+    /// Input and gradient as they arrive: not shared.
     fn fresh(&self) -> (Payload, Vec<Option<AnyTensor>>) {
         let input = self.input.clone().map_tensors(|_, tensor| Ok::<_, ()>(copy(tensor))).unwrap();
         (input, vec![Some(copy(self.seed.clone()))])
@@ -73,7 +75,7 @@ fn stack() -> StageBox {
     StageBox::new(Stack { layers: (0..6).map(|_| LinearConfig::new(1024, 1024).init(&device)).collect() })
 }
 
-/// One block: stage 1 of 3 of a model with three.
+/// One block: stage 1 of 3 of a model with three blocks.
 fn block() -> StageBox {
     let config = GptConfig::new().with_d_model(256).with_layers(3).with_heads(4).with_seq(128);
     let at = StageContext {
@@ -88,7 +90,7 @@ fn block() -> StageBox {
     config.stage(&at)
 }
 
-/// Short microbatches of wide layers: what merging is for.
+/// Short microbatches of wide layers, where merging helps most.
 fn short() -> Subject {
     Subject {
         name: "6 x Linear(1024) + relu, 32 rows",
@@ -121,12 +123,12 @@ fn subjects() -> Vec<Subject> {
     ]
 }
 
-/// A stage with its engine chosen.
+/// A stage with its engine.
 fn stage(subject: &Subject, split: SplitBackward) -> SingleStage {
     SingleStage::new((subject.build)(), split, true)
 }
 
-/// The same numbers in storage of their own.
+/// The same numbers in separate storage.
 fn copy(tensor: AnyTensor) -> AnyTensor {
     tensor.scale(1.0)
 }
@@ -170,7 +172,7 @@ fn split(stage: &mut SingleStage, subject: &Subject, times: &mut [Vec<f64>; 3]) 
     [after_forward, after_input]
 }
 
-fn measure(subject: &Subject, rounds: usize) {
+fn measure(subject: &Subject, rounds: usize, prints: bool) {
     let mut eager = stage(subject, SplitBackward::Eager);
     let mut captured = stage(subject, SplitBackward::Captured);
     let (first, _) = seconds(|| drop(forward(&mut captured, subject.fresh().0)));
@@ -189,7 +191,7 @@ fn measure(subject: &Subject, rounds: usize) {
     }
     print(subject, &captured.report().programs[0], first, &times, held);
     println!("capture, compilation and first forward {:.1} ms", first_compiled * 1e3);
-    // The allocator does not see it: compiled programs use storage again.
+    // The allocator does not see this, since compiled programs reuse storage.
     let programs = compiled.report().programs[0].clone();
     println!(
         "compiled: held F to I {}, I to W {}",
@@ -202,7 +204,7 @@ fn measure(subject: &Subject, rounds: usize) {
         let summary = compiled.lines().next().unwrap_or_default();
         println!("{name}: {:.1} MB moved as recorded; compiled: {summary}", program.bytes() as f64 / 1e6);
     }
-    if std::env::args().any(|argument| argument == "--programs") {
+    if prints {
         for program in [programs.forward(), programs.input(), programs.weight(), programs.backward()] {
             println!("\n{program}\n{}", program.compiled().unwrap_or_default());
         }
@@ -256,7 +258,7 @@ fn mib(bytes: usize) -> String {
     format!("{:.2} MiB", bytes as f64 / (1 << 20) as f64)
 }
 
-/// Layers that defer by themselves: whole and split, by Burn's autodiff.
+/// Layers that defer, with whole and split backwards by Burn's autodiff.
 fn defer(subject: &Subject, rounds: usize) {
     let input = subject.deferring_input.clone().unwrap_or_else(|| subject.input.clone());
     let subject = Subject {
@@ -284,7 +286,8 @@ fn defer(subject: &Subject, rounds: usize) {
         ms(&times.split[2])
     );
     println!(
-        "deferring: I / B {:.3}, W / B {:.3}, (I + W) / B {:.3}; {} operations deferred {:.1} % of the weights' elements",
+        "deferring: I / B {:.3}, W / B {:.3}, (I + W) / B {:.3}; \
+         {} operations deferred {:.1} % of the weights' elements",
         input / whole,
         weight / whole,
         (input + weight) / whole,
@@ -302,7 +305,7 @@ fn halfway(stage: &mut SingleStage, subject: &Subject, microbatches: usize) {
     }
 }
 
-/// All gathered gradients, and forgets them.
+/// Takes all accumulated gradients.
 fn gradients(stage: &mut SingleStage) -> Vec<f32> {
     let read = |gradient: AnyTensor| gradient.to_data().unwrap().iter::<f32>().collect::<Vec<f32>>();
     let gradients = stage.gradients().into_iter().flat_map(|gradient| read(gradient.unwrap())).collect();
@@ -343,12 +346,13 @@ fn ms(times: &[f64]) -> String {
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip_while(|argument| argument != "--rounds");
-    let rounds = arguments.nth(1).and_then(|n| n.parse().ok()).unwrap_or(15);
+    let flags =
+        Flags::read(&[("--rounds N", "rounds; 15 if absent"), ("--programs", "prints captured and compiled programs")]);
+    let (rounds, prints) = (flags.number("--rounds", 15), flags.has("--programs"));
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     pool.install(|| {
         for subject in subjects() {
-            measure(&subject, rounds);
+            measure(&subject, rounds, prints);
             defer(&subject, rounds);
         }
         println!("\nMerging the weights' backwards");

@@ -12,7 +12,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of at least one measurement; not a number of none.
+    /// The spread of at least one measurement; NaN for none.
     pub fn of(seconds: &[f64]) -> Self {
         let mut sorted = seconds.to_vec();
         sorted.sort_by(f64::total_cmp);

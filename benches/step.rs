@@ -1,19 +1,22 @@
-//! Whole training steps: every family on two ranks of one thread each, against the plain loop on one thread.
+//! Whole training steps: every schedule on two ranks of one thread each, compared with the plain loop on one
+//! thread.
 //!
-//! `cargo bench -p benches --bench step [-- [--rounds N] [--families A,B] [--merge] [--compile [--bf16]]]`: with `--merge`, families that split
-//! their backward run a second time with `Builder::merge_weights`; with `--compile`, all run a second time with
-//! `Builder::compile`, with 1F1B on one rank beside them, and the products of a step alone, the roofline of one rank; with `--bf16`,
-//! compiled ones run once more with `Builder::bf16_products`.
+//! `cargo bench -p benches --bench step [-- [--rounds N] [--schedules A,B] [--merge] [--compile [--bf16]]]`
+//!
+//! `--merge` runs schedules that split their backward a second time with `Builder::merge_weights`. `--compile` runs
+//! all a second time with `Builder::compile`, and adds 1F1B on one rank and the matmuls of a step alone, the roofline
+//! of one rank. `--bf16` runs compiled ones once more with `Builder::bf16_matmuls`.
 //!
 //! 1. Every contestant is built first: same model, same batch, same optimizer.
-//! 2. Rounds run all contestants one after the other, so that whatever else the machine does hits all alike.
-//! 3. A step is timed from call to return: every rank has finished and synchronised by then. The first rounds
-//!    warm up and are not counted.
-//! 4. Each pipeline's measured action times go into a profile, and the simulator's makespan for it stands beside
-//!    the measured pass (a step without the optimizer).
+//! 2. Each round runs all contestants in turn, so that other load on the machine affects all alike.
+//! 3. A step is timed from call to return, when every rank has finished and synchronised. The first rounds warm up
+//!    and are not counted.
+//! 4. Each pipeline's measured action times form a profile. The simulator's makespan for it is printed beside the
+//!    measured pass (a step without the optimizer).
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
+use benches::flags::Flags;
 use benches::gpt_step::{self, BATCH, MICROBATCHES, Options, RATE, config};
 use benches::plain::PlainLoop;
 use benches::roofline::Roofline;
@@ -34,7 +37,7 @@ struct Contestant {
 }
 
 fn contestant(schedule: Box<dyn Schedule>, ranks: usize, options: Options) -> Option<Contestant> {
-    let name = schedule.family().name;
+    let name = schedule.info().name;
     let size = gpt_step::size(&*schedule, ranks);
     let pipeline = gpt_step::pipeline(schedule, size, options)?;
     let alone = if ranks == 1 { " on 1 rank" } else { "" };
@@ -48,40 +51,42 @@ fn contestant(schedule: Box<dyn Schedule>, ranks: usize, options: Options) -> Op
     Some(Contestant { name, pipeline, steps: Vec::new(), reports: Vec::new(), size })
 }
 
-fn argument(name: &str) -> Option<String> {
-    let mut arguments = std::env::args().skip_while(|argument| argument != name);
-    arguments.nth(1)
-}
-
 fn main() {
-    let rounds: usize = argument("--rounds").and_then(|n| n.parse().ok()).unwrap_or(9);
-    let wanted = argument("--families").map(|names| names.to_lowercase());
+    let flags = Flags::read(&[
+        ("--rounds N", "rounds; 9 if absent"),
+        ("--schedules A,B", "schedules by name; all if absent"),
+        ("--merge", "schedules that split backwards run with merged `W`s too"),
+        ("--compile", "all run compiled too"),
+        ("--bf16", "with --compile: `bf16` matmuls too"),
+    ]);
+    let rounds = flags.number("--rounds", 9);
+    let wanted = flags.text("--schedules").map(str::to_lowercase);
     let chosen = |name: &str| wanted.as_ref().is_none_or(|w| w.split(',').any(|w| w == name.to_lowercase()));
-    let families = || {
+    let schedules = || {
         let trains = |name| name != "ForwardOnly" && chosen(name);
-        all().into_iter().filter(move |schedule| trains(schedule.family().name))
+        all().into_iter().filter(move |schedule| trains(schedule.info().name))
     };
     let plain_options = Options::default();
     let mut contestants: Vec<Contestant> =
-        families().filter_map(|schedule| contestant(schedule, RANKS, plain_options)).collect();
-    let compile = std::env::args().any(|argument| argument == "--compile");
+        schedules().filter_map(|schedule| contestant(schedule, RANKS, plain_options)).collect();
+    let compile = flags.has("--compile");
     if compile {
         let options = Options { compile: true, ..plain_options };
         contestants.extend(contestant(Box::new(OneFOneB), 1, plain_options));
         contestants.extend(contestant(Box::new(OneFOneB), 1, options));
-        contestants.extend(families().filter_map(|schedule| contestant(schedule, RANKS, options)));
-        if std::env::args().any(|argument| argument == "--bf16") {
+        contestants.extend(schedules().filter_map(|schedule| contestant(schedule, RANKS, options)));
+        if flags.has("--bf16") {
             let options = Options { bf16: true, ..options };
             contestants.extend(contestant(Box::new(OneFOneB), 1, options));
-            contestants.extend(families().filter_map(|schedule| contestant(schedule, RANKS, options)));
+            contestants.extend(schedules().filter_map(|schedule| contestant(schedule, RANKS, options)));
         }
     }
-    if std::env::args().any(|argument| argument == "--merge") {
+    if flags.has("--merge") {
         let splits = |c: &mut Contestant| {
             let plan = c.pipeline.plan(MICROBATCHES).unwrap();
             (0..RANKS).any(|rank| plan.plan().tasks(rank).any(|task| task.op() == Op::BackwardWeight))
         };
-        let merged = families()
+        let merged = schedules()
             .filter_map(|schedule| contestant(schedule, RANKS, Options { merge: true, ..plain_options }))
             .filter_map(|mut c| splits(&mut c).then_some(c));
         contestants.extend(merged.collect::<Vec<_>>());
@@ -113,9 +118,7 @@ fn main() {
     if let Some((products, seconds)) = roofline {
         let alone = Spread::of(&seconds);
         let (giga, rate) = (products.flops() / 1e9, products.flops() / alone.median / 1e9);
-        println!(
-            "\nroofline, the products of matrices alone, 1 thread: {alone} ms, {giga:.0} GFLOP, {rate:.0} GFLOP/s"
-        );
+        println!("\nroofline, the matmuls alone, 1 thread: {alone} ms, {giga:.0} GFLOP, {rate:.0} GFLOP/s");
         for contestant in contestants.iter().filter(|contestant| contestant.size.ranks == 1) {
             let ratio = Spread::of(&contestant.steps).median / alone.median;
             println!("{}: {ratio:.2} times the roofline", contestant.name);
@@ -131,7 +134,8 @@ fn print(plain: &Spread, contestants: &mut [Contestant]) {
     );
     println!("plain loop, 1 thread: {plain} ms");
     println!(
-        "| schedule | chunks | step ms (min..max) | speed-up | pass ms | simulated ms | pass / simulated | measured bubble | simulated bubble |"
+        "| schedule | chunks | step ms (min..max) | speed-up | pass ms | simulated ms | pass / simulated | \
+         measured bubble | simulated bubble |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
     for contestant in contestants {

@@ -1,14 +1,16 @@
-//! What spreading the vocabulary over all ranks buys over the best cut: a GPT whose head is the heaviest layer.
+//! Vocabulary parallelism compared with the best cut, for a GPT whose head is the heaviest layer.
 //!
 //! `cargo bench -p benches --bench vocabulary [-- --ranks N --rounds N]`
 //!
 //! 1. All layers are measured one by one (`Builder::measure_layers`): embedding, blocks, head.
-//! 2. The optimal partitioner cuts all of them for the ranks; beside that, the blocks alone are cut evenly, and embedding and head are
-//!    spread.
-//! 3. All train in alternating rounds. The prediction is the simulator's, from the layers' costs; it holds for as many cores as ranks.
+//! 2. The optimal partitioner cuts all of them for the ranks. For comparison, the blocks alone are cut evenly, and
+//!    embedding and head are vocabulary parallel.
+//! 3. All train in alternating rounds. The simulator predicts from the layers' costs; the prediction assumes as
+//!    many cores as ranks.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
+use benches::flags::Flags;
 use benches::heavy_head::{BLOCKS, batch, between, config, tokens, vocabulary};
 use benches::spread::Spread;
 use burn::optim::AdamWConfig;
@@ -23,7 +25,7 @@ use std::time::Instant;
 
 const MICROBATCHES: usize = 8;
 const RATE: f64 = 1e-4;
-/// Rounds over the layers of which medians are taken.
+/// The rounds over the layers whose medians are used.
 const LAYER_ROUNDS: usize = 5;
 
 struct Row {
@@ -33,11 +35,6 @@ struct Row {
     pipeline: Pipeline,
     batch: fn(usize) -> Batch,
     seconds: Vec<f64>,
-}
-
-fn argument(name: &str, default: usize) -> usize {
-    let mut arguments = std::env::args().skip_while(|argument| argument != name);
-    arguments.nth(1).and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
 fn builder() -> Builder {
@@ -53,7 +50,8 @@ fn row(name: String, cut: &Partition, profile: &Profile, built: Builder, batch: 
 }
 
 fn main() {
-    let (ranks, rounds) = (argument("--ranks", 2), argument("--rounds", 7));
+    let flags = Flags::read(&[("--ranks N", "ranks; 2 if absent"), ("--rounds N", "rounds; 7 if absent")]);
+    let (ranks, rounds) = (flags.number("--ranks", 2), flags.number("--rounds", 7));
     let kinds: Pattern = config().kinds().parse().unwrap();
     let finest = Partition::even(config().all_layers(), config().all_layers()).unwrap();
     let alone = builder().stages(move |at| config().stage_of(at, &finest));
@@ -62,20 +60,20 @@ fn main() {
     let blocks = Layers::new(layers.all()[1..=BLOCKS].to_vec()).unwrap();
     let pieces = VocabularyCost::of_layers(embedding, head, layers.all()[BLOCKS].output_bytes, ranks);
     let mut rows = Vec::new();
-    for (family, chunks) in [("1F1B", 1), ("ZBH1", 1), ("ZBVZeroBubble", 2)] {
+    for (schedule, chunks) in [("1F1B", 1), ("ZBH1", 1), ("ZBVZeroBubble", 2)] {
         let size = Size { ranks, chunks, microbatches: MICROBATCHES };
-        let placement = by_name(family).unwrap().build(size).unwrap().placement().clone();
+        let placement = by_name(schedule).unwrap().build(size).unwrap().placement().clone();
         let cut = Partition::optimal(&layers, &placement, &PartitionOptions::default()).unwrap().partition;
         let profile = cut.profile(&layers, LinkCosts::default()).unwrap();
         let own = cut.clone();
-        let whole = builder().stages(move |at| config().stage_of(at, &own)).schedule(family, size);
-        rows.push(row(format!("{family}, best cut"), &cut, &profile, whole, batch));
+        let whole = builder().stages(move |at| config().stage_of(at, &own)).schedule(schedule, size);
+        rows.push(row(format!("{schedule}, best cut"), &cut, &profile, whole, batch));
         let cut = Partition::even(BLOCKS, placement.stages()).unwrap();
         let profile = cut.profile(&blocks, LinkCosts::default()).unwrap().with_vocabulary(pieces).unwrap();
         let spread = builder().stages(between).vocabulary(vocabulary()).planned_with(profile.clone());
-        let spread = spread.schedule(family, size);
+        let spread = spread.schedule(schedule, size);
         let on = if placement.kind() == PlacementKind::V { "a V" } else { "a loop" };
-        rows.push(row(format!("{family} on {on}, spread"), &cut, &profile, spread, tokens));
+        rows.push(row(format!("{schedule} on {on}, vocabulary parallel"), &cut, &profile, spread, tokens));
     }
     for round in 0..rounds + 2 {
         for row in &mut rows {

@@ -1,8 +1,8 @@
-//! A U-Net over four ranks learns to take the noise off pictures of discs; its skip connections go straight from the stage
-//! that makes them to the one that reads them.
+//! Trains a U-Net over four ranks to remove noise from images of discs. Its skip connections go directly from the
+//! stage that computes them to the stage that reads them.
 //!
-//! `cargo run --release --example denoise_unet`. The model is in `src/unet.rs`; which edges a cut needs, it says itself
-//! (`UNetConfig::edges`), and the builder gets them one by one (`Builder::skip`).
+//! `cargo run --release -p pipeline-examples --example denoise_unet`. The model is in `src/unet.rs`. It lists the
+//! skip edges that a cut needs (`UNetConfig::edges`), and the builder gets them one by one (`Builder::skip`).
 
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
@@ -14,13 +14,13 @@ use pipeline_examples::unet::{UNetConfig, picture};
 const SIDE: usize = 16;
 const RANKS: usize = 4;
 
-/// A number in [0, 1) for each pair, the same on every run.
+/// A number in [0, 1) for each pair, equal on every run.
 fn chance(a: usize, b: usize) -> f32 {
     let mixed = (a as u64 * 0x9e37_79b9 + b as u64).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     ((mixed ^ mixed >> 31).wrapping_mul(0x94d0_49bb_1331_11eb) >> 40) as f32 / (1u32 << 24) as f32
 }
 
-/// Discs of random place and size, and the same with noise.
+/// Discs with random positions and sizes, and the same with noise.
 fn discs(seed: usize, count: usize, device: &Device) -> (Tensor<4>, Tensor<4>) {
     let (mut clean, mut noisy) = (Vec::new(), Vec::new());
     for sample in seed * count..(seed + 1) * count {
@@ -40,7 +40,7 @@ fn discs(seed: usize, count: usize, device: &Device) -> (Tensor<4>, Tensor<4>) {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (device, model) = (Device::flex(), UNetConfig::new());
     let edges = model.edges(RANKS);
-    println!("{} blocks in {RANKS} stages; edges past the next stage: {edges:?}", model.blocks());
+    println!("{} blocks in {RANKS} stages; skip edges: {edges:?}", model.blocks());
     let builder = Pipeline::builder()
         .schedule("1F1B", Size::new(RANKS, 8))
         .stages(move |at| model.stage(at))

@@ -1,11 +1,13 @@
-//! Continues a text with a model that `train_gpt --save` has saved, over a pipeline that only goes forward.
+//! Continues a text with a model saved by `train_gpt --save`, over a forward-only pipeline.
 //!
-//! `cargo run --release --example train_gpt -- --save runs/checkpoints`, then `cargo run --release --example generate_gpt --
-//! --from runs/checkpoints --prompt "ROMEO:"`; `-- --help` lists the flags.
+//! First run `cargo run --release -p pipeline-examples --example train_gpt -- --save runs/checkpoints`, then
 //!
-//! The pipeline has its own number of ranks, whatever the checkpoint was saved from. Several texts are as many
-//! microbatches, so that ranks work at the same time; one text goes from rank to rank. Ranks keep keys and values of what was
-//! written, so that each byte runs once, until it fills the window that the model was trained on.
+//! `cargo run --release --example generate_gpt -- --from runs/checkpoints --prompt "ROMEO:"`; `-- --help` lists the
+//! flags.
+//!
+//! The pipeline may have another number of ranks than the one that saved the checkpoint. Each text is a microbatch:
+//! with several texts, ranks work concurrently; a single text goes from rank to rank. Ranks cache keys and values,
+//! so each byte runs once until the text fills the model's window.
 
 use burn_pipeline::schedule::{ForwardOnly, Size};
 use burn_pipeline::train::{CheckpointError, Checkpoints, Pipeline};
@@ -25,7 +27,7 @@ pub fn main() -> ExitCode {
     ExitCode::from(run(std::env::args_os(), &mut std::io::stdout(), &mut std::io::stderr()))
 }
 
-/// Parses the arguments and runs; gives the exit code.
+/// Parses the arguments and runs; returns the exit code.
 pub fn run(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let options = match GenerateOptions::try_parse_from(arguments) {
         Ok(options) => options,
@@ -40,7 +42,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write, err: 
         for text in texts {
             writeln!(out, "{}{}\n", options.prompt, String::from_utf8_lossy(&text))?;
         }
-        writeln!(err, "{bytes} bytes in {seconds:.2} s, {:.0} a second", bytes as f64 / seconds)?;
+        writeln!(err, "{bytes} bytes in {seconds:.2} s, {:.0} per second", bytes as f64 / seconds)?;
         Ok(())
     });
     match written {
@@ -55,7 +57,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write, err: 
 /// The texts' new bytes.
 ///
 /// # Errors
-/// [`GenerateError`].
+/// Returns a [`GenerateError`] if no text can be generated.
 pub fn texts(options: &GenerateOptions) -> Result<Vec<Vec<u8>>, GenerateError> {
     if options.prompt.is_empty() {
         return Err(GenerateError::NoPrompt);
@@ -88,48 +90,48 @@ pub fn texts(options: &GenerateOptions) -> Result<Vec<Vec<u8>>, GenerateError> {
 #[derive(Parser, Debug, Clone)]
 #[command(name = "generate_gpt")]
 pub struct GenerateOptions {
-    /// The folder of checkpoints; the latest is taken.
+    /// The folder of checkpoints; the latest one is used.
     #[arg(long, value_name = "FOLDER")]
     pub from: PathBuf,
-    /// Ranks, each a thread with its share of the model's blocks.
+    /// The number of ranks, each a thread with its share of the model's blocks.
     #[arg(long, default_value_t = 2, value_name = "N")]
     pub ranks: usize,
-    /// What the text starts with.
+    /// The start of the text.
     #[arg(long, default_value = "\n", value_name = "TEXT")]
     pub prompt: String,
-    /// Bytes to add.
+    /// The number of bytes to add.
     #[arg(long, default_value_t = 400, value_name = "N")]
     pub length: usize,
-    /// Texts to write side by side, each with draws of its own.
+    /// The number of texts to generate, each with its own random numbers.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub texts: usize,
-    /// Below 1, likely bytes become likelier; it is more than 0.
+    /// Above 0; below 1, likely bytes become likelier.
     #[arg(long, default_value_t = 0.8, value_name = "T")]
     pub temperature: f64,
-    /// What the draws depend on.
+    /// The seed of the random numbers.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
-    /// Run the whole window for every byte, instead of keeping keys and values.
+    /// Run the whole window for every byte, instead of caching keys and values.
     #[arg(long)]
     pub uncached: bool,
-    /// Where to compute.
+    /// The device to compute on.
     #[arg(long, value_enum, default_value_t = DeviceName::Flex, value_name = "NAME")]
     pub device: DeviceName,
 }
 
-/// Why no text was written.
+/// Why no text was generated.
 #[derive(thiserror::Error)]
 pub enum GenerateError {
-    /// An empty prompt: there is nothing to continue.
+    /// An empty prompt.
     #[error("--prompt is empty; the model continues a text of at least one byte")]
     NoPrompt,
-    /// No texts were asked for.
-    #[error("--texts 0 asks for no text")]
+    /// No texts were requested.
+    #[error("--texts must be at least 1")]
     NoTexts,
-    /// The temperature is no number above 0.
-    #[error("--temperature {0} is not a temperature; it is more than 0")]
+    /// The temperature is not above 0.
+    #[error("--temperature {0} must be more than 0")]
     Temperature(f64),
-    /// The device is not there.
+    /// The device is not available.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// There is no checkpoint, or it cannot be read.

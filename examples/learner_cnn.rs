@@ -1,7 +1,7 @@
-//! An ordinary Burn training program, under Burn's own loop with its metrics, checkpoints and early stopping, as a pipeline:
-//! a small CNN learns to tell stripes, crosses and squares apart.
+//! An ordinary Burn training program as a pipeline, under Burn's own loop with its metrics, checkpoints and early
+//! stopping: a small CNN learns to classify stripes, crosses and squares.
 //!
-//! What is not in a program for one device stands in the last section: two stages, how the model is cut into them, and the
+//! The last section holds everything that a program for one device lacks: two stages, the cut of the model, and the
 //! training strategy. `-- --one-device` trains without it, to the same numbers.
 
 #![allow(clippy::print_stdout, reason = "it is a program")]
@@ -22,11 +22,11 @@ use burn_pipeline_learner::{PipelineModel, PipelineStrategy};
 use burn_train::metric::{AccuracyMetric, LossMetric};
 use burn_train::{ClassificationOutput, InferenceStep, Learner, SupervisedTraining, TrainOutput, TrainStep};
 
-/// Images are this wide and high.
+/// The width and height of images.
 const SIDE: usize = 16;
-/// Stripes across, stripes down, crosses, squares.
+/// Horizontal stripes, vertical stripes, crosses, squares.
 const CLASSES: usize = 4;
-/// Channels in front of each block, and behind the last.
+/// The channels before each block, and after the last one.
 const CHANNELS: [usize; 5] = [1, 8, 16, 16, 32];
 
 // The model.
@@ -122,7 +122,7 @@ impl Batcher<(Vec<f32>, i64), Images> for ImageBatcher {
     }
 }
 
-/// Noisy images of the classes in turn, each shape at a place of its own.
+/// Noisy images of the classes in turn, each shape at a random position.
 fn drawn(count: usize, mut seed: u32) -> InMemDataset<(Vec<f32>, i64)> {
     let mut random = move || {
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -182,7 +182,7 @@ impl Stage for Lower {
     }
 }
 
-/// The last stage is a CNN itself, of fewer blocks.
+/// The last stage is itself a CNN, with fewer blocks.
 impl Stage for Cnn {
     type Input = Tensor<4>;
     type Extra = ();

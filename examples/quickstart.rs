@@ -18,7 +18,7 @@ struct Layers {
     is_last: bool,
 }
 
-/// What arrives, and what goes to the next stage.
+/// The stage's input and output.
 impl Stage for Layers {
     type Input = Tensor<2>;
     type Extra = ();
@@ -33,7 +33,7 @@ impl Stage for Layers {
     }
 }
 
-/// Makes a stage, on the rank that holds it. The last one gets the loss.
+/// Builds a stage on the rank that holds it. The last one gets the loss.
 fn stage(at: &StageContext) -> StageBox {
     let linear = |i: usize, device: &Device| LinearConfig::new(WIDTHS[i], WIDTHS[i + 1]).init(device);
     let layers = at.layers(4).map(|i| init_seeded(i as u64, &at.device, |device| linear(i, device)));

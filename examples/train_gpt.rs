@@ -1,15 +1,16 @@
 //! Trains a byte-level GPT on Shakespeare's plays, its layers cut into stages over two ranks.
 //!
-//! `cargo run --release --example train_gpt` takes about a minute on two cores; with `-- --long`, a few minutes and a
-//! better model. `-- --help` lists all flags.
+//! `cargo run --release -p pipeline-examples --example train_gpt` takes about a minute on two cores; with
+//! `-- --long`, a few minutes for a better model. `-- --help` lists all flags.
 //!
-//! Read it from top to bottom: `train` is the whole run, [`Trainer::over`] builds the pipeline, [`Trainer::step`] is
-//! one step. The model and its stages are in `src/gpt.rs`, the text in `src/corpus.rs`, the flags in `src/options.rs`.
+//! Read it from top to bottom: `train` is the whole run, [`Trainer::over`] builds the pipeline, [`Trainer::step`]
+//! is one step. The model and its stages are in `src/gpt.rs`, the text in `src/corpus.rs`, the flags in
+//! `src/options.rs`.
 //!
-//! Ranks are threads of this process, or processes: over MPI (feature `mpi`) with `mpirun -n 4
-//! target/release/examples/train_gpt --link mpi`, or with `--processes 4`, which calls `mpirun`; with `--save FOLDER
-//! --save-every 50 --restart` training then goes on when a process is lost. Over TCP, torchrun or Slurm start them
-//! with `--link tcp`, or with `--link nccl` (feature `nccl`) where each has a GPU.
+//! Ranks are threads of this process, or processes. Over MPI (feature `mpi`), start them with
+//! `mpirun -n 4 target/release/examples/train_gpt --link mpi`, or with `--processes 4`, which calls `mpirun`; with
+//! `--save FOLDER --save-every 50 --restart` training then continues when a process is lost. Over TCP, torchrun or
+//! Slurm start them with `--link tcp`, or with `--link nccl` (feature `nccl`) if each has a GPU.
 
 use burn::optim::AdamWConfig;
 use burn_pipeline::link::Link;
@@ -37,7 +38,7 @@ pub fn main() -> ExitCode {
     ExitCode::from(run(std::env::args_os(), &mut std::io::stdout(), &mut std::io::stderr()))
 }
 
-/// Checks the flags and trains, on threads or as one of several processes; gives the exit code.
+/// Checks the flags and trains, on threads or as one of several processes; returns the exit code.
 pub fn run(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let options = Options::try_parse_from(arguments).map_err(RunError::from);
     program::run(options.and_then(|options| Ok(options.check()?)), train, out, err)
@@ -48,7 +49,7 @@ fn train(setup: Setup, link: Option<Box<dyn Link>>, mut console: Console<'_>) ->
     let mut trainer = Trainer::over(setup.clone(), link)?;
     console.introduce(&setup, setup.model.parameters())?;
     if trainer.done() > 0 {
-        console.line(format_args!("goes on after step {}", trainer.done()))?;
+        console.line(format_args!("resuming after step {}", trainer.done()))?;
     }
 
     let (before, began) = (trainer.done(), Instant::now());
@@ -80,8 +81,8 @@ fn train(setup: Setup, link: Option<Box<dyn Link>>, mut console: Console<'_>) ->
 
 /// A GPT in training, one step at a time.
 ///
-/// The loss of every step depends on the seed, the batch and the model's size; on the schedule and its cut only where
-/// they change the order in which numbers are added.
+/// The loss of every step depends on the seed, the batch and the model's size. It depends on the schedule and its
+/// cut only if they change the order in which numbers are added.
 #[derive(Debug)]
 pub struct Trainer {
     setup: Setup,
@@ -100,10 +101,10 @@ impl Trainer {
     /// Builds the pipeline; with a link, this process is one rank.
     ///
     /// # Errors
-    /// If the model cannot be cut as asked, and as [`Training::new`].
+    /// Returns a [`TrainError`] if the model cannot be cut as requested, and as [`Training::new`].
     pub fn over(setup: Setup, link: Option<Box<dyn Link>>) -> Result<Self, TrainError> {
         let (options, model) = (&setup.options, setup.model.clone());
-        // Moments of gradients over a hundred steps and a clear weight decay suit short runs over small batches.
+        // A shorter average of squared gradients and a strong weight decay suit short runs over small batches.
         let optimizer = AdamWConfig::new().with_beta_2(0.99).with_epsilon(1e-8).with_weight_decay(0.1);
         let builder = Pipeline::builder()
             .model(format!("{model:?}"))
@@ -120,7 +121,7 @@ impl Trainer {
         Ok(Self { setup, training })
     }
 
-    /// Steps that are done, those before a checkpoint among them.
+    /// The number of steps done, including those before a checkpoint.
     pub fn done(&self) -> usize {
         self.training.done()
     }
@@ -145,7 +146,7 @@ impl Trainer {
         self.training.save_if_due(&RunFlags::of(&self.setup.options))
     }
 
-    /// The losses of the model and of a table of byte pairs over held-out windows.
+    /// The losses of the model and of a byte-pair table over held-out windows.
     ///
     /// # Errors
     /// If a rank fails.
@@ -177,8 +178,8 @@ impl Trainer {
     }
 }
 
-/// Says how each stage is made on its rank: an even share of the blocks, or its part of the cut that was asked for. For
-/// `--cut optimal`, layers are measured on the first windows of the text.
+/// Sets how each stage is built on its rank: with an even share of the blocks, or its part of the requested cut.
+/// For `--cut optimal`, measures the layers on the first windows of the text.
 fn stages(setup: &Setup, builder: Builder) -> Result<Builder, CutError> {
     let (options, model) = (&setup.options, setup.model.clone());
     let cut = options.cut.partition(&model, setup.plan.placement(), options.costs.as_deref(), |kinds| {

@@ -1,12 +1,12 @@
-//! Trains a byte-level GPT with blocks of experts on Shakespeare's plays, its layers cut into stages over two ranks, with
-//! the routers' auxiliary losses injected on every stage.
+//! Trains a byte-level GPT with blocks of experts on Shakespeare's plays, its layers cut into stages over two
+//! ranks. Every stage injects its routers' auxiliary losses.
 //!
-//! `cargo run --release --example train_moe` takes a minute or two on two cores; `-- --help` lists all flags. Ranks are threads or
-//! processes as in `train_gpt`.
+//! `cargo run --release -p pipeline-examples --example train_moe` takes a minute or two on two cores; `-- --help`
+//! lists all flags. Ranks are threads or processes, as in `train_gpt`.
 //!
-//! Read it from top to bottom: `train` is the whole run, [`MoeTrainer::over`] builds the pipeline, [`MoeTrainer::step`]
-//! is one step. The model and its stages are in `src/moe/gpt.rs` and `src/moe/part.rs`, the flags in
-//! `src/moe/options.rs`, the side data of a batch in `src/moe/sides.rs`.
+//! Read it from top to bottom: `train` is the whole run, [`MoeTrainer::over`] builds the pipeline,
+//! [`MoeTrainer::step`] is one step. The model and its stages are in `src/moe/gpt.rs` and `src/moe/part.rs`, the
+//! flags in `src/moe/options.rs`, the side data of a batch in `src/moe/sides.rs`.
 
 use burn::optim::AdamWConfig;
 use burn_pipeline::link::Link;
@@ -31,7 +31,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Steps at the end over which the experts' load is reported.
+/// The number of last steps over which the experts' load is reported.
 const LAST: usize = 50;
 
 /// Runs the program.
@@ -39,14 +39,14 @@ pub fn main() -> ExitCode {
     ExitCode::from(run(std::env::args_os(), &mut std::io::stdout(), &mut std::io::stderr()))
 }
 
-/// Checks the flags and trains, on threads or as one of several processes; gives the exit code.
+/// Checks the flags and trains, on threads or as one of several processes; returns the exit code.
 pub fn run(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let options = MoeOptions::from_arguments(arguments).map_err(RunError::from);
     program::run(options.and_then(|options| Ok(options.check()?)), train, out, err)
 }
 
-/// The whole run: builds the pipeline, trains, evaluates, writes the timeline, the experts' load and a sample. With
-/// `--curves`, three trainings.
+/// The whole run: builds the pipeline, trains, evaluates, and writes the timeline, the experts' load and a sample.
+/// With `--curves`, three trainings.
 fn train(setup: MoeSetup, link: Option<Box<dyn Link>>, mut console: Console<'_>) -> Result<(), RunError> {
     if let (Some(path), None) = (&setup.curves, &link) {
         return curves(&setup, path, &mut console);
@@ -97,7 +97,7 @@ impl MoeTrainer {
     pub fn over(setup: MoeSetup, link: Option<Box<dyn Link>>) -> Result<Self, TrainError> {
         let (options, model) = (&setup.common.options, setup.model.clone());
         let recompute = options.recompute;
-        // Moments of gradients over a hundred steps and a clear weight decay suit short runs over small batches.
+        // A shorter average of squared gradients and a strong weight decay suit short runs over small batches.
         let optimizer = AdamWConfig::new().with_beta_2(0.99).with_epsilon(1e-8).with_weight_decay(0.1);
         let builder = Pipeline::builder()
             .model(format!("{model:?}"))
@@ -119,7 +119,7 @@ impl MoeTrainer {
         Ok(Self { setup, training })
     }
 
-    /// Steps that are done, those before a checkpoint among them.
+    /// The number of steps done, including those before a checkpoint.
     pub fn done(&self) -> usize {
         self.training.done()
     }
@@ -148,7 +148,7 @@ impl MoeTrainer {
         self.training.save_if_due(&self.setup.flags)
     }
 
-    /// The losses of the model and of a table of byte pairs over held-out windows.
+    /// The losses of the model and of a byte-pair table over held-out windows.
     ///
     /// # Errors
     /// If a rank fails.
@@ -162,7 +162,7 @@ impl MoeTrainer {
         })
     }
 
-    /// Texts that continue a byte, which is repeated so that the tokens ahead have room. A mixture of depths chooses
+    /// Texts that continue a byte, which is repeated to make room for the tokens ahead. A mixture of depths chooses
     /// among the bytes so far.
     ///
     /// # Errors
@@ -178,7 +178,7 @@ impl MoeTrainer {
         })
     }
 
-    /// Layers with experts that are not in the last stage.
+    /// The number of layers with experts outside of the last stage.
     fn inner_layers(&self) -> Result<usize, TrainError> {
         let (stages, device) = (self.training.plan().stages(), self.setup.common.device.clone());
         let last = StageContext {
@@ -207,21 +207,22 @@ fn inputs(setup: &MoeSetup, windows: &Windows) -> Result<Batch, TrainError> {
     Ok(sides(&setup.model, windows, setup.bos, device).attach(batch, windows.rows())?)
 }
 
-/// Prints what runs, and runs all steps that are left.
+/// Prints the run's settings, and runs all remaining steps.
 fn all_steps(trainer: &mut MoeTrainer, console: &mut Console<'_>) -> Result<Vec<MoeStepRecord>, RunError> {
     let (setup, model) = (&trainer.setup, &trainer.setup.model);
     console.introduce(&setup.common, setup.parameters)?;
     let (pattern, experts, top_k) = (&model.pattern, model.experts, model.top_k);
-    let bias = if model.bias_rate > 0.0 { format!(", and a bias moved by {}", model.bias_rate) } else { String::new() };
+    let bias =
+        if model.bias_rate > 0.0 { format!(", and a bias changed by {}", model.bias_rate) } else { String::new() };
     let injection = model.injection;
     console.line(format_args!(
-        "blocks {pattern}, {experts} experts, {top_k} a token; auxiliary losses: {injection:?}{bias}"
+        "blocks {pattern}, {experts} experts, {top_k} per token; auxiliary losses: {injection:?}{bias}"
     ))?;
     if !model.boundaries.is_empty() {
-        console.line(format_args!("stages begin at blocks 0, {:?}", model.boundaries))?;
+        console.line(format_args!("stages start at blocks 0, {:?}", model.boundaries))?;
     }
     if trainer.done() > 0 {
-        console.line(format_args!("goes on after step {}", trainer.done()))?;
+        console.line(format_args!("resuming after step {}", trainer.done()))?;
     }
     let mut log = console.steps(setup.common.options.steps);
     let mut records = Vec::new();
@@ -233,7 +234,7 @@ fn all_steps(trainer: &mut MoeTrainer, console: &mut Console<'_>) -> Result<Vec<
     Ok(records)
 }
 
-/// What follows a step's line.
+/// The text that follows a step's line.
 fn more(record: &MoeStepRecord) -> String {
     let worst = record.imbalance.iter().copied().fold(1.0, f64::max);
     let (balance, z) = (record.load_balance, record.router_z);
@@ -241,7 +242,7 @@ fn more(record: &MoeStepRecord) -> String {
     format!("{ahead}  balance {balance:.3}  z {z:.2}  max/mean load {worst:.2}")
 }
 
-/// Prints how even the experts' load was, and draws it.
+/// Prints and draws how even the experts' load was.
 fn expert_load(setup: &MoeSetup, records: &[MoeStepRecord], console: &mut Console<'_>) -> Result<(), RunError> {
     let steps = records.len().min(LAST);
     for (layer, imbalance) in expert_load::imbalance(records, LAST).into_iter().enumerate() {
@@ -261,7 +262,8 @@ fn expert_load(setup: &MoeSetup, records: &[MoeStepRecord], console: &mut Consol
     Ok(console.line(format_args!("load of experts: {}", path.display()))?)
 }
 
-/// Trains with auxiliary losses of all stages, of the last one alone and of none, and draws how uneven the load was.
+/// Trains with auxiliary losses of all stages, of the last one alone and of none, and draws how uneven the load
+/// was.
 fn curves(setup: &MoeSetup, path: &Path, console: &mut Console<'_>) -> Result<(), RunError> {
     let written = |source| TraceError { path: path.to_owned(), source };
     if let Some(folder) = path.parent() {

@@ -1,14 +1,16 @@
-//! A transport of your own: ranks as processes of one machine, with Unix sockets between them.
+//! A user-defined transport: ranks as processes of one machine, connected by Unix sockets.
 //!
-//! `burn_pipeline::link::kit` has what all transports share: envelopes, a mailbox whose waits end at their deadlines, and
-//! an [`Endpoint`] that makes a link of them. A transport moves bytes and implements [`Peers`]:
+//! `burn_pipeline::link::kit` has what all transports share: envelopes, a mailbox whose waits end at their
+//! deadlines, and an [`Endpoint`] that turns them into a link. A transport moves bytes and implements [`Peers`]:
 //!
-//! 1. Every rank listens at a socket of its own in a common folder, and connects to the ranks below it.
-//! 2. Two threads serve each connection. One writes what is queued, so that a send never waits. One reads, and puts what
-//!    arrives into the mailbox.
-//! 3. A connection that ends without [`Envelope::Close`] means a lost rank: every rank returns an error that names it.
+//! 1. Every rank listens at its own socket in a common folder, and connects to the ranks below it.
+//! 2. Two threads serve each connection. One writes queued messages, so that a send never waits. One reads, and
+//!    puts what arrives into the mailbox.
+//! 3. A connection that ends without [`Envelope::Close`] means a lost rank: every rank returns an error that names
+//!    it.
 //!
-//! The program runs the conformance suite over it. To train over it, give each process's end to `Builder::build_rank`.
+//! The program runs the conformance suite over it. To train over it, pass each process's end to
+//! `Builder::build_rank`.
 
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
@@ -27,12 +29,12 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 struct Sockets {
     mailbox: Mailbox,
-    /// What is to be written to each other rank; none for this one.
+    /// The queue to each other rank; `None` for this one.
     queues: Vec<Option<Sender<Outgoing>>>,
     writers: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// An envelope, and the bytes of a message's tensors behind it.
+/// An envelope, and the bytes of a message's tensors.
 type Outgoing = (Envelope, Vec<Bytes>);
 
 impl Peers for Sockets {
@@ -42,7 +44,7 @@ impl Peers for Sockets {
 
     fn send(&self, to: usize, envelope: Envelope, bodies: Vec<Bytes>) -> std::result::Result<(), LinkError> {
         if let Some(queue) = &self.queues[to] {
-            // It fails if the connection is lost, which the thread that reads it reports.
+            // Fails if the connection is lost, which the reading thread reports.
             let _ = queue.send((envelope, bodies));
         }
         Ok(())
@@ -50,13 +52,13 @@ impl Peers for Sockets {
 
     fn close(&self) {
         self.send_all(&Envelope::Close);
-        // What was sent before is still written: each thread ends after its `Close`.
+        // Earlier messages are still written: each thread ends after its `Close`.
         let writers = std::mem::take(&mut *self.writers.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
         writers.into_iter().for_each(|writer| drop(writer.join()));
     }
 }
 
-/// Connects to the other ranks through sockets in `folder`; what the link receives is put on `device`.
+/// Connects to the other ranks through sockets in `folder`. Received tensors are moved to `device`.
 fn connect(folder: &Path, rank: usize, ranks: usize, device: Device, timeout: Duration) -> Result<Endpoint<Sockets>> {
     let streams = open_sockets(folder, rank, ranks, Instant::now() + timeout)?;
     let (mut queues, mut receivers) = (Vec::new(), Vec::new());
@@ -102,7 +104,7 @@ fn open_sockets(folder: &Path, rank: usize, ranks: usize, deadline: Instant) -> 
     Ok(streams)
 }
 
-/// Tries again until it succeeds or the deadline passes: the other rank may not be there yet.
+/// Repeats until success or the deadline: the other rank may not have started yet.
 fn retry<T>(deadline: Instant, attempt: impl Fn() -> Result<T>) -> Result<T> {
     loop {
         match attempt() {
@@ -112,7 +114,8 @@ fn retry<T>(deadline: Instant, attempt: impl Fn() -> Result<T>) -> Result<T> {
     }
 }
 
-/// Writes what is queued: the length of the envelope, the envelope, and the tensors, whose lengths are in its frame.
+/// Writes queued messages: the length of the envelope, the envelope, and the tensors, whose lengths are in its
+/// frame.
 fn write_all(stream: &UnixStream, outgoing: &Receiver<Outgoing>) {
     let mut output = BufWriter::new(stream);
     for (envelope, bodies) in outgoing {
@@ -121,7 +124,7 @@ fn write_all(stream: &UnixStream, outgoing: &Receiver<Outgoing>) {
         for body in &bodies {
             written = written.and_then(|()| output.write_all(body));
         }
-        // If the connection is lost, the thread that reads it reports that.
+        // If the connection is lost, the reading thread reports it.
         if written.and_then(|()| output.flush()).is_err() || envelope == Envelope::Close {
             return;
         }
@@ -144,7 +147,7 @@ impl Sockets {
         }
     }
 
-    /// Reads one envelope; `false` if it closes the link.
+    /// Reads one envelope. Returns false if it closes the link.
     fn read(&self, from: usize, input: &mut impl Read) -> Result<bool> {
         let mut length = [0; 8];
         input.read_exact(&mut length)?;
@@ -165,7 +168,7 @@ impl Sockets {
     }
 }
 
-/// Runs every case of the conformance suite with so many ranks, each a thread with its own end of a new link.
+/// Runs every case of the conformance suite with `ranks` ranks, each a thread with its own end of a new link.
 fn run_suite(ranks: usize) {
     let folder = std::env::temp_dir().join(format!("unix-socket-link-{}-{ranks}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("the folder for temporary files is writable");

@@ -1,8 +1,8 @@
-//! Burn's operations panic on what does not fit, and `burn-pipeline` catches that and makes an error of it.
+//! Burn's operations panic on invalid input; `burn-pipeline` catches these panics and returns errors.
 
 use std::panic::{set_hook, take_hook};
 
-/// Lets panics in Burn pass, if they are caught; those in this repository still end the target.
+/// Allows panics in Burn that are caught. Panics in this repository still end the target.
 pub fn allow_in_burn() {
     let end = take_hook();
     set_hook(Box::new(move |panic| {

@@ -9,10 +9,10 @@ use burn_pipeline::train::Checkpoint;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The name of the file of tensors.
+/// The name of the tensor file.
 pub const FILE: &str = "stage-000.safetensors";
 
-/// A linear layer, and tensors of the other kinds.
+/// A linear layer, and tensors of other kinds.
 #[derive(Module, Debug)]
 pub struct Model {
     linear: Linear,
@@ -21,7 +21,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// With random weights.
+    /// A model with random weights.
     pub fn new(device: &Device) -> Self {
         let counts = Tensor::from_ints([1, 2, 3], device);
         Self {
@@ -42,17 +42,17 @@ impl Stage for Model {
     }
 }
 
-/// A folder of this process.
+/// Creates a folder for this process.
 ///
 /// # Panics
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("the folder for temporary files can be written");
     folder
 }
 
-/// Writes a checkpoint: what its manifest says of it, and its file of tensors.
+/// Writes a checkpoint from its manifest's content and its tensor file.
 ///
 /// # Panics
 /// If the folder cannot be written.
@@ -64,10 +64,10 @@ pub fn write(folder: &Path, says: &str, tensors: &[u8]) {
     }
 }
 
-/// Reads a checkpoint in every way. What is taken from it fits the model, and everything else is refused.
+/// Reads a checkpoint in every way. Whatever is loaded must fit the model, and everything else must be refused.
 ///
 /// # Panics
-/// If it does not.
+/// If it is not.
 pub fn read(folder: &Path) {
     let checkpoint = match Checkpoint::open(folder) {
         Ok(checkpoint) => checkpoint,
@@ -85,6 +85,6 @@ pub fn read(folder: &Path) {
         assert_eq!(specs(loaded), specs(&model));
     }
     drop(checkpoint.load_optimizer(AdamWConfig::new().init(), &model, &names));
-    // A file of tensors that the manifest does not describe is no file of this checkpoint.
+    // A tensor file that the manifest does not describe does not belong to this checkpoint.
     drop(checkpoint.export(folder.join("model.safetensors")));
 }

@@ -1,10 +1,10 @@
-//! Frames with the right version and checksum, around any content.
+//! Frames with the right version and checksum around any content.
 
 use burn_pipeline::link::kit::{Packed, Repeat};
 use burn_pipeline::link::{Header, Message, MessageKind};
 use burn_pipeline::stage::Payload;
 
-/// What every frame begins with: its magic and the version.
+/// The start of every frame: its magic and the version.
 const BEGIN: usize = 6;
 /// The checksum at its end.
 const END: usize = 4;
@@ -32,12 +32,12 @@ fn around(content: &[u8], sound: &[u8]) -> Vec<u8> {
     [&signed[..], &sum.to_le_bytes()].concat()
 }
 
-/// The content of a frame; none if it is shorter than any.
+/// The content of a frame, or `None` if it is too short.
 pub fn content(frame: &[u8]) -> Option<&[u8]> {
     frame.get(BEGIN..frame.len().checked_sub(END)?)
 }
 
-/// Makes a frame begin and end as it must.
+/// Corrects the start and the end of a frame.
 pub fn mend(bytes: &mut [u8]) {
     if let Some(mended) = content(bytes).map(frame) {
         bytes.copy_from_slice(&mended);

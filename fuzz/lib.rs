@@ -1,4 +1,4 @@
-//! What fuzz targets share.
+//! Code that fuzz targets share.
 
 pub mod caught;
 pub mod checkpoint;

@@ -6,7 +6,7 @@ use burn_pipeline::link::kit::{Endpoint, Envelope, Frame, Mailbox, Peers};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// An envelope, and the bytes of a message's tensors behind it.
+/// An envelope, and the bytes of a message's tensors.
 pub type RecordedMessage = (Envelope, Vec<Vec<u8>>);
 
 /// The other ranks. What is sent to them is dropped.
@@ -25,7 +25,7 @@ impl Peers for RecordedPeers {
     fn close(&self) {}
 }
 
-/// The other ranks, before any message of theirs.
+/// The other ranks, before their first message.
 pub fn ranks(ranks: usize) -> Arc<RecordedPeers> {
     Arc::new(RecordedPeers(Mailbox::new(0, ranks)))
 }
@@ -40,7 +40,7 @@ pub fn link(ranks: usize, messages: &[RecordedMessage]) -> Endpoint<RecordedPeer
     Endpoint::new(peers, Device::flex())
 }
 
-/// What a transport does with what it reads; what is to be sent back. Tensors for which no bytes came are zeros.
+/// Delivers what a transport reads, and returns what is to be sent back. Tensors whose bytes are missing are zeros.
 pub fn give<B: Deref<Target = [u8]>>(
     mailbox: &Mailbox,
     from: usize,

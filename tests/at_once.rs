@@ -1,8 +1,8 @@
-//! Cases that mostly wait, for a timeout or the disk, several at the same time.
+//! Runs test cases that mostly wait, for a timeout or the disk, several at a time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Runs a check on each case, on so many threads, in order as they come free.
+/// Runs a check on each case, in order, on `threads` threads.
 pub fn for_each_at_once<T: Sync>(threads: usize, cases: &[T], check: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
     let lane = || {
@@ -10,6 +10,6 @@ pub fn for_each_at_once<T: Sync>(threads: usize, cases: &[T], check: impl Fn(&T)
             check(case);
         }
     };
-    // A check that panics ends its thread, and in the end the test.
+    // A check that panics ends its thread; the scope then panics in the test.
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(lane))));
 }

@@ -1,8 +1,9 @@
-//! The device that suites run on: Flex, or the one that the variable `DEVICE` names (`wgpu`, `cpu`, `cuda`), if it was built in.
+//! The device that tests run on: Flex, or the device named by the variable `DEVICE` (`wgpu`, `cpu`, `cuda`), if
+//! built in.
 //!
-//! `DEVICE=wgpu cargo test --features pipeline-tests/wgpu --test runtime interleaved`. The plain loop that a pipeline is
-//! compared with runs on the same device. Elsewhere than on Flex a launch takes as long as a layer does there, so that lists of
-//! cases are cut to [`few`].
+//! `DEVICE=wgpu cargo test --features pipeline-tests/wgpu --test runtime interleaved`. The plain loop, which a
+//! pipeline is compared with, runs on the same device. On devices other than Flex a launch takes as long as a layer
+//! takes on Flex, so lists of cases are shortened with [`few`].
 
 use burn::tensor::Device;
 use clap::ValueEnum;
@@ -12,7 +13,7 @@ use std::sync::OnceLock;
 /// The device.
 ///
 /// # Panics
-/// If `DEVICE` names none, or one that is not in this build or does not answer.
+/// If `DEVICE` names an unknown device, or one that is not built in or does not answer.
 pub fn device() -> Device {
     static DEVICE: OnceLock<Device> = OnceLock::new();
     let open = || match std::env::var("DEVICE") {
@@ -25,7 +26,7 @@ pub fn device() -> Device {
     DEVICE.get_or_init(open).clone()
 }
 
-/// All of a list of cases on Flex, the last so many on another device.
+/// All cases on Flex; the last `elsewhere` of them on other devices.
 pub fn few<T>(mut cases: Vec<T>, elsewhere: usize) -> Vec<T> {
     if device() != Device::flex() {
         cases.drain(..cases.len().saturating_sub(elsewhere));

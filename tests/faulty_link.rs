@@ -1,6 +1,6 @@
-//! A link whose rank fails at a point in its run, whatever the transport below.
+//! A link whose rank fails at a given point of its run, over any transport.
 //!
-//! The fault comes with the rank's n-th send, receive or gather, wherever in a step that is.
+//! The fault occurs at the rank's n-th send, receive or gather, anywhere in a step.
 
 #![allow(clippy::unwrap_used, reason = "faults are injected in tests")]
 
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What happens to a rank.
+/// A rank's failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// Its process is killed.
@@ -25,24 +25,24 @@ pub enum Fault {
     Hang,
     /// Its code panics.
     Panic,
-    /// A message that it sends is lost.
+    /// One of its messages is lost.
     Lose,
-    /// A message that it sends has another header than it should.
+    /// One of its messages has a wrong header.
     Corrupt,
-    /// It comes long after the others.
+    /// It arrives long after the others.
     Late,
     /// It runs another plan.
     OtherPlan,
-    /// A message that it sends comes twice.
+    /// One of its messages is sent twice.
     Stray,
-    /// A message that it sends announces more numbers than any machine has memory for.
+    /// One of its messages declares more numbers than any machine has memory for.
     Oversized,
     /// It leaves the job between two steps.
     Leave(Leaving),
 }
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Fault; 13] = [
         Fault::Kill,
         Fault::Stop,
@@ -59,7 +59,7 @@ impl Fault {
         Fault::Leave(Leaving::Panic),
     ];
 
-    /// How the rank leaves before this step, if it does; `at` is the use of the link that was drawn.
+    /// How the rank leaves before this step, if it does; `at` is the use of the link at which it fails.
     pub fn leaves(self, at: usize, step: usize) -> Option<Leaving> {
         if let Fault::Leave(leaving) = self { Some(leaving).filter(|_| step == at % 10) } else { None }
     }
@@ -71,11 +71,11 @@ impl Fault {
     }
 }
 
-/// Sends a message spoilt, as [`Fault::Corrupt`] or [`Fault::Oversized`] says.
+/// Sends a corrupted message, as [`Fault::Corrupt`] or [`Fault::Oversized`] describes.
 pub type Spoil<L> = fn(&mut L, Fault, usize, Message, Instant) -> Result<(), LinkError>;
 
-/// A message as bytes that are spoilt: one byte of its frame is changed, which one depends on the microbatch; or it
-/// announces 2^50 numbers.
+/// A corrupted message in bytes: either one byte of its frame is changed, at a place that depends on the
+/// microbatch, or the frame declares 2^50 numbers.
 ///
 /// # Panics
 /// If the message cannot be packed.
@@ -83,13 +83,13 @@ pub fn spoilt(fault: Fault, message: Message) -> Packed {
     let header = message.header;
     let mut packed = Packed::new(message).unwrap();
     if fault == Fault::Oversized {
-        // A tensor is 1, an element type and a shape; every frame begins alike.
+        // A tensor is a 1, an element type and a shape. Every frame begins alike.
         let contents = postcard::to_stdvec(&(header, vec![(1u32, DType::F32, vec![1usize << 50])])).unwrap();
         let mut frame = [&packed.frame[..6], &contents].concat();
         frame.extend(crc32fast::hash(&frame).to_le_bytes());
         return Packed { frame, bodies: Vec::new() };
     }
-    // The kind, the stage, the microbatch, or the end of the parts.
+    // The kind, the stage, the microbatch, and the end of the parts.
     let places = [6, 8, 9, packed.frame.len() - 5];
     packed.frame[places[header.microbatch % places.len()]] ^= 0x20;
     packed
@@ -100,29 +100,29 @@ pub fn spoilt(fault: Fault, message: Message) -> Packed {
 pub struct Faulty<L> {
     /// The link below.
     pub link: L,
-    /// What happens.
+    /// The fault to inject.
     pub fault: Fault,
-    /// Uses of the link until then.
+    /// The remaining uses of the link until the fault.
     pub left: usize,
     /// How long a late rank takes.
     pub late: Duration,
     /// Releases a rank that hangs.
     pub released: Arc<AtomicBool>,
-    /// How this link's messages are spoilt.
+    /// How to corrupt this link's messages.
     pub spoil: Spoil<L>,
 }
 
-/// Sends this process a signal.
+/// Sends a signal to this process.
 pub fn signal(which: &str) {
     Command::new("kill").args([which, &std::process::id().to_string()]).status().unwrap();
-    // Until it has arrived.
+    // Waits for the signal to arrive.
     std::thread::sleep(Duration::from_secs(600));
 }
 
 impl<L> Faulty<L> {
-    /// A use of the link; `true` if the fault strikes now.
+    /// Counts a use of the link. Returns true if the fault occurs now.
     fn strikes(&mut self, sends: bool) -> bool {
-        // What is lost or spoilt is the first message that is sent from that point on.
+        // Faults of messages wait for the first message sent from that point on.
         let waits = !sends && matches!(self.fault, Fault::Lose | Fault::Corrupt | Fault::Stray | Fault::Oversized);
         if self.left == 0 || self.left == 1 && waits {
             return false;

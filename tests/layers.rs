@@ -22,7 +22,7 @@ impl Stage for Layer {
     }
 }
 
-/// A product with a weight, whose backward needs the input and the weight, but not the output.
+/// A matmul with a weight. Its backward needs the input and the weight, but not the output.
 #[derive(Module, Debug)]
 pub struct Product {
     /// The weight.

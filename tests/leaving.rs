@@ -1,23 +1,24 @@
-//! A rank that leaves a job between two steps, whatever its transport: its data loader returns an error, or panics.
+//! A rank that leaves a job between two steps, over any transport, because its data loader returns an error or
+//! panics.
 
 use burn_pipeline::train::{Pipeline, PipelineError};
 
 /// How a rank leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leaving {
-    /// Its pipeline is dropped, as where `main` returns an error, or goes on without it.
+    /// It drops its pipeline, as when `main` returns an error.
     Drop,
-    /// It says why.
+    /// It gives a reason.
     Say,
-    /// It panics while it holds its pipeline.
+    /// It panics while it owns its pipeline.
     Panic,
 }
 
 impl Leaving {
-    /// All of them.
+    /// All ways of leaving.
     pub const ALL: [Leaving; 3] = [Leaving::Drop, Leaving::Say, Leaving::Panic];
 
-    /// The one of this name, as `Debug` prints it.
+    /// The way of this name, as `Debug` prints it.
     ///
     /// # Panics
     /// If there is none.
@@ -26,10 +27,10 @@ impl Leaving {
         found.unwrap_or_else(|| panic!("nobody leaves by {name}"))
     }
 
-    /// Leaves.
+    /// Leaves the job.
     ///
     /// # Panics
-    /// If that is how.
+    /// For [`Leaving::Panic`].
     pub fn leave(self, mut pipeline: Pipeline) {
         match self {
             Leaving::Drop => drop(pipeline),
@@ -44,7 +45,7 @@ impl Leaving {
         }
     }
 
-    /// What the others say of the rank, beside its number.
+    /// What the other ranks report about this rank, besides its number.
     pub fn says(self) -> &'static str {
         match self {
             Leaving::Drop => "which has left the job",

@@ -1,4 +1,4 @@
-//! What the runtime's tests share: small models, and the plain loop that a pipeline must equal.
+//! Code that the runtime's tests share: small models, and the plain loop that a pipeline must equal.
 
 pub mod at_once;
 pub mod connections;

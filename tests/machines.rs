@@ -1,15 +1,16 @@
-//! Several machines on this one: each with its own network, host name, processes and shared memory, joined by a switch.
+//! Several virtual machines on this one, each with its own network, host name, processes and shared memory, joined
+//! by a switch.
 //!
-//! Guarantees: machines reach each other over addresses of their own and in no other way; a cable can be pulled, so that a
-//! machine is silent without any connection being closed; nothing has a name outside, and everything ends with the
-//! process that started it, however it ends.
+//! Guarantees: machines reach each other only over their own addresses. A cable can be pulled, which silences a
+//! machine without closing a connection. Nothing is visible from outside, and everything ends with the process that
+//! started it, however that ends.
 //!
-//! 1. A machine is a set of the kernel's namespaces, held by one process (`unshare`), which is killed with its parent.
-//! 2. One more of them is the switch: a bridge, with a cable (`veth`) to each machine.
-//! 3. Programs are started on a machine with `nsenter`. Where `ssh` is asked for, each machine runs an `sshd` that takes a
-//!    key made for the purpose, so that `mpirun` starts its ranks as on real machines.
+//! 1. A machine is a set of kernel namespaces held by one process (`unshare`), which is killed with its parent.
+//! 2. The switch is one more machine: a bridge with a cable (`veth`) to each of the others.
+//! 3. `nsenter` starts programs on a machine. With `ssh`, each machine runs an `sshd` that accepts a key made for
+//!    this run, so `mpirun` starts its ranks as on real machines.
 //!
-//! It needs root, and the programs of Debian's `iproute2`, `util-linux` and, for `ssh`, `openssh-server`.
+//! Needs root and the programs of Debian's packages `iproute2`, `util-linux` and, for `ssh`, `openssh-server`.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -20,10 +21,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The longest that a machine may take to start.
+/// How long a machine may take to start.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Machines that see each other, and end when this is dropped.
+/// Machines that reach each other. Dropping this ends them.
 #[derive(Debug)]
 pub struct Machines {
     switch: Machine,
@@ -31,7 +32,7 @@ pub struct Machines {
     folder: PathBuf,
 }
 
-/// The process that holds a machine, and the first process within.
+/// The process that holds a machine's namespaces, and the first process inside.
 #[derive(Debug)]
 struct Machine {
     holder: Child,
@@ -39,15 +40,15 @@ struct Machine {
 }
 
 impl Machines {
-    /// Starts so many machines.
+    /// Starts `count` machines.
     ///
     /// # Panics
-    /// If this process may not, or a program is missing.
+    /// If this process lacks the rights, or a program is missing.
     pub fn start(count: usize) -> Self {
         Self::with(count, |_| "exec sleep infinity".to_owned())
     }
 
-    /// As [`Machines::start`], each of them with an `sshd` that lets the others in.
+    /// Like [`Machines::start`], with an `sshd` on each machine that admits the others.
     ///
     /// # Panics
     /// As [`Machines::start`].
@@ -56,7 +57,7 @@ impl Machines {
             let folder = folder.display();
             let key = format!("ssh-keygen -q -t ed25519 -N '' -f {folder}/key");
             assert!(sh(&key).status().is_ok_and(|status| status.success()), "{key}");
-            // An `ssh` to a machine that has gone silent ends by itself.
+            // Ends an `ssh` to a machine that no longer responds.
             let client =
                 "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\nServerAliveInterval 3";
             fs::write(format!("{folder}/ssh_config"), format!("IdentityFile {folder}/key\n{client}\n")).unwrap();
@@ -94,23 +95,23 @@ impl Machines {
         machines
     }
 
-    /// The address of a machine, under which the others reach it.
+    /// The address at which the others reach a machine.
     pub fn address(&self, machine: usize) -> String {
         address(machine)
     }
 
-    /// A program on a machine.
+    /// A command that runs a program on a machine.
     pub fn command(&self, machine: usize, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.machines[machine].first.to_string(), "--all", "--"]).arg(program);
-        // Where the machines have `ssh`, this is how `mpirun` uses it; else it is not looked at.
+        // Makes `mpirun` use the machines' `ssh`; ignored where they have none.
         command.env("OMPI_MCA_plm_rsh_args", format!("-F {}", self.folder.join("ssh_config").display()));
-        // Other machines of the same names have the same numbers for their processes, and files of the same names.
+        // Machines of other tests may have equal names and process numbers, and so equal file names.
         command.env("OMPI_MCA_orte_tmpdir_base", &self.folder);
         command
     }
 
-    /// A file that names the machines for `mpirun`, with so many ranks on each.
+    /// Writes a host file for `mpirun` with `slots` ranks on each machine.
     ///
     /// # Panics
     /// If it cannot be written.
@@ -121,7 +122,7 @@ impl Machines {
         path
     }
 
-    /// Pulls a machine's cable: nothing reaches it or comes from it any more, and no connection is closed.
+    /// Pulls a machine's cable: nothing reaches or leaves it any more, and no connection is closed.
     ///
     /// # Panics
     /// If it cannot be pulled.
@@ -129,8 +130,8 @@ impl Machines {
         self.switch.ip(&format!("link set port{machine} down"));
     }
 
-    /// Ends a machine with all its processes. Their connections end as those of killed processes do; unplug it first for
-    /// the end that a loss of power is.
+    /// Ends a machine with all its processes. Its connections close as those of killed processes do; unplug it
+    /// first to simulate a loss of power.
     ///
     /// # Panics
     /// If it cannot be ended.
@@ -138,12 +139,12 @@ impl Machines {
         self.machines[machine].end();
     }
 
-    /// Command lines of the processes on a machine that have this argument.
+    /// The command lines of a machine's processes that have this argument.
     pub fn processes(&self, machine: usize, argument: &str) -> Vec<String> {
         self.machines[machine].processes(argument)
     }
 
-    /// Files in a machine's shared memory.
+    /// The files in a machine's shared memory.
     ///
     /// # Panics
     /// If the machine has ended.
@@ -161,7 +162,7 @@ impl Machines {
             if ssh.status().is_ok_and(|status| status.success()) {
                 return;
             }
-            assert!(since.elapsed() < TIMEOUT, "sshd of machine {machine} does not let anybody in");
+            assert!(since.elapsed() < TIMEOUT, "sshd of machine {machine} accepts no connection");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -171,13 +172,13 @@ impl Drop for Machines {
     fn drop(&mut self) {
         self.machines.iter_mut().for_each(Machine::end);
         self.switch.end();
-        // It may be gone.
+        // Already removed, perhaps.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
 impl Machine {
-    /// Starts one that runs `then` in a shell.
+    /// Starts a machine that runs `then` in a shell.
     fn start(name: &str, then: &str) -> Self {
         let own = "mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs tmpfs /run";
         let script = format!("hostname {name} && {own} && echo ready && {{ {then}; }}");
@@ -193,7 +194,7 @@ impl Machine {
         Self { holder, first }
     }
 
-    /// Runs `ip` within.
+    /// Runs `ip` inside.
     fn ip(&self, arguments: &str) {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.first.to_string(), "--net", "ip"]).args(arguments.split(' '));
@@ -211,11 +212,11 @@ impl Machine {
     }
 
     fn end(&mut self) {
-        // Both may be gone already.
+        // Either may have ended already.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
         let since = Instant::now();
-        // The kernel ends all others with the first process; that takes a moment.
+        // The kernel ends all other processes with the first one; that takes a moment.
         while Path::new(&format!("/proc/{}", self.first)).exists() && since.elapsed() < TIMEOUT {
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -1,4 +1,4 @@
-//! A stack of layers with a second, integer input that every stage reads and hands on.
+//! A stack of layers with a second, integer input that every stage reads and passes on.
 
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
@@ -13,7 +13,7 @@ pub const WIDTH: usize = 6;
 /// Layers of the whole stack.
 pub const LAYERS: usize = 8;
 
-/// One layer: a linear map, and a row chosen by the integer input.
+/// One layer: a linear map plus a row chosen by the integer input.
 #[derive(Module, Debug)]
 pub struct Layer {
     linear: Linear,
@@ -46,12 +46,12 @@ pub fn part(at: &StageContext) -> Mlp {
     layers(at.layers(LAYERS), at)
 }
 
-/// The names of a stage's part of the stack.
+/// The parameter names of a stage's part of the stack.
 pub fn names(at: &StageContext) -> Names {
     Names::default().layers_from("layers", at.layers(LAYERS).start)
 }
 
-/// Some layers of the stack.
+/// The layers `range` of the stack.
 fn layers(range: Range<usize>, at: &StageContext) -> Mlp {
     let layer = |index: usize| {
         init_seeded(100 + index as u64, &at.device, |device| Layer {
@@ -67,7 +67,7 @@ pub fn loss((y, _): (Tensor<2>, Tensor<2, Int>), target: Tensor<2>) -> Tensor<1>
     (y - target).square().mean()
 }
 
-/// What a pipeline's factory returns.
+/// A pipeline's stage factory.
 pub fn stage(at: &StageContext) -> StageBox {
     stage_of(at.layers(LAYERS), at)
 }

@@ -1,6 +1,6 @@
-//! Numbers without Burn's generator, which initial weights are drawn from meanwhile.
+//! Random numbers that leave Burn's generator alone, which draws the initial weights.
 
-/// Numbers in [-1, 1), the same for the same seed.
+/// Numbers in [-1, 1). Equal seeds give equal numbers.
 pub fn noise(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {

@@ -1,4 +1,5 @@
-//! A model whose forward draws random numbers and counts along, for what must come out the same all the same.
+//! A model whose forward draws random numbers and updates running statistics, for tests that require identical
+//! results all the same.
 
 use crate::device::device;
 use crate::noise::noise;
@@ -13,7 +14,7 @@ use burn_pipeline::train::{Builder, Pipeline, StageContext};
 const WIDTH: usize = 6;
 const SAMPLES: usize = 8;
 
-/// A layer with noise, a norm that counts along, and a weight that is not trained.
+/// A layer with noise, a norm with running statistics, and a weight that is not trained.
 #[derive(Module, Debug)]
 pub struct Noisy {
     linear: Linear,
@@ -38,7 +39,7 @@ impl Stage for Noisy {
     }
 }
 
-/// The stage of a place.
+/// A stage of the model.
 pub fn stage(at: &StageContext) -> StageBox {
     noisy(at, true)
 }
@@ -61,10 +62,10 @@ fn noisy(at: &StageContext, counts: bool) -> StageBox {
     if at.is_last() { StageBox::with_loss(noisy, loss).named(names) } else { StageBox::new(noisy).named(names) }
 }
 
-/// A pipeline of two ranks and four microbatches, eager, without a seed.
-pub fn builder(family: &str) -> Builder {
-    let size = Size::new(2, 4).with_chunks(if family == "ZBVZeroBubble" { 2 } else { 1 });
-    let builder = Pipeline::builder().schedule(family, size).devices(vec![device()]);
+/// A pipeline of two ranks and four microbatches, eager and without a seed.
+pub fn builder(schedule: &str) -> Builder {
+    let size = Size::new(2, 4).with_chunks(if schedule == "ZBVZeroBubble" { 2 } else { 1 });
+    let builder = Pipeline::builder().schedule(schedule, size).devices(vec![device()]);
     let builder = builder.stages(stage).optimizer(|| AdamWConfig::new().init());
     builder.accumulation(Accumulation::Ordered).split(SplitBackward::Eager)
 }

@@ -1,9 +1,9 @@
-//! A rank that computes on the host, over a link of a device, wherever the device has the element types: the conformance suite, and pipelines
-//! where the device has no kernels.
+//! A rank that computes on the host over a link that transfers device tensors, for element types that the device
+//! has: used by the conformance suite, and by pipelines if the device runs no kernels.
 //!
-//! The rank makes its tensors on the host and reads them there. [`OnDevice`] brings those of a message, or of a collective, to the device before
-//! it is sent, and back after it was received. A message with an element type that the device lacks stays on the host, and goes the
-//! other way that a link may have: so both are mixed.
+//! The rank makes and reads its tensors on the host. [`OnDevice`] moves the tensors of a message or a collective to
+//! the device before they are sent, and back after they are received. A message with an element type that the
+//! device lacks stays on the host and takes the link's path for host tensors, so both paths are mixed.
 
 use burn::tensor::{DType, Device, Shape};
 use burn_pipeline::link::{Collectives, FlatCollective, Header, Link, LinkError, Message};
@@ -21,12 +21,13 @@ pub struct OnDevice<L> {
 }
 
 impl<L: Link + Debug> OnDevice<L> {
-    /// The link of this device.
+    /// A link for tensors on this device.
     pub fn new(link: L, device: Device) -> Self {
         Self { link, device, flat: false }
     }
 
-    /// The same, where no kernel runs on the device: tensors are flat there, as rows may be padded, and a kernel takes the padding away.
+    /// The same for a device that runs no kernels. Its tensors are flat: rows may be padded, and removing the
+    /// padding takes a kernel.
     pub fn flat(link: L, device: Device) -> Self {
         Self { link, device, flat: true }
     }
@@ -38,13 +39,13 @@ impl<L: Link + Debug> OnDevice<L> {
     }
 }
 
-/// On the host, in its own form of booleans.
+/// Moves all tensors to the host, with the host's form of booleans.
 fn read(payload: Payload) -> Payload {
     let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(on_host(tensor)));
     payload
 }
 
-/// All tensors with one axis, behind a text with their shapes.
+/// Flattens all tensors to one axis, behind a text with their shapes.
 fn flattened(payload: Payload) -> Payload {
     let shape = |tensor: &AnyTensor| tensor.shape().iter().map(usize::to_string).collect::<Vec<_>>().join("x");
     let shapes = payload.tensors().map(shape).collect::<Vec<_>>().join(" ");
@@ -55,7 +56,7 @@ fn flattened(payload: Payload) -> Payload {
     Payload::from_parts(std::iter::once(PayloadPart::Host(HostValue::Text(shapes))).chain(flat.into_parts()))
 }
 
-/// As they were before [`flattened`].
+/// Undoes [`flattened`].
 fn shaped(payload: Payload) -> Payload {
     let mut parts = payload.into_parts();
     let Some(PayloadPart::Host(HostValue::Text(shapes))) = parts.next() else { panic!("the shapes come first") };
@@ -63,7 +64,7 @@ fn shaped(payload: Payload) -> Payload {
     let mut shapes = shapes.split(' ').map(shape);
     let rest: Vec<PayloadPart> = parts.collect();
     let Ok(shaped) = Payload::from_parts(rest).map_tensors(|_, tensor| {
-        Ok::<_, Infallible>(tensor.reshape(Shape::from(shapes.next().expect("a shape for each tensor"))))
+        Ok::<_, Infallible>(tensor.reshape(Shape::from(shapes.next().expect("each tensor has a shape"))))
     });
     shaped
 }

@@ -1,4 +1,4 @@
-//! Random numbers that a test can print the seed of.
+//! Random numbers whose seed a test can print.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print their seed")]
 
@@ -9,10 +9,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Random(u64);
 
 impl Random {
-    /// Other numbers every time; the seed is printed, and taken from `SEED` if that is set.
+    /// A generator with a new seed each time. The seed is printed; `SEED` sets it.
     ///
     /// # Panics
-    /// If the clock stands before 1970.
+    /// If the clock is before 1970.
     pub fn of_now() -> Self {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
         let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(now);

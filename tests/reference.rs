@@ -8,7 +8,7 @@ use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOpti
 use burn::tensor::Tensor;
 use burn_pipeline::train::StageContext;
 
-/// The place of the whole model: stage 0 of 1.
+/// The whole model as one stage: stage 0 of 1.
 pub fn whole() -> StageContext {
     StageContext {
         index: 0,
@@ -21,7 +21,7 @@ pub fn whole() -> StageContext {
     }
 }
 
-/// A model that is trained by the plain loop.
+/// A model trained by the plain loop.
 #[allow(missing_debug_implementations, reason = "Burn's optimizer has none")]
 pub struct Reference<M: Module> {
     /// The whole model.
@@ -29,12 +29,12 @@ pub struct Reference<M: Module> {
     optimizer: ModuleOptimizer,
 }
 
-/// What one step of the plain loop gave.
+/// The results of one step of the plain loop.
 #[derive(Debug)]
 pub struct ReferenceStep {
     /// The loss over the batch.
     pub loss: f64,
-    /// The gradients as the optimizer gets them, in visiting order.
+    /// The gradients that the optimizer gets, in visiting order.
     pub gradients: Vec<Vec<f32>>,
     /// Their norm before clipping.
     pub norm: f64,
@@ -46,13 +46,13 @@ impl<M: Module> Reference<M> {
         Self { model, optimizer: AdamWConfig::new().init() }
     }
 
-    /// A model that goes on training with an optimizer that has state already.
+    /// A model that continues training with an optimizer that has state.
     pub fn resumed(model: M, optimizer: ModuleOptimizer) -> Self {
         Self { model, optimizer }
     }
 
-    /// One step: `loss_of(model, i)` is the loss of microbatch `i`, which holds `sizes[i]` samples. The batch's
-    /// loss is the mean over samples; backwards run in microbatch order, each seeded with its size over the
+    /// One step. `loss_of(model, i)` is the loss of microbatch `i`, which holds `sizes[i]` samples. The batch's
+    /// loss is the mean over samples. Backwards run in microbatch order, each seeded with its size divided by the
     /// first one's, and the sum is scaled once.
     pub fn step(
         &mut self,
@@ -68,8 +68,8 @@ impl<M: Module> Reference<M> {
         self.step_in_parts(sizes, &[all], learning_rate, clip, loss_of)
     }
 
-    /// As [`Reference::step`], where the gradients of each part's microbatches are added up by themselves, and then the
-    /// parts' sums: the order of additions of several replicas.
+    /// Like [`Reference::step`], but adds up each part's gradients first, and then the parts' sums: the order of
+    /// additions of several replicas.
     pub fn step_in_parts(
         &mut self,
         sizes: &[usize],

@@ -1,18 +1,18 @@
-//! A link on which nothing is sent ahead: a message starts its way when its receiver stands waiting for it.
+//! A link that sends nothing ahead: a message starts when its receiver waits for it.
 //!
-//! It is the control for overlap: the same plan, the same transport, and no transfer beside a computation. What is sent
-//! waits at its sender, where a thread sends it on request. Two ranks; each direction has two links of its
-//! own, one for what is asked and one for what is sent, and one more is for what is not messages.
+//! The control for overlap: the same plan and transport, with no transfer concurrent with a computation. A sent
+//! message waits at its sender, where a thread sends it on request. There are two ranks; each direction has two
+//! separate links, for requests and for messages, and one more link is for everything else.
 
 use burn_pipeline::link::{Header, Link, LinkError, Message, MessageKind};
 use burn_pipeline::stage::Payload;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// The longest wait for a request.
+/// The timeout of a wait for a request.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The ends of one rank: over which it is asked, asks, sends, receives; and what both gather and fail over.
+/// A rank's ends: over which it is asked, asks, sends, receives; and the common one for gathers and failures.
 pub(crate) struct Ends {
     pub(crate) asked: Box<dyn Link>,
     pub(crate) asks: Box<dyn Link>,
@@ -42,7 +42,7 @@ impl Pulled {
         let Ends { mut asked, asks, mut sends, receives, common } = ends;
         let (kept, messages) = channel::<Message>();
         let peer = 1 - asked.rank();
-        // Ends when the other rank asks no more, or this one has nothing more to give.
+        // Ends when the other rank requests no more, or this one has no more messages.
         std::thread::spawn(move || {
             while asked.receive(peer, question(), Instant::now() + TIMEOUT).is_ok() {
                 let Ok(message) = messages.recv() else { return };

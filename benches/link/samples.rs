@@ -1,20 +1,20 @@
-//! Measurements by contestant and size, as text between processes, and as a table.
+//! Measurements by contestant and size, as text between processes and as a table.
 
 use std::collections::BTreeMap;
 
-/// Bytes of a message.
+/// The message sizes in bytes.
 pub(crate) const SIZES: [usize; 7] = [8, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 
-/// In the order in which they are printed.
+/// The contestants, in printed order.
 pub(crate) const CONTESTANTS: [&str; 8] =
     ["memory copy", "threads", "TCP", "raw MPI", "MPI", "raw NCCL", "NCCL link", "NCCL link, events"];
 
-/// How often a size is measured: for about so many bytes in all.
+/// The number of repetitions of a size, for about equal bytes in all.
 pub(crate) fn repetitions(size: usize) -> usize {
     (64_usize << 20).div_ceil(size).clamp(8, 400)
 }
 
-/// Seconds.
+/// Measured seconds.
 #[derive(Default)]
 pub(crate) struct Samples(BTreeMap<(usize, usize), Vec<f64>>);
 
@@ -24,7 +24,7 @@ impl Samples {
         self.0.entry((place, size)).or_default().extend(seconds);
     }
 
-    /// Lines of a contestant, a size and seconds; others are ignored.
+    /// Reads lines of a contestant, a size and seconds; ignores others.
     #[cfg(any(feature = "mpi", feature = "nccl"))]
     pub(crate) fn read(&mut self, text: &str) {
         for line in text.lines() {
@@ -37,7 +37,7 @@ impl Samples {
         }
     }
 
-    /// What [`Samples::read`] reads.
+    /// The text for [`Samples::read`].
     #[cfg(any(feature = "mpi", feature = "nccl"))]
     pub(crate) fn write(&self) -> String {
         let line = |(&(contestant, size), seconds): (&(usize, usize), &Vec<f64>)| {
@@ -64,14 +64,14 @@ impl Samples {
     }
 }
 
-/// Of at least one.
+/// A quantile of at least one number.
 pub(crate) fn quantile(numbers: &[f64], part: f64) -> f64 {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted[((sorted.len() - 1) as f64 * part).round() as usize]
 }
 
-/// Median (tenth..ninetieth of a hundred).
+/// The median, with the 10th and 90th percentiles.
 pub(crate) fn spread(numbers: &[f64], unit: f64, digits: usize) -> String {
     let [low, median, high] = [0.1, 0.5, 0.9].map(|part| quantile(numbers, part) * unit);
     format!("{median:.digits$} ({low:.digits$}..{high:.digits$})")

@@ -1,4 +1,4 @@
-//! Training steps of a small GPT over two ranks, and what of them is exposed communication.
+//! Training steps of a small GPT over two ranks, and their exposed communication.
 
 use crate::pulled::{Ends, Pulled};
 use crate::samples::{quantile, spread};
@@ -21,14 +21,14 @@ fn config() -> GptConfig {
     GptConfig::new().with_d_model(128).with_layers(4).with_heads(4).with_seq(128)
 }
 
-/// Bytes of one message between the stages.
+/// The bytes of one message between the stages.
 fn message() -> usize {
     BATCH / MICROBATCHES * config().seq * config().d_model * size_of::<f32>()
 }
 
 pub(crate) fn describe() -> String {
     format!(
-        "1F1B, 2 ranks x 1 thread, {MICROBATCHES} microbatches; {} bytes a message; {} x {} hidden, {} layers",
+        "1F1B, 2 ranks x 1 thread, {MICROBATCHES} microbatches; {} bytes per message; {} x {} hidden, {} layers",
         message(),
         config().seq,
         config().d_model,
@@ -66,7 +66,7 @@ fn row(name: &str, ahead: &str, reports: &[StepReport]) -> String {
         let received =
             waits.iter().filter(|wait| matches!(wait.task.op(), Op::ReceiveForward | Op::ReceiveBackward)).count();
         assert!(received >= MICROBATCHES, "the trace has {received} receives");
-        // Of one rank, on average.
+        // Per rank, on average.
         (waits.iter().map(|w| w.exposed).sum::<f64>() / 2.0, waits.iter().map(|w| w.early).sum::<f64>() / 2.0)
     };
     let (exposures, earlies): (Vec<f64>, Vec<f64>) = reports.iter().map(waits).unzip();
@@ -84,7 +84,7 @@ pub(crate) fn over_threads() -> String {
     row("threads", "yes", &reports(&mut builder().build().unwrap()))
 }
 
-/// Both ranks over links, each driven by a thread of its own.
+/// Trains with both ranks over links, each in its own thread.
 fn over(name: &str, ahead: &str, link: impl Fn(usize) -> Box<dyn Link> + Sync) -> String {
     std::thread::scope(|scope| {
         scope.spawn(|| reports(&mut builder().build_rank(link(1)).unwrap()));
@@ -101,9 +101,9 @@ pub(crate) fn over_tcp() -> String {
     ahead + &pulled
 }
 
-/// One rank's end: its five links are opened in the same order on both ranks.
+/// One rank's end. Its five links are opened in the same order on both ranks.
 pub(crate) fn pulled(rank: usize, open: impl FnMut(usize) -> Box<dyn Link>) -> Pulled {
-    // Each link serves one direction: what rank 0 asks and is sent, what rank 1 asks and is sent.
+    // Each link serves one direction: requests and messages of rank 0, requests and messages of rank 1.
     let [asks0, sends1, asks1, sends0, common] = std::array::from_fn(open);
     Pulled::new(match rank {
         0 => Ends { asked: asks1, asks: asks0, sends: sends0, receives: sends1, common },
@@ -111,7 +111,7 @@ pub(crate) fn pulled(rank: usize, open: impl FnMut(usize) -> Box<dyn Link>) -> P
     })
 }
 
-/// Rank 0's row over links of processes; nothing on the others.
+/// Rank 0's row over links between processes; empty on the others.
 #[cfg(feature = "mpi")]
 pub(crate) fn of_this_process(name: &str, ahead: &str, link: Box<dyn Link>) -> String {
     let leads = link.rank() == 0;

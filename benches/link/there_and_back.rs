@@ -27,7 +27,7 @@ fn receive(link: &mut dyn Link) -> Payload {
     link.receive(from, header(), Instant::now() + TIMEOUT).unwrap()
 }
 
-/// Rank 0's measurements, of all sizes; rank 1 sends back what comes.
+/// Rank 0's measurements of all sizes; rank 1 sends back what arrives.
 pub(crate) fn measure(link: &mut dyn Link, contestant: &str, samples: &mut Samples) {
     for size in SIZES {
         let warm = 3;
@@ -53,7 +53,7 @@ pub(crate) fn measure(link: &mut dyn Link, contestant: &str, samples: &mut Sampl
     }
 }
 
-/// Both ends of a link, each on a thread of its own.
+/// Both ends of a link, each in its own thread.
 fn between(contestant: &str, samples: &mut Samples, link: impl Fn(usize) -> Box<dyn Link> + Sync) {
     std::thread::scope(|scope| {
         scope.spawn(|| measure(link(1).as_mut(), contestant, &mut Samples::default()));
@@ -80,7 +80,7 @@ pub(crate) fn over_tcp(rank: usize, port: u16) -> TcpLink {
 pub(crate) fn memory_copy(samples: &mut Samples) {
     for size in SIZES {
         let (source, mut target) = (vec![1u8; size], vec![0u8; size]);
-        // A copy of a few bytes is faster than the clock: many at once.
+        // Copying a few bytes is faster than the clock, so many copies are timed at once.
         let at_once = (4096 / size).max(1);
         let copy = |_| {
             let began = Instant::now();

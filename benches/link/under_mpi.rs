@@ -1,4 +1,4 @@
-//! This program as two ranks under `mpirun`.
+//! Runs this program as two ranks under `mpirun`.
 
 use crate::samples::{SIZES, Samples, repetitions};
 use crate::step;
@@ -9,7 +9,7 @@ use mpi::traits::{Communicator, Destination, Source};
 use std::process::Command;
 use std::time::Instant;
 
-/// Runs a role on two ranks; gives what rank 0 says.
+/// Runs a role on two ranks; returns rank 0's output.
 pub(crate) fn run(role: &str) -> String {
     let mut command = Command::new("mpirun");
     command.args(["-n", "2", "--oversubscribe", "--allow-run-as-root"]);
@@ -19,7 +19,7 @@ pub(crate) fn run(role: &str) -> String {
     String::from_utf8(done.stdout).unwrap()
 }
 
-/// Plays a role, as one of the ranks.
+/// Runs a role as one of the ranks.
 pub(crate) fn play(role: &str) {
     if role == "raw" {
         return raw();
@@ -41,7 +41,7 @@ pub(crate) fn play(role: &str) {
     }
 }
 
-/// `MPI_Send` and `MPI_Recv`, nothing else.
+/// `MPI_Send` and `MPI_Recv` alone.
 fn raw() {
     let universe = mpi::initialize().unwrap();
     let world = universe.world();

@@ -25,7 +25,7 @@ pub(crate) fn receive(link: &mut dyn Link) -> Payload {
     link.receive(from, header, Instant::now() + TIMEOUT).unwrap()
 }
 
-/// Rank 0 prints its measurements of all sizes; rank 1 sends back what comes.
+/// Rank 0 prints its measurements of all sizes; rank 1 sends back what arrives.
 pub(crate) fn hops(launch: &Launch, ordering: Ordering, contestant: &str) {
     let (mut link, device) = link(launch, ordering);
     let mut samples = Samples::default();

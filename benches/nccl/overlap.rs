@@ -1,10 +1,10 @@
-//! Messages beside computation.
+//! Messages concurrent with computation.
 //!
-//! 1. Rank 0 computes products and sends rank 1 messages that do not depend on them: products alone, messages alone, both. Rank 1
-//!    answers when all messages are there.
-//! 2. The products' time is the device's own, between two events ([`Device::profile`]); the others' are the host's, from the
-//!    first call to the answer.
-//! 3. What is hidden: of the shorter of the two, the part that both together do not take longer than the longer one.
+//! 1. Rank 0 computes matmuls and sends rank 1 messages that do not depend on them: matmuls alone, messages alone,
+//!    and both. Rank 1 answers when all messages have arrived.
+//! 2. The matmuls' time is the device's, between two events ([`Device::profile`]); the other times are the host's,
+//!    from the first call to the answer.
+//! 3. The hidden part is the fraction of the shorter time by which both together take less than the sum of both.
 
 use crate::hop::{payload, receive, send};
 use crate::link;
@@ -21,7 +21,7 @@ const BYTES: usize = 64 << 20;
 const ROUNDS: usize = 7;
 const WARM_UP: usize = 2;
 
-/// Device seconds of the products, if they are asked for, and host seconds until everything has ended.
+/// The device's seconds for the matmuls, if requested, and the host's seconds until everything has ended.
 fn round(link: &mut NcclLink, device: &Device, matrix: &Tensor<2>, products: bool, messages: bool) -> [f64; 2] {
     let began = Instant::now();
     if messages {
@@ -78,11 +78,11 @@ pub(crate) fn measure(launch: &Launch) {
 fn report(name: &str, [products, messages, both]: &[[Vec<f64>; 2]; 3]) {
     let median = |seconds: &[f64]| crate::samples::quantile(seconds, 0.5);
     let [a, b, c] = [products, messages, both].map(|[_, host]| median(host));
-    println!("order by {name}; ms, median (10%..90%)");
-    println!("| {PRODUCTS} products of {SIDE}x{SIDE}, on the device | beside the messages |");
+    println!("ordered by {name}; ms, median (10%..90%)");
+    println!("| {PRODUCTS} matmuls of {SIDE}x{SIDE}, on the device | with the messages |");
     println!("|---|---|");
     println!("| {} | {} |", spread(&products[0], 1e3, 2), spread(&both[0], 1e3, 2));
-    println!("| on the host: products | {MESSAGES} messages of {} MiB | both | hidden of the shorter |", BYTES >> 20);
+    println!("| on the host: matmuls | {MESSAGES} messages of {} MiB | both | hidden of the shorter |", BYTES >> 20);
     println!("|---|---|---|---|");
     let hidden = 100.0 * (a + b - c).max(0.0) / a.min(b);
     println!(

@@ -1,4 +1,4 @@
-//! `ncclSend` and `ncclRecv` themselves: the same bytes there and back, in one stream.
+//! `ncclSend` and `ncclRecv` themselves: the same bytes to the other rank and back, in one stream.
 
 use crate::samples::{SIZES, Samples};
 use crate::{TIMEOUT, count};
@@ -15,7 +15,7 @@ use std::time::Instant;
 
 const WARM_UP: usize = 3;
 
-/// How many GPUs this process sees.
+/// The number of GPUs that this process sees.
 pub(crate) fn gpus() -> usize {
     // SAFETY: it loads the driver's library, if there is one.
     let there = unsafe { cudarc::driver::sys::is_culib_present() };
@@ -48,7 +48,7 @@ impl Pair {
         let id = nccl::ncclUniqueId { internal: internal.map(|byte| byte as _) };
         let mut config = Config(size_of::<Config>(), 0xcafe_beef, 21800, 0, [i32::MIN; 3], 0, i32::MIN);
         let (mut communicator, rank) = (null_mut(), launch.rank as c_int);
-        // SAFETY: both pointers are good, and the configuration is read before the call returns.
+        // SAFETY: both pointers are valid, and the configuration is read before the call returns.
         let joined = unsafe { nccl::ncclCommInitRankConfig(&mut communicator, 2, id, rank, (&raw mut config).cast()) };
         assert!(matches!(joined, ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress), "{joined:?}");
         let stream = driver::stream::create(driver::stream::StreamKind::NonBlocking).unwrap();
@@ -71,7 +71,7 @@ impl Pair {
 
     fn send(&self, memory: u64, bytes: usize) {
         let (kind, stream) = (ncclDataType_t::ncclUint8, self.stream.cast());
-        // SAFETY: the memory has so many bytes, and is freed after the stream was waited for.
+        // SAFETY: the memory is that long, and is freed after a wait for the stream.
         unsafe { nccl::ncclSend(memory as *const _, bytes, kind, self.other, self.communicator, stream) };
         self.settle();
     }
@@ -83,7 +83,7 @@ impl Pair {
         self.settle();
     }
 
-    /// Seconds of each time there and back, halved.
+    /// Half of each round trip, in seconds.
     fn there_and_back(&self, rank: usize, size: usize) -> Vec<f64> {
         // SAFETY: the context is current.
         let memory = unsafe { driver::malloc_sync(size) }.unwrap();

@@ -1,7 +1,8 @@
 """The plain loop of `cargo bench --bench device` in PyTorch, on one device: eager, and with `torch.compile`.
 
-`python device.py [--device cuda] [--rounds N]`. Devices that PyTorch lacks (wgpu) are taken for its processor. Model, batch and
-microbatches are that bench's; the first two rounds are not counted, and the device is waited for before the clock is read.
+`python device.py [--device cuda] [--rounds N]`. For devices that PyTorch lacks (wgpu) it uses the processor. Model,
+batch and microbatches are that bench's. The first two rounds are not counted, and the clock is read after a wait for
+the device.
 """
 
 import argparse

@@ -1,12 +1,13 @@
-"""The model of `cargo bench -p benches --bench pytorch` in PyTorch: steps on demand, one contestant at a time.
+"""The model of `cargo bench -p benches --bench pytorch` in PyTorch: runs steps on request, one contestant at a time.
 
 GPT: vocab 256, d_model 256, 4 heads, 8 layers, seq 128, batch 32 in 8 microbatches, f32, pre-norm, GELU 4x, explicit
 softmax attention, AdamW. The unpipelined loop goes over the same microbatches on one thread; pipelines are two
-processes of one thread each over gloo. Each contestant is there twice, eager and with `torch.compile`. With `--bf16`
-forwards run under `torch.autocast`, which rounds operands of products to bf16; weights stay f32.
+processes of one thread each over gloo. Each contestant runs twice, eager and with `torch.compile`. With `--bf16`
+forwards run under `torch.autocast`, which rounds operands of matmuls to bf16; weights stay f32.
 
 1. Prints one line: its version and the contestants' names, separated by tabs.
-2. For each line of the standard input, a name, makes that contestant's step and prints its seconds, or `failed:` and why.
+2. For each line of standard input, which names a contestant, runs its step and prints the seconds, or `failed:` and
+   why.
 """
 
 import os
@@ -103,15 +104,15 @@ def rank_step(rank, name, chunks, compiled, port):
     dist.init_process_group("gloo", rank=rank, world_size=2)
     torch.set_num_threads(1)
     torch.manual_seed(rank)
-    family = getattr(S, name)
+    schedule = getattr(S, name)
     stages = 2 * chunks
     v_shaped = name in ("ScheduleZBVZeroBubble", "ScheduleDualPipeV")
     mine = [rank, stages - 1 - rank] if v_shaped else list(range(rank, stages, 2))
     modules = [Part(i, stages) for i in mine]
     called = [torch.compile(module) if compiled else module for module in modules]
     parts = [PipelineStage(m, i, stages, torch.device("cpu")) for m, i in zip(called, mine)]
-    one = issubclass(family, S.PipelineScheduleSingle)
-    schedule = family(parts[0] if one else parts, MICROBATCHES, loss_fn=loss_of)
+    one = issubclass(schedule, S.PipelineScheduleSingle)
+    schedule = schedule(parts[0] if one else parts, MICROBATCHES, loss_fn=loss_of)
     optimizer = torch.optim.AdamW([p for module in modules for p in module.parameters()], 1e-4)
     inputs, targets = batch()
     last = stages - 1 in mine
@@ -128,7 +129,7 @@ def rank_step(rank, name, chunks, compiled, port):
 
 
 def rank_process(pipe, *arguments):
-    """Makes steps when it is asked to, until the pipe closes; says what went wrong."""
+    """Runs steps on request until the pipe closes; reports errors."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     try:
         step = rank_step(*arguments)
@@ -160,7 +161,7 @@ class Pipelined:
             try:
                 pipe.send(None)
             except OSError:
-                pass  # It has ended, and said why.
+                pass  # It has ended, and reported why.
         waiting = list(self.pipes)
         while waiting:
             for pipe in wait(waiting):
@@ -173,7 +174,7 @@ class Pipelined:
                     raise RuntimeError(error)
 
 
-FAMILIES = [
+SCHEDULES = [
     ("GPipe", 1),
     ("1F1B", 1),
     ("Interleaved1F1B", 2),
@@ -190,7 +191,7 @@ def main():
     for compiled in (False, True):
         suffix = ", compiled" if compiled else ""
         contestants["unpipelined" + suffix] = whole(compiled)
-        for name, chunks in FAMILIES:
+        for name, chunks in SCHEDULES:
             if hasattr(S, "Schedule" + name):
                 contestants[name + suffix] = Pipelined("Schedule" + name, chunks, compiled, next(ports))
     print(f"PyTorch {torch.__version__}", *contestants, sep="\t", flush=True)

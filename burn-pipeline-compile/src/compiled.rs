@@ -2,10 +2,10 @@
 
 use crate::clean::clean;
 use crate::graph::{is_float, name};
+use crate::matmul::{add_matmul, matmul, multiply_one};
 use crate::mismatch::Mismatch;
 use crate::multiply::Bf16;
 use crate::place::place;
-use crate::product::{add_product, multiply_one, product};
 use crate::read::read;
 use crate::region::Region;
 use crate::steps::{Step, Work, steps};
@@ -19,59 +19,59 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice::from_raw_parts_mut;
 
-/// A program compiled for processors; its text has one step a line.
+/// A program compiled for CPUs. Its text has one line a step.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Compiled {
     steps: Vec<Step>,
-    /// Are operands of products rounded?
+    /// The proof that operands of matmuls may be rounded, if they are.
     rounded: Option<Bf16>,
 }
 
-/// The tensors of a run, and the interpreter for operations that are not compiled. What it gives is compared with the program before
-/// it is used.
+/// The tensors of a run, and the interpreter for operations that are not compiled. Tensors from it are compared with
+/// the program before use.
 pub trait Tensors {
-    /// Why an operation was not run.
+    /// The error of an operation that was not run.
     type Error: From<Mismatch>;
 
-    /// Gives a tensor; it is released if its status is `ReadWrite`.
+    /// Returns a tensor, and releases it if its status is `ReadWrite`.
     fn read(&mut self, tensor: &TensorIr) -> FlexTensor;
 
-    /// Takes a tensor that a step made.
+    /// Stores a tensor that a step made.
     fn write(&mut self, tensor: &TensorIr, value: FlexTensor);
 
-    /// The running sum of a kept tensor, which a product would become alone: then the product is added to it, and the tensor that is
-    /// written is the sum. `None` where there is none, or where it is not wanted.
+    /// Returns the running sum of a kept tensor that one matmul computes. The matmul is then added to the sum, and
+    /// the written tensor is the sum. Returns `None` if there is no sum, or to leave the matmul alone.
     fn sum(&mut self, _kept: TensorId) -> Option<FlexTensor> {
         None
     }
 
-    /// Runs an operation, reading and releasing as its tensors' status says.
+    /// Runs an operation; the status of its tensors says which it releases.
     fn interpret(&mut self, operation: &OperationIr) -> Result<(), Self::Error>;
 }
 
-/// What became of a program's operations.
+/// Statistics of a compiled program.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
-    /// Regions of operations that run tile by tile.
+    /// The number of regions, which run tile by tile.
     pub regions: usize,
-    /// The operations in them.
+    /// The number of operations in regions.
     pub fused: usize,
-    /// Products of matrices.
-    pub products: usize,
-    /// Are their operands rounded to `bf16`?
+    /// The number of matmuls.
+    pub matmuls: usize,
+    /// True if their operands are rounded to `bf16`.
     pub rounded: bool,
-    /// Convolutions, and gradients of their inputs and weights.
+    /// The number of convolutions, and gradients of their inputs and weights.
     pub convolutions: usize,
-    /// Names of operations that the interpreter runs, and how many there are of each.
+    /// The names of interpreted operations, with the number of each.
     pub interpreted: BTreeMap<String, usize>,
-    /// Bytes that the steps read and write, those that stay within a step left out.
+    /// Bytes that the steps read and write, without those that stay within a step.
     pub bytes: usize,
 }
 
 impl Compiled {
-    /// Compiles a program: operations in order, whose tensors' status says where they are released. `kept` are the tensors that
-    /// are there after it: those that were there before and are not released, and those that it made for later. Where `rounded`
-    /// says that the processor can, operands of products are rounded to `bf16`.
+    /// Compiles a program: operations in order, whose tensors' status says where they are released. `kept` are the
+    /// tensors that exist after it: earlier ones that are not released, and those that it makes for later. With the
+    /// proof `rounded`, operands of matmuls are rounded to `bf16`.
     pub fn new(operations: &[OperationIr], kept: HashSet<TensorId>, rounded: Option<Bf16>) -> Self {
         let made: HashSet<TensorId> =
             operations.iter().flat_map(OperationIr::outputs).map(|tensor| tensor.id).collect();
@@ -91,21 +91,21 @@ impl Compiled {
         self.steps.len()
     }
 
-    /// Is there nothing to do?
+    /// Returns true if there are no steps.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// Runs some steps, up to the first one that is given a tensor of another shape or element type than the program's ([`Mismatch`]), or
-    /// whose operation the interpreter does not run.
+    /// Runs some steps. Stops at the first step that gets a tensor of another shape or element type than the
+    /// program's ([`Mismatch`]), or whose operation the interpreter does not run.
     ///
     /// # Panics
-    /// If there are fewer steps.
+    /// Panics if the program has fewer steps.
     pub fn run<T: Tensors>(&self, steps: Range<usize>, tensors: &mut T) -> Result<(), T::Error> {
         self.steps[steps].iter().try_for_each(|step| step.run(&mut Checked { tensors, all: &self.steps }, self.rounded))
     }
 
-    /// What became of the operations.
+    /// Statistics of the program.
     pub fn summary(&self) -> Summary {
         let mut summary = Summary { rounded: self.rounded.is_some(), ..Summary::default() };
         for step in &self.steps {
@@ -118,11 +118,11 @@ impl Compiled {
                 Work::Blocks { region, .. } => {
                     summary.regions += 1;
                     summary.fused += region.nodes;
-                    summary.products += 1;
+                    summary.matmuls += 1;
                 }
-                Work::Matmul { .. } => summary.products += 1,
+                Work::Matmul { .. } => summary.matmuls += 1,
                 Work::Convolve(_) => summary.convolutions += 1,
-                Work::Place(parts) => summary.products += parts.iter().filter(|part| part.product).count(),
+                Work::Place(parts) => summary.matmuls += parts.iter().filter(|part| part.matmul).count(),
                 Work::Interpret(op) => *summary.interpreted.entry(crate::graph::name(op)).or_default() += 1,
                 Work::Fill(_) | Work::View(_) => {}
             }
@@ -131,7 +131,7 @@ impl Compiled {
     }
 }
 
-/// Tensors of a run, compared with the program's.
+/// The tensors of a run, compared with the program's.
 struct Checked<'a, T> {
     tensors: &'a mut T,
     all: &'a [Step],
@@ -148,7 +148,7 @@ impl<T: Tensors> Checked<'_, T> {
         tensors.iter().map(|tensor| self.read(tensor)).collect()
     }
 
-    /// The running sum of a kept tensor, which has this tensor's elements.
+    /// The running sum of a kept tensor, which must have the elements of `alike`.
     fn sum(&mut self, kept: TensorId, alike: &TensorIr) -> Result<Option<FlexTensor>, T::Error> {
         let Some(sum) = self.tensors.sum(kept) else { return Ok(None) };
         let shape = match sum.layout().num_elements() == alike.shape.num_elements() {
@@ -160,7 +160,7 @@ impl<T: Tensors> Checked<'_, T> {
         Ok(Some(sum))
     }
 
-    /// With the name of the operation that made the tensor, if the interpreter ran it.
+    /// Adds the name of the operation that made the tensor, if the interpreter ran it.
     #[cold]
     fn named(&self, mismatch: Mismatch, tensor: &TensorIr) -> T::Error {
         let mut makers = self.all.iter().filter(|step| step.outputs.iter().any(|output| output.id == tensor.id));
@@ -208,7 +208,7 @@ impl Step {
         Ok(())
     }
 
-    /// What it computes of what it reads.
+    /// Computes the outputs of the step.
     fn compute<T: Tensors>(
         &self,
         checked: &mut Checked<'_, T>,
@@ -216,15 +216,16 @@ impl Step {
     ) -> Result<Vec<(TensorId, FlexTensor)>, T::Error> {
         let (inputs, output) = (checked.read_all(&self.reads)?, self.outputs.first());
         let alone = |value| output.map(|output| (output.id, value)).into_iter().collect();
-        // SAFETY: what was read has the shapes and types of the step, and so have sums; the step was made of operations that fit together
-        // (`read`), its parts are places of the output that do not overlap, and its region takes the blocks (`steps::joinable`).
+        // SAFETY: inputs and sums have the shapes and types of the step. The step was made of operations that fit
+        // together (`read`), its parts are ranges of the output that do not overlap, and its region takes the blocks
+        // (`steps::joinable`).
         Ok(unsafe {
             match (&self.work, &inputs[..], output) {
                 (Work::Matmul { sum }, [lhs, rhs], Some(output)) => {
                     let sum = sum.map_or(Ok(None), |kept| checked.sum(kept, output))?;
                     alone(match sum {
-                        Some(sum) => add_product(lhs, rhs, sum, output, rounded),
-                        None => product(lhs, rhs, output, rounded).1,
+                        Some(sum) => add_matmul(lhs, rhs, sum, output, rounded),
+                        None => matmul(lhs, rhs, output, rounded).1,
                     })
                 }
                 (Work::Convolve(convolution), [first, second], Some(output)) => {
@@ -240,7 +241,7 @@ impl Step {
         })
     }
 
-    /// Hands a region's results over.
+    /// Passes a region's results on.
     fn give(&self, given: Vec<(TensorId, FlexTensor)>, tensors: &mut impl Tensors) {
         for (id, value) in given {
             if let Some(output) = self.outputs.iter().find(|output| output.id == id) {
@@ -250,10 +251,11 @@ impl Step {
     }
 }
 
-/// Runs a region behind a batch of products, matrix by matrix.
+/// Runs a region right after each matrix of a batch of matmuls.
 ///
 /// # Safety
-/// Operands and inputs have the shapes and types of the step; the region takes blocks of the product, its input at place `made`.
+/// Operands and inputs have the shapes and types of the step; the region takes blocks of the matmul as its input at
+/// index `made`.
 unsafe fn run_blocks(
     region: &Region,
     made: usize,
@@ -263,7 +265,7 @@ unsafe fn run_blocks(
 ) -> Vec<(TensorId, FlexTensor)> {
     let shape = &region.inputs[made].tensor.shape;
     let count = shape[..shape.num_dims() - 2].iter().product();
-    // SAFETY: the caller's promise; there is room for a block of the region's rows, which is a matrix.
+    // SAFETY: guaranteed by the caller; a block has room for the region's rows of one matrix.
     unsafe {
         let make = |place, to| multiply_one(operands, shape, place, to, rounded);
         region.run_blocks((made, count), inputs, make)
@@ -273,7 +275,7 @@ unsafe fn run_blocks(
 fn filled(value: f32, output: &TensorIr) -> FlexTensor {
     let elements = output.shape.num_elements();
     let mut fresh = Fresh::bytes(elements * output.dtype.size());
-    // SAFETY: there is room for each element, all of which are written.
+    // SAFETY: there is room for all elements, and all are written.
     let mut given = unsafe {
         match is_float(output) {
             true => from_raw_parts_mut(fresh.as_floats().cast(), elements).fill(MaybeUninit::new(value)),
@@ -293,9 +295,9 @@ impl Display for Compiled {
 
 impl Display for Summary {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (fused, regions, products) = (self.fused, self.regions, self.products);
+        let (fused, regions, matmuls) = (self.fused, self.regions, self.matmuls);
         let of = if self.rounded { " of bf16" } else { "" };
-        write!(f, "{fused} operations fused in {regions} regions, {products} products{of}, ")?;
+        write!(f, "{fused} operations fused in {regions} regions, {matmuls} matmuls{of}, ")?;
         if self.convolutions > 0 {
             write!(f, "{} convolutions{of}, ", self.convolutions)?;
         }

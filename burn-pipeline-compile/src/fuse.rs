@@ -1,32 +1,33 @@
-//! Which nodes run together, as one region.
+//! Groups nodes that run together, as one region.
 //!
-//! Guarantees: regions can run one after the other, each after everything that it reads from; a region's tensors all have its
-//! rows, and each has its columns or one value for each row.
+//! Guarantees: regions can run one after the other, each after the nodes that it reads from. All tensors of a region
+//! have its number of rows, and its number of columns or one value a row.
 //!
-//! 1. Nodes join the regions of what they read, in the program's order, if rows and columns fit. A function that reads from
-//!    two regions joins them.
-//! 2. That is refused where a tensor would leave a region, go through another node, and come back: no order could run
-//!    those. So what each group of nodes depends on is kept.
-//! 3. Reshapes that keep rows and columns, and values of rows that are repeated along rows, take part where what they
-//!    read is in a region. All other views stand outside, and cost nothing.
-//! 4. Custom operations keep the program's order among themselves. Some may be the start of an exchange with other ranks and the
-//!    wait for it, with operations between them that hide its time. So what a custom operation needs runs as early as it
-//!    does, and what stands before one, and does not need it, is not drawn behind it: a node that needs a custom operation does not join
-//!    a region from which such an operation reads.
+//! 1. In program order, a node joins the regions that it reads from, if rows and columns fit. A function that reads
+//!    from two regions merges them.
+//! 2. A join is refused if a tensor would leave a region, go through another node, and come back, since no order
+//!    could run that. So the dependencies of each group of nodes are tracked.
+//! 3. Reshapes that keep rows and columns, and row values repeated along rows, join the region of their input. All
+//!    other views stay outside, and cost nothing.
+//! 4. Custom operations keep the program's order among themselves. One may start an exchange with other ranks and a
+//!    later one wait for it, with operations between them that hide its time. So the inputs of a custom operation run
+//!    as early as it does, and operations before it that do not need it are not moved behind it: a node that needs a
+//!    custom operation does not join a region from which that operation reads.
 //!
-//! The loop fusion of XLA and of PyTorch's Inductor works alike; tiles of whole rows are those of Triton's softmax tutorial.
+//! XLA's loop fusion and PyTorch's Inductor work in a similar way; the tiles of whole rows follow Triton's softmax
+//! tutorial.
 
 use crate::graph::{Graph, Node, Op, View, rows_and_columns};
 use crate::needs::Needs;
 use burn::backend::ir::{OperationIr, TensorId};
 use std::collections::{HashMap, HashSet};
 
-/// Nodes that run as one; most have one node.
+/// Nodes that run together; most groups have one node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Group {
-    /// Places of its nodes in the graph, in order.
+    /// Indices of its nodes in the graph, in order.
     pub(crate) nodes: Vec<usize>,
-    /// Rows and columns of a region; `None` for a node that stands alone.
+    /// Rows and columns of a region; `None` for a node outside regions.
     pub(crate) extent: Option<(usize, usize)>,
 }
 
@@ -52,7 +53,7 @@ fn extent(node: &Node) -> Option<(usize, usize)> {
     (rows * columns > 0).then_some((rows, columns))
 }
 
-/// Does a view keep rows and columns, or repeat one value a row?
+/// Returns true if a view keeps rows and columns, or repeats one value a row.
 pub(crate) fn is_within(node: &Node) -> bool {
     let Op::View(_) = node.op else { return false };
     let Some(input) = node.inputs.first().and_then(|input| input.tensor()) else { return false };
@@ -64,23 +65,23 @@ pub(crate) fn is_within(node: &Node) -> bool {
     }
 }
 
-/// Is it a sum along other dimensions than the last?
+/// Returns true if it is a sum along dimensions other than the last.
 pub(crate) fn sums_rows(node: &Node) -> bool {
     let Op::Reduce(_, dims) = &node.op else { return false };
     node.inputs[0].tensor().is_some_and(|tensor| dims.iter().all(|&dim| dim + 1 < tensor.shape.num_dims()))
 }
 
-/// Is it an operation of a backend extension?
+/// Returns true if it is an operation of a backend extension.
 fn is_custom(node: &Node) -> bool {
     matches!(&node.op, Op::Interpret(op) if matches!(op.as_ref(), OperationIr::Custom(_)))
 }
 
 struct Groups {
-    /// A group that was joined to another one is left empty.
+    /// All groups; a group that was joined to another one is empty.
     all: Vec<Group>,
     /// The group of each node.
     of: HashMap<usize, usize>,
-    /// All groups that a group depends on, directly or not.
+    /// All groups that a group depends on, directly or indirectly.
     needs: Needs,
     /// The custom operations so far.
     custom: Vec<usize>,
@@ -89,7 +90,7 @@ struct Groups {
 impl Groups {
     fn add(&mut self, graph: &Graph, makers: &HashMap<TensorId, usize>, place: usize, node: &Node) {
         let mut read: Vec<usize> = node.reads().filter_map(|t| self.of.get(makers.get(&t.id)?).copied()).collect();
-        // Operations that this crate does not know may exchange tensors with other ranks, which must run them in one order.
+        // Unknown operations may exchange tensors with other ranks, and all ranks must run them in one order.
         if is_custom(node) {
             read.extend(self.custom.last().and_then(|before| self.of.get(before)));
             self.custom.push(place);
@@ -108,7 +109,7 @@ impl Groups {
             return;
         }
         for group in read {
-            // What is read may have been joined to another group meanwhile.
+            // The group of an input may have been joined to another group meanwhile.
             let first = *self.all[group].nodes.first().unwrap_or(&usize::MAX);
             if first == usize::MAX {
                 continue;
@@ -117,7 +118,7 @@ impl Groups {
         }
     }
 
-    /// Joins two groups, if their rows and columns fit and no third one stands between them.
+    /// Joins two groups, if their rows and columns fit and no third group depends on one and is needed by the other.
     fn join(&mut self, graph: &Graph, one: usize, other: usize) {
         if one == other {
             return;
@@ -144,8 +145,8 @@ impl Groups {
         }
     }
 
-    /// Would operations that stand before a custom one, which the later group needs and the earlier one does not, come after it for
-    /// reading from the earlier one?
+    /// Returns true if joining would delay operations before a custom operation that `later` needs and `earlier` does
+    /// not: those that read from `earlier` would then run after it.
     fn delays(&self, earlier: usize, later: usize) -> bool {
         let awaited = self.custom.iter().map(|&place| (place, self.of[&place]));
         let awaited = awaited.filter(|&(_, custom)| self.needs.has(later, custom) && !self.needs.has(earlier, custom));
@@ -157,7 +158,7 @@ impl Groups {
         })
     }
 
-    /// Does one group read a sum over rows of the other one, which is there only after all rows?
+    /// Returns true if one group reads a sum over rows of the other, which is complete only after all rows.
     fn is_summed_between(&self, graph: &Graph, one: usize, other: usize) -> bool {
         let made = |group: usize| -> HashSet<TensorId> {
             let sums = self.all[group].nodes.iter().map(|&node| &graph.nodes[node]).filter(|node| sums_rows(node));
@@ -175,7 +176,7 @@ impl Groups {
                 let fits = rows == more_rows && (columns == more_columns || columns == 1 || more_columns == 1);
                 fits.then_some((rows, columns.max(more_columns)))
             }
-            // A view that takes part, alone in its group.
+            // A view that can join a region, alone in its group.
             (Some((rows, columns)), None) => {
                 let node = &graph.nodes[*self.all[other].nodes.first()?];
                 let (out_rows, out_columns) = rows_and_columns(node.output());
@@ -187,8 +188,8 @@ impl Groups {
         }
     }
 
-    /// The place in the program by which a group is to run: its last node's or, where there are custom operations, that of the first
-    /// group that needs it.
+    /// The index in the program by which each group should run: its last node's or, with custom operations, that of
+    /// the first group that needs it.
     fn due(&self) -> Vec<Option<usize>> {
         let last = |group: usize| self.all[group].nodes.last().copied();
         let needing = |on: usize| (0..self.all.len()).filter(move |&group| self.needs.has(group, on)).filter_map(last);
@@ -196,13 +197,13 @@ impl Groups {
         (0..self.all.len()).map(|group| if self.custom.is_empty() { last(group) } else { first(group) }).collect()
     }
 
-    /// A group comes when all are there that it needs, the earliest in the program first.
+    /// Orders the groups: each after its dependencies, the earliest in the program first.
     fn ordered(self) -> Vec<Group> {
         let due = self.due();
         let mut left: Vec<usize> = (0..self.all.len()).filter(|&group| !self.all[group].nodes.is_empty()).collect();
         let mut missing: Vec<usize> = (0..self.all.len()).map(|group| self.needs.count(group)).collect();
         let mut ordered = Vec::with_capacity(left.len());
-        // Groups need each other in no circle, so one of those that are left misses nothing.
+        // Dependencies have no cycle, so one of the remaining groups can always run.
         while let Some(&next) = left
             .iter()
             .filter(|&&group| missing[group] == 0)

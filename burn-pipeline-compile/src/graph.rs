@@ -1,7 +1,7 @@
-//! A program as a graph that passes rewrite: nodes in an order in which each comes after those that it reads from.
+//! A program as a graph that passes rewrite: nodes in topological order.
 //!
-//! Guarantees: a tensor is made by one node at most; what no node makes is fed from outside. Tensors in [`Graph::kept`] have
-//! to be there after a run, under the numbers that they had in the program; others may be renamed or disappear.
+//! Guarantees: at most one node makes a tensor; tensors that no node makes are fed from outside. Tensors in
+//! [`Graph::kept`] must exist after a run, under their ids in the program; other tensors may be renamed or disappear.
 
 use crate::convolution::Convolution;
 use crate::multiply::Bf16;
@@ -11,12 +11,12 @@ use burn::tensor::{DType, Slice};
 use std::collections::{HashMap, HashSet};
 use std::fmt::{Display, Formatter, Result};
 
-/// A program while it is compiled.
+/// A program during compilation.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
     pub(crate) kept: HashSet<TensorId>,
-    /// Are operands of products rounded?
+    /// The proof that operands of matmuls may be rounded, if they are.
     pub(crate) rounded: Option<Bf16>,
 }
 
@@ -28,46 +28,46 @@ pub(crate) struct Node {
     pub(crate) outputs: Vec<TensorIr>,
 }
 
-/// What an operation reads.
+/// An operand of an operation.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Operand {
     Tensor(TensorIr),
     Scalar(f32),
 }
 
-/// What an operation does.
+/// The operation of a node.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Op {
-    /// Whatever the interpreter does for it.
+    /// An operation that the interpreter runs.
     Interpret(Box<OperationIr>),
     /// The same value everywhere.
     Fill(f32),
-    /// A function of the elements at each place; operands are broadcast.
+    /// An element-wise function; operands are broadcast.
     Map(Map),
-    /// Reduction along these dimensions, which stay with size 1: the last one alone, or others.
+    /// Reduction along these dimensions, which stay with size 1: the last one only, or others.
     Reduce(Reduction, Vec<usize>),
-    /// The same elements, seen otherwise.
+    /// Another view of the same elements.
     View(View),
-    /// A product of matrices, batched over the dimensions before the last two.
+    /// A matmul, batched over all dimensions before the last two.
     Matmul,
     /// A convolution, or the gradient of its input or weight.
     Convolve(Box<Convolution>),
-    /// Values written side by side into zeros.
+    /// Concatenates or scatters blocks into a zeroed tensor.
     Place(Vec<Part>),
 }
 
-/// A part of a tensor that is written by itself.
+/// A part of a tensor that is written separately.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Part {
-    /// The first place and the number of places that it takes, along each dimension of the tensor.
+    /// The first index and the number of elements of the part, along each dimension of the tensor.
     pub(crate) range: Vec<(usize, usize)>,
-    /// Where the part lies in the tensor, in the shape of what is written.
+    /// The layout of the part within the tensor, in the shape of the written value.
     pub(crate) layout: Layout,
-    /// Is it the product of two inputs? Else it is one input.
-    pub(crate) product: bool,
+    /// True if the part is the matmul of two inputs; false if it is one input.
+    pub(crate) matmul: bool,
 }
 
-/// A function of the elements at one place. Masks are 0 and 1. What it gives may be rounded to `bf16`.
+/// An element-wise function. Masks are 0 and 1. The result may be rounded to `bf16`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Map {
     Copy,
@@ -95,13 +95,13 @@ pub(crate) enum Map {
     Sub,
     Mul,
     Div,
-    /// The first, or the second where that is more.
+    /// The larger of the two operands.
     AtLeast,
-    /// The first, or the second where that is less.
+    /// The smaller of the two operands.
     AtMost,
     Power,
     LeakyRelu,
-    /// The first is what the forward gave, or for GELU what it was given; the second is the gradient.
+    /// The first operand is the forward's result (for GELU, its input); the second is the gradient.
     ReluBackward,
     SigmoidBackward,
     GeluBackward,
@@ -111,11 +111,11 @@ pub(crate) enum Map {
     GreaterEqual,
     Lower,
     LowerEqual,
-    /// The second where the first, a mask, is 1; else the third.
+    /// The second operand where the first, a mask, is 1; otherwise the third.
     Select,
 }
 
-/// How elements along dimensions become one.
+/// How elements along dimensions are reduced to one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Reduction {
     Sum,
@@ -128,7 +128,7 @@ pub(crate) enum Reduction {
 pub(crate) enum View {
     /// The shape is the output's.
     Reshape,
-    /// Dimension `i` of the output is this one of the input.
+    /// Dimension `i` of the output is the input's dimension at index `i` of this list.
     Permute(Vec<usize>),
     /// Dimensions of size 1 are repeated; the shape is the output's.
     Expand,
@@ -136,13 +136,13 @@ pub(crate) enum View {
 }
 
 impl Part {
-    /// These places of a tensor, to be written from one input.
+    /// A part over this range of a tensor, to be written from one input.
     pub(crate) fn of(tensor: &TensorIr, range: Vec<(usize, usize)>) -> Self {
         let whole = Layout::contiguous(tensor.shape.clone());
         let narrow =
             |layout: Layout, (dim, &(first, length)): (usize, &(usize, usize))| layout.narrow(dim, first, length);
         let layout = range.iter().enumerate().fold(whole, narrow);
-        Self { range, layout, product: false }
+        Self { range, layout, matmul: false }
     }
 }
 
@@ -160,7 +160,7 @@ impl Node {
         Self { op, inputs, outputs: vec![output] }
     }
 
-    /// Tensors written side by side along a dimension.
+    /// Concatenates tensors along a dimension.
     pub(crate) fn beside<'a>(tensors: impl Iterator<Item = &'a TensorIr>, dim: usize, output: &TensorIr) -> Self {
         let mut first = 0;
         let (parts, inputs) = tensors
@@ -174,12 +174,12 @@ impl Node {
         Self::new(Op::Place(parts), inputs, output.clone())
     }
 
-    /// The tensors that it reads, as often as it reads them.
+    /// The tensors that the node reads, repeated if it reads them repeatedly.
     pub(crate) fn reads(&self) -> impl Iterator<Item = &TensorIr> {
         self.inputs.iter().filter_map(Operand::tensor)
     }
 
-    /// The output of a node that has one: of all but custom operations.
+    /// The output of a node with one output: all except custom operations.
     pub(crate) fn output(&self) -> &TensorIr {
         &self.outputs[0]
     }
@@ -192,7 +192,7 @@ impl Graph {
         self.nodes.iter().enumerate().flat_map(made).collect()
     }
 
-    /// How often each tensor is read; one that is kept is read once more.
+    /// How often each tensor is read. A kept tensor counts one more read.
     pub(crate) fn uses(&self) -> HashMap<TensorId, usize> {
         let mut uses: HashMap<TensorId, usize> = self.kept.iter().map(|id| (*id, 1)).collect();
         for read in self.nodes.iter().flat_map(Node::reads) {
@@ -202,7 +202,7 @@ impl Graph {
     }
 }
 
-/// Elements of all dimensions but the last, and of the last: a tensor as rows.
+/// The number of rows (all dimensions but the last) and columns (the last dimension) of a tensor.
 pub(crate) fn rows_and_columns(tensor: &TensorIr) -> (usize, usize) {
     match tensor.shape.split_last() {
         None => (1, 1),
@@ -210,17 +210,17 @@ pub(crate) fn rows_and_columns(tensor: &TensorIr) -> (usize, usize) {
     }
 }
 
-/// Is it of `f32` values?
+/// Returns true if the tensor has `f32` elements.
 pub(crate) fn is_float(tensor: &TensorIr) -> bool {
     tensor.dtype == DType::F32
 }
 
-/// Is it rounded for products?
+/// Returns true if the tensor is rounded for matmuls.
 pub(crate) fn is_rounded(tensor: &TensorIr) -> bool {
     tensor.dtype == DType::BF16
 }
 
-/// Is it of truth values, a byte each?
+/// Returns true if the tensor is a mask: truth values of one byte each.
 pub(crate) fn is_mask(tensor: &TensorIr) -> bool {
     use burn::tensor::BoolStore::{Native, U8};
     matches!(tensor.dtype, DType::Bool(Native | U8))
@@ -251,9 +251,9 @@ impl Display for Node {
     }
 }
 
-/// Parts as text: `product` or `value` for each.
+/// Parts as text: `matmul` or `value` for each.
 pub(crate) fn places(parts: &[Part]) -> String {
-    let names: Vec<&str> = parts.iter().map(|part| if part.product { "product" } else { "value" }).collect();
+    let names: Vec<&str> = parts.iter().map(|part| if part.matmul { "matmul" } else { "value" }).collect();
     format!("Place[{}]", names.join(", "))
 }
 
@@ -266,12 +266,12 @@ impl Display for Operand {
     }
 }
 
-/// A tensor's number and shape.
+/// A tensor's id and shape.
 pub(crate) fn text(tensor: &TensorIr) -> String {
     format!("%{}{:?}", tensor.id.value(), tensor.shape.to_vec())
 }
 
-/// An interpreted operation with what it reads.
+/// An interpreted operation with its inputs.
 fn head(op: &OperationIr) -> String {
     let reads: Vec<String> = op.inputs().map(text).collect();
     format!("{}({})", name(op), reads.join(", "))
@@ -284,10 +284,10 @@ pub(crate) fn name(op: &OperationIr) -> String {
     }
     let debug = format!("{op:?}");
     let mut parts = debug.split(['(', ')', ' ', '{', ',']).filter(|part| !part.is_empty());
-    let family = parts.next().unwrap_or_default();
-    let inner = match family {
+    let schedule = parts.next().unwrap_or_default();
+    let inner = match schedule {
         "NumericFloat" | "NumericInt" | "Float" => parts.nth(1),
         _ => parts.next(),
     };
-    inner.unwrap_or(family).to_owned()
+    inner.unwrap_or(schedule).to_owned()
 }

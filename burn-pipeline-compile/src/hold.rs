@@ -1,19 +1,22 @@
-//! Fewer tensors held between a stage's forward and its backward.
+//! Reduces the tensors kept between a stage's forward and its backward.
 //!
-//! Autodiff keeps what each operation has read or given: of a softmax the shifted scores, their exponentials and the result. Some
-//! of them follow from the others.
+//! Autodiff keeps the inputs or outputs of each operation: for a softmax, the shifted scores, their exponentials and
+//! the result. Some of these follow from others.
 //!
-//! 1. A function that the backward computes once more (`exp` of the shifted scores) is read from the forward, if what it gave
-//!    there is held anyway, or takes the place of its argument.
-//! 2. The dividend of a softmax or a layer norm is the quotient times the divisor, one number for each row: an exponential, or a
-//!    difference from a row's value, of which the forward computes nothing but the divisor and the quotient. Only where the divisor
-//!    is above zero whatever the input.
+//! 1. The backward may compute a function again that the forward computes (`exp` of the shifted scores). It reads the
+//!    forward's result instead, if that is kept anyway or replaces its argument.
+//! 2. The dividend of a softmax or a layer norm equals the quotient times the divisor, which is one number a row. So
+//!    the backward recomputes the dividend, if it is an exponential or a difference from a row's value, if the
+//!    forward computes nothing from it but the divisor and the quotient, and if the divisor is positive for every
+//!    input.
 //!
-//! Guarantees: the forward is left as it is. What the backward gives changes by the rounding of one product for each dividend;
-//! where a divisor overflows to infinity it is NaN. What is held grows by one number a row at most. The operations between a dividend
-//! and its quotient alone decide whether it is replaced, so a stage that is cut anywhere else gives the same bits.
+//! Guarantees: the forward is unchanged. The backward's results change by the rounding of one multiplication for each
+//! dividend; where a divisor overflows to infinity, they are NaN. At most one more number a row is kept. Only the
+//! operations between a dividend and its quotient decide whether it is replaced, so a stage that is cut elsewhere
+//! gives the same bits.
 //!
-//! In-Place Activated BatchNorm (Rota Bulò et al., arXiv:1712.02616) gets its input back from its output in the same way.
+//! In-Place Activated BatchNorm (Rota Bulò et al., arXiv:1712.02616) recovers its input from its output in the same
+//! way.
 
 use burn::backend::ir::{
     BinaryOpIr, FloatOperationIr, IrVisitorMut, NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr, TensorId,
@@ -21,11 +24,11 @@ use burn::backend::ir::{
 };
 use std::collections::HashSet;
 
-/// Rewrites a stage's operations, in order, so that less is held for its backward. `forward` says which operations are the
-/// forward's, place by place.
+/// Rewrites a stage's operations, in order, so that fewer tensors are kept for its backward. `forward` marks the
+/// operations of the forward, by index.
 ///
 /// # Panics
-/// If `forward` is shorter than the operations.
+/// Panics if `forward` is shorter than the operations.
 pub fn hold_less(operations: &[OperationIr], forward: &[bool]) -> Vec<OperationIr> {
     let mut stage = Stage { operations: operations.to_vec(), forward: forward.to_vec() };
     stage.share_functions();
@@ -39,7 +42,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Places of the backward's operations that read a tensor.
+    /// Indices of the backward's operations that read a tensor.
     fn readers(&self, id: TensorId) -> Vec<usize> {
         let reads = |place: &usize| !self.forward[*place] && self.operations[*place].inputs().any(|read| read.id == id);
         (0..self.operations.len()).filter(reads).collect()
@@ -77,7 +80,7 @@ impl Stage {
             let Some(first) = first.and_then(function).map(|(_, first)| first.clone()) else { continue };
             let freed = self.readers(input.id) == [place] && self.maker(input.id).is_some();
             if self.is_held(&first) || freed {
-                // Nothing reads what it gives any more, so no program has it.
+                // Nothing reads its output any more, so no program has it.
                 self.read_instead(&self.readers(output.id), output.id, first.id);
             }
         }
@@ -100,7 +103,7 @@ impl Stage {
         }
     }
 
-    /// Is the dividend of a softmax or a norm, so that quotient and divisor give it back?
+    /// Returns true if this is the quotient of a softmax or a norm, so that quotient and divisor give its dividend.
     fn follows_from_quotient(&self, BinaryOpIr { lhs, rhs, out }: &BinaryOpIr) -> bool {
         let is_row = |tensor: &TensorIr| {
             tensor.shape.num_dims() == out.shape.num_dims()
@@ -121,7 +124,7 @@ impl Stage {
             && self.sign(rhs.id) == Some(Sign::Positive)
     }
 
-    /// A tensor, and those of which the forward makes it.
+    /// A tensor, and all tensors from which the forward computes it.
     fn needed_for(&self, id: TensorId) -> HashSet<TensorId> {
         let mut needed = HashSet::from([id]);
         for op in self.forward().rev() {
@@ -132,7 +135,7 @@ impl Stage {
         needed
     }
 
-    /// What is known of a tensor's elements, whatever the input; exponentials that underflow aside.
+    /// The sign of a tensor's elements for every input, if known. Ignores exponentials that underflow.
     fn sign(&self, id: TensorId) -> Option<Sign> {
         use NumericOperationIr as Numeric;
         let squared = |op: &ScalarOpIr| scalar(op.rhs) == Some(2.0);
@@ -168,7 +171,7 @@ fn scalar(value: ScalarIr) -> Option<f64> {
     }
 }
 
-/// Argument and result of a function that takes longer than a read.
+/// The argument and result of a function that takes longer than a read.
 fn function(op: &OperationIr) -> Option<(&TensorIr, &TensorIr)> {
     use FloatOperationIr as Float;
     let OperationIr::Float(_, op) = op else { return None };

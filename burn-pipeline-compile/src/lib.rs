@@ -1,34 +1,39 @@
-//! Captured stages of `burn-pipeline` compiled for processors.
+//! Compiles captured stages of `burn-pipeline` for CPUs.
 //!
-//! A captured stage is a list of operations in Burn's intermediate representation, with all shapes known. The interpreter runs them
-//! one by one, and each element-wise operation reads its operands from memory and writes its result there. In training, autodiff
-//! decomposes softmax, layer norm and GELU into such operations, and they take as long as the matrix products. This crate
-//! compiles the list:
+//! A captured stage is a list of operations in Burn's intermediate representation, with all shapes known. The
+//! interpreter runs them one by one: each element-wise operation reads its operands from memory and writes its result
+//! there. In training, autodiff decomposes softmax, layer norm and GELU into such operations, and they take as long
+//! as the matmuls. This crate compiles the list:
 //!
-//! 1. [`Compiled::new`] reads the operations as a graph and cleans it: constants, operations that change nothing, what is
-//!    computed twice or for nothing.
-//! 2. Element-wise functions, broadcasts, reductions of rows and sums over rows become regions, found by what reads what and not by
-//!    names. A region runs tile by tile, some rows at a time, and what only it reads never leaves the cache. Loops are
-//!    vectorised, in versions for several processors; which one runs is decided when it runs.
-//! 3. Reshapes, slices and swapped dimensions are strides. Products of matrices read operands as they lie and write storage that is not
-//!    cleared before, by kernels for AVX-512 or, elsewhere, those of Burn's Flex backend; a linear layer, and its weight's gradient, is one
-//!    product over all rows of a microbatch, and so is what a recurrent layer's steps add to a weight's gradient. Convolutions
-//!    are products of blocks of windows. A region that alone reads a batch of products (attention's scores) runs behind each
-//!    matrix of it. A weight's gradient is added to the caller's running sum by the product itself ([`Tensors::sum`]).
-//! 4. A forward keeps less for its backward ([`hold_less`]): what follows from other kept tensors is computed from them.
-//! 5. Operands of products are rounded to `bf16` and summed in `f32` if the caller asks for it with the proof that the processor can
-//!    ([`Bf16`]). A forward then keeps what its backward only multiplies in half of the bytes ([`hold_rounded`]).
-//! 6. What a run has in memory is known before it ([`Memory`]).
-//! 7. All else is run by the interpreter that the caller brings ([`Tensors`]). So whatever can be captured can be compiled. What the caller
-//!    or its interpreter gives is compared with the program before a step reads it ([`Mismatch`]).
+//! 1. [`Compiled::new`] reads the operations as a graph and simplifies it: it folds constants and removes operations
+//!    that change nothing, are duplicates, or have unused results.
+//! 2. Element-wise functions, broadcasts, reductions of rows and sums over rows are fused into regions. They are
+//!    found by their data dependencies, not by the names of operations. A region runs tile by tile, some rows at a
+//!    time, so its internal tensors never leave the cache. Loops are vectorised, in versions for several processors;
+//!    the version is chosen at run time.
+//! 3. Reshapes, slices and swapped dimensions become strides. Matmuls read operands with any strides and write
+//!    storage that was not cleared before. Their kernels are for AVX-512 or, elsewhere, those of Burn's Flex backend.
+//!    A linear layer is one matmul over all rows of a microbatch, and so is its weight's gradient. All steps of a
+//!    recurrent layer together add one matmul to a weight's gradient. Convolutions are matmuls of blocks of windows. If
+//!    only one region reads a batch of matmuls (such as attention's scores), it runs right after each of its
+//!    matrices. The matmul adds a weight's gradient to the caller's running sum itself ([`Tensors::sum`]).
+//! 4. A forward keeps fewer tensors for its backward ([`hold_less`]): the backward recomputes those that follow from
+//!    others.
+//! 5. If the caller passes a proof that the processor supports it ([`Bf16`]), operands of matmuls are rounded to
+//!    `bf16` and products are summed in `f32`. A forward then keeps tensors that its backward only multiplies in half
+//!    of the bytes ([`hold_rounded`]).
+//! 6. The memory of a run is known before it ([`Memory`]).
+//! 7. The caller's interpreter runs all other operations ([`Tensors`]), so every captured program can be compiled.
+//!    Tensors from the caller or its interpreter are compared with the program before a step reads them
+//!    ([`Mismatch`]).
 //!
-//! Guarantees: a compiled program reads, keeps and releases the tensors that the list does. It is one function of its inputs,
-//! whatever the schedule and the number of threads. Against the list run one by one: each result within rounding, as `exp`,
-//! `log`, `erf` and `tanh` are approximated within 2 units in the last place (`tanh` 3), quotients by constants are
-//! products, and sums have another order. NaN and infinities stay what they are, but for gradients
-//! of a softmax or a norm whose divisor overflows: they are NaN.
+//! Guarantees: a compiled program reads, keeps and releases the same tensors as the list. It is one function of its
+//! inputs, whatever the schedule and the number of threads. Compared with the list run one by one, each result is
+//! equal within rounding: `exp`, `log`, `erf` and `tanh` are approximated within 2 units in the last place (`tanh`
+//! 3), divisions by constants become multiplications by the inverse, and sums have another order. NaN and infinities
+//! are preserved, with one exception: gradients of a softmax or a norm whose divisor overflows are NaN.
 //!
-//! The crates `burn-ir` and `burn-flex` promise no stable interface, hence the exact versions in `Cargo.toml`.
+//! The crates `burn-ir` and `burn-flex` promise no stable interface, so `Cargo.toml` pins exact versions.
 
 mod clean;
 mod compiled;
@@ -36,13 +41,13 @@ mod convolution;
 mod fuse;
 mod graph;
 mod hold;
+mod matmul;
 mod memory;
 mod mismatch;
 mod multiply;
 mod needs;
 mod operands;
 mod place;
-mod product;
 mod read;
 mod region;
 mod steps;

@@ -1,17 +1,17 @@
-//! Bytes alive while compiled programs run one after the other on a microbatch.
+//! Memory of compiled programs that run one after the other on a microbatch.
 //!
-//! Guarantees: the bytes of tensors that a run has alive at once, exactly, if each fed tensor lies in order, one thread runs the
-//! products that a region is behind, and nothing is interpreted.
+//! Guarantees: the bytes of live tensors are exact if each fed tensor is contiguous, one thread runs the matmuls
+//! before a region, and nothing is interpreted.
 //!
-//! 1. Storage is counted once, whatever the number of views of it, and until the last tensor in it is released. A reshape that no strides
+//! 1. Storage counts once, whatever its number of views, until its last tensor is released. A reshape that no strides
 //!    can describe copies.
-//! 2. A step makes its outputs while it holds all that it reads. A region has a sum for each piece of its rows until they are added,
-//!    and one matrix of the products that it runs behind; each further thread at work has one more.
-//! 3. A product that may be added to the caller's sum makes no storage, and what is written of it is the caller's.
-//! 4. An interpreted operation makes its outputs and nothing else: what it allocates on the way is not known.
+//! 2. A step makes its outputs while it holds all its inputs. A region has a sum for each piece of its rows until
+//!    they are added, and one matrix of the matmuls that it runs after; each further thread has one more.
+//! 3. A matmul that may be added to the caller's sum makes no storage; the sum is the caller's.
+//! 4. An interpreted operation makes its outputs only: its temporary memory is not known.
 //!
-//! Packed operands, tiles and windows of convolutions are not counted: each thread keeps its own buffers for these until it ends. Nor is memory that
-//! threads keep to use again.
+//! Not counted: packed operands, tiles and windows of convolutions, for which each thread keeps buffers until it
+//! ends; and memory that threads keep for reuse.
 
 use crate::compiled::Compiled;
 use crate::region::Region;
@@ -21,7 +21,7 @@ use burn::backend::flex::Layout;
 use burn::backend::ir::{TensorId, TensorIr, TensorStatus};
 use std::collections::HashMap;
 
-/// The memory of a microbatch: which tensors are alive, and in whose storage.
+/// The memory of a microbatch: the live tensors and their storage.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     tensors: HashMap<TensorId, (usize, Layout)>,
@@ -32,7 +32,7 @@ pub struct Memory {
 #[derive(Clone, Debug)]
 struct Storage {
     bytes: usize,
-    /// How many tensors are alive in it.
+    /// The number of live tensors in it.
     holders: usize,
 }
 
@@ -41,12 +41,12 @@ fn size(tensor: &TensorIr) -> usize {
 }
 
 impl Memory {
-    /// Gives it a tensor with storage of its own, of which these bytes count: 0 for what is there in any case.
+    /// Adds a tensor with its own storage. `bytes` of it count: 0 for storage that exists anyway.
     pub fn feed(&mut self, tensor: &TensorIr, bytes: usize) {
         self.make(std::slice::from_ref(tensor), bytes);
     }
 
-    /// Releases a tensor that was taken out.
+    /// Releases a tensor.
     pub fn release(&mut self, tensor: TensorId) {
         let Some((storage, _)) = self.tensors.remove(&tensor) else { return };
         let storage = &mut self.storages[storage];
@@ -56,12 +56,12 @@ impl Memory {
         }
     }
 
-    /// Bytes alive now.
+    /// The bytes of live tensors.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Runs a program; gives the most bytes alive at once, with those alive before it.
+    /// Runs a program. Returns the most bytes alive at once, including those alive before it.
     pub fn run(&mut self, program: &Compiled) -> usize {
         program.steps().iter().fold(self.bytes, |peak, step| peak.max(self.step(step)))
     }
@@ -82,7 +82,7 @@ impl Memory {
                 0
             }
             Work::Convolve(_) => {
-                // Operands that do not lie in order are copied.
+                // Operands that are not contiguous are copied.
                 let copied = step.reads.iter().filter(|read| !self.is_in_order(read)).map(size).sum::<usize>();
                 self.make(&step.outputs, step.outputs.iter().map(size).sum());
                 self.bytes - before + copied
@@ -102,7 +102,7 @@ impl Memory {
         self.tensors.get(&tensor.id).is_none_or(|(_, layout)| layout.contiguous_offsets().is_some())
     }
 
-    /// Makes a region's outputs; gives the most bytes that it makes at once.
+    /// Makes a region's outputs. Returns the most bytes that it makes at once.
     fn region(&mut self, region: &Region, made: Option<usize>) -> usize {
         region.given_bytes().for_each(|(output, bytes)| self.make(&output.tensors, bytes));
         let matrices = |made: usize| {

@@ -1,7 +1,8 @@
-//! Tensors from outside compared with what a program was compiled for.
+//! Compares tensors from outside with the program.
 //!
-//! Guarantees: compiled steps read tensors by the program's shapes without looking again, so none that differs comes to one: neither
-//! what the caller feeds, nor what an interpreted operation gave, nor one whose layout reaches beyond its storage.
+//! Guarantees: compiled steps read tensors by the program's shapes without further checks, so no tensor that differs
+//! reaches them: not from the caller, not from an interpreted operation, and not one whose layout reaches beyond its
+//! storage.
 
 use crate::graph::{is_mask, text};
 use burn::backend::flex::{FlexTensor, Layout};
@@ -9,16 +10,16 @@ use burn::backend::ir::TensorIr;
 use std::error::Error;
 use std::fmt::{Debug, Display, Formatter, Result};
 
-/// A tensor that is not what the program was compiled for.
+/// A tensor that differs from the one that the program was compiled for.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Mismatch {
-    /// The tensor, as the program's text names it.
+    /// The tensor's name in the program's text.
     pub tensor: String,
-    /// The interpreted operation that gave it; `None` if the caller did.
+    /// The interpreted operation that made it; `None` if it came from the caller.
     pub operation: Option<String>,
-    /// What the program was compiled for.
+    /// The shape and type that the program was compiled for.
     pub expected: String,
-    /// What it is.
+    /// The shape and type of the tensor.
     pub got: String,
 }
 
@@ -39,7 +40,7 @@ impl Mismatch {
     }
 }
 
-/// Returns true if all places of a layout are among so many elements.
+/// Returns true if all indices of a layout are below `elements`.
 pub(crate) fn lies_within(layout: &Layout, elements: usize) -> bool {
     let (mut first, mut last) = (layout.start_offset() as i128, layout.start_offset() as i128);
     for (&size, &stride) in layout.shape().iter().zip(layout.strides()) {
@@ -78,7 +79,9 @@ mod tests {
     proptest! {
         #[test]
         fn a_layout_lies_within_where_all_its_places_do(
-            dims in prop::collection::vec((0_usize..4, -5_isize..6), 0..4), start in 0_usize..20, elements in 0_usize..40,
+            dims in prop::collection::vec((0_usize..4, -5_isize..6), 0..4),
+            start in 0_usize..20,
+            elements in 0_usize..40,
         ) {
             let (sizes, strides): (Vec<usize>, Vec<isize>) = dims.iter().copied().unzip();
             let layout = Layout::new(sizes.clone().into(), strides, start);

@@ -1,8 +1,8 @@
-//! What each group of nodes depends on, directly or not.
+//! The dependencies of groups of nodes, direct and indirect.
 //!
-//! Bits in both directions, so that 64 groups are asked about at once: programs have thousands.
+//! Stored as bits in both directions, so that 64 groups are tested at once: programs have thousands.
 
-/// Who needs whom, among so many.
+/// The dependencies among a number of groups.
 pub(crate) struct Needs {
     words: usize,
     needs: Vec<u64>,
@@ -12,7 +12,7 @@ pub(crate) struct Needs {
 const BITS: usize = u64::BITS as usize;
 
 impl Needs {
-    /// Nothing needs anything, of so many.
+    /// No dependencies, among this many groups.
     pub(crate) fn new(count: usize) -> Self {
         let words = count.div_ceil(BITS);
         Self { words, needs: vec![0; count * words], needed: vec![0; count * words] }
@@ -32,7 +32,7 @@ impl Needs {
         self.needed[on * self.words + of / BITS] &= !(1 << (of % BITS));
     }
 
-    /// One needs all that another one does.
+    /// Makes one group depend on all dependencies of another.
     pub(crate) fn extend(&mut self, of: usize, from: usize) {
         for word in 0..self.words {
             let mut more = self.needs[from * self.words + word] & !self.needs[of * self.words + word];
@@ -43,12 +43,12 @@ impl Needs {
         }
     }
 
-    /// How many one needs.
+    /// The number of groups that one depends on.
     pub(crate) fn count(&self, of: usize) -> usize {
         self.row(&self.needs, of).iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Does a third one need one of two, and the other one it?
+    /// Returns true if a third group depends on one of the two, and the other one depends on it.
     pub(crate) fn stands_between(&self, one: usize, other: usize) -> bool {
         let chain = |first: usize, last: usize| {
             let both = self.row(&self.needs, last).iter().zip(self.row(&self.needed, first));
@@ -92,7 +92,8 @@ mod tests {
                     }
                     _ => {
                         needs.extend(of, on);
-                        (0..count).filter(|&third| table[on][third]).collect::<Vec<_>>().into_iter().for_each(|third| table[of][third] = true);
+                        let thirds: Vec<usize> = (0..count).filter(|&third| table[on][third]).collect();
+                        thirds.into_iter().for_each(|third| table[of][third] = true);
                     }
                 }
                 let chain = |first: usize, third: usize, last: usize| table[third][first] && table[last][third];

@@ -1,13 +1,14 @@
-//! Operands of products held in `bf16`, where products round their operands anyway.
+//! Keeps operands of matmuls in `bf16`, if matmuls round their operands anyway.
 //!
-//! 1. What a forward computes may be read by its backward as an operand of products alone, itself or views of it: a linear layer's input, an
-//!    attention's queries, keys and values. If the forward multiplies it too, it is rounded once, where it is computed, and all of these
-//!    products read what was rounded.
-//! 2. Views are made anew of what was rounded, up to a reshape that copies: there the copy is rounded.
+//! 1. The backward may read a tensor of the forward only as an operand of matmuls, directly or through views: for
+//!    example, a linear layer's input, or an attention's queries, keys and values. If the forward multiplies the
+//!    tensor too, it is rounded once, where it is computed, and all of these matmuls read the rounded tensor.
+//! 2. Views are rebuilt from the rounded tensor, up to a reshape that copies: there the copy is rounded.
 //!
-//! Guarantees: a compiled program that rounds operands gives the same numbers, and holds half of the bytes of each such tensor.
+//! Guarantees: a compiled program that rounds operands gives the same numbers, and keeps half of the bytes of each
+//! such tensor.
 //!
-//! Micikevicius et al., Mixed Precision Training (arXiv:1710.03740), hold activations in 16 bits likewise.
+//! Micikevicius et al., Mixed Precision Training (arXiv:1710.03740), also keep activations in 16 bits.
 
 use burn::backend::ir::{
     BaseOperationIr, CastOpIr, FloatOperationIr, IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus,
@@ -15,20 +16,20 @@ use burn::backend::ir::{
 use burn::tensor::DType;
 use std::collections::{HashMap, HashSet};
 
-/// Rewrites a stage's operations, in order, so that what its backward reads only as operands of products is held in `bf16`. `forward`
-/// says which operations are the forward's, place by place.
+/// Rewrites a stage's operations, in order, so that tensors that its backward reads only as operands of matmuls are
+/// kept in `bf16`. `forward` marks the operations of the forward, by index.
 ///
 /// # Panics
-/// If `forward` is shorter than the operations.
+/// Panics if `forward` is shorter than the operations.
 pub fn hold_rounded(operations: &[OperationIr], forward: &[bool]) -> Vec<OperationIr> {
-    let lies = lying(operations);
-    let held = held(operations, forward, &lies);
+    let views = view_of(operations);
+    let held = held(operations, forward, &views);
     let ids = operations.iter().flat_map(OperationIr::nodes).map(|tensor| tensor.id.value() + 1);
     let mut rewriting =
-        Rewriting { operations, lies, next: ids.max().unwrap_or(0), rounded: HashMap::new(), to: Vec::new() };
+        Rewriting { operations, views, next: ids.max().unwrap_or(0), rounded: HashMap::new(), to: Vec::new() };
     for op in operations {
-        match product(op) {
-            Some(operands) => rewriting.product(op, operands.map(|operand| operand.id), &held),
+        match matmul(op) {
+            Some(operands) => rewriting.matmul(op, operands.map(|operand| operand.id), &held),
             None => rewriting.to.push(op.clone()),
         }
         for output in op.outputs().filter(|output| held.contains(&output.id)) {
@@ -38,37 +39,39 @@ pub fn hold_rounded(operations: &[OperationIr], forward: &[bool]) -> Vec<Operati
     rewriting.to
 }
 
-/// What a tensor is a view of.
+/// The tensor that another tensor is a view of.
 #[derive(Clone, Copy)]
-struct Lies {
+struct ViewInfo {
     root: TensorId,
-    /// Where the view is made, if it is one.
+    /// The index of the operation that makes the view, if it is one.
     view: Option<usize>,
-    /// Are dimensions swapped or repeated? Then a reshape copies.
-    turned: bool,
+    /// True if dimensions are swapped or repeated, so that a reshape copies.
+    transposed: bool,
 }
 
-/// How tensors of `f32` lie.
-fn lying(operations: &[OperationIr]) -> HashMap<TensorId, Lies> {
-    let mut lies: HashMap<TensorId, Lies> = HashMap::new();
+/// The view information of all `f32` tensors.
+fn view_of(operations: &[OperationIr]) -> HashMap<TensorId, ViewInfo> {
+    let mut views: HashMap<TensorId, ViewInfo> = HashMap::new();
     for (place, op) in operations.iter().enumerate() {
         for output in op.outputs().filter(|output| output.dtype == DType::F32) {
-            let own = Lies { root: output.id, view: None, turned: false };
+            let own = ViewInfo { root: output.id, view: None, transposed: false };
             let found = match viewed(op) {
                 None => Some(own),
-                // A view of what is fed costs nothing, so it is not counted among what is made.
-                Some((input, turns)) => lies.get(&input.id).map(|of| match turns {
-                    None if of.turned => own,
-                    turns => Lies { view: Some(place), turned: of.turned || turns == Some(true), ..*of },
+                // A view of a fed tensor costs nothing, so it does not count as made by the forward.
+                Some((input, transposes)) => views.get(&input.id).map(|of| match transposes {
+                    None if of.transposed => own,
+                    transposes => {
+                        ViewInfo { view: Some(place), transposed: of.transposed || transposes == Some(true), ..*of }
+                    }
                 }),
             };
-            lies.extend(found.map(|found| (output.id, found)));
+            views.extend(found.map(|found| (output.id, found)));
         }
     }
-    lies
+    views
 }
 
-/// What a view is made of; and does it swap or repeat dimensions? `None` for a reshape, which may copy.
+/// The input of a view, and whether it swaps or repeats dimensions; `None` for a reshape, which may copy.
 fn viewed(op: &OperationIr) -> Option<(&TensorIr, Option<bool>)> {
     let OperationIr::BaseFloat(op) = op else { return None };
     match op {
@@ -81,21 +84,21 @@ fn viewed(op: &OperationIr) -> Option<(&TensorIr, Option<bool>)> {
     }
 }
 
-/// The operands of a product of `f32` matrices.
-fn product(op: &OperationIr) -> Option<[&TensorIr; 2]> {
+/// The operands of an `f32` matmul.
+fn matmul(op: &OperationIr) -> Option<[&TensorIr; 2]> {
     let OperationIr::Float(_, FloatOperationIr::Matmul(op)) = op else { return None };
     let operands = [&op.lhs, &op.rhs];
     operands.iter().chain([&&op.out]).all(|tensor| tensor.dtype == DType::F32).then_some(operands)
 }
 
-/// What the forward computes and multiplies, and the backward only multiplies.
-fn held(operations: &[OperationIr], forward: &[bool], lies: &HashMap<TensorId, Lies>) -> HashSet<TensorId> {
+/// The tensors that the forward computes and multiplies, and the backward only multiplies.
+fn held(operations: &[OperationIr], forward: &[bool], views: &HashMap<TensorId, ViewInfo>) -> HashSet<TensorId> {
     let (mut made, mut others) = (HashSet::new(), HashSet::new());
     let mut multiplied = [HashSet::new(), HashSet::new()];
     for (place, op) in operations.iter().enumerate() {
-        let is_view = op.outputs().any(|output| lies.get(&output.id).is_some_and(|lies| lies.view == Some(place)));
-        let roots = op.inputs().filter_map(|read| lies.get(&read.id)).map(|lies| lies.root);
-        match product(op) {
+        let is_view = op.outputs().any(|output| views.get(&output.id).is_some_and(|info| info.view == Some(place)));
+        let roots = op.inputs().filter_map(|read| views.get(&read.id)).map(|info| info.root);
+        match matmul(op) {
             Some(_) => multiplied[usize::from(forward[place])].extend(roots),
             None if !is_view && !forward[place] => others.extend(roots),
             None => {}
@@ -110,7 +113,7 @@ fn held(operations: &[OperationIr], forward: &[bool], lies: &HashMap<TensorId, L
 
 struct Rewriting<'a> {
     operations: &'a [OperationIr],
-    lies: HashMap<TensorId, Lies>,
+    views: HashMap<TensorId, ViewInfo>,
     next: u64,
     rounded: HashMap<TensorId, TensorIr>,
     to: Vec<OperationIr>,
@@ -135,28 +138,28 @@ impl Rewriting<'_> {
         self.rounded.insert(tensor.id, rounded);
     }
 
-    /// Makes a product read what was rounded.
-    fn product(&mut self, op: &OperationIr, operands: [TensorId; 2], held: &HashSet<TensorId>) {
+    /// Makes a matmul read rounded tensors.
+    fn matmul(&mut self, op: &OperationIr, operands: [TensorId; 2], held: &HashSet<TensorId>) {
         let mut op = op.clone();
         for operand in operands {
-            let found = self.lies.get(&operand).map(|lies| lies.root).filter(|root| held.contains(root));
+            let found = self.views.get(&operand).map(|info| info.root).filter(|root| held.contains(root));
             if let Some(rounded) = found.and_then(|root| self.rounded.get(&root).cloned()) {
                 let widened = self.cast(&rounded, DType::F32);
-                let to = self.seen(operand, &widened);
+                let to = self.rebuilt_view(operand, &widened);
                 op.visit_mut(&mut Renamed { from: operand, to });
             }
         }
         self.to.push(op);
     }
 
-    /// The view that a tensor is of its root, made of the root's rounded values.
-    fn seen(&mut self, tensor: TensorId, root: &TensorIr) -> TensorId {
-        let view = self.lies.get(&tensor).and_then(|lies| lies.view).map(|place| self.operations[place].clone());
+    /// Rebuilds a tensor's view of its root from the root's rounded values.
+    fn rebuilt_view(&mut self, tensor: TensorId, root: &TensorIr) -> TensorId {
+        let view = self.views.get(&tensor).and_then(|info| info.view).map(|place| self.operations[place].clone());
         let Some((mut op, input)) = view.and_then(|op| viewed(&op).map(|(input, _)| input.id).map(|id| (op, id)))
         else {
             return root.id;
         };
-        let to = self.seen(input, root);
+        let to = self.rebuilt_view(input, root);
         op.visit_mut(&mut Renamed { from: input, to });
         self.next += 1;
         let to = TensorId::new(self.next - 1);

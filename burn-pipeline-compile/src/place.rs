@@ -1,16 +1,16 @@
-//! Tensors written part by part.
+//! Writes tensors part by part.
 
 use crate::graph::Part;
+use crate::matmul::multiply_into;
 use crate::multiply::Bf16;
-use crate::product::multiply_into;
 use crate::storage::Fresh;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::ir::TensorIr;
 
-/// Writes the parts of a tensor; inputs come in the order of parts, two for a product. Zeros are between them.
+/// Writes the parts of a tensor, with zeros between them. Inputs come in the order of parts, two for a matmul.
 ///
 /// # Safety
-/// Parts lie within the tensor and do not overlap; each input, or the product of two, has its part's shape.
+/// Parts are within the tensor and do not overlap; each input, or the matmul of two, has its part's shape.
 pub(crate) unsafe fn place(
     parts: &[Part],
     inputs: &[FlexTensor],
@@ -19,15 +19,15 @@ pub(crate) unsafe fn place(
 ) -> FlexTensor {
     let elements = output.shape.num_elements();
     let written: usize = parts.iter().map(|part| part.layout.num_elements()).sum();
-    // Parts do not overlap, so as many elements as there are means all of them.
+    // Parts do not overlap, so if they have as many elements as the tensor, they cover it.
     let mut fresh = if written == elements { Fresh::floats(elements) } else { Fresh::zeros(elements) };
     let to = fresh.as_floats();
     let mut inputs = inputs.iter();
     for part in parts {
-        match (part.product, inputs.next()) {
+        match (part.matmul, inputs.next()) {
             (true, Some(lhs)) => {
                 if let Some(rhs) = inputs.next() {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     unsafe { multiply_into(lhs, rhs, &part.layout, to, rounded) };
                 }
             }
@@ -41,20 +41,20 @@ pub(crate) unsafe fn place(
     given.swap_remove(0).1
 }
 
-/// Copies a tensor to where a layout of the same shape says.
+/// Copies a tensor into a layout of the same shape.
 ///
 /// # Safety
-/// The shapes are one; `to` has all elements of the layout, and nothing else refers to them.
+/// The shapes are equal; `to` has all elements of the layout, and nothing else refers to them.
 unsafe fn copy(value: &FlexTensor, layout: &Layout, to: *mut f32) {
     let from: &[f32] = value.storage();
     let axes = axes(value.layout(), layout);
     if axes.iter().all(|axis| axis.size > 0) {
-        // SAFETY: a tensor's layout lies within its storage, and the other one is the caller's promise.
+        // SAFETY: a tensor's layout is within its storage, and the caller guarantees the other one.
         unsafe { copy_axes(&axes, from.as_ptr().add(value.layout().start_offset()), to.add(layout.start_offset())) };
     }
 }
 
-/// One dimension of both sides, with the distance from one place to the next.
+/// One dimension of both sides: its size and both strides.
 #[derive(Clone, Copy)]
 struct Axis {
     size: usize,
@@ -62,7 +62,7 @@ struct Axis {
     to: isize,
 }
 
-/// The dimensions of two layouts of one shape; those that follow each other on both sides are one.
+/// The dimensions of two layouts of one shape. Dimensions that are contiguous on both sides are joined.
 fn axes(from: &Layout, to: &Layout) -> Vec<Axis> {
     let mut axes: Vec<Axis> = Vec::with_capacity(to.num_dims());
     for (dim, &size) in to.shape().iter().enumerate().filter(|(_, size)| **size != 1) {
@@ -79,9 +79,9 @@ fn axes(from: &Layout, to: &Layout) -> Vec<Axis> {
 }
 
 /// # Safety
-/// All places of the axes are elements on both sides, and nothing else refers to those that are written.
+/// All indices of the axes are elements on both sides, and nothing else refers to the written ones.
 unsafe fn copy_axes(axes: &[Axis], from: *const f32, to: *mut f32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match axes {
             [] => *to = *from,

@@ -1,32 +1,33 @@
-//! A graph as steps in order, each of which knows what it releases.
+//! Turns a graph into ordered steps, each of which knows the tensors that it releases.
 //!
-//! Guarantees: a tensor is released by the step that reads it last, and storage that nobody holds is free at once; what the
-//! program leaves is what its operations left.
+//! Guarantees: the last step that reads a tensor releases it, and storage without owners is free at once. The program
+//! leaves the same tensors as its operations.
 
 use crate::convolution::Convolution;
 use crate::fuse::{Group, fuse};
 use crate::graph::{Graph, Node, Op, Part, View, places, text};
-use crate::product::is_addable;
+use crate::matmul::is_addable;
 use crate::region::{Region, lower};
 use burn::backend::ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 use std::collections::{HashMap, HashSet};
 use std::fmt::{Display, Formatter, Result};
 
-/// What a step does.
+/// The work of a step.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Work {
     Interpret(Box<OperationIr>),
     Fill(f32),
     View(View),
-    /// Added to the running sum of a kept tensor, if the caller has one ([`Tensors::sum`](crate::Tensors::sum)).
+    /// A matmul. `sum` is the kept tensor to whose running sum it is added, if the caller has one
+    /// ([`Tensors::sum`](crate::Tensors::sum)).
     Matmul {
         sum: Option<TensorId>,
     },
     Convolve(Box<Convolution>),
     Place(Vec<Part>),
     Region(Box<Region>),
-    /// A region that runs matrix by matrix behind a batch of products, which nothing else reads: its input at place `made`. The
-    /// step reads the product's operands, then the other inputs.
+    /// A batch of matmuls that only one region reads: the region runs right after each matrix, which is its input at
+    /// index `made`. The step reads the operands of the matmul, then the other inputs.
     Blocks {
         region: Box<Region>,
         made: usize,
@@ -37,25 +38,25 @@ pub(crate) enum Work {
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Step {
     pub(crate) work: Work,
-    /// What it reads, in order; `ReadWrite` where it is released.
+    /// Its inputs, in order; status `ReadWrite` for those that it releases.
     pub(crate) reads: Vec<TensorIr>,
     pub(crate) outputs: Vec<TensorIr>,
-    /// What is released after it.
+    /// Tensors released after the step.
     pub(crate) drops: Vec<TensorIr>,
 }
 
-/// The steps of a graph; `fed` are the tensors from outside that its operations read.
+/// The steps of a graph. `fed` are the tensors from outside that its operations read.
 pub(crate) fn steps(graph: &Graph, fed: &[TensorIr]) -> Vec<Step> {
     let groups = fuse(graph);
     let outside = outside(graph, &groups);
     let mut steps: Vec<Step> = groups.iter().flat_map(|group| group_steps(graph, group, &outside)).collect();
-    join_products(&mut steps, &graph.kept);
+    join_matmuls(&mut steps, &graph.kept);
     find_sums(&mut steps, &graph.kept);
     release(&mut steps, fed, &graph.kept);
     steps
 }
 
-/// Finds products of two matrices that become a kept tensor and nothing else: gradients of weights.
+/// Finds matmuls of two matrices whose only reader is a kept tensor: gradients of weights.
 fn find_sums(steps: &mut [Step], kept: &HashSet<TensorId>) {
     for place in 0..steps.len() {
         let Step { work: Work::Matmul { .. }, reads, outputs, .. } = &steps[place] else { continue };
@@ -75,35 +76,36 @@ fn find_sums(steps: &mut [Step], kept: &HashSet<TensorId>) {
     }
 }
 
-/// Joins batches of products with the regions that alone read them, so that scores are never written whole.
-fn join_products(steps: &mut Vec<Step>, kept: &HashSet<TensorId>) {
+/// Joins batches of matmuls with the only region that reads them, so that scores are never written whole.
+fn join_matmuls(steps: &mut Vec<Step>, kept: &HashSet<TensorId>) {
     let mut place = 0;
     while place < steps.len() {
-        if let Some((product, made)) = joinable(steps, place, kept) {
-            let product = steps.remove(product);
+        if let Some((matmul, made)) = joinable(steps, place, kept) {
+            let matmul = steps.remove(matmul);
             place -= 1;
             let step = &mut steps[place];
             if let Work::Region(region) = &step.work {
                 step.work = Work::Blocks { region: region.clone(), made };
                 step.reads.remove(made);
-                step.reads.splice(0..0, product.reads);
+                step.reads.splice(0..0, matmul.reads);
             }
         }
         place += 1;
     }
 }
 
-/// The step of a batch of products that only the region at this place reads, and its place among the region's inputs.
+/// The step of a batch of matmuls that only the region at this index reads, and the batch's index among the region's
+/// inputs.
 fn joinable(steps: &[Step], place: usize, kept: &HashSet<TensorId>) -> Option<(usize, usize)> {
     let Work::Region(region) = &steps[place].work else { return None };
-    // A product stays before a custom operation, whose time it may hide.
+    // A matmul stays before a custom operation, whose time it may hide.
     let earlier = steps[..place].iter().enumerate().rev().take_while(|(_, step)| !is_custom(step));
-    earlier.filter(|(_, step)| matches!(step.work, Work::Matmul { .. })).find_map(|(product, step)| {
+    earlier.filter(|(_, step)| matches!(step.work, Work::Matmul { .. })).find_map(|(matmul, step)| {
         let output = &step.outputs[0];
         let made = region.inputs.iter().position(|input| input.tensor.id == output.id)?;
         let reads = |step: &Step| step.reads.iter().filter(|read| read.id == output.id).count();
         let alone = steps.iter().map(reads).sum::<usize>() == 1 && !kept.contains(&output.id);
-        (alone && region.takes_blocks(made)).then_some((product, made))
+        (alone && region.takes_blocks(made)).then_some((matmul, made))
     })
 }
 
@@ -111,7 +113,7 @@ fn is_custom(step: &Step) -> bool {
     matches!(&step.work, Work::Interpret(op) if matches!(op.as_ref(), OperationIr::Custom(_)))
 }
 
-/// Tensors that are kept, or read by another group than the one that makes them.
+/// Tensors that are kept, or read by a group other than the one that makes them.
 fn outside(graph: &Graph, groups: &[Group]) -> HashSet<TensorId> {
     let mut outside = graph.kept.clone();
     for group in groups {
@@ -131,7 +133,7 @@ fn group_steps(graph: &Graph, group: &Group, outside: &HashSet<TensorId>) -> Vec
     group.nodes.iter().map(|&place| alone(&graph.nodes[place])).collect()
 }
 
-/// A node that is a step by itself.
+/// The step of a node outside regions.
 fn alone(node: &Node) -> Step {
     let work = match &node.op {
         Op::Interpret(op) => Work::Interpret(op.clone()),
@@ -140,14 +142,14 @@ fn alone(node: &Node) -> Step {
         Op::Matmul => Work::Matmul { sum: None },
         Op::Convolve(convolution) => Work::Convolve(convolution.clone()),
         Op::Place(parts) => Work::Place(parts.clone()),
-        // Over no elements at all: there is nothing to compute, or sums of nothing.
+        // Without elements there is nothing to compute, or only empty sums.
         Op::Map(_) | Op::Reduce(..) => Work::Fill(0.0),
     };
     let reads = if matches!(work, Work::Fill(_)) { Vec::new() } else { node.reads().cloned().collect() };
     Step { work, reads, outputs: node.outputs.clone(), drops: Vec::new() }
 }
 
-/// Finds where each tensor is released.
+/// Finds the step that releases each tensor.
 fn release(steps: &mut Vec<Step>, fed: &[TensorIr], kept: &HashSet<TensorId>) {
     let mut last: HashMap<TensorId, usize> = HashMap::new();
     for (place, step) in steps.iter().enumerate() {
@@ -170,7 +172,7 @@ fn release(steps: &mut Vec<Step>, fed: &[TensorIr], kept: &HashSet<TensorId>) {
             op.visit_mut(&mut Marked { reads: &step.reads, outputs: &step.outputs });
         }
     }
-    // What is fed and then read by no step is released first.
+    // Fed tensors that no step reads are released first.
     let unread = fed.iter().filter(|tensor| !last.contains_key(&tensor.id) && !kept.contains(&tensor.id));
     let drops: Vec<TensorIr> = unread.map(released).collect();
     match steps.first_mut() {
@@ -187,7 +189,7 @@ fn released(tensor: &TensorIr) -> TensorIr {
     TensorIr { status: TensorStatus::ReadWrite, ..tensor.clone() }
 }
 
-/// Gives an operation the states of its step's tensors.
+/// Sets the status of an operation's tensors to that of its step's tensors.
 struct Marked<'a> {
     reads: &'a [TensorIr],
     outputs: &'a [TensorIr],

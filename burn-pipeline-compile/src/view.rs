@@ -1,6 +1,6 @@
 //! Views: the same storage with another shape and other strides.
 //!
-//! Guarantees: nothing is copied, but for a reshape whose elements no strides can describe.
+//! Guarantees: nothing is copied, except for a reshape that no strides can describe.
 
 use crate::graph::{Part, View, is_float};
 use crate::place::place;
@@ -16,13 +16,13 @@ pub(crate) fn view(tensor: FlexTensor, view: &View, output: &TensorIr) -> FlexTe
             let layout = Layout::contiguous(tensor.layout().shape().clone());
             let range = layout.shape().iter().map(|&size| (0, size)).collect();
             // SAFETY: the part is the whole tensor, in its order.
-            unsafe { place(&[Part { range, layout, product: false }], &[tensor], output, None) }
+            unsafe { place(&[Part { range, layout, matmul: false }], &[tensor], output, None) }
         }
         None => tensor.reshape(output.shape.clone()),
     }
 }
 
-/// Where the elements of a view lie; `None` if no strides can describe that.
+/// The layout of a view; `None` if no strides can describe it.
 pub(crate) fn laid(layout: &Layout, view: &View, shape: &Shape) -> Option<Layout> {
     Some(match view {
         View::Reshape => return reshaped(layout, shape),
@@ -47,9 +47,9 @@ fn expanded(layout: &Layout, shape: Shape) -> Layout {
     Layout::new(shape, strides, layout.start_offset())
 }
 
-/// The same elements in the same order with another shape, if strides can describe that.
+/// The layout of the same elements in the same order with another shape, if strides can describe it.
 ///
-/// Dimensions that follow each other in storage are joined, and each such run is cut into dimensions of the new shape.
+/// Dimensions that are contiguous in storage are joined, and each such run is split into dimensions of the new shape.
 pub(crate) fn reshaped(layout: &Layout, shape: &Shape) -> Option<Layout> {
     if shape.num_elements() == 0 {
         return Some(Layout::contiguous(shape.clone()));

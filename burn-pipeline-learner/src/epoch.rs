@@ -1,8 +1,8 @@
-//! One epoch: training and validation, item by item, with the events of Burn's strategy for one device.
+//! One epoch: training and validation, item by item, with the same events as Burn's single-device strategy.
 //!
-//! Guarantees: where ranks are processes, all stop after the same item, whichever of them was interrupted, and an error of one ends the
-//! others' training with an error that names it; a process that is at another item, learning rate or weights is an error and not other
-//! numbers. Rank 0 alone makes events.
+//! Guarantees: when ranks are processes, all stop after the same item, whichever was interrupted. An error in one
+//! process ends the training of all with an error that names it. Processes that differ in item, learning rate or
+//! weights end with an error. Only rank 0 emits events.
 
 use crate::error::LearnError;
 use crate::model::PipelineModel;
@@ -15,7 +15,7 @@ use burn_train::{
     TrainLoader, TrainStep, TrainingError, TrainingItem, ValidLoader,
 };
 
-/// A training under way.
+/// A running training.
 pub(crate) struct Fit<M: PipelineModel> {
     pub(crate) session: Session<M>,
     pub(crate) learner: Learner<M>,
@@ -23,11 +23,11 @@ pub(crate) struct Fit<M: PipelineModel> {
     pub(crate) interrupter: Interrupter,
     pub(crate) train: TrainLoader<M>,
     pub(crate) valid: ValidLoader<M>,
-    /// Items that count as one step.
+    /// The number of items per optimizer step.
     pub(crate) every: usize,
-    /// Is this the process that makes events?
+    /// True if this process emits events.
     pub(crate) leads: bool,
-    /// Have all processes stopped, or has this one failed?
+    /// True if all processes have stopped, or this one has failed.
     pub(crate) stopped: bool,
 }
 
@@ -47,7 +47,7 @@ impl<M: PipelineModel> Fit<M> {
             self.tell_valid(LearnerEvent::EndSplit(epoch));
             self.tell(LearnerEvent::EndEpoch(epoch));
         }
-        // An error of its own would follow one that is reported already.
+        // The interrupter keeps the first error.
         if self.interrupter.error().is_none()
             && let Err(error) = self.session.settle(&mut self.learner)
         {
@@ -55,12 +55,12 @@ impl<M: PipelineModel> Fit<M> {
         }
     }
 
-    /// Does any process stop at the end of this epoch? All must have the same weights.
+    /// Returns true if any process stops at the end of this epoch. All must have the same weights.
     pub(crate) fn epoch_stops(&mut self, epoch: usize) -> bool {
         self.stops(|learner| format!("at the end of epoch {epoch} with weights {}", checksum(&learner.model())))
     }
 
-    /// What rank 0 decided.
+    /// Returns rank 0's decision.
     pub(crate) fn as_first(&mut self, own: bool) -> bool {
         self.session.as_first(own).unwrap_or_else(|error| {
             self.fail(error);
@@ -95,7 +95,7 @@ impl<M: PipelineModel> Fit<M> {
         }
     }
 
-    /// Trains on an item; the weights are stepped if it is the last of those that count as one.
+    /// Trains on one item. Steps the weights if it is the last item of a step.
     fn train_item(
         &mut self,
         item: <M as TrainStep>::Input,
@@ -148,7 +148,7 @@ impl<M: PipelineModel> Fit<M> {
         }
     }
 
-    /// Does any process stop here? All must be at the same place.
+    /// Returns true if any process stops here. All must be at the same place.
     fn stops(&mut self, place: impl FnOnce(&Learner<M>) -> String) -> bool {
         if self.stopped {
             return true;
@@ -180,7 +180,7 @@ impl<M: PipelineModel> Fit<M> {
     }
 }
 
-/// The gradients of items that count as one step.
+/// The gradients accumulated for one step.
 struct Accumulator<M> {
     gradients: GradientsAccumulator<M>,
     items: usize,

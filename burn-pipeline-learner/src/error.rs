@@ -1,4 +1,4 @@
-//! Why a pipeline ends a training. Burn's loop gets it as a failed worker: [`burn_train::TrainingError::Workers`].
+//! Errors that end a training. Burn's loop gets them as a failed worker: [`burn_train::TrainingError::Workers`].
 
 use burn_pipeline::execute::ExecuteError;
 use burn_pipeline::link::LinkError;
@@ -7,7 +7,7 @@ use burn_pipeline::train::{BuildError, PipelineError};
 use burn_train::TrainingError;
 use burn_train::train::WorkerFailure;
 
-/// Why a pipeline ends a training.
+/// Why a pipeline ended a training.
 #[derive(thiserror::Error)]
 pub(crate) enum LearnError {
     #[error("the pipeline cannot be built: {0}")]
@@ -17,39 +17,47 @@ pub(crate) enum LearnError {
     #[error("the last stage's output is not a `PipelineModel::LastOutput`: {0}")]
     Output(#[from] BoundaryError),
     #[error(
-        "stage {stage} holds `{path}`, which is no parameter of the model; make stages of clones of the model's layers (`PipelineModel::stage`), not of new ones"
+        "stage {stage} holds `{path}`, which is no parameter of the model; build stages from clones of the model's \
+         layers (`PipelineModel::stage`), not from new layers"
     )]
     Foreign { stage: usize, path: String },
     #[error(
-        "no stage holds `{name}`, so it would not be trained; give it to a stage (`PipelineModel::stage`), or freeze it (`no_grad`)"
+        "no stage holds `{name}`, so it would not be trained; give it to a stage (`PipelineModel::stage`), or freeze \
+         it (`no_grad`)"
     )]
     Missing { name: String },
     #[error(
-        "stage {stage} holds `{path}` on {device}, but its rank computes on {rank}; move the part there (`fork(&at.device)` in `PipelineModel::stage`), or give the pipeline the model's device (`Builder::devices`)"
+        "stage {stage} holds `{path}` on {device}, but its rank computes on {rank}; move the part there \
+         (`fork(&at.device)` in `PipelineModel::stage`), or give the pipeline the model's device (`Builder::devices`)"
     )]
     Device { stage: usize, path: String, device: String, rank: String },
     #[error(
-        "no parameter of the model is trained; make the model on a device with autodiff (`device.autodiff()`), and leave something unfrozen"
+        "no parameter of the model is trained; create the model on a device with autodiff (`device.autodiff()`), and \
+         leave at least one parameter unfrozen"
     )]
     NothingTrained,
     #[error(
-        "`{name}` is computed of trained parameters, but counts as frozen, so nothing says whether it is to be trained; compute it with `Param::map`, which keeps that, or take its value out of the graph (`Tensor::detach`) and say it with `Param::set_require_grad`"
+        "`{name}` is computed from trained parameters but counts as frozen, so it is unclear whether to train it; \
+         compute it with `Param::map`, which keeps the setting, or detach its value (`Tensor::detach`) and call \
+         `Param::set_require_grad`"
     )]
     Unclear { name: String },
     #[error(
-        "the vocabulary is to be spread over all ranks (`Builder::vocabulary`), which does not work under Burn's `Learner`: it steps whole weights; leave it out, or train with `Pipeline::step`"
+        "the pipeline is vocabulary parallel (`Builder::vocabulary`), which does not work under Burn's `Learner`, \
+         because it steps whole weights; leave it out, or train with `Pipeline::step`"
     )]
     Vocabulary,
     #[error("the processes cannot start together: {0}")]
     Link(#[from] LinkError),
     #[error(
-        "the learner of rank 0 cannot be taken over: {0}; all processes must make the same model, optimizer and scheduler"
+        "rank 0's learner cannot be loaded: {0}; all processes must create the same model, optimizer and scheduler"
     )]
     State(String),
-    #[error("this strategy's link has been used by an earlier training; connect a new one for each")]
+    #[error("this strategy's link was used by an earlier training; connect a new one for each training")]
     LinkUsed,
     #[error(
-        "rank {rank} is {theirs}, while rank 0 is {first}; all processes must run the same program, with the same optimizer and scheduler, on devices of one kind"
+        "rank {rank} is {theirs}, while rank 0 is {first}; all processes must run the same program, with the same \
+         optimizer and scheduler, on devices of one kind"
     )]
     Diverged { rank: usize, theirs: String, first: String },
 }
@@ -57,7 +65,7 @@ pub(crate) enum LearnError {
 burn_pipeline::debug_as_text!(LearnError);
 
 impl LearnError {
-    /// The rank that failed, 0 if it was none of them.
+    /// The rank that failed; 0 if no rank failed.
     fn rank(&self) -> usize {
         match self {
             Self::Pipeline(error) if error.of_rank().is_some() => match error.of_rank().map(ExecuteError::cause) {

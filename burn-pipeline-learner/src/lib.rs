@@ -1,10 +1,11 @@
-//! Burn's own training loop over a pipeline of [`burn_pipeline`]: its `Learner`, metrics, checkpoints, learning-rate
-//! schedulers, early stopping and dashboards stay as they are, and forwards and backwards run on several ranks.
+//! Burn's own training loop over a pipeline of [`burn_pipeline`]. Its `Learner`, metrics, checkpoints, learning-rate
+//! schedulers, early stopping and dashboards stay as they are; forwards and backwards run on several ranks.
 //!
 //! # What changes in a training program
 //!
-//! Below is a whole program for Burn's `SupervisedTraining`. The two parts between lines make it a pipeline: how the model is cut, and
-//! the strategy. Without the second one it trains on one device, with the same metrics and weights up to rounding.
+//! Below is a whole program for Burn's `SupervisedTraining`. Two parts, between `----` lines, make it a pipeline: how
+//! the model is cut, and the strategy. Without the strategy it trains on one device, with the same metrics and weights
+//! up to rounding.
 //!
 //! ```
 //! use burn::data::dataloader::{DataLoaderBuilder, batcher::Batcher};
@@ -77,7 +78,7 @@
 //!     }
 //! }
 //!
-//! // ---- How the model is cut: the layers below the last stage, and the model itself, of fewer layers, as the last one.
+//! // ---- How the model is cut: `Lower` holds the lower layers; the last stage is a `Model` with the remaining layers.
 //! #[derive(Module, Debug)]
 //! struct Lower {
 //!     layers: Vec<Linear>,
@@ -106,7 +107,7 @@
 //! impl PipelineModel for Model {
 //!     type LastOutput = Tensor<2>;
 //!
-//!     /// Stages are clones of the model's layers, so that both have the same parameters.
+//!     /// Stages hold clones of the model's layers, so both have the same parameters.
 //!     fn stage(&self, at: &StageContext) -> StageBox {
 //!         let layers = self.layers[at.layers(self.layers.len())].to_vec();
 //!         match at.is_last() {
@@ -157,36 +158,43 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! `examples/learner_cnn.rs` in the repository is the same for a CNN.
+//! `examples/learner_cnn.rs` in the repository does the same for a CNN.
 //!
-//! # Who does what
+//! # Steps of an item
 //!
-//! 1. For each item, the pipeline runs forwards and backwards of [`PipelineModel::batch`] and gives the gradients of the whole item.
-//! 2. The `Learner` steps its scheduler and its optimizer, clipping included, and the stages take the stepped values over. On one device
-//!    both hold the same tensors. So what Burn's checkpointers save and `launch` returns is what was trained.
-//! 3. Metrics get [`PipelineModel::outcome`] of the item and of the last stage's outputs, joined to those of the whole item. A loss that
-//!    is computed there is that of one device, not an average of microbatches.
-//! 4. Validation runs forwards alone. Running statistics, and what `Stage::after_step` changes, come back into the `Learner`'s model after each
-//!    epoch.
+//! 1. For each item, the pipeline runs forwards and backwards of [`PipelineModel::batch`] and returns the gradients of
+//!    the whole item.
+//! 2. The `Learner` steps its scheduler and its optimizer, including clipping, and the stages take over the stepped
+//!    values. On one device both share the same tensors. So Burn's checkpointers save, and `launch` returns, the
+//!    trained weights.
+//! 3. Metrics get [`PipelineModel::outcome`] of the item and of the last stage's outputs, joined to those of the whole
+//!    item. A loss computed there is that of one device, not an average over microbatches.
+//! 4. Validation runs forwards only. Running statistics, and values changed by `Stage::after_step`, are copied into the
+//!    `Learner`'s model after each epoch.
 //!
-//! A checkpoint is Burn's own: it goes on under any number of ranks, any schedule, and on one device.
+//! Checkpoints are Burn's own: they can be resumed with any number of ranks and any schedule, and on one device.
 //!
-//! # What differs from one device
+//! # Differences from one device
 //!
-//! - Numbers are those of one device up to rounding, as gradients are added up by microbatch, if the model treats each sample by
-//!   itself. The loss says in `Builder::reduction` what it is over a microbatch: the mean by default. Batch norms see microbatches.
-//! - A loss or a gradient that is NaN or infinite ends the training, unless `Builder::on_non_finite` says otherwise.
-//! - The builder's `clip_norm` clips by the norm of all gradients, before the optimizer's own clipping of each parameter. Its
-//!   `stages`, `optimizer` and `outputs` are set here, whatever it was given.
-//! - The optimizer runs on the thread of the training, for all parameters. A `TrainStep::optimize` of your own may change trained parameters only.
-//! - `SupervisedTraining::gradient_checkpointing` does not reach a strategy; `StageBox::recomputed` saves memory instead.
-//! - Random numbers of forwards (`Builder::seed`) begin anew when training goes on from a checkpoint, as Burn's own do.
-//! - Parameters stay where the model has them. Where ranks have devices of their own, `stage` moves its part there
-//!   (`fork(&at.device)`); gradients and stepped values then travel, unless the model's own parts are on these devices.
+//! - Numbers match one device up to rounding if the model treats each sample by itself; gradients are summed by
+//!   microbatch. `Builder::reduction` says what the loss of a microbatch is, the mean by default. Batch norms see
+//!   microbatches.
+//! - A loss or gradient that is NaN or infinite ends the training, unless `Builder::on_non_finite` says otherwise.
+//! - The builder's `clip_norm` clips by the norm of all gradients, before the optimizer clips each parameter. This
+//!   crate sets the builder's `stages`, `optimizer` and `outputs`, and overrides yours.
+//! - The optimizer runs on the training thread, for all parameters. Your own `TrainStep::optimize` may change only
+//!   trained parameters.
+//! - `SupervisedTraining::gradient_checkpointing` has no effect under a strategy; use `StageBox::recomputed` to save
+//!   memory.
+//! - Random numbers of forwards (`Builder::seed`) restart when training resumes from a checkpoint, as Burn's own do.
+//! - Parameters stay on the model's device. If ranks have their own devices, `stage` moves its part there
+//!   (`fork(&at.device)`); gradients and stepped values are then copied between devices, unless the model's parts
+//!   already are on these devices.
 //!
 //! # Ranks as processes
 //!
-//! By default ranks are threads of this process. As processes, over TCP, MPI or NCCL, each runs the same program with its own end of a link:
+//! By default ranks are threads of this process. Over TCP, MPI or NCCL, each rank is a process that runs the same
+//! program with its own end of a link:
 //!
 //! ```no_run
 //! # use burn::tensor::Device;
@@ -195,7 +203,10 @@
 //! # use burn_pipeline_learner::{PipelineModel, PipelineStrategy};
 //! # use burn_train::{Learner, SupervisedTraining};
 //! # use std::time::Duration;
-//! # fn train<M: PipelineModel>(training: SupervisedTraining<M>, learner: Learner<M>) -> Result<(), Box<dyn std::error::Error>> {
+//! # fn train<M: PipelineModel>(
+//! #     training: SupervisedTraining<M>,
+//! #     learner: Learner<M>,
+//! # ) -> Result<(), Box<dyn std::error::Error>> {
 //! let launch = Launch::from_environment()?.ok_or("start me with torchrun or srun, or set RANK and the like")?;
 //! let link = TcpLink::connect(&launch.rendezvous()?, Device::flex(), Duration::from_secs(60))?;
 //! let ranks = Pipeline::builder().schedule("1F1B", Size::new(launch.ranks, 8)).devices(vec![Device::flex()]);
@@ -204,22 +215,24 @@
 //! # }
 //! ```
 //!
-//! - At the start all processes take over rank 0's learner: weights, the state of optimizer and scheduler, numbers of epochs, accumulation.
-//!   So initial values need no seed, and a checkpoint that rank 0 has loaded counts for all.
-//! - Rank 0 has the metrics, the dashboard, the log, checkpoints and early stopping; [`PipelineStrategy::on`] takes dashboard and log from the
-//!   others. They go through the same epochs, and stop where it stops. An interruption of any process stops all after the same item.
-//! - Each process holds the whole model, gets all gradients, and steps all parameters, so each returns the trained model. A model that no process can hold
-//!   needs `Pipeline` without a `Learner`.
-//! - Each process runs its own data loaders, which must give the same items in the same order: a shuffle has its seed, but the batches
-//!   of `num_workers` come as they are ready. Processes compare the values of each batch before they run it, learning rates after each
-//!   item, and weights after each epoch, by checksums; what differs ends the training with an error that says on which rank.
-//! - A process that fails or is lost ends the trainings of all others with an error that names it. No wait takes longer than
-//!   `Builder::timeout`; so between two items none may be busy for longer, with a checkpoint, say.
+//! - At the start all processes take over rank 0's learner: weights, optimizer and scheduler state, number of epochs,
+//!   accumulation. So initial values need no seed, and a checkpoint loaded by rank 0 applies to all.
+//! - Rank 0 has the metrics, the dashboard, the log, checkpoints and early stopping; [`PipelineStrategy::on`] removes
+//!   dashboard and log from the others. They run the same epochs and stop when rank 0 stops. Interrupting any process
+//!   stops all after the same item.
+//! - Each process holds the whole model, gets all gradients and steps all parameters, so each returns the trained
+//!   model. If the model does not fit into one process, use `Pipeline` without a `Learner`.
+//! - Each process runs its own data loaders, which must give the same items in the same order. A shuffle is seeded, but
+//!   with `num_workers` batches arrive in any order. Processes compare checksums of each batch's values before they run
+//!   it, learning rates after each item, and checksums of weights after each epoch; a difference ends the training with
+//!   an error that names the rank.
+//! - A process that fails or is lost ends the training of all others with an error that names it. No wait takes longer
+//!   than `Builder::timeout`, so no process may be busy for longer between two items, for example with a checkpoint.
 //!
 //! # Failures
 //!
-//! A stage that panics, a rank that does not answer and a cut that leaves out a layer end the training, with the model as it was
-//! trained so far. `LearningResult::error` names rank, stage, microbatch and operation.
+//! A stage that panics, a rank that does not respond, or a cut that leaves out a layer ends the training; the model
+//! keeps the weights trained so far. `LearningResult::error` names rank, stage, microbatch and operation.
 
 mod epoch;
 mod error;

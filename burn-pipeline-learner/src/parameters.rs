@@ -1,6 +1,7 @@
-//! A model's parameters by their ids: gradients in, stepped values out, and whether a cut of the model is whole.
+//! A model's parameters by their ids: registers gradients, loads stepped values, and checks that a cut covers the
+//! model.
 //!
-//! Stages are made of clones of the model's layers, so a parameter has one id in the model and in its stage.
+//! Stages are built from clones of the model's layers, so a parameter has the same id in the model and in its stage.
 
 use crate::error::LearnError;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
@@ -10,7 +11,7 @@ use burn_pipeline::stage::{AnyTensor, NamedWeight, Names, named_weights};
 use burn_train::{Learner, LearnerModel};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// The gradients as Burn's optimizers take them, each on its parameter's device.
+/// Converts gradients to what Burn's optimizers take, each on its parameter's device.
 pub(crate) fn gradients_of<M: Module>(model: &M, gradients: HashMap<ParamId, AnyTensor>) -> GradientsParams {
     struct Register {
         gradients: HashMap<ParamId, AnyTensor>,
@@ -33,7 +34,7 @@ pub(crate) fn gradients_of<M: Module>(model: &M, gradients: HashMap<ParamId, Any
     register.registered
 }
 
-/// The parameters that are nodes of a graph: values that were computed of trained ones on a device with autodiff.
+/// The parameters that are nodes of an autodiff graph: values computed from trained parameters.
 fn nodes_of<M: Module>(model: &M) -> HashSet<ParamId> {
     struct Nodes(HashSet<ParamId>);
 
@@ -51,16 +52,16 @@ fn nodes_of<M: Module>(model: &M) -> HashSet<ParamId> {
     nodes.0
 }
 
-/// Makes the learner's parameters leaves, as stages make theirs: as nodes they would not be stepped.
+/// Makes the learner's parameters leaves, as stages do with theirs. An optimizer would not step nodes.
 ///
 /// # Errors
-/// The first one of which nothing says whether it is to be trained.
+/// Returns [`LearnError::Unclear`] for the first node of which it is unclear whether to train it.
 pub(crate) fn make_leaves<M: LearnerModel>(learner: &mut Learner<M>) -> Result<(), LearnError> {
     let nodes = nodes_of(&learner.model());
     if nodes.is_empty() {
         return Ok(());
     }
-    // What is loaded is a leaf, and trained where `Param` remembers that it is.
+    // Loaded parameters are leaves, and trained if `Param` remembers that setting.
     learner.load_model(learner.model().into_record());
     let frozen = names_of(&learner.model()).into_iter().find(|(id, _, trained)| nodes.contains(id) && !trained);
     frozen.map_or(Ok(()), |(_, name, _)| Err(LearnError::Unclear { name }))
@@ -95,7 +96,7 @@ pub(crate) fn checksum<M: Module>(model: &M) -> String {
     format!("#{:08x}", hasher.finalize())
 }
 
-/// The learning rate of the last step, as text; with a checksum over the parameters' rates, which may be others by group.
+/// The learning rate of the last step, as text, with a checksum over all parameters' rates, which may differ by group.
 pub(crate) fn rates<M: LearnerModel>(learner: &Learner<M>) -> String {
     let (rates, mut hasher) = (learner.lr_current(), crc32fast::Hasher::new());
     for (id, name, _) in names_of(&learner.model()) {
@@ -104,8 +105,8 @@ pub(crate) fn rates<M: LearnerModel>(learner: &Learner<M>) -> String {
     format!("{} #{:08x}", rates.base(), hasher.finalize())
 }
 
-/// Refuses a cut that leaves out a trained parameter, holds one that is not the model's, or holds one on another device than
-/// its rank's. Stages come in model order, as do the ranks' devices.
+/// Refuses a cut that leaves out a trained parameter, holds one that is not the model's, or holds one on another device
+/// than its rank's. Stages and the ranks' devices are in model order.
 pub(crate) fn check_cut<M: Module>(
     model: &M,
     stages: &[Vec<NamedWeight>],

@@ -1,15 +1,18 @@
 //! A learner and the pipeline that computes for it.
 //!
-//! Guarantees: the learner's model and optimizer are the ones that are stepped, so what Burn saves and returns is what was
-//! trained; the pipeline's stages hold the same values after every step. Where ranks are processes, each has a learner, and all of
-//! them have the same values.
+//! Guarantees: the learner's own model and optimizer are stepped, so Burn saves and returns the trained weights. The
+//! pipeline's stages hold the same values after every step. When ranks are processes, each has a learner, and all hold
+//! the same values.
 //!
-//! 1. Stages are clones of the learner's layers, so parameters find each other by their ids.
-//! 2. [`Session::train`] runs forwards and backwards. It takes the gradients of the whole item, as the loss contract scales them.
-//! 3. [`Session::step`] steps the learner's model with Burn's optimizer, and the stages take the stepped values over. On one
-//!    device both are handles of one tensor.
-//! 4. [`Session::settle`] brings what stages change themselves (running statistics, parameters that follow a rule) back into the learner's model.
-//! 5. Where ranks are processes, gradients go to all of them, outputs to rank 0. [`Session::agree`] compares what they do.
+//! 1. Stages are clones of the learner's layers, so parameters are matched by id.
+//! 2. [`Session::train`] runs forwards and backwards. It takes the gradients of the whole item, as the loss contract
+//!    scales them.
+//! 3. [`Session::step`] steps the learner's model with Burn's optimizer, and the stages take over the stepped values.
+//!    On one device both are handles of one tensor.
+//! 4. [`Session::settle`] copies what stages change themselves (running statistics, parameters that follow a rule) into
+//!    the learner's model.
+//! 5. When ranks are processes, gradients go to all of them, outputs to rank 0. [`Session::agree`] compares their
+//!    progress.
 
 use crate::error::LearnError;
 use crate::model::PipelineModel;
@@ -29,28 +32,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A learner and the pipeline that computes for it.
 pub(crate) struct Session<M: PipelineModel> {
     pipeline: Pipeline,
-    /// The learner's ids of parameters, by those of every process: running statistics keep their own when a learner is taken over.
+    /// The learner's parameter ids, by those of every process: running statistics keep their own ids when a learner is
+    /// loaded.
     ids: HashMap<ParamId, ParamId>,
-    /// The float parameters of each stage, in the order in which the pipeline gives gradients.
+    /// The ids of each stage's float parameters, in the pipeline's gradient order.
     places: Vec<Vec<ParamId>>,
     /// Parameters and buffers that the optimizer does not step.
     others: Vec<ParamId>,
     /// What losses observed since the last step.
     observed: Vec<Vec<f64>>,
-    /// Is this the process that gets outputs?
+    /// True if this process gets outputs.
     leads: bool,
-    /// Are there other processes?
+    /// True if there are other processes.
     several: bool,
     model: std::marker::PhantomData<fn() -> M>,
 }
 
 type Outcome<M> = <M as TrainStep>::Output;
 
-/// The reason that a process was given to stop, if it was to stop.
+/// The reason to stop that a process was given (itself optional); `None` if no process stops.
 pub(crate) type Stop = Option<Option<String>>;
 
 impl<M: PipelineModel> Session<M> {
-    /// Builds the pipeline around the learner's model: of threads, or this process's rank of it.
+    /// Builds the pipeline from the learner's model, with all ranks as threads, or with this process's rank.
     pub(crate) fn start(
         builder: Builder,
         link: Option<Box<dyn Link>>,
@@ -65,10 +69,11 @@ impl<M: PipelineModel> Session<M> {
         let cut = Arc::new(Mutex::new((model.clone(), BTreeMap::new())));
         let whole = Arc::downgrade(&cut);
         let stage = move |at: &StageContext| {
-            // The builder may keep this function; the weights of before the training go when `cut` does.
+            // The builder may keep this closure, so it holds a weak reference: the initial weights are freed with
+            // `cut`.
             let cut = whole.upgrade().expect("stages are made while the pipeline is built");
             let mut cut = cut.lock().unwrap_or_else(PoisonError::into_inner);
-            // Of ranks that hold a stage together, the first joins the pieces.
+            // The first member of a tensor-parallel group joins the pieces.
             if at.group.member() == 0 {
                 cut.1.insert(at.index, at.device.clone());
             }
@@ -108,7 +113,7 @@ impl<M: PipelineModel> Session<M> {
         })
     }
 
-    /// Forwards and backwards of an item: its gradients, and what metrics get, on rank 0.
+    /// Runs an item's forwards and backwards. Returns its gradients and, on rank 0, what metrics get.
     pub(crate) fn train(
         &mut self,
         learner: &Learner<M>,
@@ -127,14 +132,14 @@ impl<M: PipelineModel> Session<M> {
         Ok((gradients, output.map(|output| M::outcome(item, output))))
     }
 
-    /// Steps the learner's model, and gives the stages what came of it.
+    /// Steps the learner's model, and gives the stages the new values.
     pub(crate) fn step(&mut self, learner: &mut Learner<M>, gradients: GradientsParams) -> Result<(), LearnError> {
         learner.optimizer_step(gradients);
         let weights = trained_weights(&learner.model());
         Ok(self.pipeline.step_to(weights, std::mem::take(&mut self.observed))?)
     }
 
-    /// Forwards of an item: what metrics get, on rank 0.
+    /// Runs an item's forwards. Returns what metrics get, on rank 0.
     pub(crate) fn validate(&mut self, item: <M as TrainStep>::Input) -> Result<Option<Outcome<M>>, LearnError> {
         let results = if self.leads { EvalResults::All } else { EvalResults::Nothing };
         let report = self.pipeline.eval_for(M::batch(&item), results)?;
@@ -142,7 +147,7 @@ impl<M: PipelineModel> Session<M> {
         Ok(output.map(|output| M::outcome(item, output)))
     }
 
-    /// Brings what the optimizer does not step back into the learner's model.
+    /// Copies what the optimizer does not step into the learner's model.
     pub(crate) fn settle(&mut self, learner: &mut Learner<M>) -> Result<(), LearnError> {
         if self.others.is_empty() {
             return Ok(());
@@ -154,7 +159,8 @@ impl<M: PipelineModel> Session<M> {
         Ok(())
     }
 
-    /// Does any process stop here, and why? All must be at the same place with the same values, which `place` says in words.
+    /// Returns the reason if any process stops here. All must be at the same place with the same values; `place`
+    /// describes both.
     pub(crate) fn agree(&mut self, own: Stop, place: String) -> Result<Stop, LearnError> {
         let rows = self.pipeline.exchange((own, place))?;
         let odd = rows.iter().position(|(_, place)| *place != rows[0].1);
@@ -164,12 +170,12 @@ impl<M: PipelineModel> Session<M> {
         }
     }
 
-    /// Are there other processes?
+    /// Returns true if there are other processes.
     pub(crate) fn is_one_of_several(&self) -> bool {
         self.several
     }
 
-    /// What rank 0 decided.
+    /// Returns rank 0's decision.
     pub(crate) fn as_first(&mut self, own: bool) -> Result<bool, LearnError> {
         Ok(self.pipeline.exchange(own)?.first().copied().unwrap_or(own))
     }
@@ -190,7 +196,7 @@ fn named_weights(
     Ok(weights)
 }
 
-/// The device of the model's first parameter, without autodiff, where items are made.
+/// The device of the model's first parameter, without autodiff; items are made on it.
 pub(crate) fn data_device<M: PipelineModel>(learner: &Learner<M>) -> Device {
     learner.model().devices().into_iter().next().unwrap_or_default().inner()
 }

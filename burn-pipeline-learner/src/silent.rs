@@ -1,4 +1,4 @@
-//! A renderer that shows nothing, for the processes that follow.
+//! A renderer that shows nothing, for all processes but rank 0.
 
 use burn_train::LearnerSummary;
 use burn_train::logger::{EvaluationProgressLogger, TrainingProgressLogger};

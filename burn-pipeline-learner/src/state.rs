@@ -1,10 +1,11 @@
-//! A learner's whole state as bytes, to give all processes that of rank 0.
+//! A learner's whole state as bytes, to give rank 0's to all processes.
 //!
-//! Guarantees: after [`share`], every process's learner has rank 0's parameters, buffers and their ids, the state of its optimizer and of
-//! its scheduler; so initial values need no seed, and a checkpoint that rank 0 loaded counts for all.
+//! Guarantees: after [`share`], every process's learner has rank 0's parameters, buffers and their ids, and the state
+//! of its optimizer and scheduler. So initial values need no seed, and a checkpoint loaded by rank 0 applies to all.
 //!
-//! 1. Burn's optimizer is private to its learner, and only checkpointers get to see it: files in memory stand in for theirs.
-//! 2. Rank 0 sends lengths, then bytes, in pieces that bound what is held of them beside the learner.
+//! 1. Burn's optimizer is private to its learner and visible only to checkpointers, so in-memory files serve as
+//!    checkpoints.
+//! 2. Rank 0 sends lengths, then bytes in pieces, which bounds the memory beside the learner.
 
 use crate::error::LearnError;
 use burn::lr_scheduler::LrSchedulerRecord;
@@ -20,13 +21,14 @@ use burn_train::{Interrupter, Learner, LearnerModel, LearningCheckpointer};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes that travel at once.
+/// The most bytes sent at once.
 const PIECE: usize = 1 << 26;
 
 /// Model, optimizer and scheduler.
 type State = [Vec<u8>; 3];
 
-/// Gives every process the state of rank 0's learner, and these numbers of rank 0. All call it together; no wait takes longer than `timeout`.
+/// Gives every process the state of rank 0's learner, and rank 0's `numbers`. All processes call it together. No wait
+/// takes longer than `timeout`.
 pub(crate) fn share<M: LearnerModel, const N: usize>(
     link: &mut dyn Link,
     learner: &mut Learner<M>,
@@ -51,7 +53,7 @@ pub(crate) fn share<M: LearnerModel, const N: usize>(
             let rest = own.get(part.len()..).unwrap_or_default();
             let piece = from_first(link, rest[..rest.len().min(PIECE)].to_vec(), timeout)?;
             if piece.is_empty() {
-                return Err(LearnError::State("rank 0 sent less than it said".to_owned()));
+                return Err(LearnError::State("rank 0 sent less than it announced".to_owned()));
             }
             part.extend(piece);
         }
@@ -62,13 +64,13 @@ pub(crate) fn share<M: LearnerModel, const N: usize>(
     Ok(*numbers)
 }
 
-/// What rank 0 gives; what others give is dropped.
+/// Returns rank 0's bytes, and drops those of others.
 fn from_first(link: &mut dyn Link, own: Vec<u8>, timeout: Duration) -> Result<Vec<u8>, LearnError> {
     let own = if link.rank() == 0 { own } else { Vec::new() };
     Ok(link.all_gather(own, Instant::now() + timeout)?.into_iter().next().unwrap_or_default())
 }
 
-/// A file in memory.
+/// An in-memory file.
 #[derive(Clone, Default)]
 struct File(Arc<Mutex<Vec<u8>>>);
 
@@ -84,11 +86,11 @@ impl<R: Checkpoint> Checkpointer<R> for File {
     }
 
     fn restore(&self, _: usize) -> Result<R, CheckpointerError> {
-        Err(CheckpointerError::Unknown("it is only written to".to_owned()))
+        Err(CheckpointerError::Unknown("this file is write-only".to_owned()))
     }
 }
 
-/// Saves whenever it is asked.
+/// Saves at every call.
 struct Always;
 
 impl CheckpointingStrategy for Always {
@@ -107,7 +109,7 @@ fn state_of<M: LearnerModel>(learner: &Learner<M>, store: &EventStoreClient) -> 
         Box::new(Always),
     );
     checkpointer.checkpoint(learner, 0, store);
-    // Waits for its threads.
+    // Dropping waits for its threads.
     drop(checkpointer);
     match failed.error() {
         Some(error) => Err(LearnError::State(error.to_string())),
@@ -118,7 +120,7 @@ fn state_of<M: LearnerModel>(learner: &Learner<M>, store: &EventStoreClient) -> 
 fn load<M: LearnerModel>(learner: &mut Learner<M>, [model, optimizer, scheduler]: State) -> Result<(), LearnError> {
     let unread = |error: burn::store::RecordError| LearnError::State(error.to_string());
     let record = ModuleRecord::from_bytes(Bytes::from_bytes_vec(model)).map_err(unread)?;
-    // `Learner::load_model` panics where a record does not fit.
+    // `Learner::load_model` panics if a record does not fit, so check first.
     learner.model().try_load_record(record.clone()).map_err(unread)?;
     learner.load_model(record);
     learner.load_optim(OptimizerRecord::from_bytes(Bytes::from_bytes_vec(optimizer)).map_err(unread)?);

@@ -1,12 +1,12 @@
-//! The strategy: Burn's training loop over a pipeline.
+//! The training strategy that runs a pipeline.
 //!
-//! Guarantees: the same events, in the same order, as Burn's strategy for one device, so that metrics, checkpoints, early
-//! stopping, interruptions and dashboards work as they do there; a failure of a rank ends the training with an error that
-//! names it ([`LearningResult::error`](burn_train::LearningResult)), and the model trained so far is returned.
+//! Guarantees: emits the same events, in the same order, as Burn's single-device strategy, so metrics, checkpoints,
+//! early stopping, interruption and dashboards work the same. If a rank fails, the training ends with an error that
+//! names it ([`LearningResult::error`](burn_train::LearningResult)) and returns the model trained so far.
 //!
-//! 1. Where ranks are processes, all take over rank 0's learner and its numbers of epochs (`state`).
+//! 1. When ranks are processes, all take over rank 0's learner and its numbers of epochs (`state`).
 //! 2. Each epoch trains and validates (`epoch`).
-//! 3. Checkpoints and early stopping are rank 0's; the others get its decision.
+//! 3. Rank 0 handles checkpoints and early stopping; the others get its decision.
 //!
 //! Source: `SingleDeviceTrainingStrategy` of burn-train 0.22.1.
 
@@ -24,18 +24,19 @@ use burn_train::{
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Trains a [`PipelineModel`] as a pipeline under Burn's own training loop: of ranks on threads of this process, or of processes.
+/// Trains a [`PipelineModel`] as a pipeline under Burn's own training loop. Ranks are threads of this process, or
+/// processes.
 ///
-/// The builder says how: schedule, devices, reduction, .. Its stages and its optimizer are the learner's, whatever it was given.
+/// The builder sets schedule, devices, reduction and so on. Its stages and its optimizer are replaced by the learner's.
 pub struct PipelineStrategy {
     builder: Builder,
     ranks: Ranks,
 }
 
-/// Where ranks are.
+/// Where ranks run.
 enum Ranks {
     Threads,
-    /// This process is one; the link goes to the training that is launched.
+    /// This process is one rank; the launched training takes the link.
     Processes {
         rank: usize,
         link: Mutex<Option<Box<dyn Link>>>,
@@ -43,18 +44,19 @@ enum Ranks {
 }
 
 impl PipelineStrategy {
-    /// A strategy that runs the pipeline which this builder describes, its ranks on threads of this process.
+    /// Creates a strategy that runs the builder's pipeline with its ranks as threads of this process.
     pub fn new(builder: Builder) -> Self {
         Self { builder, ranks: Ranks::Threads }
     }
 
-    /// A strategy for one rank of several processes, which `link` joins. Each runs the same program, with its own end of the link
-    /// and an equal builder, and sets its training up with [`PipelineStrategy::on`]; see the [crate's page](crate#ranks-as-processes).
+    /// Creates a strategy for one rank, in a process of its own; `link` connects the processes. Each process runs the
+    /// same program, with its own end of the link and an equal builder, and sets its training up with
+    /// [`PipelineStrategy::on`]; see [Ranks as processes](crate#ranks-as-processes).
     pub fn of_rank(builder: Builder, link: Box<dyn Link>) -> Self {
         Self { builder, ranks: Ranks::Processes { rank: link.rank(), link: Mutex::new(Some(link)) } }
     }
 
-    /// Sets a training up to run under this strategy. On other processes than rank 0's it also takes Burn's dashboard and log away.
+    /// Makes a training run under this strategy. On ranks other than 0 it also removes Burn's dashboard and log.
     pub fn on<M: PipelineModel>(self, training: SupervisedTraining<M>) -> SupervisedTraining<M> {
         let training = match self.ranks {
             Ranks::Processes { rank: 1.., .. } => training.renderer(Box::new(Silent)).with_application_logger(None),
@@ -74,12 +76,12 @@ impl PipelineStrategy {
         }
     }
 
-    /// What of the builder does not work with a learner that steps whole weights.
+    /// Returns an error if the builder has an option that does not work with a learner, which steps whole weights.
     fn refused(&self) -> Option<LearnError> {
         self.builder.get_vocabulary().map(|_| LearnError::Vocabulary)
     }
 
-    /// The session, and rank 0's first and last epoch and the items that it counts as one step.
+    /// Returns the session, and rank 0's first epoch, last epoch, and number of items per step.
     fn start<M: PipelineModel>(
         &self,
         learner: &mut Learner<M>,
@@ -97,7 +99,7 @@ impl PipelineStrategy {
         };
         let timeout = self.builder.get_timeout();
         let shared = share(link.as_mut(), learner, own.map(|number| number as u64), &components.event_store, timeout);
-        // While the link is still there: a rank that only closed it would not say why.
+        // Abort while the link exists: a rank that only closed it would give no reason.
         let shared = shared.inspect_err(|error| link.abort(error.to_string()))?;
         Ok((Session::start(self.builder.clone(), Some(link), learner)?, shared.map(|number| number as usize)))
     }

@@ -1,25 +1,26 @@
 //! Auxiliary losses of a stage's layers: weighted, averaged over the whole model, injected, and reported.
 //!
-//! Guarantees: when every stage injects the losses of its own layers, the parameters get the gradients of
+//! Guarantees: if every stage injects the losses of its own layers, the parameters get the gradients of
 //!
 //! ```text
 //! main + sum over kinds of (weight of the kind) * (mean over the layers of the whole model that have it)
 //! ```
 //!
-//! The mean divides by the number of such layers in the model, not in the stage: a stage with one of eight layers counts for
-//! an eighth. (A sum of means per stage would weigh layers by how the model is cut.)
+//! The mean divides by the number of such layers in the model, not in the stage: a stage with one of eight layers
+//! contributes an eighth. (With a sum of per-stage means, a layer's weight would depend on the cut.)
 //!
 //! 1. Each layer's values go into one bucket per kind. [`AuxiliaryLosses::total`] weighs and adds them.
-//! 2. [`AuxiliaryLosses::inject`] joins the values to the hidden states instead, without adding them. The gradient of
+//! 2. [`AuxiliaryLosses::inject`] instead joins the values to the hidden states, without adding them. The gradient of
 //!    each is the seed of the microbatch's loss times the weight of its kind, so cutting, accumulation and scaling
 //!    treat main and auxiliary losses alike.
-//! 3. [`observation_rows`] writes values and counts into one row per layer, without autodiff. The rows travel downstream
-//!    with the hidden states; the last stage gives all rows to `Loss::observing`, so every rank gets them; [`parse_rows`]
-//!    reads them.
+//! 3. [`observation_rows`] writes values and counts into one row per layer, without autodiff. The rows travel
+//!    downstream with the hidden states. The last stage gives all rows to `Loss::observing`, so every rank gets them;
+//!    [`parse_rows`] reads them.
 //!
-//! With `Reduction::Weighted` the main loss is a sum that is divided by its weight at the end, so the auxiliary losses must
-//! be multiplied by the microbatch's weight: pass `seed * weight` to [`AuxiliaryLosses::inject`], with the weight from
-//! an extra (a mask, say). With `Reduction::Sum` nothing is divided, and the auxiliary losses of microbatches add up.
+//! With `Reduction::Weighted` the main loss is a sum that is divided by its weight at the end, so the auxiliary losses
+//! must be multiplied by the microbatch's weight: pass `seed * weight` to [`AuxiliaryLosses::inject`], with the weight
+//! from an extra (a mask, for example). With `Reduction::Sum` nothing is divided, and the auxiliary losses of
+//! microbatches add up.
 
 use crate::layers::{BlockKind, LayerAuxiliary};
 use crate::ops::{BUCKETS, InjectedWeights, inject_weighted};
@@ -49,13 +50,13 @@ pub struct AuxiliaryLosses {
 }
 
 impl AuxiliaryLosses {
-    /// The losses of a model of these blocks: all blocks of the model, not only those of the stage.
+    /// The losses of a model with these blocks: all blocks of the model, not only the stage's.
     pub fn new(weights: AuxiliaryWeights, blocks: &[BlockKind]) -> Self {
         let count = |has: fn(BlockKind) -> bool| blocks.iter().filter(|&&block| has(block)).count();
         Self { weights, with_experts: count(BlockKind::has_experts), with_depths: count(BlockKind::has_depths) }
     }
 
-    /// The share of these layers in the model's auxiliary loss, one element; `None` if they have no auxiliary losses.
+    /// The weighted auxiliary loss of these layers, one element; `None` if they have no auxiliary losses.
     pub fn total(&self, layers: &[LayerAuxiliary]) -> Option<Tensor<1>> {
         let of_kind =
             |(values, weight): (Vec<Tensor<1>>, f64)| Some(values.into_iter().reduce(|a, b| a + b)?.mul_scalar(weight));
@@ -73,11 +74,11 @@ impl AuxiliaryLosses {
         ]
     }
 
-    /// Joins the layers' values to the hidden states that leave them. In the backward they get the gradients that they have in
-    /// [`AuxiliaryLosses::total`]. `scale` is the loss's seed, one element.
+    /// Joins the layers' values to the hidden states that leave them. In the backward, the values get the same
+    /// gradients as in [`AuxiliaryLosses::total`]. `scale` is the loss's seed, one element.
     ///
     /// # Panics
-    /// If `scale` does not have one element.
+    /// Panics if `scale` does not have one element.
     pub fn inject<const D: usize>(&self, hidden: Tensor<D>, layers: &[LayerAuxiliary], scale: Tensor<1>) -> Tensor<D> {
         inject_weighted(hidden, buckets(layers), self.shares(), scale)
     }
@@ -91,10 +92,11 @@ fn buckets(layers: &[LayerAuxiliary]) -> [Vec<Tensor<1>>; BUCKETS] {
     [of(|layer| &layer.load_balance), of(|layer| &layer.router_z), of(|layer| &layer.depth_router)]
 }
 
-/// Columns of a row before the load of each expert.
+/// The number of columns before the load of each expert.
 pub(crate) const COLUMNS: usize = 4;
 
-/// The rows of these layers, `[layers, 4 + experts]`, without gradient, after the rows from upstream; `None` without any row.
+/// The rows of these layers, `[layers, 4 + experts]`, without gradient, appended to the rows from upstream; `None` if
+/// there are no rows.
 pub fn observation_rows(
     upstream: Option<Tensor<2>>,
     layers: &[LayerAuxiliary],

@@ -1,23 +1,27 @@
-//! Keys and values of the tokens that attention has seen, kept from one evaluation to the next: to generate text, a pipeline runs
-//! each token once.
+//! A key-value cache for text generation: attention layers keep the keys and values of earlier tokens between
+//! evaluations, so a pipeline runs each token only once.
 //!
-//! Guarantees: a stage computes what it would over the whole sequence so far, up to the rounding of products of other
-//! shapes; a token that does not come right after those that are kept is refused. Nothing is kept while a model trains.
+//! Guarantees: a stage computes the same as over the whole sequence so far, up to rounding differences of matmuls of
+//! other shapes. Tokens that do not directly follow the cached ones are refused. Nothing is cached while a model
+//! trains.
 //!
-//! 1. The caller numbers its sequences, one a microbatch, and gives each as an extra its number and the position of its first
-//!    new token ([`CachePlace`]; [`Batch::from_microbatches`](burn_pipeline::Batch::from_microbatches)).
-//! 2. A stage holds a [`KeyValueCache`], which hands a [`LayerCache`] for each of its layers to its forward. Position 0 begins
-//!    a sequence anew.
-//! 3. [`Block::forward_cached`](crate::layers::Block::forward_cached), or a layer of one's own with [`LayerCache::extend`],
+//! 1. The caller numbers the cached groups of sequences, one number per microbatch. Each microbatch gets its number and
+//!    the position of its first new token as an extra ([`CachePlace`];
+//!    [`Batch::from_microbatches`](burn_pipeline::Batch::from_microbatches)).
+//! 2. A stage holds a [`KeyValueCache`], which passes a [`LayerCache`] for each of its layers to its forward. Position
+//!    0 starts a new sequence.
+//! 3. [`Block::forward_cached`](crate::layers::Block::forward_cached), or your own layer with [`LayerCache::extend`],
 //!    computes new queries against all keys so far.
 //!
-//! Experts with a capacity and mixtures of depths let tokens compete with those they run beside, so their tokens cannot run one
-//! by one: they are refused. Begin anew where weights have changed, and where a sliding window moves positions.
+//! Experts with a capacity and mixtures of depths let tokens compete with the other tokens of the call, so tokens
+//! cannot run one by one; both are refused. Restart at position 0 after weights change, or when a sliding window moves
+//! positions.
 //!
-//! # A model of one's own
+//! # Your own model
 //!
-//! One pipeline trains, and writes with a cache: the place is an `Option`, which is `None` where nothing is to be kept. Keys of few heads
-//! (grouped queries) are kept before they are repeated, and rotated ones after their rotation by [`CachePlace::start`].
+//! One pipeline trains, and generates with a cache: the place is an `Option`, `None` if nothing is to be cached. With
+//! grouped queries, cache the keys before they are repeated; with rotary embedding, cache them after rotation by
+//! [`CachePlace::start`].
 //!
 //! ```
 //! use burn::module::Module;
@@ -67,7 +71,7 @@
 //!         let mut x = match (input, &self.embed) {
 //!             (Signal::Tokens(tokens), Some(embed)) => embed.forward(tokens),
 //!             (Signal::Hidden(x), None) => x,
-//!             _ => panic!("tokens go into the first stage"),
+//!             _ => panic!("only the first stage takes tokens"),
 //!         };
 //!         for (i, layer) in self.layers.iter().enumerate() {
 //!             x = layer.forward(x, start, caches.as_mut().map(|caches| &mut caches[i]));
@@ -112,7 +116,7 @@
 //!     match at.is_last() {
 //!         false => StageBox::new(part),
 //!         true => StageBox::with_loss(part, |scores: Signal, wanted: Tensor<2, Int>| {
-//!             let Signal::Hidden(scores) = scores else { panic!("scores come out of the last stage") };
+//!             let Signal::Hidden(scores) = scores else { panic!("the last stage returns scores") };
 //!             let rows = wanted.shape().num_elements();
 //!             let loss = CrossEntropyLossConfig::new().init(&scores.device());
 //!             loss.forward(scores.reshape([rows, TOKENS]), wanted.reshape([rows]))
@@ -129,11 +133,11 @@
 //!     .build()?;
 //! let tokens = |tokens: &[i64]| Tensor::<1, Int>::from_ints(tokens, &device).unsqueeze::<2>();
 //!
-//! // Every batch has the extra, those that train too.
+//! // Every batch has the extra, in training too.
 //! let x = Tensor::<1, Int>::arange(0..16, &device).reshape([2, 8]);
 //! pipeline.step(Batch::new(Signal::Tokens(x.clone())).extra("place", None::<CachePlace>).target(x), 1e-2)?;
 //!
-//! // Two texts of one length, a microbatch each. The first call runs all of what was given, the others one token of each text.
+//! // Two texts of equal length, one microbatch each. The first call runs the whole texts, the others a token of each.
 //! let mut texts = vec![vec![1, 2, 3], vec![7, 5, 6]];
 //! let mut start = 0;
 //! for _ in 0..4 {
@@ -142,7 +146,7 @@
 //!     };
 //!     let batch = Batch::from_microbatches(texts.iter().enumerate().map(new).collect());
 //!     let length = texts[0].len();
-//!     let Signal::Hidden(scores) = pipeline.eval(batch)?.output()? else { panic!("scores come out of the last stage") };
+//!     let Signal::Hidden(scores) = pipeline.eval(batch)?.output()? else { panic!("the last stage returns scores") };
 //!     let likeliest = scores.slice([0..2, length - start - 1..length - start]).argmax(2);
 //!     texts.iter_mut().zip(likeliest.into_data().iter::<i64>()).for_each(|(text, token)| text.push(token));
 //!     start = length;
@@ -153,7 +157,7 @@
 //! let mut text = texts[1][..3].to_vec();
 //! for _ in 0..4 {
 //!     let batch = Batch::new(Signal::Tokens(tokens(&text))).extra("place", None::<CachePlace>);
-//!     let Signal::Hidden(scores) = pipeline.eval(batch)?.output()? else { panic!("scores come out of the last stage") };
+//!     let Signal::Hidden(scores) = pipeline.eval(batch)?.output()? else { panic!("the last stage returns scores") };
 //!     let last = scores.slice([0..1, text.len() - 1..text.len()]).argmax(2);
 //!     text.extend(last.into_data().iter::<i64>());
 //! }
@@ -166,10 +170,10 @@ use burn_pipeline::boundary;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Which sequences a microbatch goes on with, and where.
+/// The cache slot and position where a microbatch continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CachePlace {
-    /// The number of the microbatch's sequences, which have one cache together.
+    /// The slot: the number of the cache that the microbatch's sequences share.
     pub slot: usize,
     /// The position of the first token of the microbatch, from 0.
     pub start: usize,
@@ -186,32 +190,32 @@ boundary!(
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum CacheError {
-    /// The tokens do not come right after those that are kept.
+    /// The tokens do not directly follow the cached ones.
     #[error(
-        "slot {slot} keeps {held} tokens of a sequence, and tokens from position {start} came; give the token after the last one, or begin anew at 0"
+        "slot {slot} has cached {held} tokens of a sequence, but got tokens from position {start}; continue at the \
+         next position, or restart at 0"
     )]
     Place { slot: usize, start: usize, held: usize },
-    /// The microbatch has another number of sequences.
-    #[error("a cache of {held} sequence(s) got {got}; begin anew at position 0, or use another slot")]
+    /// The microbatch has a different number of sequences.
+    #[error("a cache of {held} sequence(s) got {got}; restart at position 0, or use another slot")]
     Rows { held: usize, got: usize },
-    /// The forward is tracked.
-    #[error(
-        "keys and values of a forward that is trained cannot be kept; evaluate the stage, or run it without a cache"
-    )]
+    /// The forward is tracked by autodiff.
+    #[error("cannot cache keys and values of a forward that is trained; evaluate the stage, or run it without a cache")]
     Tracked,
     /// Experts with a capacity.
     #[error(
-        "experts with a capacity drop tokens by those that they run beside, so that tokens cannot run one by one; choose `Capacity::Dropless`"
+        "experts with a capacity drop tokens depending on the other tokens of the call, so tokens cannot run one by \
+         one; choose `Capacity::Dropless`"
     )]
     Capacity,
     /// A mixture of depths.
-    #[error("a mixture of depths chooses among all tokens of a sequence, so that they cannot run one by one")]
+    #[error("a mixture of depths chooses among all tokens of a sequence, so they cannot run one by one")]
     Depths,
 }
 
 burn_pipeline::debug_as_text!(CacheError);
 
-/// What one attention layer keeps of a microbatch's sequences.
+/// The cache of one attention layer for a microbatch's sequences.
 #[derive(Debug, Clone, Default)]
 pub struct LayerCache {
     /// Keys and values, `[batch, heads, seq, width]`.
@@ -225,10 +229,11 @@ impl LayerCache {
         self.held.as_ref().map_or(0, |(key, _)| key.dims()[2])
     }
 
-    /// Keeps the keys and values of new tokens, `[batch, heads, seq, width]` each, and returns those of all so far.
+    /// Appends the keys and values of new tokens, `[batch, heads, seq, width]` each, and returns those of all tokens so
+    /// far.
     ///
     /// # Errors
-    /// If they are tracked by autodiff, or of another number of sequences.
+    /// Returns [`CacheError`] if they are tracked by autodiff, or belong to a different number of sequences.
     pub fn extend(&mut self, key: Tensor<4>, value: Tensor<4>) -> Result<(Tensor<4>, Tensor<4>), CacheError> {
         if key.device().is_autodiff() {
             return Err(CacheError::Tracked);
@@ -247,7 +252,7 @@ impl LayerCache {
         Ok(all)
     }
 
-    /// Keeps the documents of new tokens, `[batch, seq]`, and returns those of all so far.
+    /// Appends the documents of new tokens, `[batch, seq]`, and returns those of all tokens so far.
     pub(crate) fn extend_documents(&mut self, new: Tensor<2, Int>) -> Tensor<2, Int> {
         let all = match self.documents.take() {
             None => new,
@@ -257,21 +262,23 @@ impl LayerCache {
     }
 }
 
-/// What a stage keeps of all sequences, behind an `Arc`: copies of its module share it. A module holds it as a field that is
-/// skipped (`#[module(skip)]`).
+/// The cache of a stage for all sequences, behind an `Arc`: copies of its module share it. Hold it in a module as a
+/// skipped field (`#[module(skip)]`).
 #[derive(Debug, Clone, Default)]
 pub struct KeyValueCache(Arc<Mutex<HashMap<usize, Vec<LayerCache>>>>);
 
 impl KeyValueCache {
-    /// Nothing is kept yet.
+    /// Creates an empty cache.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Runs a stage's layers with what is kept of a microbatch's sequences, one cache a layer, and keeps what `run` leaves there.
+    /// Runs a stage's layers with the caches of a microbatch's sequences, one per layer, and keeps what `run` leaves in
+    /// them.
     ///
     /// # Errors
-    /// If the place does not follow what is kept; or what `run` says, after which the sequences have to begin anew.
+    /// Returns [`CacheError`] if the place does not follow the cached tokens, or if `run` fails; after a failed `run`
+    /// the sequences must restart at position 0.
     pub fn run<T>(
         &self,
         place: CachePlace,

@@ -1,13 +1,13 @@
-//! Blocks as layers for partitioners and the planner: their parameters and their computation.
+//! Blocks as layers for partitioners and the planner: their parameters and FLOPs.
 //!
 //! A block holds all of its experts but computes with only a few per token: it has the parameters of many dense blocks
-//! and the FLOPs of one or two. Partitioners get both numbers ([`Measure`](burn_pipeline::cost::Measure)), so a cut
-//! can be made by memory or by time.
+//! and the FLOPs of one or two. Partitioners get both numbers ([`Measure`](burn_pipeline::cost::Measure)), so a model
+//! can be cut by memory or by time.
 //!
 //! 1. Parameters are exactly those of the module that [`BlockConfig::init`] makes.
-//! 2. FLOPs are those of the forward's products, two per multiplication: whole score matrices of attention, and experts
-//!    over the choices of tokens, less those that their capacity is known to drop. Norms, activations and softmax are not
-//!    counted.
+//! 2. FLOPs are those of the forward's matmuls, two per multiplication: the whole score matrices of attention, and the
+//!    experts' matmuls over the tokens' choices, minus those that the capacity is known to drop. Norms, activations and
+//!    softmax are not counted.
 //! 3. Seconds and activation bytes follow from [`Layer::estimated`], or come from a timed run.
 
 use crate::layers::{BlockConfig, BlockKind};
@@ -26,7 +26,7 @@ pub struct MicrobatchSize {
 }
 
 impl BlockConfig {
-    /// The block as a layer of a model; its kind is the letter of the pattern.
+    /// The block as a layer of a model. Its kind is the letter of the pattern.
     ///
     /// ```
     /// use burn_pipeline::cost::Dtype;
@@ -41,7 +41,7 @@ impl BlockConfig {
     /// ```
     ///
     /// # Errors
-    /// None for the kinds of [`BlockKind`], whose letters partitioners accept.
+    /// Never fails for the kinds of [`BlockKind`], whose letters partitioners accept.
     pub fn layer(&self, kind: BlockKind, size: MicrobatchSize) -> Result<Layer, PartitionError> {
         let values = size.batch * size.seq * self.attention.d_model;
         let layer = Layer::new(kind.letter()).with_parameters(self.parameters(kind), size.dtype);
@@ -54,7 +54,7 @@ impl BlockConfig {
         self.parameters_with(kind, self.mixture.experts)
     }
 
-    /// The number of parameters of a block that one token uses: only those of its chosen experts are counted.
+    /// The number of parameters of a block that one token uses; of the experts, only the chosen ones count.
     pub fn active_parameters(&self, kind: BlockKind) -> u64 {
         self.parameters_with(kind, self.mixture.top_k)
     }

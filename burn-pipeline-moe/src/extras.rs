@@ -1,23 +1,22 @@
-//! What stages read beside hidden states: document ids, masks, tables, plain numbers and strings.
+//! The other inputs of stages, beside hidden states: document ids, masks, tables, plain numbers and strings.
 //!
-//! Guarantees: tensors with one entry per sample are cut with the samples, others go whole to every microbatch. A stage reads
-//! the piece of the microbatch that it runs, in whatever order microbatches run, because pieces are looked up by
-//! microbatch.
+//! Guarantees: tensors with one entry per sample are cut with the samples; others go whole to every microbatch. Inputs
+//! are looked up by microbatch, so a stage reads its microbatch's piece in any order of execution.
 //!
 //! 1. [`document_ids`] numbers the documents of a packed sequence by their first tokens.
-//! 2. [`BatchExtras`] collects named tensors. A tensor whose dimension 0 is the batch's number of samples is cut along it;
-//!    any other is replicated (tables, single numbers). [`BatchExtras::whole`] replicates a tensor whose size equals the
-//!    number of samples by chance.
+//! 2. [`BatchExtras`] collects named tensors. A tensor whose dimension 0 is the batch's number of samples is cut along
+//!    it; any other (a table, a single number) is replicated. [`BatchExtras::whole`] replicates a tensor whose size
+//!    equals the number of samples by chance.
 //! 3. [`BatchExtras::attach`] makes them extras of the batch, which stages name.
 //! 4. A stage whose layers read different extras takes them as [`StageExtras`].
 //!
-//! Numbers and text need no rule: [`Batch::extra`] gives them to the batch, and every microbatch gets them.
+//! Numbers and text need no rule: add them with [`Batch::extra`], and every microbatch gets them.
 
 use burn::tensor::{Int, Tensor};
 use burn_pipeline::stage::{AnyTensor, Batch, Boundary, BoundaryError, Payload, PayloadReader, PayloadSpec, Split};
 
-/// The document of each token of packed sequences `[batch, seq]`. The number grows by one at every `bos` token, the first of
-/// its document.
+/// The document of each token of packed sequences `[batch, seq]`. The number grows by one at every `bos` token, which
+/// starts a document.
 ///
 /// ```
 /// use burn::tensor::{Device, Int, Tensor};
@@ -43,7 +42,8 @@ pub struct BatchExtras {
 pub enum BatchExtrasError {
     /// A tensor that was added with [`BatchExtras::by_sample`] does not have one entry per sample.
     #[error(
-        "`{name}` has {got:?} entries along its dimension 0, but the batch has {samples} samples; use `whole` for a tensor without one entry per sample"
+        "`{name}` has {got:?} entries along its dimension 0, but the batch has {samples} samples; use `whole` for a \
+         tensor without one entry per sample"
     )]
     Samples { name: String, got: Option<usize>, samples: usize },
 }
@@ -56,7 +56,7 @@ impl BatchExtras {
         Self::default()
     }
 
-    /// Adds a tensor, which is cut by samples if its dimension 0 is the number of samples.
+    /// Adds a tensor, which is cut by samples if its dimension 0 equals the number of samples.
     pub fn with(self, name: impl Into<String>, tensor: AnyTensor) -> Self {
         self.add(name, tensor, None)
     }
@@ -79,7 +79,7 @@ impl BatchExtras {
     /// How each tensor is cut in a batch of `samples` samples.
     ///
     /// # Errors
-    /// If a tensor that was added with [`BatchExtras::by_sample`] has another size.
+    /// Returns [`BatchExtrasError`] if a tensor that was added with [`BatchExtras::by_sample`] has a different size.
     pub fn splits(&self, samples: usize) -> Result<Vec<(&str, Split)>, BatchExtrasError> {
         let split = |(name, tensor, asked): &'_ (String, AnyTensor, Option<Split>)| {
             let got = tensor.shape().first().copied();
@@ -98,7 +98,7 @@ impl BatchExtras {
     /// Makes the tensors extras of a batch of `samples` samples.
     ///
     /// # Errors
-    /// As [`BatchExtras::splits`].
+    /// Same as [`BatchExtras::splits`].
     pub fn attach(self, batch: Batch, samples: usize) -> Result<Batch, BatchExtrasError> {
         let splits: Vec<Split> = self.splits(samples)?.into_iter().map(|(_, split)| split).collect();
         let attach = |batch: Batch, ((name, tensor, _), split): ((String, AnyTensor, _), Split)| {
@@ -108,14 +108,14 @@ impl BatchExtras {
     }
 }
 
-/// The extras that one stage reads, in the order in which it names them. Their number is free, so one module type can serve
-/// stages that read different extras.
+/// The extras that one stage reads, in the order in which it names them. It takes any number of extras, so one module
+/// type can serve stages that read different ones.
 ///
-/// As the last part of `Stage::Extra` it takes all that remains: tensors, plain numbers and strings.
+/// As the last part of `Stage::Extra` it takes all remaining extras: tensors, plain numbers and strings.
 #[derive(Debug, Clone, Default)]
 pub struct StageExtras(Payload);
 
-/// A stage reads an extra that it did not name, or of another type.
+/// The error of a stage that reads an extra that it did not name, or one of another type.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum StageExtrasError {
@@ -124,7 +124,8 @@ pub enum StageExtrasError {
     Missing { name: String },
     /// The next extra has another type.
     #[error(
-        "the extra `{name}` has another type than the stage reads: {source}; what is left is {left}; check the batch"
+        "the extra `{name}` has a different type than the stage reads: {source}; the remaining extras are {left}; \
+         check the batch"
     )]
     Mismatch { name: String, source: BoundaryError, left: PayloadSpec },
 }
@@ -132,11 +133,11 @@ pub enum StageExtrasError {
 burn_pipeline::debug_as_text!(StageExtrasError);
 
 impl StageExtras {
-    /// Takes the next extra: a tensor, an `f64`, `i64`, `bool`, `String`, or whatever else can be one. `name` is for the
-    /// error.
+    /// Takes the next extra: a tensor, an `f64`, `i64`, `bool`, `String`, or any other type that can be an extra.
+    /// `name` is used in the error.
     ///
     /// # Errors
-    /// If none is left, or it has another type.
+    /// Returns [`StageExtrasError`] if none is left, or it has a different type.
     pub fn take<T: Boundary>(&mut self, name: &str) -> Result<T, StageExtrasError> {
         let name = name.to_owned();
         if self.0.parts().next().is_none() {

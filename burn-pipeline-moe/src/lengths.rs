@@ -1,18 +1,18 @@
-//! Rows of several lengths in one batch: how many positions of each row are valid; the rest is padding.
+//! Rows of different lengths in one batch: each row has a number of valid positions, the rest is padding.
 //!
-//! Guarantees: attention gives a valid token what it gives it in a row without padding, up to rounding, and a padding token
-//! sees itself alone; a loss over valid tokens is the batch's mean over them, however the batch is cut. A row may have no valid token;
-//! rows without counts are whole, never empty.
+//! Guarantees: attention gives a valid token the same result as in a row without padding, up to rounding, and a padding
+//! token attends only to itself. A loss over valid tokens is the batch's mean over them, however the batch is cut. A
+//! row may have no valid token; rows without counts are whole.
 //!
-//! 1. [`RowLengths`] has the number of valid tokens of each row, given as such, or as blocks of one size or of a size for
-//!    each row. Valid tokens come first.
-//! 2. [`RowLengths::documents`] makes each padding token a document of its own. Every attention layer keeps to documents
-//!    already, so stages read no more than before.
-//! 3. [`RowLengths::loss`] leaves padding out of the loss, and gives the weight that
+//! 1. [`RowLengths`] has the number of valid tokens of each row, given directly, or as blocks of one size or of one
+//!    size per row. Valid tokens come first.
+//! 2. [`RowLengths::documents`] makes each padding token a document of its own. Attention layers already respect
+//!    documents, so stages need no further input.
+//! 3. [`RowLengths::loss`] excludes padding from the loss, and returns the weight that
 //!    [`Reduction::Weighted`](burn_pipeline::Reduction::Weighted) divides by.
 //!
-//! Routers do not know of padding: it has experts, counts in loads and capacities, and may take the place of a valid token in
-//! a mixture of depths. Cut batches so that rows of a microbatch have about one length
+//! Routers ignore lengths: padding tokens have experts, count in loads and capacities, and may take the place of a
+//! valid token in a mixture of depths. So put rows of similar length into a microbatch
 //! ([`Batch::from_microbatches`](burn_pipeline::Batch::from_microbatches)).
 
 use burn::tensor::{Bool, Int, Tensor};
@@ -37,34 +37,37 @@ pub struct RowLengths {
 }
 
 impl RowLengths {
-    /// Rows with so many valid tokens, `[batch]`. A count beyond a row's end means the whole row.
+    /// Creates lengths from the number of valid tokens of each row, `[batch]`. A count beyond a row's end means the
+    /// whole row.
     pub fn tokens(counts: Tensor<1, Int>) -> Self {
         Self { tokens: counts }
     }
 
-    /// Rows with so many valid blocks, `[batch]`, of `block` tokens each.
+    /// Creates lengths from the number of valid blocks of each row, `[batch]`, with `block` tokens per block.
     pub fn blocks(counts: Tensor<1, Int>, block: usize) -> Self {
         Self::tokens(counts.mul_scalar(block as i64))
     }
 
-    /// Rows with so many valid blocks, `[batch]`, of as many tokens as `block`, `[batch]`, says of each row.
+    /// Creates lengths from the number of valid blocks of each row and the tokens per block of that row, both
+    /// `[batch]`.
     pub fn blocks_of(counts: Tensor<1, Int>, block: Tensor<1, Int>) -> Self {
         Self::tokens(counts * block)
     }
 
-    /// The shorter of two lengths of each row: where a loader counts slots, which are blocks, and the tokens within them.
+    /// The shorter of two lengths of each row, for example if a loader counts slots, which are blocks, and the tokens
+    /// in them.
     pub fn shorter(self, other: RowLengths) -> Self {
         Self::tokens(self.tokens.min_pair(other.tokens))
     }
 
-    /// True where a position of rows of length `seq` is valid, `[batch, seq]`.
+    /// A mask `[batch, seq]`, true where a position of rows of length `seq` is valid.
     pub fn mask(&self, seq: usize) -> Tensor<2, Bool> {
         let ([batch], device) = (self.tokens.dims(), self.tokens.device());
         let positions = Tensor::<1, Int>::arange(0..seq as i64, &device).unsqueeze::<2>().expand([batch, seq]);
         positions.lower(self.tokens.clone().unsqueeze_dim::<2>(1).expand([batch, seq]))
     }
 
-    /// These documents `[batch, seq]`, numbered from 0, with each padding token in a document of its own: for
+    /// Gives each padding token a document of its own in `documents` `[batch, seq]`, numbered from 0. For
     /// [`AttentionContext`](crate::layers::AttentionContext).
     pub fn documents(&self, documents: Tensor<2, Int>) -> Tensor<2, Int> {
         let [batch, seq] = documents.dims();
@@ -72,7 +75,7 @@ impl RowLengths {
         documents.mask_where(self.mask(seq).bool_not(), own.unsqueeze::<2>().expand([batch, seq]))
     }
 
-    /// The sum of the valid tokens' losses `[batch, seq]`, with their number as its weight.
+    /// The sum of the valid tokens' losses `[batch, seq]`, with the number of valid tokens as its weight.
     pub fn loss(&self, of_tokens: Tensor<2>) -> Loss {
         let [_, seq] = of_tokens.dims();
         let valid = self.mask(seq);

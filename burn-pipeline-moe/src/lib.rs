@@ -1,9 +1,9 @@
 //! Mixture-of-experts transformers as stages of [`burn_pipeline`].
 //!
-//! The crate has routers, experts, transformer blocks, mixture of depths and multi-token prediction, with the auxiliary losses
-//! that keep experts balanced. On CubeCL devices (CUDA, WebGPU, CPU) routing and experts run as kernels without padding;
-//! elsewhere the same operations are composed of Burn's own. Every layer splits its backward, so zero-bubble
-//! schedules work, and auxiliary losses of all stages weigh as they do on one device.
+//! The crate has routers, experts, transformer blocks, mixture of depths and multi-token prediction, with the auxiliary
+//! losses that keep experts balanced. On CubeCL devices (CUDA, WebGPU, CPU) routing and experts run as kernels without
+//! padding; elsewhere the same operations are composed of Burn's own. Every layer splits its backward, so zero-bubble
+//! schedules work, and the auxiliary losses of all stages have the same weight as on one device.
 //!
 //! # The smallest whole program
 //!
@@ -34,7 +34,7 @@
 //!     type Extra = Tensor<1>;
 //!     type Output = Tensor<3>;
 //!
-//!     /// The runtime gives the seed of the microbatch's loss to every stage that names it.
+//!     /// Every stage that names the seed of the microbatch's loss gets it.
 //!     fn extras(&self) -> Vec<&'static str> {
 //!         vec![LOSS_SEED]
 //!     }
@@ -75,27 +75,27 @@
 //! }
 //! ```
 //!
-//! # Where to read on
+//! # Modules
 //!
-//! | module | what is there |
+//! | module | contents |
 //! |---|---|
-//! | [`router`] | scores, top-k choice, gates, and the rows of experts that tokens go to |
-//! | [`layers`] | experts, shared experts, attention, transformer blocks, mixture of depths, multi-token prediction, embeddings of code structure |
+//! | [`router`] | scores, top-k choice, gates, and the dispatch of tokens to experts |
+//! | [`layers`] | experts, attention, blocks, mixture of depths, multi-token prediction, structure embeddings |
 //! | [`losses`] | load-balancing loss, router z-loss and the router loss of mixture of depths, as plain functions |
 //! | [`auxiliary`] | these losses averaged over the whole model, injected on each stage, and reported |
-//! | [`balance`] | balancing without a loss, by a bias that moves after every step |
-//! | [`extras`] | document ids, masks and other tensors that stages read beside hidden states |
-//! | [`lengths`] | rows of several lengths: padding out of attention and loss |
-//! | [`cache`] | keys and values kept for generation |
+//! | [`balance`] | balancing without a loss, by a bias that is updated after every step |
+//! | [`extras`] | document ids, masks and other inputs of stages beside hidden states |
+//! | [`lengths`] | rows of different lengths: excludes padding from attention and loss |
+//! | [`cache`] | key-value cache for generation |
 //! | [`cost`] | blocks as layers for partitioners and the planner |
-//! | [`ops`] | the operations below: routing, permutation of tokens, grouped products, injection |
+//! | [`ops`] | the operations below: routing, permutation of tokens, grouped matmuls, injection |
 //!
 //! # Auxiliary losses in a pipeline
 //!
-//! Only the last stage computes the main loss, but every stage has routers. A stage *injects* the auxiliary losses of its layers
-//! into its hidden states: the forward is the identity, and the backward gives each loss a gradient of its own. That
-//! gradient must have the weight of the main loss of the same microbatch, so the runtime gives the loss's seed to every
-//! stage that names [`LOSS_SEED`](burn_pipeline::stage::LOSS_SEED) among its extras. Cutting, accumulation and
+//! Only the last stage computes the main loss, but every stage has routers. A stage *injects* the auxiliary losses of
+//! its layers into its hidden states: the forward is the identity, and the backward gives each loss its own gradient.
+//! That gradient must be scaled like the main loss of the same microbatch, so every stage that names
+//! [`LOSS_SEED`](burn_pipeline::stage::LOSS_SEED) among its extras gets that loss's seed. Cutting, accumulation and
 //! scaling then treat both alike, and gradients equal those of `main + auxiliary` on one device.
 
 pub mod auxiliary;

@@ -1,6 +1,6 @@
 //! Auxiliary losses of routers, as functions of a router's outputs.
 //!
-//! Each is a mean over the tokens of one call (a microbatch), one element, at the scale of its source. Module
+//! Each is a mean over the tokens of one call (a microbatch), one element, on its paper's scale. Module
 //! [`auxiliary`](crate::auxiliary) weighs them and averages over layers.
 
 use crate::ops::z_loss;
@@ -9,9 +9,9 @@ use burn::tensor::{Bool, Int, Tensor};
 
 /// Load-balancing loss `E * sum_e f_e P_e` of a router over `E` experts.
 ///
-/// `f_e` is the share of choices for expert `e` (without gradient), `P_e` its mean probability. The loss is 1 if both are
-/// even, and up to `E` if one expert gets everything. Fedus et al., "Switch Transformers" (2021), equation 4, with `k`
-/// choices per token counted as in GShard.
+/// `f_e` is the share of choices for expert `e` (without gradient), `P_e` its mean probability. The loss is 1 if both
+/// are even, and up to `E` if one expert gets everything. Fedus et al., "Switch Transformers" (2021), equation 4, with
+/// `k` choices per token counted as in GShard.
 ///
 /// Shapes: probabilities `[tokens, E]` (or their mean, `[1, E]`), load (the number of choices for each expert) `[E]`.
 pub fn load_balance(probabilities: Tensor<2>, load: Tensor<1, Int>) -> Tensor<1> {
@@ -31,8 +31,8 @@ pub fn router_z(logits: Tensor<2>) -> Tensor<1> {
 
 /// Router loss of a mixture of depths: the binary cross-entropy of "this token was chosen".
 ///
-/// It trains a router that can decide token by token at generation, where later tokens are not known. Raposo et al.,
-/// "Mixture-of-Depths" (2024), section 3.5. Shapes: `[batch, sequence]` both.
+/// It trains a router that can decide token by token in generation, when later tokens are unknown. Raposo et al.,
+/// "Mixture-of-Depths" (2024), section 3.5. Shapes: both `[batch, sequence]`.
 pub fn depth_router(logits: Tensor<2>, chosen: Tensor<2, Bool>) -> Tensor<1> {
     let of_chosen = log_sigmoid(logits.clone());
     let of_others = log_sigmoid(logits.neg());

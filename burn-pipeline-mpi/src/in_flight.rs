@@ -1,9 +1,9 @@
-//! A transfer that is in flight, together with the memory that it reads or writes.
+//! A transfer in flight, with the memory that it reads or writes.
 //!
-//! MPI's nonblocking calls use memory until they are complete. No borrow can express that here: transfers begin in one
-//! turn of the progress thread and end in a later one. So a transfer owns its bytes. They are given back when it is
-//! complete, and leaked if it is dropped before, because MPI may still write there. This is the only file of the crate
-//! with `unsafe`.
+//! MPI's nonblocking calls use memory until they are complete. A borrow cannot express that here: transfers begin
+//! in one turn of the progress thread and end in a later one. So a transfer owns its bytes. It returns them when it
+//! is complete. If it is dropped before, it leaks them, because MPI may still write there. This is the only file of
+//! the crate with `unsafe`.
 
 use burn::tensor::Bytes;
 use mpi::Tag;
@@ -11,17 +11,17 @@ use mpi::point_to_point::{Destination, Message, Source};
 use mpi::request::{Request, StaticScope};
 use std::mem::forget;
 
-/// MPI counts elements with 31 bits: longer bodies are sent in pieces.
+/// The longest piece. MPI counts elements with 31 bits, so longer bodies are sent in pieces.
 const LONGEST: usize = 1 << 30;
 
-/// The number of transfers that this many bytes take.
+/// The number of transfers for this many bytes.
 pub(crate) fn pieces(bytes: usize) -> usize {
     bytes.div_ceil(LONGEST)
 }
 
 type Piece = Request<'static, [u8], StaticScope>;
 
-/// A transfer that is in flight.
+/// A transfer in flight.
 pub(crate) struct InFlight {
     pieces: Vec<Piece>,
     bytes: Option<Bytes>,
@@ -30,9 +30,9 @@ pub(crate) struct InFlight {
 impl InFlight {
     /// Starts to send all bytes.
     pub(crate) fn send(to: &impl Destination, tag: Tag, bytes: Bytes) -> Self {
-        // SAFETY: `bytes` moves into the transfer, which moves the handle and not the memory behind it, is not
-        // touched there, and is freed only after MPI has said that every piece is complete; if the transfer is
-        // dropped before that, it is leaked. So the memory outlives every use that MPI makes of it.
+        // SAFETY: `bytes` moves into the transfer, which moves the handle and not the memory behind it, does not
+        // touch it, and frees it only after MPI has reported every piece as complete; if the transfer is dropped
+        // before that, it leaks the memory. So the memory outlives MPI's use of it.
         let memory: &'static [u8] = unsafe { std::slice::from_raw_parts(bytes.as_ptr(), bytes.len()) };
         let start = |piece| to.immediate_send_with_tag(StaticScope, piece, tag);
         Self { pieces: memory.chunks(LONGEST).map(start).collect(), bytes: Some(bytes) }
@@ -47,24 +47,24 @@ impl InFlight {
         }
     }
 
-    /// Starts to receive as many bytes as there is memory for.
+    /// Starts to receive as many bytes as the buffer holds.
     pub(crate) fn receive(from: &impl Source, tag: Tag, mut bytes: Bytes) -> Self {
-        // SAFETY: as in `InFlight::send`; and nothing else reads or writes the memory until the transfer is complete, since the handle is
-        // inside the transfer until then.
+        // SAFETY: as in `InFlight::send`. The transfer owns the handle, so nothing else reads or writes the memory
+        // until the transfer is complete.
         let memory = unsafe { borrowed(&mut bytes) };
         let start = |piece| from.immediate_receive_into_with_tag(StaticScope, piece, tag);
         Self { pieces: memory.chunks_mut(LONGEST).map(start).collect(), bytes: Some(bytes) }
     }
 
-    /// Starts to receive a message that a probe has found, which is as long as the memory.
+    /// Starts to receive a message that a probe has found, and that is as long as the buffer.
     pub(crate) fn matched(message: Message, mut bytes: Bytes) -> Self {
-        // SAFETY: as in `InFlight::send`; and nothing else reads or writes the memory until the transfer is complete, since the handle is
-        // inside the transfer until then.
+        // SAFETY: as in `InFlight::send`. The transfer owns the handle, so nothing else reads or writes the memory
+        // until the transfer is complete.
         let memory = unsafe { borrowed(&mut bytes) };
         Self { pieces: vec![message.immediate_matched_receive_into(StaticScope, memory)], bytes: Some(bytes) }
     }
 
-    /// Its bytes if it is complete, else itself.
+    /// Returns its bytes if it is complete, else itself.
     pub(crate) fn finish(mut self) -> Result<Bytes, Self> {
         while let Some(piece) = self.pieces.pop() {
             if let Err(piece) = piece.test() {
@@ -72,13 +72,13 @@ impl InFlight {
                 return Err(self);
             }
         }
-        // The bytes are always there: only this function takes them, and it consumes the transfer.
+        // The bytes are always present: only this function takes them, and it consumes the transfer.
         self.bytes.take().ok_or(self)
     }
 }
 
 /// # Safety
-/// The memory outlives every use that is made of it, and nothing else reads or writes it as long as it is used.
+/// The memory outlives every use of the result, and nothing else reads or writes it during that time.
 unsafe fn borrowed(bytes: &mut Bytes) -> &'static mut [u8] {
     let (start, length) = (bytes.as_mut_ptr(), bytes.len());
     // SAFETY: the caller's promise.

@@ -1,12 +1,12 @@
-//! Messages whose envelope is here, and memory that waits for messages whose envelope is still to arrive.
+//! Messages whose envelope has arrived, and memory that waits for messages whose envelope has not.
 //!
-//! 1. A whole frame says how long the tensors behind it are. They are received with one tag for all.
-//! 2. Once a stream of messages has a number ([`Repeats`]), receives for the tensors of its next message are posted at
-//!    once, with the number's own tag, so that the transfer can run before the envelope was even looked at. The envelope
-//!    then takes these receives over, without reading a frame, and those for the message after it are posted. So each
-//!    numbered stream holds the memory of one message. Where stages' metadata announces the first message, its receives
-//!    are posted too.
-//! 3. When a number ends, its sender completes the receives that wait with empty messages, and they are dropped.
+//! 1. A whole frame gives the lengths of its tensors. They are received under one tag for all.
+//! 2. Once a stream of messages has a number ([`Repeats`]), receives for the tensors of its next message are posted
+//!    at once, under the number's own tag, so the transfer can run before the envelope is even read. The envelope
+//!    then takes over these receives, without reading a frame, and receives for the next message are posted. So
+//!    each numbered stream holds the memory of one message. If stages' metadata announces the first message, its
+//!    receives are posted too.
+//! 3. When a number ends, its sender completes the waiting receives with empty messages, and they are dropped.
 
 use crate::in_flight::InFlight;
 use crate::repeats::{Noted, Primed, Repeats};
@@ -18,12 +18,12 @@ use mpi::point_to_point::Source;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The tag of tensors behind a whole frame.
+/// The tag of tensors after a whole frame.
 pub(crate) const BODY: Tag = 2;
-/// Added to a number: the tag of tensors behind a repetition.
+/// Added to a number, this gives the tag of tensors after a repeat frame.
 pub(crate) const REPEATED: Tag = 16;
 
-/// How many messages of a link had their receives posted before they arrived, and how many only afterwards.
+/// The numbers of a link's messages whose receives were posted before and after they arrived.
 #[derive(Debug, Default)]
 pub struct ReceiveCounters {
     ahead: AtomicU64,
@@ -36,7 +36,7 @@ impl ReceiveCounters {
         self.ahead.load(Ordering::Relaxed)
     }
 
-    /// Messages whose receives were posted when their frame had been read.
+    /// Messages whose receives were posted after their frame was read.
     pub fn after_frame(&self) -> u64 {
         self.after_frame.load(Ordering::Relaxed)
     }
@@ -53,24 +53,24 @@ pub(crate) struct Receiving {
     bodies: Vec<Body>,
 }
 
-/// A tensor's bytes. Those of a tensor without elements need no transfer.
+/// A tensor's bytes. A tensor without elements needs no transfer.
 enum Body {
     Here(Bytes),
     InFlight(InFlight),
 }
 
-/// What repeats among the messages of one rank.
+/// The repeating messages of one rank.
 #[derive(Default)]
 pub(crate) struct Incoming {
     repeats: Repeats,
-    /// Receives for the next message under each number.
+    /// Receives for the next message of each number.
     waiting: HashMap<u16, Receiving>,
-    /// Receives for which no message comes any more.
+    /// Receives whose messages will not come any more.
     ended: Vec<InFlight>,
 }
 
 impl Incoming {
-    /// Starts to receive the tensors of a message, or takes over the receives that wait for it.
+    /// Starts to receive the tensors of a message, or takes over its waiting receives.
     pub(crate) fn receive(&mut self, from: &impl Source, frame: &[u8]) -> Result<Receiving, WireError> {
         if let Some(Repeat { number, microbatch }) = Repeat::read(frame)? {
             let unknown = WireError::UnknownRepeat { number };
@@ -89,7 +89,7 @@ impl Incoming {
         Receiving::post(from, BODY, frame)
     }
 
-    /// Posts receives for the first of the messages that are expected to have this frame.
+    /// Posts receives for the first message that is expected to have this frame.
     pub(crate) fn prime(&mut self, from: &impl Source, frame: Frame) -> Result<(), WireError> {
         let Primed { ends, opens } = self.repeats.prime(&frame);
         ends.into_iter().for_each(|number| self.end_number(number));
@@ -111,14 +111,14 @@ impl Incoming {
         self.ended.extend(self.waiting.drain().flat_map(|(_, receiving)| receiving.into_transfers()));
     }
 
-    /// Drops ended receives that are complete; `true` if there were some.
+    /// Drops completed receives of ended numbers. Returns true if there were some.
     pub(crate) fn clear(&mut self) -> bool {
         let before = self.ended.len();
         self.ended = std::mem::take(&mut self.ended).into_iter().filter_map(|ended| ended.finish().err()).collect();
         self.ended.len() < before
     }
 
-    /// Whether no receive waits any more.
+    /// Returns true if no receive waits any more.
     pub(crate) fn is_over(&self) -> bool {
         self.ended.is_empty() && self.waiting.is_empty()
     }
@@ -143,7 +143,7 @@ impl Receiving {
     }
 }
 
-/// The first transfer of a queue, if it is complete.
+/// Takes the first transfer of a queue, if it is complete.
 pub(crate) fn finish_transfer(queue: &mut VecDeque<InFlight>) -> Option<Bytes> {
     match queue.pop_front()?.finish() {
         Ok(bytes) => Some(bytes),
@@ -154,7 +154,7 @@ pub(crate) fn finish_transfer(queue: &mut VecDeque<InFlight>) -> Option<Bytes> {
     }
 }
 
-/// The first message of a queue, if all of it is here.
+/// Takes the first message of a queue, if it is complete.
 pub(crate) fn finish_message(queue: &mut VecDeque<Receiving>) -> Option<(Frame, Vec<Bytes>)> {
     let receiving = queue.front_mut()?;
     let finish = |body| match body {

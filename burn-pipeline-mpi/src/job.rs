@@ -1,4 +1,4 @@
-//! This process among those that `mpirun` started.
+//! This process as one of those that `mpirun` started.
 
 use crate::error::MpiError;
 use crate::link::MpiLink;
@@ -12,38 +12,38 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Between two looks whether the progress thread has ended.
+/// The pause between two checks whether the progress thread has ended.
 const PAUSE: Duration = Duration::from_millis(1);
 /// The longest that `MPI_Abort` may take to end this process.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// This process among those that `mpirun` started; opens links to the others.
+/// This process as one of those that `mpirun` started; opens links to the others.
 ///
-/// Dropping it tells the other ranks that this one leaves, waits until all links of this process are closed and all ranks
-/// have closed theirs and have dropped their own `Mpi`, then finalises MPI. Where that does not come to pass within the
-/// timeout (two seconds once a rank has failed), or where another rank ends the job, MPI is not finalised, and `mpirun` reports that. Make it before the
-/// pipelines that use its links, so that it is dropped after them.
+/// Dropping it tells the other ranks that this one leaves. It then waits until all links of this process are closed
+/// and all ranks have closed theirs and have dropped their own `Mpi`, and finalises MPI. If that does not happen
+/// within the timeout (two seconds once a rank has failed), or if another rank ends the job, MPI is not finalised,
+/// and `mpirun` reports that. Make it before the pipelines that use its links, so that it is dropped after them.
 #[derive(Debug)]
 pub struct Mpi {
     commands: Sender<Command>,
     thread: Option<JoinHandle<()>>,
-    /// A link over all ranks, where they meet before they open another one together.
+    /// A link over all ranks, on which they meet before they open another one together.
     lobby: Mutex<MpiLink>,
     rank: usize,
     ranks: usize,
     timeout: Duration,
 }
 
-/// How much longer than all that it waits for the progress thread may take.
+/// How much longer the progress thread may take than everything that it waits for.
 const MARGIN: Duration = Duration::from_secs(2);
 
 impl Mpi {
-    /// Initialises MPI, on a thread of its own. A process that `mpirun` has not started is rank 0 of 1.
+    /// Initialises MPI, on a separate thread. A process that `mpirun` has not started is rank 0 of 1.
     ///
-    /// `timeout` is the longest that this may take, that opening a link may take, and that closing may take.
+    /// `timeout` applies to this call, to opening a link, and to closing.
     ///
     /// # Errors
-    /// If MPI was initialised before, or not all processes initialise it in time.
+    /// Returns [`MpiError`] if MPI was already initialised, or not all processes initialise it in time.
     pub fn connect(timeout: Duration) -> Result<Self, MpiError> {
         let (commands, taken) = channel();
         let (started, starting) = channel();
@@ -54,7 +54,7 @@ impl Mpi {
         let spawned = std::thread::Builder::new().name("mpi progress".to_owned()).spawn(body);
         let thread = spawned.map_err(|error| MpiError::Thread(error.to_string()))?;
         let lobby = answer(&starting, timeout, "MPI's initialisation", MpiError::AlreadyInitialised)?;
-        // Nothing but gathers goes over it, so no tensor is put anywhere.
+        // It only carries gathers, so the device does not matter.
         let lobby = MpiLink::new(lobby, commands.clone(), Device::default());
         let (rank, ranks) = (lobby.rank(), lobby.ranks());
         Ok(Self { commands, thread: Some(thread), lobby: Mutex::new(lobby), rank, ranks, timeout })
@@ -70,25 +70,26 @@ impl Mpi {
         self.ranks
     }
 
-    /// Opens a link over all ranks; what it receives is put on `device`. All ranks must call it, in the same order as for
-    /// other links.
+    /// Opens a link over all ranks. Received tensors are put on `device`. All ranks must call it, in the same order
+    /// as for other links.
     ///
     /// # Errors
-    /// If not all ranks call it in time, naming one that does not; at once if one of them has dropped its `Mpi`. No link can
-    /// be opened afterwards.
+    /// Returns [`MpiError`], naming a rank, if not all ranks call it in time, or at once if one of them has dropped its
+    /// `Mpi`. Afterwards no link can be opened.
     pub fn link(&self, device: Device) -> Result<MpiLink, MpiError> {
         self.link_among(0, device)
     }
 
-    /// As [`Mpi::link`], over the ranks that pass the same colour, in the order of their ranks among all: for several
-    /// pipelines in one job. All ranks must call it, whatever their colour. Colours are taken modulo 2^31.
+    /// As [`Mpi::link`], over the ranks that pass the same colour, in the order of their ranks among all. Use it
+    /// for several pipelines in one job. All ranks must call it, whatever their colour. Colours are taken modulo
+    /// 2^31.
     ///
     /// # Errors
     /// As [`Mpi::link`].
     pub fn link_among(&self, color: u32, device: Device) -> Result<MpiLink, MpiError> {
         let ended = MpiError::Ended("a link was opened");
         let deadline = Instant::now() + self.timeout;
-        // Opening waits for all ranks and cannot be cancelled. So it begins only once all of them are here.
+        // Opening waits for all ranks and cannot be cancelled, so it begins only once all of them are here.
         let mut lobby = self.lobby.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = lobby.barrier(deadline) {
             lobby.abort(error.to_string());
@@ -102,15 +103,15 @@ impl Mpi {
         Ok(MpiLink::new(opened, self.commands.clone(), device.inner()))
     }
 
-    /// Ends all processes of the job with this code, stopped ones included, after giving the other ranks time to report what
-    /// they know: two seconds once a rank has failed, else the timeout. Call it at the end of a `main` whose rank failed,
-    /// once its pipelines are dropped. A process that cannot reach `mpirun` any more ends alone.
+    /// Ends all processes of the job with this code, including stopped ones, after giving the other ranks time to
+    /// report errors: two seconds once a rank has failed, else the timeout. Call it at the end of a `main` whose
+    /// rank failed, after its pipelines are dropped. A process that cannot reach `mpirun` any more ends alone.
     pub fn end_job(self, code: i32) -> ! {
         let (aborting, is_aborting) = channel();
         let _ = self.commands.send(Command::Leave(Leave { within: self.timeout, abort: Some((code, aborting)) }));
-        // It fails if the thread has ended, or waits within MPI for a rank that is gone.
+        // This fails if the thread has ended, or waits within MPI for a lost rank.
         if is_aborting.recv_timeout(self.timeout + MARGIN).is_ok() {
-            // MPI ends this process too, unless it waits for a machine that is gone.
+            // MPI ends this process too, unless it waits for a lost machine.
             std::thread::sleep(ABORT_TIMEOUT);
         }
         std::process::exit(code)
@@ -120,7 +121,7 @@ impl Mpi {
 impl Drop for Mpi {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        // It fails if the thread has ended.
+        // This fails if the thread has ended.
         let _ = self.commands.send(Command::Leave(Leave { within: self.timeout, abort: None }));
         let (since, most) = (Instant::now(), self.timeout + REPORT_TIMEOUT + MARGIN);
         while !thread.is_finished() {
@@ -136,7 +137,7 @@ impl Drop for Mpi {
     }
 }
 
-/// Waits for the progress thread; `ended` is the error if it has ended.
+/// Waits for the progress thread; `ended` is the error if the thread has ended.
 fn answer<T>(from: &Receiver<T>, timeout: Duration, what: &'static str, ended: MpiError) -> Result<T, MpiError> {
     from.recv_timeout(timeout).map_err(|error| match error {
         RecvTimeoutError::Timeout => MpiError::Timeout { what, seconds: timeout.as_secs_f64() },

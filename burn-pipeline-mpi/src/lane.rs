@@ -1,4 +1,4 @@
-//! One communicator, and the envelopes and tensors that are in flight on it, in both directions.
+//! One communicator, and the envelopes and tensors in flight on it, in both directions.
 
 use crate::in_flight::{InFlight, pieces};
 use crate::incoming::{BODY, Incoming, REPEATED, Receiving, finish_message, finish_transfer};
@@ -14,32 +14,32 @@ use std::collections::{HashMap, VecDeque};
 
 const ENVELOPE: Tag = 1;
 
-/// One communicator, and what is in flight on it.
+/// One communicator, and its messages in flight.
 pub(crate) struct Lane {
     pub(crate) communicator: SimpleCommunicator,
-    /// The link's ranks by those of the communicator, ascending.
+    /// The communicator's ranks as ranks of the link, ascending.
     ranks: Vec<usize>,
     /// Envelopes that are being received, in the order of each rank.
     envelopes: Vec<VecDeque<InFlight>>,
-    /// Messages whose envelope is here, in the order of each rank.
+    /// Messages whose envelope has arrived, in the order of each rank.
     messages: Vec<VecDeque<Receiving>>,
-    /// What repeats among the messages from each rank.
+    /// The repeating messages from each rank.
     incoming: Vec<Incoming>,
-    /// What repeats among the messages to each rank.
+    /// The repeating messages to each rank.
     outgoing: Vec<Outgoing>,
-    /// Ranks that have said that nothing more comes from them here.
+    /// Ranks that send nothing more here.
     closed: Vec<bool>,
 }
 
-/// What repeats among the messages to one rank.
+/// The repeating messages to one rank.
 #[derive(Default)]
 struct Outgoing {
     repeats: Repeats,
-    /// The number of transfers that a message under each number takes.
+    /// The number of transfers of a message of each number.
     transfers: HashMap<u16, usize>,
 }
 
-/// What has arrived from a rank of the link.
+/// An arrival from a rank of the link.
 pub(crate) enum Arrival {
     Envelope(usize, Bytes),
     Message(usize, (Frame, Vec<Bytes>)),
@@ -58,12 +58,13 @@ impl Lane {
         }
     }
 
-    /// Starts to send an envelope and a message's tensors. A message that repeats another one is sent under a number.
+    /// Starts to send an envelope and a message's tensors. A message that repeats an earlier one is sent under a
+    /// number.
     pub(crate) fn send(&mut self, to: usize, envelope: Envelope, mut bodies: Vec<Bytes>, sending: &mut Vec<InFlight>) {
         let Ok(to) = self.ranks.binary_search(&to) else { return };
         bodies.retain(|body| !body.is_empty());
         let (mut envelope, mut tag) = (envelope, BODY);
-        // Bytes that are no frame are sent as they are: the receiver refuses them.
+        // Bytes that are not a frame are sent unchanged: the receiver refuses them.
         let frame = if let Envelope::Message(frame) = &envelope { Frame::read(frame).ok() } else { None };
         if let Some(frame) = frame {
             let outgoing = &mut self.outgoing[to];
@@ -86,7 +87,7 @@ impl Lane {
         sending.extend(bodies.into_iter().map(|body| InFlight::send(&process, tag, body)));
     }
 
-    /// Notes the frame of the next message to a rank, whose receives wait there under a number.
+    /// Records the frame of the next message to a rank, whose receives are posted there under a number.
     pub(crate) fn prime_outgoing(&mut self, to: usize, frame: &Frame, sending: &mut Vec<InFlight>) {
         let Primed { ends, opens } = self.outgoing[to].repeats.prime(frame);
         self.end_numbers(to, ends, sending);
@@ -101,7 +102,7 @@ impl Lane {
         self.incoming[from].prime(&process, frame)
     }
 
-    /// Completes the receives that wait for messages under these numbers.
+    /// Completes the receives that wait for messages of these numbers.
     fn end_numbers(&mut self, to: usize, numbers: impl IntoIterator<Item = u16>, sending: &mut Vec<InFlight>) {
         let process = self.communicator.process_at_rank(to as i32);
         for number in numbers {
@@ -124,7 +125,7 @@ impl Lane {
         &self.ranks
     }
 
-    /// Nothing more comes from this rank of the link.
+    /// Records that nothing more comes from this rank of the link.
     pub(crate) fn end_receiving(&mut self, from: usize) {
         if let Ok(from) = self.ranks.binary_search(&from) {
             self.incoming[from].end();
@@ -132,7 +133,7 @@ impl Lane {
         }
     }
 
-    /// Whether all is here that a rank of the link has sent, and nothing more comes.
+    /// Returns true if everything that a rank of the link has sent has arrived, and nothing more comes.
     pub(crate) fn is_closed_by(&self, rank: usize) -> bool {
         let Ok(place) = self.ranks.binary_search(&rank) else { return true };
         self.closed[place] && self.envelopes[place].is_empty() && self.messages[place].is_empty()
@@ -147,7 +148,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Starts to receive the envelopes that have arrived; `true` if anything moved.
+    /// Starts to receive the envelopes that have arrived. Returns true if anything moved.
     pub(crate) fn probe(&mut self) -> bool {
         let mut busy = false;
         let any = self.communicator.any_process();
@@ -160,7 +161,7 @@ impl Lane {
         self.incoming.iter_mut().fold(busy, |busy, incoming| incoming.clear() || busy)
     }
 
-    /// The next envelope or message that is complete.
+    /// Returns the next complete envelope or message.
     pub(crate) fn next(&mut self) -> Option<Arrival> {
         for (place, &rank) in self.ranks.iter().enumerate() {
             if let Some(envelope) = finish_transfer(&mut self.envelopes[place]) {
@@ -177,7 +178,7 @@ impl Lane {
         self.messages.iter().any(|messages| !messages.is_empty())
     }
 
-    /// Whether no receive waits any more.
+    /// Returns true if no receive waits any more.
     pub(crate) fn is_over(&self) -> bool {
         self.incoming.iter().all(Incoming::is_over)
     }

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 /// One rank's end of a link over MPI; [`Mpi::link`](crate::Mpi::link) opens it.
 ///
-/// Sends are unbounded: what is sent waits in this process's memory until the receiver takes it.
+/// Sends are unbounded: messages wait in this process's memory until the receiver takes them.
 #[derive(Debug)]
 pub struct MpiLink {
     endpoint: Endpoint<Outbox>,
@@ -61,12 +61,12 @@ impl MpiLink {
         Self { endpoint, counters, groups: Vec::new() }
     }
 
-    /// How the receives of this link's messages were posted so far, except within groups. It goes on counting.
+    /// Counts how the receives of this link's messages were posted, except within groups. It continues to count.
     pub fn receive_counters(&self) -> Arc<ReceiveCounters> {
         self.counters.clone()
     }
 
-    /// Sends a message that was packed before. One that goes to several ranks is then read off its device once.
+    /// Sends a packed message. A message to several ranks is then read from its device once.
     ///
     /// # Errors
     /// As [`Link::send`].
@@ -124,8 +124,8 @@ impl Link for MpiLink {
     }
 
     fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
-        // Making a communicator waits for all ranks and cannot be cancelled. So it begins only once all ranks are here, with
-        // the same list.
+        // Making a communicator waits for all ranks and cannot be cancelled, so it begins only once all ranks are
+        // here with the same list.
         same_groups(self, groups, deadline)?;
         for ranks in groups {
             let (formed, answer) = channel();
@@ -136,7 +136,7 @@ impl Link for MpiLink {
                 message: format!("not all ranks formed the group of ranks {ranks:?} in time"),
             })?;
         }
-        // Groups are counted from the first list on.
+        // Groups are numbered from the first list on.
         self.groups.extend(groups.iter().cloned());
         Ok(())
     }

@@ -1,13 +1,13 @@
-//! The progress thread: the only one that calls MPI. It moves messages while the ranks' own threads compute.
+//! The progress thread: the only thread that calls MPI. It moves messages while the ranks' own threads compute.
 //!
-//! 1. It executes commands: open a link, form a group on it, send, close, end. A link that all ranks have closed is looked
-//!    at no more.
+//! 1. It executes commands: open a link, form a group on it, send, close, end. It stops serving a link that all
+//!    ranks have closed.
 //! 2. Envelopes that have arrived are found by a matched probe and received. A message's tensors are received after
-//!    its envelope, in order, straight into the memory that becomes the tensor. Where messages repeat, that memory is
+//!    its envelope, in order, straight into the memory that becomes the tensor. If messages repeat, that memory is
 //!    posted before they arrive (`incoming.rs`).
 //! 3. Complete messages go to the link's mailbox, where a computing thread waits for them.
-//! 4. Without work it pauses: a few turns with a yield, then short sleeps, or longer ones while no rank waits. After it has
-//!    woken a thread it sleeps, so that this thread gets its core, until a command arrives.
+//! 4. Without work it pauses: a few turns with a yield, then short sleeps, or longer ones if no rank waits. After
+//!    it has woken a thread it sleeps until a command arrives, so that the woken thread gets its core.
 
 use crate::incoming::ReceiveCounters;
 use crate::traffic::{Primer, REPORT_TIMEOUT, Traffic};
@@ -20,20 +20,20 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// Turns without work that only yield, while this rank computes.
+/// How many turns without work only yield, while this rank computes.
 const EAGER_TURNS: u32 = 50;
-/// The same while this rank waits and its core is free: a sleep takes longer than a message.
+/// The same while this rank waits and its core is free: a sleep would take longer than a message.
 const EAGER_TURNS_WAITED: u32 = 1000;
 /// The pause while a thread waits or a transfer is in flight.
 const SHORT_PAUSE: Duration = Duration::from_micros(50);
 /// The pause while no thread waits.
 const LONG_PAUSE: Duration = Duration::from_micros(500);
-/// The pause after a thread was woken, unless a command arrives. With no more cores than ranks, the scheduler lets a
-/// thread that is always awake keep its core until the end of its slice, some milliseconds, however often it yields. A
-/// shorter pause ends before the thread sleeps at all.
+/// The pause after a thread was woken, unless a command arrives. If there are no more cores than ranks, the
+/// scheduler lets a thread that is always awake keep its core until the end of its slice, some milliseconds,
+/// however often it yields. A shorter pause would end before the thread sleeps at all.
 const HAND_OVER: Duration = Duration::from_micros(20);
 
-/// What the progress thread is asked to do.
+/// A command to the progress thread.
 pub(crate) enum Command {
     /// Open a link over the ranks that pass the same colour. All ranks do so, in the same order.
     Open { color: i32, opened: Sender<Opened> },
@@ -49,31 +49,31 @@ pub(crate) enum Command {
     Leave(Leave),
 }
 
-/// How the thread ends: all links are closed, and the other ranks have the time `within` to close theirs. Then MPI is
-/// finalised, or the whole job is aborted with a code; the sender is used just before that.
+/// How the thread ends: all links are closed, and the other ranks have the time `within` to close theirs. Then MPI
+/// is finalised, or the whole job is aborted with a code; the sender is used just before that.
 pub(crate) struct Leave {
     pub(crate) within: Duration,
     pub(crate) abort: Option<(i32, Sender<()>)>,
 }
 
-/// The link over all ranks that is there from the start: ranks meet on it before they open others.
+/// The link over all ranks that exists from the start: ranks meet on it before they open others.
 pub(crate) const LOBBY: usize = 0;
 
-/// A link that was opened.
+/// An open link.
 pub(crate) struct Opened {
     pub(crate) link: usize,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) counters: Arc<ReceiveCounters>,
 }
 
-/// The body of the thread: gives the lobby to `started`, and ends at [`Command::Leave`], or when no sender of commands is
-/// left.
+/// The body of the thread: passes the lobby to `started`, and ends at [`Command::Leave`], or when no sender of
+/// commands is left.
 pub(crate) fn run(universe: Universe, commands: &Receiver<Command>, started: &Sender<Opened>) {
     let world = universe.world();
     let mut progress = Progress { links: Vec::new(), complete: true, idle: 0, woken: false, world };
-    // The lobby's messages mix with those of no other user of MPI. As `MPI_Init` does, this waits for all processes.
+    // The lobby's messages mix with no other MPI user's. Like `MPI_Init`, this waits for all processes.
     let lobby = progress.open(progress.world.duplicate());
-    // It fails if the caller has given up.
+    // This fails if the caller has given up.
     let _ = started.send(lobby);
     let complete = progress.serve(commands).is_some_and(|leave| {
         let complete = progress.leave(commands, &leave);
@@ -83,7 +83,7 @@ pub(crate) fn run(universe: Universe, commands: &Receiver<Command>, started: &Se
         }
         complete
     });
-    // Freeing communicators and finalising wait for all ranks. If one failed, that might never return.
+    // Freeing communicators and finalising wait for all ranks. If one failed, they might never return.
     forget(progress);
     if !complete {
         forget(universe);
@@ -92,13 +92,13 @@ pub(crate) fn run(universe: Universe, commands: &Receiver<Command>, started: &Se
 
 struct Progress {
     world: SimpleCommunicator,
-    /// By number; `None` once a link is over.
+    /// By number; `None` for a link that has ended.
     links: Vec<Option<Traffic>>,
-    /// Whether every link that is over was closed by all ranks, and none of them ends the job.
+    /// True if every ended link was closed by all ranks, and none of them ends the job.
     complete: bool,
     /// Turns in which nothing moved.
     idle: u32,
-    /// Whether the last turn woke a thread.
+    /// True if the last turn woke a thread.
     woken: bool,
 }
 
@@ -138,7 +138,7 @@ impl Progress {
     }
 
     fn turn(&mut self) {
-        // Every link gets its turn: `any` would stop at the first that moved.
+        // Every link gets its turn: `any` would stop at the first with work.
         let (mut busy, mut woken) = (false, false);
         for link in self.links.iter_mut().flatten() {
             busy |= link.turn();
@@ -166,17 +166,17 @@ impl Progress {
     fn execute(&mut self, command: Command) {
         match command {
             Command::Open { color, opened } => {
-                // All ranks are about to call it: they have met in the lobby.
+                // All ranks are about to call this: they have met in the lobby.
                 let communicator = self.world.split_by_color(Color::with_value(color));
                 // Every rank passes a colour, so every rank gets a communicator.
                 let Some(communicator) = communicator else { return };
-                // It fails if the caller has given up.
+                // This fails if the caller has given up.
                 let _ = opened.send(self.open(communicator));
             }
             Command::Form { link, ranks, formed } => {
                 if let Some(link) = self.link(link) {
                     link.form(&ranks);
-                    // It fails if the caller has given up.
+                    // This fails if the caller has given up.
                     let _ = formed.send(());
                 }
             }
@@ -195,14 +195,14 @@ impl Progress {
         }
     }
 
-    /// A link that is not over.
+    /// Returns a link that has not ended.
     fn link(&mut self, link: usize) -> Option<&mut Traffic> {
         self.links.get_mut(link)?.as_mut()
     }
 
-    /// Closes all links and waits until the other ranks have closed theirs; `true` if all did, so that MPI can be
-    /// finalised. Not so where one of them aborts: after a rank has finalised, `MPI_Abort` can make Open MPI's `mpirun`
-    /// crash or hang. So who aborts says so before.
+    /// Closes all links and waits until the other ranks have closed theirs. Returns true if all did, so that MPI
+    /// can be finalised; false if one of them aborts: after a rank has finalised, `MPI_Abort` can make Open MPI's
+    /// `mpirun` crash or hang. So a rank that aborts says so first.
     fn leave(&mut self, commands: &Receiver<Command>, leave: &Leave) -> bool {
         if leave.abort.is_some() {
             self.link(LOBBY).into_iter().for_each(Traffic::announce_end);

@@ -1,16 +1,17 @@
-//! Which messages from one rank to another repeat, so that a repeated message needs no frame of its own and its receiver can
-//! post the memory for it before it arrives.
+//! Finds repeating messages from one rank to another: a repeated message needs no frame of its own, and its
+//! receiver can post the memory for it before it arrives.
 //!
-//! Guarantees: sender and receiver keep one table each, and the tables are equal, because both see the same messages in
-//! the same order. So nothing is agreed on over the wire. Shapes may change with any message.
+//! Guarantees: sender and receiver keep one table each, and the tables are equal, because both see the same
+//! messages in the same order. So nothing is agreed on over the wire. Shapes may change with any message.
 //!
-//! 1. Messages of one kind to one stage are a stream. The frame of a stream's last message is known.
-//! 2. When a message has the frame of the one before it in its stream, except for the microbatch, the stream gets a number.
-//!    From then on messages with this frame are sent as a [`Repeat`](burn_pipeline::link::kit::Repeat) with that number, and
-//!    the receiver posts receives for the next one. A message that was announced
-//!    ([`Link::expect`](burn_pipeline::link::Link::expect)) gets its number before it is sent.
-//! 3. A message with another frame is sent with its whole frame and ends the number, which is not used again. So a stream
-//!    whose shapes change with every message never gets a number. After [`MOST`] numbers no more are given.
+//! 1. Messages of one kind to one stage are a stream. The table has the frame of each stream's last message.
+//! 2. When a message has the same frame as the previous one of its stream, except for the microbatch, the stream
+//!    gets a number. From then on messages with this frame are sent as a
+//!    [`Repeat`](burn_pipeline::link::kit::Repeat) with that number, and the receiver posts receives for the next
+//!    one. An announced message ([`Link::expect`](burn_pipeline::link::Link::expect)) gets its number before it is
+//!    sent.
+//! 3. A message with another frame is sent with its whole frame and ends the number, which is not used again. So a
+//!    stream whose shapes change with every message never gets a number. After [`MOST`] numbers no more are given.
 
 use burn_pipeline::link::kit::Frame;
 use burn_pipeline::link::{Header, MessageKind};
@@ -19,8 +20,8 @@ use std::collections::HashMap;
 /// The most numbers from one rank to another: MPI guarantees 32,767 tags.
 const MOST: u16 = 30_000;
 
-/// Whether a message may be repeated. Outputs and tensors outside of a plan are sent once, and those of a group's collectives say each
-/// time which one they are of.
+/// Returns true if a message may be repeated. Outputs and tensors outside of a plan are sent once, and messages of
+/// a group's collectives contain a text that differs each time.
 fn recurs(frame: &Frame) -> bool {
     !matches!(frame.header().kind, MessageKind::Tensors { .. } | MessageKind::Output | MessageKind::Member)
 }
@@ -43,9 +44,9 @@ struct Stream {
 /// How a message is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Noted {
-    /// As a repetition with this number.
+    /// As a repeat with this number.
     Repeat(u16),
-    /// With its whole frame; the next one may be a repetition with this number.
+    /// With its whole frame; the next message may be a repeat with this number.
     Opens(u16),
     /// With its whole frame; this number ends.
     Ends(u16),
@@ -53,17 +54,17 @@ pub(crate) enum Noted {
     Whole,
 }
 
-/// What an expected message changes.
+/// The effect of an expected message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Primed {
     /// This number ends.
     pub(crate) ends: Option<u16>,
-    /// The next message may be a repetition with this number.
+    /// The next message may be a repeat with this number.
     pub(crate) opens: Option<u16>,
 }
 
 impl Repeats {
-    /// Notes a message.
+    /// Records a message.
     pub(crate) fn note(&mut self, frame: &Frame) -> Noted {
         if !recurs(frame) {
             return Noted::Whole;
@@ -88,7 +89,7 @@ impl Repeats {
         Noted::Opens(self.given)
     }
 
-    /// Notes the frame that the next message of a stream is expected to have: it gets a number, if it has none.
+    /// Records the expected frame of a stream's next message, and gives it a number if it has none.
     pub(crate) fn prime(&mut self, frame: &Frame) -> Primed {
         let frame = frame.for_microbatch(0);
         let stream = self.streams.entry(frame.header()).or_insert(Stream { last: frame.clone(), number: None });
@@ -117,7 +118,7 @@ mod tests {
     use burn_pipeline::plan::StageId;
     use burn_pipeline::stage::Boundary;
 
-    /// A message of a stream with one tensor of so many elements.
+    /// A message of a stream, with one tensor of `elements` elements.
     fn frame(stream: u16, elements: usize, microbatch: usize) -> Frame {
         let header = Header { stage: StageId::new(usize::from(stream)), microbatch, kind: MessageKind::Activation };
         let tensor = Tensor::<1>::zeros([elements], &Device::flex());
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(prime(&mut repeats, 0, 2), (Some(1), Some(2)), "other forms are expected from now on");
         assert_eq!(note(&mut repeats, 0, 3), Noted::Ends(2));
         assert_eq!(note(&mut repeats, 0, 2), Noted::Whole);
-        // What has come twice has a number: nothing new.
+        // A message that came twice has a number already.
         assert_eq!(note(&mut repeats, 0, 2), Noted::Opens(3));
         assert_eq!(prime(&mut repeats, 0, 2), (None, None));
         assert_eq!(prime(&mut repeats, 1, 2), (None, Some(4)));

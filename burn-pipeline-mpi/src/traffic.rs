@@ -1,10 +1,11 @@
-//! What is in flight on one link: on its own communicator, and on one for each group of its ranks.
+//! Messages in flight on one link: on its own communicator, and on one for each group of its ranks.
 //!
-//! 1. Every communicator is a [`Lane`]. Messages of one lane do not mix with those of another, so that the sums over a
-//!    group and the messages of the plan keep their own orders.
-//! 2. All envelopes that are not messages (gathers, questions, failures, closing) go over the link's own communicator, and
-//!    into one mailbox.
-//! 3. Closing goes over every communicator: a rank has closed the link once all is here that it sent over any of them.
+//! 1. Every communicator is a [`Lane`]. Messages of different lanes do not mix, so sums over a group and messages
+//!    of the plan keep their own orders.
+//! 2. All envelopes that are not messages (gathers, questions, failures, closing) go over the link's own
+//!    communicator, and into one mailbox.
+//! 3. Closing goes over every communicator: a rank has closed the link once everything that it sent over any of
+//!    them has arrived.
 
 use crate::in_flight::InFlight;
 use crate::incoming::ReceiveCounters;
@@ -21,25 +22,25 @@ pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a link that has failed is served after this rank has dropped its end.
 const LOST_AFTER: Duration = Duration::from_secs(60);
 
-/// What a rank says of itself before it ends the job.
+/// The failure message of a rank that ends the job.
 const ENDS_JOB: &str = "it ended the job";
 
 /// One link.
 pub(crate) struct Traffic {
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) counters: Arc<ReceiveCounters>,
-    /// When this rank has dropped its end.
+    /// When this rank dropped its end.
     dropped: Option<Instant>,
-    /// Whether the others know that this rank sends nothing more.
+    /// True if the others know that this rank sends nothing more.
     closed: bool,
-    /// Whether another rank has said that it ends the job.
+    /// True if another rank ends the job.
     pub(crate) job_ends: bool,
     /// Ranks that are closing the link.
     closing: Vec<usize>,
-    /// Whether something has arrived for a waiting thread since [`Traffic::has_woken`] was called.
+    /// True if something has arrived for a waiting thread since the last call of [`Traffic::has_woken`].
     woken: bool,
     own: Lane,
-    /// One lane for each group, in the order of their forming; `None` if this rank is no member.
+    /// One lane for each group, in the order of their forming; `None` if this rank is not a member.
     groups: Vec<Option<Lane>>,
     sending: Vec<InFlight>,
 }
@@ -117,13 +118,13 @@ impl Traffic {
         std::iter::once((None, &mut self.own)).chain(groups)
     }
 
-    /// This rank has dropped its end.
+    /// Records that this rank has dropped its end, and closes the link.
     pub(crate) fn drop_end(&mut self) {
         self.dropped.get_or_insert_with(Instant::now);
         self.close();
     }
 
-    /// Closes the link for all other ranks, unless that was done.
+    /// Closes the link for all other ranks, unless that was already done.
     pub(crate) fn close(&mut self) {
         if std::mem::replace(&mut self.closed, true) {
             return;
@@ -138,14 +139,14 @@ impl Traffic {
         self.sending = sending;
     }
 
-    /// Whether a rank waits for what this thread does.
+    /// Returns true if a rank waits for this thread.
     pub(crate) fn is_urgent(&self) -> bool {
         let receiving = self.own.is_receiving() || self.groups.iter().flatten().any(Lane::is_receiving);
         self.mailbox.is_waiting() || !self.sending.is_empty() || receiving
     }
 
-    /// Whether nobody needs it any more: this rank has dropped its end, everything has been sent, and all other ranks have
-    /// closed the link.
+    /// Returns true if the link is not needed any more: this rank has dropped its end, everything has been sent,
+    /// and all other ranks have closed the link.
     pub(crate) fn is_done(&self) -> bool {
         if self.dropped.is_none() {
             return false;
@@ -154,12 +155,13 @@ impl Traffic {
         received && self.sending.is_empty() && self.mailbox.others().all(|rank| self.mailbox.has_closed(rank))
     }
 
-    /// Whether this rank has dropped its end of a link that has failed, so long ago that the others will not close theirs.
+    /// Returns true if this rank dropped its end of a failed link so long ago that the others will not close
+    /// theirs.
     pub(crate) fn is_lost(&self) -> bool {
         self.dropped.is_some_and(|dropped| dropped.elapsed() > LOST_AFTER) && self.mailbox.has_failed()
     }
 
-    /// Moves everything on as far as it goes without waiting; `true` if anything moved.
+    /// Advances everything as far as possible without waiting. Returns true if anything moved.
     pub(crate) fn turn(&mut self) -> bool {
         let mut busy = self.report_failure();
         self.lanes().for_each(|(_, lane)| busy |= lane.probe());
@@ -181,7 +183,7 @@ impl Traffic {
         busy || self.sending.len() < before
     }
 
-    /// Informs the waiting thread of ranks that have closed the link.
+    /// Tells the waiting thread which ranks have closed the link.
     fn note_closed(&mut self) {
         for rank in std::mem::take(&mut self.closing) {
             let mut lanes = std::iter::once(&self.own).chain(self.groups.iter().flatten());
@@ -193,7 +195,7 @@ impl Traffic {
         }
     }
 
-    /// The next envelope or message of any lane.
+    /// Returns the next envelope or message of any lane.
     fn next(&mut self) -> Option<(Option<usize>, Arrival)> {
         self.lanes().find_map(|(group, lane)| Some((group, lane.next()?)))
     }
@@ -204,14 +206,14 @@ impl Traffic {
         failure.map(|failure| self.send_all(&Envelope::Failed(failure))).is_some()
     }
 
-    /// Whether a waiting thread was woken since the last call.
+    /// Returns true if a waiting thread was woken since the last call.
     pub(crate) fn has_woken(&mut self) -> bool {
         std::mem::take(&mut self.woken)
     }
 
     fn read(&mut self, group: Option<usize>, from: usize, bytes: &[u8]) {
         match Envelope::read(bytes) {
-            None => self.fail(from, "it is no envelope; build all ranks from one version"),
+            None => self.fail(from, "it is not an envelope; build all ranks from one version"),
             Some(Envelope::Message(frame)) => self.receive(group, from, &frame),
             Some(Envelope::Close) => {
                 let lane = self.lanes().find(|(other, _)| *other == group);
@@ -244,14 +246,14 @@ impl Traffic {
         }
     }
 
-    /// Fails the link, as what a rank sends cannot be received.
+    /// Fails the link, since a rank's message cannot be received.
     fn refuse(&mut self, from: usize, source: WireError) {
         let error = LinkError::Wire { rank: self.mailbox.rank, peer: from, source };
         self.fail(from, &error.to_string());
         self.mailbox.break_off(error);
     }
 
-    /// Records that what a rank sent cannot be used; the next turn reports it to all other ranks.
+    /// Records that a rank's bytes cannot be used; the next turn reports it to all other ranks.
     fn fail(&mut self, from: usize, reason: &str) {
         let message = format!("rank {} cannot read what rank {from} sent: {reason}", self.mailbox.rank);
         self.mailbox.abort(Failure { rank: from, message });

@@ -1,12 +1,14 @@
-//! A door for fuzz targets (`--cfg fuzzing`): rank 1 of 3 agrees on the order of transfers with ranks that send any notes.
+//! The entry point of fuzz targets (`--cfg fuzzing`): rank 1 of 3 agrees on the order of transfers with ranks that
+//! send arbitrary notes.
 
 use crate::host::pairing::{Action, Note, Pairing};
 use crate::host::sums;
 
-/// What happens, one byte each and what it needs: an offer of this rank, an offer to it, a collective, a note.
+/// Interprets a script of events, each one byte with its arguments: an offer of this rank, an offer to it, a
+/// collective, a note.
 ///
 /// # Panics
-/// If it would launch what was not offered.
+/// Panics if it launches a transfer that was not offered.
 pub fn agree(mut script: &[u8]) {
     let (mut pairing, mut round) = (Pairing::new(1, 3, sums::join), 0);
     let (mut offered, mut got) = ([0; 3], [0; 3]);
@@ -34,7 +36,7 @@ pub fn agree(mut script: &[u8]) {
                 script = rest;
                 let Some(note) = Note::read(note) else { return };
                 assert_eq!(Note::read(&note.write()).as_ref(), Some(&note));
-                // The link ends with it.
+                // The link ends with the refusal.
                 let Ok(actions) = pairing.receive(peer, note) else { return };
                 actions
             }

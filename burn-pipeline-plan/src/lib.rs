@@ -1,10 +1,10 @@
-//! Schedules of pipeline parallelism as data, for any runtime.
+//! Pipeline-parallel schedules as data, for any runtime.
 //!
-//! A schedule is a [`Plan`](plan::Plan): for each rank, an ordered list of forwards, backwards and transfers. This crate
-//! builds plans for 18 published families, proves that a plan cannot deadlock, rewrites, simulates, searches and draws
-//! plans. It needs no tensor library; the crate `burn-pipeline` runs its plans on Burn models.
+//! A schedule builds a [`Plan`](plan::Plan): for each rank, an ordered list of forwards, backwards and transfers.
+//! This crate builds plans for 18 published schedules, proves that a plan cannot deadlock, and rewrites, simulates,
+//! searches and draws plans. It needs no tensor library; the crate `burn-pipeline` runs its plans on Burn models.
 //!
-//! # A whole program
+//! # A complete program
 //!
 //! ```
 //! use burn_pipeline_plan::cost::{Profile, UniformCosts};
@@ -30,16 +30,16 @@
 //!
 //! # Modules, in reading order
 //!
-//! | module | what it holds |
-//! |---|---|
-//! | [`plan`] | [`Plan`](plan::Plan) and what it consists of, its text, CSV and JSON forms, and [`check`](plan::Plan::check), the proof |
-//! | [`schedule`] | the families, and the trait [`Schedule`](schedule::Schedule) for one of your own |
-//! | [`pass`] | rewrites: transfers, waits, parameter gathering, a vocabulary spread over all ranks, overlap of communication with computation |
-//! | [`cost`] | seconds and bytes of stages and links; cuts of a model into stages |
-//! | [`simulate`] | a plan and its costs give times, idle periods and memory; lower bounds |
-//! | [`trace`] | events, predicted or measured, as JSON for Perfetto, SVG or text |
-//! | [`page`] | a report as one HTML page: timelines, idle time, memory, choices |
-//! | [`planner`] | searches families, cuts, microbatch sizes and passes for the fastest plan under a memory cap |
+//! - [`plan`]: [`Plan`](plan::Plan) and its parts, its text, CSV and JSON forms, and [`check`](plan::Plan::check),
+//!   which proves that a plan can run.
+//! - [`schedule`]: the schedules, and the trait [`Schedule`](schedule::Schedule) for your own.
+//! - [`pass`]: rewrites that add transfers, waits, parameter gathering or vocabulary parallelism, or overlap
+//!   communication with computation.
+//! - [`cost`]: seconds and bytes of stages and links; cuts of a model into stages.
+//! - [`simulate`]: times, idle periods and memory of a plan under given costs; lower bounds.
+//! - [`trace`]: events, predicted or measured, as JSON for Perfetto, SVG or text.
+//! - [`page`]: a report as one HTML page with timelines, idle time, memory and the plans considered.
+//! - [`planner`]: a search over schedules, cuts, microbatch sizes and passes for the fastest plan under a memory cap.
 //!
 //! The binary `burn-pipeline` offers the same on the command line.
 

@@ -1,10 +1,10 @@
 //! Pipeline parallelism for the [Burn](https://burn.dev) deep learning framework.
 //!
-//! A model that is too large for one device is cut into *stages*, each an ordinary Burn module on its own *rank* (a thread
-//! or process with its device), and every batch goes through them in *microbatches*. The order of the work is data: a
-//! [`Plan`] that a schedule family builds, passes rewrite, [`check`](plan::Plan::check) proves free of deadlocks, a simulator
-//! prices and one interpreter runs. Loss, gradients and weights equal those of one device on the same microbatches, and every wait has a
-//! timeout.
+//! A model that is too large for one device is cut into *stages*. Each stage is an ordinary Burn module on its own
+//! *rank* (a thread or process with its device). Every batch goes through the stages in *microbatches*. The order of
+//! the work is data, a [`Plan`]: a schedule builds it, passes rewrite it, [`check`](plan::Plan::check) proves it free
+//! of deadlocks, a simulator estimates its time and memory, and one interpreter runs it. Loss, gradients and weights
+//! equal those of one device on the same microbatches, and every wait has a timeout.
 //!
 //! # The smallest whole program
 //!
@@ -68,27 +68,28 @@
 //!
 //! # Where to read on
 //!
-//! The [guide](_guide) goes from a model of your own to many machines, a chapter a question. The modules, in reading order:
+//! The [guide](_guide) goes from a model of your own to many machines; each chapter answers one question. The
+//! modules, in reading order:
 //!
-//! | module | what is there |
+//! | module | contents |
 //! |---|---|
 //! | [`stage`] | what a user implements: [`Stage`], boundaries, batches, losses |
-//! | [`train`] | what a user holds: [`Pipeline`], its [`Builder`], reports, checkpoints, the schedule chosen by measured costs |
-//! | [`schedule`] | eighteen families, from GPipe to DualPipeV, and the trait to add one |
+//! | [`train`] | what a user calls: [`Pipeline`], its [`Builder`], reports, checkpoints, a schedule by measured costs |
+//! | [`schedule`] | eighteen schedules, from GPipe to DualPipeV, and the trait to add one |
 //! | [`plan`] | the plan itself, its text forms, and the proof |
 //! | [`pass`] | rewriting plans: transfers, waits, overlap, sharding |
 //! | [`page`] | predicted and measured steps, memory and choices as one HTML page |
-//! | [`simulate`], [`cost`], [`planner`] | what a plan would take, by which costs, and the best plan for them |
+//! | [`simulate`], [`cost`], [`planner`] | predicted time and memory of a plan, the costs behind them, the best plan |
 //! | [`trace`] | timelines, predicted and measured, as Chrome JSON, SVG and text |
 //! | [`link`] | how ranks reach each other: threads, TCP, and the kit for transports of your own |
-//! | [`nn`], [`tensor_group`] | layers that several ranks hold together, and what those ranks exchange |
-//! | [`ops`] | layers whose weight gradients wait for `W` |
-//! | [`program`] | a stage captured and cut into `F`, `I` and `W` |
+//! | [`nn`], [`tensor_group`] | layers of tensor-parallel groups, and what their members exchange |
+//! | [`ops`] | layers whose weight gradients can be computed later, in `W` |
+//! | [`program`] | a captured stage, split into `F`, `I` and `W` |
 //! | [`execute`] | the interpreter of a rank's row of the plan |
 //!
-//! The modules from `schedule` to `trace` are those of the crate `burn-pipeline-plan`, which does not depend on Burn. Ranks over
-//! MPI and NCCL are in the crates `burn-pipeline-mpi` and `burn-pipeline-nccl`, mixtures of experts in `burn-pipeline-moe`, Burn's own
-//! training loop over a pipeline in `burn-pipeline-learner`.
+//! The modules from `schedule` to `trace` are those of the crate `burn-pipeline-plan`, which does not depend on Burn.
+//! Ranks over MPI and NCCL are in the crates `burn-pipeline-mpi` and `burn-pipeline-nccl`, mixtures of experts in
+//! `burn-pipeline-moe`, and Burn's own training loop over a pipeline in `burn-pipeline-learner`.
 
 pub mod _guide;
 pub mod execute;
@@ -106,7 +107,7 @@ mod vocabulary;
 pub use burn_pipeline_plan::debug_as_text;
 pub use burn_pipeline_plan::{cost, page, pass, plan, planner, schedule, simulate, trace};
 
-// What nearly every program names.
+// The items that nearly every program uses.
 pub use burn_pipeline_plan::plan::Plan;
 pub use burn_pipeline_plan::schedule::{Schedule, Size};
 pub use stage::{Accumulation, Batch, Loss, Reduction, Stage, StageBox, init_seeded};

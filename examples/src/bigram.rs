@@ -1,12 +1,12 @@
-//! A table of byte pairs: the simplest model of text, to compare a trained one with.
+//! A byte-pair table: the simplest model of text, for comparison with a trained one.
 //!
-//! The probability of the next byte is how often it followed the present one in the training text, with a little
+//! The probability of the next byte is its frequency after the current one in the training text, with a little
 //! added to every count (Lidstone smoothing), so that no pair is impossible.
 
-/// What is added to every count; small, since only 65 of the 256 bytes occur in the text.
+/// The number added to every count; small, since only 65 of the 256 bytes occur in the text.
 const ADDED: f64 = 0.05;
 
-/// How often each byte followed each other one.
+/// How often each byte follows each other one.
 #[derive(Debug, Clone)]
 pub struct Bigram {
     counts: Vec<[u32; 256]>,
@@ -29,7 +29,7 @@ impl Bigram {
         (f64::from(row[usize::from(next)]) + ADDED) / (f64::from(total) + ADDED * 256.0)
     }
 
-    /// The mean negative logarithm of the probability of pairs, in nats a byte; 0 for none.
+    /// The mean negative log-probability of pairs, in nats per byte; 0 for none.
     pub fn loss(&self, pairs: impl Iterator<Item = (u8, u8)>) -> f64 {
         let (mut sum, mut count) = (0.0, 0usize);
         for (byte, next) in pairs {
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn the_loss_on_its_own_text_is_the_conditional_entropy_of_it() {
-        // Without smoothing the two are equal; with a twentieth of a count they differ by little.
+        // Without smoothing the two are equal; with a twentieth of a count they differ slightly.
         let text = Corpus::shakespeare().training();
         let table = Bigram::fit(text);
         let total = (text.len() - 1) as f64;

@@ -1,7 +1,7 @@
-//! What a training prints: its plan, its steps, how long they took, the held-out loss, where files are, a sample.
+//! The output of a training: its plan, its steps, their time, the held-out loss, the files, a sample.
 //!
-//! Guarantees: with `--log json`, standard output holds the steps' JSON lines and nothing else; only the leading rank
-//! prints.
+//! Guarantees: with `--log json`, standard output holds the steps' JSON lines and nothing else. Only the leading
+//! rank prints.
 
 use crate::options::LogFormat;
 use crate::setup::Setup;
@@ -10,7 +10,7 @@ use crate::traces::{Measured, TraceError, TracePaths};
 use crate::training::Evaluation;
 use std::io::{self, Write};
 
-/// Where a rank prints.
+/// A rank's output.
 pub struct Console<'a> {
     leads: bool,
     format: LogFormat,
@@ -25,17 +25,17 @@ impl std::fmt::Debug for Console<'_> {
 }
 
 impl<'a> Console<'a> {
-    /// A console of the leading rank, or of one that prints nothing.
+    /// The console of the leading rank, or one that prints nothing.
     pub fn new(leads: bool, format: LogFormat, out: &'a mut dyn Write, err: &'a mut dyn Write) -> Self {
         Self { leads, format, out, err }
     }
 
-    /// Whether this rank prints and writes files.
+    /// Returns true if this rank prints and writes files.
     pub fn leads(&self) -> bool {
         self.leads
     }
 
-    /// Prints one line beside the steps: on standard output, or on standard error where the steps are JSON.
+    /// Prints one line besides the steps: on standard output, or on standard error if the steps are JSON.
     ///
     /// # Errors
     /// If the output is closed.
@@ -47,13 +47,13 @@ impl<'a> Console<'a> {
         }
     }
 
-    /// A log of so many steps.
+    /// A log of `steps` steps.
     pub fn steps(&mut self, steps: usize) -> StepLog<'_> {
         let out: Option<&mut dyn Write> = if self.leads { Some(&mut *self.out) } else { None };
         StepLog::new(self.format, steps, out)
     }
 
-    /// Prints what is about to run: plan, data and the model's size.
+    /// Prints what will run: plan, data and the model's size.
     ///
     /// # Errors
     /// If the output is closed.
@@ -66,44 +66,45 @@ impl<'a> Console<'a> {
             replicas => format!(", in each of {replicas} replicas{sharded}"),
         };
         self.line(format_args!(
-            "{} over {ranks} rank(s), {stages} stage(s), {microbatches} microbatch(es){replicas}; {} compute thread(s) a rank",
+            "{} over {ranks} rank(s), {stages} stage(s), {microbatches} microbatch(es){replicas}; \
+             {} compute thread(s) per rank",
             plan.name(),
             options.threads
         ))?;
         if setup.auto.is_some() {
-            self.line("a few steps are measured, then the planner's best schedule takes over")?;
+            self.line("measures a few steps, then the planner's best schedule takes over")?;
         }
         if options.plan.is_none() && microbatches < options.microbatches {
             let batch = options.batch;
-            self.line(format_args!("a batch of {batch} windows makes no more than {microbatches} microbatches"))?;
+            self.line(format_args!("a batch of {batch} windows makes only {microbatches} microbatches"))?;
         }
         let (training, held_out) = (setup.corpus.training().len(), setup.corpus.held_out().len());
-        self.line(format_args!("{parameters} parameters; {training} bytes to learn from, {held_out} held out"))
+        self.line(format_args!("{parameters} parameters; {training} training bytes, {held_out} held out"))
     }
 
-    /// Prints how long this run's steps took together.
+    /// Prints how long this run's steps took.
     ///
     /// # Errors
     /// If the output is closed.
     pub fn elapsed(&mut self, setup: &Setup, steps: usize, seconds: f64) -> io::Result<()> {
         let tokens = steps * setup.options.batch * setup.options.seq;
         match steps {
-            0 => self.line("\nall steps were done before"),
+            0 => self.line("\nall steps were already done"),
             _ => self.line(format_args!("\n{steps} steps in {seconds:.1} s: {:.0} tokens/s", tokens as f64 / seconds)),
         }
     }
 
-    /// Prints the loss on held-out text beside that of a table of byte pairs.
+    /// Prints the loss on held-out text beside that of a byte-pair table.
     ///
     /// # Errors
     /// If the output is closed.
     pub fn held_out(&mut self, Evaluation { loss, bigram, bytes }: Evaluation) -> io::Result<()> {
         self.line(format_args!(
-            "held-out loss {loss:.4} nats a byte over {bytes} bytes; a table of byte pairs has {bigram:.4}"
+            "held-out loss {loss:.4} nats per byte over {bytes} bytes; {bigram:.4} for a byte-pair table"
         ))
     }
 
-    /// Writes the timeline of the last steps, measured and predicted, and prints where it is.
+    /// Writes the timeline of the last steps, measured and predicted, and prints its files.
     ///
     /// # Errors
     /// If a file cannot be written, or the output is closed.
@@ -120,7 +121,7 @@ impl<'a> Console<'a> {
         self.line(format_args!("costs for `burn-pipeline simulate --profile`: {profile}")).map_err(closed)
     }
 
-    /// Prints a text that the model wrote. Bytes that are no printable ASCII become dots.
+    /// Prints a text that the model wrote. Bytes other than printable ASCII become dots.
     ///
     /// # Errors
     /// If the output is closed.

@@ -1,17 +1,17 @@
-//! The text that the GPT learns from, and how batches are cut from it.
+//! The training text, and how batches are cut from it.
 //!
-//! Guarantees: a batch depends on the seed, its number, its size and the sequence length alone, so every schedule
-//! and every cut of the model sees the same data in the same order; no training window touches held-out text.
+//! Guarantees: a batch depends only on the seed, its number, its size and the sequence length, so every schedule
+//! and every cut of the model gets the same data in the same order. No training window contains held-out text.
 //!
 //! 1. The last tenth of the bytes is held out.
-//! 2. A training batch is windows of `seq + 1` bytes, their starts drawn evenly from the training part; the first
-//!    `seq` bytes are the input, the last `seq` the target.
-//! 3. Held-out windows follow each other, so that every held-out byte but the first is predicted once (but for a
-//!    rest shorter than a window).
+//! 2. A training batch consists of windows of `seq + 1` bytes, whose starts are drawn uniformly from the training
+//!    part. The first `seq` bytes are the input, the last `seq` the target.
+//! 3. Held-out windows are consecutive, so that every held-out byte but the first is predicted once (except a rest
+//!    shorter than a window).
 
 use crate::random::SplitMix64;
 
-/// Plays of Shakespeare; `data/README.md` tells origin and licence.
+/// Plays of Shakespeare; see `data/README.md` for origin and licence.
 pub const SHAKESPEARE: &[u8] = include_bytes!("../data/shakespeare.txt");
 
 /// A text in two parts.
@@ -21,14 +21,14 @@ pub struct Corpus<'a> {
     held_out: &'a [u8],
 }
 
-/// Windows of text: row `i` of the targets is row `i` of the inputs, one byte further on.
+/// Windows of text: row `i` of the targets is row `i` of the inputs, shifted by one byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Windows {
-    /// Bytes of a row.
+    /// The bytes of a row.
     pub seq: usize,
-    /// Input bytes, row after row.
+    /// The input bytes, row after row.
     pub inputs: Vec<u8>,
-    /// Target bytes, row after row.
+    /// The target bytes, row after row.
     pub targets: Vec<u8>,
 }
 
@@ -42,63 +42,67 @@ impl Windows {
         Self { seq, inputs, targets }
     }
 
-    /// Number of windows.
+    /// The number of windows.
     pub fn rows(&self) -> usize {
         self.inputs.len() / self.seq
     }
 
-    /// Every input byte with the one to predict after it.
+    /// Every input byte, with the byte to predict after it.
     pub fn pairs(&self) -> impl Iterator<Item = (u8, u8)> + '_ {
         self.inputs.iter().copied().zip(self.targets.iter().copied())
     }
 }
 
-/// A text is too short for windows of the wanted length.
+/// The text is too short for windows of the requested length.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a sequence of {seq} bytes does not fit into {bytes} held-out bytes; take --seq of at most {}", bytes.saturating_sub(1))]
+#[error(
+    "a sequence of {seq} bytes does not fit into {bytes} held-out bytes; use --seq of at most {}",
+    bytes.saturating_sub(1)
+)]
 pub struct TooShort {
-    /// Sequence length asked for.
+    /// The requested sequence length.
     pub seq: usize,
-    /// Bytes of the shorter part.
+    /// The bytes of the shorter part.
     pub bytes: usize,
 }
 
 burn_pipeline::debug_as_text!(TooShort);
 
 impl Corpus<'static> {
-    /// The text that the repository carries.
+    /// The text in this repository.
     pub fn shakespeare() -> Self {
         Self::new(SHAKESPEARE)
     }
 }
 
 impl<'a> Corpus<'a> {
-    /// Holds the last tenth of a text out.
+    /// Holds out the last tenth of a text.
     pub fn new(text: &'a [u8]) -> Self {
         let (training, held_out) = text.split_at(text.len() - text.len() / 10);
         Self { training, held_out }
     }
 
-    /// The bytes to learn from.
+    /// The bytes to train on.
     pub fn training(&self) -> &'a [u8] {
         self.training
     }
 
-    /// The bytes that no training window holds.
+    /// The bytes that no training window contains.
     pub fn held_out(&self) -> &'a [u8] {
         self.held_out
     }
 
-    /// Makes sure that a window of `seq + 1` bytes fits into both parts.
+    /// Checks that a window of `seq + 1` bytes fits into both parts.
     ///
     /// # Errors
-    /// [`TooShort`], which says what fits.
+    /// Returns [`TooShort`], which says what fits, if it does not.
     pub fn fits(&self, seq: usize) -> Result<(), TooShort> {
         let bytes = self.held_out.len().min(self.training.len());
         if seq < bytes { Ok(()) } else { Err(TooShort { seq, bytes }) }
     }
 
-    /// Training batch number `step`: `rows` windows of `seq` bytes. See [`Corpus::fits`] for what `seq` can be.
+    /// Training batch number `step`: `rows` windows of `seq` bytes. See [`Corpus::fits`] for the possible values of
+    /// `seq`.
     pub fn batch(&self, seed: u64, step: usize, rows: usize, seq: usize) -> Windows {
         let mut random = SplitMix64::stream(seed, step as u64);
         let starts = self.training.len() - seq;
@@ -164,7 +168,7 @@ mod tests {
         assert_eq!(batch(5, 17), batch(5, 17));
         assert_ne!(batch(5, 17), batch(5, 18));
         assert_ne!(batch(5, 17), batch(6, 17));
-        // More rows of the same step begin with the same ones.
+        // More rows of the same step begin with the same rows.
         assert_eq!(corpus.batch(5, 17, 12, 32).inputs[..8 * 32], batch(5, 17).inputs);
     }
 

@@ -1,8 +1,8 @@
-//! Where `train_gpt` cuts its model: by number of blocks, as written, or by what its layers take.
+//! Where `train_gpt` cuts its model: evenly by blocks, as given, or by its layers' measured costs.
 //!
-//! Costs are those of the model itself: each layer runs as a stage of its own for some rounds
-//! ([`Builder::measure_layers`](burn_pipeline::train::Builder::measure_layers)). They can be kept in a file, which the
-//! command line reads as well (`burn-pipeline partition --layers FILE`).
+//! The model itself is measured: each layer runs as its own stage for some rounds
+//! ([`Builder::measure_layers`](burn_pipeline::train::Builder::measure_layers)). The costs can be saved in a file,
+//! which the command line also reads (`burn-pipeline partition --layers FILE`).
 
 use crate::gpt::GptConfig;
 use burn_pipeline::cost::{Layers, Partition, PartitionError, PartitionOptions, Pattern};
@@ -12,17 +12,17 @@ use burn_pipeline::train::{Builder, MeasureError};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Rounds over which a layer's seconds are taken.
+/// The rounds whose median is a layer's time.
 const ROUNDS: usize = 5;
 
 /// How the model is cut.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cut {
-    /// As many blocks in each stage; the embedding goes with the first, the head with the last.
+    /// Equally many blocks in each stage, with the embedding in the first and the head in the last.
     Even,
-    /// The busiest rank is the least busy, by the layers' costs.
+    /// Minimises the busiest rank's work, by the layers' costs.
     Optimal,
-    /// As written: `EAA|AAL`.
+    /// As given, such as `EAA|AAL`.
     Given(Pattern),
 }
 
@@ -35,34 +35,35 @@ impl FromStr for Cut {
             "optimal" => Ok(Cut::Optimal),
             text => {
                 let given = text.parse::<Pattern>().map(Cut::Given);
-                given.map_err(|error| format!("it is `even`, `optimal`, or stages such as EAA|AAL: {error}"))
+                given.map_err(|error| format!("must be `even`, `optimal`, or stages such as EAA|AAL: {error}"))
             }
         }
     }
 }
 
-/// Why there is no cut.
+/// Why the model cannot be cut.
 #[derive(thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum CutError {
     /// The layers cannot be measured.
     #[error("the layers cannot be measured: {0}")]
     Measure(#[from] MeasureError),
-    /// The layers cannot be cut like that.
+    /// The layers cannot be cut like this.
     #[error(transparent)]
     Partition(#[from] PartitionError),
-    /// The text is of another model.
+    /// The given layers are of another model.
     #[error("--cut has the layers {given}, and the model is {model} (embedding, blocks, head)")]
     OtherModel { given: String, model: String },
     /// The costs are of another model.
-    #[error("{} holds {found} layers, and the model has {layers}; measure anew into another file", path.display())]
+    #[error("{} holds {found} layers, but the model has {layers}; measure again into another file", path.display())]
     OtherCosts { path: PathBuf, found: usize, layers: usize },
-    /// The number of stages is another.
+    /// The cut has another number of stages than the schedule.
     #[error("--cut makes {cut} stages, and the schedule runs {stages}")]
     Stages { cut: usize, stages: usize },
-    /// Every process would measure something else.
+    /// Each process would measure different costs.
     #[error(
-        "where ranks are processes, an optimal cut needs costs that all processes read; write them with --costs FILE and --link threads first"
+        "with ranks in processes, an optimal cut needs costs that all processes read; \
+         write them first with --costs FILE and --link threads"
     )]
     NoCosts,
     /// The file of costs cannot be read or written.
@@ -73,11 +74,11 @@ pub enum CutError {
 burn_pipeline::debug_as_text!(CutError);
 
 impl Cut {
-    /// The cut for a placement; `None` where blocks are counted. `costs` is the file of the layers' costs; `measure` is
-    /// asked for them where there is none.
+    /// The cut for a placement, or `None` for an even cut by blocks. `costs` is the file of the layers' costs;
+    /// without it, `measure` measures them.
     ///
     /// # Errors
-    /// [`CutError`].
+    /// Returns a [`CutError`] if the model cannot be cut.
     pub fn partition(
         &self,
         model: &GptConfig,
@@ -105,7 +106,7 @@ impl Cut {
     }
 }
 
-/// The layers' costs: from the file if it is there, else measured and, where a file was named, written.
+/// The layers' costs: from the file if it exists, else measured and, if a file was named, written to it.
 fn layers(
     model: &GptConfig,
     costs: Option<&Path>,
@@ -136,7 +137,7 @@ fn layers(
 /// Measures the model's layers on one microbatch, with the builder's devices and threads.
 ///
 /// # Errors
-/// [`CutError::Measure`].
+/// Returns [`CutError::Measure`] if a layer cannot be measured.
 pub fn measured(model: &GptConfig, builder: &Builder, kinds: &[char], microbatch: Batch) -> Result<Layers, CutError> {
     let (model, finest) = (model.clone(), Partition::even(model.all_layers(), model.all_layers())?);
     let builder = builder.clone().stages(move |at| model.stage_of(at, &finest));

@@ -1,4 +1,4 @@
-//! Devices by the names of the backends that this build may hold.
+//! Devices, by the names of the backends that this build may have.
 
 use burn::tensor::Device;
 use clap::ValueEnum;
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 /// A backend's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DeviceName {
-    /// Burn's portable backend for processors; always there.
+    /// Burn's portable backend for processors; always available.
     Flex,
     /// CubeCL on processors; feature `cpu`.
     Cpu,
@@ -40,10 +40,10 @@ impl DeviceName {
         }
     }
 
-    /// The device, if this build has it and it answers.
+    /// The device, if this build has it and it responds.
     ///
     /// # Errors
-    /// [`DeviceError`].
+    /// Returns a [`DeviceError`] if the device cannot be used.
     pub fn open(self) -> Result<Device, DeviceError> {
         let name = self.name();
         let device = match self {
@@ -57,7 +57,7 @@ impl DeviceName {
             #[allow(unreachable_patterns, reason = "reached unless every backend is compiled in")]
             _ => return Err(DeviceError::NotCompiledIn { name }),
         };
-        // A missing driver or GPU makes Burn panic at first use: better here than in the middle of a run.
+        // A missing driver or GPU makes Burn panic at first use. Checking here avoids that during a run.
         let answers = std::panic::catch_unwind({
             let device = device.clone();
             move || burn::tensor::Tensor::<1>::ones([1], &device).into_data()

@@ -1,7 +1,8 @@
-//! Text from a trained model, byte by byte, through the pipeline's own forward pass.
+//! Generates text with a trained model, byte by byte, through the pipeline's own forward pass.
 //!
-//! Several texts go through the ranks as microbatches. [`Generator`]s keep keys and values, so that each byte runs once. Each byte is drawn from the model's scores over the temperature; the
-//! draws depend on the seed alone.
+//! Several texts go through the ranks as microbatches. [`Generator`]s cache keys and values, so that each byte runs
+//! once. Each byte is drawn from the model's scores divided by the temperature; the random numbers depend only on
+//! the seed.
 
 use crate::corpus::Windows;
 use crate::gpt::{GptConfig, GptPart, Signal};
@@ -16,20 +17,20 @@ use burn_pipeline_moe::cache::{CachePlace, KeyValueCache, LayerCache};
 /// How to draw.
 #[derive(Debug, Clone)]
 pub struct Sampling {
-    /// Bytes to draw.
+    /// The number of bytes to draw.
     pub length: usize,
-    /// Texts to write side by side.
+    /// The number of texts.
     pub texts: usize,
-    /// Below 1, likely bytes become likelier; it is more than 0.
+    /// Above 0; below 1, likely bytes become likelier.
     pub temperature: f64,
-    /// What the draws depend on; the next text's draws on the next number.
+    /// The seed of the first text's random numbers. Each further text uses the next number.
     pub seed: u64,
 }
 
-/// Continues `prompt`, of which the model sees the last `seq` bytes; gives each text's new bytes.
+/// Continues `prompt`, of which the model gets the last `seq` bytes. Returns each text's new bytes.
 ///
 /// # Errors
-/// If a rank fails, or the model puts out no scores.
+/// Returns a [`TrainError`] if a rank fails, or the model's output is not scores.
 pub fn generate(
     pipeline: &mut Pipeline,
     device: &Device,
@@ -42,8 +43,8 @@ pub fn generate(
     })
 }
 
-/// As [`generate`], over a pipeline of [`Generator`]s: each byte runs once, until what was written fills the window. From there on
-/// each byte moves the positions of all others, and the whole window runs.
+/// Like [`generate`], over a pipeline of [`Generator`]s: each byte runs once until the text fills the window. After
+/// that, each new byte shifts the positions of all others, and the whole window runs.
 ///
 /// # Errors
 /// As [`generate`].
@@ -75,10 +76,10 @@ fn scores(pipeline: &mut Pipeline, batch: Batch) -> Result<Tensor<3>, TrainError
     }
 }
 
-/// The extra that says which text a microbatch goes on with, and where.
+/// The extra with the text that a microbatch continues, and the position.
 const PLACE: &str = "place";
 
-/// A part of the model that keeps keys and values.
+/// A part of the model that caches keys and values.
 #[derive(Module, Debug)]
 pub struct Generator {
     part: GptPart,
@@ -87,7 +88,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// A stage of the model, to write texts with.
+    /// A stage of the model, for generating text.
     pub fn stage(model: &GptConfig, at: &StageContext) -> StageBox {
         let names = Names::default().layers_from("part.blocks", at.layers(model.layers).start);
         let names = names.renamed(|name| name.strip_prefix("part.").unwrap_or(name).to_owned());
@@ -110,11 +111,11 @@ impl Stage for Generator {
     }
 }
 
-/// As [`generate`], with scores `[texts, bytes seen, vocab]` of what was written so far from anywhere: it is given as
-/// windows without targets, one a text.
+/// Like [`generate`], with scores `[texts, bytes, vocab]` from any function of the text so far, which is passed as
+/// windows without targets, one per text.
 ///
 /// # Errors
-/// What `scores` says.
+/// Returns the error of `scores`.
 pub fn continued<E>(
     seq: usize,
     prompt: &[u8],
@@ -138,7 +139,7 @@ pub fn continued<E>(
     Ok(texts.into_iter().map(|(mut text, _)| text.split_off(prompt.len())).collect())
 }
 
-/// Draws an index with probabilities in proportion to `exp(score / temperature)`.
+/// Draws an index with probabilities proportional to `exp(score / temperature)`.
 fn draw(scores: &[f64], temperature: f64, random: &mut SplitMix64) -> u8 {
     let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|score| ((score - highest) / temperature).exp()).collect();
@@ -147,7 +148,7 @@ fn draw(scores: &[f64], temperature: f64, random: &mut SplitMix64) -> u8 {
         left -= weight;
         left < 0.0
     });
-    // Rounding can leave nothing to draw at the very end: then it is the last index that has any weight.
+    // Rounding can leave nothing to draw at the very end: then it is the last index with a positive weight.
     let last = || weights.iter().rposition(|&weight| weight > 0.0).unwrap_or(0);
     drawn.unwrap_or_else(last) as u8
 }
@@ -158,14 +159,14 @@ mod tests {
 
     #[test]
     fn bytes_are_drawn_as_often_as_their_scores_say() {
-        // Weights 1, 2 and 5 at temperature 1; squares of them at temperature a half.
+        // Weights 1, 2 and 5 at temperature 1, and their squares at temperature one half.
         let scores = [1f64.ln(), 2f64.ln(), 5f64.ln()];
         for (temperature, weights) in [(1.0, [1.0, 2.0, 5.0]), (0.5, [1.0, 4.0, 25.0])] {
             let (mut counts, mut random) = ([0.0; 3], SplitMix64::new(9));
             (0..100_000).for_each(|_| counts[usize::from(draw(&scores, temperature, &mut random))] += 1.0);
             let total: f64 = weights.iter().sum();
             for (count, weight) in counts.iter().zip(weights) {
-                // Six standard deviations at the most.
+                // Six standard deviations at most.
                 assert!((count / 100_000.0 - weight / total).abs() < 0.01, "{counts:?} at {temperature}");
             }
         }

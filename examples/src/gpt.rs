@@ -1,9 +1,8 @@
 //! A byte-level, decoder-only GPT as pipeline stages: pre-norm blocks, GELU of four times the width, learned
 //! positions, explicit softmax attention.
 //!
-//! One module type serves every stage: the first holds the embeddings, the last the head, each its share of the
-//! blocks. Every layer draws its initial values from its own seed, so that the weights are the same however the
-//! model is cut.
+//! One module type serves every stage: the first holds the embeddings, the last the head, and each its share of the
+//! blocks. Every layer draws its initial values with its own seed, so the weights do not depend on the cut.
 
 use burn::config::Config;
 use burn::module::{Module, Param};
@@ -21,27 +20,27 @@ use std::ops::Range;
 /// The model's size.
 #[derive(Config, Debug)]
 pub struct GptConfig {
-    /// Width of the hidden state.
+    /// The width of the hidden state.
     #[config(default = 128)]
     pub d_model: usize,
-    /// Blocks.
+    /// The number of blocks.
     #[config(default = 4)]
     pub layers: usize,
-    /// Attention heads; they divide the width.
+    /// The number of attention heads, which divides the width.
     #[config(default = 4)]
     pub heads: usize,
-    /// The longest sequence.
+    /// The maximum sequence length.
     #[config(default = 64)]
     pub seq: usize,
-    /// Different tokens.
+    /// The number of distinct tokens.
     #[config(default = 256)]
     pub vocab: usize,
-    /// Initial values depend on this alone.
+    /// The seed of the initial values.
     #[config(default = 0)]
     pub seed: u64,
 }
 
-/// What crosses between stages.
+/// The values that cross between stages.
 #[derive(Debug, Clone)]
 pub enum Signal {
     /// Token ids `[batch, seq]`, into the first stage.
@@ -102,17 +101,17 @@ impl GptConfig {
         self.span(start..blocks.end + 1 + usize::from(at.is_last()), &at.device)
     }
 
-    /// Layers of the model as partitioners count them: the embedding, the blocks, the head.
+    /// The number of layers as partitioners count them: the embedding, the blocks, the head.
     pub fn all_layers(&self) -> usize {
         self.layers + 2
     }
 
-    /// The layers' kinds, in order: `E`, an `A` a block, `L`.
+    /// The layers' kinds, in order: `E`, an `A` per block, `L`.
     pub fn kinds(&self) -> String {
         format!("E{}L", "A".repeat(self.layers))
     }
 
-    /// Some layers in a row.
+    /// Consecutive layers of the model.
     pub fn span(&self, layers: Range<usize>, device: &Device) -> GptPart {
         let d = self.d_model;
         let seeded = |layer: usize| self.seed.wrapping_mul(1_000_003).wrapping_add(layer as u64);
@@ -147,14 +146,14 @@ impl GptConfig {
         }
     }
 
-    /// A stage of the model, with the loss on the last one: what a pipeline's factory returns.
+    /// A stage of the model, with the loss on the last one: a pipeline's stage factory.
     pub fn stage(&self, at: &StageContext) -> StageBox {
         self.boxed(at, self.part(at), at.layers(self.layers).start)
     }
 
-    /// The same for a cut of all layers, embedding and head among them.
+    /// The same for a cut of all layers, including embedding and head.
     pub fn stage_of(&self, at: &StageContext, cut: &Partition) -> StageBox {
-        // A stage that the cut does not have is an empty part, which the pipeline refuses when it runs.
+        // A stage beyond the cut is an empty part, which the pipeline refuses when it runs.
         let layers = cut.ranges().nth(at.index).unwrap_or_default();
         let first_block = layers.start.saturating_sub(1);
         self.boxed(at, self.span(layers, &at.device), first_block)
@@ -165,10 +164,10 @@ impl GptConfig {
         stage.named(Names::default().layers_from("blocks", first_block))
     }
 
-    /// Weights of the whole model.
+    /// The number of weights of the whole model.
     pub fn parameters(&self) -> usize {
         let (d, v) = (self.d_model, self.vocab);
-        // Two norms, four products with their biases; embeddings; the last norm and the scores.
+        // Two norms, four matmuls with their biases; embeddings; the last norm and the scores.
         let block = 4 * d + (3 * d * d + 3 * d) + (d * d + d) + (4 * d * d + 4 * d) + (4 * d * d + d);
         self.layers * block + (v + self.seq) * d + 2 * d + d * v + v
     }
@@ -177,9 +176,9 @@ impl GptConfig {
 /// The usual small normal initial values of GPT-2.
 const SMALL: burn::nn::Initializer = burn::nn::Initializer::Normal { mean: 0.0, std: 0.02 };
 
-/// Positions start as the waves of Vaswani et al. (2017, section 3.5), at the size of the other initial values, and
-/// are learned from there: among waves a step back is a rotation, which attention to the bytes just before finds
-/// sooner than it finds a way among random positions.
+/// Positions start as the waves of Vaswani et al. (2017, section 3.5), with the size of the other initial values,
+/// and are trained from there. Among waves, a shift by one position is a rotation, so attention finds the preceding
+/// bytes sooner than among random positions.
 fn waves(seq: usize, d: usize, device: &Device) -> Tensor<2> {
     let value = |at: usize, i: usize| {
         let angle = at as f64 / 10_000f64.powf((i / 2 * 2) as f64 / d as f64);
@@ -193,7 +192,7 @@ fn waves(seq: usize, d: usize, device: &Device) -> Tensor<2> {
 /// The mean cross-entropy of the next token, in nats.
 pub fn next_token_loss(output: Signal, target: Tensor<2, Int>) -> Tensor<1> {
     let (Signal::Logits(logits) | Signal::Hidden(logits)) = output else {
-        panic!("the last stage puts out logits; was it built with a head?")
+        panic!("the last stage must output logits; does it have a head?")
     };
     let [batch, seq, vocab] = logits.dims();
     let loss = CrossEntropyLossConfig::new().init(&logits.device());
@@ -217,7 +216,7 @@ impl GptPart {
         self.blocks.len()
     }
 
-    /// Runs the part on tokens from position `start` on; `caches` keep those before, one a block.
+    /// Runs the part on tokens from position `start` on; `caches` hold the earlier ones, one per block.
     pub(crate) fn forward_cached(
         &self,
         input: Signal,
@@ -281,7 +280,7 @@ impl Block {
         [split(query), split(key), split(value)]
     }
 
-    /// Causal self-attention of the last tokens of a sequence to all of it.
+    /// Causal self-attention of a sequence's last tokens to all of it.
     fn attention(&self, query: Tensor<4>, key: Tensor<4>, value: Tensor<4>) -> Tensor<3> {
         let ([batch, heads, seq, head], [_, _, all, _]) = (query.dims(), key.dims());
         let future = Tensor::<2, Bool>::tril_mask([seq, all], (all - seq) as i64, &query.device());
@@ -339,7 +338,7 @@ mod tests {
         let scores = |tokens: [i32; 5]| {
             let tokens = Tensor::<2, Int>::from_data([tokens], &Device::flex());
             let (Signal::Logits(scores) | Signal::Hidden(scores)) = model.forward(Signal::Tokens(tokens), ()) else {
-                panic!("tokens came out")
+                panic!("the output is tokens")
             };
             scores.into_data().iter::<f32>().collect::<Vec<f32>>()
         };

@@ -1,4 +1,4 @@
-//! The learning rate over a run, by Burn's schedulers: a linear rise, then a cosine down to a tenth.
+//! The learning rate over a run, from Burn's schedulers: a linear rise, then a cosine down to a tenth.
 //!
 //! The shape is that of Loshchilov and Hutter, "SGDR", 2017, with one period and a warm-up before it.
 
@@ -7,25 +7,25 @@ use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
 use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
 
-/// The highest rate is not a rate.
+/// The peak is not a valid learning rate.
 #[derive(Clone, PartialEq, thiserror::Error)]
-#[error("--lr {rate} is not a learning rate; it is more than 0 and at most 1")]
+#[error("--lr {rate} must be more than 0 and at most 1")]
 pub struct RateError {
-    /// What was asked for.
+    /// The requested rate.
     pub rate: f64,
 }
 
 burn_pipeline::debug_as_text!(RateError);
 
-/// Steps of the rise: a tenth of the run, at most 100.
+/// The steps of the rise: a tenth of the run, at most 100.
 fn warm_up(steps: usize) -> usize {
     (steps / 10).min(100)
 }
 
-/// The rate of each of `steps` steps; the highest is `peak`.
+/// The rate of each of `steps` steps, with the maximum `peak`.
 ///
 /// # Errors
-/// If `peak` is not more than 0 and at most 1, as Burn's schedulers want it.
+/// Returns [`RateError`] unless `peak` is above 0 and at most 1, as Burn's schedulers require.
 pub fn learning_rates(peak: f64, steps: usize) -> Result<Vec<f64>, RateError> {
     let invalid = || RateError { rate: peak };
     // Written so that NaN is refused too.

@@ -1,10 +1,10 @@
-//! What the examples, tests and benches share: a GPT cut into stages with its training on a text, the same with
+//! Code that the examples, tests and benches share: a GPT cut into stages and its training on a text, the same with
 //! mixtures of experts, and a U-Net.
 //!
-//! The programs `train_gpt`, `train_moe` and `generate_gpt` stand beside this folder; they are modules here too, so that
-//! tests run them in their own process.
+//! The programs `train_gpt`, `train_moe` and `generate_gpt` are in the folder above. They are also modules here, so
+//! that tests can run them in their own process.
 
-// The programs name this crate, as they do when they are built as examples.
+// The programs refer to this crate by name, as when they are built as examples.
 extern crate self as pipeline_examples;
 
 pub mod bigram;

@@ -1,30 +1,30 @@
-//! Lines over steps, as SVG: a value of 1 at the bottom, whole numbers marked, one legend above.
+//! Line charts over steps, as SVG: the bottom is 1, integers are marked, and the legend is above.
 
 use std::fmt::Write;
 
-/// Width of the part that lines are drawn in.
+/// The width of the plotting area.
 pub(crate) const WIDTH: f64 = 720.0;
-/// Height of the part that lines are drawn in.
+/// The height of the plotting area.
 pub(crate) const HEIGHT: f64 = 220.0;
-/// Room on every side.
+/// The margin on every side.
 pub(crate) const MARGIN: f64 = 48.0;
 /// Line colours that colour-blind readers can distinguish (Okabe and Ito).
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
-/// One line.
+/// A line.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
-    /// What the legend calls it.
+    /// Its name in the legend.
     pub(crate) name: String,
-    /// A value a step, at least 1.
+    /// A value per step, at least 1.
     pub(crate) values: Vec<f64>,
-    /// Lines of one colour belong together.
+    /// Related lines have equal colours.
     pub(crate) colour: usize,
-    /// Drawn in dashes.
+    /// True for a dashed line.
     pub(crate) dashed: bool,
 }
 
-/// A drawing of this height with a title, its body to follow; `</svg>` ends it.
+/// Starts a drawing of this height with a title. The caller appends the content and `</svg>`.
 pub(crate) fn begin(title: &str, height: f64) -> String {
     let width = WIDTH + 2.0 * MARGIN;
     format!(

@@ -1,7 +1,7 @@
-//! The link between processes that a launcher started, over TCP or NCCL.
+//! The link between processes started by a launcher, over TCP or NCCL.
 //!
-//! The rendezvous is at `MASTER_ADDR` and `MASTER_PORT`, or where the launcher says. Under an MPI that does not say where
-//! rank 0 is, ranks with GPUs find each other over MPI, if that is in the build.
+//! The rendezvous is at `MASTER_ADDR` and `MASTER_PORT`, or at the launcher's address. Under an MPI that does not
+//! tell the address of rank 0, ranks with GPUs find each other over MPI, if the build has it.
 
 #[cfg(feature = "nccl")]
 use crate::options::LinkName;
@@ -13,13 +13,13 @@ use burn_pipeline_mpi::{Mpi, MpiError};
 use burn_pipeline_nccl::{NcclError, NcclLink, NcclOptions};
 use std::time::Duration;
 
-/// The longest that ranks may take to find each other.
+/// How long ranks may take to find each other.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why the other ranks cannot be reached.
 #[derive(thiserror::Error)]
 pub enum NetworkError {
-    /// Nothing says where rank 0 is.
+    /// The address of rank 0 is unknown.
     #[error(transparent)]
     Launch(#[from] LaunchError),
     /// The rendezvous failed.
@@ -29,7 +29,7 @@ pub enum NetworkError {
     #[cfg(feature = "nccl")]
     #[error(transparent)]
     Nccl(#[from] NcclError),
-    /// MPI, over which the ranks were to find each other, cannot be used.
+    /// MPI, which the rendezvous uses, cannot be used.
     #[cfg(all(feature = "nccl", feature = "mpi"))]
     #[error(transparent)]
     Mpi(#[from] MpiError),
@@ -37,10 +37,10 @@ pub enum NetworkError {
 
 burn_pipeline::debug_as_text!(NetworkError);
 
-/// This rank's end of the link that was asked for.
+/// This rank's end of the requested link.
 ///
 /// # Errors
-/// [`NetworkError`].
+/// Returns a [`NetworkError`] if the other ranks cannot be reached.
 pub fn open(setup: &Setup, launch: &Launch) -> Result<Box<dyn Link>, NetworkError> {
     #[cfg(feature = "nccl")]
     if setup.options.link == LinkName::Nccl {

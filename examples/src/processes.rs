@@ -1,18 +1,20 @@
-//! Ranks as processes of this machine, started by one command, and started again when one of them is lost.
+//! Runs ranks as processes of this machine with one command, and restarts them when one is lost.
 //!
-//! Guarantees: the processes run the program's own command line, with what replaces `--processes`; a run that cannot
-//! start, or that ends without losing a rank, is not repeated; each loss leaves one rank fewer, so it ends.
+//! Guarantees: the processes run the program's own command line, with `--processes` replaced. A run that cannot
+//! start, or that ends without losing a rank, is not repeated. Each loss leaves fewer ranks, so the repetition
+//! ends.
 //!
-//! 1. `mpirun` starts as many copies of this program as `--processes` says, with `--link mpi` in that flag's place. It
-//!    ends all of them when one is killed; ranks end the job with [`LOST`] when one no longer answers. A run whose `mpirun`
-//!    does not end itself counts as one that lost a rank ([`mpirun`]). In a batch script or
-//!    an interactive step of Slurm's they run on the machine where it runs.
-//! 2. With `--restart`, what is left goes on: one process fewer, or as many as make whole replicas of the pipeline; the same
-//!    family of schedules where it can be built for so many ranks, else 1F1B; from the last checkpoint (`--resume` in that
-//!    flag's place). Without one it begins again. There are fewer replicas only where too few processes are left.
-//! 3. Steps after that checkpoint are run again, and printed again.
+//! 1. `mpirun` starts `--processes` copies of this program, with `--link mpi` in place of that flag. It ends all of
+//!    them when one is killed. Ranks end the job with [`LOST`] when one no longer answers. A run whose `mpirun`
+//!    does not end counts as one that lost a rank ([`mpirun`]). In a batch script or an interactive step of Slurm,
+//!    the processes run on the machine that runs this program.
+//! 2. With `--restart`, the remaining processes continue: one fewer, or as many as make whole replicas of the
+//!    pipeline. They use the same schedule if it supports this many ranks, else 1F1B, and the last checkpoint
+//!    (`--resume` replaces that flag). Without a checkpoint they start from the beginning. The number of replicas
+//!    shrinks only if too few processes are left.
+//! 3. Steps after that checkpoint run and are printed again.
 //!
-//! Where several machines are to take part, `mpirun` with a hostfile is called by hand.
+//! To use several machines, call `mpirun` with a hostfile.
 
 use crate::mpirun;
 use crate::options::Options;
@@ -21,27 +23,27 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::{Command, ExitStatus};
 
-/// The exit code of a run in which a rank failed or was lost: it can be taken up again.
+/// The exit code of a run in which a rank failed or was lost, and which can be resumed.
 pub const LOST: u8 = 3;
 
-/// Why processes could not be run.
+/// Why the processes could not run.
 #[derive(thiserror::Error)]
 pub enum ProcessesError {
-    /// `mpirun` is not there.
+    /// `mpirun` cannot be started.
     #[error("`mpirun` cannot be started: {0}; install Open MPI (Debian: openmpi-bin)")]
     Start(io::Error),
-    /// This program's own file is not known.
+    /// The path of this program is unknown.
     #[error("this program's own file cannot be found: {0}")]
     Program(io::Error),
 }
 
 burn_pipeline::debug_as_text!(ProcessesError);
 
-/// Runs the processes, again and again with `--restart`; gives the exit code. `arguments` are those of this process,
-/// without its name.
+/// Runs the processes, and again after each loss with `--restart`; returns the exit code. `arguments` are those of
+/// this process, without its name.
 ///
 /// # Errors
-/// If `mpirun` cannot be started.
+/// Returns an error if `mpirun` cannot be started.
 pub fn run(
     options: &Options,
     processes: usize,
@@ -54,7 +56,7 @@ pub fn run(
         let mut command = Command::new("mpirun");
         command.args(["-n", &running.to_string(), "--oversubscribe"]).arg(&program);
         command.args(rewritten(arguments, crew));
-        // In a job of Slurm's `mpirun` would spread them over all of its machines.
+        // In a Slurm job, `mpirun` would distribute them over all of its machines.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("SLURM_")) {
             command.env_remove(name);
         }
@@ -66,13 +68,13 @@ pub fn run(
         }
         let next = Crew::of(options, running - 1);
         (running, crew) = (next.ranks * next.replicas, Some(next));
-        // A closed standard error is no news.
-        let how = status.map_or_else(|| "`mpirun` had to be ended".to_owned(), |status| status.to_string());
-        let _ = writeln!(err, "a rank was lost ({how}); going on with {running} of {processes} processes");
+        // A closed standard error is ignored.
+        let how = status.map_or_else(|| "`mpirun` did not end and was killed".to_owned(), |status| status.to_string());
+        let _ = writeln!(err, "a rank was lost ({how}); continuing with {running} of {processes} processes");
     }
 }
 
-/// What the processes run that are left when one was lost.
+/// What the remaining processes run after a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Crew {
     ranks: usize,
@@ -80,17 +82,17 @@ struct Crew {
     schedule: Schedule,
 }
 
-/// The schedule of fewer ranks than the user asked for.
+/// The schedule for fewer ranks than requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Schedule {
-    /// What the flags say.
+    /// The schedule of the flags.
     AsAsked,
-    /// 1F1B, which there is for any number of ranks.
+    /// 1F1B, which supports any number of ranks.
     Plain,
 }
 
 impl Crew {
-    /// Of at most so many processes, of which there is at least one.
+    /// The crew of at most `processes` processes, which is at least one.
     fn of(options: &Options, processes: usize) -> Self {
         let replicas = options.data_parallel.clamp(1, processes);
         let ranks = processes / replicas;
@@ -100,7 +102,7 @@ impl Crew {
         Self { ranks, replicas, schedule }
     }
 
-    /// The flags that take the place of the user's.
+    /// The flags that replace the user's.
     fn flags(self) -> Vec<String> {
         let mut flags = vec!["--data-parallel".to_owned(), self.replicas.to_string()];
         if self.schedule == Schedule::Plain {
@@ -110,9 +112,9 @@ impl Crew {
     }
 }
 
-/// Was it a rank that failed, and not the run as such?
+/// Returns true if a rank failed, and not the run as such.
 fn was_lost(status: Option<ExitStatus>) -> bool {
-    // 128 and more: the number of the signal that ended a process, as shells and `mpirun` report it.
+    // 128 or more: the number of the signal that ended a process, as shells and `mpirun` report it.
     status.and_then(|status| status.code()).is_none_or(|code| code == i32::from(LOST) || code >= 128)
 }
 
@@ -120,8 +122,8 @@ fn exit_code(status: Option<ExitStatus>) -> u8 {
     status.and_then(|status| status.code()).and_then(|code| u8::try_from(code).ok()).unwrap_or(LOST)
 }
 
-/// The command line of the processes: each flag of this helper replaced where it stands. The crew's flags, where there are
-/// fewer processes than the user asked for, take the place of the user's own.
+/// The command line of the processes, with each flag of this helper replaced in its place. If there are fewer
+/// processes than requested, the crew's flags replace the user's.
 fn rewritten(arguments: &[OsString], crew: Option<Crew>) -> Vec<OsString> {
     let mut rewritten: Vec<OsString> = Vec::new();
     let plain = crew.is_some_and(|crew| crew.schedule == Schedule::Plain);

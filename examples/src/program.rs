@@ -1,11 +1,11 @@
-//! What `train_gpt` and `train_moe` have around their training: ranks as threads or processes, and the exit code.
+//! What `train_gpt` and `train_moe` share around their training: ranks as threads or processes, and the exit code.
 //!
-//! Guarantees: flags that no run can have end the program with one message and code 2; a run in which a rank failed or
-//! was lost with one message and code 3; any other failure with one message and code 1.
+//! Guarantees: every failure ends the program with one message. The exit code is 2 for flags that describe no run,
+//! 3 if a rank failed or was lost, and 1 for any other failure.
 //!
-//! 1. `--processes` starts this program again under `mpirun`, once for each rank ([`processes`]).
+//! 1. `--processes` starts this program again under `mpirun`, once per rank ([`processes`]).
 //! 2. Otherwise the ranks are threads of this process, or this process is one rank and opens its end of the link.
-//! 3. Every rank trains; rank 0 alone prints.
+//! 3. Every rank trains; only rank 0 prints.
 
 use crate::console::Console;
 use crate::moe::options::MoeOptionsError;
@@ -22,20 +22,20 @@ use burn_pipeline_mpi::{Mpi, MpiError};
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-/// The longest that processes may take to find each other, and to end together.
+/// How long processes may take to find each other, and to end together.
 #[cfg(feature = "mpi")]
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Why a run ended early.
 #[derive(thiserror::Error)]
 pub enum RunError {
-    /// The command line cannot be parsed, or asks for help.
+    /// The command line cannot be parsed, or requests help.
     #[error(transparent)]
     Arguments(#[from] clap::Error),
-    /// Flags that no run can have.
+    /// The flags describe no run.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// Flags of experts that no run can have.
+    /// The flags of experts describe no run.
     #[error(transparent)]
     MoeOptions(#[from] MoeOptionsError),
     /// Training failed.
@@ -73,7 +73,7 @@ impl RunError {
     }
 }
 
-/// Runs `train` on this process's ranks with what the flags stand for; gives the exit code.
+/// Runs `train` on this process's ranks with the checked flags; returns the exit code.
 pub fn run<S: AsRef<Setup>>(
     setup: Result<S, RunError>,
     train: impl FnOnce(S, Option<Box<dyn Link>>, Console<'_>) -> Result<(), RunError>,
@@ -83,7 +83,7 @@ pub fn run<S: AsRef<Setup>>(
     let setup = match setup {
         Ok(setup) => setup,
         Err(RunError::Arguments(error)) => {
-            // Help goes to standard output, refusals to standard error. That either may be closed is no failure.
+            // Help goes to standard output, errors to standard error. A closed stream is ignored.
             let _ = if error.use_stderr() { write!(err, "{error}") } else { write!(out, "{error}") };
             return error.exit_code() as u8;
         }
@@ -106,15 +106,15 @@ pub fn run<S: AsRef<Setup>>(
     done.map_or_else(|error| report(&error, err), |()| 0)
 }
 
-/// Prints one message; gives the exit code.
+/// Prints one message; returns the exit code.
 fn report(error: &RunError, err: &mut dyn Write) -> u8 {
-    // That standard error may be closed is no failure.
-    // In one piece: ranks that fail together write to one terminal.
+    // A closed standard error is ignored. The message is written at once, since ranks that fail together share a
+    // terminal.
     let _ = err.write_all(format!("error: {error}\n").as_bytes());
     error.exit_code()
 }
 
-/// This process is one rank of those that `mpirun` started.
+/// This process is one of the ranks that `mpirun` started.
 #[cfg(feature = "mpi")]
 fn over_mpi<S: AsRef<Setup>>(
     setup: S,
@@ -136,12 +136,12 @@ fn over_mpi<S: AsRef<Setup>>(
     });
     match done {
         Ok(()) => 0,
-        // MPI cannot go on without a rank, and a process that merely ended would leave stopped ones behind.
+        // MPI cannot continue without a rank. If this process just ended, stopped processes would remain.
         Err(error) => mpi.end_job(i32::from(report(&error, err))),
     }
 }
 
-/// The flags were refused before: nothing of MPI is in this build.
+/// The flags were refused before: this build has no MPI.
 #[cfg(not(feature = "mpi"))]
 fn over_mpi<S>(
     _: S,
@@ -152,7 +152,7 @@ fn over_mpi<S>(
     report(&OptionsError::NoMpi.into(), err)
 }
 
-/// This process is one rank of those that a launcher started.
+/// This process is one of the ranks that a launcher started.
 fn over_network<S: AsRef<Setup>>(
     setup: S,
     train: impl FnOnce(S, Option<Box<dyn Link>>, Console<'_>) -> Result<(), RunError>,

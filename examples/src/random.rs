@@ -1,4 +1,4 @@
-//! A small seeded generator, the same on every machine and in every version: SplitMix64.
+//! A small seeded generator with equal output on every machine and in every version: SplitMix64.
 //!
 //! Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
 
@@ -14,7 +14,7 @@ impl SplitMix64 {
         Self { state: seed }
     }
 
-    /// The stream number `index` of this seed; different indices give unrelated streams.
+    /// Stream number `index` of this seed; different indices give unrelated streams.
     pub fn stream(seed: u64, index: u64) -> Self {
         let first = Self::new(seed).next_u64();
         Self::new(first ^ Self::new(index).next_u64())
@@ -31,7 +31,7 @@ impl SplitMix64 {
 
     /// A number from 0 up to, but not including, `end`, which must not be 0.
     pub fn below(&mut self, end: usize) -> usize {
-        // The high half of a product of 64 bits: the bias is below `end / 2^64`.
+        // The high half of a 64-bit product: the bias is below `end / 2^64`.
         ((u128::from(self.next_u64()) * end as u128) >> 64) as usize
     }
 

@@ -1,6 +1,7 @@
-//! What `train_gpt` saves beside the model: the flags that its losses depend on.
+//! The flags that `train_gpt` saves with the model because its losses depend on them.
 //!
-//! Guarantees: a run goes on only from a checkpoint of a run with the same flags; schedule, ranks and device may differ.
+//! Guarantees: a run resumes only from a checkpoint of a run with equal flags; schedule, ranks and device may
+//! differ.
 
 use crate::gpt::GptConfig;
 use crate::options::Options;
@@ -18,25 +19,27 @@ pub struct RunFlags {
     pub heads: usize,
     /// Bytes of a window.
     pub seq: usize,
-    /// Windows of text a step.
+    /// The number of text windows per step.
     pub batch: usize,
-    /// Training steps, which the learning rate's curve goes over.
+    /// The number of training steps, over which the learning rate changes.
     pub steps: usize,
-    /// The highest learning rate.
+    /// The peak learning rate.
     pub lr: f64,
     /// The seed of weights and data.
     pub seed: u64,
 }
 
-/// A checkpoint of a run with other flags.
+/// The checkpoint is of a run with other flags.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the checkpoint is of a run with --{flag} {saved}, not {asked}; give the same, or another folder to --save")]
+#[error(
+    "the checkpoint was saved with --{flag} {saved}, not {asked}; use the same value, or another folder for --save"
+)]
 pub struct OtherRun {
     /// The flag.
     pub flag: String,
-    /// What it was.
+    /// Its value in the checkpoint.
     pub saved: String,
-    /// What it is.
+    /// Its value in this run.
     pub asked: String,
 }
 
@@ -49,25 +52,25 @@ impl RunFlags {
         Self { d_model, layers, heads, seq, batch, steps, lr, seed }
     }
 
-    /// The model that they describe.
+    /// The model that the flags describe.
     pub fn model(&self) -> GptConfig {
         let model = GptConfig::new().with_d_model(self.d_model).with_layers(self.layers).with_heads(self.heads);
         model.with_seq(self.seq).with_seed(self.seed)
     }
 
-    /// Is what was saved of a run with these flags?
+    /// Checks that the saved flags equal these.
     ///
     /// # Errors
-    /// The first flag that is another.
+    /// Returns the first flag that differs.
     pub fn same_as(&self, saved: &RunFlags) -> Result<(), OtherRun> {
         same_flags(self, saved)
     }
 }
 
-/// Are two sets of flags of one type equal?
+/// Checks that two sets of flags of one type are equal.
 ///
 /// # Errors
-/// The first flag that is another.
+/// Returns the first flag that differs.
 pub fn same_flags<T: Serialize>(asked: &T, saved: &T) -> Result<(), OtherRun> {
     let (asked, saved) = (fields(asked), fields(saved));
     let differs = asked.iter().zip(&saved).find(|(asked, saved)| asked != saved);
@@ -76,7 +79,7 @@ pub fn same_flags<T: Serialize>(asked: &T, saved: &T) -> Result<(), OtherRun> {
     })
 }
 
-/// Every flag with its value, both as text: numbers compare as they were written.
+/// Every flag with its value, both as text: numbers are compared as written.
 fn fields(flags: &impl Serialize) -> Vec<(String, String)> {
     let value = serde_json::to_value(flags).unwrap_or(Value::Null);
     let fields = value.as_object().into_iter().flatten();

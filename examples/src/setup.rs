@@ -1,7 +1,7 @@
-//! What the flags of `train_gpt` stand for, checked before anything runs.
+//! The checked flags of `train_gpt`.
 //!
-//! Guarantees: a [`Setup`] can be trained, up to what the machine does: its plan exists and has backwards, the
-//! heads divide the width, a window fits into the text. Everything else is an [`OptionsError`] that says what to do.
+//! Guarantees: a [`Setup`] can be trained, as far as flags can tell: its plan exists and has backwards, the heads
+//! divide the width, and a window fits into the text. Everything else is an [`OptionsError`] that says what to do.
 
 use crate::corpus::Corpus;
 use crate::cut::{Cut, CutError};
@@ -17,14 +17,14 @@ use burn_pipeline::plan::Plan;
 use burn_pipeline::schedule::{Chunks, Size, by_name};
 use burn_pipeline::train::AutoPipeline;
 
-/// Options that were checked, with what they stand for.
+/// Checked options, and the values derived from them.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// The flags.
     pub options: Options,
-    /// The plan of a whole step, without transfers; of the first steps, where the schedule chooses itself.
+    /// The plan of a whole step, without transfers; with `--schedule auto`, that of the first steps.
     pub plan: Plan,
-    /// The size of a schedule that chooses itself.
+    /// The size of the schedule for `--schedule auto`.
     pub auto: Option<Size>,
     /// The model's size.
     pub model: GptConfig,
@@ -32,9 +32,9 @@ pub struct Setup {
     pub corpus: Corpus<'static>,
     /// The learning rate of each step.
     pub rates: Vec<f64>,
-    /// Where ranks compute.
+    /// The device of the ranks.
     pub device: Device,
-    /// Where the timeline goes.
+    /// The files of the timeline.
     pub trace: TracePaths,
 }
 
@@ -45,10 +45,10 @@ impl AsRef<Setup> for Setup {
 }
 
 impl Options {
-    /// Checks the flags and makes what they stand for.
+    /// Checks the flags and derives their values.
     ///
     /// # Errors
-    /// [`OptionsError`] for flags that no run can have.
+    /// Returns an [`OptionsError`] for flags that describe no run.
     pub fn check(self) -> Result<Setup, OptionsError> {
         let (heads, d_model) = (self.heads, self.d_model);
         if !d_model.is_multiple_of(heads) {
@@ -108,7 +108,7 @@ impl Options {
         }
     }
 
-    /// The ranks of the plan that these flags make.
+    /// The number of ranks of these flags' plan.
     pub(crate) fn planned_ranks(&self) -> Result<usize, OptionsError> {
         self.planned().map(|plan| plan.ranks())
     }
@@ -132,28 +132,28 @@ impl Options {
     /// The schedule's plan.
     fn build_plan(&self) -> Result<Plan, OptionsError> {
         let schedule = by_name(&self.schedule)?;
-        let chunks = match schedule.family().chunks {
+        let chunks = match schedule.info().chunks {
             Chunks::Exactly(chunks) => Some(chunks),
             Chunks::Any => None,
         };
         Ok(schedule.build(self.size(chunks)?)?)
     }
 
-    /// The size that was asked for, with this many chunks unless said otherwise. A part of a batch of fewer windows than
-    /// microbatches gets one microbatch a window.
+    /// The requested size, with this many chunks by default. If a replica's part of a batch has fewer windows than
+    /// microbatches, each window is a microbatch.
     fn size(&self, chunks: Option<usize>) -> Result<Size, OptionsError> {
         let chunks = self.chunks.or(chunks).unwrap_or(1);
         Ok(Size { ranks: self.ranks()?, chunks, microbatches: self.microbatches.min(self.batch / self.data_parallel) })
     }
 
-    /// Does the schedule choose itself?
+    /// Returns true for `--schedule auto`.
     fn is_auto(&self) -> bool {
         self.schedule.eq_ignore_ascii_case("auto")
     }
 }
 
 impl Options {
-    /// The device; over NCCL the GPU that is this process's among those on its machine.
+    /// The device; over NCCL, the GPU of this process among those of its machine.
     #[cfg(feature = "nccl")]
     fn open_device(&self) -> Result<Device, OptionsError> {
         if self.link != LinkName::Nccl {
@@ -179,7 +179,7 @@ impl Options {
     }
 }
 
-/// Has this process been started beside others, or by an MPI, which starts no other within?
+/// Returns true if this process was started beside others, or by an MPI, under which `mpirun` cannot run.
 fn is_one_of_many(launch: &Launch) -> bool {
     launch.ranks > 1 || matches!(launch.launcher, Launcher::OpenMpi | Launcher::Mpich)
 }
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn every_schedule_that_trains_is_taken_by_its_name() {
         for schedule in burn_pipeline::schedule::all() {
-            let name = schedule.family().name;
+            let name = schedule.info().name;
             let setup = parse(&format!("--schedule {name} --ranks 2 --microbatches 8")).unwrap().check();
             match name {
                 "ForwardOnly" => assert!(matches!(setup, Err(OptionsError::NoBackward { .. }))),

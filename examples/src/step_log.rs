@@ -1,4 +1,4 @@
-//! How steps are printed while they run: a progress bar with a line now and then, or JSON lines.
+//! Prints steps while they run: a progress bar and occasional lines, or JSON lines.
 
 use crate::options::LogFormat;
 use crate::training::StepRecord;
@@ -6,10 +6,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Steps between two lines of text.
+/// The number of steps between two lines of text.
 const EVERY: usize = 50;
 
-/// Prints steps for a user (`Text`, beside a bar on standard error) or a program (`Json`).
+/// Prints steps for a user (`Text`, with a bar on standard error) or a program (`Json`).
 pub struct StepLog<'a> {
     format: LogFormat,
     steps: usize,
@@ -24,7 +24,7 @@ impl std::fmt::Debug for StepLog<'_> {
 }
 
 impl<'a> StepLog<'a> {
-    /// A log of `steps` steps; lines go to `out`, or nowhere.
+    /// A log of `steps` steps. Lines go to `out`, or nowhere.
     pub fn new(format: LogFormat, steps: usize, out: Option<&'a mut (dyn Write + 'a)>) -> Self {
         let target = match format {
             // Draws nothing unless standard error is a terminal.
@@ -45,8 +45,7 @@ impl<'a> StepLog<'a> {
         self.step_with(record, record, "")
     }
 
-    /// Prints one step with more than a plain record: `whole` is the JSON object, `more` follows the line of
-    /// text.
+    /// Prints one step with more than a plain record: `whole` is the JSON object, `more` follows the line of text.
     ///
     /// # Errors
     /// If the line cannot be written.

@@ -1,9 +1,11 @@
-//! Files for a measured timeline: a page for browsers, a Chrome trace, an SVG drawing, and the profile that the simulator reads.
+//! The files of a measured timeline: a page for browsers, a Chrome trace, an SVG drawing, and the profile for the
+//! simulator.
 //!
-//! 1. A path ending in `.html`, `.json` or `.svg` names all files, up to their ending; any other names a folder.
-//! 2. The page shows the last step under its prediction. The Chrome trace holds measured and predicted tracks below each
-//!    other, the drawing the measured one.
-//! 3. Steps are laid end to end: the events of each begin where the one before returned.
+//! 1. A path ending in `.html`, `.json` or `.svg` names all files, except for their endings; any other path is a
+//!    folder.
+//! 2. The page shows the last step below its prediction. The Chrome trace holds measured and predicted tracks, the
+//!    drawing the measured one.
+//! 3. Steps are placed end to end: the events of each start when the previous step returned.
 
 use burn_pipeline::cost::Profile;
 use burn_pipeline::page::Page;
@@ -12,25 +14,25 @@ use burn_pipeline::trace::{SvgOptions, Track, chrome};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The last steps as they were measured, and one as the simulator predicts it from them.
+/// The last measured steps, and one step as the simulator predicts it from them.
 #[derive(Debug, Clone)]
 pub struct Measured {
     /// The plan's name.
     pub plan: String,
-    /// What the ranks did when, the steps end to end.
+    /// The ranks' events, with the steps end to end.
     pub track: Track,
-    /// The last of them.
+    /// The last step.
     pub last: Track,
     /// One step, simulated from the measured actions.
     pub predicted: Simulation,
-    /// What actions cost, and the links between ranks.
+    /// The costs of actions, and the links between ranks.
     pub profile: Profile,
 }
 
-/// Where the files go.
+/// The paths of the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracePaths {
-    /// Prediction and measurement as one page.
+    /// Prediction and measurement on one page.
     pub page: PathBuf,
     /// For Perfetto or `chrome://tracing`.
     pub chrome: PathBuf,
@@ -44,16 +46,16 @@ pub struct TracePaths {
 #[derive(thiserror::Error)]
 #[error("the timeline cannot be written to {}: {source}", path.display())]
 pub struct TraceError {
-    /// What cannot be written.
+    /// The path that cannot be written.
     pub path: PathBuf,
-    /// What the system says.
+    /// The system's error.
     pub source: io::Error,
 }
 
 burn_pipeline::debug_as_text!(TraceError);
 
 impl TracePaths {
-    /// The files for a path as a user gives it.
+    /// The files for the user's path.
     pub fn new(path: &Path) -> Self {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("html" | "json" | "svg") => Self {
@@ -71,7 +73,7 @@ impl TracePaths {
         }
     }
 
-    /// Makes the folder, so that a path that cannot be written is known before training and not after it.
+    /// Creates the folder, so that a path that cannot be written is reported before training.
     ///
     /// # Errors
     /// If the folder cannot be made.
@@ -98,7 +100,7 @@ impl TracePaths {
     }
 }
 
-/// One track of several steps, each given with its length in seconds.
+/// One track of several steps, each passed with its length in seconds.
 pub fn end_to_end<'a>(name: String, steps: impl Iterator<Item = (f64, &'a Track)>) -> Track {
     let mut joined = Track { name, ..Track::default() };
     let mut offset = 0.0;

@@ -1,5 +1,5 @@
-//! What both trainings share: a pipeline in training with its checkpoints and its last measured steps, and the loss on
-//! held-out text.
+//! Code that both trainings share: a pipeline in training with its checkpoints and its last measured steps, and the
+//! loss on held-out text.
 
 use crate::bigram::Bigram;
 use crate::corpus::{Corpus, Windows};
@@ -25,9 +25,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
 
-/// Steps whose timeline is kept.
+/// The number of steps whose timeline is kept.
 const KEPT_STEPS: usize = 3;
-/// Checkpoints that are kept.
+/// The number of checkpoints that are kept.
 const KEPT_CHECKPOINTS: usize = 3;
 
 /// Why training stopped.
@@ -36,7 +36,7 @@ pub enum TrainError {
     /// The pipeline cannot be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The model cannot be cut as asked.
+    /// The model cannot be cut as requested.
     #[error(transparent)]
     Cut(#[from] CutError),
     /// A step or an evaluation failed.
@@ -48,19 +48,19 @@ pub enum TrainError {
     /// The checkpoint is of another run.
     #[error(transparent)]
     OtherRun(#[from] OtherRun),
-    /// What the last stage put out is not the model's output.
+    /// The last stage's output has the wrong type.
     #[error(transparent)]
     Output(#[from] BoundaryError),
-    /// The last stage put out no scores.
-    #[error("the last stage put out tokens, not scores")]
+    /// The last stage's output is not scores.
+    #[error("the last stage's output is tokens, not scores")]
     NoScores,
-    /// No step has run that could say what actions cost.
+    /// No step has run yet that measured the costs of actions.
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// The plan cannot be simulated.
     #[error(transparent)]
     Simulate(#[from] SimulateError),
-    /// There is no such model with experts.
+    /// The model with experts is invalid.
     #[error(transparent)]
     Moe(#[from] MoeGptError),
     /// The side data does not fit the batch.
@@ -71,7 +71,7 @@ pub enum TrainError {
 burn_pipeline::debug_as_text!(TrainError);
 
 impl TrainError {
-    /// Whether a rank failed or was lost: the run can then go on from its last checkpoint.
+    /// Returns true if a rank failed or was lost, so that the run can resume from its last checkpoint.
     pub fn is_of_a_rank(&self) -> bool {
         let of_a_rank = |error: &PipelineError| match error {
             PipelineError::Rank(error) => !matches!(error, ExecuteError::Handshake { .. }),
@@ -87,12 +87,12 @@ impl TrainError {
     }
 }
 
-/// What is printed of a step; a line of `--log json`.
+/// The printed record of a step; a line of `--log json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StepRecord {
     /// The step, from 1.
     pub step: usize,
-    /// The loss over the batch before the step, in nats a byte.
+    /// The loss over the batch before the step, in nats per byte.
     pub loss: f64,
     /// The learning rate.
     pub learning_rate: f64,
@@ -100,18 +100,18 @@ pub struct StepRecord {
     pub gradient_norm: f64,
     /// Seconds from the batch to the stepped weights.
     pub step_seconds: f64,
-    /// Bytes of text a second.
+    /// Bytes of text per second.
     pub tokens_per_second: f64,
 }
 
-/// Losses on held-out text.
+/// The losses on held-out text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evaluation {
-    /// The model's loss, in nats a byte.
+    /// The model's loss, in nats per byte.
     pub loss: f64,
-    /// The loss of a table of byte pairs over the same bytes.
+    /// The loss of a byte-pair table over the same bytes.
     pub bigram: f64,
-    /// Bytes that were predicted.
+    /// The number of predicted bytes.
     pub bytes: usize,
 }
 
@@ -119,7 +119,7 @@ pub struct Evaluation {
 #[derive(Debug)]
 pub struct Training {
     pipeline: AutoPipeline,
-    /// The plan that runs.
+    /// The current plan.
     plan: Plan,
     checkpoints: Option<Checkpoints>,
     save_every: Option<usize>,
@@ -129,13 +129,14 @@ pub struct Training {
 }
 
 impl Training {
-    /// Builds the pipeline, with the schedule of the flags or one that is chosen after a few steps: the stages are made
-    /// on their ranks; a chosen schedule may cut the model's `layers` otherwise. With a link, this process is one rank, and all processes make the same calls. Goes on from the
-    /// latest checkpoint, if that was asked for and there is one.
+    /// Builds the pipeline, with the schedule of the flags or one that is chosen after a few steps. The stages are
+    /// built on their ranks; a chosen schedule may cut the model's `layers` in another way. With a link, this
+    /// process is one rank, and all processes make the same calls. Resumes from the latest checkpoint, if requested
+    /// and if there is one.
     ///
     /// # Errors
-    /// If the plan is not legal, a rank cannot make its stages, the ranks were not started for the same job, or the
-    /// checkpoint cannot be read or is of a run with other `flags`.
+    /// Returns a [`TrainError`] if the plan is not legal, a rank cannot build its stages, the ranks were not
+    /// started for the same job, or the checkpoint cannot be read or is of a run with other `flags`.
     pub fn new<F: Serialize + DeserializeOwned>(
         builder: Builder,
         layers: usize,
@@ -184,7 +185,7 @@ impl Training {
         Ok(())
     }
 
-    /// Steps that are done, those before a checkpoint among them.
+    /// The number of steps done, including those before a checkpoint.
     pub fn done(&self) -> usize {
         self.done
     }
@@ -202,18 +203,18 @@ impl Training {
             self.recent.pop_front();
         }
         if self.pipeline.switches() != switches {
-            // What was measured so far is of another plan.
+            // The earlier measurements are of another plan.
             self.plan = self.pipeline.current_plan()?.plan().clone();
             self.recent.clear();
         }
         Ok(report)
     }
 
-    /// Saves a checkpoint with the run's flags after the last step, and after every so many if that was asked for. It is
-    /// not part of the step, so that a step is printed before it is saved: a run that goes on then repeats no line.
+    /// Saves a checkpoint with the run's flags after the last step and, if requested, after every N steps. It is
+    /// separate from the step, so that a step is printed before it is saved: a resumed run then repeats no line.
     ///
     /// # Errors
-    /// If a rank fails, or the checkpoint cannot be written.
+    /// Returns a [`TrainError`] if a rank fails, or the checkpoint cannot be written.
     pub fn save_if_due(&mut self, flags: &impl Serialize) -> Result<(), TrainError> {
         let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
         if self.done == self.steps || self.save_every.is_some_and(|every| self.done.is_multiple_of(every)) {
@@ -222,12 +223,12 @@ impl Training {
         Ok(())
     }
 
-    /// The pipeline with the schedule that runs now.
+    /// The pipeline with the current schedule.
     pub fn pipeline(&mut self) -> &mut Pipeline {
         self.pipeline.pipeline()
     }
 
-    /// The plan that runs now.
+    /// The current plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -237,11 +238,11 @@ impl Training {
         self.pipeline.decision()
     }
 
-    /// What the last few steps took, and what the simulator expects of one; `None` if the plan that runs now has run no
-    /// step yet.
+    /// The last few steps as measured, and one step as predicted by the simulator; `None` if the current plan has
+    /// not run a step yet.
     ///
     /// # Errors
-    /// If a rank fails.
+    /// Returns a [`TrainError`] if a rank fails.
     pub fn measured(&mut self) -> Result<Option<Measured>, TrainError> {
         let Some(last) = self.recent.back().map(|report| report.timeline.clone()) else { return Ok(None) };
         let profile = StepReport::profile(self.plan.placement(), self.recent.make_contiguous())?;
@@ -257,7 +258,7 @@ impl Training {
     }
 }
 
-/// What is printed of a step.
+/// The printed record of a step.
 pub fn record(step: usize, loss: f64, learning_rate: f64, tokens: usize, report: &StepReport) -> StepRecord {
     StepRecord {
         step,
@@ -269,10 +270,11 @@ pub fn record(step: usize, loss: f64, learning_rate: f64, tokens: usize, report:
     }
 }
 
-/// The mean of `loss` over the held-out windows of all batches of `rows`, or of the first `most`, beside that of a table of byte pairs.
+/// The mean of `loss` over the held-out windows of all batches of `rows`, or of the first `most`, and that of a
+/// byte-pair table.
 ///
 /// # Errors
-/// What `loss` says.
+/// Returns the error of `loss`.
 pub fn held_out<E>(
     corpus: &Corpus<'_>,
     rows: usize,

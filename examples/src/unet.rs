@@ -1,5 +1,5 @@
-//! A U-Net as pipeline stages (Ronneberger et al., 2015): pictures go down through ever coarser levels and up again,
-//! and on every level the way down sends its picture across to the way up.
+//! A U-Net as pipeline stages (Ronneberger et al., 2015): images go down through ever coarser levels and up again,
+//! and each level of the way down sends its image across to the way up.
 //!
 //! ```text
 //! block      0 ──────────────────────────────► 4
@@ -8,9 +8,9 @@
 //! stage     0 0 │       1        │     2         2 levels, 5 blocks, 3 stages: one edge, 0 -> 2
 //! ```
 //!
-//! Wherever the model is cut, what crosses it between blocks takes the shortest way: within one stage it is a
-//! variable; to the next stage it goes along in the ordinary message; past that it is an edge of the pipeline
-//! ([`UNetConfig::edges`]), sent once from the stage that made it to the one that reads it.
+//! Wherever the model is cut, a value between two blocks takes the shortest way: within one stage it is a variable,
+//! to the next stage it is part of the ordinary message, and past that it is a skip edge of the pipeline
+//! ([`UNetConfig::edges`]), sent once from the stage that computes it to the one that reads it.
 
 use burn::config::Config;
 use burn::module::Module;
@@ -25,37 +25,37 @@ use burn_pipeline::train::StageContext;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The model's size. Pictures are squares of one channel whose side two divides `levels` times.
+/// The model's size. Images are squares with one channel, whose side is divisible by two `levels` times.
 #[derive(Config, Debug)]
 pub struct UNetConfig {
-    /// How often the picture is halved.
+    /// How many times the image is halved.
     #[config(default = 3)]
     pub levels: usize,
-    /// Channels inside.
+    /// The number of channels inside.
     #[config(default = 8)]
     pub channels: usize,
-    /// Initial values depend on this alone.
+    /// The seed of the initial values.
     #[config(default = 0)]
     pub seed: u64,
 }
 
-/// What crosses between stages, in and out.
+/// The values that cross between stages.
 #[derive(Debug)]
 pub struct Signal {
-    /// The picture on its way `[batch, channels, side, side]`.
+    /// The image on its way `[batch, channels, side, side]`.
     pub x: Tensor<4>,
-    /// Levels that the next stage takes across, coarsest last.
+    /// The levels that the next stage reads, coarsest last.
     pub near: Vec<Tensor<4>>,
-    /// Levels that go to later stages, together where they go to one.
+    /// The levels that later stages read, grouped by stage.
     pub far: Skips<Vec<Tensor<4>>>,
 }
 boundary!(struct Signal { x, near, far });
 
-/// One block: the way down, the bottom, or the way up.
+/// One block: down, bottom, or up.
 #[derive(Module, Debug)]
 struct Block {
     convolution: Conv2d,
-    /// On the last block: to one channel.
+    /// The convolution to one channel, in the last block.
     out: Option<Conv2d>,
 }
 
@@ -65,7 +65,7 @@ pub struct UNetPart {
     blocks: Vec<Block>,
     pool: AvgPool2d,
     levels: usize,
-    /// Number of its first block.
+    /// The index of its first block.
     first: usize,
     /// The first block of every stage, and the number of blocks.
     #[module(skip)]
@@ -73,7 +73,7 @@ pub struct UNetPart {
 }
 
 impl UNetConfig {
-    /// Blocks of the whole model: down, bottom, up.
+    /// The number of blocks of the whole model: down, bottom, up.
     pub fn blocks(&self) -> usize {
         2 * self.levels + 1
     }
@@ -83,7 +83,7 @@ impl UNetConfig {
         (0..at.stages).map(start).chain([self.blocks()]).collect()
     }
 
-    /// The edges past the next stage that the model needs when it is cut into so many stages.
+    /// The skip edges that the model needs when it is cut into `stages` stages.
     pub fn edges(&self, stages: usize) -> Vec<(usize, usize)> {
         let at = StageContext {
             index: 0,
@@ -141,12 +141,12 @@ impl UNetConfig {
     }
 }
 
-/// The mean squared error of a picture.
+/// The mean squared error of an image.
 pub fn squared_error(output: Signal, target: Tensor<4>) -> Tensor<1> {
     (output.x - target).square().mean()
 }
 
-/// A batch's picture as the first stage takes it.
+/// A batch's images as the first stage's input.
 pub fn picture(x: Tensor<4>) -> Signal {
     Signal { x, near: Vec::new(), far: Skips(Vec::new()) }
 }
@@ -164,12 +164,12 @@ impl UNetPart {
         stage_of(&self.bounds, self.first)
     }
 
-    /// The block on the way up that takes a level.
+    /// The block on the way up that reads a level.
     fn up(&self, level: usize) -> usize {
         2 * self.levels - level
     }
 
-    /// Levels that come from before this stage, by the stage that made them, each in order.
+    /// The levels from earlier stages, by the stage that computed them, each in order.
     fn coming(&self) -> BTreeMap<usize, Vec<usize>> {
         let mut coming: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for level in 0..self.levels.min(self.first) {
@@ -180,7 +180,7 @@ impl UNetPart {
         coming
     }
 
-    /// Levels that this stage makes for later ones, by the stage that takes them, each in order.
+    /// The levels for later stages, by the stage that reads them, each in order.
     fn going(&self) -> BTreeMap<usize, Vec<usize>> {
         let mut going: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for level in self.range().filter(|&level| level < self.levels && !self.range().contains(&self.up(level))) {
@@ -226,7 +226,7 @@ impl Stage for UNetPart {
     }
 }
 
-/// Every pixel twice in both directions.
+/// Doubles every pixel in both directions.
 fn doubled(x: Tensor<4>) -> Tensor<4> {
     let [batch, channels, height, width] = x.dims();
     let wide = x.reshape([batch, channels, height, 1, width, 1]).expand([batch, channels, height, 2, width, 2]);

@@ -1,5 +1,5 @@
-//! `train_gpt` from flags to output, at a size that takes seconds: what it prints where, that its losses do not
-//! depend on the cut, and that bad flags end it with one message.
+//! `train_gpt` from flags to output, at a size that takes seconds: what it prints, that its losses do not depend on
+//! the cut, and that invalid flags end it with one message.
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests may panic as tests do")]
 
@@ -37,24 +37,24 @@ fn trainer_error(flags: &str) -> String {
     Trainer::new(options(flags).check().unwrap()).unwrap_err().to_string()
 }
 
-/// The next step, saved if that is due.
+/// The next step, saved if a save is due.
 fn advance(trainer: &mut Trainer) -> Option<StepRecord> {
     let record = trainer.step().unwrap();
     trainer.save_if_due().unwrap();
     record
 }
 
-/// Losses and gradient norms of the steps that are left.
+/// The losses and gradient norms of the remaining steps.
 fn steps(trainer: &mut Trainer) -> Vec<(f64, f64)> {
     std::iter::from_fn(|| advance(trainer)).map(|record| (record.loss, record.gradient_norm)).collect()
 }
 
-/// Losses and gradient norms of all steps.
+/// The losses and gradient norms of all steps.
 fn curve(flags: &str) -> Vec<(f64, f64)> {
     steps(&mut trainer(flags))
 }
 
-/// Exit code, standard output and standard error.
+/// The exit code, standard output and standard error.
 fn output(flags: &str) -> (u8, String, String) {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let code = run(arguments(flags), &mut out, &mut err);
@@ -65,7 +65,7 @@ fn output(flags: &str) -> (u8, String, String) {
 fn losses_are_the_same_bits_whatever_the_cut() {
     let alone = curve("--ranks 1");
     assert_eq!(alone.len(), 3);
-    assert!(alone[0].0 > alone[2].0, "it learns: {alone:?}");
+    assert!(alone[0].0 > alone[2].0, "the loss does not fall: {alone:?}");
     for flags in [
         "--ranks 2",
         "--ranks 4",
@@ -78,14 +78,14 @@ fn losses_are_the_same_bits_whatever_the_cut() {
 }
 
 #[test]
-fn every_family_reaches_the_same_losses() {
+fn every_schedule_reaches_the_same_losses() {
     let alone = curve("--ranks 1");
     for schedule in burn_pipeline::schedule::all() {
-        let name = schedule.family().name;
+        let name = schedule.info().name;
         if name == "ForwardOnly" {
             continue;
         }
-        // Some families run the backwards of microbatches in another order, so sums may round otherwise.
+        // Some schedules run the backwards of microbatches in another order, so sums may round differently.
         for ((loss, norm), (alone_loss, alone_norm)) in
             curve(&format!("--schedule {name} --ranks 2")).iter().zip(&alone)
         {
@@ -104,7 +104,7 @@ fn replicas_reach_the_same_losses_with_whole_parameters_and_with_sharded_ones() 
         "--schedule ZBVZeroBubble --ranks 2 --data-parallel 2 --microbatches 4 --sharded",
         "--ranks 1 --data-parallel 3 --microbatches 2 --sharded",
     ] {
-        // Sums are added replica by replica, so they round otherwise.
+        // Sums are added replica by replica, so they round differently.
         for ((loss, norm), (alone_loss, alone_norm)) in curve(flags).iter().zip(&alone) {
             assert!((loss - alone_loss).abs() < 1e-4, "{flags}: {loss} against {alone_loss}");
             assert!((norm - alone_norm).abs() < 1e-3, "{flags}: {norm} against {alone_norm}");
@@ -163,13 +163,13 @@ fn a_cut_by_measured_costs_and_one_that_was_given_change_no_loss() {
     let even = curve("--ranks 3");
     assert_eq!(curve("--ranks 3 --cut EA|AAA|L"), even);
     assert_eq!(curve(&format!("--ranks 3 --cut optimal --costs {}", costs.display())), even);
-    // What was measured is there, for the next run and for the command line.
+    // The measured costs are saved, for the next run and for the command line.
     let text = std::fs::read_to_string(&costs).unwrap();
     let (layers, _) = burn_pipeline::cost::Layers::from_json(&text).unwrap();
     let kinds: String = layers.all().iter().map(|layer| layer.kind).collect();
     assert_eq!(kinds, "EAAAAL");
     assert!(layers.all().iter().all(|layer| layer.forward > 0.0 && layer.parameters > 0));
-    // Costs by hand: all the weight is in the head, so the other rank gets everything else.
+    // Hand-written costs with all the weight in the head, so the other rank gets everything else.
     let heavy = layers.all().iter().map(|layer| {
         let seconds = if layer.kind == 'L' { 9.0 } else { 1.0 };
         layer.clone().with_seconds(seconds, 0.0, 0.0)
@@ -205,8 +205,8 @@ fn json_alone_is_on_standard_output_and_the_timeline_is_where_it_says() {
     let trace = std::fs::read_to_string(folder.join("trace.json")).unwrap();
     let trace: serde_json::Value = serde_json::from_str(&trace).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
-    // Three measured steps (process 0) and a predicted one, each of two ranks and four microbatches, forward and
-    // backward.
+    // Three measured steps (process 0) and a predicted one, each of two ranks and four microbatches, with forward
+    // and backward.
     for (process, steps) in [(0, 3), (1, 1)] {
         let here = |event: &&serde_json::Value| event["pid"] == process && event["cat"] == "computation";
         assert_eq!(events.iter().filter(here).count(), steps * 2 * 4 * 2);
@@ -223,7 +223,7 @@ fn json_alone_is_on_standard_output_and_the_timeline_is_where_it_says() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// A folder for a test's checkpoints, gone once it is over.
+/// A folder for a test's checkpoints, removed when dropped.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
@@ -250,7 +250,7 @@ fn a_run_that_was_stopped_goes_on_as_if_it_had_not_been() {
     let first: Vec<_> = (0..3).map(|_| advance(&mut stopped).unwrap().loss).collect();
     assert_eq!(first, whole[..3].iter().map(|(loss, _)| *loss).collect::<Vec<_>>());
     drop(stopped);
-    // Step 3 was not saved: it is done again, on other ranks.
+    // Step 3 was not saved: it runs again, on other ranks.
     let mut resumed = trainer(&folder.flags("--steps 6 --save-every 2 --resume --ranks 4 --schedule GPipe"));
     assert_eq!(resumed.done(), 2);
     assert_eq!(steps(&mut resumed), whole[2..]);
@@ -261,7 +261,7 @@ fn a_run_that_was_stopped_goes_on_as_if_it_had_not_been() {
         Trainer::new(options.check().unwrap()).unwrap_err().to_string()
     };
     let other = refused("--steps 6 --resume --batch 4");
-    let says = "the checkpoint is of a run with --batch 8, not 4; give the same, or another folder to --save";
+    let says = "the checkpoint was saved with --batch 8, not 4; use the same value, or another folder for --save";
     assert_eq!(other, says);
 }
 
@@ -288,7 +288,7 @@ fn a_saved_model_writes_the_same_texts_over_any_number_of_ranks_and_alone() {
     };
     let alone = texts(&options("--prompt ROMEO: --ranks 1 --texts 3")).unwrap();
     assert_eq!(alone.iter().map(Vec::len).collect::<Vec<_>>(), [24; 3]);
-    assert!(alone[0] != alone[1] && alone[1] != alone[2], "every text has draws of its own");
+    assert!(alone[0] != alone[1] && alone[1] != alone[2], "two texts are equal");
     for ranks in 2..=4 {
         let flags = format!("--prompt ROMEO: --ranks {ranks} --texts 3");
         assert_eq!(texts(&options(&flags)).unwrap(), alone, "{ranks} ranks");
@@ -330,9 +330,9 @@ fn a_saved_model_writes_the_same_texts_over_any_number_of_ranks_and_alone() {
 fn texts_that_cannot_be_written_end_with_one_message() {
     for (flags, says) in [
         ("--from /no/such/folder", "there is no checkpoint in /no/such/folder"),
-        ("--from /no/such/folder --texts 0", "--texts 0 asks for no text"),
-        ("--from /no/such/folder --temperature 0", "--temperature 0 is not a temperature"),
-        ("--from /no/such/folder --temperature NaN", "--temperature NaN is not a temperature"),
+        ("--from /no/such/folder --texts 0", "--texts must be at least 1"),
+        ("--from /no/such/folder --temperature 0", "--temperature 0 must be more than 0"),
+        ("--from /no/such/folder --temperature NaN", "--temperature NaN must be more than 0"),
         ("--from /no/such/folder --prompt=", "--prompt is empty"),
     ] {
         let (mut out, mut err) = (Vec::new(), Vec::new());

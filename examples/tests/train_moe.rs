@@ -25,14 +25,14 @@ fn trainer(flags: &str) -> MoeTrainer {
     MoeTrainer::new(options.check().unwrap()).unwrap()
 }
 
-/// The next step, saved if that is due.
+/// The next step, saved if a save is due.
 fn advance(trainer: &mut MoeTrainer) -> Option<MoeStepRecord> {
     let record = trainer.step().unwrap();
     trainer.save_if_due().unwrap();
     record
 }
 
-/// As [`curve`], where the flags have another number of steps.
+/// Like [`curve`], with another number of steps in the flags.
 fn curve_with(flags: &str) -> Vec<MoeStepRecord> {
     let tiny = TINY.replace("--steps 3", "");
     let options = MoeOptions::from_arguments(arguments(&format!("{tiny} {flags}"))).unwrap();
@@ -48,9 +48,9 @@ fn curve(flags: &str) -> Vec<MoeStepRecord> {
 #[test]
 fn losses_and_loads_do_not_depend_on_the_cut() {
     let alone = curve("--ranks 1");
-    assert!(alone[0].step.loss > alone[2].step.loss, "it learns: {alone:?}");
+    assert!(alone[0].step.loss > alone[2].step.loss, "the loss does not fall: {alone:?}");
     assert_eq!(alone[0].load.len(), 2, "DEeD has two layers with experts");
-    // Eight windows of sixteen bytes to two experts each; half of them go around the third block.
+    // Eight windows of sixteen bytes, each byte with two experts; half of them bypass the third block.
     assert_eq!(alone[0].load.iter().map(|load| load.iter().sum()).collect::<Vec<f64>>(), [256.0, 128.0]);
     for flags in ["--ranks 2", "--schedule ZBVZeroBubble --ranks 2", "--schedule DualPipe --ranks 2"] {
         for (got, alone) in curve(flags).iter().zip(&alone) {
@@ -66,7 +66,7 @@ fn a_run_goes_on_from_its_checkpoint_and_refuses_another_runs() {
     let folder = std::env::temp_dir().join(format!("train-moe-resume-{}", std::process::id()));
     let save = format!("--save {} --save-every 2", folder.display());
     let whole = curve("");
-    // The run ends after its second step; the third is run later, on another cut.
+    // The run ends after its second step; the third runs later, on another cut.
     let mut trainer = trainer(&save);
     assert!((0..2).all(|_| advance(&mut trainer).is_some()));
     drop(trainer);
@@ -80,8 +80,8 @@ fn a_run_goes_on_from_its_checkpoint_and_refuses_another_runs() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Losses and loads of ranks that each have a trainer of their own, joined by TCP as processes are: the same on
-/// every rank.
+/// The losses and loads of ranks that each have their own trainer, connected by TCP like processes. They are equal
+/// on every rank.
 fn curve_of_ranks(ranks: usize, flags: &str, steps: usize) -> Vec<(f64, Vec<Vec<f64>>)> {
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let flags = &format!("{} {flags}", TINY.replace("--steps 3", ""));
@@ -127,7 +127,7 @@ fn ranks_of_their_own_save_together_and_go_on_to_the_bit_as_threads_do() {
         }
         let resumed = curve_of_ranks(resuming, &format!("--ranks {resuming} {save} --resume"), 9);
         assert_eq!(resumed, whole[2..], "{saving} ranks, then {resuming}");
-        // Threads take the same checkpoint up, with another schedule.
+        // Threads resume from the same checkpoint, with another schedule.
         let threads = format!("{model} --save {} --resume --schedule GPipe --ranks 2", copy.display());
         assert_eq!(steps(curve_with(&threads)).collect::<Vec<_>>(), whole[2..], "{saving} ranks, then threads");
         std::fs::remove_dir_all(copy).unwrap();
@@ -135,7 +135,7 @@ fn ranks_of_their_own_save_together_and_go_on_to_the_bit_as_threads_do() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Every part that the model may take beside blocks.
+/// Every optional part of the model beside blocks.
 const PARTS: &str = "--ahead De --windows 0,5 --rotary --without-rotary 1 --ngram 97 --structure --platform --squash \
                      --relations";
 
@@ -144,7 +144,10 @@ fn a_model_of_all_parts_learns_and_goes_on_from_its_checkpoint_on_another_cut() 
     let folder = std::env::temp_dir().join(format!("train-moe-parts-{}", std::process::id()));
     let save = format!("{PARTS} --save {} --save-every 2", folder.display());
     let whole = curve(&format!("{PARTS} --ranks 1"));
-    assert!(whole[0].step.loss > whole[2].step.loss && whole[0].ahead > whole[2].ahead, "it learns: {whole:?}");
+    assert!(
+        whole[0].step.loss > whole[2].step.loss && whole[0].ahead > whole[2].ahead,
+        "the loss does not fall: {whole:?}"
+    );
     assert_eq!(whole[0].load.len(), 3, "two blocks with experts, and one of a token ahead");
     for other in
         ["--schedule ZBVZeroBubble --balance flops", "--schedule Interleaved1F1B --chunks 2 --balance parameters"]
@@ -203,8 +206,8 @@ fn replicas_reach_the_same_losses_with_whole_parameters_and_with_sharded_ones() 
         "--ranks 2 --data-parallel 2 --microbatches 2 --sharded",
         "--schedule ZBVZeroBubble --ranks 2 --data-parallel 2 --microbatches 2 --sharded",
     ] {
-        // Four microbatches in all, as alone: each has a load-balancing loss of its own.
-        // The first step's choices are those of the initial weights, on whatever rank they are made.
+        // Four microbatches in all, as on one rank: each has its own load-balancing loss. The first step's choices
+        // are those of the initial weights, on any rank.
         let got = curve(&format!("{flags} {biased}"));
         assert_eq!(got[0].load, alone[0].load, "{flags}");
         for (got, alone) in got.iter().zip(&alone) {

@@ -1,6 +1,7 @@
-//! What comes over a connection of the TCP link. The first byte chooses what the connection is at: proving the secret, either
-//! end; the first words of a rank, or rank 0's table of addresses; or packets, whose frames begin and end as they must. All ends
-//! with a reason, nobody proves a secret by chance, and messages arrive with their tensors.
+//! Bytes over a connection of the TCP link. The first byte chooses the connection's state: proving the secret at
+//! either end; a rank's first message, or rank 0's table of addresses; or packets, whose frames get a right start
+//! and checksum. Every connection must end with a reason, nobody may prove a secret by chance, and messages must
+//! arrive with their tensors.
 #![no_main]
 #![cfg(fuzzing)]
 
@@ -41,13 +42,13 @@ fn talk(mut bytes: Vec<u8>) {
     assert!(mailbox.has_closed(1) || mailbox.has_failed(), "it ended without a reason");
     let now = Instant::now();
     while let Ok(Some((from, header))) = mailbox.probe(&[1], now) {
-        // A failure that came meanwhile counts more than what came before it.
+        // A failure that arrived since counts more than earlier messages.
         let Ok(payload) = mailbox.receive(None, from, header, &Device::flex(), now, &|_| ()) else { break };
         drop(payload);
     }
 }
 
-/// Puts the ends of all frames right.
+/// Corrects the ends of all frames.
 fn mend(mut stream: &mut [u8]) {
     while let Some((&mut [kind, a, b, c, d], rest)) = stream.split_first_chunk_mut() {
         let Some((packet, rest)) = rest.split_at_mut_checked(u32::from_le_bytes([a, b, c, d]) as usize) else { return };

@@ -1,6 +1,6 @@
-//! Any bytes: as an envelope, and as the content of a message's or a repetition's frame. What is read can be written and
-//! read again; a message arrives with the tensors that its frame announces, and is one of the types that could cross
-//! there, or refused.
+//! Any bytes, read as an envelope, and as the content of a message's or a repetition's frame. What is read can be
+//! written and read again. A message arrives with the tensors that its frame declares, and either has one of the
+//! types of a boundary or is refused.
 #![no_main]
 
 use burn::tensor::{Device, Int, Tensor};
@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use pipeline_fuzz::{frames, recorded};
 use std::time::Instant;
 
-/// The most bytes of tensors that are made here.
+/// The most bytes of tensors that are allocated.
 const MOST: usize = 1 << 16;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -48,12 +48,12 @@ fn take(frame: &Frame) {
     lists(payload);
 }
 
-/// A frame in words. Booleans arrive in the form that the device has for them.
+/// A frame as text. Booleans arrive in the device's form.
 fn with_any_booleans(frame: &Frame) -> String {
     ["Bool(U8)", "Bool(U32)"].iter().fold(format!("{frame:?}"), |words, form| words.replace(form, "Bool(Native)"))
 }
 
-/// Takes the payload for a list of tensors in operations over a group.
+/// Reads the payload as a list of tensors in collectives.
 fn lists(payload: Payload) {
     let header = Header::of(MessageKind::Collective { group: 0 });
     let Packed { frame, bodies } = Packed::new(Message { header, payload }).expect("what was received can be sent");

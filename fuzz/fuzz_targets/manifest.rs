@@ -1,4 +1,4 @@
-//! Any text: as what a checkpoint's manifest says, with the right checksum.
+//! Any text, read as the content of a checkpoint's manifest with the right checksum.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any text: reading it as a plan, or as a trace, gives one or an error, and what is read can be printed and read again,
+//! Any text, read as a plan or as a trace, gives one or an error. What is read can be printed and read again,
 //! drawn, rewritten by every pass, checked and simulated, all without a panic.
 #![no_main]
 
@@ -26,7 +26,7 @@ fuzz_target!(|text: &str| {
         assert_eq!(serde_json::from_str::<Plan>(&json).expect("a stored plan can be read"), plan);
         rewrite(&plan);
     }
-    // A rank of any number is read from a short text, and drawing as many takes a long time.
+    // A short text may have a huge rank number, and drawing as many ranks takes long.
     for track in read_chrome(text).unwrap_or_default().iter().filter(|track| track.rows() <= 64) {
         let again = read_chrome(&chrome(std::slice::from_ref(track))).expect("a track's own trace is a trace");
         assert_eq!(again[0].events.len(), track.events.len());
@@ -35,7 +35,7 @@ fuzz_target!(|text: &str| {
 });
 
 fn rewrite(plan: &Plan) {
-    // A placement of thousands of ranks is read from a short text, and its grid would take a long time.
+    // A short text may have thousands of ranks, whose grid would take long.
     if plan.ranks() <= 64 {
         let _ = (plan.grid(), plan.grid_marked(1), plan.excerpt(plan.ranks() / 2, 1));
     }
@@ -59,7 +59,7 @@ fn rewrite(plan: &Plan) {
     }
 }
 
-/// A checked plan runs to its end in the simulator, too.
+/// A checked plan also runs to its end in the simulator.
 fn run(plan: &Plan, transport: Transport) {
     let costs = UniformCosts::new(1.0, 1.0, 1.0).with_transfer(0.5);
     let profile = Profile::uniform(plan.placement(), costs).expect("the costs are numbers");

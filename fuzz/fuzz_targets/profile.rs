@@ -1,5 +1,5 @@
-//! Any text: reading it as the JSON of a profile or of a model's layers gives one or an error. What is read is stored and
-//! read again with the same bits, and can be cut, merged and simulated without a panic.
+//! Any text, read as the JSON of a profile or of a model's layers, gives one or an error. What is read is stored
+//! and read again bit for bit, and can be cut, merged and simulated without a panic.
 #![no_main]
 
 use burn_pipeline_plan::cost::{Layers, LinkCosts, Partition, PartitionOptions, PartitionReport, Pattern, Profile};
@@ -8,7 +8,7 @@ use burn_pipeline_plan::schedule::{OneFOneB, Schedule, Size};
 use burn_pipeline_plan::simulate::{Bounds, SimulateOptions, simulate};
 use libfuzzer_sys::fuzz_target;
 
-/// Larger models take the search for a cut long, which is no fault.
+/// Searching a cut for larger models takes long, which is no fault.
 const MOST: usize = 12;
 
 fuzz_target!(|text: &str| {
@@ -32,7 +32,7 @@ fuzz_target!(|text: &str| {
     }
 });
 
-/// A step of 1F1B with these costs, where every stage has a rank.
+/// A step of 1F1B with these costs and one rank per stage.
 fn step(profile: &Profile) {
     let stages = profile.stages().len();
     if stages > MOST {

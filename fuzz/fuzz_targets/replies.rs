@@ -1,8 +1,9 @@
-//! What another rank says in a job, changed: rank 0 makes every call of a pipeline, with two stages or two replicas, and rank 1's
-//! messages and replies are those of a job that was recorded, but for the edits in the input. Calls succeed or fail, and the code
-//! of this repository does not panic.
+//! Changed messages of another rank: rank 0 makes every call of a pipeline, with two stages or two replicas. Rank
+//! 1's messages and replies come from a recorded job, with the edits in the input. Calls may succeed or fail, but
+//! the code of this repository must not panic.
 //!
-//! The first byte chooses the job. An edit is five bytes: which message, what to do, where (2), and with which byte.
+//! The first byte chooses the job. An edit is five bytes: which message, what to do, where (2), and with which
+//! byte.
 #![no_main]
 
 use burn::optim::AdamWConfig;
@@ -21,10 +22,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The most bytes of tensors that a changed message may announce.
+/// The most bytes of tensors that a changed message may declare.
 const MOST: usize = 1 << 16;
 
-/// A job of two ranks, and what rank 1 messages in it.
+/// A job of two ranks, and rank 1's messages in it.
 struct Recorded {
     replicas: usize,
     folder: PathBuf,
@@ -50,7 +51,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(!unchanged || result.is_ok(), "{result:?}");
 });
 
-/// Every call of one rank. `saves` is where it saves, `loads` where a checkpoint is.
+/// Makes every call of one rank. It saves to `saves` and loads from `loads`.
 fn calls<P: Peers>(link: Endpoint<P>, replicas: usize, saves: &Path, loads: &Path) -> Result<(), Box<dyn Error>> {
     let device = Device::flex();
     let mut builder = Pipeline::builder()
@@ -115,7 +116,7 @@ impl Peers for Recorder {
     }
 }
 
-/// Runs a job of two ranks that are threads.
+/// Runs a job of two ranks in threads.
 fn record(replicas: usize) -> Recorded {
     let folder = folder(&format!("recorded-{replicas}"));
     let ranks = [0, 1].map(|rank| Arc::new(Mailbox::new(rank, 2)));
@@ -127,7 +128,7 @@ fn record(replicas: usize) -> Recorded {
             let folder = &folder;
             scope.spawn(move || {
                 let link = Endpoint::new(Arc::new(recorder), Device::flex());
-                calls(link, replicas, folder, folder).expect("the job that is recorded succeeds");
+                calls(link, replicas, folder, folder).expect("the recorded job succeeds");
             });
         }
     });
@@ -135,7 +136,7 @@ fn record(replicas: usize) -> Recorded {
     Recorded { replicas, folder, messages }
 }
 
-/// Changes what was messages at one place.
+/// Changes a message at one place.
 fn edit((envelope, _): &mut RecordedMessage, what: u8, at: usize, byte: u8) {
     match envelope {
         Envelope::Gather { bytes, .. } => change(bytes, what, at, byte),

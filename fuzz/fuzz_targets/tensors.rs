@@ -1,4 +1,4 @@
-//! Any bytes: as a checkpoint's file of tensors, of the size and with the checksum that its manifest has.
+//! Any bytes, read as a checkpoint's tensor file with the size and checksum in its manifest.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,9 @@
-//! Stages that several ranks hold together, all on one CubeCL device, against one rank on it and the plain loop.
+//! Tensor-parallel stages whose ranks share one CubeCL device, compared with one rank on it and with the plain
+//! loop.
 //!
-//! Two ranks add a sum in two parts, so their numbers are one rank's up to rounding; among themselves grids and engines have the same bits.
-//! On CubeCL's processor runtime, where products are slow, one step of four layers stands for the decoder, against the plain loop alone.
+//! A group of two adds each sum in two parts, so its numbers match one rank's up to rounding. Grids and engines
+//! match each other bit for bit. On CubeCL's CPU runtime matmuls are slow: there, one step of four layers replaces
+//! the decoder and is compared with the plain loop alone.
 
 #[allow(dead_code, reason = "the tests of groups use all of it")]
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
@@ -32,23 +34,23 @@ pub(crate) struct Trained {
 }
 
 impl Trained {
-    /// Up to rounding, as on Flex: losses to 1e-5 of their size, weights to 2e-6.
+    /// Asserts equality up to rounding, as on Flex: losses to 1e-5 of their size, weights to 2e-6.
     pub(crate) fn assert_close(&self, expected: &Self, place: &str) {
         let apart = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         let lengths = |of: &Self| (of.losses.len(), of.weights.len());
         assert_eq!(lengths(self), lengths(expected), "{place}");
         let (losses, weights) = (apart(&self.losses, &expected.losses), apart(&self.weights, &expected.weights));
         assert!(losses < 1e-5 * expected.losses[0], "{place}: losses {:?} and {:?}", self.losses, expected.losses);
-        assert!(weights < 2e-6, "{place}: weights are {weights} apart");
+        assert!(weights < 2e-6, "{place}: weights differ by {weights}");
     }
 }
 
-/// Is it CubeCL's processor runtime?
+/// Returns true for CubeCL's CPU runtime.
 fn is_slow(device: &Device) -> bool {
     format!("{device:?}").contains("Cpu")
 }
 
-/// Checks that grids and engines give these numbers, and all the same bits.
+/// Asserts that all grids and engines give the expected numbers, and the same bits as each other.
 fn all_equal(expected: &[&Trained], device: &Device, train: impl Fn((usize, usize, usize), SplitBackward) -> Trained) {
     let [eager, captured] = [SplitBackward::Eager, SplitBackward::Captured];
     let all = [((1, 1, 2), eager), ((2, 1, 2), captured), ((1, 1, 2), captured), ((2, 1, 2), eager)];
@@ -58,7 +60,7 @@ fn all_equal(expected: &[&Trained], device: &Device, train: impl Fn((usize, usiz
         let got = train(grid, split);
         expected.iter().for_each(|expected| got.assert_close(expected, &place));
         let first = first.get_or_insert_with(|| got.clone());
-        assert!(got == *first, "{place}: other bits, losses {:?} and {:?}", got.losses, first.losses);
+        assert!(got == *first, "{place}: different bits, losses {:?} and {:?}", got.losses, first.losses);
     }
 }
 
@@ -139,7 +141,7 @@ fn layers_of_groups_train_as_one_rank_and_the_plain_loop_do() {
         };
         let losses = (0..steps).map(step).collect();
         let plain = Trained { losses, weights: reference.weights().concat() };
-        assert!(plain.losses[steps - 1] <= plain.losses[0], "it learns: {:?}", plain.losses);
+        assert!(plain.losses[steps - 1] <= plain.losses[0], "the loss does not fall: {:?}", plain.losses);
         if is_slow(&device) {
             all_equal(&[&plain], &device, train);
         } else {
@@ -160,7 +162,7 @@ mod decoder {
     use burn_pipeline::{Batch, Size};
     use pipeline_tests::reference::Reference;
 
-    /// One block for each of two stages.
+    /// One block per stage, for two stages.
     const TINY: Config =
         Config { width: 8, heads: 2, hidden: 8, vocab: 8, seq: 4, blocks: 2, seed: 3, sequence: false };
     const SAMPLES: usize = 4;
@@ -205,7 +207,7 @@ mod decoder {
         let _turn = turn();
         for device in devices().iter().filter(|device| is_fast(device)) {
             let plain = plain_loop(config, device);
-            assert!(plain.losses[1] < plain.losses[0], "it learns: {:?}", plain.losses);
+            assert!(plain.losses[1] < plain.losses[0], "the loss does not fall: {:?}", plain.losses);
             let one = trained(config, device, (1, 1, 1), SplitBackward::Captured);
             all_equal(&[&one, &plain], device, |grid, split| trained(config, device, grid, split));
         }

@@ -1,4 +1,4 @@
-//! A device that lacks memory, or is lost, ends the step on all ranks, with an error that says where.
+//! When a device runs out of memory or is lost, the step ends on all ranks with an error that says where.
 
 use crate::{devices, turn};
 use burn::module::{Module, Param};
@@ -15,7 +15,7 @@ const MICROBATCHES: usize = 2;
 /// A tebibyte of floats.
 const LARGE: [usize; 2] = [1 << 19, 1 << 19];
 
-/// What asks for a tebibyte.
+/// The part of a stage that allocates a tebibyte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Greedy {
     #[default]
@@ -24,7 +24,7 @@ enum Greedy {
     Backward,
 }
 
-/// A stage that is greedy from one of its forwards on.
+/// Makes a stage greedy from one of its forwards on.
 #[derive(Clone, Debug, Default)]
 struct Appetite {
     of: Greedy,
@@ -51,7 +51,7 @@ impl Stage for Scaled {
         let corner = |large: Tensor<2>| large.slice([0..1, 0..4]).reshape([4]);
         match of {
             Greedy::Forward if asks => y.clone() + corner(Tensor::ones(LARGE, &y.device())),
-            // The forward looks at a view; the backward wants a gradient for all of it.
+            // The forward reads a view; the backward allocates a gradient for the whole tensor.
             Greedy::Backward if asks => y * corner(self.factors.val().narrow(0, 0, 1).reshape([1, 1]).expand(LARGE)),
             _ => y,
         }
@@ -62,7 +62,7 @@ impl Stage for Scaled {
     }
 }
 
-/// Two stages, of which one is greedy.
+/// Two stages; `stage` is the greedy one.
 fn builder(devices: Vec<Device>, stage: usize, of: Greedy, from: usize) -> Builder {
     let make = move |at: &StageContext| {
         let of = if at.index == stage { of } else { Greedy::Nothing };
@@ -73,7 +73,7 @@ fn builder(devices: Vec<Device>, stage: usize, of: Greedy, from: usize) -> Build
             false => StageBox::new(scaled),
         }
     };
-    // On rank r: r + 1 hundred bytes that stay, r + 1 tens for each microbatch.
+    // On rank r: (r + 1) * 100 bytes of weights, and (r + 1) * 10 bytes per microbatch.
     let cost = |r: f64| StageCost {
         forward: 1.0,
         backward: Some(2.0),
@@ -91,7 +91,7 @@ fn batch(device: &Device) -> Batch {
     Batch::new(ones.clone()).target(ones * 2.0)
 }
 
-/// The first rank has two microbatches at once, the last one has one.
+/// The first rank holds two microbatches at once, the last one holds one.
 fn assert_says_where(error: &str, rank: usize, place: &str) {
     let predicted = [100 + 2 * 10, 200 + 20][rank];
     let wanted = [
@@ -109,16 +109,16 @@ fn running_out_of_memory_names_rank_stage_microbatch_and_the_bytes_that_were_pre
     let cases = [
         (0, Greedy::Forward, 0, "microbatch 0, F"),
         (1, Greedy::Forward, 1, "microbatch 1, F"),
-        // No gradient leaves the first stage.
+        // The first stage sends no gradient.
         (0, Greedy::Backward, 1, "microbatch 1, B"),
         (1, Greedy::Backward, 0, "microbatch 0, B"),
-        // Later rows are not watched task by task; what the last stage lacks there, the first one may tell.
+        // Later rows are not checked after every task, so the first rank may report the last one's failure.
         (0, Greedy::Backward, later, "in one of the microbatches"),
     ];
     for device in devices() {
         for (stage, of, from, place) in cases {
             if cfg!(feature = "fusion") && from < later {
-                // Tasks are not asked there: a question would part what is fused.
+                // With fusion, tasks are not checked one by one: a sync would split fused groups.
                 continue;
             }
             let mut pipeline = builder(vec![device.clone()], stage, of, from).build().unwrap();
@@ -128,13 +128,13 @@ fn running_out_of_memory_names_rank_stage_microbatch_and_the_bytes_that_were_pre
             let error = pipeline.accumulate(batch(&device)).unwrap_err().to_string();
             assert_says_where(&error, stage, place);
             let again = pipeline.accumulate(batch(&device)).unwrap_err().to_string();
-            // No weight was touched: the pipeline takes the next batch, which asks for as much.
+            // No weight has changed, so the pipeline takes the next batch, which allocates as much.
             assert_says_where(&again, stage, "");
         }
     }
 }
 
-/// Plain gradient descent, which asks for a tebibyte on one rank.
+/// Plain gradient descent that allocates a tebibyte on one rank.
 #[derive(Clone)]
 struct Hungry {
     rank: usize,
@@ -179,7 +179,7 @@ fn an_optimizer_that_runs_out_of_memory_ends_the_step_and_is_named() {
     }
 }
 
-/// Runs with a device that is lost after the first batch: that of the rank that the environment names, or of both.
+/// Loses a device after the first batch: that of the rank named in the environment, or of both ranks.
 #[cfg(feature = "wgpu")]
 fn lose(rank: &str) {
     use burn::tensor::DeviceKind;
@@ -207,7 +207,8 @@ fn a_lost_device_is_named_and_ends_all_ranks() {
     }
     for rank in ["both", "0", "1"] {
         let printed = printed_by_child("lacking::a_lost_device_is_named_and_ends_all_ranks", &[(CHILD, rank)]);
-        // Each rank takes tensors off the other one's device, and may fail there first: then the process asserts only that all end.
+        // Each rank reads tensors on the other rank's device and may fail there first. Then the process only checks
+        // that all ranks end.
         assert!(rank != "both" || printed.contains("named: true"), "{rank}: {printed}");
     }
 }

@@ -1,5 +1,5 @@
-//! The runtime on CubeCL devices: on processors with feature `cpu`, on a GPU with `cuda` or `wgpu`. Small sizes, because matrix
-//! products on CubeCL's CPU runtime are slow; `tests/runtime` proves the numbers at length on Flex.
+//! The runtime on CubeCL devices: on processors with feature `cpu`, on a GPU with `cuda` or `wgpu`. Sizes are small
+//! because matmuls on CubeCL's CPU runtime are slow; `tests/runtime` checks the numbers at length on Flex.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
@@ -8,7 +8,7 @@ mod kernels;
 mod lacking;
 mod mixed;
 mod moe;
-// On CubeCL's CPU runtime the products of their model take minutes.
+// On CubeCL's CPU runtime, the matmuls of this model take minutes.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod predicted;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
@@ -16,9 +16,9 @@ mod queues;
 mod refusals;
 mod release;
 mod seam;
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-mod spread;
 mod training;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod vocabulary;
 
 use burn::tensor::Device;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,8 +31,8 @@ fn devices() -> Vec<Device> {
     devices
 }
 
-/// Those of them that finite differences can be taken on. WGSL has no functions of f64: where a driver has the type all the
-/// same, exponentials and logarithms come out wrong, in Burn's own operations as well.
+/// The devices that finite differences work on. WGSL has no f64 functions: even where a driver has the type,
+/// exponentials and logarithms are wrong, in Burn's own operations as well.
 fn devices_in_f64() -> Vec<Device> {
     vec![
         #[cfg(feature = "cpu")]
@@ -45,19 +45,19 @@ fn devices_in_f64() -> Vec<Device> {
     .collect()
 }
 
-/// A build for several devices also runs where there is no CUDA driver; every other device must be there.
+/// Returns true if the device must be there. A build for several devices also runs without a CUDA driver.
 fn is_expected(device: &Device) -> bool {
     let several = cfg!(any(feature = "cpu", feature = "wgpu"));
     !several || !format!("{device:?}").contains("Cuda") || refusals::answers(device)
 }
 
-/// Is it a GPU, or what stands for one?
+/// Returns true for a GPU, or a software device in its place.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 fn is_fast(device: &Device) -> bool {
     !format!("{device:?}").contains("Cpu")
 }
 
-/// One test at a time: they share a device, and one of them reads how much of its memory is in use.
+/// Runs one test at a time: they share a device, and one of them measures its memory in use.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -67,7 +67,7 @@ fn floats<const D: usize>(tensor: burn::tensor::Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
-/// Equal up to rounding, relative to the largest number there is.
+/// Asserts equality up to rounding, relative to the largest number.
 fn assert_close(got: &[f32], expected: &[f32], place: &str) {
     assert_eq!(got.len(), expected.len(), "{place}");
     let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));

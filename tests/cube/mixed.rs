@@ -1,5 +1,5 @@
-//! Ranks on devices of different backends give the plain loop's numbers: floats and booleans cross from one to the other, and
-//! captured stages make booleans in each device's own form.
+//! Ranks on devices of different backends give the plain loop's numbers. Floats and booleans are sent between them,
+//! and captured stages make booleans in each device's own form.
 
 use crate::{assert_close, devices, turn};
 use burn::module::{Module, Param};
@@ -14,7 +14,8 @@ use pipeline_tests::reference::{Reference, weights};
 const SHAPE: [usize; 2] = [4, 6];
 const MICROBATCHES: usize = 2;
 
-/// Layers that scale what their mask leaves, and hand on the opposite mask. To clamp takes a mask that autodiff makes.
+/// Layers that scale what their mask selects and pass on the inverted mask. `clamp` uses a mask that autodiff
+/// makes.
 #[derive(Module, Debug)]
 struct Masked {
     layers: Vec<Param<Tensor<1>>>,
@@ -57,7 +58,7 @@ fn input() -> Values {
     (floats(1), floats(2).greater_elem(0.0))
 }
 
-/// The loss of a step of the plain loop on Flex, and the weights after it.
+/// The loss of one step of the plain loop on Flex, and the weights after it.
 fn plain() -> (f64, Vec<f32>) {
     let mut reference = Reference::new(part(&pipeline_tests::reference::whole()));
     let size = SHAPE[0] / MICROBATCHES;

@@ -1,5 +1,6 @@
-//! A pipeline of mixtures of experts on a CubeCL device equals the plain loop on Flex, auxiliary losses included: with
-//! kernels, whether stages run eagerly or were captured, with capacity and without. Two ranks equal one on the same device to the bit.
+//! A pipeline of mixtures of experts on a CubeCL device equals the plain loop on Flex, auxiliary losses included:
+//! with kernels, eager and captured, with and without capacity. Two ranks match one rank on the same device bit for
+//! bit.
 
 use crate::{devices, turn};
 use burn::module::Module;
@@ -27,7 +28,7 @@ struct Mixtures {
 impl Mixtures {
     fn new(at: &StageContext, capacity: Capacity) -> Self {
         let config = MixtureOfExpertsConfig::new(SHAPE[2], 3, 3).with_capacity(capacity);
-        // Drawn on Flex wherever the stage runs, so that all have the same weights.
+        // Drawn on Flex for every device, so that all have the same weights.
         let draw = |layer| init_seeded(layer as u64, &Device::flex().autodiff(), |device| config.init(device));
         let weights = AuxiliaryWeights { load_balance: 2.0, router_z: 0.5, depth_router: 0.0 };
         let losses = AuxiliaryLosses::new(weights, &[BlockKind::Experts; LAYERS]);
@@ -39,7 +40,7 @@ impl Mixtures {
         let x = self.layers.iter().fold(x, |x, layer| {
             let (y, auxiliary) = layer.forward(x.clone());
             left.push(auxiliary);
-            // Initial experts put out next to nothing; a gradient must not vanish behind the sum.
+            // Newly initialised experts give tiny outputs; scaled, their gradients are not lost in the sum.
             x + y * 100.0
         });
         (x, left)
@@ -108,7 +109,7 @@ fn assert_gradients(got: &[Vec<f32>], expected: &[Vec<f32>], place: &str) {
     for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
         assert_eq!(got.len(), expected.len(), "{place}: the gradient of parameter {index}");
         let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-        assert!(largest > 0.0, "{place}: parameter {index} proves nothing");
+        assert!(largest > 0.0, "{place}: the gradient of parameter {index} is zero");
         let difference = got.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
         assert!(
             difference <= 5e-5 * largest,
@@ -128,7 +129,7 @@ fn eager_stages_with_kernels_equal_the_plain_loop_on_flex() {
     }
 }
 
-/// How many operations of each name the programs of a stage run, `F`, `I` and `W`.
+/// How often each of a stage's programs `F`, `I` and `W` runs the named operation.
 fn counts(programs: &StagePrograms, name: &str) -> [usize; 3] {
     let of = |program: &Program| program.operations().filter(|op| op.name.starts_with(&format!("moe::{name}"))).count();
     [programs.forward(), programs.input(), programs.weight()].map(of)
@@ -139,15 +140,16 @@ fn captured_stages_replay_the_kernels_in_f_i_and_w() {
     let _turn = turn();
     for device in devices() {
         for capacity in [Capacity::Factor(1.0), Capacity::Dropless] {
-            // Dropless stages as well: rows of uneven number need no number from the device.
+            // Dropless stages are captured too: uneven row counts need no number from the device.
             let (got, mut pipeline) = pipelined(&device, "ZBV", SplitBackward::Auto, capacity);
             assert_gradients(&got, &plain(capacity), "ZBV, captured");
             for (stage, (_, report)) in pipeline.engines().unwrap().into_iter().enumerate() {
                 assert!(report.captured, "stage {stage}: {}", report.reason);
                 assert!(report.reason.contains("kernels of backend extensions"), "stage {stage}: {}", report.reason);
                 let programs = &report.programs[0];
-                // One layer a stage: each product of experts in F, the gradients of its rows in I, of its matrices in W.
-                // The first stage's input has no gradient, so there the first two products need none either.
+                // Per stage of one layer: the experts' matmuls run in F, the gradients of their rows in I, of their
+                // matrices in W. The first stage's input has no gradient, so its first two matmuls need no gradient
+                // of rows.
                 let inputs = if stage == 0 { 1 } else { 3 };
                 assert_eq!(counts(programs, "GroupedMatmul"), [3, inputs, 3], "stage {stage}: {programs}");
                 assert_eq!(counts(programs, "Route("), [1, 0, 0], "stage {stage}: {programs}");
@@ -168,7 +170,7 @@ fn captured_stages_equal_eager_ones_to_the_bit() {
         for capacity in [Capacity::Factor(1.0), Capacity::Dropless] {
             let [captured, eager] = [SplitBackward::Captured, SplitBackward::Eager]
                 .map(|split| pipelined(&device, "1F1B", split, capacity).0);
-            // Fused, both round as their groups fall.
+            // With fusion, rounding depends on how operations are grouped.
             match cfg!(feature = "fusion") {
                 true => assert_gradients(&captured, &eager, "captured"),
                 false => assert_eq!(captured, eager, "{capacity:?}"),
@@ -177,7 +179,7 @@ fn captured_stages_equal_eager_ones_to_the_bit() {
     }
 }
 
-// On CubeCL's CPU runtime it takes a minute.
+// Takes a minute on CubeCL's CPU runtime.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 #[test]
 fn captured_stages_of_two_ranks_equal_one_rank_on_the_device() {
@@ -187,7 +189,7 @@ fn captured_stages_of_two_ranks_equal_one_rank_on_the_device() {
         let [one, two] = ["GPipe", "ZBV"].map(gradients);
         match cfg!(feature = "fusion") {
             true => assert_gradients(&two, &one, "two ranks"),
-            // Each sum is of two microbatches, so their order is nothing.
+            // Each sum has two terms, so their order does not matter.
             false => assert_eq!(two, one, "{device:?}"),
         }
     }
@@ -201,7 +203,7 @@ fn eager_stages_defer_their_products_to_w() {
         assert_gradients(&got, &plain(Capacity::Dropless), "ZBH1, dropless");
         for (stage, report) in pipeline.engines().unwrap() {
             assert!(!report.captured, "stage {stage}: {}", report.reason);
-            // Of each of two layers the router's product and the experts' three.
+            // Two layers, each with the router's matmul and three of the experts.
             assert_eq!(report.deferred.map(|deferred| deferred.operations), Some(8), "stage {stage}");
         }
     }

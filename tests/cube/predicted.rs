@@ -1,9 +1,9 @@
-//! The most device memory that a step takes is what the simulator predicts from stages that were measured one by one.
+//! A step's peak device memory matches the simulator's prediction from stages that were measured one by one.
 //!
-//! 1. A CubeCL device tells what is in use, and keeps no peak: [`Meter`] asks it all the time. It answers between the operations that
-//!    it is given, so a peak that lasts for a few of them may be missed.
-//! 2. There is one rank, as what is in use is the device's and not a rank's. Under GPipe it holds all microbatches at once, and
-//!    under 1F1B one.
+//! 1. A CubeCL device reports the memory in use but no peak, so [`Meter`] polls it. It answers between operations
+//!    and may miss a peak that lasts for a few of them.
+//! 2. There is one rank, since the memory in use is counted per device, not per rank. It holds all microbatches at
+//!    once under GPipe, and one under 1F1B.
 
 use crate::{devices, is_fast, turn};
 use burn::optim::SgdConfig;
@@ -21,7 +21,7 @@ use std::time::Duration;
 const MICROBATCHES: usize = 4;
 const SEQ: usize = 64;
 
-/// Bytes in use on a device, now and at most.
+/// Polls the bytes in use on a device, and keeps their maximum.
 struct Meter {
     device: Device,
     most: Arc<AtomicUsize>,
@@ -78,11 +78,11 @@ fn batch(device: &Device, microbatches: usize) -> Batch {
     Batch::new(Signal::Tokens(tokens.clone())).target(tokens)
 }
 
-/// The most bytes of a step: as predicted, and measured.
-fn peaks(device: &Device, family: &str, split: SplitBackward) -> (f64, f64) {
+/// The peak bytes of a step: predicted, then measured.
+fn peaks(device: &Device, schedule: &str, split: SplitBackward) -> (f64, f64) {
     let config = GptConfig::new().with_d_model(64).with_layers(2).with_heads(4).with_seq(SEQ);
     let builder = Pipeline::builder()
-        .schedule(family, Size::new(1, MICROBATCHES))
+        .schedule(schedule, Size::new(1, MICROBATCHES))
         .devices(vec![device.clone()])
         .stages(move |at| config.stage(at))
         .optimizer(|| SgdConfig::new().init())
@@ -106,11 +106,11 @@ fn the_most_device_memory_of_a_step_is_predicted() {
     let _turn = turn();
     for device in devices().into_iter().filter(is_fast) {
         for split in [SplitBackward::Eager, SplitBackward::Captured] {
-            for family in ["GPipe", "1F1B"] {
-                let (predicted, measured) = peaks(&device, family, split);
+            for schedule in ["GPipe", "1F1B"] {
+                let (predicted, measured) = peaks(&device, schedule, split);
                 let ratio = predicted / measured;
                 let place =
-                    format!("{family}, {split:?}: {predicted:.0} bytes predicted, {measured:.0} in use: {ratio:.3}");
+                    format!("{schedule}, {split:?}: {predicted:.0} bytes predicted, {measured:.0} in use: {ratio:.3}");
                 println!("{place}");
                 assert!((0.8..=1.25).contains(&ratio), "{place}");
             }

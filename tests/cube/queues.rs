@@ -1,13 +1,14 @@
-//! Ranks that share a device give one rank's numbers to the last bit, run after run.
+//! Ranks that share a device match one rank bit for bit, run after run.
 //!
-//! 1. A run trains a small model on one device: three steps, and a batch that is not trained on. Losses and weights are
-//!    compared with those of one rank on the same device, which are computed once. Every stage has one layer: what ranks hand each
-//!    other is what may race, and the less is computed in between, the more of it there is in a second.
-//! 2. By default a GPT runs once in each way in which ranks hand each other tensors. With `RUNS`, a stack of layers runs that
-//!    many times as well: every family, with 1, 2 and 4 chunks. All of it under plain autodiff and captured; what is compiled
-//!    runs on Flex alone, see `tests/runtime`. With `fusion`, one of those ways under each: every cut has kernels of its own there.
-//! 3. With `STREAMS`, CubeCL has so many queues a device for all threads, instead of its default of 128.
-//! 4. Each run that was equal is printed at once, so that what was interrupted counts too.
+//! 1. A run trains a small model on one device for three steps and evaluates one batch. Losses and weights are
+//!    compared with those of one rank on the same device, computed once. Each stage has one layer: transfers
+//!    between ranks are what may race, and little work between them makes them frequent.
+//! 2. By default, a GPT runs once for each kind of transfer between ranks. With `RUNS`, a stack of layers also runs
+//!    that many times under every schedule with 1, 2 and 4 chunks. All cases run under plain autodiff and captured;
+//!    compiled programs run on Flex alone, see `tests/runtime`. With `fusion`, only one kind of transfer runs under
+//!    each engine, since every cut compiles its own kernels.
+//! 3. `STREAMS` sets CubeCL's number of queues per device for all threads, instead of its default of 128.
+//! 4. Each run that matches is printed at once, so that an interrupted test still shows its count.
 //!
 //! ```sh
 //! for streams in 1 4 8; do
@@ -37,20 +38,20 @@ const VOCABULARY: usize = 32;
 const MICROBATCHES: usize = 4;
 const STEPS: usize = 3;
 
-/// What is trained.
+/// The model to train.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Model {
     Stack,
     Gpt,
-    /// The tables of the embedding and of the head are one parameter, which two ranks may hold.
+    /// The embedding and the head share one parameter, which two ranks may hold.
     TiedGpt,
 }
 
-/// A model, a plan, its data-parallel replicas, and how stages are run.
+/// A model, a schedule, its data-parallel replicas, and the engine of the stages.
 #[derive(Clone, Debug)]
 struct Case {
     model: Model,
-    family: &'static str,
+    schedule: &'static str,
     size: Size,
     replicas: usize,
     split: SplitBackward,
@@ -59,12 +60,12 @@ struct Case {
 impl Case {
     /// One rank that runs the same model in the same way.
     fn on_one_rank(&self) -> Self {
-        Self { family: "GPipe", size: Size::new(1, MICROBATCHES), replicas: 1, ..self.clone() }
+        Self { schedule: "GPipe", size: Size::new(1, MICROBATCHES), replicas: 1, ..self.clone() }
     }
 
-    /// As many layers as its plan has stages.
+    /// The number of layers, which is the plan's number of stages.
     fn layers(&self) -> usize {
-        by_name(self.family).unwrap().build(self.size).unwrap().placement().stages()
+        by_name(self.schedule).unwrap().build(self.size).unwrap().placement().stages()
     }
 }
 
@@ -72,7 +73,7 @@ fn config(layers: usize) -> GptConfig {
     GptConfig::new().with_d_model(32).with_layers(layers).with_heads(2).with_seq(SEQUENCE).with_vocab(VOCABULARY)
 }
 
-/// Values that follow a rule, so that losses fall and each microbatch has its own.
+/// Values from a formula, such that losses fall and microbatches differ.
 fn batch(model: Model, device: &Device, step: usize) -> Batch {
     let samples = 2 * MICROBATCHES;
     let value = |at: usize| ((at * at + 7 * at + 13 * step) % VOCABULARY) as i64;
@@ -87,14 +88,14 @@ fn batch(model: Model, device: &Device, step: usize) -> Batch {
     }
 }
 
-/// The losses of all steps and of a batch that was not trained on, and all weights in the end.
+/// The losses of all steps and of an evaluated batch, and all weights at the end.
 type Trained = (Vec<f64>, Vec<f32>);
 
-/// A model of so many layers, trained.
+/// Trains a model of `layers` layers.
 fn trained(device: &Device, case: &Case, layers: usize) -> Trained {
     let model = case.model;
     let mut builder = Pipeline::builder()
-        .schedule(case.family, case.size)
+        .schedule(case.schedule, case.size)
         .data_parallel(case.replicas)
         .devices(vec![device.clone()])
         .split(case.split)
@@ -115,12 +116,12 @@ fn trained(device: &Device, case: &Case, layers: usize) -> Trained {
     (losses, weights.flat_map(|weight| weight.to_data().unwrap().iter::<f32>().collect::<Vec<_>>()).collect())
 }
 
-/// Each way in which ranks hand each other tensors, once: stages in a loop and in a V, copies of stages in both directions with a
-/// parameter that both ranks hold, data-parallel replicas.
+/// Each kind of transfer between ranks, once: stages in a loop and in a V, stages in both directions with a
+/// parameter that two ranks hold, data-parallel replicas.
 fn some(split: SplitBackward) -> Vec<Case> {
-    let case = |model, family, chunks, replicas| {
+    let case = |model, schedule, chunks, replicas| {
         let size = Size { ranks: 2, chunks, microbatches: MICROBATCHES / replicas };
-        Case { model, family, size, replicas, split }
+        Case { model, schedule, size, replicas, split }
     };
     vec![
         case(Model::Gpt, "Interleaved1F1B", 2, 1),
@@ -130,25 +131,25 @@ fn some(split: SplitBackward) -> Vec<Case> {
     ]
 }
 
-/// Every family at every size that it has on two ranks.
+/// Every schedule at every size that it supports on two ranks.
 fn every(split: SplitBackward) -> Vec<Case> {
-    let families: Vec<_> = all().iter().map(|schedule| schedule.family().name).collect();
-    let families = families.into_iter().filter(|name| *name != "ForwardOnly");
-    let case = |(family, size)| Case { model: Model::Stack, family, size, replicas: 1, split };
-    let cases = families.flat_map(|family| sizes(family).into_iter().map(move |size| (family, size)));
+    let schedules: Vec<_> = all().iter().map(|schedule| schedule.info().name).collect();
+    let schedules = schedules.into_iter().filter(|name| *name != "ForwardOnly");
+    let case = |(schedule, size)| Case { model: Model::Stack, schedule, size, replicas: 1, split };
+    let cases = schedules.flat_map(|schedule| sizes(schedule).into_iter().map(move |size| (schedule, size)));
     cases.map(case).chain(some(split)).collect()
 }
 
-/// The sizes on two ranks that a family has.
-fn sizes(family: &str) -> Vec<Size> {
+/// The sizes on two ranks that a schedule supports.
+fn sizes(schedule: &str) -> Vec<Size> {
     let of = |chunks| Size { ranks: 2, chunks, microbatches: MICROBATCHES };
-    let schedule = by_name(family).unwrap();
+    let schedule = by_name(schedule).unwrap();
     let trains = |size: &Size| schedule.build(*size).is_ok_and(|plan| plan.placement().stages() <= mlp::LAYERS);
     [1, 2, 4].map(of).into_iter().filter(trains).collect()
 }
 
-/// Fused operations round as their groups fall, and those depend on cuts and on the order of all ranks' work in the queue. What races
-/// gave was three hundred times as far off, and more.
+/// The rounding of fused operations depends on how they are grouped, and so on the cut and on the order of all
+/// ranks' work in the queue. Races gave differences at least three hundred times larger.
 fn assert_equal(got: &Trained, one: &Trained, place: &str) {
     let most = if cfg!(feature = "fusion") { 1e-6 } else { 0.0 };
     let close = got.0.iter().zip(&one.0).all(|(got, one)| (got - one).abs() <= most * one);
@@ -156,14 +157,14 @@ fn assert_equal(got: &Trained, one: &Trained, place: &str) {
     assert!(cfg!(feature = "fusion") || got.1 == one.1, "{place}: weights");
 }
 
-/// What one rank gives on a device.
+/// The results of one rank on a device.
 struct References {
     device: Device,
     known: Vec<(Model, usize, SplitBackward, Trained)>,
 }
 
 impl References {
-    /// What it gives for the model of a case, with so many layers; computed once.
+    /// The result for a case's model of `layers` layers, computed once.
     fn of(&mut self, case: &Case, layers: usize) -> &Trained {
         let key = (case.model, layers, case.split);
         let known = self.known.iter().position(|(model, layers, split, _)| (*model, *layers, *split) == key);
@@ -176,12 +177,12 @@ impl References {
     }
 }
 
-/// A number in the environment.
+/// A number from the environment.
 fn number<N: FromStr<Err: Debug>>(name: &str) -> Option<N> {
     std::env::var(name).ok().map(|value| value.parse().unwrap())
 }
 
-/// Sets how many queues CubeCL has on each device, which must not have been used before.
+/// Sets CubeCL's number of queues per device. No device may have been used before.
 fn limit_streams(streams: u8) {
     let mut config = CubeClRuntimeConfig::default();
     config.streaming.max_streams = streams;
@@ -215,7 +216,7 @@ fn ranks_that_share_a_device_give_one_ranks_numbers() {
                 let (one, place) = (references.of(case, layers), format!("{case:?} on {device:?}, run {run}"));
                 let got = trained(&device, case, layers);
                 assert_equal(&got, one, &place);
-                // What a rank fuses depends on its own row alone.
+                // A rank's fusion depends on its own row alone.
                 let fused_again = cfg!(feature = "fusion") && done == 0;
                 assert!(!fused_again || got == trained(&device, case, layers), "{place}: run again");
                 done += 1;
@@ -241,7 +242,7 @@ fn a_rank_gets_what_was_called_for_though_its_sender_does_nothing_more() {
                 let called_for = (0..10).fold(ones, |x, _| x * 2.0 + 1.0);
                 let message = Message { header, payload: called_for.into_payload() };
                 threads.link(0, own).send(1, message, deadline).unwrap();
-                // Nothing that it calls for brings its operations on their way.
+                // The sender does nothing more that would submit its queued operations.
                 read.wait();
             });
             let payload = threads.link(1, device.clone()).receive(0, header, deadline).unwrap();

@@ -1,4 +1,4 @@
-//! What a device cannot do is refused when the pipeline is built, or before the first forward that would do it.
+//! What a device cannot do is refused when the pipeline is built, or before the first forward that needs it.
 
 use crate::{devices, turn};
 use burn::module::{Module, Param};
@@ -36,7 +36,7 @@ fn pipeline(device: Device, dtype: DType) -> Builder {
     })
 }
 
-/// The loss of numbers of this type.
+/// The loss, computed in this type.
 fn loss(mut pipeline: Pipeline, device: &Device, dtype: DType) -> f64 {
     let of = |values: [f64; 8]| Tensor::<1>::from_data(TensorData::from(values), (device, dtype));
     let batch = Batch::new(of([0.25, 0.5, 0.75, 1.0, 0.25, 0.5, 0.75, 1.0])).target(of([0.0; 8]));
@@ -88,7 +88,7 @@ fn modules_that_take_a_stages_place_are_refused_where_their_stage_would_be() {
     }
 }
 
-/// Numbers that go through a type that no parameter has.
+/// A stage that computes in a type that none of its parameters has.
 #[derive(Module, Debug)]
 struct Cast {
     factors: Param<Tensor<1>>,
@@ -106,7 +106,7 @@ impl Stage for Cast {
     fn forward(&self, x: Tensor<1>, (): ()) -> Tensor<1> {
         self.forwards.fetch_add(1, Ordering::Relaxed);
         let x = (x * self.factors.val()).cast(DType::BF16).tanh();
-        // What is not tried is known by the type of what it gives.
+        // Without a trial, the type is known only from the output.
         if self.is_tried { x.cast(DType::F32) } else { x }
     }
 
@@ -115,7 +115,7 @@ impl Stage for Cast {
     }
 }
 
-/// A pipeline over such a stage, and how often its forward has run.
+/// A pipeline over such a stage, and a count of its forwards.
 fn casting(device: &Device, split: SplitBackward, is_tried: bool) -> (Pipeline, Arc<AtomicUsize>) {
     let forwards = Arc::new(AtomicUsize::new(0));
     let counted = forwards.clone();
@@ -154,7 +154,7 @@ fn stages_that_cast_to_a_type_that_the_device_does_not_compute_in_are_refused_by
                 true => assert_close_to_tanh(stepped.unwrap().loss, &device),
                 false => assert_refuses_bf16(&stepped.unwrap_err().to_string(), &["microbatch 0", "`Cast`"]),
             }
-            // Where a forward is refused, it has only been recorded.
+            // A refused forward was only recorded.
             let lacks = [DType::BF16, DType::F16, DType::F64].into_iter().any(|dtype| !takes(&device, dtype));
             let recorded = usize::from(lacks && split == SplitBackward::Eager);
             let expected = if takes(&device, DType::BF16) { 2 + recorded } else { 1 };
@@ -183,7 +183,7 @@ fn what_is_not_recorded_is_refused_by_what_it_gives_in_training_and_in_evaluatio
     }
 }
 
-/// Types of which it is known, by processor, that they are no reason to refuse anything.
+/// Types that this processor certainly computes in.
 fn surely_computes_in(device: &Device, dtype: DType) -> bool {
     #[cfg(target_arch = "x86_64")]
     let rounds_to_bf16 = std::arch::is_x86_feature_detected!("avx512bf16");
@@ -192,7 +192,7 @@ fn surely_computes_in(device: &Device, dtype: DType) -> bool {
     format!("{device:?}").contains("Cpu(") && (dtype == DType::F64 || dtype == DType::BF16 && rounds_to_bf16)
 }
 
-/// Can a pipeline be built on the device?
+/// Returns true if a pipeline can be built on the device.
 pub(crate) fn answers(device: &Device) -> bool {
     match pipeline(device.clone(), DType::F32).build() {
         Ok(_) => true,
@@ -201,7 +201,7 @@ pub(crate) fn answers(device: &Device) -> bool {
     }
 }
 
-/// Can one be built there with parameters of this type?
+/// Returns true if a pipeline with parameters of this type can be built there.
 pub(crate) fn takes(device: &Device, dtype: DType) -> bool {
     match pipeline(device.clone(), dtype).build() {
         Ok(_) => true,
@@ -224,11 +224,11 @@ fn without_a_cuda_driver_building_says_what_to_install() {
     }
 }
 
-/// Set in a process that goes on where the test began.
+/// Set in the child process that continues the test.
 #[cfg(feature = "wgpu")]
 pub(crate) const CHILD: &str = "BURN_PIPELINE_TEST_CHILD";
 
-/// What the test of this name prints where it runs as a process of its own.
+/// Returns what the named test prints when run as a process of its own.
 #[cfg(feature = "wgpu")]
 pub(crate) fn printed_by_child(test: &str, environment: &[(&str, &str)]) -> String {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
@@ -252,7 +252,7 @@ fn without_a_driver_building_says_what_to_install() {
         println!("refused: {error}");
         return;
     }
-    // The loaders of Vulkan and of OpenGL look for drivers where there are none.
+    // Points the Vulkan and OpenGL loaders to a place without drivers.
     let none =
         ["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "__EGL_VENDOR_LIBRARY_FILENAMES"].map(|name| (name, "/dev/null"));
     let printed = printed_by_child("refusals::without_a_driver_building_says_what_to_install", &none);

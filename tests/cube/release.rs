@@ -1,4 +1,4 @@
-//! A stage's output is free on the device once it has been handed on, while its graph lives.
+//! A stage's output is freed on the device once it has been sent, although its graph is still alive.
 
 use crate::{devices, floats, turn};
 use burn::module::{Module, Param};
@@ -9,7 +9,7 @@ use burn_pipeline::stage::{AnyTensor, Boundary, Payload, SingleStage, SplitBackw
 const SHAPE: [usize; 2] = [2048, 4096];
 const BYTES: u64 = (SHAPE[0] * SHAPE[1] * size_of::<f32>()) as u64;
 
-/// Every row by the same factors; the backward needs no output.
+/// Multiplies every row by the same factors. Its backward does not need the output.
 #[derive(Module, Debug)]
 struct Rows {
     factors: Param<Tensor<2>>,
@@ -42,7 +42,7 @@ fn an_output_that_was_handed_on_is_free_on_the_device_while_its_graph_lives() {
         let before = in_use(&device);
         let output = stage.forward(0, input, Payload::default()).unwrap();
         let with_output = in_use(&device);
-        assert!((with_output - before) * 10 >= BYTES * 9, "the output does not show: {before}, then {with_output}");
+        assert!((with_output - before) * 10 >= BYTES * 9, "the output was not counted: {before}, then {with_output}");
         drop(output);
         let freed = with_output - in_use(&device);
         assert!(freed * 10 >= BYTES * 9, "only {freed} of {BYTES} bytes are free");

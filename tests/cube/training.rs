@@ -12,7 +12,7 @@ use burn_pipeline::stage::{StageBox, init_seeded};
 use burn_pipeline::train::{Pipeline, StageContext};
 use pipeline_tests::reference::{Reference, weights};
 
-/// Few and small products, which are what takes time here.
+/// Few and small matmuls, because they take most of the time here.
 const WIDTH: usize = 4;
 const LAYERS: usize = 4;
 
@@ -67,7 +67,7 @@ impl Data {
         Batch::new((self.x.clone(), self.steps.clone())).target(self.target.clone())
     }
 
-    /// The plain loss of one microbatch of even ones.
+    /// The plain loss of one microbatch, all of equal size.
     fn loss(&self, model: &Tower, microbatch: usize) -> Tensor<1> {
         let size = SAMPLES / MICROBATCHES;
         let piece = microbatch * size..(microbatch + 1) * size;

@@ -1,7 +1,7 @@
-//! Every pair of features trains as the plain loop on one device does, or is refused by its documented sentence.
+//! Every pair of features trains as the plain loop on one device does, or is refused with its documented error.
 //!
-//! Losses of three steps and all weights agree up to rounding: sums of groups, shards and compiled stages are added in
-//! another order. That numbers are equal to the bit where the order is the same, the suites of each feature show.
+//! Losses of three steps and all weights agree up to rounding, since groups, shards and compiled stages add sums in
+//! another order. Each feature's own tests check bitwise equality where the order is the same.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
@@ -13,7 +13,7 @@ use run::Run;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// What a user can choose or call, by name.
+/// A feature by name, and what it changes in a run.
 type Feature = (&'static str, fn(&mut Run));
 
 const FEATURES: [Feature; 30] = [
@@ -49,10 +49,10 @@ const FEATURES: [Feature; 30] = [
     ("processes", |run| run.processes = true),
 ];
 
-/// The most that a loss or a weight may be off.
+/// The largest allowed difference of a loss or a weight.
 const TOLERANCE: f64 = 5e-6;
 
-/// Both features, unless the second undoes what the first changes.
+/// Both features, unless the second undoes the first one's change.
 fn both(first: Feature, second: Feature) -> Option<Run> {
     let (mut run, mut other) = (Run::default(), Run::default());
     first.1(&mut run);
@@ -62,7 +62,7 @@ fn both(first: Feature, second: Feature) -> Option<Run> {
     (run == other).then_some(run)
 }
 
-/// How far losses and weights are from the plain loop's, or the refusal.
+/// Returns the distance of losses and weights from the plain loop's, or the refusal.
 fn look(name: &str, run: &Run) -> Result<f64, String> {
     let folder = std::env::temp_dir().join(format!("burn-pipeline-features-{}-{name}", std::process::id()));
     let trained = run.trained(&folder);
@@ -72,7 +72,7 @@ fn look(name: &str, run: &Run) -> Result<f64, String> {
     Ok(trained?.distance(&run.plain()))
 }
 
-/// The pairs that the guide lists as refused, in both orders, with what the error says.
+/// The pairs that the guide lists as refused, in both orders, each with a fragment of its error.
 fn documented() -> BTreeMap<(String, String), String> {
     let guide = include_str!("../../burn-pipeline/src/_guide/numbers.md");
     let table =
@@ -96,7 +96,7 @@ fn every_pair_of_features_equals_the_plain_loop_or_is_refused_by_its_documented_
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                // The lock is free while a pair is trained.
+                // The lock is free while a pair trains.
                 while let Some((place, (first, second, run))) = { todo.lock().unwrap().next() } {
                     let result = look(&place.to_string(), run);
                     found.lock().unwrap().insert((*first, *second), result);
@@ -118,7 +118,7 @@ fn every_pair_of_features_equals_the_plain_loop_or_is_refused_by_its_documented_
     }
     println!("{} pairs: {equal} equal the plain loop", pairs.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(documented.is_empty(), "pairs that are no longer refused, or are none: {documented:?}");
+    assert!(documented.is_empty(), "documented pairs that are not refused, or do not exist: {documented:?}");
 }
 
 #[test]

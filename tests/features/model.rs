@@ -1,5 +1,5 @@
-//! One small model for every feature: as Burn's layers on one device, and as stages that groups, vocabularies, skips and
-//! tied weights can cut.
+//! One small model for every feature: as Burn's layers on one device, and as stages that tensor-parallel groups,
+//! vocabulary parallelism, skips and tied weights can cut.
 
 use crate::run::Run;
 use burn::module::{Module, Param};
@@ -40,12 +40,12 @@ fn layers(place: usize, frozen: bool, device: &Device) -> (LayerNorm, SwiGlu, Li
     if frozen && place == 1 { layers.no_grad() } else { layers }
 }
 
-/// What the norm of the first block is replaced by.
+/// The replacement for the first block's norm.
 pub(crate) fn other_scale(device: &Device) -> Param<Tensor<1>> {
     Initializer::Constant { value: 0.5 }.init([WIDTH], device)
 }
 
-/// Tokens and targets `[samples, sequence]`; each batch has others.
+/// Tokens and targets `[samples, sequence]`, different in each batch.
 pub(crate) fn data(batch: usize, samples: usize) -> (Tensor<2, Int>, Tensor<2, Int>) {
     let first = (batch * samples * SEQUENCE) as i64;
     let numbers = || Tensor::<1, Int>::arange(first..first + (samples * SEQUENCE) as i64, &Device::flex());
@@ -64,7 +64,7 @@ pub(crate) struct PlainBlock {
 pub(crate) struct Plain {
     token: Embedding,
     pub(crate) blocks: Vec<PlainBlock>,
-    /// Without it, words are scored by the embedding's matrix.
+    /// If `None`, the embedding's matrix scores the words.
     scores: Option<Linear>,
 }
 
@@ -79,7 +79,7 @@ impl Plain {
         Self { token: token(&device), blocks, scores: (!run.tied).then(|| scores(&device)) }
     }
 
-    /// The mean cross entropy. Where the run has a skip, what the first of its stages gives goes into the last one, too.
+    /// The mean cross entropy. With a skip, the output of the first of its stages is also an input of the last one.
     pub(crate) fn loss(&self, run: &Run, tokens: Tensor<2, Int>, targets: Tensor<2, Int>) -> Tensor<1> {
         let [batch, seq] = tokens.dims();
         let each = BLOCKS / run.stages();
@@ -115,9 +115,9 @@ pub(crate) struct Part {
     token: Option<VocabEmbedding>,
     pub(crate) blocks: Vec<Block>,
     scores: Option<ColumnLinear>,
-    /// The embedding's matrix on the last stage.
+    /// The embedding's matrix, on the last stage.
     tied: Option<Param<Tensor<2>>>,
-    /// Whether its output goes to the last stage, too.
+    /// True if its output is also sent to the last stage.
     gives: bool,
     #[module(skip)]
     group: TensorGroup,
@@ -139,7 +139,7 @@ impl Part {
     }
 }
 
-/// The first stage, where the embedding is its own.
+/// The first stage, if it holds the whole embedding.
 #[derive(Module, Debug)]
 pub(crate) struct First {
     pub(crate) part: Part,
@@ -172,7 +172,7 @@ impl Stage for Later {
     }
 }
 
-/// A stage of a run.
+/// Builds a stage of a run.
 pub(crate) fn stage(run: &Run, at: &StageContext) -> StageBox {
     let (places, device, group) = (at.layers(BLOCKS), &at.device, &at.group);
     let (own_embedding, own_head) = (at.is_first() && !run.vocabulary, at.is_last() && !run.vocabulary);
@@ -208,7 +208,7 @@ pub(crate) fn stage(run: &Run, at: &StageContext) -> StageBox {
     stage.named(names).recomputed(run.recompute)
 }
 
-/// The embedding and the head, to be cut over all ranks.
+/// The embedding and the head, to be split over all ranks.
 pub(crate) fn vocabulary(run: &Run) -> Vocabulary {
     match run.tied {
         true => Vocabulary::new().tied("token", token),

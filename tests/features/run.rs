@@ -1,4 +1,4 @@
-//! What a run is built with and what is called in it, and what the plain loop gives for the same.
+//! A run's options and calls, and the plain loop that it must match.
 
 use crate::model::{BLOCKS, First, Later, Plain, data, other_scale, stage, vocabulary};
 use burn::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrScheduler};
@@ -87,7 +87,7 @@ impl Default for Run {
     }
 }
 
-/// Losses of all steps, and the weights after them, by name.
+/// The losses of all steps, and the weights after them by name.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Trained {
     losses: Vec<f64>,
@@ -95,7 +95,7 @@ pub(crate) struct Trained {
 }
 
 impl Trained {
-    /// By how much the last step's loss differs from the first one's.
+    /// The difference between the last and the first step's loss.
     pub(crate) fn moved(&self) -> f64 {
         (self.losses[0] - self.losses[self.losses.len() - 1]).abs()
     }
@@ -114,12 +114,12 @@ impl Trained {
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Run {
-    /// Pipeline ranks: two, or as many as put a stage between the ends of a skip.
+    /// The number of pipeline ranks: two, or enough to put a stage between the ends of a skip.
     fn ranks(&self) -> usize {
         if self.skip && self.schedule.1 == 1 { 4 } else { 2 }
     }
 
-    /// Stages of the model.
+    /// The number of the model's stages.
     pub(crate) fn stages(&self) -> usize {
         self.ranks() * self.schedule.1
     }
@@ -197,7 +197,7 @@ impl Run {
         })
     }
 
-    /// The numbers of the pipeline, or its refusal.
+    /// The pipeline's results, or its refusal.
     pub(crate) fn trained(&self, folder: &std::path::Path) -> Result<Trained, String> {
         let ranks = self.ranks() * self.replicas * self.members;
         if !self.processes {
@@ -219,7 +219,7 @@ impl Run {
             match (outcome, &outcomes[0]) {
                 (Ok(own), Ok(first)) => assert_eq!(own, first, "processes differ"),
                 (Err(_), Err(_)) => {}
-                (own, first) => panic!("one process trains and another is refused: {own:?} and {first:?}"),
+                (own, first) => panic!("one process trains and another gets an error: {own:?} and {first:?}"),
             }
         }
         outcomes.into_iter().next().unwrap()
@@ -255,12 +255,12 @@ impl Run {
             let name = if weight.names[0] == "tied" { "token.weight" } else { &weight.names[0] };
             let value: Vec<f32> = values(&weight.value);
             let copy = weights.insert(name.to_owned(), value.clone());
-            assert!(copy.is_none_or(|copy| copy == value), "copies of {name} drifted apart");
+            assert!(copy.is_none_or(|copy| copy == value), "copies of {name} differ");
         }
         Ok(Trained { losses, weights })
     }
 
-    /// What is called once, after the first step.
+    /// Makes the calls that follow the first step.
     fn between(&self, pipeline: &mut Pipeline, folder: &std::path::Path) -> Result<(), Failure> {
         if self.resume {
             let saved = pipeline.save(&Checkpoints::new(folder), &())?;
@@ -287,7 +287,7 @@ impl Run {
         Ok(())
     }
 
-    /// The numbers of the plain loop on one device.
+    /// The results of the plain loop on one device.
     pub(crate) fn plain(&self) -> Trained {
         let mut reference = Reference::resumed(Plain::new(self), self.optimizer());
         let mut losses = Vec::new();

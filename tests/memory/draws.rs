@@ -1,4 +1,4 @@
-//! With a seed, forwards draw what they draw alone, whatever other threads draw meanwhile.
+//! With a seed, forwards draw the same random numbers whatever other threads draw meanwhile.
 
 use crate::heap::turn;
 use burn::module::Module;
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Steps of four microbatches each: enough to prove that a stage draws past its seed, if it does.
+/// Steps of four microbatches: enough to show a stage that draws past its seed.
 const STEPS: usize = 9;
 
-/// Losses of some steps, or the first error.
+/// The losses of some steps, or the first error.
 fn losses(schedule: &str, recomputed: bool, counts: bool) -> Result<Vec<f64>, PipelineError> {
     let stage = if counts { noisy::stage } else { noisy::drawing };
     let builder = noisy::builder(schedule).split(SplitBackward::Auto).seed(7);
@@ -22,7 +22,7 @@ fn losses(schedule: &str, recomputed: bool, counts: bool) -> Result<Vec<f64>, Pi
     (0..STEPS).map(|step| Ok(pipeline.step(noisy::batch(step), 1e-2)?.loss)).collect()
 }
 
-/// Runs it while another thread draws as fast as it can.
+/// Runs `run` while another thread draws random numbers as fast as it can.
 fn disturbed<T>(run: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -65,11 +65,11 @@ fn a_stage_that_cannot_be_captured_gives_the_numbers_of_its_seed_or_an_error() {
     }
 }
 
-/// Draws on the host in its forward, and not on its input's device.
+/// Draws on the host in its forward, not on its input's device.
 #[derive(Module, Debug)]
 struct Elsewhere {
     linear: Linear,
-    /// Makes a layer instead of throwing a coin.
+    /// Creates a layer instead of drawing a number.
     makes: bool,
 }
 
@@ -105,7 +105,7 @@ fn a_captured_forward_that_throws_coins_on_a_device_of_its_own_choice_is_refused
     let _turn = turn();
     let said = elsewhere(SplitBackward::Auto, false, Some(7)).unwrap_err().to_string();
     assert!(said.contains("its forwards draw on a device that they name themselves"), "{said}");
-    // Without a seed, nothing is promised of them.
+    // Without a seed, such stages are allowed.
     elsewhere(SplitBackward::Captured, false, None).unwrap();
 }
 
@@ -114,6 +114,6 @@ fn a_seeded_forward_that_makes_a_layer_does_not_wait_for_itself() {
     let _turn = turn();
     let (done, wait) = mpsc::channel();
     std::thread::spawn(move || done.send(elsewhere(SplitBackward::Eager, true, Some(7)).unwrap()));
-    let seeded = wait.recv_timeout(Duration::from_secs(60)).expect("it waits for itself");
+    let seeded = wait.recv_timeout(Duration::from_secs(60)).expect("deadlock");
     assert_eq!(seeded, elsewhere(SplitBackward::Eager, true, None).unwrap());
 }

@@ -1,4 +1,4 @@
-//! A call that fails holds nothing afterwards, however often it happens.
+//! A failed call leaves nothing allocated, however often it happens.
 
 use crate::heap::{live, settle, turn};
 use burn::module::Module;
@@ -12,7 +12,7 @@ use burn_pipeline::{Batch, Size, StageContext};
 const WIDTH: usize = 64;
 const ROWS: usize = 256;
 const MICROBATCHES: usize = 8;
-/// Of one stage's output, for one microbatch: 64 KiB.
+/// One stage's output for one microbatch: 64 KiB.
 const OUTPUT: usize = ROWS * WIDTH * size_of::<f32>();
 
 #[derive(Module, Debug)]
@@ -38,13 +38,13 @@ fn stage(at: &StageContext) -> StageBox {
     }
 }
 
-/// A batch whose target fits, or not.
+/// A batch, whose target has the right size if `fits`.
 fn batch(fits: bool) -> Batch {
     let rows = |width: usize| Tensor::<2>::ones([ROWS * MICROBATCHES, width], &Device::flex());
     Batch::new(rows(WIDTH)).target(rows(if fits { WIDTH } else { WIDTH / 2 + 1 }))
 }
 
-/// Keeps the panics of ranks out of what the test's harness gathers, which grows.
+/// Keeps the ranks' panic messages out of the test harness's buffer, which grows.
 fn quiet_ranks() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -74,7 +74,7 @@ fn fifty_failures_hold_no_memory() {
         };
         let before = fail(5);
         let after = fail(50);
-        // One output that stayed with each failure would be fifty.
+        // If each failure kept one output, there would be fifty.
         assert!(after < before + OUTPUT, "{split:?}: {} bytes more", after - before);
         pipeline.step(batch(true), 0.1).unwrap();
     }

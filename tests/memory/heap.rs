@@ -1,4 +1,4 @@
-//! Bytes that are alive, for the tests to read; [`benches::heap`] counts them.
+//! The bytes allocated on the heap, counted by [`benches::heap`].
 
 use benches::heap::{Counting, peak, restart};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use std::time::Duration;
 #[global_allocator]
 pub(crate) static HEAP: Counting = Counting;
 
-/// Bytes alive now.
+/// The bytes allocated now.
 pub(crate) fn live() -> usize {
     HEAP.live()
 }
 
-/// The most bytes that `body` had alive at once, beyond those alive before it.
+/// The peak bytes that `body` allocated, beyond those allocated before it.
 pub(crate) fn peak_of(body: impl FnOnce()) -> usize {
     let before = live();
     restart();
@@ -20,7 +20,7 @@ pub(crate) fn peak_of(body: impl FnOnce()) -> usize {
     peak() - before
 }
 
-/// Tests that measure take turns.
+/// Serialises tests that measure memory.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -28,10 +28,10 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
     turn
 }
 
-/// Waits until nobody changes the heap: threads of a pipeline end some time after it was dropped.
+/// Waits until the heap stops changing: a pipeline's threads end some time after it is dropped.
 pub(crate) fn settle() {
     let (mut last, mut quiet) = (live(), 0);
-    // Two seconds at most: what still changes then is too little to matter.
+    // Two seconds at most; what still changes then is too little to matter.
     for _ in 0..100 {
         std::thread::sleep(Duration::from_millis(20));
         quiet = if live() == last { quiet + 1 } else { 0 };

@@ -1,4 +1,4 @@
-//! What ranks hold is what their plans say: microbatches held for every family, and the heap of two of them.
+//! Ranks hold as much as their plans say: the held microbatches of every schedule, and the heap of two schedules.
 
 use crate::heap::{peak_of, settle, turn};
 use burn::module::Module;
@@ -11,7 +11,7 @@ use burn_pipeline::train::Pipeline;
 use pipeline_tests::mlp;
 use std::collections::HashSet;
 
-/// The most microbatches that each rank holds by its row: from a forward to the backward that frees it.
+/// The most microbatches that each rank holds according to its row, from a forward to the backward that frees it.
 fn predicted(plan: &Plan) -> Vec<usize> {
     let peak = |row| {
         let (mut held, mut peak) = (HashSet::new(), 0);
@@ -37,22 +37,22 @@ fn batch(samples: usize) -> Batch {
 }
 
 fn chunks(schedule: &dyn Schedule) -> usize {
-    match schedule.family().chunks {
+    match schedule.info().chunks {
         Chunks::Exactly(chunks) => chunks,
         Chunks::Any => 2,
     }
 }
 
 #[test]
-fn every_family_holds_as_many_microbatches_as_its_plan_says() {
+fn every_schedule_holds_as_many_microbatches_as_its_plan_says() {
     let _turn = turn();
     let mut proved = HashSet::new();
-    for schedule in all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly") {
+    for schedule in all().into_iter().filter(|schedule| schedule.info().name != "ForwardOnly") {
         for ranks in 1..=4 {
             for microbatches in [1, 2, 5, 8, 12] {
                 let size = Size::new(ranks, microbatches).with_chunks(chunks(schedule.as_ref()));
                 let Ok(plan) = schedule.build(size) else { continue };
-                let name = schedule.family().name;
+                let name = schedule.info().name;
                 let builder = Pipeline::builder().schedule(name, size).stages(mlp::stage);
                 let mut pipeline = builder.devices(vec![Device::flex()]).build().unwrap();
                 let report = pipeline.accumulate(batch(microbatches)).unwrap();
@@ -61,14 +61,14 @@ fn every_family_holds_as_many_microbatches_as_its_plan_says() {
             }
         }
     }
-    assert_eq!(proved.len(), all().len() - 1, "some family was built at no size: {proved:?}");
+    assert_eq!(proved.len(), all().len() - 1, "some schedule was built at no size: {proved:?}");
 }
 
 pub(crate) const WIDTH: usize = 256;
 pub(crate) const ROWS: usize = 128;
 pub(crate) const MICROBATCHES: usize = 16;
 
-/// Layers whose activations outweigh their weights by far.
+/// Layers whose activations are far larger than their weights.
 #[derive(Module, Debug)]
 pub(crate) struct Wide {
     layers: Vec<Linear>,
@@ -93,7 +93,7 @@ pub(crate) fn batch_of(samples: usize) -> Batch {
     Batch::new(x.clone()).target(x)
 }
 
-/// The peak of a step's heap, once the pipeline is warm.
+/// The peak heap of a step, once the pipeline is warm.
 fn heap(schedule: &str) -> usize {
     settle();
     let builder = Pipeline::builder().schedule(schedule, Size::new(2, MICROBATCHES));
@@ -115,6 +115,7 @@ fn gpipe_needs_more_heap_than_1f1b_at_many_microbatches() {
     let _turn = turn();
     let (gpipe, one_f_one_b) = (heap("GPipe"), heap("1F1B"));
     println!("peak heap of a step: GPipe {gpipe} bytes, 1F1B {one_f_one_b} bytes");
-    // Rank 0 holds 16 microbatches against 2, rank 1 holds 16 against 1; what does not grow with them is small.
+    // Rank 0 holds 16 microbatches against 2, rank 1 holds 16 against 1. The memory that does not grow with them is
+    // small.
     assert!(gpipe > 3 * one_f_one_b, "GPipe {gpipe} bytes, 1F1B {one_f_one_b} bytes");
 }

@@ -1,4 +1,5 @@
-//! A captured stage that sees a thousand lengths keeps a bounded number of programs, and their equal constants once.
+//! A captured stage that gets a thousand sequence lengths keeps a bounded number of programs, and shares their
+//! equal constants.
 
 use crate::heap::{live, settle, turn};
 use burn::module::Module;
@@ -9,7 +10,7 @@ use burn_pipeline::stage::{Batch, Stage, StageBox};
 use burn_pipeline::train::Pipeline;
 
 const WIDTH: usize = 8;
-/// Elements of a table that every forward brings from the host: 256 KiB.
+/// The elements of a table that every forward copies from the host: 256 KiB.
 const TABLE: usize = 1 << 16;
 
 #[derive(Module, Debug)]
@@ -59,7 +60,7 @@ fn a_thousand_lengths_stay_within_what_sixty_four_programs_take() {
     settle();
     let end = live();
     println!("live heap: 1 length {one} bytes, 64 lengths {full}, 1000 lengths {end}");
-    // 63 programs on each of two ranks, of which a table of their own would be 256 KiB alone.
+    // Each of two ranks adds 63 programs. A separate table for each program would take 256 KiB.
     assert!(full < one + 63 * 2 * 200_000, "{one} bytes with one length, {full} with 64");
     assert!(end < full + (1 << 20), "{full} bytes with 64 lengths, {end} with 1000");
 }

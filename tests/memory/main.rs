@@ -1,4 +1,4 @@
-//! What needs a process for itself: bytes alive on the heap, measured, and Burn's one random generator, disturbed.
+//! Tests that need their own process: they measure the heap, or disturb Burn's one random generator.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 

@@ -1,4 +1,5 @@
-//! What ranks that hold a stage together keep of its weights: their pieces, and no more; or a part of them, where replicas shard them.
+//! The weights that members of a tensor-parallel group keep: their pieces and no more, or a shard of them with
+//! sharded replicas.
 
 use crate::heap::{HEAP, settle, turn};
 use benches::heap::{peak_of_rank, restart};
@@ -14,7 +15,7 @@ use burn_pipeline::{Pipeline, Size, Stage, StageBox, StageContext};
 
 const WIDTH: usize = 256;
 const WIDE: usize = 4096;
-/// Bytes of both weights.
+/// The bytes of both weights.
 const WEIGHTS: usize = 2 * WIDTH * WIDE * size_of::<f32>();
 const MEMBERS: usize = 4;
 
@@ -40,7 +41,7 @@ fn pair(at: &StageContext) -> Pair {
     Pair { up, down: RowLinear::cut(linear(WIDE, WIDTH), &at.group) }
 }
 
-/// A rank holds this share of both weights, and little else.
+/// Asserts that a rank holds its share of both weights, and little else.
 fn assert_share(replicas: usize) {
     let _turn = turn();
     let pipeline = Pipeline::builder()
@@ -72,7 +73,7 @@ fn each_replica_of_a_member_holds_its_part_of_the_pieces_alone() {
     assert_share(2);
 }
 
-/// Rows of a microbatch.
+/// The rows of a microbatch.
 const ROWS: usize = 512;
 const MICROBATCHES: usize = 6;
 
@@ -93,12 +94,12 @@ fn the_peak_of_each_member_is_as_predicted_from_its_share_of_the_stage() {
             .unwrap();
         let x = Tensor::<2>::ones([ROWS * MICROBATCHES, WIDTH], &Device::flex());
         let batch = || Batch::new(x.clone()).target(x.clone());
-        // Until stages are captured.
+        // Steps until stages are captured.
         drop(pipeline.step(batch(), 0.0).unwrap());
         settle();
         restart();
         let report = pipeline.step(batch(), 0.0).unwrap();
-        // Of a microbatch, the whole input and pieces of what `tanh` gets and gives wait for the backward.
+        // For each microbatch, the whole input and pieces of `tanh`'s input and output are kept for the backward.
         let number = size_of::<f32>();
         let (input, hidden) = (ROWS * WIDTH * number, ROWS * WIDE * number / members);
         let (weights, held) = (WEIGHTS / members, input + 2 * hidden);
@@ -110,7 +111,7 @@ fn the_peak_of_each_member_is_as_predicted_from_its_share_of_the_stage() {
             activation_bytes: (held + more) as f64,
             ..StageCost::default()
         };
-        // The last stage keeps the difference to the target as well, as large as its input.
+        // The last stage also keeps the difference to the target, which is as large as its input.
         let profile = Profile::new(vec![stage(0), stage(input)], LinkCosts::default()).unwrap();
         let plan = pipeline.plan(MICROBATCHES).unwrap();
         let simulated = simulate(plan.plan(), &profile, &SimulateOptions::default()).unwrap();
@@ -118,8 +119,8 @@ fn the_peak_of_each_member_is_as_predicted_from_its_share_of_the_stage() {
             let predicted = &simulated.ranks[rank / members];
             let activations = predicted.memory.iter().map(|point| point.activations).fold(0.0, f64::max) as usize;
             assert_eq!(report.peak_held_bytes[rank], Some(activations), "{members} members, rank {rank}");
-            // Beyond that, what a backward computes with: hidden values and their gradient, new gradients of the weights, and some tensors as
-            // large as the input.
+            // The peak adds the backward's temporaries: hidden values and their gradient, new gradients of the
+            // weights, and some tensors as large as the input.
             let (peak, predicted) = (peak_of_rank(rank), predicted.peak_bytes as usize);
             let most = predicted + 2 * hidden + weights + 4 * input;
             assert!(
@@ -133,14 +134,14 @@ fn the_peak_of_each_member_is_as_predicted_from_its_share_of_the_stage() {
 #[test]
 fn the_peak_of_each_member_is_predicted_within_a_tenth_from_what_one_was_measured_to_need() {
     let _turn = turn();
-    for (family, chunks, groups, split) in [
+    for (schedule, chunks, groups, split) in [
         ("1F1B", 1, [2, 2], SplitBackward::Eager),
         ("ZBVZeroBubble", 2, [MEMBERS, MEMBERS], SplitBackward::Captured),
         ("1F1B", 1, [1, 2], SplitBackward::Captured),
     ] {
         settle();
         let builder = Pipeline::builder()
-            .schedule(family, Size::new(2, MICROBATCHES).with_chunks(chunks))
+            .schedule(schedule, Size::new(2, MICROBATCHES).with_chunks(chunks))
             .devices(vec![Device::flex()])
             .tensor_parallel(groups)
             .split(split)
@@ -164,8 +165,8 @@ fn the_peak_of_each_member_is_predicted_within_a_tenth_from_what_one_was_measure
             let pipeline_rank = usize::from(rank >= groups[0]);
             let (predicted, measured) = (simulated.ranks[pipeline_rank].peak_bytes, peak_of_rank(rank) as f64);
             let ratio = predicted / measured;
-            println!("{family} on {groups:?}, {split:?}, rank {rank}: {predicted:.0} for {measured:.0}, {ratio:.3}");
-            assert!((0.9..=1.1).contains(&ratio), "{family} on {groups:?}, rank {rank}: {predicted} for {measured}");
+            println!("{schedule} on {groups:?}, {split:?}, rank {rank}: {predicted:.0} for {measured:.0}, {ratio:.3}");
+            assert!((0.9..=1.1).contains(&ratio), "{schedule} on {groups:?}, rank {rank}: {predicted} for {measured}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What recomputing activations saves, on the heap.
+//! The heap that recomputing activations saves.
 
 use crate::heap::{peak_of, settle, turn};
 use crate::held::{MICROBATCHES, Wide, batch_of, wide};
@@ -7,7 +7,7 @@ use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{SplitBackward, StageBox};
 use burn_pipeline::train::Pipeline;
 
-/// The peak of a step's heap, once the pipeline is warm, and of an evaluation's.
+/// The peak heap of a step, once the pipeline is warm, and of an evaluation.
 fn heap(schedule: &str, ranks: usize, split: SplitBackward, recompute: bool) -> (usize, usize) {
     settle();
     let builder = Pipeline::builder().schedule(schedule, Size::new(ranks, MICROBATCHES)).split(split);
@@ -47,6 +47,7 @@ fn an_evaluation_holds_neither_graphs_nor_gradients() {
     let _turn = turn();
     let (step, evaluation) = heap("GPipe", 2, SplitBackward::Eager, false);
     println!("GPipe: a step {step} bytes, an evaluation of the same batch {evaluation} bytes");
-    // Between the stages and in the report, all outputs: what a step holds beside three layers' activations.
+    // An evaluation holds all outputs, between the stages and in the report. A step also holds the activations of
+    // three layers.
     assert!(evaluation * 2 < step, "a step {step} bytes, an evaluation {evaluation} bytes");
 }

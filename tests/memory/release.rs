@@ -1,4 +1,4 @@
-//! A stage's output is free once it has been handed on, while its graph lives.
+//! A stage's output is freed once it has been sent, although its graph is still alive.
 
 use crate::heap::{live, turn};
 use burn::module::Param;
@@ -33,7 +33,7 @@ fn an_output_that_was_handed_on_is_free_while_its_graph_lives() {
     let freed = with_output - live();
     assert!(freed * 10 >= OUTPUT * 9, "only {freed} of {OUTPUT} bytes are free");
     assert_eq!(stage.held(), 1);
-    // The graph lives: its backward gives the gradients.
+    // The graph is alive: its backward gives the gradients.
     let seed = AnyTensor::new(Tensor::<2>::full([ROWS, COLUMNS], 2.0, &Device::flex()));
     let gradients = stage.backward(0, vec![Some(seed)]).unwrap();
     let expected = 2.0 * 0.5 * COLUMNS as f32;
@@ -45,7 +45,7 @@ fn an_output_that_was_handed_on_is_free_while_its_graph_lives() {
 
 #[test]
 fn an_output_that_is_kept_with_its_graph_is_not_free() {
-    // What the test above would see if the release stopped working.
+    // What the test above would see if the output were not freed.
     let _turn = turn();
     let product = product();
     let x = Tensor::<2>::ones([ROWS, INNER], &Device::flex()).autodiff().require_grad();

@@ -1,5 +1,5 @@
-//! Initial weights come from their seed alone, whatever else draws meanwhile. The threads that draw would disturb other
-//! tests in the process too.
+//! Initial weights depend on their seed alone, whatever other threads draw. The threads that draw would also
+//! disturb other tests in the process.
 
 use crate::heap::turn;
 use burn::module::Module;
@@ -32,7 +32,7 @@ fn a_layer_is_drawn_from_its_seed_though_other_threads_draw_too() {
     });
 }
 
-/// Tensors that Burn's visitors do not show: one that is drawn by itself, and a copy of a weight.
+/// Tensors that Burn's visitors skip: one that is drawn separately, and a copy of a weight.
 #[derive(Module, Debug)]
 struct Plain {
     mask: Tensor<2>,
@@ -58,7 +58,7 @@ fn tensors_in_plain_fields_are_drawn_from_the_seed_though_other_threads_draw_too
     assert_ne!(first.0, second.0);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // With a pause now and then: a generator that is drawn from all the time cannot be used.
+        // Pauses now and then: a generator that is always in use cannot be locked.
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 let _ = Tensor::<1>::random([16], Distribution::Default, &Device::flex());
@@ -82,7 +82,7 @@ fn a_layer_made_of_seeded_layers_does_not_wait_for_itself() {
         let outer = || init_seeded(1, &device, |device| vec![inner(device), LinearConfig::new(4, 4).init(device)]);
         done.send((weights(&outer()), weights(&outer()), weights(&inner(&device))))
     });
-    let (first, second, inner) = wait.recv_timeout(Duration::from_secs(60)).expect("it waits for itself");
+    let (first, second, inner) = wait.recv_timeout(Duration::from_secs(60)).expect("deadlock");
     assert_eq!(first, second);
     assert_eq!(first[..inner.len()], inner);
 }

@@ -1,4 +1,4 @@
-//! What sharding parameters saves: the heap of two replicas of two ranks, beside what is predicted.
+//! The heap that sharding parameters saves for two replicas of two ranks, compared with the prediction.
 
 use crate::heap::{live, peak_of, settle, turn};
 use burn::nn::LinearConfig;
@@ -11,30 +11,30 @@ use burn_pipeline::stage::{Batch, SplitBackward, StageBox, init_seeded};
 use burn_pipeline::train::Pipeline;
 use pipeline_tests::layers::Layer;
 
-/// A layer's weight is 1 MiB; a microbatch's activations are 2 KiB.
+/// A layer's weight takes 1 MiB, a microbatch's activations 2 KiB.
 const WIDTH: usize = 512;
 const WEIGHT: usize = WIDTH * WIDTH * size_of::<f32>();
 const RANKS: usize = 2;
 const CHUNKS: usize = 4;
 const REPLICAS: usize = 2;
 const MICROBATCHES: usize = 4;
-/// Bytes of parameters of a rank's stages.
+/// The bytes of the parameters of a rank's stages.
 const HELD: usize = CHUNKS * WEIGHT;
 
-/// Heap, in bytes, a rank.
+/// The heap of a rank, in bytes.
 #[derive(Debug, Clone, Copy)]
 struct Heap {
     /// Between two steps.
     kept: usize,
-    /// At the highest point of sixteen steps.
+    /// The peak of sixteen steps.
     peak: usize,
-    /// What the simulator predicts of gathered parameters, at their most.
+    /// The simulator's prediction of the peak of gathered parameters.
     gathered: usize,
-    /// What it predicts between two steps, and at the highest point.
+    /// The simulator's predictions between two steps, and of the peak.
     predicted: (usize, usize),
 }
 
-/// How stages are run: only the first way holds nothing that refers to parameters.
+/// How stages run. Only the first way keeps no reference to parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Recomputed,
@@ -42,7 +42,7 @@ enum Way {
     Eager,
 }
 
-/// Two steps warm up; `most` is how many stages may be gathered, where parameters are sharded.
+/// Measures after two steps of warm-up. `most` limits the stages that may be gathered, if parameters are sharded.
 fn heap(most: Option<usize>, way: Way) -> Heap {
     settle();
     let before = live();
@@ -76,7 +76,7 @@ fn heap(most: Option<usize>, way: Way) -> Heap {
     }
     settle();
     let kept = live() - before;
-    // Ranks meet their highest points together in some steps only: the highest of several is what they need.
+    // Ranks reach their peaks at the same time in some steps only, so the test takes the largest peak of several.
     let beyond = peak_of(|| (0..16).for_each(|_| drop(pipeline.step(batch(), 1e-3).unwrap())));
     let stage = StageCost {
         forward: 1.0,
@@ -117,13 +117,13 @@ fn a_sharded_rank_keeps_its_pieces_and_gathers_what_the_plan_says() {
             mib(heap.predicted.0),
             mib(heap.predicted.1)
         );
-        // A tenth for what costs do not know: activations, messages, what the optimizer computes with.
+        // A tenth for what the costs leave out: activations, messages and the optimizer's temporaries.
         let close = |bytes: usize, predicted: usize| bytes.abs_diff(predicted) * 10 < predicted;
         assert!(close(heap.kept, heap.predicted.0) && close(heap.peak, heap.predicted.1), "{name}: {heap:?}");
     }
     assert_eq!(whole.predicted.0, 3 * HELD);
     assert_eq!((all.predicted.0, one.predicted.0), (3 * HELD / REPLICAS, 3 * HELD / REPLICAS));
-    // Between the two ways to shard, gathered parameters are all that differs.
+    // The two ways to shard differ only in the gathered parameters.
     assert_eq!((all.gathered, one.gathered), (HELD, WEIGHT));
     let (measured, predicted) = (all.peak - one.peak, all.gathered - one.gathered);
     println!("fewer gathered save {:.2} MiB, {:.2} MiB as simulated", mib(measured), mib(predicted));
@@ -142,7 +142,7 @@ fn captured_stages_let_go_of_gathered_parameters_between_forward_and_backward() 
     };
     let (measured, predicted) = saved(Way::Captured);
     assert!(measured * 3 > predicted * 2 && measured < predicted * 3 / 2, "{measured} for {predicted}");
-    // Autodiff's graphs hold them.
+    // Autodiff's graphs keep references to gathered parameters.
     let (measured, predicted) = saved(Way::Eager);
     assert!(measured * 2 < predicted, "{measured} for {predicted}");
 }

@@ -1,4 +1,4 @@
-//! The modules of the table: how each is made, and what the program does around its steps.
+//! The modules of the table: how each is built, and what the program does around its steps.
 
 use crate::layers::{
     Annealed, Branch, Decoder, Dense, Heated, Kind, Layer, Noise, Part, Recurrent, Thawing, Translating, Translator,
@@ -16,7 +16,7 @@ use burn_pipeline::train::StageContext;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Layers of every model.
+/// The layers of every model.
 const LAYERS: usize = 4;
 
 /// A module of the table.
@@ -39,10 +39,10 @@ pub(crate) trait Case: Clone + Send + Sync + 'static {
         1e-2.into()
     }
 
-    /// What the program does before a step.
+    /// Runs before a step, in the user's program.
     fn before(&self, _step: usize) {}
 
-    /// The masks of its layers, if it draws any.
+    /// The dropout masks of its layers, if any.
     fn masks(&self) -> &[Masks] {
         &[]
     }
@@ -58,7 +58,7 @@ pub(crate) trait Case: Clone + Send + Sync + 'static {
     }
 }
 
-/// One kind of layer after the other, all alike.
+/// A stack of equal layers.
 #[derive(Clone)]
 pub(crate) struct Stacked {
     name: &'static str,
@@ -78,7 +78,7 @@ impl Stacked {
         Self { name, kind, masks, heat: Arc::default(), groups: false }
     }
 
-    /// All cases of one stack.
+    /// All cases that are one stack.
     pub(crate) fn all() -> Vec<Self> {
         vec![
             Self::new("`BatchNorm`", |_, _, device| Kind::Norm(BatchNormConfig::new(WIDTH).init(device))),
@@ -159,7 +159,7 @@ impl Forward for Part {
     }
 }
 
-/// An encoder and a decoder that reads its result.
+/// An encoder, and a decoder that reads the encoder's output.
 #[derive(Clone)]
 pub(crate) struct Translation;
 

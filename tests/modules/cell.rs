@@ -1,4 +1,4 @@
-//! One cell of the table: one module, under one schedule, run one way.
+//! One cell of the table: one module under one schedule, in one mode.
 
 use crate::cases::Case;
 use crate::plain::{Outcome, STEPS, batch, held_out, plain};
@@ -8,7 +8,7 @@ use burn_pipeline::stage::{Accumulation, SplitBackward};
 use burn_pipeline::train::Pipeline;
 use pipeline_tests::device::device;
 
-/// Microbatches of each replica.
+/// The microbatches of each replica.
 const MICROBATCHES: usize = 4;
 const SEED: u64 = 5;
 
@@ -44,7 +44,7 @@ impl Mode {
     }
 }
 
-/// What came out.
+/// The result of a cell.
 #[derive(Clone, Debug)]
 pub(crate) enum Found {
     /// The largest difference to the plain loop.
@@ -53,22 +53,22 @@ pub(crate) enum Found {
     Refused(String),
 }
 
-/// The size that a family runs at.
+/// The size at which a schedule runs.
 pub(crate) fn size(schedule: &dyn Schedule) -> Size {
-    let chunks = match schedule.family().chunks {
+    let chunks = match schedule.info().chunks {
         Chunks::Exactly(chunks) => chunks,
         Chunks::Any => 2,
     };
     Size { ranks: 2, chunks, microbatches: MICROBATCHES }
 }
 
-/// Stages that a family cuts a model into.
+/// The number of stages that a schedule cuts a model into.
 fn stages(schedule: &dyn Schedule) -> usize {
     let Size { ranks, chunks, .. } = size(schedule);
-    if schedule.family().placement == PlacementKind::Bidirectional { ranks } else { ranks * chunks }
+    if schedule.info().placement == PlacementKind::Bidirectional { ranks } else { ranks * chunks }
 }
 
-/// The pipeline's run, or its error.
+/// The pipeline's results, or its error.
 fn run<C: Case>(case: &C, schedule: &str, size: Size, mode: Mode) -> Result<Outcome, String> {
     let (made, optimizer) = (case.clone(), case.clone());
     let builder = Pipeline::builder().schedule(schedule, size).devices(vec![device()]);
@@ -90,7 +90,7 @@ fn run<C: Case>(case: &C, schedule: &str, size: Size, mode: Mode) -> Result<Outc
     }
     let evaluated = pipeline.eval(held_out::<C>(microbatches)).map_err(|error| error.to_string())?;
     outcome.evaluated = evaluated.loss.ok_or("no loss")?;
-    // These are the values that a checkpoint holds.
+    // A checkpoint holds the same values.
     let weights = pipeline.named_weights().map_err(|error| error.to_string())?;
     let read =
         |weight: &burn_pipeline::stage::NamedWeight| weight.value.to_data().map(|data| data.iter::<f32>().collect());
@@ -111,11 +111,11 @@ pub(crate) fn plain_for<C: Case>(case: &C, schedule: &dyn Schedule, mode: Mode) 
     outcome
 }
 
-/// What a family gives in this mode.
+/// Runs a schedule in this mode.
 pub(crate) fn cell<C: Case>(case: &C, schedule: &str, mode: Mode) -> Found {
     let schedule = by_name(schedule).unwrap();
     let expected = plain_for(case, schedule.as_ref(), mode);
-    match run(case, schedule.family().name, size(schedule.as_ref()), mode) {
+    match run(case, schedule.info().name, size(schedule.as_ref()), mode) {
         Ok(outcome) => Found::Distance(outcome.distance(&expected)),
         Err(error) => Found::Refused(error),
     }

@@ -1,4 +1,4 @@
-//! Layers, each with one thing that a pipeline can get wrong, and the stage that holds some of them.
+//! Layers that each have one property that a pipeline can get wrong, and a stage of such layers.
 
 use crate::masks::Masks;
 use burn::module::{Module, Param, RunningState};
@@ -9,25 +9,25 @@ use burn_pipeline::stage::Stage;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Width of every layer.
+/// The width of every layer.
 pub(crate) const WIDTH: usize = 8;
 
-/// What a layer does beside its linear map.
+/// A linear map followed by [`Kind`].
 #[derive(Module, Debug)]
 pub(crate) struct Layer {
     pub(crate) linear: Linear,
     pub(crate) kind: Kind,
 }
 
-/// The one thing.
+/// The property.
 #[derive(Module, Debug)]
 #[expect(clippy::large_enum_variant, reason = "a test holds a handful of them")]
 pub(crate) enum Kind {
-    /// Nothing else: a smooth function of the map.
+    /// None: a smooth function of the map.
     Dense(Dense),
     /// Running statistics.
     Norm(BatchNorm),
-    /// A tally that the forward itself keeps, and does not read.
+    /// A counter that the forward updates and never reads.
     Tally(RunningState<Tensor<1>>),
     /// Random numbers.
     Noise(Noise),
@@ -45,19 +45,19 @@ pub(crate) enum Kind {
     Recurrent(Recurrent),
 }
 
-/// A number that never changes.
+/// A constant number.
 #[derive(Module, Debug)]
 pub(crate) struct Dense {
     pub(crate) scale: f64,
 }
 
-/// What a mean is compared with.
+/// Compares a mean with a threshold.
 #[derive(Module, Debug)]
 pub(crate) struct Branch {
     pub(crate) threshold: f64,
 }
 
-/// Dropout, whose masks can be written down and used again.
+/// Dropout whose masks can be recorded and used again.
 #[derive(Module, Debug)]
 pub(crate) struct Noise {
     pub(crate) dropout: Dropout,
@@ -84,7 +84,7 @@ pub(crate) struct Thawing {
     pub(crate) second: Linear,
 }
 
-/// Both of Burn's gated layers.
+/// Both of Burn's gated recurrent layers.
 #[derive(Module, Debug)]
 pub(crate) struct Recurrent {
     pub(crate) lstm: Lstm,
@@ -153,7 +153,7 @@ impl Stage for Part {
     }
 }
 
-/// A layer of an encoder, or of a decoder that reads the encoder's result.
+/// A layer of an encoder, or of a decoder that reads the encoder's output.
 #[derive(Module, Debug)]
 pub(crate) enum Translating {
     Encoder(Linear),
@@ -167,7 +167,7 @@ pub(crate) struct Decoder {
     pub(crate) cross: Linear,
 }
 
-/// Consecutive layers of an encoder and a decoder: two tensors cross every boundary.
+/// Consecutive layers of an encoder and a decoder. Two tensors cross every boundary.
 #[derive(Module, Debug)]
 pub(crate) struct Translator {
     pub(crate) layers: Vec<Translating>,

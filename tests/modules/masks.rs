@@ -1,17 +1,17 @@
-//! Dropout masks as data: drawn, written down while they are drawn, or read back.
+//! Dropout masks that can be drawn, recorded while they are drawn, or replayed.
 //!
-//! The plain loop cannot draw what a pipeline draws, whose seed for each forward is its own affair. It reads the masks of
-//! a GPipe run back instead. Every other way of running must then draw the same ones.
+//! The plain loop cannot draw a pipeline's masks, because the pipeline derives a seed for each forward. So it
+//! replays the masks of a GPipe run, and every other mode must draw the same ones.
 //!
-//! A forward that draws from a seed is recorded as well, to learn what it draws. So masks are kept as tensors while they are
-//! written, and those of a recording are left out when they are read back.
+//! A forward with a seed is also recorded once, to learn what it draws. So masks are kept as tensors while they are
+//! recorded, and those of that extra forward are skipped in a replay.
 
 use burn::tensor::{Tensor, TensorData};
 use pipeline_tests::device::device;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-/// What one layer does with its masks.
+/// The masks of one layer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Masks(Arc<Mutex<Tape>>);
 
@@ -40,7 +40,7 @@ impl Masks {
         }
     }
 
-    /// Writes masks down from now on.
+    /// Records masks from now on.
     pub(crate) fn write(&self) {
         *self.0.lock().unwrap() = Tape::Written(Vec::new());
     }
@@ -50,7 +50,7 @@ impl Masks {
         *self.0.lock().unwrap() = Tape::Drawn;
     }
 
-    /// Reads what was written back from now on.
+    /// Replays the recorded masks from now on.
     pub(crate) fn read_back(&self) {
         let mut tape = self.0.lock().unwrap();
         if let Tape::Written(masks) = std::mem::take(&mut *tape) {

@@ -1,4 +1,5 @@
-//! The loop that every cell must equal: the whole model on one device, with Burn's own forward, backward and optimizer.
+//! The plain loop that every cell must equal: the whole model on one device, with Burn's forward, backward and
+//! optimizer.
 
 use crate::cases::Case;
 use burn::module::{Module, ModuleVisitor, Param};
@@ -7,22 +8,22 @@ use burn_pipeline::stage::{Batch, Stage};
 use pipeline_tests::device::device;
 use pipeline_tests::reference::{Reference, whole};
 
-/// Steps of every run.
+/// The steps of every run.
 pub(crate) const STEPS: usize = 3;
-/// Samples of every microbatch.
+/// The samples of every microbatch.
 const ROWS: usize = 3;
 /// The seed of the batch that is evaluated at the end.
 const HELD_OUT: u64 = 77;
 
 /// Data and loss of a model.
 pub(crate) trait Forward: Stage<Extra = ()> {
-    /// An input of tensors of these seeds, counted from the batch's.
+    /// An input, of tensors by their seeds, which count from the batch's seed.
     fn input(tensor: impl Fn(u64) -> Tensor<2>) -> Self::Input;
     /// The loss over some samples.
     fn loss(output: Self::Output, target: Tensor<2>) -> Tensor<1>;
 }
 
-/// Numbers in [-1, 1), without Burn's generator.
+/// Numbers in [-1, 1) that leave Burn's generator alone.
 pub(crate) fn noise(seed: u64, samples: usize) -> Tensor<2> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -34,8 +35,8 @@ pub(crate) fn noise(seed: u64, samples: usize) -> Tensor<2> {
     Tensor::from_data(TensorData::new(values, [samples, width]), &device())
 }
 
-/// What a run gave: the losses of all steps, everything that the module holds afterwards, and the loss of a batch that it
-/// did not train on.
+/// The results of a run: the losses of all steps, everything that the module holds afterwards, and the loss of an
+/// evaluated batch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) losses: Vec<f64>,
@@ -44,7 +45,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// The largest difference, relative to the numbers' size where they are large; infinite where shapes differ.
+    /// The largest difference, relative for large numbers. Infinite if shapes differ.
     pub(crate) fn distance(&self, other: &Self) -> f64 {
         let numbers = |outcome: &Self| {
             let values = outcome.values.iter().flatten().map(|&value| f64::from(value)).collect::<Vec<_>>();
@@ -54,7 +55,7 @@ impl Outcome {
         if own.len() != theirs.len() {
             return f64::INFINITY;
         }
-        // A comparison with NaN must not pass for equality.
+        // A NaN must not pass as equality.
         let distance =
             |(a, b): (&f64, &f64)| if (a - b).is_nan() { f64::INFINITY } else { (a - b).abs() / b.abs().max(1.0) };
         own.iter().zip(&theirs).map(distance).fold(0.0, f64::max)
@@ -76,7 +77,7 @@ fn of_seed<M: Forward>(seed: u64, microbatches: usize) -> Batch {
     Batch::new(M::input(|add| noise(seed + add, samples))).target(noise(seed + 1, samples))
 }
 
-/// The plain loop over batches of so many microbatches.
+/// The plain loop over batches of `microbatches` microbatches.
 pub(crate) fn plain<C: Case>(case: &C, microbatches: usize) -> Outcome {
     let mut reference = Reference::resumed(case.part(&whole()), case.optimizer());
     let (sizes, samples) = (vec![ROWS; microbatches], microbatches * ROWS);
@@ -95,7 +96,7 @@ pub(crate) fn plain<C: Case>(case: &C, microbatches: usize) -> Outcome {
     outcome
 }
 
-/// The loss over microbatch `i` of the batch of a seed.
+/// The loss of microbatch `i` of the batch with this seed.
 fn loss_of<M: Forward>(model: &M, seed: u64, samples: usize, i: usize, training: bool) -> Tensor<1> {
     let piece = |seed| {
         let rows = noise(seed, samples).narrow(0, i * ROWS, ROWS);

@@ -1,10 +1,10 @@
-//! The table, by family and in short.
+//! The table, by schedule and in short.
 
 use crate::cell::{Found, Mode};
 use burn_pipeline::plan::PlacementKind;
 use burn_pipeline::schedule::by_name;
 
-/// A cell in a word.
+/// The result of a cell in one word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Equal,
@@ -42,12 +42,12 @@ impl Row {
         Self { name: name.to_owned(), cells: Vec::new() }
     }
 
-    pub(crate) fn add(&mut self, family: &'static str, mode: Mode, verdict: Verdict) {
-        self.cells.push((family, mode, verdict));
+    pub(crate) fn add(&mut self, schedule: &'static str, mode: Mode, verdict: Verdict) {
+        self.cells.push((schedule, mode, verdict));
     }
 
-    /// A line for each family.
-    pub(crate) fn by_family(&self) -> String {
+    /// One line per schedule.
+    pub(crate) fn by_schedule(&self) -> String {
         let mut lines = vec![self.name.clone()];
         for cells in self.cells.chunks(Mode::ALL.len()) {
             let words: Vec<String> =
@@ -57,10 +57,10 @@ impl Row {
         lines.join("\n")
     }
 
-    /// One mode over all families: families with two copies of each stage may differ from the others.
+    /// One mode over all schedules. Schedules with two copies of each stage may differ from the others.
     fn summary(&self, mode: Mode) -> String {
         let of = |copies: bool| {
-            let two = |family| by_name(family).is_ok_and(|s| s.family().placement == PlacementKind::Bidirectional);
+            let two = |schedule| by_name(schedule).is_ok_and(|s| s.info().placement == PlacementKind::Bidirectional);
             let mut words: Vec<&str> = self
                 .cells
                 .iter()
@@ -76,7 +76,7 @@ impl Row {
     }
 }
 
-/// The table in short, as the guide has it.
+/// The short table, as in the guide.
 pub(crate) fn markdown(rows: &[Row]) -> String {
     let line = |cells: Vec<String>| format!("| {} |", cells.join(" | "));
     let titles = Mode::ALL.iter().map(|mode| mode.title().to_owned());

@@ -1,8 +1,8 @@
-//! Multi-token prediction on the last stage, its embedding shared from the first: numbers of the model that holds the
-//! table once, for every family; and what goes wrong where the table is not shared.
+//! Multi-token prediction on the last stage, with the embedding shared from the first: every schedule matches the
+//! model that holds the table once. Models that do not share the table are refused.
 
 use crate::cases::{Text, ahead, builder, by_name_in_model, floats, noise, pipelined, plain, rich, sizes};
-use crate::parity::{ROUNDING, assert_every_family};
+use crate::parity::{ROUNDING, assert_every_schedule};
 use burn::module::Module;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
@@ -18,8 +18,8 @@ use pipeline_tests::reference::{Reference, whole};
 use std::collections::BTreeMap;
 
 #[test]
-fn every_family_equals_the_model_that_holds_its_embedding_once() {
-    assert_every_family(&ahead(), &[(1, 1, false), (1, 4, true), (3, 2, true)]);
+fn every_schedule_equals_the_model_that_holds_its_embedding_once() {
+    assert_every_schedule(&ahead(), &[(1, 1, false), (1, 4, true), (3, 2, true)]);
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn weights(config: &MoeGptConfig, pipeline: &mut Pipeline) -> BTreeMap<String, V
 
 #[test]
 fn copies_stay_equal_and_train_as_the_model_on_one_device() {
-    // Both kinds of shared parameters: the embedding of two stages, the relation bias of all.
+    // Two kinds of tied parameters: the embedding on two stages, the relation bias on all.
     let config = rich().with_ahead("D".to_owned());
     for (name, ranks, chunks) in
         [("1F1B", 4, 1), ("Interleaved1F1B", 2, 2), ("ZBVZeroBubble", 2, 2), ("DualPipe", 2, 1)]
@@ -69,7 +69,7 @@ fn copies_stay_equal_and_train_as_the_model_on_one_device() {
             });
             pipeline.step(text.batch(), 1e-3).unwrap();
         }
-        // Copies are compared bit for bit there.
+        // Copies are compared bit for bit.
         let got = weights(&config, &mut pipeline);
         let named = named_weights(&reference.model, &config.names(&whole()).unwrap());
         assert_eq!(got.len(), named.len());
@@ -94,12 +94,12 @@ fn the_loss_is_the_next_tokens_and_the_weighted_mean_of_those_after_it() {
     assert_eq!(observed.ahead.len(), 2);
     let expected = observed.next + 0.8 * (observed.ahead[0] + observed.ahead[1]) / 2.0;
     assert!((got.loss - expected).abs() < 1e-5, "{} {expected}", got.loss);
-    // A weight of nothing leaves the next token's loss, and the modules without gradient of it.
+    // With weight zero, only the next token's loss remains, and the modules get no gradient from it.
     let weightless = run(&config.clone().with_ahead_weight(0.0));
     assert!((weightless.loss - observed.next).abs() < 1e-6);
     let joins = |got: &crate::cases::Got| got.gradients["ahead.modules.0.join.weight"].iter().any(|&g| g != 0.0);
     assert!(joins(&got));
-    // The second module's router still has its auxiliary losses, which reach back through the first.
+    // The second module's router still gets gradients from its auxiliary losses, through the first module.
     let none = config.with_ahead("D".to_owned()).with_ahead_weight(0.0);
     assert!(!joins(&run(&none)));
 }
@@ -132,7 +132,7 @@ fn module_k_sees_the_tokens_up_to_k_ahead_and_no_further() {
         for (k, (got, plain)) in (1..).zip(run(tokens).iter().zip(&plain)) {
             for at in 0..SEQ - k {
                 let differs = got[at * 8..][..8] != plain[at * 8..][..8];
-                // Tokens 1 to at + k are embedded; hidden states are held fixed here.
+                // Tokens 1 to at + k are embedded; hidden states stay fixed.
                 assert_eq!(differs, (1..=at + k).contains(&changed), "module {k} at {at}, token {changed} changed");
             }
         }

@@ -1,8 +1,8 @@
-//! Balancing without a loss: after each step the routers' bias of a pipeline is that of the loop on one device that
-//! applies the rule by itself, bit for bit; and it balances.
+//! Loss-free load balancing: after each step, a pipeline's router biases equal bit for bit those of the loop on one
+//! device that applies the rule directly; and the load becomes balanced.
 
 use crate::cases::{Text, ahead, builder, by_name_in_model, config, cut_up, floats};
-use crate::parity::{batches, families};
+use crate::parity::{batches, schedules};
 use burn::optim::AdamWConfig;
 use burn::tensor::Tensor;
 use burn_pipeline::schedule::{Schedule, Size, by_name};
@@ -15,21 +15,21 @@ use pipeline_tests::reference::{Reference, whole};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Far enough that choices change from step to step: scores of four experts are around a quarter.
+/// Large enough that choices change between steps: scores of four experts are around a quarter.
 const RATE: f64 = 0.02;
-/// The first step moves the bias, the second one chooses with it.
+/// The first step changes the bias, the second one uses it.
 const STEPS: u64 = 2;
-/// How far weights may be from those of the loop: sums of gradients in another order, through AdamW.
+/// The allowed difference of weights: gradients are added in another order and go through AdamW.
 const CLOSE: f32 = 5e-5;
 
 type Weights = BTreeMap<String, Vec<f32>>;
 
-/// A model of every kind of block, with experts ahead, too; its experts have a bias.
+/// A model with every kind of block and multi-token prediction. Its routers have a bias.
 fn biased() -> MoeGptConfig {
     ahead().with_bias_rate(RATE)
 }
 
-/// The layer of the model that a router's bias belongs to.
+/// The model's layer that a router's bias belongs to.
 fn layer_of(config: &MoeGptConfig, name: &str) -> Option<usize> {
     let place = |rest: &str| rest.split('.').next().and_then(|place| place.parse::<usize>().ok());
     let rest = name.strip_suffix("router.bias")?;
@@ -45,12 +45,12 @@ fn moved(bias: &[f32], load: &[f64], rate: f64) -> Vec<f32> {
     bias.iter().zip(load.iter().map(sign)).map(|(bias, sign)| bias + rate as f32 * sign).collect()
 }
 
-/// The rows of several microbatches' layers, added up.
+/// Adds up the observations of several microbatches, layer by layer.
 fn added(observed: &[Observed]) -> Vec<LayerObservation> {
     combine_microbatches(&observed.iter().map(|one| &*one.layers).collect::<Vec<_>>())
 }
 
-/// The batches of a step are `batches`, numbered on from step to step.
+/// The data of a step's batches, whose numbers continue from step to step.
 fn texts(batches: &[usize], step: u64) -> Vec<Text> {
     let first = step * batches.len() as u64 + 1;
     (first..).zip(batches).map(|(number, &samples)| Text::new(number, samples)).collect()
@@ -106,7 +106,8 @@ fn step(pipeline: &mut Pipeline, batches: &[usize], step: u64) -> f64 {
     pipeline.step(last.batch(), 1e-3).unwrap().loss
 }
 
-/// Biases equal to the bit, all else up to the order of additions. Returns the pipeline after its steps.
+/// Asserts that biases are bitwise equal and all other weights equal up to the order of additions. Returns the
+/// pipeline after its steps.
 fn assert_alike(
     config: &MoeGptConfig,
     builder: Builder,
@@ -137,13 +138,13 @@ fn sized(schedule: &dyn Schedule, chunks: usize, microbatches: usize, config: &M
 }
 
 #[test]
-fn every_family_moves_the_bias_as_the_loop_on_one_device() {
+fn every_schedule_moves_the_bias_as_the_loop_on_one_device() {
     let config = biased();
     for (accumulation, microbatches) in [(3, 1), (1, 7), (3, 4)] {
         let batches = batches(accumulation, microbatches, microbatches % 2 == 0);
         let expected = plain(&config, &batches, microbatches);
-        for (schedule, chunks) in families() {
-            let place = format!("{}, batches of {batches:?}", schedule.family().name);
+        for (schedule, chunks) in schedules() {
+            let place = format!("{}, batches of {batches:?}", schedule.info().name);
             let builder = sized(schedule.as_ref(), chunks, microbatches, &config);
             assert_alike(&config, builder, &batches, &expected, &place);
         }
@@ -189,7 +190,7 @@ fn replicas_move_alike_by_the_loads_of_all() {
             assert_alike(&config, builder, batches, &expected, name);
         }
     }
-    // Sharded parameters are pieces after a step; a bias is whole. Shared ones cannot be sharded.
+    // Sharded parameters are pieces after a step; a bias is whole. Tied parameters cannot be sharded.
     let config = crate::cases::config().with_bias_rate(RATE);
     let builder = sized(by_name("1F1B").unwrap().as_ref(), 1, 2, &config).data_parallel(2).sharded(true);
     assert_alike(&config, builder, &[9], &plain(&config, &[9], 4), "sharded");
@@ -218,7 +219,8 @@ fn a_run_goes_on_from_its_checkpoint_to_the_bit_with_its_bias() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// A part whose routers choose clearly, and so unevenly: their scores are as far apart as those of trained ones.
+/// A part whose routers choose clearly and therefore unevenly, with scores as far apart as those of trained
+/// routers.
 fn decided(config: &MoeGptConfig, part: MoeGptPart, at: &StageContext) -> MoeGptPart {
     let scores = named_weights(&part, &config.names(at).unwrap()).into_iter();
     let scores = scores.filter(|weight| weight.names[0].ends_with("router.scores.weight")).map(|weight| {
@@ -232,7 +234,7 @@ fn decided(config: &MoeGptConfig, part: MoeGptPart, at: &StageContext) -> MoeGpt
 
 #[test]
 fn an_uneven_load_becomes_even_and_stays_uneven_without() {
-    // The weights stand still, so that nothing but the bias can balance.
+    // The weights are fixed, so only the bias can balance the load.
     let uneven = |rate: f64| {
         let config = config().with_pattern("EDEe".to_owned()).with_bias_rate(rate);
         let model = config.clone();
@@ -251,8 +253,8 @@ fn an_uneven_load_becomes_even_and_stays_uneven_without() {
         (imbalances[0], imbalances[50..].iter().copied().fold(1.0, f64::max))
     };
     let (first, last) = uneven(0.01);
-    println!("max/mean load of the worst layer: {first:.2} at first, at most {last:.2} after 50 steps");
+    println!("max/mean load of the worst layer: {first:.2} in step 1, at most {last:.2} after 50 steps");
     assert!(first > 1.5 && last < 1.25, "{first} and {last}");
     let (first, last) = uneven(0.0);
-    assert_eq!(first, last, "without a bias nothing changes");
+    assert_eq!(first, last, "the load changes without a bias");
 }

@@ -1,5 +1,5 @@
-//! Keys and values that are kept: what comes out chunk by chunk is what the whole sequence gives at once, in a block and
-//! through a pipeline, over random shapes; and tokens that do not follow are refused.
+//! Cached keys and values: the output chunk by chunk equals the output of the whole sequence, in a block and
+//! through a pipeline, over random shapes. Tokens that do not continue the cached ones are refused.
 
 use crate::cases::noise;
 use burn::module::{Module, ModuleMapper, Param};
@@ -18,14 +18,14 @@ use proptest::{prop_assert, proptest};
 
 const D: usize = 8;
 const VOCAB: usize = 11;
-/// How far logits may be apart: products of other shapes round otherwise.
+/// The allowed difference of logits: matmuls of other shapes round differently.
 const TOLERANCE: f32 = 1e-5;
 
 fn block(kind: BlockKind, window: Option<usize>, capacity: Capacity, seed: u64, device: &Device) -> Block {
     let attention = AttentionConfig::new(D, 2).with_window(window).with_rotary(true);
     let mixture = MixtureOfExpertsConfig::new(D, 6, 4).with_capacity(capacity);
     let config = BlockConfig::new(attention, 12, mixture);
-    // Initial weights are so small that attention would look at all tokens alike.
+    // Initial weights are so small that attention would be nearly uniform.
     init_seeded(seed, device, |device| config.init(kind, device)).map(&mut Larger)
 }
 
@@ -81,7 +81,8 @@ proptest! {
     }
 }
 
-/// Tokens, or hidden states, into scores or hidden states: a small language model with experts in two stages.
+/// A stage of a small language model with experts: the first maps tokens to hidden states, the second those to
+/// scores.
 #[derive(Module, Debug)]
 struct Part {
     embed: Option<Embedding>,
@@ -146,7 +147,7 @@ fn likeliest(scores: &[f32]) -> i64 {
     best.0 as i64
 }
 
-/// Scores of the last token of each row, by two parts in a row without pipeline or cache.
+/// The scores of each row's last token, from both parts without a pipeline or a cache.
 fn uncached(model: &[Part], rows: &[Vec<i64>]) -> Vec<Vec<f32>> {
     let tokens = ints(rows, 0);
     let context = AttentionContext::new(Tensor::zeros_like(&tokens));
@@ -183,7 +184,7 @@ fn a_pipeline_writes_the_tokens_that_the_model_writes_without_a_cache() {
     let model: Vec<Part> = (0..2).map(|index| part(index, 2, &device)).collect();
     let mut pipeline = builder();
     let mut worst = 0.0f32;
-    // A second round takes the slots anew, with prompts of another length.
+    // A second round reuses the slots with prompts of another length.
     for (round, prompt) in [(0u64, 4usize), (1, 1)] {
         let token = |x: &f32| ((x + 1.0) / 2.0 * VOCAB as f32) as i64;
         let row = |seed: u64| noise(seed, prompt).iter().map(token).collect::<Vec<i64>>();
@@ -207,7 +208,7 @@ fn a_pipeline_writes_the_tokens_that_the_model_writes_without_a_cache() {
         }
     }
     assert!(worst < TOLERANCE, "{worst}");
-    println!("logits are at most {worst:e} apart");
+    println!("logits differ by at most {worst:e}");
 }
 
 #[test]
@@ -216,7 +217,7 @@ fn tokens_that_do_not_follow_what_is_kept_are_refused() {
     let slots = vec![vec![vec![1, 2, 3, 4]]];
     pipeline.eval(batch(&slots, 0)).unwrap();
     let error = pipeline.eval(batch(&slots, 2)).unwrap_err().to_string();
-    assert!(error.contains("slot 0 keeps 4 tokens of a sequence, and tokens from position 2 came"), "{error}");
+    assert!(error.contains("slot 0 has cached 4 tokens of a sequence, but got tokens from position 2"), "{error}");
 
     let (cache, mut layer) = (KeyValueCache::new(), LayerCache::default());
     let place = |start| CachePlace { slot: 7, start };

@@ -1,4 +1,4 @@
-//! Captured stages inject what eager ones do: the scale is fed anew with every replay.
+//! Captured stages inject the same gradients as eager ones: each replay gets the current scale.
 
 use crate::cases::{builder, config, distance, pipelined, plain};
 use crate::parity::assert_close;
@@ -11,7 +11,7 @@ fn captured_stages_equal_the_plain_loop_with_uneven_microbatches() {
     let config = config();
     for (name, chunks) in few(vec![("ZBH1", 1), ("DualPipe", 1), ("ZBVZeroBubble", 2)], 1) {
         let schedule = by_name(name).unwrap();
-        // Sizes 3, 2, 2, 2 and then 2, 2, 2, 1: one program meets seeds of 1, 2/3 and 1/3.
+        // Sizes 3, 2, 2, 2 and then 2, 2, 2, 1: one program gets seeds of 1, 2/3 and 1/3.
         let batches = [9, 7];
         let size = Size { ranks: 2, chunks, microbatches: 4 };
         let builder = builder(schedule.as_ref(), size, &config, |part, _| part).split(SplitBackward::Captured);

@@ -1,4 +1,4 @@
-//! The model that parity is proved on, its data, and the plain loop with `main + auxiliary` written out.
+//! The model of the parity tests, its data, and the plain loop with `main + auxiliary` written out.
 
 #![allow(clippy::single_range_in_vec_init, reason = "a list of ranges may hold one")]
 
@@ -21,7 +21,7 @@ pub(crate) use pipeline_tests::noise::noise;
 pub(crate) const SEQ: usize = 6;
 const VOCAB: usize = 17;
 
-/// A model of every kind of block, its auxiliary losses heavy enough that a wrong factor shows.
+/// A model with every kind of block. Its auxiliary losses are large enough that a wrong factor is noticed.
 pub(crate) fn config() -> MoeGptConfig {
     let weights = AuxiliaryWeights { load_balance: 2.0, router_z: 0.5, depth_router: 0.7 };
     let config = MoeGptConfig::new().with_pattern("EDeEdEEE".to_owned()).with_auxiliary(weights).with_seed(5);
@@ -32,8 +32,8 @@ const RELATED: usize = 2;
 const STRUCTURES: usize = 3;
 const PLATFORMS: usize = 2;
 
-/// The same with every part that a model may take: enrichments on the first stage, windows, rotary positions on most
-/// layers, a relation bias of all stages.
+/// The same with every optional part: enrichments on the first stage, windows, rotary positions on most layers, a
+/// relation bias shared by all stages.
 pub(crate) fn rich() -> MoeGptConfig {
     let config =
         config().with_ngram_buckets(31).with_structures(STRUCTURES).with_platforms(PLATFORMS).with_squash(true);
@@ -41,7 +41,7 @@ pub(crate) fn rich() -> MoeGptConfig {
     config.with_relations(RELATED).with_scale_embeddings(true)
 }
 
-/// The same, which predicts two tokens after the next one, the second by a block with experts.
+/// The same with prediction of two tokens after the next one, the second by a block with experts.
 pub(crate) fn ahead() -> MoeGptConfig {
     config().with_ahead("DE".to_owned()).with_ahead_weight(0.8)
 }
@@ -74,7 +74,7 @@ impl Text {
         Self { tokens, sides, next: draw(2 * seed + 1, VOCAB, [samples, SEQ]) }
     }
 
-    /// The batch; all side data is there, and stages read what they name.
+    /// The batch with all side data; each stage reads what it names.
     pub(crate) fn batch(&self) -> Batch {
         let batch = Batch::new(MoeSignal::Tokens(self.tokens.clone())).target(self.next.clone());
         let Sides { documents, relations, structure, platform, tokens } = self.sides.clone();
@@ -87,7 +87,7 @@ impl Text {
         structure.attach(batch, self.tokens.dims()[0]).unwrap()
     }
 
-    /// Main and auxiliary loss of some samples on one device, and what is to be observed of them.
+    /// The main and auxiliary loss of some samples on one device, and their observations.
     pub(crate) fn losses(
         &self,
         config: &MoeGptConfig,
@@ -114,12 +114,12 @@ impl Text {
     }
 }
 
-/// Sizes of `count` pieces of `samples` samples: as even as can be, larger first.
+/// The sizes of `count` pieces of `samples` samples: as even as possible, larger ones first.
 pub(crate) fn sizes(samples: usize, count: usize) -> Vec<usize> {
     (0..count).map(|piece| samples / count + usize::from(piece < samples % count)).collect()
 }
 
-/// Each microbatch of batches of so many samples: its batch, and its samples in it.
+/// Each microbatch of batches of these sizes: the number of its batch, and its samples in it.
 pub(crate) fn cut_up(batches: &[usize], microbatches: usize) -> Vec<(usize, Range<usize>)> {
     let mut pieces = Vec::new();
     for (batch, &samples) in batches.iter().enumerate() {
@@ -132,14 +132,14 @@ pub(crate) fn cut_up(batches: &[usize], microbatches: usize) -> Vec<(usize, Rang
     pieces
 }
 
-/// Gradients by the parameters' names, what is observed of each microbatch, and the loss that the pipeline reports.
+/// The gradients by parameter name, the observations of each microbatch, and the reported loss.
 pub(crate) struct Got {
     pub(crate) gradients: BTreeMap<String, Vec<f32>>,
     pub(crate) observed: Vec<Observed>,
     pub(crate) loss: f64,
 }
 
-/// The plain loop over several batches as one step: each microbatch's loss is `main + auxiliary`.
+/// The plain loop over several batches as one step, where each microbatch's loss is `main + auxiliary`.
 pub(crate) fn plain(config: &MoeGptConfig, batches: &[usize], microbatches: usize) -> Got {
     let mut reference = Reference::new(config.part(&whole()).unwrap());
     let texts: Vec<Text> = batches.iter().enumerate().map(|(i, &samples)| Text::new(i as u64 + 1, samples)).collect();
@@ -163,13 +163,13 @@ pub(crate) fn plain(config: &MoeGptConfig, batches: &[usize], microbatches: usiz
     Got { gradients, observed: observed.into_inner(), loss: loss / samples as f64 }
 }
 
-/// Names in the whole model of the parameters of a part, in visiting order.
+/// The parameters of a part by their names in the whole model, in visiting order.
 fn names(config: &MoeGptConfig, at: &StageContext) -> Vec<String> {
     let (part, names) = (config.part(at).unwrap(), config.names(at).unwrap());
     named_weights(&part, &names).into_iter().map(|mut weight| weight.names.remove(0)).collect()
 }
 
-/// What each stage of a pipeline has for its parameters, by name. Copies must be equal.
+/// The values of each stage's parameters, by name in the whole model. Copies must be equal.
 pub(crate) fn by_name_in_model(
     config: &MoeGptConfig,
     stages: impl IntoIterator<Item = Vec<Vec<f32>>>,
@@ -203,7 +203,7 @@ pub(crate) fn floats(tensor: &AnyTensor) -> Vec<f32> {
     tensor.to_data().unwrap().iter::<f32>().collect()
 }
 
-/// A pipeline of the model; `wrap` may put something around its parts.
+/// A pipeline of the model; `wrap` may wrap its parts.
 pub(crate) fn builder<M: Stage<Output = MoeSignal>>(
     schedule: &dyn Schedule,
     size: Size,
@@ -211,7 +211,7 @@ pub(crate) fn builder<M: Stage<Output = MoeSignal>>(
     wrap: impl Fn(MoeGptPart, &StageContext) -> M + Send + Sync + 'static,
 ) -> Builder {
     let config = config.clone();
-    let builder = Pipeline::builder().schedule(schedule.family().name, size);
+    let builder = Pipeline::builder().schedule(schedule.info().name, size);
     let builder = builder.devices(vec![device()]).split(SplitBackward::Eager);
     let builder = config.shared().into_iter().fold(builder, Builder::share);
     builder.stages(move |at| config.stage(wrap(config.part(at).unwrap(), at), at).unwrap())
@@ -222,7 +222,7 @@ pub(crate) fn pipelined(builder: Builder, batches: &[usize], config: &MoeGptConf
     step_of(builder.build().unwrap(), batches, config)
 }
 
-/// The same step in a pipeline that was built.
+/// The same step in an existing pipeline.
 pub(crate) fn step_of(mut pipeline: Pipeline, batches: &[usize], config: &MoeGptConfig) -> Got {
     let (mut observed, mut loss) = (Vec::new(), 0.0);
     for (i, &samples) in batches.iter().enumerate() {
@@ -237,8 +237,8 @@ pub(crate) fn step_of(mut pipeline: Pipeline, batches: &[usize], config: &MoeGpt
     Got { gradients, observed, loss: loss / batches.iter().sum::<usize>() as f64 }
 }
 
-/// How far a pipeline is from the plain loop: the largest difference of a parameter's gradient, over that gradient's
-/// largest number; and of what is observed.
+/// The distance of a pipeline from the plain loop: the largest difference of a parameter's gradient, relative to
+/// that gradient's largest number; and the difference of the observations.
 #[derive(Debug, Default)]
 pub(crate) struct Distance {
     pub(crate) routers: f64,
@@ -256,7 +256,7 @@ pub(crate) fn distance(config: &MoeGptConfig, got: &Got, expected: &Got) -> Dist
         routers += usize::from(router);
         assert_eq!(got.len(), expected.len(), "the gradient of {name} is missing");
         let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
-        assert!(largest > 0.0 || !router, "a router without gradient proves nothing");
+        assert!(largest > 0.0 || !router, "the gradient of a router is zero");
         let difference = got.iter().zip(expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
         let worst = if router { &mut distance.routers } else { &mut distance.others };
         *worst = worst.max((difference / largest.max(1e-12)) as f64);
@@ -264,7 +264,7 @@ pub(crate) fn distance(config: &MoeGptConfig, got: &Got, expected: &Got) -> Dist
     let blocks = config.blocks().unwrap();
     let wanted: usize =
         blocks.iter().map(|kind| usize::from(kind.has_experts()) + usize::from(kind.has_depths())).sum();
-    assert_eq!(routers, wanted, "a router a layer of experts, and one a mixture of depths");
+    assert_eq!(routers, wanted, "one router per layer of experts and per mixture of depths");
     assert_eq!(got.observed.len(), expected.observed.len(), "microbatches observed");
     for (got, expected) in got.observed.iter().zip(&expected.observed) {
         assert_eq!((got.layers.len(), got.ahead.len()), (blocks.len(), config.ahead.len()));

@@ -1,4 +1,5 @@
-//! What models of code add to token embeddings: five kinds of ids, and a scale. Each against sums written by hand.
+//! Enrichments for models of code: five kinds of ids added to token embeddings, and a scale, each compared with
+//! sums written by hand.
 
 use crate::cases::{config, noise};
 use burn::module::{Module, ModuleMapper, Param};
@@ -21,7 +22,7 @@ fn ints(values: &[i64], shape: [usize; 2]) -> Tensor<2, Int> {
     Tensor::<1, Int>::from_ints(values, &Device::flex()).reshape(shape)
 }
 
-/// Ids of one kind, some below and some beyond the table.
+/// Ids of one kind, some below and some above the table's range.
 fn ids(seed: u64, rows: usize, count: usize) -> Vec<i64> {
     noise(seed, count).iter().map(|x| (x * 1.5 * rows as f32) as i64).collect()
 }
@@ -62,7 +63,7 @@ fn each_token_gets_the_rows_of_the_ids_that_are_there() {
     }
 }
 
-/// Multiplies the first parameter that it meets, the table of tokens.
+/// Multiplies the first parameter that it visits, the token table.
 struct Larger(Option<f64>);
 
 impl ModuleMapper for Larger {

@@ -1,4 +1,5 @@
-//! Cuts of a mixture-of-experts model: what its layers weigh, and that it trains and goes on alike whatever the cut.
+//! Cuts of a mixture-of-experts model: the cost of its layers, and that training and resuming do not depend on the
+//! cut.
 
 use crate::cases::{Text, ahead, builder, by_name_in_model, config, distance, floats, pipelined, plain, rich};
 use crate::parity::assert_close;
@@ -32,7 +33,8 @@ proptest! {
         let mixture = MixtureOfExpertsConfig::new(d, hidden, experts).with_top_k(1).with_shared(shared);
         let config = BlockConfig::new(AttentionConfig::new(d, heads), dense, mixture.with_expert_bias(bias));
         for kind in KINDS {
-            prop_assert_eq!(config.parameters(kind), config.init(kind, &Device::flex()).num_params() as u64, "{:?}", kind);
+            let parameters = config.init(kind, &Device::flex()).num_params() as u64;
+            prop_assert_eq!(config.parameters(kind), parameters, "{:?}", kind);
         }
     }
 }
@@ -57,7 +59,7 @@ fn experts_weigh_all_in_memory_and_as_few_in_time_as_tokens_take() {
     let mixture = |experts| MixtureOfExpertsConfig::new(d, hidden, experts).with_capacity(Capacity::Dropless);
     let (dense, _) = of(mixture(64), BlockKind::Dense);
     let (experts, active) = of(mixture(64), BlockKind::Experts);
-    // By hand: two of 64 experts are as wide as the dense layer; beside them there is the router.
+    // By hand: two of 64 experts are as wide as the dense layer, and the router adds a little.
     let (tokens, matrices) = (4.0 * seq as f64, 4.0 * (d * d) as f64 + 3.0 * (d * 2 * hidden) as f64);
     assert_eq!(dense.flops, tokens * (2.0 * matrices + 4.0 * (seq * d) as f64));
     assert_eq!(experts.flops - dense.flops, tokens * 2.0 * (d * 64) as f64);
@@ -65,10 +67,10 @@ fn experts_weigh_all_in_memory_and_as_few_in_time_as_tokens_take() {
     assert_eq!(experts.parameters - dense.parameters, 62 * of_an_expert + 64 * d as u64);
     assert_eq!(experts.parameters - active, 62 * of_an_expert);
     assert_eq!((experts.output_bytes, experts.parameter_bytes()), (tokens * d as f64 * 2.0, 2 * experts.parameters));
-    // Half of the tokens go around.
+    // Half of the tokens bypass the block.
     let (around, _) = of(mixture(64), BlockKind::DenseDepths);
     assert_eq!(around.flops, tokens / 2.0 * (2.0 * matrices + 4.0 * (seq / 2 * d) as f64) + tokens * 2.0 * d as f64);
-    // What is known to be dropped is not computed; more room is not more work.
+    // Dropped choices are not computed, and spare capacity adds no work.
     let with = |factor| of(mixture(64).with_capacity(Capacity::Factor(factor)), BlockKind::Experts).0.flops;
     assert_eq!(with(4.0), experts.flops);
     assert_eq!(experts.flops - with(0.5), tokens * 6.0 * (d * hidden) as f64);
@@ -94,7 +96,7 @@ fn cuts_by_parameters_and_by_flops_differ_and_each_balances_its_own() {
     let busiest = |cut: &Partition| PartitionReport::new(&timed, cut, &placement).unwrap().imbalance();
     assert!(busiest(&by_time) <= busiest(&even) && busiest(&by_time) < busiest(&by_memory));
     assert_ne!(by_memory, by_time);
-    // Virtual stages: two a rank, along a V.
+    // Virtual stages: two per rank, along a V.
     let v = Placement::v(2).unwrap();
     let cut = Partition::optimal(&timed, &v, &PartitionOptions::default()).unwrap().partition;
     assert_eq!(cut.stages(), 4);
@@ -132,7 +134,7 @@ fn a_cut_that_does_not_fit_the_plan_is_refused() {
 
 const RATE: f64 = 1e-2;
 
-/// A folder that is gone in the end.
+/// A folder that is removed when dropped.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
@@ -143,7 +145,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // It may never have been made.
+        // It may not exist.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -183,8 +185,8 @@ fn saved(config: &MoeGptConfig, cut: (&str, usize, usize), folder: &Folder) -> C
     checkpoints.latest().unwrap()
 }
 
-/// Each cut goes on from what the one before it has saved; the losses of the last two of four steps and the weights
-/// after them, beside those of one device that never stopped.
+/// Each cut resumes from the previous cut's checkpoint. Compares the losses of the last two of four steps and the
+/// weights after them with those of one device that never stopped.
 fn ring(config: &MoeGptConfig, name: &str, mut compare: impl FnMut(&str, &[f64], &[f64], &Weights, &Weights)) {
     let folder = Folder::new(name);
     let mut whole = pipeline(config, ("GPipe", 1, 1));
@@ -205,7 +207,7 @@ fn ring(config: &MoeGptConfig, name: &str, mut compare: impl FnMut(&str, &[f64],
 
 #[test]
 fn every_cut_goes_on_to_the_bit_from_what_another_one_has_saved() {
-    // Gradients are added in microbatch order, and stages share nothing: every sum has one order.
+    // Gradients are added in microbatch order and no parameter is tied, so every sum has one order.
     ring(&config().with_bias_rate(0.01), "bits", |place, losses, expected, weights, expected_weights| {
         assert_eq!(losses, expected, "{place}");
         assert_eq!(weights, expected_weights, "{place}");
@@ -214,12 +216,12 @@ fn every_cut_goes_on_to_the_bit_from_what_another_one_has_saved() {
 
 #[test]
 fn what_stages_share_rounds_by_the_cut_and_nothing_else_does() {
-    // The embedding is on two stages and the relation bias on all of them, however many there are. One stage's copy is used
-    // by all of its layers in one graph, whose backward adds their parts up, microbatch by microbatch; copies are added
-    // once, after all microbatches. So the sums are the same with other parentheses.
+    // The embedding is on two stages and the relation bias on all of them. All layers of a stage use one copy in
+    // one graph, whose backward adds up their parts microbatch by microbatch; copies are added once, after all
+    // microbatches. So the sums have the same terms with other parentheses.
     ring(&rich().with_ahead("E".to_owned()), "ring", |place, losses, expected, weights, expected_weights| {
         for (got, expected) in losses.iter().zip(expected) {
-            assert!((got - expected).abs() < 2e-6, "{place}: {got}, in one go {expected}");
+            assert!((got - expected).abs() < 2e-6, "{place}: {got}, without stopping {expected}");
         }
         let distance = difference(weights, expected_weights);
         assert!(distance < 1e-3, "{place}: weights are {distance:e} off");
@@ -240,8 +242,8 @@ fn a_cut_goes_on_from_its_own_checkpoint_to_the_bit_and_not_without_the_optimize
     let mut without = pipeline(&config, cut);
     without.load_weights(&checkpoint).unwrap();
     let got = steps(&mut without, 2..4);
-    assert_eq!(got[0], expected[2], "the weights are those");
-    assert!((got[1] - expected[3]).abs() > 1e-4, "but the moments are missed");
+    assert_eq!(got[0], expected[2], "the weights differ");
+    assert!((got[1] - expected[3]).abs() > 1e-4, "the moments have no effect");
 }
 
 #[test]

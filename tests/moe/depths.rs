@@ -1,4 +1,4 @@
-//! A mixture of depths: who takes the block, and what happens to the others.
+//! Mixture of depths: which tokens take the block, and what happens to the others.
 
 use crate::cases::noise;
 use burn::tensor::{Device, Int, Tensor};
@@ -49,7 +49,7 @@ fn tokens_that_are_not_chosen_go_around_untouched_and_as_many_as_there_is_room_f
 
 #[test]
 fn with_room_for_all_it_is_the_block_with_its_change_gated() {
-    let Block::All(inner) = block(BlockKind::Dense, 1.0) else { panic!("a plain block was asked for") };
+    let Block::All(inner) = block(BlockKind::Dense, 1.0) else { panic!("expected a plain block") };
     let depths = MixtureOfDepths::new(inner.clone(), D, 1.0, &Device::flex());
     let documents = Tensor::<2, Int>::zeros([2, 5], &Device::flex());
     let inner = inner.forward(x(2, 5), &documents.clone().into()).0;
@@ -60,7 +60,7 @@ fn with_room_for_all_it_is_the_block_with_its_change_gated() {
         let gate = |i| (at(&gated, i) - at(&before, i)) / (at(&all, i) - at(&before, i));
         let clear: Vec<usize> = (0..D).filter(|&i| (at(&all, i) - at(&before, i)).abs() > 1e-3).collect();
         assert!(!clear.is_empty());
-        // One gate a token, a sigmoid of a small score.
+        // One gate per token, the sigmoid of a small score.
         assert!(clear.iter().all(|&i| (gate(i) - gate(clear[0])).abs() < 1e-2 && (0.3..0.7).contains(&gate(i))));
     }
 }
@@ -71,7 +71,7 @@ fn chosen_tokens_see_only_chosen_tokens_of_their_document() {
     let documents = Tensor::<2, Int>::from_ints([[0, 0, 1, 1, 1]], &Device::flex());
     let one = floats(block.forward(x(1, 5), &documents.clone().into()).0);
     let mut changed = floats(x(1, 5));
-    // One feature alone: a norm takes away what all have.
+    // Changes one feature only: a norm removes what all features share.
     changed[0] += 1.0;
     let changed = Tensor::<1>::from_floats(&*changed, &Device::flex()).reshape([1, 5, D]);
     let other = floats(block.forward(changed, &documents.into()).0);

@@ -1,8 +1,8 @@
-//! The model with every part that it may take: enrichments of the first stage, windows, layers without rotary positions,
-//! a relation bias that all stages share; and those parts by themselves.
+//! The model with every optional part: enrichments of the first stage, windows, layers without rotary positions,
+//! and a relation bias shared by all stages; and those parts alone.
 
 use crate::cases::{Text, builder, distance, noise, pipelined, plain, rich};
-use crate::parity::{assert_close, assert_every_family};
+use crate::parity::{assert_close, assert_every_schedule};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Boundary, SplitBackward, Stage, init_seeded};
@@ -13,8 +13,8 @@ use pipeline_examples::moe::gpt::MoeGptConfig;
 use pipeline_examples::moe::signal::{DOCUMENTS, PLATFORM, RELATIONS, STRUCTURE, TOKENS};
 
 #[test]
-fn every_family_equals_the_model_on_one_device() {
-    assert_every_family(&rich().with_ahead("E".to_owned()), &[(1, 3, true), (3, 2, false)]);
+fn every_schedule_equals_the_model_on_one_device() {
+    assert_every_schedule(&rich().with_ahead("E".to_owned()), &[(1, 3, true), (3, 2, false)]);
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn each_part_makes_a_difference() {
     ] {
         assert!((loss(&without) - whole).abs() > 1e-7, "{name} changes nothing");
     }
-    // Initial queries and keys are small, so positions hardly show in the loss; in their gradients they do.
+    // Initial queries and keys are small, so positions hardly change the loss but do change its gradients.
     let gradient = |config: MoeGptConfig| {
         let mut gradients = plain(&config, &[4], 1).gradients.into_iter();
         let of_block =
@@ -60,7 +60,7 @@ fn each_part_makes_a_difference() {
     };
     let (without, with) = (gradient(rich()), gradient(rich().with_without_rotary(Vec::new())));
     let differs = |(a, b): (&f32, &f32)| (a - b).abs() > 1e-2 * a.abs().max(b.abs());
-    assert!(without.iter().zip(&with).any(differs), "a layer without rotary positions is like one with them");
+    assert!(without.iter().zip(&with).any(differs), "rotary positions make no difference");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_stage_reads_the_side_data_that_its_layers_need() {
     assert_eq!(reads(0), [DOCUMENTS, RELATIONS, STRUCTURE, PLATFORM]);
     assert_eq!(reads(1), [DOCUMENTS, RELATIONS]);
     assert_eq!(reads(2), [DOCUMENTS, RELATIONS, TOKENS]);
-    // A batch without what a stage reads is refused before anything runs.
+    // A batch that lacks an input of a stage is refused before anything runs.
     let builder = builder(by_name("1F1B").unwrap().as_ref(), Size::new(2, 2), &config, |part, _| part);
     let mut pipeline = builder.build().unwrap();
     let bare = burn_pipeline::stage::Batch::new(pipeline_examples::moe::signal::MoeSignal::Tokens(Tensor::zeros(
@@ -101,8 +101,9 @@ fn side_data_that_is_not_there_or_is_another_is_named() {
     let error = side.clone().take::<Tensor<2>>("mask").unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the extra `mask` has another type than the stage reads: tensor 0 of the payload is a int tensor of rank 2, but a \
-         float tensor of rank 2 is expected; what is left is (int I32 [1, 2]; f64 0.5; string \"de\"); check the batch"
+        "the extra `mask` has a different type than the stage reads: \
+         tensor 0 of the payload is a int tensor of rank 2, but a float tensor of rank 2 is expected; \
+         the remaining extras are (int I32 [1, 2]; f64 0.5; string \"de\"); check the batch"
     );
     assert!(side.take::<Tensor<2, Int>>("ids").is_ok());
     assert!(side.clone().take::<i64>("heat").unwrap_err().to_string().contains("a plain integer (i64)"));
@@ -120,7 +121,7 @@ fn attention(rotary: bool) -> Attention {
 fn run(attention: &Attention, context: &AttentionContext) -> Vec<f32> {
     let [batch, seq] = context.documents.dims();
     let x = Tensor::<1>::from_floats(&*noise(4, batch * seq * D), &Device::flex()).reshape([batch, seq, D]);
-    // Larger than initial values are, so that attention looks at something.
+    // Larger than initial values, so that attention is not uniform.
     attention.forward(x.mul_scalar(30.0), context).into_data().iter::<f32>().collect()
 }
 

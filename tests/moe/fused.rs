@@ -1,5 +1,5 @@
-//! Blocks with experts in fused actions: a forward and a backward of DualPipe, operation by operation in turns, with the
-//! numbers of the plain loop.
+//! Blocks with experts in DualPipe's fused actions: a forward and a backward, interleaved operation by operation,
+//! give the numbers of the plain loop.
 
 use crate::cases::{Got, Text, ahead, builder, distance, pipelined, plain, rich};
 use crate::parity::assert_close;
@@ -10,7 +10,7 @@ use burn_pipeline::stage::{Accumulation, SplitBackward};
 use burn_pipeline::train::Builder;
 use pipeline_examples::moe::gpt::MoeGptConfig;
 
-const FAMILIES: [(&str, usize, usize); 3] = [("DualPipe", 2, 1), ("DualPipe", 4, 1), ("DualPipeV", 2, 2)];
+const SCHEDULES: [(&str, usize, usize); 3] = [("DualPipe", 2, 1), ("DualPipe", 4, 1), ("DualPipeV", 2, 2)];
 
 fn fused((name, ranks, chunks): (&str, usize, usize), config: &MoeGptConfig, fused: FusedActions) -> Builder {
     let size = Size { ranks, chunks, microbatches: 8 };
@@ -21,16 +21,16 @@ fn fused((name, ranks, chunks): (&str, usize, usize), config: &MoeGptConfig, fus
 #[test]
 fn experts_in_interleaved_actions_have_the_gradients_of_one_device() {
     for config in [ahead(), rich()] {
-        // Uneven: seeds of 1 and 1/2 meet in one fused action.
+        // Uneven: seeds of 1 and 1/2 are in one fused action.
         let expected = plain(&config, &[11], 8);
-        for family in FAMILIES {
-            let interleaved = pipelined(fused(family, &config, FusedActions::Interleave), &[11], &config);
-            assert_close(&distance(&config, &interleaved, &expected), family.0);
+        for schedule in SCHEDULES {
+            let interleaved = pipelined(fused(schedule, &config, FusedActions::Interleave), &[11], &config);
+            assert_close(&distance(&config, &interleaved, &expected), schedule.0);
             let Got { gradients, observed, loss } =
-                pipelined(fused(family, &config, FusedActions::Sequence), &[11], &config);
-            assert_eq!(interleaved.loss, loss, "{family:?}");
-            assert_eq!(interleaved.observed, observed, "{family:?}");
-            assert_eq!(interleaved.gradients, gradients, "{family:?}: to the bit");
+                pipelined(fused(schedule, &config, FusedActions::Sequence), &[11], &config);
+            assert_eq!(interleaved.loss, loss, "{schedule:?}");
+            assert_eq!(interleaved.observed, observed, "{schedule:?}");
+            assert_eq!(interleaved.gradients, gradients, "{schedule:?}: bit for bit");
         }
     }
 }
@@ -38,15 +38,15 @@ fn experts_in_interleaved_actions_have_the_gradients_of_one_device() {
 #[test]
 fn every_fused_action_of_blocks_with_experts_was_interleaved() {
     let config = ahead();
-    for family in FAMILIES {
-        let mut pipeline = fused(family, &config, FusedActions::Interleave).build().unwrap();
+    for schedule in SCHEDULES {
+        let mut pipeline = fused(schedule, &config, FusedActions::Interleave).build().unwrap();
         let report = pipeline.accumulate(Text::new(1, 8).batch()).unwrap();
         let plan = pipeline.plan(8).unwrap();
         let overlaps = |actions: &mut dyn Iterator<Item = Action>| {
             actions.filter(|action| matches!(action, Action::Overlap(..))).count()
         };
         let planned = overlaps(&mut plan.plan().rows().iter().flatten().copied());
-        assert!(planned > 0, "{family:?} has no fused action at this size");
-        assert_eq!(overlaps(&mut report.timeline.events.iter().map(|event| event.action)), planned, "{family:?}");
+        assert!(planned > 0, "{schedule:?} has no fused action at this size");
+        assert_eq!(overlaps(&mut report.timeline.events.iter().map(|event| event.action)), planned, "{schedule:?}");
     }
 }

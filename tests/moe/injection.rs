@@ -1,5 +1,6 @@
-//! The injection: identity forward, the hidden gradient untouched, the loss's gradient its scale; against the composed
-//! form, and against finite differences through a whole layer of experts.
+//! Gradient injection is the identity in the forward, leaves the hidden gradient unchanged, and gives the loss its
+//! scale as gradient. Compared with the composed form, and with finite differences through a whole layer of
+//! experts.
 
 use crate::cases::noise;
 use burn::module::{Module, ModuleMapper, Param};
@@ -81,7 +82,7 @@ fn doubles<const D: usize>(shape: [usize; D], values: Vec<f64>) -> Tensor<D> {
     Tensor::from_data(TensorData::new(values, shape), (&Device::flex().autodiff(), DType::F64)).require_grad()
 }
 
-/// Doubles, so that differences quotients have digits left.
+/// Converts to f64, so that difference quotients keep enough digits.
 struct Doubles;
 
 impl ModuleMapper for Doubles {

@@ -1,4 +1,5 @@
-//! Blocks: what tokens see, what experts compute, and that a block's weight gradients wait in a split schedule.
+//! Blocks: which tokens attention sees, what experts compute, and that weight gradients are deferred in a split
+//! schedule.
 
 use crate::cases::{Text, builder, config, noise};
 use burn::module::Module;
@@ -20,7 +21,7 @@ fn floats<const R: usize>(tensor: Tensor<R>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
-/// For each pair of tokens: does a change of the second reach the first?
+/// For each pair of tokens, true if a change of the second reaches the first.
 fn sees(window: Option<usize>, documents: &[i32]) -> Vec<Vec<bool>> {
     let seq = documents.len();
     let attention = AttentionConfig::new(D, 2).with_window(window);
@@ -103,7 +104,7 @@ fn weights<M: Module>(layer: &M) -> Vec<Vec<f32>> {
 
 #[test]
 fn a_shared_expert_adds_to_every_token_dropped_ones_included() {
-    // One row an expert: most tokens are dropped, and get the shared expert alone.
+    // One row per expert: most tokens are dropped and get the shared expert alone.
     let config =
         MixtureOfExpertsConfig::new(D, 5, 2).with_capacity(Capacity::Factor(0.01)).with_top_k(1).with_shared(2);
     let layer = init_seeded(3, &Device::flex(), |device| config.init(device));
@@ -145,7 +146,7 @@ fn weight_gradients_of_all_products_wait_for_w() {
     pipeline.accumulate(Text::new(1, 3).batch()).unwrap();
     for (stage, report) in pipeline.engines().unwrap() {
         let deferred = report.deferred.unwrap();
-        // Norms and learned positions are Burn's own operations; every product is deferred.
+        // Norms and learned positions are Burn's own operations; every matmul is deferred.
         assert!(deferred.share() > 0.9, "stage {stage:?}: {deferred:?}");
         assert!(deferred.operations > 20, "stage {stage:?}: {deferred:?}");
     }

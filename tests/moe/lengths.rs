@@ -1,5 +1,5 @@
-//! Rows of several lengths: attention and loss over valid tokens, against sums written by hand and against rows without
-//! padding, over random shapes.
+//! Rows of several lengths: attention and loss over valid tokens, compared with sums written by hand and with rows
+//! without padding, over random shapes.
 
 use crate::cases::noise;
 use burn::module::Module;
@@ -27,12 +27,13 @@ fn floats<const R: usize>(seed: u64, shape: [usize; R]) -> Tensor<R> {
     Tensor::<1>::from_floats(&*noise(seed, shape.iter().product()), &Device::flex()).reshape(shape)
 }
 
-/// Numbers below `below`, drawn from the seed.
+/// Numbers below `below`, drawn with the seed.
 fn drawn(seed: u64, count: usize, below: usize) -> Vec<usize> {
     noise(seed, count).iter().map(|x| (((x + 1.0) / 2.0 * below as f32) as usize).min(below - 1)).collect()
 }
 
-/// Attention of one head of width [`D`], in `f64`: `sees(row, i, j)` says whether token `i` of a row sees token `j`.
+/// Attention of one head of width [`D`] in `f64`. `sees(row, i, j)` returns true if token `i` of a row sees token
+/// `j`.
 fn by_hand(x: &[f32], weights: &[Vec<f32>], seq: usize, sees: impl Fn(usize, usize, usize) -> bool) -> Vec<f64> {
     let of = |token: usize, from: usize, c: usize| -> f64 {
         let product: f64 =
@@ -70,7 +71,8 @@ proptest! {
         let x = floats(seed ^ 2, [batch, seq, D]).mul_scalar(20.0);
         let lengths = RowLengths::tokens(ints(&counts));
         let masked = lengths.documents(ints(&documents).reshape([batch, seq]));
-        let got: Vec<f32> = layer.forward(x.clone(), &AttentionContext::new(masked)).into_data().iter::<f32>().collect();
+        let got = layer.forward(x.clone(), &AttentionContext::new(masked));
+        let got: Vec<f32> = got.into_data().iter::<f32>().collect();
         let x: Vec<f32> = x.into_data().iter::<f32>().collect();
         let expected = by_hand(&x, &weights(&layer), seq, |row, i, j| {
             let valid = i < counts[row] && documents[row * seq + i] == documents[row * seq + j];
@@ -145,7 +147,7 @@ fn a_batch_with_padding_trains_as_its_rows_do_one_by_one_without() {
         let gradients = pipeline.take_gradients().unwrap().into_iter().flatten();
         let gradients: Vec<Vec<f32>> = gradients.map(|gradient| read(gradient.as_ref().unwrap())).collect();
 
-        // One row after the other, cut to its valid tokens; the loss is their mean over all rows.
+        // Each row alone, cut to its valid tokens; the loss is their mean over all rows.
         let valid: Vec<usize> = counts.iter().zip(&block).map(|(n, b)| n * b).collect();
         let total: usize = valid.iter().sum();
         let device = Device::flex().autodiff();

@@ -1,4 +1,4 @@
-//! Auxiliary losses against closed forms and against loops on the host.
+//! Auxiliary losses, compared with closed forms and with loops on the host.
 
 use crate::cases::noise;
 use burn::tensor::{Bool, Device, Int, Tensor};
@@ -26,7 +26,7 @@ fn load_balance_is_one_where_even_and_the_number_of_experts_where_one_gets_all()
     assert!((number(load_balance(even, loads([3, 3, 3, 3]))) - 1.0).abs() < 1e-6);
     let one = Tensor::<2>::from_floats([[0.0, 0.0, 1.0, 0.0]; 6], &device);
     assert!((number(load_balance(one.clone(), loads([0, 0, 12, 0]))) - 4.0).abs() < 1e-6);
-    // Nothing routed: nothing to blame, and no division by zero.
+    // Without routed tokens the loss is zero, with no division by zero.
     assert_eq!(number(load_balance(one, loads([0; 4]))), 0.0);
 }
 
@@ -63,7 +63,7 @@ fn depth_router_is_the_binary_cross_entropy_of_the_choice() {
     assert!((number(depth_router(logits, chosen)) - expected).abs() < 1e-6);
     let certain = Tensor::<2>::from_floats([[200.0, -200.0]], &Device::flex());
     let right = Tensor::<2, Bool>::from_data([[true, false]], &Device::flex());
-    assert!(number(depth_router(certain, right)) < 1e-6, "no infinity where the router is sure and right");
+    assert!(number(depth_router(certain, right)) < 1e-6, "the loss of a certain, correct router");
 }
 
 fn one(value: f32) -> Option<Tensor<1>> {
@@ -88,10 +88,10 @@ fn each_kind_is_averaged_over_the_layers_of_the_whole_model_that_have_it() {
     ];
     let expected = 0.5 * (3.0 + 6.0 + 9.0) / 3.0 + 0.25 * (6.0 + 0.0 + 3.0) / 3.0 + 2.0 * (5.0 + 1.0) / 2.0;
     let cut: f64 = stages.iter().filter_map(|stage| losses.total(stage)).map(number).sum();
-    assert!((cut - expected).abs() < 1e-6, "however it is cut: {cut}");
+    assert!((cut - expected).abs() < 1e-6, "the loss depends on the cut: {cut}");
     let whole = losses.total(&stages.concat()).map(number).unwrap();
     assert!((whole - expected).abs() < 1e-6);
-    // The mean per stage, added up, is another number: it weighs layers by how the model is cut.
+    // The sum of per-stage means is a different number: it depends on the cut.
     let per_stage: f64 = 0.5 * (3.0 + 6.0 + 9.0) + 0.25 * (6.0 + 0.0 + 3.0) + 2.0 * (5.0 + 1.0);
     assert!((per_stage - expected).abs() > 1.0);
     assert!(losses.total(&[layer([None; 3])]).is_none());

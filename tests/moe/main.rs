@@ -1,4 +1,4 @@
-//! Tests of mixture-of-experts models: layers, losses, and their training in a pipeline, in one binary.
+//! Mixture-of-experts models: layers, losses, and training in a pipeline, in one binary.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
@@ -11,6 +11,7 @@ mod code;
 mod cuts;
 mod depths;
 mod enriched;
+mod expert_parallel;
 mod fused;
 mod injection;
 mod layers;
@@ -21,5 +22,4 @@ mod parity;
 mod planted;
 mod reductions;
 mod routing;
-mod spread;
 mod structure;

@@ -1,4 +1,5 @@
-//! Experts spread over the ranks of a group: gradients, auxiliary losses, loads and drops are those of one device.
+//! Experts parallel over a tensor-parallel group: gradients, auxiliary losses, loads and drops equal those of one
+//! device.
 
 use crate::cases::{Distance, builder, config, distance, pipelined, plain};
 use crate::parity::assert_close;
@@ -8,7 +9,7 @@ use burn_pipeline::train::Builder;
 use burn_pipeline_moe::router::Capacity;
 use pipeline_examples::moe::gpt::MoeGptConfig;
 
-/// Microbatches of a step, of one sample each or two.
+/// The microbatches of a step, of one or two samples each.
 const MICROBATCHES: usize = 4;
 const BATCH: usize = 6;
 
@@ -16,15 +17,15 @@ const BATCH: usize = 6;
 type Grid = (usize, usize, usize);
 
 /// Whole and split backwards, one and two chunks, loops and a V.
-const FAMILIES: [(&str, usize); 5] =
+const SCHEDULES: [(&str, usize); 5] =
     [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBVZeroBubble", 2), ("DualPipeV", 2)];
 
-/// How far every family on these grids is from the plain loop.
+/// The distance of every schedule on these grids from the plain loop.
 fn distances(config: &MoeGptConfig, grids: &[Grid], engine: impl Fn(Builder) -> Builder) -> Vec<(Distance, String)> {
     let expected = plain(config, &[BATCH], MICROBATCHES);
     let mut found = Vec::new();
     for &(ranks, replicas, members) in grids {
-        for (name, chunks) in FAMILIES {
+        for (name, chunks) in SCHEDULES {
             let size = Size { ranks, chunks, microbatches: MICROBATCHES / replicas };
             let builder = builder(by_name(name).unwrap().as_ref(), size, config, |part, _| part);
             let builder = engine(builder).data_parallel(replicas).tensor_parallel(members);

@@ -1,5 +1,5 @@
 //! Router gradients and auxiliary losses of a pipelined model equal those of `main + auxiliary` on one device, for
-//! every family, with and without accumulation, for any number of microbatches, even and uneven.
+//! every schedule, with and without accumulation, for any number of microbatches, even and uneven.
 
 use crate::cases::{Distance, builder, config, distance, pipelined, plain};
 use burn_pipeline::plan::PlacementKind;
@@ -7,19 +7,19 @@ use burn_pipeline::schedule::{Chunks, Schedule, Size, all};
 use pipeline_examples::moe::gpt::MoeGptConfig;
 use pipeline_tests::device::few;
 
-/// Gradients are sums of the same numbers in another order, so they differ by rounding.
+/// The allowed difference of gradients: their sums have the same terms in another order.
 pub(crate) const ROUNDING: f64 = 2e-5;
 
-/// All families that train, at two ranks.
-pub(crate) fn families() -> Vec<(Box<dyn Schedule>, usize)> {
+/// All schedules that train, at two ranks.
+pub(crate) fn schedules() -> Vec<(Box<dyn Schedule>, usize)> {
     let sized = |schedule: Box<dyn Schedule>| {
-        let chunks = match schedule.family().chunks {
+        let chunks = match schedule.info().chunks {
             Chunks::Exactly(n) => n,
             Chunks::Any => 2,
         };
         (schedule, chunks)
     };
-    all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly").map(sized).collect()
+    all().into_iter().filter(|schedule| schedule.info().name != "ForwardOnly").map(sized).collect()
 }
 
 pub(crate) fn assert_close(distance: &Distance, place: &str) {
@@ -30,20 +30,21 @@ pub(crate) fn assert_close(distance: &Distance, place: &str) {
     assert!(loss < 1e-5, "the main loss is {loss:e} off: {place}");
 }
 
-/// Batches of a step: one, or three of different sizes.
+/// The batches of a step: one, or three of different sizes.
 pub(crate) fn batches(accumulation: usize, microbatches: usize, uneven: bool) -> Vec<usize> {
     let samples = if uneven { microbatches + microbatches / 2 + 1 } else { microbatches };
     (0..accumulation).map(|batch| if uneven { samples + batch } else { samples }).collect()
 }
 
-/// Every family equals the model on one device; given are batches of a step, microbatches, and whether they are uneven.
-pub(crate) fn assert_every_family(config: &MoeGptConfig, cases: &[(usize, usize, bool)]) {
+/// Asserts that every schedule equals the model on one device. A case is the number of batches of a step, the
+/// microbatches, and whether they are uneven.
+pub(crate) fn assert_every_schedule(config: &MoeGptConfig, cases: &[(usize, usize, bool)]) {
     for &(accumulation, microbatches, uneven) in cases {
         let batches = batches(accumulation, microbatches, uneven);
         let expected = plain(config, &batches, microbatches);
-        for (schedule, chunks) in families() {
+        for (schedule, chunks) in schedules() {
             let size = Size { ranks: 2, chunks, microbatches };
-            let place = format!("{}, {microbatches} microbatches, batches of {batches:?}", schedule.family().name);
+            let place = format!("{}, {microbatches} microbatches, batches of {batches:?}", schedule.info().name);
             let builder = builder(schedule.as_ref(), size, config, |part, _| part);
             assert_close(&distance(config, &pipelined(builder, &batches, config), &expected), &place);
         }
@@ -51,16 +52,16 @@ pub(crate) fn assert_every_family(config: &MoeGptConfig, cases: &[(usize, usize,
 }
 
 #[test]
-fn every_family_equals_main_plus_auxiliary_on_one_device() {
+fn every_schedule_equals_main_plus_auxiliary_on_one_device() {
     let config = config();
     let (mut proved, mut worst) = (0, 0.0f64);
-    let families = families();
+    let schedules = schedules();
     for (accumulation, microbatches) in [(1, 1), (1, 2), (1, 3), (1, 5), (1, 8), (3, 1), (3, 4)] {
         let batches = batches(accumulation, microbatches, microbatches % 2 == 0);
         let expected = plain(&config, &batches, microbatches);
-        for (schedule, chunks) in &families {
+        for (schedule, chunks) in &schedules {
             let size = Size { ranks: 2, chunks: *chunks, microbatches };
-            let name = schedule.family().name;
+            let name = schedule.info().name;
             let place = format!("{name}, {microbatches} microbatches, batches of {batches:?}");
             assert!(schedule.build(size).is_ok(), "{place}: refused");
             let builder = builder(schedule.as_ref(), size, &config, |part, _| part);
@@ -70,8 +71,8 @@ fn every_family_equals_main_plus_auxiliary_on_one_device() {
             proved += 1;
         }
     }
-    assert!(families.iter().any(|(schedule, _)| schedule.family().placement == PlacementKind::Bidirectional));
-    println!("{proved} configurations of {} families, routers' gradients at most {worst:e} off", families.len());
+    assert!(schedules.iter().any(|(schedule, _)| schedule.info().placement == PlacementKind::Bidirectional));
+    println!("{proved} configurations of {} schedules, routers' gradients at most {worst:e} off", schedules.len());
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! Mistakes that others made, planted: each makes the parity of routers' gradients fail, and by how much it should.
+//! Known mistakes of other implementations, planted here: each makes the parity test of router gradients fail by
+//! the expected amount.
 
 use crate::cases::{builder, config, distance, pipelined, plain};
-use crate::parity::{ROUNDING, batches, families};
+use crate::parity::{ROUNDING, batches, schedules};
 use burn::module::Module;
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Names, Stage};
@@ -31,15 +32,15 @@ impl Stage for Mistaken {
     }
 }
 
-/// The scale of a stage, given what it should be times: the microbatches of a batch, the batches of a step.
+/// The wrong scale of a stage, from the number of a batch's microbatches and of a step's batches.
 type Factor = fn(&StageContext, f64, f64) -> f64;
 
-/// What every family's distance of routers' gradients is with the mistake.
+/// Checks the distance of every schedule's router gradients with the mistake.
 fn each_distance(accumulation: usize, microbatches: usize, factor: Factor, check: impl Fn(f64, &str)) {
     let (config, batches) = (config(), batches(accumulation, microbatches, false));
     let expected = plain(&config, &batches, microbatches);
     let (m, a) = (microbatches as f64, accumulation as f64);
-    for (schedule, chunks) in families() {
+    for (schedule, chunks) in schedules() {
         let size = Size { ranks: 2, chunks, microbatches };
         let model = config.clone();
         let mistaken = move |at: &StageContext| {
@@ -49,14 +50,14 @@ fn each_distance(accumulation: usize, microbatches: usize, factor: Factor, check
         };
         let builder = builder(schedule.as_ref(), size, &config, |part, _| part).stages(mistaken);
         let difference = distance(&config, &pipelined(builder, &batches, &config), &expected);
-        let place = format!("{}, {microbatches} microbatches, {accumulation} batches", schedule.family().name);
-        // The forward is untouched: only gradients tell.
+        let place = format!("{}, {microbatches} microbatches, {accumulation} batches", schedule.info().name);
+        // The forward is unchanged: only gradients show the mistake.
         assert!(difference.observed < 1e-6 && difference.loss < 1e-5, "{place}: {difference:?}");
         check(difference.routers, &place);
     }
 }
 
-/// Every family fails with the mistake, over these accumulations and numbers of microbatches.
+/// Asserts that every schedule fails with the mistake, for these accumulations and numbers of microbatches.
 fn assert_noticed(accumulations: &[usize], microbatches: [usize; 2], factor: Factor) {
     for &accumulation in accumulations {
         for microbatches in microbatches {
@@ -79,7 +80,7 @@ fn no_mistake_is_no_distance() {
     }
 }
 
-// One microbatch, or one batch, divides by one: there a forgotten division is no mistake.
+// With one microbatch or one batch the divisor is one, so a missing division changes nothing.
 
 #[test]
 fn a_scale_that_is_not_divided_by_the_microbatches_is_noticed() {

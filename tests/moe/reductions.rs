@@ -16,7 +16,7 @@ const D: usize = 4;
 const SEQ: usize = 3;
 const LAYERS: usize = 4;
 
-/// Layers of experts; what they inject weighs as the tokens that count.
+/// Layers of experts whose injected losses are weighted by the number of tokens that count.
 #[derive(Module, Debug)]
 struct Part {
     layers: Vec<MixtureOfExperts>,
@@ -64,7 +64,7 @@ impl Stage for Part {
     }
 }
 
-/// The main loss of a microbatch, before any division that the contract does.
+/// The main loss of a microbatch, before the divisions of the loss contract.
 fn main(y: Tensor<3>, target: Tensor<3>, counts: Tensor<2>, reduction: Reduction) -> Tensor<1> {
     let squares = (y - target).square();
     match reduction {
@@ -96,7 +96,7 @@ impl Data {
         Batch::new(self.x.clone()).target(target).extra("counts", self.counts.clone())
     }
 
-    /// A microbatch's loss with its auxiliary one, and what it weighs in the whole.
+    /// A microbatch's main and auxiliary loss, and its weight in the whole.
     fn loss(&self, model: &Part, samples: Range<usize>, reduction: Reduction) -> (Tensor<1>, f64) {
         let cut = |t: &Tensor<3>| t.clone().narrow(0, samples.start, samples.len()).autodiff();
         let counts = self.counts.clone().narrow(0, samples.start, samples.len());

@@ -1,4 +1,4 @@
-//! Routers and places against loops on the host, over random sizes.
+//! Routers and row placement, compared with loops on the host, over random sizes.
 
 use crate::cases::noise;
 use burn::module::{Module, Param};
@@ -19,7 +19,7 @@ fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
-/// The `k` best of a row by sorting: larger first, of equal ones the earlier.
+/// The `k` best experts of a row, by sorting: larger scores first, and the lower index among equal ones.
 fn best(row: &[f32], k: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..row.len()).collect();
     order.sort_by(|&a, &b| row[b].total_cmp(&row[a]).then(a.cmp(&b)));
@@ -52,7 +52,7 @@ proptest! {
 
     #[test]
     fn top_k_is_what_sorting_finds((rows, columns, k, seed) in sizes()) {
-        // Few different values, and one zero: ties are common.
+        // Few different values, and one zero, so that ties are common.
         let values: Vec<f32> = noise(seed, rows * columns).iter().map(|x| (x * 3.0).round() + 0.0).collect();
         let expected: Vec<usize> = values.chunks(columns).flat_map(|row| best(row, k)).collect();
         prop_assert_eq!(ints(top_k(matrix(&values, columns), k)), expected);
@@ -69,7 +69,9 @@ proptest! {
         for capacity in [Capacity::Factor(factor), Capacity::Dropless] {
             let places = TokenDispatch::new(choices.clone(), experts, capacity);
             let room = match capacity {
-                Capacity::Factor(_) => ((factor * (tokens * k) as f64 / experts as f64).ceil() as usize).clamp(1, tokens),
+                Capacity::Factor(_) => {
+                    ((factor * (tokens * k) as f64 / experts as f64).ceil() as usize).clamp(1, tokens)
+                }
                 Capacity::Dropless => *load.iter().max().unwrap(),
             };
             prop_assert_eq!(places.capacity, room);
@@ -78,8 +80,9 @@ proptest! {
             let lost = kept.iter().flatten().filter(|&&kept| !kept).count();
             prop_assert_eq!(ints(places.dropped.clone()), vec![lost]);
             prop_assert!(capacity != Capacity::Dropless || lost == 0);
-            // Expert e multiplies by e + 1, so a row at the wrong expert shows.
-            let by_expert = Tensor::<1, Int>::arange(1..experts as i64 + 1, &Device::flex()).float().reshape([experts, 1, 1]);
+            // Expert e multiplies by e + 1, so that a row at the wrong expert is noticed.
+            let by_expert = Tensor::<1, Int>::arange(1..experts as i64 + 1, &Device::flex()).float();
+            let by_expert = by_expert.reshape([experts, 1, 1]);
             let rows = places.dispatch(matrix(&x, d));
             prop_assert_eq!(rows.dims(), [experts, room, d]);
             let rows = rows * by_expert.expand([experts, room, d]);
@@ -121,7 +124,7 @@ fn gates_are_scores_of_the_chosen_normalised_where_asked() {
             };
             assert_eq!(experts[token * k..][..k], best(row, k));
             let sum: f32 = best(row, k).iter().map(|&e| score[e]).sum();
-            // One softmax choice is never divided by itself: its gate would not depend on the router.
+            // A single softmax choice is never divided by itself: its gate would not depend on the router.
             let divisor = if normalize && k > 1 { sum } else { 1.0 };
             for (c, &e) in best(row, k).iter().enumerate() {
                 assert!((gates[token * k + c] - score[e] / divisor).abs() < 1e-5, "{scoring:?} {normalize} {k}");
@@ -143,14 +146,17 @@ fn an_expert_bias_changes_who_is_chosen_but_not_the_gates_and_moves_towards_bala
     let x = matrix(&noise(6, 8 * 4), 4);
     router.bias = router.bias.map(|bias| Param::initialized(bias.id, Tensor::from_floats([0.0, 0.0, 5.0], &device)));
     let routing = router.forward(x.clone());
-    assert!(ints(routing.experts).chunks(2).all(|chosen| chosen[0] == 2), "a large bias always wins");
+    assert!(ints(routing.experts).chunks(2).all(|chosen| chosen[0] == 2), "the expert with a large bias is not chosen");
     let gates = floats(routing.gates);
-    assert!(gates.chunks(2).all(|gates| gates[0] < 0.7), "but its gate is the score's: {gates:?}");
-    // The overloaded expert's bias falls, the others' rise, by the rate, whatever the difference.
+    assert!(gates.chunks(2).all(|gates| gates[0] < 0.7), "the bias changes the gate: {gates:?}");
+    // The overloaded expert's bias falls and the others' rise by the rate, however large the difference.
     let moved = router.with_updated_bias(&[2.0, 4.0, 30.0], 0.25).bias.unwrap().val();
     assert_eq!(floats(moved), [0.25, 0.25, 4.75]);
     let trained = init_seeded(23, &device.autodiff(), |device| config.init(device));
-    assert!(!trained.bias.as_ref().unwrap().val().is_require_grad(), "it is no parameter of gradient descent");
+    assert!(
+        !trained.bias.as_ref().unwrap().val().is_require_grad(),
+        "the bias must not be trained by gradient descent"
+    );
     assert_eq!(trained.num_params(), 4 * 3 + 3);
 }
 

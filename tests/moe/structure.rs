@@ -1,5 +1,5 @@
-//! Side data: what is cut with the samples, what is given whole, and that every microbatch reads its own piece
-//! whatever the order of execution.
+//! Side data: which tensors are split with the samples, which are replicated, and that every microbatch reads its
+//! own piece in any order of execution.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor};
@@ -38,7 +38,7 @@ fn what_has_the_batchs_size_is_cut_and_the_rest_is_replicated() {
     assert!(error.to_string().contains("`mask` has Some(5)"), "{error}");
 }
 
-/// Adds to a sum what it reads: the sample's number from its input must be that of its side data on every stage.
+/// Adds to a sum what it reads. On every stage, the sample's number in its input must equal that in its side data.
 #[derive(Module, Debug)]
 struct Reader {
     weight: Param<Tensor<1>>,
@@ -54,7 +54,11 @@ impl Stage for Reader {
     }
 
     fn forward(&self, (x, wrong): Self::Input, (ids, table, _): Self::Extra) -> Self::Output {
-        assert_eq!((ids.dims()[0], table.dims()), (x.dims()[0], [5, 1]), "cut with the samples; given whole");
+        assert_eq!(
+            (ids.dims()[0], table.dims()),
+            (x.dims()[0], [5, 1]),
+            "ids are split with the samples, the table is whole"
+        );
         let differs = (x.clone().detach() - ids.float()).abs();
         (x + (self.weight.val() * 0.0).unsqueeze::<2>(), wrong.detach() + differs)
     }
@@ -72,15 +76,15 @@ fn reader(pipeline: &burn_pipeline::train::StageContext) -> StageBox {
 }
 
 #[test]
-fn every_stage_reads_the_piece_of_the_microbatch_that_it_runs_in_every_family() {
+fn every_stage_reads_the_piece_of_the_microbatch_that_it_runs_in_every_schedule() {
     let device = Device::flex();
     let count = |n: i64| Tensor::<1, Int>::arange(0..n, &device).reshape([n as usize, 1]);
-    for schedule in all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly") {
-        let chunks = match schedule.family().chunks {
+    for schedule in all().into_iter().filter(|schedule| schedule.info().name != "ForwardOnly") {
+        let chunks = match schedule.info().chunks {
             burn_pipeline::schedule::Chunks::Exactly(n) => n,
             burn_pipeline::schedule::Chunks::Any => 2,
         };
-        let name = schedule.family().name;
+        let name = schedule.info().name;
         let builder = Pipeline::builder().schedule(schedule, Size { ranks: 2, chunks, microbatches: 6 });
         let mut pipeline = builder.devices(vec![device.clone()]).stages(reader).build().unwrap();
         let (x, wrong) = (count(8).float(), Tensor::<2>::zeros([8, 1], &device));
@@ -88,6 +92,6 @@ fn every_stage_reads_the_piece_of_the_microbatch_that_it_runs_in_every_family() 
         let batch = Batch::new((x, wrong.clone())).target(wrong);
         let report = pipeline.accumulate(structure.attach(batch, 8).unwrap()).unwrap();
         let observed: Vec<f64> = report.observed.concat();
-        assert_eq!(observed, [0.0; 8], "{name}: no sample met another's side data");
+        assert_eq!(observed, [0.0; 8], "{name}: a sample got the side data of another one");
     }
 }

@@ -1,4 +1,5 @@
-//! Ranks in processes save together and take up what others saved; a rank that is lost meanwhile takes nothing along.
+//! Ranks in processes save together and resume from each other's checkpoints. A rank that is lost during a save
+//! damages no earlier checkpoint.
 
 use crate::mpirun::mpirun;
 use crate::passes_with;
@@ -7,12 +8,12 @@ use pipeline_tests::random::Random;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A folder that is gone once the test is over.
+/// A folder that is removed after the test.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
     pub(crate) fn new(test: &str) -> Self {
-        // Tests run beside each other, and some share a name.
+        // Tests run in parallel, and some share a name.
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let name = format!("burn-pipeline-mpi-{test}-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
@@ -33,24 +34,24 @@ impl Drop for Folder {
 
 #[test]
 fn other_ranks_and_schedules_go_on_bit_for_bit_from_what_processes_saved() {
-    for (ranks, family, takers) in [
+    for (ranks, schedule, takers) in [
         (4, "1F1B", &[(2, "ZBVZeroBubble"), (3, "GPipe"), (1, "1F1B")][..]),
         (2, "ZBVZeroBubble", &[(4, "Interleaved1F1B")]),
         (2, "DualPipe", &[(3, "ZBH1")]),
     ] {
-        let folder = Folder::new(family);
-        passes_with(ranks, &["save", family, folder.text()]);
+        let folder = Folder::new(schedule);
+        passes_with(ranks, &["save", schedule, folder.text()]);
         Checkpoints::new(&folder.0).latest().unwrap().verify().unwrap();
-        for &(ranks, family) in takers {
-            print!("{}", passes_with(ranks, &["resume", family, folder.text()]));
+        for &(ranks, schedule) in takers {
+            print!("{}", passes_with(ranks, &["resume", schedule, folder.text()]));
         }
     }
 }
 
 #[test]
 fn processes_export_the_whole_model_as_threads_do() {
-    for (ranks, family) in [(2, "ZBVZeroBubble"), (4, "1F1B")] {
-        passes_with(ranks, &["export", family, Folder::new("export").text()]);
+    for (ranks, schedule) in [(2, "ZBVZeroBubble"), (4, "1F1B")] {
+        passes_with(ranks, &["export", schedule, Folder::new("export").text()]);
     }
 }
 
@@ -97,8 +98,8 @@ fn a_rank_that_is_lost_amid_a_save_leaves_the_checkpoints_that_were_there() {
             Err(error) => panic!("{error}"),
         }
     }
-    println!("{reached} steps were reached; {partial} times files were left behind");
-    // What is left holds more than four steps by now: begin anew, and stop once.
+    println!("{reached} steps were reached; {partial} saves left partial files");
+    // The folder holds more than four steps by now: start a new one, and stop once.
     let folder = Folder::new("struck-once");
     mpirun(3, &[], &["until-struck", folder.text(), "Kill", "1", "3", "5"]);
     assert_eq!(Checkpoints::new(&folder.0).latest().unwrap().progress().steps, 2);

@@ -1,4 +1,4 @@
-//! A rank is lost: every other one says which, in time, and nothing is left behind.
+//! When a rank is lost, every other one names it in time, and nothing is left behind.
 
 use crate::mpirun::{Run, mpirun};
 use pipeline_tests::at_once::for_each_at_once;
@@ -6,7 +6,7 @@ use pipeline_tests::drawn::{Drawn, faults};
 use pipeline_tests::faulty_link::Fault;
 use pipeline_tests::leaving::Leaving;
 
-/// What ranks say that live on: `(rank, seconds since the last good step, message)`.
+/// The errors of the ranks that survive: `(rank, seconds since the last good step, message)`.
 fn reported(out: &str) -> Vec<(usize, f64, String)> {
     let line = |line: &str| {
         let (rank, rest) = line.strip_prefix("rank ")?.split_once(" after ")?;
@@ -16,10 +16,10 @@ fn reported(out: &str) -> Vec<(usize, f64, String)> {
     out.lines().filter_map(line).collect()
 }
 
-/// The deadline of the test program, and some time for a machine that does other things as well.
+/// The test program's timeout, and some time for a busy machine.
 const IN_TIME: f64 = 4.0 + 6.0;
 
-/// What happened to the failing rank, and words that every other rank must say.
+/// Asserts that every other rank's error contains these words, where `what` happened to the failing rank.
 fn assert_told(what: &str, run: &Run, ranks: usize, failing: usize, words: &[&str]) {
     let reported = reported(&run.out);
     assert!(run.code.is_some(), "{what}: mpirun did not end: {run:?}");
@@ -29,7 +29,7 @@ fn assert_told(what: &str, run: &Run, ranks: usize, failing: usize, words: &[&st
         };
         assert!(*seconds < IN_TIME, "{what}: rank {rank} took {seconds} s: {message}");
         for word in words {
-            assert!(message.contains(word), "{what}: rank {rank}: {message} does not say {word}");
+            assert!(message.contains(word), "{what}: rank {rank}: {message} does not contain {word}");
         }
     }
     assert!(run.left.is_empty(), "{what}: left behind: {:?}", run.left);
@@ -37,11 +37,11 @@ fn assert_told(what: &str, run: &Run, ranks: usize, failing: usize, words: &[&st
 
 fn strike(fault: Fault, ranks: usize, failing: usize, at: usize) -> Run {
     let (name, failing, at) = (format!("{fault:?}"), failing.to_string(), at.to_string());
-    // Without it, `mpirun` itself kills all ranks when one is killed: see the last test. (With it, `mpirun` ends with
-    // code 0 whatever the ranks end with.)
+    // Without this flag, `mpirun` kills all ranks when one is killed: see the last test. With it, `mpirun` exits
+    // with code 0 whatever the ranks return.
     let flags: &[&str] = if fault == Fault::Kill { &["--enable-recovery"] } else { &[] };
     let run = mpirun(ranks, flags, &["fault", &name, &failing, &at]);
-    // Who leaves without a panic has not failed.
+    // A rank that leaves without a panic has not failed.
     let ends_well = matches!(fault, Fault::Kill | Fault::Leave(_));
     assert!(ends_well || run.code != Some(0), "{run:?}");
     run
@@ -49,7 +49,7 @@ fn strike(fault: Fault, ranks: usize, failing: usize, at: usize) -> Run {
 
 const GONE: &str = "does not answer (killed, stopped";
 
-/// What is said of the failing rank, beside its number.
+/// What errors say about the failing rank, besides its number.
 fn says(fault: Fault, failing: usize) -> Vec<String> {
     let named = format!("rank {failing}");
     match fault {
@@ -58,12 +58,13 @@ fn says(fault: Fault, failing: usize) -> Vec<String> {
         Fault::OtherPlan => vec![format!("rank {failing} differs from the others in the plan: it has GPipe #")],
         Fault::Hang | Fault::Lose | Fault::Late => vec![named],
         Fault::Leave(leaving) => vec![named, leaving.says().to_owned()],
-        // Bytes that are no message, or a message that was not expected.
+        // Bytes that are no message, or an unexpected message.
         Fault::Corrupt | Fault::Stray | Fault::Oversized => vec![format!("rank {failing}"), "from".to_owned()],
     }
 }
 
-/// In each of these runs every other rank names the failing one. The runs mostly wait.
+/// Asserts that in each of these runs, every other rank names the failing one. The runs mostly wait, so several run
+/// at a time.
 fn assert_named(faults: &[Drawn]) {
     for_each_at_once(3, faults, |drawn| {
         let &Drawn { fault, ranks, failing, at } = drawn;
@@ -79,7 +80,7 @@ fn drawn(fault: Fault, (ranks, failing, at): (usize, usize, usize)) -> Drawn {
 
 #[test]
 fn a_rank_that_is_killed_or_stopped_is_named_by_every_other_rank() {
-    // In the handshake, in a step, in the gathers between.
+    // In the handshake, in a step, and in the gathers between steps.
     let killed = [(3, 1, 1), (2, 0, 14), (4, 3, 33)].map(|place| drawn(Fault::Kill, place));
     let stopped = [(2, 0, 9), (4, 1, 41)].map(|place| drawn(Fault::Stop, place));
     assert_named(&[&killed[..], &stopped].concat());
@@ -98,7 +99,7 @@ fn whatever_else_happens_to_a_rank_it_is_named_by_every_other() {
 
 #[test]
 fn a_header_that_was_changed_on_its_way_is_never_another_message() {
-    // The first messages of a stream and repetitions, in several fields.
+    // The first messages of a stream and repeated ones, each with a different field changed.
     assert_named(&[(2, 0, 6), (2, 1, 21), (3, 1, 34), (3, 2, 47)].map(|place| drawn(Fault::Corrupt, place)));
 }
 
@@ -114,12 +115,12 @@ fn a_rank_that_leaves_is_named_at_once_with_what_it_said() {
             leaves,
             &[&format!("rank {leaves}"), leaving.says()],
         );
-        // Its deadline is 40 s.
+        // Its timeout is 40 s.
         assert!(reported(&run.out).iter().all(|(_, seconds, _)| *seconds < 10.0), "{run:?}");
     });
 }
 
-/// Most take the deadline.
+/// Most of these runs wait for the timeout.
 #[test]
 fn faults_at_random_points_are_named_over_mpi() {
     assert_named(&faults(&Fault::ALL, 4));

@@ -1,6 +1,6 @@
 //! Ranks on several machines, started by `mpirun` with a hostfile, over `ssh`.
 //!
-//! They need root and Debian's `iproute2` and `openssh-server`, so they are asked for:
+//! They need root and Debian's `iproute2` and `openssh-server`, so they are ignored by default:
 //! `cargo test --workspace --features pipeline-tests/mpi --test mpi machines -- --ignored`.
 
 use crate::mpirun::{Run, run};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// The last argument of every rank.
 const MARK: &str = "a-rank-on-a-machine";
 
-/// What a user types on the first machine.
+/// The command that a user types on the first machine.
 fn mpirun(machines: &Machines, slots: usize, ranks: usize, flags: &[&str], arguments: &[&str]) -> Command {
     let mut command = machines.command(0, "mpirun");
     command.arg("--hostfile").arg(machines.hostfile(slots)).args(["-n", &ranks.to_string(), "--allow-run-as-root"]);
@@ -23,7 +23,7 @@ fn mpirun(machines: &Machines, slots: usize, ranks: usize, flags: &[&str], argum
     command
 }
 
-/// Processes and shared memory that are still on these machines after a while.
+/// The processes and shared memory that remain on these machines after a while.
 fn left(machines: &Machines, on: &[usize]) -> Vec<String> {
     let look = || {
         let names = [MARK, "orted", "/usr/bin/ssh"];
@@ -64,23 +64,23 @@ fn train_gpt_over_several_machines_has_the_losses_of_threads_bit_for_bit() {
     }
 }
 
-/// What happens to a machine.
+/// A machine's failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// Its cable is pulled, and it goes on.
+    /// Its cable is pulled, and it continues to run.
     Cut,
-    /// It loses power: no connection is closed, nobody answers.
+    /// It loses power: no connection is closed, and nothing answers.
     Dark,
     /// All its processes are killed: connections are closed.
     Ended,
 }
 
-/// The longest that a wait may take in a run that is struck.
+/// The timeout of a wait in these runs.
 const DEADLINE: &str = "6";
-/// The longest that such a run may take to end.
+/// The time within which such a run must end.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How `mpirun` finds out that a machine is silent: sooner than the ranks' deadline.
+/// Makes `mpirun` notice a silent machine before the ranks' timeout.
 const KEEPALIVE: &[&str] = &[
     "--mca",
     "oob_tcp_keepalive_time",
@@ -93,7 +93,7 @@ const KEEPALIVE: &[&str] = &[
     "2",
 ];
 
-/// Trains on three machines until one is lost; returns what was printed on standard error.
+/// Trains on three machines until one is lost; returns the standard error.
 fn struck(machines: &mut Machines, fate: Fate, lost: usize, flags: &[&str]) -> String {
     let trace = folder("machines-struck");
     let more = ["--link", "mpi", "--timeout", DEADLINE, "--trace", trace.to_str().unwrap(), "--steps", "1000000"];
@@ -145,7 +145,7 @@ fn a_machine_that_is_cut_off_or_lost_is_named_and_nothing_is_left_on_the_others(
                 err.lines().filter(|line| line.contains("error: ") && line.contains(&format!("rank {lost}")));
             assert_eq!(reported.count(), 2, "{fate:?} of {lost}: {err}");
         } else {
-            // `mpirun` names the machine, and ends the ranks before they can say anything.
+            // `mpirun` names the machine and ends the ranks before they can print anything.
             assert!(err.contains(&machines.address(lost)), "{fate:?} of {lost}: {err}");
         }
         let on: Vec<usize> = (0..3).filter(|&machine| fate == Fate::Cut || machine != lost).collect();

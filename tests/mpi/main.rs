@@ -1,4 +1,4 @@
-//! Tests over MPI: each runs `mpirun` on the program in `tests/ranks`.
+//! Tests over MPI. Each runs `mpirun` on the program in `tests/ranks`.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
@@ -20,7 +20,7 @@ mod training;
 use mpirun::{Run, mpirun};
 use odd::FIELDS;
 
-/// Runs a test of the program that must pass on every rank, and leave nothing; gives standard output.
+/// Runs a test of the program that must pass on every rank and leave nothing behind; returns its standard output.
 fn passes(ranks: usize, test: &str) -> String {
     passes_with(ranks, &[test])
 }
@@ -108,7 +108,7 @@ fn a_pipeline_over_mpi_is_connected_before_its_first_step() {
         assert_eq!(counts.len(), ranks, "{out}");
         counts
     };
-    // What is there in any case goes to `mpirun`. MPI connects two ranks when one first sends to the other.
+    // The connections that exist in any case belong to `mpirun`. MPI connects two ranks at their first message.
     let others = connections(&["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]);
     let all = connections(&["--mca", "pml", "ob1", "--mca", "btl", "self,tcp"]);
     let (least, most) = (all.iter().min().unwrap(), others.iter().max().unwrap());
@@ -131,7 +131,7 @@ fn ranks_of_another_job_are_named_before_anything_is_built() {
 
 #[test]
 fn the_rank_that_was_started_otherwise_is_named_with_what_it_has_by_every_rank() {
-    // A process chooses its data types before it does anything else.
+    // A process chooses its data types before anything else.
     let (types, others): (Vec<_>, Vec<_>) = FIELDS.into_iter().partition(|(field, _)| *field == "types");
     for (ranks, fields) in [2, 3].into_iter().flat_map(|ranks| [(ranks, &types), (ranks, &others)]) {
         let out = passes_with(ranks, &["odd", &fields.iter().map(|(field, _)| *field).collect::<Vec<_>>().join(",")]);
@@ -181,7 +181,7 @@ fn a_vocabulary_over_processes_has_the_bits_of_threads() {
 #[test]
 fn experts_over_groups_of_processes_have_the_gradients_of_one_device() {
     for ranks in [4, 8] {
-        passes(ranks, "spread");
+        passes(ranks, "expert_parallel");
     }
 }
 
@@ -199,7 +199,7 @@ fn every_process_knows_the_load_of_all_experts_and_what_was_dropped() {
     }
 }
 
-/// What every rank printed behind a word.
+/// What every rank printed after a word.
 fn said<'a>(out: &'a str, word: &str) -> Vec<&'a str> {
     out.lines().filter_map(|line| line.strip_prefix(word)).collect()
 }
@@ -211,7 +211,7 @@ fn processes_that_measured_otherwise_take_up_one_plan_and_their_numbers_stay() {
     let (together, alone) = (said(&out, "together: "), said(&out, "alone: "));
     assert_eq!((together.len(), alone.len()), (ranks, ranks), "{out}");
     assert!(together.iter().all(|plan| *plan == together[0]), "{out}");
-    // Without the others they would have gone apart.
+    // Alone, the ranks would have chosen different plans.
     assert!(alone.iter().any(|plan| *plan != alone[0]), "{out}");
 }
 

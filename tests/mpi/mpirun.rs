@@ -1,4 +1,4 @@
-//! Running `mpirun`, never for longer than a limit, and looking for what it leaves behind.
+//! Runs `mpirun` with a time limit, and lists what it leaves behind.
 
 use pipeline_examples::mpirun;
 use std::collections::BTreeSet;
@@ -11,28 +11,28 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The longest that any run may take.
+/// The time limit of a run.
 const LIMIT: Duration = Duration::from_secs(300);
-/// The longest that output may be held open by others once `mpirun` has ended.
+/// How long other processes may hold the output open after `mpirun` has ended.
 const OUTPUT_LIMIT: Duration = Duration::from_secs(5);
 
-/// What a run gave.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// `mpirun`'s exit code; `None` if a signal ended it, or it was ended for taking too long.
+    /// `mpirun`'s exit code, or `None` if a signal or the time limit ended it.
     pub(crate) code: Option<i32>,
-    /// What all ranks wrote to standard output.
+    /// The standard output of all ranks.
     pub(crate) out: String,
-    /// What all ranks and `mpirun` wrote to standard error.
+    /// The standard error of all ranks and of `mpirun`.
     pub(crate) err: String,
-    /// Processes and shared memory that were still there when `mpirun` had ended.
+    /// The processes and shared memory that remained after `mpirun` ended.
     pub(crate) left: Vec<String>,
-    /// Whether `mpirun` did not end though its processes had, or crashed.
+    /// True if `mpirun` crashed, or did not end although its processes had.
     pub(crate) mpirun_failed: bool,
 }
 
-/// Runs this many ranks of the test program. Where all of them have ended and `mpirun` itself hangs or crashes
-/// ([`pipeline_examples::mpirun`]), its exit code is not known: they are run again.
+/// Runs `ranks` ranks of the test program. If all of them end but `mpirun` hangs or crashes
+/// ([`pipeline_examples::mpirun`]), the exit code is unknown, and they run again.
 pub(crate) fn mpirun(ranks: usize, flags: &[&str], arguments: &[&str]) -> Run {
     let mut again = 0..4;
     loop {
@@ -43,7 +43,7 @@ pub(crate) fn mpirun(ranks: usize, flags: &[&str], arguments: &[&str]) -> Run {
     }
 }
 
-/// As [`mpirun`], whatever `mpirun` itself does.
+/// Like [`mpirun`], but never runs again.
 pub(crate) fn mpirun_once(ranks: usize, flags: &[&str], arguments: &[&str]) -> Run {
     let mark = Mark::new();
     let mut command = Command::new("mpirun");
@@ -56,7 +56,7 @@ pub(crate) fn mpirun_once(ranks: usize, flags: &[&str], arguments: &[&str]) -> R
     Run { left: mark.left(), ..run }
 }
 
-/// The mark of a run's processes, and what was there before it.
+/// Marks a run's processes, and remembers what existed before it.
 pub(crate) struct Mark {
     /// The last argument of every process of the run.
     pub(crate) argument: String,
@@ -70,10 +70,10 @@ impl Mark {
         Self { argument, before: shared_memory() }
     }
 
-    /// Processes and shared memory that are still there once the run has ended.
+    /// The processes and shared memory that remain after the run.
     pub(crate) fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
-        // A killed process takes a moment to go.
+        // A killed process takes a moment to disappear.
         for _ in 0..250 {
             left = processes(&self.argument).iter().map(|path| format!("process {}", path.display())).collect();
             let ours = |name: &&String| !self.before.contains(*name) && !in_use(name);
@@ -86,7 +86,7 @@ impl Mark {
         left
     }
 
-    /// The process of a rank, of this many.
+    /// The process of rank `rank` of `ranks`.
     pub(crate) fn process_of(&self, rank: usize, ranks: usize) -> Option<u32> {
         let variables = [format!("OMPI_COMM_WORLD_RANK={rank}"), format!("OMPI_COMM_WORLD_SIZE={ranks}")];
         let is_it = |path: &PathBuf| {
@@ -99,8 +99,8 @@ impl Mark {
     }
 }
 
-/// Runs a command to its end, or to the limit; does not look for what it leaves behind. At the limit, standard error says
-/// what each of its processes was doing.
+/// Runs a command to its end or to the time limit, without looking for what it leaves behind. At the limit,
+/// standard error says what each of its processes was doing.
 pub(crate) fn run(command: &mut Command) -> Run {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let out = Output::read(child.stdout.take().unwrap());
@@ -121,7 +121,7 @@ pub(crate) fn run(command: &mut Command) -> Run {
     Run { code: status.ok().flatten().and_then(|status| status.code()), out, err, left: Vec::new(), mpirun_failed }
 }
 
-/// What a stream has given so far.
+/// A stream's text so far.
 struct Output {
     text: Arc<Mutex<Vec<u8>>>,
     reading: JoinHandle<()>,
@@ -140,7 +140,7 @@ impl Output {
         Self { text, reading }
     }
 
-    /// All of it, or what has come when a process that is not waited for has held it open for too long.
+    /// All of the text, or the text so far if another process has held the stream open for too long.
     fn end(self) -> String {
         let since = Instant::now();
         while !self.reading.is_finished() && since.elapsed() < OUTPUT_LIMIT {
@@ -151,12 +151,12 @@ impl Output {
     }
 }
 
-/// A process and all that it has started.
+/// A process and all its descendants.
 fn family(process: u32) -> Vec<u32> {
     std::iter::once(process).chain(mpirun::children(process).into_iter().flat_map(family)).collect()
 }
 
-/// What the threads of a process wait for in the kernel.
+/// What a process's threads wait for in the kernel.
 fn doing(process: u32) -> String {
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
     let folder = PathBuf::from(format!("/proc/{process}"));
@@ -166,20 +166,20 @@ fn doing(process: u32) -> String {
     format!("\nstill there: {process} {}: {}", read(folder.join("cmdline")).replace('\0', " "), tasks.join(", "))
 }
 
-/// Processes that carry the mark and are not merely waiting to be reaped.
+/// The processes that carry the mark and are not zombies.
 fn processes(mark: &str) -> Vec<PathBuf> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let alive = |path: PathBuf| {
         let line = std::fs::read_to_string(path.join("cmdline")).ok()?;
         let state = std::fs::read_to_string(path.join("stat")).ok()?;
         let dead = state.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
-        // Whole arguments: one mark may begin with another.
+        // Compares whole arguments: one mark may be a prefix of another.
         (line.split('\0').any(|argument| argument == mark) && !dead).then_some(path)
     };
     processes.filter_map(|process| alive(process.path())).collect()
 }
 
-/// Does a process have this piece of shared memory in use? Then it is of another job on this machine.
+/// Returns true if a process uses this piece of shared memory, which then belongs to another job on this machine.
 fn in_use(name: &str) -> bool {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     processes

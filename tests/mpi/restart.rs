@@ -1,4 +1,4 @@
-//! One command trains on with the processes that are left when some are killed or stop.
+//! One command continues training with the remaining processes after some are killed or stopped.
 
 use crate::checkpoints::Folder;
 use crate::mpirun::Mark;
@@ -13,18 +13,19 @@ const STEPS: usize = 80;
 
 fn flags(more: &str, trace: &str) -> Vec<String> {
     let flags = format!(
-        "train_gpt --d-model 16 --layers 4 --heads 2 --seq 128 --batch 8 --steps {STEPS} --lr 0.01 --log json --trace {trace}{more}"
+        "train_gpt --d-model 16 --layers 4 --heads 2 --seq 128 --batch 8 --steps {STEPS} --lr 0.01 --log json \
+         --trace {trace}{more}"
     );
     flags.split(' ').map(str::to_owned).collect()
 }
 
-/// A line's step, with its loss and gradient norm as they are printed.
+/// The step, loss and gradient norm of an output line, as printed.
 fn record(line: &str) -> (usize, [String; 2]) {
     let line: serde_json::Value = serde_json::from_str(line).unwrap();
     (line["step"].as_u64().unwrap() as usize, [line["loss"].to_string(), line["gradient_norm"].to_string()])
 }
 
-/// What threads tell that nobody stops.
+/// The output of threads that are not interrupted.
 fn uninterrupted(more: &str) -> BTreeMap<usize, [String; 2]> {
     let folder = Folder::new("restart-threads");
     let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -33,11 +34,11 @@ fn uninterrupted(more: &str) -> BTreeMap<usize, [String; 2]> {
     String::from_utf8(out).unwrap().lines().map(record).collect()
 }
 
-/// What befalls a run of so many processes, once this step is done: a signal to one of them.
+/// A signal to one of a run's processes, the number of these processes, and the step after which it is sent.
 type Blow = (&'static str, usize, usize);
 
-/// Runs so many processes through the blows; returns the steps printed on standard error. Every step's numbers must be those of
-/// a run that nothing interrupts, and nothing may be left behind.
+/// Runs `processes` processes through the blows and returns the steps printed on standard error. Asserts that every
+/// step's numbers are those of an uninterrupted run, and that nothing is left behind.
 fn struck(more: &str, processes: usize, blows: &[Blow], random: &mut Random) -> String {
     let whole = uninterrupted(more);
     let (folder, mark) = (Folder::new("restart"), Mark::new());
@@ -45,7 +46,7 @@ fn struck(more: &str, processes: usize, blows: &[Blow], random: &mut Random) -> 
     let mut command = Command::new(env!("CARGO_BIN_EXE_ranks"));
     command.args(flags(more, trace.to_str().unwrap())).args(["--processes", &processes.to_string(), "--restart"]);
     command.args(["--save-every", "3", "--timeout", "6", "--save"]).arg(&save).arg(&mark.argument);
-    // What Open MPI asks of those who run it as root, as containers do.
+    // Open MPI requires these variables when run as root, as in containers.
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut blows = blows.iter().peekable();
@@ -54,7 +55,7 @@ fn struck(more: &str, processes: usize, blows: &[Blow], random: &mut Random) -> 
         let (step, numbers) = record(&line.unwrap());
         if let Some(&&(signal, ranks, _)) = blows.peek().filter(|&&&(.., at)| step >= at) {
             let rank = random.below(ranks as u64) as usize;
-            // Those of the run before tell for a moment on.
+            // Processes of the previous run may still print for a moment.
             if let Some(process) = mark.process_of(rank, ranks) {
                 println!("rank {rank} of {ranks} gets {signal} after step {step}");
                 assert!(Command::new("kill").args([signal, &process.to_string()]).status().unwrap().success());
@@ -89,13 +90,13 @@ fn killed_processes_are_done_without_and_no_loss_differs() {
         &err,
         &[
             "1F1B over 3 rank(s)",
-            "going on with 2 of 3",
+            "continuing with 2 of 3",
             "1F1B over 2 rank(s)",
-            "going on with 1 of 3",
+            "continuing with 1 of 3",
             "1F1B over 1 rank(s)",
         ],
     );
-    assert_eq!(err.matches("goes on after step").count(), 2, "{err}");
+    assert_eq!(err.matches("resuming after step").count(), 2, "{err}");
 }
 
 #[test]
@@ -103,8 +104,8 @@ fn stopped_processes_are_ended_and_done_without() {
     let mut random = Random::of_now();
     let blows = [("-STOP", 3, 5 + random.below(15) as usize), ("-STOP", 2, 30 + random.below(15) as usize)];
     let err = struck("", 3, &blows, &mut random);
-    assert_says(&err, &["does not answer (killed, stopped", "going on with 2 of 3", "going on with 1 of 3"]);
-    assert_eq!(err.matches("goes on after step").count(), 2, "{err}");
+    assert_says(&err, &["does not answer (killed, stopped", "continuing with 2 of 3", "continuing with 1 of 3"]);
+    assert_eq!(err.matches("resuming after step").count(), 2, "{err}");
 }
 
 #[test]
@@ -115,7 +116,7 @@ fn replicas_go_on_as_replicas_of_shorter_pipelines() {
         let err = struck(" --data-parallel 2", 4, &[blow], &mut random);
         assert_says(
             &err,
-            &["1F1B over 2 rank(s)", "going on with 2 of 4", "1F1B over 1 rank(s)", "in each of 2 replicas"],
+            &["1F1B over 2 rank(s)", "continuing with 2 of 4", "1F1B over 1 rank(s)", "in each of 2 replicas"],
         );
     }
 }

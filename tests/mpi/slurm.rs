@@ -1,9 +1,9 @@
-//! `--processes` in a job of Slurm's, with the variables that Slurm sets.
+//! `--processes` in a Slurm job, with the variables that Slurm sets.
 
 use crate::checkpoints::Folder;
 use std::process::{Command, Output};
 
-/// What a batch script sees, of a job with room for four processes on two machines.
+/// The variables of a batch script with room for four processes on two machines.
 const BATCH: &[(&str, &str)] = &[
     ("SLURM_JOB_ID", "7"),
     ("SLURM_JOB_NODELIST", "n[1-2]"),
@@ -14,7 +14,7 @@ const BATCH: &[(&str, &str)] = &[
     ("SLURM_PROCID", "0"),
 ];
 
-/// Two steps of two processes, started with these variables.
+/// Trains two steps in two processes, started with these variables.
 fn train(variables: &[(&str, &str)]) -> Output {
     let folder = Folder::new("slurm");
     let flags = "train_gpt --d-model 16 --layers 2 --heads 2 --seq 128 --batch 8 --steps 2 --log json --processes 2";

@@ -1,16 +1,16 @@
-//! Starting and ending end in time, whatever one rank does: it opens no link, opens it late, or has ended.
+//! Starting and ending finish in time, whether one rank opens no link, opens it late, or has ended.
 
 use crate::mpirun::{Run, mpirun, mpirun_once};
 use pipeline_tests::at_once::for_each_at_once;
 use std::time::{Duration, Instant};
 
-/// What a rank printed behind these words.
+/// What a rank printed after these words.
 fn said<'a>(run: &'a Run, words: &str) -> &'a str {
     let found = run.out.lines().find_map(|line| line.strip_prefix(words));
     found.unwrap_or_else(|| panic!("nobody said \"{words}\": {run:?}"))
 }
 
-/// Seconds at the beginning of a text.
+/// The seconds at the start of a text.
 fn seconds(text: &str) -> f64 {
     text.split_once(" s").and_then(|(seconds, _)| seconds.parse().ok()).unwrap_or_else(|| panic!("no seconds: {text}"))
 }
@@ -29,7 +29,7 @@ fn a_rank_that_opens_no_link_is_named_in_time_and_the_others_end() {
                 assert!(seconds(ended) < 10.0, "{ended}");
             }
         }
-        // The absent one is still asleep.
+        // The absent rank is still asleep.
         assert!(began.elapsed() < Duration::from_secs(40), "{:?}: {run:?}", began.elapsed());
     }
 }
@@ -58,7 +58,7 @@ fn a_rank_that_ends_before_any_link_is_named_at_once_and_mpi_ends_in_order_on_al
         assert!(run.left.is_empty(), "{run:?}");
         for rank in (0..ranks).filter(|&rank| rank != 1) {
             let error = said(&run, &format!("rank {rank} after "));
-            // The first that learns it tells the others.
+            // The first rank that learns of it tells the others.
             assert!(error.contains("rank 1") && error.contains("has left the job"), "{error}");
             // The timeout is 30 s.
             assert!(seconds(error) < 8.0, "{error}");

@@ -5,7 +5,7 @@ use burn_pipeline::train::Checkpoints;
 use pipeline_examples::train_gpt::run;
 use std::ffi::OsString;
 
-/// Long windows: an evaluation over all held-out ones takes fewer rounds.
+/// Long sequences, so that evaluating all held-out ones takes fewer rounds.
 pub(crate) const TINY: &[&str] = &[
     "train_gpt",
     "--d-model",
@@ -26,7 +26,7 @@ pub(crate) const TINY: &[&str] = &[
     "json",
 ];
 
-/// Losses and gradient norms of JSON lines, as they are printed: enough digits to tell any two numbers apart.
+/// The losses and gradient norms of JSON lines as printed, with enough digits to distinguish any two numbers.
 pub(crate) fn curve(out: &str) -> Vec<(String, String)> {
     let lines = out.lines().filter(|line| line.starts_with('{'));
     let field = |line: &serde_json::Value, name: &str| line[name].to_string();
@@ -70,7 +70,7 @@ fn train_gpt_over_processes_has_the_losses_of_threads_bit_for_bit() {
     }
 }
 
-/// Every number of a line that does not tell time.
+/// Every number of a line except times.
 fn numbers(out: &str) -> Vec<serde_json::Value> {
     let lines = out.lines().filter(|line| line.starts_with('{'));
     let mut lines: Vec<serde_json::Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -133,7 +133,7 @@ fn train_moe_goes_on_from_a_checkpoint_over_processes_and_over_threads() {
     };
     let whole = on_threads(&[]);
     assert_eq!(on_processes(2, &save), whole);
-    // As if it had been ended after its fourth step, each time anew.
+    // Simulates a run that was ended after its fourth step; copies the state each time.
     let stopped = || {
         let last = Checkpoints::new(&saved).latest().unwrap();
         assert_eq!(last.progress().steps, 6);
@@ -154,6 +154,6 @@ fn train_moe_goes_on_from_a_checkpoint_over_processes_and_over_threads() {
 fn flags_that_no_run_can_have_end_every_rank_with_a_message() {
     let Run { code, err, left, .. } = mpirun(2, &[], &[TINY, &["--link", "mpi", "--ranks", "3"]].concat());
     assert!(code.is_some_and(|code| code != 0), "{err}");
-    assert!(err.contains("the plan has 3 rank(s), and the link joins 2"), "{err}");
+    assert!(err.contains("the plan has 3 rank(s), but the link has 2"), "{err}");
     assert!(left.is_empty(), "{left:?}");
 }

@@ -1,13 +1,13 @@
-//! Tests over NCCL, on a machine with an NVIDIA GPU, and on any other one over a stand-in for CUDA's driver and NCCL:
+//! Tests over NCCL on a machine with an NVIDIA GPU, or on any other machine against mock CUDA and NCCL libraries:
 //!
 //! ```text
 //! cargo test --release -p pipeline-tests --features nccl --test nccl -- --test-threads 1
 //! cargo test -p pipeline-tests --features nccl --test nccl stand_in
 //! ```
 //!
-//! One GPU is enough: each rank is a process of its own, and several share the GPU, which NCCL takes for as many machines
-//! (`processes.rs` sets what that needs). So these tests say nothing of speed. On machines with more GPUs the ranks take
-//! one each. `ORDERING=context` runs them with events over the whole context in place of waits on the host.
+//! One GPU is enough: each rank is a process, and several share the GPU, which NCCL treats as several machines
+//! (`processes.rs` sets this up). So these tests say nothing about speed. On machines with more GPUs, each rank
+//! takes one. `ORDERING=context` orders transfers by events over the whole context instead of waits on the host.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
@@ -46,12 +46,12 @@ fn link() -> (NcclLink, Device) {
     (NcclLink::connect(&launch.rendezvous().unwrap(), device.clone(), options).unwrap(), device)
 }
 
-/// One rank of the tests below, in a process of its own. `PART` says what it does.
+/// One rank of the tests below, in its own process. `PART` names what it does.
 #[test]
 #[ignore = "a process of the other tests"]
 fn a_rank() {
     let part = std::env::var("PART").unwrap();
-    // What it writes begins in a line of its own, behind the test runner's.
+    // Starts a new line after the test runner's output.
     println!();
     match part.as_str() {
         part if std::env::var("STAND_IN_ROOMS").is_ok() => stand_in::run(part),
@@ -60,7 +60,7 @@ fn a_rank() {
         // Rows of 65 elements are padded on a GPU.
         "collectives" => tensors::collectives(65),
         "order" => order::ring(),
-        "parity" => parity::families(),
+        "parity" => parity::schedules(),
         "lost" => parity::until_one_is_lost(),
         other => panic!("there is no part {other}"),
     }
@@ -95,12 +95,12 @@ fn what_is_sent_is_what_was_computed() {
     }
 }
 
-/// The negative control: without any order between computing and transfers the same check must fail.
+/// The negative control: without any order between computing and transfers, the same check must fail.
 #[test]
 fn without_order_what_is_sent_is_not_what_was_computed() {
     let reported = Processes::start(2, "order", &[("ORDERING", "unchecked")]).end();
     let wrong = reported.iter().any(|(passed, text)| !passed && text.contains("is not what was computed"));
-    assert!(wrong, "the check is not sharp enough: {reported:?}");
+    assert!(wrong, "the check does not notice missing order: {reported:?}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Transfers beside computations that change what is sent: a missing dependency shows as a wrong element.
+//! Transfers concurrent with computations that change the sent tensors: a missing dependency shows as a wrong
+//! element.
 
 use crate::{TIMEOUT, link};
 use burn::tensor::{Int, Tensor};
@@ -10,8 +11,8 @@ use std::time::Instant;
 const SIDE: usize = 1024;
 const ROUNDS: usize = 20;
 
-/// Each rank computes for long, sends what comes out to the next, and computes on what it receives. The products are of
-/// permutation matrices, so that every element is known exactly.
+/// Each rank computes for a while, sends the result to the next rank, and computes on what it receives. The matmuls
+/// are of permutation matrices, so every element is known exactly.
 pub(crate) fn ring() {
     let (mut link, device) = link();
     let (me, ranks) = (link.rank(), link.ranks());

@@ -1,4 +1,4 @@
-//! Pipelines whose ranks are processes with NCCL between them, against pipelines of threads on one device.
+//! Pipelines whose ranks are processes connected by NCCL, compared with pipelines of threads on one device.
 
 use crate::cases::{Case, Stack, Text, read};
 use crate::link;
@@ -21,7 +21,7 @@ fn builder<C: Case>(name: &str, size: Size, device: &Device) -> Builder {
         .timeout(Duration::from_secs(60))
 }
 
-/// Per step the loss and the norm, then all weights.
+/// The loss and the norm of each step, then all weights.
 type Trace = (Vec<(f64, Option<f64>)>, Vec<Vec<f32>>);
 
 fn trace<C: Case>(case: &C, pipeline: &mut Pipeline) -> Trace {
@@ -42,21 +42,21 @@ fn assert_parity<C: Case>(case: &C, name: &str, size: Size) {
     assert!(processes == threads, "{name}, {size:?}: over NCCL {processes:?}, threads {threads:?}");
 }
 
-/// Every family, each over a new link at the same rendezvous.
-pub(crate) fn families() {
+/// Every schedule, each over a new link at the same rendezvous.
+pub(crate) fn schedules() {
     let ranks = std::env::var("WORLD_SIZE").unwrap().parse().unwrap();
-    for schedule in all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly") {
-        let family = schedule.family();
-        let chunks = if let Chunks::Exactly(chunks) = family.chunks { chunks } else { 1 };
+    for schedule in all().into_iter().filter(|schedule| schedule.info().name != "ForwardOnly") {
+        let schedule = schedule.info();
+        let chunks = if let Chunks::Exactly(chunks) = schedule.chunks { chunks } else { 1 };
         let size = Size { ranks, chunks, microbatches: 4 };
         if schedule.build(size).is_ok() {
-            assert_parity(&Text::new(4), family.name, size);
+            assert_parity(&Text::new(4), schedule.name, size);
         }
     }
     assert_parity(&Stack::new(7), "1F1B", Size::new(ranks, 4));
 }
 
-/// Trains until another rank is lost, and tells what it hears of it.
+/// Trains until another rank is lost, and prints the error.
 pub(crate) fn until_one_is_lost() {
     let (link, device) = link();
     let size = Size::new(link.ranks(), 4);

@@ -1,15 +1,15 @@
 //! Ranks as processes of this test program, several of them on one GPU.
 //!
-//! NCCL refuses two ranks of one machine on one GPU. With a name of its own (`NCCL_HOSTID`) each process counts as a
-//! machine; they then talk over sockets, here on the loopback interface. The other variables switch off what cannot
-//! work between ranks that share a GPU, or what takes its processors away from the others.
+//! NCCL refuses two ranks of one machine on one GPU. With its own name (`NCCL_HOSTID`), each process counts as a
+//! machine; they communicate over sockets on the loopback interface. The other variables disable what does not work
+//! between ranks that share a GPU, or takes too many of its processors.
 
 use std::io::{BufRead, BufReader, PipeReader, Read, pipe};
 use std::net::TcpListener;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// The longest that any test's processes may take.
+/// The time limit of a test's processes.
 const LIMIT: Duration = Duration::from_secs(300);
 
 const SHARED_GPU: &[(&str, &str)] = &[
@@ -27,7 +27,7 @@ const SHARED_GPU: &[(&str, &str)] = &[
     ("NCCL_MAX_CTAS", "2"),
 ];
 
-/// Processes that are killed when this is dropped.
+/// Processes that are killed when dropped.
 pub(crate) struct Processes {
     children: Vec<Child>,
     outs: Vec<BufReader<PipeReader>>,
@@ -53,7 +53,7 @@ impl Processes {
         Self { children, outs, read: vec![String::new(); ranks] }
     }
 
-    /// Kills a rank once it has done some steps.
+    /// Kills a rank after some steps.
     pub(crate) fn kill_after_steps(&mut self, rank: usize) {
         let mut line = String::new();
         while !line.starts_with("step 3 ") {
@@ -63,7 +63,7 @@ impl Processes {
         self.children[rank].kill().unwrap();
     }
 
-    /// Waits for all: whether each passed, and what it wrote.
+    /// Waits for all ranks. Returns for each whether it passed, and its output.
     pub(crate) fn end(mut self) -> Vec<(bool, String)> {
         let began = Instant::now();
         for (rank, out) in self.outs.drain(..).enumerate() {
@@ -84,7 +84,7 @@ impl Processes {
         passed.into_iter().zip(std::mem::take(&mut self.read)).collect()
     }
 
-    /// What the ranks wrote until the first one ended by a failure, or all ended.
+    /// The ranks' output until the first one fails, or all end.
     pub(crate) fn end_with_the_first(mut self, limit: Duration) -> String {
         let began = Instant::now();
         loop {

@@ -1,4 +1,4 @@
-//! Layouts and element types: padded rows, views, half precision, tracked tensors; and operations over groups.
+//! Layouts and element types: padded rows, views, half precision, tracked tensors; and collectives over groups.
 
 use crate::{TIMEOUT, link};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
@@ -21,7 +21,7 @@ fn read(payload: &Payload) -> Vec<TensorData> {
     payload.tensors().map(|tensor| tensor.to_data().unwrap()).collect()
 }
 
-/// What one rank sends comes back as it was: pointers, layouts and element types, without another rank.
+/// A rank's messages to itself keep memory, layout and element type, without another rank.
 pub(crate) fn to_itself() {
     let (mut link, device) = link();
     let padded = rows(&device, 1, 129, 65);
@@ -47,7 +47,7 @@ pub(crate) fn to_itself() {
     assert!(summed[1].is_none());
 }
 
-/// Sums that are exact in any order, so that they can be computed here as well.
+/// Sums that are exact in any order, so that the test can compute them as well.
 pub(crate) fn collectives(columns: usize) {
     let (mut link, device) = link();
     let (me, ranks) = (link.rank(), link.ranks());
@@ -61,7 +61,7 @@ pub(crate) fn collectives(columns: usize) {
     for (number, members) in [(0, &all), (1, &outer)] {
         let Some(place) = members.iter().position(|&rank| rank == me) else { continue };
         let count = members.len();
-        // The second tensor is the last member's alone, the third nobody's.
+        // Only the last member has the second tensor, and nobody the third.
         let alone = (place + 1 == count).then(|| AnyTensor::new(of(9, &device)));
         let mine = vec![Some(AnyTensor::new(of(me, &device))), alone, None];
         let got = link.all_reduce(number, members, mine, deadline).unwrap();

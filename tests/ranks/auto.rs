@@ -1,4 +1,4 @@
-//! A schedule that ranks of their own choose by costs that they measured differently.
+//! Ranks in processes choose a schedule together from costs that each measured differently.
 
 use crate::cases::{Case, Text, range, read, sizes};
 use crate::parity::{RATE, builder};
@@ -12,14 +12,14 @@ use pipeline_tests::reference::Reference;
 
 const MICROBATCHES: usize = 6;
 const STEPS: usize = 18;
-/// As the builder clips.
+/// The builder's clipping norm.
 const CLIP: f64 = 0.05;
 
 fn chosen_by(size: Size) -> Builder {
     builder::<Text>("ZBH1", size)
 }
 
-/// Costs as one rank measured them: its own stage is slow, and the slower the higher its number; there is room for
+/// The costs that one rank measured: the higher its number, the slower its own stage. The batch can be cut into
 /// another number of microbatches.
 fn measured_by(rank: usize, stages: usize) -> Profile {
     let stage = |stage: usize| {
@@ -35,7 +35,7 @@ fn text(plan: &Plan) -> String {
     plan.to_csv().replace('\n', " | ")
 }
 
-/// Losses and weights are those of the plain loop.
+/// Asserts that losses and weights are those of the plain loop.
 fn assert_plain(losses: &[f64], weights: &[Vec<f32>]) {
     let (case, cut) = (Text::new(MICROBATCHES), sizes(MICROBATCHES, MICROBATCHES));
     let mut reference = Reference::new(case.model());
@@ -53,7 +53,7 @@ fn train(auto: &mut AutoPipeline) {
     assert_plain(&losses, &weights);
 }
 
-/// Each rank prints the plan that all took up, and the one that it would have chosen alone.
+/// Each rank prints the plan that all adopted, and the plan that it would have chosen alone.
 pub(crate) fn agree(mpi: &Mpi) {
     let size = Size::new(mpi.ranks(), MICROBATCHES);
     let options = AutoOptions { warm_up: 1, measured: 2, trial: 0, gain: f64::NEG_INFINITY, ..AutoOptions::default() };
@@ -73,13 +73,13 @@ pub(crate) fn agree(mpi: &Mpi) {
     println!("alone: {}", text(alone.current_plan().unwrap().plan()));
 }
 
-/// A choice that costs mislead to is tried by all ranks, which decide alike, by the same numbers.
+/// All ranks try a choice that misleading costs favour, and decide alike from the same numbers.
 pub(crate) fn go_back(mpi: &Mpi) {
     let size = Size::new(mpi.ranks(), MICROBATCHES);
     let stage = StageCost { forward: 1.0, activation_bytes: 1.0, ..StageCost::default() };
     let profile = Profile::new(vec![stage; mpi.ranks()], LinkCosts::default()).unwrap();
     let options = AutoOptions { warm_up: 1, measured: 2, trial: 2, gain: f64::NEG_INFINITY, ..AutoOptions::default() };
-    // Room for one microbatch: one goes after the other, and each waits for a slow network.
+    // Memory for one microbatch: microbatches run one after the other, each waiting for a slow network.
     let options = AutoOptions { cap: Some(1.0), ..options };
     let slow = LinkCosts { default: LinkCost { latency: 0.05, bandwidth: None }, ..LinkCosts::default() };
     let link = Box::new(mpi.link(Device::flex()).unwrap());

@@ -1,4 +1,4 @@
-//! Checkpoints that ranks in processes write and take up, and what is left when one of them is killed meanwhile.
+//! Checkpoints that ranks in processes write and resume, and what remains when one of them is killed meanwhile.
 
 use crate::cases::{Case, Text, read};
 use crate::parity::{RATE, builder};
@@ -10,30 +10,30 @@ use burn_pipeline_mpi::Mpi;
 use pipeline_tests::faulty_link::{Fault, signal};
 
 const SAMPLES: usize = 6;
-/// Steps of a whole run.
+/// The steps of a whole run.
 const STEPS: u64 = 4;
 
 fn text() -> Text {
     Text::new(SAMPLES)
 }
 
-fn cut(family: &str, ranks: usize) -> Builder {
-    let chunks = match by_name(family).unwrap().family().chunks {
+fn cut(schedule: &str, ranks: usize) -> Builder {
+    let chunks = match by_name(schedule).unwrap().info().chunks {
         Chunks::Exactly(chunks) => chunks,
         Chunks::Any => 1,
     };
-    builder::<Text>(family, Size { ranks, chunks, microbatches: SAMPLES })
+    builder::<Text>(schedule, Size { ranks, chunks, microbatches: SAMPLES })
 }
 
-fn linked(mpi: &Mpi, family: &str) -> Pipeline {
-    cut(family, mpi.ranks()).build_rank(Box::new(mpi.link(Device::flex()).unwrap())).unwrap()
+fn linked(mpi: &Mpi, schedule: &str) -> Pipeline {
+    cut(schedule, mpi.ranks()).build_rank(Box::new(mpi.link(Device::flex()).unwrap())).unwrap()
 }
 
 fn step(pipeline: &mut Pipeline) -> f64 {
     pipeline.step(text().batch(), RATE).unwrap().loss
 }
 
-/// Losses and weights from here to the end.
+/// The losses and weights from here to the end.
 fn rest(pipeline: &mut Pipeline) -> Vec<(f64, Vec<Vec<f32>>)> {
     let mut rest = Vec::new();
     while pipeline.progress().steps < STEPS {
@@ -43,26 +43,26 @@ fn rest(pipeline: &mut Pipeline) -> Vec<(f64, Vec<Vec<f32>>)> {
     rest
 }
 
-/// Trains two steps and saves; with `threads`, rank 0 alone, over as many threads.
-pub(crate) fn save(mpi: &Mpi, family: &str, folder: &str, threads: bool) {
+/// Trains two steps and saves. With `threads`, rank 0 trains alone, over as many threads.
+pub(crate) fn save(mpi: &Mpi, schedule: &str, folder: &str, threads: bool) {
     if threads && mpi.rank() > 0 {
         return;
     }
-    let mut pipeline = if threads { cut(family, mpi.ranks()).build().unwrap() } else { linked(mpi, family) };
+    let mut pipeline = if threads { cut(schedule, mpi.ranks()).build().unwrap() } else { linked(mpi, schedule) };
     step(&mut pipeline);
     step(&mut pipeline);
     let complete = pipeline.save(&Checkpoints::new(folder), &"two steps").unwrap();
     assert!(complete.join("manifest.json").exists(), "{}", complete.display());
 }
 
-/// Writes the whole model into one file: that of threads, byte for byte.
-pub(crate) fn export(mpi: &Mpi, family: &str, folder: &str) {
+/// Exports the whole model into one file, which must equal that of threads byte for byte.
+pub(crate) fn export(mpi: &Mpi, schedule: &str, folder: &str) {
     let [processes, threads] = ["processes", "threads"].map(|name| format!("{folder}-{name}"));
-    let mut pipeline = linked(mpi, family);
+    let mut pipeline = linked(mpi, schedule);
     step(&mut pipeline);
     pipeline.export(&processes).unwrap();
     if mpi.rank() == 0 {
-        let mut alone = cut(family, mpi.ranks()).build().unwrap();
+        let mut alone = cut(schedule, mpi.ranks()).build().unwrap();
         step(&mut alone);
         alone.export(&threads).unwrap();
         let [got, expected] = [processes, threads].map(|path| {
@@ -74,11 +74,11 @@ pub(crate) fn export(mpi: &Mpi, family: &str, folder: &str) {
     }
 }
 
-/// Goes on from what was saved; losses and weights are those of threads that never stopped.
-pub(crate) fn resume(mpi: &Mpi, family: &str, folder: &str) {
+/// Resumes from the checkpoint; losses and weights are those of threads that never stopped.
+pub(crate) fn resume(mpi: &Mpi, schedule: &str, folder: &str) {
     let checkpoint = Checkpoints::new(folder).latest().unwrap();
     let done = checkpoint.progress().steps;
-    let mut pipeline = linked(mpi, family);
+    let mut pipeline = linked(mpi, schedule);
     pipeline.load(&checkpoint).unwrap();
     assert_eq!(pipeline.progress().steps, done);
     let resumed = rest(&mut pipeline);
@@ -87,9 +87,9 @@ pub(crate) fn resume(mpi: &Mpi, family: &str, folder: &str) {
         let mut never_stopped = cut("GPipe", 2).build().unwrap();
         let whole = rest(&mut never_stopped);
         assert!(!resumed.is_empty() && resumed == whole[done as usize..], "{resumed:?}, and without a stop {whole:?}");
-        println!("{family} on {} went on after step {done}", mpi.ranks());
+        println!("{schedule} on {} went on after step {done}", mpi.ranks());
     }
-    // Threads take up the same files.
+    // Threads resume from the same files.
     if mpi.rank() == 0 {
         let mut threads = cut("1F1B", 3).build().unwrap();
         threads.load(&checkpoint).unwrap();
@@ -97,13 +97,13 @@ pub(crate) fn resume(mpi: &Mpi, family: &str, folder: &str) {
     }
 }
 
-/// What one rank cannot do is refused on all, and the pipeline goes on.
+/// If one rank's call is refused, it is refused on all ranks, and the pipeline continues.
 pub(crate) fn refusals(mpi: &Mpi, folder: &str) {
     let last = mpi.ranks() - 1;
     let odd = mpi.rank() == last;
     let mut pipeline = linked(mpi, "1F1B");
     let good = Checkpoints::new(folder);
-    // Nowhere near the folder that rank 0 has made.
+    // A folder that rank 0 has not created.
     let elsewhere = if odd { Checkpoints::new(format!("{folder}-of-another-machine")) } else { good.clone() };
     match (odd, pipeline.save(&elsewhere, &()).unwrap_err()) {
         (true, CheckpointError::NotShared { folder }) => assert!(folder.ends_with("step-00000000.partial")),
@@ -113,14 +113,14 @@ pub(crate) fn refusals(mpi: &Mpi, folder: &str) {
         (_, error) => panic!("{error}"),
     }
     assert!(good.all().unwrap().is_empty());
-    // Gradients wait: refused on the spot, everywhere.
+    // With unapplied gradients, it is refused everywhere at once.
     pipeline.accumulate(text().batch()).unwrap();
     assert!(matches!(pipeline.save(&good, &()), Err(CheckpointError::MidStep)));
     step(&mut pipeline);
     let first = pipeline.save(&good, &1).unwrap();
     step(&mut pipeline);
     pipeline.save(&good, &2).unwrap();
-    // Two checkpoints: the one that differs is named before anything is read.
+    // Two different checkpoints: the one that differs is named before anything is read.
     let latest = good.latest().unwrap();
     let mine = if odd { burn_pipeline::train::Checkpoint::open(&first).unwrap() } else { latest.clone() };
     match pipeline.load(&mine).unwrap_err() {
@@ -129,7 +129,7 @@ pub(crate) fn refusals(mpi: &Mpi, folder: &str) {
         }
         error => panic!("{error}"),
     }
-    // A file that is damaged is refused by all, and named by who found it.
+    // All ranks refuse a damaged file and name the rank that found it.
     let file = latest.folder().join(format!("stage-{last:03}.safetensors"));
     let mut bytes = std::fs::read(&file).unwrap();
     let place = bytes.len() - 1;
@@ -151,8 +151,8 @@ pub(crate) fn refusals(mpi: &Mpi, folder: &str) {
     step(&mut pipeline);
 }
 
-/// A link whose rank is struck in its n-th save, after it has said so many times that it is saving: amid a file, or,
-/// where it has no more to say, at the end of its last one.
+/// A link whose rank fails in its n-th save, after a given number of progress messages: in the middle of a file, or
+/// at the end of its last one if there are no more.
 struct StruckWhileSaving {
     link: Box<dyn Link>,
     fault: Fault,
@@ -183,7 +183,7 @@ impl Link for StruckWhileSaving {
     }
 }
 
-/// Trains and saves, step by step, going on from what was saved, until a rank is struck amid a file.
+/// Trains and saves step by step, resuming from the last checkpoint, until a rank fails in the middle of a file.
 pub(crate) fn until_struck(
     mpi: &Mpi,
     folder: &str,

@@ -1,4 +1,4 @@
-//! The conformance suite over MPI, and what is MPI's own.
+//! The conformance suite over MPI, and tests of MPI alone.
 
 use crate::TIMEOUT;
 use burn::tensor::{Device, Float, Tensor};
@@ -9,7 +9,7 @@ use burn_pipeline::stage::{AnyTensor, Boundary};
 use burn_pipeline_mpi::{Mpi, MpiError};
 use std::time::Instant;
 
-/// Every case, each on a link of its own.
+/// Runs every case, each on a new link.
 pub(crate) fn all(mpi: &Mpi) {
     for (name, case) in CASES {
         let mut link = mpi.link(Device::flex()).unwrap();
@@ -20,7 +20,7 @@ pub(crate) fn all(mpi: &Mpi) {
     }
 }
 
-/// Even and odd ranks get links of their own, beside one over all: nothing gets from one to another.
+/// Even and odd ranks get separate links beside one over all ranks: no message passes from one link to another.
 pub(crate) fn groups(mpi: &Mpi) {
     let (me, deadline) = (mpi.rank(), Instant::now() + TIMEOUT);
     let mut world = mpi.link(Device::flex()).unwrap();
@@ -29,7 +29,7 @@ pub(crate) fn groups(mpi: &Mpi) {
     let header = Header { stage: StageId::new(0), microbatch: 0, kind: MessageKind::Activation };
     let message =
         |value: f32| Message { header, payload: Tensor::<1>::from_floats([value], &Device::flex()).into_payload() };
-    // Each sends to the next one around, on both links; received in the other order.
+    // Each rank sends to the next one on both links, and receives in the other order.
     let (next_world, next_group) = ((me + 1) % world.ranks(), (group.rank() + 1) % group.ranks());
     world.send(next_world, message(me as f32), deadline).unwrap();
     group.send(next_group, message(100.0 + me as f32), deadline).unwrap();
@@ -44,7 +44,7 @@ pub(crate) fn groups(mpi: &Mpi) {
     assert_eq!(read(&mut world), ((me + mpi.ranks() - 1) % mpi.ranks()) as f32);
     // All have read before one of them fails.
     world.all_gather(vec![me as u8], deadline).unwrap();
-    // A failure of one group is none of the other's, nor of the link over all.
+    // A failure of one group affects neither the other group nor the link over all ranks.
     if me == 0 {
         group.abort("only the even ones".to_owned());
     }
@@ -54,7 +54,7 @@ pub(crate) fn groups(mpi: &Mpi) {
     assert_eq!(gathered.len(), mpi.ranks());
 }
 
-/// Messages of groups and messages of the plan do not get between each other, and groups that differ are refused.
+/// Messages of groups and of the plan are kept apart, and groups that differ are refused.
 pub(crate) fn formed(mpi: &Mpi) {
     let (me, last, deadline) = (mpi.rank(), mpi.ranks() - 1, Instant::now() + TIMEOUT);
     let mut link = mpi.link(Device::flex()).unwrap();
@@ -66,7 +66,7 @@ pub(crate) fn formed(mpi: &Mpi) {
     link.form_groups(&[all.clone(), vec![0, last]], deadline).unwrap();
     let number = |value: usize| Tensor::<1>::from_floats([value as f32], &Device::flex());
     let header = |microbatch| Header { stage: StageId::new(0), microbatch, kind: MessageKind::Activation };
-    // Sent before the sum, awaited after it, and the other way round in the second group.
+    // Sent before the sum and received after it, and the other way round in the second group.
     let next = (me + 1) % mpi.ranks();
     let before = (me + last) % mpi.ranks();
     link.send(next, Message { header: header(0), payload: number(me).into_payload() }, deadline).unwrap();
@@ -99,7 +99,7 @@ pub(crate) fn formed(mpi: &Mpi) {
     assert!(matches!(&ended, Err(LinkError::Peer(failure)) if failure.rank == 0), "{ended:?}");
 }
 
-/// MPI can be initialised once.
+/// MPI can be initialised only once.
 pub(crate) fn once_only() {
     assert_eq!(Mpi::connect(TIMEOUT).unwrap_err(), MpiError::AlreadyInitialised);
 }

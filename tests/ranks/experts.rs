@@ -1,4 +1,4 @@
-//! What routers did is known to every process, whichever stages it holds: loads, dropped tokens, auxiliary losses.
+//! Every process knows what all routers did, whichever stages it holds: loads, dropped tokens, auxiliary losses.
 
 use crate::experts_cases::{Text, builder, config, distance, plain, rich, step_of};
 use burn::tensor::Device;
@@ -35,17 +35,18 @@ pub(crate) fn metrics(mpi: &Mpi) {
     }
 }
 
-/// Experts over groups of two ranks, in two stages, and in as many replicas as there are ranks for: gradients are the plain loop's.
-pub(crate) fn spread(mpi: &Mpi) {
+/// Experts over groups of two ranks, in two stages, and in as many replicas as the ranks allow: gradients are the
+/// plain loop's.
+pub(crate) fn expert_parallel(mpi: &Mpi) {
     let (ranks, members) = (2, 2);
     let config = config().with_shared(2).with_capacity(Capacity::Factor(0.7));
     gradients(mpi, &config, (ranks, mpi.ranks() / (ranks * members), members), 6);
 }
 
-/// Experts over the replicas of two stages, and then over groups of two ranks as well, with and without a capacity.
+/// Experts over the replicas of two stages, and then also over groups of two ranks, with and without a capacity.
 pub(crate) fn over_replicas(mpi: &Mpi) {
     for capacity in [Capacity::Dropless, Capacity::Factor(0.7)] {
-        let config = config().with_shared(2).with_capacity(capacity).with_spread(true);
+        let config = config().with_shared(2).with_capacity(capacity).with_expert_parallel(true);
         for members in [1, 2] {
             let replicas = mpi.ranks() / (2 * members);
             if replicas > 1 {
@@ -55,7 +56,7 @@ pub(crate) fn over_replicas(mpi: &Mpi) {
     }
 }
 
-/// Compares gradients, and what is observed, with the plain loop over so many samples, which each rank runs itself.
+/// Compares gradients and observations with the plain loop over `samples` samples, which each rank runs itself.
 fn gradients(mpi: &Mpi, config: &MoeGptConfig, (ranks, replicas, members): (usize, usize, usize), samples: usize) {
     let expected = plain(config, &[samples], 4);
     for (name, chunks) in [("1F1B", 1), ("ZBVZeroBubble", 2)] {

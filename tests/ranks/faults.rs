@@ -1,4 +1,4 @@
-//! A rank that fails at a point in its run, and what the others say.
+//! A rank that fails at a given point of its run, and what the others report.
 
 use crate::cases::{Case, Text};
 use burn::optim::SgdConfig;
@@ -12,24 +12,24 @@ use pipeline_tests::leaving::Leaving;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// The longest that any wait may take in these runs.
+/// The timeout of every wait in these runs.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(4);
 
-/// Sends a message spoilt.
+/// Sends a corrupted message.
 fn spoil(link: &mut MpiLink, fault: Fault, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
     link.send_packed(to, spoilt(fault, message))
 }
 
-/// Leaves, and lives on for a while. A panic ends in `main`, which then ends the job: not before the others have said what
-/// they know.
+/// Leaves the job, and continues to run for a while. A panic is caught in `main`, which then ends the job, after
+/// the others have printed their errors.
 fn leave_as(leaving: Leaving, pipeline: Pipeline) -> Result<(), String> {
     let left = catch_unwind(AssertUnwindSafe(|| leaving.leave(pipeline)));
     std::thread::sleep(DEADLINE);
     left.map_err(|_| "it panicked".to_owned())
 }
 
-/// Trains until one rank leaves between two steps. The others print their error, and how long after their last good step it
-/// came.
+/// Trains until one rank leaves between two steps. The others print their error, and how long after their last good
+/// step it came.
 pub(crate) fn leave(mpi: &Mpi, how: &str, leaving: usize) -> Result<(), String> {
     let link = Box::new(mpi.link(Device::flex()).unwrap());
     let builder = Pipeline::builder()
@@ -49,10 +49,11 @@ pub(crate) fn leave(mpi: &Mpi, how: &str, leaving: usize) -> Result<(), String> 
             return Ok(());
         }
     }
-    panic!("nobody has left");
+    panic!("no rank left");
 }
 
-/// Trains until the fault. Each rank that still can prints its error, and how long after the last good step it came.
+/// Trains until the fault. Each rank that still can prints its error, and how long after the last good step it
+/// came.
 pub(crate) fn strike(mpi: &Mpi, fault: &str, failing: usize, at: usize) -> Result<(), String> {
     let (me, fault) = (mpi.rank(), Fault::named(fault));
     let link = mpi.link(Device::flex()).unwrap();

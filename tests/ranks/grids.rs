@@ -1,4 +1,4 @@
-//! A model held by groups of ranks, each rank a process: losses, norms and weights have the bits of threads.
+//! Tensor-parallel groups whose ranks are processes: losses, norms and weights match threads bit for bit.
 
 #[allow(dead_code, reason = "the tests on threads use all of it")]
 #[path = "../tensor/model.rs"]
@@ -15,18 +15,18 @@ use model::{batch, builder, builder_with, weights};
 use plain::SMALL;
 use std::time::Duration;
 
-/// Groups of two ranks, two stages, and as many replicas as there are ranks for; then groups of one, two and one.
+/// Groups of two ranks, two stages, and as many replicas as the ranks allow; then groups of one, two and one.
 pub(crate) fn parity(mpi: &Mpi) {
     let replicas = mpi.ranks() / 4;
-    for (family, compile) in [(("1F1B", 1), false), (("ZBVZeroBubble", 2), true)] {
-        same(mpi, compile, || builder(family, (2, replicas, 2)));
+    for (schedule, compile) in [(("1F1B", 1), false), (("ZBVZeroBubble", 2), true)] {
+        same(mpi, compile, || builder(schedule, (2, replicas, 2)));
     }
-    for (family, compile) in [(("ZBH1", 1), false), (("1F1B", 1), true)] {
-        same(mpi, compile, || builder_with(SMALL, family, (3, replicas), [1, 2, 1]));
+    for (schedule, compile) in [(("ZBH1", 1), false), (("1F1B", 1), true)] {
+        same(mpi, compile, || builder_with(SMALL, schedule, (3, replicas), [1, 2, 1]));
     }
 }
 
-/// Processes have the bits of threads.
+/// Asserts that processes match threads bit for bit.
 fn same(mpi: &Mpi, compile: bool, builder: impl Fn() -> Builder) {
     let split = if compile { SplitBackward::Captured } else { SplitBackward::Eager };
     let builder = || builder().split(split).compile(compile).clip_norm(0.1).timeout(Duration::from_secs(60));
@@ -37,7 +37,7 @@ fn same(mpi: &Mpi, compile: bool, builder: impl Fn() -> Builder) {
     }
 }
 
-/// Losses and norms of two steps, and the weights after them.
+/// The losses and norms of two steps, and the weights after them.
 #[derive(PartialEq)]
 struct Trained {
     steps: [(f64, Option<f64>); 2],

@@ -1,4 +1,4 @@
-//! Ranks that were not started for the same job, or do not make the same calls, are named before anything runs.
+//! Ranks that were not started for the same job, or make different calls, are named before anything runs.
 
 use crate::cases::{Case, Text};
 use burn::optim::AdamWConfig;
@@ -30,7 +30,7 @@ fn build(mpi: &Mpi, builder: Builder) -> Result<Pipeline, BuildError> {
     builder.build_rank(Box::new(mpi.link(Device::flex()).unwrap()))
 }
 
-/// Another plan, model, or loss contract on the last rank; all ranks say the same of it, at once.
+/// Another plan, model, or loss contract on the last rank: all ranks report it, at once.
 pub(crate) fn strangers(mpi: &Mpi) {
     let (last, ranks) = (mpi.ranks() - 1, mpi.ranks());
     let odd = mpi.rank() == last;
@@ -48,14 +48,14 @@ pub(crate) fn strangers(mpi: &Mpi) {
         assert!(error.contains(&named), "{error} does not say {named}");
         assert!(began.elapsed() < DEADLINE / 2, "{:?}", began.elapsed());
     }
-    // A plan for another number of ranks is noticed by the rank itself, which tells the others.
+    // A rank notices itself that the plan is for another number of ranks, and tells the others.
     let error = build(mpi, choose(scheduled(Box::new(GPipe), ranks + 1, 4))).unwrap_err().to_string();
-    let said = format!("the plan has {} rank(s), and the link joins {ranks}", ranks + 1);
+    let said = format!("the plan has {} rank(s), but the link has {ranks}", ranks + 1);
     assert!(error.contains(&said), "{error}");
     assert!(odd || error.contains(&format!("rank {last} failed")), "{error}");
 }
 
-/// The last rank was started otherwise in one thing, and then in another; all ranks name it, and the thing.
+/// The last rank is started with one different setting, and then with another; all ranks name it and the setting.
 pub(crate) fn odd(mpi: &Mpi, fields: &str) {
     let last = mpi.ranks() - 1;
     for field in fields.split(',') {
@@ -65,14 +65,14 @@ pub(crate) fn odd(mpi: &Mpi, fields: &str) {
     }
 }
 
-/// Calls that differ are refused everywhere, and the pipeline goes on.
+/// Calls that differ are refused everywhere, and the pipeline continues.
 pub(crate) fn calls(mpi: &Mpi) {
     let last = mpi.ranks() - 1;
     let odd = mpi.rank() == last;
     let mut pipeline = build(mpi, builder(mpi, 4)).unwrap();
     let text = Text::new(4);
     let first = pipeline.step(text.batch(), 0.0).unwrap().loss;
-    // One rank's batch has no target: it says why, and the others that it said so.
+    // One rank's batch has no target: it says why, and the others say that it did.
     let (whole, tokens) = (text.batch(), Tensor::<2, Int>::zeros([4, 6], &Device::flex()));
     let error = match odd {
         true => pipeline.step(Batch::new(Signal::Tokens(tokens)), 0.0).unwrap_err(),
@@ -99,7 +99,7 @@ fn diverged(error: &PipelineError, odd: usize, says: &str) {
     assert!(*rank == odd && theirs.contains(says), "{error}");
 }
 
-/// Outputs of the last stage, modules of each.
+/// Outputs of the last stage, and the modules of each stage.
 pub(crate) fn reads(mpi: &Mpi) {
     let mut pipeline = build(mpi, builder(mpi, 3)).unwrap();
     let text = Text::new(5);
@@ -111,7 +111,8 @@ pub(crate) fn reads(mpi: &Mpi) {
     };
     let expected = output(&mut alone);
     assert_eq!(output(&mut pipeline), expected);
-    // Only the last rank wants outputs, only the first nothing at all: each says so for itself, and all take part.
+    // Only the last rank wants outputs, only the first wants nothing. Each passes its own choice, and all take
+    // part.
     let me = mpi.rank();
     let wants = if me + 1 == mpi.ranks() {
         EvalResults::All
@@ -123,7 +124,7 @@ pub(crate) fn reads(mpi: &Mpi) {
     let report = pipeline.eval_for(text.batch(), wants).unwrap();
     assert_eq!(report.loss, expected.0.filter(|_| me > 0));
     assert_eq!(report.outputs::<Signal>().unwrap().len(), if wants == EvalResults::All { 3 } else { 0 });
-    // The first rank alone: outputs come back from the last one.
+    // Only the first rank wants outputs, which the last one sends.
     let wants = if me == 0 { EvalResults::All } else { EvalResults::Nothing };
     let report = pipeline.eval_for(text.batch(), wants).unwrap();
     if me == 0 {

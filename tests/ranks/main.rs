@@ -1,4 +1,4 @@
-//! One rank of the tests over MPI: `tests/mpi` runs it under `mpirun`. The argument says what it does.
+//! One rank of the tests over MPI: `tests/mpi` runs it under `mpirun`. Its argument names what it does.
 
 #![allow(
     clippy::unwrap_used,
@@ -50,7 +50,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The longest that starting and ending may take.
+/// The timeout of starting and ending.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
@@ -76,13 +76,13 @@ fn main() -> ExitCode {
         }
     };
     let number = |text: &str| text.parse::<usize>().unwrap();
-    // The last argument only marks the processes, so that those left behind can be found.
+    // The last argument only marks the processes, so that any left behind can be found.
     let done = catch_unwind(AssertUnwindSafe(|| match arguments.as_slice() {
         ["conformance", _] => passed(|| conform::all(&mpi)),
         ["groups", _] => passed(|| conform::groups(&mpi)),
         ["formed", _] => passed(|| conform::formed(&mpi)),
         ["again", _] => passed(conform::once_only),
-        ["parity", _] => passed(|| parity::every_family(&mpi)),
+        ["parity", _] => passed(|| parity::every_schedule(&mpi)),
         ["replicas", _] => passed(|| replicas::parity(&mpi, false)),
         ["shards", _] => passed(|| replicas::parity(&mpi, true)),
         ["strangers", _] => passed(|| jobs::strangers(&mpi)),
@@ -95,17 +95,17 @@ fn main() -> ExitCode {
         ["learner", _] => passed(|| learner_ranks::compare(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["experts", _] => passed(|| experts::metrics(&mpi)),
         ["grids", _] => passed(|| grids::parity(&mpi)),
-        ["spread", _] => passed(|| experts::spread(&mpi)),
+        ["expert_parallel", _] => passed(|| experts::expert_parallel(&mpi)),
         ["over-replicas", _] => passed(|| experts::over_replicas(&mpi)),
         ["vocabulary", _] => passed(|| vocabulary::parity(&mpi)),
         ["rates", _] => passed(|| rates::by_group(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["plain", _] => passed(|| plain::by_microbatch(Box::new(mpi.link(burn::tensor::Device::flex()).unwrap()))),
         ["warm", _] => passed(|| warm::up(&mpi)),
         ["shared", _] => passed(|| parity::shared(&mpi)),
-        ["save", family, folder, _] => passed(|| checkpoints::save(&mpi, family, folder, false)),
-        ["save-threads", family, folder, _] => passed(|| checkpoints::save(&mpi, family, folder, true)),
-        ["export", family, folder, _] => passed(|| checkpoints::export(&mpi, family, folder)),
-        ["resume", family, folder, _] => passed(|| checkpoints::resume(&mpi, family, folder)),
+        ["save", schedule, folder, _] => passed(|| checkpoints::save(&mpi, schedule, folder, false)),
+        ["save-threads", schedule, folder, _] => passed(|| checkpoints::save(&mpi, schedule, folder, true)),
+        ["export", schedule, folder, _] => passed(|| checkpoints::export(&mpi, schedule, folder)),
+        ["resume", schedule, folder, _] => passed(|| checkpoints::resume(&mpi, schedule, folder)),
         ["refusals", folder, _] => passed(|| checkpoints::refusals(&mpi, folder)),
         ["until-struck", folder, fault, failing, save, within, _] => {
             checkpoints::until_struck(&mpi, folder, fault, [failing, save, within].map(|text| number(text)))
@@ -117,7 +117,7 @@ fn main() -> ExitCode {
     }));
     match done {
         Ok(Ok(())) => ExitCode::SUCCESS,
-        // Told already.
+        // Already printed.
         Ok(Err(_)) => mpi.end_job(1),
         Err(_) => mpi.end_job(101),
     }

@@ -1,5 +1,5 @@
-//! What is known of stages' boundaries reaches the link: the first step's messages find their receives posted, and
-//! messages of other shapes arrive as they would have.
+//! The link gets the stages' boundary metadata: the first step's messages find their receives posted, and messages
+//! of other shapes arrive all the same.
 
 use crate::cases::{Case, Text, small_gpt};
 use crate::parity::{RATE, builder};
@@ -20,13 +20,13 @@ fn tokens(samples: usize, length: usize) -> Tensor<2, Int> {
         .reshape([samples, length])
 }
 
-/// One sample of each length.
+/// A batch of one sample of each length.
 fn ready(lengths: [usize; MICROBATCHES]) -> Batch {
     let piece = |length| Batch::new(Signal::Tokens(tokens(1, length))).target(tokens(1, length));
     Batch::from_microbatches(lengths.map(piece).into())
 }
 
-/// A small GPT whose stages declare what crosses their boundaries, for sequences of this length.
+/// A small GPT whose stages declare their boundaries, for sequences of this length.
 fn declared(length: usize) -> impl Fn(&StageContext) -> StageBox + Send + Sync + 'static {
     move |at| {
         let hidden = PayloadSpec::of(Signal::Hidden(Tensor::zeros([1, length, 8], &Device::flex())));
@@ -36,19 +36,19 @@ fn declared(length: usize) -> impl Fn(&StageContext) -> StageBox + Send + Sync +
     }
 }
 
-/// Messages that the plan gives a rank to receive.
+/// The number of messages that a rank receives according to the plan.
 fn to_receive(pipeline: &mut Pipeline, rank: usize) -> u64 {
     let plan = pipeline.plan(MICROBATCHES).unwrap();
     let receives = |op| matches!(op, Op::ReceiveForward | Op::ReceiveBackward);
     plan.plan().tasks(rank).filter(|task| receives(task.op())).count() as u64
 }
 
-/// How this rank's messages have landed so far: in receives posted ahead, and by their headers.
+/// How this rank's messages have arrived so far: in receives posted ahead, and by their headers.
 fn counts(counters: &ReceiveCounters) -> [u64; 2] {
     [counters.ahead(), counters.after_frame()]
 }
 
-/// One step, with how its messages landed.
+/// One step, and how its messages arrived.
 fn landed(pipeline: &mut Pipeline, counters: &ReceiveCounters, batch: Batch) -> (f64, [u64; 2]) {
     let before = counts(counters);
     let loss = pipeline.step(batch, RATE).unwrap().loss;
@@ -76,10 +76,10 @@ pub(crate) fn receives(mpi: &Mpi) {
         || Text::new(MICROBATCHES).batch(),
         || ready([6, 3, 6, 5]),
     ];
-    for (family, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)] {
-        let builder = builder::<Text>(family, Size { ranks: mpi.ranks(), chunks, microbatches: MICROBATCHES });
+    for (schedule, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)] {
+        let builder = builder::<Text>(schedule, Size { ranks: mpi.ranks(), chunks, microbatches: MICROBATCHES });
         let expected = on_threads(&builder, &batches);
-        // Learned: a run on zeros. Declared: nothing is run, and nothing asked for. Declared, but not so. Not known.
+        // Learned: a run on zeros. Declared: nothing runs and nothing is exchanged. Declared wrongly. Unknown.
         let learned = |mpi: &Mpi| {
             let (mut pipeline, counters) = linked(mpi, &builder);
             let known = pipeline.metadata(batches[0]()).unwrap();
@@ -93,7 +93,8 @@ pub(crate) fn receives(mpi: &Mpi) {
                 "wrongly declared" => linked(mpi, &builder.clone().stages(declared(5))),
                 _ => linked(mpi, &builder),
             };
-            let (place, all) = (format!("{family}, {how}, rank {}", mpi.rank()), to_receive(&mut pipeline, mpi.rank()));
+            let (place, all) =
+                (format!("{schedule}, {how}, rank {}", mpi.rank()), to_receive(&mut pipeline, mpi.rank()));
             assert!(all > 0);
             for (step, (batch, &expected)) in batches.iter().zip(&expected).enumerate() {
                 let (loss, [ahead, after_frame]) = landed(&mut pipeline, &counters, batch());
@@ -101,7 +102,7 @@ pub(crate) fn receives(mpi: &Mpi) {
                 assert_eq!(ahead + after_frame, all, "{place}, step {step}");
                 match step {
                     0 => assert_eq!(after_frame == 0, known, "{place}: {after_frame} messages needed their headers"),
-                    // Another shape needs headers again, whatever was known.
+                    // Another shape always needs headers again.
                     _ => assert!(after_frame > 0, "{place}, step {step}"),
                 }
             }

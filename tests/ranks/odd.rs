@@ -1,4 +1,4 @@
-//! A rank that was started otherwise than the others: with another plan, version, model, or other data types.
+//! A rank that was started with another plan, version, model, or data types than the others.
 
 use crate::cases::{Case, Text};
 use burn::optim::AdamWConfig;
@@ -10,7 +10,7 @@ use burn_pipeline::train::{BuildError, Pipeline};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a rank may have otherwise, and what every rank says of it.
+/// What may differ on a rank, and what every rank reports.
 pub(crate) const FIELDS: [(&str, &str); 4] = [
     ("plan", "the plan: it has GPipe #"),
     ("version", "the version of burn-pipeline: it has 9.1.0 (messages "),
@@ -18,8 +18,8 @@ pub(crate) const FIELDS: [(&str, &str); 4] = [
     ("types", "the default data types: it has F16 and I32, and they have F32 and I32"),
 ];
 
-/// Builds a rank that differs from the others in one of [`FIELDS`], or in nothing. Default data types are those of the
-/// whole process, and chosen once.
+/// Builds a rank that differs from the others in one of [`FIELDS`], or in nothing. Default data types belong to the
+/// whole process and are chosen once.
 pub(crate) fn build(link: Box<dyn Link>, field: Option<&str>) -> Result<Pipeline, BuildError> {
     let mut device = Device::flex();
     if field == Some("types") {
@@ -37,11 +37,11 @@ pub(crate) fn build(link: Box<dyn Link>, field: Option<&str>) -> Result<Pipeline
         .build_rank(if field == Some("version") { Box::new(Newer(link)) } else { link })
 }
 
-/// A link on which this rank says that it is of a newer version, as a process built from it would.
+/// A link on which this rank reports a newer version of the library.
 struct Newer(Box<dyn Link>);
 
 impl Newer {
-    /// The version's first digit becomes a 9: texts keep their length.
+    /// Replaces the version's first digit by a 9, so that texts keep their length.
     fn rewritten(mut bytes: Vec<u8>) -> Vec<u8> {
         let own = concat!(env!("CARGO_PKG_VERSION"), " (messages ").as_bytes();
         if let Some(start) = bytes.windows(own.len()).position(|window| window == own) {

@@ -1,6 +1,6 @@
-//! One rank a process computes what threads compute and what the plain loop computes, bit for bit.
+//! Ranks in processes compute what threads and the plain loop compute, bit for bit.
 //!
-//! The processes first run all configurations, then share the work of proving them.
+//! The processes first run all configurations, then share the work of checking them.
 
 use crate::TIMEOUT;
 use crate::cases::{Case, Stack, Text, range, read, sizes};
@@ -30,7 +30,7 @@ pub(crate) fn builder<C: Case>(name: &str, size: Size) -> Builder {
         .timeout(Duration::from_secs(60))
 }
 
-/// What a pipeline gave: per step the loss, the norm and all weights; then the outputs of an evaluation.
+/// The results of a pipeline: the loss, the norm and all weights of each step; then the outputs of an evaluation.
 #[derive(Debug, PartialEq)]
 struct Trace {
     steps: Vec<(f64, Option<f64>, Vec<Vec<f32>>)>,
@@ -59,15 +59,15 @@ fn trace<C: Case>(case: &C, pipeline: &mut Pipeline) -> Trace {
     Trace { steps, gradients, evaluation: (evaluation.loss, evaluation.samples) }
 }
 
-/// What a configuration gave on the processes, to be compared later with what threads and the plain loop give.
+/// The results of a configuration on the processes, to be compared later with those of threads and the plain loop.
 pub(crate) type Proof = Box<dyn FnOnce()>;
 
-/// Each rank makes its part of the proofs. All ranks hold the same numbers, so each is made once.
+/// Each rank checks its part of the proofs. All ranks hold the same numbers, so each proof is checked once.
 pub(crate) fn prove(mpi: &Mpi, proofs: Vec<Proof>) {
     proofs.into_iter().skip(mpi.rank()).step_by(mpi.ranks()).for_each(|proof| proof());
 }
 
-/// Refuses numbers that are not the same on all ranks.
+/// Asserts that all ranks hold the same numbers.
 pub(crate) fn assert_same(link: &mut dyn Link, numbers: &impl std::fmt::Debug, place: &str) {
     let own = format!("{numbers:?}").into_bytes();
     let all = link.all_gather(own.clone(), Instant::now() + TIMEOUT).unwrap();
@@ -94,21 +94,21 @@ fn parity<C: Case>(mpi: &Mpi, beside: &mut dyn Link, case: C, name: &'static str
     })
 }
 
-/// Every family that can be built for this many ranks.
-pub(crate) fn every_family(mpi: &Mpi) {
+/// Every schedule that can be built for this many ranks.
+pub(crate) fn every_schedule(mpi: &Mpi) {
     let ranks = mpi.ranks();
     let mut beside = mpi.link(Device::flex()).unwrap();
     let mut proofs = Vec::new();
-    for schedule in all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly") {
-        let family = schedule.family();
-        let chunks = match family.chunks {
+    for schedule in all().into_iter().filter(|schedule| schedule.info().name != "ForwardOnly") {
+        let schedule = schedule.info();
+        let chunks = match schedule.chunks {
             Chunks::Exactly(chunks) => chunks,
             Chunks::Any => 2,
         };
         for microbatches in [1, 4, 7] {
             let size = Size { ranks, chunks, microbatches };
             if schedule.build(size).is_ok() {
-                proofs.push(parity(mpi, &mut beside, Text::new(microbatches), family.name, size, microbatches));
+                proofs.push(parity(mpi, &mut beside, Text::new(microbatches), schedule.name, size, microbatches));
             }
         }
     }
@@ -123,7 +123,7 @@ pub(crate) fn every_family(mpi: &Mpi) {
     prove(mpi, proofs);
 }
 
-/// A table on two ranks and a bias on all: summed over groups, and over replicas, as threads sum them.
+/// A table on two ranks and a bias on all: summed over groups and over replicas, as threads sum them.
 pub(crate) fn shared(mpi: &Mpi) {
     let train = move |pipeline: &mut Pipeline| -> Vec<(f64, Vec<Vec<f32>>)> {
         let step = |step| {
@@ -133,17 +133,17 @@ pub(crate) fn shared(mpi: &Mpi) {
         };
         (0..3u64).map(step).collect()
     };
-    let families = [("1F1B", 1), ("ZBV", 2), ("DualPipe", 1)];
+    let schedules = [("1F1B", 1), ("ZBV", 2), ("DualPipe", 1)];
     let replicated = [(1, false), (2, false), (2, true)].into_iter().filter(|(replicas, _)| mpi.ranks() / replicas > 1);
     let mut beside = mpi.link(Device::flex()).unwrap();
     let mut proofs: Vec<Proof> = Vec::new();
-    for ((replicas, sharded), (family, chunks)) in replicated.flat_map(|r| families.map(|family| (r, family))) {
+    for ((replicas, sharded), (schedule, chunks)) in replicated.flat_map(|r| schedules.map(|schedule| (r, schedule))) {
         let size = Size { ranks: mpi.ranks() / replicas, chunks, microbatches: 4 };
-        if by_name(family).unwrap().build(size).is_err() {
+        if by_name(schedule).unwrap().build(size).is_err() {
             continue;
         }
         let builder = move || {
-            let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
+            let builder = Pipeline::builder().schedule(schedule, size).devices(vec![Device::flex()]);
             let builder = builder.stages(tied::stage(tied::SMALL)).optimizer(|| AdamWConfig::new().init());
             let builder = builder.accumulation(Accumulation::Ordered).timeout(Duration::from_secs(60));
             let builder = builder.data_parallel(replicas).sharded(sharded);
@@ -153,7 +153,7 @@ pub(crate) fn shared(mpi: &Mpi) {
         assert!(processes.shared().iter().any(|report| report.copies.len() == size.ranks * chunks));
         let got = train(&mut processes);
         drop(processes);
-        let place = format!("{family}, {replicas} replicas, sharded: {sharded}");
+        let place = format!("{schedule}, {replicas} replicas, sharded: {sharded}");
         assert_same(&mut beside, &got, &place);
         proofs.push(Box::new(move || assert_eq!(got, train(&mut builder().build().unwrap()), "{place}")));
     }

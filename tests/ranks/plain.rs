@@ -1,4 +1,4 @@
-//! Plain numbers and strings are those of their microbatch on every rank, also where they come from another one.
+//! Plain numbers and strings are those of their microbatch on every rank, also if another rank sends them.
 
 #[path = "../runtime/plain/model.rs"]
 mod model;
@@ -8,7 +8,7 @@ use burn_pipeline::schedule::Size;
 use model::{MICROBATCHES, builder, plain_loop, train};
 use std::time::Duration;
 
-/// Trains as one rank of the link's.
+/// Trains as one rank of the link.
 pub(crate) fn by_microbatch(link: Box<dyn Link>) {
     let builder = builder(false).schedule("ZBH1", Size::new(link.ranks(), MICROBATCHES));
     let mut pipeline = builder.timeout(Duration::from_secs(60)).build_rank(link).unwrap();

@@ -1,4 +1,4 @@
-//! Learning rates by group of parameters are those of the plain loop, whichever rank holds the group.
+//! Learning rates by parameter group are those of the plain loop, whichever rank holds the group.
 
 use crate::cases::{Case, Text, range, read};
 use burn::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrScheduler};
@@ -18,12 +18,12 @@ fn group() -> ParamGroup {
     ParamGroup::from_predicate("blocks.3.")
 }
 
-/// The rates of a step: another one for the group.
+/// The rates of a step, with a different one for the group.
 fn rates(step: usize) -> ModuleLearningRate {
     ModuleLrScheduler::new(1e-2).with_group(group(), 0.5 / (step + 1) as f64).step()
 }
 
-/// Losses and weights of the plain loop.
+/// The losses and weights of the plain loop.
 fn plain(rates: impl Fn(usize) -> ModuleLearningRate) -> Vec<(f64, Vec<Vec<f32>>)> {
     let (case, sizes) = (Text::new(MICROBATCHES), [1; MICROBATCHES]);
     let mut reference = Reference::new(case.model());
@@ -34,7 +34,7 @@ fn plain(rates: impl Fn(usize) -> ModuleLearningRate) -> Vec<(f64, Vec<Vec<f32>>
     (0..STEPS).map(step).collect()
 }
 
-/// Trains as one rank of the link's.
+/// Trains as one rank of the link.
 pub(crate) fn by_group(link: Box<dyn Link>) {
     let builder = Pipeline::builder().schedule("1F1B", Size::new(link.ranks(), MICROBATCHES));
     let builder = builder.devices(vec![Device::flex()]).stages(Text::stage).optimizer(|| AdamWConfig::new().init());
@@ -46,5 +46,5 @@ pub(crate) fn by_group(link: Box<dyn Link>) {
     };
     let given: Vec<(f64, Vec<Vec<f32>>)> = (0..STEPS).map(step).collect();
     assert_eq!(given, plain(rates));
-    assert_ne!(given, plain(|_| 1e-2.into()), "the group has no say");
+    assert_ne!(given, plain(|_| 1e-2.into()), "the group's rate has no effect");
 }

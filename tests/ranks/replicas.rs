@@ -1,5 +1,5 @@
-//! Data-parallel replicas whose ranks are processes compute what threads compute and what the plain loop computes, bit
-//! for bit, with whole parameters and with sharded ones.
+//! Data-parallel replicas whose ranks are processes compute what threads and the plain loop compute, bit for bit,
+//! with whole and with sharded parameters.
 
 use crate::cases::{Case, Stack, range, read, sizes};
 use crate::parity::{Proof, assert_same, prove};
@@ -15,9 +15,9 @@ const RATE: f64 = 1e-2;
 const REPLICAS: usize = 2;
 const MICROBATCHES: usize = 4;
 
-fn builder(family: &str, ranks: usize, chunks: usize, sharded: bool) -> Builder {
+fn builder(schedule: &str, ranks: usize, chunks: usize, sharded: bool) -> Builder {
     Pipeline::builder()
-        .schedule(family, Size { ranks, chunks, microbatches: MICROBATCHES })
+        .schedule(schedule, Size { ranks, chunks, microbatches: MICROBATCHES })
         .devices(vec![Device::flex()])
         .stages(Stack::stage)
         .optimizer(|| AdamWConfig::new().init())
@@ -27,7 +27,7 @@ fn builder(family: &str, ranks: usize, chunks: usize, sharded: bool) -> Builder 
         .timeout(Duration::from_secs(60))
 }
 
-/// Per step the loss, the ranks of the timeline, and all weights; then the gradients of two batches.
+/// The loss, the ranks of the timeline and all weights of each step; then the gradients of two batches.
 type Trace = (Vec<(f64, usize, Vec<Vec<f32>>)>, Vec<Vec<f32>>);
 
 fn trace(case: &Stack, pipeline: &mut Pipeline) -> Trace {
@@ -43,24 +43,24 @@ fn trace(case: &Stack, pipeline: &mut Pipeline) -> Trace {
     (steps, gradients.iter().flatten().map(|g| g.as_ref().map(read).unwrap_or_default()).collect())
 }
 
-/// Some families, even and uneven batches.
+/// Some schedules, with even and uneven batches.
 pub(crate) fn parity(mpi: &Mpi, sharded: bool) {
     let ranks = mpi.ranks() / REPLICAS;
     let mut beside = mpi.link(Device::flex()).unwrap();
     let mut proofs: Vec<Proof> = Vec::new();
-    let families = [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBVZeroBubble", 2)];
-    for (family, chunks) in families {
+    let schedules = [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBVZeroBubble", 2)];
+    for (schedule, chunks) in schedules {
         for samples in [8, 13, 7] {
             let case = Stack::new(samples);
-            let place = format!("{family}, {samples} samples, sharded: {sharded}");
+            let place = format!("{schedule}, {samples} samples, sharded: {sharded}");
             let link = mpi.link(Device::flex()).unwrap();
-            let mut pipeline = builder(family, ranks, chunks, sharded).build_rank(Box::new(link)).unwrap();
+            let mut pipeline = builder(schedule, ranks, chunks, sharded).build_rank(Box::new(link)).unwrap();
             let processes = trace(&case, &mut pipeline);
             drop(pipeline);
             assert_same(&mut beside, &processes, &place);
             let all = mpi.ranks();
             proofs.push(Box::new(move || {
-                let threads = trace(&case, &mut builder(family, ranks, chunks, sharded).build().unwrap());
+                let threads = trace(&case, &mut builder(schedule, ranks, chunks, sharded).build().unwrap());
                 assert!(processes == threads, "{place}: processes {processes:?}, threads {threads:?}");
                 let sizes = sizes(samples, (MICROBATCHES * REPLICAS).min(samples));
                 let half = sizes.len().div_ceil(REPLICAS);

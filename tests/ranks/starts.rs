@@ -4,7 +4,7 @@ use burn::tensor::Device;
 use burn_pipeline_mpi::Mpi;
 use std::time::{Duration, Instant};
 
-/// The longest that opening a link may take.
+/// The timeout of opening a link.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 fn link(mpi: &Mpi, since: Instant) {
@@ -15,14 +15,15 @@ fn link(mpi: &Mpi, since: Instant) {
     }
 }
 
-/// Rank 1 does something else while all others open a link: it sleeps (`absent`), drops its `Mpi` (`leaves`), or comes when
-/// the others have given up (`late`); or nobody opens one (`nobody`). Then all end as `ends` says: `drop` or `end_job`.
+/// Rank 1 does something else while all others open a link: it sleeps (`absent`), drops its `Mpi` (`leaves`), or
+/// arrives after the others have given up (`late`). With `nobody`, no rank opens one. Then all end as `ends` says:
+/// `drop` or `end_job`.
 pub(crate) fn run(odd: &str, ends: &str) {
-    // Where a rank leaves, nobody waits for the timeout.
+    // If a rank leaves, nobody waits for the timeout.
     let mpi = Mpi::connect(if odd == "leaves" { 10 * TIMEOUT } else { TIMEOUT }).unwrap();
     let (rank, since) = (mpi.rank(), Instant::now());
     match (odd, rank) {
-        // Longer than the others and the tests wait, and then the end of the process as it is.
+        // Sleeps longer than the others and the tests wait; then the process just ends.
         ("absent", 1) => {
             std::thread::sleep(20 * TIMEOUT);
             std::process::exit(7);

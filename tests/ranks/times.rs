@@ -1,4 +1,4 @@
-//! How long messages take whose shapes repeat, and whose shapes change: `mpirun -n 2 target/debug/ranks times -`.
+//! Latency of messages with repeating and with changing shapes: `mpirun -n 2 target/debug/ranks times -`.
 
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::link::{Header, Link, Message, MessageKind};
@@ -7,11 +7,11 @@ use burn_pipeline::stage::Boundary;
 use burn_pipeline_mpi::Mpi;
 use std::time::{Duration, Instant};
 
-/// Sizes in bytes, and round trips of each.
+/// Sizes in bytes, and the number of round trips of each.
 const SIZES: [(usize, usize); 5] = [(1 << 10, 2000), (1 << 14, 2000), (1 << 18, 600), (1 << 20, 300), (1 << 24, 40)];
 
-/// Prints the median of half a round trip, in microseconds. Rounds with one shape and with two by turns alternate, so
-/// that whatever else the machine does falls on both.
+/// Prints the median of half a round trip, in microseconds. Rounds with one shape alternate with rounds of two
+/// shapes, so that other load on the machine affects both.
 pub(crate) fn print(mpi: &Mpi) {
     let mut link = mpi.link(Device::flex()).unwrap();
     for (bytes, trips) in SIZES {
@@ -32,7 +32,7 @@ fn median(mut times: Vec<Duration>) -> f64 {
     times[times.len() / 2].as_secs_f64() * 1e6
 }
 
-/// Half a round trip each; with `more`, every other message has so many elements more.
+/// The times of half round trips. Every other message has `more` more elements.
 fn round(link: &mut dyn Link, elements: usize, trips: usize, more: usize) -> Vec<Duration> {
     let (me, deadline) = (link.rank(), Instant::now() + Duration::from_secs(60));
     if me > 1 {

@@ -1,4 +1,4 @@
-//! A vocabulary spread over ranks that are processes: losses, norms and weights have the bits of threads.
+//! A vocabulary parallel over ranks that are processes: losses, norms and weights match threads bit for bit.
 
 #[allow(dead_code, reason = "the tests on threads use all of it")]
 #[path = "../vocabulary/model.rs"]
@@ -14,12 +14,12 @@ use burn_pipeline_mpi::Mpi;
 use model::{BOTH, TIED, batch, trained};
 use std::time::Duration;
 
-/// Losses of steps and of an evaluation, of two layers and of one matrix.
+/// The losses of steps and of an evaluation, with two layers and with one tied matrix.
 pub(crate) fn parity(mpi: &Mpi) {
     let ranks = mpi.ranks();
-    for (spread, family, compile) in [(BOTH, ("1F1B", 1), false), (TIED, ("ZBH1", 1), true)] {
+    for (parallel, schedule, compile) in [(BOTH, ("1F1B", 1), false), (TIED, ("ZBH1", 1), true)] {
         let builder = || {
-            let builder = model::builder(spread, family, ranks, 2 * ranks).clip_norm(0.1).compile(compile);
+            let builder = model::builder(parallel, schedule, ranks, 2 * ranks).clip_norm(0.1).compile(compile);
             builder.split(SplitBackward::Captured).timeout(Duration::from_secs(60))
         };
         let run = |mut pipeline: Pipeline| {
@@ -28,7 +28,7 @@ pub(crate) fn parity(mpi: &Mpi) {
         };
         let got = run(builder().build_rank(Box::new(mpi.link(Device::flex()).unwrap())).unwrap());
         if mpi.rank() == 0 {
-            assert!(got == run(builder().build().unwrap()), "{spread:?}, {family:?} on {ranks} ranks");
+            assert!(got == run(builder().build().unwrap()), "{parallel:?}, {schedule:?} on {ranks} ranks");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A pipeline's connections are there before its first step.
+//! A pipeline opens all its connections before its first step.
 
 use crate::cases::{Case, Text};
 use crate::parity::{RATE, builder};
@@ -9,7 +9,7 @@ use pipeline_tests::connections::established;
 
 const MICROBATCHES: usize = 4;
 
-/// Says how many connections there are once the pipeline is built, and makes sure that steps open none.
+/// Prints the number of connections once the pipeline is built, and asserts that steps open none.
 pub(crate) fn up(mpi: &Mpi) {
     let builder = builder::<Text>("1F1B", Size::new(mpi.ranks(), MICROBATCHES));
     let mut pipeline = builder.build_rank(Box::new(mpi.link(Device::flex()).unwrap())).unwrap();

@@ -1,4 +1,4 @@
-//! What a stage does once its weights were stepped: it gets what was observed of every microbatch since the step before.
+//! `after_step`: a stage gets the observations of every microbatch since the step before.
 
 use burn::module::{Module, Param};
 use burn::optim::SgdConfig;
@@ -7,8 +7,8 @@ use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, Loss, Names, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::{Checkpoints, Pipeline};
 
-/// Keeps the sum of what it was given, and how often it was, in a parameter that is not trained; and multiplies by what
-/// it was given last, so that a forward shows which value it read.
+/// Keeps the sum and the number of its observations in a parameter that is not trained. It multiplies by the last
+/// observation, so that a forward shows which value it read.
 #[derive(Module, Debug)]
 struct Keeper {
     weight: Param<Tensor<1>>,
@@ -59,7 +59,7 @@ fn pipeline((name, chunks, replicas): (&str, usize, usize), split: SplitBackward
     builder.build().unwrap()
 }
 
-/// As many samples as microbatches; the target is a number of the microbatch's own.
+/// One sample per microbatch, each with its own target.
 fn batch(first: i64, samples: i64) -> Batch {
     let count = Tensor::<1, burn::tensor::Int>::arange(first..first + samples, &Device::flex()).float();
     Batch::new(Tensor::<2>::ones([samples as usize, 1], &Device::flex())).target(count.reshape([samples as usize, 1]))
@@ -83,7 +83,7 @@ const CASES: [((&str, usize, usize), SplitBackward); 5] = [
 fn every_stage_gets_what_was_observed_of_all_batches_of_the_step_once() {
     for (place, split) in CASES {
         let (mut pipeline, all) = (pipeline(place, split, false), 4 * place.2 as i64);
-        // Microbatches 0.., and the next batch's after them.
+        // Microbatches 0.., and those of the next batch after them.
         pipeline.accumulate(batch(0, all)).unwrap();
         assert!(kept(&mut pipeline).iter().all(|kept| kept == &[1.0; 3]), "{place:?}: before the step");
         pipeline.step(batch(all, all), 0.0).unwrap();
@@ -92,10 +92,10 @@ fn every_stage_gets_what_was_observed_of_all_batches_of_the_step_once() {
         for kept in kept(&mut pipeline) {
             assert_eq!(kept, expected, "{place:?}");
         }
-        // The next forward reads the new value on every stage, captured ones too.
+        // The next forward reads the new value on every stage, captured or not.
         let loss = pipeline.accumulate(batch(0, all)).unwrap().loss;
         assert_eq!(loss, (last as f64).powi(pipeline.placement().stages() as i32), "{place:?}");
-        // Gradients that were taken have no step; nor has an evaluation.
+        // Neither taken gradients nor an evaluation are part of a step.
         pipeline.take_gradients().unwrap();
         pipeline.eval(batch(0, all)).unwrap();
         pipeline.step(batch(7, all), 0.0).unwrap();

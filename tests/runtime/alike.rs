@@ -1,4 +1,4 @@
-//! What ranks must have alike: options and optimizers of processes, and copies of a stage.
+//! What must be equal on all ranks: options and optimizers of processes, and copies of a stage.
 
 use crate::checkpoint::Folder;
 use burn::grad_clipping::GradientClippingConfig;
@@ -21,7 +21,7 @@ fn builder() -> Builder {
     builder.optimizer(|| AdamWConfig::new().init())
 }
 
-/// What two ranks, or replicas, that each build a pipeline of their own say; the second one's builder is `odd`.
+/// The results of two ranks, or replicas, that each build a pipeline; the second one's builder is `odd`.
 fn built(builder: Builder, odd: Builder) -> [Result<(), String>; 2] {
     let links = Threads::new(2);
     std::thread::scope(|scope| {
@@ -62,7 +62,7 @@ fn an_option_that_one_process_has_otherwise_is_an_error_that_names_the_rank_and_
     for said in built(builder(), builder()) {
         said.unwrap();
     }
-    // These are each process's own.
+    // These may differ between processes.
     for said in built(builder(), builder().threads(2).outputs(true).synchronize(true)) {
         said.unwrap();
     }
@@ -100,7 +100,7 @@ struct Layer {
     moves: Moves,
 }
 
-/// Moves one copy's weights after this many steps of all copies together.
+/// Changes one copy's weights after this many steps of all copies together.
 #[derive(Clone, Debug, Default)]
 struct Moves(Option<Arc<AtomicUsize>>);
 
@@ -122,8 +122,8 @@ impl Stage for Layer {
 }
 
 /// Copies of a model of one or two stages.
-fn copies(family: &str, ranks: usize, replicas: usize, moves: Moves) -> Builder {
-    let builder = Pipeline::builder().schedule(family, Size::new(ranks, 4)).devices(vec![Device::flex()]);
+fn copies(schedule: &str, ranks: usize, replicas: usize, moves: Moves) -> Builder {
+    let builder = Pipeline::builder().schedule(schedule, Size::new(ranks, 4)).devices(vec![Device::flex()]);
     builder.data_parallel(replicas).optimizer(|| SgdConfig::new().init()).stages(move |at| {
         let layer = Layer { linear: LinearConfig::new(3, 3).init(&at.device), moves: moves.clone() };
         let stage = match at.is_last() {
@@ -140,14 +140,14 @@ fn batch() -> Batch {
     Batch::new(x.clone()).target(x * 0.3)
 }
 
-/// Two copies of each stage: data-parallel replicas, and both directions of a bidirectional placement.
+/// Two copies of each stage: data-parallel replicas, and both routes of a bidirectional schedule.
 fn both(moves: fn() -> Moves) -> [Builder; 2] {
     [copies("GPipe", 1, 2, moves()), copies("DualPipe", 2, 1, moves())]
 }
 
 #[test]
 fn copies_that_part_in_the_first_step_are_an_error() {
-    // Each optimizer that is made decays the weights more than the one before it.
+    // Each new optimizer decays the weights more than the one before it.
     let made = Arc::new(AtomicUsize::new(0));
     let counted = move || -> ModuleOptimizer {
         AdamWConfig::new().with_weight_decay(made.fetch_add(1, Ordering::Relaxed) as f32).init()
@@ -166,7 +166,7 @@ fn copies_that_part_in_the_first_step_are_an_error() {
 fn no_checkpoint_is_made_of_copies_that_part_later() {
     let folder = Folder::new("alike-later");
     let checkpoints = Checkpoints::new(&*folder);
-    // After the first step nothing has moved; in the third, one copy has.
+    // After the first step nothing has changed; in the third, one copy has.
     let moves: [(usize, fn() -> Moves); 2] =
         [(0, || Moves(Some(Arc::new(AtomicUsize::new(6))))), (1, || Moves(Some(Arc::new(AtomicUsize::new(12)))))];
     for (place, moves) in moves {
@@ -179,9 +179,9 @@ fn no_checkpoint_is_made_of_copies_that_part_later() {
         pipeline.step(batch(), 0.1).unwrap();
         let error = pipeline.save(&checkpoints, &()).unwrap_err();
         assert!(matches!(error, CheckpointError::Drifted { .. }), "{error}");
-        assert!(error.to_string().contains("no checkpoint is made of them"), "{error}");
+        assert!(error.to_string().contains("so they cannot be saved"), "{error}");
         assert_eq!(checkpoints.latest().unwrap().progress().steps, 2);
-        // What was saved before is there to go back to.
+        // The earlier checkpoint can still be loaded.
         pipeline.load(&checkpoints.latest().unwrap()).unwrap();
         pipeline.save(&checkpoints, &()).unwrap();
     }

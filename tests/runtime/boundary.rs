@@ -1,4 +1,4 @@
-//! What crosses a boundary comes out as it went in; what has another form is refused with the part that does
+//! A value that crosses a boundary arrives unchanged. A payload of another form is refused with the part that does
 //! not fit.
 
 use burn::tensor::{Bool, Device, Int, Tensor};
@@ -45,7 +45,7 @@ fn bools(numbers: &[i32]) -> Bools {
     ints(numbers).greater_elem(0).reshape([1, 1, -1])
 }
 
-/// All that is in a payload, to be compared.
+/// Everything in a payload, to be compared.
 fn contents(payload: &Payload) -> Vec<String> {
     let part = |part: &PayloadPart| match part {
         PayloadPart::Tag(tag) => format!("tag {tag}"),
@@ -55,7 +55,7 @@ fn contents(payload: &Payload) -> Vec<String> {
     payload.parts().map(part).collect()
 }
 
-/// Writes, reads as `T`, writes again.
+/// Writes, reads as `T`, and writes again.
 fn there_and_back<T: Boundary>(payload: Payload) -> Vec<String> {
     contents(&T::from_payload(payload).unwrap().into_payload())
 }
@@ -213,13 +213,13 @@ fn a_list_of_absurd_length_is_refused_without_being_made() {
     assert_eq!(error, BoundaryError::Missing { expected: "a tensor" });
 }
 
-/// A program with a `Result` of its own.
+/// A program with its own type named `Result`.
 mod own_result {
     use super::{Device, Floats, Payload, Tensor};
     use burn_pipeline::boundary;
     use burn_pipeline::stage::Boundary;
 
-    #[expect(dead_code, reason = "it is here to be taken for the standard library's")]
+    #[expect(dead_code, reason = "it tests that the macro does not take it for the standard library's")]
     type Result<T> = std::result::Result<T, String>;
 
     #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! The models that parity is proved on, with their data and their plain loss.
+//! The models of the parity tests, with their data and their plain loss.
 
 use burn::module::Module;
 use burn::tensor::{Int, Tensor};
@@ -11,7 +11,7 @@ use pipeline_tests::reference::whole;
 
 pub(crate) use pipeline_tests::noise::noise;
 
-/// Sizes of `count` pieces of `samples` samples, as one would cut by hand: as even as can be, larger first.
+/// The sizes of `count` pieces of `samples` samples, as cut by hand: as even as possible, larger ones first.
 pub(crate) fn sizes(samples: usize, count: usize) -> Vec<usize> {
     let mut left = samples;
     (0..count)
@@ -33,7 +33,7 @@ pub(crate) fn read(tensor: &AnyTensor) -> Vec<f32> {
     tensor.to_data().unwrap().iter::<f32>().collect()
 }
 
-/// A model as the tests see it: how to make it, its data, and its loss over a range of samples.
+/// A model for the tests: how to build it, its data, and its loss over a range of samples.
 pub(crate) trait Case: 'static {
     type Model: Module;
     fn model(&self) -> Self::Model;
@@ -101,7 +101,7 @@ impl Text {
 }
 
 impl Text {
-    /// The tokens of some samples, and those that follow them.
+    /// The tokens of some samples, and the tokens that follow them.
     pub(crate) fn tokens(&self, samples: std::ops::Range<usize>) -> [Tensor<2, Int>; 2] {
         [self.tokens.clone().slice([samples.clone()]), self.next.clone().slice([samples])]
     }

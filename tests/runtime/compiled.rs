@@ -1,4 +1,5 @@
-//! Compiled stages are one function of their inputs whatever the schedule, and the plain loop's up to rounding.
+//! Compiled stages compute the same function of their inputs under every schedule, and the plain loop's up to
+//! rounding.
 
 use crate::cases::{Case, Stack, Text, range, read, sizes};
 use crate::parity::builder;
@@ -9,7 +10,7 @@ use pipeline_tests::reference::Reference;
 
 const RATE: f64 = 1e-3;
 
-/// Losses of some steps, and the weights after them.
+/// The losses of some steps, and the weights after them.
 fn trained<C: Case>(case: &C, builder: Builder, steps: usize) -> (Vec<f64>, Vec<Vec<f32>>) {
     let mut pipeline = builder.accumulation(Accumulation::Ordered).build().unwrap();
     let losses = (0..steps).map(|_| pipeline.step(case.batch(), RATE).unwrap().loss).collect();
@@ -22,21 +23,21 @@ fn trained<C: Case>(case: &C, builder: Builder, steps: usize) -> (Vec<f64>, Vec<
 }
 
 #[test]
-fn every_family_gives_what_one_compiled_rank_gives_bit_for_bit() {
-    every_family_gives_what_one_rank_gives(|builder| builder.compile(true));
+fn every_schedule_gives_what_one_compiled_rank_gives_bit_for_bit() {
+    every_schedule_gives_what_one_rank_gives(|builder| builder.compile(true));
 }
 
 #[test]
-fn every_family_gives_what_one_rank_with_products_of_bf16_gives_bit_for_bit() {
+fn every_schedule_gives_what_one_rank_with_bf16_matmuls_gives_bit_for_bit() {
     if can_round() {
-        every_family_gives_what_one_rank_gives(|builder| builder.bf16_products(true));
+        every_schedule_gives_what_one_rank_gives(|builder| builder.bf16_matmuls(true));
     }
 }
 
-/// Has this processor products of `bf16`? Else pipelines with them are refused.
+/// Returns true if this processor has `bf16` matmuls. Otherwise pipelines with them are refused.
 fn can_round() -> bool {
     let schedule = by_name("1F1B").unwrap();
-    let refused = builder::<Text>(schedule.as_ref(), Size::new(2, 2)).bf16_products(true).build().map(drop).err();
+    let refused = builder::<Text>(schedule.as_ref(), Size::new(2, 2)).bf16_matmuls(true).build().map(drop).err();
     #[cfg(target_arch = "x86_64")]
     let found = is_x86_feature_detected!("avx512bf16");
     #[cfg(not(target_arch = "x86_64"))]
@@ -49,13 +50,13 @@ fn can_round() -> bool {
     found
 }
 
-fn every_family_gives_what_one_rank_gives(compiled: impl Fn(Builder) -> Builder) {
+fn every_schedule_gives_what_one_rank_gives(compiled: impl Fn(Builder) -> Builder) {
     let microbatches = 3;
     let case = Text::new(microbatches);
     let alone = trained(&case, compiled(builder::<Text>(&GPipe, Size::new(1, microbatches))), 2);
     let mut proved = 0;
-    for schedule in all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly") {
-        let chunks = match schedule.family().chunks {
+    for schedule in all().into_iter().filter(|schedule| schedule.info().name != "ForwardOnly") {
+        let chunks = match schedule.info().chunks {
             Chunks::Exactly(n) => n,
             Chunks::Any => 2,
         };
@@ -65,7 +66,7 @@ fn every_family_gives_what_one_rank_gives(compiled: impl Fn(Builder) -> Builder)
                 continue;
             }
             let given = trained(&case, compiled(builder::<Text>(schedule.as_ref(), size)), 2);
-            assert_eq!(given, alone, "{} on {ranks} ranks with {chunks} chunks", schedule.family().name);
+            assert_eq!(given, alone, "{} on {ranks} ranks with {chunks} chunks", schedule.info().name);
             proved += 1;
         }
     }
@@ -73,7 +74,7 @@ fn every_family_gives_what_one_rank_gives(compiled: impl Fn(Builder) -> Builder)
     println!("{proved} configurations equal one compiled rank");
 }
 
-/// The largest difference of losses from the plain loop's, relative to them.
+/// The largest relative difference of losses from the plain loop's.
 fn apart<C: Case>(case: &C, microbatches: usize, steps: usize, compiled: impl Fn(Builder) -> Builder) -> f64 {
     let sizes = sizes(microbatches, microbatches);
     let mut reference = Reference::new(case.model());
@@ -93,18 +94,18 @@ fn losses_of_fifty_steps_are_the_plain_loops_within_one_in_a_hundred_thousand() 
 }
 
 #[test]
-fn losses_of_fifty_steps_with_products_of_bf16_are_the_plain_loops_within_one_in_two_hundred() {
+fn losses_of_fifty_steps_with_bf16_matmuls_are_the_plain_loops_within_one_in_two_hundred() {
     if !can_round() {
         return;
     }
-    let rounded = |builder: Builder| builder.bf16_products(true);
+    let rounded = |builder: Builder| builder.bf16_matmuls(true);
     let (text, stack) = (apart(&Text::new(4), 4, 50, rounded), apart(&Stack::new(4), 4, 50, rounded));
     println!("relative differences: transformer {text:.1e}, stack {stack:.1e}");
-    // Operands are off by 2⁻⁹ of themselves, so losses cannot be equal either.
+    // Operands differ by 2⁻⁹ of themselves, so losses must differ too.
     assert!((1e-6..=5e-3).contains(&text) && (1e-6..=5e-3).contains(&stack), "{text:e}, {stack:e}");
 }
 
-/// Bytes that all stages of a transformer hold of a microbatch after its forward, and the engines.
+/// The bytes that all stages of a transformer hold for a microbatch after its forward, and the engines.
 fn held(compiled: impl Fn(Builder) -> Builder) -> (usize, String) {
     let schedule = by_name("ZBH1").unwrap();
     let mut pipeline = compiled(builder::<Text>(schedule.as_ref(), Size::new(2, 2))).build().unwrap();
@@ -122,23 +123,23 @@ fn a_compiled_transformer_holds_less_from_forward_to_backward() {
 }
 
 #[test]
-fn with_products_of_bf16_a_transformer_holds_operands_in_half_of_the_bytes() {
+fn with_bf16_matmuls_a_transformer_holds_operands_in_half_of_the_bytes() {
     if !can_round() {
         return;
     }
     let (compiled, _) = held(|builder| builder.compile(true));
-    let (rounded, reason) = held(|builder| builder.bf16_products(true));
-    println!("{compiled} bytes compiled, {rounded} with products of bf16; {reason}");
+    let (rounded, reason) = held(|builder| builder.bf16_matmuls(true));
+    println!("{compiled} bytes compiled, {rounded} with bf16 matmuls; {reason}");
     assert!(rounded < compiled * 8 / 10, "{rounded} bytes of {compiled}");
-    assert!(reason.ends_with("it is compiled, with products of bf16"), "{reason}");
+    assert!(reason.ends_with("it is compiled, with bf16 matmuls"), "{reason}");
 }
 
 #[test]
-fn merged_weights_and_products_of_bf16_are_refused_together() {
+fn merged_weights_and_bf16_matmuls_are_refused_together() {
     if !can_round() {
         return;
     }
     let schedule = by_name("ZBH1").unwrap();
-    let builder = builder::<Text>(schedule.as_ref(), Size::new(2, 2)).bf16_products(true).merge_weights(true);
+    let builder = builder::<Text>(schedule.as_ref(), Size::new(2, 2)).bf16_matmuls(true).merge_weights(true);
     assert!(matches!(builder.build().map(drop), Err(BuildError::MergedAndRounded)));
 }

@@ -1,5 +1,5 @@
-//! Burn's autodiff under threads, as ranks of one process use it: backwards that run at once never lose a
-//! gradient (Burn issue 5573), and a backward within a backward does not lock (Burn issue 5193).
+//! Burn's autodiff under threads, as ranks of one process use it: concurrent backwards never lose a gradient (Burn
+//! issue 5573), and a backward within a backward does not deadlock (Burn issue 5193).
 
 use crate::cases::noise;
 use crate::hooked::{Hook, hooked};
@@ -18,12 +18,12 @@ fn square(seed: u64) -> Tensor<2> {
     Tensor::<1>::from_floats(&*noise(seed, SIDE * SIDE), &device).reshape([SIDE, SIDE])
 }
 
-/// A chain of layers, each with a weight of its own; the loss depends on all of them.
+/// A chain of layers, each with its own weight; the loss depends on all of them.
 fn loss(x: Tensor<2>, weights: &[Tensor<2>]) -> Tensor<1> {
     weights.iter().fold(x, |x, w| (x.clone().matmul(w.clone()) * 0.3).tanh() + x).square().mean()
 }
 
-/// The gradient of every weight; fails if one is missing.
+/// The gradient of every weight. Fails if one is missing.
 fn gradients(x: Tensor<2>, weights: &[Tensor<2>]) -> Vec<Vec<f32>> {
     let gradients = loss(x, weights).backward();
     let read = |w: &Tensor<2>| w.grad(&gradients).expect("a gradient is lost").into_data().iter::<f32>().collect();
@@ -79,7 +79,7 @@ fn a_graph_built_on_one_thread_while_others_run_backwards_keeps_its_steps() {
             let built = loss(square(900 + thread as u64), &shared);
             let mut waiting = held.lock().unwrap();
             waiting.push((thread, built));
-            // Run the oldest, which another thread may have built, once enough wait.
+            // Runs the oldest, which another thread may have built, once enough are waiting.
             let due = (waiting.len() > THREADS).then(|| waiting.remove(0));
             drop(waiting);
             if let Some((builder, loss)) = due {

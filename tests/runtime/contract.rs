@@ -1,5 +1,5 @@
-//! The loss contract: however a batch is cut, and over however many batches gradients gather, loss, gradients
-//! and weights are those of one loss over all samples; evaluation leaves everything as it was.
+//! The loss contract: however a batch is cut, and however many batches are accumulated, loss, gradients and weights
+//! are those of one loss over all samples. An evaluation changes nothing.
 
 #![allow(clippy::single_range_in_vec_init, reason = "a list of ranges may hold one")]
 
@@ -16,7 +16,7 @@ use std::ops::Range;
 
 type Output = (Tensor<2>, Tensor<2, Int>);
 
-/// Samples with targets, and for each element of a target whether it counts.
+/// Samples with targets, and a flag for each target element that counts.
 pub(crate) struct Data {
     x: Tensor<2>,
     ids: Tensor<2, Int>,
@@ -28,7 +28,7 @@ impl Data {
     pub(crate) fn new(samples: usize) -> Self {
         let device = Device::flex();
         let rows = |numbers: Vec<f32>| Tensor::<1>::from_floats(&*numbers, &device).reshape([samples, WIDTH]);
-        // Sample i counts in its first i mod (WIDTH + 1) elements: some not at all.
+        // The first i mod (WIDTH + 1) elements of sample i count: in some samples, none.
         let counts = (0..samples).flat_map(|i| (0..WIDTH).map(move |j| if j < i % (WIDTH + 1) { 1.0 } else { 0.0 }));
         let ids = Tensor::<1, Int>::arange(0..samples as i64, &device).remainder_scalar(3).reshape([samples, 1]);
         let (x, target) = (rows(noise(11, samples * WIDTH)), rows(noise(12, samples * WIDTH)));
@@ -41,7 +41,7 @@ impl Data {
         Batch::new((x, ids)).target((target, self.counts.clone().slice([samples])))
     }
 
-    /// The plain loss of these samples, before any division that the contract does itself.
+    /// The plain loss of these samples, before the divisions of the loss contract.
     pub(crate) fn loss(&self, model: &Mlp, samples: Range<usize>, reduction: Reduction) -> Tensor<1> {
         let x = self.x.clone().slice([samples.clone()]).autodiff();
         let ids = self.ids.clone().slice([samples.clone()]).autodiff();
@@ -99,7 +99,7 @@ fn weights(pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
     pipeline.weights().unwrap().iter().flatten().map(read).collect()
 }
 
-/// Gradients of a sum of losses, added in order, times a factor.
+/// The gradients of a sum of losses, added in order, times a factor.
 fn plain(model: &Mlp, losses: impl Iterator<Item = Tensor<1>>, factor: f64) -> Vec<Vec<f32>> {
     struct Rows<'a>(&'a GradientsParams, f64, Vec<Vec<f32>>);
 
@@ -119,14 +119,14 @@ fn plain(model: &Mlp, losses: impl Iterator<Item = Tensor<1>>, factor: f64) -> V
     rows.2
 }
 
-/// The largest difference, over the largest number.
+/// The largest difference, relative to the largest number.
 fn distance(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
     let largest = |numbers: &mut dyn Iterator<Item = f32>| numbers.fold(0.0f32, |max, x| max.max(x.abs()));
     let differences = &mut a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| a - b);
     largest(differences) / largest(&mut b.iter().flatten().copied())
 }
 
-/// Batches as lists of sample ranges, cut into at most `microbatches` pieces each.
+/// Batches as lists of sample ranges, each cut into at most `microbatches` pieces.
 pub(crate) fn pieces(batches: &[Range<usize>], microbatches: usize) -> Vec<Range<usize>> {
     let cut = |batch: &Range<usize>| {
         let mut start = batch.start;
@@ -174,7 +174,7 @@ fn accumulated_batches_equal_one_large_batch() {
                 let gathered = gradients(&mut pipeline);
                 assert_eq!(gathered, expected, "{what}");
                 let off = distance(&gathered, &large);
-                assert!(off < 1e-5, "{what}: off the large batch's by {off}");
+                assert!(off < 1e-5, "{what}: differs from the large batch by {off}");
                 // The same through a step: its loss is the large batch's.
                 let (last, before) = batches.split_last().unwrap();
                 before.iter().for_each(|batch| drop(pipeline.accumulate(data.batch(batch.clone())).unwrap()));
@@ -196,14 +196,14 @@ fn uneven_microbatches_with_a_mean_loss_equal_the_whole_batch_where_equal_weight
         let mut pipeline = builder(schedule, 2, 3, Reduction::Mean).build().unwrap();
         pipeline.accumulate(data.batch(0..7)).unwrap();
         let off = distance(&gradients(&mut pipeline), &large);
-        assert!(off < 1e-5, "{schedule}: off by {off}");
+        assert!(off < 1e-5, "{schedule}: differs by {off}");
     }
 }
 
 #[test]
 fn a_batch_of_padding_alone_moves_nothing() {
     let data = Data::new(WIDTH + 2);
-    // Sample 0 and sample WIDTH + 1 count nowhere.
+    // No element of samples 0 and WIDTH + 1 counts.
     let mut pipeline = builder("1F1B", 2, 2, Reduction::Weighted).build().unwrap();
     pipeline.accumulate(data.batch(0..1)).unwrap();
     let report = pipeline.accumulate(data.batch(WIDTH + 1..WIDTH + 2)).unwrap();

@@ -1,10 +1,11 @@
-//! Whoever wrote a plan: what passes the check computes what the plain loop computes.
+//! A plan that passes the check computes what the plain loop computes, whoever wrote it.
 //!
-//! 1. A plan of any family, with or without skip edges, merged backwards, fused cells, gathered and released parameters,
-//!    reductions, transfers and waits.
-//! 2. Up to six cells of it are left out, repeated, moved, swapped, fused, or put in.
-//! 3. It is refused when the pipeline is built, or three steps of it have the losses and weights of the plain loop: bit for bit
-//!    where gradients are added in the order of microbatches and no value goes past the next stage, else up to rounding.
+//! 1. The test starts from a plan of any schedule, with or without skip edges, merged backwards, fused cells,
+//!    gathered and released parameters, reductions, transfers and waits.
+//! 2. Up to six of its cells are removed, repeated, moved, swapped, fused, or inserted.
+//! 3. Either it is refused when the pipeline is built, or three steps of it have the losses and weights of the
+//!    plain loop: bit for bit if gradients are added in microbatch order and no value skips a stage, else up to
+//!    rounding.
 
 use crate::cases::{range, read, sizes};
 use crate::skips::graph::{Edges, Graph, Past, factory, loss, rows};
@@ -25,10 +26,10 @@ use std::collections::BTreeMap;
 
 const RATE: f64 = 0.1;
 const STEPS: usize = 3;
-/// More than roundings of three steps, and less than what one microbatch's gradient moves a weight.
+/// More than the rounding of three steps, and less than one microbatch's gradient changes a weight.
 const ROUNDING: f32 = 1e-5;
 
-/// What is changed in a row; `usize`s choose cells.
+/// A change of a row. `usize`s choose cells.
 #[derive(Clone, Copy, Debug)]
 enum Damage {
     LeftOut(usize),
@@ -36,11 +37,11 @@ enum Damage {
     Moved(usize, usize),
     Swapped(usize, usize),
     Fused(usize),
-    /// An operation on a whole stage, after the cell chosen.
+    /// Inserts an operation on a whole stage after the chosen cell.
     PutIn(usize, Op),
 }
 
-/// How stages are run.
+/// The options of a run.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     replicas: usize,
@@ -48,7 +49,7 @@ struct Run {
     split: SplitBackward,
     recomputed: bool,
     accumulation: Accumulation,
-    /// Samples beyond one a microbatch: microbatches, and parts of replicas, are then uneven.
+    /// The samples beyond one per microbatch, which make microbatches and parts of replicas uneven.
     more: usize,
 }
 
@@ -61,18 +62,18 @@ struct Case {
 }
 
 fn plans() -> impl Strategy<Value = (Plan, Edges)> {
-    let families = all().into_iter().filter(|family| family.family().name != "ForwardOnly").count();
+    let schedules = all().into_iter().filter(|schedule| schedule.info().name != "ForwardOnly").count();
     let placing = || prop_oneof![Just(Placing::Implicit), Just(Placing::AtOnce), Just(Placing::Late)];
     let waits = (placing(), placing(), placing(), placing()).prop_map(|(sends, receives, unshards, reductions)| {
         WaitOptions { sends, receives, unshards, reductions, ..WaitOptions::default() }
     });
-    let size = (0..families, 1..=3usize, 1..=2usize, 1..=4usize);
+    let size = (0..schedules, 1..=3usize, 1..=2usize, 1..=4usize);
     let ends = proptest::collection::vec((0..6usize, 0..6usize), 0..3);
     (size, ends, any::<[bool; 4]>(), 1..=3usize, waits).prop_filter_map(
-        "the family has such a size",
-        |((family, ranks, chunks, microbatches), ends, [merged, gathered, reduced, lowered], most, waits)| {
-            let family = all().into_iter().filter(|family| family.family().name != "ForwardOnly").nth(family)?;
-            let mut plan = family.build(Size { ranks, chunks, microbatches }).ok()?;
+        "the schedule has such a size",
+        |((schedule, ranks, chunks, microbatches), ends, [merged, gathered, reduced, lowered], most, waits)| {
+            let schedule = all().into_iter().filter(|schedule| schedule.info().name != "ForwardOnly").nth(schedule)?;
+            let mut plan = schedule.build(Size { ranks, chunks, microbatches }).ok()?;
             let stages = plan.stages();
             let inside = ends.into_iter().map(|(from, to)| (from % stages, to % stages));
             let edges: Edges = inside.filter(|(from, to)| *to > from + 1).collect();
@@ -127,7 +128,7 @@ fn cases() -> impl Strategy<Value = Case> {
     (plans(), damage(), runs()).prop_map(|((plan, edges), damage, run)| Case { plan, edges, damage, run })
 }
 
-/// A row and a place in it. Two places of one damage are near each other as a rule: far moves are hardly ever legal.
+/// A row and a position in it. The two positions of one damage are usually close: far moves are hardly ever legal.
 fn place(rows: &[Vec<Action>], chosen: usize) -> Option<(usize, usize)> {
     let row = chosen % rows.len();
     (!rows[row].is_empty()).then(|| (row, chosen / rows.len() % rows[row].len()))
@@ -190,7 +191,7 @@ fn optimizer() -> ModuleOptimizer {
     SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init()
 }
 
-/// What became of a plan. An error is a difference from the plain loop.
+/// The outcome of a plan. An error is a difference from the plain loop.
 fn outcome(case: &Case) -> Result<&'static str, String> {
     let Case { edges, run, .. } = case;
     let plan = damaged(&case.plan, &case.damage);
@@ -217,7 +218,7 @@ fn outcome(case: &Case) -> Result<&'static str, String> {
         let batch = Batch::new((x.clone(), Skips::<Past>(vec![]))).target(target.clone());
         let report = match pipeline.step(batch, RATE) {
             Ok(report) => report,
-            // All backwards were left out.
+            // All backwards were removed.
             Err(burn_pipeline::train::PipelineError::ForwardOnly { .. }) => return Ok("refused as it trains nothing"),
             Err(error) => return Err(format!("step {step}: {error}")),
         };
@@ -229,7 +230,7 @@ fn outcome(case: &Case) -> Result<&'static str, String> {
         let of_stages = |weights: &[Vec<f32>]| weights.concat();
         let (got, plain) = (of_stages(&got), of_stages(&reference.weights()));
         let distance = got.iter().zip(&plain).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        // A value that goes past the next stage has gradients of several stages, which autodiff adds in another order.
+        // A value that skips a stage gets gradients from several stages, which autodiff adds in another order.
         let exact = run.accumulation == Accumulation::Ordered && edges.is_empty();
         if got.len() != plain.len() || distance > if exact { 0.0 } else { ROUNDING } || distance.is_nan() {
             return Err(format!("step {step}: weights are {distance:e} off"));

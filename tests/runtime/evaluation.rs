@@ -1,4 +1,4 @@
-//! Evaluation before, between and after training steps; and its outputs on the ranks that ask.
+//! Evaluations before, between and after training steps, and their outputs on the ranks that request them.
 
 use crate::cases::{Case, Text, range, read, sizes};
 use crate::parity::builder;
@@ -20,7 +20,7 @@ fn scores(signal: Signal) -> Vec<f32> {
     read(&AnyTensor::new(scores))
 }
 
-/// Outputs and loss of the plain model over the pieces of a batch, without autodiff.
+/// The outputs and loss of the plain model over the pieces of a batch, without autodiff.
 fn plain(case: &Text, reference: &Reference<<Text as Case>::Model>) -> (Vec<f32>, f64) {
     let (model, sizes) = (reference.model.valid(), sizes(SAMPLES, SAMPLES));
     let (mut outputs, mut sum) = (Vec::new(), 0.0);
@@ -43,7 +43,7 @@ fn evaluations_before_between_and_after_steps_are_the_plain_model_s_and_change_n
     let case = Text::new(SAMPLES);
     let mut reference = Reference::new(case.model());
     let twice: Vec<usize> = sizes(SAMPLES, SAMPLES).repeat(2);
-    // What the plain model evaluates before each step, and the step's loss.
+    // The plain model's evaluation before each step, and the step's loss.
     let expected: Vec<_> = (0..2)
         .map(|_| {
             let evaluated = plain(&case, &reference);
@@ -55,7 +55,7 @@ fn evaluations_before_between_and_after_steps_are_the_plain_model_s_and_change_n
     for name in few(vec!["GPipe", "1F1B", "Interleaved1F1B", "ZBVZeroBubble"], 1) {
         for ranks in few(vec![1, 3, 4, 2], 1) {
             let schedule = by_name(name).unwrap();
-            let chunks = match schedule.family().chunks {
+            let chunks = match schedule.info().chunks {
                 Chunks::Exactly(chunks) => chunks,
                 Chunks::Any => 2,
             };
@@ -65,7 +65,7 @@ fn evaluations_before_between_and_after_steps_are_the_plain_model_s_and_change_n
             for (step, (expected, loss)) in expected.iter().enumerate() {
                 let place = format!("{name} on {ranks} ranks, step {step}");
                 assert!(evaluated(&case, &mut pipeline) == *expected, "{place}");
-                // Between the batches of one step, too: half of the gradients are gathered then.
+                // Also between the batches of one step, when half of the gradients are accumulated.
                 pipeline.accumulate(case.batch()).unwrap();
                 assert!(evaluated(&case, &mut pipeline) == *expected, "{place}");
                 assert_eq!(pipeline.step(case.batch(), RATE).unwrap().loss, *loss, "{place}");
@@ -86,7 +86,8 @@ fn a_pipeline_that_only_goes_forward_evaluates_and_holds_nothing() {
     }
 }
 
-/// What each rank gets of evaluations whose outputs some ranks want, given as bits: the loss, and the outputs' scores.
+/// What each rank gets from evaluations whose outputs some ranks request, given as bits: the loss, and the outputs'
+/// scores.
 fn on_ranks(case: &Text, plan: &Plan, wanted: usize) -> Vec<(f64, Vec<f32>)> {
     let threads = Threads::new(plan.ranks());
     std::thread::scope(|scope| {

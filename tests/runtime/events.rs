@@ -1,5 +1,5 @@
-//! What the runtime tells a subscriber: every message with peer, kind, shapes, types and bytes; the plan that was proved; and which
-//! rank failed, where in its row.
+//! The events for a subscriber: every message with peer, kind, shapes, types and bytes; the plan that was checked;
+//! and which rank failed, and where in its row.
 
 use crate::cases::noise;
 use crate::contract::{Data, builder};
@@ -18,7 +18,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// An event: its target, level and fields, the message among them.
+/// An event: its target, level and fields, including the message.
 #[derive(Clone, Debug)]
 struct Said {
     target: &'static str,
@@ -70,7 +70,7 @@ impl Subscriber for Events {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 }
 
-/// A subscriber of all threads is one of the process, so the tests below have processes of their own.
+/// A subscriber for all threads belongs to the whole process, so each test below runs in its own process.
 fn listen() -> Events {
     let events = Events::default();
     tracing::subscriber::set_global_default(events.clone()).unwrap();
@@ -84,7 +84,7 @@ fn alone(test: &str) {
     assert!(output.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The sends of a plan as events tell them: rank, peer, kind, stage that receives, microbatch.
+/// The sends of a plan in the form of events: rank, peer, kind, receiving stage, microbatch.
 fn sends(plan: &Plan) -> Vec<[String; 5]> {
     let ranks = 0..plan.ranks();
     let tasks =
@@ -129,11 +129,11 @@ fn of_transfers() {
         all.sort();
         all
     };
-    // The sends of the plan and nothing else; and each is received.
+    // The sends of the plan and no others, and each is received.
     let plan = by_name("ZBH1").unwrap().build(Size::new(ranks, microbatches)).unwrap().with_transfers().unwrap();
     assert_eq!(of("sent", ["rank", "peer"]), sends(&plan));
     assert_eq!(of("received", ["peer", "rank"]), sends(&plan));
-    // Two samples a microbatch: hidden states, and ids that need no gradient.
+    // Two samples per microbatch: hidden states, and ids that need no gradient.
     let floats = 2 * WIDTH * 4;
     for said in told.iter().filter(|said| said.at("kind") == "Gradient") {
         assert_eq!(said.at("bytes"), floats.to_string(), "{said:?}");
@@ -200,7 +200,7 @@ fn of_a_failure() {
     assert_eq!((first.level, first.at("plan"), first.at("ranks"), first.at("stages")), (Level::INFO, "1F1B", "3", "3"));
     // The forwards of 1F1B before its first backward: ranks minus rank.
     assert_eq!((first.at("microbatches"), first.at("warm_up")), ("[4]", "[3, 2, 1]"));
-    // A target of another width breaks the loss on the last rank.
+    // A target of another width makes the loss fail on the last rank.
     let data = Data::new(8);
     let wrong = data
         .batch(0..8)
@@ -213,7 +213,7 @@ fn of_a_failure() {
     let cell = row.row(2).iter().position(|action| action.to_string() == "2F0").unwrap();
     assert_eq!((error.at("rank"), error.at("task"), error.at("cell")), ("2", "2F0", cell.to_string().as_str()));
     assert!(error.at("error").contains("panicked") && error.at("error").contains("<-- ERROR HERE"), "{error:?}");
-    // Whoever listens at debug level gets the whole plan with the place.
+    // A subscriber at debug level gets the whole plan with the place.
     let whole = told.iter().find(|said| said.at("message") == "the whole plan of a failed run").unwrap();
     assert_eq!((whole.level, whole.at("rank"), whole.at("plan")), (Level::DEBUG, "2", row.grid_marked(cell).as_str()));
 }

@@ -1,5 +1,5 @@
-//! A pipeline does not hang: a rank that panics, refuses or never answers ends every call with an error that
-//! names rank, stage and microbatch, at once. Afterwards it is as before, or, if a rank never answers, closed, and says so.
+//! A pipeline does not hang: a rank that panics, refuses or never answers ends every call at once, with an error
+//! that names rank, stage and microbatch. Afterwards the pipeline is as before or, if a rank never answers, closed.
 
 use crate::faulty::{FOREVER, Fault, How, batch, faulty};
 use crate::watchdog::{quiet_ranks, within};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const SCHEDULES: [&str; 3] = ["GPipe", "1F1B", "ZBVZeroBubble"];
 const MICROBATCHES: usize = 4;
-/// Far below [`PATIENT`]: what returns within it did not wait for the deadline.
+/// Far below [`PATIENT`]: a call that returns within it did not wait for the timeout.
 const WATCHDOG: u64 = 20;
 const PATIENT: Duration = Duration::from_secs(120);
 
@@ -32,12 +32,12 @@ fn builder(schedule: &str, ranks: usize, fault: Option<Fault>) -> Builder {
         .optimizer(|| SgdConfig::new().init())
 }
 
-/// Ranks and the rank that fails: the first, one between, and the last.
+/// The number of ranks, and the rank that fails: the first, one in between, or the last.
 fn failing_ranks() -> Vec<(usize, usize)> {
     vec![(2, 0), (2, 1), (3, 0), (3, 1), (3, 2), (4, 0), (4, 2), (4, 3)]
 }
 
-/// Every stage of a rank that fails, for every schedule: name, ranks, stage.
+/// A failing stage for every rank of every schedule: name, ranks, stage.
 fn failing_stages() -> Vec<(&'static str, usize, usize)> {
     let mut places = Vec::new();
     for schedule in SCHEDULES {
@@ -51,7 +51,7 @@ fn failing_stages() -> Vec<(&'static str, usize, usize)> {
     places
 }
 
-/// Every call on a closed pipeline says so, and names the rank that failed first.
+/// Asserts that every call on a closed pipeline says so, and names the rank that failed first.
 fn assert_closed(pipeline: &mut Pipeline, rank: usize, first: &str) {
     let errors = [
         pipeline.step(batch(MICROBATCHES), 0.1).unwrap_err(),
@@ -68,7 +68,8 @@ fn assert_closed(pipeline: &mut Pipeline, rank: usize, first: &str) {
     }
 }
 
-/// A step fails at once with an error of rank `rank` that contains all of `words`; then the pipeline is as before.
+/// Asserts that a step fails at once with an error of rank `rank` that contains all of `words`, and that the
+/// pipeline is then as before.
 fn assert_fails(schedule: &'static str, ranks: usize, fault: Fault, at: usize, words: &'static [&'static str]) {
     let what = format!("{schedule} on {ranks} ranks, {fault:?}");
     within(WATCHDOG, &what.clone(), move || {
@@ -153,7 +154,7 @@ fn an_output_without_samples_does_not_hang() {
             within(WATCHDOG, schedule, move || {
                 let fault = Fault { stage, microbatch: 1, how: How::EmptyOutput };
                 let mut pipeline = builder(schedule, ranks, Some(fault)).build().unwrap();
-                // Burn takes tensors without elements: what comes is an error of its own, or of a loss that is no number.
+                // Burn accepts tensors without elements: the error is the stage's own, or a non-finite loss.
                 let error = pipeline.step(batch(MICROBATCHES), 0.1).unwrap_err().to_string();
                 assert!(error.contains("microbatch 1"), "{schedule}: {error}");
             });
@@ -216,7 +217,7 @@ fn a_factory_that_never_returns_is_named_after_sixty_timeouts() {
     });
 }
 
-/// Plain gradient descent, which does something else on one rank.
+/// Plain gradient descent that fails on one rank.
 #[derive(Clone)]
 struct Stepping {
     rank: usize,

@@ -12,12 +12,12 @@ pub(crate) const WIDTH: usize = 4;
 /// Longer than any test waits.
 pub(crate) const FOREVER: Duration = Duration::from_secs(600);
 
-/// How something fails.
+/// A kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum How {
     PanicInForward,
     PanicInBackward,
-    /// Twice as wide as the next stage takes.
+    /// Twice as wide as the next stage's input.
     WrongShape,
     WrongRank,
     WrongKind,
@@ -25,12 +25,12 @@ pub(crate) enum How {
     EmptyOutput,
     NeverAnswer,
     LossPanics,
-    /// One loss a sample and feature.
+    /// One loss per sample and feature.
     LossOfManyNumbers,
     LossOfNoNumber,
 }
 
-/// What fails, where and when.
+/// A failure, and its place and time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) stage: usize,
@@ -38,7 +38,7 @@ pub(crate) struct Fault {
     pub(crate) how: How,
 }
 
-/// A linear layer that fails when its microbatch comes. Batches have one sample a microbatch, numbered by `ids`.
+/// A linear layer that fails at its microbatch. Batches have one sample per microbatch, numbered by `ids`.
 #[derive(Module, Debug)]
 pub(crate) struct Faulty {
     linear: Linear,
@@ -86,7 +86,7 @@ fn loss((y, ids): (AnyTensor, Tensor<2, Int>), target: Tensor<2>, fault: Option<
     }
 }
 
-/// The factory of a pipeline with one fault.
+/// The stage factory of a pipeline with one fault.
 pub(crate) fn faulty(fault: Option<Fault>) -> impl Fn(&StageContext) -> StageBox + Send + Sync + 'static {
     move |at| {
         let fault = fault.filter(|fault| fault.stage == at.index);
@@ -99,7 +99,7 @@ pub(crate) fn faulty(fault: Option<Fault>) -> impl Fn(&StageContext) -> StageBox
     }
 }
 
-/// One sample a microbatch.
+/// One sample per microbatch.
 pub(crate) fn batch(microbatches: usize) -> Batch {
     let device = Device::flex();
     let ids = Tensor::<1, Int>::arange(0..microbatches as i64, &device).reshape([microbatches, 1]);

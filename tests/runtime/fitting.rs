@@ -1,4 +1,5 @@
-//! Stages that do not fit together are refused when the pipeline is built: shares of layers, and types at their boundaries.
+//! Stages that do not fit together are refused when the pipeline is built: their shares of layers, and the types at
+//! their boundaries.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor};
@@ -13,7 +14,7 @@ use std::panic::catch_unwind;
 type Rows = Tensor<2>;
 type Sent = (Rows, Skip<Tensor<3>>);
 
-/// A module that is built, and never run.
+/// A module that is built but never run.
 trait Made: Stage {
     fn made(weight: Param<Tensor<1>>) -> Self;
 }
@@ -59,13 +60,13 @@ fn typed<M: Made>(device: &Device) -> StageBox {
     StageBox::new(M::made(Param::from_tensor(Tensor::ones([2], device))))
 }
 
-/// Two, three or four stages of rows.
+/// Two, three or four stages.
 fn builder(stages: usize) -> Builder {
     let builder = Pipeline::builder().schedule("GPipe", Size::new(stages, 2)).devices(vec![Device::flex()]);
     builder.stages(|at| typed::<Plain>(&at.device))
 }
 
-/// A model whose stages ask for their share of so many layers, each by its place.
+/// A model whose stages request their share of a number of layers, which may depend on the stage.
 fn layered(stages: usize, layers: impl Fn(usize) -> usize + Send + Sync + 'static) -> Builder {
     builder(stages).stages(move |at| {
         assert!(!at.layers(layers(at.index)).is_empty(), "no stage is empty");
@@ -73,7 +74,7 @@ fn layered(stages: usize, layers: impl Fn(usize) -> usize + Send + Sync + 'stati
     })
 }
 
-/// What a rank said of layers that cannot be cut.
+/// A rank's error about layers that cannot be cut.
 fn refused(builder: Builder) -> PartitionError {
     let error = builder.build().map(drop).unwrap_err();
     match &error {
@@ -102,7 +103,7 @@ fn a_cut_of_other_layers_or_stages_is_refused_and_not_replaced_by_another() {
     assert_eq!(refused(with(7, 3)), PartitionError::Size { what: "layers", cut: 7, given: 6 });
     for stages in [2, 4] {
         assert_eq!(refused(with(6, stages)), PartitionError::Size { what: "stages", cut: stages, given: 3 });
-        // Also where the factory never asks.
+        // Also if the factory never requests layers.
         let silent = builder(3).cut(Partition::even(6, stages).unwrap());
         assert_eq!(refused(silent), PartitionError::Size { what: "stages", cut: stages, given: 3 });
     }
@@ -114,7 +115,7 @@ fn stages_that_ask_for_other_numbers_of_layers_are_refused() {
     let error = layered(3, |index| if index == 2 { 7 } else { 6 }).build().map(drop).unwrap_err();
     assert!(matches!(error, BuildError::OtherLayers { stage: 0, differs: 2, .. }), "{error}");
     assert!(error.to_string().contains("6 layers") && error.to_string().contains("of 7"), "{error}");
-    // One that asks for none says nothing, and several lists of layers have a number each.
+    // A stage that requests none is not compared, and each of several layer lists has its own number.
     layered(3, |_| 6).stages(|at| typed::<Plain>(&at.device)).build().unwrap();
     let twice = |at: &StageContext| {
         let _ = (at.layers(6), at.layers(9));
@@ -130,7 +131,7 @@ fn outside_of_a_factory_a_share_that_there_is_not_is_a_panic_with_a_text() {
     assert!(panic.downcast_ref::<String>().is_some_and(|text| text.contains("3 layers cannot be cut into 4 stages")));
 }
 
-/// Where stages do not fit, and what the error says of them.
+/// The stages that do not fit, and what the error says about them.
 fn boundary(builder: Builder) -> Option<(usize, usize, String)> {
     match builder.build() {
         Ok(_) => None,

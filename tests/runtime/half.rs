@@ -1,5 +1,5 @@
-//! Norms and factors of gradients in every float type: those of a plain computation in f64, and of Burn's own clipping. Half precision has
-//! neither the range for squares (300 in f16) nor the digits for small factors.
+//! Norms and factors of gradients in every float type equal a plain computation in f64, and Burn's own clipping.
+//! Half precision has neither the range for squares (300 in f16) nor the digits for small factors.
 
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::{Module, Param};
@@ -16,7 +16,7 @@ const WIDTH: usize = 8;
 /// A gradient, and the norm to which it is clipped.
 const CASES: [(f64, f64); 6] = [(300.0, 1.0), (300.0, 1e-2), (1e-4, 1e-4), (1e-4, 1e-5), (0.11, 0.3), (3e4, 100.0)];
 
-/// The gradient of its weight is a given number.
+/// A stage whose weight gets a given number as gradient.
 #[derive(Module, Debug)]
 struct Steep {
     weight: Param<Tensor<2>>,
@@ -44,7 +44,7 @@ fn stage(at: &StageContext, dtype: DType, gradient: f64) -> StageBox {
     }
 }
 
-/// Two stages, and so many microbatches of one row.
+/// Two stages, and `microbatches` microbatches of one row.
 fn builder(schedule: &str, microbatches: usize, replicas: usize, dtype: DType, gradient: f64) -> Builder {
     let size = Size::new(2, microbatches / replicas);
     let builder = Pipeline::builder().schedule(schedule, size).devices(vec![Device::flex()]);
@@ -57,12 +57,12 @@ fn batch(rows: usize, dtype: DType) -> Batch {
     Batch::new(zeros()).target(zeros())
 }
 
-/// The number in the type.
+/// The number, rounded to the type.
 fn rounded(value: f64, dtype: DType) -> f64 {
     TensorData::from([value]).convert_dtype(dtype).iter::<f64>().next().unwrap()
 }
 
-/// Half a unit in the last place of a number in the type, or of its smallest one.
+/// Half a unit in the last place of a number in the type, or of its smallest number.
 fn half_unit(value: f64, dtype: DType) -> f64 {
     let (digits, smallest) = match dtype {
         DType::F64 => (53, 0.0),
@@ -74,7 +74,7 @@ fn half_unit(value: f64, dtype: DType) -> f64 {
 }
 
 fn assert_near(got: f64, expected: f64, dtype: DType, slack: f64, of: &str) {
-    // What is summed in f32 is off by rounding of its own.
+    // f32 sums have a rounding of their own.
     let own = if dtype == DType::F64 { 1e-12 } else { 1e-6 };
     let most = half_unit(expected, dtype) + (own + slack) * expected.abs();
     assert!((got - expected).abs() <= most, "{of}: {got:e} is not {expected:e}, within {most:e}");
@@ -88,7 +88,7 @@ fn norms_and_clipped_gradients_are_those_of_f64_and_of_burn() {
             let norm = expected * ((2 * WIDTH) as f64).sqrt();
             for (schedule, replicas) in [("1F1B", 1), ("ZBH1", 1), ("DualPipe", 1)] {
                 let of = format!("{dtype:?} {gradient:e} to {limit:e}, {schedule}");
-                // DualPipe needs several; of large gradients their sum would be infinite.
+                // DualPipe needs several microbatches, whose sum of large gradients would be infinite.
                 let microbatches = if schedule == "DualPipe" { 4 } else { 1 };
                 if microbatches as f64 * gradient > 6e4 {
                     continue;
@@ -112,13 +112,14 @@ fn norms_and_clipped_gradients_are_those_of_f64_and_of_burn() {
                         assert_near(got, sum * factor, dtype, 0.0, &of);
                     }
                 }
-                // Burn clips each parameter by itself, to a part of the norm that two of them have.
+                // Burn clips each parameter separately, to this part of the norm of two.
                 let alone = GradientClippingConfig::Norm((limit / 2f64.sqrt()) as f32).init();
                 let own = alone.clip_gradient(Tensor::<2>::full([1, WIDTH], sum, (&Device::flex(), dtype)));
                 let own = own.into_data().iter::<f64>().next().unwrap();
                 for got in all.iter().flatten().flat_map(|all| all.to_data().unwrap().iter::<f64>().collect::<Vec<_>>())
                 {
-                    // Burn adds the smallest number to the norm, PyTorch and this 10⁻⁶, and its limit is of f32.
+                    // Burn adds the smallest number to the norm, PyTorch and this library 10⁻⁶; and Burn's limit is
+                    // an f32.
                     assert_near(got, own, dtype, 1e-6 / norm + 1e-7 + half_unit(1.0, dtype), &of);
                 }
             }
@@ -156,7 +157,7 @@ fn factors_that_half_precision_does_not_have_are_multiplied_all_the_same() {
     }
 }
 
-/// Was an optimizer taken for pieces of parameters of this type?
+/// Returns true if an optimizer was accepted for pieces of parameters of this type.
 fn is_taken(dtype: DType, make: impl Fn() -> ModuleOptimizer + Send + Sync + 'static) -> bool {
     let built = builder("1F1B", 2, 2, dtype, 1.0).sharded(true).optimizer(make).build();
     match built {
@@ -184,7 +185,7 @@ fn clipping_by_any_norm_is_refused_for_pieces_and_by_any_value_taken() {
             };
             assert!(!is_taken(dtype, sgd(&norm)), "SGD to the norm {limit:e} in {dtype:?}");
             assert!(!is_taken(dtype, adam(&norm)), "AdamW to the norm {limit:e} in {dtype:?}");
-            // Thresholds that half precision does not have are Burn's own matter.
+            // Thresholds that half precision cannot represent are left to Burn.
             if dtype == DType::F32 || dtype == DType::F64 {
                 assert!(is_taken(dtype, sgd(&value)), "SGD by the value {limit:e} in {dtype:?}");
                 assert!(is_taken(dtype, adam(&value)), "AdamW by the value {limit:e} in {dtype:?}");

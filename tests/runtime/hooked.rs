@@ -1,4 +1,4 @@
-//! An identity whose backward calls a function: to fail, or to run another backward, in the midst of one.
+//! An identity whose backward calls a function, which may fail or run another backward.
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -9,7 +9,7 @@ use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::Tensor;
 use std::sync::Arc;
 
-/// What is called.
+/// The function to call.
 #[derive(Clone)]
 pub(crate) struct Hook(Arc<dyn Fn() + Send + Sync>);
 
@@ -25,7 +25,7 @@ impl std::fmt::Debug for Hook {
     }
 }
 
-/// The tensor itself; its backward calls the hook first.
+/// Returns the tensor; its backward calls the hook first.
 pub(crate) fn hooked<const D: usize>(tensor: Tensor<D>, hook: Hook) -> Tensor<D> {
     Tensor::from_dispatch(Dispatch::hooked(tensor.into_dispatch(), hook))
 }

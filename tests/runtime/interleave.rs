@@ -1,4 +1,4 @@
-//! Fused actions: interleaved or one after the other, the numbers are the same.
+//! Fused actions give the same numbers, interleaved or one after the other.
 
 use crate::cases::{Case, Stack, Text};
 use crate::parity::{assert_parity, builder};
@@ -9,7 +9,7 @@ use burn_pipeline::stage::{Accumulation, SplitBackward};
 use burn_pipeline::train::{Builder, StepReport};
 use pipeline_tests::device::few;
 
-const FAMILIES: [(&str, usize, usize); 3] = [("DualPipe", 2, 1), ("DualPipe", 4, 1), ("DualPipeV", 2, 2)];
+const SCHEDULES: [(&str, usize, usize); 3] = [("DualPipe", 2, 1), ("DualPipe", 4, 1), ("DualPipeV", 2, 2)];
 
 fn fused<C: Case>((name, ranks, chunks): (&str, usize, usize), microbatches: usize) -> Builder {
     let size = Size { ranks, chunks, microbatches };
@@ -23,19 +23,19 @@ fn overlaps(actions: impl Iterator<Item = Action>) -> usize {
 
 #[test]
 fn interleaved_captured_stages_equal_the_plain_loop_bit_for_bit() {
-    for family in few(FAMILIES.to_vec(), 1) {
-        let builder = fused::<Text>(family, 8).split(SplitBackward::Captured);
-        assert_parity(&Text::new(8), &builder, 8, 8, family.0);
-        let builder = fused::<Stack>(family, 11).split(SplitBackward::Captured);
-        assert_parity(&Stack::new(11), &builder, 11, 11, family.0);
+    for schedule in few(SCHEDULES.to_vec(), 1) {
+        let builder = fused::<Text>(schedule, 8).split(SplitBackward::Captured);
+        assert_parity(&Text::new(8), &builder, 8, 8, schedule.0);
+        let builder = fused::<Stack>(schedule, 11).split(SplitBackward::Captured);
+        assert_parity(&Stack::new(11), &builder, 11, 11, schedule.0);
     }
 }
 
 #[test]
 fn stages_that_cannot_be_taken_apart_run_one_after_the_other() {
-    for family in FAMILIES {
-        let builder = fused::<Text>(family, 8).split(SplitBackward::Eager);
-        assert_parity(&Text::new(8), &builder, 8, 8, family.0);
+    for schedule in SCHEDULES {
+        let builder = fused::<Text>(schedule, 8).split(SplitBackward::Eager);
+        assert_parity(&Text::new(8), &builder, 8, 8, schedule.0);
         let report = builder.build().unwrap().accumulate(Text::new(8).batch()).unwrap();
         assert_eq!(overlaps(report.timeline.events.iter().map(|event| event.action)), 0);
     }
@@ -43,16 +43,16 @@ fn stages_that_cannot_be_taken_apart_run_one_after_the_other() {
 
 #[test]
 fn the_timeline_shows_every_fused_action_that_was_interleaved() {
-    for family in FAMILIES {
-        let builder = fused::<Text>(family, 8).split(SplitBackward::Captured);
+    for schedule in SCHEDULES {
+        let builder = fused::<Text>(schedule, 8).split(SplitBackward::Captured);
         let mut pipeline = builder.clone().build().unwrap();
         let report = pipeline.accumulate(Text::new(8).batch()).unwrap();
         let plan = pipeline.plan(8).unwrap();
         let planned = overlaps(plan.plan().rows().iter().flatten().copied());
-        assert!(planned > 0, "{} has no fused action at this size", family.0);
-        assert_eq!(overlaps(report.timeline.events.iter().map(|event| event.action)), planned, "{}", family.0);
+        assert!(planned > 0, "{} has no fused action at this size", schedule.0);
+        assert_eq!(overlaps(report.timeline.events.iter().map(|event| event.action)), planned, "{}", schedule.0);
 
-        // Flex computes where it is called: by default nothing is interleaved on it.
+        // Flex computes synchronously, so by default nothing is interleaved on it.
         let report = builder.fused(FusedActions::Auto).build().unwrap().accumulate(Text::new(8).batch()).unwrap();
         assert_eq!(overlaps(report.timeline.events.iter().map(|event| event.action)), 0);
     }

@@ -1,5 +1,5 @@
-//! Layers measured on the model itself, against closed formulas, against what a pipeline that runs them holds, and
-//! against layers written down by hand.
+//! Layers measured on the model itself, compared with closed formulas, with what a pipeline that runs them holds,
+//! and with layers described by hand.
 
 use crate::cases::{Case, Text, small_gpt};
 use crate::skips::{Pictures, unet};
@@ -17,7 +17,7 @@ fn kinds(text: &str) -> Pattern {
     text.parse().unwrap()
 }
 
-/// The model's finest cut: every layer a stage.
+/// The model's finest cut: every layer is a stage.
 fn finest(config: &GptConfig) -> Builder {
     let (config, cut) = (config.clone(), Partition::even(config.all_layers(), config.all_layers()).unwrap());
     Pipeline::builder().devices(vec![Device::flex()]).stages(move |at| config.stage_of(at, &cut))
@@ -39,7 +39,7 @@ fn model() -> GptConfig {
     GptConfig::new().with_d_model(64).with_layers(3).with_heads(4).with_seq(16).with_vocab(512)
 }
 
-/// Products of a forward, two operations a multiply-add: embedding, block, head.
+/// The operations of a forward's matmuls, two per multiply-add: embedding, block, head.
 fn products(config: &GptConfig, rows: usize) -> [f64; 3] {
     let (tokens, d) = ((rows * config.seq) as f64, config.d_model as f64);
     // Queries, keys, values, projection, four times the width and back; then scores and mix.
@@ -57,9 +57,9 @@ fn flops_parameters_and_bytes_are_those_of_closed_formulas() {
     assert_eq!(letters, "EAAAL");
     let [_, block, head] = products(&config, ROWS);
     for (layer, product) in layers[1..].iter().zip([block, block, block, head]) {
-        // Norms, softmax, GELU and sums: some dozens of operations a number, where a product has hundreds.
+        // Norms, softmax, GELU and sums: some dozens of operations per number, where a matmul has hundreds.
         let rest = layer.flops - product;
-        assert!(rest > 0.0 && rest < 0.15 * product, "{}: {} for products of {product}", layer.kind, layer.flops);
+        assert!(rest > 0.0 && rest < 0.15 * product, "{}: {} for matmuls of {product}", layer.kind, layer.flops);
     }
     assert!(layers[0].flops < 0.01 * block);
     let vocabulary = config.vocab as u64;
@@ -93,7 +93,7 @@ impl Stage for Plain {
     fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
         let y = self.linear.forward(x);
         assert!(y.dims()[1] != 13, "thirteen columns");
-        // What a forward does that looks at values cannot be captured.
+        // A forward that reads values cannot be captured.
         if self.reads && y.clone().sum().into_scalar::<f32>() > 1e9 { y.mul_scalar(0.5) } else { y }
     }
 }
@@ -190,7 +190,7 @@ fn values_that_go_past_neighbours_and_recomputed_layers_are_measured_too() {
 
 #[test]
 fn the_best_cut_of_measured_flops_is_that_of_layers_written_by_hand() {
-    // A vocabulary whose head is as heavy as several blocks.
+    // A vocabulary whose head costs as much as several blocks.
     let config = model().with_layers(6).with_vocab(2048);
     let measured = measure(&config, ROWS, 0).layers;
     let [_, block, head] = products(&config, ROWS);
@@ -210,7 +210,7 @@ fn the_best_cut_of_measured_flops_is_that_of_layers_written_by_hand() {
         let (found, expected) = [&measured, &by_hand]
             .map(|layers| Partition::optimal(layers, &placement, &options).unwrap().partition)
             .into();
-        // The embedding weighs nothing by hand: cuts may differ in where it goes, not in the busiest rank.
+        // The hand-written embedding costs nothing: cuts may differ in where it goes, but not in the busiest rank.
         assert_eq!(load(&by_hand, &found), load(&by_hand, &expected), "{ranks} ranks: {found} and {expected}");
     }
     let (read, _) = Layers::from_json(&measured.to_json().unwrap()).unwrap();

@@ -1,5 +1,6 @@
-//! Parameters that are nodes of a graph: computed of others on a device with autodiff, as GPT-2 scales its initial values. Plain Burn
-//! panics at their second backward; a stage trains the value as the plain loop trains a leaf of the same value, or refuses it by name.
+//! Parameters that are nodes of a graph: computed from others on a device with autodiff, as GPT-2 scales its
+//! initial values. Plain Burn panics at their second backward. A stage trains the value as the plain loop trains a
+//! leaf of the same value, or refuses it by name.
 
 use crate::cases::{noise, range, sizes};
 use burn::module::{Lora, Module, ModuleMapper, Param, QLora, Quantizer};
@@ -22,11 +23,11 @@ const MICROBATCHES: usize = 4;
 const RATE: f64 = 0.05;
 const STEPS: usize = 3;
 
-/// What follows a rule after each step.
+/// A rule that applies after each step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Rule {
     None,
-    /// Trained weights are kept in a range.
+    /// Trained weights are clamped to a range.
     Clamp,
     /// A frozen parameter is the moving average of a trained one, and part of the output.
     Average,
@@ -74,17 +75,17 @@ impl Stage for Part {
     }
 }
 
-/// How a value is computed of a parameter's.
+/// How a value is computed from a parameter's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
-    /// Out of the graph, as the plain loop needs it.
+    /// Detached from the graph, as the plain loop needs it.
     Leaf,
     Map,
-    /// As `Map`, with a cast.
+    /// Like `Map`, with a cast.
     Cast,
     /// As Burn's mappers are written.
     Mapped,
-    /// In a way that forgets whether it is trained.
+    /// Loses whether it is trained.
     Forgets,
 }
 
@@ -125,7 +126,7 @@ fn part(at: &StageContext, way: Way, rule: Rule) -> Part {
         if layer == first {
             linear.bias = linear.bias.map(|bias| bias.set_require_grad(false));
         }
-        // Values that are drawn apart go into what `make` returns, node or not.
+        // Separately drawn values are part of what `make` returns, node or not.
         linear.map(&mut Halve(way))
     };
     let layers = at.layers(LAYERS).map(|i| init_seeded(i as u64, &at.device, |device| layer(i, device))).collect();
@@ -154,7 +155,7 @@ fn step(pipeline: &mut Pipeline, number: usize) -> f64 {
     pipeline.step(Batch::new(x).target(wanted), RATE).unwrap().loss
 }
 
-/// A schedule with chunks, replicas and how stages run.
+/// A schedule with chunks, replicas, and the stages' engine.
 type Run = (&'static str, usize, usize, fn(Builder) -> Builder);
 
 const RUNS: [Run; 8] = [
@@ -175,7 +176,7 @@ fn builder((schedule, chunks, replicas, with): Run, way: Way, rule: Rule) -> Bui
     with(builder.stages(move |at| stage(at, way, rule)).data_parallel(replicas))
 }
 
-/// Losses and weights of the plain loop, of the parts that this many stages have, in sequence.
+/// The losses and weights of the plain loop, of the parts that `stages` stages have, in sequence.
 fn plain(stages: usize, rule: Rule) -> (Vec<f64>, Vec<Vec<f32>>) {
     let at = |index| StageContext { index, stages, ..whole() };
     let model: Vec<Part> = (0..stages).map(|index| part(&at(index), Way::Leaf, rule)).collect();
@@ -240,14 +241,14 @@ fn a_module_in_place_of_another_is_trained_too() {
             pipeline.replace_module(1, move |part: Part, _: &StageContext| part.map(&mut Halve(way))).unwrap();
             (step(&mut pipeline, 1), step(&mut pipeline, 2), values(&mut pipeline))
         };
-        // Parameters that the stage has had stay as they were even where the value forgets.
+        // Parameters from before keep their flag even if the value loses it.
         for way in [Way::Map, Way::Forgets] {
             assert_eq!(replaced(way), replaced(Way::Leaf), "{run:?}");
         }
     }
 }
 
-/// Why a stage was not built.
+/// The reason why a stage was not built.
 fn refused(error: BuildError) -> (usize, StageError) {
     let BuildError::Stages(of_stages) = &error else { panic!("{error}") };
     let PipelineError::Rank(of_rank) = of_stages.as_ref() else { panic!("{error}") };
@@ -261,7 +262,7 @@ fn a_node_that_counts_as_frozen_is_refused_by_name() {
         let stages =
             move |at: &StageContext| stage(at, if at.index == 1 { Way::Forgets } else { Way::Leaf }, Rule::None);
         let error = builder(run, Way::Leaf, Rule::None).stages(stages).build().unwrap_err();
-        // Of two copies of the stage, either may say so first; the second's number is `'1`.
+        // Of two copies of the stage, either may report first; the second's number is `'1`.
         assert!(error.to_string().contains("1: `layers.0.weight`"), "{error}");
         assert_eq!(refused(error), (1, StageError::Unclear { path: "layers.0.weight".into() }));
     }

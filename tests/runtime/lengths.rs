@@ -1,5 +1,5 @@
-//! Microbatches of shapes of their own: sequences whose lengths differ within a step and from step to step train as
-//! on one device.
+//! Microbatches of different shapes: sequences whose lengths differ within a step and from step to step train as on
+//! one device.
 
 use crate::cases::{noise, read, small_gpt};
 use burn::module::Module;
@@ -13,7 +13,7 @@ use pipeline_tests::reference::{Reference, whole};
 use proptest::prelude::ProptestConfig;
 use proptest::{prop_assert_eq, proptest};
 
-/// One microbatch: tokens and what follows them, `[samples, length]` each.
+/// One microbatch: tokens and the tokens that follow them, `[samples, length]` each.
 #[derive(Clone)]
 struct Piece {
     tokens: Tensor<2, Int>,
@@ -48,13 +48,13 @@ fn ready(pieces: &[Piece]) -> Batch {
 }
 
 /// Trains on steps of microbatches of these shapes, and compares loss and weights with the plain loop's.
-fn assert_parity(family: &str, size: Size, split: SplitBackward, steps: &[Vec<(usize, usize)>]) {
-    let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
+fn assert_parity(schedule: &str, size: Size, split: SplitBackward, steps: &[Vec<(usize, usize)>]) {
+    let builder = Pipeline::builder().schedule(schedule, size).devices(vec![Device::flex()]);
     let builder = builder.stages(|at| small_gpt().stage(at)).optimizer(|| AdamWConfig::new().init());
     let mut pipeline = builder.accumulation(Accumulation::Ordered).split(split).build().unwrap();
     let mut reference = Reference::new(small_gpt().part(&whole()));
     for (step, shapes) in steps.iter().enumerate() {
-        let place = format!("{family} {size:?}, step {step}: {shapes:?}");
+        let place = format!("{schedule} {size:?}, step {step}: {shapes:?}");
         let pieces = pieces(step, shapes);
         let samples: Vec<usize> = shapes.iter().map(|(samples, _)| *samples).collect();
         let expected = reference.step(&samples, 1e-2, None, |model, i| pieces[i].loss(model));
@@ -68,11 +68,11 @@ fn assert_parity(family: &str, size: Size, split: SplitBackward, steps: &[Vec<(u
 #[test]
 fn lengths_that_differ_within_a_step_equal_the_plain_loop_bit_for_bit() {
     let steps = [vec![(2, 3), (1, 6), (3, 1), (2, 5)], vec![(1, 2), (1, 2), (4, 6), (1, 1)], vec![(2, 4); 4]];
-    for (family, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)] {
+    for (schedule, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)] {
         for ranks in 1..=4 {
             let size = Size { ranks, chunks, microbatches: 4 };
             let split = if ranks == 2 { SplitBackward::Auto } else { SplitBackward::Eager };
-            assert_parity(family, size, split, &steps);
+            assert_parity(schedule, size, split, &steps);
         }
     }
 }
@@ -81,13 +81,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn any_number_of_microbatches_of_any_shapes_equals_the_plain_loop(
-        family in 0usize..4,
+        schedule in 0usize..4,
         ranks in 1usize..=3,
         steps in proptest::collection::vec(proptest::collection::vec((1usize..4, 1usize..=6), 1..6), 1..3),
     ) {
-        let (family, chunks) = [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)][family];
-        // However many microbatches the schedule was made for: a batch that comes cut brings its own number.
-        assert_parity(family, Size { ranks, chunks, microbatches: 3 }, SplitBackward::Eager, &steps);
+        let (schedule, chunks) = [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)][schedule];
+        // A batch that is already cut has its own number of microbatches, whatever the schedule's number is.
+        assert_parity(schedule, Size { ranks, chunks, microbatches: 3 }, SplitBackward::Eager, &steps);
     }
 
     #[test]
@@ -117,7 +117,7 @@ fn an_evaluation_gives_the_outputs_of_every_length() {
     let outputs = report.outputs::<Signal>().unwrap();
     for (output, piece) in outputs.into_iter().zip(&pieces) {
         let Signal::Logits(scores) = output else { panic!("the last stage puts out logits") };
-        // Without autodiff, as an evaluation runs.
+        // Without autodiff, as in an evaluation.
         let tokens = Signal::Tokens(piece.tokens.clone());
         let Signal::Logits(plain) = burn_pipeline::stage::Stage::forward(&model.valid(), tokens, ()) else {
             panic!("the last stage puts out logits")

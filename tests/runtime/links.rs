@@ -1,4 +1,4 @@
-//! The conformance suite over threads, as they are and delayed; `tests/mpi` runs it over processes.
+//! The conformance suite over threads, with and without delays; `tests/mpi` runs it over processes.
 
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::cost::{LinkCost, LinkCosts, LinkOverride, ProfileError};
@@ -10,7 +10,7 @@ use pipeline_tests::device::{device, few};
 use pipeline_tests::on_device::OnDevice;
 use std::time::{Duration, Instant};
 
-/// Every case, on links as `wrap` makes them.
+/// Runs every case, on links from `wrap`.
 fn conform<L: Link>(wrap: impl Fn(ThreadLink) -> L + Sync) {
     for ranks in few(vec![5, 3, 2], 1) {
         run_on_threads(ranks, || {
@@ -40,7 +40,7 @@ fn who_waits_too_long_is_told_of_the_rank_at_the_end_of_all_waits() {
         || first.receive(1, header(1), Instant::now() + Duration::from_millis(20)).unwrap_err().to_string();
     let said = reported();
     assert!(said.contains("from rank 2; rank 2 is itself waiting") && said.contains("rank 3 is running 3F0"), "{said}");
-    // Each rank of a circle of waits is named once.
+    // Each rank of a cycle of waits is named once.
     last.set_activity(Activity::Waiting(header(0), 1));
     assert_eq!(reported().matches("rank 3 is itself waiting").count(), 1);
 }
@@ -63,7 +63,7 @@ fn message(microbatch: usize) -> Message {
     Message { header: header(microbatch), payload }
 }
 
-/// Both ends of a link of two ranks, as slow as that.
+/// Both ends of a link of two ranks with these costs.
 fn ends(network: &LinkCosts) -> [Delayed; 2] {
     let threads = Threads::new(2);
     [0, 1].map(|rank| Delayed::new(Box::new(threads.link(rank, Device::flex())), network.clone()).unwrap())
@@ -77,7 +77,7 @@ fn messages_take_the_latency_and_queue_for_the_bandwidth() {
     for microbatch in 0..3 {
         sender.send(1, message(microbatch), began + MINUTE).unwrap();
     }
-    // 20 ms on the link each, one after the other, and 60 ms on the way.
+    // 20 ms on the link each, one after the other, and 60 ms of latency.
     for microbatch in 0..3 {
         let payload = receiver.receive(0, header(microbatch), began + MINUTE).unwrap();
         let took = began.elapsed();
@@ -130,7 +130,7 @@ fn an_end_that_is_not_delayed_and_links_that_are_none_are_refused() {
     let mut delayed = Delayed::new(Box::new(threads.link(1, Device::flex())), LinkCosts::default()).unwrap();
     plain.send(1, message(0), Instant::now() + MINUTE).unwrap();
     let error = delayed.receive(0, header(0), Instant::now() + MINUTE).unwrap_err().to_string();
-    assert!(error.contains("delay the links of all ranks"), "{error}");
+    assert!(error.contains("wrap the links of all ranks in `Delayed`"), "{error}");
     plain.send(1, Message { header: header(1), payload: Payload::default() }, Instant::now() + MINUTE).unwrap();
     assert!(delayed.receive(0, header(1), Instant::now() + MINUTE).is_err());
 

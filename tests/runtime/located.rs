@@ -1,5 +1,5 @@
-//! An error says where it came: the step, what the stage had got and from whom, and the plan around it; and where the
-//! cause is a slip that others made before, it says what to write instead.
+//! An error says where it occurred: the step, what the stage had received and from whom, and the plan around it.
+//! For common mistakes it says what to write instead.
 
 use crate::watchdog::quiet_ranks;
 use burn::backend::DispatchTensor;
@@ -13,7 +13,7 @@ use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, SplitBackward, Stage, StageBox, StageError};
 use burn_pipeline::train::{Pipeline, PipelineError, StageContext};
 
-/// A layer of given widths. From its third forward on, it may break.
+/// A layer of given widths. From its third forward on, it may fail.
 #[derive(Module, Debug)]
 struct Layer {
     linear: Linear,
@@ -29,7 +29,7 @@ impl Stage for Layer {
     }
 }
 
-/// Three stages from width 4 over 5 and `third` to 2; the one in the middle takes 5.
+/// Three stages of width 4, 5, `third` and 2; the middle one expects 5.
 fn pipeline(schedule: &str, third: usize) -> Pipeline {
     quiet_ranks();
     let stages = move |at: &StageContext| {
@@ -71,12 +71,12 @@ fn a_wrong_width_says_who_sent_it_in_which_step_and_where_in_the_plan() {
         }
         let marked = said.lines().find(|line| line.ends_with("<-- ERROR HERE")).unwrap();
         assert!(marked.contains("2F0"), "{said}");
-        // The pipeline is as before: the same batch fails alike.
+        // The pipeline is as before: the same batch fails in the same way.
         assert_eq!(pipeline.step(batch(), 0.1).unwrap_err().to_string(), said);
     }
 }
 
-/// Gives its input back, and breaks in the backward.
+/// Returns its input, and fails in the backward.
 #[derive(Debug)]
 struct Breaking;
 
@@ -98,7 +98,7 @@ impl DeferredOp for Breaking {
     }
 }
 
-/// A layer whose backward breaks.
+/// A layer whose backward fails.
 #[derive(Module, Debug)]
 struct Backless {
     linear: Linear,
@@ -138,7 +138,7 @@ fn the_step_is_counted_and_an_evaluation_is_none() {
     for _ in 0..2 {
         pipeline.step(batch(), 0.1).unwrap();
     }
-    // Five columns where four belong: the first stage breaks.
+    // Five columns instead of four: the first stage fails.
     let error = pipeline.step(Batch::new(rows(5)).target(rows(2)), 0.1).unwrap_err().to_string();
     assert!(
         error.contains("in step 3, plan ") && error.contains("the input (float F32 [3, 5]) from the batch"),
@@ -151,7 +151,7 @@ fn the_step_is_counted_and_an_evaluation_is_none() {
 
 #[test]
 fn a_schedule_with_too_few_ranks_for_the_model_says_which_stage_it_ends_with() {
-    // A factory that knows its model to have three stages.
+    // A factory for a model with exactly three stages.
     let stages = |at: &StageContext| {
         let layer = Layer { linear: LinearConfig::new(4, 4).init(&at.device) };
         match at.index {
@@ -166,7 +166,7 @@ fn a_schedule_with_too_few_ranks_for_the_model_says_which_stage_it_ends_with() {
     assert!(said.contains("stage 1, the last of 2 on 2 rank(s)") && said.contains("as the model has stages"), "{said}");
 }
 
-/// A layer that reads a mask and forgot to say so.
+/// A layer that reads a mask but does not declare it.
 #[derive(Module, Debug)]
 struct Masked {
     linear: Linear,

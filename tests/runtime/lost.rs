@@ -1,7 +1,7 @@
-//! Ranks on threads of which one is lost, at random points: none hangs, each says which, and no thread stays behind.
+//! Ranks on threads, one of which is lost at a random point: none hangs, each names it, and no thread remains.
 //!
-//! Each rank is a pipeline of its own over its end of the link, as if it were a process (`Builder::build_rank`), so that
-//! what it tells the others is all that they know. What happens to processes alone (`Kill`, `Stop`) is tested over MPI.
+//! Each rank is a pipeline over its end of the link, as in a process (`Builder::build_rank`), so it knows only what
+//! the others send. Faults of processes alone (`Kill`, `Stop`) are tested over MPI.
 
 use crate::cases::{Case, Text};
 use crate::watchdog::{quiet_ranks, within};
@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const DEADLINE: Duration = Duration::from_secs(1);
-/// The deadline, and some time for a machine that does other things as well.
+/// The timeout, and some time for a busy machine.
 const IN_TIME: Duration = Duration::from_secs(6);
 
-/// A message of another microbatch: threads hand headers over as they are, so that this is all that can go wrong.
+/// A message of another microbatch: threads pass headers on unchanged, so nothing else can be corrupted.
 fn spoil(link: &mut ThreadLink, _: Fault, to: usize, mut message: Message, deadline: Instant) -> Result<(), LinkError> {
     message.header.microbatch += 1;
     link.send(to, message, deadline)
@@ -50,7 +50,7 @@ fn run(
     for step in 0..20 {
         since = Instant::now();
         if let Some(leaving) = leaves(step) {
-            // It lives on.
+            // It continues to run.
             let left = catch_unwind(AssertUnwindSafe(|| leaving.leave(pipeline)));
             return (since.elapsed(), left.err().map(|_| "it panicked".to_owned()));
         }
@@ -71,25 +71,26 @@ fn strike(fault: Fault, ranks: usize, failing: usize, at: usize) {
                     true => Box::new(GPipe),
                     false => Box::new(OneFOneB),
                 };
-                // At no use: never.
+                // Zero means never.
                 let left = if rank == failing { at } else { 0 };
                 let link = Faulty { link, fault, left, late: DEADLINE * 2, released, spoil };
                 let leaves = |step| fault.leaves(at, step).filter(|_| rank == failing);
                 run(Box::new(link), schedule, ranks, leaves)
             };
-            // Its name keeps what it panics with off the terminal.
+            // Its name keeps its panic message off the terminal.
             std::thread::Builder::new().name(format!("rank {rank} of {ranks}")).spawn_scoped(scope, body).unwrap()
         };
         let running: Vec<_> = (0..ranks).map(rank).collect();
         running.into_iter().map(|rank| rank.join().unwrap()).collect()
     });
     released.store(true, Ordering::Relaxed);
-    // Each rank's thread holds its link, and with it this: once it is here alone, all threads are gone.
+    // Each rank's thread holds its link, which holds a clone of this: once only this one is left, all threads have
+    // ended.
     let gone = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
         Arc::strong_count(&released) == 1
     });
-    assert!(gone, "threads stay behind");
+    assert!(gone, "threads remain");
     let words = match fault {
         Fault::OtherPlan => vec![format!("rank {failing} differs from the others in the plan: it has GPipe #")],
         Fault::Corrupt | Fault::Stray => vec![format!("from rank {failing}")],
@@ -98,7 +99,7 @@ fn strike(fault: Fault, ranks: usize, failing: usize, at: usize) {
     };
     for (rank, (seconds, said)) in reported.iter().enumerate().filter(|(rank, _)| *rank != failing) {
         let Some(said) = said else { panic!("rank {rank} got no error") };
-        assert!(words.iter().all(|word| said.contains(word)), "rank {rank}: {said} does not say {words:?}");
+        assert!(words.iter().all(|word| said.contains(word)), "rank {rank}: {said} does not contain {words:?}");
         assert!(*seconds < IN_TIME, "rank {rank} took {seconds:?}: {said}");
     }
 }
@@ -128,7 +129,7 @@ fn a_rank_that_leaves_is_named_at_once_with_what_it_said_on_threads() {
         };
         let told: Vec<_> = std::thread::scope(|scope| {
             let run = &run;
-            // Their names keep what they panic with off the terminal.
+            // Their names keep their panic messages off the terminal.
             let named = |rank| std::thread::Builder::new().name(format!("rank {rank} of {ranks}"));
             let running: Vec<_> =
                 (0..ranks).map(|rank| named(rank).spawn_scoped(scope, move || run(rank)).unwrap()).collect();
@@ -136,7 +137,7 @@ fn a_rank_that_leaves_is_named_at_once_with_what_it_said_on_threads() {
         });
         for (error, took) in told.into_iter().flatten() {
             for says in [&format!("rank {leaves}"), leaving.says()] {
-                assert!(error.contains(says), "{leaving:?}: {error} does not say {says}");
+                assert!(error.contains(says), "{leaving:?}: {error} does not contain {says}");
             }
             assert!(took < IN_TIME, "{leaving:?}: {took:?}: {error}");
         }
@@ -146,7 +147,7 @@ fn a_rank_that_leaves_is_named_at_once_with_what_it_said_on_threads() {
 #[test]
 fn faults_at_random_points_are_named_on_threads() {
     quiet_ranks();
-    // Not those of processes, nor those of bytes: threads hand over tensors as they are.
+    // Not the faults of processes or of bytes: threads pass tensors without encoding them.
     let others = [Fault::Kill, Fault::Stop, Fault::Oversized];
     let kinds: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| !others.contains(fault)).collect();
     for_each_at_once(5, &faults(&kinds, 10), |&drawn| {

@@ -1,4 +1,4 @@
-//! Tests of the runtime, in one binary.
+//! The tests of the runtime, in one binary.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 

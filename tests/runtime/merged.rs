@@ -1,4 +1,4 @@
-//! `W` merged over microbatches: the same gradients up to rounding, by products that really are one.
+//! `W` merged over microbatches: the same gradients up to rounding, from one matmul each.
 
 use crate::cases::{Case, Stack, Text, noise, read};
 use crate::parity::builder;
@@ -18,7 +18,7 @@ fn numbers(seed: u64, rows: usize) -> Tensor<2> {
     Tensor::<1>::from_floats(&*noise(seed, rows * WIDTH), &device()).reshape([rows, WIDTH])
 }
 
-/// A captured stage with `F` and `I` of some microbatches done.
+/// A captured stage after `F` and `I` of some microbatches.
 fn halfway(rows: impl Fn(usize) -> usize) -> SingleStage {
     let w = numbers(99, WIDTH).autodiff();
     let stage = StageBox::new(Product { w: Param::from_tensor(w) });
@@ -58,7 +58,7 @@ fn a_merged_weight_gradient_is_one_product_over_all_rows() {
     let mut plain = halfway(|_| ROWS);
     microbatches.iter().for_each(|&microbatch| plain.backward_weight(&[microbatch]).unwrap());
     let plain = gradient(plain);
-    assert_ne!(plain, by_hand, "these numbers do not tell the two ways from each other");
+    assert_ne!(plain, by_hand, "these numbers do not distinguish the two ways");
     assert_close(&by_hand, &plain, "merged");
 }
 
@@ -78,8 +78,8 @@ fn weights<C: Case>(builder: Builder, case: &C) -> Vec<f32> {
     pipeline.weights().unwrap().iter().flatten().flat_map(read).collect()
 }
 
-fn assert_merging_changes_only_rounding<C: Case>(families: &[(&str, usize, usize)], new: impl Fn(usize) -> C) {
-    for &(name, ranks, chunks) in families {
+fn assert_merging_changes_only_rounding<C: Case>(schedules: &[(&str, usize, usize)], new: impl Fn(usize) -> C) {
+    for &(name, ranks, chunks) in schedules {
         let size = Size { ranks, chunks, microbatches: 8 };
         let builder = builder::<C>(by_name(name).unwrap().as_ref(), size);
         let case = new(8);
@@ -90,9 +90,9 @@ fn assert_merging_changes_only_rounding<C: Case>(families: &[(&str, usize, usize
 
 #[test]
 fn training_with_merged_weights_differs_from_plain_training_by_rounding() {
-    let families = [("ZBH1", 2, 1), ("ZBH1", 4, 1), ("ZBVZeroBubble", 2, 2), ("DualPipeV", 2, 2)];
-    assert_merging_changes_only_rounding(&families, Stack::new);
-    assert_merging_changes_only_rounding(&families[2..3], Text::new);
+    let schedules = [("ZBH1", 2, 1), ("ZBH1", 4, 1), ("ZBVZeroBubble", 2, 2), ("DualPipeV", 2, 2)];
+    assert_merging_changes_only_rounding(&schedules, Stack::new);
+    assert_merging_changes_only_rounding(&schedules[2..3], Text::new);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What crosses stage boundaries is known before anything trains, by declaration or by a run on zeros; and where
-//! real tensors differ from it, that is said with stage, microbatch and tensor.
+//! Stage boundaries are known before training, from declarations or from a run on zeros. Tensors that differ from
+//! them are reported with stage, microbatch and tensor.
 
 use crate::cases::{Case, Text, read, small_gpt};
 use crate::parity::{assert_parity, builder};
@@ -22,20 +22,20 @@ fn known(pipeline: &mut Pipeline, batch: Batch) -> Vec<(StageId, StageMetadata)>
     pipeline.metadata(batch).unwrap()
 }
 
-/// Did the stages run on zeros? What they declare says nothing of gradients.
+/// Returns true if the stages ran on zeros: declarations include no gradients.
 fn ran_on_zeros(known: &[(StageId, StageMetadata)]) -> bool {
     known.iter().any(|(_, known)| known.input_gradients.is_some())
 }
 
 #[test]
 fn a_run_on_zeros_finds_forms_and_gradients_at_every_boundary() {
-    // Width 8, sequences of 6, 17 tokens; a hidden state is variant 1 of the boundary's enum, tokens variant 0.
+    // Width 8, sequences of 6, 17 tokens. A hidden state is variant 1 of the boundary's enum, tokens are variant 0.
     let hidden = "(tag 1; float F32 [?, 6, 8])";
     let (one, none) = ("(tag 1; tag 1; float F32 [?, 6, 8])", "(tag 1; tag 0)");
-    for (family, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2), ("DualPipe", 1)] {
+    for (schedule, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2), ("DualPipe", 1)] {
         for ranks in [2, 4] {
             let size = Size { ranks, chunks, microbatches: 4 };
-            let mut pipeline = builder::<Text>(by_name(family).unwrap().as_ref(), size).build().unwrap();
+            let mut pipeline = builder::<Text>(by_name(schedule).unwrap().as_ref(), size).build().unwrap();
             let stages = known(&mut pipeline, Text::new(5).batch());
             assert_eq!(stages.len(), pipeline.placement().slots());
             for (stage, known) in stages {
@@ -48,13 +48,13 @@ fn a_run_on_zeros_finds_forms_and_gradients_at_every_boundary() {
                     if last { "unknown" } else { one },
                     if first { none } else { one },
                 ];
-                assert_eq!(said, expected.map(|form| form.replace("I32", &int_type())), "{family}, stage {stage}");
+                assert_eq!(said, expected.map(|form| form.replace("I32", &int_type())), "{schedule}, stage {stage}");
             }
         }
     }
 }
 
-/// What the device calls whole numbers.
+/// The device's integer type.
 fn int_type() -> String {
     format!("{:?}", Tensor::<1, Int>::zeros([1], &Device::flex()).dtype())
 }
@@ -62,12 +62,12 @@ fn int_type() -> String {
 #[test]
 fn validation_changes_no_number() {
     for validate in [Validate::FirstStep, Validate::EveryMicrobatch] {
-        for (family, chunks) in [("GPipe", 1), ("ZBV", 2)] {
+        for (schedule, chunks) in [("GPipe", 1), ("ZBV", 2)] {
             let size = Size { ranks: 2, chunks, microbatches: 3 };
-            let builder = builder::<Text>(by_name(family).unwrap().as_ref(), size).validate(validate);
+            let builder = builder::<Text>(by_name(schedule).unwrap().as_ref(), size).validate(validate);
             let builder = builder.accumulation(burn_pipeline::stage::Accumulation::Ordered);
             // Four samples in three microbatches: two sizes.
-            assert_parity(&Text::new(4), &builder, 3, 4, family);
+            assert_parity(&Text::new(4), &builder, 3, 4, schedule);
         }
     }
 }
@@ -86,7 +86,7 @@ fn learning_in_the_midst_of_a_step_keeps_the_gradients_gathered() {
     assert_eq!(weights(true), weights(false));
 }
 
-/// A layer, and on request a norm that keeps running statistics.
+/// A layer with an optional norm that keeps running statistics.
 #[derive(Module, Debug)]
 struct Layer {
     linear: Linear,
@@ -106,7 +106,7 @@ impl Stage for Layer {
 
 type Change = fn(StageBox, &StageContext) -> StageBox;
 
-/// Two stages, from width 3 over 5 to 2.
+/// Two stages, of widths 3, 5 and 2.
 fn layers(norm: bool, change: impl Fn(StageBox, &StageContext) -> StageBox + Send + Sync + 'static) -> Builder {
     let stage = move |at: &StageContext| {
         let [from, to] = if at.is_first() { [3, 5] } else { [5, 2] };
@@ -161,7 +161,7 @@ fn declarations_count_only_if_every_stage_declared_its_specs() {
     assert!(ran(|stage, at| if at.is_first() { stage } else { ALL(stage, at) }));
 }
 
-/// The stage, microbatch, and what differs.
+/// The stage, the microbatch, and the difference.
 fn differs(error: PipelineError) -> (usize, usize, StageError) {
     let of_rank = error.of_rank().unwrap();
     let ExecuteError::Stage { stage, microbatch, source, .. } = of_rank.cause() else { panic!("{error}") };
@@ -202,7 +202,7 @@ fn gradients(widths: &[Option<usize>]) -> Option<PayloadSpec> {
     Some(PayloadSpec::of(widths.iter().map(tensor).collect::<Vec<_>>()).free(0))
 }
 
-/// Both stages with their gradients: of the boundary's hidden state, `between`, and of the model's input, `first`.
+/// Both stages with their gradients: `between` for the boundary's hidden state, `first` for the model's input.
 fn with_gradients(
     between: Option<usize>,
     first: Option<usize>,
@@ -248,11 +248,11 @@ fn a_gradient_that_is_there_or_missing_otherwise_than_declared_is_named() {
         let (at, _, source) = differs(pipeline.step(batch(4), 0.1).unwrap_err());
         assert!(matches!(&source, StageError::Metadata { port: found, .. } if *found == port), "{source}");
         assert_eq!(at, stage);
-        // Where only this stage declared anything, the run on zeros refutes it.
+        // If only this stage has a declaration, the run on zeros refutes it.
         let one = move |other: StageBox, at: &StageContext| if at.index == stage { wrong(other, at) } else { other };
         let error = layers(false, one).build().unwrap().metadata(batch(4)).unwrap_err();
         assert!(matches!(differs(error), (found, _, StageError::Metadata { .. }) if found == stage));
-        // Without validation nothing is compared, and what is declared changes no number.
+        // Without validation nothing is compared, and declarations change no number.
         layers(false, wrong).build().unwrap().step(batch(4), 0.1).unwrap();
     }
 }

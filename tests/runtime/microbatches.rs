@@ -1,12 +1,12 @@
-//! Cutting a batch and joining outputs: pieces as PyTorch cuts them, joining as cutting's inverse, and an error
-//! for everything that does not fit.
+//! Cutting a batch and joining outputs: pieces are cut as in PyTorch, joining is the inverse of cutting, and
+//! everything that does not fit is an error.
 
 use crate::cases::read;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use burn_pipeline::stage::{AnyTensor, Batch, Boundary, MicrobatchError, Microbatches, Payload, PayloadPart, Split};
 use proptest::{prop_assert, prop_assert_eq, proptest};
 
-/// Samples, microbatches asked for, and the sizes that PyTorch 2.7.1's `split_args_kwargs_into_chunks` gives for
+/// Samples, requested microbatches, and the sizes that PyTorch 2.7.1's `split_args_kwargs_into_chunks` gives for
 /// one tensor (its `torch.tensor_split`).
 #[rustfmt::skip]
 const PYTORCH: &[(usize, usize, &[usize])] = &[
@@ -74,7 +74,7 @@ fn pieces_have_the_sizes_that_pytorch_gives() {
     for &(samples, count, expected) in PYTORCH {
         let cut = Batch::new(counting(samples, 2)).target(counting(samples, 1)).cut(count).unwrap();
         assert_eq!(sizes(&cut), expected, "{samples} samples in {count}");
-        // PyTorch cuts targets into `count` pieces, some empty; here they go with their inputs.
+        // PyTorch cuts targets into `count` pieces, some empty; here they are cut like their inputs.
         for (piece, &size) in expected.iter().enumerate() {
             assert_eq!(only(&cut.input(piece).unwrap()).shape().to_vec(), [size, 2]);
             assert_eq!(only(&cut.target(piece).unwrap().unwrap()).shape().to_vec(), [size, 1]);
@@ -98,7 +98,7 @@ proptest! {
         samples in 1usize..30, count in 1usize..10, width in 1usize..5, dims in proptest::array::uniform3(0usize..3)
     ) {
         let tensor = counting(samples, width * 2).reshape([samples, width, 2]);
-        // Each tensor has its samples along a dimension of its own.
+        // Each tensor has its samples along its own dimension.
         let turned = |place: usize| tensor.clone().swap_dims(0, dims[place]);
         let flags = turned(1).lower_elem((samples * width) as i64);
         let whole = (turned(0), Some(flags.clone()), vec![turned(2).float()]);
@@ -173,7 +173,7 @@ fn a_dimension_that_does_not_exist_is_refused() {
 }
 
 /// PyTorch refuses arguments of 8 and 2 or of 4 and 3 samples in 4 chunks, and cuts ones of 2 and 8 or of 3 and 4
-/// into pieces that do not belong together. Here samples must agree.
+/// into pieces that do not match. Here the numbers of samples must agree.
 #[test]
 fn tensors_that_disagree_on_the_number_of_samples_are_refused() {
     for (expected, got) in [(8, 2), (4, 3), (2, 8), (3, 4)] {

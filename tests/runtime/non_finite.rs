@@ -1,5 +1,5 @@
-//! Losses and gradients that are NaN or infinite: an error by default, and what a training pipeline is told that it will not
-//! do. Every rank decides alike.
+//! NaN and infinite losses and gradients are an error by default; warnings tell a training pipeline what it will
+//! not do. Every rank decides alike.
 
 use crate::cases::{noise, read};
 use crate::warnings::warned;
@@ -21,11 +21,11 @@ use std::time::Instant;
 
 const RATE: f64 = 1e-2;
 const SAMPLES: usize = 8;
-/// The sample that is no number in a bad batch, and its microbatch of four.
+/// The NaN sample of a bad batch, and its microbatch of four.
 const BAD: usize = 5;
 const BAD_MICROBATCH: usize = 2;
 
-/// Schedules with their chunks a rank and data-parallel replicas; each cuts a batch into four.
+/// Schedules with their chunks per rank and data-parallel replicas; each cuts a batch into four.
 const PIPELINES: [(&str, usize, usize); 5] =
     [("GPipe", 1, 1), ("1F1B", 1, 1), ("ZBVZeroBubble", 2, 1), ("DualPipe", 1, 1), ("1F1B", 1, 2)];
 
@@ -78,12 +78,13 @@ fn a_loss_that_is_no_number_is_an_error_that_names_it_and_costs_nothing_but_its_
         let NonFinite::Loss { rank, stage, index, loss, weight } = *source else { panic!("{of:?}: {error}") };
         let placement = pipeline.placement();
         assert_eq!((index, weight, stage.index() + 1), (BAD_MICROBATCH, 2.0, placement.stages()), "{of:?}: {error}");
-        // Job ranks are pipeline rank times replicas plus replica; the second replica holds microbatches 2 and 3.
+        // The job's rank is the pipeline rank times the replicas plus the replica; the second replica holds
+        // microbatches 2 and 3.
         let replica = if of.2 == 2 { 1 } else { 0 };
         assert!(loss.is_nan() && rank == placement.rank_of(stage) * of.2 + replica, "{of:?}: {error}");
         assert!(error.to_string().contains("`Builder::on_non_finite`"), "{error}");
         assert_eq!(pipeline.progress().steps, 1);
-        // So is a batch that is only accumulated.
+        // An accumulated batch too.
         assert!(matches!(pipeline.accumulate(bad(4)), Err(PipelineError::NonFinite { .. })), "{of:?}");
         pipeline.step(good(2), RATE).unwrap();
         assert_eq!(weights(&mut pipeline), undisturbed(of), "{of:?}");
@@ -99,7 +100,7 @@ fn steps_with_a_loss_that_is_no_number_are_skipped_and_counted() {
         let skipped = pipeline.step(bad(3), RATE).unwrap();
         assert!(skipped.loss.is_nan() && skipped.skipped_steps == 1, "{of:?}");
         assert!(matches!(skipped.skipped, Some(NonFinite::Loss { index: BAD_MICROBATCH, .. })), "{of:?}");
-        // The step that a bad batch is accumulated for is skipped, however good the rest of it is.
+        // The step of an accumulated bad batch is skipped, however good its other batches are.
         let accumulated = pipeline.accumulate(bad(4)).unwrap();
         assert!(accumulated.skipped.is_some() && accumulated.skipped_steps == 1, "{of:?}");
         let skipped = pipeline.step(good(5), RATE).unwrap();
@@ -119,7 +120,7 @@ fn what_may_pass_steps_the_weights_as_the_plain_loop_does() {
     assert!(weights(&mut pipeline).iter().flatten().any(|weight| weight.is_nan()));
 }
 
-/// The root of zero: a loss of 0, and gradients that are no numbers.
+/// The square root of zero: a loss of 0, and non-finite gradients.
 fn root() -> Builder {
     rooted(PIPELINES[1])
 }
@@ -149,7 +150,7 @@ fn a_norm_that_is_no_number_is_treated_as_a_loss_where_gradients_are_looked_at()
     assert_eq!((report.loss, report.skipped_steps, weights(&mut skipping)), (0.0, 1, before));
 }
 
-/// A number of steps, each with its gradients and no loss that is no number; clipping would see them by their norm.
+/// Steps whose gradients are not finite although their loss is; clipping would notice them by their norm.
 #[test]
 fn gradients_are_looked_at_where_nothing_clips_so_weights_and_checkpoints_stay_good() {
     for of in
@@ -165,7 +166,7 @@ fn gradients_are_looked_at_where_nothing_clips_so_weights_and_checkpoints_stay_g
         };
         assert_eq!((*stage, name.as_ref()), (0, "layers.0.linear.weight"), "{of:?}");
         assert_eq!(weights(&mut refusing), before, "{of:?}");
-        // Nor are they given to an optimizer of the caller's.
+        // A caller's optimizer does not get them either.
         refusing.accumulate(good(1)).unwrap();
         assert!(matches!(refusing.take_gradients(), Err(PipelineError::NonFinite { .. })), "{of:?}");
         let mut skipping = make().on_non_finite(OnNonFinite::Skip).build().unwrap();
@@ -184,7 +185,7 @@ fn gradients_are_looked_at_where_nothing_clips_so_weights_and_checkpoints_stay_g
 fn a_first_step_that_trains_nothing_is_an_error_unless_its_rate_is_zero() {
     for of in PIPELINES {
         let frozen = |at: &StageContext| {
-            // A group by a name that no parameter has thaws nothing.
+            // Unfreezing by a name that no parameter has changes nothing.
             let part = mlp::part(at).freeze().unfreeze_group(ParamGroup::from_predicate("linaer"));
             match at.is_last() {
                 false => StageBox::new(part),
@@ -197,7 +198,7 @@ fn a_first_step_that_trains_nothing_is_an_error_unless_its_rate_is_zero() {
             assert!(matches!(error, PipelineError::TrainsNothing { step: 1 }), "{of:?} {action}: {error}");
             assert!(error.to_string().contains("`Module::unfreeze_group`"), "{error}");
         }
-        // What asks for it gets it, and probes and evaluations need not ask.
+        // `take_gradients` works, and probes and evaluations need no optimizer.
         pipeline.accumulate(good(1)).unwrap();
         pipeline.eval(good(1)).unwrap();
         assert_eq!(pipeline.step(good(1), 0.0).unwrap().skipped, None);
@@ -219,7 +220,7 @@ fn a_limit_of_infinity_looks_at_the_norm_and_clips_nothing() {
     assert!(run(Some(f64::INFINITY)).0);
 }
 
-/// Counts what its rank sends.
+/// Counts its rank's messages.
 struct Counting<L> {
     link: L,
     sent: Arc<AtomicUsize>,
@@ -240,7 +241,7 @@ impl<L: Link> Link for Counting<L> {
     }
 }
 
-/// What each of two ranks in processes says of three batches, the second of which is bad, and all messages.
+/// The results of two ranks in processes for three batches, the second of which is bad, and the number of messages.
 fn over_a_link(action: OnNonFinite) -> (Vec<Vec<String>>, usize) {
     let (threads, sent) = (Threads::new(2), Arc::new(AtomicUsize::new(0)));
     let said = std::thread::scope(|scope| {
@@ -271,7 +272,7 @@ fn ranks_in_processes_decide_alike_and_send_nothing_for_it() {
         let (said, sent) = over_a_link(action);
         assert_eq!(said[0], said[1]);
         assert!(said[0][1].contains(word) && said[0][2].ends_with("None"), "{said:?}");
-        // Less than where everything passes: the step that is left out needs no messages.
+        // Fewer messages than if everything passes: the skipped step sends none.
         assert!(sent < passed, "{action:?}: {sent} messages, {passed} where everything passes");
     }
 }
@@ -309,7 +310,7 @@ fn a_step_without_an_optimizer_warns_once() {
     assert_eq!(warned(with), Vec::<String>::new());
 }
 
-/// Two stages whose loss comes with a weight or without, under a reduction.
+/// Two stages whose loss has a weight or not, under a reduction.
 fn reduced(weighted: bool, reduction: Reduction) -> PipelineError {
     let stages = move |at: &StageContext| match at.is_last() {
         false => mlp::stage(at),
@@ -346,7 +347,7 @@ fn scores(at: &StageContext) -> Scores {
 
 const CLASS_WEIGHTS: [f32; 3] = [1.0, 5.0, 0.5];
 
-/// The loss of [`Reduction`]'s documentation.
+/// The loss in [`Reduction`]'s documentation.
 fn weighted(scores: Tensor<2>, wanted: Tensor<1, Int>, class_weights: Tensor<1>) -> Loss {
     let [samples, _] = scores.dims();
     let weights = class_weights.select(0, wanted.clone());
@@ -382,7 +383,7 @@ fn class_weights_are_weights_of_the_loss_and_not_of_a_mean() {
     assert!((wrong - expected).abs() > 1e-2 * expected, "the data does not tell the two apart");
 }
 
-/// What a stage refused.
+/// The stage's error.
 fn refusal(error: &PipelineError) -> StageError {
     let of_rank = error.of_rank().unwrap();
     let ExecuteError::Stage { source, .. } = of_rank.cause() else { panic!("{error}") };

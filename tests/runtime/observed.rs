@@ -1,4 +1,4 @@
-//! The loss's seed as an extra that the runtime gives, and numbers that a loss function wants observed.
+//! The loss's seed, which the runtime passes as an extra, and numbers that a loss function reports as observed.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
@@ -6,7 +6,7 @@ use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, LOSS_SEED, Loss, Reduction, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::{Pipeline, StageContext};
 
-/// Hands the seed that each stage was given downstream, beside the samples.
+/// Passes on the seed of each stage beside the samples.
 #[derive(Module, Debug)]
 struct Observing {
     weight: Param<Tensor<1>>,
@@ -73,7 +73,7 @@ fn every_stage_gets_the_share_of_its_microbatch_relative_to_the_first_of_the_ste
         // The second batch's largest microbatch has two samples; its seeds still count in threes.
         assert_eq!(pipeline.accumulate(batch(9)).unwrap().observed, of([3, 2, 2, 2], 3.0), "{name}");
         assert_eq!(pipeline.accumulate(batch(7)).unwrap().observed, of([2, 2, 2, 1], 3.0), "{name}");
-        // An evaluation has a step of its own, and so has what comes after the gradients were taken.
+        // An evaluation counts as its own step, and so does what follows taken gradients.
         assert_eq!(pipeline.eval(batch(7)).unwrap().observed, of([2, 2, 2, 1], 2.0), "{name}");
         pipeline.take_gradients().unwrap();
         assert_eq!(pipeline.accumulate(batch(7)).unwrap().observed, of([2, 2, 2, 1], 2.0), "{name}");

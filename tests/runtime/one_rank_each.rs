@@ -1,4 +1,4 @@
-//! Ranks that each hold a pipeline of their own, as processes do: what they exchange, compare and ask for.
+//! Ranks that each hold a pipeline, as processes do: what they exchange, compare and request.
 
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor};
@@ -23,7 +23,7 @@ fn batch(odd: f32) -> Batch {
     Batch::new((numbers.clone(), ids)).target(numbers.cos())
 }
 
-/// What each of two ranks gives, with its number.
+/// The results of two ranks, with their numbers.
 fn each<T: Send>(builder: impl Fn(usize) -> Builder, run: impl Fn(usize, &mut Pipeline) -> T + Sync) -> [T; 2] {
     let links = Threads::new(2);
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Groups of parameters, by which optimizers and learning rates differ, are declared by the model's names.
+//! Parameter groups with their own optimizers and learning rates are declared by the model's names.
 
 use crate::cases::{Case, Text};
 use crate::parity::builder;

@@ -1,5 +1,5 @@
-//! A pipeline computes what one device computes: loss, every gradient, and the weights after two AdamW steps
-//! equal the plain loop on the same microbatches, bit for bit where gradients are added in the same order.
+//! A pipeline computes what one device computes: the loss, every gradient, and the weights after two AdamW steps
+//! equal the plain loop on the same microbatches, bit for bit if gradients are added in the same order.
 
 use crate::cases::{Case, Stack, Text, range, read, sizes};
 use burn::optim::AdamWConfig;
@@ -12,14 +12,14 @@ use pipeline_tests::reference::{Reference, ReferenceStep};
 
 const RATE: f64 = 1e-2;
 
-/// A pipeline of this case, all on the suite's device.
+/// A pipeline of this case, on the tests' device.
 pub(crate) fn builder<C: Case>(schedule: &dyn Schedule, size: Size) -> Builder {
-    let name = schedule.family().name;
+    let name = schedule.info().name;
     let builder = Pipeline::builder().schedule(name, size);
     builder.devices(vec![device()]).stages(C::stage).optimizer(|| AdamWConfig::new().init())
 }
 
-/// The plain loop's first steps: the second one shows that the optimizer's state is right.
+/// The plain loop's first steps; the second one checks the optimizer's state.
 pub(crate) struct Plain {
     microbatches: usize,
     steps: Vec<(ReferenceStep, Vec<Vec<f32>>)>,
@@ -37,13 +37,14 @@ impl Plain {
     }
 }
 
-/// Gradients of the first step, and losses and weights of all, equal the plain loop's, bit for bit.
+/// Asserts that gradients of the first step, and losses and weights of all steps, equal the plain loop's bit for
+/// bit.
 pub(crate) fn assert_parity<C: Case>(case: &C, builder: &Builder, microbatches: usize, samples: usize, name: &str) {
     let plain = Plain::new(case, microbatches, samples);
     assert_equal(case, &mut builder.clone().build().unwrap(), &plain, &format!("{name}, {samples} samples"));
 }
 
-/// As [`assert_parity`], of stages with outputs that nobody uses. Captured ones learn which from a first batch, whose
+/// Like [`assert_parity`], for stages with unused outputs. Captured stages learn which from a first batch, whose
 /// gradients may be added in another order.
 pub(crate) fn assert_parity_from_the_second_batch<C: Case>(
     case: &C,
@@ -59,14 +60,14 @@ pub(crate) fn assert_parity_from_the_second_batch<C: Case>(
     assert_equal(case, &mut pipeline, &plain, &format!("{name}, {samples} samples"));
 }
 
-/// The gradients of the batch; the pipeline is as it was.
+/// The gradients of the batch, without changing the pipeline.
 fn gradients<C: Case>(case: &C, pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
     pipeline.accumulate(case.batch()).unwrap();
     let gradients = pipeline.take_gradients().unwrap();
     gradients.iter().flatten().map(|g| g.as_ref().map(read).unwrap_or_default()).collect()
 }
 
-/// As [`assert_parity`], with a plain loop that several pipelines are compared with.
+/// Like [`assert_parity`], with a plain loop that several pipelines are compared with.
 pub(crate) fn assert_equal<C: Case>(case: &C, pipeline: &mut Pipeline, plain: &Plain, name: &str) {
     for (step, (expected, weights)) in plain.steps.iter().enumerate() {
         let place = format!("{name}, {} microbatches, step {step}", plain.microbatches);
@@ -81,7 +82,7 @@ pub(crate) fn assert_equal<C: Case>(case: &C, pipeline: &mut Pipeline, plain: &P
     }
 }
 
-/// GPipe and 1F1B with gradients as they come; given are microbatches and samples.
+/// GPipe and 1F1B with gradients added as they come; `sizes` are microbatches and samples.
 fn for_all_sizes<C: Case>(sizes: impl IntoIterator<Item = (usize, usize)>, new: impl Fn(usize) -> C) {
     for (microbatches, samples) in sizes {
         let case = new(samples);
@@ -89,7 +90,7 @@ fn for_all_sizes<C: Case>(sizes: impl IntoIterator<Item = (usize, usize)>, new: 
         for ranks in 1..=4 {
             for schedule in [&GPipe as &dyn Schedule, &OneFOneB] {
                 let builder = builder::<C>(schedule, Size::new(ranks, microbatches));
-                let name = format!("{} on {ranks} ranks, {samples} samples", schedule.family().name);
+                let name = format!("{} on {ranks} ranks, {samples} samples", schedule.info().name);
                 assert_equal(&case, &mut builder.build().unwrap(), &plain, &name);
             }
         }
@@ -98,7 +99,7 @@ fn for_all_sizes<C: Case>(sizes: impl IntoIterator<Item = (usize, usize)>, new: 
 
 #[test]
 fn a_stack_with_an_integer_input_equals_the_plain_loop_bit_for_bit() {
-    // Fewer microbatches than ranks, as many, more, and many more; of one sample each, and uneven.
+    // Fewer microbatches than ranks, as many, more, and many more; with one sample each, and uneven.
     for_all_sizes(
         [1, 2, 3, 4, 6, 9].into_iter().flat_map(|count| [(count, count), (count, 3 * count / 2 + 1)]),
         Stack::new,
@@ -110,33 +111,33 @@ fn a_transformer_equals_the_plain_loop_bit_for_bit() {
     for_all_sizes([(1, 2), (3, 5), (6, 6), (9, 14)], Text::new);
 }
 
-/// Chunks a rank to try: at most eight stages.
+/// The chunks per rank to try: at most eight stages.
 fn chunks(schedule: &dyn Schedule, ranks: usize) -> Vec<usize> {
-    match schedule.family().chunks {
+    match schedule.info().chunks {
         Chunks::Exactly(n) => vec![n],
         Chunks::Any => (1..=3).filter(|v| v * ranks <= 8).collect(),
     }
 }
 
 #[test]
-fn every_family_equals_the_plain_loop_bit_for_bit_with_ordered_accumulation() {
+fn every_schedule_equals_the_plain_loop_bit_for_bit_with_ordered_accumulation() {
     let mut proved = 0;
     let plain = [1, 3, 5, 8].map(|count| (count, Plain::new(&Text::new(count), count, count)));
-    for schedule in all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly") {
+    for schedule in all().into_iter().filter(|schedule| schedule.info().name != "ForwardOnly") {
         for ranks in 1..=4 {
             for chunks in chunks(schedule.as_ref(), ranks) {
                 for &(microbatches, ref plain) in &plain {
                     let size = Size { ranks, chunks, microbatches };
                     if schedule.build(size).is_err() {
-                        let bidirectional = schedule.family().placement == PlacementKind::Bidirectional;
-                        assert!(bidirectional && ranks % 2 == 1, "{} refuses {size:?}", schedule.family().name);
+                        let bidirectional = schedule.info().placement == PlacementKind::Bidirectional;
+                        assert!(bidirectional && ranks % 2 == 1, "{} refuses {size:?}", schedule.info().name);
                         continue;
                     }
-                    // Capturing every stage anew takes most of a small test's time: some sizes do it.
+                    // Capturing every stage again takes most of a small test's time, so only some sizes do it.
                     let split = if microbatches % 4 == 3 { SplitBackward::Auto } else { SplitBackward::Eager };
                     let builder = builder::<Text>(schedule.as_ref(), size).split(split);
                     let builder = builder.accumulation(Accumulation::Ordered);
-                    let name = format!("{} on {ranks} ranks with {chunks} chunks", schedule.family().name);
+                    let name = format!("{} on {ranks} ranks with {chunks} chunks", schedule.info().name);
                     assert_equal(&Text::new(microbatches), &mut builder.build().unwrap(), plain, &name);
                     proved += 1;
                 }
@@ -151,7 +152,7 @@ fn both_ways(ranks: usize, microbatches: [usize; 2]) -> Plan {
     let placement = Placement::bidirectional(ranks).unwrap();
     let mut rows = vec![Vec::new(); ranks];
     for (route, microbatch) in (0..2).flat_map(|route| (0..microbatches[route]).map(move |m| (route, m))) {
-        let at = |index| StageId::in_replica(route, index);
+        let at = |index| StageId::in_route(route, index);
         for stage in (0..ranks).map(at) {
             rows[placement.rank_of(stage)].push(Action::forward(stage, microbatch));
         }

@@ -1,4 +1,4 @@
-//! What a run measures, against what its plan and its programs say.
+//! A run's measurements, compared with its plan and its programs.
 
 use crate::cases::{Case, Stack, Text};
 use crate::parity::builder;
@@ -10,13 +10,14 @@ use burn_pipeline::stage::SplitBackward;
 use burn_pipeline::train::StepReport;
 
 fn chunks(schedule: &dyn Schedule) -> usize {
-    match schedule.family().chunks {
+    match schedule.info().chunks {
         Chunks::Exactly(chunks) => chunks,
         Chunks::Any => 2,
     }
 }
 
-/// Peaks of the bytes held for backwards: recorded by the executor, and simulated from the profile that it wrote.
+/// Asserts that the peaks of the bytes held for backwards, as recorded by the executor, equal the simulation of the
+/// profile that it wrote.
 fn assert_peaks_are_as_simulated<C: Case>(new: impl Fn(usize) -> C, schedule: &dyn Schedule, ranks: usize) {
     let microbatches = 8;
     let size = Size { ranks, chunks: chunks(schedule), microbatches };
@@ -31,15 +32,15 @@ fn assert_peaks_are_as_simulated<C: Case>(new: impl Fn(usize) -> C, schedule: &d
         .iter()
         .map(|rank| Some(rank.memory.iter().map(|point| point.activations).fold(0.0, f64::max) as usize))
         .collect();
-    let name = schedule.family().name;
+    let name = schedule.info().name;
     assert_eq!(report.peak_held_bytes, simulated, "{name} on {ranks} ranks");
     assert!(simulated.iter().all(|bytes| bytes.is_some_and(|bytes| bytes > 0)));
 }
 
 #[test]
-fn every_family_holds_at_most_the_bytes_that_the_simulator_says() {
-    for schedule in all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly") {
-        match schedule.family().placement {
+fn every_schedule_holds_at_most_the_bytes_that_the_simulator_says() {
+    for schedule in all().into_iter().filter(|schedule| schedule.info().name != "ForwardOnly") {
+        match schedule.info().placement {
             PlacementKind::Bidirectional => assert_peaks_are_as_simulated(Text::new, schedule.as_ref(), 4),
             _ => {
                 assert_peaks_are_as_simulated(Text::new, schedule.as_ref(), 2);

@@ -1,4 +1,4 @@
-//! CSV files of PyTorch's runtime, which hold transfers, `UNSHARD`, `RESHARD` and `REDUCE_GRAD`, run as they are: with and
+//! CSV files of PyTorch's runtime, with transfers, `UNSHARD`, `RESHARD` and `REDUCE_GRAD`, run unchanged: with and
 //! without replicas, sharded or not, with the numbers of the plain loop.
 
 use crate::cases::Stack;
@@ -8,13 +8,13 @@ use burn_pipeline::schedule::{GPipe, Size};
 use burn_pipeline::stage::{Accumulation, SplitBackward};
 use pipeline_tests::mlp::LAYERS;
 
-/// What PyTorch wrote, in blocks: a line `= name pass`, and a line a rank.
+/// PyTorch's files, in blocks: a line `= name pass`, and a line per rank.
 const WRITTEN: [&str; 2] = [
     include_str!("../../burn-pipeline-plan/tests/plan/goldens/passes/lowered_text_2.7.1.txt"),
     include_str!("../../burn-pipeline-plan/tests/plan/goldens/passes/comms_text_2.15.0.txt"),
 ];
 
-/// The files with gathered parameters for models of as many layers as the test's at most.
+/// The files with gathered parameters that have at most as many stages as the test's model has layers.
 fn files() -> impl Iterator<Item = Plan> {
     let blocks =
         WRITTEN.into_iter().flat_map(|text| text.split("= ").skip(1)).filter_map(|block| block.split_once('\n'));

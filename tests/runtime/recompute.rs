@@ -1,4 +1,5 @@
-//! A stage that recomputes its activations gives the numbers of one that keeps them, and the plan's memory knows.
+//! A stage that recomputes its activations gives the same numbers as one that keeps them, and the plan's memory
+//! accounts for it.
 
 use crate::cases::{Case, Text, read};
 use crate::parity::{Plain, assert_equal, builder};
@@ -20,7 +21,7 @@ const RATE: f64 = 1e-2;
 const SAMPLES: usize = 6;
 
 fn size(schedule: &dyn Schedule, ranks: usize) -> Size {
-    let chunks = match schedule.family().chunks {
+    let chunks = match schedule.info().chunks {
         Chunks::Exactly(chunks) => chunks,
         Chunks::Any => 2,
     };
@@ -31,7 +32,7 @@ fn recomputed(at: &StageContext) -> StageBox {
     Text::stage(at).recomputed(true)
 }
 
-/// Every other stage.
+/// Recomputes in every other stage.
 fn some_recomputed(at: &StageContext) -> StageBox {
     Text::stage(at).recomputed(at.index.is_multiple_of(2))
 }
@@ -60,10 +61,10 @@ fn recomputed_stages_equal_the_plain_loop_bit_for_bit() {
 }
 
 #[test]
-fn every_other_family_recomputes_too() {
+fn every_other_schedule_recomputes_too() {
     let plain = Plain::new(&Text::new(8), 8, 8);
     for schedule in all() {
-        let name = schedule.family().name;
+        let name = schedule.info().name;
         let size = Size { microbatches: 8, ..size(schedule.as_ref(), 2) };
         if ["ForwardOnly", "GPipe", "1F1B", "Interleaved1F1B", "ZBVZeroBubble"].contains(&name) {
             continue;
@@ -110,7 +111,7 @@ fn a_forward_that_draws_without_a_seed_is_refused() {
     assert!(error.contains("`Builder::seed`"), "{error}");
 }
 
-/// From some forward on, it multiplies by how many there were.
+/// From some forward on, multiplies by the number of forwards.
 #[derive(Module, Debug)]
 struct Late {
     weight: Param<Tensor<1>>,
@@ -181,10 +182,10 @@ fn the_plan_s_memory_and_time_know_of_recomputation() {
         simulate(&plan, &profile, &SimulateOptions::default()).unwrap()
     };
     let (kept, recomputed) = (of(kept), of(kept.recomputing(10.0)));
-    // (m + p - 1) times forward and backward, and a backward is a forward longer.
+    // (m + p - 1) times forward and backward, and a backward is one forward longer.
     assert_eq!((kept.makespan, recomputed.makespan), (11.0 * 3.0, 11.0 * 4.0));
     for rank in 0..4 {
-        // Rank r of p holds p - r microbatches; of these one at a time is whole again.
+        // Rank r of p holds p - r microbatches, one of which at a time is whole.
         let held = (4 - rank) as f64;
         assert_eq!(kept.ranks[rank].peak_bytes, held * 100.0);
         assert_eq!(recomputed.ranks[rank].peak_bytes, held * 10.0 + 90.0);
@@ -212,7 +213,7 @@ fn the_split_backward_holds_what_it_recomputed_until_w() {
     let profile = Profile::new(vec![recomputed; 4], LinkCosts::default()).unwrap();
     let simulation = simulate(&plan, &profile, &SimulateOptions::default()).unwrap();
     for (rank, report) in simulation.ranks.iter().enumerate() {
-        // Walk along the row by hand: F leaves 10, I or B has 100 while it runs, I leaves 40, W and B nothing.
+        // Follows the row by hand: F keeps 10, I or B has 100 while it runs, I keeps 40, W and B nothing.
         let (mut held, mut peak) = (0.0_f64, 0.0_f64);
         for task in plan.tasks(rank) {
             let (during, after) = match task.op() {

@@ -1,4 +1,5 @@
-//! Compiled recurrent and convolutional stages: one function whatever the schedule, and Burn's own numbers up to rounding.
+//! Compiled recurrent and convolutional stages: the same function under every schedule, and Burn's own numbers up
+//! to rounding.
 
 use burn::module::Module;
 use burn::nn::conv::{Conv1d, Conv1dConfig};
@@ -29,14 +30,14 @@ impl Stage for Recurrent {
     }
 }
 
-/// Values that differ from place to place, always the same.
+/// Fixed values that differ from element to element.
 fn wave(speed: f32) -> Tensor<3> {
     let size = [2 * MICROBATCHES, STEPS, WIDTH];
     let count = size.iter().product::<usize>() as i64;
     Tensor::<1, burn::tensor::Int>::arange(0..count, &Device::flex()).float().mul_scalar(speed).sin().reshape(size)
 }
 
-/// Losses of three steps of four stages.
+/// The losses of three steps of four stages.
 fn losses(schedule: &str, size: Size, compiled: bool) -> Vec<f64> {
     let mut pipeline = Pipeline::builder()
         .schedule(schedule, size)
@@ -45,7 +46,7 @@ fn losses(schedule: &str, size: Size, compiled: bool) -> Vec<f64> {
             let padding = PaddingConfig1d::Explicit(1, 1);
             let mixed = Conv1dConfig::new(STEPS, STEPS, 3).with_padding(padding).init(&at.device);
             let stage = Recurrent { mixed, layer: LstmConfig::new(WIDTH, WIDTH, true).init(&at.device) };
-            // The same values, whatever ran before.
+            // The same values in every run.
             let stage = stage.map(&mut Same(0.01));
             match at.is_last() {
                 true => StageBox::with_loss(stage, |y: Tensor<3>, target: Tensor<3>| (y - target).square().mean()),
@@ -63,13 +64,13 @@ fn losses(schedule: &str, size: Size, compiled: bool) -> Vec<f64> {
     if compiled {
         let engines = pipeline.engines().unwrap();
         let text = engines[1].1.programs[0].backward().compiled().unwrap();
-        // The convolution's two gradients, and operands of the steps' products, joined.
+        // The convolution's two gradients, and the joined operands of the steps' matmuls.
         assert!(text.contains("2 convolutions") && text.contains("Place["), "{text}");
     }
     losses
 }
 
-/// Gives parameters values that differ from place to place.
+/// Sets parameters to fixed values that differ from element to element.
 struct Same(f32);
 
 impl burn::module::ModuleMapper for Same {

@@ -1,5 +1,5 @@
-//! A batch that does not fit is refused before anything runs, and costs nothing: weights and gathered gradients
-//! stay, and the pipeline goes on. A plan that spreads the vocabulary is refused when the pipeline is built.
+//! A batch that does not fit is refused before anything runs, and costs nothing: weights and accumulated gradients
+//! are kept, and the pipeline continues. A vocabulary-parallel plan is refused when the pipeline is built.
 
 use crate::cases::{noise, read};
 use burn::module::Module;
@@ -63,10 +63,10 @@ fn weights(pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
     pipeline.weights().unwrap().iter().flatten().map(read).collect()
 }
 
-/// A batch, and what its refusal must say.
+/// A batch, and a check of its error.
 type Bad = (Batch, Box<dyn Fn(&PipelineError) -> bool>);
 
-/// Batches that do not fit, and why.
+/// Batches that do not fit.
 fn bad() -> Vec<Bad> {
     let ints = || Tensor::<2, Int>::zeros([SAMPLES, WIDTH], &Device::flex());
     let empty = || Tensor::<2>::zeros([0, WIDTH], &Device::flex());
@@ -93,12 +93,15 @@ fn bad() -> Vec<Bad> {
                 .split_input(vec![Split::Dim(1)])
                 .split_target(vec![Split::Dim(1)]),
         ),
-        |e| matches!(e, PipelineError::Refused { stage, source: StageError::Input(_), .. } if *stage == StageId::new(0)),
+        |e| {
+            matches!(e, PipelineError::Refused { stage, source: StageError::Input(_), .. }
+                if *stage == StageId::new(0))
+        },
     );
-    add(
-        Batch::new(rows(1)).target(rows(2)).extra("mask", ints()),
-        |e| matches!(e, PipelineError::Refused { stage, source: StageError::Extra { .. }, .. } if *stage == StageId::new(0)),
-    );
+    add(Batch::new(rows(1)).target(rows(2)).extra("mask", ints()), |e| {
+        matches!(e, PipelineError::Refused { stage, source: StageError::Extra { .. }, .. }
+                if *stage == StageId::new(0))
+    });
     add(masked(Batch::new(rows(1)).target(rows(2))).split_input(vec![Split::Dim(0); 2]), |e| {
         matches!(e, PipelineError::Batch(MicrobatchError::SplitCount { tensors: 1, splits: 2, .. }))
     });

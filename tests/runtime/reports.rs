@@ -1,4 +1,4 @@
-//! What a step reports: the loss of each microbatch, against the plain model's; and how its time is divided.
+//! A step's report: the loss of each microbatch, compared with the plain model's; and how its time is divided.
 
 use crate::checkpoint::on_each_rank;
 use crate::contract::{Data, builder, pieces};
@@ -14,7 +14,7 @@ use pipeline_tests::reference::whole;
 const SAMPLES: usize = 7;
 const REDUCTIONS: [Reduction; 3] = [Reduction::Mean, Reduction::Sum, Reduction::Weighted];
 
-/// Each microbatch's loss and weight, by the plain model.
+/// Each microbatch's loss and weight, from the plain model.
 fn plain(data: &Data, reduction: Reduction) -> Vec<(f64, f64)> {
     let model = mlp::part(&whole());
     let of = |piece: &std::ops::Range<usize>| {
@@ -48,15 +48,15 @@ fn losses_are_those_of_the_plain_model_s_microbatches_with_rank_and_route() {
     let data = Data::new(SAMPLES);
     for reduction in REDUCTIONS {
         let expected = plain(&data, reduction);
-        for (family, ranks, ends) in [
+        for (schedule, ranks, ends) in [
             ("1F1B", 2, vec![(1, StageId::new(1)); 4]),
             ("ZBVZeroBubble", 2, vec![(0, StageId::new(3)); 4]),
             // Each route takes half of the microbatches, and ends where the other one begins.
-            ("DualPipe", 2, [[(1, StageId::new(1)); 2], [(0, StageId::in_replica(1, 1)); 2]].concat()),
+            ("DualPipe", 2, [[(1, StageId::new(1)); 2], [(0, StageId::in_route(1, 1)); 2]].concat()),
         ] {
-            let place = format!("{family}, {reduction:?}");
-            let mut pipeline = builder(family, ranks, 4, reduction).build().unwrap();
-            // Before the weights are stepped, as everything below.
+            let place = format!("{schedule}, {reduction:?}");
+            let mut pipeline = builder(schedule, ranks, 4, reduction).build().unwrap();
+            // Before the weights are stepped, like everything below.
             let evaluated = pipeline.eval(data.batch(0..SAMPLES)).unwrap();
             assert_plain(&evaluated.losses, &expected, &place);
             let trained = pipeline.accumulate(data.batch(0..SAMPLES)).unwrap();
@@ -65,7 +65,7 @@ fn losses_are_those_of_the_plain_model_s_microbatches_with_rank_and_route() {
             let others = pipeline.eval_for(data.batch(0..SAMPLES), EvalResults::Nothing).unwrap();
             assert!(others.losses.is_empty() && others.loss.is_none());
 
-            let apart = on_each_rank(&builder(family, ranks, 4, reduction), ranks, |_, pipeline| {
+            let apart = on_each_rank(&builder(schedule, ranks, 4, reduction), ranks, |_, pipeline| {
                 pipeline.accumulate(data.batch(0..SAMPLES)).unwrap().losses
             });
             assert!(apart.iter().all(|losses| *losses == trained.losses), "{place}");
@@ -86,22 +86,22 @@ fn replicas_losses_are_those_of_their_samples() {
 
 #[test]
 fn the_time_of_a_step_is_computing_and_idling_and_nothing_else() {
-    for (family, ranks) in [("GPipe", 1), ("1F1B", 3), ("ZBVZeroBubble", 2), ("DualPipe", 2)] {
-        let mut pipeline = builder(family, ranks, 6, Reduction::Mean).build().unwrap();
+    for (schedule, ranks) in [("GPipe", 1), ("1F1B", 3), ("ZBVZeroBubble", 2), ("DualPipe", 2)] {
+        let mut pipeline = builder(schedule, ranks, 6, Reduction::Mean).build().unwrap();
         let report = pipeline.step(Data::new(12).batch(0..12), 1e-3).unwrap();
         let (end, idle) = (report.timeline.end(), report.idle());
         assert_eq!((idle.len(), report.exposed_seconds().len()), (ranks, ranks));
         let idled: f64 = idle.iter().flatten().map(|period| period.end - period.start).sum();
-        assert!((report.bubble_rate() - idled / (ranks as f64 * end)).abs() < 1e-9, "{family}");
+        assert!((report.bubble_rate() - idled / (ranks as f64 * end)).abs() < 1e-9, "{schedule}");
         assert!((0.0..1.0).contains(&report.bubble_rate()));
         assert!((report.samples_per_second() * report.seconds - 12.0).abs() < 1e-9 && report.seconds >= end);
-        // The rank that holds the last stage alone waits for no gradient.
-        if family == "1F1B" {
+        // Only the rank with the last stage waits for no gradient.
+        if schedule == "1F1B" {
             assert!(idle[ranks - 1].iter().all(|period| period.cause != IdleCause::Gradient), "{idle:?}");
         }
         for (rank, exposed) in report.exposed_seconds().into_iter().enumerate() {
             let rank: f64 = idle[rank].iter().map(|period| period.end - period.start).sum();
-            assert!((0.0..=rank + 1e-9).contains(&exposed), "{family}: {exposed} of {rank}");
+            assert!((0.0..=rank + 1e-9).contains(&exposed), "{schedule}: {exposed} of {rank}");
         }
     }
 }
@@ -129,7 +129,7 @@ fn outputs_are_joined_along_the_dimension_of_their_samples() {
         let error = report.output_along::<Tensor<2>>(dims).unwrap_err().to_string();
         assert!(error.contains("read them with `outputs`"), "{error}");
     }
-    // One microbatch has no second dimension too many either.
+    // With one microbatch, the missing dimension is an error too.
     let one = pipeline.eval(Batch::new(Tensor::<2>::ones([1, 3], &Device::flex()))).unwrap();
     assert!(one.output_along::<Tensor<2>>(&[2]).is_err() && one.output_along::<Tensor<2>>(&[1]).is_ok());
 }

@@ -1,5 +1,5 @@
-//! The autodiff seam: a stage's backward, seeded with gradients that arrive later, equals Burn's own backward of
-//! the sum of output times gradient, bit for bit.
+//! The autodiff seam: a stage's backward, seeded with gradients that arrive later, equals bit for bit Burn's own
+//! backward of the sum of output times gradient.
 
 use crate::cases::noise;
 use burn::module::{Module, Param};
@@ -19,7 +19,7 @@ fn devices() -> [(&'static str, Device); 2] {
     [("plain", device.clone()), ("checkpointing", device.gradient_checkpointing())]
 }
 
-/// Three outputs that share a trunk.
+/// Three outputs with a common part.
 fn outputs(x: &Tensor<2>, w: &Tensor<2>) -> [Tensor<2>; 3] {
     let trunk = gelu(x.clone() * w.clone());
     [relu(trunk.clone()), trunk.clone().exp(), trunk * x.clone()]
@@ -92,7 +92,7 @@ fn without_any_received_gradient_there_is_no_backward() {
     }
 }
 
-/// A stage with a float output that is tracked, an integer one, one that tracks nothing, and another tracked one.
+/// A stage with a tracked float output, an integer one, an untracked one, and another tracked one.
 #[derive(Module, Debug)]
 struct Forked {
     w: Param<Tensor<2>>,
@@ -129,7 +129,7 @@ fn read(tensor: &AnyTensor) -> Vec<f32> {
     tensor.to_data().unwrap().iter::<f32>().collect()
 }
 
-/// The gradients of the input, and that of the weight.
+/// The gradients of the input and of the weight.
 fn run(mut stage: SingleStage, seeds: Gradients, split: bool) -> (Gradients, Vec<f32>) {
     forward(&mut stage);
     let inputs = match split {
@@ -150,7 +150,7 @@ fn a_stage_with_integer_and_untracked_outputs_gives_the_gradients_of_the_others(
     for (name, device) in devices() {
         for (used, seeds) in [
             ([true, true, false], vec![seed(10), None, None, seed(11)]),
-            // What comes for an output that tracks nothing goes nowhere.
+            // A gradient for an untracked output is ignored.
             ([true, true, false], vec![seed(10), None, seed(12), seed(11)]),
             ([false, true, false], vec![None, None, None, seed(11)]),
         ] {

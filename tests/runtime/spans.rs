@@ -1,4 +1,4 @@
-//! The spans that the runtime opens, as a subscriber sees them: a call, its ranks, their tasks.
+//! The spans that a subscriber gets from the runtime: a call, its ranks, their tasks.
 
 use crate::contract::{Data, builder};
 use burn_pipeline::schedule::{Size, by_name};
@@ -24,7 +24,7 @@ impl Visit for Span {
     }
 }
 
-/// Keeps all spans; a span's number is its place.
+/// Keeps all spans; a span's number is its position.
 #[derive(Clone, Default)]
 struct Spans(Arc<Mutex<Vec<Span>>>);
 
@@ -60,7 +60,7 @@ impl Subscriber for Spans {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 }
 
-/// A subscriber of all threads is one of the process, so this has a process of its own.
+/// A subscriber for all threads belongs to the whole process, so this runs in its own process.
 #[test]
 #[ignore = "run by the test below"]
 fn of_a_step() {
@@ -82,7 +82,7 @@ fn of_a_step() {
     let plan = by_name("1F1B").unwrap().build(Size::new(2, 2)).unwrap().with_transfers().unwrap();
     let mut computed = Vec::new();
     for rank in below(calls[0], "rank") {
-        // Each task with its cell, which is its place in the plan's row.
+        // Each task with its cell, which is its position in the plan's row.
         let row = plan.row(said(rank, "rank").parse().unwrap());
         let cells = below(rank, "task").into_iter().map(|task| said(task, "cell").parse::<usize>().unwrap());
         assert!(cells.eq(0..row.len()), "{:?}", below(rank, "task"));

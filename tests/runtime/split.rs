@@ -1,4 +1,4 @@
-//! The backward is split for real, and right: captured programs against the plain engine, tensor by tensor.
+//! Captured programs split the backward and are right: compared with the plain engine, tensor by tensor.
 
 use crate::cases::{Case, Stack, Text, read};
 use crate::parity::{assert_parity, builder};
@@ -13,7 +13,7 @@ pub(crate) mod models;
 mod programs;
 mod refusals;
 
-/// Is it captured, and in how many shapes: every stage after one batch.
+/// For every stage after one batch: whether it is captured, and for how many shapes.
 fn engines<C: Case>(builder: &Builder, case: &C) -> Vec<(bool, usize)> {
     let mut pipeline = builder.clone().build().unwrap();
     pipeline.accumulate(case.batch()).unwrap();
@@ -70,7 +70,7 @@ fn plans_that_do_not_split_are_run_plainly_and_say_so() {
     }
 }
 
-/// A loss that is a sum with its weight computed on the device.
+/// A loss that is a sum whose weight is computed on the device.
 struct Weighted;
 
 impl Weighted {

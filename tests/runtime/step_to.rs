@@ -1,4 +1,5 @@
-//! Outputs of training steps, and weights that the caller steps: what an optimizer outside of the pipeline needs.
+//! Outputs of training steps, and weights that the caller steps: the interface for an optimizer outside of the
+//! pipeline.
 
 use crate::cases::read;
 use burn::optim::SgdConfig;
@@ -26,10 +27,10 @@ fn rows(samples: usize) -> Batch {
     Batch::new((numbers.clone().sin(), ids)).target(numbers.cos())
 }
 
-/// Two ranks and four microbatches of 3, 3, 2 and 2 samples.
+/// Two ranks, and four microbatches of 3, 3, 2 and 2 samples.
 fn builder(schedule: &str) -> Builder {
     let schedule = by_name(schedule).unwrap();
-    let chunks = match schedule.family().chunks {
+    let chunks = match schedule.info().chunks {
         Chunks::Exactly(chunks) => chunks,
         Chunks::Any => 2,
     };
@@ -60,7 +61,8 @@ fn outputs_of_a_training_step_are_those_of_the_model_before_it_however_stages_ru
     }
 }
 
-/// Outputs joined along another dimension and reduced by a function of the caller's are those of the whole batch, rearranged.
+/// Asserts that outputs joined along another dimension, and reduced by the caller's function, are those of the
+/// whole batch rearranged.
 fn assert_joined_otherwise(report: &StepReport, whole: &[f32]) {
     let sums = |scores: Tensor<2>| scores.sum_dim(0);
     let outputs: Vec<(Tensor<2>, Tensor<2, Int>)> = report.outputs().unwrap();
@@ -68,7 +70,7 @@ fn assert_joined_otherwise(report: &StepReport, whole: &[f32]) {
     let whole = Tensor::<1>::from_floats(whole, &Device::flex()).reshape([SAMPLES, WIDTH]);
     let distance = (reduced - sums(whole)).abs().max().into_scalar::<f32>();
     assert!(distance < 1e-5, "{distance}");
-    // Microbatches have 3, 3, 2 and 2 rows, so they cannot stand side by side.
+    // Microbatches have 3, 3, 2 and 2 rows, so they cannot be joined along the other dimension.
     assert!(report.output_along::<(Tensor<2>, Tensor<2, Int>)>(&[1, 0]).is_err());
 }
 
@@ -118,7 +120,7 @@ fn weights_that_the_caller_steps_are_those_that_the_pipeline_would_in_every_copy
             let mut caller = builder.build().unwrap();
             for number in 1..=3 {
                 let expected = own.step(batch(), RATE).unwrap().loss;
-                // In a bidirectional placement, half of the microbatches run on the other copy of each stage.
+                // Under a bidirectional schedule, half of the microbatches run on the other copy of each stage.
                 assert_eq!(step(&mut caller).unwrap(), expected, "{schedule}, {replicas} replica(s), step {number}");
                 assert_eq!(caller.progress().steps, number);
             }
@@ -146,7 +148,7 @@ fn every_process_gets_the_outputs_and_takes_over_the_weights_that_all_step() {
         let builder = builder(schedule).outputs(true).accumulation(Accumulation::Ordered);
         let expected = run(&mut builder.clone().build().unwrap());
         let links = Threads::new(2);
-        // Each rank a pipeline of its own, as if it were a process.
+        // One pipeline per rank, as in processes.
         std::thread::scope(|scope| {
             let rank = |rank: usize| {
                 let (builder, link) = (builder.clone(), Box::new(links.link(rank, Device::flex())));

@@ -1,7 +1,7 @@
-//! More than one compute thread a rank: two runs of one program give the same losses, norms and weights, to the last bit.
+//! Several compute threads per rank: two runs of one program give the same losses, norms and weights, bit for bit.
 //!
-//! The model has a parameter of more than 2^22 elements. Burn's Flex sums that many in several threads, in an order that
-//! depends on which of them is free first.
+//! The model has a parameter of more than 2^22 elements. Burn's Flex sums that many in several threads, in an order
+//! that depends on which thread is free first.
 
 use crate::cases::{noise, read};
 use burn::module::Module;
@@ -66,7 +66,7 @@ fn the_norm_of_large_parameters_is_the_same_each_time_and_added_in_order() {
     assert!(norms.iter().all(|norm| *norm == norms[0]), "{norms:?}");
     pipeline.accumulate(batch(1)).unwrap();
     let gradients = pipeline.take_gradients().unwrap();
-    // The same squares by Burn's own sum over pieces that it adds in one thread, in their order.
+    // The same squares by Burn's own sum over pieces that it adds in one thread, in order.
     let sum = |piece: &[f32]| {
         let piece = Tensor::<1>::from_floats(piece, &Device::flex());
         f64::from((piece.clone() * piece).sum().into_scalar::<f32>())
@@ -84,7 +84,7 @@ fn two_runs_with_two_threads_a_rank_are_equal_to_the_last_bit_clipping_included(
             (report.loss, report.gradient_norm)
         };
         let reports: Vec<(f64, Option<f64>)> = (1..=6).map(step).collect();
-        assert!(reports.iter().all(|(_, norm)| *norm > Some(0.1)), "it clips: {reports:?}");
+        assert!(reports.iter().all(|(_, norm)| *norm > Some(0.1)), "nothing is clipped: {reports:?}");
         (reports, pipeline.weights().unwrap().iter().flatten().map(read).collect::<Vec<_>>())
     };
     let (first, second) = (run(), run());

@@ -1,4 +1,4 @@
-//! Plans whose transfers have waits of their own, and plans whose communication was moved: the numbers are the same.
+//! Plans whose transfers have separate waits, and plans whose communication was moved, give the same numbers.
 
 use crate::cases::{Case, Stack, Text};
 use crate::parity::{assert_parity, builder};
@@ -11,7 +11,7 @@ use burn_pipeline::simulate::SimulateOptions;
 use burn_pipeline::stage::{Accumulation, SplitBackward};
 use burn_pipeline::train::Builder;
 
-const FAMILIES: [(&str, usize, usize); 5] =
+const SCHEDULES: [(&str, usize, usize); 5] =
     [("1F1B", 3, 1), ("Interleaved1F1B", 2, 2), ("ZBVZeroBubble", 2, 2), ("DualPipe", 4, 1), ("GPipe", 4, 1)];
 
 fn lowered((name, ranks, chunks): (&str, usize, usize), microbatches: usize) -> Plan {
@@ -27,11 +27,11 @@ fn running<C: Case>((name, ranks, chunks): (&str, usize, usize), microbatches: u
 
 #[test]
 fn a_plan_with_waits_equals_the_plain_loop_bit_for_bit() {
-    for family in FAMILIES {
+    for schedule in SCHEDULES {
         for placing in [Placing::AtOnce, Placing::Late] {
-            let plan = lowered(family, 8).with_waits(&WaitOptions::all(placing));
-            assert_parity(&Text::new(8), &running::<Text>(family, 8, plan.clone()), 8, 8, family.0);
-            assert_parity(&Stack::new(8), &running::<Stack>(family, 8, plan), 8, 8, family.0);
+            let plan = lowered(schedule, 8).with_waits(&WaitOptions::all(placing));
+            assert_parity(&Text::new(8), &running::<Text>(schedule, 8, plan.clone()), 8, 8, schedule.0);
+            assert_parity(&Stack::new(8), &running::<Stack>(schedule, 8, plan), 8, 8, schedule.0);
         }
     }
 }
@@ -40,23 +40,23 @@ fn a_plan_with_waits_equals_the_plain_loop_bit_for_bit() {
 fn a_plan_whose_communication_was_moved_equals_the_plain_loop_bit_for_bit() {
     let simulate = SimulateOptions { overlap: false, ..SimulateOptions::default() };
     let options = OverlapOptions { simulate, extra_bytes: 8.0, ..OverlapOptions::default() };
-    for family in FAMILIES {
-        let plan = lowered(family, 8);
+    for schedule in SCHEDULES {
+        let plan = lowered(schedule, 8);
         let costs = UniformCosts::new(1.0, 1.0, 1.0).with_transfer(0.5);
         let profile = Profile::uniform(plan.placement(), costs).unwrap();
         let moved = plan.overlap(&profile, &OverlapPass::ALL, &options).unwrap().plan;
-        assert_ne!(moved.rows(), plan.rows(), "{}", family.0);
-        assert_parity(&Text::new(8), &running::<Text>(family, 8, moved), 8, 8, family.0);
+        assert_ne!(moved.rows(), plan.rows(), "{}", schedule.0);
+        assert_parity(&Text::new(8), &running::<Text>(schedule, 8, moved), 8, 8, schedule.0);
     }
 }
 
 #[test]
 fn the_timeline_shows_every_wait() {
-    let family = ("1F1B", 3, 1);
-    let plan = lowered(family, 8).with_waits(&WaitOptions::all(Placing::Late));
+    let schedule = ("1F1B", 3, 1);
+    let plan = lowered(schedule, 8).with_waits(&WaitOptions::all(Placing::Late));
     let waits = |op: Op| op.is_wait();
     let planned = plan.rows().iter().flatten().flat_map(|a| a.tasks()).filter(|t| waits(t.op())).count();
-    let report = running::<Text>(family, 8, plan).build().unwrap().accumulate(Text::new(8).batch()).unwrap();
+    let report = running::<Text>(schedule, 8, plan).build().unwrap().accumulate(Text::new(8).batch()).unwrap();
     let shown = report.timeline.events.iter().flat_map(|e| e.action.tasks()).filter(|t| waits(t.op())).count();
     assert_eq!((shown, planned), (64, 64));
 }

@@ -1,4 +1,4 @@
-//! What the library warns of on the caller's thread.
+//! The library's warnings on the caller's thread.
 
 use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};

@@ -5,10 +5,10 @@ use std::sync::Once;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Runs a test's body on a thread of its own; fails if it takes longer than this many seconds.
+/// Runs a test's body on another thread. Fails if it takes longer than `seconds`.
 pub(crate) fn within<T: Send + 'static>(seconds: u64, what: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = channel();
-    // A send fails only when the test has given up already.
+    // A send fails only after the test has given up.
     let thread = std::thread::spawn(move || drop(done.send(body())));
     match result.recv_timeout(Duration::from_secs(seconds)) {
         Ok(value) => value,
@@ -20,7 +20,7 @@ pub(crate) fn within<T: Send + 'static>(seconds: u64, what: &str, body: impl FnO
     }
 }
 
-/// Keeps panics that tests provoke on ranks' threads off the terminal.
+/// Keeps panic messages that tests provoke on ranks' threads off the terminal.
 pub(crate) fn quiet_ranks() {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {

@@ -1,4 +1,4 @@
-//! Messages as bytes: they come back bit for bit, and nothing else is taken for one.
+//! Messages as bytes: they are read back bit for bit, and nothing else is accepted.
 
 use burn::tensor::quantization::QuantScheme;
 use burn::tensor::{BoolStore, Bytes, DType, Device, Tensor, TensorData};
@@ -10,7 +10,7 @@ use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{collection::vec, prop_assert, prop_assert_eq, proptest, test_runner::Config};
 use serde::Serialize;
 
-/// Every element type that Flex holds.
+/// Every element type of Flex.
 const DTYPES: [DType; 13] = [
     DType::F64,
     DType::F32,
@@ -75,7 +75,7 @@ fn header() -> impl Strategy<Value = Header> {
     ];
     let kind = (0..kinds.len()).prop_map(move |index| kinds[index]);
     (0..2usize, 0..=65_535usize, any::<usize>(), kind).prop_map(|(replica, index, microbatch, kind)| Header {
-        stage: StageId::in_replica(replica, index),
+        stage: StageId::in_route(replica, index),
         microbatch,
         kind,
     })
@@ -93,7 +93,7 @@ fn message(header: Header, pieces: &[Piece]) -> Message {
     Message { header, payload: Payload::from_parts(pieces.iter().map(part)) }
 }
 
-/// What a link does: the bytes land in the memory that the frame asked for.
+/// Copies the bodies into the memory that the frame allocates, as a link does.
 fn land(frame: &Frame, bodies: &[Bytes]) -> Vec<Bytes> {
     let mut landings = frame.buffers().unwrap();
     assert_eq!(landings.len(), bodies.len());
@@ -150,7 +150,7 @@ proptest! {
         let back = frame.clone().message(land(&frame, &packed.bodies), &Device::flex()).unwrap();
         prop_assert_eq!(back.header, Header { microbatch, ..header });
         assert_pieces(back.payload, &pieces);
-        // Cut or changed, it is nothing: no repetition, and no frame.
+        // Cut or changed bytes are neither a repeated frame nor a frame.
         let short = &bytes[..cut as usize % bytes.len()];
         prop_assert!(!matches!(Repeat::read(short), Ok(Some(_))) && Frame::read(short).is_err());
         let at = at as usize % bytes.len();
@@ -190,7 +190,8 @@ proptest! {
         let content = frame.len() - 4;
         frame[at as usize % content] = value;
         sign(&mut frame);
-        // Another message perhaps, but never a panic; and reading it takes no memory for what it claims.
+        // They may be another message, but never cause a panic, and reading allocates no memory for what they
+        // claim.
         if let Ok(other) = Frame::read(&frame) {
             let _ = other.header();
         }
@@ -201,13 +202,13 @@ fn some_header() -> Header {
     Header { stage: StageId::new(3), microbatch: 5, kind: MessageKind::Gradient }
 }
 
-/// Puts the checksum right after a change.
+/// Recomputes the checksum after a change.
 fn sign(frame: &mut [u8]) {
     let (content, checksum) = frame.split_last_chunk_mut().unwrap();
     *checksum = crc32fast::hash(content).to_le_bytes();
 }
 
-/// Bytes with these contents in postcard's encoding and a right checksum, read as a frame.
+/// Reads bytes as a frame, with these contents in postcard's encoding and a right checksum.
 fn forged(magic: &[u8; 4], version: u16, contents: &impl Serialize) -> Result<Frame, WireError> {
     let contents = postcard::to_stdvec(contents).unwrap();
     let mut frame = [&magic[..], &version.to_le_bytes(), &contents, &[0; 4]].concat();
@@ -217,12 +218,12 @@ fn forged(magic: &[u8; 4], version: u16, contents: &impl Serialize) -> Result<Fr
 
 #[test]
 fn forged_fields_are_refused() {
-    // A header is a kind, a stage (replica and index) and a microbatch; a part is 0 and a tag, or 1, an element type
-    // and a shape, or 2, a type of plain values and a value.
+    // A header is a kind, a stage (replica and index) and a microbatch. A part is 0 and a tag, or 1, an element
+    // type and a shape, or 2, a type of plain values and a value.
     let header = (0u32, (0u8, 3u16), 5usize);
     let tensor = (1u32, DType::F32, vec![2usize, 3]);
     let parts = || vec![tensor.clone()];
-    // The version stands behind the magic.
+    // The version follows the magic.
     let whole = Packed::new(message(some_header(), &[])).unwrap().frame;
     let version = u16::from_le_bytes([whole[4], whole[5]]);
     assert!(forged(b"bplk", version, &(header, parts())).is_ok());

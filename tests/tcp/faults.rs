@@ -1,4 +1,4 @@
-//! Ranks as processes over TCP, of which one fails in some way at some point: every other one names it, in time.
+//! Ranks in processes over TCP, one of which fails at some point: every other one names it, in time.
 
 use crate::{DEADLINE, Processes, TIMEOUT, port};
 use burn::tensor::Device;
@@ -12,17 +12,17 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// The longest that a run may take, with the start of its processes.
+/// The time limit of a run, including the start of its processes.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// What is to happen to this rank, and at which use of its link.
+/// This rank's fault, and the use of its link at which it occurs.
 pub(crate) fn of_rank(rank: usize) -> Option<(Fault, usize)> {
     let said = |name: &str| std::env::var(name).ok();
     let number = |name: &str| said(name)?.parse::<usize>().ok();
     Some((Fault::named(&said("FAULT")?), number("AT")?)).filter(|_| number("FAILING") == Some(rank))
 }
 
-/// A link over TCP whose rank fails. It is made of the kit, which sends any bytes as a message.
+/// A TCP link whose rank fails. It uses the transport kit, which can send any bytes as a message.
 pub(crate) fn faulty(rendezvous: &Rendezvous, fault: Fault, at: usize) -> Faulty<Endpoint<Mesh>> {
     let mailbox = Arc::new(Mailbox::new(rendezvous.rank, rendezvous.ranks));
     let inbox = mailbox.clone();
@@ -41,7 +41,7 @@ fn spoil(link: &mut Endpoint<Mesh>, fault: Fault, to: usize, message: Message, _
     link.send_packed(to, spoilt(fault, message))
 }
 
-/// What is said of the failing rank.
+/// What errors say about the failing rank.
 fn says(fault: Fault, failing: usize) -> Vec<String> {
     match fault {
         Fault::OtherPlan => vec![format!("rank {failing} differs from the others in the plan: it has GPipe #")],
@@ -74,14 +74,14 @@ fn assert_named(drawn: Drawn) {
             panic!("{drawn}: rank {rank} got no error: {text}");
         });
         for words in says(drawn.fault, drawn.failing) {
-            assert!(error.contains(&words), "{drawn}: rank {rank}: {error} does not say {words}");
+            assert!(error.contains(&words), "{drawn}: rank {rank}: {error} does not contain {words}");
         }
         let seconds = seconds.parse::<f64>().unwrap();
         assert!(seconds < 2.0 * DEADLINE.as_secs_f64(), "{drawn}: rank {rank} took {seconds} s: {error}");
     }
 }
 
-/// Most take the deadline.
+/// Most of these runs wait for the timeout.
 #[test]
 fn faults_at_random_points_are_named_over_tcp() {
     for_each_at_once(3, &faults(&Fault::ALL, 4), |&drawn| assert_named(drawn));

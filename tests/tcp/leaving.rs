@@ -1,4 +1,4 @@
-//! A process that leaves the job between two steps: every other one says so at once, and what it said.
+//! A process leaves the job between two steps: every other one reports so at once, with its reason.
 
 use crate::{DEADLINE, Processes, TIMEOUT, place, port};
 use burn::tensor::Device;
@@ -26,7 +26,10 @@ fn a_process_that_leaves_is_named_at_once_with_what_it_said() {
             out.read_to_string(&mut text).unwrap();
             let failed = text.lines().find(|line| line.starts_with("failed")).unwrap_or("no error");
             for says in [&format!("rank {leaves}"), leaving.says()] {
-                assert!(failed.contains(says), "{leaving:?} of {leaves}, rank {rank}: {failed} does not say {says}");
+                assert!(
+                    failed.contains(says),
+                    "{leaving:?} of {leaves}, rank {rank}: {failed} does not contain {says}"
+                );
             }
             assert!(since.elapsed() < DEADLINE / 2, "{leaving:?}, rank {rank}: {:?}: {failed}", since.elapsed());
         }
@@ -40,13 +43,13 @@ fn a_rank_that_leaves_because_of_another_says_so_before_it_is_taken_for_the_caus
         let link =
             |rank| scope.spawn(move || TcpLink::connect(&place(rank, 3, port), Device::flex(), TIMEOUT).unwrap());
         let (waiting, leaving) = (link(0), link(1));
-        // Rank 2 is played by the test.
+        // The test plays rank 2.
         let failing = Mesh::connect_at(&place(2, 3, port), TIMEOUT).unwrap();
         (waiting.join().unwrap(), leaving.join().unwrap(), failing)
     });
     let header = Header { stage: StageId::new(1), microbatch: 0, kind: MessageKind::Activation };
     let failure = Failure { rank: 2, message: "its disk is full".to_owned() };
-    // What it tells rank 0 is still on its way.
+    // Its message to rank 0 is still in transit.
     let told = Envelope::Failed(failure.clone()).write();
     let packet = [&[0][..], &(told.len() as u32).to_le_bytes(), &told].concat();
     failing[1].as_mut().unwrap().write_all(&packet).unwrap();

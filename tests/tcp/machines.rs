@@ -1,6 +1,6 @@
-//! Ranks on several machines, over TCP: each has a network of its own, and cables can be pulled.
+//! Ranks on several machines over TCP: each has its own network, and cables can be pulled.
 //!
-//! They need root and Debian's `iproute2`, so they are asked for:
+//! They need root and Debian's `iproute2`, so they are ignored by default:
 //! `cargo test --workspace --test tcp machines -- --ignored`.
 
 use crate::{DEADLINE, Processes, RANK};
@@ -11,10 +11,10 @@ use pipeline_tests::machines::Machines;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-/// The machines have all their ports for themselves.
+/// The machines' ports are all free.
 const PORT: u16 = 29_500;
 
-/// So many ranks, one machine after the other.
+/// Starts `ranks` ranks, distributed over the machines in turn.
 fn start(machines: &Machines, count: usize, ranks: usize, steps: usize) -> Processes {
     let program = std::env::current_exe().unwrap();
     let host = machines.address(0);
@@ -34,12 +34,12 @@ fn ranks_on_several_machines_have_the_losses_of_threads_bit_for_bit() {
     }
 }
 
-/// What happens to a machine.
+/// A machine's failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// Its cable is pulled, and it goes on.
+    /// Its cable is pulled, and it continues to run.
     Cut,
-    /// It loses power: no connection is closed, nobody answers.
+    /// It loses power: no connection is closed, and nothing answers.
     Dark,
     /// All its processes are killed: connections are closed.
     Ended,
@@ -67,7 +67,7 @@ fn a_machine_that_is_cut_off_or_lost_is_named_by_every_other_rank_within_the_dea
             let reported = format!("{fate:?} of {lost}, rank {rank} of {ranks} after {:?}: {failed}", since.elapsed());
             println!("{reported}");
             match rank == lost {
-                // Nobody answers the one that is cut off.
+                // Nobody answers the rank that is cut off.
                 true if fate == Fate::Cut => assert!(failed.contains("does not answer"), "{reported}"),
                 true => assert_eq!(failed, "no error", "{reported}"),
                 false => assert!(failed.contains(&format!("rank {lost}")), "{reported}"),
@@ -105,7 +105,7 @@ fn hosts_that_nobody_looks_up_and_connections_that_cannot_be_are_named_in_time()
     let on = |machine, script: &str| {
         assert!(machines.command(machine, "sh").args(["-ec", script]).status().unwrap().success(), "{script}");
     };
-    // A name server that takes every question and answers none, as a firewall before it would.
+    // A name server that accepts every query and answers none, as behind a firewall.
     on(
         0,
         "ip neigh add 10.77.0.99 lladdr 02:00:00:00:00:99 dev eth0
@@ -113,7 +113,7 @@ fn hosts_that_nobody_looks_up_and_connections_that_cannot_be_are_named_in_time()
         mount --bind /run/resolv.conf /etc/resolv.conf",
     );
     on(0, "ip route add prohibit 10.99.0.0/16");
-    // A connection to it is a connection to itself.
+    // A connection to this port may connect to itself.
     on(1, "echo 29500 29501 > /proc/sys/net/ipv4/ip_local_port_range");
     let forbidden = "rank 0 cannot be reached at 10.99.0.1:29500 (permission denied)";
     let silent = "no address is found for the host \"rank0.example.org\" (its look-up has not been answered yet)";

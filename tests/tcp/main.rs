@@ -1,4 +1,4 @@
-//! The conformance suite over TCP, the rendezvous of ranks, and ranks as processes that are lost.
+//! The conformance suite over TCP, the rendezvous of ranks, and lost ranks in processes.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A port that is free now, and of those that the system gives to nobody who does not ask for it (they begin at 32768).
+/// A port that is free now, below the range from which the system assigns ports (from 32768).
 fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let own = std::process::id() as u16;
@@ -84,10 +84,10 @@ fn a_rank_alone_needs_nobody() {
     assert_eq!(link.all_gather(vec![1], Instant::now() + TIMEOUT).unwrap(), [[1]]);
 }
 
-/// The longest that a wait may take in the processes below.
+/// The timeout of the processes below.
 const DEADLINE: Duration = Duration::from_secs(6);
 
-/// One rank, in a process that the tests below start with the variables of torchrun: trains until it is asked to end.
+/// One rank, in a process that the tests below start with torchrun's variables: trains until it is told to end.
 #[test]
 #[ignore = "a process of the tests below"]
 fn one_rank_of_several_processes() {
@@ -121,11 +121,11 @@ fn one_rank_of_several_processes() {
     let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<usize>().ok());
     let leaving = std::env::var("LEAVING").ok().filter(|_| number("LEAVES") == Some(launch.rank));
     for step in 0..number("STEPS").unwrap() {
-        // Every other rank has ended step 3 when this one has ended step 4.
+        // When this rank has finished step 4, every other one has finished step 3.
         let named = leaving.as_ref().filter(|_| step == 5).map(|how| Leaving::named(how));
         if let Some(how) = named.or_else(|| drawn.and_then(|(fault, at)| fault.leaves(at, step))) {
             how.leave(pipeline);
-            // It lives on, and serves nobody any more.
+            // The process lives on, but no longer serves anybody.
             std::thread::sleep(10 * DEADLINE);
             return;
         }
@@ -197,7 +197,7 @@ fn plain_numbers_and_strings_are_those_of_their_microbatch_on_every_rank() {
     }
 }
 
-/// The test `one_rank_of_several_processes`, by name.
+/// The name of the test `one_rank_of_several_processes`.
 const RANK: &str = "one_rank_of_several_processes";
 
 fn losses_of_threads(ranks: usize, steps: usize) -> Vec<String> {
@@ -212,7 +212,7 @@ fn losses_of_threads(ranks: usize, steps: usize) -> Vec<String> {
     (0..steps).map(&mut step).collect()
 }
 
-/// Processes that are killed when the test ends, however it ends.
+/// Processes that are killed when dropped.
 struct Processes(Vec<Child>);
 
 impl Processes {
@@ -224,7 +224,7 @@ impl Processes {
         Command::new(std::env::current_exe().unwrap())
     }
 
-    /// Starts this program as each rank, as `program` says; the rendezvous is an address and port.
+    /// Starts this program as each rank, with the command from `program`. The rendezvous is an address and a port.
     fn start_with(ranks: usize, steps: usize, (host, port): (&str, u16), program: impl Fn(usize) -> Command) -> Self {
         let start = |rank: usize| {
             let mut command = program(rank);
@@ -237,7 +237,7 @@ impl Processes {
         Self((0..ranks).map(start).collect())
     }
 
-    /// Reads what each rank tells until it ends, and compares it with what threads of this process compute.
+    /// Reads each rank's output to its end, and compares it with what threads of this process compute.
     fn assert_losses_of_threads(&mut self, steps: usize) {
         let losses = losses_of_threads(self.0.len(), steps);
         for child in &mut self.0 {
@@ -249,7 +249,7 @@ impl Processes {
         }
     }
 
-    /// Waits until a rank has done some steps, then gives its output to be read on.
+    /// Waits until a rank has done some steps, then returns the rest of its output.
     fn after_steps(&mut self, rank: usize) -> BufReader<std::process::ChildStdout> {
         let mut out = BufReader::new(self.0[rank].stdout.take().unwrap());
         let mut said = String::new();
@@ -281,7 +281,7 @@ fn a_pipeline_over_tcp_is_connected_before_its_first_step() {
     for child in &mut Processes::start(ranks, 1).0 {
         let mut text = String::new();
         child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        // One to each other rank before each step, and no other one after it.
+        // One connection to each other rank before each step, and no new one after it.
         let printed: Vec<&str> = text.lines().filter(|line| line.starts_with("connections: ")).collect();
         assert_eq!(printed, [format!("connections: {}, new: 0", ranks - 1)], "{text}");
     }
@@ -299,7 +299,7 @@ fn the_process_that_was_started_otherwise_is_named_with_what_it_has_by_every_ran
         for (rank, child) in processes.0.iter_mut().enumerate() {
             let mut text = String::new();
             child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-            assert!(text.contains(&named), "rank {rank} of {ranks} does not say {named}: {text}");
+            assert!(text.contains(&named), "rank {rank} of {ranks} does not contain {named}: {text}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a peer sends that is no packet, or claims more than there is.
+//! What a peer sends that is no packet, or declares more than there is.
 
 use crate::rendezvous::connect;
 use crate::{TIMEOUT, place, port};
@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-/// Rank 0 has a link, rank 1 is played by the test.
+/// Rank 0 has a link; the test plays rank 1.
 fn with_a_peer(play: impl FnOnce(&mut TcpStream) + Send) -> LinkError {
     let port = port();
     std::thread::scope(|scope| {
@@ -30,9 +30,10 @@ fn header() -> Header {
 
 #[test]
 fn a_message_that_claims_more_than_there_is_memory_is_an_error_and_not_the_end_of_the_process() {
-    // 2^50 numbers at once, and in many tensors.
+    // 2^50 numbers in one tensor, and in many.
     for (tensors, numbers) in [(1, 1usize << 50), (1 << 12, 1 << 38)] {
-        // A header is a kind, a stage (replica and index) and a microbatch; a tensor is 1, an element type and a shape.
+        // A header is a kind, a stage (replica and index) and a microbatch; a tensor is a 1, an element type and a
+        // shape.
         let contents = ((0u32, (0u8, 1u16), 0usize), vec![(1u32, DType::F32, vec![numbers]); tensors]);
         let contents = postcard::to_stdvec(&contents).unwrap();
         // Every frame begins alike.
@@ -42,7 +43,7 @@ fn a_message_that_claims_more_than_there_is_memory_is_an_error_and_not_the_end_o
         let envelope = Envelope::Message(frame).write();
         let error = with_a_peer(|stream| {
             stream.write_all(&[&[0][..], &(envelope.len() as u32).to_le_bytes(), &envelope].concat()).unwrap();
-            // Until the other end has read it.
+            // Waits until the other end has read it.
             let _ = stream.read_to_end(&mut Vec::new());
         });
         let LinkError::Wire { rank: 0, peer: 1, source: WireError::NoMemory { bytes } } = error else {
@@ -54,7 +55,7 @@ fn a_message_that_claims_more_than_there_is_memory_is_an_error_and_not_the_end_o
 
 #[test]
 fn a_packet_that_is_cut_or_is_none_is_named() {
-    // The longest that a packet may be, of which three bytes come; a kind that there is not; more than any packet.
+    // The longest allowed packet, of which three bytes arrive; an unknown kind; a packet that is too long.
     for packet in [&[0, 0, 0, 0, 0x40, 1, 2, 3][..], &[9, 1, 0, 0, 0, 7], &[0, 0xff, 0xff, 0xff, 0xff]] {
         let error = with_a_peer(|stream| {
             stream.write_all(packet).unwrap();

@@ -1,4 +1,4 @@
-//! How ranks find each other: who comes, who is ignored, where ranks listen.
+//! How ranks find each other: who is admitted, who is ignored, where ranks listen.
 
 use crate::{TIMEOUT, place, port};
 use burn::tensor::Device;
@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The address that is used in the tests, with a secret.
+/// The address of the tests, with a secret.
 pub(crate) fn secret_place(rank: usize, ranks: usize, port: u16, secret: &str) -> Rendezvous {
     Rendezvous { admission: Admission::Secret(Secret::new(secret)), ..place(rank, ranks, port) }
 }
@@ -23,7 +23,7 @@ fn connect_error(rank: usize, ranks: usize, port: u16, timeout: Duration) -> Tcp
     connect(&place(rank, ranks, port), timeout).map(drop).unwrap_err()
 }
 
-/// All ranks at these places connect, and gather their numbers.
+/// Asserts that all ranks at these places connect, and gather their numbers.
 pub(crate) fn assert_all_connect(places: Vec<Rendezvous>) {
     let ranks = places.len();
     std::thread::scope(|scope| {
@@ -62,7 +62,7 @@ fn every_rank_hears_who_did_not_come() {
         let TcpError::Refused(text) = joins.join().unwrap() else { panic!("another error") };
         assert_eq!(text, error.to_string());
     });
-    // Nobody there at all.
+    // Nobody is there at all.
     let error = connect_error(1, 2, port, Duration::ZERO);
     assert!(matches!(error, TcpError::Unreachable { rank: 0, .. }), "{error}");
     assert!(matches!(connect_error(2, 2, port, timeout), TcpError::OutOfRange { rank: 2, ranks: 2 }));
@@ -74,7 +74,7 @@ fn processes_that_do_not_fit_are_told_why_and_the_job_starts_without_them() {
     std::thread::scope(|scope| {
         let job = |rank| scope.spawn(move || connect(&place(rank, 3, port), TIMEOUT));
         let (host, first) = (job(0), job(1));
-        // A rank of a larger job, one too many, another rank 1: none of them ends it.
+        // A rank of a larger job, one too many, a second rank 1: rank 0 refuses them and continues.
         for (rank, ranks, says) in [
             (1, 4, "it expects 4 rank(s), and rank 0 expects 3"),
             (3, 4, "it expects 4 rank(s), and rank 0 expects 3"),
@@ -96,7 +96,7 @@ fn a_process_that_ended_at_the_rendezvous_makes_room_for_the_next_one() {
     let port = port();
     std::thread::scope(|scope| {
         let host = scope.spawn(move || connect(&place(0, 3, port), TIMEOUT).map(drop));
-        // It gives up before rank 2 has come.
+        // It gives up before rank 2 arrives.
         assert!(matches!(
             connect_error(1, 3, port, Duration::ZERO),
             TcpError::Broken { .. } | TcpError::Unreachable { .. }
@@ -114,7 +114,8 @@ fn silent_slow_and_noisy_connections_neither_end_nor_delay_the_start() {
     std::thread::scope(|scope| {
         let host = scope.spawn(move || connect(&place(0, 2, port), TIMEOUT).map(drop));
         let mut silent: Vec<TcpStream> = (0..45).map(|_| dial(port)).collect();
-        // Another protocol, a stray beginning of ours, one that claims much, and one that sends a byte now and then.
+        // Another protocol, a stray beginning of ours, one that declares too much, and one that sends a byte now
+        // and then.
         for noise in [
             &b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"[..],
             &[b'b'; 36],
@@ -141,7 +142,7 @@ fn no_number_of_silent_connections_delays_the_start() {
     let port = port();
     std::thread::scope(|scope| {
         let host = scope.spawn(move || connect(&place(0, 2, port), TIMEOUT).map(drop));
-        // Their oldest give way to newer ones. They come as fast as a listener takes them.
+        // The oldest of them are closed for newer ones. They connect as fast as the listener accepts them.
         let mut silent = Vec::new();
         for _ in 0..7 {
             silent.extend((0..40).map(|_| dial(port)));
@@ -155,7 +156,7 @@ fn no_number_of_silent_connections_delays_the_start() {
     });
 }
 
-/// Passes so many bytes on.
+/// Forwards `bytes` bytes.
 fn pass(from: &mut TcpStream, to: &mut TcpStream, bytes: usize) {
     let mut passed = vec![0; bytes];
     from.read_exact(&mut passed).unwrap();
@@ -192,13 +193,14 @@ fn a_rank_whose_introduction_is_cut_off_or_comes_late_joins_all_the_same() {
     });
 }
 
-/// Connections that are no rank's, at random: silent ones, slow ones, ones that say anything or half of what a rank says,
-/// ones that know another secret, and ones that are closed at once. Those that stay open do so until the job has started.
+/// Random connections that are not from ranks: silent or slow ones, ones that send random bytes or half of a rank's
+/// message, ones with another secret, and ones that close at once. Those that stay open do so until the job has
+/// started.
 fn disturb(port: u16, mut random: Random, started: &AtomicBool) {
     let mut open = Vec::new();
     for _ in 0..random.below(40) {
         std::thread::sleep(Duration::from_millis(random.below(30)));
-        // Rank 0 may not listen yet, or not any more.
+        // Rank 0 may not listen yet, or no longer.
         let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { continue };
         let noise: Vec<u8> = (0..random.below(300)).map(|_| random.below(256) as u8).collect();
         let said = match random.below(5) {
@@ -246,7 +248,7 @@ fn connections_at_random_moments_of_the_start_are_ignored_over_tcp() {
 #[test]
 fn rank_0_listens_at_the_address_that_was_named_and_at_no_other() {
     let port = port();
-    // Another address of loopback is free while it listens: it does not listen at all of them.
+    // Another loopback address is free while it listens, so it does not listen on all addresses.
     std::thread::scope(|scope| {
         let host = scope.spawn(move || connect_error(0, 2, port, Duration::from_secs(2)));
         drop(dial(port));

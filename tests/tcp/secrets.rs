@@ -1,4 +1,4 @@
-//! Who may join a job: processes that know its secret, and without one those of this machine.
+//! Who may join a job: processes that know its secret; without a secret, processes on this machine.
 
 use crate::rendezvous::{assert_all_connect, connect, dial, secret_place};
 use crate::{TIMEOUT, place, port};
@@ -27,7 +27,7 @@ fn only_processes_that_know_the_secret_join() {
             rank.join().unwrap().unwrap();
         }
     });
-    // Nor does a rank take for rank 0 what does not know it.
+    // A rank does not accept a rank 0 that lacks the secret either.
     let port = self::port();
     std::thread::scope(|scope| {
         let host = scope.spawn(move || connect(&secret_place(0, 2, port, "one"), timeout).map(drop).unwrap_err());
@@ -45,7 +45,7 @@ fn only_processes_that_know_the_secret_join() {
 fn a_proof_that_was_overheard_opens_nothing() {
     let port = port();
     let place = |rank| secret_place(rank, 2, port, "s");
-    // Between a rank and rank 0: everything is passed on and written down.
+    // A proxy between a rank and rank 0 forwards and records everything.
     let between = TcpListener::bind("127.0.0.1:0").unwrap();
     let other =
         Rendezvous { address: between.local_addr().map(|at| (at.ip().to_string(), at.port())).unwrap(), ..place(1) };
@@ -61,15 +61,15 @@ fn a_proof_that_was_overheard_opens_nothing() {
         far.read_exact(&mut answer).unwrap();
         near.write_all(&answer).unwrap();
         near.read_exact(&mut heard[36..]).unwrap();
-        // The same bytes on another connection: rank 0 has chosen others by then.
+        // The same bytes on another connection fail: rank 0 has chosen other random bytes.
         let mut replayed = dial(port);
         replayed.write_all(&heard).unwrap();
         let mut reply = [0; 68];
         replayed.read_exact(&mut reply).unwrap();
         assert_ne!(reply[..36], answer);
-        assert_eq!(reply[36..], [0; 32], "it was taken for a rank");
+        assert_eq!(reply[36..], [0; 32], "it was accepted as a rank");
         assert_eq!(replayed.read(&mut [0]).unwrap(), 0);
-        // Without the one between them, the rank reaches rank 0.
+        // Without the proxy, the rank reaches rank 0.
         far.write_all(&heard[36..]).unwrap();
         let (mut up, mut down) = (near.try_clone().unwrap(), far.try_clone().unwrap());
         scope.spawn(move || std::io::copy(&mut up, &mut down));
@@ -97,7 +97,7 @@ fn without_a_secret_nobody_listens_to_other_machines() {
             assert!(began.elapsed() < TIMEOUT / 2);
         }
     }
-    // A job that admits anyone has to say so.
+    // A job that admits anyone must say so explicitly.
     let port = port();
     let place = |rank| {
         let host = if rank == 0 { "0.0.0.0" } else { "127.0.0.1" };

@@ -1,4 +1,4 @@
-//! Activations that cross stage boundaries in pieces: how many bytes move, past the next stage too, and what is refused.
+//! Activations that cross stage boundaries in pieces: how many bytes move, also along skips, and what is refused.
 
 use crate::model::{batch, builder_of, weights};
 use crate::plain::{Config, SEQUENCE};
@@ -17,7 +17,7 @@ use pipeline_tests::reference::Reference;
 #[test]
 fn bytes_at_a_boundary_fall_to_the_groups_share() {
     for members in [2, 3] {
-        // Heads, hidden features and words that both can cut.
+        // Both group sizes divide the heads, the hidden features and the vocabulary.
         let config = Config { width: 12, heads: 6, hidden: 12, vocab: 24, blocks: 2, ..SEQUENCE };
         let sent = |sequence| {
             let config = Config { sequence, ..config };
@@ -38,7 +38,7 @@ fn bytes_at_a_boundary_fall_to_the_groups_share() {
 
 pub(crate) const WIDTH: usize = 6;
 
-/// `x + down(up(x))`, and on stage 2 `x + s + down(up(x + s))`, where `s` is stage 0's output.
+/// `x + down(up(x))`; on stage 2, `x + s + down(up(x + s))`, where `s` is stage 0's output.
 #[derive(Module, Debug)]
 struct Plain {
     up: Linear,
@@ -52,14 +52,14 @@ fn plain(stage: usize, device: &Device) -> Plain {
     })
 }
 
-/// The same in pieces along axis 1, which the stages in `cut` pass on in pieces.
+/// The same in pieces along axis 1, which the stages in `cut` pass on.
 #[derive(Module, Debug)]
 struct Part {
     up: ColumnLinear,
     down: RowLinear,
     #[module(skip)]
     group: TensorGroup,
-    /// The group that its output says it is cut over, if not its own.
+    /// The group that its output claims to be cut over, if not its own.
     #[module(skip)]
     claims: Option<TensorGroup>,
     #[module(skip)]
@@ -139,7 +139,7 @@ fn skips_in_pieces_train_as_the_plain_loop_does_and_move_their_share() {
         ([2; 3], SplitBackward::Eager, false),
         ([2; 3], SplitBackward::Captured, false),
         ([3; 3], SplitBackward::Captured, true),
-        // The skip goes past a group of another size, to one that may have a third one.
+        // The skip goes past a group of another size, to one that may have a third size.
         ([2, 1, 2], SplitBackward::Eager, false),
         ([1, 3, 3], SplitBackward::Captured, false),
         ([6, 2, 1], SplitBackward::Captured, true),
@@ -153,9 +153,9 @@ fn skips_in_pieces_train_as_the_plain_loop_does_and_move_their_share() {
             let got = weights(pipeline);
             let pairs = got.iter().flatten().zip(reference.weights().into_iter().flatten());
             let apart = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(apart < 2e-6, "{place}: weights are {apart} apart");
+            assert!(apart < 2e-6, "{place}: weights differ by {apart}");
         });
-        // Metadata are learned in two runs on zeros, of the microbatch's 2 samples and of 3.
+        // Metadata are learned in two runs on zeros, with the microbatch's 2 samples and with 3.
         let of = |kind: &str| bytes.iter().filter(|(key, _)| key.2 == kind).map(|(_, bytes)| *bytes).sum::<usize>();
         for (kind, boundaries) in [("activation", 2), ("gradient", 2), ("skip", 1), ("skip gradient", 1)] {
             assert_eq!(of(kind), boundaries * (8 + 2 + 3) * 6 * WIDTH * 4, "{place}: {kind}, of all members together");
@@ -215,7 +215,7 @@ fn pieces_of_another_group_than_the_stages_own_are_refused() {
     assert!(error.contains("stage 2, microbatch 0, F"), "{error}");
     assert!(
         error.contains(
-            "the piece [2, 3, 6] of [2, 3, 6] is cut along axis 1 over 1 rank(s), but 2 hold this stage together"
+            "the piece [2, 3, 6] of [2, 3, 6] is cut along axis 1 over 1 rank(s), but this stage's group has 2"
         ),
         "{error}"
     );

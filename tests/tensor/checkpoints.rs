@@ -1,4 +1,4 @@
-//! Checkpoints, exports and pretrained weights: one model, whatever grid holds it.
+//! Checkpoints, exports and pretrained weights of tensor-parallel models: one model, whatever grid holds it.
 
 use crate::model::{Grid, batch, builder, weights};
 use crate::plain::{Plain, SMALL};
@@ -84,7 +84,7 @@ fn a_checkpoint_of_any_grid_is_resumed_on_any_other() {
             assert!(bytes(&again) == bytes(&exported), "{place}: another export");
             let saved = resumed.save(&Checkpoints::new(folder.file("again")), &()).unwrap();
             assert!(state(&Checkpoint::open(saved).unwrap()) == state(&checkpoint), "{place}: another state");
-            // Moments that were not taken over would move every weight by as much as the rate in the next step.
+            // Without the saved moments, the next step would change every weight by as much as the learning rate.
             for expected in losses {
                 let loss = step(&mut resumed);
                 assert!((loss - expected).abs() < 1e-5 * expected, "{place}: loss {loss} for {expected}");
@@ -93,7 +93,7 @@ fn a_checkpoint_of_any_grid_is_resumed_on_any_other() {
     }
 }
 
-/// The weights and moments in a checkpoint, as the ordinary model's next step shows them.
+/// The weights and moments in a checkpoint, as shown by the ordinary model's next step.
 fn state(checkpoint: &Checkpoint) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
     let mut plain = resumed(checkpoint);
     let loaded = plain.weights();

@@ -1,6 +1,7 @@
-//! Dropout in stages that a group holds together drops what the plain loop drops, whatever is cut: heads, hidden features, the sequence.
+//! Dropout in a tensor-parallel group drops what the plain loop drops, whatever is cut: heads, hidden features, the
+//! sequence.
 //!
-//! The plain loop draws its masks from a generator of its own for each stage and microbatch, and multiplies by them.
+//! The plain loop draws its masks from a separate generator for each stage and microbatch, and multiplies by them.
 
 use crate::measured::Nothing;
 use crate::model::weights;
@@ -28,7 +29,7 @@ const CLIP: f64 = 0.1;
 const SAMPLES: usize = 8;
 const INIT: Initializer = Initializer::Normal { mean: 0.0, std: 0.4 };
 
-/// Probabilities of dropping weights of attention, hidden features, and what is added to the residual stream.
+/// The drop probabilities of attention weights, hidden features, and additions to the residual stream.
 const DROPS: [f64; 3] = [0.3, 0.4, 0.2];
 
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +39,7 @@ struct Sizes {
     hidden: usize,
     seq: usize,
     blocks: usize,
-    /// Are hidden states cut along the sequence between layers?
+    /// True if hidden states are cut along the sequence between layers.
     sequence: bool,
 }
 
@@ -68,7 +69,7 @@ impl Block {
         })
     }
 
-    /// The forward of one device, its masks drawn from this generator.
+    /// The forward on one device, with masks drawn from this generator.
     fn plain(&self, x: Tensor<3>, generator: &mut StdRng) -> Tensor<3> {
         let [batch, seq, width] = x.dims();
         let layer = &self.attention;
@@ -92,7 +93,7 @@ fn dropped<const D: usize>(x: Tensor<D>, drop: f64, generator: &mut StdRng) -> T
     x.clone() * Tensor::<D>::from_data(kept, &x.device()) / (1.0 - drop)
 }
 
-/// A round of SplitMix64, by which seeds follow from the batch's number, the stage and the microbatch.
+/// A round of SplitMix64, which derives seeds from the batch's number, the stage and the microbatch.
 fn mixed(seed: u64, number: usize) -> u64 {
     let mut z = seed.wrapping_add((number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -107,7 +108,7 @@ fn data(sizes: Sizes) -> (Tensor<3>, Tensor<3>) {
     (shaped((numbers.clone() * 0.7).sin()), shaped((numbers * 0.3).cos()))
 }
 
-/// Two steps of the plain loop, as if it had this many stages.
+/// Two steps of the plain loop, drawing as if it had `stages` stages.
 fn plain(sizes: Sizes, stages: usize) -> Trained {
     let device = Device::flex().autodiff();
     let model: Vec<Block> = (0..sizes.blocks).map(|place| Block::of(sizes, place, &device)).collect();
@@ -231,15 +232,15 @@ fn stage(sizes: Sizes, at: &StageContext) -> StageBox {
     match at.is_last() {
         false => StageBox::new(part),
         true => StageBox::with_loss(part, |y: Signal, target: Tensor<3>| {
-            let Signal::Whole(y) = y else { panic!("the last stage gives what is whole") };
+            let Signal::Whole(y) = y else { panic!("the last stage's output is whole") };
             (y - target).square().mean()
         }),
     }
 }
 
-fn builder(sizes: Sizes, (family, chunks): (&str, usize), groups: impl Into<GroupSizes>, ranks: usize) -> Builder {
+fn builder(sizes: Sizes, (schedule, chunks): (&str, usize), groups: impl Into<GroupSizes>, ranks: usize) -> Builder {
     Pipeline::builder()
-        .schedule(family, Size { ranks, chunks, microbatches: 4 })
+        .schedule(schedule, Size { ranks, chunks, microbatches: 4 })
         .devices(vec![Device::flex()])
         .stages(move |at| stage(sizes, at))
         .optimizer(|| SgdConfig::new().init())
@@ -267,12 +268,12 @@ fn groups_of_any_size_drop_what_the_plain_loop_drops() {
     for sequence in [false, true] {
         let sizes = Sizes { sequence, ..SMALL };
         let expected = plain(sizes, 2);
-        let families: [(_, _, &[usize]); 2] = [(("1F1B", 1), 2, &[1, 2, 4]), (("ZBVZeroBubble", 2), 1, &[2])];
-        for (family, ranks, all) in families {
+        let schedules: [(_, _, &[usize]); 2] = [(("1F1B", 1), 2, &[1, 2, 4]), (("ZBVZeroBubble", 2), 1, &[2])];
+        for (schedule, ranks, all) in schedules {
             for &members in all {
                 for (engine, split, compile) in ENGINES {
-                    let builder = builder(sizes, family, members, ranks).split(split).compile(compile);
-                    let place = format!("{family:?}, {members} members, {engine}, in pieces: {sequence}");
+                    let builder = builder(sizes, schedule, members, ranks).split(split).compile(compile);
+                    let place = format!("{schedule:?}, {members} members, {engine}, in pieces: {sequence}");
                     assert_close(&trained(sizes, builder), &expected, &place);
                 }
             }
@@ -333,7 +334,7 @@ fn stages_that_drop_are_measured_with_the_seed_that_they_need() {
     }
 }
 
-/// Burn's own dropout, which knows nothing of pieces.
+/// Burn's own dropout, which does not support pieces.
 #[derive(Module, Debug)]
 struct Ordinary {
     up: ColumnLinear,
@@ -381,7 +382,8 @@ proptest! {
         engine in 0usize..3, sequence in proptest::bool::ANY
     ) {
         let heads = heads * members;
-        let sizes = Sizes { width: heads * head, heads, hidden: 2 * hidden * members, seq: seq * members, blocks: 1, sequence };
+        let (width, hidden, seq) = (heads * head, 2 * hidden * members, seq * members);
+        let sizes = Sizes { width, heads, hidden, seq, blocks: 1, sequence };
         let (_, split, compile) = ENGINES[engine];
         let builder = builder(sizes, ("1F1B", 1), members, 1).split(split).compile(compile);
         assert_close(&trained(sizes, builder), &plain(sizes, 1), &format!("{sizes:?} on {members}, {split:?}"));

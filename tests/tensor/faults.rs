@@ -1,4 +1,4 @@
-//! What fails in one rank of a group ends all ranks, by name and in time.
+//! A failure in one rank of a tensor-parallel group ends all ranks in time, with an error that names the rank.
 
 use burn::module::Module;
 use burn::nn::LinearConfig;
@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// What member 1 of stage 1 does.
+/// What member 1 of stage 1 does wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum How {
     Nothing,
     Panic,
-    /// While [`BROKEN`] is set.
+    /// Panics while [`BROKEN`] is set.
     PanicForAWhile,
     PanicInBackward,
     Stall,
@@ -34,7 +34,7 @@ pub(crate) enum How {
     RandomUnseen,
 }
 
-/// Does [`How::PanicForAWhile`] panic?
+/// Makes [`How::PanicForAWhile`] panic.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
 #[derive(Module, Debug)]
@@ -62,12 +62,12 @@ impl Stage for Layer {
             How::OtherOrder => return group.all_gather(self.up.forward(x), 1),
             How::OtherShape => return x + group.reduce_from(one),
             How::OneMore => drop(group.reduce_from(x.clone())),
-            // The gradient of the input is summed once more.
+            // Sums the gradient of the input once more.
             How::OneMoreInBackward => return self.down.forward(self.up.forward(group.copy_to(x))),
             How::NoReduce => return self.down.linear.forward(self.up.forward(x)),
             How::NoCopy => return self.down.forward(self.up.linear.forward(x)),
             How::RandomUnseen => {
-                // It cannot be recorded, so nobody knows that it draws.
+                // It cannot be recorded, so its random numbers go unnoticed.
                 let _ = x.clone().mean().into_scalar::<f32>();
                 return x.random_like(burn::tensor::Distribution::Default);
             }
@@ -110,7 +110,7 @@ mod broken {
     }
 }
 
-/// A stage of one layer that does something.
+/// A stage of one layer that behaves as `how` says.
 pub(crate) fn layer(at: &StageContext, how: How) -> StageBox {
     let linear =
         |seed| init_seeded(2 * at.index as u64 + seed, &at.device, |device| LinearConfig::new(4, 4).init(device));
@@ -143,7 +143,8 @@ pub(crate) fn batch() -> Batch {
     Batch::new(x.clone()).target(x)
 }
 
-/// The error of a step, which must come well before the watchdog; the next step fails alike, unless the rank was silent: then the pipeline is closed.
+/// Returns the error of a step, which must come well before the watchdog's. The next step fails in the same way,
+/// unless the rank was silent: then the pipeline is closed.
 fn fails(how: How, split: SplitBackward) -> (String, Duration) {
     fails_over(how, split, 2)
 }
@@ -162,7 +163,7 @@ pub(crate) fn fails_over(how: How, split: SplitBackward, sizes: impl Into<GroupS
     (error, took)
 }
 
-/// The first forwards of a captured stage are compared among its members, of which one has failed before it could compare.
+/// The members of a captured stage compare their first forwards; here one fails before it can compare.
 #[test]
 fn a_member_that_panics_once_leaves_no_trace() {
     let values = |pipeline: &mut Pipeline| -> Vec<f32> {
@@ -235,7 +236,7 @@ fn members_that_record_other_collectives_are_refused_before_any_of_them_runs() {
     for (how, place, words) in [
         (
             How::OtherOrder,
-            "1F0: holders of stage 1 meet different collectives in F",
+            "1F0: ranks of stage 1 call different collectives in F",
             [
                 format!("number 1 is {sum} {first}"),
                 format!("number 1 is `all-gather along axis 1 over 2 ranks of [2, 2] F32` {second}"),
@@ -253,7 +254,7 @@ fn members_that_record_other_collectives_are_refused_before_any_of_them_runs() {
         (How::OneLayerMore, "1F0", [format!("there is no number 2 {first}"), format!("number 2 is {sum} {second}")]),
         (
             How::NoCopy,
-            "1I0: holders of stage 1 meet different collectives in I",
+            "1I0: ranks of stage 1 call different collectives in I",
             [format!("number 1 is {sum} {first}"), format!("there is no number 1 {second}")],
         ),
     ] {
@@ -265,7 +266,7 @@ fn members_that_record_other_collectives_are_refused_before_any_of_them_runs() {
             let ranks = error.contains("ranks [2, 3]") || error.contains("ranks [3, 2]");
             let said = ranks && error.contains(place) && words.iter().all(|words| error.contains(words));
             assert!(said, "{how:?}: {error}");
-            // Nothing waits for what does not come.
+            // Nobody waits for what never comes.
             assert!(began.elapsed() < TIMEOUT / 2, "{:?}", began.elapsed());
         }
     }
@@ -290,7 +291,7 @@ fn one_collective_too_many_at_the_end_of_a_row_is_an_error_at_once() {
         };
         let (error, took) = (error.to_string(), began.elapsed());
         println!("{how:?}, {took:?}: {error}\n");
-        let words = ["rank 2", "rank 3", "the end of its row", "which holds the same stage with it"];
+        let words = ["rank 2", "rank 3", "the end of its row", "a member of the same group"];
         assert!(words.iter().all(|words| error.contains(words)), "{error}");
         assert!(took < TIMEOUT / 2, "{took:?}");
     }
@@ -303,26 +304,30 @@ fn members_whose_losses_differ_are_refused() {
         (How::NoReduce, SplitBackward::Eager),
         (How::NoReduce, SplitBackward::Captured),
     ] {
-        // Both members draw, each its own numbers, or forget the sum.
+        // Both members draw their own numbers, or omit the sum.
         let mut pipeline = builder(how, split)
             .stages(move |at| layer(at, if at.is_last() { how } else { How::Nothing }))
             .build()
             .unwrap();
         let error = pipeline.step(batch(), 0.1).unwrap_err().to_string();
-        assert!(error.contains("ranks 2 and 3 hold the last stage together, but computed the losses"), "{error}");
+        assert!(
+            error.contains("ranks 2 and 3 of the last stage's tensor-parallel group computed the losses"),
+            "{error}"
+        );
     }
 }
 
 #[test]
 fn members_whose_weights_would_drift_are_refused_in_the_first_step() {
     for split in [SplitBackward::Eager, SplitBackward::Captured] {
-        // The last stage forgets that the gradient of its input is a sum over members, so the first one's bias differs, and no loss shows it.
+        // The last stage omits the sum of its input's gradient over members, so the first stage's biases differ. No
+        // loss shows it.
         let mut pipeline = builder(How::Nothing, split)
             .stages(move |at| layer(at, if at.is_last() { How::NoCopy } else { How::Nothing }))
             .build()
             .unwrap();
         let error = pipeline.step(batch(), 0.1).unwrap_err().to_string();
-        let words = "ranks 0 and 1 hold stage 0 together, but computed different gradients of `";
+        let words = "ranks 0 and 1 of stage 0's tensor-parallel group computed different gradients of `";
         assert!(error.contains(words) && error.contains("bias"), "{error}");
         let again = pipeline.step(batch(), 0.1).unwrap_err().to_string();
         assert!(again.contains(words), "{again}");
@@ -357,7 +362,7 @@ fn a_process_that_leaves_a_group_over_tcp_is_named() {
                 let link = TcpLink::by_link(&mut first, Device::flex(), Duration::from_secs(20)).unwrap();
                 let builder = builder(How::Nothing, SplitBackward::Auto);
                 let mut pipeline = builder.build_rank(Box::new(link)).unwrap();
-                // A slower rank may learn of it in its first step, when others are in their second.
+                // A slower rank may learn of the failure in its first step, when others are in their second.
                 let steps = if rank == 3 { 1 } else { 2 };
                 let error = (0..steps).find_map(|_| pipeline.step(batch(), 0.1).err());
                 error.map(|error| error.to_string()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What ranks hold and send.
+//! The weights that ranks hold, and the bytes that they send.
 
 use crate::model::{batch, builder, weights};
 use crate::plain::SMALL;

@@ -1,4 +1,4 @@
-//! Groups over other links than threads of one process.
+//! Tensor-parallel groups over links other than threads of one process.
 
 use crate::model::{batch, builder, weights};
 use crate::plain::SMALL;

@@ -1,4 +1,4 @@
-//! Stages that several ranks hold together, against the plain loop on one device.
+//! Tensor-parallel stages, compared with the plain loop on one device.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 

@@ -1,4 +1,4 @@
-//! The same decoder as stages that a group holds together.
+//! The same decoder as tensor-parallel stages.
 
 use super::plain::{Config, SMALL, future};
 use burn::module::{Module, Param};
@@ -11,7 +11,7 @@ use burn_pipeline::tensor_group::{Cut, TensorGroup};
 use burn_pipeline::train::GroupSizes;
 use burn_pipeline::{Batch, Builder, Pipeline, Size, StageContext, boundary};
 
-/// What crosses a boundary; hidden states whole, or cut along the sequence.
+/// The values that cross a boundary. Hidden states are whole, or cut along the sequence.
 #[derive(Debug)]
 pub(crate) enum Signal {
     Tokens(Tensor<2, Int>),
@@ -54,12 +54,12 @@ pub(crate) struct Part {
     head: Option<Head>,
     #[module(skip)]
     group: TensorGroup,
-    /// Are norms and sums between layers computed on pieces of the sequence?
+    /// True if norms and sums between layers are computed on pieces of the sequence.
     sequence: bool,
 }
 
 impl Part {
-    /// As `forward`, with each rank's piece of the sequence between layers.
+    /// Like `forward`, with each rank's piece of the sequence between layers.
     fn forward_pieces(&self, input: Signal) -> Signal {
         let group = &self.group;
         let x = match (input, &self.embed) {
@@ -114,7 +114,7 @@ impl Stage for Part {
     }
 }
 
-/// A stage. Ranks but the first of a group make other initial values, which must not be used.
+/// A stage. Every rank but a group's first draws other initial values, which must not be used.
 pub(crate) fn stage(config: Config, at: &StageContext) -> StageBox {
     let (group, device) = (&at.group, &at.device);
     let config = Config { seed: config.seed + 1000 * group.member() as u64, ..config };
@@ -147,19 +147,19 @@ pub(crate) fn stage(config: Config, at: &StageContext) -> StageBox {
 /// Pipeline ranks, replicas and members.
 pub(crate) type Grid = (usize, usize, usize);
 
-pub(crate) fn builder_of(config: Config, family: (&str, usize), (ranks, replicas, members): Grid) -> Builder {
-    builder_with(config, family, (ranks, replicas), members)
+pub(crate) fn builder_of(config: Config, schedule: (&str, usize), (ranks, replicas, members): Grid) -> Builder {
+    builder_with(config, schedule, (ranks, replicas), members)
 }
 
-/// As `builder_of`, with one size of groups for all pipeline ranks or one for each.
+/// Like `builder_of`, with one group size for all pipeline ranks or one for each.
 pub(crate) fn builder_with(
     config: Config,
-    family: (&str, usize),
+    schedule: (&str, usize),
     (ranks, replicas): (usize, usize),
     sizes: impl Into<GroupSizes>,
 ) -> Builder {
     Pipeline::builder()
-        .schedule(family.0, Size { ranks, chunks: family.1, microbatches: 4 / replicas })
+        .schedule(schedule.0, Size { ranks, chunks: schedule.1, microbatches: 4 / replicas })
         .devices(vec![Device::flex()])
         .stages(move |at| stage(config, at))
         .optimizer(|| SgdConfig::new().init())
@@ -167,8 +167,8 @@ pub(crate) fn builder_with(
         .tensor_parallel(sizes)
 }
 
-pub(crate) fn builder(family: (&str, usize), grid: Grid) -> Builder {
-    builder_of(SMALL, family, grid)
+pub(crate) fn builder(schedule: (&str, usize), grid: Grid) -> Builder {
+    builder_of(SMALL, schedule, grid)
 }
 
 pub(crate) fn batch(config: &Config, samples: usize) -> Batch {

@@ -1,4 +1,4 @@
-//! Collectives of captured stages run beside computation.
+//! Collectives of captured stages overlap with computation.
 
 use crate::model::{batch, builder_of};
 use crate::plain::{SEQUENCE, SMALL};
@@ -21,10 +21,11 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// How many exchanges of a program's text have a product between start and wait, and how many there are.
+/// The number of exchanges with a matmul between start and wait in a program's text, and the number of all
+/// exchanges.
 fn beside_products(program: &str) -> (usize, usize) {
     let (mut open, mut filled, mut all) = (Vec::new(), 0, 0);
-    // Tensors are written with a `%`: the summary of a compiled program has none.
+    // Tensors are written with a `%`, which the summary of a compiled program lacks.
     for line in program.lines().filter(|line| line.contains('%')) {
         if line.contains("start of ") {
             open.push(false);
@@ -48,15 +49,13 @@ fn gradients_of_weights_stand_beside_the_exchanges_of_a_backward() {
         let backward = engine.programs[0].backward();
         let text = if compile { backward.compiled().unwrap() } else { backward.to_string() };
         let (filled, all) = beside_products(&text);
-        println!(
-            "{config:?}, compiled {compile}: {filled} of {all} exchanges of the backward have products beside them"
-        );
-        // Of the input of each block's attention and feed-forward layer, and of the head's.
+        println!("{config:?}, compiled {compile}: {filled} of {all} exchanges of the backward overlap with matmuls");
+        // The inputs of each block's attention and feed-forward layer, and of the head.
         assert!(filled >= 9, "{filled} of {all}: {text}");
     }
 }
 
-/// A matmul that notes when its weight's gradient is computed.
+/// A matmul that records when its weight's gradient is computed.
 #[backend_extension(Flex, Capture, Autodiff)]
 trait NotedOps: Backend {
     fn noted(x: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self>;
@@ -180,7 +179,7 @@ impl Stage for Layer {
     type Output = Tensor<2>;
 
     fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
-        // The gradient of `scale` needs that of the product's input, summed over members.
+        // The gradient of `scale` needs the gradient of the matmul's input, summed over members.
         let x = self.group.copy_to(x * self.scale.val());
         Tensor::from_dispatch(Dispatch::noted(x.into_dispatch(), self.weight.val().into_dispatch()))
     }
@@ -194,7 +193,7 @@ fn note(what: &'static str) {
     DONE.lock().unwrap().entry(format!("{:?}", thread.id())).or_default().push(what);
 }
 
-/// A link that notes when tensors of collectives are sent and received.
+/// A link that records when tensors of collectives are sent and received.
 struct Noting<L> {
     link: L,
 }

@@ -1,4 +1,4 @@
-//! A small decoder of Burn's own layers: what one device computes.
+//! A small decoder of Burn's own layers, on one device.
 
 use burn::module::{Module, Param};
 use burn::nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
@@ -19,17 +19,17 @@ pub(crate) struct Config {
     pub(crate) seq: usize,
     pub(crate) blocks: usize,
     pub(crate) seed: u64,
-    /// Are hidden states cut along the sequence between layers, and at boundaries?
+    /// True if hidden states are cut along the sequence between layers and at boundaries.
     pub(crate) sequence: bool,
 }
 
 pub(crate) const SMALL: Config =
     Config { width: 8, heads: 4, hidden: 12, vocab: 20, seq: 5, blocks: 4, seed: 3, sequence: false };
 
-/// The same with a sequence that two and three ranks can cut.
+/// The same with a sequence length that two and three ranks divide.
 pub(crate) const SEQUENCE: Config = Config { seq: 6, sequence: true, ..SMALL };
 
-/// With a sequence that four ranks can cut, and blocks for six stages.
+/// A sequence length that four ranks divide, and blocks for six stages.
 pub(crate) const SIZED: Config = Config { seq: 8, blocks: 6, ..SMALL };
 
 /// Large enough that every layer matters to the loss.
@@ -112,7 +112,7 @@ impl Config {
     }
 }
 
-/// True where a position must not be looked at.
+/// True where attention must not look.
 pub(crate) fn future(batch: usize, seq: usize, device: &Device) -> Tensor<3, Bool> {
     Tensor::<2, Bool>::tril_mask([seq, seq], 0, device).unsqueeze::<3>().expand([batch, seq, seq])
 }

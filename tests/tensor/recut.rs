@@ -1,4 +1,5 @@
-//! What crosses between groups of different sizes: who sends what to whom, what is known of it beforehand, and what is refused.
+//! Transfers between groups of different sizes: who sends what to whom, which metadata are known before, and what
+//! is refused.
 
 use crate::boundary::{WIDTH, part, skipping, skipping_batch};
 use crate::model::{batch, builder_with};
@@ -13,14 +14,14 @@ use burn_pipeline::train::GroupSizes;
 use burn_pipeline::{Builder, Pipeline};
 use std::collections::BTreeMap;
 
-/// Bytes of the hidden states of a step's 8 samples.
+/// The bytes of the hidden states of a step's 8 samples.
 const HIDDEN: usize = 8 * SIZED.seq * SIZED.width * 4;
 
 fn step(config: Config) -> impl Fn(&mut Pipeline) + Sync {
     move |pipeline| drop(pipeline.step(batch(&config, 8), RATE).unwrap())
 }
 
-/// The bytes between two neighbouring groups, and each member's counterparts, from the sizes alone.
+/// The bytes between two neighbouring groups and each member's counterparts, computed from the sizes alone.
 fn expected(sizes: &[usize], sequence: bool) -> Bytes {
     let mut bytes = Bytes::new();
     let first = |pipeline_rank: usize| sizes[..pipeline_rank].iter().sum::<usize>();
@@ -30,7 +31,8 @@ fn expected(sizes: &[usize], sequence: bool) -> Bytes {
             [("activation", (left, a), (left + 1, b)), ("gradient", (left + 1, b), (left, a))]
         {
             for (sender, receiver) in (0..senders).flat_map(|s| (0..receivers).map(move |r| (s, r))) {
-                // Shares of the same part of the tensor, were it cut in as many as each group has ranks.
+                // True if two members' pieces overlap, with the tensor cut into as many pieces as each group has
+                // ranks.
                 let meets =
                     sender * receivers < (receiver + 1) * senders && receiver * senders < (sender + 1) * receivers;
                 if !meets {
@@ -38,7 +40,7 @@ fn expected(sizes: &[usize], sequence: bool) -> Bytes {
                 }
                 let own = match (sequence, sender * receivers % senders) {
                     (true, _) => HIDDEN / senders.max(receivers),
-                    // The first of those that all have it.
+                    // Only the first of the members, which all hold it, sends it.
                     (false, 0) => HIDDEN,
                     (false, _) => 0,
                 };
@@ -57,7 +59,7 @@ fn each_rank_gets_what_is_whole_from_one_rank_and_of_pieces_its_own() {
             let build = || builder_with(config, ("1F1B", 1), (sizes.len(), 1), sizes.clone());
             let bytes = counted(sizes.iter().sum(), build, step(config));
             assert_eq!(bytes, expected(&sizes, sequence), "{sizes:?}, sequence: {sequence}");
-            // Of either kind each rank gets the whole once, or all of a group together.
+            // Of each kind, each rank gets the whole once, or all ranks of a group together do.
             let of_first: usize = bytes.iter().filter(|(key, _)| key.1 < sizes[0]).map(|(_, bytes)| bytes).sum();
             assert_eq!(of_first, if sequence { HIDDEN } else { sizes[0] * HIDDEN }, "{sizes:?}, sequence: {sequence}");
         }
@@ -79,12 +81,12 @@ fn metadata_name_each_groups_piece_and_the_whole() {
     ] {
         assert!(said.contains(&words), "{words}: {said}");
     }
-    // Gradients are pieces, too, and arrive as one's own.
+    // Gradients are pieces too, and arrive cut for the receiver.
     let gradients = said(&metadata[0].1.output_gradients);
     assert!(gradients.contains("float F32 [?, 3, 6]") && !gradients.contains("piece"), "{gradients}");
 }
 
-/// Stages that declare what crosses, of microbatches of 2 samples.
+/// Stages that declare their boundaries, for microbatches of 2 samples.
 fn declared(sizes: impl Into<GroupSizes>) -> Builder {
     skipping(sizes, SplitBackward::Eager, false).stages(|at| {
         let piece = || Cut::<3, 1>::new(Tensor::zeros([2, 6 / at.group.size(), WIDTH], &Device::flex()), &at.group);
@@ -100,7 +102,7 @@ fn declared(sizes: impl Into<GroupSizes>) -> Builder {
     })
 }
 
-/// Sender, receiver, stage and kind of a message.
+/// A message's sender, receiver, stage and kind.
 type Key = (usize, usize, usize, String);
 
 #[test]
@@ -117,7 +119,7 @@ fn links_learn_beforehand_what_is_sent_between_groups_of_any_sizes() {
                     (0..2).for_each(|_| drop(pipeline.step(skipping_batch(), 0.1).unwrap()));
                 },
             );
-            // The last message of each kind from each rank to each other one: those of the first step carry hashes.
+            // The last message of each kind between each pair of ranks: those of the first step carry hashes.
             let key = |of: &ExpectedMessage| -> Key {
                 (of.from, of.to, of.header.stage.index(), format!("{:?}", of.header.kind))
             };
@@ -138,23 +140,20 @@ fn sizes_that_do_not_fit_are_refused_at_the_start() {
         builder_with(SIZED, ("1F1B", 1), schedule, sizes).build().unwrap_err().to_string()
     };
     let three = build(vec![2, 3]);
-    assert!(
-        three.contains("2 rank(s) hold stage 0 together and 3 hold stage 1, which gets something from it"),
-        "{three}"
-    );
+    assert!(three.contains("stage 0 is held by 2 rank(s) and sends to stage 1, held by 3"), "{three}");
     for none in [vec![], vec![0], vec![1, 0]] {
-        assert!(build(none).contains("0 ranks are to hold each stage"));
+        assert!(build(none).contains("groups of 0 ranks were requested"));
     }
     let count = builder_with(SIZED, ("1F1B", 1), (3, 1), [1, 2]).build().unwrap_err().to_string();
-    assert!(count.contains("2 sizes of groups were given for 3 pipeline rank(s)"), "{count}");
-    // Neighbours fit, but a skip joins the first and the last.
+    assert!(count.contains("2 group sizes were given for 3 pipeline rank(s)"), "{count}");
+    // Neighbours fit, but a skip connects the first and the last.
     let skip = skipping([2, 1, 3], SplitBackward::Eager, false).build().unwrap_err().to_string();
-    assert!(skip.contains("2 rank(s) hold stage 0 together and 3 hold stage 2"), "{skip}");
-    // Interleaved stages go from the last rank back to the first.
+    assert!(skip.contains("stage 0 is held by 2 rank(s) and sends to stage 2, held by 3"), "{skip}");
+    // Interleaved stages wrap from the last rank to the first.
     let wrap = builder_with(SIZED, ("Interleaved1F1B", 2), (3, 1), [2, 6, 3]).build().unwrap_err().to_string();
-    assert!(wrap.contains("3 rank(s) hold stage 2 together and 2 hold stage 3"), "{wrap}");
+    assert!(wrap.contains("stage 2 is held by 3 rank(s) and sends to stage 3, held by 2"), "{wrap}");
     let copies = builder_with(SIZED, ("DualPipe", 1), (2, 1), [1, 2]).build().unwrap_err().to_string();
-    assert!(copies.contains("rank(s) hold the first copy of stage 0 together and 2 the second"), "{copies}");
+    assert!(copies.contains("rank(s) and the second by 2; use the same group size"), "{copies}");
 }
 
 #[test]
@@ -188,5 +187,5 @@ fn a_piece_of_another_group_than_the_stages_own_is_refused_where_it_is_made() {
     let mut pipeline = builder.stages(move |at| part(at, (at.index == 1).then(claims))).build().unwrap();
     let error = pipeline.step(skipping_batch(), 0.3).unwrap_err().to_string();
     assert!(error.contains("stage 1, microbatch 0, F: ") && error.contains("over 1 rank(s)"), "{error}");
-    assert!(error.contains("is passed on, but 2 rank(s) hold this stage together"), "{error}");
+    assert!(error.contains("was cut for another group size than this stage's 2"), "{error}");
 }

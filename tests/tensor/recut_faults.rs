@@ -1,4 +1,5 @@
-//! What goes wrong in groups of different sizes is named by its rank, and what only a smaller group could have hidden is found.
+//! Failures in groups of different sizes name their rank, and differences that only a smaller group could hide are
+//! found.
 
 use crate::faults::{How, TIMEOUT, batch, builder_over, fails_over, layer};
 use burn::tensor::Device;
@@ -7,7 +8,7 @@ use burn_pipeline::stage::SplitBackward;
 use burn_pipeline::{Builder, StageContext};
 use std::time::Duration;
 
-/// Two stages in groups of these sizes that do what is said of each.
+/// Two stages in groups of these sizes, with a fault for each.
 fn builder(sizes: [usize; 2], how: impl Fn(&StageContext) -> How + Send + Sync + 'static) -> Builder {
     builder_over(How::Nothing, SplitBackward::Eager, sizes).stages(move |at| layer(at, how(at)))
 }
@@ -38,7 +39,10 @@ fn members_of_the_last_group_whose_losses_differ_are_named() {
     for (sizes, words) in [([1, 2], "ranks 1 and 2"), ([2, 4], "ranks 2 and 3")] {
         let broken = builder(sizes, |at| if at.is_last() { How::NoReduce } else { How::Nothing });
         let error = broken.build().unwrap().step(batch(), 0.1).unwrap_err().to_string();
-        assert!(error.contains(&format!("{words} hold the last stage together, but computed the losses")), "{error}");
+        assert!(
+            error.contains(&format!("{words} of the last stage's tensor-parallel group computed the losses")),
+            "{error}"
+        );
     }
 }
 
@@ -91,7 +95,7 @@ fn a_process_that_leaves_groups_of_different_sizes_over_tcp_is_named() {
                 let link = TcpLink::by_link(&mut first, Device::flex(), Duration::from_secs(20)).unwrap();
                 let builder = builder_over(How::Nothing, SplitBackward::Auto, [1, 2]);
                 let mut pipeline = builder.build_rank(Box::new(link)).unwrap();
-                // A slower rank may learn of it in its first step, when others are in their second.
+                // A slower rank may learn of the failure in its first step, when others are in their second.
                 let steps = if rank == 2 { 1 } else { 2 };
                 let error = (0..steps).find_map(|_| pipeline.step(batch(), 0.1).err());
                 error.map(|error| error.to_string()).unwrap_or_default()

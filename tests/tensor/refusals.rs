@@ -1,4 +1,4 @@
-//! What does not work with groups yet is refused, and says what to do.
+//! Features that do not work with tensor-parallel groups yet are refused, with what to do instead.
 
 use crate::model::{batch, builder};
 use crate::plain::SMALL;
@@ -21,7 +21,7 @@ fn grouped() -> Builder {
 #[test]
 fn choices_that_do_not_work_with_groups_are_refused_at_the_start() {
     let error = grouped().tensor_parallel(0).build().unwrap_err().to_string();
-    assert!(error.contains("0 ranks are to hold each stage"), "{error}");
+    assert!(error.contains("groups of 0 ranks were requested"), "{error}");
     let error = AutoPipeline::new(grouped(), Size::new(2, 4), AutoOptions::default()).err().unwrap().to_string();
     assert!(error.contains("`AutoPipeline` does not work"), "{error}");
 }
@@ -54,7 +54,8 @@ fn layers_that_cannot_be_cut_are_refused() {
         let ordinary = MultiHeadAttentionConfig::new(6, 3).with_dropout(0.0).init(&at.device);
         drop(SelfAttention::cut(ordinary, &at.group));
     });
-    let said = "3 heads cannot be cut evenly over the 2 ranks of a group; make their number a multiple of 2, or choose a size that divides 3";
+    let said = "3 heads cannot be cut evenly over the 2 ranks of a group; make their number a multiple of 2, \
+                or choose a size that divides 3";
     assert!(heads.contains(said) && heads.contains("`Builder::tensor_parallel`"), "{heads}");
     let columns = built(|at| drop(ColumnLinear::cut(LinearConfig::new(4, 3).init(&at.device), &at.group)));
     assert!(columns.contains("cannot be cut evenly"), "{columns}");
@@ -80,7 +81,7 @@ fn layers_that_cannot_be_cut_are_refused() {
 fn a_piece_that_was_replaced_after_it_was_cut_is_refused() {
     let replaced = grouped().stages(|at| {
         let mut layer = ColumnLinear::cut(LinearConfig::new(4, 4).init(&at.device), &at.group);
-        // As a record does that is loaded into the layer.
+        // Like a record that is loaded into the layer.
         layer.linear.weight = Param::from_tensor(layer.linear.weight.val());
         StageBox::new(Columns { layer })
     });

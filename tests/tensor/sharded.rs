@@ -1,21 +1,22 @@
-//! Parameters that a group cuts and replicas shard: each rank keeps a part of its piece, and trains as the plain loop does.
+//! Parameters cut by a group and sharded by replicas: each rank keeps a shard of its piece, and trains as the plain
+//! loop does.
 
 use crate::model::{Grid, builder_of};
-use crate::parity::{ENGINES, FAMILIES, SAMPLES, assert_close, plain, trained};
+use crate::parity::{ENGINES, SAMPLES, SCHEDULES, assert_close, plain, trained};
 use crate::plain::{SEQUENCE, SMALL};
 use burn_pipeline::stage::{Accumulation, StageBox};
 
 const GRIDS: [Grid; 2] = [(1, 2, 2), (2, 2, 2)];
 
 #[test]
-fn every_family_and_engine_with_shards_of_pieces_trains_as_the_plain_loop_does() {
+fn every_schedule_and_engine_with_shards_of_pieces_trains_as_the_plain_loop_does() {
     for config in [SMALL, SEQUENCE] {
         let expected = plain(config, SAMPLES);
         for grid in GRIDS {
-            for family in FAMILIES {
+            for schedule in SCHEDULES {
                 for (engine, split, compile) in ENGINES {
-                    let builder = builder_of(config, family, grid).sharded(true).split(split).compile(compile);
-                    let place = format!("{family:?} on {grid:?}, {engine}");
+                    let builder = builder_of(config, schedule, grid).sharded(true).split(split).compile(compile);
+                    let place = format!("{schedule:?} on {grid:?}, {engine}");
                     assert_close(&trained(&config, builder, SAMPLES), &expected, &place);
                 }
             }

@@ -1,7 +1,7 @@
-//! Groups of different sizes train as the plain loop does, whatever the schedule and the engine, and hold one model.
+//! Groups of different sizes train as the plain loop does, under every schedule and engine, and hold one model.
 
 use crate::model::{batch, builder_with, weights};
-use crate::parity::{ENGINES, FAMILIES, RATE, SAMPLES, assert_close, plain, trained};
+use crate::parity::{ENGINES, RATE, SAMPLES, SCHEDULES, assert_close, plain, trained};
 use crate::plain::{Config, SIZED};
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::Device;
@@ -12,13 +12,13 @@ use burn_pipeline::{Builder, Pipeline};
 use proptest::prelude::{ProptestConfig, proptest};
 use std::time::Duration;
 
-/// Sizes that rise and fall, next to each other and past a third one.
+/// Sizes that rise and fall between neighbours, and past a third group.
 const SIZES: [&[usize]; 4] = [&[1, 2], &[2, 1], &[2, 4], &[1, 2, 4]];
 
 const SEQUENCE: Config = Config { sequence: true, ..SIZED };
 
-fn builder(config: Config, family: (&str, usize), replicas: usize, sizes: &[usize]) -> Builder {
-    builder_with(config, family, (sizes.len(), replicas), sizes.to_vec())
+fn builder(config: Config, schedule: (&str, usize), replicas: usize, sizes: &[usize]) -> Builder {
+    builder_with(config, schedule, (sizes.len(), replicas), sizes.to_vec())
 }
 
 #[test]
@@ -35,10 +35,10 @@ fn train_as_the_plain_loop_does(config: Config) {
     let expected = plain(config, SAMPLES);
     assert!(expected.steps[1].0 < expected.steps[0].0 - 0.01, "it learns");
     for sizes in SIZES {
-        for family in FAMILIES {
+        for schedule in SCHEDULES {
             for (engine, split, compile) in ENGINES {
-                let builder = builder(config, family, 1, sizes).split(split).compile(compile);
-                let place = format!("{family:?} on {sizes:?}, {engine}");
+                let builder = builder(config, schedule, 1, sizes).split(split).compile(compile);
+                let place = format!("{schedule:?} on {sizes:?}, {engine}");
                 assert_close(&trained(&config, builder, SAMPLES), &expected, &place);
             }
         }
@@ -49,10 +49,10 @@ fn train_as_the_plain_loop_does(config: Config) {
 fn replicas_of_groups_of_different_sizes_train_as_the_plain_loop_does() {
     for config in [SIZED, SEQUENCE] {
         let expected = plain(config, SAMPLES);
-        for (sizes, family) in [([1, 2], FAMILIES[1]), ([2, 1], FAMILIES[3]), ([2, 4], FAMILIES[2])] {
+        for (sizes, schedule) in [([1, 2], SCHEDULES[1]), ([2, 1], SCHEDULES[3]), ([2, 4], SCHEDULES[2])] {
             for (engine, split, compile) in ENGINES {
-                let builder = builder(config, family, 2, &sizes).split(split).compile(compile);
-                let place = format!("{family:?} on two replicas of {sizes:?}, {engine}");
+                let builder = builder(config, schedule, 2, &sizes).split(split).compile(compile);
+                let place = format!("{schedule:?} on two replicas of {sizes:?}, {engine}");
                 assert_close(&trained(&config, builder, SAMPLES), &expected, &place);
             }
         }
@@ -62,19 +62,19 @@ fn replicas_of_groups_of_different_sizes_train_as_the_plain_loop_does() {
 #[test]
 fn skewed_sizes_have_the_same_bits_over_replicas_and_engines_but_the_compiled_one() {
     for config in [SIZED, SEQUENCE] {
-        let bits = |family, replicas, split| {
-            let builder = builder(config, family, replicas, &[1, 2]).split(split).accumulation(Accumulation::Ordered);
+        let bits = |schedule, replicas, split| {
+            let builder = builder(config, schedule, replicas, &[1, 2]).split(split).accumulation(Accumulation::Ordered);
             let given = trained(&config, builder, SAMPLES);
             (given.steps.iter().map(|step| step.0.to_bits()).collect::<Vec<_>>(), given.weights)
         };
-        // One stage a rank, so that each has one size.
-        let first = bits(FAMILIES[0], 1, SplitBackward::Eager);
-        for (family, replicas, split) in [
-            (FAMILIES[1], 1, SplitBackward::Eager),
-            (FAMILIES[0], 1, SplitBackward::Captured),
-            (FAMILIES[1], 2, SplitBackward::Captured),
+        // One stage per rank, so that each stage has one size.
+        let first = bits(SCHEDULES[0], 1, SplitBackward::Eager);
+        for (schedule, replicas, split) in [
+            (SCHEDULES[1], 1, SplitBackward::Eager),
+            (SCHEDULES[0], 1, SplitBackward::Captured),
+            (SCHEDULES[1], 2, SplitBackward::Captured),
         ] {
-            assert!(bits(family, replicas, split) == first, "{config:?}, {family:?}, {replicas}, {split:?}");
+            assert!(bits(schedule, replicas, split) == first, "{config:?}, {schedule:?}, {replicas}, {split:?}");
         }
     }
 }
@@ -103,7 +103,7 @@ fn an_evaluation_has_each_loss_once_and_the_outputs_of_the_last_group() {
         let first = sizes[0] * replicas;
         let ranks = |index: usize| first + index * replicas / 4 * sizes[1];
         assert!(report.losses.iter().all(|loss| loss.rank == ranks(loss.index)), "{:?}", report.losses);
-        // Training goes on from there.
+        // Training continues afterwards.
         pipeline.step(batch(&SIZED, 8), RATE).unwrap();
     }
 }
@@ -151,7 +151,7 @@ fn a_checkpoint_moves_between_grids_of_any_sizes() {
             let again = folder.0.join("to.safetensors");
             resumed.export(&again).unwrap();
             assert!(std::fs::read(&again).unwrap() == std::fs::read(&exported).unwrap(), "{place}: another export");
-            // Moments that were not taken over would move every weight by as much as the rate in the next step.
+            // Without the saved moments, the next step would change every weight by as much as the learning rate.
             for expected in losses {
                 let loss = step(&mut resumed);
                 assert!((loss - expected).abs() < 1e-5 * expected, "{place}: loss {loss} for {expected}");
@@ -192,24 +192,28 @@ fn a_job_with_too_few_processes_is_told_how_many_ranks_it_has() {
     let threads = Threads::new(4);
     let build = builder(SIZED, ("1F1B", 1), 2, &[1, 2]).optimizer(|| SgdConfig::new().init());
     let error = build.build_rank(Box::new(threads.link(0, Device::flex()))).unwrap_err().to_string();
-    assert!(error.contains("the plan has 2 rank(s), which are 6 with all data-parallel replicas"), "{error}");
-    assert!(error.contains("the link joins 4; start 6 processes"), "{error}");
+    assert!(error.contains("the plan has 2 rank(s), 6 with all data-parallel replicas"), "{error}");
+    assert!(error.contains("the link has 4; start 6 processes"), "{error}");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn any_sizes_that_fit_train_as_the_plain_loop_does(
-        powers in proptest::collection::vec(0u32..3, 2..4), three in proptest::bool::ANY, sequence in proptest::bool::ANY,
-        captured in proptest::bool::ANY, compile in proptest::bool::ANY, family in 0usize..5
+        powers in proptest::collection::vec(0u32..3, 2..4), three in proptest::bool::ANY,
+        sequence in proptest::bool::ANY, captured in proptest::bool::ANY, compile in proptest::bool::ANY,
+        schedule in 0usize..5
     ) {
         // Powers of one number divide each other.
-        let sizes: Vec<usize> = powers.iter().map(|&power| if three { 3usize.pow(power.min(1)) } else { 2usize.pow(power) }).collect();
+        let size = |&power: &u32| if three { 3usize.pow(power.min(1)) } else { 2usize.pow(power) };
+        let sizes: Vec<usize> = powers.iter().map(size).collect();
         let largest = *sizes.iter().max().unwrap();
         let (heads, hidden, vocab, seq) = (largest, 2 * largest, 3 * largest, if sequence { 2 * largest } else { 5 });
-        let config = Config { width: 2 * heads.max(4) / heads * heads, heads, hidden, vocab, seq, blocks: sizes.len() * 2, seed: 5, sequence };
+        let (width, blocks) = (2 * heads.max(4) / heads * heads, sizes.len() * 2);
+        let config = Config { width, heads, hidden, vocab, seq, blocks, seed: 5, sequence };
         let split = if captured { SplitBackward::Captured } else { SplitBackward::Eager };
-        let builder = builder(config, FAMILIES[family], 1, &sizes).split(split).compile(captured && compile);
-        assert_close(&trained(&config, builder, 4), &plain(config, 4), &format!("{config:?} on {sizes:?}, {:?}", FAMILIES[family]));
+        let builder = builder(config, SCHEDULES[schedule], 1, &sizes).split(split).compile(captured && compile);
+        let place = format!("{config:?} on {sizes:?}, {:?}", SCHEDULES[schedule]);
+        assert_close(&trained(&config, builder, 4), &plain(config, 4), &place);
     }
 }

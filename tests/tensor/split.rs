@@ -1,4 +1,4 @@
-//! Where a captured stage's collectives stand: what only one weight's gradient needs of another rank is in `I` all the same.
+//! The place of a captured stage's collectives: one that only a weight's gradient needs is still in `I`.
 
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig, LinearConfig};
@@ -9,7 +9,7 @@ use burn_pipeline::program::Program;
 use burn_pipeline::stage::{SplitBackward, Stage, StageBox};
 use burn_pipeline::{Accumulation, Batch, Pipeline, Size, init_seeded};
 
-/// The all-reduce of the backward is for the vectors alone.
+/// Only the vectors need the all-reduce of the backward.
 #[derive(Module, Debug)]
 struct Scored {
     vectors: Embedding,

@@ -1,4 +1,5 @@
-//! Shared parameters of stages that groups hold together: pieces are added to pieces, and what is whole is added on all members alike.
+//! Tied parameters of tensor-parallel stages: pieces are added to pieces, and whole parameters are added alike on
+//! all members.
 
 use crate::model::weights;
 use crate::parity::{ENGINES, Trained, assert_close};
@@ -38,7 +39,7 @@ fn table(sizes: Sizes, seed: u64, device: &Device) -> Embedding {
     init_seeded(seed, device, |device| config.init(device))
 }
 
-/// The norm of all blocks.
+/// The norm that all blocks share.
 fn norm(sizes: Sizes, device: &Device) -> LayerNorm {
     LayerNormConfig::new(sizes.width).init(device)
 }
@@ -57,7 +58,7 @@ fn data(sizes: Sizes) -> (Tensor<2, Int>, Tensor<2, Int>) {
     (shaped(numbers.clone().mul_scalar(7)), shaped(numbers.mul_scalar(11).add_scalar(3)))
 }
 
-/// One device: each shared parameter once.
+/// The model on one device, with each tied parameter once.
 #[derive(Module, Debug)]
 struct Plain {
     table: Embedding,
@@ -134,13 +135,14 @@ impl Stage for Part {
             (other, _) => panic!("the first stage takes tokens, and no other: {other:?}"),
         };
         let x = self.blocks.iter().fold(x, |x, block| x.clone() + block.forward(self.norm.forward(x)));
-        // The vectors that this rank has of the words give their scores.
+        // The vectors of this rank's words give their scores.
         let scores = |head: &Param<Tensor<2>>| self.group.copy_to(x.clone()).matmul(head.val().transpose().unsqueeze());
         Signal::Hidden(self.head.as_ref().map_or(x.clone(), scores))
     }
 }
 
-/// Ranks but the first of a group, and stages but the first, make other initial values, which must not be used.
+/// Every rank but a group's first, and every stage but the first, draws other initial values, which must not be
+/// used.
 fn stage(sizes: Sizes, at: &StageContext, axis: usize) -> StageBox {
     let (group, device) = (&at.group, &at.device);
     let other = at.index + group.member();
@@ -175,12 +177,12 @@ fn stage(sizes: Sizes, at: &StageContext, axis: usize) -> StageBox {
 
 fn builder(
     sizes: Sizes,
-    (family, chunks): (&str, usize),
+    (schedule, chunks): (&str, usize),
     (ranks, replicas): (usize, usize),
     groups: impl Into<GroupSizes>,
 ) -> Builder {
     Pipeline::builder()
-        .schedule(family, Size { ranks, chunks, microbatches: 4 / replicas })
+        .schedule(schedule, Size { ranks, chunks, microbatches: 4 / replicas })
         .devices(vec![Device::flex()])
         .stages(move |at| stage(sizes, at, 0))
         .optimizer(|| SgdConfig::new().init())
@@ -197,15 +199,15 @@ fn batch(sizes: Sizes) -> Batch {
     Batch::new(Signal::Tokens(tokens)).target(targets)
 }
 
-/// The weights as one device holds them: the table, the norm, then all blocks. Copies are equal to the last bit.
+/// The weights as one device holds them: the table, the norm, then all blocks. Copies must be bitwise equal.
 fn once(pipeline: &mut Pipeline, sizes: Sizes) -> Vec<Vec<f32>> {
     let all = weights(pipeline);
     let (table, head) = (all[0].clone(), all[all.len() - 1].clone());
-    assert!(table == head, "the embedding and the head drifted apart");
+    assert!(table == head, "the embedding and the head differ");
     let (gamma, beta) = (all[1].clone(), all[2].clone());
     let blocks: Vec<Vec<f32>> =
         all[1..all.len() - 1].iter().filter(|weight| **weight != gamma && **weight != beta).cloned().collect();
-    assert_eq!(blocks.len(), 6 * sizes.blocks, "norms drifted apart");
+    assert_eq!(blocks.len(), 6 * sizes.blocks, "norms differ");
     [vec![table, gamma, beta], blocks].concat()
 }
 
@@ -222,7 +224,7 @@ fn trained(sizes: Sizes, builder: Builder) -> Trained {
 #[test]
 fn tied_weights_of_groups_train_as_the_plain_loop_does() {
     let expected = plain(SMALL);
-    for (family, grid, members) in [
+    for (schedule, grid, members) in [
         (("1F1B", 1), (2, 1), vec![2]),
         (("ZBVZeroBubble", 2), (2, 1), vec![2]),
         (("1F1B", 1), (4, 1), vec![2]),
@@ -231,8 +233,8 @@ fn tied_weights_of_groups_train_as_the_plain_loop_does() {
         (("1F1B", 1), (2, 1), vec![4]),
     ] {
         for (engine, split, compile) in ENGINES {
-            let builder = builder(SMALL, family, grid, members.clone()).split(split).compile(compile);
-            let place = format!("{family:?} on {grid:?} of {members:?}, {engine}");
+            let builder = builder(SMALL, schedule, grid, members.clone()).split(split).compile(compile);
+            let place = format!("{schedule:?} on {grid:?} of {members:?}, {engine}");
             assert_close(&trained(SMALL, builder), &expected, &place);
         }
     }
@@ -240,7 +242,7 @@ fn tied_weights_of_groups_train_as_the_plain_loop_does() {
 
 #[test]
 fn copies_are_tied_past_a_stage_that_another_number_of_ranks_holds() {
-    // Every stage has the norm, so that is left to each of them.
+    // Every stage has the norm, so it is not tied here.
     let tied = |groups: [usize; 3]| {
         let builder = Pipeline::builder()
             .schedule("1F1B", Size::new(3, 4))
@@ -261,7 +263,7 @@ fn copies_are_tied_past_a_stage_that_another_number_of_ranks_holds() {
         let mut pipeline = builder.build().unwrap();
         let losses = [(); 3].map(|()| pipeline.step(batch(SMALL), RATE).unwrap().loss);
         let all = weights(&mut pipeline);
-        assert!(all[0] == all[all.len() - 1], "the embedding and the head drifted apart");
+        assert!(all[0] == all[all.len() - 1], "the embedding and the head differ");
         losses
     };
     let expected = tied([1, 1, 1]);
@@ -327,7 +329,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn tied_weights_of_any_size_train_as_the_plain_loop_does(
-        members in 2usize..5, vocab in 2usize..5, width in 3usize..8, hidden in 1usize..4, ranks in 2usize..4, engine in 0usize..3
+        members in 2usize..5, vocab in 2usize..5, width in 3usize..8, hidden in 1usize..4, ranks in 2usize..4,
+        engine in 0usize..3
     ) {
         let sizes = Sizes { vocab: vocab * members, width, hidden: hidden * members, seq: 3, blocks: 3 };
         let (_, split, compile) = ENGINES[engine];

@@ -1,4 +1,4 @@
-//! Members that use an exchange unlike: one needs what it gives, another does not.
+//! Members that use an exchange differently: one needs its result, another does not.
 
 use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
@@ -13,7 +13,8 @@ use pipeline_tests::reference::Reference;
 const RATE: f64 = 0.02;
 const WIDTH: usize = 4;
 
-/// A norm, then `down(up(x) + [s, s, ..])`, where `s` is the product of a multiple of `x` without gradient and some of `up`'s columns.
+/// A norm, then `down(up(x) + [s, s, ..])`, where `s` is the matmul of a detached multiple of `x` with some of
+/// `up`'s columns.
 #[derive(Module, Debug)]
 struct Plain {
     norm: LayerNorm,
@@ -29,8 +30,8 @@ fn plain(seed: u64, device: &Device) -> Plain {
     })
 }
 
-/// The same: one member makes `s` and broadcasts it, and only there autodiff tracks it. The others exchange for the multiple of `x`
-/// too, and do not read it.
+/// The same: one member computes `s` and broadcasts it, and autodiff tracks it only there. The others also take
+/// part in the exchange of the multiple of `x`, but do not read the result.
 #[derive(Module, Debug)]
 struct Unlike {
     norm: LayerNorm,
@@ -81,7 +82,7 @@ fn data() -> (Tensor<2>, Tensor<2>) {
     (x.clone().sin(), (x * 0.7).cos())
 }
 
-/// Losses of two steps, and the weights after them.
+/// The losses of two steps, and the weights after them.
 fn expected(stages: usize, members: usize, root: usize) -> (Vec<f64>, Vec<Vec<f32>>) {
     let device = Device::flex().autodiff();
     let model: Vec<Plain> = (0..stages).map(|stage| plain(stage as u64, &device)).collect();
@@ -122,7 +123,7 @@ fn exchanges_stay_where_this_member_needs_nothing_of_them() {
                 let got = crate::model::weights(&mut pipeline);
                 let pairs = got.iter().flatten().zip(weights.iter().flatten());
                 let apart = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-                assert!(apart < 2e-6, "{place}: weights are {apart} apart");
+                assert!(apart < 2e-6, "{place}: weights differ by {apart}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A link that notes what travels between stages, and what it is told to expect.
+//! A link that records the messages between stages, and those that it is told to expect.
 
 use burn::tensor::Device;
 use burn_pipeline::link::{ExpectedMessage, Link, LinkError, Message, MessageKind, ThreadLink, Threads};
@@ -8,20 +8,20 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// Bytes of all messages between pipeline ranks, by sender, receiver and kind.
+/// The bytes of all messages between pipeline ranks, by sender, receiver and kind.
 pub(crate) type Bytes = BTreeMap<(usize, usize, String), usize>;
 
-/// What went over the links of a job.
+/// The traffic over the links of a job.
 #[derive(Clone, Default)]
 pub(crate) struct Traffic {
-    /// Messages between pipeline ranks, each with its bytes, in the order of each sender.
+    /// The messages between pipeline ranks with their bytes, in each sender's order.
     pub(crate) sent: Vec<(ExpectedMessage, usize)>,
-    /// What any rank was told to expect.
+    /// The messages that any rank was told to expect.
     pub(crate) expected: Vec<ExpectedMessage>,
 }
 
 impl Traffic {
-    /// Bytes by sender, receiver and kind.
+    /// The bytes by sender, receiver and kind.
     pub(crate) fn bytes(&self) -> Bytes {
         let mut bytes = Bytes::new();
         for (message, of) in &self.sent {
@@ -31,7 +31,7 @@ impl Traffic {
     }
 }
 
-/// What a message between pipeline ranks is; empty for all others.
+/// The kind of a message between pipeline ranks; empty for all others.
 fn kind(kind: MessageKind) -> &'static str {
     match kind {
         MessageKind::Activation => "activation",
@@ -66,7 +66,7 @@ impl Link for Watched {
     }
 }
 
-/// Runs a body on each rank, with a pipeline over watched links; what went over them.
+/// Runs `body` on each rank, with a pipeline over watched links. Returns the traffic.
 pub(crate) fn watched(
     ranks: usize,
     builder: impl Fn() -> Builder + Sync,
@@ -84,7 +84,7 @@ pub(crate) fn watched(
     traffic.clone()
 }
 
-/// The bytes alone.
+/// Like [`watched`], for the bytes alone.
 pub(crate) fn counted(
     ranks: usize,
     builder: impl Fn() -> Builder + Sync,

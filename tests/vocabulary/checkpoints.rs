@@ -1,6 +1,6 @@
-//! Checkpoints and exports hold the ordinary model, whatever number of ranks the vocabulary is spread over.
+//! Checkpoints and exports of vocabulary-parallel pipelines hold the ordinary model, for any number of ranks.
 
-use crate::model::{BOTH, NOTHING, Spread, TIED, batch, builder, weights};
+use crate::model::{BOTH, NOTHING, Parallel, TIED, batch, builder, weights};
 use crate::plain::{Plain, plain_step, plain_weights};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::Device;
@@ -34,8 +34,8 @@ fn optimizer() -> ModuleOptimizer {
     AdamWConfig::new().init()
 }
 
-fn pipeline(spread: Spread, ranks: usize) -> Pipeline {
-    builder(spread, ("1F1B", 1), ranks, 4).optimizer(optimizer).build().unwrap()
+fn pipeline(parallel: Parallel, ranks: usize) -> Pipeline {
+    builder(parallel, ("1F1B", 1), ranks, 4).optimizer(optimizer).build().unwrap()
 }
 
 fn step(pipeline: &mut Pipeline) -> f64 {
@@ -56,7 +56,7 @@ fn a_checkpoint_of_one_matrix_is_resumed_on_any_number_of_ranks() {
     resumed("tied", &[(TIED, 2), (TIED, 5)], &[(TIED, 1), (TIED, 3), (TIED, 5)]);
 }
 
-fn resumed(name: &str, from: &[(Spread, usize)], to: &[(Spread, usize)]) {
+fn resumed(name: &str, from: &[(Parallel, usize)], to: &[(Parallel, usize)]) {
     let folder = Folder::new(name);
     for from in from {
         let mut saved = pipeline(from.0, from.1);
@@ -73,7 +73,7 @@ fn resumed(name: &str, from: &[(Spread, usize)], to: &[(Spread, usize)]) {
             let again = folder.0.join("to.safetensors");
             resumed.export(&again).unwrap();
             assert!(std::fs::read(&again).unwrap() == std::fs::read(&exported).unwrap(), "{place}: another export");
-            // Moments that were not taken over would move every weight by as much as the rate in the next step.
+            // Without the saved moments, the next step would change every weight by as much as the learning rate.
             for expected in losses {
                 let loss = step(&mut resumed);
                 assert!((loss - expected).abs() < 1e-5 * expected, "{place}: loss {loss} for {expected}");
@@ -93,9 +93,9 @@ fn a_checkpoint_of_one_matrix_is_that_of_a_model_that_ties_both_layers() {
     is_the_ordinary_models("one", TIED, 3, Plain::tied());
 }
 
-fn is_the_ordinary_models(name: &str, spread: Spread, ranks: usize, model: Plain) {
+fn is_the_ordinary_models(name: &str, parallel: Parallel, ranks: usize, model: Plain) {
     let folder = Folder::new(name);
-    let mut saved = pipeline(spread, ranks);
+    let mut saved = pipeline(parallel, ranks);
     step(&mut saved);
     let path = saved.save(&Checkpoints::new(folder.0.join("saved")), &()).unwrap();
     let (checkpoint, names) = (Checkpoint::open(path).unwrap(), Names::default());
@@ -105,7 +105,7 @@ fn is_the_ordinary_models(name: &str, spread: Spread, ranks: usize, model: Plain
     let mut plain = Reference::resumed(model, optimizer);
     let exported = folder.0.join("model.safetensors");
     saved.export(&exported).unwrap();
-    let mut pretrained = pipeline(spread, 2);
+    let mut pretrained = pipeline(parallel, 2);
     let store = move || burn::store::SafetensorsStore::from_file(exported.clone());
     pretrained.load_pretrained(&Pretrained::new(store)).unwrap();
     assert_eq!(weights(&mut pretrained), weights(&mut saved));

@@ -1,4 +1,4 @@
-//! Evaluations with a spread vocabulary: the loss of the ordinary layers, and the last stage's outputs.
+//! Evaluations of vocabulary-parallel pipelines: the loss of the ordinary layers, and the last stage's outputs.
 
 use crate::model::{BOTH, EMBEDDING, HEAD, NOTHING, batch, builder};
 use crate::plain::data;
@@ -9,12 +9,12 @@ use burn_pipeline::Batch;
 fn an_evaluation_has_the_loss_of_the_ordinary_layers() {
     let mut whole = builder(NOTHING, ("1F1B", 1), 2, 4).build().unwrap();
     let expected = whole.eval(batch(8)).unwrap();
-    for spread in [BOTH, HEAD, EMBEDDING] {
-        for (family, ranks) in [(("1F1B", 1), 2), (("ZBVZeroBubble", 2), 3)] {
-            let mut pipeline = builder(spread, family, ranks, 2 * ranks).build().unwrap();
+    for parallel in [BOTH, HEAD, EMBEDDING] {
+        for (schedule, ranks) in [(("1F1B", 1), 2), (("ZBVZeroBubble", 2), 3)] {
+            let mut pipeline = builder(parallel, schedule, ranks, 2 * ranks).build().unwrap();
             let got = pipeline.eval(batch(8)).unwrap();
             let (got, expected) = (got.loss.unwrap(), expected.loss.unwrap());
-            assert!((got - expected).abs() <= 1e-5 * expected, "{spread:?}, {family:?}: {got} for {expected}");
+            assert!((got - expected).abs() <= 1e-5 * expected, "{parallel:?}, {schedule:?}: {got} for {expected}");
         }
     }
 }
@@ -31,7 +31,7 @@ fn outputs_are_the_last_stages_with_a_target_and_without_and_in_training() {
     assert_eq!(outputs(&mut pipeline, Batch::new(data(8).0)), with_target);
     let report = pipeline.step(batch(8), 0.1).unwrap();
     let trained: Tensor<3> = report.output().unwrap();
-    // Norms under autodiff round otherwise.
+    // Norms round differently under autodiff.
     trained.into_data().assert_approx_eq::<f32>(&with_target, Tolerance::absolute(1e-5));
     assert_ne!(outputs(&mut pipeline, batch(8)), with_target, "the weights were stepped");
 }

@@ -1,4 +1,4 @@
-//! What fails in one rank ends all ranks, by name and in time.
+//! A failure in one rank ends all ranks in time, with an error that names the rank.
 
 use crate::model::{BOTH, HEAD, TIED, batch, builder, stage_or_broken};
 use crate::plain::{SEQUENCE, VOCABULARY, WIDTH, data, token};
@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The error of a step, which must come before the timeout; the next step fails alike, unless the rank was silent: then the pipeline is closed.
+/// Returns the error of a step, which must come before the timeout. The next step fails in the same way, unless the
+/// rank was silent: then the pipeline is closed.
 fn fails(builder: Builder, samples: Batch) -> String {
     let mut pipeline = builder.timeout(TIMEOUT).build().unwrap();
     let began = Instant::now();
@@ -19,7 +20,7 @@ fn fails(builder: Builder, samples: Batch) -> String {
     println!("{:?}: {error}\n", began.elapsed());
     assert!(began.elapsed() < TIMEOUT);
     assert!(matches!(error, PipelineError::Undone { dropped: true, .. }), "{error}");
-    // Which rank is first may differ.
+    // Either rank may report first.
     let place =
         |error: &PipelineError| error.to_string().split_once(", ").unwrap().1.lines().next().unwrap().to_owned();
     assert_eq!(place(&pipeline.step(samples, 0.1).unwrap_err()), place(&error));
@@ -28,8 +29,8 @@ fn fails(builder: Builder, samples: Batch) -> String {
 
 #[test]
 fn a_stage_that_panics_is_named_by_all_that_wait_for_the_vocabulary() {
-    for (family, ranks, broken) in [(("1F1B", 1), 3, 1), (("ZBVZeroBubble", 2), 2, 3), (("1F1B", 1), 2, 0)] {
-        let builder = builder(BOTH, family, ranks, 4).stages(move |at| stage_or_broken(BOTH, Some(broken), at));
+    for (schedule, ranks, broken) in [(("1F1B", 1), 3, 1), (("ZBVZeroBubble", 2), 2, 3), (("1F1B", 1), 2, 0)] {
+        let builder = builder(BOTH, schedule, ranks, 4).stages(move |at| stage_or_broken(BOTH, Some(broken), at));
         let error = fails(builder, batch(8));
         let named = format!("stage {broken}, microbatch 0, F: the stage's code panicked: a broken forward");
         assert!(error.contains(&named), "{error}");
@@ -56,8 +57,9 @@ fn a_batch_with_an_id_outside_of_the_vocabulary_leaves_no_trace() {
         let weights = pipeline.weights().unwrap().concat();
         weights.iter().flat_map(|weight| weight.to_data().unwrap().iter::<f32>().collect::<Vec<_>>()).collect()
     };
-    for (spread, family, ranks) in [(BOTH, ("1F1B", 1), 3), (TIED, ("ZBVZeroBubble", 2), 2), (HEAD, ("1F1B", 1), 2)] {
-        let make = || builder(spread, family, ranks, 6).build().unwrap();
+    for (parallel, schedule, ranks) in [(BOTH, ("1F1B", 1), 3), (TIED, ("ZBVZeroBubble", 2), 2), (HEAD, ("1F1B", 1), 2)]
+    {
+        let make = || builder(parallel, schedule, ranks, 6).build().unwrap();
         let (mut pipeline, mut twin) = (make(), make());
         for _ in 0..2 {
             for row in [0, 5, 11] {
@@ -68,7 +70,7 @@ fn a_batch_with_an_id_outside_of_the_vocabulary_leaves_no_trace() {
                 let error = pipeline.step(in_targets, 0.1).unwrap_err();
                 assert!(matches!(error, PipelineError::Undone { dropped: true, .. }), "{error}");
                 assert!(error.to_string().contains(&microbatch), "{error}");
-                if spread.embedding {
+                if parallel.embedding {
                     let error = pipeline.step(Batch::new(wrong(tokens)).target(targets), 0.1).unwrap_err();
                     assert!(error.to_string().contains(&microbatch), "{error}");
                 }
@@ -77,7 +79,7 @@ fn a_batch_with_an_id_outside_of_the_vocabulary_leaves_no_trace() {
                 one.step(batch(12), 0.1).unwrap();
             }
         }
-        assert!(values(&mut pipeline) == values(&mut twin), "{spread:?}, {family:?}");
+        assert!(values(&mut pipeline) == values(&mut twin), "{parallel:?}, {schedule:?}");
     }
 }
 
@@ -86,7 +88,8 @@ fn a_head_of_another_width_than_the_last_stages_output_is_named() {
     let head = |device: &Device| LinearConfig::new(WIDTH + 1, VOCABULARY).with_bias(false).init(device);
     let vocabulary = Vocabulary::new().embedding("token", token).head("scores", head);
     let error = fails(builder(BOTH, ("1F1B", 1), 2, 4).vocabulary(vocabulary), batch(8));
-    let said = format!("the last stage's output has width {WIDTH}, and the head that is spread takes {}", WIDTH + 1);
+    let said =
+        format!("the last stage's output has width {WIDTH}, but the vocabulary-parallel head takes {}", WIDTH + 1);
     assert!(error.contains(&said) && error.contains("stage 1, microbatch 0, S: "), "{error}");
 }
 
@@ -95,7 +98,7 @@ fn a_target_of_another_length_than_the_output_is_named() {
     let (tokens, targets) = data(8);
     let batch = Batch::new(tokens).target(targets.narrow(1, 0, SEQUENCE - 1));
     let error = fails(builder(BOTH, ("1F1B", 1), 2, 4), batch);
-    assert!(error.contains("the target holds 8 ids, and the last stage's output 10 rows"), "{error}");
+    assert!(error.contains("the target has 8 ids, but the last stage's output has 10 rows"), "{error}");
 }
 
 #[test]

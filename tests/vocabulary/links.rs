@@ -1,4 +1,4 @@
-//! A spread vocabulary over other links than threads of one process.
+//! Vocabulary parallelism over links other than threads of one process.
 
 use crate::model::{BOTH, TIED, batch, builder, weights};
 use burn::tensor::Device;
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 #[test]
 fn ranks_over_tcp_have_the_bits_of_threads() {
-    for (spread, family, ranks) in
+    for (parallel, schedule, ranks) in
         [(BOTH, ("1F1B", 1), 3), (BOTH, ("ZBVZeroBubble", 2), 2), (TIED, ("ZBH1", 1), 3), (TIED, ("1F1B", 1), 5)]
     {
-        let builder = || builder(spread, family, ranks, 2 * ranks).clip_norm(0.1);
+        let builder = || builder(parallel, schedule, ranks, 2 * ranks).clip_norm(0.1);
         let mut pipeline = builder().build().unwrap();
         let step = pipeline.step(batch(4 * ranks), 0.5).unwrap();
         let loss = pipeline.eval(batch(4 * ranks)).unwrap().loss;
@@ -26,7 +26,7 @@ fn ranks_over_tcp_have_the_bits_of_threads() {
                     let step = pipeline.step(batch(4 * ranks), 0.5).unwrap();
                     let loss = pipeline.eval(batch(4 * ranks)).unwrap().loss;
                     let got = (step.loss, step.gradient_norm, loss, weights(&mut pipeline));
-                    assert_eq!(&got, expected, "{family:?}, rank {rank}");
+                    assert_eq!(&got, expected, "{schedule:?}, rank {rank}");
                 });
             }
         });

@@ -1,4 +1,4 @@
-//! A vocabulary that is spread over all ranks, against the plain loop on one device with the ordinary layers.
+//! Vocabulary-parallel pipelines, compared with the plain loop on one device with the ordinary layers.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 

@@ -1,4 +1,4 @@
-//! The same decoder as stages, between an embedding and a head that are spread or not.
+//! The same decoder as stages, between a vocabulary-parallel or ordinary embedding and head.
 
 use super::plain::{self, BLOCKS, Block, Trained, cross_entropy, data};
 use burn::module::{Module, Param};
@@ -9,20 +9,20 @@ use burn_pipeline::stage::{Names, Stage, StageBox};
 use burn_pipeline::{Batch, Builder, Pipeline, Size, StageContext, Vocabulary};
 use std::collections::BTreeMap;
 
-/// What is spread.
+/// The layers that are vocabulary parallel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spread {
+pub(crate) struct Parallel {
     pub(crate) embedding: bool,
     pub(crate) head: bool,
-    /// Is the head the embedding's matrix?
+    /// True if the head is the embedding's matrix.
     pub(crate) tied: bool,
 }
 
-pub(crate) const BOTH: Spread = Spread { embedding: true, head: true, tied: false };
-pub(crate) const EMBEDDING: Spread = Spread { embedding: true, head: false, tied: false };
-pub(crate) const HEAD: Spread = Spread { embedding: false, head: true, tied: false };
-pub(crate) const TIED: Spread = Spread { embedding: true, head: true, tied: true };
-pub(crate) const NOTHING: Spread = Spread { embedding: false, head: false, tied: false };
+pub(crate) const BOTH: Parallel = Parallel { embedding: true, head: true, tied: false };
+pub(crate) const EMBEDDING: Parallel = Parallel { embedding: true, head: false, tied: false };
+pub(crate) const HEAD: Parallel = Parallel { embedding: false, head: true, tied: false };
+pub(crate) const TIED: Parallel = Parallel { embedding: true, head: true, tied: true };
+pub(crate) const NOTHING: Parallel = Parallel { embedding: false, head: false, tied: false };
 
 #[derive(Module, Debug)]
 struct Part {
@@ -31,7 +31,7 @@ struct Part {
     blocks: Vec<Block>,
     norm: Option<LayerNorm>,
     scores: Option<Linear>,
-    /// Does its forward panic?
+    /// True if its forward panics.
     broken: bool,
 }
 
@@ -48,7 +48,7 @@ impl Part {
     }
 }
 
-/// A stage that takes hidden states.
+/// A stage whose input is hidden states.
 #[derive(Module, Debug)]
 struct Hidden {
     part: Part,
@@ -64,7 +64,7 @@ impl Stage for Hidden {
     }
 }
 
-/// A stage that takes tokens.
+/// A stage whose input is tokens.
 #[derive(Module, Debug)]
 struct Tokens {
     part: Part,
@@ -81,15 +81,15 @@ impl Stage for Tokens {
     }
 }
 
-/// A stage, whose forward panics if it is `broken`.
-pub(crate) fn stage_or_broken(spread: Spread, broken: Option<usize>, at: &StageContext) -> StageBox {
+/// A stage. The forward of stage `broken` panics.
+pub(crate) fn stage_or_broken(parallel: Parallel, broken: Option<usize>, at: &StageContext) -> StageBox {
     let (layers, device) = (at.layers(BLOCKS), &at.device);
     let part = Part {
-        token: (at.is_first() && !spread.embedding).then(|| plain::token(device)),
+        token: (at.is_first() && !parallel.embedding).then(|| plain::token(device)),
         position: at.is_first().then(|| plain::position(device)),
         blocks: layers.clone().map(|place| plain::block(place, device)).collect(),
         norm: at.is_last().then(|| plain::norm(device)),
-        scores: (at.is_last() && !spread.head).then(|| plain::scores(device)),
+        scores: (at.is_last() && !parallel.head).then(|| plain::scores(device)),
         broken: broken == Some(at.index),
     };
     let names = Names::default().layers_from("part.blocks", layers.start);
@@ -103,28 +103,28 @@ pub(crate) fn stage_or_broken(spread: Spread, broken: Option<usize>, at: &StageC
     stage.named(names)
 }
 
-pub(crate) fn vocabulary(spread: Spread) -> Vocabulary {
+pub(crate) fn vocabulary(parallel: Parallel) -> Vocabulary {
     let mut vocabulary = Vocabulary::new();
-    if spread.tied {
+    if parallel.tied {
         return vocabulary.tied("token", plain::token);
     }
-    if spread.embedding {
+    if parallel.embedding {
         vocabulary = vocabulary.embedding("token", plain::token);
     }
-    if spread.head {
+    if parallel.head {
         vocabulary = vocabulary.head("scores", plain::scores);
     }
     vocabulary
 }
 
-/// A family with its chunks, over so many ranks.
-pub(crate) fn builder(spread: Spread, family: (&str, usize), ranks: usize, microbatches: usize) -> Builder {
+/// A pipeline of a schedule with its chunks, over `ranks` ranks.
+pub(crate) fn builder(parallel: Parallel, schedule: (&str, usize), ranks: usize, microbatches: usize) -> Builder {
     let builder = Pipeline::builder()
-        .schedule(family.0, Size { ranks, chunks: family.1, microbatches })
+        .schedule(schedule.0, Size { ranks, chunks: schedule.1, microbatches })
         .devices(vec![Device::flex()])
-        .stages(move |at| stage_or_broken(spread, None, at))
+        .stages(move |at| stage_or_broken(parallel, None, at))
         .optimizer(|| SgdConfig::new().init());
-    if spread == NOTHING { builder } else { builder.vocabulary(vocabulary(spread)) }
+    if parallel == NOTHING { builder } else { builder.vocabulary(vocabulary(parallel)) }
 }
 
 pub(crate) fn batch(samples: usize) -> Batch {

@@ -1,9 +1,9 @@
-//! Pipelines with a spread vocabulary train as the plain loop does.
+//! Vocabulary-parallel pipelines train as the plain loop does.
 //!
-//! The softmax is added up in as many parts as there are ranks, so numbers agree up to rounding: losses and norms to 1e-5 of their
-//! size, weights to 2e-6 after two steps that move them by up to 0.05.
+//! The softmax is added up in as many parts as there are ranks, so numbers agree up to rounding: losses and norms
+//! to 1e-5 of their size, weights to 2e-6 after two steps that change them by up to 0.05.
 
-use crate::model::{BOTH, EMBEDDING, HEAD, NOTHING, Spread, TIED, batch, builder, trained, weights};
+use crate::model::{BOTH, EMBEDDING, HEAD, NOTHING, Parallel, TIED, batch, builder, trained, weights};
 use crate::plain::{self, Plain, Trained, VOCABULARY, plain, plain_of, plain_step, plain_weights};
 use burn::nn::{Embedding, Linear};
 use burn::optim::SgdConfig;
@@ -20,7 +20,7 @@ const CLIP: f64 = 0.1;
 const STEPS: usize = 2;
 
 /// Whole and split backwards, one and two chunks, loops and a V.
-const FAMILIES: [(&str, usize); 4] = [("1F1B", 1), ("Interleaved1F1B", 2), ("ZBH1", 1), ("ZBVZeroBubble", 2)];
+const SCHEDULES: [(&str, usize); 4] = [("1F1B", 1), ("Interleaved1F1B", 2), ("ZBH1", 1), ("ZBVZeroBubble", 2)];
 
 const ENGINES: [(&str, SplitBackward, bool); 3] = [
     ("eager", SplitBackward::Eager, false),
@@ -45,49 +45,50 @@ fn assert_close(got: &Trained, expected: &Trained, place: &str) {
     assert_eq!(sizes(got), sizes(expected), "{place}");
     for (name, values) in &got.weights {
         let apart = values.iter().zip(&expected.weights[name]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(apart < 2e-6, "{place}: the weights `{name}` are {apart} apart");
+        assert!(apart < 2e-6, "{place}: the weights `{name}` differ by {apart}");
     }
 }
 
 fn trains_as_the_plain_loop_does(ranks: usize) {
     let expected = plain(&sizes(ranks), STEPS, RATE, CLIP, SgdConfig::new().init());
     assert!(expected.steps[1].0 < expected.steps[0].0 - 0.01, "it learns");
-    assert!(expected.steps.iter().all(|step| step.1 > CLIP), "norms are clipped");
-    for spread in [BOTH, EMBEDDING, HEAD] {
-        for family in FAMILIES {
+    assert!(expected.steps.iter().all(|step| step.1 > CLIP), "norms are not clipped");
+    for parallel in [BOTH, EMBEDDING, HEAD] {
+        for schedule in SCHEDULES {
             for (engine, split, compile) in ENGINES {
-                let builder = builder(spread, family, ranks, 2 * ranks).split(split).compile(compile).clip_norm(CLIP);
+                let builder =
+                    builder(parallel, schedule, ranks, 2 * ranks).split(split).compile(compile).clip_norm(CLIP);
                 let got = trained(&mut builder.build().unwrap(), 4 * ranks, STEPS, RATE);
-                assert_close(&got, &expected, &format!("{spread:?}, {family:?} on {ranks} ranks, {engine}"));
+                assert_close(&got, &expected, &format!("{parallel:?}, {schedule:?} on {ranks} ranks, {engine}"));
             }
         }
     }
 }
 
 #[test]
-fn every_family_and_engine_on_two_ranks_trains_as_the_plain_loop_does() {
+fn every_schedule_and_engine_on_two_ranks_trains_as_the_plain_loop_does() {
     trains_as_the_plain_loop_does(2);
 }
 
 #[test]
-fn every_family_and_engine_on_three_ranks_trains_as_the_plain_loop_does() {
+fn every_schedule_and_engine_on_three_ranks_trains_as_the_plain_loop_does() {
     trains_as_the_plain_loop_does(3);
 }
 
 #[test]
-fn every_family_and_engine_on_four_ranks_trains_as_the_plain_loop_does() {
+fn every_schedule_and_engine_on_four_ranks_trains_as_the_plain_loop_does() {
     trains_as_the_plain_loop_does(4);
 }
 
 #[test]
 fn words_that_cannot_be_cut_evenly_train_as_the_plain_loop_does() {
-    for (ranks, family) in [(5, ("1F1B", 1)), (5, ("ZBH1", 1)), (7, ("1F1B", 1))] {
+    for (ranks, schedule) in [(5, ("1F1B", 1)), (5, ("ZBH1", 1)), (7, ("1F1B", 1))] {
         assert!(!VOCABULARY.is_multiple_of(ranks));
         let expected = plain(&sizes(ranks), STEPS, RATE, CLIP, SgdConfig::new().init());
-        for spread in [BOTH, EMBEDDING, HEAD] {
-            let mut pipeline = builder(spread, family, ranks, 2 * ranks).clip_norm(CLIP).build().unwrap();
+        for parallel in [BOTH, EMBEDDING, HEAD] {
+            let mut pipeline = builder(parallel, schedule, ranks, 2 * ranks).clip_norm(CLIP).build().unwrap();
             let got = trained(&mut pipeline, 4 * ranks, STEPS, RATE);
-            assert_close(&got, &expected, &format!("{spread:?}, {family:?} on {ranks} ranks"));
+            assert_close(&got, &expected, &format!("{parallel:?}, {schedule:?} on {ranks} ranks"));
         }
     }
 }
@@ -95,12 +96,12 @@ fn words_that_cannot_be_cut_evenly_train_as_the_plain_loop_does() {
 #[test]
 fn one_rank_has_the_whole_vocabulary_as_its_piece() {
     let optimizer = || SgdConfig::new().init();
-    for (spread, expected) in [
+    for (parallel, expected) in [
         (BOTH, plain(&sizes(1), STEPS, RATE, CLIP, optimizer())),
         (TIED, plain_of(Plain::tied(), &sizes(1), STEPS, RATE, CLIP, optimizer())),
     ] {
-        let got = trained(&mut builder(spread, ("1F1B", 1), 1, 2).clip_norm(CLIP).build().unwrap(), 4, STEPS, RATE);
-        assert_close(&got, &expected, &format!("{spread:?} on one rank"));
+        let got = trained(&mut builder(parallel, ("1F1B", 1), 1, 2).clip_norm(CLIP).build().unwrap(), 4, STEPS, RATE);
+        assert_close(&got, &expected, &format!("{parallel:?} on one rank"));
     }
 }
 
@@ -133,29 +134,29 @@ fn one_matrix_as_embedding_and_head_trains_as_in_the_plain_loop() {
         let expected = plain_of(Plain::tied(), &sizes(ranks), STEPS, RATE, CLIP, optimizer());
         assert!(expected.steps[1].0 < expected.steps[0].0 - 0.01, "it learns");
         assert!(!expected.weights.contains_key("scores.weight"));
-        for family in FAMILIES.into_iter().filter(|family| ranks < 5 || family.1 == 1) {
+        for schedule in SCHEDULES.into_iter().filter(|schedule| ranks < 5 || schedule.1 == 1) {
             for (engine, split, compile) in ENGINES {
-                let builder = builder(TIED, family, ranks, 2 * ranks).optimizer(optimizer).clip_norm(CLIP);
+                let builder = builder(TIED, schedule, ranks, 2 * ranks).optimizer(optimizer).clip_norm(CLIP);
                 let mut pipeline = builder.split(split).compile(compile).build().unwrap();
                 let got = trained(&mut pipeline, 4 * ranks, STEPS, RATE);
-                assert_close(&got, &expected, &format!("{family:?} on {ranks} ranks, {engine}"));
+                assert_close(&got, &expected, &format!("{schedule:?} on {ranks} ranks, {engine}"));
             }
         }
     }
 }
 
 #[test]
-fn one_matrix_has_the_same_bits_in_every_run_and_with_ordered_sums_under_every_family() {
-    let run = |family, accumulation, replicas: usize| {
-        let builder = builder(TIED, family, 3, 6).data_parallel(replicas).accumulation(accumulation).clip_norm(CLIP);
+fn one_matrix_has_the_same_bits_in_every_run_and_with_ordered_sums_under_every_schedule() {
+    let run = |schedule, accumulation, replicas: usize| {
+        let builder = builder(TIED, schedule, 3, 6).data_parallel(replicas).accumulation(accumulation).clip_norm(CLIP);
         trained(&mut builder.build().unwrap(), 12 * replicas, STEPS, RATE)
     };
     for replicas in [1, 2] {
-        let ordered = run(FAMILIES[0], Accumulation::Ordered, replicas);
-        for family in FAMILIES {
-            let first = run(family, Accumulation::AsTheyCome, replicas);
-            assert!((0..2).all(|_| run(family, Accumulation::AsTheyCome, replicas) == first), "{family:?}");
-            assert!(run(family, Accumulation::Ordered, replicas) == ordered, "{family:?}");
+        let ordered = run(SCHEDULES[0], Accumulation::Ordered, replicas);
+        for schedule in SCHEDULES {
+            let first = run(schedule, Accumulation::AsTheyCome, replicas);
+            assert!((0..2).all(|_| run(schedule, Accumulation::AsTheyCome, replicas) == first), "{schedule:?}");
+            assert!(run(schedule, Accumulation::Ordered, replicas) == ordered, "{schedule:?}");
         }
         let optimizer = SgdConfig::new().init();
         let expected = plain_of(Plain::tied(), &vec![2; 6 * replicas], STEPS, RATE, CLIP, optimizer);
@@ -165,7 +166,7 @@ fn one_matrix_has_the_same_bits_in_every_run_and_with_ordered_sums_under_every_f
 
 #[test]
 fn an_optimizer_with_state_steps_pieces_as_whole_layers() {
-    // AdamW would scale gradients that are rounding alone (of a key's bias, say) up to whole steps.
+    // AdamW would scale gradients that are only rounding (of a key's bias, say) up to whole steps.
     let optimizer = || SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init();
     let expected = plain(&sizes(2), 3, RATE, CLIP, optimizer());
     let builder = builder(BOTH, ("ZBVZeroBubble", 2), 2, 4).optimizer(optimizer).clip_norm(CLIP);
@@ -173,23 +174,24 @@ fn an_optimizer_with_state_steps_pieces_as_whole_layers() {
 }
 
 #[test]
-fn runs_have_the_same_bits_and_with_ordered_sums_all_families_have() {
+fn runs_have_the_same_bits_and_with_ordered_sums_all_schedules_have() {
     for ranks in [2, 3] {
-        let run = |spread: Spread, family, accumulation| {
-            let builder = builder(spread, family, ranks, 2 * ranks).accumulation(accumulation).clip_norm(CLIP);
+        let run = |parallel: Parallel, schedule, accumulation| {
+            let builder = builder(parallel, schedule, ranks, 2 * ranks).accumulation(accumulation).clip_norm(CLIP);
             trained(&mut builder.build().unwrap(), 4 * ranks, STEPS, RATE)
         };
-        for family in FAMILIES {
-            let first = run(BOTH, family, Accumulation::AsTheyCome);
-            assert!((0..3).all(|_| run(BOTH, family, Accumulation::AsTheyCome) == first), "{family:?}");
+        for schedule in SCHEDULES {
+            let first = run(BOTH, schedule, Accumulation::AsTheyCome);
+            assert!((0..3).all(|_| run(BOTH, schedule, Accumulation::AsTheyCome) == first), "{schedule:?}");
         }
-        let ordered = run(BOTH, FAMILIES[0], Accumulation::Ordered);
-        for family in FAMILIES {
-            assert!(run(BOTH, family, Accumulation::Ordered) == ordered, "{family:?} on {ranks} ranks");
+        let ordered = run(BOTH, SCHEDULES[0], Accumulation::Ordered);
+        for schedule in SCHEDULES {
+            assert!(run(BOTH, schedule, Accumulation::Ordered) == ordered, "{schedule:?} on {ranks} ranks");
         }
-        // What is not spread has the bits of the plain pipeline: an embedding is looked up, and added to zeros.
-        let whole = run(NOTHING, FAMILIES[0], Accumulation::Ordered);
-        assert_eq!(run(EMBEDDING, FAMILIES[0], Accumulation::Ordered).steps[0].0, whole.steps[0].0);
+        // Ordinary layers match the plain pipeline bit for bit, since the vocabulary-parallel embedding only adds
+        // zeros.
+        let whole = run(NOTHING, SCHEDULES[0], Accumulation::Ordered);
+        assert_eq!(run(EMBEDDING, SCHEDULES[0], Accumulation::Ordered).steps[0].0, whole.steps[0].0);
     }
 }
 
@@ -214,7 +216,7 @@ fn accumulated_batches_count_as_one() {
     let mut pipeline = builder(BOTH, ("1F1B", 1), 2, 4).clip_norm(CLIP).build().unwrap();
     pipeline.accumulate(batch(8)).unwrap();
     let got = pipeline.step(batch(8), RATE).unwrap();
-    // The same batch twice has the gradients of one.
+    // The same batch twice gives the gradients of one.
     let expected = plain_step(&mut reference, &[2; 4], RATE, Some(CLIP), 1.0);
     assert!((got.loss - expected.0).abs() <= 1e-5 * expected.0, "{} for {}", got.loss, expected.0);
     let got = Trained { steps: Vec::new(), weights: weights(&mut pipeline) };
@@ -244,10 +246,10 @@ fn recomputed_stages_and_replicas_sharded_or_not_train_as_the_plain_loop_does() 
         let got = trained(&mut builder.build().unwrap(), 16, STEPS, RATE);
         assert_close(&got, &expected, &format!("two replicas, {accumulation:?}"));
     }
-    for (family, (engine, split, compile)) in FAMILIES.into_iter().zip(ENGINES.into_iter().cycle()) {
-        let sharded = builder(BOTH, family, 2, 4).data_parallel(2).sharded(true).split(split).compile(compile);
+    for (schedule, (engine, split, compile)) in SCHEDULES.into_iter().zip(ENGINES.into_iter().cycle()) {
+        let sharded = builder(BOTH, schedule, 2, 4).data_parallel(2).sharded(true).split(split).compile(compile);
         let got = trained(&mut sharded.clip_norm(CLIP).build().unwrap(), 16, STEPS, RATE);
-        assert_close(&got, &expected, &format!("{family:?}, two replicas, sharded, {engine}"));
+        assert_close(&got, &expected, &format!("{schedule:?}, two replicas, sharded, {engine}"));
     }
     let recomputed = builder(BOTH, ("1F1B", 1), 2, 8)
         .stages(|at| crate::model::stage_or_broken(BOTH, None, at).recomputed(true))
@@ -259,7 +261,7 @@ fn recomputed_stages_and_replicas_sharded_or_not_train_as_the_plain_loop_does() 
 fn a_loss_that_is_no_number_ends_the_step_and_the_weights_stay() {
     let mut pipeline = builder(BOTH, ("1F1B", 1), 2, 4).on_non_finite(OnNonFinite::Error).build().unwrap();
     let before = weights(&mut pipeline);
-    // A rate that makes the weights infinite, so that the next loss is no number.
+    // This rate makes the weights infinite, so that the next loss is NaN.
     pipeline.step(batch(8), f64::from(f32::MAX)).unwrap();
     let error = pipeline.step(batch(8), RATE).unwrap_err().to_string();
     assert!(error.contains("the loss is NaN") && error.contains("stage 1"), "{error}");
@@ -270,24 +272,24 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn any_number_of_microbatches_and_samples_trains_as_the_plain_loop_does(
-        ranks in 1usize..8, microbatches in 1usize..7, samples in 1usize..12, family in 0usize..4,
+        ranks in 1usize..8, microbatches in 1usize..7, samples in 1usize..12, schedule in 0usize..4,
         embedding in proptest::bool::ANY, head in proptest::bool::ANY, tied in proptest::bool::ANY
     ) {
-        let family = match FAMILIES[family] {
-            // It asks for a multiple of the ranks.
-            ("Interleaved1F1B", _) => FAMILIES[0],
-            family => family,
+        let schedule = match SCHEDULES[schedule] {
+            // It needs a multiple of the ranks.
+            ("Interleaved1F1B", _) => SCHEDULES[0],
+            schedule => schedule,
         };
         let tied = tied && embedding && head;
-        let spread = Spread { embedding, head, tied };
+        let parallel = Parallel { embedding, head, tied };
         let count = microbatches.min(samples);
         let (each, more) = (samples / count, samples % count);
         let sizes: Vec<usize> = (0..count).map(|i| each + usize::from(i < more)).collect();
-        let built = builder(spread, family, ranks, microbatches).clip_norm(CLIP).build();
+        let built = builder(parallel, schedule, ranks, microbatches).clip_norm(CLIP).build();
         if let Ok(mut pipeline) = built {
             let model = if tied { Plain::tied() } else { Plain::new() };
             let expected = plain_of(model, &sizes, STEPS, RATE, CLIP, SgdConfig::new().init());
-            let place = format!("{spread:?}, {family:?}, {ranks} ranks, {samples} samples in {microbatches}");
+            let place = format!("{parallel:?}, {schedule:?}, {ranks} ranks, {samples} samples in {microbatches}");
             assert_close(&trained(&mut pipeline, samples, STEPS, RATE), &expected, &place);
         }
     }

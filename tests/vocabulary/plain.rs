@@ -1,4 +1,4 @@
-//! A small decoder of Burn's own layers, with the ordinary embedding, head and cross entropy: what one device computes.
+//! A small decoder of Burn's own layers on one device, with the ordinary embedding, head and cross entropy.
 
 use burn::module::{Module, Param};
 use burn::nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
@@ -81,7 +81,7 @@ pub(crate) struct Plain {
     position: Param<Tensor<2>>,
     blocks: Vec<Block>,
     norm: LayerNorm,
-    /// Without it, words are scored by the embedding's matrix.
+    /// If `None`, the embedding's matrix scores the words.
     scores: Option<Linear>,
 }
 
@@ -95,7 +95,7 @@ impl Plain {
         Self::tied_on(&Device::flex().autodiff(), BLOCKS)
     }
 
-    /// A tied model of so many blocks on a device with autodiff.
+    /// A tied model of `blocks` blocks on a device with autodiff.
     pub(crate) fn tied_on(device: &Device, blocks: usize) -> Self {
         Self {
             token: token(device),
@@ -118,14 +118,14 @@ impl Plain {
     }
 }
 
-/// Tokens and targets `[samples, seq]`, of all words.
+/// Tokens and targets `[samples, seq]`, from the whole vocabulary.
 pub(crate) fn data(samples: usize) -> (Tensor<2, Int>, Tensor<2, Int>) {
     let numbers = || Tensor::<1, Int>::arange(0..(samples * SEQUENCE) as i64, &Device::flex());
     let shaped = |ids: Tensor<1, Int>| ids.remainder_scalar(VOCABULARY as i64).reshape([samples, SEQUENCE]);
     (shaped(numbers().mul_scalar(7)), shaped(numbers().mul_scalar(11).add_scalar(3)))
 }
 
-/// Losses and norms of some steps, and the weights after them by name.
+/// The losses and norms of some steps, and the weights after them by name.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Trained {
     pub(crate) steps: Vec<(f64, f64)>,
@@ -163,7 +163,7 @@ pub(crate) fn plain(sizes: &[usize], steps: usize, rate: f64, clip: f64, optimiz
     plain_of(Plain::new(), sizes, steps, rate, clip, optimizer)
 }
 
-/// The same of a model.
+/// Like [`plain`], for a given model.
 pub(crate) fn plain_of(
     model: Plain,
     sizes: &[usize],

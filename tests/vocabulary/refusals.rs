@@ -1,4 +1,4 @@
-//! What does not work with a spread vocabulary is refused, and says what to do.
+//! Features that do not work with vocabulary parallelism are refused, with what to do instead.
 
 use crate::model::{BOTH, EMBEDDING, HEAD, NOTHING, batch, builder, vocabulary};
 use crate::plain::{VOCABULARY, WIDTH, data, token};
@@ -11,7 +11,7 @@ use burn_pipeline::stage::{Reduction, Validate};
 use burn_pipeline::train::{AutoOptions, SharedParameter};
 use burn_pipeline::{AutoPipeline, Batch, Builder, Plan, Schedule, Size, Vocabulary};
 
-fn spread() -> Builder {
+fn parallel() -> Builder {
     builder(BOTH, ("1F1B", 1), 2, 4)
 }
 
@@ -22,21 +22,21 @@ fn refused(builder: Builder) -> String {
 #[test]
 fn choices_that_do_not_work_together_are_refused_at_the_start() {
     for (builder, what) in [
-        (spread().tensor_parallel(2), "`Builder::tensor_parallel` does not work with `Builder::vocabulary` yet"),
-        (spread().share(SharedParameter::new("w")), "`Builder::share` does not work"),
-        (spread().validate(Validate::FirstStep), "`Builder::validate` does not work"),
-        (spread().reduction(Reduction::Weighted), "`Reduction::Weighted` does not work"),
-        (spread().vocabulary(Vocabulary::new()), "neither an embedding nor a head"),
+        (parallel().tensor_parallel(2), "`Builder::tensor_parallel` does not work with `Builder::vocabulary` yet"),
+        (parallel().share(SharedParameter::new("w")), "`Builder::share` does not work"),
+        (parallel().validate(Validate::FirstStep), "`Builder::validate` does not work"),
+        (parallel().reduction(Reduction::Weighted), "`Reduction::Weighted` does not work"),
+        (parallel().vocabulary(Vocabulary::new()), "neither an embedding nor a head"),
         (builder(BOTH, ("DualPipe", 1), 2, 4), "its schedule is bidirectional"),
     ] {
         let error = refused(builder);
         assert!(error.contains(what), "{error}");
     }
-    let error = AutoPipeline::new(spread(), Size::new(2, 4), AutoOptions::default()).err().unwrap().to_string();
+    let error = AutoPipeline::new(parallel(), Size::new(2, 4), AutoOptions::default()).err().unwrap().to_string();
     assert!(error.contains("`AutoPipeline` does not work"), "{error}");
 }
 
-/// 1F1B with the vocabulary spread, as a user makes a plan.
+/// 1F1B with a parallel vocabulary, planned by the user.
 fn plan() -> Plan {
     let plan = burn_pipeline::schedule::OneFOneB.build(Size::new(2, 4)).unwrap();
     let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
@@ -52,15 +52,14 @@ fn a_plan_that_spreads_other_layers_than_there_are_pieces_of_is_refused_and_its_
         (builder(HEAD, ("1F1B", 1), 2, 4), "gives the head;"),
     ] {
         let error = refused(builder.plan(plan()));
-        assert!(
-            error.contains("1F1B spreads the embedding and the head over all ranks") && error.contains(said),
-            "{error}"
-        );
+        let planned = "1F1B is vocabulary parallel for the embedding and the head";
+        assert!(error.contains(planned) && error.contains(said), "{error}");
     }
-    let mut given = spread().plan(plan()).build().unwrap();
+    let mut given = parallel().plan(plan()).build().unwrap();
     let plan_text = given.plan(4).unwrap().plan().to_csv();
     assert_eq!(plan_text, plan().with_transfers().unwrap().to_csv());
-    let (got, expected) = (given.step(batch(8), 0.1).unwrap(), spread().build().unwrap().step(batch(8), 0.1).unwrap());
+    let (got, expected) =
+        (given.step(batch(8), 0.1).unwrap(), parallel().build().unwrap().step(batch(8), 0.1).unwrap());
     assert_eq!(got.loss, expected.loss);
 }
 
@@ -68,20 +67,20 @@ fn a_plan_that_spreads_other_layers_than_there_are_pieces_of_is_refused_and_its_
 fn costs_of_a_vocabulary_place_its_pieces() {
     let profile = Profile::uniform(plan().placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
     let pieces = VocabularyCost { head_forward: 9.0, head_input: 9.0, head_weight: 9.0, ..VocabularyCost::default() };
-    let mut by_costs = spread().planned_with(profile.clone().with_vocabulary(pieces).unwrap()).build().unwrap();
-    let mut rough = spread().build().unwrap();
+    let mut by_costs = parallel().planned_with(profile.clone().with_vocabulary(pieces).unwrap()).build().unwrap();
+    let mut rough = parallel().build().unwrap();
     assert_ne!(by_costs.plan(4).unwrap().plan().to_csv(), rough.plan(4).unwrap().plan().to_csv());
-    let error = refused(spread().planned_with(profile));
+    let error = refused(parallel().planned_with(profile));
     assert!(error.contains("does not fit the plan"), "{error}");
 }
 
 #[test]
 fn stages_that_are_not_between_the_spread_layers_are_refused() {
-    // The last stage of this model has a head and a loss of its own.
+    // The last stage of this model has its own head and loss.
     let error = refused(builder(EMBEDDING, ("1F1B", 1), 2, 4).vocabulary(vocabulary(BOTH)));
-    assert!(error.contains("stage 1 was built with a loss, but the head is spread"), "{error}");
-    let spread = Vocabulary::new().embedding("spread", token);
-    let no_loss = builder(HEAD, ("1F1B", 1), 2, 4).vocabulary(spread).build();
+    assert!(error.contains("stage 1 was built with a loss, but the vocabulary-parallel head"), "{error}");
+    let embedding = Vocabulary::new().embedding("spread", token);
+    let no_loss = builder(HEAD, ("1F1B", 1), 2, 4).vocabulary(embedding).build();
     let error = no_loss.unwrap().step(batch(8), 0.1).unwrap_err().to_string();
     assert!(error.contains("stage 1") && error.contains("has no loss"), "{error}");
 }
@@ -91,12 +90,12 @@ fn layers_that_cannot_be_cut_are_refused() {
     let head = |words, bias| {
         let head = LinearConfig::new(WIDTH, words).with_bias(bias);
         let vocabulary = Vocabulary::new().embedding("token", token).head("scores", move |device| head.init(device));
-        refused(spread().vocabulary(vocabulary))
+        refused(parallel().vocabulary(vocabulary))
     };
     let error = head(1, false);
     assert!(error.contains("1 words of the head cannot be cut over 2 ranks, each of which needs one"), "{error}");
     let error = head(VOCABULARY, true);
-    assert!(error.contains("a head with a bias cannot be spread: make it `with_bias(false)`"), "{error}");
+    assert!(error.contains("a vocabulary-parallel head cannot have a bias: make it `with_bias(false)`"), "{error}");
     let one = |device: &Device| EmbeddingConfig::new(1, WIDTH).init(device);
     let error = refused(builder(EMBEDDING, ("1F1B", 1), 2, 4).vocabulary(Vocabulary::new().embedding("token", one)));
     assert!(error.contains("1 words of the embedding cannot be cut over 2 ranks"), "{error}");
@@ -105,17 +104,17 @@ fn layers_that_cannot_be_cut_are_refused() {
 #[test]
 fn an_optimizer_that_looks_at_whole_parameters_is_refused() {
     let clipping = || SgdConfig::new().with_gradient_clipping(Some(GradientClippingConfig::Norm(0.1))).init();
-    let error = refused(spread().optimizer(clipping));
+    let error = refused(parallel().optimizer(clipping));
     assert!(error.contains("does not step each element by itself") && error.contains("`vocabulary`"), "{error}");
 }
 
 #[test]
 fn batches_that_do_not_fit_and_calls_that_need_whole_layers_are_refused_and_the_pipeline_goes_on() {
-    let mut pipeline = spread().build().unwrap();
+    let mut pipeline = parallel().build().unwrap();
     let floats = || Tensor::<2>::ones([8, 5], &Device::flex());
     for (batch, layer) in [
-        (Batch::new(floats()).target(data(8).1), "the embedding that is spread"),
-        (Batch::new(data(8).0).target(floats()), "the head that is spread"),
+        (Batch::new(floats()).target(data(8).1), "the vocabulary-parallel embedding"),
+        (Batch::new(data(8).0).target(floats()), "the vocabulary-parallel head"),
     ] {
         let error = pipeline.step(batch, 0.1).unwrap_err().to_string();
         let named = error.starts_with(layer) && error.contains("does not take this batch");

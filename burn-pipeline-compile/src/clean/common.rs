@@ -1,4 +1,4 @@
-//! What is computed twice is computed once.
+//! Computes duplicates once.
 
 use super::replace::Replaced;
 use crate::graph::{Graph, Node, Op, Operand};
@@ -26,7 +26,7 @@ pub(super) fn common(graph: Graph) -> Graph {
     Graph { nodes, ..graph }
 }
 
-/// Two nodes with the same key compute the same.
+/// A key that is equal for nodes that compute the same value.
 fn key(node: &Node) -> Option<String> {
     if matches!(node.op, Op::Interpret(_)) {
         return None;

@@ -1,8 +1,8 @@
-//! Values known ahead move into the operations that read them.
+//! Moves known values into the operations that read them.
 //!
 //! 1. A function of constants is a constant, and so is a view of one.
 //! 2. A function that reads a constant takes it as a scalar.
-//! 3. A division by a constant is a product with its inverse, which differs in the last bit at most.
+//! 3. A division by a constant becomes a multiplication by its inverse, which differs at most in the last bit.
 
 use crate::graph::{Graph, Map, Node, Op, Operand};
 use crate::tile::evaluate;
@@ -50,7 +50,7 @@ fn folded(node: &Node) -> Option<f32> {
     crate::graph::is_float(node.output()).then(|| evaluate(map, &values))
 }
 
-/// Division by a scalar becomes multiplication, where the inverse is a usual number.
+/// Turns a division by a scalar into a multiplication, if the inverse is a normal number.
 fn multiplied(node: &mut Node) {
     if let (Op::Map(Map::Div), Some(Operand::Scalar(value))) = (&node.op, node.inputs.get(1)) {
         let inverse = value.recip();

@@ -1,7 +1,8 @@
-//! What nothing reads is not computed.
+//! Removes operations whose results nothing reads.
 //!
-//! Random draws stay: each moves its generator on. So do operations of backend extensions: they may exchange tensors with other
-//! ranks, which wait for them whether or not this one reads the result. The caller leaves out those that it does not need.
+//! Random draws stay, because each advances its generator. So do operations of backend extensions: they may exchange
+//! tensors with other ranks, which wait for them whether or not this rank reads the result. The caller leaves out
+//! those that it does not need.
 
 use crate::graph::{Graph, Node, Op};
 use burn::backend::ir::{FloatOperationIr, NumericOperationIr, OperationIr};
@@ -21,7 +22,7 @@ pub(super) fn dead(mut graph: Graph) -> Graph {
     graph
 }
 
-/// Does it more than give its outputs?
+/// Returns true if the node has side effects.
 fn acts(node: &Node) -> bool {
     let Op::Interpret(op) = &node.op else { return false };
     matches!(

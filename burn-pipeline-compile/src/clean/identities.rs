@@ -1,8 +1,9 @@
-//! Operations that change nothing disappear.
+//! Removes operations that change nothing.
 //!
-//! 1. `x + 0`, `x - 0`, `x * 1`, a copy, a reduction along dimensions of size 1, a view of the same shape: what reads them
-//!    reads `x`. If `x` is smaller than the result, it is expanded.
-//! 2. A sum of a sum along other dimensions, which nothing else reads, is one sum, if none of them is the last one.
+//! 1. `x + 0`, `x - 0`, `x * 1`, a copy, a reduction along dimensions of size 1, a view of the same shape: their
+//!    readers read `x` instead. If `x` is smaller than the result, it is expanded.
+//! 2. A sum of a sum along other dimensions becomes one sum, if nothing else reads the inner sum and the last
+//!    dimension is not summed.
 
 use super::replace::without;
 use crate::graph::{Graph, Map, Node, Op, Operand, Reduction, View};
@@ -19,7 +20,7 @@ pub(super) fn identities(mut graph: Graph) -> Graph {
     sums(without(graph, |node| unchanged(node).filter(|tensor| tensor.shape == node.output().shape)))
 }
 
-/// The tensor that a node's output equals, but for its shape.
+/// The tensor that a node's output equals, except for its shape.
 fn unchanged(node: &Node) -> Option<TensorIr> {
     let input = |place: usize| node.inputs[place].tensor().cloned();
     let scalar = |place: usize| match node.inputs[place] {
@@ -57,7 +58,7 @@ fn sums(mut graph: Graph) -> Graph {
     graph
 }
 
-/// A sum along dimensions that are not the last.
+/// The dimensions and the input of a sum that does not sum the last dimension.
 fn leading_sum(node: &Node) -> Option<(Vec<usize>, TensorIr)> {
     let Op::Reduce(Reduction::Sum, dims) = &node.op else { return None };
     let input = node.inputs[0].tensor()?.clone();

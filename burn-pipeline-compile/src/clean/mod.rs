@@ -1,20 +1,20 @@
-//! Clean-up: graphs rewritten into smaller ones that give the same kept tensors.
+//! Clean-up: rewrites graphs into smaller ones with the same kept tensors.
 //!
-//! Every pass is a function from graph to graph, and may be run alone and at any time. In order: [`rounded`] (products read rounded
-//! operands as they are held), [`constants`] (values known ahead move into the operations that read them), [`identities`] (operations that
-//! change nothing disappear), [`products`] (over many rows at once), [`sums`] (of products), [`slices`] (read past what was assigned
-//! elsewhere), [`places`] (values are written where they end up), [`common`] (what is computed twice is computed once), [`dead`] (what
-//! nothing reads is not computed).
+//! Every pass is a function from graph to graph, and can run alone and at any time. In order: [`rounded`] (matmuls
+//! read rounded operands as they are kept), [`constants`] (moves known values into operations), [`identities`]
+//! (removes operations that change nothing), [`matmuls`] (merges matmuls over many rows), [`sums`] (merges sums of
+//! matmuls), [`slices`] (reads slices past unrelated assignments), [`places`] (writes values into their final
+//! tensor), [`common`] (computes duplicates once), [`dead`] (removes unused operations).
 //!
-//! Guarantees: no pass reorders nodes that the interpreter runs; random draws, operations of backend extensions and others that the interpreter runs are left
-//! alone, the last unless nothing reads what they give.
+//! Guarantees: passes do not reorder or change nodes that the interpreter runs. They remove such a node only if
+//! nothing reads its results, and never a random draw or an operation of a backend extension.
 
 mod common;
 mod constants;
 mod dead;
 mod identities;
+mod matmuls;
 mod places;
-mod products;
 mod replace;
 mod rounded;
 mod slices;
@@ -22,10 +22,10 @@ mod sums;
 
 use crate::graph::Graph;
 
-/// Rounds at most. A graph that holds a NaN never equals itself.
+/// The most rounds. A graph with a NaN never equals itself.
 const ROUNDS: usize = 8;
 
-/// All passes, until none of them finds anything.
+/// Runs all passes until none of them changes the graph.
 pub(crate) fn clean(mut graph: Graph) -> Graph {
     for _ in 0..ROUNDS {
         let before = graph.clone();
@@ -33,7 +33,7 @@ pub(crate) fn clean(mut graph: Graph) -> Graph {
             rounded::rounded,
             constants::constants,
             identities::identities,
-            products::products,
+            matmuls::matmuls,
             sums::sums,
             slices::slices,
             places::places,

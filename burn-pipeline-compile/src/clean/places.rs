@@ -1,11 +1,12 @@
-//! Values are written where they end up.
+//! Writes values into their final tensor.
 //!
-//! 1. Autodiff gives a slice's gradient as zeros with the gradient assigned to the slice, and adds those of all slices. The sum of
-//!    such tensors, whose slices do not overlap and which nothing else reads, is one tensor written part by part. So is one to
-//!    which slices are assigned one after the other, as recurrent layers collect their steps.
-//! 2. A reshape that no strides can describe (of swapped dimensions) is a tensor of one part.
-//! 3. A part that is a view of swapped dimensions or another shape is written from what it is a view of.
-//! 4. A part that is a product of matrices, which nothing else reads, is multiplied into its place.
+//! 1. Autodiff makes a slice's gradient by assigning the gradient to a slice of zeros, and adds the results of all
+//!    slices. If the slices do not overlap and nothing else reads them, their sum becomes one tensor written part by
+//!    part. So does a tensor to which slices are assigned one after the other, as recurrent layers collect their
+//!    steps.
+//! 2. A reshape that no strides can describe (of swapped dimensions) becomes a tensor of one part.
+//! 3. A part that is a view (swapped dimensions or another shape) is written from the view's input.
+//! 4. A part that is a matmul, which nothing else reads, is multiplied into its place.
 
 use super::slices::{meet, taken};
 use crate::graph::{Graph, Map, Node, Op, Operand, Part, View, is_float};
@@ -33,7 +34,7 @@ pub(super) fn places(mut graph: Graph) -> Graph {
     graph
 }
 
-/// Parts, and what is written there.
+/// Parts, and their inputs.
 type Placed = (Vec<Part>, Vec<Operand>);
 
 struct Found<'a> {
@@ -47,12 +48,12 @@ impl Found<'_> {
         self.makers.get(&tensor.id).map(|&place| &self.graph.nodes[place])
     }
 
-    /// The node that makes what nothing else reads.
+    /// The node that makes a tensor, if nothing else reads the tensor.
     fn own(&self, tensor: &TensorIr) -> Option<&Node> {
         self.maker(tensor).filter(|_| self.uses.get(&tensor.id) == Some(&1))
     }
 
-    /// Is a tensor going to be written into a part of another one?
+    /// Returns true if a tensor will be written into a part of another one.
     fn is_placed(&self, tensor: &TensorIr) -> bool {
         let mut readers = self.graph.nodes.iter().filter(|node| node.reads().any(|read| read.id == tensor.id));
         readers.any(|reader| match &reader.op {
@@ -62,7 +63,7 @@ impl Found<'_> {
         })
     }
 
-    /// A slice that is assigned, of zeros or beside other parts.
+    /// The parts of a slice assignment, to zeros or to other parts.
     fn assigned(&self, op: &OperationIr) -> Option<Placed> {
         let OperationIr::BaseFloat(BaseOperationIr::SliceAssign(op)) = op else { return None };
         (is_float(&op.value) && is_float(&op.out)).then_some(())?;
@@ -78,7 +79,7 @@ impl Found<'_> {
         Some((parts, inputs))
     }
 
-    /// A sum of two tensors in parts that do not overlap.
+    /// The parts of a sum of two tensors whose parts do not overlap.
     fn joined(&self, node: &Node) -> Option<Placed> {
         let mut parts = Vec::new();
         let mut inputs = Vec::new();
@@ -93,13 +94,13 @@ impl Found<'_> {
         parts.iter().enumerate().all(distinct).then_some((parts, inputs))
     }
 
-    /// A reshape that copies: its input is a view with its dimensions swapped.
+    /// The part of a reshape that copies: its input is a view with swapped dimensions.
     fn copied(&self, node: &Node) -> Option<Placed> {
         let input = node.inputs[0].tensor().filter(|tensor| is_float(tensor) && tensor.shape.num_elements() > 0)?;
         let permuted = self.maker(input)?;
         let Op::View(View::Permute(dims)) = &permuted.op else { return None };
         let of = permuted.inputs[0].tensor()?;
-        // Views of views may lie in any way; what is computed lies in order.
+        // Views of views may have any layout; computed tensors are contiguous.
         let in_order = self.maker(of).is_some_and(|maker| !matches!(maker.op, Op::View(_) | Op::Interpret(_)));
         let lies = Layout::contiguous(of.shape.clone()).permute(dims);
         (in_order && reshaped(&lies, &node.output().shape).is_none()).then_some(())?;
@@ -108,12 +109,12 @@ impl Found<'_> {
         Some((vec![Part { layout, ..part }], node.inputs.clone()))
     }
 
-    /// Parts written from what they are views or products of.
+    /// Parts written from the inputs of their views or matmuls.
     fn through(&self, parts: &[Part], inputs: &[Operand]) -> Option<Placed> {
         let mut rest = inputs.iter();
         let (mut changed, mut next, mut operands) = (false, Vec::with_capacity(parts.len()), Vec::new());
         for part in parts {
-            if part.product {
+            if part.matmul {
                 operands.extend(rest.by_ref().take(2).cloned());
                 next.push(part.clone());
                 continue;
@@ -145,19 +146,19 @@ impl Found<'_> {
                 of_view(part.layout.permute(&back), maker)
             }
             Op::Matmul if self.own(tensor).is_some() => {
-                Some((Part { product: true, ..part.clone() }, maker.inputs.clone()))
+                Some((Part { matmul: true, ..part.clone() }, maker.inputs.clone()))
             }
             _ => None,
         }
     }
 }
 
-/// A slice as a part of its tensor.
+/// The part of a tensor that a slice covers.
 fn part(op: &SliceAssignOpIr) -> Option<Part> {
     Some(Part::of(&op.out, taken(&op.ranges, &op.out, &op.value)?))
 }
 
-/// All of a tensor as one part.
+/// A part that covers a whole tensor.
 fn whole(tensor: &TensorIr) -> Part {
     Part::of(tensor, tensor.shape.iter().map(|&size| (0, size)).collect())
 }
@@ -175,7 +176,7 @@ mod tests {
         let part = |first: usize| Part {
             range: vec![(0, 4), (first, 3)],
             layout: Layout::contiguous(burn::tensor::Shape::from(vec![4, 3])),
-            product: false,
+            matmul: false,
         };
         assert!(!overlap(&part(0), &part(3)));
         assert!(overlap(&part(0), &part(2)));

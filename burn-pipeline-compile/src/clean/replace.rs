@@ -1,21 +1,21 @@
-//! Reading one tensor in the place of another.
+//! Replaces tensors by others in the nodes that read them.
 
 use crate::graph::{Graph, Node, Op, Operand};
 use burn::backend::ir::{IrVisitorMut, TensorId, TensorIr};
 use std::collections::HashMap;
 
-/// Tensors that are read in the place of others, of the same shape and type.
+/// Replacements of tensors by others of the same shape and type.
 #[derive(Default)]
 pub(super) struct Replaced(HashMap<TensorId, TensorIr>);
 
 impl Replaced {
-    /// From now on, `by` is read in the place of `tensor`.
+    /// Replaces `tensor` by `by` from now on.
     pub(super) fn add(&mut self, tensor: &TensorIr, by: &TensorIr) {
         let by = self.0.get(&by.id).unwrap_or(by).clone();
         self.0.insert(tensor.id, by);
     }
 
-    /// Corrects what a node reads.
+    /// Applies the replacements to a node's inputs.
     pub(super) fn apply(&mut self, node: &mut Node) {
         for input in &mut node.inputs {
             if let Operand::Tensor(tensor) = input
@@ -38,7 +38,7 @@ impl IrVisitorMut for Replaced {
     }
 }
 
-/// Takes out the nodes whose output is another tensor, which `same` finds; a kept tensor stays.
+/// Removes the nodes whose output equals another tensor, which `same` finds. Kept tensors stay.
 pub(super) fn without(graph: Graph, same: impl Fn(&Node) -> Option<TensorIr>) -> Graph {
     let mut replaced = Replaced::default();
     let mut nodes = Vec::with_capacity(graph.nodes.len());

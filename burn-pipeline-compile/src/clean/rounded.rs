@@ -1,7 +1,7 @@
-//! Operands of products that are held in `bf16` are read as they are, where products round their operands anyway.
+//! Lets matmuls read operands that are kept in `bf16` directly, if they round their operands anyway.
 //!
-//! 1. A cast to `bf16` is part of the region that computes its input.
-//! 2. A cast of `bf16` to `f32` whose result only products read, themselves or views of it, disappears.
+//! 1. A cast to `bf16` becomes part of the region that computes its input.
+//! 2. A cast from `bf16` to `f32` is removed if only matmuls read its result, directly or through views.
 
 use super::replace::Replaced;
 use crate::graph::{Graph, Map, Node, Op, Operand, is_float, is_rounded};
@@ -51,10 +51,10 @@ fn cast(node: &Node) -> Option<&CastOpIr> {
     }
 }
 
-/// Tensors that are kept, or that something else reads than products, itself or views of it.
+/// Tensors that are kept, or that have readers other than matmuls, directly or through views.
 fn read_by_others(graph: &Graph) -> HashSet<TensorId> {
     let mut others = graph.kept.clone();
-    // Readers come later.
+    // Readers come later in the order, so it is walked backwards.
     for node in graph.nodes.iter().rev() {
         let passes = match &node.op {
             Op::Matmul => true,

@@ -1,13 +1,13 @@
-//! Slices read past what was assigned elsewhere.
+//! Reads slices past assignments to other slices.
 //!
-//! Autodiff gives the gradient of a tensor to which a slice was assigned as the gradient with zeros assigned to that slice. Where a
-//! recurrent layer collects its steps, the gradient of each step is a slice of such a tensor, one assignment deeper for each
-//! later step, and every assignment copies the whole. So:
+//! If a slice is assigned to a tensor, autodiff makes the tensor's gradient by assigning zeros to that slice of the
+//! gradient. If a recurrent layer collects its steps, the gradient of each step is a slice of such a tensor, one
+//! assignment deeper for each later step, and every assignment copies the whole tensor. So:
 //!
-//! 1. A slice that shares no element with what was assigned is a slice of the tensor before.
-//! 2. A slice of just what was assigned is what was assigned.
+//! 1. A slice that shares no element with the assigned one is read from the tensor before the assignment.
+//! 2. A slice that equals the assigned one is the assigned value.
 //!
-//! Assignments that then nothing reads are taken out by [`dead`](super::dead).
+//! [`dead`](super::dead) removes assignments that nothing reads any more.
 
 use super::replace::without;
 use crate::graph::{Graph, Node, Op, Operand, View, is_float};
@@ -15,7 +15,7 @@ use burn::backend::ir::{BaseOperationIr, OperationIr, TensorId, TensorIr};
 use burn::tensor::Slice;
 use std::collections::HashMap;
 
-/// The first place and the number of places along each dimension.
+/// The first index and the number of elements, along each dimension.
 pub(super) type Range = Vec<(usize, usize)>;
 
 pub(super) fn slices(mut graph: Graph) -> Graph {
@@ -33,13 +33,13 @@ pub(super) fn slices(mut graph: Graph) -> Graph {
     without(graph, |node| node.outputs.first().and_then(|output| same.get(&output.id)).cloned())
 }
 
-/// Where a slice's elements come from.
+/// The source of a slice's elements.
 enum Source {
     Before(TensorIr),
     Assigned(TensorIr),
 }
 
-/// What a slice reads behind all assignments that do not concern it; `None` if that is what it reads now.
+/// The source of a slice, past all assignments to other slices; `None` if it already reads from there.
 fn source(graph: &Graph, makers: &HashMap<TensorId, usize>, node: &Node) -> Option<Source> {
     let Op::View(View::Slice(ranges)) = &node.op else { return None };
     let mut tensor = node.inputs[0].tensor()?;
@@ -62,7 +62,8 @@ fn source(graph: &Graph, makers: &HashMap<TensorId, usize>, node: &Node) -> Opti
     (tensor.id != first).then(|| Source::Before(tensor.clone()))
 }
 
-/// The places of a tensor that a slice takes, whose own shape is that of `part`; `None` for steps other than 1 and places outside.
+/// The range of a tensor that a slice of the shape of `part` covers; `None` for steps other than 1 and indices out of
+/// range.
 pub(super) fn taken(ranges: &[Slice], of: &TensorIr, part: &TensorIr) -> Option<Range> {
     let mut taken: Range = of.shape.iter().map(|&size| (0, size)).collect();
     for (dim, range) in ranges.iter().enumerate() {
@@ -75,7 +76,7 @@ pub(super) fn taken(ranges: &[Slice], of: &TensorIr, part: &TensorIr) -> Option<
     Some(taken)
 }
 
-/// Do two ranges share a place?
+/// Returns true if two ranges overlap.
 pub(super) fn meet(one: &[(usize, usize)], other: &[(usize, usize)]) -> bool {
     one.iter().zip(other).all(|(one, other)| one.0 < other.0 + other.1 && other.0 < one.0 + one.1)
 }

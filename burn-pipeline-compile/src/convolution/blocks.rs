@@ -1,27 +1,27 @@
-//! How a convolution is cut into pieces of work.
+//! Cuts a convolution into pieces of work.
 //!
-//! Guarantees: sizes alone decide, never the number of threads.
+//! Guarantees: the cut depends on sizes alone, not on the number of threads.
 
 use super::Convolution;
 use std::ops::Range;
 
-/// Elements of a block of windows, unless one row of the output has more: half a MiB.
+/// The elements of a block of windows, unless one row of the output has more: half a MiB.
 const BLOCK: usize = 128 * 1024;
-/// Columns of the weight's gradient that are computed together: of whole channels, one at least.
+/// The columns of the weight's gradient that are computed together, in whole channels, at least one.
 const GRADIENT_COLUMNS: usize = 256;
 
 impl Convolution {
-    /// Is the only window over an element the element itself?
+    /// Returns true if each element's only window is the element itself.
     pub(super) fn is_pointwise(&self) -> bool {
         self.window.is_element() && self.input[2..] == self.output[2..]
     }
 
-    /// Elements of one channel of an image, and of one of the output.
+    /// The number of elements of one channel of an image, and of one channel of the output.
     pub(super) fn areas(&self) -> (usize, usize) {
         (self.input[2] * self.input[3], self.output[2] * self.output[3])
     }
 
-    /// Rows of the output, so many at a time that windows over this many elements make a block.
+    /// Blocks of rows of the output, with as many rows as their windows over `depth` elements fit into a block.
     pub(super) fn blocks(&self, depth: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let [_, _, rows, columns] = self.output;
         let each = (BLOCK / (depth * columns).max(1)).max(1);

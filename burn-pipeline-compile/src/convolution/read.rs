@@ -1,11 +1,11 @@
-//! Burn's convolutions over one and two dimensions, without groups, as nodes.
+//! Reads Burn's convolutions over one and two dimensions, without groups, as nodes.
 
 use super::windows::Window;
 use super::{Convolution, Wanted};
 use crate::graph::is_float;
 use burn::backend::ir::{Conv1dOptionsIr, Conv2dOptionsIr, ModuleOperationIr, TensorIr};
 
-/// A convolution as it is recorded: what it reads (a bias last), and what it gives.
+/// A recorded convolution with its inputs (a bias last) and its output.
 pub(crate) struct Read<'a> {
     pub(crate) convolution: Convolution,
     pub(crate) inputs: [&'a TensorIr; 2],
@@ -48,7 +48,7 @@ pub(crate) fn read(op: &ModuleOperationIr) -> Option<Read<'_>> {
     }
 }
 
-/// The gradient of the output and that of a bias, which is its sum over all but the channels.
+/// The gradient of the output, and the gradient of a bias, which is its sum over all but the channels.
 pub(crate) fn bias_gradient(op: &ModuleOperationIr) -> Option<(&TensorIr, &TensorIr)> {
     match op {
         ModuleOperationIr::Conv1dBiasBackward(op) => Some((&op.output_grad, &op.out)),
@@ -57,7 +57,7 @@ pub(crate) fn bias_gradient(op: &ModuleOperationIr) -> Option<(&TensorIr, &Tenso
     }
 }
 
-/// `None` where the operation's tensors do not fit together, which is left to the interpreter to refuse.
+/// Returns `None` if the operation's tensors do not fit together; the interpreter then refuses it.
 fn made<'a>(convolution: Convolution, inputs: [&'a TensorIr; 2], output: &'a TensorIr) -> Option<Read<'a>> {
     let known = inputs.into_iter().chain([output]).all(is_float);
     let of = |tensor: &TensorIr| tensor.shape.num_elements();
@@ -83,7 +83,7 @@ fn two([x, weight, output]: Tensors<'_>, options: &Conv2dOptionsIr, wanted: Want
     (options.groups == 1).then_some(Convolution { wanted, input: four(x)?, output: four(output)?, window })
 }
 
-/// Along columns of images of one row.
+/// A one-dimensional convolution, along the columns of images with one row.
 fn one([x, weight, output]: Tensors<'_>, options: &Conv1dOptionsIr, wanted: Wanted) -> Option<Convolution> {
     let four = |tensor: &TensorIr| {
         let [samples, channels, columns] = <[usize; 3]>::try_from(&tensor.shape[..]).ok()?;

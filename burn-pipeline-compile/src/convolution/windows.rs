@@ -1,6 +1,6 @@
-//! What a convolution's windows read of an image, as a matrix.
+//! The elements of an image that a convolution's windows read, as a matrix.
 //!
-//! Guarantees: an element of a window that lies outside of the image is 0, and nothing is added back from there.
+//! Guarantees: an element of a window outside the image is 0, and adds nothing back.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -10,19 +10,19 @@ thread_local! {
     static KEPT: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
-/// How windows lie in an image: numbers along rows, and along columns.
+/// The geometry of windows in an image. Each pair is for the row index, then for the column index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Window {
     pub(super) size: [usize; 2],
     pub(super) stride: [usize; 2],
     pub(super) dilation: [usize; 2],
-    /// Zeros before the image.
+    /// Zeros (padding) before the image.
     pub(super) before: [usize; 2],
 }
 
-/// Calls with room for so many elements, which hold anything.
+/// Calls `call` with a buffer of this many elements, of unspecified contents.
 pub(super) fn with_windows(elements: usize, call: impl FnOnce(&mut [f32])) {
-    // A call may run another one on this thread; that one finds nothing and makes its own.
+    // `call` may call this function again on this thread; the inner call then allocates its own buffer.
     let mut windows = KEPT.take();
     if windows.len() < elements {
         windows.resize(elements, 0.0);
@@ -40,7 +40,8 @@ impl Window {
         self.size == [1, 1] && self.stride == [1, 1] && self.before == [0, 0]
     }
 
-    /// Writes the windows of these rows of the output: element by element of the window, all channels one after the other.
+    /// Writes the windows of these rows of the output: element by element of the window, for all channels one after
+    /// the other.
     pub(super) fn read(
         &self,
         image: &[f32],
@@ -71,7 +72,7 @@ impl Window {
         );
     }
 
-    /// Adds each element of windows to where it was read.
+    /// Adds each element of the windows to the image element that it was read from.
     pub(super) fn add_back(
         &self,
         windows: &[f32],
@@ -99,7 +100,8 @@ impl Window {
         );
     }
 
-    /// Calls for what each element of a window is for each row of the output; images have so many elements over all channels.
+    /// Calls `call` for each element of a window and each row of the output. Images have `elements` elements over all
+    /// channels.
     fn lines(
         &self,
         [height, width]: [usize; 2],
@@ -127,7 +129,7 @@ impl Window {
         }
     }
 
-    /// The places along an axis at which this element of a window lies within the image.
+    /// The output positions along an axis at which this element of a window is within the image.
     fn inside(&self, axis: usize, element: usize, size: usize, places: usize) -> Range<usize> {
         let (shift, before, stride) = (element * self.dilation[axis], self.before[axis], self.stride[axis]);
         let first = before.saturating_sub(shift).div_ceil(stride).min(places);
@@ -138,10 +140,10 @@ impl Window {
 
 /// One element of the windows of a row of the output.
 struct Line {
-    /// Where they begin.
+    /// The offset of its first value in the windows.
     windows: usize,
-    /// Where the first one that is inside lies in the image; `None` if none is.
+    /// The offset in the image of the first value within the image; `None` if there is none.
     image: Option<usize>,
-    /// Those that are inside.
+    /// The windows whose value is within the image.
     columns: Range<usize>,
 }

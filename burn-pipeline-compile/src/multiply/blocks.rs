@@ -1,4 +1,4 @@
-//! Blocks of a product, packed and multiplied.
+//! Packs and multiplies the blocks of a matmul.
 
 use super::kernel::{COLUMNS, Left, Multiply, Numbers, Pairs, ROWS};
 use super::pack::{Operand, pack_numbers, pack_rounded, pack_rounding, panel};
@@ -9,24 +9,24 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Depth of a block; what is summed in registers.
+/// The depth of a block, whose products are summed in registers.
 pub(super) const DEPTH: usize = 512;
-/// Rows of a block.
+/// The rows of a block.
 const BLOCK_ROWS: usize = 240;
-/// Columns of a block.
+/// The columns of a block.
 const BLOCK_COLUMNS: usize = 512;
-/// Rows whose distance in bytes is a multiple of this map to the same sets of the L1 cache.
+/// Rows at distances that are multiples of this many bytes map to the same sets of the L1 cache.
 const SAME_SETS: usize = 4096;
 
 thread_local! {
-    /// Packed blocks, of rows and of columns: 1.5 MiB a thread at most, kept until it ends.
+    /// Packed blocks of rows and of columns: at most 1.5 MiB a thread, kept until it ends.
     static PACKED: RefCell<[Vec<Line>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 
 #[derive(Clone, Copy)]
 struct Shared<T>(T);
 
-// SAFETY: operands are only read, and each piece of a product writes elements of its own.
+// SAFETY: operands are only read, and each piece of a matmul writes its own elements.
 unsafe impl<T> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Shared<T> {}
@@ -37,10 +37,11 @@ impl<T: Copy> Shared<T> {
     }
 }
 
-/// Writes a product, or adds it to what is there; on all threads if `parallel`. Sizes are rows, columns and depth.
+/// Writes a matmul, or adds it to the target; on all threads if `parallel`. `sizes` are rows, columns and depth.
 ///
 /// # Safety
-/// The matrices have these sizes, and operands are not rounded unless `by` says so; nothing else refers to the elements of `to`, which are all at places of their own.
+/// The matrices have these sizes, and operands are not rounded unless `by` says so. Nothing else refers to the
+/// elements of `to`, which are all distinct.
 pub(crate) unsafe fn multiply(
     by: By,
     sizes: [usize; 3],
@@ -53,13 +54,14 @@ pub(crate) unsafe fn multiply(
     let plain = [lhs.at, rhs.at].iter().all(|at| matches!(at, Elements::F32(_)));
     debug_assert!(plain || matches!(by, By::Pairs(_)), "numbers are multiplied as they are");
     let [rows, columns, depth] = sizes;
-    // Rows are written, so they become columns where these follow each other; what is summed stays the same.
+    // The kernel writes rows, so if the target's columns are contiguous, everything is transposed. The sums stay the
+    // same.
     if to.column != 1 && to.row == 1 {
         let sizes = [columns, rows, depth];
-        // SAFETY: the caller's promise.
-        return unsafe { along_rows(by, sizes, to.turned(), rhs.turned(), lhs.turned(), add, parallel) };
+        // SAFETY: guaranteed by the caller.
+        return unsafe { along_rows(by, sizes, to.transposed(), rhs.transposed(), lhs.transposed(), add, parallel) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { along_rows(by, sizes, to, lhs, rhs, add, parallel) };
 }
 
@@ -78,7 +80,7 @@ unsafe fn along_rows(
     let shared = Shared((to, lhs, rhs));
     let piece = |rows: Range<usize>, columns: Range<usize>| {
         let (to, lhs, rhs) = shared.get();
-        // SAFETY: the caller's promise; pieces are parts of the product, and `by` says what the processor has.
+        // SAFETY: guaranteed by the caller; pieces are parts of the matmul, and `by` proves the processor's features.
         unsafe {
             match by {
                 By::Numbers(_) => blocks::<Numbers>([rows, columns], depth, to, lhs, rhs, add),
@@ -95,13 +97,13 @@ unsafe fn along_rows(
     }
 }
 
-/// So many pieces of about the same size, of whole tiles but for the last one.
+/// Cuts a size into `count` pieces of about the same size, of whole tiles except the last.
 fn pieces(size: usize, count: usize, step: usize) -> Vec<Range<usize>> {
     let each = size.div_ceil(count).next_multiple_of(step).max(step);
     cut(0..size, each).collect()
 }
 
-/// A part of a product, block by block.
+/// Computes a part of a matmul, block by block.
 ///
 /// # Safety
 /// As for [`multiply`], on a processor with the instruction.
@@ -116,7 +118,7 @@ unsafe fn blocks<M: Multiply>(
     if depth == 0 && !add {
         return rows.for_each(|row| {
             for column in columns.clone() {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { *to.at.offset(row as isize * to.row + column as isize * to.column) = 0.0 };
             }
         });
@@ -125,8 +127,8 @@ unsafe fn blocks<M: Multiply>(
         for depths in cut(0..depth, DEPTH) {
             let add = add || depths.start > 0;
             for columns in cut(columns.clone(), BLOCK_COLUMNS) {
-                // SAFETY: the caller's promise.
-                unsafe { packed::<COLUMNS>(M::ELEMENTS, rhs.turned(), columns.clone(), depths.clone(), right) };
+                // SAFETY: guaranteed by the caller.
+                unsafe { packed::<COLUMNS>(M::ELEMENTS, rhs.transposed(), columns.clone(), depths.clone(), right) };
                 for rows in cut(rows.clone(), BLOCK_ROWS) {
                     // SAFETY: as above.
                     unsafe {
@@ -140,7 +142,7 @@ unsafe fn blocks<M: Multiply>(
     });
 }
 
-/// Words of the left operand, panel after panel: in memory as they are, or packed.
+/// The words of the left operand, panel by panel: in place, or packed.
 ///
 /// # Safety
 /// As for [`packed`].
@@ -157,15 +159,15 @@ unsafe fn left_of<M: Multiply>(
         let at = at.wrapping_offset(rows.start as isize * lhs.row + depths.start as isize);
         return Left::Rows(at.cast(), lhs.row);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { packed::<ROWS>(M::ELEMENTS, lhs, rows, depths, to) };
     Left::Packed(to.as_ptr().cast())
 }
 
-/// Packs some rows of a matrix over some of its columns.
+/// Packs some rows of a matrix, over some of its columns.
 ///
 /// # Safety
-/// The matrix has them, and the processor the instruction.
+/// The matrix has these rows and columns, and the processor has the instruction.
 unsafe fn packed<const WIDTH: usize>(
     elements: usize,
     matrix: Matrix<Elements>,
@@ -178,7 +180,7 @@ unsafe fn packed<const WIDTH: usize>(
         to.resize(lines, Line::default());
     }
     let (lane, depth) = (matrix.row, matrix.column);
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match (matrix.at, elements) {
             (Elements::F32(at), 1) => pack_numbers::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),

@@ -1,4 +1,4 @@
-//! A tile of a product, in registers.
+//! Computes a tile of a matmul in registers.
 
 use super::words::{LANES, first};
 use std::arch::x86_64::{
@@ -8,33 +8,33 @@ use std::arch::x86_64::{
 };
 use std::mem::transmute;
 
-/// Rows of a tile, and lanes of a panel of rows.
+/// The rows of a tile, and the lanes of a panel of rows.
 pub(super) const ROWS: usize = 12;
-/// Columns of a tile, and lanes of a panel of columns: two vectors. With their sums, 26 of 32 registers are in use.
+/// The columns of a tile, and the lanes of a panel of columns: two vectors. The kernel uses 26 of 32 registers.
 pub(super) const COLUMNS: usize = 2 * LANES;
 
-/// The left operand's words of a tile.
+/// The left operand's words for a tile.
 #[derive(Clone, Copy)]
 pub(super) enum Left {
-    /// A panel.
+    /// A packed panel.
     Packed(*const u32),
-    /// Rows in memory, the words of each one after the other, and the stride from one row to the next.
+    /// Rows in memory, each with contiguous words, and the stride from one row to the next.
     Rows(*const u32, isize),
 }
 
-/// Where a tile is written: rows whose elements follow each other.
+/// The target of a tile: rows with contiguous elements.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     pub(super) at: *mut f32,
     pub(super) row: isize,
     pub(super) rows: usize,
     pub(super) columns: usize,
-    /// Is the product added to what is there?
+    /// True if the matmul is added to the target.
     pub(super) add: bool,
 }
 
 impl Left {
-    /// From this row of a panel on.
+    /// The words from this row of a panel on.
     pub(super) fn at_row(self, row: usize) -> Self {
         match self {
             Self::Packed(at) => Self::Packed(at.wrapping_add(row)),
@@ -45,10 +45,10 @@ impl Left {
 
 /// How words are multiplied.
 pub(super) trait Multiply {
-    /// Elements of a word.
+    /// The number of elements in a word.
     const ELEMENTS: usize;
 
-    /// Adds products of words to sums.
+    /// Adds the products of words to sums.
     ///
     /// # Safety
     /// The processor has the instruction.
@@ -61,7 +61,7 @@ pub(super) trait Multiply {
     unsafe fn tile<const R: usize, const V: usize>(words: usize, left: Left, right: *const u32, to: Target);
 }
 
-/// Numbers of 32 bits: AVX-512.
+/// 32-bit numbers: AVX-512.
 pub(super) struct Numbers;
 /// Pairs of `bf16`: AVX512-BF16.
 pub(super) struct Pairs;
@@ -71,13 +71,13 @@ impl Multiply for Numbers {
 
     #[inline(always)]
     unsafe fn add(sums: __m512, left: __m512i, right: __m512i) -> __m512 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { _mm512_fmadd_ps(_mm512_castsi512_ps(left), _mm512_castsi512_ps(right), sums) }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     unsafe fn tile<const R: usize, const V: usize>(words: usize, left: Left, right: *const u32, to: Target) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { tile::<Self, R, V>(words, left, right, to) };
     }
 }
@@ -87,7 +87,7 @@ impl Multiply for Pairs {
 
     #[inline(always)]
     unsafe fn add(sums: __m512, left: __m512i, right: __m512i) -> __m512 {
-        // SAFETY: the caller's promise; both types are 512 bits, of which all values are valid.
+        // SAFETY: guaranteed by the caller; both types are 512 bits wide, and all bit patterns are valid.
         unsafe {
             let [left, right] = [left, right].map(|bits| transmute::<__m512i, __m512bh>(bits));
             _mm512_dpbf16_ps(sums, left, right)
@@ -96,24 +96,25 @@ impl Multiply for Pairs {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
     unsafe fn tile<const R: usize, const V: usize>(words: usize, left: Left, right: *const u32, to: Target) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { tile::<Self, R, V>(words, left, right, to) };
     }
 }
 
-/// Multiplies `R` rows with `V` vectors of columns of a panel, of so many words.
+/// Multiplies `R` rows with `V` vectors of columns of a panel, over `words` words.
 ///
 /// # Safety
-/// The processor has the instruction; rows and the panel have so many words; the target's elements are there, and nothing else refers to them.
+/// The processor has the instruction; rows and the panel have this many words; the target's elements exist, and
+/// nothing else refers to them.
 #[inline(always)]
 unsafe fn tile<M: Multiply, const R: usize, const V: usize>(words: usize, left: Left, right: *const u32, to: Target) {
-    // SAFETY: the caller's promise; asking for memory ahead reads none.
+    // SAFETY: guaranteed by the caller; prefetching reads no memory.
     unsafe {
         for row in 0..R {
             let at = to.at.wrapping_offset(row as isize * to.row);
             (0..V).for_each(|vector| _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(vector * LANES).cast()));
         }
-        // Strides that are known give a tighter loop.
+        // Constant strides give a tighter loop.
         let sums = match left {
             Left::Packed(at) => sums::<M, R, V>(words, at, (1, ROWS), right),
             Left::Rows(at, row) => sums::<M, R, V>(words, at, (row, 1), right),
@@ -125,7 +126,7 @@ unsafe fn tile<M: Multiply, const R: usize, const V: usize>(words: usize, left: 
     }
 }
 
-/// Products of rows with a panel; `row` and `word` are the strides of the rows' words.
+/// Sums the products of rows with a panel; `row` and `word` are the strides of the rows' words.
 ///
 /// # Safety
 /// As for [`tile`].
@@ -136,7 +137,7 @@ unsafe fn sums<M: Multiply, const R: usize, const V: usize>(
     (row, word): (isize, usize),
     mut panel: *const u32,
 ) -> [[__m512; V]; R] {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut sums = [[_mm512_setzero_ps(); V]; R];
         for _ in 0..words {
@@ -157,7 +158,7 @@ unsafe fn sums<M: Multiply, const R: usize, const V: usize>(
     }
 }
 
-/// Writes sums, in each vector those of a mask.
+/// Writes sums, for each vector under its mask.
 ///
 /// # Safety
 /// As for [`tile`].
@@ -166,7 +167,7 @@ unsafe fn write<const R: usize, const V: usize>(sums: &[[__m512; V]; R], to: Tar
     for (row, sums) in sums.iter().enumerate() {
         for (vector, (&sum, mask)) in sums.iter().zip(masks).enumerate() {
             let at = to.at.wrapping_offset(row as isize * to.row).wrapping_add(vector * LANES);
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let sum = if to.add { _mm512_add_ps(_mm512_maskz_loadu_ps(mask, at), sum) } else { sum };
                 _mm512_mask_storeu_ps(at, mask, sum);

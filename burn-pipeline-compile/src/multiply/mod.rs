@@ -1,18 +1,19 @@
-//! Products of matrices on processors with AVX-512: of `f32`, or of elements rounded to `bf16` and summed in `f32`.
+//! Matmuls on processors with AVX-512: of `f32`, or of elements rounded to `bf16` and summed in `f32`.
 //!
-//! Guarantees: what a product gives depends on its operands' values and sizes alone, not on how they lie, nor on the number of threads.
-//! Each element is a sum over [`DEPTH`](blocks::DEPTH) products at a time, from the first one on, each multiplied and added with one rounding, and
-//! sums of such blocks are added in order. A product that is added to what is there gives the bits that it would give if it was
-//! written and then added, up to that depth. Elements that are rounded are rounded to the nearest `bf16`, ties to even; products of two of
-//! them are exact in `f32`, two neighbours along the depth make a pair, and subnormal numbers (below 2⁻¹²⁶) count as 0, as the processor's
-//! instruction has it.
+//! Guarantees: the result of a matmul depends on the values and sizes of its operands alone, not on their strides or
+//! the number of threads. Each element is a sum over blocks of [`DEPTH`](blocks::DEPTH) products, in order. Within a
+//! block, each product is multiplied and added with one rounding, from the first to the last. A matmul added to a
+//! target gives the same bits as if it were written and then added, up to that depth. Rounding is to the nearest
+//! `bf16`, ties to even. The product of two rounded elements is exact in `f32`, two neighbours along the depth make a
+//! pair, and subnormal numbers (below 2⁻¹²⁶) count as 0, as in the processor's instruction.
 //!
-//! 1. Operands are cut into [`blocks`] and packed, as words of 32 bits ([`words`]): panels of 12 rows (of the left one) and of 32 columns (of the
-//!    right one), word after word along the depth ([`pack`]). A block of columns takes 1 MiB at most, one of rows half of that. Rows of `f32` that lie well are read where they are.
-//! 2. A tile of 12 rows and 32 columns stays in registers while the depth runs by ([`tiles`], [`kernel`]), as in Goto and van de Geijn, Anatomy of
-//!    High-Performance Matrix Multiplication (ACM TOMS 34, 2008).
+//! 1. Operands are cut into [`blocks`] and packed, as words of 32 bits ([`words`]): panels of 12 rows (left operand)
+//!    and of 32 columns (right operand), word after word along the depth ([`pack`]). A block of columns takes at most
+//!    1 MiB, a block of rows half of that. Rows of `f32` with suitable strides are read in place.
+//! 2. A tile of 12 rows and 32 columns stays in registers over the whole depth ([`tiles`], [`kernel`]), as in Goto
+//!    and van de Geijn, Anatomy of High-Performance Matrix Multiplication (ACM TOMS 34, 2008).
 //!
-//! Nothing runs without a proof of what the processor has: [`Avx512`], [`Bf16`].
+//! Nothing runs without a proof of the processor's features: [`Avx512`], [`Bf16`].
 
 #[cfg(target_arch = "x86_64")]
 mod blocks;
@@ -42,15 +43,15 @@ struct Found;
 #[cfg(not(target_arch = "x86_64"))]
 enum Found {}
 
-/// That this processor multiplies vectors of 512 bits.
+/// Proof that this processor multiplies vectors of 512 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Avx512(Found);
 
-/// That this processor multiplies pairs of `bf16` and sums in `f32` (AVX512-BF16).
+/// Proof that this processor multiplies pairs of `bf16` and sums in `f32` (AVX512-BF16).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bf16(Found);
 
-/// What is multiplied: numbers of `f32`, or pairs of `bf16`.
+/// The kind of multiplication: numbers of `f32`, or pairs of `bf16`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum By {
     Numbers(Avx512),
@@ -72,7 +73,7 @@ impl Avx512 {
 }
 
 impl Bf16 {
-    /// `None` if the processor has no such instruction: in `f32` it is faster then.
+    /// Returns `None` if the processor has no such instruction. Multiplying in `f32` is faster then.
     pub fn detect() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
         {
@@ -83,33 +84,33 @@ impl Bf16 {
     }
 }
 
-/// A matrix as it lies.
+/// A matrix in memory, with its strides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix<P> {
     pub(crate) at: P,
-    /// From one row to the next.
+    /// The distance from one row to the next.
     pub(crate) row: isize,
-    /// From one column to the next.
+    /// The distance from one column to the next.
     pub(crate) column: isize,
 }
 
-/// The elements of an operand: `f32`, or rounded already.
+/// The elements of an operand: `f32`, or rounded before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Elements {
     F32(*const f32),
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "no product rounds there"))]
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "no matmul rounds there"))]
     Bf16(*const u16),
 }
 
 #[cfg(target_arch = "x86_64")]
 impl<P> Matrix<P> {
-    /// Rows as columns.
-    fn turned(self) -> Self {
+    /// The transposed matrix.
+    fn transposed(self) -> Self {
         Self { at: self.at, row: self.column, column: self.row }
     }
 }
 
-/// On processors that have no such instruction.
+/// For processors that have no such instruction.
 #[cfg(not(target_arch = "x86_64"))]
 mod nowhere {
     use super::{Avx512, Bf16, By, Elements, Matrix};

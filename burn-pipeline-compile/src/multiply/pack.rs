@@ -1,10 +1,11 @@
-//! Operands packed: panels of so many lanes (rows of the left operand, columns of the right one), word after word along the depth.
+//! Packs operands into panels of a fixed number of lanes (rows of the left operand, columns of the right one), word
+//! after word along the depth.
 //!
-//! 1. Lanes that follow each other in memory are copied, word by word.
-//! 2. Lanes along which elements follow each other are read 16 words at a time, and 16 lanes of these turned.
-//! 3. Other operands are copied element by element before.
+//! 1. Lanes that are contiguous in memory are copied, word by word.
+//! 2. If the elements of a lane are contiguous, 16 words of 16 lanes are read at a time and transposed.
+//! 3. Other operands are first copied element by element.
 //!
-//! Guarantees: lanes that are not there are 0.
+//! Guarantees: missing lanes are 0.
 
 use super::words::{LANES, Line, Plain, RUN, Rounded, Rounding, Words};
 use std::arch::x86_64::{
@@ -13,11 +14,12 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-/// How much of the depth is copied at a time, for all lanes: so rows of memory are read from end to end.
+/// The depth that is copied at a time, for all lanes, so that rows of memory are read from end to end.
 const COPIED: usize = 16;
 
-/// Lines of memory from one panel to the next. There is room for a vector more than the panel has: what it stores last may reach so
-/// far behind it, and panels begin in different sets of the L1 cache.
+/// The distance in lines of memory from one panel to the next. It leaves room for one vector more than the panel has,
+/// because the last store may reach that far beyond it, and because panels then begin in different sets of the L1
+/// cache.
 pub(super) fn panel<const WIDTH: usize>(words: usize) -> usize {
     (WIDTH * words).div_ceil(LANES) + 1
 }
@@ -26,13 +28,13 @@ pub(super) fn panel<const WIDTH: usize>(words: usize) -> usize {
 #[derive(Clone, Copy)]
 pub(super) struct Operand<T> {
     pub(super) at: *const T,
-    /// From one lane to the next.
+    /// The distance from one lane to the next.
     pub(super) lane: isize,
-    /// From one element of a lane to the next.
+    /// The distance from one element of a lane to the next.
     pub(super) depth: isize,
 }
 
-/// Packs numbers as they are.
+/// Packs numbers unchanged.
 ///
 /// # Safety
 /// As for [`packed`], on a processor with AVX-512.
@@ -43,11 +45,11 @@ pub(super) unsafe fn pack_numbers<const WIDTH: usize>(
     depths: Range<usize>,
     to: &mut [Line],
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { packed::<Plain, WIDTH>(operand, lanes, depths, to) };
 }
 
-/// Packs numbers that are rounded on the way.
+/// Packs numbers and rounds them.
 ///
 /// # Safety
 /// As for [`packed`], on a processor with AVX512-BF16.
@@ -58,7 +60,7 @@ pub(super) unsafe fn pack_rounding<const WIDTH: usize>(
     depths: Range<usize>,
     to: &mut [Line],
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { packed::<Rounding, WIDTH>(operand, lanes, depths, to) };
 }
 
@@ -73,14 +75,14 @@ pub(super) unsafe fn pack_rounded<const WIDTH: usize>(
     depths: Range<usize>,
     to: &mut [Line],
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { packed::<Rounded, WIDTH>(operand, lanes, depths, to) };
 }
 
 /// Packs some lanes over some of the depth into panels of `WIDTH` lanes.
 ///
 /// # Safety
-/// The operand has these lanes and this depth; there is room for all panels; the processor is one for the words.
+/// The operand has these lanes and this depth; there is room for all panels; the processor supports the words.
 #[inline(always)]
 unsafe fn packed<W: Words, const WIDTH: usize>(
     operand: Operand<W::Element>,
@@ -98,7 +100,8 @@ unsafe fn packed<W: Words, const WIDTH: usize>(
                 let here = (lanes.end - first).saturating_sub(lane).min(WIDTH - lane).min(LANES);
                 let from = (first + lane) as isize * operand.lane + (depths.start + depth) as isize * operand.depth;
                 let at = Operand { at: operand.at.wrapping_offset(from), ..operand };
-                // SAFETY: the caller's promise. A line of fewer lanes than a vector writes into what is written later.
+                // SAFETY: guaranteed by the caller. A line with fewer lanes than a vector also writes elements that
+                // are overwritten later.
                 unsafe {
                     let to = to.as_mut_ptr().add(place * stride).cast::<u32>().add(depth / W::ELEMENTS * WIDTH + lane);
                     match (operand.lane, operand.depth) {
@@ -112,7 +115,7 @@ unsafe fn packed<W: Words, const WIDTH: usize>(
     }
 }
 
-/// Lanes that follow each other.
+/// Packs lanes that are contiguous.
 ///
 /// # Safety
 /// As for [`packed`].
@@ -125,7 +128,7 @@ unsafe fn copied<W: Words, const WIDTH: usize>(
 ) {
     for word in 0..length.div_ceil(W::ELEMENTS) {
         let element = word * W::ELEMENTS;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let at = at.wrapping_offset(element as isize * depth);
             let next = (element + 1 < length).then(|| at.wrapping_offset(depth));
@@ -134,7 +137,7 @@ unsafe fn copied<W: Words, const WIDTH: usize>(
     }
 }
 
-/// Lanes whose elements follow each other: the words of 16 lanes, turned.
+/// Packs lanes with contiguous elements: transposes the words of 16 lanes.
 ///
 /// # Safety
 /// As for [`packed`].
@@ -148,7 +151,7 @@ unsafe fn turned<W: Words, const WIDTH: usize>(
     let run = LANES * W::ELEMENTS;
     for first in (0..length).step_by(run) {
         let elements = run.min(length - first);
-        // SAFETY: the caller's promise; asking for memory ahead reads none.
+        // SAFETY: guaranteed by the caller; prefetching reads no memory.
         unsafe {
             let mut rows = [_mm512_setzero_si512(); LANES];
             for (place, words) in rows.iter_mut().enumerate() {
@@ -167,7 +170,7 @@ unsafe fn turned<W: Words, const WIDTH: usize>(
     }
 }
 
-/// Lanes whose elements are strided, as are the lanes.
+/// Packs lanes that are strided, with strided elements.
 ///
 /// # Safety
 /// As for [`packed`].
@@ -185,7 +188,7 @@ unsafe fn gathered<W: Words, const WIDTH: usize>(
         for place in 0..lanes {
             for step in 0..elements {
                 let from = place as isize * lane + (first + step) as isize * depth;
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 near[place * RUN + step] = unsafe { *at.wrapping_offset(from) };
             }
         }
@@ -195,14 +198,14 @@ unsafe fn gathered<W: Words, const WIDTH: usize>(
     }
 }
 
-/// 16 vectors of 16 words, turned: within quarters of vectors first, then the quarters.
+/// Transposes 16 vectors of 16 words: within quarters of vectors first, then the quarters.
 ///
 /// # Safety
 /// The processor has AVX-512.
 #[inline(always)]
 unsafe fn transposed(rows: [__m512i; LANES]) -> [__m512i; LANES] {
     let (mut twos, mut fours, mut halves, mut all) = (rows, rows, rows, rows);
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         for at in (0..LANES).step_by(2) {
             twos[at] = _mm512_unpacklo_epi32(rows[at], rows[at + 1]);

@@ -1,24 +1,24 @@
-//! Numbers rounded to `bf16` as products round them.
+//! Rounds numbers to `bf16` as matmuls do.
 
 use super::Bf16;
 use super::words::LANES;
 use std::arch::x86_64::{__m256bh, __m256i, _mm256_storeu_si256, _mm512_cvtneps_pbh, _mm512_loadu_ps};
 use std::mem::{MaybeUninit, transmute};
 
-/// Rounds numbers as products do.
+/// Rounds numbers to `bf16` as matmuls do.
 ///
 /// # Panics
-/// If there are not as many places as numbers.
+/// Panics if `from` and `to` differ in length.
 pub(crate) fn round(_: Bf16, from: &[f32], to: &mut [MaybeUninit<u16>]) {
     assert_eq!(from.len(), to.len(), "each number has a place");
-    // SAFETY: AVX512-BF16 was found.
+    // SAFETY: the argument proves AVX512-BF16.
     unsafe { rounded(from, to) };
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 unsafe fn rounded(from: &[f32], to: &mut [MaybeUninit<u16>]) {
     let one = |from: *const f32, to: *mut u16| {
-        // SAFETY: there are 16 numbers, and places for them.
+        // SAFETY: there are 16 numbers, and room for them.
         unsafe {
             let made = _mm512_cvtneps_pbh(_mm512_loadu_ps(from));
             _mm256_storeu_si256(to.cast(), transmute::<__m256bh, __m256i>(made));

@@ -1,4 +1,4 @@
-//! Two packed blocks multiplied, tile by tile.
+//! Multiplies two packed blocks, tile by tile.
 
 use super::Matrix;
 use super::kernel::{COLUMNS, Left, Multiply, ROWS, Target};
@@ -6,13 +6,14 @@ use super::pack::panel;
 use super::words::{LANES, Line};
 use std::ops::Range;
 
-/// Columns that take two vectors.
+/// The fewest columns that take two vectors.
 const WIDE: usize = LANES + 1;
 
-/// Multiplies two blocks, tile by tile: a panel of rows stays in the L1 cache, and panels of columns run by in L2.
+/// Multiplies two blocks, tile by tile: a panel of rows stays in the L1 cache, and panels of columns stream from L2.
 ///
 /// # Safety
-/// Blocks are of these rows and columns, and have so many words; otherwise as for [`multiply`], on a processor with the instruction.
+/// The blocks have these rows and columns, and this many words; otherwise as for [`multiply`], on a processor with
+/// the instruction.
 pub(super) unsafe fn tiles<M: Multiply>(
     words: usize,
     left: Left,
@@ -30,7 +31,7 @@ pub(super) unsafe fn tiles<M: Multiply>(
             let right = right[place * panel::<COLUMNS>(words)..].as_ptr().cast();
             let at = to.at.wrapping_offset(row.start as isize * to.row + column.start as isize * to.column);
             let target = Target { at, row: to.row, rows: row.len(), columns: column.len(), add };
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 match to.column {
                     1 => tile::<M>(words, left, right, target),
@@ -45,7 +46,7 @@ pub(super) unsafe fn tiles<M: Multiply>(
 /// As for [`tiles`].
 #[inline(always)]
 unsafe fn tile<M: Multiply>(words: usize, left: Left, right: *const u32, to: Target) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match (to.rows, to.columns) {
             (ROWS, WIDE..) => M::tile::<ROWS, 2>(words, left, right, to),
@@ -57,7 +58,7 @@ unsafe fn tile<M: Multiply>(words: usize, left: Left, right: *const u32, to: Tar
 
 type Tile = unsafe fn(usize, Left, *const u32, Target);
 
-/// As many rows as a tile has or fewer, some at a time.
+/// Computes at most as many rows as a tile has, a few at a time.
 ///
 /// # Safety
 /// As for [`tiles`].
@@ -66,7 +67,7 @@ unsafe fn few_rows<M: Multiply, const V: usize>(words: usize, left: Left, right:
     while done < to.rows {
         let left = left.at_row(done);
         let to = Target { at: to.at.wrapping_offset(done as isize * to.row), ..to };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let (rows, tile): (usize, Tile) = match to.rows - done {
                 8.. => (8, M::tile::<8, V>),
@@ -80,14 +81,14 @@ unsafe fn few_rows<M: Multiply, const V: usize>(words: usize, left: Left, right:
     }
 }
 
-/// A tile whose elements do not follow each other.
+/// Computes a tile whose elements are not contiguous.
 ///
 /// # Safety
 /// As for [`tiles`].
 unsafe fn strided<M: Multiply>(words: usize, left: Left, right: *const u32, to: Target, stride: isize) {
     let mut made = [0.0_f32; ROWS * COLUMNS];
     let target = Target { at: made.as_mut_ptr(), row: COLUMNS as isize, add: false, ..to };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { tile::<M>(words, left, right, target) };
     for row in 0..to.rows {
         for column in 0..to.columns {
@@ -101,7 +102,7 @@ unsafe fn strided<M: Multiply>(words: usize, left: Left, right: *const u32, to: 
     }
 }
 
-/// A range in parts of this size, but for the last one.
+/// Cuts a range into parts of this size, except the last.
 pub(super) fn cut(range: Range<usize>, each: usize) -> impl Iterator<Item = Range<usize>> {
     range.clone().step_by(each).map(move |first| first..range.end.min(first + each))
 }

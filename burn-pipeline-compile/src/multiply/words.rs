@@ -1,6 +1,7 @@
-//! What operands are packed as: words of 32 bits, each a number or a pair of `bf16` that are neighbours along the depth.
+//! The words into which operands are packed: 32 bits, each a number or a pair of `bf16` that are neighbours along the
+//! depth.
 //!
-//! Guarantees: an element is rounded in the same way however the operand lies. Elements that are not there count as 0, and are not read.
+//! Guarantees: rounding does not depend on the strides of the operand. Missing elements count as 0 and are not read.
 
 use std::arch::x86_64::{
     __m512bh, __m512i, _mm256_maskz_loadu_epi16, _mm512_castps_si512, _mm512_cvtepu16_epi32, _mm512_cvtne2ps_pbh,
@@ -9,44 +10,44 @@ use std::arch::x86_64::{
 };
 use std::mem::transmute;
 
-/// Words of a vector.
+/// The number of words in a vector.
 pub(super) const LANES: usize = 16;
-/// Elements of a vector's words at most.
+/// The most elements in a vector's words.
 pub(super) const RUN: usize = 32;
 
-/// Words of a vector, where vectors are loaded and stored fastest.
+/// The words of a vector, aligned for the fastest loads and stores.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(64))]
 pub(super) struct Line([u32; LANES]);
 
-/// Elements of an operand, and the words that they become.
+/// The conversion of an operand's elements to words.
 pub(super) trait Words {
     type Element: Copy + Default;
-    /// Elements of a word.
+    /// The number of elements in a word.
     const ELEMENTS: usize;
 
-    /// The words of some elements that follow each other, [`LANES`] words at most.
+    /// The words of contiguous elements, at most [`LANES`] words.
     ///
     /// # Safety
-    /// The elements are there, and the processor has AVX-512; AVX512-BF16 where they are rounded.
+    /// The elements exist, and the processor has AVX-512; for rounding, AVX512-BF16.
     unsafe fn along(at: *const Self::Element, elements: usize) -> __m512i;
 
-    /// A word for each of some lanes that follow each other, from one place of the depth or, if a word has two elements, also from that
-    /// at `next`.
+    /// One word for each of some contiguous lanes, from one index of the depth and, if a word has two elements, from
+    /// the index at `next`.
     ///
     /// # Safety
     /// As for `along`.
     unsafe fn across(at: *const Self::Element, next: Option<*const Self::Element>, lanes: usize) -> __m512i;
 }
 
-/// Numbers as they are.
+/// Numbers that stay unchanged.
 pub(super) struct Plain;
-/// Numbers that are rounded.
+/// Numbers that are rounded here.
 pub(super) struct Rounding;
-/// Numbers rounded before.
+/// Numbers that were rounded before.
 pub(super) struct Rounded;
 
-/// The lowest so many of 16.
+/// A mask of the lowest bits of 16.
 #[inline(always)]
 pub(super) fn first(count: usize) -> u16 {
     (u32::from(u16::MAX) >> (LANES - count.min(LANES))) as u16
@@ -59,14 +60,14 @@ impl Words for Plain {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     unsafe fn along(at: *const f32, elements: usize) -> __m512i {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         _mm512_castps_si512(unsafe { _mm512_maskz_loadu_ps(first(elements), at) })
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     unsafe fn across(at: *const f32, _: Option<*const f32>, lanes: usize) -> __m512i {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { Self::along(at, lanes) }
     }
 }
@@ -79,7 +80,7 @@ impl Words for Rounding {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
     unsafe fn along(at: *const f32, elements: usize) -> __m512i {
         let after = elements.saturating_sub(LANES);
-        // SAFETY: the caller's promise; what a mask leaves out is not read.
+        // SAFETY: guaranteed by the caller; masked-out elements are not read.
         unsafe {
             let low = _mm512_maskz_loadu_ps(first(elements), at);
             bits(_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(first(after), at.wrapping_add(LANES)), low))
@@ -89,7 +90,7 @@ impl Words for Rounding {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
     unsafe fn across(at: *const f32, next: Option<*const f32>, lanes: usize) -> __m512i {
-        // SAFETY: the caller's promise; the table is as long as a vector.
+        // SAFETY: guaranteed by the caller; the table is as long as a vector.
         unsafe {
             let odd = _mm512_maskz_loadu_ps(next.map_or(0, |_| first(lanes)), next.unwrap_or(at));
             let one_after_the_other = bits(_mm512_cvtne2ps_pbh(odd, _mm512_maskz_loadu_ps(first(lanes), at)));
@@ -105,14 +106,14 @@ impl Words for Rounded {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
     unsafe fn along(at: *const u16, elements: usize) -> __m512i {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { _mm512_maskz_loadu_epi16(u32::MAX >> (RUN - elements.min(RUN)), at.cast()) }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
     unsafe fn across(at: *const u16, next: Option<*const u16>, lanes: usize) -> __m512i {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let even = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(lanes), at.cast()));
             let Some(next) = next else { return even };
@@ -136,6 +137,6 @@ const TURNS: [u16; RUN] = {
 
 #[inline(always)]
 fn bits(pairs: __m512bh) -> __m512i {
-    // SAFETY: both are 512 bits, of which all values are valid.
+    // SAFETY: both are 512 bits wide, and all bit patterns are valid.
     unsafe { transmute::<__m512bh, __m512i>(pairs) }
 }

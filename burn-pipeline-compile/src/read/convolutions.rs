@@ -1,4 +1,4 @@
-//! Convolutions as nodes.
+//! Reads convolutions as nodes.
 
 use super::{Reader, tensor};
 use crate::convolution::{self, Read};
@@ -6,7 +6,7 @@ use crate::graph::{Map, Node, Op, Reduction, View, is_float};
 use burn::backend::ir::{ModuleOperationIr, TensorIr};
 
 impl Reader {
-    /// Convolutions without groups; a bias is added to the output.
+    /// Reads a convolution without groups; a bias is added to the output.
     pub(super) fn module(&mut self, op: &ModuleOperationIr) -> Option<()> {
         if let Some((gradient, bias)) = convolution::bias_gradient(op) {
             return self.over_channels(gradient, bias);
@@ -26,7 +26,7 @@ impl Reader {
         self.map(Map::Add, [&plain, &wide], output)
     }
 
-    /// The sum over all but the channels.
+    /// Sums over all dimensions but the channels.
     fn over_channels(&mut self, input: &TensorIr, out: &TensorIr) -> Option<()> {
         let dims: Vec<usize> = (0..input.shape.num_dims()).filter(|&dim| dim != 1).collect();
         let shape = (0..input.shape.num_dims()).map(|dim| if dim == 1 { input.shape[1] } else { 1 }).collect();

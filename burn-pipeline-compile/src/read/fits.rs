@@ -1,21 +1,21 @@
-//! Operations whose shapes do not fit together are left to the interpreter, which refuses them.
+//! Finds operations whose shapes do not fit together. They are left to the interpreter, which refuses them.
 //!
 //! Guarantees: steps, which read and write by shapes alone, are made of operations that fit.
 
 use crate::graph::View;
 use burn::backend::ir::TensorIr;
 
-/// Returns true if a tensor can be broadcast to another one of as many dimensions.
+/// Returns true if a tensor can be broadcast to another one with as many dimensions.
 pub(super) fn broadcasts(tensor: &TensorIr, to: &TensorIr) -> bool {
     let sizes = || tensor.shape.iter().zip(to.shape.iter());
     tensor.shape.num_dims() == to.shape.num_dims() && sizes().all(|(size, to)| size == to || *size == 1)
 }
 
-/// Returns true if a batch of matrices is the product of two others.
+/// Returns true if a batch of matrices has the shape of the matmul of two others.
 pub(super) fn multiplies(lhs: &TensorIr, rhs: &TensorIr, out: &TensorIr) -> bool {
     let parts = [lhs, rhs, out].map(|tensor| tensor.shape.split_last_chunk::<2>());
     let [Some((left, [rows, depth])), Some((right, [deep, columns])), Some((all, sizes))] = parts else { return false };
-    // Counted from the last dimension on, as those of a batch that are not there are 1.
+    // Counted from the last dimension on; missing dimensions of a batch are 1.
     let within = |batch: &[usize]| {
         let sizes = || batch.iter().rev().zip(all.iter().rev());
         batch.len() <= all.len() && sizes().all(|(size, all)| size == all || *size == 1)
@@ -23,7 +23,7 @@ pub(super) fn multiplies(lhs: &TensorIr, rhs: &TensorIr, out: &TensorIr) -> bool
     depth == deep && [*rows, *columns] == *sizes && within(left) && within(right)
 }
 
-/// Returns true if tensors one after the other along a dimension are another one.
+/// Returns true if the concatenation of tensors along a dimension has the shape of another one.
 pub(super) fn stand_beside(tensors: &[TensorIr], dim: usize, out: &TensorIr) -> bool {
     let size = |tensor: &TensorIr| tensor.shape.get(dim).copied();
     let others = |tensor: &TensorIr| {
@@ -35,14 +35,14 @@ pub(super) fn stand_beside(tensors: &[TensorIr], dim: usize, out: &TensorIr) -> 
     total.is_some() && total == size(out) && tensors.iter().all(|tensor| others(tensor) == others(out))
 }
 
-/// Returns true if a tensor is another one with these dimensions reduced to one element.
+/// Returns true if a tensor has the shape of another one with these dimensions reduced to one element.
 pub(super) fn reduces(input: &TensorIr, dims: &[usize], out: &TensorIr) -> bool {
     let size = |(dim, &size): (usize, &usize)| if dims.contains(&dim) { 1 } else { size };
     dims.iter().all(|&dim| dim < input.shape.num_dims())
         && input.shape.iter().enumerate().map(size).eq(out.shape.iter().copied())
 }
 
-/// Returns true if a view has places of its input alone.
+/// Returns true if a view stays within its input.
 pub(super) fn views(view: &View, input: &TensorIr, out: &TensorIr) -> bool {
     let (sizes, wanted) = (&input.shape, &out.shape);
     match view {

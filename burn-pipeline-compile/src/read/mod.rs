@@ -1,8 +1,8 @@
-//! Burn's operations read as graph nodes.
+//! Reads Burn's operations as graph nodes.
 //!
-//! Guarantees: a node gives what Burn's Flex backend gives for the operation, up to the rounding that the crate states.
-//! Operations on other types than `f32` and masks, those whose shapes do not fit together ([`fits`]), and all that is not listed here,
-//! stay what they are.
+//! Guarantees: a node gives the results of Burn's Flex backend for the operation, up to the rounding that the crate
+//! documents. Operations on types other than `f32` and masks, those whose shapes do not fit together ([`fits`]), and
+//! all that are not listed here stay interpreted.
 
 mod convolutions;
 mod fits;
@@ -17,7 +17,7 @@ use burn::backend::ir::{
 use burn::tensor::{Shape, Slice};
 use std::collections::HashSet;
 
-/// Reads a program's operations; `kept` are the tensors that are there after it.
+/// Reads a program's operations; `kept` are the tensors that exist after it.
 pub(crate) fn read(operations: &[OperationIr], kept: HashSet<TensorId>, rounded: Option<Bf16>) -> Graph {
     let ids = operations.iter().flat_map(OperationIr::nodes).map(|tensor| tensor.id.value());
     let mut reader = Reader { nodes: Vec::new(), next: ids.max().map_or(0, |id| id + 1) };
@@ -71,7 +71,7 @@ impl Reader {
                 self.nodes.push(Node::beside(op.tensors.iter(), op.dim, &op.out));
                 Some(())
             }
-            // Nobody may rely on what is in an empty tensor: zeros are as good.
+            // The contents of an empty tensor are unspecified, so zeros will do.
             Base::Zeros(op) | Base::Empty(op) => self.fill(0.0, op),
             Base::Ones(op) => self.fill(1.0, op),
             Base::Cast(op) if op.input.dtype == op.out.dtype => self.map(Map::Copy, [&op.input], &op.out),
@@ -195,7 +195,7 @@ impl Reader {
         self.push(map, vec![tensor(&op.lhs), Operand::Scalar(scalar(op.rhs)?)], &op.out)
     }
 
-    /// A power with a constant exponent, as Flex computes it where the exponent is a small whole number.
+    /// Reads a power with a constant exponent; computed as in Flex if the exponent is a small whole number.
     fn power(&mut self, op: &ScalarOpIr) -> Option<()> {
         let exponent = scalar(op.rhs)?;
         let map = match exponent {
@@ -239,7 +239,7 @@ fn tensor(tensor: &TensorIr) -> Operand {
     Operand::Tensor(tensor.clone())
 }
 
-/// A scalar as Flex takes it for `f32` tensors.
+/// The value that Flex takes for a scalar of an operation on `f32` tensors.
 fn scalar(value: ScalarIr) -> Option<f32> {
     Some(match value {
         ScalarIr::Float(value) => value as f32,

@@ -1,4 +1,4 @@
-//! Sums, and other reductions, as nodes.
+//! Reads sums and other reductions as nodes.
 
 use super::{Reader, fits, tensor};
 use crate::graph::{Map, Node, Op, Operand, Reduction, View, is_float};
@@ -6,7 +6,7 @@ use burn::backend::ir::TensorIr;
 use burn::tensor::Shape;
 
 impl Reader {
-    /// A reduction along dimensions that stay: along the last one first, then along the others.
+    /// Reads a reduction that keeps its dimensions: along the last one first, then along the others.
     pub(super) fn reduce(
         &mut self,
         reduction: Reduction,
@@ -40,7 +40,7 @@ impl Reader {
         Some(())
     }
 
-    /// A sum or mean over all elements.
+    /// Reads a sum or mean over all elements.
     pub(super) fn whole(&mut self, input: &TensorIr, out: &TensorIr, mean: bool) -> Option<()> {
         (is_float(input) && is_float(out) && !input.shape.is_empty()).then_some(())?;
         let dims: Vec<usize> = (0..input.shape.num_dims()).collect();

@@ -1,9 +1,9 @@
-//! A region behind a batch of products, matrix by matrix: attention's scores are never written whole.
+//! Runs a region right after each matrix of a batch of matmuls, so that attention's scores are never written whole.
 //!
-//! Guarantees: what [`Region::run`] gives for the whole product.
+//! Guarantees: the results equal those of [`Region::run`] on the whole matmul.
 //!
-//! FlashAttention (Dao et al., arXiv:2205.14135) keeps scores in fast memory likewise; here a matrix is whole, and what the backward
-//! reads is written.
+//! FlashAttention (Dao et al., arXiv:2205.14135) also keeps scores in fast memory. Here each matrix is computed
+//! whole, and tensors that the backward reads are written.
 
 use super::run::{PARALLEL, Target, given};
 use super::source::{Shared, Source};
@@ -14,12 +14,12 @@ use burn::backend::ir::TensorId;
 use rayon::prelude::*;
 
 impl Region {
-    /// Computes its outputs where one input is made on the way: `make` writes a block of its rows, and the region runs over them
-    /// while they are in the cache. Blocks have as many rows each; see [`Region::takes_blocks`].
+    /// Computes the outputs while one input is being made: `make` writes a block of its rows, and the region runs
+    /// over them while they are in the cache. All blocks have the same number of rows; see [`Region::takes_blocks`].
     ///
     /// # Safety
-    /// The region takes blocks of the input at place `made`, of which there are so many, and `make` writes all of one. The other inputs have
-    /// the shapes and types of the region's.
+    /// The region takes blocks of the input at index `made`, of which there are `blocks`, and `make` writes all of
+    /// one. The other inputs have the shapes and types of the region's.
     pub(crate) unsafe fn run_blocks(
         &self,
         (made, blocks): (usize, usize),
@@ -39,7 +39,8 @@ impl Region {
             make(block, values.as_floats());
             let (first, mut sources) = (block * rows, sources.clone());
             sources[made].floats = Shared(values.as_floats().wrapping_sub(first * self.columns));
-            // SAFETY: sources are the inputs and this block, targets the storage of the outputs, of which each block has rows of its own.
+            // SAFETY: sources are the inputs and this block, targets the storage of the outputs; each block has its
+            // own rows there.
             unsafe { self.piece(0, first..first + rows, tile, &sources, &targets) };
         };
         match self.rows * self.columns >= PARALLEL && rayon::current_num_threads() > 1 {
@@ -51,7 +52,8 @@ impl Region {
         self.outputs.iter().zip(fresh).flat_map(given).collect()
     }
 
-    /// Can it run matrix by matrix of this input, several of which lie one after the other as its rows?
+    /// Returns true if it can run matrix by matrix of this input, whose rows are several matrices one after the
+    /// other.
     pub(crate) fn takes_blocks(&self, made: usize) -> bool {
         let Input { tensor, over, wide } = &self.inputs[made];
         let (columns, rows) = tensor.shape.split_last().unwrap_or((&1, &[]));

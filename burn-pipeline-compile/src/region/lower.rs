@@ -1,6 +1,6 @@
-//! Nodes of a group lowered to a region.
+//! Lowers the nodes of a group to a region.
 
-use super::held::Held;
+use super::held::BufferKind;
 use super::slots::assigned;
 use super::{Input, Kind, Output, Region};
 use crate::fuse::{Group, is_within, sums_rows};
@@ -10,7 +10,7 @@ use crate::tile::{Argument, Instruction, Work};
 use burn::backend::ir::{TensorId, TensorIr};
 use std::collections::{HashMap, HashSet};
 
-/// The region of a group; `outside` are tensors that are read by other groups, or kept.
+/// The region of a group. `outside` are tensors that other groups read, or that are kept.
 pub(crate) fn lower(graph: &Graph, group: &Group, outside: &HashSet<TensorId>) -> Option<Region> {
     let (rows, columns) = group.extent?;
     let nodes: Vec<&Node> = group.nodes.iter().map(|&place| &graph.nodes[place]).collect();
@@ -31,7 +31,7 @@ pub(crate) fn lower(graph: &Graph, group: &Group, outside: &HashSet<TensorId>) -
     Some(Region { rows, columns, inputs, outputs, code, wide_slots, row_slots, whole_rows, nodes: nodes.len() })
 }
 
-/// For each tensor that a node computes: those with its values that are read outside, itself or views of it.
+/// For each tensor that a node computes: the tensors with its values (itself or views of it) that are read outside.
 fn handed(nodes: &[&Node], outside: &HashSet<TensorId>) -> HashMap<TensorId, Vec<TensorIr>> {
     let mut root: HashMap<TensorId, TensorId> = HashMap::new();
     let mut handed: HashMap<TensorId, Vec<TensorIr>> = HashMap::new();
@@ -54,7 +54,7 @@ struct Lowering {
     inputs: Vec<Input>,
     outputs: Vec<Output>,
     code: Vec<Instruction>,
-    buffers: Vec<Held>,
+    buffers: Vec<BufferKind>,
     whole_rows: bool,
     rounded: Option<Bf16>,
 }
@@ -75,7 +75,7 @@ impl Lowering {
             Op::Reduce(reduction, _) => {
                 let Some(input) = node.inputs[0].tensor() else { return };
                 let from = self.argument(&node.inputs[0], input);
-                // With one column, a row is its sum.
+                // With one column, a row equals its sum.
                 if input.shape.last() == Some(&1) {
                     let wide = self.columns == 1;
                     return self.made(output, Work::Map(Map::Copy), wide, [from, Argument::None, Argument::None]);
@@ -91,12 +91,12 @@ impl Lowering {
         }
     }
 
-    /// Has a tensor of the region a value for each element, not for each row?
+    /// Returns true if a tensor of the region has a value for each element, not for each row.
     fn is_wide(&self, tensor: &TensorIr) -> bool {
         self.columns == 1 || tensor.shape.last() == Some(&self.columns)
     }
 
-    /// A buffer for what an instruction gives, which is written outside if it is read there.
+    /// The buffer for an instruction's result. It is an output if the result is read outside.
     fn made(&mut self, tensor: &TensorIr, work: Work, wide: bool, arguments: [Argument; 3]) {
         let handed = self.handed.remove(&tensor.id).unwrap_or_default();
         let (masks, floats): (Vec<TensorIr>, Vec<TensorIr>) = handed.into_iter().partition(is_mask);
@@ -104,7 +104,7 @@ impl Lowering {
         let (alike, repeated): (Vec<TensorIr>, Vec<TensorIr>) =
             floats.into_iter().partition(|tensor| self.is_wide(tensor) == wide);
         let to = match alike.is_empty() {
-            true => self.buffer(Held::Slot { wide }),
+            true => self.buffer(BufferKind::Slot { wide }),
             false => self.output(alike, Kind::Values { wide }),
         };
         self.code.push(Instruction { work, wide, to, arguments });
@@ -114,7 +114,8 @@ impl Lowering {
             let to = self.output(repeated, Kind::Values { wide: true });
             self.copy(value, to);
         }
-        // What has a value for each row of a wide tensor is handed on as it is, stored for each element, or both.
+        // A result with one value for each row of a wide tensor is passed on as it is, stored for each element, or
+        // both.
         for (tensors, from) in self.by_width(masks, value) {
             self.output(tensors, Kind::Mask { from });
         }
@@ -125,7 +126,7 @@ impl Lowering {
         }
     }
 
-    /// Tensors made of one value, those that are wide by themselves, each with the buffer that they are stored from.
+    /// Splits tensors of one value into wide ones and others, each with the buffer from which they are stored.
     fn by_width(&mut self, tensors: Vec<TensorIr>, value: Argument) -> Vec<(Vec<TensorIr>, Argument)> {
         let (wide, rows): (Vec<TensorIr>, Vec<TensorIr>) = tensors.into_iter().partition(|tensor| self.is_wide(tensor));
         let mut found = Vec::new();
@@ -150,12 +151,12 @@ impl Lowering {
         self.output(tensors, Kind::Sum { from, columns, dims });
     }
 
-    /// A value for each element.
+    /// The value for each element.
     fn widened(&mut self, value: Argument) -> Argument {
         if let Argument::Wide(_) = value {
             return value;
         }
-        let to = self.buffer(Held::Slot { wide: true });
+        let to = self.buffer(BufferKind::Slot { wide: true });
         self.copy(value, to);
         Argument::Wide(to)
     }
@@ -165,17 +166,17 @@ impl Lowering {
         self.code.push(Instruction { work: Work::Map(Map::Copy), wide: true, to, arguments });
     }
 
-    fn buffer(&mut self, held: Held) -> usize {
-        self.buffers.push(held);
+    fn buffer(&mut self, kind: BufferKind) -> usize {
+        self.buffers.push(kind);
         self.buffers.len() - 1
     }
 
     fn output(&mut self, tensors: Vec<TensorIr>, kind: Kind) -> usize {
         self.outputs.push(Output { tensors, kind });
-        self.buffer(Held::Output(self.outputs.len() - 1))
+        self.buffer(BufferKind::Output(self.outputs.len() - 1))
     }
 
-    /// What a node that computes something of this shape reads.
+    /// The argument for an operand of a node whose result has the shape of `like`.
     fn argument(&mut self, input: &Operand, like: &TensorIr) -> Argument {
         let tensor = match input {
             Operand::Scalar(value) => return Argument::Scalar(*value),
@@ -191,9 +192,9 @@ impl Lowering {
             self.inputs.push(Input { tensor: tensor.clone(), over, wide });
             self.inputs.len() - 1
         });
-        let held = Held::Input(place);
-        let known = self.buffers.iter().position(|buffer| *buffer == held);
-        let buffer = known.unwrap_or_else(|| self.buffer(held));
+        let kind = BufferKind::Input(place);
+        let known = self.buffers.iter().position(|buffer| *buffer == kind);
+        let buffer = known.unwrap_or_else(|| self.buffer(kind));
         if wide { Argument::Wide(buffer) } else { Argument::Row(buffer) }
     }
 }

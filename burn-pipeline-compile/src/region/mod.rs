@@ -1,15 +1,18 @@
-//! Regions: nodes that run together, tile by tile, so that what only they read never leaves the cache.
+//! Regions: nodes that run together, tile by tile, so that their internal tensors never leave the cache.
 //!
-//! Guarantees: what a region gives depends on the values that it is given, not on where these lie, nor on the number of
-//! threads: rows are added to sums in their order within pieces that depend on sizes alone, and pieces in theirs.
+//! Guarantees: the results of a region depend only on the values of its inputs, not on their layouts or the number of
+//! threads. Rows are added to sums in their order within pieces that depend on sizes alone, and pieces in their
+//! order.
 //!
-//! 1. Nodes are lowered to instructions over buffers ([`lower`]). Values that are equal along a row are computed once a row.
-//!    A tensor that is read outside is written to its own storage, and read from there by the region itself.
-//! 2. Buffers that live within a tile only are shared by values that do not live at the same time ([`slots`]).
-//! 3. A run finds where the rows of its inputs lie ([`places`]), reads them in place if their elements follow each other, and
-//!    copies them into the tile otherwise ([`source`], [`run`]). Sums over rows add each where [`sums`] says.
-//! 4. A region that alone reads a batch of products runs behind each matrix of it, while that is in the cache ([`blocks`]).
-//! 5. How many bytes outputs take while it runs, and after it, is known before ([`memory`]).
+//! 1. Nodes are lowered to instructions over buffers ([`lower`]). Values that are equal along a row are computed once
+//!    a row. A tensor that is read outside is written to its own storage, from which the region itself also reads it.
+//! 2. Values that do not live at the same time share buffers of a tile ([`slots`]).
+//! 3. A run finds the rows of its inputs ([`places`]). It reads them in place if their elements are contiguous, and
+//!    otherwise copies them into the tile ([`source`], [`run`]). [`sums`] says to which row of a sum each row is
+//!    added.
+//! 4. A region that alone reads a batch of matmuls runs right after each matrix, while that is in the cache
+//!    ([`blocks`]).
+//! 5. The bytes of its outputs during and after a run are known before ([`memory`]).
 
 mod blocks;
 mod held;
@@ -37,11 +40,11 @@ pub(crate) struct Region {
     pub(crate) inputs: Vec<Input>,
     pub(crate) outputs: Vec<Output>,
     pub(crate) code: Vec<Instruction>,
-    /// Buffers of a value for each element of a tile.
+    /// The number of slots with a value for each element of a tile.
     pub(crate) wide_slots: usize,
-    /// Buffers of a value for each row of a tile.
+    /// The number of slots with a value for each row of a tile.
     pub(crate) row_slots: usize,
-    /// Are rows reduced, so that a tile has whole ones?
+    /// True if rows are reduced, so that a tile has whole rows.
     pub(crate) whole_rows: bool,
     /// The number of nodes.
     pub(crate) nodes: usize,
@@ -51,13 +54,13 @@ pub(crate) struct Region {
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Input {
     pub(crate) tensor: TensorIr,
-    /// The dimensions, but the last, of the tensor that it is broadcast to.
+    /// The dimensions, except the last, of the tensor to which it is broadcast.
     pub(crate) over: Vec<usize>,
-    /// Has it a value for each element? Else one for each row.
+    /// True if it has a value for each element; false for one for each row.
     pub(crate) wide: bool,
 }
 
-/// Tensors that a region gives; several share their storage.
+/// Tensors of one result, which share their storage.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Output {
     pub(crate) tensors: Vec<TensorIr>,
@@ -69,15 +72,15 @@ pub(crate) struct Output {
 pub(crate) enum Kind {
     /// Instructions write it: a value for each element, or for each row.
     Values { wide: bool },
-    /// Truth values, made of this buffer.
+    /// Truth values of this buffer's values.
     Mask { from: Argument },
-    /// Values rounded to `bf16`, of this buffer.
+    /// This buffer's values rounded to `bf16`.
     Rounded { from: Argument, bf16: Bf16 },
     /// The sum over rows of this buffer.
     Sum {
         from: Argument,
         columns: usize,
-        /// The dimensions, but the last, of what is summed, and whether each of them stays.
+        /// The dimensions of the summed tensor, except the last, and whether each of them stays.
         dims: Vec<(usize, bool)>,
     },
 }

@@ -1,20 +1,20 @@
-//! Where the rows of a tensor lie in its storage.
+//! Positions of a tensor's rows in its storage.
 
 use super::Input;
 use burn::backend::flex::Layout;
 
-/// The places of a tensor's rows, and of the elements in one.
+/// The positions of a tensor's rows, and of the elements of a row.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Places {
     start: isize,
-    /// Sizes and strides of the dimensions that rows are counted over, the last one fastest; as few as possible.
+    /// Sizes and strides of the dimensions over which rows are counted, the last one fastest; joined where possible.
     dims: Vec<(usize, isize)>,
-    /// From one element of a row to the next.
+    /// The distance from one element of a row to the next.
     pub(super) inner: isize,
 }
 
 impl Places {
-    /// Of an input that is broadcast to the region's rows.
+    /// The positions of an input that is broadcast to the region's rows.
     pub(super) fn of(input: &Input, layout: &Layout) -> Self {
         let (sizes, strides) = (layout.shape(), layout.strides());
         let last = sizes.num_dims() - 1;
@@ -31,7 +31,7 @@ impl Places {
         Self { start: layout.start_offset() as isize, dims, inner: strides[last] }
     }
 
-    /// The place of a row's first element.
+    /// The offset of a row's first element.
     pub(super) fn row(&self, row: usize) -> isize {
         let (mut place, mut left) = (self.start, row);
         for &(size, stride) in self.dims.iter().rev() {
@@ -41,12 +41,12 @@ impl Places {
         place
     }
 
-    /// From one row to the next, within a run.
+    /// The distance from one row to the next, within a run.
     pub(super) fn step(&self) -> isize {
         self.dims.last().map_or(0, |(_, stride)| *stride)
     }
 
-    /// After how many rows the step is another one; `None` if it never is.
+    /// The number of rows after which the step changes; `None` if it never does.
     pub(super) fn run(&self) -> Option<usize> {
         if self.dims.len() > 1 { self.dims.last().map(|(size, _)| *size) } else { None }
     }

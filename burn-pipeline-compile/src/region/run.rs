@@ -1,4 +1,4 @@
-//! Running a region on tensors.
+//! Runs a region on tensors.
 
 use super::source::{Shared, Source};
 use super::sums::extend_rows;
@@ -13,22 +13,22 @@ use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Elements of a tile: several tiles fit into the first cache.
+/// The number of elements of a tile. Several tiles fit into the L1 cache.
 const TILE: usize = 2048;
-/// Longer rows are cut, where they may be.
+/// Longer rows are split, if they may be.
 const LONG: usize = 4096;
-/// Rows of a piece, at least.
+/// The least rows of a piece.
 const PIECE: usize = 64;
-/// Pieces, at most.
+/// The most pieces.
 const PIECES: usize = 16;
-/// Elements that are worth several threads.
+/// The number of elements from which several threads pay.
 pub(super) const PARALLEL: usize = 64 * 1024;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Where an output is written.
+/// The target of an output.
 #[derive(Clone, Copy)]
 pub(super) enum Target {
     Values {
@@ -46,7 +46,7 @@ pub(super) enum Target {
         columns: usize,
         bf16: Bf16,
     },
-    /// A sum for each piece, this long; one for all if that is 0.
+    /// A sum of this length for each piece; one sum for all pieces if the length is 0.
     Sum {
         at: Shared<f32>,
         from: Argument,
@@ -56,10 +56,10 @@ pub(super) enum Target {
 }
 
 impl Region {
-    /// Computes its outputs from its inputs, given in their order.
+    /// Computes the outputs from the inputs, which come in order.
     ///
     /// # Safety
-    /// Inputs have the shapes and types of the region's.
+    /// The inputs have the shapes and types of the region's.
     pub(crate) unsafe fn run(&self, inputs: &[FlexTensor]) -> Vec<(TensorId, FlexTensor)> {
         let tile = self.tile();
         let sources: Vec<Source<'_>> =
@@ -70,7 +70,8 @@ impl Region {
             self.outputs.iter().zip(&mut fresh).map(|(output, fresh)| self.target(output, fresh)).collect();
         let length = self.rows.div_ceil(pieces);
         let rows = |piece: usize| piece * length..((piece + 1) * length).min(self.rows);
-        // SAFETY: sources are the inputs and targets the storage of the outputs, both for all rows, of which each piece has its own.
+        // SAFETY: sources are the inputs and targets the storage of the outputs, both for all rows; each piece has
+        // its own rows.
         let run = |piece: usize| unsafe { self.piece(piece, rows(piece), tile, &sources, &targets) };
         let worth = pieces > 1 && self.rows * self.columns >= PARALLEL && rayon::current_num_threads() > 1;
         match worth && self.outputs.iter().all(|output| output.sums_one_row()) {
@@ -88,7 +89,8 @@ impl Region {
         ((TILE / columns).clamp(1, self.rows.max(1)), columns)
     }
 
-    /// How many pieces its rows are cut into. Their number alone decides: sums of pieces must be the same in whatever region.
+    /// The number of pieces into which its rows are cut. It depends on the number of rows alone, so that sums of
+    /// pieces are the same in every region.
     pub(super) fn pieces(&self) -> usize {
         (self.rows / PIECE).clamp(1, PIECES)
     }
@@ -115,8 +117,8 @@ impl Region {
     /// Runs over some rows, on this thread.
     ///
     /// # Safety
-    /// Sources are the region's inputs, targets storage of its outputs ([`storage`](Self::storage)); both have these rows, and nothing else
-    /// refers to what of the targets these rows are written to.
+    /// Sources are the region's inputs, targets the storage of its outputs ([`storage`](Self::storage)). Both have
+    /// these rows, and nothing else refers to the parts of the targets to which these rows are written.
     pub(super) unsafe fn piece(
         &self,
         piece: usize,
@@ -145,7 +147,7 @@ impl Region {
                 let mut column = 0;
                 while column < self.columns {
                     let columns = tile_columns.min(self.columns - column);
-                    // SAFETY: the caller's promise; the scratch stays where it is.
+                    // SAFETY: guaranteed by the caller; the scratch buffer does not move.
                     unsafe { tiles.run(piece, row, count, column, columns, &sum_rows) };
                     column += columns;
                 }
@@ -156,7 +158,7 @@ impl Region {
 }
 
 impl Output {
-    /// Elements of a sum; 0 for another output.
+    /// The number of elements of a sum; 0 for other outputs.
     pub(super) fn sum_length(&self) -> usize {
         match &self.kind {
             Kind::Sum { columns, dims, .. } => {
@@ -166,7 +168,8 @@ impl Output {
         }
     }
 
-    /// Is it no sum, or one whose rows all go into one? Then pieces are summed by themselves, and their sums are added.
+    /// Returns true if the output is not a sum, or a sum of one row. Then each piece has its own sum, and these are
+    /// added up.
     pub(super) fn sums_one_row(&self) -> bool {
         match &self.kind {
             Kind::Sum { columns, .. } => self.sum_length() <= *columns,
@@ -183,10 +186,10 @@ impl Output {
     }
 }
 
-/// The tensors of an output; sums of pieces are added in their order.
+/// The tensors of an output. Adds the sums of pieces in order.
 ///
 /// # Safety
-/// All pieces have run over all rows.
+/// All pieces have run over all their rows.
 pub(super) unsafe fn given(output: &Output, fresh: Fresh, pieces: usize) -> Vec<(TensorId, FlexTensor)> {
     let summed = output.sums_one_row() && matches!(output.kind, Kind::Sum { .. });
     // SAFETY: sums were zeros, one for each piece.
@@ -206,7 +209,7 @@ struct Tiles<'a> {
 }
 
 impl Tiles<'_> {
-    /// Places the buffers that stay where they are: slots, and copies of inputs.
+    /// Assigns the buffers that do not move: slots, and copies of inputs.
     fn place(&mut self, scratch: &mut [f32]) {
         let (mut left, size) = (scratch.len(), self.tile_rows * self.tile_columns);
         let mut at = scratch.as_mut_ptr();
@@ -230,7 +233,7 @@ impl Tiles<'_> {
         (0..self.region.row_slots).for_each(|_| self.buffers.push(Buffer { at: next(self.tile_rows), step: 1 }));
     }
 
-    /// How many rows the next tile has: inputs that are read in place have one step in it.
+    /// The number of rows of the next tile, in which inputs that are read in place have one step.
     fn rows_from(&self, row: usize, end: usize) -> usize {
         let runs = self.sources.iter().filter(|source| source.direct).filter_map(|source| source.places.run());
         let within = runs.map(|run| run - row % run).min().unwrap_or(usize::MAX);
@@ -238,7 +241,7 @@ impl Tiles<'_> {
     }
 
     /// # Safety
-    /// As for [`Region::piece`]; buffers have been placed in scratch that nothing else refers to.
+    /// As for [`Region::piece`]; buffers have been assigned in scratch memory to which nothing else refers.
     unsafe fn run(
         &mut self,
         piece: usize,
@@ -252,9 +255,9 @@ impl Tiles<'_> {
             match source.direct {
                 true => self.buffers[place] = source.in_place(row, column, self.region.columns),
                 false => {
-                    // A shorter tile's rows follow each other too.
+                    // The rows of a shorter tile are contiguous too.
                     self.buffers[place].step = if source.wide { columns } else { 1 };
-                    // SAFETY: the copy's buffer has room for the largest tile, and scratch holds numbers.
+                    // SAFETY: the copy's buffer has room for the largest tile, and the scratch memory holds numbers.
                     unsafe { source.copy(self.buffers[place], row, rows, column, columns) };
                 }
             }
@@ -267,7 +270,7 @@ impl Tiles<'_> {
                 self.buffers[first + place] = Buffer { at: unsafe { at.0.add(offset) }, step: *all };
             }
         }
-        // With shorter columns at the end, slots are read with the steps that they are written with.
+        // If the last columns are fewer, slots are read with the steps with which they were written.
         let slots = first + self.targets.len();
         self.buffers[slots..slots + self.region.wide_slots].iter_mut().for_each(|buffer| buffer.step = columns);
         let sums = self.targets.iter().zip(sum_rows).filter_map(|(target, rows)| match *target {
@@ -281,7 +284,8 @@ impl Tiles<'_> {
         });
         let sums: Vec<Sum<'_>> = sums.collect();
         let tile = Tile { rows, columns, buffers: &self.buffers };
-        // SAFETY: every buffer has room for the tile; instructions write slots and outputs, which overlap nothing else.
+        // SAFETY: every buffer has room for the tile; instructions write slots and outputs, which do not overlap
+        // anything else.
         unsafe { run(&self.region.code, tile, &sums) };
         let extent = (row..row + rows, column..column + columns);
         for target in self.targets {
@@ -300,10 +304,10 @@ impl Tiles<'_> {
         }
     }
 
-    /// Writes a tile of an output of another type, row by row. `all` are the output's columns.
+    /// Writes a tile of an output of another type, row by row. `all` is the number of the output's columns.
     ///
     /// # Safety
-    /// The buffer holds the tile, the output has a place for each of its elements, and nothing else refers to these.
+    /// The buffer holds the tile, the output has an element for each of the tile's, and nothing else refers to these.
     unsafe fn converted<T>(
         &self,
         at: Shared<MaybeUninit<T>>,
@@ -315,7 +319,7 @@ impl Tiles<'_> {
         let buffer = self.buffers[from];
         let (width, column) = if all > 1 { (columns.len(), columns.start) } else { (1, 0) };
         for (line, row) in rows.clone().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let (to, from) = unsafe {
                 let to = std::slice::from_raw_parts_mut(at.0.add(row * all + column), width);
                 (to, std::slice::from_raw_parts(buffer.at.add(line * buffer.step), width))

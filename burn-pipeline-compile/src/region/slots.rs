@@ -1,17 +1,17 @@
-//! Buffers within a tile, shared by values that do not live at the same time.
+//! Assigns buffers of a tile, shared by values that do not live at the same time.
 //!
 //! Guarantees: an instruction never writes a buffer that it reads.
 
-use super::held::Held;
+use super::held::BufferKind;
 use super::{Kind, Output};
 use crate::tile::{Argument, Instruction};
 
-/// Numbers the buffers of a region: inputs, outputs, slots of tiles, slots of rows; returns how many slots there are of
+/// Numbers the buffers of a region: inputs, outputs, slots of tiles, slots of rows. Returns the number of slots of
 /// each kind.
 pub(super) fn assigned(
     code: &mut [Instruction],
     outputs: &mut [Output],
-    buffers: &[Held],
+    buffers: &[BufferKind],
     inputs: usize,
 ) -> (usize, usize) {
     let mut last = vec![0; buffers.len()];
@@ -24,23 +24,23 @@ pub(super) fn assigned(
     let (mut wide, mut row) = (Slots::default(), Slots::default());
     let mut slot: Vec<usize> = vec![0; buffers.len()];
     for (place, instruction) in code.iter().enumerate() {
-        if let Held::Slot { wide: is_wide } = buffers[instruction.to] {
+        if let BufferKind::Slot { wide: is_wide } = buffers[instruction.to] {
             slot[instruction.to] = if is_wide { wide.take() } else { row.take() };
         }
-        for (at, held) in buffers.iter().enumerate().filter(|(at, _)| last[*at] == place) {
+        for (at, kind) in buffers.iter().enumerate().filter(|(at, _)| last[*at] == place) {
             let written = code[..=place].iter().any(|instruction| instruction.to == at);
-            match held {
-                Held::Slot { wide: true } if written => wide.give(slot[at]),
-                Held::Slot { wide: false } if written => row.give(slot[at]),
+            match kind {
+                BufferKind::Slot { wide: true } if written => wide.give(slot[at]),
+                BufferKind::Slot { wide: false } if written => row.give(slot[at]),
                 _ => {}
             }
         }
     }
     let number = |buffer: usize| match buffers[buffer] {
-        Held::Input(place) => place,
-        Held::Output(place) => inputs + place,
-        Held::Slot { wide: true } => inputs + outputs.len() + slot[buffer],
-        Held::Slot { wide: false } => inputs + outputs.len() + wide.count + slot[buffer],
+        BufferKind::Input(place) => place,
+        BufferKind::Output(place) => inputs + place,
+        BufferKind::Slot { wide: true } => inputs + outputs.len() + slot[buffer],
+        BufferKind::Slot { wide: false } => inputs + outputs.len() + wide.count + slot[buffer],
     };
     let renumbered = |argument: Argument| match argument {
         Argument::Row(buffer) => Argument::Row(number(buffer)),

@@ -1,4 +1,4 @@
-//! An input of a region while it runs: read in place, or copied tile by tile.
+//! An input of a region during a run: read in place, or copied tile by tile.
 
 use super::places::Places;
 use super::{Input, Region};
@@ -9,27 +9,27 @@ use burn::backend::flex::{FlexTensor, Layout};
 #[derive(Clone, Copy)]
 pub(super) struct Shared<T>(pub(super) *mut T);
 
-// SAFETY: pieces of a region write rows of their own.
+// SAFETY: each piece of a region writes its own rows.
 unsafe impl<T> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Shared<T> {}
 
-/// An input as it lies.
+/// An input of a region during a run.
 #[derive(Clone)]
 pub(super) struct Source<'a> {
-    /// `None` for one that is written block by block.
+    /// The tensor; `None` for an input that is written block by block.
     tensor: Option<&'a FlexTensor>,
-    /// Where its places are counted from.
+    /// The pointer from which offsets are counted.
     pub(super) floats: Shared<f32>,
     pub(super) places: Places,
     pub(super) wide: bool,
     mask: bool,
-    /// Is it read where it lies? Else it is copied, tile by tile.
+    /// True if it is read in place; otherwise it is copied, tile by tile.
     pub(super) direct: bool,
 }
 
 impl<'a> Source<'a> {
-    /// An input of a region, which runs over tiles with this many rows; without a tensor, one that is written block by block.
+    /// An input of a region that runs over tiles with this many rows. Without a tensor, it is written block by block.
     pub(super) fn new(region: &Region, input: &Input, tensor: Option<&'a FlexTensor>, tile_rows: usize) -> Self {
         let places = match tensor {
             Some(tensor) => Places::of(input, tensor.layout()),
@@ -46,26 +46,27 @@ impl<'a> Source<'a> {
         Self { tensor, floats: Shared(floats.cast_mut()), wide: input.wide, mask, direct, places }
     }
 
-    /// A tile of it, where it lies.
+    /// A tile of the input, in place.
     pub(super) fn in_place(&self, row: usize, column: usize, columns: usize) -> Buffer {
         let column = if self.wide && columns > 1 { column as isize } else { 0 };
-        // The row and the column are in the tensor, or in the block that was just written. Nothing writes to it meanwhile.
+        // The row and the column are in the tensor, or in the block that was just written. Nothing writes it
+        // meanwhile.
         let at = self.floats.0.wrapping_offset(self.places.row(row) + column);
         Buffer { at, step: self.places.step().unsigned_abs() }
     }
 
-    /// Copies a tile of it.
+    /// Copies a tile of the input.
     ///
     /// # Safety
-    /// The buffer has room for the tile, which was written before, and nothing else refers to it now.
+    /// The buffer has room for the tile and was written before, and nothing else refers to it now.
     pub(super) unsafe fn copy(&self, to: Buffer, row: usize, rows: usize, column: usize, columns: usize) {
-        // What is written block by block lies in order, so it is read in place.
+        // An input that is written block by block is contiguous, so it is read in place.
         let Some(tensor) = self.tensor else { return };
         let (width, inner) = if self.wide { (columns, self.places.inner) } else { (1, 0) };
         let column = if self.wide { column as isize * inner } else { 0 };
         for line in 0..rows {
             let start = self.places.row(row + line) + column;
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let to = unsafe { std::slice::from_raw_parts_mut(to.at.add(line * to.step), width) };
             match self.mask {
                 true => strided(to, tensor.bytes(), start, inner, |byte| f32::from(u8::from(byte != 0))),

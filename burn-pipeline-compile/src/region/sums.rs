@@ -1,9 +1,10 @@
-//! Which row of a sum over rows each row is added to.
+//! The row of a sum over rows to which each row is added.
 
 use std::ops::Range;
 
-/// Appends the row of the sum for each of these rows. `dims` are the sizes of the dimensions that rows are counted over, the last one
-/// fastest, and whether each stays. Rows along the last one are placed together: divisions for each row took longer than the sums.
+/// Appends the row of the sum for each of these rows. `dims` are the sizes of the dimensions over which rows are
+/// counted, the last one fastest, and whether each stays. Rows along the last dimension are handled together: a
+/// division for each row took longer than the sums.
 pub(super) fn extend_rows(dims: &[(usize, bool)], rows: Range<usize>, to: &mut Vec<usize>) {
     let Some((&(size, stays), outer)) = dims.split_last() else { return to.extend(rows.map(|_| 0)) };
     let mut row = rows.start;
@@ -39,7 +40,8 @@ mod tests {
             let count: usize = dims.iter().map(|(size, _)| size).product();
             let rows = cut.0.min(count)..cut.1.min(count).max(cut.0.min(count));
             let place = |row: usize| {
-                let index = |dim: usize| row / dims[dim + 1..].iter().map(|(size, _)| size).product::<usize>() % dims[dim].0;
+                let inner = |dim: usize| dims[dim + 1..].iter().map(|(size, _)| size).product::<usize>();
+                let index = |dim: usize| row / inner(dim) % dims[dim].0;
                 (0..dims.len()).filter(|&dim| dims[dim].1).fold(0, |place, dim| place * dims[dim].0 + index(dim))
             };
             let mut places = Vec::new();

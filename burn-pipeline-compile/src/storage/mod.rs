@@ -1,6 +1,6 @@
-//! Storage that is written before it is read, and so needs no zeros.
+//! Storage that is written before it is read, so it need not be zeroed.
 //!
-//! Where it comes from is in [`pool`].
+//! It comes from [`pool`].
 
 mod pool;
 
@@ -21,17 +21,17 @@ pub(crate) struct Fresh {
 const FLOAT: usize = size_of::<f32>();
 
 impl Fresh {
-    /// Of this many `f32`, to be written.
+    /// Storage for this many `f32`, to be written.
     pub(crate) fn floats(length: usize) -> Self {
         Self::bytes(length.checked_mul(FLOAT).expect("no tensor is larger than the address space"))
     }
 
-    /// Of this many bytes, to be written.
+    /// Storage for this many bytes, to be written.
     pub(crate) fn bytes(bytes: usize) -> Self {
         Self { block: Block::new(bytes), bytes }
     }
 
-    /// Of this many `f32`, all 0.
+    /// Storage for this many `f32`, all 0.
     pub(crate) fn zeros(length: usize) -> Self {
         let fresh = Self::floats(length);
         // SAFETY: the block has room for these bytes.
@@ -47,15 +47,15 @@ impl Fresh {
         self.block.as_ptr()
     }
 
-    /// The sum of pieces of this length, in their order.
+    /// The sum of `pieces` arrays of this length, in their order.
     ///
     /// # Safety
-    /// It has so many floats, all of them zeros from the start ([`zeros`](Self::zeros)) or written.
+    /// The storage has this many floats, all of them zeros from the start ([`zeros`](Self::zeros)) or written.
     pub(crate) unsafe fn sum(self, length: usize, pieces: usize) -> Self {
         if pieces < 2 || length == 0 {
             return self;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let values = unsafe { from_raw_parts_mut(self.block.as_ptr().cast::<f32>(), length * pieces) };
         let (first, rest) = values.split_at_mut(length);
         rest.chunks(length).for_each(|piece| add(first, piece));
@@ -65,16 +65,16 @@ impl Fresh {
         sum
     }
 
-    /// The tensors that it holds, all in order.
+    /// The tensors in the storage, all contiguous.
     ///
     /// # Safety
-    /// All of it has been written.
+    /// All of the storage has been written.
     ///
     /// # Panics
-    /// If a tensor has more bytes.
+    /// Panics if a tensor has more bytes.
     pub(crate) unsafe fn tensors(self, tensors: &[TensorIr]) -> Vec<(TensorId, FlexTensor)> {
         let Some(first) = tensors.first() else { return Vec::new() };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let bytes = unsafe { Bytes::from_controller(Box::new(self.block), self.bytes) };
         let whole = FlexTensor::new(bytes, Layout::contiguous(first.shape.clone()), first.dtype);
         let view = |tensor: &TensorIr| {

@@ -1,13 +1,13 @@
-//! Memory of tensors that are gone, kept for the next ones of the same size.
+//! A pool of memory: freed memory is kept for later tensors of the same size.
 //!
-//! The system clears the pages that it hands out, and takes back what is freed in large pieces: of the tensors of a training step,
-//! most would be cleared once a microbatch.
+//! The system clears the pages that it hands out, and takes back memory that is freed in large pieces. Without a
+//! pool, most memory of a training step would be cleared once a microbatch.
 //!
 //! Guarantees:
 //!
-//! - A thread's memory in use and kept is at most 5/4 of the most that it ever had in use; memory that is in the way of that is given
-//!   back first.
-//! - When a thread ends, what it kept is given back; tensors that outlive it free their memory themselves.
+//! - A thread's memory, in use and kept, is at most 5/4 of the most that it ever had in use. Kept memory that
+//!   would exceed this is freed first.
+//! - When a thread ends, its kept memory is freed; tensors that outlive it free their memory themselves.
 
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -16,16 +16,16 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// The alignment of all memory: a line of the cache, and a vector.
+/// The alignment of all memory: a cache line, and a vector.
 const ALIGNMENT: usize = 64;
-/// Smaller memory is not kept.
+/// Smaller blocks are not kept.
 const SMALL: usize = 16 * 1024;
 
 thread_local! {
     static POOL: Arc<Pool> = Arc::default();
 }
 
-/// Memory, given back when it is dropped.
+/// A block of memory, freed when it is dropped.
 #[derive(Debug)]
 struct Memory {
     at: NonNull<u8>,
@@ -37,19 +37,19 @@ unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-/// What a thread keeps.
+/// The memory that a thread keeps.
 #[derive(Debug, Default)]
-struct Pool(Mutex<Kept>);
+struct Pool(Mutex<PoolState>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct PoolState {
     by_size: HashMap<usize, Vec<Memory>>,
     kept: usize,
     used: usize,
     most: usize,
 }
 
-/// Memory for a tensor; it goes back to its pool.
+/// Memory for a tensor; it returns to its pool when dropped.
 #[derive(Debug)]
 pub(super) struct Block {
     memory: Option<Memory>,
@@ -98,8 +98,8 @@ impl Pool {
     }
 }
 
-impl Kept {
-    /// Gives back what is in the way of the guarantee.
+impl PoolState {
+    /// Frees kept memory until the guarantee holds.
     fn shrink(&mut self) {
         let most = self.most + self.most / 4;
         self.by_size.retain(|bytes, memory| {
@@ -112,7 +112,7 @@ impl Kept {
 }
 
 impl Block {
-    /// Memory that holds anything.
+    /// Memory with unspecified contents.
     pub(super) fn new(bytes: usize) -> Self {
         let pool = if bytes < SMALL { None } else { POOL.try_with(Arc::clone).ok() };
         match pool {

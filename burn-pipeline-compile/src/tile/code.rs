@@ -6,25 +6,25 @@ use crate::graph::{Map, Reduction};
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Instruction {
     pub(crate) work: Work,
-    /// Does it give a value for each element? Else one for each row.
+    /// True if the result has a value for each element; false for one for each row.
     pub(crate) wide: bool,
     /// The buffer that it writes.
     pub(crate) to: usize,
     pub(crate) arguments: [Argument; 3],
 }
 
-/// What an instruction does.
+/// The work of an instruction.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Work {
     Map(Map),
-    /// Each row becomes one value.
+    /// Reduces each row to one value.
     Reduce(Reduction),
 }
 
-/// What an instruction reads.
+/// An operand of an instruction.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Argument {
-    /// Nothing.
+    /// No operand.
     None,
     Scalar(f32),
     /// A value for each row, in this buffer.

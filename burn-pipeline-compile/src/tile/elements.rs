@@ -1,7 +1,7 @@
-//! Functions of elements over whole tiles: loops that the compiler vectorises for the processor of the function that they
-//! are inlined into.
+//! Element-wise functions over whole tiles: loops that the compiler vectorises for the processor of the function into
+//! which they are inlined.
 //!
-//! Operands and results never overlap, which slices tell the compiler.
+//! Operands and results never overlap. Slices tell the compiler so.
 
 use super::buffer::Buffer;
 use super::math;
@@ -18,7 +18,7 @@ pub(super) enum Value {
     Wide(Buffer),
 }
 
-/// Rows, and elements of each.
+/// The number of rows, and of elements in each.
 #[derive(Clone, Copy)]
 pub(super) struct Extent {
     pub(super) rows: usize,
@@ -26,7 +26,7 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// The same as one long row, if the rows of all buffers follow each other.
+    /// The same elements as one long row, if the rows of all buffers are contiguous.
     #[inline(always)]
     fn joined(self, buffers: &[Buffer]) -> Self {
         match self.rows == 1 || buffers.iter().all(|buffer| buffer.step == self.columns) {
@@ -36,20 +36,20 @@ impl Extent {
     }
 }
 
-/// The value of a row's operand.
+/// The value of an operand for a row.
 ///
 /// # Safety
-/// A buffer has that row.
+/// A buffer has this row.
 #[inline(always)]
 unsafe fn scalar(value: Value, row: usize) -> f32 {
     match value {
         Value::Scalar(value) => value,
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         Value::Row(buffer) | Value::Wide(buffer) => unsafe { *buffer.at.add(row) },
     }
 }
 
-/// Operands that have one value for the whole tile need not be taken row by row.
+/// Joins the rows of a tile into one if the operand is a scalar.
 #[inline(always)]
 fn joined(extent: Extent, wide: &[Buffer], value: Value) -> Extent {
     match value {
@@ -58,7 +58,8 @@ fn joined(extent: Extent, wide: &[Buffer], value: Value) -> Extent {
     }
 }
 
-// The loops are macros: what is inlined always goes into the function for a processor, and a closure may not.
+// The loops are macros: an inlined function always becomes part of the function for a processor, and a closure may
+// not.
 
 /// A function of one operand over a tile.
 macro_rules! map1 {
@@ -67,7 +68,7 @@ macro_rules! map1 {
             Value::Wide(x) => {
                 let Extent { rows, columns } = $extent.joined(&[$to, x]);
                 for row in 0..rows {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     let (to, x) = unsafe { ($to.row_mut(row, columns), x.row(row, columns)) };
                     for (to, $value) in to.iter_mut().zip(x) {
                         let $value = *$value;
@@ -77,7 +78,7 @@ macro_rules! map1 {
             }
             x => {
                 for row in 0..$extent.rows {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     let (to, $value) = unsafe { ($to.row_mut(row, $extent.columns), scalar(x, row)) };
                     to.fill(MaybeUninit::new($result));
                 }
@@ -93,7 +94,7 @@ macro_rules! map2 {
             (Value::Wide(x), Value::Wide(y)) => {
                 let Extent { rows, columns } = $extent.joined(&[$to, x, y]);
                 for row in 0..rows {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     let (to, x, y) = unsafe { ($to.row_mut(row, columns), x.row(row, columns), y.row(row, columns)) };
                     for (to, ($left, $right)) in to.iter_mut().zip(x.iter().zip(y)) {
                         let ($left, $right) = (*$left, *$right);
@@ -104,7 +105,7 @@ macro_rules! map2 {
             (Value::Wide(x), y) => {
                 let Extent { rows, columns } = joined($extent, &[$to, x], y);
                 for row in 0..rows {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     let (to, x, $right) = unsafe { ($to.row_mut(row, columns), x.row(row, columns), scalar(y, row)) };
                     for (to, $left) in to.iter_mut().zip(x) {
                         let $left = *$left;
@@ -115,7 +116,7 @@ macro_rules! map2 {
             (x, Value::Wide(y)) => {
                 let Extent { rows, columns } = joined($extent, &[$to, y], x);
                 for row in 0..rows {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     let (to, $left, y) = unsafe { ($to.row_mut(row, columns), scalar(x, row), y.row(row, columns)) };
                     for (to, $right) in to.iter_mut().zip(y) {
                         let $right = *$right;
@@ -125,9 +126,9 @@ macro_rules! map2 {
             }
             (x, y) => {
                 for row in 0..$extent.rows {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     let to = unsafe { $to.row_mut(row, $extent.columns) };
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     let ($left, $right) = unsafe { (scalar(x, row), scalar(y, row)) };
                     to.fill(MaybeUninit::new($result));
                 }
@@ -141,14 +142,14 @@ macro_rules! map2 {
 #[inline(always)]
 unsafe fn select(extent: Extent, to: Buffer, [mask, x, y]: [Value; 3]) {
     for row in 0..extent.rows {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let to = unsafe { to.row_mut(row, extent.columns) };
         let values = |value: Value| match value {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             Value::Wide(buffer) => Some(unsafe { buffer.row(row, extent.columns) }),
             _ => None,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let one = |value: Value| unsafe { scalar(value, row) };
         let Some(mask_row) = values(mask) else {
             let chosen = if one(mask) != 0.0 { x } else { y };
@@ -190,17 +191,17 @@ unsafe fn select(extent: Extent, to: Buffer, [mask, x, y]: [Value; 3]) {
 /// Runs a function over a tile.
 ///
 /// # Safety
-/// Buffers hold a tile of this extent, and `to` is none of the operands.
+/// Buffers hold a tile of this extent, and `to` is not an operand.
 #[inline(always)]
 pub(super) unsafe fn map<const FMA: bool>(map: Map, extent: Extent, to: Buffer, values: [Value; 3]) {
     let [x, y, _] = values;
-    // A loop for each function, so that each is vectorised by itself.
+    // One loop for each function, so that each is vectorised separately.
     macro_rules! loops {
         (one: $($first:ident)*; two: $($second:ident)*) => {
             match map {
                 $(Map::$first => map1!(extent, to, x, |x| math::one::<FMA>(Map::$first, x)),)*
                 $(Map::$second => map2!(extent, to, x, y, |x, y| math::two::<FMA>(Map::$second, x, y)),)*
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 Map::Select => unsafe { select(extent, to, values) },
             }
         };

@@ -1,6 +1,6 @@
-//! Functions of one `f32`, without branches, so that loops over them are vectorised.
+//! Functions of one `f32` without branches, so that loops over them are vectorised.
 //!
-//! Errors against the exact value, in units in the last place, over all arguments (tests measure them):
+//! Largest errors against the exact value, in units in the last place, over all arguments (measured by tests):
 //!
 //! | function | error at most |
 //! |---|---|
@@ -10,10 +10,11 @@
 //! | `tanh` | 3 |
 //! | sums, products, quotients, square roots | 0.5 |
 //!
-//! `FMA` says that the processor has fused multiply-add; without it the errors above are 1 more.
+//! `FMA` is true if the processor has fused multiply-add; without it, the errors above are 1 larger.
 //!
-//! The polynomials are minimax approximations after N. Juffa (forums.developer.nvidia.com, stackoverflow.com/a/35148199,
-//! 39819319); the reduction of `exp`'s argument by ln 2 in two parts is that of Cody and Waite.
+//! The polynomials are minimax approximations after N. Juffa (forums.developer.nvidia.com,
+//! stackoverflow.com/a/35148199, 39819319). The reduction of `exp`'s argument by ln 2 in two parts is Cody and
+//! Waite's.
 
 use crate::graph::Map;
 
@@ -22,7 +23,7 @@ fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// The sum of powers of `x` with these coefficients, the highest power's first.
+/// Evaluates a polynomial in `x` with these coefficients, the highest power's first.
 #[inline(always)]
 fn polynomial<const FMA: bool, const N: usize>(x: f32, coefficients: [f32; N]) -> f32 {
     let mut sum = coefficients[0];
@@ -34,12 +35,12 @@ fn polynomial<const FMA: bool, const N: usize>(x: f32, coefficients: [f32; N]) -
 
 #[inline(always)]
 pub(super) fn exp<const FMA: bool>(x: f32) -> f32 {
-    // Beyond these bounds the result is 0 or infinite. NaN passes both comparisons. What gives 0 (a masked score) must not be
-    // computed: numbers below the normal ones take some processors a hundred times as long.
+    // Beyond these bounds the result is 0 or infinite. NaN passes both comparisons. Results of 0 (masked scores) must
+    // not be computed: subnormal numbers take some processors a hundred times as long.
     let vanishes = x < -104.0;
     let x = if vanishes { 0.0 } else { x };
     let x = if x > 89.0 { 89.0 } else { x };
-    // Adding 1.5 * 2^23 rounds to a whole number, which then stands in the lowest bits.
+    // Adding 1.5 * 2^23 rounds to a whole number, which is then in the lowest bits.
     const ROUND: f32 = 12_582_912.0;
     let shifted = fma::<FMA>(x, std::f32::consts::LOG2_E, ROUND);
     let whole = shifted - ROUND;
@@ -47,7 +48,7 @@ pub(super) fn exp<const FMA: bool>(x: f32) -> f32 {
     let rest = fma::<FMA>(whole, -1.428_606_8e-6, rest);
     let coefficients = [1.378_059_4e-3, 8.373_124_5e-3, 4.166_953_6e-2, 0.166_664_72, 0.499_999_85, 1.0, 1.0];
     let power = polynomial::<FMA, 7>(rest, coefficients);
-    // 2^whole in two factors, so that results below the normal numbers come out right.
+    // 2^whole in two factors, so that subnormal results are right.
     let exponent = shifted.to_bits().cast_signed().wrapping_sub(ROUND.to_bits().cast_signed());
     let half = exponent >> 1;
     let two = |exponent: i32| f32::from_bits((exponent.wrapping_add(127) << 23).cast_unsigned());
@@ -74,7 +75,7 @@ pub(super) fn log<const FMA: bool>(x: f32) -> f32 {
     let result = fma::<FMA>(power, std::f32::consts::LN_2, sum);
     let result = if x < 0.0 { f32::NAN } else { result };
     let result = if x == 0.0 { f32::NEG_INFINITY } else { result };
-    // Infinity and NaN give themselves.
+    // Infinity and NaN are returned unchanged.
     if x < f32::INFINITY { result } else { x }
 }
 
@@ -105,7 +106,7 @@ pub(super) fn tanh<const FMA: bool>(x: f32) -> f32 {
 pub(super) fn sigmoid<const FMA: bool>(x: f32) -> f32 {
     let small = exp::<FMA>(-x.abs());
     let above = if x >= 0.0 { 1.0 } else { small };
-    // A NaN comes through the sum.
+    // A NaN propagates through the sum.
     above / (1.0 + small)
 }
 
@@ -125,7 +126,7 @@ pub(super) fn gelu_backward<const FMA: bool>(x: f32, gradient: f32) -> f32 {
 
 #[inline(always)]
 pub(super) fn sign(x: f32) -> f32 {
-    // 0 for NaN, as on Flex.
+    // 0 for NaN, as in Flex.
     let above = if x > 0.0 { 1.0 } else { 0.0 };
     if x < 0.0 { -1.0 } else { above }
 }
@@ -145,7 +146,7 @@ pub(super) fn truth(value: bool) -> f32 {
     if value { 1.0 } else { 0.0 }
 }
 
-/// A function of one operand.
+/// Evaluates a function of one operand.
 #[inline(always)]
 pub(super) fn one<const FMA: bool>(map: Map, x: f32) -> f32 {
     match map {
@@ -179,7 +180,7 @@ pub(super) fn one<const FMA: bool>(map: Map, x: f32) -> f32 {
     }
 }
 
-/// A function of two operands.
+/// Evaluates a function of two operands.
 #[inline(always)]
 pub(super) fn two<const FMA: bool>(map: Map, x: f32, y: f32) -> f32 {
     match map {
@@ -216,7 +217,7 @@ pub(super) fn two<const FMA: bool>(map: Map, x: f32, y: f32) -> f32 {
     }
 }
 
-/// A function of constants.
+/// Evaluates a function of constants.
 pub(crate) fn evaluate(map: Map, values: &[f32]) -> f32 {
     match *values {
         [x] => one::<false>(map, x),

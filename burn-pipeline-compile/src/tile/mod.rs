@@ -1,10 +1,11 @@
-//! Code that runs on a tile: some rows of all tensors of a region, small enough to stay in the processor's cache.
+//! Code that runs on a tile: some rows of all tensors of a region, few enough to stay in the processor's cache.
 //!
-//! Guarantees: results do not depend on how rows are cut into tiles, nor on the number of threads; they may depend on the
-//! processor, which has fused multiply-add or has not.
+//! Guarantees: results do not depend on how rows are cut into tiles, or on the number of threads. They may depend on
+//! whether the processor has fused multiply-add.
 //!
-//! Reading order: [`math`] (functions of one element), [`code`] (instructions), [`buffer`] (what they read and write), [`elements`] and [`rows`] (loops that the
-//! compiler vectorises), [`run`] (instructions one after the other, in versions for several processors).
+//! Reading order: [`math`] (functions of one element), [`code`] (instructions), [`buffer`] (their operands and
+//! results), [`elements`] and [`rows`] (vectorised loops), [`run`] (runs instructions, in versions for several
+//! processors).
 
 mod buffer;
 mod code;

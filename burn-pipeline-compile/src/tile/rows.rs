@@ -1,7 +1,7 @@
-//! Rows that become one value, and rows added to rows.
+//! Reductions of rows to one value, and additions of rows to rows.
 //!
-//! Guarantees: one order of additions for a number of elements, whatever the processor: element `i` goes into lane `i` mod
-//! 32, and lanes are added by halves.
+//! Guarantees: the order of additions depends on the number of elements alone, not on the processor. Element `i` goes
+//! into lane `i` mod 32, and lanes are added by halves.
 
 use crate::graph::Reduction;
 
@@ -35,7 +35,7 @@ fn lanes(row: &[f32], start: f32, join: impl Fn(f32, f32) -> f32) -> f32 {
     join(join(lanes[0], lanes[2]), join(lanes[1], lanes[3]))
 }
 
-/// The larger one; NaN if one of them is.
+/// The larger value; NaN if one of them is NaN.
 #[inline(always)]
 fn larger(x: f32, y: f32) -> f32 {
     if x > y || x.is_nan() { x } else { y }
@@ -46,7 +46,7 @@ fn smaller(x: f32, y: f32) -> f32 {
     if x < y || x.is_nan() { x } else { y }
 }
 
-/// A row as one value.
+/// Reduces a row to one value.
 #[inline(always)]
 pub(crate) fn reduced(reduction: Reduction, row: &[f32]) -> f32 {
     match reduction {

@@ -1,4 +1,4 @@
-//! Instructions run over a tile, in the version for the processor that the program runs on.
+//! Runs instructions over a tile, in the version for the current processor.
 
 use super::buffer::Buffer;
 use super::code::{Argument, Instruction, Work};
@@ -19,9 +19,9 @@ pub(crate) struct Tile<'a> {
 pub(crate) struct Sum<'a> {
     pub(crate) from: Argument,
     pub(crate) columns: usize,
-    /// From one row of the sum to the next.
+    /// The distance from one row of the sum to the next.
     pub(crate) step: usize,
-    /// Where the first row's sum lies.
+    /// The first row of the sum.
     pub(crate) to: *mut f32,
     /// The row of the sum that each row of the tile is added to.
     pub(crate) rows: &'a [usize],
@@ -30,27 +30,29 @@ pub(crate) struct Sum<'a> {
 /// Runs instructions in order, then adds to sums.
 ///
 /// # Safety
-/// All buffers hold a tile of this extent; a buffer that is written overlaps no other, unless nothing reads that other one
-/// any more. A buffer that is read was written before. Sums have the rows that are named, hold numbers, and overlap no buffer.
+/// All buffers hold a tile of this extent. A written buffer overlaps no other, unless nothing reads that other one
+/// any more. A buffer is written before it is read. Sums have the rows in `rows`, hold numbers, and overlap no
+/// buffer.
 pub(crate) unsafe fn run(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
     #[cfg(target_arch = "x86_64")]
     {
         if has_avx512() {
-            // SAFETY: the processor has these instructions; the rest is the caller's promise.
+            // SAFETY: the processor has these instructions; the caller guarantees the rest.
             return unsafe { with_avx512(code, tile, sums) };
         }
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            // SAFETY: the processor has these instructions; the rest is the caller's promise.
+            // SAFETY: the processor has these instructions; the caller guarantees the rest.
             return unsafe { with_avx2(code, tile, sums) };
         }
     }
-    // ARM's 64-bit processors all have vectors and fused multiply-add.
+    // All 64-bit ARM processors have vectors and fused multiply-add.
     const FMA: bool = cfg!(target_arch = "aarch64");
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { anywhere::<FMA>(code, tile, sums) }
 }
 
-/// Returns true if the processor has all that [`with_avx512`] is compiled for: AVX-512 has parts, and a virtual machine may hide some.
+/// Returns true if the processor has all features for which [`with_avx512`] is compiled: AVX-512 has several, and a
+/// virtual machine may hide some.
 #[cfg(target_arch = "x86_64")]
 fn has_avx512() -> bool {
     is_x86_feature_detected!("avx512f")
@@ -62,11 +64,11 @@ fn has_avx512() -> bool {
 }
 
 /// # Safety
-/// As for [`run`], on a processor with what [`has_avx512`] asks for.
+/// As for [`run`], on a processor for which [`has_avx512`] returns true.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
 unsafe fn with_avx512(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { anywhere::<true>(code, tile, sums) }
 }
 
@@ -75,7 +77,7 @@ unsafe fn with_avx512(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn with_avx2(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { anywhere::<true>(code, tile, sums) }
 }
 
@@ -85,13 +87,13 @@ unsafe fn with_avx2(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
 unsafe fn anywhere<const FMA: bool>(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
     for instruction in code {
         let to = tile.buffers[instruction.to];
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match instruction.work {
                 Work::Map(function) => {
                     let extent = match instruction.wide {
                         true => Extent { rows: tile.rows, columns: tile.columns },
-                        // Values of rows lie side by side.
+                        // Row values are contiguous.
                         false => Extent { rows: 1, columns: tile.rows },
                     };
                     let value = |argument| value(argument, instruction.wide, tile.buffers);
@@ -111,7 +113,7 @@ unsafe fn anywhere<const FMA: bool>(code: &[Instruction], tile: Tile<'_>, sums: 
         let (Argument::Wide(from) | Argument::Row(from)) = sum.from else { continue };
         let from = tile.buffers[from];
         for (row, &place) in sum.rows.iter().enumerate().take(tile.rows) {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let to = from_raw_parts_mut(sum.to.add(place * sum.step), sum.columns);
                 match sum.from {

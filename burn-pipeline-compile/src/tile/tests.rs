@@ -1,4 +1,4 @@
-//! Tiles against loops over their elements, in storage that nothing has written before: under Miri, reads of it are errors.
+//! Compares tiles with loops over their elements, in uninitialised storage: under Miri, reading it is an error.
 
 use super::{Argument, Buffer, Instruction, Sum, Tile, Work, run};
 use crate::graph::{Map, Reduction};
@@ -11,7 +11,7 @@ fn instruction(work: Work, wide: bool, to: usize, arguments: [Argument; 3]) -> I
     Instruction { work, wide, to, arguments }
 }
 
-/// Runs over two inputs; gives a wide output, one of rows, and sums over rows.
+/// Runs over two inputs. Returns a wide output, a row output, and sums over rows.
 fn outputs(x: &mut [f32], y: &mut [f32], step: usize) -> [Vec<f32>; 3] {
     let room = |length: usize| vec![MaybeUninit::<f32>::uninit(); length];
     let (mut wide, mut slot, mut row) = (room(ROWS * step), room(ROWS * COLUMNS), room(ROWS));

@@ -81,7 +81,7 @@ impl Case {
     }
 }
 
-/// Values from 1 to 7: sums of products do not cancel out.
+/// Values from 1 to 7: sums of matmuls do not cancel out.
 fn above(shape: &[usize], speed: f32) -> FlexTensor {
     let count: usize = shape.iter().product();
     tensor((0..count).map(|at| (at as f32 * speed).sin() * 3.0 + 4.0).collect(), shape)

@@ -20,12 +20,12 @@ fn a_start_comes_before_products_that_it_does_not_need() {
     let of_input = listed.matmul(&g, &w);
     listed.start("start", &of_input);
     let of_weight = listed.matmul(&x, &w);
-    // It joins the region of what the start needs, which so ends behind the product.
+    // It joins the region of what the start needs, which so ends behind the matmul.
     let more = listed.scalar(NumericOperationIr::MulScalar, &g, 3.0);
     let sum = listed.custom("wait", &of_input);
-    let product = format!("%{}[8, 8] = Matmul", of_weight.id.value());
-    let ([start, product, wait], text) = places(&listed, &[sum, of_weight, more], ["start(", &product, "wait("]);
-    assert!(start < product && product < wait, "{text}");
+    let matmul = format!("%{}[8, 8] = Matmul", of_weight.id.value());
+    let ([start, matmul, wait], text) = places(&listed, &[sum, of_weight, more], ["start(", &matmul, "wait("]);
+    assert!(start < matmul && matmul < wait, "{text}");
 }
 
 #[test]
@@ -37,8 +37,8 @@ fn what_feeds_a_product_before_a_wait_is_not_fused_with_what_follows_it() {
     let of_weight = listed.matmul(&h, &w);
     let sum = listed.custom("wait", &x);
     let next = listed.binary(binary("mul"), &sum, &h);
-    let ([product, wait], text) = places(&listed, &[of_weight, next], ["Matmul(", "wait("]);
-    assert!(product < wait, "{text}");
+    let ([matmul, wait], text) = places(&listed, &[of_weight, next], ["Matmul(", "wait("]);
+    assert!(matmul < wait, "{text}");
 }
 
 #[test]
@@ -50,6 +50,6 @@ fn a_batch_of_products_stays_before_a_wait() {
     let sum = listed.custom("wait", &x);
     let added = listed.binary(binary("add"), &scores, &sum);
     let soft = listed.softmax(&added);
-    let ([product, wait], text) = places(&listed, &[soft], ["Matmul(", "wait("]);
-    assert!(product < wait, "{text}");
+    let ([matmul, wait], text) = places(&listed, &[soft], ["Matmul(", "wait("]);
+    assert!(matmul < wait, "{text}");
 }

@@ -53,7 +53,7 @@ fn softmax(shape: &[usize]) -> (Written, TensorIr) {
     let sum = listed.reduce(NumericOperationIr::SumDim, &exp, last);
     let result = listed.binary(binary("div"), &exp, &sum);
     let backward = listed.operations.len();
-    // The product that uses the result reads it in its backward.
+    // The matmul that uses the result reads it in its backward.
     let other = listed.binary(binary("mul"), &gradient, &result);
     let from_dividend = listed.binary(binary("div"), &gradient, &sum);
     let negative = listed.unary(unary("neg"), &exp);

@@ -11,7 +11,7 @@ fn a_norm_and_a_softmax_are_one_region() {
     let normal = listed.normalized(&x);
     let soft = listed.softmax(&normal);
     let summary = compiled(&listed, &[soft.clone()]).summary();
-    assert_eq!((summary.regions, summary.products), (1, 0), "{summary}");
+    assert_eq!((summary.regions, summary.matmuls), (1, 0), "{summary}");
     let (expected, given) = both(&listed, &[wave(&[3, 37, 130], 0.37)], &[soft, normal]);
     near(&expected, &given);
 }
@@ -20,8 +20,8 @@ fn a_norm_and_a_softmax_are_one_region() {
 fn a_sum_over_samples_and_positions_is_one_sum() {
     let mut listed = Listed::default();
     let (x, y) = (listed.feed(&[4, 33, 65]), listed.feed(&[4, 33, 65]));
-    let product = listed.binary(binary("mul"), &x, &y);
-    let samples = listed.reduce(NumericOperationIr::SumDim, &product, 0);
+    let matmul = listed.binary(binary("mul"), &x, &y);
+    let samples = listed.reduce(NumericOperationIr::SumDim, &matmul, 0);
     let all = listed.reduce(NumericOperationIr::SumDim, &samples, 1);
     let bias = listed.reshape(&all, &[65]);
     assert_eq!(compiled(&listed, &[bias.clone()]).summary().regions, 1);
@@ -42,7 +42,7 @@ fn sums_along_any_dimensions_are_those_of_the_interpreter() {
 }
 
 #[test]
-fn a_linear_layer_and_its_gradients_are_three_products() {
+fn a_linear_layer_and_its_gradients_are_three_matmuls() {
     let mut listed = Listed::default();
     let (x, weight, gradient) = (listed.feed(&[3, 7, 10]), listed.feed(&[1, 10, 12]), listed.feed(&[3, 7, 12]));
     let y = listed.matmul(&x, &weight);
@@ -53,7 +53,7 @@ fn a_linear_layer_and_its_gradients_are_three_products() {
     let of_weight = listed.reduce(NumericOperationIr::SumDim, &each, 0);
     let program = compiled(&listed, &[y.clone(), of_input.clone(), of_weight.clone()]);
     let summary = program.summary();
-    assert_eq!((summary.regions, summary.products), (0, 3), "{program}");
+    assert_eq!((summary.regions, summary.matmuls), (0, 3), "{program}");
     let fed = [wave(&[3, 7, 10], 0.3), wave(&[1, 10, 12], 0.7), wave(&[3, 7, 12], 0.2)];
     let (expected, given) = both(&listed, &fed, &[y, of_input, of_weight]);
     near(&expected, &given);
@@ -130,7 +130,7 @@ fn heads_are_cut_out_of_a_product_without_a_copy() {
     let mixed = listed.swap(&mixed, 1, 2);
     let joined = listed.reshape(&mixed, &[2, 7, 16]);
     let summary = compiled(&listed, &[joined.clone()]).summary();
-    assert_eq!((summary.regions, summary.products), (1, 2), "{summary}");
+    assert_eq!((summary.regions, summary.matmuls), (1, 2), "{summary}");
     let (expected, given) = both(&listed, &[wave(&[2, 7, 24], 0.3)], &[joined]);
     near(&expected, &given);
 }
@@ -169,7 +169,7 @@ fn scores_are_never_written_whole_and_do_not_depend_on_the_number_of_threads() {
     let ((expected, one), (_, three)) = (given(1, &[soft.clone()]), given(3, &[soft.clone()]));
     assert_eq!(one, three);
     near(&expected, &one);
-    // Where the scores are kept too, they are one product, and the softmax gives the same bits.
+    // Where the scores are kept too, they are one matmul, and the softmax gives the same bits.
     let (_, whole) = given(1, &[soft, scores]);
     assert_eq!(whole[0], one[0]);
 }

@@ -49,7 +49,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// A run in which every product that can be is added to a sum.
+/// A run in which every matmul that can be is added to a sum.
 struct Summed<'a>(Run, &'a [TensorIr]);
 
 impl Tensors for Summed<'_> {

@@ -52,11 +52,11 @@ fn laid(elements: usize, shape: &[usize]) -> FlexTensor {
 
 #[test]
 fn what_an_operation_gives_in_another_shape_is_refused_by_its_name() {
-    for last in ["product", "region"] {
+    for last in ["matmul", "region"] {
         let mut listed = Listed::default();
         let (x, w) = (listed.feed(&[64, 8]), listed.feed(&[8, 8]));
         let own = listed.custom("wait", &x);
-        let y = if last == "product" { listed.matmul(&own, &w) } else { listed.unary(unary("exp"), &own) };
+        let y = if last == "matmul" { listed.matmul(&own, &w) } else { listed.unary(unary("exp"), &own) };
         let error = told(&listed, &y, own.id, wave(&[1, 8], 0.1)).unwrap_err();
         assert_eq!(error.operation.as_deref(), Some("wait"));
         assert_eq!((&*error.expected, &*error.got), ("[64, 8] of F32", "[1, 8] of F32"));
@@ -80,18 +80,18 @@ fn a_running_sum_of_another_size_or_type_is_refused() {
 fn a_product_whose_sizes_do_not_fit_is_left_to_the_interpreter() {
     let mut listed = Listed::default();
     let (x, w) = (listed.feed(&[4, 8]), listed.feed(&[2, 4]));
-    let product = |out| {
+    let matmul = |out| {
         let op = MatmulOpIr { lhs: x.clone(), rhs: w.clone(), out };
         OperationIr::Float(DType::F32, burn::backend::ir::FloatOperationIr::Matmul(op))
     };
-    let y = listed.make(&[4, 4], product);
+    let y = listed.make(&[4, 4], matmul);
     let add = |lhs: &TensorIr, rhs: &TensorIr, out| {
         let op = BinaryOpIr { lhs: lhs.clone(), rhs: rhs.clone(), out };
         OperationIr::NumericFloat(DType::F32, NumericOperationIr::Add(op))
     };
     let z = listed.make(&[400, 400], |out| add(&y, &x, out));
     let summary = Compiled::new(&listed.operations, HashSet::from([z.id]), None).summary();
-    assert_eq!((summary.products, summary.regions), (0, 0));
+    assert_eq!((summary.matmuls, summary.regions), (0, 0));
     assert_eq!(summary.interpreted.values().sum::<usize>(), 2);
 }
 

@@ -1,4 +1,4 @@
-//! Random programs: element-wise functions, broadcasts, reductions, views, products and operations of extensions, of odd sizes.
+//! Random programs: element-wise functions, broadcasts, reductions, views, matmuls and operations of extensions, of odd sizes.
 //!
 //! Functions are chosen so that values stay small and rounding is not magnified; so both ways must be near to each other.
 
@@ -20,7 +20,7 @@ pub(crate) enum Step {
     Flatten(usize),
     Swap(usize, usize),
     Slice(usize, usize),
-    Product(usize, usize),
+    Matmul(usize, usize),
     Ones(usize),
     Place(usize, usize, usize),
     Exchange(usize, usize),
@@ -38,7 +38,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         1 => at.clone().prop_map(Step::Flatten),
         1 => (at.clone(), 0..3_usize).prop_map(|(at, pair)| Step::Swap(at, pair)),
         1 => (at.clone(), 0..3_usize).prop_map(|(at, dim)| Step::Slice(at, dim)),
-        1 => (at.clone(), at.clone()).prop_map(|(x, y)| Step::Product(x, y)),
+        1 => (at.clone(), at.clone()).prop_map(|(x, y)| Step::Matmul(x, y)),
         1 => at.clone().prop_map(Step::Ones),
         1 => (at.clone(), at.clone(), 0..3_usize).prop_map(|(x, y, dim)| Step::Place(x, y, dim)),
         2 => (at.clone(), at).prop_map(|(x, y)| Step::Exchange(x, y)),
@@ -129,7 +129,7 @@ pub(crate) fn grow(listed: &mut Listed, tensors: &mut Vec<TensorIr>, base: &[usi
             }
             listed.slice(&x, dim, 1)
         }
-        Step::Product(x, y) => {
+        Step::Matmul(x, y) => {
             let (x, y) = (pick(x), pick(y));
             let y = if x.shape.num_dims() == y.shape.num_dims() { y } else { x.clone() };
             let (rank, turned) = (x.shape.num_dims(), listed.swap(&y, y.shape.num_dims() - 2, y.shape.num_dims() - 1));
@@ -138,8 +138,8 @@ pub(crate) fn grow(listed: &mut Listed, tensors: &mut Vec<TensorIr>, base: &[usi
             if !fits || x.shape.num_elements() == 0 || turned.shape.num_elements() == 0 {
                 return;
             }
-            let product = listed.matmul(&x, &turned);
-            let small = listed.scalar(NumericOperationIr::MulScalar, &product, 0.05);
+            let matmul = listed.matmul(&x, &turned);
+            let small = listed.scalar(NumericOperationIr::MulScalar, &matmul, 0.05);
             listed.unary(unary("tanh"), &small)
         }
         Step::Place(x, y, dim) => {

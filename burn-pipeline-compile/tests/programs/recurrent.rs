@@ -1,4 +1,4 @@
-//! Products of a recurrent layer's steps.
+//! Matmuls of a recurrent layer's steps.
 
 use crate::listed::{Listed, binary, unary};
 use crate::run::{both, compiled, near, wave};
@@ -12,32 +12,32 @@ fn of_steps(listed: &mut Listed, steps: usize, rows: usize) -> (Vec<FlexTensor>,
         let (x, gradient) = (listed.feed(&[rows, 40]), listed.feed(&[rows, 24]));
         fed.extend([wave(&[rows, 40], 0.3 + step as f32), wave(&[rows, 24], 0.7 + step as f32)]);
         let turned = listed.swap(&x, 0, 1);
-        let product = listed.matmul(&turned, &gradient);
+        let matmul = listed.matmul(&turned, &gradient);
         sum = Some(match sum {
-            None => product,
+            None => matmul,
             // In any order.
-            Some(sum) if step % 2 == 0 => listed.binary(binary("add"), &sum, &product),
-            Some(sum) => listed.binary(binary("add"), &product, &sum),
+            Some(sum) if step % 2 == 0 => listed.binary(binary("add"), &sum, &matmul),
+            Some(sum) => listed.binary(binary("add"), &matmul, &sum),
         });
     }
     (fed, sum.unwrap())
 }
 
 #[test]
-fn products_of_few_rows_that_are_added_are_one_product() {
+fn matmuls_of_few_rows_that_are_added_are_one_matmul() {
     let mut listed = Listed::default();
     let (fed, sum) = of_steps(&mut listed, 7, 5);
     let program = compiled(&listed, &[sum.clone()]);
-    assert_eq!((program.summary().products, program.summary().regions), (1, 0), "{program}");
+    assert_eq!((program.summary().matmuls, program.summary().regions), (1, 0), "{program}");
     let (expected, given) = both(&listed, &fed, &[sum]);
     near(&expected, &given);
 }
 
 #[test]
-fn products_of_many_rows_stay_as_they_are() {
+fn matmuls_of_many_rows_stay_as_they_are() {
     let mut listed = Listed::default();
     let (fed, sum) = of_steps(&mut listed, 3, 30);
-    assert_eq!(compiled(&listed, &[sum.clone()]).summary().products, 3);
+    assert_eq!(compiled(&listed, &[sum.clone()]).summary().matmuls, 3);
     let (expected, given) = both(&listed, &fed, &[sum]);
     near(&expected, &given);
 }
@@ -49,18 +49,18 @@ fn what_is_read_or_kept_beside_a_sum_of_products_is_still_given() {
     let (x, y) = (listed.feed(&[40, 3]), listed.feed(&[3, 24]));
     let other = listed.feed(&[40, 24]);
     fed.extend([wave(&[40, 3], 0.2), wave(&[3, 24], 0.9), wave(&[40, 24], 0.4)]);
-    // Not turned; and a product that is also read elsewhere.
-    let product = listed.matmul(&x, &y);
+    // Not turned; and a matmul that is also read elsewhere.
+    let matmul = listed.matmul(&x, &y);
     let shared = listed.matmul(&x, &y);
     let bounded = listed.unary(unary("tanh"), &shared);
     let mut all = sum;
-    for term in [&product, &other, &shared] {
+    for term in [&matmul, &other, &shared] {
         all = listed.binary(binary("add"), &all, term);
     }
     let wanted = [all, bounded];
     let program = compiled(&listed, &wanted);
-    // The shared one computes what the other product does, so both are read elsewhere.
-    assert_eq!(program.summary().products, 2, "{program}");
+    // The shared one computes what the other matmul does, so both are read elsewhere.
+    assert_eq!(program.summary().matmuls, 2, "{program}");
     let (expected, given) = both(&listed, &fed, &wanted);
     near(&expected, &given);
 }
@@ -72,18 +72,18 @@ fn gates_of_a_recurrent_layer_share_what_is_joined() {
     let gates: Vec<Vec<TensorIr>> = (0..2).map(|_| (0..5).map(|_| listed.feed(&[4, 16])).collect()).collect();
     let mut wanted = Vec::new();
     for (place, gate) in gates.iter().enumerate() {
-        let mut products = Vec::new();
+        let mut matmuls = Vec::new();
         for (x, gradient) in steps.iter().zip(gate) {
             let turned = listed.swap(x, 0, 1);
-            products.push(listed.matmul(&turned, gradient));
+            matmuls.push(listed.matmul(&turned, gradient));
         }
         // In another order for each gate.
-        products.rotate_left(place);
-        let add = |sum: TensorIr, product: &TensorIr| listed.binary(binary("add"), &sum, product);
-        wanted.push(products[1..].iter().fold(products[0].clone(), add));
+        matmuls.rotate_left(place);
+        let add = |sum: TensorIr, matmul: &TensorIr| listed.binary(binary("add"), &sum, matmul);
+        wanted.push(matmuls[1..].iter().fold(matmuls[0].clone(), add));
     }
     let program = compiled(&listed, &wanted);
-    assert_eq!(program.summary().products, 2);
+    assert_eq!(program.summary().matmuls, 2);
     assert_eq!(program.to_string().matches("Place[").count(), 3, "{program}");
     let fed: Vec<FlexTensor> = listed.fed.iter().map(|fed| wave(&fed.shape, 0.1 + fed.id.value() as f32)).collect();
     let (expected, given) = both(&listed, &fed, &wanted);
@@ -101,9 +101,9 @@ fn an_exchange_between_products_that_are_added_changes_no_bit() {
         let received = early.unwrap_or_else(|| listed.custom("wait", &z));
         let bounded = listed.unary(unary("tanh"), &y);
         let second = listed.matmul(&turned, &bounded);
-        let both_products = listed.binary(binary("add"), &first, &second);
-        let sum = listed.binary(binary("add"), &both_products, &received);
-        assert_eq!(compiled(&listed, &[sum.clone()]).summary().products, 1);
+        let both_matmuls = listed.binary(binary("add"), &first, &second);
+        let sum = listed.binary(binary("add"), &both_matmuls, &received);
+        assert_eq!(compiled(&listed, &[sum.clone()]).summary().matmuls, 1);
         let fed = [wave(&[3, 20], 0.3), wave(&[3, 30], 0.7), wave(&[20, 30], 0.2)];
         let (expected, given) = both(&listed, &fed, &[sum]);
         near(&expected, &given);

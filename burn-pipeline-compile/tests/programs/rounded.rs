@@ -1,4 +1,4 @@
-//! Programs whose products round their operands to `bf16`.
+//! Programs whose matmuls round their operands to `bf16`.
 
 use crate::listed::{Listed, binary, unary};
 use crate::random::{grow, noise, step};
@@ -10,7 +10,7 @@ use burn_pipeline_compile::{Bf16, Compiled, Tensors, hold_rounded};
 use proptest::prelude::*;
 use std::collections::HashSet;
 
-/// What these operations give, compiled with products of `bf16`.
+/// What these operations give, compiled with matmuls of `bf16`.
 fn run(found: Bf16, operations: &[OperationIr], fed: &[(TensorIr, FlexTensor)], wanted: &[TensorIr]) -> Vec<Vec<f32>> {
     let kept = wanted.iter().map(|tensor| tensor.id).collect();
     let program = Compiled::new(operations, kept, Some(found));
@@ -19,18 +19,18 @@ fn run(found: Bf16, operations: &[OperationIr], fed: &[(TensorIr, FlexTensor)], 
     wanted.iter().map(|tensor| values(run.read(tensor))).collect()
 }
 
-/// The same list, whose products read operands that were cast to `bf16` and back.
+/// The same list, whose matmuls read operands that were cast to `bf16` and back.
 fn with_casts(listed: &Listed) -> Listed {
     let mut cast = listed.emptied();
     for op in &listed.operations {
         let next = match op {
-            OperationIr::Float(dtype, FloatOperationIr::Matmul(product)) => {
-                let operands = [&product.lhs, &product.rhs];
+            OperationIr::Float(dtype, FloatOperationIr::Matmul(matmul)) => {
+                let operands = [&matmul.lhs, &matmul.rhs];
                 let [lhs, rhs] = operands.map(|operand| {
                     let rounded = cast.cast(operand, DType::BF16);
                     cast.cast(&rounded, DType::F32)
                 });
-                OperationIr::Float(*dtype, FloatOperationIr::Matmul(MatmulOpIr { lhs, rhs, out: product.out.clone() }))
+                OperationIr::Float(*dtype, FloatOperationIr::Matmul(MatmulOpIr { lhs, rhs, out: matmul.out.clone() }))
             }
             op => op.clone(),
         };
@@ -46,7 +46,7 @@ proptest! {
     fn what_is_held_rounded_changes_no_bit(
         base in (1..4_usize, 1..40_usize, 1..40_usize).prop_map(|(x, y, z)| [x, y, z]),
         steps in prop::collection::vec(step(), 1..24),
-        products in prop::collection::vec((0..1000_usize, 0..1000_usize), 1..6),
+        matmuls in prop::collection::vec((0..1000_usize, 0..1000_usize), 1..6),
         cut in 0.0..1.0,
     ) {
         let Some(found) = Bf16::detect() else { return Ok(()) };
@@ -58,8 +58,8 @@ proptest! {
         for step in &steps {
             grow(&mut listed, &mut tensors, &base, step);
         }
-        let products: Vec<TensorIr> = products.iter().filter_map(|&(x, y)| multiplied(&mut listed, &tensors, x, y)).collect();
-        let wanted = [&products[..], &tensors[tensors.len() - 1..]].concat();
+        let matmuls: Vec<TensorIr> = matmuls.iter().filter_map(|&(x, y)| multiplied(&mut listed, &tensors, x, y)).collect();
+        let wanted = [&matmuls[..], &tensors[tensors.len() - 1..]].concat();
         let backward = (listed.operations.len() as f64 * cut) as usize;
         let forward: Vec<bool> = (0..listed.operations.len()).map(|place| place < backward).collect();
         let held = hold_rounded(&listed.operations, &forward);
@@ -70,7 +70,7 @@ proptest! {
     }
 }
 
-/// A product of one of the tensors with another one that fits, turned.
+/// A matmul of one of the tensors with another one that fits, turned.
 fn multiplied(listed: &mut Listed, tensors: &[TensorIr], x: usize, y: usize) -> Option<TensorIr> {
     let x = &tensors[x % tensors.len()];
     let alike: Vec<&TensorIr> = tensors.iter().filter(|other| other.shape == x.shape).collect();
@@ -81,12 +81,12 @@ fn multiplied(listed: &mut Listed, tensors: &[TensorIr], x: usize, y: usize) -> 
 }
 
 #[test]
-fn products_round_what_they_read_and_nothing_else() {
+fn matmuls_round_what_they_read_and_nothing_else() {
     let Some(found) = Bf16::detect() else { return };
     let mut listed = Listed::default();
     let (x, w, bias) = (listed.feed(&[3, 33, 40]), listed.feed(&[1, 40, 50]), listed.feed(&[1, 1, 50]));
-    let product = listed.matmul(&x, &w);
-    let sum = listed.binary(binary("add"), &product, &bias);
+    let matmul = listed.matmul(&x, &w);
+    let sum = listed.binary(binary("add"), &matmul, &bias);
     let turned = listed.swap(&sum, 1, 2);
     let second = listed.matmul(&sum, &turned);
     let fed = [wave(&[3, 33, 40], 0.37), wave(&[1, 40, 50], 0.11), wave(&[1, 1, 50], 0.7)];
@@ -95,7 +95,7 @@ fn products_round_what_they_read_and_nothing_else() {
     let mut plain = Run::new(&fed);
     with_casts(&listed).operations.iter().for_each(|op| plain.interpret(op).unwrap());
     let given = run(found, &listed.operations, &fed, &wanted);
-    // The second product rounds sums that are off in their last bits, so some of its operands are off by one rounding.
+    // The second matmul rounds sums that are off in their last bits, so some of its operands are off by one rounding.
     for (place, (wanted, within)) in wanted.iter().zip([1e-6, 1e-4]).enumerate() {
         let expected = values(plain.read(wanted));
         let size = expected.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
@@ -116,12 +116,12 @@ fn what_a_backward_only_multiplies_is_held_in_half_of_the_bytes() {
     let backward = listed.operations.len();
     // `hidden` is only multiplied; `other` is read otherwise, too.
     let seen = [listed.swap(&hidden, 1, 2), listed.swap(&other, 1, 2)];
-    let products = seen.map(|seen| listed.matmul(&seen, &gradient));
+    let matmuls = seen.map(|seen| listed.matmul(&seen, &gradient));
     let square = listed.binary(binary("mul"), &other, &other);
     let forward: Vec<bool> = (0..listed.operations.len()).map(|place| place < backward).collect();
     let operations = hold_rounded(&listed.operations, &forward);
     let forward = needed(&operations, &outputs);
-    let backward = needed(&operations, &[&products[..], &[square]].concat());
+    let backward = needed(&operations, &[&matmuls[..], &[square]].concat());
     let made = |op: &OperationIr, by: &HashSet<TensorId>| op.outputs().any(|made| by.contains(&made.id));
     let left = operations.iter().filter(|op| made(op, &forward)).flat_map(OperationIr::outputs);
     let behind = operations.iter().filter(|op| made(op, &backward) && !made(op, &forward));

@@ -9,12 +9,12 @@ use proptest::prelude::{ProptestConfig, any, prop, prop_assert_eq, proptest};
 fn gradients_of_slices_are_written_side_by_side() {
     let mut listed = Listed::default();
     let x = listed.feed(&[2, 3, 7, 5]);
-    // Two products of heads, whose heads are joined, and a third value: 12, 12 and 6 of 30 columns.
+    // Two matmuls of heads, whose heads are joined, and a third value: 12, 12 and 6 of 30 columns.
     let mut sum: Option<burn::backend::ir::TensorIr> = None;
     for part in 0..2 {
         let y = listed.feed(&[2, 3, 5, 4]);
-        let product = listed.matmul(&x, &y);
-        let turned = listed.swap(&product, 1, 2);
+        let matmul = listed.matmul(&x, &y);
+        let turned = listed.swap(&matmul, 1, 2);
         let joined = listed.reshape(&turned, &[2, 7, 12]);
         let placed = listed.placed(&joined, &[2, 7, 30], 2, part * 12);
         sum = Some(sum.map_or(placed.clone(), |sum| listed.binary(binary("add"), &sum, &placed)));

@@ -1,4 +1,4 @@
-//! Products added to running sums: the bits of the product by itself, added afterwards.
+//! Matmuls added to running sums: the bits of the matmul by itself, added afterwards.
 
 use crate::listed::Listed;
 use crate::run::{Run, both, compiled, tensor, values};

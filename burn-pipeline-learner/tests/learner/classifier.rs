@@ -20,7 +20,7 @@ const WIDTHS: [usize; 7] = [2, 8, 8, 8, 8, 8, 3];
 pub(crate) struct Classifier {
     pub(crate) layers: Vec<Linear>,
     norm: Option<BatchNorm>,
-    /// Steps that the first stage has seen.
+    /// The number of steps, counted by the first stage.
     pub(crate) steps: Option<Param<Tensor<1>>>,
     ends: bool,
     panics: bool,
@@ -52,23 +52,23 @@ impl Classifier {
         }
     }
 
-    /// With running statistics behind the first layer.
+    /// Adds running statistics behind the first layer.
     pub(crate) fn with_norm(self, device: &Device) -> Self {
         Self { norm: Some(BatchNormConfig::new(8).init(device)), ..self }
     }
 
-    /// That counts its steps.
+    /// Makes the model count its steps.
     pub(crate) fn that_counts(self, device: &Device) -> Self {
         Self { steps: Some(Param::from_tensor(Tensor::zeros([1], device)).no_grad()), ..self }
     }
 
-    /// With a first layer that is not trained.
+    /// Freezes the first layer.
     pub(crate) fn with_frozen_layer(mut self) -> Self {
         self.layers[0] = self.layers[0].clone().no_grad();
         self
     }
 
-    /// The last stage's forward panics.
+    /// Makes the last stage's forward panic.
     pub(crate) fn that_panics(self) -> Self {
         Self { panics: true, ..self }
     }
@@ -77,7 +77,7 @@ impl Classifier {
         Self { mode, ..self }
     }
 
-    /// The part that a stage holds.
+    /// The part of a stage.
     pub(crate) fn part(&self, at: &StageContext) -> Self {
         let share = at.layers(self.layers.len());
         let layers = match self.mode {
@@ -186,7 +186,7 @@ impl Batcher<([f32; 2], i64), Points> for Batching {
     }
 }
 
-/// Points on a spiral, of three classes; the last batch is smaller than the others.
+/// Points on a spiral, of three classes. The last batch is smaller than the others.
 pub(crate) fn points(count: usize, batch: usize, shift: f32) -> Arc<dyn DataLoader<Points>> {
     let point = |i: usize| {
         let (class, along) = (i % 3, i as f32 / count as f32 + shift);

@@ -51,7 +51,7 @@ fn an_interrupted_training_ends_after_the_item_in_which_it_was() {
     assert!(metrics(&other.0).iter().all(|(name, _)| name.starts_with("train/epoch-1/")), "and nothing validated");
 }
 
-/// A training as a pipeline of two ranks, and what its error says.
+/// A training as a pipeline of two ranks, and its error message.
 fn failing(model: Classifier) -> (LearningResult<Classifier>, String) {
     let folder = Folder::new();
     let builder = pipeline("1F1B", 2).timeout(Duration::from_secs(20));
@@ -107,7 +107,7 @@ fn a_vocabulary_that_is_spread_is_refused_at_launch() {
     let builder = pipeline("1F1B", 2).vocabulary(Vocabulary::new().head("head", head));
     let result = on(training(&folder), Some(builder)).launch(learner(model(), ConstantLr::new(0.01)));
     let message = message(&result);
-    assert!(message.contains("spread over all ranks (`Builder::vocabulary`), which does not work"), "{message}");
+    assert!(message.contains("vocabulary parallel (`Builder::vocabulary`), which does not work"), "{message}");
     assert!(is_untrained(&result.model), "nothing has run");
 }
 

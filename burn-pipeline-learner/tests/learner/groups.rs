@@ -1,4 +1,4 @@
-//! A learner whose stages are held by groups of ranks, each rank with its columns of the layers: it trains as on one device.
+//! A learner whose stages are tensor parallel, each member with its columns of the layers: it trains as on one device.
 
 use crate::classifier::{Classifier, Points, loss, outcome, points};
 use crate::training::{Folder, assert_same_metrics, model, pipeline};
@@ -23,11 +23,11 @@ struct Grouped {
     classifier: Classifier,
 }
 
-/// Its layers on one of the ranks that hold a stage together; what each gives is whole on all of them.
+/// Its layers on one member of a tensor-parallel group; their outputs are whole on all members.
 #[derive(Module, Debug)]
 struct Part {
     layers: Vec<ColumnLinear>,
-    /// Three scores are not cut.
+    /// The last layer, with three scores, is not cut.
     last: Option<Linear>,
     #[module(skip)]
     group: TensorGroup,

@@ -1,9 +1,9 @@
-//! The lines that the guide shows as the change of a program are those of the example.
+//! The changed lines that the guide shows are those of the example.
 
 const GUIDE: &str = include_str!("../../../burn-pipeline/src/_guide/burns_training_loop.md");
 const EXAMPLE: &str = include_str!("../../../examples/learner_cnn.rs");
 
-/// The lines of the guide's diff: are they new, and what do they say?
+/// The lines of the guide's diff: whether each is new, and its text.
 fn diff() -> Vec<(bool, &'static str)> {
     let block = GUIDE.split("```diff\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block of code");
     let lines = block.lines().filter(|line| !line.trim().is_empty());

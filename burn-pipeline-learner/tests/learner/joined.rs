@@ -1,4 +1,4 @@
-//! A model whose outputs have their samples in the second dimension, so that microbatches are joined along that one.
+//! A model with its samples in the second output dimension, so microbatches are joined along that one.
 
 use crate::classifier::{Classifier, Points, loss, outcome, points};
 use crate::training::{Folder, adam, assert_same_metrics, model, pipeline};
@@ -11,7 +11,7 @@ use burn_pipeline_learner::{PipelineModel, PipelineStrategy};
 use burn_train::metric::{AccuracyMetric, LossMetric};
 use burn_train::{ClassificationOutput, InferenceStep, Learner, SupervisedTraining, TrainOutput, TrainStep};
 
-/// Puts out scores of shape `[classes, samples]`.
+/// Outputs scores of shape `[classes, samples]`.
 #[derive(Module, Debug)]
 struct Across {
     classifier: Classifier,

@@ -1,5 +1,6 @@
-//! Trainings under Burn's own loop as pipelines, against Burn's own strategy for one device: metrics of every item, final
-//! weights, the epoch in which training stops, and what goes on from a checkpoint. Ranks are threads, and processes over TCP.
+//! Trainings under Burn's own loop as pipelines, compared with Burn's single-device strategy: metrics of every item,
+//! final weights, the epoch in which training stops, and resuming from a checkpoint. Ranks are threads, and processes
+//! over TCP.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking, and tell other processes why")]
 

@@ -1,4 +1,5 @@
-//! Two threads that each have a learner and a training of their own, as processes have: what rank 0 decides for both, and what is refused.
+//! Two threads that each have a learner and a training, as processes do: what rank 0 decides for both, and what is
+//! refused.
 
 use crate::classifier::{Classifier, Cut, points};
 use crate::ranks::{DEADLINE, other_model, slowing, train};
@@ -16,7 +17,7 @@ use burn_train::metric::store::{Aggregate, Direction, Split};
 use burn_train::{Learner, LearningResult, MetricEarlyStoppingStrategy, StoppingCondition};
 use std::time::Instant;
 
-/// What each of two ranks gets, as threads that each have a training of their own.
+/// The results of two ranks, as threads that each have their own training.
 fn each_rank(
     rank: impl Fn(Box<dyn Link>) -> (Folder, LearningResult<Classifier>) + Sync,
 ) -> [(Folder, LearningResult<Classifier>); 2] {
@@ -30,7 +31,7 @@ fn each_rank(
     })
 }
 
-/// Asserts that both ranks' trainings ended with errors that say this.
+/// Asserts that both ranks' trainings ended with errors that contain these texts.
 fn assert_refused(ranks: [(Folder, LearningResult<Classifier>); 2], says: [&str; 2]) {
     for (rank, (_, result)) in ranks.iter().enumerate() {
         for part in says {
@@ -115,7 +116,7 @@ fn an_interruption_of_any_rank_stops_all_after_the_same_item() {
 #[test]
 fn data_loaders_that_give_other_items_are_refused_before_a_step() {
     let ranks = each_rank(|link| {
-        // Both classes and coordinates are others.
+        // Both classes and coordinates differ.
         let loader = points(40, 12, 0.2 * link.rank() as f32);
         let shuffled =
             |_: Training| Training::new(&Folder::new().0, loader, points(20, 8, 0.0)).with_application_logger(None);
@@ -159,7 +160,7 @@ fn a_model_of_another_shape_is_refused_by_every_rank() {
         let model = if odd { model().with_norm(&device()) } else { model() };
         train(link, ("1F1B", 4), |training| training, slowing(model))
     });
-    assert_refused(ranks, ["the learner of rank 0 cannot be taken over", "norm"]);
+    assert_refused(ranks, ["rank 0's learner cannot be loaded", "norm"]);
 }
 
 #[test]

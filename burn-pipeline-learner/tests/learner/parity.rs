@@ -1,4 +1,4 @@
-//! The same numbers as on one device.
+//! Pipelines compute the same numbers as one device.
 
 use crate::classifier::Classifier;
 use crate::training::{Folder, Training, adam, assert_equal, device, learner, model, on, pipeline, training};
@@ -45,7 +45,7 @@ fn metrics_and_weights_are_those_of_one_device_on_one_to_three_ranks() {
     );
 }
 
-/// Computes every parameter of itself, in autodiff's graph.
+/// Recomputes every parameter from itself, in autodiff's graph.
 struct Computed;
 
 impl ModuleMapper for Computed {
@@ -122,7 +122,7 @@ fn a_training_that_goes_on_from_a_checkpoint_ends_as_one_that_never_stopped() {
         on(training, Some(pipeline("1F1B", 2)))
     };
     saving(training(&folder).num_epochs(2)).launch(Learner::new(model(), adam(), scheduler()));
-    // Other initial weights, which the checkpoint's replace; and another cut.
+    // Other initial weights, which the checkpoint replaces, and another cut.
     let other = Learner::new(Classifier::new(100, &device()), adam(), scheduler());
     let resumed = saving(training(&folder).num_epochs(4).checkpoint(2));
     let resumed = on(resumed, Some(pipeline("GPipe", 3))).launch(other);

@@ -1,4 +1,4 @@
-//! Ranks as processes over TCP, killed ones too.
+//! Ranks as processes over TCP, including killed ones.
 
 use crate::ranks::{DEADLINE, compare, slowing, train};
 use crate::training::{Folder, Training, message, model, training};
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One rank, in a process that the tests below start with the variables of torchrun: `ENDLESS` is the folder of a training
-/// that does not end, which is to be struck.
+/// One rank, in a process that the tests below start with torchrun's variables. `ENDLESS` is the folder of an endless
+/// training, whose process the test kills.
 #[test]
 #[ignore = "a process of the tests below"]
 fn one_rank_of_several_processes() {
@@ -44,7 +44,7 @@ impl Processes {
         Self((0..ranks).map(start).collect())
     }
 
-    /// What a rank said by its end, and whether it ended well.
+    /// A rank's output, and whether it succeeded.
     fn end(&mut self, rank: usize) -> (String, bool) {
         let child = &mut self.0[rank];
         let (mut said, mut errors) = (String::new(), String::new());

@@ -1,4 +1,4 @@
-//! One rank of several that each have a learner and a training of their own, as processes have: over any link.
+//! One rank of several that each have their own learner and training, as processes do, over any link.
 
 use crate::classifier::Classifier;
 use crate::training::{
@@ -12,16 +12,16 @@ use burn_pipeline_learner::PipelineStrategy;
 use burn_train::{Learner, LearningResult};
 use std::time::Duration;
 
-/// The longest that a wait may take.
+/// The longest allowed wait.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A learner whose rate falls, around this model.
+/// A learner of this model with a falling learning rate.
 pub(crate) fn slowing(model: Classifier) -> Learner<Classifier> {
     let scheduler = StepLrSchedulerConfig::new(0.01, 3).with_gamma(0.3).init().expect("a scheduler");
     Learner::new(model, adam(), scheduler)
 }
 
-/// A pipeline of as many ranks as the link joins.
+/// A pipeline with one rank per rank of the link.
 pub(crate) fn builder(link: &dyn Link, schedule: &str, microbatches: usize) -> Builder {
     let size = size(schedule, link.ranks(), microbatches);
     Pipeline::builder().schedule(schedule, size).devices(vec![Device::flex()]).timeout(DEADLINE)
@@ -32,7 +32,7 @@ pub(crate) fn other_model(rank: usize) -> Classifier {
     Classifier::new(7 + 100 * rank as u64, &device())
 }
 
-/// Trains as one rank; gives the training's folder too.
+/// Trains as one rank. Also returns the training's folder.
 pub(crate) fn train(
     link: Box<dyn Link>,
     (schedule, microbatches): (&str, usize),
@@ -45,7 +45,7 @@ pub(crate) fn train(
     (folder, result)
 }
 
-/// Trains as one rank, and compares with one device: weights on every rank, metrics on the first, which alone has them.
+/// Trains as one rank, and compares with one device: weights on every rank, metrics on rank 0, which alone has them.
 pub(crate) fn compare(link: Box<dyn Link>) {
     let rank = link.rank();
     let accumulating = |training: Training| training.grads_accumulation(3).num_epochs(3);

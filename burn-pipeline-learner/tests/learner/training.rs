@@ -1,4 +1,4 @@
-//! A training of the classifier, on one device or as a pipeline, and what is left of it.
+//! A training of the classifier, on one device or as a pipeline, and its results.
 
 use crate::classifier::{Classifier, points};
 use burn::lr_scheduler::LrScheduler;
@@ -11,7 +11,7 @@ use burn_train::{Learner, LearningResult, SupervisedTraining, TrainingStrategy};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A folder of its own for each training, removed in the end.
+/// A folder for one training, removed when dropped.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
@@ -45,7 +45,7 @@ pub(crate) fn size(schedule: &str, ranks: usize, microbatches: usize) -> Size {
 
 pub(crate) type Training = SupervisedTraining<Classifier>;
 
-/// A training over 40 points in batches of 12, of two epochs.
+/// A training of two epochs over 40 points in batches of 12.
 pub(crate) fn training(folder: &Folder) -> Training {
     SupervisedTraining::new(&folder.0, points(40, 12, 0.0), points(20, 8, 0.01))
         .metrics((LossMetric::new(), AccuracyMetric::new()))
@@ -53,7 +53,7 @@ pub(crate) fn training(folder: &Folder) -> Training {
         .num_epochs(2)
 }
 
-/// With one device, or as a pipeline.
+/// Runs on one device, or as a pipeline.
 pub(crate) fn on(training: Training, pipeline: Option<Builder>) -> Training {
     match pipeline {
         None => training,
@@ -61,7 +61,7 @@ pub(crate) fn on(training: Training, pipeline: Option<Builder>) -> Training {
     }
 }
 
-/// Models are made with autodiff, as Burn's own training wants them.
+/// Models are made with autodiff, as Burn's own training needs.
 pub(crate) fn device() -> Device {
     Device::flex().autodiff()
 }
@@ -78,7 +78,7 @@ pub(crate) fn adam() -> ModuleOptimizer {
     AdamConfig::new().init()
 }
 
-/// Every value of every metric, in the order of splits, epochs and metrics, as Burn's own logger wrote them; a line a file.
+/// Every value of every metric, by split, epoch and metric, as Burn's logger wrote them; one file per line.
 pub(crate) fn metrics(folder: &Path) -> Vec<(String, Vec<f64>)> {
     let mut found = Vec::new();
     for split in ["train", "valid"] {
@@ -135,12 +135,12 @@ pub(crate) fn assert_same_weights(what: &str, one: &LearningResult<Classifier>, 
     }
 }
 
-/// What a training's error says.
+/// The message of a training's error.
 pub(crate) fn message(result: &LearningResult<Classifier>) -> String {
     result.error.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 
-/// Has the model the weights that it began with?
+/// Returns true if the model has its initial weights.
 pub(crate) fn is_untrained(model: &Classifier) -> bool {
     weights(model) == weights(&self::model())
 }

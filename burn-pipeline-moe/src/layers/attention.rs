@@ -20,16 +20,16 @@ pub struct AttentionConfig {
     pub heads: usize,
     /// How many tokens back a token attends to, itself included; all if `None`.
     pub window: Option<usize>,
-    /// Rotate queries and keys by their positions (rotary embedding); the width of a head must then be even.
+    /// Rotate queries and keys by their positions (rotary embedding). The width of a head must then be even.
     #[config(default = false)]
     pub rotary: bool,
 }
 
 impl AttentionConfig {
-    /// The layer.
+    /// Initializes the layer.
     ///
     /// # Panics
-    /// If the heads do not divide the width, or rotary embedding gets heads of an odd width.
+    /// Panics if the heads do not divide the width, or if rotary embedding is on and the heads have an odd width.
     pub fn init(&self, device: &Device) -> Attention {
         let divides = self.heads > 0 && self.d_model.is_multiple_of(self.heads);
         assert!(divides, "{} heads do not divide a width of {}", self.heads, self.d_model);
@@ -58,11 +58,11 @@ impl Attention {
         self.attend(query, key, value, context.documents.clone(), context)
     }
 
-    /// Runs the layer on the tokens `[batch, seq, d_model]` that come after those in the cache, and adds them there. The
-    /// context is that of the new tokens; a bias is `[batch, heads, seq, cached + seq]`.
+    /// Runs the layer on the tokens `[batch, seq, d_model]` that follow the cached ones, and adds them to the cache.
+    /// The context is that of the new tokens; a bias is `[batch, heads, seq, cached + seq]`.
     ///
     /// # Errors
-    /// As [`LayerCache::extend`].
+    /// Same as [`LayerCache::extend`].
     pub fn forward_cached(
         &self,
         x: Tensor<3>,
@@ -75,7 +75,7 @@ impl Attention {
         Ok(self.attend(query, key, value, documents, context))
     }
 
-    /// Queries, keys and values `[batch, heads, seq, width]`.
+    /// The queries, keys and values, `[batch, heads, seq, width]` each.
     fn parts(&self, x: Tensor<3>, context: &AttentionContext) -> [Tensor<4>; 3] {
         let [batch, seq, d] = x.dims();
         let (width, heads) = (d / self.heads, self.heads);
@@ -105,7 +105,7 @@ impl Attention {
         self.project.forward_deferred(mixed.swap_dims(1, 2).reshape([batch, seq, heads * width]))
     }
 
-    /// True where a token does not attend to another one, `[batch, seq, all]`: the last `seq` of all tokens.
+    /// A mask `[batch, seq, all]` of the last `seq` of all tokens, true where a token does not attend to another one.
     fn hidden(&self, documents: Tensor<2, Int>, of_all: Tensor<2, Int>) -> Tensor<3, Bool> {
         let ([batch, seq], [_, all], device) = (documents.dims(), of_all.dims(), documents.device());
         let (pairs, before) = ([batch, seq, all], (all - seq) as i64);

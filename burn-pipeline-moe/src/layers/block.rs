@@ -30,17 +30,17 @@ pub enum BlockKind {
 }
 
 impl BlockKind {
-    /// Does the block have experts, and so a load-balancing loss and a z-loss?
+    /// Returns true if the block has experts, and so a load-balancing loss and a z-loss.
     pub fn has_experts(self) -> bool {
         matches!(self, Self::Experts | Self::ExpertsDepths)
     }
 
-    /// Is the block a mixture of depths?
+    /// Returns true if the block is a mixture of depths.
     pub fn has_depths(self) -> bool {
         matches!(self, Self::DenseDepths | Self::ExpertsDepths)
     }
 
-    /// Its letter in a pattern.
+    /// The block's letter in a pattern.
     pub fn letter(self) -> char {
         match self {
             Self::Dense => 'D',
@@ -55,12 +55,13 @@ impl BlockKind {
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum PatternError {
-    /// A letter that names no kind of block.
+    /// A letter does not name a kind of block.
     #[error(
-        "`{letter}` at position {place} is no block; use D (dense), E (experts), d or e (the same as mixture of depths)"
+        "`{letter}` at position {place} is no kind of block; use D (dense), E (experts), d or e (the same as mixture \
+         of depths)"
     )]
     Letter { letter: char, place: usize },
-    /// No letter.
+    /// The pattern has no letters.
     #[error("the pattern is empty; give at least one letter")]
     Empty,
 }
@@ -78,7 +79,7 @@ burn_pipeline::debug_as_text!(PatternError);
 /// ```
 ///
 /// # Errors
-/// If a letter names no kind, or the pattern is empty.
+/// Returns [`PatternError`] if a letter does not name a kind, or the pattern is empty.
 pub fn parse_pattern(pattern: &str) -> Result<Vec<BlockKind>, PatternError> {
     let kind = |(place, letter)| match letter {
         'D' => Ok(BlockKind::Dense),
@@ -91,14 +92,14 @@ pub fn parse_pattern(pattern: &str) -> Result<Vec<BlockKind>, PatternError> {
     if kinds.is_empty() { Err(PatternError::Empty) } else { Ok(kinds) }
 }
 
-/// The configuration that all blocks of a model share.
+/// The configuration shared by all blocks of a model.
 #[derive(Config, Debug)]
 pub struct BlockConfig {
     /// The attention layer.
     pub attention: AttentionConfig,
     /// Width inside a dense feed-forward layer.
     pub d_dense: usize,
-    /// The experts of blocks that have them.
+    /// The experts of the blocks with experts.
     pub mixture: MixtureOfExpertsConfig,
     /// The share of tokens that take a mixture-of-depths block.
     #[config(default = 0.5)]
@@ -109,7 +110,7 @@ impl BlockConfig {
     /// Initializes a block.
     ///
     /// # Panics
-    /// As [`AttentionConfig::init`] and [`MixtureOfExpertsConfig::init`].
+    /// Same as [`AttentionConfig::init`] and [`MixtureOfExpertsConfig::init`].
     pub fn init(&self, kind: BlockKind, device: &Device) -> Block {
         let d = self.attention.d_model;
         let mix = if kind.has_experts() {
@@ -131,7 +132,7 @@ impl BlockConfig {
 }
 
 impl BlockConfig {
-    /// How many of `seq` tokens take a mixture-of-depths block; at least one.
+    /// The number of the `seq` tokens that take a mixture-of-depths block; at least one.
     pub(crate) fn depth_tokens(&self, seq: usize) -> usize {
         depth_tokens(self.depth_capacity, seq)
     }
@@ -142,16 +143,17 @@ impl BlockConfig {
 pub enum Block {
     /// All tokens take it.
     All(TransformerBlock),
-    /// Some tokens take it, and the others bypass it.
+    /// Some tokens take it; the others bypass it.
     Some(MixtureOfDepths),
 }
 
 impl Block {
-    /// The same block held by the ranks of a group ([`StageContext::group`](burn_pipeline::StageContext)): its feed-forward layer or experts are
-    /// spread over them, and attention, norms and routers are whole on each, which compute them alike.
+    /// Makes the block tensor parallel over a group ([`StageContext::group`](burn_pipeline::StageContext)): its
+    /// feed-forward layer or experts are cut over the members; attention, norms and routers are whole on each and
+    /// computed alike.
     ///
     /// # Panics
-    /// If experts or hidden features cannot be cut evenly over the group.
+    /// Panics if experts or hidden features cannot be cut evenly over the group.
     pub fn cut(self, group: &TensorGroup) -> Self {
         match self {
             Block::All(inner) => Block::All(inner.cut(group)),
@@ -159,16 +161,17 @@ impl Block {
         }
     }
 
-    /// The same block with its experts spread over the data-parallel replicas of its stage
-    /// ([`StageContext::replicas`](burn_pipeline::StageContext)): each holds its share of them, and tokens go to the replica that has their expert. All
-    /// else is whole on each. Cut the block over its group first, if it is to be cut.
+    /// Makes the block expert parallel over the data-parallel replicas of its stage
+    /// ([`StageContext::replicas`](burn_pipeline::StageContext)): each replica holds its share of the experts, and
+    /// tokens go to the replica that has their expert. Everything else is whole on each. To combine both, call
+    /// [`Block::cut`] first.
     ///
     /// # Panics
-    /// If experts cannot be cut evenly over the replicas.
-    pub fn spread(self, replicas: &TensorGroup) -> Self {
+    /// Panics if experts cannot be cut evenly over the replicas.
+    pub fn expert_parallel(self, replicas: &TensorGroup) -> Self {
         match self {
-            Block::All(inner) => Block::All(inner.spread(replicas)),
-            Block::Some(depths) => Block::Some(depths.spread(replicas)),
+            Block::All(inner) => Block::All(inner.expert_parallel(replicas)),
+            Block::Some(depths) => Block::Some(depths.expert_parallel(replicas)),
         }
     }
 
@@ -180,11 +183,12 @@ impl Block {
         }
     }
 
-    /// Runs the block on the tokens `[batch, seq, d_model]` that come after those in the cache, and adds them there; the context
-    /// is that of the new tokens ([`AttentionContext::starting_at`]). For evaluation; see [`cache`](crate::cache).
+    /// Runs the block on the tokens `[batch, seq, d_model]` that follow the cached ones, and adds them to the cache.
+    /// The context is that of the new tokens ([`AttentionContext::starting_at`]). For evaluation; see
+    /// [`cache`](crate::cache).
     ///
     /// # Errors
-    /// As [`LayerCache::extend`]; if the block's tokens cannot run one by one.
+    /// Same as [`LayerCache::extend`]. Also fails if the block's tokens cannot run one by one.
     pub fn forward_cached(
         &self,
         x: Tensor<3>,
@@ -197,8 +201,8 @@ impl Block {
         }
     }
 
-    /// The same block after a step with this load (the number of choices for each expert), its router's bias moved by `rate`;
-    /// see [`balance`](crate::balance). A block without experts or without a bias is returned unchanged.
+    /// Moves the router's bias by `rate` after a step with this load (the number of choices for each expert); see
+    /// [`balance`](crate::balance). A block without experts or without a bias is returned unchanged.
     pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
         match self {
             Block::All(inner) => Block::All(inner.with_updated_bias(load, rate)),
@@ -206,7 +210,7 @@ impl Block {
         }
     }
 
-    /// Why the block cannot be captured, if so; see [`Capacity::skip_capture`].
+    /// The reason why the block cannot be captured, if any; see [`Capacity::skip_capture`].
     pub fn skip_capture(&self) -> Option<&'static str> {
         let (Block::All(TransformerBlock { mix, .. })
         | Block::Some(MixtureOfDepths { inner: TransformerBlock { mix, .. }, .. })) = self;

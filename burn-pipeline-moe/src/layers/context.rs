@@ -1,10 +1,11 @@
-//! What attention layers read beside hidden states.
+//! The inputs of attention layers beside hidden states.
 
 use burn::tensor::{Int, Tensor};
 
-/// Documents, positions and biases of the tokens that a layer runs on.
+/// Documents, positions and biases of a layer's tokens.
 ///
-/// All layers of a stage share one context. For a layer that only some tokens take, [`AttentionContext::of`] selects them.
+/// All layers of a stage share one context. [`AttentionContext::of`] selects the part for a layer that only some tokens
+/// take.
 #[derive(Debug, Clone)]
 pub struct AttentionContext {
     /// The document of each token, `[batch, seq]`.
@@ -23,17 +24,17 @@ impl AttentionContext {
         Self { documents, positions, bias: None }
     }
 
-    /// The same for sequences whose first tokens here are at this position: those before are in a [cache](crate::cache).
+    /// Moves the first tokens of the sequences to this position; earlier ones are in a [cache](crate::cache).
     pub fn starting_at(self, position: usize) -> Self {
         Self { positions: self.positions.add_scalar(position as i64), ..self }
     }
 
-    /// The same with a bias `[batch, heads, seq, seq]`.
+    /// Sets a bias `[batch, heads, seq, seq]`.
     pub fn with_bias(self, bias: Option<Tensor<4>>) -> Self {
         Self { bias, ..self }
     }
 
-    /// The context of the tokens at these positions `[batch, count]`, in their order.
+    /// The context of the tokens at these positions `[batch, count]`, in that order.
     pub fn of(&self, places: Tensor<2, Int>) -> Self {
         let [batch, count] = places.dims();
         let pick = |bias: Tensor<4>| {

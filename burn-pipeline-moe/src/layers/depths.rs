@@ -1,11 +1,11 @@
 //! Mixture of depths: some tokens of a sequence go through a block, the others bypass it.
 //!
-//! Raposo et al., "Mixture-of-Depths" (2024): a router scores tokens, the best of each sequence take the block, and
-//! the block's change is weighted by the router's score, so the router gets a gradient. The choice compares a token with
+//! Raposo et al., "Mixture-of-Depths" (2024): a router scores tokens, the best of each sequence take the block, and the
+//! block's change is weighted by the router's score, so the router gets a gradient. The choice compares a token with
 //! later ones, so it is not causal; the router loss trains a score that can decide token by token.
 //!
 //! 1. A token is chosen if fewer tokens than the capacity have a better score. Of equal scores the earlier is better.
-//! 2. The chosen tokens, in their order, make a shorter sequence for the block.
+//! 2. The chosen tokens form a shorter sequence for the block, in their order.
 //! 3. The block's change of these tokens, times the sigmoid of their score, is added to them.
 
 use super::context::AttentionContext;
@@ -32,28 +32,28 @@ pub struct MixtureOfDepths {
 struct Chosen {
     /// `[batch, seq]`.
     mask: Tensor<2, Bool>,
-    /// Their positions in order, `[batch, count]`.
+    /// Their positions, ascending, `[batch, count]`.
     places: Tensor<2, Int>,
 }
 
 impl MixtureOfDepths {
-    /// A block of width `d_model` that the share `capacity` of each sequence takes (at least one token).
+    /// A block of width `d_model` that the fraction `capacity` of each sequence takes (at least one token).
     pub fn new(inner: TransformerBlock, d_model: usize, capacity: f64, device: &Device) -> Self {
         let router = LinearConfig::new(d_model, 1).with_bias(false).with_initializer(SMALL).init(device);
         Self { router, inner, capacity }
     }
 
-    /// As [`Block::cut`](super::Block::cut).
+    /// Same as [`Block::cut`](super::Block::cut).
     pub fn cut(self, group: &TensorGroup) -> Self {
         Self { inner: self.inner.cut(group), ..self }
     }
 
-    /// As [`Block::spread`](super::Block::spread).
-    pub fn spread(self, replicas: &TensorGroup) -> Self {
-        Self { inner: self.inner.spread(replicas), ..self }
+    /// Same as [`Block::expert_parallel`](super::Block::expert_parallel).
+    pub fn expert_parallel(self, replicas: &TensorGroup) -> Self {
+        Self { inner: self.inner.expert_parallel(replicas), ..self }
     }
 
-    /// As [`Block::with_updated_bias`](super::Block::with_updated_bias).
+    /// Same as [`Block::with_updated_bias`](super::Block::with_updated_bias).
     pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
         Self { inner: self.inner.with_updated_bias(load, rate), ..self }
     }
@@ -74,12 +74,12 @@ impl MixtureOfDepths {
     }
 }
 
-/// How many tokens of a sequence take the block.
+/// The number of tokens of a sequence that take the block.
 pub(super) fn depth_tokens(capacity: f64, seq: usize) -> usize {
     ((capacity * seq as f64).ceil() as usize).clamp(1, seq)
 }
 
-/// The `count` best tokens of each row, without a sort: a captured stage can replay it, and nothing is read back.
+/// The `count` best tokens of each row, without a sort, so a captured stage can replay it and nothing is read back.
 fn choose(scores: Tensor<2>, count: usize) -> Chosen {
     let ([batch, seq], device) = (scores.dims(), scores.device());
     let cube = [batch, seq, seq];

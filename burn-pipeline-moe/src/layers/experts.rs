@@ -1,4 +1,5 @@
-//! Experts: gated feed-forward layers side by side, run as batched products, or as products of uneven groups of rows.
+//! Experts: gated feed-forward layers that run as one batched matmul, or as grouped matmuls over uneven numbers of
+//! rows.
 
 use super::initial::SMALL;
 use crate::ops::grouped_matmul;
@@ -9,7 +10,7 @@ use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::ops::expert_matmul;
 use burn_pipeline::tensor_group::TensorGroup;
 
-/// The experts' size.
+/// The configuration of experts.
 #[derive(Config, Debug)]
 pub struct ExpertsConfig {
     /// Number of experts.
@@ -21,7 +22,7 @@ pub struct ExpertsConfig {
 }
 
 impl ExpertsConfig {
-    /// The experts, without biases.
+    /// Initializes the experts, without biases.
     pub fn init(&self, device: &Device) -> Experts {
         let (e, d, h) = (self.experts, self.d_model, self.d_hidden);
         Experts {
@@ -41,16 +42,16 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// This rank's share of the experts, which the ranks of a group hold together, or replicas.
+    /// Keeps this rank's share of the experts, for a tensor-parallel group or for expert parallelism over replicas.
     ///
     /// # Panics
-    /// If they cannot be cut evenly over the group.
+    /// Panics if they cannot be cut evenly over the group.
     pub fn cut(self, group: &TensorGroup) -> Self {
         group.share(self.gate.shape()[0], "experts");
         Self { gate: group.cut(self.gate, 0), up: group.cut(self.up, 0), down: group.cut(self.down, 0) }
     }
 
-    /// Number of experts that this rank holds.
+    /// The number of experts that this rank holds.
     pub fn count(&self) -> usize {
         self.gate.lazy_shape()[0]
     }

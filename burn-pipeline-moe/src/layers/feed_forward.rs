@@ -19,7 +19,7 @@ pub struct FeedForwardConfig {
 }
 
 impl FeedForwardConfig {
-    /// The layer, without biases.
+    /// Initializes the layer, without biases.
     pub fn init(&self, device: &Device) -> FeedForward {
         let linear = |from, to| LinearConfig::new(from, to).with_bias(false).with_initializer(SMALL).init(device);
         FeedForward {
@@ -42,10 +42,10 @@ pub struct FeedForward {
 }
 
 impl FeedForward {
-    /// The same layer held by the ranks of a group: each has its share of the hidden features.
+    /// Makes the layer tensor parallel: each member of the group holds its share of the hidden features.
     ///
     /// # Panics
-    /// If they cannot be cut evenly over the group.
+    /// Panics if they cannot be cut evenly over the group.
     pub fn cut(self, group: &TensorGroup) -> Self {
         group.expect_members("a feed-forward layer");
         let cut = |linear: Linear, axis| Linear { weight: group.cut(linear.weight, axis), ..linear };
@@ -53,12 +53,12 @@ impl FeedForward {
         Self { gate, up, down, group: group.clone() }
     }
 
-    /// Runs the layer on `[.., d_model]`, whole on all ranks of its group.
+    /// Runs the layer on `[.., d_model]`. Input and output are whole on all members of its group.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         self.group.reduce_from(self.partial(self.group.copy_to(x)))
     }
 
-    /// What this rank's hidden features add to the output. The input went through [`TensorGroup::copy_to`].
+    /// This rank's summand of the output, from its hidden features. The input went through [`TensorGroup::copy_to`].
     pub(super) fn partial<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let gate = silu(self.gate.forward_deferred(x.clone()));
         self.down.forward_deferred(gate * self.up.forward_deferred(x))

@@ -1,4 +1,4 @@
-//! What the routers of one layer compute beside the layer's output.
+//! The auxiliary losses and counts that a layer's routers compute.
 
 use burn::tensor::{Int, Tensor};
 

@@ -1,9 +1,9 @@
-//! A mixture of experts in place of a feed-forward layer.
+//! A mixture of experts, used instead of a feed-forward layer.
 
+use super::expert_parallel;
 use super::experts::{Experts, ExpertsConfig};
 use super::feed_forward::{FeedForward, FeedForwardConfig};
 use super::layer_auxiliary::LayerAuxiliary;
-use super::spread;
 use crate::losses::{load_balance, router_z};
 use crate::ops::has_kernels;
 use crate::router::{Capacity, PackedRows, Router, RouterConfig, Scoring, TokenDispatch};
@@ -21,10 +21,10 @@ pub struct MixtureOfExpertsConfig {
     pub d_hidden: usize,
     /// Number of experts to choose from.
     pub experts: usize,
-    /// Number of experts that a token goes to.
+    /// The number of experts that a token goes to.
     #[config(default = 2)]
     pub top_k: usize,
-    /// Number of shared experts, which every token goes to (one feed-forward layer of their joint width).
+    /// Number of shared experts, which all tokens go to (one feed-forward layer of their joint width).
     #[config(default = 0)]
     pub shared: usize,
     /// How many tokens an expert accepts.
@@ -42,10 +42,10 @@ pub struct MixtureOfExpertsConfig {
 }
 
 impl MixtureOfExpertsConfig {
-    /// The layer.
+    /// Initializes the layer.
     ///
     /// # Panics
-    /// As [`RouterConfig::init`].
+    /// Same as [`RouterConfig::init`].
     pub fn init(&self, device: &Device) -> MixtureOfExperts {
         let router = RouterConfig::new(self.d_model, self.experts).with_top_k(self.top_k).with_scoring(self.scoring);
         let router = router.with_normalize(self.normalize).with_expert_bias(self.expert_bias);
@@ -61,7 +61,7 @@ impl MixtureOfExpertsConfig {
     }
 }
 
-/// A mixture of experts: each token goes to the experts that the router chose, and to the shared ones.
+/// A mixture of experts: each token goes to the experts that the router chose, and to the shared experts.
 #[derive(Module, Debug)]
 pub struct MixtureOfExperts {
     /// Chooses the experts of each token.
@@ -77,36 +77,40 @@ pub struct MixtureOfExperts {
 }
 
 impl MixtureOfExperts {
-    /// The same layer held by the ranks of a group: each has its share of the experts, and of the shared experts' hidden features. All
-    /// ranks route all tokens alike, so choices, drops and auxiliary losses are those of one rank, and nothing but the sums of outputs is exchanged.
+    /// Makes the layer tensor parallel: each member of the group holds its share of the experts, and of the shared
+    /// experts' hidden features. All members route all tokens alike, so choices, drops and auxiliary losses are those
+    /// of one rank, and only the sums of outputs are exchanged.
     ///
     /// # Panics
-    /// If experts or features cannot be cut evenly over the group, these are replicas, or experts are spread over replicas already.
+    /// Panics if experts or features cannot be cut evenly over the group, if `group` is one of data-parallel replicas,
+    /// or if the layer is expert parallel already.
     pub fn cut(self, group: &TensorGroup) -> Self {
         group.expect_members("a mixture of experts that is cut");
-        assert_eq!(self.replicas.size(), 1, "experts are cut over a group first, and then spread over replicas");
+        assert_eq!(self.replicas.size(), 1, "call `cut` before `expert_parallel`");
         let (experts, shared) = (self.experts.cut(group), self.shared.map(|shared| shared.cut(group)));
         Self { experts, shared, group: group.clone(), ..self }
     }
 
-    /// The same layer with its experts spread over data-parallel replicas: each has its share, and gets the rows of all replicas that chose
-    /// one of them. Each routes its own tokens, so choices, drops and auxiliary losses are those of one rank. The router and the shared
-    /// experts are whole on each. With a capacity, all replicas run it on equally many tokens.
+    /// Makes the layer expert parallel over data-parallel replicas: each replica holds its share of the experts, and
+    /// gets the rows of all replicas that chose one of them. Each replica routes its own tokens, so choices, drops and
+    /// auxiliary losses are those of one rank. The router and the shared experts are whole on each. With a capacity,
+    /// all replicas must run it on equally many tokens.
     ///
     /// # Panics
-    /// If experts cannot be cut evenly over the replicas, or these are the ranks that hold the stage together.
-    pub fn spread(self, replicas: &TensorGroup) -> Self {
+    /// Panics if experts cannot be cut evenly over the replicas, or if `replicas` is a tensor-parallel group.
+    pub fn expert_parallel(self, replicas: &TensorGroup) -> Self {
         replicas.expect_replicas("a mixture of experts");
         Self { experts: self.experts.cut(replicas), replicas: replicas.clone(), ..self }
     }
 
-    /// Runs the layer on `[batch, seq, d_model]`, whole on all ranks of its group. The capacity is a share of all tokens of the call.
+    /// Runs the layer on `[batch, seq, d_model]`, whole on all members of its group. The capacity is a share of all
+    /// tokens of the call.
     pub fn forward(&self, x: Tensor<3>) -> (Tensor<3>, LayerAuxiliary) {
         let [batch, seq, d] = x.dims();
         let tokens = x.reshape([batch * seq, d]);
         let routing = self.router.forward(tokens.clone());
         let (load, means) = (routing.load.clone(), routing.mean_probabilities.unsqueeze::<2>());
-        // What comes now each rank uses in its own way: with its own experts.
+        // From here on each rank uses the values with its own experts.
         let (tokens, gates) = (self.group.copy_to(tokens), self.group.copy_to(routing.gates));
         let (mut y, dropped) = self.mix(tokens.clone(), routing.experts, gates, routing.load);
         if let Some(shared) = &self.shared {
@@ -123,23 +127,25 @@ impl MixtureOfExperts {
         (y.reshape([batch, seq, d]), auxiliary)
     }
 
-    /// The same layer after a step with this load (the number of choices for each expert); see [`Router::with_updated_bias`].
+    /// Updates the router's bias after a step with this load (the number of choices for each expert); see
+    /// [`Router::with_updated_bias`].
     pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
         Self { router: self.router.with_updated_bias(load, rate), ..self }
     }
 
-    /// Does a token's output not depend on the tokens beside it?
+    /// Returns true if a token's output does not depend on the other tokens of the call.
     pub(super) fn runs_tokens_alone(&self) -> bool {
         self.capacity == Capacity::Dropless
     }
 
-    /// Why the layer cannot be captured, if so; see [`Capacity::skip_capture`].
+    /// The reason why the layer cannot be captured, if any; see [`Capacity::skip_capture`].
     pub fn skip_capture(&self) -> Option<&'static str> {
         self.capacity.skip_capture()
     }
 
-    /// The output of this rank's experts, and how many choices of all were dropped. Where there are kernels, and a rank has all experts, each has as many rows
-    /// as it needs; elsewhere all have the same number, as batched products and captures need shapes known from sizes.
+    /// The output of this rank's experts, and the number of dropped choices of all experts. If there are kernels and a
+    /// rank has all experts, each expert has as many rows as it needs. Otherwise all have the same number, because
+    /// batched matmuls and captures need shapes that follow from sizes.
     fn mix(
         &self,
         tokens: Tensor<2>,
@@ -148,19 +154,22 @@ impl MixtureOfExperts {
         load: Tensor<1, Int>,
     ) -> (Tensor<2>, Tensor<1, Int>) {
         let (members, replicas) = (self.group.size(), self.replicas.size());
-        // Those of this rank, and of the ranks at its place in other replicas.
+        // The experts of this rank and of the ranks at its place in other replicas.
         let held = self.experts.count() * replicas;
         let own = held * self.group.member()..held * (self.group.member() + 1);
         if replicas > 1 && self.capacity == Capacity::Dropless {
             let none = Tensor::zeros([1], (&load.device(), load.dtype()));
-            return (spread::by_load(&self.experts, &self.replicas, own, (experts, load), tokens, gates), none);
+            return (
+                expert_parallel::by_load(&self.experts, &self.replicas, own, (experts, load), tokens, gates),
+                none,
+            );
         }
         if members > 1 || replicas > 1 || !has_kernels(&tokens) {
             let places = TokenDispatch::new(experts, held * members, self.capacity);
             let places = if members > 1 { places.of(own) } else { places };
             let y = match replicas {
                 1 => places.combine(self.experts.forward(places.dispatch(tokens)), gates),
-                _ => spread::by_capacity(&self.experts, &self.replicas, &places, tokens, gates),
+                _ => expert_parallel::by_capacity(&self.experts, &self.replicas, &places, tokens, gates),
             };
             return (y, places.dropped);
         }

@@ -1,12 +1,13 @@
 //! Layers of a mixture-of-experts transformer.
 //!
-//! Every product with weights goes through `burn_pipeline::ops`, so in a split schedule weight gradients wait for `W`.
-//! A block returns its output and the auxiliary losses and counts of its routers, [`LayerAuxiliary`].
+//! Every matmul with weights goes through `burn_pipeline::ops`, so in a split schedule weight gradients wait for `W`. A
+//! block returns its output, and its routers' auxiliary losses and counts as [`LayerAuxiliary`].
 
 mod attention;
 mod block;
 mod context;
 mod depths;
+mod expert_parallel;
 mod experts;
 mod feed_forward;
 mod initial;
@@ -14,7 +15,6 @@ mod layer_auxiliary;
 mod mixture;
 mod multi_token;
 mod rotary;
-mod spread;
 mod structure;
 mod transformer;
 

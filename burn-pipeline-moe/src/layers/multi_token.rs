@@ -1,11 +1,11 @@
 //! Multi-token prediction: small modules after the last block that predict the tokens after the next one.
 //!
 //! DeepSeek-AI, "DeepSeek-V3" (2024), section 2.2: module `k` joins the hidden state of module `k - 1` at token `i`
-//! with the embedding of token `i + k`, runs one block, and the model's own head scores token `i + k + 1` from it.
-//! Embedding and head are the main model's, so in a pipeline the last stage holds a copy of the first one's embedding;
-//! that is a shared parameter (`burn_pipeline::train::Builder::share`).
+//! with the embedding of token `i + k` and runs one block; the model's own head then scores token `i + k + 1`.
+//! Embedding and head are the main model's, so in a pipeline the last stage holds a copy of the first stage's
+//! embedding, a tied parameter (`burn_pipeline::train::Builder::share`).
 //!
-//! Module `k` (from 1) reads the first `seq - k` tokens: the others have no token `i + k` in the sequence.
+//! Module `k` (from 1) reads the first `seq - k` tokens; the others have no token `i + k` in the sequence.
 
 use super::block::{Block, BlockConfig, BlockKind};
 use super::context::AttentionContext;
@@ -27,10 +27,10 @@ pub struct MultiTokenPrediction {
 }
 
 impl MultiTokenPrediction {
-    /// A module with a block of this kind.
+    /// Initializes a module with a block of this kind.
     ///
     /// # Panics
-    /// As [`BlockConfig::init`].
+    /// Same as [`BlockConfig::init`].
     pub fn new(config: &BlockConfig, kind: BlockKind, device: &Device) -> Self {
         let d = config.attention.d_model;
         Self {
@@ -41,28 +41,27 @@ impl MultiTokenPrediction {
         }
     }
 
-    /// As [`Block::cut`].
+    /// Same as [`Block::cut`].
     pub fn cut(self, group: &TensorGroup) -> Self {
         Self { block: self.block.cut(group), ..self }
     }
 
-    /// As [`Block::spread`].
-    pub fn spread(self, replicas: &TensorGroup) -> Self {
-        Self { block: self.block.spread(replicas), ..self }
+    /// Same as [`Block::expert_parallel`].
+    pub fn expert_parallel(self, replicas: &TensorGroup) -> Self {
+        Self { block: self.block.expert_parallel(replicas), ..self }
     }
 
-    /// As [`Block::with_updated_bias`].
+    /// Same as [`Block::with_updated_bias`].
     pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
         Self { block: self.block.with_updated_bias(load, rate), ..self }
     }
 
-    /// As [`Block::skip_capture`].
+    /// Same as [`Block::skip_capture`].
     pub fn skip_capture(&self) -> Option<&'static str> {
         self.block.skip_capture()
     }
 
-    /// Runs the module on hidden states and the embedded tokens that they are joined with, `[batch, seq, d_model]`
-    /// both.
+    /// Runs the module on hidden states and the embedded tokens that it joins to them, both `[batch, seq, d_model]`.
     pub fn forward(
         &self,
         hidden: Tensor<3>,
@@ -74,12 +73,12 @@ impl MultiTokenPrediction {
     }
 }
 
-/// Runs modules one after another on the last block's hidden states `[batch, seq, d_model]` of `tokens`
-/// `[batch, seq]`: for module `k`, from 1, hidden states `[batch, seq - k, d_model]`, to be scored against token
-/// `i + k + 1`, and the auxiliary losses of its routers.
+/// Runs the modules one after another on the last block's hidden states `[batch, seq, d_model]` of `tokens`
+/// `[batch, seq]`. Returns for module `k`, from 1, the hidden states `[batch, seq - k, d_model]`, to be scored against
+/// token `i + k + 1`, and the auxiliary losses of its routers.
 ///
 /// # Panics
-/// If there are no fewer modules than tokens of a sequence.
+/// Panics if there are not fewer modules than tokens of a sequence.
 pub fn predict_ahead(
     modules: &[MultiTokenPrediction],
     hidden: Tensor<3>,
@@ -89,7 +88,10 @@ pub fn predict_ahead(
 ) -> Vec<(Tensor<3>, LayerAuxiliary)> {
     let [_, seq] = tokens.dims();
     let depths = modules.len();
-    assert!(depths < seq, "{depths} tokens ahead do not fit into sequences of {seq}; take fewer, or longer sequences");
+    assert!(
+        depths < seq,
+        "{depths} tokens ahead do not fit into sequences of {seq}; use fewer modules, or longer sequences"
+    );
     let mut hidden = hidden;
     let run = |(module, k): (&MultiTokenPrediction, usize)| {
         let left = seq - k;

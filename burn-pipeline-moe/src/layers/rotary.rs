@@ -1,8 +1,8 @@
 //! Rotary position embedding.
 //!
-//! Su et al., "RoFormer" (2021): the halves of a head make pairs, and pair `i` of `w / 2` is rotated by the angle
-//! `position * 10000^(-2i / w)`, so that a query's product with a key depends only on their distance. The angles are computed
-//! from positions in each call; nothing is learned or stored.
+//! Su et al., "RoFormer" (2021): the halves of a head form pairs, and pair `i` of `w / 2` is rotated by the angle
+//! `position * 10000^(-2i / w)`, so the dot product of a query and a key depends only on their distance. The angles are
+//! computed from positions in each call; nothing is learned or stored.
 
 use burn::tensor::{Int, Tensor};
 

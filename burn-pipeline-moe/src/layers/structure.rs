@@ -1,7 +1,7 @@
-//! Embeddings of what a parser knows of each token, for models of code: five kinds of ids, each with a table of its own.
+//! Structure embeddings for models of code: up to five parser features per token, each with its own table.
 //!
-//! Guarantees: the sum of the rows of all ids that are there; ids that are not there add nothing, and what is there but has
-//! no table adds nothing. An id beyond its table's end counts as the last one: a tree may be deeper than a table.
+//! Guarantees: a token gets the sum of the rows of all its ids. Missing ids, and ids without a table, add nothing. An
+//! id beyond its table's end counts as the last one, because a tree may be deeper than a table.
 
 use super::initial::SMALL;
 use burn::config::Config;
@@ -34,7 +34,7 @@ pub struct StructureEmbeddingConfig {
 
 /// Ids of tokens, `[batch, seq]` each.
 #[derive(Debug, Clone, Default)]
-#[allow(missing_docs, reason = "each is for the table of its name")]
+#[allow(missing_docs, reason = "each belongs to the table of the same name")]
 pub struct StructureIds {
     pub structures: Option<Tensor<2, Int>>,
     pub dependency_levels: Option<Tensor<2, Int>>,
@@ -43,7 +43,7 @@ pub struct StructureIds {
     pub node_types: Option<Tensor<2, Int>>,
 }
 
-/// Adds up to five embeddings for each token.
+/// Adds up to five embeddings to each token.
 #[derive(Module, Debug)]
 pub struct StructureEmbedding {
     structures: Option<Embedding>,
@@ -54,7 +54,7 @@ pub struct StructureEmbedding {
 }
 
 impl StructureEmbeddingConfig {
-    /// The tables.
+    /// Initializes the tables.
     pub fn init(&self, device: &Device) -> StructureEmbedding {
         let table = |rows: usize| {
             (rows > 0).then(|| EmbeddingConfig::new(rows, self.d_model).with_initializer(SMALL).init(device))
@@ -70,7 +70,7 @@ impl StructureEmbeddingConfig {
 }
 
 impl StructureEmbedding {
-    /// Hidden states `[batch, seq, d_model]` with the rows of the tokens' ids added.
+    /// Adds the rows of the tokens' ids to hidden states `[batch, seq, d_model]`.
     pub fn add(&self, x: Tensor<3>, ids: StructureIds) -> Tensor<3> {
         let pairs = [
             (&self.structures, ids.structures),

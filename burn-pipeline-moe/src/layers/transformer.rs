@@ -32,7 +32,7 @@ pub struct TransformerBlock {
 }
 
 impl TransformerBlock {
-    /// As [`Block::cut`](super::Block::cut).
+    /// Same as [`Block::cut`](super::Block::cut).
     pub fn cut(self, group: &TensorGroup) -> Self {
         let mix = match self.mix {
             FeedForwardOrExperts::Dense(dense) => FeedForwardOrExperts::Dense(dense.cut(group)),
@@ -41,22 +41,22 @@ impl TransformerBlock {
         Self { mix, ..self }
     }
 
-    /// As [`Block::spread`](super::Block::spread).
-    pub fn spread(self, replicas: &TensorGroup) -> Self {
+    /// Same as [`Block::expert_parallel`](super::Block::expert_parallel).
+    pub fn expert_parallel(self, replicas: &TensorGroup) -> Self {
         let mix = match self.mix {
             FeedForwardOrExperts::Dense(dense) => FeedForwardOrExperts::Dense(dense),
-            FeedForwardOrExperts::Experts(mixture) => FeedForwardOrExperts::Experts(mixture.spread(replicas)),
+            FeedForwardOrExperts::Experts(mixture) => FeedForwardOrExperts::Experts(mixture.expert_parallel(replicas)),
         };
         Self { mix, ..self }
     }
 
-    /// As [`Block::forward`](super::Block::forward).
+    /// Same as [`Block::forward`](super::Block::forward).
     pub fn forward(&self, x: Tensor<3>, context: &AttentionContext) -> (Tensor<3>, LayerAuxiliary) {
         let attended = self.attention.forward(self.norm_attention.forward(x.clone()), context);
         self.mixed(x + attended)
     }
 
-    /// As [`Block::forward_cached`](super::Block::forward_cached).
+    /// Same as [`Block::forward_cached`](super::Block::forward_cached).
     pub fn forward_cached(
         &self,
         x: Tensor<3>,
@@ -72,7 +72,7 @@ impl TransformerBlock {
         Ok(self.mixed(x + attended))
     }
 
-    /// The second half.
+    /// Runs the second half.
     fn mixed(&self, x: Tensor<3>) -> (Tensor<3>, LayerAuxiliary) {
         let normed = self.norm_mix.forward(x.clone());
         let (y, auxiliary) = match &self.mix {
@@ -82,7 +82,7 @@ impl TransformerBlock {
         (x + y, auxiliary)
     }
 
-    /// As [`Block::with_updated_bias`](super::Block::with_updated_bias).
+    /// Same as [`Block::with_updated_bias`](super::Block::with_updated_bias).
     pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
         let mix = match self.mix {
             FeedForwardOrExperts::Dense(dense) => FeedForwardOrExperts::Dense(dense),

@@ -1,4 +1,4 @@
-//! The operations over autodiff: each records a step of the graph with a backward of its own.
+//! The operations over autodiff: each records a graph node with its own backward.
 
 use super::backend::MoeOps;
 use super::options::{InjectedLoss, InjectedWeights, RouteOptions};

@@ -7,7 +7,7 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, backend_extension};
 use burn::tensor::DType;
 
-/// The operations of this crate on every backend; users call them through functions, not through this trait.
+/// The operations of this crate on every backend. Users call them through functions, not through this trait.
 ///
 /// Methods whose names end in `backward`, `_input` or `_weight` are not differentiated.
 #[backend_extension(
@@ -32,7 +32,7 @@ pub trait MoeOps: Backend {
         hidden
     }
 
-    /// The scale `[1]` times each weight, `[1]` each, in the element type of the losses: their gradients.
+    /// The gradient `[1]` of each bucket: the scale `[1]` times its weight, in the element type of the losses.
     #[fusion(meta = fused::injected)]
     fn injected_gradients(
         scale: FloatTensor<Self>,

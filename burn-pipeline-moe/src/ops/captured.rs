@@ -1,7 +1,8 @@
-//! The operations in a stage that is captured for a device with kernels: each is recorded as one operation, forward and
+//! The operations in a stage that is captured for a device with kernels. Each is recorded as one operation, forward and
 //! backward, and its kernel runs when the capture is replayed.
 //!
-//! A capture for another device records the composed operations, which any device can replay and which slice more finely.
+//! A capture for another device records the composed operations, which any device can replay and which can be sliced
+//! more finely.
 
 use super::backend::MoeOps;
 use super::kernel_device::captured_for_kernels;
@@ -14,7 +15,7 @@ use burn_pipeline::program::{CapturedOp, record_op};
 
 /// One of the methods of [`MoeOps`], with its options.
 ///
-/// Two values are the same operation if their debug texts are equal: the text has all options.
+/// Two values are the same operation if their debug texts are equal; the text contains all options.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Kernel {
     InjectedGradients { weights: InjectedWeights, dtype: DType },
@@ -33,7 +34,7 @@ pub(super) enum Kernel {
     GroupedMatmulWeight,
 }
 
-/// Records an operation as one; `None` if it must be composed.
+/// Records an operation as one node; `None` if it must be composed.
 pub(super) fn recorded<const INPUTS: usize, const OUTPUTS: usize>(
     kernel: Kernel,
     inputs: [&FloatTensor<Capture>; INPUTS],
@@ -44,7 +45,7 @@ pub(super) fn recorded<const INPUTS: usize, const OUTPUTS: usize>(
     record_op(kernel, inputs.map(Clone::clone).into())?.try_into().ok()
 }
 
-/// The inner dimension of a product of rows with matrices: the length of each sum.
+/// The inner dimension of a grouped matmul: the length of each sum.
 fn inner(kernel: Kernel, inputs: &[Spec]) -> Option<u64> {
     let width = match kernel {
         Kernel::GroupedMatmul | Kernel::GroupedMatmulInput => inputs.first()?.0[1],
@@ -83,7 +84,8 @@ impl CapturedOp for Kernel {
     fn flops(&self, inputs: &[Spec], outputs: &[Spec]) -> u64 {
         let elements = |(shape, _): &Spec| shape.num_elements() as u64;
         match (inner(*self, inputs), self, outputs.first()) {
-            // Each row is multiplied with one matrix, so all matrices' gradients cost as much as one product over all rows.
+            // Each row is multiplied with one matrix, so the gradients of all matrices cost as much as one matmul over
+            // all rows.
             (Some(rows), Self::GroupedMatmulWeight, Some(of_weight)) => {
                 2 * rows * (of_weight.0[1] * of_weight.0[2]) as u64
             }

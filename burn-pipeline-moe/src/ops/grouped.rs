@@ -1,12 +1,12 @@
-//! Each expert's rows, whatever their number, times its own matrix.
+//! Grouped matmul: each expert's rows, whatever their number, times its own matrix.
 //!
 //! Guarantees: an expert without rows costs nothing and its matrix gets a zero gradient; rows of no expert give zeros
 //! and get zero gradients. In a split schedule the gradient of the matrices is computed in `W`, as in
 //! `burn_pipeline::ops::expert_matmul`.
 //!
 //! 1. On CubeCL devices nothing is read back: the kernels find the expert of a block of rows from the offsets.
-//! 2. Elsewhere the offsets are read once, and each expert's rows are one product. That cannot be captured;
-//!    captured stages use rows of equal number instead ([`TokenDispatch`](crate::router::TokenDispatch)).
+//! 2. Elsewhere the offsets are read once, and each expert runs one matmul. That cannot be captured; captured stages
+//!    use the same number of rows for all experts instead ([`TokenDispatch`](crate::router::TokenDispatch)).
 //!
 //! Gale et al., "MegaBlocks" (2022), without padding to blocks.
 
@@ -56,20 +56,21 @@ impl DeferredOp for Grouped {
 /// [`PackedRows`](super::PackedRows).
 ///
 /// # Panics
-/// If widths, or the numbers of matrices and offsets, do not fit, or a device with kernels does not compute in the element type.
+/// Panics if the widths, or the numbers of matrices and offsets, do not match, or if a device with kernels does not
+/// compute in the element type.
 pub fn grouped_matmul(rows: Tensor<2>, weight: &Param<Tensor<3>>, offsets: Tensor<1, Int>) -> Tensor<2> {
     let ([n, d], [experts, inner, h], [bounds]) = (rows.dims(), weight.val().dims(), offsets.dims());
     assert_eq!(
         (d, bounds),
         (inner, experts + 1),
-        "the width of the rows and the number of offsets must fit the matrices"
+        "the width of the rows and the number of offsets must match the matrices"
     );
     if n == 0 {
         return Tensor::zeros([0, h], (&rows.device(), rows.dtype()));
     }
     refuse_type(&rows);
     let offsets = offsets.into_dispatch();
-    // Inside a deferral the operation runs without autodiff, and so must its offsets.
+    // Inside a deferral the operation runs without autodiff, so its offsets must be without autodiff too.
     let offsets = if Deferral::is_open() && offsets.autodiff != DispatchAutodiffContext::Disabled {
         Dispatch::int_inner(offsets)
     } else {

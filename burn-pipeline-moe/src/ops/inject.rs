@@ -1,17 +1,18 @@
 //! The identity on hidden states that gives losses their own gradients in the backward.
 //!
-//! Guarantees: the forward returns the hidden states themselves and launches nothing. In the backward their gradient passes
-//! unchanged, and each loss gets `scale * weight`, with the weight of its bucket, whatever gradient arrives. So the
-//! parameters get the gradients of `main + scale * sum of weight * loss` on a stage that never computes the main loss.
+//! Guarantees: the forward returns the hidden states themselves and launches nothing. In the backward their gradient
+//! passes unchanged, and each loss gets `scale * weight`, with the weight of its bucket, whatever gradient arrives. So
+//! the parameters get the gradients of `main + scale * sum of weight * loss` on a stage that never computes the main
+//! loss.
 //!
 //! 1. The losses are joined to the graph of the hidden states one by one; nothing is added.
-//! 2. All losses of a bucket have the same gradient. When the backward reaches the first loss, it computes the gradients of
-//!    all buckets, in one launch on CubeCL devices: the scale is read, multiplied, and written in the losses' element
-//!    type. The other losses share them.
+//! 2. All losses of a bucket have the same gradient. When the backward reaches the first loss, it computes the
+//!    gradients of all buckets, in one launch on CubeCL devices: the scale is read, multiplied, and written in the
+//!    losses' element type. The other losses share them.
 //!
 //! The scale is a tensor, not a number, because it differs between microbatches: it stays on the device, and a captured
-//! stage reads it again in every replay. The state that the losses of one call share belongs to that call's graph, so the
-//! order of execution, accumulation and replicas cannot mix up scales.
+//! stage reads it again in every replay. Shared state belongs to the graph of one call, so the order of execution,
+//! accumulation and replicas cannot mix up scales.
 //!
 //! The idea is that of Megatron-Core's `MoEAuxLossAutoScaler`, without its class attribute for the scale.
 
@@ -29,7 +30,7 @@ use burn::tensor::{DType, Tensor};
 use burn_pipeline::stage::AnyTensor;
 use std::sync::{Arc, OnceLock};
 
-/// Returns `hidden`; in backward, `loss` gets the gradient `scale`.
+/// Returns `hidden`; in the backward, `loss` gets the gradient `scale`.
 ///
 /// `loss` and `scale` have one element; the scale is not differentiated. Without autodiff this is the identity.
 ///
@@ -47,17 +48,18 @@ use std::sync::{Arc, OnceLock};
 /// ```
 ///
 /// # Panics
-/// As [`inject_weighted`].
+/// Same as [`inject_weighted`].
 pub fn inject<const D: usize>(hidden: Tensor<D>, loss: Tensor<1>, scale: Tensor<1>) -> Tensor<D> {
     inject_weighted(hidden, [vec![loss], Vec::new(), Vec::new()], [1.0; BUCKETS], scale)
 }
 
-/// Returns `hidden`; in backward, each loss gets the gradient `scale` times the weight of its bucket.
+/// Returns `hidden`; in the backward, each loss gets the gradient `scale` times the weight of its bucket.
 ///
 /// Losses and `scale` have one element each; the scale is not differentiated. Without autodiff this is the identity.
 ///
 /// # Panics
-/// If a loss or `scale` does not have one element, or a device with kernels does not compute in a loss's element type.
+/// Panics if a loss or `scale` does not have one element, or if a device with kernels does not compute in a loss's
+/// element type.
 pub fn inject_weighted<const D: usize>(
     hidden: Tensor<D>,
     losses: [Vec<Tensor<1>>; BUCKETS],
@@ -67,7 +69,7 @@ pub fn inject_weighted<const D: usize>(
     let one = |tensor: &Tensor<1>| tensor.dims() == [1];
     assert!(
         one(&scale) && losses.iter().flatten().all(one),
-        "the losses to inject and their scale have one element each"
+        "injected losses and their scale must have one element each"
     );
     let (mut hidden, scale) = (hidden.into_dispatch(), scale.into_dispatch());
     let scale = match hidden.autodiff {
@@ -77,7 +79,7 @@ pub fn inject_weighted<const D: usize>(
             AnyTensor::from_dispatch(scale).leaf(strategy, false).into_dispatch()
         }
     };
-    // One per element type among the losses, usually one: the gradients are written in that type.
+    // One per element type of the losses, usually one: the gradients are written in that type.
     let mut shared: Vec<Arc<SharedGradients>> = Vec::new();
     for (bucket, losses) in losses.into_iter().enumerate() {
         for loss in losses {
@@ -106,7 +108,7 @@ impl InjectedLoss {
     }
 }
 
-/// The gradient of each bucket, composed: multiplied in the wider of the two types, as the kernel does.
+/// The gradient of each bucket, composed; multiplied in the wider of the two types, as the kernel does.
 pub(super) fn composed_gradients(scale: Tensor<1>, weights: InjectedWeights, dtype: DType) -> [Tensor<1>; BUCKETS] {
     let scale = scale.clone().cast(sums_in(scale.dtype(), dtype));
     weights.map(|weight| scale.clone().mul_scalar(weight).cast(dtype))
@@ -135,7 +137,7 @@ impl<B: Backend + MoeOps> Backward<B, 2> for InjectLoss {
     }
 }
 
-/// Adds a step to the graph whose parents are the hidden states and the loss, and whose output is the hidden states.
+/// Adds a node to the graph whose parents are the hidden states and the loss, and whose output is the hidden states.
 pub(super) fn join<B: Backend + MoeOps, C: CheckpointStrategy>(
     hidden: FloatTensor<Autodiff<B, C>>,
     loss: FloatTensor<Autodiff<B, C>>,

@@ -1,20 +1,22 @@
-//! Whether the operations are kernels on a device, or composed of Burn's own; and whether kernels compute there in an element type.
+//! Tells whether the operations are kernels on a device or composed of Burn's own, and whether kernels can compute
+//! there in an element type.
 //!
-//! A kernel in a type that the device does not compute in gives anything, and says nothing. So each operation that users call asks
-//! first, as pipelines do when a stage is built ([`computes_in`]). In a recording nothing runs: its pipeline asks before it does.
+//! A kernel in a type that the device does not compute in gives wrong values without an error. So each operation that
+//! users call checks the type first ([`computes_in`]), as a pipeline does when it builds a stage. A recording runs
+//! nothing, and its pipeline checks before it runs it.
 
 use burn::tensor::{DType, Device, Tensor};
 use burn_pipeline::program::captured_for;
 use burn_pipeline::stage::computes_in;
 
-/// Is a stage being captured for a device with kernels?
+/// Returns true if a stage is being captured for a device with kernels.
 pub(super) fn captured_for_kernels() -> bool {
     captured_for().is_some_and(|device| is_kernel_device(&device))
 }
 
-/// Is this tensor on a device where the operations of this module are kernels?
+/// Returns true if the tensor is on a device where the operations of this module are kernels.
 ///
-/// True on CubeCL devices, and for a stage that is captured for one: its replay runs the kernels.
+/// Also true for a stage that is captured for such a device, because its replay runs the kernels.
 pub fn has_kernels<const D: usize>(tensor: &Tensor<D>) -> bool {
     if is_captured(tensor) {
         return captured_for_kernels();
@@ -22,10 +24,10 @@ pub fn has_kernels<const D: usize>(tensor: &Tensor<D>) -> bool {
     is_kernel_device(&tensor.device())
 }
 
-/// Refuses to run kernels on a tensor in whose element type its device does not compute.
+/// Refuses to run kernels on a tensor whose element type its device does not compute in.
 ///
 /// # Panics
-/// If it does not.
+/// Panics if the device does not.
 pub(super) fn refuse_type<const D: usize>(tensor: &Tensor<D>) {
     let device = tensor.device();
     if !is_captured(tensor) && is_kernel_device(&device) {
@@ -34,7 +36,7 @@ pub(super) fn refuse_type<const D: usize>(tensor: &Tensor<D>) {
 }
 
 /// # Panics
-/// If `asked` says that the device does not compute in the type.
+/// Panics if `asked` returns an error, that is, if the device does not compute in the type.
 fn expect_computes(device: &Device, dtype: DType, asked: impl Fn(&Device, DType) -> Result<(), String>) {
     if let Err(why) = asked(device, dtype) {
         let device = device.clone().inner();
@@ -42,7 +44,7 @@ fn expect_computes(device: &Device, dtype: DType, asked: impl Fn(&Device, DType)
     }
 }
 
-/// Does the tensor belong to a capture?
+/// Returns true if the tensor belongs to a capture.
 fn is_captured<const D: usize>(tensor: &Tensor<D>) -> bool {
     use burn::backend::DispatchTensorKind;
     match tensor.clone().into_dispatch().kind {
@@ -52,7 +54,7 @@ fn is_captured<const D: usize>(tensor: &Tensor<D>) -> bool {
     }
 }
 
-/// Are the operations of this module kernels on this device?
+/// Returns true if the operations of this module are kernels on this device.
 fn is_kernel_device(device: &Device) -> bool {
     #[cfg(feature = "cubecl-backend")]
     {
@@ -73,7 +75,7 @@ mod tests {
     use super::expect_computes;
     use burn::tensor::{DType, Device};
 
-    /// What the refusal says, if there is one.
+    /// The message of the refusal, if any.
     fn refusal(dtype: DType, asked: impl Fn(&Device, DType) -> Result<(), String>) -> Option<String> {
         let run = std::panic::AssertUnwindSafe(|| expect_computes(&Device::flex(), dtype, asked));
         std::panic::catch_unwind(run).err().map(|panic| *panic.downcast::<String>().unwrap())

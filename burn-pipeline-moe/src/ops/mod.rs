@@ -1,8 +1,8 @@
 //! The operations of a mixture of experts, below Burn's autodiff.
 //!
 //! [`MoeOps`] is a backend extension: on Flex and in captures its operations are composed of Burn's own, on CubeCL
-//! devices (feature `cubecl-backend`) they are kernels, and over autodiff they have their own backward. Users
-//! call them through functions on tensors:
+//! devices (feature `cubecl-backend`) they are kernels, and over autodiff they have their own backward. Users call them
+//! through functions on tensors:
 //!
 //! 1. [`route`](fn@route): scores, the best experts, gates, and the statistics for load balancing.
 //! 2. [`z_loss`](fn@z_loss): the mean of squared log-sum-exps.
@@ -11,11 +11,12 @@
 //! 5. [`inject_weighted`]: gradients for losses beside hidden states. The forward is the identity; only the backward
 //!    has a kernel.
 //!
-//! Kernels accumulate in f32 (f64 for f64), use no atomics and no shared memory, and give the same bits every time. A
-//! stage that is captured for a CubeCL device records each operation as one, forward and backward, and its replay
-//! runs the kernels. A stage that is captured for another device records the composed operations.
+//! Kernels accumulate in f32 (f64 for f64), use no atomics and no shared memory, and are bitwise reproducible. A stage
+//! that is captured for a CubeCL device records each operation as one node, forward and backward, and its replay runs
+//! the kernels. A stage that is captured for another device records the composed operations.
 //!
-//! `backend.rs` has the trait. Each operation's file has its function for users, its composition and its step of autodiff.
+//! `backend.rs` has the trait. The file of each operation has its public function, its composition and its autodiff
+//! node.
 
 mod autodiff;
 mod backend;

@@ -1,4 +1,4 @@
-//! The arguments of operations that are not tensors.
+//! Non-tensor arguments of operations.
 
 use burn::tensor::DType;
 use std::any::Any;
@@ -9,28 +9,28 @@ use std::sync::{Arc, OnceLock};
 pub struct RouteOptions {
     /// Number of experts that a token goes to.
     pub top_k: usize,
-    /// Score each expert with a sigmoid instead of all with a softmax.
+    /// Score each expert with a sigmoid; otherwise all experts with a softmax.
     pub sigmoid: bool,
     /// Divide the gates of a token by their sum.
     pub normalize: bool,
 }
 
-/// The number of buckets of losses: one for each kind of [`AuxiliaryLosses`](crate::auxiliary::AuxiliaryLosses).
+/// The number of loss buckets: one for each kind of [`AuxiliaryLosses`](crate::auxiliary::AuxiliaryLosses).
 pub const BUCKETS: usize = 3;
 
 /// The weight of the losses of each bucket.
 pub type InjectedWeights = [f64; BUCKETS];
 
-/// The state that the losses of one call share.
+/// The state shared by the losses of one call.
 #[derive(Debug)]
 pub(super) struct SharedGradients {
     pub(super) weights: InjectedWeights,
     pub(super) dtype: DType,
-    /// The gradient of each bucket, in the backend's own tensors; set when the backward reaches the first loss.
+    /// The gradient of each bucket, as tensors of the backend; set when the backward reaches the first loss.
     pub(super) gradients: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-/// One of the losses that are injected together.
+/// One of the losses injected by one call.
 #[derive(Debug, Clone)]
 pub struct InjectedLoss {
     pub(super) bucket: usize,

@@ -1,4 +1,4 @@
-//! The operations composed of Burn's own, for backends without kernels. A capture records each as one operation instead, if
+//! The operations composed of Burn's own, for backends without kernels. A capture records each as one node instead, if
 //! the device that will replay it has kernels.
 
 use super::backend::MoeOps;
@@ -9,7 +9,7 @@ use burn::backend::tensor::{FloatTensor as Floats, IntTensor as Ints};
 use burn::backend::{Backend, DispatchKindConversion, DispatchTensor};
 use burn::tensor::{DType, Int, Tensor};
 
-/// A backend's tensor as a [`Tensor`].
+/// Converts a backend's tensor to a [`Tensor`].
 fn float<B: Backend, const D: usize>(tensor: Floats<B>) -> Tensor<D>
 where
     DispatchTensor: DispatchKindConversion<B>,
@@ -24,7 +24,7 @@ where
     Tensor::from_primitive::<B>(tensor)
 }
 
-/// The backend's own tensor again.
+/// Converts a [`Tensor`] to the backend's own tensor.
 fn raw<B: Backend, const D: usize>(tensor: Tensor<D>) -> Floats<B>
 where
     DispatchTensor: DispatchKindConversion<B>,
@@ -45,7 +45,7 @@ macro_rules! always_compose {
     ($($call:tt)*) => {};
 }
 
-/// In a capture, an operation is recorded as one if the device has kernels.
+/// In a capture, an operation is recorded as one node if the device has kernels.
 macro_rules! record_or_compose {
     ($kernel:expr, [$($input:ident),*] => $outputs:pat => $given:expr) => {
         if let Some($outputs) = recorded($kernel, [$(&$input),*]) {
@@ -100,7 +100,10 @@ macro_rules! compose {
             }
 
             fn place(experts: Ints<Self>, load: Ints<Self>, capacity: usize) -> (Ints<Self>, Ints<Self>, Ints<Self>) {
-                $first!(Kernel::Place { capacity }, [experts, load] => [offsets, rows, choices] => (offsets, rows, choices));
+                $first!(
+                    Kernel::Place { capacity },
+                    [experts, load] => [offsets, rows, choices] => (offsets, rows, choices)
+                );
                 let (offsets, row_of_choice, choice_of_row) =
                     rows::composed_place(int::<Self, 2>(experts), int::<Self, 1>(load), capacity);
                 (raw_int::<Self, 1>(offsets), raw_int::<Self, 1>(row_of_choice), raw_int::<Self, 1>(choice_of_row))

@@ -1,12 +1,12 @@
 //! Routing in one operation: scores, the best experts of each token, gates, and the statistics of load balancing.
 //!
-//! Guarantees: gates and mean probabilities are differentiated, choices and load are not; the backward computes the
-//! scores again from the logits, so the graph does not hold them.
+//! Guarantees: gates and mean probabilities are differentiated, choices and load are not. The backward recomputes the
+//! scores from the logits, so the graph does not hold them.
 //!
-//! 1. Scores are a softmax over experts, or a sigmoid of each logit; probabilities are the scores, over their sum.
-//! 2. The `k` experts with the largest score plus bias are chosen, best first; of equal ones the first. Gates are
-//!    their scores, divided by the sum of the chosen scores if they are normalized.
-//! 3. Gates and mean probabilities are one tensor, because a step of Burn's autodiff has one output.
+//! 1. Scores are a softmax over experts, or a sigmoid of each logit; probabilities are the scores divided by their sum.
+//! 2. The `k` experts with the largest score plus bias are chosen, best first; of equal ones the first. Gates are their
+//!    scores, divided by the sum of the chosen scores if they are normalized.
+//! 3. Gates and mean probabilities are one tensor, because an autodiff node in Burn has one output.
 //!
 //! Scores and gates follow Shazeer et al. (2017) and DeepSeek-V3 (2024), the statistics Fedus et al., "Switch
 //! Transformers" (2021), equations 5 and 6.
@@ -24,7 +24,7 @@ use burn::backend::{Autodiff, Backend, Dispatch};
 use burn::tensor::activation::{sigmoid, softmax};
 use burn::tensor::{IndexingUpdateOp, Int, Tensor};
 
-/// Added to sums of scores before a division, in case all scores are zero.
+/// Added to sums of scores before a division, because all scores may be zero.
 pub(super) const TINY: f32 = 1e-20;
 
 /// The output of [`route`] for `t` tokens, `e` experts and `k` choices per token.
@@ -42,11 +42,11 @@ pub struct Routed {
 
 /// Routes tokens by their logits `[t, e]`, with a bias `[e]` that is added to scores when choosing.
 ///
-/// The bias is not differentiated; without one nothing is added. Without tokens all probabilities are 0.
+/// The bias is optional and not differentiated. Without tokens all probabilities are 0.
 ///
 /// # Panics
-/// If `top_k` is 0 or more than the number of experts, the bias does not have one number per expert, or a device with kernels does not
-/// compute in the element type.
+/// Panics if `top_k` is 0 or more than the number of experts, if the bias does not have one number per expert, or if a
+/// device with kernels does not compute in the element type.
 pub fn route(logits: Tensor<2>, bias: Option<Tensor<1>>, options: RouteOptions) -> Routed {
     let ([tokens, experts], k) = (logits.dims(), options.top_k);
     assert!(k > 0 && k <= experts, "{k} of {experts} experts cannot be chosen");
@@ -67,7 +67,7 @@ pub fn route(logits: Tensor<2>, bias: Option<Tensor<1>>, options: RouteOptions) 
     }
 }
 
-/// The output without tokens.
+/// The output for zero tokens.
 fn no_tokens(logits: &Tensor<2>, k: usize) -> Routed {
     let ([_, experts], device) = (logits.dims(), logits.device());
     Routed {
@@ -78,7 +78,7 @@ fn no_tokens(logits: &Tensor<2>, k: usize) -> Routed {
     }
 }
 
-/// Scores, and probabilities.
+/// The scores and the probabilities.
 fn scores(logits: Tensor<2>, options: RouteOptions) -> (Tensor<2>, Tensor<2>) {
     if options.sigmoid {
         let scores = sigmoid(logits);

@@ -1,16 +1,16 @@
 //! Tokens permuted into rows that are sorted by expert, without gaps, and back.
 //!
-//! Guarantees: the rows of an expert are adjacent, experts in order, each with as many rows as it needs; first
-//! choices of all tokens come before second choices, tokens in order within each; a choice whose expert is full
-//! has no row and adds nothing. There are always `tokens * k` rows; rows without a choice come last and are zero. Shapes
-//! depend only on sizes, and nothing is read back.
+//! Guarantees: the rows of an expert are adjacent, experts in order, each with as many rows as it needs. First choices
+//! of all tokens come before second choices, tokens in order within each. A choice whose expert is full has no row and
+//! adds nothing. There are always `tokens * k` rows; rows without a choice come last and are zero. Shapes depend only
+//! on sizes, and nothing is read back.
 //!
 //! 1. Choices are numbered `j * tokens + t` for choice `j` of token `t`. [`PackedRows::new`] computes the row of each
-//!    choice, and its inverse, the choice of each row.
+//!    choice, and the inverse, the choice of each row.
 //! 2. [`PackedRows::permute`] copies tokens to rows; its backward adds each token's rows.
 //! 3. [`PackedRows::unpermute`] adds each token's rows, weighted by its gates. Its backward copies the gradients back,
-//!    weighted, and multiplies rows with gradients for the gates. Neither direction needs atomic additions, because
-//!    both maps are known.
+//!    weighted, and takes dot products of rows and gradients for the gates. Neither direction needs atomic additions,
+//!    because both maps are known.
 //!
 //! Gale et al., "MegaBlocks" (2022), section 5; the priority of choices is that of Lepikhin et al., "GShard" (2020).
 
@@ -29,19 +29,19 @@ use burn::tensor::{IndexingUpdateOp, Int, Tensor};
 pub struct PackedRows {
     /// The first row of each expert, then the first row of no expert: `[experts + 1]`.
     pub offsets: Tensor<1, Int>,
-    /// The row of each choice, first choices first; the number of rows for a choice without a row. `[tokens * k]`.
+    /// The row of each choice, first choices first, `[tokens * k]`; for a choice without a row, the number of rows.
     pub row_of_choice: Tensor<1, Int>,
-    /// The choice of each row; the number of choices for a row without a choice. `[tokens * k]`.
+    /// The choice of each row, `[tokens * k]`; for a row without a choice, the number of choices.
     pub choice_of_row: Tensor<1, Int>,
     tokens: usize,
     top_k: usize,
 }
 
 impl PackedRows {
-    /// The rows of choices `[tokens, k]` with this load `[experts]`; an expert accepts at most `capacity`.
+    /// Assigns rows to choices `[tokens, k]` with this load `[experts]`. An expert accepts at most `capacity` choices.
     pub fn new(experts: Tensor<2, Int>, load: Tensor<1, Int>, capacity: usize) -> Self {
         let [tokens, top_k] = experts.dims();
-        // A larger capacity means the same, and might not fit the integers that it is compared with.
+        // A larger capacity has the same effect, and might overflow the integers that it is compared with.
         let capacity = capacity.min(tokens * top_k);
         if tokens * top_k == 0 {
             let (none, device) = (Tensor::zeros_like(&load), load.device());
@@ -60,12 +60,13 @@ impl PackedRows {
         }
     }
 
-    /// Tokens `[tokens, d]` as rows `[tokens * k, d]`.
+    /// Copies tokens `[tokens, d]` to rows `[tokens * k, d]`.
     ///
     /// # Panics
-    /// If there are more or fewer tokens than choices were made for, or a device with kernels does not compute in their element type.
+    /// Panics if the number of tokens differs from that of the choices, or if a device with kernels does not compute in
+    /// their element type.
     pub fn permute(&self, tokens: Tensor<2>) -> Tensor<2> {
-        assert_eq!(tokens.dims()[0], self.tokens, "tokens, of which there are choices for the second number");
+        assert_eq!(tokens.dims()[0], self.tokens, "the number of tokens must be that of the choices");
         if self.tokens == 0 {
             return tokens;
         }
@@ -74,13 +75,14 @@ impl PackedRows {
         Tensor::from_dispatch(Dispatch::permute(tokens.into_dispatch(), choices.into_dispatch(), rows.into_dispatch()))
     }
 
-    /// Rows `[tokens * k, d]` as sums over each token's choices `[tokens, d]`, weighted by gates `[tokens, k]`.
+    /// Sums rows `[tokens * k, d]` over each token's choices, weighted by gates `[tokens, k]`, to `[tokens, d]`.
     ///
     /// # Panics
-    /// If there are more or fewer rows or gates than choices, or a device with kernels does not compute in the rows' element type.
+    /// Panics if the number of rows or gates differs from that of choices, or if a device with kernels does not compute
+    /// in the rows' element type.
     pub fn unpermute(&self, rows: Tensor<2>, gates: Tensor<2>) -> Tensor<2> {
-        assert_eq!(gates.dims(), [self.tokens, self.top_k], "gates, one for each choice");
-        assert_eq!(rows.dims()[0], self.tokens * self.top_k, "rows, one for each choice");
+        assert_eq!(gates.dims(), [self.tokens, self.top_k], "there must be one gate for each choice");
+        assert_eq!(rows.dims()[0], self.tokens * self.top_k, "there must be one row for each choice");
         if self.tokens == 0 {
             return rows;
         }
@@ -108,7 +110,8 @@ pub(super) fn composed_place(
     let full = before.clone().greater_equal_scalar(capacity as i64);
     let row = offsets.clone().select(0, chosen.reshape([choices])).cast(before.dtype()) + before;
     let row_of_choice = row.mask_fill(full, choices as i64);
-    // Rows start as "no choice"; a choice adds what makes it its own. Those without a row meet in a row of none.
+    // Rows start as "no choice", and a choice adds the difference to its number. Choices without a row all write to one
+    // extra row.
     let empty = Tensor::<1, Int>::full([choices + 1], choices as i64, &device);
     let from_empty = Tensor::<1, Int>::arange(0..choices as i64, &device).sub_scalar(choices as i64);
     let filled = empty.scatter(0, row_of_choice.clone(), from_empty, IndexingUpdateOp::Add);
@@ -121,7 +124,7 @@ fn with_zero_row(rows: Tensor<2>) -> Tensor<2> {
     Tensor::cat(vec![rows, zero], 0)
 }
 
-/// Tokens `[t, d]` copied to the rows of their choices, times the gates where there are any.
+/// Copies tokens `[t, d]` to the rows of their choices, times the gates if given.
 pub(super) fn spread(tokens: Tensor<2>, gates: Option<Tensor<2>>, choice_of_row: Tensor<1, Int>) -> Tensor<2> {
     let ([count, d], [choices]) = (tokens.dims(), choice_of_row.dims());
     match gates {
@@ -138,13 +141,13 @@ pub(super) fn spread(tokens: Tensor<2>, gates: Option<Tensor<2>>, choice_of_row:
     }
 }
 
-/// The rows of each choice, `[k, t, d]`; zeros for one without a row.
+/// The row of each choice, `[k, t, d]`; zeros for a choice without a row.
 fn of_choices(rows: Tensor<2>, row_of_choice: Tensor<1, Int>, tokens: usize) -> Tensor<3> {
     let [choices, d] = rows.dims();
     with_zero_row(rows).select(0, row_of_choice).reshape([choices / tokens, tokens, d])
 }
 
-/// The rows of each token's choices added up, times the gates where there are any.
+/// Adds the rows of each token's choices, times the gates if given.
 pub(super) fn collect(
     rows: Tensor<2>,
     gates: Option<Tensor<2>>,

@@ -3,7 +3,7 @@
 use super::options::{BUCKETS, RouteOptions};
 use burn::tensor::{DType, Shape};
 
-/// Element type of integers that kernels write.
+/// The element type of integers that kernels write.
 const INT: DType = DType::I32;
 
 /// A shape with an element type.
@@ -32,7 +32,7 @@ pub(super) fn injected(dtype: DType) -> [Spec; BUCKETS] {
     [(); BUCKETS].map(|()| (Shape::new([1]), dtype))
 }
 
-/// The number of rows of `count`, the width of `wide`.
+/// A shape with the number of rows of `count` and the width of `wide`.
 pub(super) fn rows(count: &Shape, wide: &Shape) -> Shape {
     Shape::new([count[0], wide[1]])
 }
@@ -57,7 +57,7 @@ pub(super) fn product_weight(rows: &Shape, of_output: &Shape, offsets: &Shape) -
     Shape::new([offsets[0] - 1, rows[1], of_output[1]])
 }
 
-/// The type in which numbers of this type are added.
+/// The type that numbers of this type are summed in.
 pub(super) fn accumulator(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }

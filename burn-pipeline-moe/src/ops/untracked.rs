@@ -1,4 +1,4 @@
-//! Tensors that enter an autodiff graph without a step of their own.
+//! Tensors that enter an autodiff graph without a node.
 
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::FloatTensor;

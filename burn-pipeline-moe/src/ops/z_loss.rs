@@ -1,7 +1,7 @@
 //! The router z-loss in one operation.
 //!
-//! Guarantees: the loss is the mean over tokens of `logsumexp(logits)^2`; its gradient is
-//! `2 / tokens * logsumexp * softmax(logits)`, from the log-sum-exps that the forward left. Zoph et al., "ST-MoE"
+//! Guarantees: the loss is the mean over tokens of `logsumexp(logits)^2`. Its gradient is
+//! `2 / tokens * logsumexp * softmax(logits)`, with the log-sum-exps saved by the forward. Zoph et al., "ST-MoE"
 //! (2022), equation 5.
 
 use super::backend::MoeOps;
@@ -18,7 +18,7 @@ use burn::tensor::Tensor;
 /// The z-loss of logits `[tokens, experts]`, one element; 0 without tokens.
 ///
 /// # Panics
-/// If a device with kernels does not compute in the logits' element type.
+/// Panics if a device with kernels does not compute in the logits' element type.
 pub fn z_loss(logits: Tensor<2>) -> Tensor<1> {
     if logits.dims()[0] == 0 {
         return Tensor::zeros([1], (&logits.device(), logits.dtype()));
@@ -58,7 +58,7 @@ impl<B: Backend + MoeOps> Backward<B, 1> for ZLoss {
     }
 }
 
-/// A tensor that autodiff follows.
+/// A tensor that autodiff tracks.
 type Followed<B, C> = FloatTensor<Autodiff<B, C>>;
 
 pub(super) fn record<B: Backend + MoeOps, C: CheckpointStrategy>(

@@ -1,16 +1,16 @@
-//! Dispatch of tokens to experts in rows of equal number, and the combination of their outputs.
+//! Dispatch of tokens to experts with equal numbers of rows, and the combination of their outputs.
 //!
-//! Guarantees: every expert has the same number of rows, its capacity; first choices of all tokens come before second
-//! choices, tokens in order within each; a choice whose expert is full is dropped and adds nothing; every kept
-//! choice has a row of its own. Shapes depend only on sizes, so a captured stage can replay this, except with
+//! Guarantees: every expert has the same number of rows, its capacity. First choices of all tokens come before second
+//! choices, tokens in order within each. A choice whose expert is full is dropped and adds nothing; every kept choice
+//! has its own row. Shapes depend only on sizes, so a captured stage can replay this, except with
 //! [`Capacity::Dropless`], which reads the largest load.
 //!
 //! 1. The position of a choice among its expert's rows is the running count of choices for that expert.
 //! 2. [`TokenDispatch::dispatch`] copies tokens to rows by index; rows without a token are zero.
 //! 3. [`TokenDispatch::combine`] copies results back by index, weighted by the gates; dropped choices read a zero row.
-//! 4. [`TokenDispatch::of`] keeps some of the experts: choices of the others read a zero row too.
+//! 4. [`TokenDispatch::of`] keeps only some of the experts; choices of the others read a zero row too.
 //!
-//! Priority of choices follows Lepikhin et al., "GShard" (2020), algorithm 1.
+//! Choices are prioritized as in Lepikhin et al., "GShard" (2020), algorithm 1.
 
 use burn::config::Config;
 use burn::tensor::{Int, Tensor};
@@ -21,15 +21,15 @@ use std::ops::Range;
 pub enum Capacity {
     /// This many times its even share, at most all tokens. Choices beyond it are dropped.
     Factor(f64),
-    /// All of them: nothing is dropped. Without kernels all experts get as many rows as the fullest one, whose load is read
-    /// from the device in every forward.
+    /// All of them: nothing is dropped. Without kernels all experts get as many rows as the fullest one, whose load is
+    /// read from the device in every forward.
     Dropless,
 }
 
 /// The row of each choice.
 #[derive(Debug, Clone)]
 pub struct TokenDispatch {
-    /// The number of choices for each expert, with dropped ones, `[experts]`.
+    /// The number of choices for each expert, including dropped ones, `[experts]`.
     pub load: Tensor<1, Int>,
     /// The number of dropped choices, `[1]`.
     pub dropped: Tensor<1, Int>,
@@ -38,14 +38,14 @@ pub struct TokenDispatch {
     experts: usize,
     tokens: usize,
     top_k: usize,
-    /// The token in each row; the number of tokens for an empty one.
+    /// The token of each row; for an empty row, the number of tokens.
     token_of_row: Tensor<1, Int>,
-    /// The row of each choice, first choices first; the number of rows for a dropped one.
+    /// The row of each choice, first choices first; for a dropped choice, the number of rows.
     row_of_choice: Tensor<1, Int>,
 }
 
 impl TokenDispatch {
-    /// The dispatch of choices `[tokens, k]` among `experts` experts.
+    /// Dispatches choices `[tokens, k]` to `experts` experts.
     pub fn new(chosen: Tensor<2, Int>, experts: usize, capacity: Capacity) -> Self {
         let ([tokens, top_k], device) = (chosen.dims(), chosen.device());
         let choices = tokens * top_k;
@@ -59,8 +59,9 @@ impl TokenDispatch {
         let dropped = full.clone().int().sum();
         let row = chosen.mul_scalar(capacity as i64) + before;
         let row_of_choice = row.mask_fill(full, (experts * capacity) as i64).reshape([choices]);
-        // Every row starts with the number for "no token", and a choice adds the difference to its token's number: a scatter
-        // with addition is what every backend has. Dropped choices all go to one extra row, which is cut off.
+        // Every row starts with the number for "no token", and a choice adds the difference to its token's number,
+        // because every backend has a scatter with addition. Dropped choices all write to one extra row, which is cut
+        // off.
         let token = Tensor::<1, Int>::arange(0..choices as i64, &device).remainder_scalar(tokens as i64);
         let empty = Tensor::<1, Int>::full([experts * capacity + 1], tokens as i64, &device);
         let from_empty = token.sub_scalar(tokens as i64);
@@ -69,8 +70,8 @@ impl TokenDispatch {
         Self { load, dropped, capacity, experts, tokens, top_k, token_of_row, row_of_choice }
     }
 
-    /// The same for some of the experts: their rows alone, in which the choices of other experts add nothing. Load and dropped choices stay
-    /// those of all.
+    /// Keeps only the rows of `experts`; choices of other experts add nothing. Load and dropped choices still count all
+    /// experts.
     pub fn of(self, experts: Range<usize>) -> Self {
         let (first, rows) = (experts.start * self.capacity, experts.len() * self.capacity);
         let row = self.row_of_choice.sub_scalar(first as i64);
@@ -90,8 +91,8 @@ impl TokenDispatch {
         rows.reshape([self.experts, self.capacity, d])
     }
 
-    /// Adds the results of experts `[experts, capacity, d]` over each token's choices, weighted by gates `[tokens, k]`:
-    /// `[tokens, d]`.
+    /// Sums the results of experts `[experts, capacity, d]` over each token's choices, weighted by gates `[tokens, k]`,
+    /// to `[tokens, d]`.
     pub fn combine(&self, rows: Tensor<3>, gates: Tensor<2>) -> Tensor<2> {
         let [experts, capacity, d] = rows.dims();
         let of_choice = with_zero_row(rows.reshape([experts * capacity, d])).select(0, self.row_of_choice.clone());
@@ -102,7 +103,7 @@ impl TokenDispatch {
 }
 
 impl Capacity {
-    /// Why a layer with this capacity cannot be captured, if so; see
+    /// The reason why a layer with this capacity cannot be captured, if any; see
     /// [`Stage::skip_capture`](burn_pipeline::stage::Stage::skip_capture).
     pub fn skip_capture(self) -> Option<&'static str> {
         match self {
@@ -113,7 +114,7 @@ impl Capacity {
         }
     }
 
-    /// The most rows that an expert accepts, of `choices` choices of `tokens` tokens.
+    /// The maximum number of rows that an expert accepts, for `choices` choices of `tokens` tokens.
     pub(crate) fn limit(self, choices: usize, experts: usize, tokens: usize) -> usize {
         match self {
             Self::Factor(factor) => share(factor, choices, experts, tokens),

@@ -1,8 +1,8 @@
 //! Routers: which experts a token goes to, and with what weight.
 //!
 //! 1. [`Router`] scores the experts for each token and chooses the `k` best.
-//! 2. [`TokenDispatch`] gives every choice a row of its expert, or drops it if the expert is full. [`PackedRows`] does the
-//!    same with as many rows per expert as it needs.
+//! 2. [`TokenDispatch`] gives every choice a row of its expert, or drops it if the expert is full. [`PackedRows`] does
+//!    the same, but each expert has as many rows as it needs.
 
 mod dispatch;
 
@@ -38,12 +38,12 @@ pub struct RouterConfig {
     /// How logits become scores.
     #[config(default = "Scoring::Softmax")]
     pub scoring: Scoring,
-    /// Divide the gates of a token by their sum. With a softmax and `top_k` 1 the gate would always be 1, and the router would
-    /// get no gradient, so it is then not divided.
+    /// Divide the gates of a token by their sum. Ignored with a softmax and `top_k` 1, because the gate would always be
+    /// 1 and the router would get no gradient.
     #[config(default = true)]
     pub normalize: bool,
-    /// Add a bias to the scores when choosing, which balances load without a loss (Wang et al., 2024). Gradient descent does
-    /// not train it: see [`balance`](crate::balance).
+    /// Add a bias to the scores when choosing, to balance load without a loss (Wang et al., 2024). Gradient descent
+    /// does not train it; see [`balance`](crate::balance).
     #[config(default = false)]
     pub expert_bias: bool,
 }
@@ -52,7 +52,7 @@ impl RouterConfig {
     /// Initializes the router, with small scores.
     ///
     /// # Panics
-    /// If `top_k` is 0 or more than the number of experts.
+    /// Panics if `top_k` is 0 or more than the number of experts.
     pub fn init(&self, device: &Device) -> Router {
         let fits = self.top_k > 0 && self.top_k <= self.experts;
         assert!(fits, "a token cannot go to {} of {} experts; choose 1 to {1}", self.top_k, self.experts);
@@ -106,8 +106,8 @@ impl Router {
         Routing { logits, mean_probabilities, experts, gates, load }
     }
 
-    /// The same router with its bias moved by `rate` towards an even load: up for experts with fewer than the mean of
-    /// `load` choices, down for those with more. A router without a bias is returned unchanged.
+    /// Moves the router's bias by `rate` towards an even load: up for experts with fewer choices than the mean of
+    /// `load`, down for those with more. A router without a bias is returned unchanged.
     ///
     /// Wang et al., "Auxiliary-Loss-Free Load Balancing" (2024), algorithm 1; see [`balance`](crate::balance).
     pub fn with_updated_bias(mut self, load: &[f64], rate: f64) -> Self {

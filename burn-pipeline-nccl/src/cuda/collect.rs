@@ -1,4 +1,4 @@
-//! A rank's part in a collective of a group: memory first, then the launch.
+//! A rank's part in a collective of a group: first the memory, then the launch.
 
 use super::command::{Collect, OWN};
 use super::error::{NcclError, PeerError, with};
@@ -12,7 +12,8 @@ use burn_cubecl::tensor::CubeTensor;
 use burn_pipeline::link::{FlatCollective, LinkError};
 
 impl Progress {
-    /// Says that this rank is ready for a collective, once it has the memory. One with a member that has left ends here.
+    /// Allocates the memory for a collective, then declares this rank ready. If a member has left, the collective
+    /// ends here.
     pub(super) fn ready_for(&mut self, collect: Collect) -> Result<Vec<Action>, PeerError> {
         if let Some(left) = collect.members.iter().copied().find(|&member| self.pairing.has_left(member)) {
             self.end_without(collect, left);
@@ -27,7 +28,7 @@ impl Progress {
         Ok(self.pairing.ready(group, round, &members, part))
     }
 
-    /// Launches a collective on which all members have agreed, or refuses it on all of them.
+    /// Launches a collective that all members have agreed on, or refuses it on all of them.
     pub(super) fn start(&mut self, group: u32, round: u64, parts: &[u8]) -> Result<(), PeerError> {
         let place = self.collects.iter().position(|(collect, _)| (collect.group, collect.round) == (group, round));
         let Some(place) = place else { return Ok(()) };
@@ -44,10 +45,10 @@ impl Progress {
         }
     }
 
-    /// Ends a collective that is not launched, since a member has left.
+    /// Ends a collective that is not launched because a member has left.
     pub(super) fn end_without(&self, collect: Collect, left: usize) {
         let (rank, what) = (self.mesh.mailbox.rank, "its part of a collective".to_owned());
-        // It fails if the caller has given up.
+        // This fails if the caller has given up.
         let _ = collect.done.send(Err(LinkError::Left { rank, peer: left, what }));
         self.mesh.mailbox.wake();
     }
@@ -58,7 +59,7 @@ impl Progress {
         members.iter().copied().find(|&member| member != me).unwrap_or(me)
     }
 
-    /// Makes the memory for a collective's results, for the tensors that this rank holds.
+    /// Allocates memory for a collective's results, for the tensors that this rank has.
     fn make_ready(&self, collect: &Collect) -> Result<Vec<Option<Ready>>, NcclError> {
         let ready = |tensor: &Option<CubeTensor>| tensor.clone().map(|tensor| self.ready(collect, tensor)).transpose();
         let ready = collect.tensors.iter().map(ready).collect::<Result<Vec<_>, _>>()?;
@@ -92,7 +93,7 @@ impl Progress {
             let Some((dtype, shape)) = spec else { continue };
             let Ready { from, to } = match ready {
                 Some(ready) => ready,
-                // Only the others know what this rank lacks.
+                // This rank lacks the tensor; only the others know its shape.
                 None => {
                     lacked.push(pairs.len());
                     self.ready(&collect, empty(&self.cube, dtype, &shape))?
@@ -101,7 +102,7 @@ impl Progress {
             pairs.push((dtype, from, to));
         }
         if !lacked.is_empty() {
-            // Kernels that were queued before may still use that memory.
+            // Earlier queued kernels may still use that memory.
             self.order.before_offer()?;
         }
         self.order.before_group(&self.stream)?;
@@ -112,9 +113,10 @@ impl Progress {
             reason: format!("group {group} was not formed, or this rank is not in it"),
         })?;
         let event = Event::new(&self.order.gpu)?;
-        // By the queue itself: a kernel would be compiled while other ranks wait in theirs.
-        // SAFETY: `fly` keeps all of it until the event behind the collective has completed, whatever fails. What is read is pinned
-        // against writes, and what is written was made for this and is given out behind the event. The group has these members.
+        // Cleared by the queue itself: a kernel would be compiled while other ranks wait in their queues.
+        // SAFETY: `fly` keeps all memory until the event after the collective has completed, whatever fails. Memory
+        // that is read is pinned against writes, and memory that is written was allocated for this and is released
+        // after the event. The group has these members.
         let queued = unsafe {
             let cleared = lacked.into_iter().try_for_each(|place| self.stream.clear(&pairs[place].1));
             cleared.and_then(|()| communicator.collect(what, members, &self.stream, &pairs))

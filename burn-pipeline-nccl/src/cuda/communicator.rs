@@ -1,8 +1,10 @@
 //! A communicator of NCCL: made without blocking, polled, and aborted when it fails.
 //!
-//! 1. Every call returns at once (`blocking = 0`); [`Communicator::settle`] polls until it is done, until a deadline.
-//! 2. Memory is passed as [`Pinned`], which the caller keeps until an event behind the call has completed: calls that use memory are `unsafe`.
-//! 3. A communicator that is dropped is aborted; [`Communicator::close`] ends it in agreement with all ranks.
+//! 1. Every call returns at once (`blocking = 0`); [`Communicator::settle`] polls until it is done, or until a
+//!    deadline.
+//! 2. Memory is passed as [`Pinned`], which the caller keeps until an event after the call has completed: calls
+//!    that use memory are `unsafe`.
+//! 3. Dropping a communicator aborts it; [`Communicator::close`] ends it in agreement with all ranks.
 
 use super::error::NcclError;
 use super::gpu::Stream;
@@ -15,7 +17,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-/// The colour of ranks that are in no group of a split.
+/// The colour of ranks in no group of a split.
 const NO_COLOR: c_int = -1;
 /// The time between two polls.
 const PAUSE: Duration = Duration::from_micros(20);
@@ -23,7 +25,7 @@ const PAUSE: Duration = Duration::from_micros(20);
 /// The id with which ranks form a communicator: rank 0 makes it, and all ranks get it.
 pub(crate) type Id = [u8; 128];
 
-/// Opens the library; gives its version (2.28.9 is 22809).
+/// Opens the library and returns its version (2.28.9 is 22809).
 pub(crate) fn library() -> Result<c_int, NcclError> {
     // SAFETY: it loads NCCL's library, if there is one.
     if !unsafe { sys::is_culib_present() } {
@@ -33,7 +35,7 @@ pub(crate) fn library() -> Result<c_int, NcclError> {
     if version < OLDEST { Err(NcclError::Old { version }) } else { Ok(version) }
 }
 
-/// A new id; this process must live until all ranks have joined.
+/// Makes a new id. This process must live until all ranks have joined.
 pub(crate) fn new_id() -> Result<Id, NcclError> {
     let id = result::get_uniqueid().map_err(|error| failed("a new id", error.0))?;
     Ok(id.internal.map(|byte| byte as u8))
@@ -46,7 +48,7 @@ pub(crate) enum Way {
     From(usize),
 }
 
-/// A communicator of which this process is one rank.
+/// A communicator with this process as one rank.
 #[derive(Debug)]
 pub(crate) struct Communicator {
     handle: sys::ncclComm_t,
@@ -56,7 +58,7 @@ pub(crate) struct Communicator {
 unsafe impl Send for Communicator {}
 
 impl Communicator {
-    /// Joins the ranks that have the same id. Ends at the deadline, or when `stop` gives a reason.
+    /// Joins the ranks with the same id. Ends at the deadline, or when `stop` returns a reason.
     pub(crate) fn join(
         id: &Id,
         rank: usize,
@@ -84,8 +86,8 @@ impl Communicator {
         Ok(communicator)
     }
 
-    /// Makes a communicator of the ranks that pass the same colour, ordered by `key`. `None` if this rank passes no colour.
-    /// All ranks must call it.
+    /// Makes a communicator of the ranks that pass the same colour, ordered by `key`. `None` if this rank passes no
+    /// colour. All ranks must call it.
     pub(crate) fn split(
         &self,
         color: Option<u16>,
@@ -95,8 +97,8 @@ impl Communicator {
     ) -> Result<Option<Self>, NcclError> {
         let what = "making the communicator of a group";
         let color = color.map_or(NO_COLOR, c_int::from);
-        // NCCL writes the handle when the parent has settled, which may be after an error here. So the memory is leaked, and
-        // freed only when nothing can write to it any more.
+        // NCCL writes the handle when the parent has settled, which may be after an error here. So the memory is
+        // leaked, and freed only when nothing can write to it any more.
         let slot: &'static mut sys::ncclComm_t = Box::leak(Box::new(null_mut()));
         let written = std::ptr::from_mut(slot);
         let mut config = Config::new();
@@ -121,16 +123,16 @@ impl Communicator {
     /// Sends and receives bytes, as one group.
     ///
     /// # Safety
-    /// The memory stays pinned until an event behind this group has completed, even if this fails, and nothing else writes to it or,
-    /// where it is received into, reads it until then.
+    /// The memory stays pinned until an event after this group has completed, even if this fails. Until then
+    /// nothing else writes to it, and nothing reads memory that is received into.
     pub(crate) unsafe fn exchange(&self, stream: &Stream, transfers: &[(Way, Pinned)]) -> Result<(), NcclError> {
         let (handle, queue) = (self.handle, stream.for_nccl());
         self.group("a group of transfers", |call| {
             for (way, memory) in transfers.iter().filter(|(_, memory)| memory.bytes() > 0) {
                 let (pointer, bytes) = (memory.pointer(), memory.bytes());
                 let kind = sys::ncclDataType_t::ncclUint8;
-                // SAFETY: the memory is pinned as long as it is used (the caller's promise), and has that many bytes. Communicator and
-                // stream are alive.
+                // SAFETY: by the caller's promise the memory stays pinned while it is used; it has that many bytes.
+                // Communicator and stream are alive.
                 call(unsafe {
                     match way {
                         Way::To(peer) => {
@@ -144,13 +146,14 @@ impl Communicator {
         })
     }
 
-    /// A collective of `members` ranks on every pair (memory that is read, memory that is written), as one group. Elements are added as `dtype`.
+    /// Runs a collective of `members` ranks on every pair (memory that is read, memory that is written), as one
+    /// group. Sums add elements as `dtype`.
     ///
     /// # Safety
     /// As for [`exchange`](Self::exchange). The communicator has `members` ranks.
     ///
     /// # Errors
-    /// [`NcclError::Memory`] if memory does not have the bytes that the collective reads and writes.
+    /// Returns [`NcclError::Memory`] if memory does not have the bytes that the collective reads and writes.
     pub(crate) unsafe fn collect(
         &self,
         collective: FlatCollective,
@@ -176,7 +179,7 @@ impl Communicator {
     ) -> Result<(), NcclError> {
         let (handle, queue, sum) = (self.handle, stream.for_nccl(), sys::ncclRedOp_t::ncclSum);
         let (source, target) = (from.pointer().cast_const(), to.pointer());
-        // Only what is added has a type.
+        // Only summed elements have a type.
         let (byte, bytes) = (sys::ncclDataType_t::ncclUint8, from.bytes());
         let elements = || element(*dtype).map(|(kind, width)| (kind, bytes / width));
         let needed = match collective {
@@ -186,10 +189,11 @@ impl Communicator {
         };
         if to.bytes() < needed {
             return Err(NcclError::Memory {
-                error: format!("{needed} bytes are written, and {} are there", to.bytes()),
+                error: format!("{needed} bytes are written, but the memory has {}", to.bytes()),
             });
         }
-        // SAFETY: the caller's promise; both have the bytes that are read and written. Communicator and stream are alive.
+        // SAFETY: the caller's promise; both have the bytes that are read and written. Communicator and stream are
+        // alive.
         unsafe {
             match collective {
                 FlatCollective::AllReduce => {
@@ -218,7 +222,7 @@ impl Communicator {
         }
     }
 
-    /// Runs calls as one group, which is ended even if one of them fails.
+    /// Runs calls as one group, which ends even if one of them fails.
     fn group(
         &self,
         what: &'static str,
@@ -231,7 +235,7 @@ impl Communicator {
         done.and(ended)
     }
 
-    /// Whether the last call has done its work on the host.
+    /// Returns true if the last call has done its work on the host.
     pub(crate) fn is_settled(&self, what: &'static str) -> Result<bool, NcclError> {
         let mut state = sys::ncclResult_t::ncclSuccess;
         // SAFETY: the communicator is alive, and the state is written before the call returns.
@@ -263,7 +267,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Ends it together with all ranks. If they do not do so before the deadline, or `stop` gives a reason, it is aborted.
+    /// Ends the communicator together with all ranks. If they do not do so before the deadline, or `stop` returns a
+    /// reason, it is aborted.
     pub(crate) fn close(self, deadline: Instant, stop: &dyn Fn() -> Option<String>) {
         // SAFETY: the communicator is alive.
         let begun = unsafe { sys::ncclCommFinalize(self.handle).result() };
@@ -278,14 +283,14 @@ impl Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         if !self.handle.is_null() {
-            // SAFETY: the communicator is alive, nothing uses it any more, and no thread is inside one of its calls. The
-            // call ends what is in queues.
+            // SAFETY: the communicator is alive, nothing uses it any more, and no thread is inside one of its
+            // calls. The call ends queued work.
             let _ = unsafe { sys::ncclCommAbort(self.handle) };
         }
     }
 }
 
-/// The type as which NCCL adds elements, and its bytes.
+/// NCCL's type for adding elements, and its size in bytes.
 fn element(dtype: DType) -> Result<(sys::ncclDataType_t, usize), NcclError> {
     let kind = match dtype {
         DType::F64 => sys::ncclDataType_t::ncclFloat64,
@@ -304,7 +309,7 @@ fn element(dtype: DType) -> Result<(sys::ncclDataType_t, usize), NcclError> {
 }
 
 fn failed(what: &'static str, status: sys::ncclResult_t) -> NcclError {
-    // SAFETY: both give a text that the library keeps, or nothing; the second has no use for the communicator that it may be given.
+    // SAFETY: both return a text that the library keeps, or null; the second ignores the communicator.
     let texts = unsafe { [sys::ncclGetErrorString(status), sys::ncclGetLastError(null_mut())] };
     let texts = texts.map(|text| match text.is_null() {
         true => String::new(),

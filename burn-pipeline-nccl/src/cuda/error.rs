@@ -10,16 +10,17 @@ pub enum NcclError {
     /// There is no CUDA driver.
     #[error("there is no CUDA driver on this machine (libcuda.so); use MPI, TCP or threads here")]
     NoDriver,
-    /// NCCL's library is not found.
+    /// NCCL's library was not found.
     #[error(
-        "libnccl.so is not found; put its folder into LD_LIBRARY_PATH (where there is only libnccl.so.2, make a link of the first name to it)"
+        "libnccl.so was not found; add its folder to LD_LIBRARY_PATH (if it has only libnccl.so.2, make a link \
+         named libnccl.so to it)"
     )]
     NoLibrary,
-    /// NCCL is too old; it counts 2.18.0 as 21800.
-    #[error("NCCL's version is {version}, and 21800 (2.18) or newer is needed")]
+    /// NCCL is too old; it writes 2.18.0 as 21800.
+    #[error("NCCL has version {version}, but 21800 (2.18) or newer is needed")]
     Old { version: i32 },
     /// The driver lacks events over a whole context.
-    #[error("the driver has no events over a whole context (CUDA 12.5 or newer does); choose Ordering::Host")]
+    #[error("the driver has no events over a whole context (CUDA 12.5 or newer has); choose Ordering::Host")]
     NoContextEvents,
     /// The device is not a CUDA device.
     #[error("{device} is not a CUDA device of this build; pass Device::cuda(index)")]
@@ -40,10 +41,12 @@ pub enum NcclError {
     #[error("NCCL, {what}: {error} (NCCL_DEBUG=WARN says more)")]
     Failed { what: &'static str, error: String },
     /// A timeout passed.
-    #[error("{what} did not end in time; is every rank running, and does NCCL_SOCKET_IFNAME name the right network?")]
+    #[error(
+        "{what} did not end in time; check that every rank runs, and that NCCL_SOCKET_IFNAME names the right network"
+    )]
     Timeout { what: &'static str },
-    /// Another rank failed meanwhile, and the call was given up.
-    #[error("{what} was given up: {reason}")]
+    /// Another rank failed meanwhile, and the call was cancelled.
+    #[error("{what} was cancelled: {reason}")]
     Stopped { what: &'static str, reason: String },
     /// NCCL cannot add elements of this type.
     #[error("NCCL cannot add elements of {dtype:?}; cast them")]
@@ -55,13 +58,13 @@ pub enum NcclError {
 
 burn_pipeline::debug_as_text!(NcclError);
 
-/// An error, and the rank with which it occurred.
+/// An error, and the peer with which it occurred.
 pub(crate) struct PeerError {
     pub(crate) peer: usize,
     pub(crate) error: NcclError,
 }
 
-/// Names the rank of an error.
+/// Adds the peer to an error.
 pub(crate) fn with(peer: usize) -> impl Fn(NcclError) -> PeerError {
     move |error| PeerError { peer, error }
 }

@@ -1,4 +1,4 @@
-//! Transfers with one rank: memory first, then the launch of all that was agreed on, as one group.
+//! Transfers with one rank: first the memory, then the launch of everything agreed on, as one group.
 
 use super::communicator::Way;
 use super::error::NcclError;
@@ -10,11 +10,11 @@ use super::tensors::{Pinned, empty};
 use burn_pipeline::link::kit::Frame;
 
 impl Progress {
-    /// Makes the memory for what a rank offers.
+    /// Allocates the memory for a rank's offer.
     pub(super) fn land(&mut self, from: usize, frame: &Frame, slot: Slot) -> Result<(), NcclError> {
         let land = |(dtype, shape)| Pinned::new(empty(&self.cube, dtype, shape));
         let landings = frame.tensors().map(land).collect::<Result<Vec<_>, _>>()?;
-        // Kernels that were queued before may still use that memory.
+        // Earlier queued kernels may still use that memory.
         self.order.before_offer()?;
         self.incoming[from].push_back((slot, landings));
         Ok(())
@@ -33,8 +33,8 @@ impl Progress {
         }
         self.order.before_group(&self.stream)?;
         let event = Event::new(&self.order.gpu)?;
-        // SAFETY: `fly` keeps all of it until the event behind the group has completed, whatever fails. What is sent is pinned against
-        // writes, and what lands was made for this and is given out behind the event.
+        // SAFETY: `fly` keeps all memory until the event after the group has completed, whatever fails. Sent memory
+        // is pinned against writes, and received memory was allocated for this and is released after the event.
         let queued = unsafe { self.world.exchange(&self.stream, &transfers) }.and_then(|()| self.settle(false));
         let (held, landed): (Vec<_>, Vec<_>) = transfers.into_iter().partition(|(way, _)| matches!(way, Way::To(_)));
         let mut landed = landed.into_iter().map(|(_, pinned)| pinned);

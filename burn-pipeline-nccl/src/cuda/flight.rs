@@ -1,7 +1,7 @@
-//! What is in flight: launches whose event has not completed.
+//! Launches in flight, whose event has not completed.
 //!
-//! Guarantees: the memory of a launch is kept until the event behind it has completed, whatever fails; no launch is in flight
-//! for longer than the pipeline's timeout without an error.
+//! Guarantees: the memory of a launch is kept until the event after it has completed, whatever fails; no launch is
+//! in flight longer than the pipeline's timeout without an error.
 
 use super::error::{NcclError, PeerError, with};
 use super::gpu::Event;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 impl Progress {
-    /// Records an event behind the launch, and keeps the memory that it uses, even if queuing it has failed.
+    /// Records an event after the launch, and keeps the memory that it uses, even if queuing it has failed.
     pub(super) fn fly(
         &mut self,
         queued: Result<(), NcclError>,
@@ -33,7 +33,7 @@ impl Progress {
         recorded
     }
 
-    /// Gives received tensors out. Their memory stays pinned until the launch has completed.
+    /// Releases received tensors to their receiver. Their memory stays pinned until the launch has completed.
     fn give_out(&self, flight: &mut Flight, early: bool) {
         let after = early.then(|| flight.event.clone());
         let mut release = |pinned: Pinned| {
@@ -50,14 +50,14 @@ impl Progress {
             }
             Landing::Sums(sums, done) => {
                 let sums = sums.into_iter().map(|sum| sum.map(&mut release)).collect();
-                // It fails if the caller has given up.
+                // This fails if the caller has given up.
                 let _ = done.send(Ok((sums, after)));
             }
         }
         self.mesh.mailbox.wake();
     }
 
-    /// Removes launches that have completed, and looks for errors.
+    /// Removes completed launches, and checks for errors.
     pub(super) fn poll(&mut self) -> Result<(), PeerError> {
         while let Some(flight) = self.flights.oldest() {
             let peer = flight.peer;
@@ -78,13 +78,13 @@ impl Progress {
         Ok(())
     }
 
-    /// Fails if NCCL has found an error.
+    /// Returns an error if NCCL has found one.
     fn check(&self) -> Result<(), NcclError> {
         let mut all = std::iter::once(&self.world).chain(self.groups.iter().flatten()).chain(&self.own);
         all.try_for_each(|communicator| communicator.is_settled("a group of transfers").map(drop))
     }
 
-    /// Waits until the group is really in the queue: only then can an event be recorded behind it.
+    /// Waits until the group is really in the queue: only then can an event be recorded after it.
     pub(super) fn settle(&self, groups: bool) -> Result<(), NcclError> {
         let (what, deadline) = ("queuing a group of transfers", Instant::now() + self.timeout.get());
         let stop = || self.mesh.failure().map(|failure| failure.message);

@@ -1,31 +1,31 @@
 //! A GPU of this process, with streams and events: the few calls to CUDA's driver that a link needs.
 //!
-//! CubeCL exposes neither its streams nor its events, so nothing here touches them. The order between its queues and this
-//! one is made on the host, or by events over the whole context (`order.rs`).
+//! CubeCL exposes neither its streams nor its events, so nothing here touches them. Work in its queues and in this
+//! one is ordered on the host, or by events over the whole context (`order.rs`).
 
 use super::error::NcclError;
 use super::tensors::Pinned;
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use std::sync::Arc;
 
-/// A GPU, through its primary context, which is the one that CubeCL uses too.
+/// A GPU, through its primary context, which CubeCL uses too.
 #[derive(Debug, Clone)]
 pub(crate) struct Gpu {
     context: Arc<CudaContext>,
 }
 
-/// What older drivers lack: to record an event on a whole context, and to await one.
+/// Functions that older drivers lack: recording an event on a whole context, and awaiting one.
 #[derive(Clone, Copy)]
 enum ContextCall {
     Record,
     Wait,
 }
 
-/// The signature of both.
+/// The signature of both functions.
 type OnContext = unsafe extern "C" fn(sys::CUcontext, sys::CUevent) -> sys::CUresult;
 
 impl Gpu {
-    /// How many GPUs this process sees.
+    /// The number of GPUs that this process sees.
     pub(crate) fn count() -> Result<usize, NcclError> {
         // SAFETY: as in `open`.
         if !unsafe { sys::is_culib_present() } {
@@ -35,7 +35,7 @@ impl Gpu {
         Ok(count.map_err(failed("GPUs cannot be counted"))? as usize)
     }
 
-    /// Opens the driver, and the GPU, for the thread that calls.
+    /// Opens the driver and the GPU, for the calling thread.
     pub(crate) fn open(index: usize) -> Result<Self, NcclError> {
         // SAFETY: it loads the driver's library, if there is one; CubeCL loads the same one.
         if !unsafe { sys::is_culib_present() } {
@@ -47,17 +47,17 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Makes it the GPU of the thread that calls.
+    /// Binds the GPU to the calling thread.
     pub(crate) fn bind(&self) -> Result<(), NcclError> {
         self.context.bind_to_thread().map_err(failed("the GPU cannot be bound to a thread"))
     }
 
-    /// Whether the driver has events over a whole context (CUDA 12.5 or newer).
+    /// Returns true if the driver has events over a whole context (CUDA 12.5 or newer).
     pub(crate) fn has_context_events() -> bool {
         ContextCall::Record.function().and(ContextCall::Wait.function()).is_some()
     }
 
-    /// Records an event behind all work that this process has given to the GPU so far, in any queue.
+    /// Records an event after all work that this process has given to the GPU so far, in any queue.
     pub(crate) fn record_all(&self, event: &Event) -> Result<(), NcclError> {
         self.on_context(ContextCall::Record, event)
     }
@@ -69,7 +69,7 @@ impl Gpu {
 
     fn on_context(&self, call: ContextCall, event: &Event) -> Result<(), NcclError> {
         let call = call.function().ok_or(NcclError::NoContextEvents)?;
-        // SAFETY: the function has this signature since CUDA 12.5, the first version that has it; the context is alive
+        // SAFETY: the function has this signature since CUDA 12.5, the first version that has it; the context lives
         // as long as `self`, the event as long as `event`, and the driver keeps what it needs of either.
         let done = unsafe { call(self.context.cu_ctx(), event.event) };
         done.result().map_err(failed("an event over the context failed"))
@@ -77,14 +77,14 @@ impl Gpu {
 }
 
 impl ContextCall {
-    /// The driver's function; `None` if it lacks it. cudarc has it only when it was built for a newer CUDA.
+    /// The driver's function; `None` if the driver lacks it. cudarc has it only if built for a newer CUDA.
     fn function(self) -> Option<OnContext> {
         let name = match self {
             Self::Record => b"cuCtxRecordEvent\0".as_slice(),
             Self::Wait => b"cuCtxWaitEvent\0".as_slice(),
         };
-        // SAFETY: the driver is loaded (there is a `Gpu`, or the caller is about to open one after looking for it), stays
-        // loaded as long as the process lives, and its functions of these names have this signature.
+        // SAFETY: the driver is loaded (there is a `Gpu`, or the caller has checked for the driver before opening
+        // one), stays loaded as long as the process lives, and its functions of these names have this signature.
         unsafe {
             sys::is_culib_present().then(|| sys::culib().get::<OnContext>(name).ok().map(|found| *found)).flatten()
         }
@@ -95,7 +95,7 @@ fn failed(what: &'static str) -> impl Fn(DriverError) -> NcclError {
     move |error| NcclError::Driver { what, error: format!("{error:?}") }
 }
 
-/// A queue on a GPU, separate from those that compute.
+/// A queue on a GPU, separate from those for computing.
 #[derive(Debug)]
 pub(crate) struct Stream {
     stream: sys::CUstream,
@@ -103,7 +103,7 @@ pub(crate) struct Stream {
     _gpu: Gpu,
 }
 
-// SAFETY: a stream's handle may be used from any thread whose context is the stream's; `Gpu::bind` sees to that.
+// SAFETY: a stream's handle may be used from any thread whose context is the stream's; `Gpu::bind` ensures that.
 unsafe impl Send for Stream {}
 
 impl Stream {
@@ -117,7 +117,7 @@ impl Stream {
         self.stream.cast()
     }
 
-    /// Makes what is queued from now on wait for an event.
+    /// Makes work that is queued from now on wait for an event.
     pub(crate) fn wait(&self, event: &Event) -> Result<(), NcclError> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: both handles are alive.
@@ -128,17 +128,19 @@ impl Stream {
     /// Fills memory with zeros, in the order of the queue.
     ///
     /// # Safety
-    /// The memory stays pinned until an event behind this has completed, even if this fails, and nothing else uses it until then.
+    /// The memory stays pinned until an event after this has completed, even if this fails, and nothing else uses
+    /// it until then.
     pub(crate) unsafe fn clear(&self, memory: &Pinned) -> Result<(), NcclError> {
         let (address, bytes) = (memory.pointer() as sys::CUdeviceptr, memory.bytes());
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: the memory is pinned as long as it is used (the caller's promise), and has that many bytes. The stream is alive.
+        // SAFETY: by the caller's promise the memory stays pinned while it is used; it has that many bytes. The
+        // stream is alive.
         unsafe { result::memset_d8_async(address, 0, bytes, self.stream) }.map_err(failed("memory cannot be cleared"))
     }
 
-    /// Whether everything in the queue has ended. A queue that failed runs nothing more.
+    /// Returns true if everything in the queue has ended. A queue that failed runs nothing more.
     pub(crate) fn is_empty(&self) -> bool {
         // SAFETY: the handle is alive.
         let asked = unsafe { sys::cuStreamQuery(self.stream) };
@@ -172,13 +174,13 @@ impl Event {
         Ok(Self { event: event.map_err(failed("an event cannot be made"))?, _gpu: gpu.clone() })
     }
 
-    /// Records the event behind what is in a queue now.
+    /// Records the event after the current content of a queue.
     pub(crate) fn record(&self, stream: &Stream) -> Result<(), NcclError> {
         // SAFETY: both handles are alive.
         unsafe { result::event::record(self.event, stream.stream) }.map_err(failed("an event cannot be recorded"))
     }
 
-    /// Whether everything before the event has ended.
+    /// Returns true if everything before the event has ended.
     pub(crate) fn is_complete(&self) -> Result<bool, NcclError> {
         // SAFETY: the handle is alive.
         match unsafe { result::event::query(self.event) } {
@@ -191,7 +193,8 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: the handle is alive, and nothing uses it any more; the driver keeps an event that something waits for.
+        // SAFETY: the handle is alive, and nothing uses it any more; the driver keeps an event that something waits
+        // for.
         let _ = unsafe { result::event::destroy(self.event) };
     }
 }

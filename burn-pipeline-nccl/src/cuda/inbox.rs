@@ -1,7 +1,7 @@
-//! Messages that have arrived or are announced, in the order in which each rank sent them.
+//! Messages that have arrived or are announced, in each sender's order.
 //!
-//! A message gets its place when its frame arrives. Its content follows, over the connection or from GPU to GPU, and the
-//! two ways may overtake each other.
+//! A message gets its place when its frame arrives. Its content follows, over the connection or from GPU to GPU;
+//! content on either way may overtake the other.
 
 use super::gpu::Event;
 use burn::tensor::Bytes;
@@ -18,7 +18,7 @@ pub(crate) struct Slot(Arc<Mutex<Option<Content>>>);
 pub(crate) enum Content {
     /// Bytes, over the connection.
     Host(Vec<Bytes>),
-    /// Tensors on the GPU, and the event behind the transfer that brings them, if that may not have completed.
+    /// Tensors on the GPU, and the event after the transfer that brings them, if that may not have completed.
     Device(Vec<CubeTensor>, Option<Arc<Event>>),
 }
 
@@ -36,7 +36,7 @@ impl Slot {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Content>> {
-        // A panic of another thread leaves it whole: every change is one assignment.
+        // A panic of another thread leaves it consistent: every change is one assignment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -58,7 +58,7 @@ impl Inbox {
         self.lock()[from].push_back((frame, slot));
     }
 
-    /// The next message of a rank, if its content is here.
+    /// Takes the next message of a rank, if its content has arrived.
     pub(crate) fn take(&self, from: usize) -> Option<(Frame, Content)> {
         let mut queues = self.lock();
         queues[from].front().filter(|(_, slot)| slot.is_full())?;

@@ -1,4 +1,4 @@
-//! What a launch uses: the memory of a sum that is ready for it, and what is kept until it has completed.
+//! The memory of a collective that is ready to launch, and what is kept until the launch has completed.
 
 use super::command::Answer;
 use super::gpu::Event;
@@ -8,7 +8,7 @@ use burn_cubecl::tensor::CubeTensor;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The memory that a collective reads, and that it writes.
+/// The memory that a collective reads and writes.
 pub(crate) struct Ready {
     pub(super) from: Pinned,
     pub(super) to: Pinned,
@@ -17,13 +17,13 @@ pub(crate) struct Ready {
 /// A launch that may not have completed.
 pub(crate) struct Flight {
     pub(super) event: Arc<Event>,
-    /// A rank that takes part, for errors.
+    /// A participating rank, for errors.
     pub(super) peer: usize,
     pub(super) since: Instant,
     /// Memory that the launch reads.
-    #[expect(dead_code, reason = "it is held until the launch has completed, and not looked at")]
+    #[expect(dead_code, reason = "it is kept until the launch has completed, and never read")]
     pub(super) held: Vec<Pinned>,
-    /// Memory of tensors that were given out before the launch had completed.
+    /// Memory of tensors that were released before the launch had completed.
     pub(super) pins: Vec<Held>,
     pub(super) landing: Landing,
 }

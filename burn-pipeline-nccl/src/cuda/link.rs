@@ -26,7 +26,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One rank's end of a link over NCCL.
 ///
-/// Sends are unbounded: what is sent stays in the GPU's memory until its receiver's memory has it.
+/// Sends are unbounded: tensors stay in the GPU's memory until they are in the receiver's.
 pub struct NcclLink {
     pub(super) endpoint: Endpoint<Mesh>,
     inbox: Inbox,
@@ -49,19 +49,20 @@ impl std::fmt::Debug for NcclLink {
 }
 
 impl NcclLink {
-    /// Connects to the other ranks at rank 0's address and joins them. What the link receives is on `device`, a CUDA
-    /// device that no other rank of this process has.
+    /// Connects to the other ranks at rank 0's address and joins them. The link receives on `device`, a CUDA device
+    /// that no other rank of this process has.
     ///
     /// # Errors
-    /// If there is no driver, NCCL or such a device, or ranks are missing when the timeout passes.
+    /// Returns [`NcclError`] if there is no driver, NCCL or such a device, or ranks are missing when the timeout
+    /// passes.
     pub fn connect(rendezvous: &Rendezvous, device: Device, options: NcclOptions) -> Result<Self, NcclError> {
         check(&device, options)?;
         let connections = Mesh::connect_at(rendezvous, options.timeout)?;
         Self::over(rendezvous.rank, rendezvous.ranks, connections, device, options)
     }
 
-    /// As [`NcclLink::connect`], but the ranks exchange their addresses over another link: MPI's, or that of the threads
-    /// of one process. All ranks must call it. The other link is not needed afterwards.
+    /// As [`NcclLink::connect`], but the ranks exchange their addresses over another link: MPI's, or that of the
+    /// threads of one process. All ranks must call it. The other link is not needed afterwards.
     ///
     /// # Errors
     /// As [`NcclLink::connect`], and if the other link fails.
@@ -71,11 +72,11 @@ impl NcclLink {
         Self::over(link.rank(), link.ranks(), connections, device, options)
     }
 
-    /// The GPU for a process that a launcher started: the one whose index is the process's rank on its machine, modulo the
+    /// The GPU for a process that a launcher started: its index is the process's rank on its machine, modulo the
     /// number of GPUs that the process sees.
     ///
     /// # Errors
-    /// If there is no driver or no GPU.
+    /// Returns [`NcclError`] if there is no driver or no GPU.
     pub fn gpu_of(launch: &Launch) -> Result<Device, NcclError> {
         let gpus = Gpu::count()?;
         launch.local_rank.checked_rem(gpus).map(Device::cuda).ok_or(NcclError::NoDriver)
@@ -124,7 +125,7 @@ impl NcclLink {
                 Ok((progress, order)) => (Some(progress), Ok(order)),
                 Err(error) => (None, Err(error)),
             };
-            // It fails if the caller has given up.
+            // This fails if the caller has given up.
             let _ = joined.send(order);
             if let Some(progress) = progress {
                 progress.run(&taken);
@@ -132,11 +133,11 @@ impl NcclLink {
         };
         let spawned = Ending::spawn("nccl progress", body);
         let thread = spawned.map_err(|error| NcclError::Thread(error.to_string()))?;
-        // The thread ends at the deadline by itself, unless a call of the driver's or NCCL's does not return.
+        // The thread ends at the deadline by itself, unless a call of the driver or NCCL does not return.
         let left = deadline.saturating_duration_since(Instant::now()) + REPORT_TIMEOUT;
         let answered = answer.recv_timeout(left);
         let order = answered.map_err(|error| NcclError::Thread(format!("it has not joined: {error}")))??;
-        // After this, either every rank has joined, or none goes on.
+        // After this, either every rank has joined, or none continues.
         endpoint.barrier(deadline)?;
         Ok((order, thread))
     }
@@ -169,14 +170,15 @@ impl NcclLink {
         LinkError::Closed { rank: self.rank(), message: error.to_string() }
     }
 
-    /// Whether a message's tensors go from GPU to GPU. Else the whole message goes over the connection.
+    /// Returns true if a message's tensors go from GPU to GPU. Otherwise the whole message goes over the
+    /// connection.
     fn is_offered(&self, message: &Message) -> bool {
         let mut tensors = message.payload.tensors().peekable();
         tensors.peek().is_some() && tensors.all(|tensor| is_on(tensor, &self.order.device))
     }
 }
 
-/// Checks device and libraries before the other ranks are waited for.
+/// Checks device and libraries before waiting for the other ranks.
 fn check(device: &Device, options: NcclOptions) -> Result<(), NcclError> {
     let (_, index) = cuda_device(device)?;
     Gpu::open(index)?;
@@ -187,7 +189,7 @@ fn check(device: &Device, options: NcclOptions) -> Result<(), NcclError> {
     }
 }
 
-/// Takes what arrives over the connections.
+/// Handles what arrives over the connections.
 fn sink(mailbox: Arc<Mailbox>, inbox: Inbox, commands: Sender<Command>) -> impl Fn(usize, Received) + Send + Sync {
     // If the thread that takes commands has ended, so has the link.
     move |from, received| match received {
@@ -214,7 +216,8 @@ impl Link for NcclLink {
         self.timeout.hear(deadline);
         self.endpoint.mailbox().fail_if_failed()?;
         if !self.is_offered(&message) && to != self.rank() {
-            // By the thread, behind the offers that it has still to make: messages keep their order, whichever way they go.
+            // The thread sends it after the offers that it has still to make, so messages keep their order,
+            // whichever way they go.
             let packed = Packed::new(message).map_err(|source| self.endpoint.wire(to, source))?;
             return self.command(Command::SendBytes { to, packed });
         }
@@ -255,7 +258,7 @@ impl Link for NcclLink {
     }
 
     fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
-        // A split blocks the thread, and until every rank is here others may need its transfers.
+        // A split blocks the thread, but until every rank is here others may need its transfers.
         self.timeout.hear(deadline);
         self.barrier(deadline)?;
         let (done, answer): (Answer<()>, _) = channel();
@@ -288,12 +291,13 @@ impl Link for NcclLink {
 
 impl Drop for NcclLink {
     fn drop(&mut self) {
-        // Before the thread ends what is left, and says that this rank leaves.
+        // Before the thread ends its remaining work, and tells the others that this rank leaves.
         self.endpoint.abort_if_panicking();
-        // If the thread has ended there is nothing to close.
+        // If the thread has ended, there is nothing to close.
         let _ = self.commands.send(Command::Close);
         if let Some(thread) = self.thread.take() {
-            // What is offered may take as long as any wait; then communicators are closed, or aborted and their queue emptied.
+            // Offered transfers may take as long as any wait; then communicators are closed, or aborted and their
+            // queue emptied.
             thread.wait(self.timeout.get() + 2 * CLOSE_TIMEOUT + REPORT_TIMEOUT);
         }
     }

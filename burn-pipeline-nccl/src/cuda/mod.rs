@@ -1,4 +1,4 @@
-//! The link: all that needs CUDA.
+//! The link: everything that needs CUDA.
 
 mod collect;
 mod command;

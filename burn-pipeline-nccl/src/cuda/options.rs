@@ -1,23 +1,23 @@
-//! How a link over NCCL is made.
+//! Options of a link over NCCL.
 
 use super::order::Ordering;
 use std::time::Duration;
 
-/// How a link over NCCL is made.
+/// Options of a link over NCCL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NcclOptions {
-    /// How the order between computing and transfers is kept.
+    /// How computing and transfers are ordered.
     pub ordering: Ordering,
-    /// The longest that ranks may take to connect and to join. Later waits, a transfer in the queue among them, last as long as
-    /// the pipeline's timeout (`Builder::timeout`).
+    /// The longest time for ranks to connect and join. Later waits, including transfers in the queue, last as long
+    /// as the pipeline's timeout (`Builder::timeout`).
     pub timeout: Duration,
-    /// Whether sums over groups are made by the lowest member, in rank order: bit-equal to those of other links, but all
-    /// bytes go through one rank. Otherwise NCCL sums, in an order that depends on the number of members.
+    /// If true, the lowest member sums over groups in rank order: bitwise equal to other links, but all bytes go
+    /// through one rank. If false, NCCL sums, in an order that depends on the number of members.
     pub ordered_sums: bool,
 }
 
 impl Default for NcclOptions {
-    /// Order on the host, a timeout of one minute, and NCCL's own sums.
+    /// Ordering on the host, a timeout of one minute, and NCCL's own sums.
     fn default() -> Self {
         Self { ordering: Ordering::Host, timeout: Duration::from_secs(60), ordered_sums: false }
     }

@@ -1,12 +1,13 @@
-//! Collectives of NCCL: those of the ranks that hold a stage together, and sums over other groups.
+//! NCCL's collectives: those of tensor-parallel groups, and sums over other groups.
 //!
-//! Guarantees: members launch a collective only when all of them have come to it, each with its memory made (`host/pairing.rs`); where one is
-//! elsewhere, all get an error and none launches; results have one order, in which they were begun.
+//! Guarantees: members launch a collective only when all of them have reached it and allocated its memory
+//! (`host/pairing.rs`). If one is elsewhere, all get an error and none launches. Results come in the order in which
+//! collectives were begun.
 //!
-//! 1. The groups of all ranks are one split of the world: ranks of a group give its first rank as their colour.
-//! 2. What begins is told to the thread that serves the link (`collect.rs`), and its results are awaited in that order. So a program may
-//!    compute between the two, and several may be under way.
-//! 3. Members that meet ([`Collectives::meet`]) agree on a collective of no tensors.
+//! 1. One split of the world makes the groups of all ranks: ranks of a group pass its first rank as their colour.
+//! 2. A start goes to the thread that serves the link (`collect.rs`), and its results are awaited in that order. So
+//!    a program may compute between the two, and several collectives may be open.
+//! 3. Members that meet ([`Collectives::meet`]) agree on a collective without tensors.
 
 use super::command::{Answer, Answered, Collect, Command, OWN, Own, Results};
 use super::link::NcclLink;
@@ -19,7 +20,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
 impl NcclLink {
-    /// Begins a collective over a group's communicator: gives where its results come.
+    /// Begins a collective over a group's communicator. Returns where its results arrive.
     pub(super) fn collect(
         &mut self,
         group: u32,

@@ -1,16 +1,17 @@
-//! The thread that serves a link: the only one that calls NCCL.
+//! The thread that serves a link: the only thread that calls NCCL.
 //!
-//! 1. It executes commands: tensors to send, offers and notes of other ranks (`exchange.rs`), collectives (`collect.rs`). What
-//!    is received lands in memory that is made, and pinned, when the offer comes, or the rank says that it is ready: CubeCL
-//!    may compile kernels meanwhile, and no other rank has launched anything then. [`Pairing`] decides what to launch next.
-//! 2. A launch keeps [`Ordering`](super::order::Ordering), queues one NCCL group, and records an event behind
-//!    it. The memory is kept even if a call of the group fails: other calls of it may be in the queue.
-//! 3. While launches are in flight, the thread polls the oldest one's event, NCCL's errors, the failures of other ranks, and
-//!    the time (`flight.rs`). When the event has completed, the launch's memory is unpinned, and at no other time
-//!    ([`Flights`]).
-//! 4. A link that is dropped is served until nothing is left to send, in flight, or agreed on. Then its rank leaves: it tells
-//!    the others, which launch nothing more with it.
-//! 5. On any error the communicators are aborted, and all ranks get the peer with which it occurred.
+//! 1. It executes commands: tensors to send, other ranks' offers and notes (`exchange.rs`), collectives
+//!    (`collect.rs`). Memory for received tensors is allocated and pinned when the offer comes, or before the rank
+//!    declares that it is ready: CubeCL may compile kernels meanwhile, and no other rank has launched anything
+//!    then. [`Pairing`] decides what to launch next.
+//! 2. A launch follows [`Ordering`](super::order::Ordering), queues one NCCL group, and records an event after it.
+//!    The memory is kept even if a call of the group fails: its other calls may be in the queue.
+//! 3. While launches are in flight, the thread polls the oldest one's event, NCCL's errors, the failures of other
+//!    ranks, and the time (`flight.rs`). When the event has completed, and only then, the launch's memory is
+//!    unpinned ([`Flights`]).
+//! 4. A dropped link is served until nothing is left to send, in flight, or agreed on. Then its rank leaves: it
+//!    tells the others, which launch nothing more with it.
+//! 5. On any error the communicators are aborted, and all ranks learn the peer with which it occurred.
 
 use super::command::{Answer, Collect, Command};
 use super::communicator::Communicator;
@@ -34,9 +35,9 @@ use std::time::{Duration, Instant};
 
 /// The time between two polls while a launch is in flight.
 const SHORT_PAUSE: Duration = Duration::from_micros(30);
-/// The time between two polls for failures of other ranks while none is.
+/// The time between two polls for failures of other ranks while nothing is in flight.
 const LONG_PAUSE: Duration = Duration::from_millis(20);
-/// The longest that the end of a communicator may take.
+/// The longest time for closing communicators.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The state of the thread.
@@ -48,11 +49,11 @@ pub(crate) struct Progress {
     pub(crate) mesh: Arc<Mesh>,
     pub(crate) pairing: Pairing,
     pub(crate) timeout: Timeout,
-    /// Tensors that were offered to each rank, and where those land that each rank has offered.
+    /// Tensors that were offered to each rank, and the memory for tensors that each rank has offered.
     pub(crate) outgoing: Vec<VecDeque<Vec<Pinned>>>,
     pub(crate) incoming: Vec<VecDeque<(Slot, Vec<Pinned>)>>,
     pub(crate) groups: Vec<Option<Communicator>>,
-    /// Of the ranks that hold this one's stages with it.
+    /// The communicator of this rank's tensor-parallel group.
     pub(crate) own: Option<Communicator>,
     pub(crate) collects: Vec<(Collect, Vec<Option<Ready>>)>,
     pub(crate) flights: Flights<Flight>,
@@ -72,7 +73,7 @@ impl Progress {
         }
     }
 
-    /// Informs all ranks, aborts the communicators, and leaks memory to which the GPU may still write.
+    /// Tells all ranks, aborts the communicators, and leaks memory to which the GPU may still write.
     fn give_up(mut self, error: Option<PeerError>) {
         if let Some(PeerError { peer, error }) = error {
             let rank = self.mesh.mailbox.rank;
@@ -84,7 +85,7 @@ impl Progress {
         let deadline = Instant::now() + CLOSE_TIMEOUT;
         while !self.stream.is_empty() {
             if Instant::now() >= deadline {
-                // The GPU does not answer: what is in flight is leaked.
+                // The GPU does not answer, so the launches in flight are leaked.
                 return;
             }
             std::thread::sleep(SHORT_PAUSE);
@@ -92,7 +93,7 @@ impl Progress {
         self.flights.release();
     }
 
-    /// `Err(None)` if another rank's failure is known already.
+    /// Returns `Err(None)` if another rank's failure is already known.
     fn serve(&mut self, commands: &Receiver<Command>) -> Result<(), Option<PeerError>> {
         let mut closing = None;
         loop {
@@ -114,7 +115,7 @@ impl Progress {
         }
     }
 
-    /// Whether nothing is left to send, in the queue, or agreed on with another rank.
+    /// Returns true if nothing is left to send, in the queue, or agreed on with another rank.
     fn is_idle(&self) -> bool {
         self.flights.is_empty() && self.outgoing.iter().all(VecDeque::is_empty) && self.pairing.is_free()
     }
@@ -123,7 +124,7 @@ impl Progress {
         self.pairing.leave().into_iter().try_for_each(|action| self.act(action))
     }
 
-    /// What a link that is dropped could not end in time.
+    /// The error of a dropped link that could not end in time.
     fn unfinished(&self) -> Option<PeerError> {
         let outgoing = || self.outgoing.iter().position(|tensors| !tensors.is_empty());
         let incoming = || self.incoming.iter().position(|tensors| !tensors.is_empty());
@@ -134,7 +135,7 @@ impl Progress {
     fn execute(&mut self, command: Command) -> Result<(), PeerError> {
         let me = self.mesh.mailbox.rank;
         let actions = match command {
-            // Nobody receives it.
+            // The receiver is gone.
             Command::Send { to, .. } if self.pairing.has_left(to) => Vec::new(),
             Command::Send { to, frame, tensors, own } => {
                 let pinned = tensors.into_iter().map(Pinned::new).collect::<Result<Vec<_>, _>>().map_err(with(to))?;
@@ -147,7 +148,7 @@ impl Progress {
                 self.pairing.offer(to)
             }
             Command::SendBytes { to, packed } => {
-                // It is noticed elsewhere if the connection is lost.
+                // A lost connection is noticed elsewhere.
                 let _ = self.mesh.send(to, Envelope::Message(packed.frame), packed.bodies);
                 Vec::new()
             }
@@ -184,7 +185,7 @@ impl Progress {
         }
     }
 
-    /// What a rank's note leads to.
+    /// The actions that follow a rank's note.
     fn note(&mut self, from: usize, note: &[u8]) -> Result<Vec<Action>, NcclError> {
         let stopped = |reason| NcclError::Stopped { what: "agreeing on the order of transfers", reason };
         let unknown = || format!("rank {from} sent a note that no rank sends; build all ranks from one version");
@@ -196,7 +197,7 @@ impl Progress {
         Ok(actions)
     }
 
-    /// Drops what was to be launched with a rank that has left: nothing of it is in the queue. Waits for the rank end now, not
+    /// Drops transfers with a rank that has left; none of them is in the queue. Waits for the rank end now, not
     /// when its communicators are closed.
     fn forget(&mut self, left: usize) {
         self.outgoing[left].clear();
@@ -209,7 +210,7 @@ impl Progress {
         self.mesh.mailbox.handle(left, Envelope::Close);
     }
 
-    /// The communicator of the ranks that give this colour.
+    /// Makes the communicator of the ranks with this colour.
     fn form(&self, color: Option<u16>, deadline: Instant) -> Result<Option<Communicator>, NcclError> {
         let stop = || self.mesh.failure().map(|failure| failure.message);
         self.world.split(color, self.mesh.mailbox.rank, deadline, &stop)
@@ -217,7 +218,7 @@ impl Progress {
 
     /// Answers that communicators were made, or why not.
     fn formed<T>(&self, formed: Result<T, NcclError>, done: Answer<()>) -> Result<T, PeerError> {
-        // It fails if the caller has given up.
+        // This fails if the caller has given up.
         let _ = done.send(formed.as_ref().map(|_| ((), None)).map_err(|error| self.closed(error)));
         self.mesh.mailbox.wake();
         formed.map_err(with(self.mesh.mailbox.rank))

@@ -16,10 +16,10 @@ use burn_pipeline::link::kit::Mesh;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The first transfers, for errors.
+/// The name of the first transfers, for errors.
 const FIRST: &str = "a first transfer with the neighbours";
 
-/// What the thread starts with.
+/// The arguments of the thread.
 pub(crate) struct Start {
     pub(crate) id: Id,
     pub(crate) index: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Joins all ranks, each of which must do the same.
+    /// Joins all ranks; each of them must do the same.
     pub(crate) fn run(self) -> Result<(Progress, Order), NcclError> {
         let (rank, ranks) = (self.mesh.mailbox.rank, self.mesh.mailbox.ranks);
         let gpu = Gpu::open(self.index)?;
@@ -63,8 +63,8 @@ impl Start {
         self.mesh.failure().map(|failure| failure.message)
     }
 
-    /// Exchanges a few bytes with both neighbours, in both directions at once: NCCL connects two ranks at their first
-    /// transfer, which needs both.
+    /// Exchanges a few bytes with both neighbours, in both directions at once: NCCL connects two ranks at their
+    /// first transfer, which needs both.
     fn greet(&self, world: &Communicator, stream: &Stream, order: &Order) -> Result<(), NcclError> {
         let (rank, ranks) = (self.mesh.mailbox.rank, self.mesh.mailbox.ranks);
         let mut neighbours = vec![(rank + 1) % ranks, (rank + ranks - 1) % ranks];
@@ -78,7 +78,7 @@ impl Start {
         }
         order.wait_for_this_thread()?;
         let event = Event::new(&order.gpu)?;
-        // SAFETY: the memory was made for this, and is kept until the transfers have completed, or for ever.
+        // SAFETY: the memory was allocated for this, and is kept until the transfers have completed, or forever.
         let done = unsafe { world.exchange(stream, &transfers) }.and_then(|()| self.watch(world, stream, &event));
         if done.is_err() {
             // The memory may still be written to.

@@ -1,14 +1,14 @@
 //! Burn's tensors on a CUDA device, and the memory behind them.
 //!
-//! Guarantees: the elements are sent in row order, whatever the tensor's layout (rows of CUDA tensors may be padded and
-//! views strided; both are copied first). A pinned tensor's memory is neither freed, nor moved, nor written in place by
-//! others while it is pinned.
+//! Guarantees: elements are sent in row order, whatever the tensor's layout (rows of CUDA tensors may be padded and
+//! views strided; both are copied first). While a tensor is pinned, its memory is neither freed, nor moved, nor
+//! written in place by others.
 //!
 //! 1. A tensor becomes CubeCL's own ([`into_cube`]); with fusion, the operations queued for it run first.
-//! 2. [`Pinned`] asks CubeCL for the memory, which makes the asking thread's queue wait for the one that made the
-//!    tensor. It holds the resource, so that the memory stays where it is, and the tensor, so that CubeCL does not take
-//!    it for unused and write over it.
-//! 3. A received tensor becomes one of Burn's again ([`from_cube`]); with fusion, it is registered there.
+//! 2. [`Pinned`] gets the memory from CubeCL, which makes the calling thread's queue wait for the one that made the
+//!    tensor. It holds the resource, so the memory stays in place, and the tensor, so CubeCL does not consider it
+//!    unused and write over it.
+//! 3. A received tensor becomes Burn's again ([`from_cube`]); with fusion, it is registered there.
 
 use super::error::NcclError;
 use burn::tensor::{DType, Shape};
@@ -24,7 +24,7 @@ use std::ffi::c_void;
 type CudaServer = <cubecl::cuda::CudaRuntime as Runtime>::Server;
 type CudaMemory = <<CudaServer as ServerStorage>::Storage as ComputeStorage>::Resource;
 
-/// The CUDA device behind a device of Burn's, and its number.
+/// The CUDA device of a Burn device, and its number.
 pub(crate) fn cuda_device(device: &burn::tensor::Device) -> Result<(CubeDevice, usize), NcclError> {
     let plain = device.clone().inner();
     match plain.as_dispatch() {
@@ -33,12 +33,12 @@ pub(crate) fn cuda_device(device: &burn::tensor::Device) -> Result<(CubeDevice, 
     }
 }
 
-/// Whether a tensor is on this device.
+/// Returns true if a tensor is on this device.
 pub(crate) fn is_on(tensor: &AnyTensor, device: &burn::tensor::Device) -> bool {
     tensor.device().inner() == *device
 }
 
-/// CubeCL's tensor, with contiguous elements.
+/// Converts to CubeCL's tensor, with contiguous elements.
 pub(crate) fn into_cube(tensor: AnyTensor) -> Result<CubeTensor, NcclError> {
     let tensor = tensor.inner().into_dispatch();
     let found = <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(tensor);
@@ -52,7 +52,7 @@ pub(crate) fn into_cube(tensor: AnyTensor) -> Result<CubeTensor, NcclError> {
     Ok(burn_cubecl::kernel::into_contiguous(cube))
 }
 
-/// Burn's tensor.
+/// Converts to Burn's tensor.
 pub(crate) fn from_cube(kind: TensorKind, tensor: CubeTensor) -> AnyTensor {
     let tensor = match kind {
         TensorKind::Float => BackendTensor::Float(resolved::registered(tensor)),
@@ -62,7 +62,7 @@ pub(crate) fn from_cube(kind: TensorKind, tensor: CubeTensor) -> AnyTensor {
     AnyTensor::from_dispatch(<DispatchTensor as DispatchKindConversion<Cube>>::from_backend(tensor))
 }
 
-/// New memory for a tensor, contiguous, with arbitrary elements.
+/// Allocates memory for a tensor, contiguous, with arbitrary elements.
 pub(crate) fn empty(device: &CubeDevice, dtype: DType, shape: &[usize]) -> CubeTensor {
     let (client, shape) = (device.client(), Shape::from(shape.to_vec()));
     burn_cubecl::ops::numeric::empty_device_contiguous_dtype(client, device.clone(), shape, dtype)
@@ -125,7 +125,7 @@ mod resolved {
 /// A tensor whose memory is neither moved nor changed by others until this is dropped.
 pub(crate) struct Pinned {
     resource: ManagedResource<CudaMemory>,
-    /// While it is held, CubeCL does not write over it in place.
+    /// While this is held, CubeCL does not write over the memory in place.
     tensor: CubeTensor,
 }
 
@@ -136,34 +136,35 @@ impl std::fmt::Debug for Pinned {
 }
 
 impl Pinned {
-    /// Pins a contiguous tensor, as [`into_cube`] and [`empty`] give it. When this returns, the kernels that make it are in
-    /// the GPU's queues, and this thread's queue waits for them.
+    /// Pins a contiguous tensor, as returned by [`into_cube`] and [`empty`]. When this returns, the kernels that
+    /// make it are in the GPU's queues, and this thread's queue waits for them.
     pub(crate) fn new(tensor: CubeTensor) -> Result<Self, NcclError> {
         let found = tensor.client.get_resource::<CudaServer>(tensor.handle.clone());
         let resource = found.map_err(|error| NcclError::Memory { error: format!("{error:?}") })?;
         let pinned = Self { resource, tensor };
         let (held, needed) = (pinned.resource.resource().size, pinned.bytes() as u64);
         match held < needed {
-            true => Err(NcclError::Memory { error: format!("{needed} bytes are sent, and {held} are there") }),
+            true => Err(NcclError::Memory { error: format!("{needed} bytes are sent, but the memory has {held}") }),
             false => Ok(pinned),
         }
     }
 
-    /// The address of its first element.
+    /// The address of the first element.
     pub(crate) fn pointer(&self) -> *mut c_void {
         self.resource.resource().ptr as *mut c_void
     }
 
-    /// The bytes of its elements. The memory may be larger.
+    /// The size of the elements in bytes. The memory may be larger.
     pub(crate) fn bytes(&self) -> usize {
         self.tensor.meta.shape().num_elements() * self.tensor.dtype.size()
     }
 
-    /// The tensor, and the value that keeps its memory pinned until it is dropped. Others may write to it in place.
+    /// Returns the tensor, and a value that keeps its memory pinned until it is dropped. Others may write to the
+    /// tensor in place.
     pub(crate) fn into_parts(self) -> (CubeTensor, Held) {
         (self.tensor, Held(self.resource))
     }
 }
 
-/// Keeps a tensor's memory where it is.
-pub(crate) struct Held(#[allow(dead_code, reason = "it is held, not looked at")] ManagedResource<CudaMemory>);
+/// Keeps a tensor's memory in place.
+pub(crate) struct Held(#[allow(dead_code, reason = "it is kept, never read")] ManagedResource<CudaMemory>);

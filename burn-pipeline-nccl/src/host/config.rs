@@ -9,7 +9,7 @@ use std::ptr::null;
 /// The oldest NCCL that can split communicators.
 pub(crate) const OLDEST: c_int = 21800;
 const MAGIC: c_uint = 0xcafe_beef;
-/// "The library decides."
+/// NCCL's value for "the library decides".
 const UNDEFINED: c_int = i32::MIN;
 
 /// `ncclConfig_t` of NCCL 2.18.
@@ -48,11 +48,11 @@ mod tests {
     use super::*;
     use std::mem::offset_of;
 
-    /// The library reads these bytes by the layout of its own header.
+    /// The library reads these bytes with the layout of its own header.
     #[test]
     fn the_configuration_is_that_of_a_program_built_with_nccl_2_18() {
         let config = Config::new();
-        // Of `nccl.h` on machines with pointers of 8 bytes.
+        // From `nccl.h`, for 8-byte pointers.
         let places = [offset_of!(Config, magic), offset_of!(Config, version), offset_of!(Config, blocking)];
         assert_eq!(places, [8, 12, 16]);
         let places = [offset_of!(Config, cga_cluster_size), offset_of!(Config, min_ctas), offset_of!(Config, max_ctas)];

@@ -1,29 +1,29 @@
 //! The end of the thread that serves a link.
 //!
-//! Guarantees: dropping a link returns within a bound, also where the thread stands in a call of the driver that never
-//! returns; then the thread is left to itself, and an event tells.
+//! Guarantees: dropping a link returns within a bound, even if the thread is in a driver call that never returns.
+//! Then the thread is abandoned, and an event says so.
 //!
-//! 1. A thread that is asked to close goes on until nothing is left to send, in flight, or agreed on with another rank, until
-//!    a deadline ([`closing`]).
-//! 2. If something is left when the deadline passes, it gives up: the communicators are aborted, which empties the queue.
+//! 1. A thread that is told to close continues until nothing is left to send, in flight, or agreed on with another
+//!    rank, or until a deadline ([`closing`]).
+//! 2. If something is left at the deadline, it gives up: the communicators are aborted, which empties the queue.
 //! 3. The rank waits for the thread's end ([`Ending::wait`]) a little longer than that takes.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What a thread does next that may have been asked to close.
+/// The next step of a thread that may have been told to close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Serve on.
+    /// Continue to serve.
     Serve,
-    /// Close: nothing is in flight, left to send, or agreed on.
+    /// Close: nothing is left to send, in flight, or agreed on.
     Close,
-    /// Give up: it is late, and the queue must be emptied by force.
+    /// Give up: the deadline has passed, and the queue must be emptied by force.
     GiveUp,
 }
 
-/// What comes next for a thread that must close by `deadline`, if it was asked to.
+/// Returns the next step of a thread that must close by `deadline`, if it was told to.
 pub(crate) fn closing(deadline: Option<Instant>, idle: bool, now: Instant) -> Next {
     match deadline {
         Some(_) if idle => Next::Close,
@@ -32,11 +32,11 @@ pub(crate) fn closing(deadline: Option<Instant>, idle: bool, now: Instant) -> Ne
     }
 }
 
-/// A thread whose end can be waited for with a bound.
+/// A thread whose end can be awaited with a timeout.
 #[derive(Debug)]
 pub(crate) struct Ending {
     thread: JoinHandle<()>,
-    /// Disconnected when the thread's body has ended, by a panic too.
+    /// Disconnected when the thread's body has ended, even by a panic.
     ended: Receiver<()>,
 }
 
@@ -51,7 +51,8 @@ impl Ending {
         Ok(Self { thread, ended })
     }
 
-    /// Waits for its end; `false` if it has not come in time. The thread then lives on by itself.
+    /// Waits for the end of the thread. Returns false if it has not ended in time; the thread then lives on by
+    /// itself.
     pub(crate) fn wait(self, timeout: Duration) -> bool {
         match self.ended.recv_timeout(timeout) {
             Err(RecvTimeoutError::Timeout) => {
@@ -60,7 +61,7 @@ impl Ending {
                 false
             }
             Ok(()) | Err(RecvTimeoutError::Disconnected) => {
-                // A panic of the thread was printed by its hook.
+                // The thread's panic hook has printed its panic.
                 let _ = self.thread.join();
                 true
             }

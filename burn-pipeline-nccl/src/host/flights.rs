@@ -1,8 +1,8 @@
-//! What the GPU may still read or write.
+//! Launches whose memory the GPU may still use.
 //!
-//! Guarantees: it is dropped only after somebody has said that the GPU is done with it. Whatever else happens to the
-//! thread that keeps it (an error, a panic, a closing deadline that passes), it is leaked, and an event tells: memory that
-//! is lost is better than memory that is written to after it was given to somebody else.
+//! Guarantees: a launch is dropped only after it was reported that the GPU is done with it. If anything else
+//! happens to the thread that keeps it (an error, a panic, a passed closing deadline), it is leaked, and an event
+//! says so: leaked memory is better than memory that the GPU writes to after it was given to somebody else.
 
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ impl<F> Flights<F> {
         self.0.pop_front()
     }
 
-    /// Has the GPU nothing to do?
+    /// Returns true if no launch is in flight.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -61,7 +61,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Memory that tells when it is freed.
+    /// Memory that counts when it is freed.
     struct Memory(Arc<AtomicUsize>);
 
     impl Drop for Memory {

@@ -1,6 +1,6 @@
-//! What needs no CUDA: the order of transfers ([`pairing`]), what members of a group add up ([`sums`]), NCCL's configuration
-//! ([`config`]), how long the link waits ([`timeout`]), how its thread ends ([`ending`]), and what the GPU may still use
-//! ([`flights`]).
+//! Everything that needs no CUDA: the order of transfers ([`pairing`]), descriptions of collectives ([`sums`]),
+//! NCCL's configuration ([`config`]), the link's timeout ([`timeout`]), the end of its thread ([`ending`]), and
+//! launches that the GPU may still use ([`flights`]).
 
 pub(crate) mod config;
 pub(crate) mod ending;

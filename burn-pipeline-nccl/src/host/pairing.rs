@@ -1,38 +1,49 @@
 //! The order in which ranks put transfers into their queues, so that no two queues wait for each other.
 //!
-//! A transfer between GPUs occupies the queues of both ranks until both have reached it. If rank 0 queues "send to 1"
-//! before "receive from 1" and rank 1 does the same, both wait for ever; with three ranks the circle can be longer.
+//! A transfer between GPUs occupies the queues of both ranks until both have reached it. If rank 0 queues "send to
+//! 1" before "receive from 1" and rank 1 queues "send to 0" before "receive from 0", both wait forever; with three
+//! ranks the circle can be longer.
 //!
-//! Guarantees, whatever the ranks send and whenever: (1) both ends of a transfer put it into a group with the same other
-//! transfers; (2) the orders of all queues are parts of one order of groups, so that no queues wait in a circle; (3) every
-//! transfer that was offered is launched after finitely many notes; (4) no rank launches a group before the memory for
-//! all that it brings exists on both. Proofs are below.
+//! Guarantees, whatever the ranks send and whenever: (1) both ends of a transfer put it into a group with the same
+//! other transfers; (2) the orders of all queues are parts of one order of groups, so queues never wait in a
+//! circle; (3) every offered transfer is launched after finitely many notes; (4) no rank launches a group before
+//! the memory for all of its transfers exists on both ranks. Proofs are below.
 //!
-//! 1. A sender offers a transfer (its frame goes to the receiver) and goes on computing. The receiver makes the memory for
-//!    it before it passes the offer on to here: that may take as long as a kernel compiles.
-//! 2. Between two ranks, the lower one proposes a group once there is an offer in either direction: "all that I offered
-//!    so far". From then on it is bound: it launches nothing else until the other rank has agreed.
-//! 3. The higher rank agrees as soon as it is not bound itself: "and all that I offered so far". Then it is bound as well.
-//!    When the agreement arrives, the lower rank says go and launches the group; the higher rank launches it then too.
-//!    Opposing transfers of one tick are in one group.
-//! 4. For a collective, all members report to the lowest member that they are ready. Then a call goes from member to member
-//!    upwards; each is bound from when it passes the call on. The highest member sends a start to all, and all launch.
-//! 5. A rank that leaves does so while it is free, and tells all, with the collectives that it has launched. They launch nothing
-//!    more with it, and those that were bound to a group with it are free again, except to a collective that it has launched.
+//! 1. A sender offers a transfer (its frame goes to the receiver) and continues to compute. The receiver allocates
+//!    the memory for it before it passes the offer to this module: that may take as long as compiling a kernel.
+//! 2. Between two ranks, the lower one proposes a group once there is an offer in either direction: "all that I
+//!    offered so far". From then on it is bound: it launches nothing else until the other rank has agreed.
+//! 3. The higher rank agrees as soon as it is not bound itself: "and all that I offered so far". Then it is bound
+//!    as well. When the agreement arrives, the lower rank says go and launches the group; the higher rank launches
+//!    it when it reads the go. Opposing transfers of one tick are in one group.
+//! 4. For a collective, all members report to the lowest member that they are ready. Then a call goes upwards from
+//!    member to member; each is bound from when it passes on the call. The highest member sends a start to all, and
+//!    all launch.
+//! 5. A rank that leaves does so while it is free, and tells all others, with the collectives that it has launched.
+//!    They launch nothing more with it, and ranks that were bound to a group with it are free again, except for a
+//!    collective that it has launched.
 //!
-//! (1) Notes and offers of one rank to another keep their order, so when a proposal or an agreement is read, all offers
-//! that it counts are known. (2) Take the moment at which the highest member of a group binds itself (for pairs: agrees).
-//! At that moment every other member is bound to this group, and has been since its last launch. So on every rank the
-//! launches follow the order of these moments, which is one order of all groups. (3) A bound rank waits for a higher
-//! rank, which is free, or bound and waiting for a still higher one; the highest never waits, so all become free.
-//! A rank that has agreed waits for a lower one, which says go when it reads the agreement, whatever else it waits for.
-//! A free rank answers those that wait for it in the order of their arrival, before it proposes anything itself.
-//! (4) Offers are read with their memory made: the higher rank has read the lower one's when it agrees, and the lower rank
-//! has read the higher one's when it says go, before either launches. Leaving: a rank that reads that another one has left may be
-//! bound to a group with it. Either that one had not bound itself, since it was free when it left; then nobody has launched the group,
-//! and nobody will. Or it has launched the group. That is no pair, whose lower rank says go before it leaves, and whose higher one
-//! leaves when the lower one has launched. It is a collective whose members launch without each other, as it is refused
-//! or holds nothing: then the start from the highest member is on its way, as the other one has had it, and is waited for.
+//! (1) Notes and offers of one rank to another keep their order, so when a proposal or an agreement is read, all
+//! offers that it counts are known.
+//!
+//! (2) Take the moment at which the highest member of a group binds itself (for pairs: agrees). At that moment
+//! every other member is bound to this group, and has been since its last launch. So on every rank the launches
+//! follow the order of these moments, which is one order of all groups.
+//!
+//! (3) A bound rank waits for a higher rank, which is free, or bound and waiting for a still higher one; the
+//! highest never waits, so all become free. A rank that has agreed waits for a lower one, which says go when it
+//! reads the agreement, whatever else it waits for. A free rank answers waiting ranks in the order of arrival,
+//! before it proposes anything itself.
+//!
+//! (4) An offer is read only after its memory was allocated. The higher rank has read the lower one's offers when
+//! it agrees, and the lower rank has read the higher one's when it says go, before either launches.
+//!
+//! Leaving: a rank that reads that another one has left may be bound to a group with it. Either the leaver had not
+//! bound itself, since it was free when it left; then nobody has launched the group, and nobody will. Or the leaver
+//! has launched the group. Then it is not a pair: its lower rank says go before it leaves, and its higher rank
+//! leaves only after the lower one has launched. It is a collective whose members launch without each other,
+//! because it is refused or has no tensors. Then the start from the highest member is on its way, since the leaver
+//! has received it, and is waited for.
 
 mod collective;
 mod expected;
@@ -48,7 +59,7 @@ use collective::Awaited;
 use state::{Bound, Channel};
 use std::collections::{BTreeMap, VecDeque};
 
-/// What the rank does next; several of these are done in order.
+/// What the rank does next. Several actions are done in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Send a note to a rank.
@@ -60,7 +71,7 @@ pub(crate) enum Action {
     Collective { group: u32, round: u64, parts: Vec<u8> },
 }
 
-/// Puts the parts of a collective together, in rank order.
+/// Joins the parts of a collective, in rank order.
 pub(crate) type Join = fn(&[Vec<u8>]) -> Vec<u8>;
 
 /// One rank's side of the agreement.
@@ -73,15 +84,15 @@ pub(crate) struct Pairing {
     waiting: VecDeque<(usize, Note)>,
     /// Collectives that this rank is ready for, oldest first.
     awaited: Vec<Awaited>,
-    /// Members that are ready for collectives that this rank, their lowest member, has not reached.
+    /// Ready members of collectives that this rank, their lowest member, has not reached.
     early: Vec<(usize, u32, u64, Vec<u8>)>,
-    /// The parts of all members, of the collective that this rank is bound to.
+    /// The parts of all members, for the collective that this rank is bound to.
     called: Vec<u8>,
-    /// How many collectives of each group were launched.
+    /// The number of launched collectives of each group.
     launched: BTreeMap<u32, u64>,
     join: Join,
     actions: Vec<Action>,
-    /// The rank at which the next search for open offers begins, so that every rank is served.
+    /// The rank at which the next search for open offers begins, so that every rank is served in turn.
     next: usize,
 }
 
@@ -102,7 +113,7 @@ impl Pairing {
         }
     }
 
-    /// This rank has offered a transfer to a rank: the offer itself is on its way already.
+    /// This rank has offered a transfer to a rank; the offer itself is already on its way.
     pub(crate) fn offer(&mut self, to: usize) -> Vec<Action> {
         self.channels[to].offered += 1;
         if to == self.rank {
@@ -111,7 +122,7 @@ impl Pairing {
         self.proceed()
     }
 
-    /// A rank's offer has come.
+    /// A rank's offer has arrived.
     pub(crate) fn offered(&mut self, from: usize) -> Vec<Action> {
         self.channels[from].got += 1;
         self.proceed()
@@ -120,11 +131,11 @@ impl Pairing {
     /// A rank's note has arrived.
     ///
     /// # Errors
-    /// If a rank that keeps to the rules does not send that now. Nothing is done then.
+    /// Returns an error if a correct rank would not send this note now. Nothing is done then.
     pub(crate) fn receive(&mut self, from: usize, note: Note) -> Result<Vec<Action>, String> {
         if !self.is_expected(from, &note) {
             return Err(format!(
-                "rank {from} sent {note:?}, which no rank sends now; do all ranks run the same build?"
+                "rank {from} sent {note:?}, which no rank sends now; check that all ranks run the same build"
             ));
         }
         match note {
@@ -163,18 +174,18 @@ impl Pairing {
         Ok(self.proceed())
     }
 
-    /// Does all that can be done now.
+    /// Does everything that can be done now.
     fn proceed(&mut self) -> Vec<Action> {
         while self.bound == Bound::Free && self.advance() {}
         std::mem::take(&mut self.actions)
     }
 
-    /// One thing that a free rank can do; `false` if there is none.
+    /// Does one thing that a free rank can do. Returns false if there is none.
     fn advance(&mut self) -> bool {
         self.answer() || self.begin_collective() || self.exchange_with_itself() || self.propose()
     }
 
-    /// Answers the note that has waited longest, of those that can be answered.
+    /// Answers the oldest waiting note that can be answered.
     fn answer(&mut self) -> bool {
         let answerable = |(_, note): &(usize, Note)| match note {
             Note::Call { group, round, .. } => self.awaits(*group, *round),

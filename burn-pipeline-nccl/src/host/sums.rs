@@ -1,8 +1,8 @@
-//! What the members of a group bring to a collective, put together before it is launched.
+//! The members' descriptions of a collective, joined before it is launched.
 //!
-//! Guarantees: members that say different things of where they are all learn what each says; members whose lists differ in length, or in
-//! the shape or element type of a tensor that both hold, all get
-//! the same error, which names the member; a tensor that only some hold is described for those that lack it.
+//! Guarantees: if members are at different places, all of them learn each one's place; if their lists differ in
+//! length, or in the shape or element type of a tensor that two of them have, all get the same error, which names
+//! the member; a tensor that only some have is described for those that lack it.
 
 use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
@@ -10,27 +10,27 @@ use serde::{Deserialize, Serialize};
 /// Why a collective is not launched.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Refusal {
-    /// The members say different things of it; what each says, in their order.
+    /// The members are at different places, listed in member order.
     Elsewhere(Vec<String>),
-    /// Their lists do not match.
+    /// The members' lists do not match.
     Lists(String),
 }
 
-/// Element type and shape of a tensor; `None` if the member does not hold it.
+/// Element type and shape of a tensor; `None` if the member lacks it.
 pub(crate) type Spec = Option<(DType, Vec<usize>)>;
 
-/// Describes what a member brings: a collective in words, and its list.
+/// Describes a member's part: the collective as text, and its list.
 pub(crate) fn write(what: &str, specs: &[Spec]) -> Vec<u8> {
-    // Nothing in a text and a list of numbers can fail to be written.
+    // A text and a list of numbers can always be encoded.
     postcard::to_stdvec(&(what, specs)).unwrap_or_default()
 }
 
-/// Puts the members' descriptions together.
+/// Joins the members' descriptions.
 pub(crate) fn join(parts: &[Vec<u8>]) -> Vec<u8> {
     postcard::to_stdvec(&union(parts)).unwrap_or_default()
 }
 
-/// Reads what was put together.
+/// Reads joined descriptions.
 pub(crate) fn joined(bytes: &[u8]) -> Result<Vec<Spec>, Refusal> {
     postcard::from_bytes(bytes)
         .unwrap_or_else(|error| Err(Refusal::Lists(format!("the description of their lists is broken: {error}"))))
@@ -66,7 +66,7 @@ fn union_of_lists(lists: Vec<Vec<Spec>>) -> Result<Vec<Spec>, String> {
             match (&known, spec) {
                 (Some(known), Some(spec)) if *known != spec => {
                     let say = |(dtype, shape): &(DType, Vec<usize>)| match dtype {
-                        // Burn panics where it prints a scheme that cannot be.
+                        // Burn panics when it prints an invalid scheme.
                         DType::QFloat(_) => format!("{shape:?}, quantised"),
                         dtype => format!("{shape:?} of {dtype:?}"),
                     };

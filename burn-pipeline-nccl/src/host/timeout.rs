@@ -1,14 +1,14 @@
-//! How long the link itself waits: as long as the rank that it serves.
+//! The link's own timeout: as long as the rank's.
 //!
-//! Guarantees: a transfer may stay in the queue, and the link's end may take, as long as the longest wait that the rank
-//! has asked for, which is the pipeline's timeout (`Builder::timeout`). Before the first call it is the time that ranks
-//! had to connect.
+//! Guarantees: a transfer may stay in the queue, and the link's end may take, as long as the rank's longest wait,
+//! which is the pipeline's timeout (`Builder::timeout`). Before the first call it is the time that ranks had to
+//! connect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A timeout that calls' deadlines tell, shared by the rank's thread and the link's.
+/// A timeout learned from the deadlines of calls, shared by the rank's thread and the link's.
 #[derive(Debug, Clone)]
 pub(crate) struct Timeout {
     start: Duration,
@@ -17,18 +17,18 @@ pub(crate) struct Timeout {
 }
 
 impl Timeout {
-    /// A link whose ranks had so long to connect.
+    /// The timeout of a link whose ranks had the time `start` to connect.
     pub(crate) fn new(start: Duration) -> Self {
         Self { start, told: Arc::default() }
     }
 
-    /// A call of the rank that must end by this deadline.
+    /// Learns from a call of the rank that must end by this deadline.
     pub(crate) fn hear(&self, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
         self.told.fetch_max(left.as_nanos().try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// How long a wait may take.
+    /// The longest time of a wait.
     pub(crate) fn get(&self) -> Duration {
         match self.told.load(Ordering::Relaxed) {
             0 => self.start,
@@ -47,7 +47,7 @@ mod tests {
         let timeout = Timeout::new(minute);
         let heard = timeout.clone();
         assert_eq!(timeout.get(), minute);
-        // A call that comes late in a series has less time left, and says nothing of the timeout.
+        // A late call in a series has less time left, and does not lower the timeout.
         for seconds in [3, 10, 1] {
             heard.hear(Instant::now() + Duration::from_secs(seconds));
         }

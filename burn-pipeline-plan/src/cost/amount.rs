@@ -1,11 +1,11 @@
-//! What counts as an amount of seconds, bytes or FLOPs.
+//! Checks of amounts of seconds, bytes or FLOPs.
 
-/// Whether a number is finite and not negative.
+/// Returns true if a number is finite and not negative.
 pub(super) fn is_amount(value: f64) -> bool {
     value.is_finite() && value >= 0.0
 }
 
-/// Whether a number is zero, so that it can be left out of JSON.
+/// Returns true if a number is zero and can be left out of JSON.
 pub(super) fn is_zero(value: &f64) -> bool {
     *value == 0.0
 }

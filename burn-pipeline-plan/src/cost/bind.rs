@@ -7,7 +7,7 @@ use super::stage_cost::StageCost;
 use super::vocabulary::VocabularyCost;
 use crate::plan::{Action, Op, Placement, Plan, StageId, Task};
 
-/// The costs of one placement's actions and links. [`Profile::costs`] makes it and checks that the two fit together.
+/// The costs of one placement's actions and links, made and validated by [`Profile::costs`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Costs<'a> {
     profile: &'a Profile,
@@ -18,8 +18,8 @@ impl Profile {
     /// Binds the profile to a placement.
     ///
     /// # Errors
-    /// [`ProfileError::Stages`] if the numbers of stages differ, and [`ProfileError::NoSuchRank`] if a link names a rank
-    /// that the placement does not have.
+    /// Returns [`ProfileError::Stages`] if the numbers of stages differ, and [`ProfileError::NoSuchRank`] if a link
+    /// names a rank that the placement does not have.
     pub(crate) fn costs<'a>(&'a self, placement: &'a Placement) -> Result<Costs<'a>, ProfileError> {
         let (profile, plan) = (self.stages().len(), placement.stages());
         if profile != plan {
@@ -39,31 +39,32 @@ impl<'a> Costs<'a> {
         self.placement
     }
 
-    /// The costs of a stage. Both replicas of a bidirectional placement have the same.
+    /// The costs of a stage, the same on both routes of a bidirectional placement.
     pub(crate) fn stage(&self, stage: StageId) -> &'a StageCost {
         &self.profile.stages()[stage.index()]
     }
 
-    /// The costs of a rank's pieces of the vocabulary; none of a plan that does not spread it.
+    /// The costs of a rank's pieces of the vocabulary; zero if the plan is not vocabulary parallel.
     pub(crate) fn pieces(&self) -> VocabularyCost {
         self.profile.vocabulary().copied().unwrap_or_default()
     }
 
-    /// Seconds of a collective of all ranks.
+    /// The seconds of a collective of all ranks.
     pub(crate) fn collective_seconds(&self, op: Op) -> f64 {
         self.pieces().collective_seconds(op, self.profile.links(), self.placement.ranks())
     }
 
-    /// Refuses a plan that spreads the vocabulary, if the profile has no costs of it.
+    /// Refuses a vocabulary-parallel plan if the profile has no vocabulary costs.
     ///
     /// # Errors
-    /// [`ProfileError::NoVocabulary`].
+    /// Returns [`ProfileError::NoVocabulary`].
     pub(crate) fn check_vocabulary(&self, plan: &Plan) -> Result<(), ProfileError> {
         let costed = self.profile.vocabulary().is_some();
         if costed || !plan.has_vocabulary() { Ok(()) } else { Err(ProfileError::NoVocabulary) }
     }
 
-    /// Seconds for which a task occupies its rank. Zero for sends, receives (see [`Costs::crossing_seconds`]) and waits.
+    /// The seconds that a task occupies its rank. Zero for sends, receives (see [`Costs::crossing_seconds`]) and
+    /// waits.
     pub(crate) fn task_seconds(&self, task: Task) -> f64 {
         let stage = self.stage(task.stage());
         match task.op() {
@@ -78,11 +79,11 @@ impl<'a> Costs<'a> {
         }
     }
 
-    /// Seconds of a fused action that has a cost of its own. Both its parts end together.
+    /// The seconds of a fused action with its own cost. Both its parts end together.
     ///
-    /// `F` fused with `B` takes the `overlap` of the forward's stage. `F` fused with `I` takes that less the seconds of the
-    /// backward's `W`, but at least as long as the longer part. `None` without an `overlap`, and for an action that is not
-    /// fused: its tasks then run one after the other.
+    /// `F` fused with `B` takes the `overlap` of the forward's stage. `F` fused with `I` takes that minus the
+    /// seconds of the backward's `W`, but at least as long as the longer part. `None` without an `overlap`, and for
+    /// an action that is not fused: its tasks then run one after the other.
     pub(crate) fn fused_seconds(&self, action: Action) -> Option<f64> {
         let Action::Overlap(forward, backward) = action else { return None };
         let overlap = self.stage(forward.stage()).overlap?;
@@ -93,7 +94,7 @@ impl<'a> Costs<'a> {
         Some(rest.max(self.task_seconds(forward.into())).max(self.task_seconds(backward.into())))
     }
 
-    /// Seconds for which an action occupies its rank.
+    /// The seconds that an action occupies its rank.
     pub(crate) fn action_seconds(&self, action: Action) -> f64 {
         let serial = || action.tasks().map(|task| self.task_seconds(task)).sum();
         self.fused_seconds(action).unwrap_or_else(serial)
@@ -104,13 +105,13 @@ impl<'a> Costs<'a> {
         self.profile.links().link(from, to)
     }
 
-    /// Seconds from the end of an action to the arrival of its output, or of the gradient for an output, on another rank.
-    /// Zero on the same rank. `output_of` is the stage that makes the output.
+    /// The seconds from the end of an action to the arrival of its output, or of the gradient for an output, on
+    /// another rank. Zero on the same rank. `output_of` is the stage with this output.
     pub(crate) fn crossing_seconds(&self, from: usize, to: usize, output_of: StageId) -> f64 {
         self.crossing(from, to, self.stage(output_of).message_bytes)
     }
 
-    /// As [`Costs::crossing_seconds`], for a value of `value_of` that goes over a skip edge.
+    /// As [`Costs::crossing_seconds`], for a value of stage `value_of` that goes over a skip edge.
     pub(crate) fn skip_crossing_seconds(&self, from: usize, to: usize, value_of: StageId) -> f64 {
         self.crossing(from, to, self.stage(value_of).skip_bytes)
     }

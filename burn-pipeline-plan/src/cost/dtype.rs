@@ -27,7 +27,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// Bytes of one element.
+    /// The bytes of one element.
     pub fn bytes(self) -> u64 {
         match self {
             Dtype::F64 | Dtype::I64 => 8,
@@ -37,7 +37,7 @@ impl Dtype {
         }
     }
 
-    /// The name in lower case, as JSON writes it.
+    /// The name in lower case, as in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Dtype::F64 => "f64",

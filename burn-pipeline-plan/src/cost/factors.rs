@@ -1,13 +1,13 @@
-//! Costs that are scaled by the kind of operation: what if transfers took twice as long?
+//! Scales costs by the kind of operation, for what-if questions such as transfers that take twice as long.
 
 use super::error::ProfileError;
 use super::link::{LinkCost, LinkCosts};
 use super::profile::Profile;
 use super::stage_cost::StageCost;
 
-/// A factor for the seconds of each kind of operation; 1 leaves them as they are.
+/// A factor for the seconds of each kind of operation; 1 changes nothing.
 ///
-/// A fused `F` and `B` takes as much of both together as before. Bytes stay.
+/// A fused `F` and `B` keeps its share of the sum of both. Bytes do not change.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Factors {
     /// For `F`.
@@ -34,12 +34,12 @@ impl Default for Factors {
 }
 
 impl Profile {
-    /// The profile with the seconds of each kind of operation times a factor: to see how far a plan, or what passes and the
-    /// planner choose, depends on an estimate. As the multipliers of PyTorch's `torch/_inductor/comms.py`, which has one for
-    /// communication and one for the rest.
+    /// The profile with the seconds of each kind of operation multiplied by a factor: to see how far a plan, or the
+    /// choice of passes and the planner, depends on an estimate. Like the multipliers of PyTorch's
+    /// `torch/_inductor/comms.py`, which has one for communication and one for everything else.
     ///
     /// # Errors
-    /// As [`Profile::new`], for the scaled numbers.
+    /// Returns the errors of [`Profile::new`] for the scaled numbers.
     ///
     /// ```
     /// use burn_pipeline_plan::{cost::{Factors, Profile, UniformCosts}, plan::Placement};

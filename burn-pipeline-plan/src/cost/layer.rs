@@ -1,7 +1,7 @@
-//! One layer of a model: what it takes and holds for one microbatch.
+//! One layer of a model: its seconds and bytes for one microbatch.
 //!
-//! Embedding and head are layers like any other, so partitioners count them. Seconds come from a timed run, or from FLOPs
-//! ([`Layer::estimated`]).
+//! Embedding and head are layers like any other, so partitioners count them. Seconds come from a timed run, or from
+//! FLOPs ([`Layer::estimated`]).
 
 use super::amount::is_zero;
 use super::dtype::Dtype;
@@ -9,7 +9,7 @@ use super::link::LinkCosts;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What one layer takes and holds. Seconds, FLOPs and activation bytes are those of one microbatch.
+/// The costs of one layer. Seconds, FLOPs and activation bytes are for one microbatch.
 ///
 /// ```
 /// use burn_pipeline_plan::cost::{Dtype, Layer};
@@ -20,9 +20,9 @@ use std::collections::BTreeMap;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layer {
-    /// Its kind: one ASCII letter that the model's author chooses. Upper and lower case differ.
+    /// The kind: one ASCII letter, chosen by the model's author. Case matters.
     pub kind: char,
-    /// Number of parameters.
+    /// The number of parameters.
     #[serde(default)]
     pub parameters: u64,
     /// Bytes of the parameters, by element type.
@@ -46,31 +46,32 @@ pub struct Layer {
     /// Seconds of its forward fused with a whole backward. If absent, the two run one after the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlap: Option<f64>,
-    /// Bytes of activations that the forward keeps for the backward.
+    /// Bytes of activations that the forward saves for the backward.
     #[serde(default)]
     pub activation_bytes: f64,
-    /// The part of `activation_bytes + recomputed_bytes` that the backward for the input frees. Negative if it leaves more
-    /// for the weights' backward than it frees.
+    /// The part of `activation_bytes + recomputed_bytes` that the backward for the input frees. Negative if it
+    /// saves more for the weights' backward than it frees.
     #[serde(default)]
     pub freed_at_input_bytes: f64,
-    /// Bytes of activations that the layer recomputes in its backward: held while the forward runs, and in the backward.
+    /// Bytes of activations that the layer recomputes: held while the forward runs, and in the backward.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub recomputed_bytes: f64,
     /// Bytes of the output. A cut after this layer sends them to the next stage.
     #[serde(default)]
     pub output_bytes: f64,
-    /// Bytes of each value that the layer hands past the next one, see [`Layers::with_skips`](super::Layers::with_skips).
+    /// Bytes of each value that the layer passes beyond the next one; see
+    /// [`Layers::with_skips`](super::Layers::with_skips).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub skip_bytes: f64,
-    /// Bytes that the ranks of a group that holds the layer together (tensor parallel) add up in its forward, and again in its
-    /// backward for the input: twice its output for a block with attention and feed-forward. If absent, every rank of a group
-    /// runs the whole layer.
+    /// Bytes that the members of a tensor-parallel group all-reduce in the layer's forward, and again in its
+    /// backward for the input: twice its output for a block with attention and feed-forward. If absent, every
+    /// member runs the whole layer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summed_bytes: Option<f64>,
 }
 
 impl Layer {
-    /// A layer of this kind that takes and holds nothing.
+    /// A layer of this kind with all costs zero.
     pub fn new(kind: char) -> Self {
         Self {
             kind,
@@ -109,20 +110,20 @@ impl Layer {
         Self { forward, input, weight, ..self }
     }
 
-    /// The same layer with seconds estimated from its FLOPs at `rate` FLOPs a second: `F` and `I` each take the forward's
-    /// FLOPs, and so does `W` if the layer has parameters.
+    /// The same layer with seconds estimated from its FLOPs at `rate` FLOPs per second: `F` and `I` each take the
+    /// forward's FLOPs, and so does `W` if the layer has parameters.
     pub fn estimated(self, rate: f64) -> Self {
         let seconds = self.flops / rate;
         let weight = if self.parameters > 0 { seconds } else { 0.0 };
         self.with_seconds(seconds, seconds, weight)
     }
 
-    /// The layer on one of the `members` ranks of a group that holds it together: work, parameters, activations and messages
-    /// divided evenly, and an all-reduce of `summed_bytes` over the group's links in the forward and in the backward for the
-    /// input. A layer without `summed_bytes` stays as it is.
+    /// The layer on one member of a tensor-parallel group of `members` ranks: work, parameters, activations and
+    /// messages divided evenly, plus an all-reduce of `summed_bytes` over the group's links in the forward and in
+    /// the backward for the input. A layer without `summed_bytes` does not change.
     ///
-    /// As Megatron's tensor and sequence parallelism (Korthikanti et al. 2022, arXiv:2205.05198), whose reduce-scatter and
-    /// all-gather move as much as an all-reduce.
+    /// This models Megatron's tensor and sequence parallelism (Korthikanti et al. 2022, arXiv:2205.05198), whose
+    /// reduce-scatter and all-gather move as much as an all-reduce.
     pub fn held_by(&self, members: usize, links: &LinkCosts) -> Self {
         let Some(summed) = self.summed_bytes.filter(|_| members > 1) else { return self.clone() };
         let (part, sum) = (1.0 / members as f64, links.all_reduce_seconds(members, summed));
@@ -144,17 +145,17 @@ impl Layer {
         }
     }
 
-    /// Seconds of the whole backward.
+    /// The seconds of the whole backward.
     pub fn full_backward(&self) -> f64 {
         self.backward.unwrap_or(self.input + self.weight)
     }
 
-    /// Seconds of the forward and the whole backward together.
+    /// The seconds of the forward plus the whole backward.
     pub fn seconds(&self) -> f64 {
         self.forward + self.full_backward()
     }
 
-    /// Bytes of the parameters, summed over element types.
+    /// The bytes of the parameters, summed over element types.
     pub fn parameter_bytes(&self) -> u64 {
         self.bytes.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }

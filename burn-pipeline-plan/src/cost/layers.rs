@@ -1,7 +1,7 @@
 //! A model as a list of layers, before it is cut into stages.
 //!
-//! Guarantees: [`Layers`] has at least one layer and at most [`Layers::MAX`]. None of its numbers is NaN, infinite or, but
-//! for `freed_at_input_bytes`, negative.
+//! Guarantees: [`Layers`] has at least one layer and at most [`Layers::MAX`]. None of its numbers is NaN, infinite
+//! or (except `freed_at_input_bytes`) negative.
 
 use super::amount::is_amount;
 use super::dtype::Dtype;
@@ -15,7 +15,7 @@ use crate::plan::SkipEdge;
 use crate::plan::skips::checked;
 use std::collections::BTreeMap;
 
-/// The layers of a model in order, with its skip edges; checked.
+/// The layers of a model in order, with its skip edges; validated.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Layers {
     layers: Vec<Layer>,
@@ -29,8 +29,9 @@ impl Layers {
     /// A model of these layers, from its input to its output.
     ///
     /// # Errors
-    /// [`PartitionError::NoLayer`], [`PartitionError::TooManyLayers`], [`PartitionError::Kind`] if a kind is no ASCII letter,
-    /// or [`PartitionError::Layer`] if a number is negative, infinite or NaN, or `I` frees more than is held.
+    /// Returns [`PartitionError::NoLayer`], [`PartitionError::TooManyLayers`], [`PartitionError::Kind`] if a kind
+    /// is not an ASCII letter, or [`PartitionError::Layer`] if a number is negative, infinite or NaN, or `I` frees
+    /// more than is held.
     pub fn new(layers: Vec<Layer>) -> Result<Self, PartitionError> {
         if layers.is_empty() {
             return Err(PartitionError::NoLayer);
@@ -54,12 +55,13 @@ impl Layers {
         Ok(Self { layers, skips: Vec::new() })
     }
 
-    /// The same layers with skip edges: values that go from a layer past the next one, such as the long connections of a
-    /// U-Net. When the model is cut, such a value stays inside a stage, goes along in the message to the next stage, or
-    /// goes past it over a skip edge of the profile.
+    /// The same layers with skip edges: values that a layer passes beyond the next one, such as the long
+    /// connections of a U-Net. When the model is cut, such a value stays inside a stage, is part of the message to
+    /// the next stage, or goes over a skip edge of the profile.
     ///
     /// # Errors
-    /// [`PartitionError::Skip`] if an edge does not go past the next layer, leads out of the model, or is listed twice.
+    /// Returns [`PartitionError::Skip`] if an edge does not go past the next layer, leads out of the model, or is
+    /// listed twice.
     pub fn with_skips(self, skips: Vec<SkipEdge>) -> Result<Self, PartitionError> {
         let skips = checked(skips, self.layers.len(), usize::MAX)?;
         Ok(Self { skips, ..self })
@@ -75,29 +77,29 @@ impl Layers {
         &self.skips
     }
 
-    /// Number of layers, at least 1.
+    /// The number of layers, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
         self.layers.len()
     }
 
-    /// The layers between an embedding and a head, and what a rank's pieces of these two cost over this many ranks: the first
-    /// layer is the embedding, and the last one the head. See [`VocabularyCost::of_layers`].
+    /// The layers between an embedding and a head, and the costs of a rank's pieces of these two over `ranks`
+    /// ranks. The first layer is the embedding, the last one the head. See [`VocabularyCost::of_layers`].
     ///
     /// # Errors
-    /// [`PartitionError::Vocabulary`] if there is no layer between the two, or a value goes past the next layer from the
-    /// embedding or to the head.
+    /// Returns [`PartitionError::Vocabulary`] if there is no layer between the two, or if a skip edge starts at the
+    /// embedding or ends at the head.
     ///
     /// ```
     /// use burn_pipeline_plan::cost::{Layer, Layers};
     /// let block = Layer { output_bytes: 8.0, ..Layer::new('A').with_seconds(1.0, 1.0, 1.0) };
     /// let head = Layer::new('L').with_seconds(4.0, 4.0, 4.0);
     /// let layers = Layers::new(vec![Layer::new('E'), block.clone(), block, head])?;
-    /// let (between, pieces) = layers.spread_vocabulary(4)?;
+    /// let (between, pieces) = layers.vocabulary_parallel(4)?;
     /// assert_eq!((between.len(), pieces.head_forward, pieces.hidden_bytes), (2, 1.0, 8.0));
     /// # Ok::<(), burn_pipeline_plan::cost::PartitionError>(())
     /// ```
-    pub fn spread_vocabulary(&self, ranks: usize) -> Result<(Self, VocabularyCost), PartitionError> {
+    pub fn vocabulary_parallel(&self, ranks: usize) -> Result<(Self, VocabularyCost), PartitionError> {
         let [embedding, between @ .., head] = &self.layers[..] else { return Err(PartitionError::Vocabulary) };
         let (last, inside) =
             (self.layers.len() - 1, |edge: &SkipEdge| edge.from > 0 && edge.to < self.layers.len() - 1);
@@ -109,20 +111,20 @@ impl Layers {
         Ok((Self::new(between.to_vec())?.with_skips(skips)?, pieces))
     }
 
-    /// The same layers on one of the ranks of a group that holds them together ([`Layer::held_by`]).
+    /// The same layers on one member of a tensor-parallel group ([`Layer::held_by`]).
     ///
     /// # Errors
-    /// As [`Layers::new`].
+    /// Returns the errors of [`Layers::new`].
     pub fn held_by(&self, members: usize, links: &LinkCosts) -> Result<Self, PartitionError> {
         let layers = self.layers.iter().map(|layer| layer.held_by(members, links)).collect();
         Self::new(layers)?.with_skips(self.skips.clone())
     }
 
-    /// The stages of a profile as layers of kind `S`, to be cut more coarsely or kept as they are. The seconds of
-    /// `UNSHARD` and `REDUCE_GRAD` are lost.
+    /// The stages of a profile as layers of kind `S`, to be kept or cut more coarsely. The seconds of `UNSHARD` and
+    /// `REDUCE_GRAD` are lost.
     ///
     /// # Errors
-    /// [`PartitionError::TooManyLayers`] if there are more than [`Layers::MAX`] stages.
+    /// Returns [`PartitionError::TooManyLayers`] if there are more than [`Layers::MAX`] stages.
     pub fn of_profile(profile: &Profile) -> Result<Self, PartitionError> {
         let layer = |stage: &StageCost| Layer {
             bytes: BTreeMap::from([(Dtype::I8, stage.weight_bytes.ceil() as u64)]),
@@ -141,12 +143,12 @@ impl Layers {
         Self::new(profile.stages().iter().map(layer).collect())?.with_skips(profile.skips().to_vec())
     }
 
-    /// The same layers for microbatches of `factor` times the size. Seconds, FLOPs and bytes of activations and messages
-    /// are multiplied by `factor`; parameters stay. Of the seconds of each operation the first `fixed` do not depend on the
-    /// size and stay.
+    /// The same layers for microbatches of `factor` times the size. Seconds, FLOPs and bytes of activations and
+    /// messages are multiplied by `factor`; parameters do not change. The first `fixed` seconds of each operation
+    /// do not depend on the size and do not change.
     ///
     /// # Errors
-    /// [`PartitionError::Layer`] if a number becomes negative, infinite or NaN.
+    /// Returns [`PartitionError::Layer`] if a number becomes negative, infinite or NaN.
     pub fn scaled(&self, factor: f64, fixed: f64) -> Result<Self, PartitionError> {
         let seconds = |of: f64| fixed.min(of) + (of - fixed).max(0.0) * factor;
         let scale = |layer: &Layer| Layer {

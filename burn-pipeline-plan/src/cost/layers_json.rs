@@ -1,6 +1,6 @@
-//! The JSON of a model's layers, which a person can write.
+//! The JSON of a model's layers, easy to write by hand.
 //!
-//! The file lists either every layer (`"layers": [..]`), or one description for each kind and the model as a [`Pattern`]
+//! The file lists either every layer (`"layers": [..]`), or one description per kind and the model as a [`Pattern`]
 //! of kinds:
 //!
 //! ```json
@@ -11,8 +11,8 @@
 //!
 //! Both may have `"skips": [[0, 4], ..]`: pairs of layers between which a value goes past the next layer.
 //!
-//! Guarantees: layers that were read went through [`Layers::new`]. An unknown field is refused by name. A kind of the
-//! pattern that is described twice or not at all is refused.
+//! Guarantees: layers read from JSON have passed [`Layers::new`]. An unknown field is refused by name. A kind of
+//! the pattern that is described twice or not at all is refused.
 
 use super::layer::Layer;
 use super::layers::Layers;
@@ -21,7 +21,7 @@ use super::partition_error::PartitionError;
 use crate::plan::SkipEdge;
 use serde::Deserialize;
 
-/// Layers as they are stored.
+/// The stored form of layers.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredLayers {
@@ -38,10 +38,10 @@ impl Layers {
     /// Reads layers from JSON, with the pattern if the JSON has one.
     ///
     /// # Errors
-    /// - [`PartitionError::Json`] if the text is not the JSON of layers.
+    /// - Returns [`PartitionError::Json`] if the text is not the JSON of layers.
     /// - [`PartitionError::Pattern`] with the column of a mistake in the pattern.
     /// - [`PartitionError::UnknownKind`] or [`PartitionError::KindTwice`] if a kind is not described exactly once.
-    /// - As [`Layers::new`] and [`Layers::with_skips`].
+    /// - The errors of [`Layers::new`] and [`Layers::with_skips`].
     pub fn from_json(text: &str) -> Result<(Self, Option<Pattern>), PartitionError> {
         let form: StoredLayers = serde_json::from_str(text).map_err(|e| PartitionError::Json(e.to_string()))?;
         match (form.pattern, form.layers.is_empty(), form.kinds.is_empty()) {
@@ -54,10 +54,10 @@ impl Layers {
         }
     }
 
-    /// Writes the layers as JSON, one entry a layer. Reading it gives the same layers, to the last bit.
+    /// Writes the layers as JSON, one entry per layer. Reading it back gives the same layers, to the last bit.
     ///
     /// # Errors
-    /// [`PartitionError::Json`]; it does not occur for layers that were checked.
+    /// Returns [`PartitionError::Json`]; this does not occur for validated layers.
     pub fn to_json(&self) -> Result<String, PartitionError> {
         let form = match self.skips() {
             [] => serde_json::json!({ "layers": self.all() }),
@@ -66,7 +66,7 @@ impl Layers {
         serde_json::to_string_pretty(&form).map_err(|e| PartitionError::Json(e.to_string()))
     }
 
-    /// The layers of a pattern, each as its kind is described.
+    /// The layers of a pattern, each as described for its kind.
     fn of_pattern(pattern: &Pattern, kinds: &[Layer]) -> Result<Self, PartitionError> {
         for (index, layer) in kinds.iter().enumerate() {
             if kinds[..index].iter().any(|before| before.kind == layer.kind) {

@@ -1,4 +1,4 @@
-//! The costs of links: a default, and overrides for single pairs of ranks.
+//! The costs of links: a default, and overrides for pairs of ranks.
 
 use super::amount::is_amount;
 use super::error::ProfileError;
@@ -11,18 +11,18 @@ pub struct LinkCost {
     /// Seconds before the first byte arrives.
     #[serde(default)]
     pub latency: f64,
-    /// Bytes a second. If absent, a message takes the latency alone.
+    /// Bytes per second. If absent, a message takes only the latency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<f64>,
 }
 
 impl LinkCost {
-    /// Seconds from the start of a message of `bytes` to its arrival.
+    /// The seconds from the start of a message of `bytes` to its arrival.
     pub fn seconds(&self, bytes: f64) -> f64 {
         self.latency + self.occupied(bytes)
     }
 
-    /// Seconds that a message of `bytes` occupies the link: bytes over bandwidth.
+    /// The seconds that a message of `bytes` occupies the link: bytes over bandwidth.
     pub fn occupied(&self, bytes: f64) -> f64 {
         self.bandwidth.map_or(0.0, |bandwidth| bytes / bandwidth)
     }
@@ -32,20 +32,20 @@ impl LinkCost {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkOverride {
-    /// Sending rank.
+    /// The sending rank.
     pub from: usize,
-    /// Receiving rank.
+    /// The receiving rank.
     pub to: usize,
     /// Seconds before the first byte arrives.
     #[serde(default)]
     pub latency: f64,
-    /// Bytes a second. If absent, a message takes the latency alone.
+    /// Bytes per second. If absent, a message takes only the latency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<f64>,
 }
 
-/// The costs of all links: a default, and overrides for single pairs of ranks. If a pair is listed twice, the last entry
-/// holds.
+/// The costs of all links: a default, and overrides for pairs of ranks. If a pair is listed twice, the last entry
+/// applies.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkCosts {
@@ -64,20 +64,20 @@ impl LinkCosts {
         listed.map_or(self.default, |b| LinkCost { latency: b.latency, bandwidth: b.bandwidth })
     }
 
-    /// Seconds of a ring all-reduce over ranks `0..ranks`: it takes `2(p-1)` steps, each of which moves a `p`-th of the bytes over
-    /// the slowest link of the ring.
+    /// The seconds of a ring all-reduce over ranks `0..ranks`: it takes `2(p-1)` steps, each of which moves a
+    /// `p`-th of the bytes over the slowest link of the ring.
     pub fn all_reduce_seconds(&self, ranks: usize, bytes: f64) -> f64 {
         let (p, hops) = (ranks as f64, 2.0 * (ranks as f64 - 1.0));
         if ranks < 2 { 0.0 } else { hops * self.slowest(ranks, bytes / p) }
     }
 
-    /// Seconds in which bytes go from one of the ranks `0..ranks` to all others, or are added up on one of them, piece by piece
-    /// along a chain: the latencies of all its links, and the bytes over the slowest one.
+    /// The seconds of a broadcast from one of the ranks `0..ranks`, or a reduction to one of them, piece by piece
+    /// along a chain: the latencies of all its links, plus the bytes over the slowest one.
     pub fn chain_seconds(&self, ranks: usize, bytes: f64) -> f64 {
         if ranks < 2 { 0.0 } else { (ranks as f64 - 2.0) * self.slowest(ranks, 0.0) + self.slowest(ranks, bytes) }
     }
 
-    /// Seconds of a message over the slowest link of the ring.
+    /// The seconds of a message over the slowest link of the ring.
     fn slowest(&self, ranks: usize, bytes: f64) -> f64 {
         if self.between.is_empty() {
             return self.default.seconds(bytes);
@@ -85,8 +85,9 @@ impl LinkCosts {
         (0..ranks).map(|rank| self.link(rank, (rank + 1) % ranks).seconds(bytes)).fold(0.0, f64::max)
     }
 
-    /// The links within groups of consecutive ranks of these sizes, and those between neighbours: each the slowest over the group, or over the
-    /// pairs that exchange pieces, of which one size is a multiple of the other.
+    /// The links within groups of consecutive ranks of these sizes, and the links between neighbouring groups. Each
+    /// has the cost of the slowest link in the group, or of the slowest pair that exchanges pieces. Of two
+    /// neighbouring sizes, one is a multiple of the other.
     pub(crate) fn of_unequal(&self, sizes: &[usize]) -> (Vec<LinkCosts>, LinkCosts) {
         let start = |group: usize| sizes[..group].iter().sum::<usize>();
         let inside = (0..sizes.len()).map(|group| {
@@ -107,8 +108,9 @@ impl LinkCosts {
         (inside.collect(), LinkCosts { default: self.default, between })
     }
 
-    /// The links within groups of `members` consecutive ranks of `ranks`, and those between the groups: each the slowest over all
-    /// groups, or over all members, of which each sends its piece to its counterpart.
+    /// The links within groups of `members` consecutive ranks of `ranks`, and the links between groups. Each has
+    /// the cost of the slowest link over all groups, or over all members, each of which sends its piece to its
+    /// counterpart.
     pub(crate) fn of_groups(&self, members: usize, ranks: usize) -> (LinkCosts, LinkCosts) {
         let groups = ranks / members;
         let slowest = |pairs: &mut dyn Iterator<Item = (usize, usize)>| {
@@ -136,14 +138,14 @@ impl LinkCosts {
     /// Refuses links with a number that is negative, infinite or NaN, or a bandwidth of zero.
     ///
     /// # Errors
-    /// [`ProfileError::LinkCost`].
+    /// Returns [`ProfileError::LinkCost`].
     pub fn check(&self) -> Result<(), ProfileError> {
         check_link("default".into(), self.default.latency, self.default.bandwidth)?;
         self.between.iter().try_for_each(|b| check_link(format!("{} -> {}", b.from, b.to), b.latency, b.bandwidth))
     }
 }
 
-/// A link as slow as both.
+/// A link with the higher latency and the lower bandwidth of both.
 fn slower(a: LinkCost, b: LinkCost) -> LinkCost {
     LinkCost {
         latency: a.latency.max(b.latency),
@@ -176,7 +178,7 @@ mod tests {
 
     #[test]
     fn groups_have_the_slowest_links_of_their_members() {
-        // Two nodes of two ranks: fast inside, slow between, and one cable of its own.
+        // Two nodes of two ranks: fast inside, slow between, and one override per pair across.
         let link = |from, to, bandwidth| LinkOverride { from, to, latency: 0.0, bandwidth: Some(bandwidth) };
         let fast = [(0, 1), (1, 0), (2, 3), (3, 2)].map(|(from, to)| link(from, to, 100.0));
         let links = LinkCosts {

@@ -1,12 +1,13 @@
-//! One profile for all ranks: the median of what each rank measured.
+//! One profile for all ranks: the median of each rank's measurements.
 //!
-//! Guarantees: the result does not depend on the order of the profiles, so ranks that have gathered each other's profiles
-//! compute the same one and decide alike. Each number is one that was measured: of an even count, the lower of the two in
-//! the middle, as `torch.median` returns it.
+//! Guarantees: the result does not depend on the order of the profiles, so ranks that have gathered each other's
+//! profiles compute the same one and make the same decisions. Each number was measured: of an even count, it is the
+//! lower of the two middle ones, as in `torch.median`.
 //!
 //! 1. Each number of each stage is the median over the profiles that have it.
 //! 2. Each link is the median over all profiles. A pair of ranks is listed if any profile lists it.
-//! 3. If the medians of a stage no longer fit together (`I` would free more than is held), the freed bytes are reduced.
+//! 3. If the medians of a stage no longer fit together (`I` would free more than is held), the freed bytes are
+//!    reduced.
 //!
 //! Follows `align_runtime_estimations_across_all_distributed_ranks` of PyTorch's `torch/_inductor/comms.py`.
 
@@ -21,9 +22,9 @@ impl Profile {
     /// The median of several ranks' profiles of the same stages, number by number.
     ///
     /// # Errors
-    /// [`ProfileError::NoProfile`] for an empty list, and [`ProfileError::DifferentStages`] or
+    /// Returns [`ProfileError::NoProfile`] for an empty list; [`ProfileError::DifferentStages`] or
     /// [`ProfileError::DifferentSkips`] if the profiles differ in their number of stages or their skip edges;
-    /// [`ProfileError::DifferentVocabulary`] if some have costs of a spread vocabulary and others not.
+    /// [`ProfileError::DifferentVocabulary`] if some have vocabulary-parallel costs and others do not.
     ///
     /// ```
     /// use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost};
@@ -111,7 +112,7 @@ fn links(profiles: &[Profile]) -> LinkCosts {
     LinkCosts { default: over(&|profile: &Profile| profile.links().default), between: between.collect() }
 }
 
-/// The middle value, or the lower one of two.
+/// The middle value, or the lower of the two middle ones.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len().checked_sub(1)? / 2).copied()
@@ -153,10 +154,10 @@ mod tests {
         assert_eq!(Profile::median(&[across.clone(), across.clone()]), Ok(across.clone()));
         assert_eq!(Profile::median(&[stages(), across]), Err(ProfileError::DifferentSkips));
         let pieces = |head_forward| VocabularyCost { head_forward, ..VocabularyCost::default() };
-        let spread = |seconds| stages().with_vocabulary(pieces(seconds)).unwrap();
-        let merged = Profile::median(&[spread(1.0), spread(9.0), spread(2.0)]).unwrap();
+        let parallel = |seconds| stages().with_vocabulary(pieces(seconds)).unwrap();
+        let merged = Profile::median(&[parallel(1.0), parallel(9.0), parallel(2.0)]).unwrap();
         assert_eq!(merged.vocabulary(), Some(&pieces(2.0)));
-        assert_eq!(Profile::median(&[stages(), spread(1.0)]), Err(ProfileError::DifferentVocabulary));
+        assert_eq!(Profile::median(&[stages(), parallel(1.0)]), Err(ProfileError::DifferentVocabulary));
     }
 
     fn cost() -> impl Strategy<Value = StageCost> {

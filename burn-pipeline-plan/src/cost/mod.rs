@@ -1,12 +1,12 @@
-//! Costs: how long each action takes, how many bytes it holds, and how long a message takes from rank to rank.
+//! Costs: the seconds and bytes of each action, and the seconds of a message from rank to rank.
 //!
-//! 1. A [`Profile`] holds the costs of a model's stages ([`StageCost`]) and of the links between ranks ([`LinkCosts`]), and
-//!    of the pieces of a vocabulary that is spread over all ranks ([`VocabularyCost`]). It
-//!    is plain data: the runtime measures one, a person can write one as JSON, and [`Profile::uniform`] makes the
-//!    idealised one of the papers.
-//! 2. Ranks that each measured a profile decide by its [median](Profile::median), so that all decide alike.
-//! 3. Before a model is cut it is a list of [`Layers`]. A [`Partition`] cuts the layers into stages and gives the profile
-//!    of the stages; [`Partition::optimal`] finds the best one.
+//! 1. A [`Profile`] has the costs of a model's stages ([`StageCost`]), of the links between ranks ([`LinkCosts`]),
+//!    and of the pieces of a vocabulary-parallel embedding and head ([`VocabularyCost`]). It is plain data: the
+//!    runtime measures one, a person can write one as JSON, and [`Profile::uniform`] makes the idealised one of the
+//!    papers.
+//! 2. Ranks that each measured a profile use its [median](Profile::median), so that all make the same decisions.
+//! 3. A model that is not cut yet is a list of [`Layers`]. A [`Partition`] cuts the layers into stages and gives
+//!    their profile; [`Partition::optimal`] finds the best one.
 
 mod amount;
 mod bind;

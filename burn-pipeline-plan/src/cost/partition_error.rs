@@ -1,4 +1,4 @@
-//! Why layers, a cut of them, or the text of a cut are refused.
+//! The error type of layers, their cuts, and the text of cuts.
 
 use super::error::ProfileError;
 use crate::plan::PlanError;
@@ -6,12 +6,12 @@ use crate::plan::PlanError;
 /// The most layers of a model.
 pub(super) const MAX_LAYERS: usize = 4096;
 
-/// Why layers or a cut of them are refused. Layers count from 0; `field` is the name of a number, and `value` what it is, as
+/// Why layers or a cut of them are refused. Layers count from 0; `field` is the name of a number, and `value` its
 /// text.
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[allow(
     missing_docs,
-    reason = "layer, field and value mean the same in every variant, and messages say what the rest is"
+    reason = "layer, field and value mean the same in every variant, and the messages explain the others"
 )]
 pub enum PartitionError {
     /// There is no layer.
@@ -21,7 +21,7 @@ pub enum PartitionError {
     #[error("the model has {layers} layers; at most {} can be cut, so describe blocks of them as one", MAX_LAYERS)]
     TooManyLayers { layers: usize },
     /// A number of a layer is negative, infinite or NaN, or `I` frees more than is held.
-    #[error("layer {layer}: `{field}` is {value}; it has to be zero or a positive number")]
+    #[error("layer {layer}: `{field}` is {value}; it must be zero or a positive number")]
     Layer { layer: usize, field: &'static str, value: String },
     /// A kind is not an ASCII letter.
     #[error("`{letter}` is not a kind of layer; a kind is one ASCII letter")]
@@ -32,43 +32,45 @@ pub enum PartitionError {
     /// A kind is described twice.
     #[error("kind `{kind}` is described twice; describe it once")]
     KindTwice { kind: char },
-    /// The text is not a pattern: at this column, counted from 1, or one beyond the end if something is missing.
+    /// The text is not a pattern. `column` counts from 1; it is one past the end if something is missing.
     #[error("column {column}: {problem}")]
     Pattern { column: usize, problem: String },
-    /// The pattern's kinds are not those of the model's layers; where one of the two has ended, it has none.
+    /// The pattern's kinds differ from those of the model's layers. A kind is `None` where its list has ended.
     #[error("layer {layer} is of kind {}, but the pattern has {} there", letter(*found), letter(*expected))]
     Mismatch { layer: usize, expected: Option<char>, found: Option<char> },
-    /// The vocabulary of these layers cannot be spread.
+    /// These layers cannot be vocabulary parallel.
     #[error(
-        "the vocabulary cannot be spread: the first layer has to be the embedding and the last one the head, with at least one layer between them, and no edge past the next layer may start or end at the two"
+        "these layers cannot be vocabulary parallel: the first layer must be the embedding and the last one the head, \
+         with at least one layer between them, and no skip edge may start or end at the two"
     )]
     Vocabulary,
     /// No cut has this number of stages.
-    #[error("{layers} layers cannot be cut into {stages} stages of at least one layer; ask for 1 to {layers}")]
+    #[error("{layers} layers cannot be cut into {stages} stages of at least one layer; choose 1 to {layers}")]
     Stages { layers: usize, stages: usize },
-    /// A boundary does not rise above the one before it, or lies outside the model.
-    #[error("boundary {index} is layer {boundary}; boundaries rise, each above the one before it and from 1 to {last}")]
+    /// A boundary is not above the previous one, or is outside the model.
+    #[error("boundary {index} is layer {boundary}; boundaries must increase and be from 1 to {last}")]
     Boundary { index: usize, boundary: usize, last: usize },
     /// A weight is negative, infinite or NaN.
-    #[error("the weight of layer {layer} is {value}; it has to be zero or a positive number")]
+    #[error("the weight of layer {layer} is {value}; it must be zero or a positive number")]
     Weight { layer: usize, value: String },
-    /// A memory limit is negative, infinite or NaN, or the list of held microbatches has the wrong length; `expected` is the
-    /// right one.
-    #[error("`{field}` is {value}; it has to be zero or a positive number{}", entries(*expected))]
+    /// A memory limit is negative, infinite or NaN, or the list of held microbatches has the wrong length; `expected`
+    /// is the right one.
+    #[error("`{field}` is {value}; it must be zero or a positive number{}", entries(*expected))]
     Memory { field: &'static str, value: String, expected: Option<usize> },
     /// No cut keeps every rank under the cap. If this is not `proved`, the search gave up.
     #[error(
-        "no cut into {stages} stages {} {cap} bytes a rank; raise the cap, cut the model over more ranks, or hold fewer microbatches",
+        "no cut into {stages} stages {} {cap} bytes per rank; \
+         raise the cap, cut the model over more ranks, or hold fewer microbatches",
         if *proved { "fits" } else { "was found that fits" }
     )]
     DoesNotFit { stages: usize, cap: f64, proved: bool },
-    /// The cut has another number of layers or stages than the model or the placement.
+    /// The cut is for another number of layers or stages than the model or the placement has.
     #[error("the cut has {cut} {what}, but there are {given}")]
     Size { what: &'static str, cut: usize, given: usize },
     /// The costs of the stages are refused.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// A skip edge between layers is refused; the error calls layers stages.
+    /// A skip edge between layers is refused. The message says stages for layers.
     #[error(transparent)]
     Skip(#[from] PlanError),
     /// The text is not the JSON of layers.
@@ -83,5 +85,5 @@ fn letter(kind: Option<char>) -> String {
 }
 
 fn entries(expected: Option<usize>) -> String {
-    expected.map_or(String::new(), |n| format!(", one a stage ({n} of them) or none"))
+    expected.map_or(String::new(), |n| format!(", one per stage ({n} of them) or none"))
 }

@@ -1,4 +1,4 @@
-//! The measured or assumed costs of a model that is cut into stages, and their JSON.
+//! The measured or assumed costs of a model cut into stages, and their JSON.
 //!
 //! ```json
 //! { "stages": [ { "forward": 0.0185, "input": 0.0181, "weight": 0.0093, "activation_bytes": 3.1e9 } ],
@@ -6,8 +6,9 @@
 //!   "links": { "default": { "latency": 0.0006, "bandwidth": 2.4e10 } } }
 //! ```
 //!
-//! Guarantees: a [`Profile`] has at least one stage, and none of its numbers is NaN, infinite or, but for
-//! `freed_at_input_bytes`, negative. A profile that was read from JSON went through [`Profile::new`]; an unknown field is refused by name.
+//! Guarantees: a [`Profile`] has at least one stage, and none of its numbers is NaN, infinite or (except
+//! `freed_at_input_bytes`) negative. A profile read from JSON has passed [`Profile::new`]; an unknown field is
+//! refused by name.
 
 use super::amount::is_amount;
 use super::error::ProfileError;
@@ -18,7 +19,7 @@ use crate::plan::skips::checked;
 use crate::plan::{SkipEdge, Task};
 use serde::{Deserialize, Serialize};
 
-/// Costs of every stage and link. The runtime measures and writes it; the simulator and the planner read it.
+/// The costs of every stage and link. The runtime measures and writes it; the simulator and the planner read it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "StoredProfile", into = "StoredProfile")]
 pub struct Profile {
@@ -29,10 +30,11 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// A profile of these stages (in model order, of one replica) and links between ranks.
+    /// A profile of these stages (in model order, of one route) and links between ranks.
     ///
     /// # Errors
-    /// If there is no stage, or a number is negative, infinite or NaN.
+    /// Returns an error if there is no stage, a number is negative, infinite or NaN, or `I` frees more than is
+    /// held.
     pub fn new(stages: Vec<StageCost>, links: LinkCosts) -> Result<Self, ProfileError> {
         if stages.is_empty() {
             return Err(ProfileError::NoStage);
@@ -50,19 +52,21 @@ impl Profile {
         Ok(Self { stages, skips: Vec::new(), links, vocabulary: None })
     }
 
-    /// The same profile for a model with these skip edges. Over each edge go the `skip_bytes` of the stage that it leaves.
+    /// The same profile for a model with these skip edges. Each edge moves the `skip_bytes` of its earlier stage.
     ///
     /// # Errors
-    /// [`ProfileError::Skip`] if an edge does not go past the next stage, leads out of the model, or is listed twice.
+    /// Returns [`ProfileError::Skip`] if an edge does not go past the next stage, leads out of the model, or is
+    /// listed twice.
     pub fn with_skips(self, skips: Vec<SkipEdge>) -> Result<Self, ProfileError> {
         let skips = checked(skips, self.stages.len(), Task::MAX_SKIP)?;
         Ok(Self { skips, ..self })
     }
 
-    /// The same profile for a model whose embedding and head are no part of its stages: every rank has a piece of both.
+    /// The same profile for a vocabulary-parallel model: embedding and head are not part of its stages, and every
+    /// rank has a piece of both.
     ///
     /// # Errors
-    /// [`ProfileError::Vocabulary`] if a number is negative, infinite or NaN.
+    /// Returns [`ProfileError::Vocabulary`] if a number is negative, infinite or NaN.
     pub fn with_vocabulary(self, vocabulary: VocabularyCost) -> Result<Self, ProfileError> {
         vocabulary.check()?;
         Ok(Self { vocabulary: Some(vocabulary), ..self })
@@ -71,7 +75,8 @@ impl Profile {
     /// The same links, skip edges and vocabulary with other stage costs.
     ///
     /// # Errors
-    /// As [`Profile::new`], and [`ProfileError::Skip`] if an edge leads to a stage that no longer exists.
+    /// Returns the errors of [`Profile::new`], and [`ProfileError::Skip`] if an edge leads to a stage that no longer
+    /// exists.
     pub(crate) fn with_stages(&self, stages: Vec<StageCost>) -> Result<Self, ProfileError> {
         let profile = Self::new(stages, self.links.clone())?.with_skips(self.skips.clone())?;
         Ok(Self { vocabulary: self.vocabulary, ..profile })
@@ -82,7 +87,7 @@ impl Profile {
         &self.skips
     }
 
-    /// Costs of the stages, in model order.
+    /// The costs of the stages, in model order.
     pub fn stages(&self) -> &[StageCost] {
         &self.stages
     }
@@ -92,7 +97,7 @@ impl Profile {
         &self.links
     }
 
-    /// What a rank's pieces of embedding and head cost, if the vocabulary is spread over the ranks.
+    /// The costs of a rank's pieces of embedding and head, if the profile is for a vocabulary-parallel model.
     pub fn vocabulary(&self) -> Option<&VocabularyCost> {
         self.vocabulary.as_ref()
     }
@@ -100,7 +105,7 @@ impl Profile {
     /// The same stages with other links.
     ///
     /// # Errors
-    /// As [`Profile::new`].
+    /// Returns the errors of [`Profile::new`].
     pub fn with_links(self, links: LinkCosts) -> Result<Self, ProfileError> {
         links.check()?;
         Ok(Self { links, ..self })
@@ -109,21 +114,21 @@ impl Profile {
     /// Reads a profile from JSON.
     ///
     /// # Errors
-    /// [`ProfileError::Json`] with line and column if the text is not the JSON of a profile, and as [`Profile::new`] and
-    /// [`Profile::with_skips`].
+    /// Returns [`ProfileError::Json`] with line and column if the text is not the JSON of a profile, and the
+    /// errors of [`Profile::new`] and [`Profile::with_skips`].
     pub fn from_json(text: &str) -> Result<Self, ProfileError> {
         let form: StoredProfile = serde_json::from_str(text).map_err(|e| ProfileError::Json(e.to_string()))?;
         form.try_into()
     }
 
-    /// Writes the profile as indented JSON. Reading it gives the same profile, to the last bit.
+    /// Writes the profile as indented JSON. Reading it back gives the same profile, to the last bit.
     pub fn to_json(&self) -> String {
-        // Serialisation fails only for keys that are no strings; a profile has none.
+        // Serialization fails only for keys that are not strings; a profile has none.
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 }
 
-/// A profile as it is stored.
+/// The stored form of a profile.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredProfile {
@@ -180,8 +185,8 @@ mod tests {
         let profile = Profile::new(vec![stage, StageCost::default(), stage], links).unwrap();
         let profile = profile.with_skips(vec![(0, 2).into()]).unwrap();
         let pieces = VocabularyCost { head_forward: 0.25, weight_bytes: 3.0, ..VocabularyCost::default() };
-        let spread = profile.clone().with_vocabulary(pieces).unwrap();
-        assert_eq!(Profile::from_json(&spread.to_json()).unwrap(), spread);
+        let parallel = profile.clone().with_vocabulary(pieces).unwrap();
+        assert_eq!(Profile::from_json(&parallel.to_json()).unwrap(), parallel);
         assert_eq!(Profile::from_json(&profile.to_json()).unwrap(), profile);
     }
 

@@ -1,4 +1,4 @@
-//! The cost of one stage: what its actions take, and what they hold.
+//! The costs of one stage: the seconds of its actions, and the bytes that they hold.
 
 use super::amount::is_zero;
 use crate::plan::Op;
@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 pub struct StageCost {
     /// Seconds of `F`.
     pub forward: f64,
-    /// Seconds of `I`. If absent: `B` less `W`.
+    /// Seconds of `I`. If absent: `B` minus `W`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<f64>,
-    /// Seconds of `W`. If absent: `B` less `I`.
+    /// Seconds of `W`. If absent: `B` minus `I`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
     /// Seconds of `B`. If absent: `I + W`.
@@ -34,15 +34,15 @@ pub struct StageCost {
     /// Seconds of `REDUCE_GRAD`.
     #[serde(default)]
     pub reduce_grad: f64,
-    /// Bytes of activations that `F` keeps for the backward, held until `W` (or `B`) ends.
+    /// Bytes of activations that `F` saves for the backward, held until `W` (or `B`) ends.
     #[serde(default)]
     pub activation_bytes: f64,
-    /// The part of `activation_bytes + recomputed_bytes` that `I` frees. Negative if `I` leaves more for `W` (gradients of
-    /// hidden states) than it frees.
+    /// The part of `activation_bytes + recomputed_bytes` that `I` frees. Negative if `I` saves more for `W`
+    /// (gradients of hidden states) than it frees.
     #[serde(default)]
     pub freed_at_input_bytes: f64,
-    /// Bytes of activations that a stage recomputes in its backward: held while `F` runs, and again from the start of `I`
-    /// (or `B`) until `W` (or `B`) ends. See [`StageCost::recomputing`].
+    /// Bytes of activations that the stage recomputes in its backward: held while `F` runs, and again from the
+    /// start of `I` (or `B`) until `W` (or `B`) ends. See [`StageCost::recomputing`].
     #[serde(default, skip_serializing_if = "is_zero")]
     pub recomputed_bytes: f64,
     /// Bytes of parameters that stay on the rank during the whole step (of the shard, if they are sharded).
@@ -51,60 +51,62 @@ pub struct StageCost {
     /// Bytes of gathered parameters, held between `UNSHARD` and `RESHARD`.
     #[serde(default)]
     pub unsharded_bytes: f64,
-    /// Bytes of the gradients of the weights: held from the first `W` (or `B`) on, and a second time while each later one
-    /// runs, whose own gradients are added to the sum. 0 if they are not to be counted.
+    /// Bytes of the gradients of the weights: held from the first `W` (or `B`) on, and a second time while each
+    /// later one runs, whose own gradients are added to the sum. 0 to leave them out.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub gradient_bytes: f64,
     /// Bytes of `gradient_bytes` that remain after `REDUCE_GRAD` (the shard, if they are sharded). If absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reduced_gradient_bytes: Option<f64>,
-    /// Bytes beside the parameters that stay on the rank between steps: optimizer state (of the shard, if it is sharded),
-    /// constants of captured programs, memory that is kept to be used again. 0 if they are not to be counted.
+    /// Bytes other than the parameters that stay on the rank between steps: optimizer state (of the shard, if it is
+    /// sharded), constants of captured programs, memory kept for reuse. 0 to leave them out.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub optimizer_bytes: f64,
     /// Bytes of the stage's output, and of the gradient that comes back for it.
     #[serde(default)]
     pub message_bytes: f64,
-    /// Bytes of each value that the stage sends over a skip edge ([`SkipEdge`](crate::plan::SkipEdge)), and of the gradient
-    /// that comes back for it.
+    /// Bytes of each value that the stage sends over a skip edge ([`SkipEdge`](crate::plan::SkipEdge)), and of the
+    /// gradient that comes back for it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub skip_bytes: f64,
-    /// The most bytes at once while `F` runs on a microbatch: its input and output, what it computes with, and what it keeps;
-    /// without parameters. If absent: `activation_bytes + recomputed_bytes`, and received messages until it ends.
+    /// The peak bytes while `F` runs on a microbatch: its input and output, its temporaries, and what it saves,
+    /// without parameters. If absent: `activation_bytes + recomputed_bytes`, plus received messages until it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forward_peak_bytes: Option<f64>,
-    /// The most bytes at once while `I` runs on a microbatch: what `F` kept, both gradients that cross the stage's ends, what
-    /// it computes with, and what it leaves. If absent: what is held before, and received messages until it ends.
+    /// The peak bytes while `I` runs on a microbatch: what `F` saved, the gradients of the stage's output and
+    /// input, its temporaries, and what it saves. If absent: what is held before, plus received messages until it
+    /// ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_peak_bytes: Option<f64>,
-    /// The most bytes at once while `W` runs on a microbatch: what `I` left, what it computes with, and its gradients of the
-    /// weights before they are added to the sum. If absent: what is held before, and `gradient_bytes` from the second `W` on.
+    /// The peak bytes while `W` runs on a microbatch: what `I` saved, its temporaries, and its gradients of the
+    /// weights before they are added to the sum. If absent: what is held before, plus `gradient_bytes` from the
+    /// second `W` on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_peak_bytes: Option<f64>,
-    /// The most bytes at once while `B` runs on a microbatch: as for `I` and `W` together. If absent: as for both.
+    /// The peak bytes while `B` runs on a microbatch: as for `I` and `W` together. If absent: as for both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backward_peak_bytes: Option<f64>,
 }
 
 impl StageCost {
-    /// Seconds of the whole backward.
+    /// The seconds of the whole backward.
     pub fn full_backward(&self) -> f64 {
         self.backward.unwrap_or_else(|| self.input.unwrap_or(0.0) + self.weight.unwrap_or(0.0))
     }
 
-    /// Seconds of the backward for the input.
+    /// The seconds of the backward for the input.
     pub fn input_backward(&self) -> f64 {
         self.input.unwrap_or_else(|| self.share(self.weight))
     }
 
-    /// Seconds of the backward for the weights.
+    /// The seconds of the backward for the weights.
     pub fn weight_backward(&self) -> f64 {
         self.weight.unwrap_or_else(|| self.share(self.input))
     }
 
-    /// The same stage with recomputation: it keeps only its input of `input_bytes` and runs its forward again at the start
-    /// of the backward. `I` and `B` take longer by the seconds of `F`, and the other activations are held only from then
-    /// on. A stage that recomputes already is returned unchanged.
+    /// The same stage with recomputation: it saves only its input of `input_bytes` and runs its forward again at
+    /// the start of the backward. `I` and `B` take longer by the seconds of `F`, and the other activations are held
+    /// only from then on. A stage that already recomputes is returned unchanged.
     ///
     /// ```
     /// use burn_pipeline_plan::cost::StageCost;
@@ -117,7 +119,7 @@ impl StageCost {
             return self;
         }
         let kept = input_bytes.min(self.activation_bytes);
-        // The forward that runs again may need more than what follows it.
+        // The second forward may need more than the backward after it.
         let again = |peak: Option<f64>| peak.map(|peak| peak.max(self.forward_peak_bytes.unwrap_or(0.0)));
         Self {
             input: Some(self.input_backward() + self.forward),
@@ -132,9 +134,10 @@ impl StageCost {
         }
     }
 
-    /// The same stage with its parameters sharded over this many replicas. Each replica keeps a shard of the parameters and
-    /// of the optimizer's state, holds all parameters from `UNSHARD` to `RESHARD`, and keeps a shard of the gradients after
-    /// `REDUCE_GRAD`. The seconds of `UNSHARD` and `REDUCE_GRAD` stay as they are: they depend on the network.
+    /// The same stage with its parameters sharded over this many replicas. Each replica holds a shard of the
+    /// parameters and of the optimizer's state, all parameters from `UNSHARD` to `RESHARD`, and a shard of the
+    /// gradients after `REDUCE_GRAD`. The seconds of `UNSHARD` and `REDUCE_GRAD` do not change: they depend on the
+    /// network.
     ///
     /// ```
     /// use burn_pipeline_plan::cost::StageCost;
@@ -154,13 +157,13 @@ impl StageCost {
         }
     }
 
-    /// Seconds of a part of the backward that was not measured: `B` less the other part, or half of `B`.
+    /// The seconds of an unmeasured part of the backward: `B` minus the other part, or half of `B`.
     fn share(&self, other: Option<f64>) -> f64 {
         let whole = self.full_backward();
         other.map_or(whole / 2.0, |other| (whole - other).max(0.0))
     }
 
-    /// The most bytes at once while this operation runs on a microbatch, where that is known.
+    /// The peak bytes while this operation runs on a microbatch, if known.
     pub(crate) fn peak_bytes(&self, op: Op) -> Option<f64> {
         match op {
             Op::Forward => self.forward_peak_bytes,

@@ -1,8 +1,8 @@
 //! The idealised costs of the papers: every rank takes the same time for a microbatch.
 //!
-//! Costs are per rank and microbatch, so a chunk costs `1/v` of them (`v` = stages a rank), and families with different
-//! numbers of chunks are compared on the same model. An activation is 1 byte per rank and microbatch, so with this profile
-//! bytes read as rank-microbatches.
+//! Costs are per rank and microbatch, so a chunk costs `1/v` of them (`v` = stages per rank), and schedules with
+//! different numbers of chunks are compared on the same model. An activation is 1 byte per rank and microbatch, so
+//! with this profile bytes are rank-microbatches.
 
 use super::amount::is_amount;
 use super::error::ProfileError;
@@ -30,7 +30,7 @@ pub struct UniformCosts {
     pub weight: f64,
     /// Seconds of a fused `F` and `B`. If absent: `F + I + W`.
     pub overlap: Option<f64>,
-    /// Seconds of latency of a message between two ranks.
+    /// Latency of a message between two ranks, in seconds.
     pub transfer: f64,
 }
 
@@ -52,10 +52,10 @@ impl UniformCosts {
 }
 
 impl Profile {
-    /// The profile of a model that is cut evenly into the placement's stages.
+    /// The profile of a model cut evenly into the placement's stages.
     ///
     /// # Errors
-    /// If a cost is negative, infinite or NaN.
+    /// Returns [`ProfileError::UniformCost`] if a cost is negative, infinite or NaN.
     pub fn uniform(placement: &Placement, costs: UniformCosts) -> Result<Self, ProfileError> {
         let named = [
             ("forward", costs.forward),

@@ -1,7 +1,7 @@
-//! The cost of a vocabulary that is spread over all ranks: each rank's piece of the head and of the embedding.
+//! The costs of vocabulary parallelism over all ranks: each rank's piece of the head and of the embedding.
 //!
-//! All ranks have equal pieces. The head's work is divided as in Algorithm 2 of Yeung et al. 2024 (arXiv:2411.05288): `S`
-//! computes the logits and the input's gradient, `T` the gradient of the weights.
+//! All ranks have equal pieces. The head's work is divided as in Algorithm 2 of Yeung et al. 2024 (arXiv:2411.05288):
+//! `S` computes the logits and the input's gradient, `T` the gradient of the weights.
 
 use super::amount::is_amount;
 use super::amount::is_zero;
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VocabularyCost {
-    /// Seconds of the head's forward: the part of `S` that evaluation runs too.
+    /// Seconds of the head's forward: the part of `S` that evaluation also runs.
     #[serde(default)]
     pub head_forward: f64,
     /// Seconds of the gradient of the head's input: the rest of `S`, in training.
@@ -37,28 +37,28 @@ pub struct VocabularyCost {
     /// Seconds of the gradient of the embedding's weights: `IB`.
     #[serde(default)]
     pub embedding_weight: f64,
-    /// Bytes that the head keeps from `S` to `T`: its input, and the softmax over its piece.
+    /// Bytes that the head saves from `S` to `T`: its input, and the softmax over its piece.
     #[serde(default)]
     pub head_activation_bytes: f64,
     /// Bytes of parameters of both pieces, which stay on the rank during the whole step.
     #[serde(default)]
     pub weight_bytes: f64,
-    /// Bytes of the last stage's output, which `BCAST_S` moves, and of its gradient, which `REDUCE_S` adds up.
+    /// Bytes of the last stage's output, which `BCAST_S` sends, and of its gradient, which `REDUCE_S` sums.
     #[serde(default)]
     pub hidden_bytes: f64,
-    /// Bytes of the first stage's input, which `REDUCE_IF` adds up, and of its gradient, which `BCAST_IB` moves.
+    /// Bytes of the first stage's input, which `REDUCE_IF` sums, and of its gradient, which `BCAST_IB` sends.
     #[serde(default)]
     pub embedded_bytes: f64,
-    /// Bytes of the softmax's statistics, which `REDUCE_S` joins.
+    /// Bytes of the softmax's statistics, which `REDUCE_S` combines.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub statistics_bytes: f64,
 }
 
 impl VocabularyCost {
-    /// The pieces of an embedding and a head over this many ranks. `hidden_bytes` are those of the head's input.
+    /// The pieces of an embedding and a head over `ranks` ranks. `hidden_bytes` are those of the head's input.
     ///
-    /// Seconds, parameters and the head's activations are divided evenly; the head's input is kept whole on every rank. Measure
-    /// the pieces where that is too rough.
+    /// Seconds, parameters and the head's activations are divided evenly; every rank holds the whole input of the
+    /// head. If this is too rough, measure the pieces.
     pub fn of_layers(embedding: &Layer, head: &Layer, hidden_bytes: f64, ranks: usize) -> Self {
         let ranks = ranks.max(1) as f64;
         Self {
@@ -75,8 +75,9 @@ impl VocabularyCost {
         }
     }
 
-    /// The same pieces for microbatches of `factor` times the size, as [`Layers::scaled`](super::Layers::scaled): the first
-    /// `fixed` seconds of each operation stay, and so do parameters.
+    /// The same pieces for microbatches of `factor` times the size, as in
+    /// [`Layers::scaled`](super::Layers::scaled): the first `fixed` seconds of each operation do not change, and
+    /// neither do parameters.
     pub(crate) fn scaled(&self, factor: f64, fixed: f64) -> Self {
         let seconds = |of: f64| fixed.min(of) + (of - fixed).max(0.0) * factor;
         Self {
@@ -93,18 +94,19 @@ impl VocabularyCost {
         }
     }
 
-    /// Seconds from a microbatch's input to the gradient for it that its pieces take, on ranks that work at once.
+    /// The seconds of the pieces between a microbatch's input and the gradient of it, on ranks that work
+    /// concurrently.
     pub(crate) fn there_and_back(&self) -> f64 {
         self.embedding_forward + self.head_forward + self.head_input
     }
 
-    /// Seconds of all pieces of one rank for one microbatch in training.
+    /// The seconds of all pieces of one rank for one microbatch in training.
     pub fn seconds(&self) -> f64 {
         let head = self.head_forward + self.head_input + self.head_weight;
         head + self.embedding_forward + self.embedding_weight
     }
 
-    /// Seconds for which a piece keeps its rank busy.
+    /// The seconds that a piece keeps its rank busy.
     pub(crate) fn piece_seconds(&self, op: Op, training: bool) -> f64 {
         match op {
             Op::HeadForward => self.head_forward + if training { self.head_input } else { 0.0 },
@@ -115,7 +117,8 @@ impl VocabularyCost {
         }
     }
 
-    /// Seconds of a collective of all ranks: a chain over the ring of ranks, and two turns of the ring for statistics.
+    /// The seconds of a collective of all ranks: a chain over the ring of ranks, and two turns of the ring for
+    /// statistics.
     pub(crate) fn collective_seconds(&self, op: Op, links: &LinkCosts, ranks: usize) -> f64 {
         match op {
             Op::BroadcastHidden => links.chain_seconds(ranks, self.hidden_bytes),

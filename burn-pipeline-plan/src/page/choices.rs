@@ -1,29 +1,29 @@
-//! What was compared: seconds and peaks, those that nothing beats, and what was left out and why.
+//! The choices that were compared: their seconds and peaks, the Pareto front, and the unusable ones with their reasons.
 
 use crate::planner::PlannerReport;
 use serde::Serialize;
 
-/// One thing that could be run.
+/// One usable choice, such as a plan.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Choice {
-    /// What it is.
+    /// Its name.
     pub name: String,
     /// Seconds of a step.
     pub seconds: f64,
-    /// The most that a rank holds.
+    /// The most memory that a rank holds.
     pub peak: f64,
-    /// Whether nothing else is both faster and smaller.
+    /// True if no other choice is both faster and smaller.
     pub pareto: bool,
 }
 
-/// What was compared, and what was left out.
+/// The choices that were compared, and those that were left out.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Choices {
-    /// What peaks count: `bytes`, `rank-microbatches`.
+    /// The unit of peaks: `bytes` or `rank-microbatches`.
     pub unit: String,
-    /// The choices, fastest first.
+    /// The usable choices, fastest first.
     pub usable: Vec<Choice>,
-    /// What cannot be used, each with the reason.
+    /// The names of unusable choices, each with the reason.
     pub dropped: Vec<(String, String)>,
 }
 

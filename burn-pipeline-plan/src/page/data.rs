@@ -1,6 +1,6 @@
 //! A page's data as JSON.
 //!
-//! Times are rounded to ten digits of the longest step: a screen shows four of them, and files stay a third of the size.
+//! Times are rounded to ten digits of the longest step. A screen shows four, and the file is a third of the size.
 
 use super::{Page, Timeline};
 use crate::cost::Profile;
@@ -19,7 +19,7 @@ struct Data<'a> {
     causes: Vec<String>,
     timelines: Vec<TimelineData<'a>>,
     unit: &'a str,
-    /// Whether the costs say what activations hold.
+    /// True if the costs give the bytes of activations.
     activations: bool,
     cap: Option<f64>,
     choices: &'a Option<super::Choices>,
@@ -29,6 +29,8 @@ struct Data<'a> {
 struct KindData {
     words: &'static str,
     colour: String,
+    /// True if it moves data instead of computing.
+    moves: bool,
 }
 
 #[derive(Serialize)]
@@ -40,25 +42,25 @@ struct TimelineData<'a> {
 
 #[derive(Serialize)]
 struct RankData {
-    /// Start, end, place in `kinds`, chunk, text, bytes of a transfer (0 if not known), exposed seconds of a transfer.
+    /// Start, end, index in `kinds`, chunk, text, bytes of a transfer (0 if not known), exposed seconds of a transfer.
     events: Vec<(f64, f64, usize, usize, String, f64, f64)>,
-    /// Start, end, place in `causes`.
+    /// Start, end, index in `causes`.
     idle: Vec<(f64, f64, usize)>,
     busy: f64,
     exposed: f64,
-    /// Bytes that are held during the whole step.
+    /// Bytes held during the whole step.
     constant: f64,
-    /// Time and bytes, those included.
+    /// Time and total bytes, including `constant`.
     memory: Vec<(f64, f64)>,
 }
 
-/// Everything that the script draws.
+/// The data of the page, for the script.
 pub(super) fn json(page: &Page) -> String {
     let end = page.timelines.iter().map(|timeline| timeline.track.end()).fold(0.0, f64::max);
     let round = Round::new(end);
     let kind = |kind: &Kind| {
         let [red, green, blue] = kind.colour();
-        KindData { words: kind.words(), colour: format!("#{red:02x}{green:02x}{blue:02x}") }
+        KindData { words: kind.words(), colour: format!("#{red:02x}{green:02x}{blue:02x}"), moves: kind.moves() }
     };
     let holds = |profile: &Profile| profile.stages().iter().any(|cost| cost.activation_bytes > 0.0);
     let data = Data {
@@ -72,11 +74,11 @@ pub(super) fn json(page: &Page) -> String {
         cap: page.cap,
         choices: &page.choices,
     };
-    // Numbers and text always become JSON.
+    // Numbers and text always serialize.
     serde_json::to_string(&data).unwrap_or_default()
 }
 
-/// All causes, in the order in which the script has colours for them.
+/// All causes, in the order of the script's colours.
 fn causes() -> impl Iterator<Item = IdleCause> {
     IdleCause::SIMULATED.into_iter().chain([IdleCause::Overhead])
 }
@@ -86,7 +88,7 @@ fn causes() -> impl Iterator<Item = IdleCause> {
 struct Round(f64);
 
 impl Round {
-    /// Steps that are too short or too long to be told apart so keep their digits.
+    /// Steps too short or too long for this rounding keep all digits.
     fn new(end: f64) -> Self {
         let factor = 10f64.powi((f64::from(DIGITS) - 1.0 - end.log10().floor()) as i32);
         Self(if factor.is_normal() { factor } else { f64::NAN })
@@ -137,10 +139,10 @@ fn of_rank(timeline: &Timeline, rank: usize, round: Round) -> RankData {
     }
 }
 
-/// The bytes that a transfer moves; 0 for what is none.
+/// The bytes that a transfer moves; 0 for other events.
 fn bytes(event: &Event, profile: &Profile) -> f64 {
     let of = |task: Task| {
-        // What crosses is the output of the earlier stage, or the gradient for it.
+        // A transfer moves the output of the earlier stage, or the gradient for it.
         let from = match task.op() {
             Op::SendForward => task.stage(),
             Op::ReceiveForward => task.skip_peer().or(task.stage().previous())?,

@@ -1,11 +1,14 @@
-// What each rank holds over time, under the cap.
+// The memory of each rank over time, and the cap.
 
 const drawMemory = (timeline) => {
     const ranks = timeline.ranks, row = 46, height = TOP + ranks.length * row + 4;
     const peaks = ranks.map((rank) => rank.memory.reduce((most, [, held]) => Math.max(most, held), rank.constant));
     const most = Math.max(...peaks, data.cap || 0) || 1;
-    element(byId("curves"), "h3", `${timeline.name}: ${data.unit} of each rank${data.cap ? `, under the cap of ${size(data.cap)}` : ""}`);
-    if (!data.activations) element(byId("curves"), "p", "Without activations: the costs do not say what they hold.", { class: "note" });
+    const cap = data.cap ? `, under the cap of ${size(data.cap)}` : "";
+    element(byId("curves"), "h3", `${timeline.name}: ${data.unit} of each rank${cap}`);
+    if (!data.activations) {
+        element(byId("curves"), "p", "Without activations: the costs do not give their bytes.", { class: "note" });
+    }
     const made = canvas(byId("curves"), height, `Memory of ${timeline.name} over time`, (context, width) => {
         axis(context, width, height);
         rankNames(context, ranks.length, row);
@@ -15,12 +18,13 @@ const drawMemory = (timeline) => {
             context.fillStyle = style("--accent");
             context.globalAlpha = .55;
             context.beginPath();
-            const points = rank.memory, edge = Math.max(x(0, width), LEFT), end = Math.min(x(timeline.end, width), width);
+            const points = rank.memory;
+            const edge = Math.max(x(0, width), LEFT), end = Math.min(x(timeline.end, width), width);
             let at = first(points, (point) => point[0] > view.from), held = at > 0 ? points[at - 1][1] : rank.constant;
             context.moveTo(edge, bottom);
             context.lineTo(edge, y(held));
             while (at < points.length && points[at][0] <= view.to) {
-                // All that changes within a pixel is drawn as the most that is held in it.
+                // A pixel shows the most memory held within it.
                 const pixel = Math.floor(x(points[at][0], width));
                 let top = held;
                 context.lineTo(pixel, y(held));
@@ -49,14 +53,17 @@ const drawMemory = (timeline) => {
         context.restore();
     });
     made.addEventListener("pointermove", (event) => {
-        const box = made.getBoundingClientRect(), at = time(made, event), number = Math.floor((event.clientY - box.top - TOP) / row);
-        const rank = ranks[number];
+        const box = made.getBoundingClientRect(), at = time(made, event);
+        const number = Math.floor((event.clientY - box.top - TOP) / row), rank = ranks[number];
         if (!rank || event.clientX - box.left < LEFT) return say("");
         const place = first(rank.memory, (point) => point[0] > at) - 1;
-        say(`rank ${number} holds ${size(place < 0 ? rank.constant : rank.memory[place][1])} at ${moment(at)}`, event.clientX, event.clientY);
+        const held = size(place < 0 ? rank.constant : rank.memory[place][1]);
+        say(`rank ${number} holds ${held} at ${moment(at)}`, event.clientX, event.clientY);
     });
     made.addEventListener("pointerleave", () => say(""));
     made.addEventListener("keydown", (event) => { if (keys(event.key)) event.preventDefault(); });
-    table(byId("curves"), `Peaks of ${timeline.name}`, ["rank", "held throughout", "peak", ...(data.cap ? ["of the cap"] : [])],
-        ranks.map((rank, number) => [number, size(rank.constant), size(peaks[number]), ...(data.cap ? [percent(peaks[number], data.cap)] : [])]));
+    const names = ["rank", "held throughout", "peak", ...(data.cap ? ["of the cap"] : [])];
+    const share = (peak) => data.cap ? [percent(peak, data.cap)] : [];
+    table(byId("curves"), `Peaks of ${timeline.name}`, names,
+        ranks.map((rank, number) => [number, size(rank.constant), size(peaks[number]), ...share(peaks[number])]));
 };

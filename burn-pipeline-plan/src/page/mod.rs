@@ -1,12 +1,13 @@
-//! A report as one HTML page: timelines, predicted and measured, one over the other; idle time by cause; memory; choices.
+//! A report as one HTML page: predicted and measured timelines, one above the other; idle time by cause; memory;
+//! choices.
 //!
-//! Guarantees: the page needs no network and no other file; whatever stands in a name (of a plan, a timeline, a choice, a unit)
-//! is shown as text, and a number that is none (of a cost, a time, a cap) as not known; pages of 100,000 actions stay fast,
-//! because only what is in view is drawn.
+//! Guarantees: the page needs no network and no other file. Names (of plans, timelines, choices, units) are shown as
+//! text, whatever they contain. NaN and infinite numbers (costs, times, caps) are shown as "not known". Pages with
+//! 100,000 actions stay fast, because only actions in view are drawn.
 //!
-//! 1. [`Page`] gathers what to show. `data` turns it into JSON, with numbers as short as they can be told apart.
-//! 2. `page.html`, `page.css` and the scripts draw it in the browser: zoom (wheel, pinch, keys), hover and a cursor that keys
-//!    move; dark where the reader's system is; tables beside every picture.
+//! 1. [`Page`] gathers the contents. `data` turns them into JSON, with times rounded to ten digits.
+//! 2. `page.html`, `page.css` and the scripts draw them in the browser, with zoom (wheel, pinch, keys), hover, and a
+//!    cursor that keys move. The page is dark if the reader's system is, and has a table beside every picture.
 //!
 //! ```
 //! use burn_pipeline_plan::cost::{Profile, UniformCosts};
@@ -31,7 +32,7 @@ use crate::cost::Profile;
 use crate::simulate::{IdlePeriod, MemoryPoint, Simulation, idle_periods};
 use crate::trace::Track;
 
-/// What draws the page, in the order in which it is needed.
+/// The scripts of the page, in order of their dependencies.
 const SCRIPTS: [&str; 5] = [
     include_str!("view.js"),
     include_str!("timeline.js"),
@@ -40,7 +41,7 @@ const SCRIPTS: [&str; 5] = [
     include_str!("page.js"),
 ];
 
-/// What a page shows; [`Page::html`] writes it.
+/// The contents of a report; [`Page::html`] writes the page.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
     title: String,
@@ -51,17 +52,17 @@ pub struct Page {
     choices: Option<Choices>,
 }
 
-/// One step, with what is known of its ranks.
+/// One step, with idle time and memory of its ranks.
 #[derive(Clone, Debug)]
 struct Timeline {
     track: Track,
     idle: Vec<Vec<IdlePeriod>>,
-    /// What each rank holds during the whole step, and what changes; none in a measured step.
+    /// For each rank, the bytes held during the whole step, and its other memory over time; empty for a measured step.
     memory: Vec<(f64, Vec<MemoryPoint>)>,
 }
 
 impl Page {
-    /// A page with nothing on it but its title.
+    /// A page with a title only.
     pub fn new(title: impl Into<String>) -> Self {
         Self { title: title.into(), ..Self::default() }
     }
@@ -74,40 +75,40 @@ impl Page {
         self
     }
 
-    /// Adds a step that was measured: it is drawn over the same seconds as the others.
+    /// Adds a measured step, drawn on the same time axis as the others.
     pub fn track(mut self, track: &Track) -> Self {
         self.timelines.push(Timeline { track: track.clone(), idle: idle_periods(track), memory: Vec::new() });
         self
     }
 
-    /// The costs that the plan was simulated with: they tell the bytes of its transfers.
+    /// Sets the costs with which the plan was simulated. The page takes the bytes of transfers from them.
     pub fn costs(mut self, profile: Profile) -> Self {
         self.profile = Some(profile);
         self
     }
 
-    /// What memory is counted in, if not in bytes: `rank-microbatches` under costs that are all equal.
+    /// Sets the unit of memory, if it is not bytes: `rank-microbatches` under uniform costs.
     pub fn memory_in(mut self, unit: impl Into<String>) -> Self {
         self.unit = Some(unit.into());
         self
     }
 
-    /// What a rank may hold, drawn over its memory.
+    /// Sets the most memory that a rank may hold, drawn over its memory.
     pub fn cap(mut self, most: f64) -> Self {
         self.cap = Some(most);
         self
     }
 
-    /// Adds what was compared, and what was left out.
+    /// Sets the choices that were compared, and those that were left out.
     pub fn choices(mut self, choices: Choices) -> Self {
         self.choices = Some(choices);
         self
     }
 
-    /// The page.
+    /// Writes the page as HTML.
     pub fn html(&self) -> String {
-        // In a script's text, `</script` would end it and `<!--<script` would keep it from ending. JSON has `<` in its texts
-        // alone, where it may be written by its number.
+        // In a script's text, `</script` would end the script and `<!--<script` would keep it from ending. JSON has `<`
+        // only inside strings, where it can be escaped.
         let data = data::json(self).replace('<', "\\u003c");
         include_str!("page.html")
             .replace("/*STYLE*/", include_str!("page.css"))

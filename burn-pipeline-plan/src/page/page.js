@@ -1,17 +1,22 @@
-// The page, from what `data.rs` wrote.
+// Builds the page from the data that `data.rs` wrote.
 
 document.title = data.title;
 byId("title").textContent = data.title;
 byId("summary").textContent = data.timelines.map((timeline) => {
     const busy = timeline.ranks.reduce((sum, rank) => sum + rank.busy, 0) / (timeline.ranks.length || 1);
-    return `${timeline.name}: ${seconds(timeline.end)} a step, ${percent(timeline.end - busy, timeline.end)} of it not computing`;
+    const idle = percent(timeline.end - busy, timeline.end);
+    return `${timeline.name}: ${seconds(timeline.end)} a step, ${idle} of it not computing`;
 }).join("; ");
 if (data.timelines.length) {
     byId("timelines").hidden = byId("idle").hidden = false;
-    const used = new Set(data.timelines.flatMap((timeline) => timeline.ranks.flatMap((rank) => rank.events.map((event) => event[2]))));
-    const entry = (colour, words, alpha) => element(byId("legend"), "li").append(Object.assign(document.createElement("i"), { style: `background:${colour};opacity:${alpha}` }), words);
+    const ranks = data.timelines.flatMap((timeline) => timeline.ranks);
+    const used = new Set(ranks.flatMap((rank) => rank.events.map((event) => event[2])));
+    const entry = (colour, words, alpha) => {
+        const box = Object.assign(document.createElement("i"), { style: `background:${colour};opacity:${alpha}` });
+        element(byId("legend"), "li").append(box, words);
+    };
     data.kinds.forEach(({ colour, words }, kind) => used.has(kind) && entry(colour, words, 1));
-    const idle = new Set(data.timelines.flatMap((timeline) => timeline.ranks.flatMap((rank) => rank.idle.map((period) => period[2]))));
+    const idle = new Set(ranks.flatMap((rank) => rank.idle.map((period) => period[2])));
     data.causes.forEach((name, cause) => idle.has(cause) && entry(CAUSES[cause], `idle: ${name}`, .4));
     data.timelines.forEach(drawTimeline);
     data.timelines.forEach(drawCauses);

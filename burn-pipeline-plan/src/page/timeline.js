@@ -1,4 +1,4 @@
-// A timeline: one row a rank, its computations above its transfers, idle time behind them in the colour of its cause.
+// A timeline: one row a rank, with computations above transfers, and idle time behind them in the colour of its cause.
 
 const waited = (rank, event) => {
     const near = (data.end || 1) * 1e-9, parts = [];
@@ -13,8 +13,11 @@ const waited = (rank, event) => {
 };
 const describe = (timeline, number, event) => {
     const rank = timeline.ranks[number], [start, end, kind, , text, moved, exposed] = event;
-    const lines = [`${text}: ${data.kinds[kind].words}`, `rank ${number}, ${moment(start)} to ${moment(end)} (${seconds(end - start)})`];
-    const parts = kind < COMMUNICATION ? waited(rank, event) : [];
+    const lines = [
+        `${text}: ${data.kinds[kind].words}`,
+        `rank ${number}, ${moment(start)} to ${moment(end)} (${seconds(end - start)})`,
+    ];
+    const parts = !moves(kind) ? waited(rank, event) : [];
     if (parts.length) lines.push(`waited before: ${parts.join(", ")}`);
     if (moved) lines.push(bytes(moved));
     if (exposed) lines.push(`kept the rank waiting for ${seconds(exposed)}`);
@@ -29,19 +32,21 @@ const say = (text, left, top) => {
     if (!text) return;
     tip.textContent = text;
     tip.style.left = `${Math.max(4, Math.min(left + 14, innerWidth - tip.offsetWidth - 6))}px`;
-    tip.style.top = `${top + tip.offsetHeight + 24 > innerHeight ? Math.max(4, top - tip.offsetHeight - 12) : top + 16}px`;
+    const above = top + tip.offsetHeight + 24 > innerHeight;
+    tip.style.top = `${above ? Math.max(4, top - tip.offsetHeight - 12) : top + 16}px`;
 };
 
 const drawTimeline = (timeline) => {
     const ranks = timeline.ranks, height = TOP + ranks.length * ROW + 4;
     for (const rank of ranks) {
-        rank.computing = lane(rank.events.filter((event) => event[2] < COMMUNICATION));
-        rank.moving = lane(rank.events.filter((event) => event[2] >= COMMUNICATION));
+        rank.computing = lane(rank.events.filter((event) => !moves(event[2])));
+        rank.moving = lane(rank.events.filter((event) => moves(event[2])));
     }
     const figure = element(byId("tracks"), "figure", undefined, { style: "margin: 0" });
     element(figure, "h3", `${timeline.name}: ${seconds(timeline.end)}`);
     const chosen = { rank: 0, event: null };
-    const made = canvas(figure, height, `Timeline of ${timeline.name}, ${ranks.length} ranks, ${seconds(timeline.end)}`, (context, width) => {
+    const label = `Timeline of ${timeline.name}, ${ranks.length} ranks, ${seconds(timeline.end)}`;
+    const made = canvas(figure, height, label, (context, width) => {
         axis(context, width, height);
         rankNames(context, ranks.length, ROW);
         clip(context, width, height);
@@ -69,10 +74,12 @@ const drawTimeline = (timeline) => {
             });
         });
         if (chosen.event) {
-            const [start, end, kind] = chosen.event, top = TOP + chosen.rank * ROW + (kind < COMMUNICATION ? 0 : LANE + 1);
+            const [start, end, kind] = chosen.event;
+            const [below, tall] = !moves(kind) ? [0, LANE] : [LANE + 1, 6];
+            const top = TOP + chosen.rank * ROW + below;
             context.strokeStyle = style("--text");
             context.lineWidth = 2;
-            context.strokeRect(x(start, width), top, Math.max(x(end, width) - x(start, width), 2), kind < COMMUNICATION ? LANE : 6);
+            context.strokeRect(x(start, width), top, Math.max(x(end, width) - x(start, width), 2), tall);
             context.lineWidth = 1;
         }
         context.restore();
@@ -83,13 +90,15 @@ const drawTimeline = (timeline) => {
         if (!rank || event.clientX - box.left < LEFT) return say("");
         const inLane = below - number * ROW <= LANE ? rank.computing : rank.moving;
         const slack = (view.to - view.from) / box.width;
-        let found = null;
-        for (let place = first(inLane.events, (e) => e[0] > at + slack) - 1; place >= 0 && inLane.events[place][0] >= at - inLane.longest - slack; place--) {
+        const earliest = at - inLane.longest - slack;
+        let found = null, place = first(inLane.events, (e) => e[0] > at + slack) - 1;
+        for (; place >= 0 && inLane.events[place][0] >= earliest; place--) {
             if (inLane.events[place][1] >= at - slack) { found = inLane.events[place]; break; }
         }
         const idle = rank.idle.find(([start, end]) => start <= at && at < end);
         const text = found ? describe(timeline, number, found)
-            : idle && inLane === rank.computing ? `rank ${number} idles for ${seconds(idle[1] - idle[0])}: ${data.causes[idle[2]]}` : "";
+            : idle && inLane === rank.computing
+                ? `rank ${number} idles for ${seconds(idle[1] - idle[0])}: ${data.causes[idle[2]]}` : "";
         say(text, event.clientX, event.clientY);
     });
     made.addEventListener("pointerleave", () => say(""));
@@ -117,10 +126,13 @@ const drawTimeline = (timeline) => {
         if (!next) return;
         chosen.event = next;
         const width = view.to - view.from;
-        if (next[0] < view.from || next[1] > view.to) show((next[0] + next[1] - width) / 2, (next[0] + next[1] + width) / 2);
+        if (next[0] < view.from || next[1] > view.to) {
+            show((next[0] + next[1] - width) / 2, (next[0] + next[1] + width) / 2);
+        }
         redraw();
         const text = describe(timeline, chosen.rank, next), box = made.getBoundingClientRect();
         byId("live").textContent = text;
-        say(text, box.left + Math.min(Math.max(x(next[0], box.width), LEFT), box.width), box.top + TOP + chosen.rank * ROW + LANE);
+        const left = box.left + Math.min(Math.max(x(next[0], box.width), LEFT), box.width);
+        say(text, left, box.top + TOP + chosen.rank * ROW + LANE);
     });
 };

@@ -1,8 +1,8 @@
-// What all drawings share: the view of the time axis, which moves them together, and the words for numbers.
+// Shared by all drawings: the visible part of the time axis, which moves them together, and the format of numbers.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
-const COMMUNICATION = 4; // The first kind that moves data instead of computing.
+const moves = (kind) => data.kinds[kind].moves; // It moves data instead of computing.
 const CAUSES = ["#9aa0aa", "#56b4e9", "#e69f00", "#009e73", "#8a6fd1", "#cc3377"];
 const ROW = 34, LANE = 22, TOP = 20, LEFT = 46;
 const view = { from: 0, to: data.end || 1 };
@@ -18,16 +18,20 @@ const scaled = (value, units, digits = 4) => {
     const [unit, factor] = units.find(([, factor]) => Math.abs(value) >= factor) || units[units.length - 1];
     return `${Number((value / factor).toPrecision(digits))} ${unit}`;
 };
-// JSON has no infinity and no NaN: they come as null.
+// JSON has no infinity and no NaN; they are written as null.
 const NOT_KNOWN = "not known";
-const seconds = (value, digits) => value === null ? NOT_KNOWN : value === 0 ? "0 s" : scaled(value, [["s", 1], ["ms", 1e-3], ["µs", 1e-6], ["ns", 1e-9]], digits);
-/// A moment has more digits than a duration: actions of 1 ms stand side by side in a step of 1,000 s.
+const SECONDS = [["s", 1], ["ms", 1e-3], ["µs", 1e-6], ["ns", 1e-9]];
+const BYTES = [["GB", 1e9], ["MB", 1e6], ["kB", 1e3], ["B", 1]];
+const seconds = (value, digits) =>
+    value === null ? NOT_KNOWN : value === 0 ? "0 s" : scaled(value, SECONDS, digits);
+/// A moment has more digits than a duration, to tell apart actions of 1 ms in a step of 1,000 s.
 const moment = (value) => seconds(value, 7);
-const bytes = (value) => value === null ? NOT_KNOWN : value === 0 ? "0 B" : scaled(value, [["GB", 1e9], ["MB", 1e6], ["kB", 1e3], ["B", 1]]);
-const size = (value, unit = data.unit) => unit === "bytes" || value === null ? bytes(value) : `${Number(value.toPrecision(4))} ${unit}`;
+const bytes = (value) => value === null ? NOT_KNOWN : value === 0 ? "0 B" : scaled(value, BYTES);
+const size = (value, unit = data.unit) =>
+    unit === "bytes" || value === null ? bytes(value) : `${Number(value.toPrecision(4))} ${unit}`;
 const percent = (part, whole) => `${(whole > 0 ? 100 * part / whole : 0).toFixed(1)} %`;
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-/// The first place in a sorted list for which `holds`.
+/// The first index of a sorted list for which `holds` is true.
 const first = (list, holds) => {
     let [low, high] = [0, list.length];
     while (low < high) {
@@ -61,9 +65,10 @@ const show = (from, to) => {
 const zoom = (factor, around = (view.from + view.to) / 2) =>
     show(around - (around - view.from) * factor, around + (view.to - around) * factor);
 
-/// A canvas in the size and density of the screen; `paint` gets its context and width.
+/// A canvas at the screen's size and pixel density; `paint` gets its context and width.
 const canvas = (parent, height, label, paint) => {
-    const made = element(parent, "canvas", undefined, { tabindex: 0, role: "application", "aria-label": label, "aria-describedby": "keys" });
+    const made = element(parent, "canvas", undefined,
+        { tabindex: 0, role: "application", "aria-label": label, "aria-describedby": "keys" });
     made.style.height = `${height}px`;
     const draw = () => {
         const ratio = window.devicePixelRatio || 1, width = made.clientWidth;
@@ -87,7 +92,7 @@ const time = (made, event) => {
     return view.from + (event.clientX - box.left - LEFT) / (box.width - LEFT) * (view.to - view.from);
 };
 
-/// Dragging, pinching and the wheel.
+/// Handles dragging, pinching and the wheel.
 const move = (made) => {
     const pointers = new Map();
     made.addEventListener("wheel", (event) => {
@@ -125,9 +130,11 @@ const move = (made) => {
     made.addEventListener("dblclick", (event) => zoom(.4, time(made, event)));
 };
 
-/// The keys that zoom; false for others.
+/// Handles the keys that zoom; returns false for other keys.
 const keys = (key) => {
-    const zooms = { "+": () => zoom(.6), "=": () => zoom(.6), "-": () => zoom(1 / .6), "0": () => show(0, data.end || 1) };
+    const zooms = {
+        "+": () => zoom(.6), "=": () => zoom(.6), "-": () => zoom(1 / .6), "0": () => show(0, data.end || 1),
+    };
     if (zooms[key]) zooms[key]();
     return Boolean(zooms[key]);
 };
@@ -145,7 +152,8 @@ const axis = (context, width, height) => {
         context.moveTo(place, TOP - 4);
         context.lineTo(place, height);
         context.stroke();
-        if (place > LEFT + 16 && place < width - 16) context.fillText(seconds(Math.abs(at) < tick / 2 ? 0 : Number(at.toPrecision(8))), place, 8);
+        const label = seconds(Math.abs(at) < tick / 2 ? 0 : Number(at.toPrecision(8)));
+        if (place > LEFT + 16 && place < width - 16) context.fillText(label, place, 8);
     }
 };
 const rankNames = (context, count, row) => {
@@ -160,7 +168,7 @@ const clip = (context, width, height) => {
     context.clip();
 };
 
-/// Events in view, one a pixel where they are narrower.
+/// Paints the events in view; of events narrower than a pixel, one for each pixel.
 const visible = (lane, width, paint) => {
     let last = -1;
     const from = first(lane.events, (event) => event[0] >= view.from - lane.longest);
@@ -173,4 +181,6 @@ const visible = (lane, width, paint) => {
         paint(event, start, end);
     }
 };
-const lane = (events) => ({ events, longest: events.reduce((longest, event) => Math.max(longest, event[1] - event[0]), 0) });
+const lane = (events) => (
+    { events, longest: events.reduce((longest, event) => Math.max(longest, event[1] - event[0]), 0) }
+);

@@ -1,59 +1,62 @@
-//! Why a pass refuses a plan.
+//! The error type of passes.
 
 use crate::cost::ProfileError;
 use crate::plan::waiting::listed;
 use crate::plan::{Action, CheckError, Waiting};
 use crate::simulate::SimulateError;
 
-/// Why a pass cannot rewrite a plan. `rank` and `step` (the index of the cell in the rank's row) give the place, and `action`
-/// is the cell.
+/// Why a pass cannot rewrite a plan. `rank` and `step` (the index of the cell in the rank's row) are the place, and
+/// `action` is the cell.
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[allow(
     missing_docs,
-    reason = "rank, step and action mean the same in every variant, and messages say what the rest is"
+    reason = "rank, step and action mean the same in every variant, and the messages explain the others"
 )]
 pub enum PassError {
-    /// Some ranks wait for values that are never computed: all that have not reached the ends of their rows, in rank order.
+    /// Some ranks wait for values that are never computed. Lists every rank that has not reached the end of its row, in
+    /// rank order.
     #[error(
-        "these ranks would wait for ever: {}; reorder these rows so that what is needed is computed first",
+        "these ranks would wait forever: {}; reorder these rows so that needed values are computed first",
         listed(waiting)
     )]
     Stuck { waiting: Vec<Waiting> },
     /// A rank runs a stage that the placement puts on another rank, or on none.
     #[error(
-        "rank {rank}, step {step}: {action} runs on a stage that {}; move it, or change the placement",
-        placed.map_or("no rank holds".to_owned(), |r| format!("rank {r} holds"))
+        "rank {rank}, step {step}: {action} names a stage that {}; move it, or change the placement",
+        placed.map_or("is on no rank".to_owned(), |r| format!("is on rank {r}"))
     )]
     Misplaced { rank: usize, step: usize, action: Action, placed: Option<usize> },
-    /// A microbatch number is beyond its route's count.
+    /// A microbatch number is not below its route's count.
     #[error("rank {rank}, step {step}: {action} is beyond the route's {microbatches} microbatches")]
     NoSuchMicrobatch { rank: usize, step: usize, action: Action, microbatches: usize },
-    /// The plan names far more microbatches than it has cells for, so that a dense table would be far larger than the plan.
-    #[error(
-        "the plan numbers {pairs} pairs of stage and microbatch but runs only {cells} cells; write the missing ones"
-    )]
+    /// The plan names far more microbatches than it has cells for, so a dense table would be far larger than the plan.
+    #[error("the plan numbers {pairs} pairs of stage and microbatch but has only {cells} cells; add the missing cells")]
     Sparse { pairs: usize, cells: usize },
-    /// A cell needs more stages at once than may be unsharded.
+    /// A cell needs more unsharded stages at once than allowed.
     #[error(
-        "rank {rank}, step {step}: {action} works on {needs} stages at once, above the bound of {max_active} unsharded stages; raise it"
+        "rank {rank}, step {step}: {action} needs {needs} stages at once, above the bound of {max_active} \
+         unsharded stages; raise the bound"
     )]
     TooFewActive { rank: usize, step: usize, action: Action, needs: usize, max_active: usize },
-    /// Two plans of which one is to be the other after moves have other cells.
-    #[error("rank {rank}: its row does not have the same cells in both plans; give a plan and what passes made of it")]
+    /// Two plans differ in their cells, although one should be the other after moves.
+    #[error("rank {rank}: its rows in the two plans have different cells; pass a plan and the result of passes on it")]
     OtherCells { rank: usize },
-    /// The vocabulary of this plan cannot be spread.
-    #[error("the vocabulary of this plan cannot be spread over its ranks: {reason}")]
-    Spread { reason: &'static str },
-    /// An overlap pass was given a plan that spreads the vocabulary, whose collectives it does not know how to move.
-    #[error("the plan spreads the vocabulary, which overlap passes do not move transfers around; leave them out")]
-    OverlapSpread,
-    /// Rows that are locked to steps have no transfers.
-    #[error("the plan has transfers, which rows that are locked to steps do not; pad it before `Plan::with_transfers`")]
+    /// This plan cannot be made vocabulary parallel.
+    #[error("this plan cannot be made vocabulary parallel: {reason}")]
+    Vocabulary { reason: &'static str },
+    /// An overlap pass was given a vocabulary-parallel plan, whose collectives it cannot move.
+    #[error(
+        "the plan is vocabulary parallel, and overlap passes cannot move transfers past its collectives; \
+         leave out these passes"
+    )]
+    OverlapVocabulary,
+    /// Padding was requested for a plan with transfers; padded rows have none.
+    #[error("the plan has transfers, which padded rows do not; pad it before `Plan::with_transfers`")]
     Lowered,
-    /// An overlap pass needs sends and receives to move, and the plan has none.
+    /// An overlap pass needs sends and receives to move, but the plan has none.
     #[error("the plan is not lowered; run `Plan::with_transfers` first")]
     NotLowered,
-    /// An overlap pass was given a plan that cannot be run under the transport of its options.
+    /// An overlap pass was given a plan that cannot run under the transport of its options.
     #[error(transparent)]
     Check(#[from] Box<CheckError>),
     /// An overlap pass was given a plan that cannot be simulated.
@@ -62,9 +65,10 @@ pub enum PassError {
     /// The profile does not fit the plan.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// The running memory count differs from a recount: a fault of this library.
+    /// The running memory count differs from a recount: a bug in this library.
     #[error(
-        "rank {rank}: after {action} was passed, the running memory count differs from a recount; please report the plan"
+        "rank {rank}: after moving past {action}, the running memory count differs from a recount; \
+         please report the plan"
     )]
     Recount { rank: usize, action: Action },
 }

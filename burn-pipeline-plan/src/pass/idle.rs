@@ -7,14 +7,16 @@
 //!          rank 1:  .  1F0 1B0 1F1 1B1
 //! ```
 //!
-//! Guarantees: a value is used in a later step than it is computed in; each cell stands in the first step in which that holds, so no
-//! row can be shorter. Cells keep their order. Idempotent.
+//! Guarantees: a value is used in a later step than the one that computes it. Each cell is in the first step that
+//! allows this, so no row can be shorter. Cells keep their order. Idempotent.
 //!
-//! PyTorch's schedules without transfers are locked to steps: a rank posts the receive of what its neighbour's row has in the same
-//! step, so a CSV file for `PipelineScheduleMulti` needs such rows. Follows `_add_bubbles_to_actions` of PyTorch 2.7, which
-//! does not look at `I`. This library's executor needs no padding, and drawings have their own clock.
+//! PyTorch's schedules without transfers run in lockstep: a rank posts the receive for the cell that its
+//! neighbour's row has in the same step, so a CSV file for `PipelineScheduleMulti` needs such rows. Follows
+//! `_add_bubbles_to_actions` of PyTorch 2.7, which ignores `I`. This library's executor needs no padding, and
+//! drawings have their own clock.
 //!
-//! 1. In each step every rank's next cell runs if what it needs was computed in an earlier step, else the rank idles.
+//! 1. In each step every rank's next cell runs if its inputs were computed in an earlier step; otherwise the rank
+//!    idles.
 //! 2. A step in which no rank runs a cell is a deadlock.
 
 use super::error::PassError;
@@ -25,8 +27,8 @@ impl Plan {
     /// The same plan, padded with idle cells so that every rank runs its cell number `k` in step `k`.
     ///
     /// # Errors
-    /// - [`PassError::Lowered`] if the plan has transfers, which rows that are locked to steps do not;
-    /// - [`PassError::Spread`] if it spreads the vocabulary;
+    /// - Returns [`PassError::Lowered`] if the plan has transfers, which padded rows do not;
+    /// - [`PassError::Vocabulary`] if it is vocabulary parallel;
     /// - [`PassError::Misplaced`] if a cell's stage is not in the placement;
     /// - [`PassError::Stuck`] if ranks wait for values that are never computed.
     ///
@@ -41,7 +43,7 @@ impl Plan {
             return Err(PassError::Lowered);
         }
         if self.has_vocabulary() {
-            return Err(PassError::Spread { reason: "rows that are locked to steps have no collectives" });
+            return Err(PassError::Vocabulary { reason: "padded rows have no collectives" });
         }
         let plan = self.without_idle();
         let homeless = |(step, action): (usize, &Action)| {
@@ -64,9 +66,9 @@ impl Plan {
 
 struct Steps<'a> {
     plan: &'a Plan,
-    /// How many cells of each row have run.
+    /// The number of cells of each row that have run.
     next: Vec<usize>,
-    /// What was computed in earlier steps.
+    /// The tasks computed in earlier steps.
     computed: HashSet<Task>,
 }
 
@@ -75,7 +77,7 @@ impl Steps<'_> {
         self.unfinished().next().is_some()
     }
 
-    /// The next cell of each rank that has one.
+    /// The next cell of each rank that has not finished.
     fn unfinished(&self) -> impl Iterator<Item = (usize, Action)> {
         let next = self.next.iter().enumerate();
         next.filter_map(|(rank, &step)| Some((rank, *self.plan.row(rank).get(step)?)))
@@ -103,7 +105,7 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// What a task needs of a neighbouring stage and was not computed in an earlier step.
+    /// The task of a neighbouring stage that a task needs and no earlier step has computed.
     fn lacking(&self, task: Task) -> Option<Task> {
         let of = |stage, op| Some(Task::new(stage, op, task.microbatch()?));
         let (needs, or) = match task.op() {

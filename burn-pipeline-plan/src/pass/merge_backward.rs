@@ -5,14 +5,14 @@
 //! after    rank 0: 0F0 0B0 0I1 0F1 0W1
 //! ```
 //!
-//! Guarantees: `I` and `W` of one stage and microbatch become `B` where nothing but idle cells stands between
-//! them; everything else stays in order. Idle cells are dropped, since rows no longer line up. Idempotent.
-//! Follows PyTorch's `_merge_bw`, which fails on a row of a single `I`; here such a row is kept.
+//! Guarantees: `I` and `W` of one stage and microbatch become `B` if only idle cells are between them; everything
+//! else stays in order. Idle cells are dropped, since rows no longer line up. Idempotent. Follows PyTorch's
+//! `_merge_bw`, which fails on a row with a single `I`; here such a row is kept.
 
 use crate::plan::{Action, Op, Plan};
 
 impl Plan {
-    /// `I` then `W` of the same stage and microbatch become `B`; idle cells are dropped.
+    /// Merges `I` then `W` of the same stage and microbatch into `B`, and drops idle cells.
     ///
     /// Run it before [`Plan::with_transfers`], which puts a send between `I` and its `W`.
     ///
@@ -38,7 +38,7 @@ fn merge_row(row: &[Action]) -> Vec<Action> {
     merged
 }
 
-/// The whole backward that two cells make up, if they are `I` and `W` of one stage and microbatch.
+/// The whole backward of two cells, if they are `I` and `W` of one stage and microbatch.
 fn whole(first: Action, second: Action) -> Option<Action> {
     let (Action::Single(input), Action::Single(weight)) = (first, second) else { return None };
     let split = input.op() == Op::BackwardInput && weight.op() == Op::BackwardWeight;

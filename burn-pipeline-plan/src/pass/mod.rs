@@ -1,21 +1,22 @@
-//! Passes: methods of [`Plan`](crate::plan::Plan) that give a new plan, one file each, with a picture of before and after.
+//! Passes: methods of [`Plan`](crate::plan::Plan) that return a new plan, one per file, with a drawing of before
+//! and after.
 //!
-//! Guarantees: a pass keeps what the plan computes, and all but the passes of [`overlap`] are idempotent.
+//! Guarantees: a pass keeps the plan's computations, and all but the passes of [`overlap`] are idempotent.
 //!
 //! The usual order:
 //!
-//! 1. [`merge_backward`], where splitting the backward gains nothing.
-//! 2. [`with_vocabulary`], where embedding and head are to be spread over all ranks.
+//! 1. [`merge_backward`], if splitting the backward gains nothing.
+//! 2. [`with_vocabulary`], for vocabulary parallelism over all ranks.
 //! 3. [`with_unshard`] and [`with_reduce_grad`], for data-parallel replicas.
-//! 4. [`with_transfers`], which lowers the plan. It visits the cells of all ranks in turn, so the cells that stand in the
-//!    rows at that moment decide where receives go. Hence it comes after those before.
-//! 5. [`with_waits`], which separates the start of each inserted operation from its end, and [`overlap`], which moves
-//!    both so that computation hides the time between.
+//! 4. [`with_transfers`], which lowers the plan. It visits the cells of all ranks in turn, so the cells that the
+//!    rows have by then determine the places of receives. Hence it comes after the passes above.
+//! 5. [`with_waits`], which separates the start of each inserted operation from its end, and [`overlap`], which
+//!    moves both so that computation hides the time between.
 //!
-//! [`first_moves`] undoes part of what passes have done, to find the move after which numbers are wrong.
+//! [`first_moves`] undoes part of the moves of passes, to find the move after which numbers are wrong.
 //!
-//! Idle cells mean nothing to a plan; [`Plan::without_idle`](crate::plan::Plan::without_idle) removes them before a pass.
-//! [`with_idle`] puts them in, for readers whose rows are locked to steps.
+//! Idle cells have no effect in a plan; [`Plan::without_idle`](crate::plan::Plan::without_idle) removes them before
+//! a pass. [`with_idle`] inserts them, for readers that run rows in lockstep.
 //!
 //! [`merge_backward`]: crate::plan::Plan::merge_backward
 //! [`with_vocabulary`]: crate::plan::Plan::with_vocabulary

@@ -1,31 +1,31 @@
-//! The first moves of a pass: a debugging aid that finds the one after which numbers are wrong.
+//! The first moves of a pass: a debugging aid to find the move after which numbers are wrong.
 //!
 //! ```text
 //! before     0F0 0F1 0SEND_F0 0SEND_F1         first move   0F0 0SEND_F0 0F1 0SEND_F1
 //! ```
 //!
-//! Guarantees: no move gives the plan itself, and all moves the moved one. The order of any two cells is that of one of
-//! both plans. So after passes of [`overlap`](super::overlap) that keep the order of starts (all but one do), every number of
-//! moves gives a plan that passes [`check`](Plan::check).
+//! Guarantees: zero moves give the plan itself, and all moves the moved plan. Any two cells are in the order of one
+//! of the two plans. So after passes of [`overlap`](super::overlap) that keep the order of starts (all but one do),
+//! every number of moves gives a plan that passes [`check`](Plan::check).
 //!
-//! 1. A row is written in its new order. A cell that runs before one which stood before it is a move.
-//! 2. After the last move that is wanted, the other cells follow in their old order.
+//! 1. A row is written in its new order. Each cell that runs before one that preceded it counts as a move.
+//! 2. After the last requested move, the other cells follow in their old order.
 //!
-//! The counterpart of `reorder_iterative_debug_limit_to_reorder` in PyTorch's `torch/_inductor/comms.py`, which limits the
-//! starts that one pass works on.
+//! This is the counterpart of `reorder_iterative_debug_limit_to_reorder` in PyTorch's `torch/_inductor/comms.py`,
+//! which limits the starts that one pass works on.
 
 use super::error::PassError;
 use crate::plan::{Action, Plan};
 use std::collections::{HashMap, VecDeque};
 
 impl Plan {
-    /// The plan after the first `moves` of the moves that make `moved` of it, counted rank by rank, and how many these are:
-    /// fewer if there are not as many.
+    /// The plan after the first `moves` of the moves that turn it into `moved`, counted rank by rank, and the
+    /// number of moves made, which is smaller if there are fewer.
     ///
-    /// To find by bisection the move after which a step's numbers are wrong. Idle cells are dropped.
+    /// Use it to bisect for the move after which a step's numbers are wrong. Idle cells are dropped.
     ///
     /// # Errors
-    /// [`PassError::OtherCells`] if a rank's row does not have the same cells in both plans.
+    /// Returns [`PassError::OtherCells`] if a rank's row does not have the same cells in both plans.
     ///
     /// ```
     /// use burn_pipeline_plan::plan::Plan;
@@ -48,7 +48,7 @@ impl Plan {
     }
 }
 
-/// Where each cell of the new row stands in the old one; `None` if one of the rows has a cell that the other has not.
+/// The index in the old row of each cell of the new one; `None` if one row has a cell that the other does not.
 fn places(old: &[Action], new: &[Action]) -> Option<Vec<usize>> {
     let mut places: HashMap<Action, VecDeque<usize>> = HashMap::new();
     for (place, &action) in old.iter().enumerate() {
@@ -58,7 +58,7 @@ fn places(old: &[Action], new: &[Action]) -> Option<Vec<usize>> {
     found.filter(|found| found.len() == old.len())
 }
 
-/// The row in its new order until as many cells have moved, and then in its old order.
+/// The row in its new order until `moves` cells have moved, and then in its old order.
 fn towards(old: &[Action], new: &[usize], moves: usize, made: &mut usize) -> Vec<Action> {
     let (mut placed, mut first) = (vec![false; old.len()], 0);
     let mut order = Vec::with_capacity(old.len());

@@ -6,15 +6,14 @@
 //! ```
 //!
 //! Guarantees: each stage that computes a weight gradient gets one `REDUCE_GRAD`, as soon as all its gradients are
-//! computed, so that it overlaps with what other stages of the rank still do. In a lowered plan it goes after the sends
-//! that follow the cell, since peers wait for those. Idle cells are dropped. Idempotent.
-//! Follows `_add_reduce_grad` of PyTorch 2.15, without its separate wait, which
-//! [`Plan::with_waits`] adds.
+//! computed, so that it overlaps with other stages of the rank. In a lowered plan it goes after the sends that
+//! follow the cell, since peers wait for those. Idle cells are dropped. Idempotent. Follows `_add_reduce_grad` of
+//! PyTorch 2.15, without its separate wait, which [`Plan::with_waits`] adds.
 
 use crate::plan::{Action, Op, Plan, Task};
 
 impl Plan {
-    /// One `REDUCE_GRAD` a stage, after its last `W` or `B`.
+    /// Inserts one `REDUCE_GRAD` per stage, after its last `W` or `B`.
     ///
     /// Idempotent: a plan with any `REDUCE_GRAD` is returned unchanged.
     ///
@@ -29,7 +28,7 @@ impl Plan {
             return self.clone();
         }
         let slots = self.placement().slots();
-        // Weight gradients still to come, by stage; back at zero after each row.
+        // The number of weight gradients still to come, by stage; zero again after each row.
         let mut left = vec![0usize; slots];
         self.with_rows(self.rows().iter().map(|row| reduce_row(self, row, &mut left)).collect())
     }

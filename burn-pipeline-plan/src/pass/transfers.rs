@@ -7,30 +7,29 @@
 //!          rank 1: 1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1
 //! ```
 //!
-//! Guarantees: one pass for all placements. Each value that crosses ranks is sent once, right after it is computed, and
-//! received once, before it is used. Neighbours on one rank exchange nothing. The lowered plan cannot deadlock, even under
-//! rendezvous. The order of sends and receives is that of PyTorch's `_add_send_recv`, cell by cell.
+//! Guarantees: one pass for all placements. Each value that crosses ranks is sent once, right after it is computed,
+//! and received once, before it is used. Neighbours on one rank exchange nothing. The lowered plan cannot deadlock,
+//! even under rendezvous. Sends and receives are in the order of PyTorch's `_add_send_recv`, cell by cell.
 //!
-//! 1. Ranks take turns in rank order. In its turn a rank runs one cell, if the cell's inputs have arrived. Idle cells and
-//!    `UNSHARD`, `RESHARD`, `REDUCE_GRAD` take a turn too, so they influence where receives go.
-//! 2. After a cell with a value that crosses ranks come its sends, and each receive is appended at the same moment to the
-//!    peer's row so far. So both ends of a channel have the same order. There is no deadlock, since the order in which
-//!    the cells ran here is one in which every send can meet its receive.
-//! 3. A rank that cannot run is not visited again until a value arrives for it. So time is linear in the plan, plus one
-//!    word for every 64 ranks a round.
-//!
-//! 4. A rank passes a collective of all ranks where it starts it; what uses it runs once all ranks have passed it.
+//! 1. Ranks take turns in rank order. In its turn a rank runs one cell, if the cell's inputs have arrived. Idle
+//!    cells and `UNSHARD`, `RESHARD`, `REDUCE_GRAD` take a turn too, so they influence the places of receives.
+//! 2. A cell is followed by the sends of its values that cross ranks, and each receive is appended at the same
+//!    moment to the peer's row so far. So both ends of a channel have the same order. There is no deadlock: the
+//!    order in which the cells ran here lets every send meet its receive.
+//! 3. A rank that cannot run is not visited again until a value arrives for it. So time is linear in the plan, plus
+//!    one word per round for every 64 ranks.
+//! 4. A rank passes a collective of all ranks where it starts it; a use runs once all ranks have passed it.
 //!
 //! Idle cells are dropped. A plan that already has a transfer is returned unchanged.
 
 use super::error::PassError;
 use crate::plan::edges::{Edges, Side};
-use crate::plan::spread::Spread;
+use crate::plan::vocabulary::VocabularyLayers;
 use crate::plan::{Action, MicrobatchTask, Op, Plan, StageId, Task, Waiting};
 
-/// The bit of a pair's input: the previous stage's output is on the pair's rank.
+/// The bit for a pair's input: the previous stage's output is on the pair's rank.
 const INPUT: u8 = 1;
-/// The bit of the gradient of a pair's output.
+/// The bit for the gradient of a pair's output.
 const GRADIENT: u8 = 2;
 
 impl Plan {
@@ -39,9 +38,9 @@ impl Plan {
     /// Idempotent: a lowered plan is returned unchanged.
     ///
     /// # Errors
-    /// [`PassError::Stuck`] if ranks wait for values that are never computed, [`PassError::Misplaced`] and
-    /// [`PassError::NoSuchMicrobatch`] if a cell does not fit the placement or the counts, [`PassError::Sparse`] if the plan
-    /// is far from complete.
+    /// Returns [`PassError::Stuck`] if ranks wait for values that are never computed, [`PassError::Misplaced`] or
+    /// [`PassError::NoSuchMicrobatch`] if a cell does not fit the placement or the counts, and
+    /// [`PassError::Sparse`] if the plan is far from complete.
     ///
     /// ```
     /// use burn_pipeline_plan::plan::Plan;
@@ -67,18 +66,18 @@ impl Plan {
 struct Lowering<'a> {
     plan: &'a Plan,
     edges: &'a Edges,
-    /// `INPUT` and `GRADIENT` of every pair.
+    /// The `INPUT` and `GRADIENT` bits of every pair.
     arrived: Vec<u8>,
-    /// Index of each rank's next cell.
+    /// The index of each rank's next cell.
     next: Vec<usize>,
-    /// That cell, read as soon as the one before it has run. Rows are far from each other in memory; by the rank's next
-    /// turn, the processor has fetched the cell.
+    /// That cell, read as soon as the previous one has run. Rows are far apart in memory; by the rank's next turn,
+    /// the processor has fetched the cell.
     heads: Vec<Option<Action>>,
-    /// One bit a rank: may it be able to run?
+    /// One bit per rank, set if the rank may be able to run.
     awake: Vec<u64>,
     rows: Vec<Vec<Action>>,
-    spread: Spread,
-    /// Ranks that have passed each collective.
+    vocabulary: VocabularyLayers,
+    /// The number of ranks that have passed each collective.
     collectives: Vec<u32>,
 }
 
@@ -91,7 +90,7 @@ impl<'a> Lowering<'a> {
             let crossings = [slot.before, slot.after].into_iter().filter(|&side| side == Side::OtherRank).count();
             sizes[slot.rank] += crossings * directions * slot.microbatches;
         }
-        let spread = Spread::of(plan);
+        let vocabulary = VocabularyLayers::of(plan);
         let mut awake = vec![0u64; ranks.div_ceil(64)];
         (0..ranks).for_each(|rank| awake[rank / 64] |= 1 << (rank % 64));
         Self {
@@ -102,17 +101,17 @@ impl<'a> Lowering<'a> {
             heads: plan.rows().iter().map(|row| row.first().copied()).collect(),
             awake,
             rows: sizes.into_iter().map(Vec::with_capacity).collect(),
-            spread,
-            collectives: vec![0; spread.collectives()],
+            vocabulary,
+            collectives: vec![0; vocabulary.collectives()],
         }
     }
 
-    /// Gives every rank that is awake a turn, in rank order; false if none could run.
+    /// Gives every awake rank a turn, in rank order. Returns false if none could run.
     fn round(&mut self) -> Result<bool, PassError> {
         let mut progress = false;
         for word in 0..self.awake.len() {
-            // The ranks of this word that still get a turn. A rank that a lower one wakes runs in this round, one that a
-            // higher one wakes in the next, as in PyTorch's loop over all ranks.
+            // The ranks of this word still to come. A rank woken by a lower one runs in this round, one woken by a
+            // higher one in the next, as in PyTorch's loop over all ranks.
             let mut to_come = u64::MAX;
             loop {
                 let bit = (self.awake[word] & to_come).trailing_zeros();
@@ -130,7 +129,7 @@ impl<'a> Lowering<'a> {
         Ok(progress)
     }
 
-    /// Runs one cell of a rank; false if its inputs have not arrived or the row has ended.
+    /// Runs one cell of a rank. Returns false if its inputs have not arrived or the row has ended.
     #[inline]
     fn turn(&mut self, rank: usize) -> Result<bool, PassError> {
         let Some(action) = self.heads[rank] else { return Ok(false) };
@@ -173,10 +172,10 @@ impl<'a> Lowering<'a> {
         Ok(true)
     }
 
-    /// Runs a piece, or passes a collective; false if what a piece uses is not there.
+    /// Runs a piece, or passes a collective. Returns false if a piece's input has not arrived.
     fn run_vocabulary(&mut self, rank: usize, action: Action, task: MicrobatchTask) -> Result<bool, PassError> {
         let (step, microbatches) = (self.next[rank], self.plan.microbatches()[0]);
-        if self.spread.stage_for(task.op()) != Some(task.stage()) || self.plan.placement().routes() > 1 {
+        if self.vocabulary.stage_for(task.op()) != Some(task.stage()) || self.plan.placement().routes() > 1 {
             return Err(PassError::Misplaced { rank, step, action, placed: None });
         }
         if task.microbatch() >= microbatches {
@@ -187,7 +186,7 @@ impl<'a> Lowering<'a> {
         }
         self.rows[rank].push(action);
         if task.op().is_rank_collective() {
-            let passed = &mut self.collectives[self.spread.number(task)];
+            let passed = &mut self.collectives[self.vocabulary.number(task)];
             *passed += 1;
             if *passed as usize == self.next.len() {
                 (0..self.next.len()).for_each(|rank| self.awake[rank / 64] |= 1 << (rank % 64));
@@ -196,14 +195,14 @@ impl<'a> Lowering<'a> {
         Ok(true)
     }
 
-    /// Have all ranks passed the collective that a task uses, if it uses one?
+    /// Returns true if all ranks have passed the collective that a task uses, or if it uses none.
     #[inline]
     fn has_collective(&self, task: MicrobatchTask) -> bool {
-        let Some(collective) = self.spread.awaited(task) else { return true };
-        self.collectives[self.spread.number(collective)] as usize == self.next.len()
+        let Some(collective) = self.vocabulary.awaited(task) else { return true };
+        self.collectives[self.vocabulary.number(collective)] as usize == self.next.len()
     }
 
-    /// The dense number of a stage that must live on this rank.
+    /// The dense number of a stage that must be on this rank.
     #[inline]
     fn slot(&self, rank: usize, action: Action, stage: StageId) -> Result<usize, PassError> {
         let slot = self.edges.find(stage);
@@ -214,7 +213,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// The dense number of a task's stage, and of its pair.
+    /// The dense numbers of a task's stage and pair.
     #[inline]
     fn pair(&self, rank: usize, action: Action, task: MicrobatchTask) -> Result<(usize, usize), PassError> {
         let slot = self.slot(rank, action, task.stage())?;
@@ -239,7 +238,8 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Marks a task's value as arrived at the neighbour that uses it, and writes the transfer if that is on another rank.
+    /// Marks a task's value as arrived at the neighbour that uses it, and writes the transfer if that is on another
+    /// rank.
     #[inline]
     fn deliver(&mut self, rank: usize, task: MicrobatchTask, (slot, pair): (usize, usize)) {
         let at = self.edges.slots()[slot];
@@ -268,7 +268,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Writes the transfers of a task's values along skip edges. No task waits for these values: its neighbour's value
+    /// Writes the transfers of a task's skip-edge values. No task waits for these values: its neighbour's value
     /// always comes later.
     #[inline]
     fn deliver_skips(&mut self, rank: usize, task: MicrobatchTask, (slot, pair): (usize, usize)) {
@@ -302,7 +302,7 @@ impl<'a> Lowering<'a> {
 
     /// The task that this one still waits for, if any.
     fn missing(&self, task: MicrobatchTask) -> Option<Task> {
-        if let Some(collective) = self.spread.awaited(task).filter(|_| !self.has_collective(task)) {
+        if let Some(collective) = self.vocabulary.awaited(task).filter(|_| !self.has_collective(task)) {
             return Some(collective.into());
         }
         let slot = self.edges.find(task.stage())?;

@@ -1,5 +1,5 @@
-//! Inserts `UNSHARD` before a stage is used and `RESHARD` when it is not needed soon, so that at most a given number of
-//! stages is gathered on a rank.
+//! Inserts `UNSHARD` before a stage is used and `RESHARD` when it is not needed soon, which bounds the number of
+//! stages gathered on a rank.
 //!
 //! ```text
 //! before (2 active)   rank 0: 0F0 2F0 4F0 4B0 2B0 0B0
@@ -7,17 +7,17 @@
 //! ```
 //!
 //! Guarantees: before each compute cell, the rank holds exactly the next `max_active` different stages that it will
-//! compute, the cell's own included. A stage is gathered when it enters this window and released when it leaves it.
-//! Releases come before gathers; gathers in the order of first use; releases in the order in which the cell before used
-//! the stages (only a fused cell can release two). Nothing is released at the end of a row, since the runtime frees
-//! everything after the step. The cells are those of PyTorch 2.7's `_add_unshard_reshard`, except that PyTorch releases
-//! two stages in the order of a Python set.
+//! compute, including the cell's own. A stage is gathered when it enters this window and released when it leaves.
+//! Releases come before gathers. Gathers are in the order of first use; releases in the order in which the previous
+//! cell used the stages (only a fused cell can release two). Nothing is released at the end of a row, since the
+//! runtime frees everything after the step. The cells are those of PyTorch 2.7's `_add_unshard_reshard`, except
+//! that PyTorch releases two stages in the order of a Python set.
 //!
-//! 1. The window is a run of compute tasks, from the current cell until `max_active` stages have been seen.
-//! 2. A cell that has run leaves the window, which lowers its stage's count of uses, maybe to zero.
+//! 1. The window is a run of compute tasks, from the current cell up to `max_active` different stages.
+//! 2. A cell that has run leaves the window, which lowers its stage's count of uses, possibly to zero.
 //! 3. The end of the window advances while there is room. Both ends only move forward, so time is linear.
 //!
-//! Idle cells are dropped. In a lowered plan, transfers stay where they are; run this pass before lowering to get
+//! Idle cells are dropped. In a lowered plan, transfers stay in place; run this pass before lowering to get
 //! PyTorch's order.
 
 use super::error::PassError;
@@ -27,11 +27,11 @@ use crate::plan::{Action, Op, Plan, StageId, Task};
 impl Plan {
     /// Inserts `UNSHARD` and `RESHARD` so that at most `max_active` stages are gathered on a rank at a time.
     ///
-    /// Idempotent: a plan that has one of the two is returned unchanged.
+    /// Idempotent: a plan with either of them is returned unchanged.
     ///
     /// # Errors
-    /// [`PassError::TooFewActive`] if a cell works on more stages than the bound allows (a fused cell on two, any
-    /// cell on one), [`PassError::Misplaced`] if a cell's stage is not in the placement.
+    /// Returns [`PassError::TooFewActive`] if a cell needs more stages than the bound allows (a fused cell needs
+    /// two, any other cell one), and [`PassError::Misplaced`] if a cell's stage is not in the placement.
     ///
     /// ```
     /// use burn_pipeline_plan::plan::Plan;
@@ -54,11 +54,11 @@ impl Plan {
 struct Window<'a> {
     edges: &'a Edges,
     max_active: usize,
-    /// Uses of each stage within the window.
+    /// The number of uses of each stage within the window.
     uses: Vec<usize>,
-    /// Stages with a use within the window.
+    /// The number of stages with a use within the window.
     stages: usize,
-    /// Tasks within the window.
+    /// The number of tasks within the window.
     tasks: usize,
 }
 
@@ -67,7 +67,7 @@ impl Window<'_> {
         let mut sharded = Vec::with_capacity(row.len() + 16);
         let compute = |task: &Task| task.op().is_compute();
         let mut ahead = row.iter().flat_map(|action| action.tasks()).filter(compute);
-        // Stages that left the window with the last compute cell, and stages that enter it before this one.
+        // Stages that left the window after the last compute cell, and stages that enter it before this one.
         let mut gone: Vec<StageId> = Vec::new();
         let mut come: Vec<StageId> = Vec::new();
         for (step, &action) in row.iter().enumerate().filter(|(_, action)| !action.is_idle()) {
@@ -116,7 +116,7 @@ impl Window<'_> {
         Ok(())
     }
 
-    /// A use of a stage enters the window; is it the only one there?
+    /// Adds a use of a stage to the window. Returns true if it is the only one there.
     #[inline]
     fn enter(&mut self, slot: usize) -> bool {
         self.tasks += 1;
@@ -126,7 +126,7 @@ impl Window<'_> {
         new
     }
 
-    /// A use of a stage leaves the window; was it the last one there?
+    /// Removes a use of a stage from the window. Returns true if it was the last one there.
     #[inline]
     fn leave(&mut self, slot: usize) -> bool {
         self.tasks -= 1;

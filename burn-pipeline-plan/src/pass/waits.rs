@@ -1,28 +1,30 @@
-//! Inserts waits of sends, receives and collectives as cells of their own.
+//! Inserts waits of sends, receives and collectives as separate cells.
 //!
 //! ```text
 //! before   rank 0: 0F0 0SEND_F0 0RECV_B0 0B0
 //! after    rank 0: 0F0 0SEND_F0 0RECV_B0 0WAIT_RECV_B0 0B0 0WAIT_SEND_F0
 //! ```
 //!
-//! Guarantees: linear time; no other cell moves; a start that has a wait keeps it, so the pass is
-//! idempotent. A plan that passes [`check`](crate::plan::Plan::check) still passes with its waits
-//! under the same transport: a start with a wait stops its rank later than one without, never sooner.
-//! [`WaitOptions::pytorch`] gives the cells of PyTorch 2.15's `_add_wait_send` and `_add_reduce_grad`; with
-//! [`outstanding`](WaitOptions) those of `max_outstanding_sends`, where that awaits the oldest send, as it mostly does.
+//! Guarantees: linear time; no other cell moves; a start that has a wait keeps it, so the pass is idempotent. A
+//! plan that passes [`check`](crate::plan::Plan::check) still passes with its waits under the same transport: a
+//! start with a wait blocks its rank later than one without, never sooner. [`WaitOptions::pytorch`] gives the cells
+//! of PyTorch 2.15's `_add_wait_send` and `_add_reduce_grad`; with [`outstanding`](WaitOptions), the cells of
+//! `max_outstanding_sends` where that awaits the oldest send, as it mostly does.
 //!
-//! Where a wait goes:
+//! Places of waits:
 //!
-//! 1. *At once*: right after its start. The pair then does what the start alone does where transfers block their rank.
-//! 2. *Late*, by the start:
-//!    - `SEND_F`: after the computation that uses the reply, the gradient of what was sent. The peer has received the
-//!      value by then, since it computed that gradient from it.
+//! 1. *At once*: right after the start. The two cells then act like a start alone under a blocking transport.
+//! 2. *Late*, depending on the start:
+//!    - `SEND_F`: after the computation that uses the reply, i.e. the gradient of the sent value. The peer has
+//!      received the value by then, since it computed that gradient from it.
 //!    - `SEND_B`, and `SEND_F` without a reply: at the end of the row, in the order of sends.
-//!    - a receive, `UNSHARD`: before the first computation that uses what arrives.
+//!    - a receive, `UNSHARD`: before the first computation that uses the result.
 //!    - `REDUCE_GRAD`: before the rank's next one, so that one runs at a time, or at the end of the row.
-//! 3. Where the number of outstanding sends is bounded, the oldest is awaited before the send that would exceed it.
+//! 3. If the number of outstanding sends is bounded, the oldest is awaited before the send that would exceed the
+//!    bound.
 //!
-//! A transfer along a skip edge is treated alike if [`WaitOptions::skips`] is set; else it gets no wait.
+//! A transfer along a skip edge gets a wait in the same way if [`WaitOptions::skips`] is set; otherwise it gets
+//! none.
 
 use crate::plan::edges::Edges;
 use crate::plan::waits::Awaited;
@@ -33,7 +35,7 @@ use std::num::NonZeroUsize;
 /// Where the waits of one kind of start go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum Placing {
-    /// Nowhere: no wait is written.
+    /// Nowhere: no wait is inserted.
     #[default]
     Implicit,
     /// Right after the start.
@@ -53,10 +55,10 @@ pub struct WaitOptions {
     pub unshards: Placing,
     /// Waits of `REDUCE_GRAD`.
     pub reductions: Placing,
-    /// The most sends of a rank that may be outstanding if they are awaited late: before one more, the oldest is awaited,
-    /// which frees its payload. PyTorch's `max_outstanding_sends`.
+    /// The most outstanding sends of a rank if they are awaited late: before one more, the oldest is awaited, which
+    /// frees its payload. PyTorch's `max_outstanding_sends`.
     pub outstanding: Option<NonZeroUsize>,
-    /// Do transfers along skip edges get waits like those between neighbours? Else they get none.
+    /// If true, transfers along skip edges get waits like those between neighbours; otherwise they get none.
     pub skips: bool,
 }
 
@@ -73,7 +75,7 @@ impl WaitOptions {
         }
     }
 
-    /// The waits of PyTorch 2.15: sends late, reductions at once, the rest without.
+    /// The waits of PyTorch 2.15: sends late, reductions at once, none for the rest.
     pub fn pytorch() -> Self {
         Self { sends: Placing::Late, reductions: Placing::AtOnce, ..Self::default() }
     }
@@ -90,24 +92,23 @@ impl WaitOptions {
 }
 
 impl Plan {
-    /// Inserts a wait for each start that has none, in the place that the options give for its kind:
+    /// Inserts a wait for each start without one, in the place that the options give for its kind:
     ///
     /// - [`Placing::AtOnce`]: right after the start;
-    /// - [`Placing::Late`]: a `SEND_F` after the computation that uses the gradient of what it sent, a `SEND_B` at the end of
-    ///   the row, a receive or `UNSHARD` before the first use of what arrives, a `REDUCE_GRAD` before the rank's next one or at
-    ///   the end of the row.
+    /// - [`Placing::Late`]: a `SEND_F` after the computation that uses the gradient of the sent value, a `SEND_B`
+    ///   at the end of the row, a receive or `UNSHARD` before the first use of the result, a `REDUCE_GRAD` before
+    ///   the rank's next one or at the end of the row.
     ///
-    /// In an unlowered plan only reductions (and `UNSHARD`) can get waits; [`Plan::with_transfers`]
-    /// then gives these waits a turn, as PyTorch does.
+    /// In an unlowered plan only reductions and `UNSHARD` can get waits; [`Plan::with_transfers`] then gives these
+    /// waits a turn, as PyTorch does.
     ///
     /// ```
     /// use burn_pipeline_plan::{pass, plan::Plan};
     /// let plan = Plan::from_csv("mine", "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n")?;
     /// let waits = plan.with_waits(&pass::WaitOptions::all(pass::Placing::Late));
-    /// assert_eq!(
-    ///     waits.to_csv(),
-    ///     "0F0,0SEND_F0,0RECV_B0,0WAIT_RECV_B0,0B0,0WAIT_SEND_F0\n1RECV_F0,1WAIT_RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0\n"
-    /// );
+    /// let first = "0F0,0SEND_F0,0RECV_B0,0WAIT_RECV_B0,0B0,0WAIT_SEND_F0";
+    /// let second = "1RECV_F0,1WAIT_RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0";
+    /// assert_eq!(waits.to_csv(), format!("{first}\n{second}\n"));
     /// # Ok::<(), burn_pipeline_plan::plan::PlanError>(())
     /// ```
     pub fn with_waits(&self, options: &WaitOptions) -> Plan {
@@ -129,17 +130,17 @@ impl Plan {
     }
 }
 
-/// The new row so far, and the late waits that are still to be written.
+/// The new row so far, and the late waits still to be inserted.
 #[derive(Default)]
 struct Writer {
     row: Vec<Action>,
     /// The most sends that may be outstanding.
     most: usize,
-    /// Waits of sends, in order, and those of them that are still to be written.
+    /// Waits of sends, in order, and those of them still to be inserted.
     sends: VecDeque<Task>,
     unreplied: HashSet<Task>,
-    /// Waits of sends and of receives, by the wait for the neighbour's transfer: all transfers of one stage, microbatch and
-    /// direction are answered, or used, by the same computation.
+    /// Waits of sends and of receives, keyed by the wait for the neighbour's transfer: one computation answers, or
+    /// uses, all transfers of one stage, microbatch and direction.
     replies: HashMap<Task, Vec<Task>>,
     receives: HashMap<Task, Vec<Task>>,
     unshards: HashMap<StageId, Task>,
@@ -172,7 +173,7 @@ impl Writer {
         }
     }
 
-    /// Keeps a late wait until its place comes.
+    /// Stores a late wait until its place comes.
     fn keep(&mut self, start: Task, wait: Task) {
         match start.op() {
             Op::SendForward | Op::SendBackward => {
@@ -186,7 +187,7 @@ impl Writer {
         }
     }
 
-    /// Writes the waits for what a computation uses, or a `RESHARD` frees.
+    /// Inserts the waits for the inputs of a computation, or for the parameters that a `RESHARD` frees.
     fn before_use(&mut self, task: Task) {
         self.row.extend(self.unshards.remove(&task.stage()).map(Action::from));
         let op = match task.op() {
@@ -209,7 +210,7 @@ impl Writer {
         }
     }
 
-    /// Writes the waits of the sends that a backward's gradient answers.
+    /// Inserts the waits of the sends that a backward's gradient answers.
     fn after_reply(&mut self, task: Task) {
         let Some(task) = task.of_microbatch() else { return };
         for wait in self.replies.remove(&task.with(task.stage(), Op::WaitSendForward).into()).unwrap_or_default() {
@@ -219,7 +220,7 @@ impl Writer {
         }
     }
 
-    /// Writes the waits that are left, sends in their order.
+    /// Inserts the remaining waits, sends in their order.
     fn finish(mut self) -> Vec<Action> {
         self.row.extend(self.reduction.take().map(Action::from));
         let left = self.sends.iter().filter(|wait| self.unreplied.contains(wait));

@@ -4,22 +4,22 @@
 //! `(0F7;7B3)OVERLAP_F_B`) parses back to the same value.
 //!
 //! Symbols and text form are those of PyTorch's `torch.distributed.pipelining` IR. The quote before a stage of the
-//! second replica is an addition, since PyTorch has no text form for bidirectional placements.
+//! second route is an addition: PyTorch has no text form for bidirectional placements.
 
 use super::op::Op;
 use super::stage_id::StageId;
 use super::task::{MicrobatchTask, Task};
 use std::fmt;
 
-/// One cell of a plan: a task, two tasks to run overlapped, or an idle slot.
+/// A cell of a plan: one task, two overlapped tasks, or an idle slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
     /// An idle slot: aligns rows in a drawing and does nothing when run.
     Idle,
     /// One task.
     Single(Task),
-    /// A forward and a backward of two different microbatches, to be interleaved where the device can
-    /// (`OVERLAP_F_B`; DualPipe's `F&B`). Running the two one after the other gives the same result.
+    /// A forward and a backward of two different microbatches, interleaved where the device can (`OVERLAP_F_B`;
+    /// DualPipe's `F&B`). Running one after the other gives the same result.
     Overlap(MicrobatchTask, MicrobatchTask),
 }
 
@@ -29,22 +29,22 @@ impl Action {
         Action::Single(Task::new(stage, Op::Forward, microbatch))
     }
 
-    /// `B`: the whole backward.
+    /// `B` of a stage for a microbatch: the whole backward.
     pub fn backward(stage: impl Into<StageId>, microbatch: usize) -> Self {
         Action::Single(Task::new(stage, Op::Backward, microbatch))
     }
 
-    /// `I`: the backward for the input alone.
+    /// `I` of a stage for a microbatch: the backward for the input.
     pub fn backward_input(stage: impl Into<StageId>, microbatch: usize) -> Self {
         Action::Single(Task::new(stage, Op::BackwardInput, microbatch))
     }
 
-    /// `W`: the backward for the weights alone.
+    /// `W` of a stage for a microbatch: the backward for the weights.
     pub fn backward_weight(stage: impl Into<StageId>, microbatch: usize) -> Self {
         Action::Single(Task::new(stage, Op::BackwardWeight, microbatch))
     }
 
-    /// The tasks of this cell, in the order in which they run one after the other: none, one or two.
+    /// The tasks of this cell in running order: none, one or two.
     pub fn tasks(self) -> impl Iterator<Item = Task> {
         match self {
             Action::Idle => Tasks([None, None]),
@@ -53,7 +53,7 @@ impl Action {
         }
     }
 
-    /// Is it an idle slot?
+    /// Returns true if it is an idle slot.
     pub fn is_idle(self) -> bool {
         self == Action::Idle
     }
@@ -71,7 +71,7 @@ impl From<MicrobatchTask> for Action {
     }
 }
 
-/// The tasks of one [`Action`]. Cheaper than a chain of adapters in the loops over large plans.
+/// The tasks of one [`Action`]; faster than chained iterator adapters on large plans.
 struct Tasks([Option<Task>; 2]);
 
 impl Iterator for Tasks {

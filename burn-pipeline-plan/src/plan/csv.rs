@@ -1,8 +1,8 @@
-//! Plans as CSV: one row a rank, one cell an action, an empty cell for an idle slot.
+//! Plans as CSV: one row per rank, one cell per action, an empty cell for an idle slot.
 //!
-//! Guarantees: [`Plan::from_csv`] of [`Plan::to_csv`] gives the same rows. Files of PyTorch's `_dump_csv` are read
-//! unchanged, with either line end. An error names the line and the cell, both counted from 1.
-//! No cell needs quotes, since no action's text holds a comma.
+//! Guarantees: [`Plan::from_csv`] of [`Plan::to_csv`] gives the same rows. Files written by PyTorch's `_dump_csv`
+//! are read unchanged, with either line ending. An error names the line and the cell, both counted from 1. Cells
+//! are never quoted, since no action's text contains a comma.
 
 use super::action::Action;
 use super::error::PlanError;
@@ -11,7 +11,7 @@ use super::text::action;
 use std::fmt::Write;
 
 impl Plan {
-    /// Reads one row a rank; placement and microbatch counts are inferred as in [`Plan::infer`].
+    /// Reads one row per rank; placement and microbatch counts are inferred as in [`Plan::infer`].
     ///
     /// ```
     /// use burn_pipeline_plan::plan::Plan;
@@ -26,7 +26,7 @@ impl Plan {
                 action(text).map_err(|reason| PlanError::Action { cell: place, text: text.to_owned(), reason })
             });
             let mut row: Vec<Action> = cells.collect::<Result<_, _>>()?;
-            // A line without any text is a rank that does nothing, not a rank with one idle slot.
+            // A blank line is a rank without actions, not a rank with one idle slot.
             if row == [Action::Idle] {
                 row.clear();
             }
@@ -36,7 +36,7 @@ impl Plan {
         Plan::infer(name, rows)
     }
 
-    /// One line a rank, as [`Plan::from_csv`] reads it.
+    /// The plan as CSV, one line per rank, in the form that [`Plan::from_csv`] reads.
     pub fn to_csv(&self) -> String {
         let mut text = String::new();
         for row in self.rows() {

@@ -1,13 +1,13 @@
-//! The error of plans: their placements, skip edges, rows and texts.
+//! The error type of plans: their placements, skip edges, rows and text forms.
 
 use super::skip_edge::SkipEdge;
 use super::stage_id::StageId;
 use super::task::Task;
 
-/// Why something is not a plan, or not a part of one.
+/// Why a value is not a valid plan or part of a plan.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs, reason = "the messages say what the fields are")]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum PlanError {
     /// A placement has no rank or no stage.
     #[error("a placement needs at least one rank and one stage, got {ranks} ranks and {stages} stages")]
@@ -22,13 +22,13 @@ pub enum PlanError {
     #[error("stage {stage} is placed on rank {rank}, but there are only {ranks} ranks")]
     NoSuchRank { stage: StageId, rank: usize, ranks: usize },
     /// Two ranks name the same stage.
-    #[error("stage {stage} is run by rank {first} and by rank {second}; a stage lives on one rank")]
+    #[error("ranks {first} and {second} both run stage {stage}; place each stage on one rank")]
     TwoRanks { stage: StageId, first: usize, second: usize },
     /// No rank names a stage between 0 and the last one.
-    #[error("stage {stage} is run by no rank, though the plan has {stages} stages a replica")]
+    #[error("no rank runs stage {stage}, but the plan has {stages} stages per route")]
     MissingStage { stage: StageId, stages: usize },
     /// The number of rows is not the number of ranks.
-    #[error("the plan has {rows} rows, but its placement has {ranks} ranks; write one row a rank")]
+    #[error("the plan has {rows} rows, but its placement has {ranks} ranks; write one row per rank")]
     Rows { rows: usize, ranks: usize },
     /// The number of microbatch counts is not the number of routes.
     #[error("the plan gives {counts} microbatch counts, but its placement has {routes} routes")]
@@ -45,9 +45,10 @@ pub enum PlanError {
     /// A skip edge is not valid.
     #[error("the edge {edge} {reason}")]
     Skip { edge: SkipEdge, reason: String },
-    /// A text is not an action. In a CSV text `cell` is the line and the cell within it, both from 1.
+    /// A text is not an action. For CSV, `cell` is the line and the cell within it, both from 1.
     #[error(
-        "{}`{text}` is not an action: {reason}; write [stage][operation][microbatch], e.g. 2F0, 1UNSHARD, '3SEND_F1 or (0F7;7B3)OVERLAP_F_B",
+        "{}`{text}` is not an action: {reason}; write [stage][operation][microbatch], \
+         e.g. 2F0, 1UNSHARD, '3SEND_F1 or (0F7;7B3)OVERLAP_F_B",
         cell.map_or(String::new(), |(line, cell)| format!("line {line}, cell {cell}: "))
     )]
     Action { cell: Option<(usize, usize)>, text: String, reason: &'static str },

@@ -1,8 +1,8 @@
-//! A plan as a grid of text: one line a step, one column a rank, and an optional mark on one step.
+//! A plan as a grid of text: one line per step, one column per rank, and optionally one marked step.
 //!
-//! Guarantees: [`Plan::grid`] and [`Plan::grid_marked`] give exactly the layout of PyTorch's `_format_pipeline_order`,
-//! without and with its mark, trailing spaces included. They also accept no rows, and fewer steps than ranks, which
-//! PyTorch's does not.
+//! Guarantees: [`Plan::grid`] and [`Plan::grid_marked`] give exactly the layout of PyTorch's
+//! `_format_pipeline_order`, without and with its mark, trailing spaces included. Unlike PyTorch's, they accept no
+//! rows, and fewer steps than ranks.
 //!
 //! ```text
 //!         Rank 0 Rank 1
@@ -15,13 +15,13 @@ use super::rows::Plan;
 use std::fmt::Write;
 use std::ops::Range;
 
-/// Steps that an error shows before and after the one that it is about.
+/// Steps shown before and after the step of an error.
 const STEPS_AROUND: usize = 4;
-/// Ranks that an error shows at most.
+/// The most ranks shown for an error.
 const RANKS_SHOWN: usize = 8;
 
 impl Plan {
-    /// The whole plan, one line a step and one column a rank.
+    /// The whole plan, one line per step and one column per rank.
     ///
     /// ```
     /// use burn_pipeline_plan::plan::Plan;
@@ -33,9 +33,9 @@ impl Plan {
         window(self.rows(), 0..self.ranks(), 0..self.longest_row(), None)
     }
 
-    /// The whole plan as [`grid`](Self::grid) gives it, with one step marked: where a
-    /// [`CheckError`](crate::plan::CheckError::place) or a failed run points. A step behind the last one, as that of a
-    /// missing action, is an empty line of its own.
+    /// The grid of [`grid`](Self::grid) with one step marked, such as the place of a
+    /// [`CheckError`](crate::plan::CheckError::place) or of a failed run. A step past the last one, such as that of
+    /// a missing action, gets an empty line.
     ///
     /// ```
     /// use burn_pipeline_plan::plan::{CheckOptions, Plan};
@@ -51,7 +51,7 @@ impl Plan {
         window(self.rows(), 0..self.ranks(), 0..steps, Some(step))
     }
 
-    /// The part of the grid around one step of one rank, with the step marked.
+    /// The part of the grid around one step of one rank, with that step marked.
     pub fn excerpt(&self, rank: usize, step: usize) -> String {
         let rows = self.rows();
         let longest = self.longest_row().max(step.saturating_add(1));

@@ -1,4 +1,4 @@
-//! The stored form of a [`Plan`]: its fields by name, with actions as text so that a person can read and write them.
+//! The stored form of a [`Plan`]: its named fields, with actions as readable text.
 
 use super::action::Action;
 use super::error::PlanError;
@@ -20,14 +20,14 @@ struct StoredPlan {
     skips: Vec<SkipEdge>,
 }
 
-/// As its text.
+/// Serializes as text.
 impl Serialize for Action {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-/// As its text.
+/// Serializes as text.
 impl Serialize for Task {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)

@@ -1,9 +1,9 @@
-//! The operations that a plan can name, with PyTorch's symbols.
+//! The operations of a plan, with PyTorch's symbols.
 //!
-//! Guarantees: every operation has a symbol of its own, which reads back to it. `WAIT_SEND_F`, `WAIT_SEND_B`
-//! and `WAIT_REDUCE_GRAD` are PyTorch 2.15's; `WAIT_RECV_F`, `WAIT_RECV_B` and `WAIT_UNSHARD` are additions of the same form
-//! (PyTorch's runtime waits for these three where they are used). The operations of a vocabulary that is spread over all
-//! ranks have the names of Yeung et al., Balancing Pipeline Parallelism with Vocabulary Parallelism, 2024 (arXiv:2411.05288).
+//! Guarantees: every operation has a unique symbol, which parses back to it. `WAIT_SEND_F`, `WAIT_SEND_B` and
+//! `WAIT_REDUCE_GRAD` are PyTorch 2.15's. `WAIT_RECV_F`, `WAIT_RECV_B` and `WAIT_UNSHARD` are additions of the same
+//! form: PyTorch's runtime waits for these three where they are used. The vocabulary-parallel operations have the
+//! names of Yeung et al., Balancing Pipeline Parallelism with Vocabulary Parallelism, 2024 (arXiv:2411.05288).
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub enum Op {
     BackwardInput,
     /// `W`: backward for the weights.
     BackwardWeight,
-    /// `B`: both backwards at once.
+    /// `B`: backward for both at once.
     Backward,
     /// `SEND_F`: send the stage's output to the next stage's rank.
     SendForward,
@@ -45,8 +45,8 @@ pub enum Op {
     WaitUnshard,
     /// `WAIT_REDUCE_GRAD`: wait until the reduced gradients have arrived.
     WaitReduceGrad,
-    /// `S`: forward of this rank's piece of the head, with a softmax over the piece alone and, in training, the piece's part
-    /// of the input's gradient.
+    /// `S`: forward of this rank's piece of the head, with a softmax over the piece alone and, in training, the
+    /// piece's part of the input's gradient.
     HeadForward,
     /// `T`: gradient of the weights of this rank's piece of the head.
     HeadBackward,
@@ -54,13 +54,14 @@ pub enum Op {
     EmbeddingForward,
     /// `IB`: gradient of the weights of this rank's piece of the embedding.
     EmbeddingBackward,
-    /// `BCAST_S`: the last stage's output goes to all ranks.
+    /// `BCAST_S`: send the last stage's output to all ranks.
     BroadcastHidden,
-    /// `REDUCE_S`: the softmax's statistics are joined on all ranks, and the parts of the input's gradient on the last stage's.
+    /// `REDUCE_S`: combine the softmax's statistics on all ranks, and sum the parts of the input's gradient on the
+    /// last stage's rank.
     ReduceHead,
-    /// `REDUCE_IF`: what the pieces of the embedding give is added up on the first stage's rank.
+    /// `REDUCE_IF`: sum the outputs of the embedding's pieces on the first stage's rank.
     ReduceEmbedding,
-    /// `BCAST_IB`: the gradient of the first stage's input goes to all ranks.
+    /// `BCAST_IB`: send the gradient of the first stage's input to all ranks.
     BroadcastGradient,
 }
 
@@ -130,64 +131,64 @@ impl Op {
         Op::ALL.into_iter().find(|op| op.symbol() == symbol)
     }
 
-    /// Does it run the stage's module (`F`, `I`, `W`, `B`)?
+    /// Returns true if it runs the stage's module (`F`, `I`, `W`, `B`).
     pub fn is_compute(self) -> bool {
         matches!(self, Op::Forward | Op::BackwardInput | Op::BackwardWeight | Op::Backward)
     }
 
-    /// Does it run a rank's piece of the head or of the embedding (`S`, `T`, `IF`, `IB`)?
+    /// Returns true if it runs a rank's piece of the head or of the embedding (`S`, `T`, `IF`, `IB`).
     pub fn is_piece(self) -> bool {
         matches!(self, Op::HeadForward | Op::HeadBackward | Op::EmbeddingForward | Op::EmbeddingBackward)
     }
 
-    /// Is it a collective of all ranks, for a vocabulary that is spread over them (`BCAST_S`, `REDUCE_S`, `REDUCE_IF`,
-    /// `BCAST_IB`)?
+    /// Returns true if it is a vocabulary-parallel collective of all ranks (`BCAST_S`, `REDUCE_S`, `REDUCE_IF`,
+    /// `BCAST_IB`).
     pub fn is_rank_collective(self) -> bool {
         matches!(self, Op::BroadcastHidden | Op::ReduceHead | Op::ReduceEmbedding | Op::BroadcastGradient)
     }
 
-    /// Does every rank run it, whichever rank holds the stage? Its stage is the last one for the head, and the first one for
-    /// the embedding.
+    /// Returns true if every rank runs it, whichever rank holds the stage. It names the last stage for the head,
+    /// and the first stage for the embedding.
     pub fn is_vocabulary(self) -> bool {
         self.is_piece() || self.is_rank_collective()
     }
 
-    /// Does it keep its rank busy (`F`, `I`, `W`, `B`, and pieces)?
+    /// Returns true if it keeps its rank busy (`F`, `I`, `W`, `B`, and pieces).
     pub fn is_work(self) -> bool {
         self.is_compute() || self.is_piece()
     }
 
-    /// Does it produce the input's gradient (`I`, `B`)?
+    /// Returns true if it produces the input's gradient (`I`, `B`).
     pub fn gives_input_gradient(self) -> bool {
         matches!(self, Op::BackwardInput | Op::Backward)
     }
 
-    /// Does it produce the weights' gradients (`W`, `B`)?
+    /// Returns true if it produces the weights' gradients (`W`, `B`).
     pub fn gives_weight_gradient(self) -> bool {
         matches!(self, Op::BackwardWeight | Op::Backward)
     }
 
-    /// Is it a send or a receive?
+    /// Returns true if it is a send or a receive.
     pub fn is_transfer(self) -> bool {
         matches!(self, Op::SendForward | Op::ReceiveForward | Op::SendBackward | Op::ReceiveBackward)
     }
 
-    /// Is it a send?
+    /// Returns true if it is a send.
     pub fn is_send(self) -> bool {
         matches!(self, Op::SendForward | Op::SendBackward)
     }
 
-    /// Is the stage at the other end a later one (`SEND_F`, `RECV_B` and the waits for them)?
+    /// Returns true if the stage at the other end is a later one (`SEND_F`, `RECV_B` and their waits).
     pub(crate) fn is_towards_next(self) -> bool {
         matches!(self.awaits().unwrap_or(self), Op::SendForward | Op::ReceiveBackward)
     }
 
-    /// Is it a wait (`WAIT_...`)?
+    /// Returns true if it is a wait (`WAIT_...`).
     pub fn is_wait(self) -> bool {
         self.awaits().is_some()
     }
 
-    /// Is it the wait for a send or a receive?
+    /// Returns true if it is the wait for a send or a receive.
     pub fn is_transfer_wait(self) -> bool {
         self.awaits().is_some_and(Op::is_transfer)
     }
@@ -205,8 +206,8 @@ impl Op {
         }
     }
 
-    /// The wait for this operation: `WAIT_SEND_F` for `SEND_F`. `None` for computations, `RESHARD` and waits, which cannot
-    /// be awaited.
+    /// The wait for this operation: `WAIT_SEND_F` for `SEND_F`. `None` for an operation that cannot be awaited:
+    /// computations, `RESHARD` and waits.
     pub fn wait(self) -> Option<Op> {
         match self {
             Op::SendForward => Some(Op::WaitSendForward),
@@ -219,7 +220,8 @@ impl Op {
         }
     }
 
-    /// Does it belong to one microbatch? Only `UNSHARD`, `RESHARD`, `REDUCE_GRAD` and the waits for these do not.
+    /// Returns true if it belongs to one microbatch: all operations but `UNSHARD`, `RESHARD`, `REDUCE_GRAD` and
+    /// their waits.
     pub fn has_microbatch(self) -> bool {
         !matches!(self, Op::Unshard | Op::Reshard | Op::ReduceGrad | Op::WaitUnshard | Op::WaitReduceGrad)
     }

@@ -1,8 +1,8 @@
-//! The placement of stages on ranks, and the routes that microbatches take.
+//! The placement of stages on ranks, and the routes of microbatches.
 //!
-//! Guarantees: every stage of every replica has exactly one rank; both replicas have the same number of
-//! stages; every rank named is below the number of ranks. A *route* is the ordered list of stages a microbatch
-//! visits. Loop, V, wave and free placements have one route; bidirectional ones have two, one a replica.
+//! Guarantees: every stage of every route has exactly one rank; all routes have the same number of stages; every
+//! rank named is below the number of ranks. A *route* is the ordered list of stages that a microbatch visits. Loop,
+//! V, wave and free placements have one route; bidirectional ones have two.
 //!
 //! ```text
 //! loop p=2 v=2     V p=2           wave p=2 v=4            bidirectional p=4
@@ -27,7 +27,7 @@ pub enum PlacementKind {
     V,
     /// Zigzag: chunk `c` goes up the ranks if `c` is even, down if odd (Hanayo).
     Wave,
-    /// Rank `r` holds stage `r` of replica 0 and stage `p-1-r` of replica 1 (DualPipe, Chimera).
+    /// Rank `r` holds stage `r` of route 0 and stage `p-1-r` of route 1 (DualPipe, Chimera).
     Bidirectional,
     /// Any map.
     Free,
@@ -45,7 +45,7 @@ impl std::fmt::Display for PlacementKind {
     }
 }
 
-/// The rank of every stage. Two placements are equal if they place every stage alike, whatever kind they were made as
+/// The rank of every stage. Two placements are equal if every stage has the same rank in both, whatever their kinds
 /// (on one rank, a V is a loop).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "PlacementMap", into = "PlacementMap")]
@@ -86,28 +86,29 @@ impl TryFrom<PlacementMap> for Placement {
 }
 
 impl Placement {
-    /// `chunks` stages a rank, stage `s` on rank `s mod ranks`.
+    /// `chunks` stages per rank: stage `s` on rank `s mod ranks`.
     pub fn looped(ranks: usize, chunks: usize) -> Result<Self, PlanError> {
         Self::from_rule(PlacementKind::Loop, ranks, ranks.saturating_mul(chunks), 1, |_, s| s % ranks)
     }
 
-    /// Two stages a rank: rank `r` holds `r` and `2 * ranks - 1 - r`.
+    /// Two stages per rank: rank `r` holds `r` and `2 * ranks - 1 - r`.
     pub fn v(ranks: usize) -> Result<Self, PlanError> {
         Self::from_rule(PlacementKind::V, ranks, ranks.saturating_mul(2), 1, |_, s| zigzag(ranks, s))
     }
 
-    /// `chunks` stages a rank, up and down the ranks in turn.
+    /// `chunks` stages per rank, going up and down the ranks alternately.
     pub fn wave(ranks: usize, chunks: usize) -> Result<Self, PlanError> {
         Self::from_rule(PlacementKind::Wave, ranks, ranks.saturating_mul(chunks), 1, |_, s| zigzag(ranks, s))
     }
 
-    /// Two replicas that run through the ranks in opposite directions.
+    /// Two routes through the ranks in opposite directions.
     pub fn bidirectional(ranks: usize) -> Result<Self, PlanError> {
-        let rule = |replica, s| if replica == 0 { s } else { ranks - 1 - s };
+        let rule = |route, s| if route == 0 { s } else { ranks - 1 - s };
         Self::from_rule(PlacementKind::Bidirectional, ranks, ranks, 2, rule)
     }
 
-    /// The placement of this kind, with `chunks` stages a rank where the kind leaves that open. A free one is a loop.
+    /// The placement of this kind, with `chunks` stages per rank if the kind allows a choice. For `Free`, this is a
+    /// loop.
     pub fn of_kind(kind: PlacementKind, ranks: usize, chunks: usize) -> Result<Self, PlanError> {
         match kind {
             PlacementKind::V => Self::v(ranks),
@@ -122,7 +123,7 @@ impl Placement {
         Self::from_map(ranks, vec![rank_of_stage])
     }
 
-    /// Any map for one or two routes. A map of a known kind gets that kind.
+    /// Any map for one or two routes. Its kind is recognised if it is a known one.
     pub fn from_map(ranks: usize, routes: Vec<Vec<usize>>) -> Result<Self, PlanError> {
         let lengths: Vec<usize> = routes.iter().map(Vec::len).collect();
         let stages = lengths.first().copied().unwrap_or(0);
@@ -130,9 +131,9 @@ impl Placement {
             return Err(PlanError::RouteLengths { lengths });
         }
         let in_bounds = Self::within_limits(ranks, stages);
-        for (replica, route) in routes.iter().enumerate().filter(|_| in_bounds.is_ok()) {
+        for (number, route) in routes.iter().enumerate().filter(|_| in_bounds.is_ok()) {
             if let Some((index, &rank)) = route.iter().enumerate().find(|&(_, &rank)| rank >= ranks) {
-                return Err(PlanError::NoSuchRank { stage: StageId::in_replica(replica, index), rank, ranks });
+                return Err(PlanError::NoSuchRank { stage: StageId::in_route(number, index), rank, ranks });
             }
         }
         in_bounds?;
@@ -156,9 +157,9 @@ impl Placement {
         let mut routes: Vec<Vec<Option<usize>>> = vec![Vec::new()];
         for (rank, row) in rows.iter().enumerate() {
             for task in row.iter().flat_map(|a| a.tasks()) {
-                let (replica, index) = (task.stage().replica(), task.stage().index());
-                routes.resize(routes.len().max(replica + 1), Vec::new());
-                let route = &mut routes[replica];
+                let (number, index) = (task.stage().route(), task.stage().index());
+                routes.resize(routes.len().max(number + 1), Vec::new());
+                let route = &mut routes[number];
                 route.resize(route.len().max(index + 1), None);
                 // Every rank runs its piece of the vocabulary, whichever rank holds the stage.
                 if task.op().is_vocabulary() {
@@ -174,10 +175,10 @@ impl Placement {
         }
         let stages = routes.iter().map(Vec::len).max().unwrap_or(0);
         let mut map = Vec::with_capacity(routes.len());
-        for (replica, mut route) in routes.into_iter().enumerate() {
+        for (number, mut route) in routes.into_iter().enumerate() {
             route.resize(stages, None);
             let whole = route.into_iter().enumerate().map(|(index, rank)| {
-                rank.ok_or(PlanError::MissingStage { stage: StageId::in_replica(replica, index), stages })
+                rank.ok_or(PlanError::MissingStage { stage: StageId::in_route(number, index), stages })
             });
             map.push(whole.collect::<Result<Vec<_>, _>>()?);
         }
@@ -198,12 +199,12 @@ impl Placement {
         kind: PlacementKind,
         ranks: usize,
         stages: usize,
-        replicas: usize,
+        routes: usize,
         rank_of: impl Fn(usize, usize) -> usize,
     ) -> Result<Self, PlanError> {
         Self::within_limits(ranks, stages)?;
-        let route = |replica| (0..stages).map(|s| rank_of(replica, s) as u16).collect();
-        Ok(Self { kind, ranks, routes: (0..replicas).map(route).collect() })
+        let route = |number| (0..stages).map(|s| rank_of(number, s) as u16).collect();
+        Ok(Self { kind, ranks, routes: (0..routes).map(route).collect() })
     }
 
     /// The kind of the map.
@@ -211,60 +212,60 @@ impl Placement {
         self.kind
     }
 
-    /// Number of ranks.
+    /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.ranks
     }
 
-    /// Number of stages of the model (of one replica).
+    /// The number of stages of the model (of one route).
     pub fn stages(&self) -> usize {
         self.routes[0].len()
     }
 
-    /// Number of routes, which is the number of replicas: 1 or 2.
+    /// The number of routes: 1 or 2.
     pub fn routes(&self) -> usize {
         self.routes.len()
     }
 
-    /// Does the placement hold this stage?
+    /// Returns true if the placement has this stage.
     pub fn contains(&self, stage: StageId) -> bool {
-        stage.replica() < self.routes() && stage.index() < self.stages()
+        stage.route() < self.routes() && stage.index() < self.stages()
     }
 
     /// The rank that holds a stage.
     ///
     /// # Panics
-    /// If the placement does not hold the stage.
+    /// Panics if the placement does not have the stage.
     pub fn rank_of(&self, stage: StageId) -> usize {
-        self.routes[stage.replica()][stage.index()] as usize
+        self.routes[stage.route()][stage.index()] as usize
     }
 
-    /// A dense number for a stage, below [`Placement::slots`]: replica 0 first, each in model order.
+    /// A dense number for a stage, below [`Placement::slots`]: route 0 first, each in model order.
     pub fn slot(&self, stage: StageId) -> usize {
-        stage.replica() * self.stages() + stage.index()
+        stage.route() * self.stages() + stage.index()
     }
 
-    /// Number of stages over all replicas.
+    /// The number of stages over all routes.
     pub fn slots(&self) -> usize {
         self.stages() * self.routes()
     }
 
-    /// All stages: replica 0 first, each in model order.
+    /// All stages: route 0 first, each in model order.
     pub fn all_stages(&self) -> impl Iterator<Item = StageId> + '_ {
-        (0..self.routes()).flat_map(|replica| (0..self.stages()).map(move |s| StageId::in_replica(replica, s)))
+        (0..self.routes()).flat_map(|route| (0..self.stages()).map(move |s| StageId::in_route(route, s)))
     }
 
-    /// The stages that a rank holds: replica 0 first, each in model order.
+    /// The stages of a rank: route 0 first, each in model order.
     pub fn stages_of(&self, rank: usize) -> Vec<StageId> {
         self.all_stages().filter(|&s| self.rank_of(s) == rank).collect()
     }
 
-    /// The stage that follows, if any.
+    /// The stage after this one, if any.
     pub fn next(&self, stage: StageId) -> Option<StageId> {
         stage.next(self.stages())
     }
 
-    /// Is the next stage on another rank, so that the output of `stage` must be sent?
+    /// Returns true if the next stage is on another rank, so that the output of `stage` must be sent.
     pub fn crosses_after(&self, stage: StageId) -> bool {
         self.next(stage).is_some_and(|next| self.rank_of(next) != self.rank_of(stage))
     }

@@ -1,7 +1,7 @@
-//! [`Plan`]: the rows of all ranks, with the placement and the microbatches that they refer to.
+//! [`Plan`]: the rows of all ranks, with their placement and microbatch counts.
 //!
-//! Guarantees: a plan has one row a rank, one microbatch count a route, at least one microbatch, and valid skip edges.
-//! Whether the rows can be run is for [`check`](super::check) to prove: any rows may stand in a plan.
+//! Guarantees: a plan has one row per rank, one microbatch count per route, at least one microbatch, and valid skip
+//! edges. The rows may be any; [`check`](super::check) proves that they can run.
 
 use super::action::Action;
 use super::error::PlanError;
@@ -23,11 +23,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan of these rows. `microbatches` holds one count a route.
+    /// A plan with these rows. `microbatches` has one count per route. [`Plan::check`] proves that the rows can
+    /// run.
     ///
     /// # Errors
-    /// [`PlanError`] if the number of rows or counts does not fit the placement, or a count is out of range. Whether the
-    /// rows can be run is for [`Plan::check`] to prove.
+    /// Returns [`PlanError`] if the number of rows or counts does not fit the placement, or if a count is out of
+    /// range.
     pub fn new(
         name: impl Into<String>,
         placement: Placement,
@@ -49,16 +50,17 @@ impl Plan {
         Ok(Self { name: name.into(), placement, microbatches, rows, skips: Vec::new() })
     }
 
-    /// A plan of these rows alone. A stage is placed on the rank that names it; a route has one microbatch more than the
-    /// largest number in its tasks; skip edges are those of the transfers.
+    /// A plan inferred from rows alone. A stage is placed on the rank that names it, a route has one microbatch
+    /// more than the largest number in its tasks, and the skip edges are those of the transfers.
     ///
     /// # Errors
-    /// [`PlanError::TwoRanks`] if two ranks name one stage, and [`PlanError::MissingStage`] if none names a stage in between.
+    /// Returns [`PlanError::TwoRanks`] if two ranks name one stage, and [`PlanError::MissingStage`] if no rank
+    /// names a stage below the last one.
     pub fn infer(name: impl Into<String>, rows: Vec<Vec<Action>>) -> Result<Self, PlanError> {
         let placement = Placement::infer(&rows)?;
         let mut microbatches = vec![0; placement.routes()];
         for task in rows.iter().flatten().flat_map(|a| a.tasks()) {
-            let count = &mut microbatches[task.stage().replica()];
+            let count = &mut microbatches[task.stage().route()];
             *count = task.microbatch().map_or(*count, |m| (*count).max(m + 1));
         }
         let tasks = rows.iter().flatten().flat_map(|action| action.tasks());
@@ -66,8 +68,8 @@ impl Plan {
         Self::new(name, placement, microbatches, rows)?.with_skips(skips.into_iter().collect())
     }
 
-    /// The same plan for a model with these skip edges. [`Plan::with_transfers`] adds their
-    /// transfers; a plan that is already lowered must hold them.
+    /// The same plan for a model with these skip edges. [`Plan::with_transfers`] adds their transfers; an already
+    /// lowered plan must have them.
     ///
     /// ```
     /// use burn_pipeline_plan::{pass, plan::Plan};
@@ -78,7 +80,7 @@ impl Plan {
     /// ```
     ///
     /// # Errors
-    /// [`PlanError::Skip`] if an edge is not valid.
+    /// Returns [`PlanError::Skip`] if an edge is not valid.
     pub fn with_skips(self, skips: Vec<SkipEdge>) -> Result<Self, PlanError> {
         let skips = checked(skips, self.placement.stages(), Task::MAX_SKIP)?;
         Ok(Self { skips, ..self })
@@ -87,7 +89,7 @@ impl Plan {
     /// The same plan with other rows.
     ///
     /// # Panics
-    /// If there is not one row a rank.
+    /// Panics if there is not exactly one row per rank.
     pub fn with_rows(&self, rows: Vec<Vec<Action>>) -> Self {
         assert_eq!(rows.len(), self.ranks(), "a pass keeps the number of ranks");
         Self {
@@ -105,7 +107,7 @@ impl Plan {
         self.with_rows(self.rows.iter().map(kept).collect())
     }
 
-    /// The schedule that built it, or the file it came from.
+    /// The name of the schedule that built it, or of the file it came from.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -120,32 +122,32 @@ impl Plan {
         &self.skips
     }
 
-    /// Number of ranks.
+    /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.placement.ranks()
     }
 
-    /// Number of stages of the model (of one replica).
+    /// The number of stages of the model (of one route).
     pub fn stages(&self) -> usize {
         self.placement.stages()
     }
 
-    /// Microbatches of each route.
+    /// The number of microbatches of each route.
     pub fn microbatches(&self) -> &[usize] {
         &self.microbatches
     }
 
-    /// Microbatches of a whole step, over all routes.
+    /// The number of microbatches of a step, over all routes.
     pub fn total_microbatches(&self) -> usize {
         self.microbatches.iter().sum()
     }
 
-    /// The index in the batch of a route's microbatch: route 0 takes the first ones.
+    /// The position in the batch of a route's microbatch: route 0 takes the first ones.
     pub fn index_in_batch(&self, stage: StageId, microbatch: usize) -> usize {
-        self.microbatches[..stage.replica()].iter().sum::<usize>() + microbatch
+        self.microbatches[..stage.route()].iter().sum::<usize>() + microbatch
     }
 
-    /// One list of actions a rank.
+    /// The actions of every rank, one row per rank.
     pub fn rows(&self) -> &[Vec<Action>] {
         &self.rows
     }
@@ -160,7 +162,7 @@ impl Plan {
         self.rows[rank].iter().flat_map(|a| a.tasks())
     }
 
-    /// A task that another one needs, as the plan has it: `I` in the place of `B` where it splits that backward.
+    /// A needed task as this plan has it: `I` instead of `B` if the plan splits that backward.
     pub(crate) fn as_written(&self, task: Task) -> Task {
         let split = task.of_microbatch().filter(|task| task.op() == Op::Backward);
         let split = split.map(|backward| Task::from(backward.with(backward.stage(), Op::BackwardInput)));
@@ -168,7 +170,7 @@ impl Plan {
         split.filter(|split| self.tasks(rank).any(|task| task == *split)).unwrap_or(task)
     }
 
-    /// Does any task of the plan satisfy the test?
+    /// Returns true if any task of the plan satisfies the test.
     pub fn any_task(&self, test: impl Fn(Task) -> bool) -> bool {
         self.rows.iter().flatten().any(|action| match *action {
             Action::Idle => false,
@@ -177,22 +179,22 @@ impl Plan {
         })
     }
 
-    /// Does it hold sends and receives?
+    /// Returns true if it has sends and receives.
     pub fn is_lowered(&self) -> bool {
         self.any_task(|t| t.op().is_transfer())
     }
 
-    /// Does it spread the vocabulary over all ranks?
+    /// Returns true if it is vocabulary parallel.
     pub fn has_vocabulary(&self) -> bool {
         self.any_task(|t| t.op().is_vocabulary())
     }
 
-    /// Does it hold waits?
+    /// Returns true if it has waits.
     pub fn has_waits(&self) -> bool {
         self.any_task(|t| t.op().is_wait())
     }
 
-    /// Does it hold backwards? (Without any it is a plan for evaluation.)
+    /// Returns true if it has backwards. A plan without any is for evaluation.
     pub fn has_backward(&self) -> bool {
         self.any_task(|t| t.op().gives_input_gradient())
     }

@@ -1,8 +1,8 @@
-//! The skip edge: a value that goes from a stage past the next one.
+//! The skip edge: a value passed from one stage to a later stage that is not the next.
 
 use serde::{Deserialize, Serialize};
 
-/// A skip edge: from a stage to a later one that is not the next, in every replica of the model.
+/// A skip edge, from a stage to a later stage that is not the next, on every route.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(from = "(usize, usize)", into = "(usize, usize)")]
 pub struct SkipEdge {

@@ -1,19 +1,19 @@
-//! Skip edges: values that a stage passes to a later one, around the stages between (the long connections of U-Nets, an
-//! encoder's output that every decoder stage reads).
+//! Skip edges: values that a stage passes to a later stage, past the stages in between (the long connections of
+//! U-Nets, an encoder's output that every decoder stage reads).
 //!
-//! Guarantees: the edges of a plan are sorted and distinct, each leads forward past at least one stage, and both its
-//! ends are stages of the plan.
+//! Guarantees: the edges of a plan are sorted and distinct, each leads forward past at least one stage, and both
+//! its ends are stages of the plan.
 //!
-//! An edge adds transfers and no order: its later stage runs after all those between, and so after its earlier one;
-//! in backward it is the other way round. Each value crosses once, from rank to rank; its gradient comes back once.
+//! An edge adds transfers but no order: its later stage already runs after all stages in between, and so after its
+//! earlier one; in backward, the reverse. Each value crosses ranks once, and its gradient comes back once.
 
 use super::error::PlanError;
 use super::skip_edge::SkipEdge;
 use super::stage_id::StageId;
 use super::task::Task;
 
-/// Sorts the edges of a model of `stages` stages (or layers), or says which one is not valid. None may span more than
-/// `longest`.
+/// Sorts the edges of a model of `stages` stages (or layers), or returns an error for an invalid one. No edge may
+/// span more than `longest`.
 pub(crate) fn checked(mut edges: Vec<SkipEdge>, stages: usize, longest: usize) -> Result<Vec<SkipEdge>, PlanError> {
     let refuse = |edge, reason: &str| Err(PlanError::Skip { edge, reason: reason.to_owned() });
     for &edge in &edges {
@@ -33,7 +33,7 @@ pub(crate) fn checked(mut edges: Vec<SkipEdge>, stages: usize, longest: usize) -
     }
     edges.sort_unstable();
     match edges.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => refuse(pair[0], "is there twice; pass several values as one tuple"),
+        Some(pair) => refuse(pair[0], "is listed twice; pass several values as one tuple"),
         None => Ok(edges),
     }
 }
@@ -44,7 +44,7 @@ pub(crate) fn edge_of(task: Task) -> Option<SkipEdge> {
     Some(SkipEdge { from: own.min(peer), to: own.max(peer) })
 }
 
-/// Both ends of an edge in one replica.
-pub(crate) fn ends(edge: SkipEdge, replica: usize) -> (StageId, StageId) {
-    (StageId::in_replica(replica, edge.from), StageId::in_replica(replica, edge.to))
+/// Both ends of an edge on one route.
+pub(crate) fn ends(edge: SkipEdge, route: usize) -> (StageId, StageId) {
+    (StageId::in_route(route, edge.from), StageId::in_route(route, edge.to))
 }

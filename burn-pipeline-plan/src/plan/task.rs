@@ -1,14 +1,14 @@
 //! One task of a rank: an operation on one stage, of one microbatch or of the stage as a whole.
 //!
-//! Guarantees: a task is 8 bytes and `Copy`; its text form (`2F0`, `1UNSHARD`, `'3SEND_F1`, `0SEND_F2>3`) parses back
-//! to the same value. The layout matters because plans may hold 2^27 tasks: stage, replica, operation and microbatch
-//! are packed.
+//! Guarantees: a task is 8 bytes and `Copy`; its text form (`2F0`, `1UNSHARD`, `'3SEND_F1`, `0SEND_F2>3`) parses
+//! back to the same value. The layout matters because plans may have 2^27 tasks: stage, route, operation and
+//! microbatch are packed.
 //!
-//! There are two types for the two ways in which code reads a plan:
+//! There are two types:
 //!
-//! 1. [`Task`] is any task. Code that walks over whole rows receives it.
-//! 2. [`MicrobatchTask`] is a task that has a microbatch: a computation, a transfer, or the wait for a transfer. Code
-//!    that computes or moves values receives it, so that there is always a microbatch and never a default for one.
+//! 1. [`Task`] is any task, for code that reads whole rows.
+//! 2. [`MicrobatchTask`] is a task with a microbatch: a computation, a transfer, or the wait for a transfer. Code
+//!    that computes or moves values takes this type and never has to handle a missing microbatch.
 
 use super::op::Op;
 use super::stage_id::StageId;
@@ -22,8 +22,8 @@ use std::fmt;
 pub struct Task {
     microbatch: u32,
     stage: u16,
-    /// The replica in the lowest bit; above it the span of a skip transfer, 0 for all else.
-    replica: u8,
+    /// The route in the lowest bit; above it the span of a skip transfer, 0 for other tasks.
+    route: u8,
     op: Op,
 }
 
@@ -39,19 +39,19 @@ impl Task {
     /// A task of one microbatch.
     ///
     /// # Panics
-    /// As [`MicrobatchTask::new`].
+    /// Panics as [`MicrobatchTask::new`] does.
     pub fn new(stage: impl Into<StageId>, op: Op, microbatch: usize) -> Self {
         MicrobatchTask::new(stage, op, microbatch).into()
     }
 
     /// A send or receive along a skip edge, or the wait for one. `peer` is the stage at the other end.
     ///
-    /// Text form: `0SEND_F2>3` sends stage 0's value to stage 3, which receives it with `3RECV_F2<0`; the gradient comes
-    /// back with `3SEND_B2>0` and `0RECV_B2<3`. Waits are written alike: `0WAIT_SEND_F2>3`.
+    /// Text form: `0SEND_F2>3` sends stage 0's value to stage 3, which receives it with `3RECV_F2<0`; the gradient
+    /// comes back with `3SEND_B2>0` and `0RECV_B2<3`. Waits have the same form: `0WAIT_SEND_F2>3`.
     ///
     /// # Panics
-    /// If the operation is neither a transfer nor the wait for one, or if `peer` is not 2 to [`Task::MAX_SKIP`] stages
-    /// after the stage (`SEND_F`, `RECV_B`) or before it (`RECV_F`, `SEND_B`).
+    /// Panics if the operation is neither a transfer nor the wait for one, or if `peer` is not 2 to
+    /// [`Task::MAX_SKIP`] stages after the stage (`SEND_F`, `RECV_B`) or before it (`RECV_F`, `SEND_B`).
     pub fn skip(stage: impl Into<StageId>, op: Op, microbatch: usize, peer: usize) -> Self {
         let stage = stage.into();
         let span = if op.is_towards_next() { peer.checked_sub(stage.index()) } else { stage.index().checked_sub(peer) };
@@ -59,28 +59,28 @@ impl Task {
         let span = span.filter(|span| moves && (2..=Self::MAX_SKIP).contains(span));
         let Some(span) = span else { panic!("{op} of stage {stage} cannot reach stage {peer} past a neighbour") };
         let task = Self::new(stage, op, microbatch);
-        Self { replica: task.replica | (span as u8) << 1, ..task }
+        Self { route: task.route | (span as u8) << 1, ..task }
     }
 
     /// A task of a stage as a whole.
     ///
     /// # Panics
-    /// If the operation belongs to a microbatch (see [`Op::has_microbatch`]).
+    /// Panics if the operation belongs to a microbatch (see [`Op::has_microbatch`]).
     pub fn whole_stage(stage: impl Into<StageId>, op: Op) -> Self {
         assert!(!op.has_microbatch(), "{op} needs a microbatch");
         Self::pack(stage.into(), op, NO_MICROBATCH)
     }
 
     fn pack(stage: StageId, op: Op, microbatch: u32) -> Self {
-        Self { microbatch, stage: stage.index, replica: stage.replica, op }
+        Self { microbatch, stage: stage.index, route: stage.route, op }
     }
 
     /// The stage it works on.
     pub fn stage(self) -> StageId {
-        StageId { replica: self.replica & 1, index: self.stage }
+        StageId { route: self.route & 1, index: self.stage }
     }
 
-    /// What it does.
+    /// The operation.
     pub fn op(self) -> Op {
         self.op
     }
@@ -90,33 +90,33 @@ impl Task {
         (self.microbatch != NO_MICROBATCH).then_some(self.microbatch as usize)
     }
 
-    /// The same task as one that is known to have a microbatch, or `None` for an operation on the whole stage.
+    /// This task as a [`MicrobatchTask`], or `None` for an operation on the whole stage.
     #[inline]
     pub fn of_microbatch(self) -> Option<MicrobatchTask> {
         (self.microbatch != NO_MICROBATCH).then_some(MicrobatchTask(self))
     }
 
-    /// The wait for this start, of the same stage, microbatch and peer; `None` for what cannot be awaited.
+    /// The wait for this start, with the same stage, microbatch and peer; `None` if it cannot be awaited.
     pub fn wait(self) -> Option<Self> {
         self.op.wait().map(|op| Self { op, ..self })
     }
 
-    /// The start that this wait waits for; `None` for all else.
+    /// The start that this wait waits for; `None` if this is not a wait.
     pub fn awaits(self) -> Option<Self> {
         self.op.awaits().map(|op| Self { op, ..self })
     }
 
-    /// Is it a transfer along a skip edge, or the wait for one?
+    /// Returns true if it is a transfer along a skip edge, or the wait for one.
     #[inline]
     pub fn is_skip(self) -> bool {
-        self.replica > 1
+        self.route > 1
     }
 
-    /// The stage at the other end of the skip edge, for a transfer along one and for the wait for it.
+    /// The stage at the other end of the skip edge, for a transfer along one or its wait.
     pub fn skip_peer(self) -> Option<StageId> {
-        let span = u16::from(self.replica >> 1);
+        let span = u16::from(self.route >> 1);
         let index = if self.op.is_towards_next() { self.stage.checked_add(span) } else { self.stage.checked_sub(span) };
-        index.filter(|_| self.is_skip()).map(|index| StageId { replica: self.replica & 1, index })
+        index.filter(|_| self.is_skip()).map(|index| StageId { route: self.route & 1, index })
     }
 }
 
@@ -135,9 +135,9 @@ impl fmt::Debug for Task {
     }
 }
 
-/// A [`Task`] that has a microbatch: a computation, a send or a receive, or the wait for one of the latter.
+/// A [`Task`] that has a microbatch: a computation, a send or receive, or the wait for a send or receive.
 ///
-/// [`Task::of_microbatch`] makes one of a task from a plan.
+/// Made from a plan's task by [`Task::of_microbatch`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MicrobatchTask(Task);
 
@@ -145,7 +145,7 @@ impl MicrobatchTask {
     /// A task of one microbatch.
     ///
     /// # Panics
-    /// If the operation has no microbatch (see [`Op::has_microbatch`]) or the number is above
+    /// Panics if the operation has no microbatch (see [`Op::has_microbatch`]) or the number is above
     /// [`Task::MAX_MICROBATCHES`].
     pub fn new(stage: impl Into<StageId>, op: Op, microbatch: usize) -> Self {
         assert!(op.has_microbatch(), "{op} has no microbatch");
@@ -158,7 +158,7 @@ impl MicrobatchTask {
         self.0.stage()
     }
 
-    /// What it does.
+    /// The operation.
     pub fn op(self) -> Op {
         self.0.op
     }
@@ -169,26 +169,26 @@ impl MicrobatchTask {
         self.0.microbatch as usize
     }
 
-    /// The same microbatch in another operation, of this stage or another one.
+    /// Another operation on the same microbatch, of this stage or another one.
     ///
     /// # Panics
-    /// If the operation has no microbatch.
+    /// Panics if the operation has no microbatch.
     pub fn with(self, stage: StageId, op: Op) -> Self {
         Self::new(stage, op, self.microbatch())
     }
 
-    /// The transfer that this wait waits for; `None` for all else.
+    /// The transfer that this wait waits for; `None` if this is not a wait.
     pub fn awaits(self) -> Option<Self> {
         self.0.awaits().map(Self)
     }
 
-    /// Is it a transfer along a skip edge, or the wait for one?
+    /// Returns true if it is a transfer along a skip edge, or the wait for one.
     #[inline]
     pub fn is_skip(self) -> bool {
         self.0.is_skip()
     }
 
-    /// The stage at the other end of the skip edge, for a transfer along one and for the wait for it.
+    /// The stage at the other end of the skip edge, for a transfer along one or its wait.
     pub fn skip_peer(self) -> Option<StageId> {
         self.0.skip_peer()
     }

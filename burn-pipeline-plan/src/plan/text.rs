@@ -1,8 +1,8 @@
 //! The text form of stages, tasks and actions: `2F0`, `1UNSHARD`, `'3SEND_F1`, `(0F7;7B3)OVERLAP_F_B`.
 //!
-//! Guarantees: what [`Display`](std::fmt::Display) prints parses back to the same value. Beyond that the parser accepts
-//! surrounding spaces, leading zeros of numbers, and an empty text for an idle slot. Everything else is refused with
-//! the part that could not be read; PyTorch's parser reads `0F0junk` as `0F0`.
+//! Guarantees: the output of [`Display`](std::fmt::Display) parses back to the same value. The parser also accepts
+//! surrounding spaces, leading zeros of numbers, and an empty text for an idle slot. It refuses everything else
+//! with the reason; PyTorch's parser reads `0F0junk` as `0F0`.
 
 use super::action::Action;
 use super::error::PlanError;
@@ -27,7 +27,7 @@ impl FromStr for Task {
     }
 }
 
-/// Reads an action, or says what is wrong with the text.
+/// Parses an action, or returns what is wrong with the text.
 pub(super) fn action(text: &str) -> Result<Action, &'static str> {
     let trimmed = text.trim();
     match trimmed.strip_prefix('(') {
@@ -50,7 +50,7 @@ fn overlap(rest: &str) -> Result<Action, &'static str> {
 }
 
 fn task(text: &str) -> Result<Task, &'static str> {
-    let (replica, text) = match text.strip_prefix('\'') {
+    let (route, text) = match text.strip_prefix('\'') {
         Some(rest) => (1, rest),
         None => (0, text),
     };
@@ -60,7 +60,7 @@ fn task(text: &str) -> Result<Task, &'static str> {
         return Err("it does not start with a stage number");
     }
     let stage: u16 = stage.parse().map_err(|_| "its stage number is above 65535")?;
-    let stage = StageId::in_replica(replica, stage.into());
+    let stage = StageId::in_route(route, stage.into());
     let op = Op::from_symbol(symbol).ok_or("its operation is unknown")?;
     match (op.has_microbatch(), microbatch) {
         (true, "") => Err("its operation needs a microbatch"),
@@ -83,7 +83,7 @@ fn task(text: &str) -> Result<Task, &'static str> {
     }
 }
 
-/// A transfer past a neighbour.
+/// Parses the peer of a skip transfer.
 fn skip(stage: StageId, op: Op, microbatch: usize, peer: &str) -> Result<Task, &'static str> {
     let bad = "the stage at its other end must be a number, 2 to 127 stages on in the transfer's direction";
     let peer = if digits(peer) == peer.len() { peer.parse::<usize>().map_err(|_| bad)? } else { return Err(bad) };
@@ -92,7 +92,7 @@ fn skip(stage: StageId, op: Op, microbatch: usize, peer: &str) -> Result<Task, &
     span.map(|_| Task::skip(stage, op, microbatch, peer)).ok_or(bad)
 }
 
-/// Length of the run of digits at the start.
+/// The length of the leading run of digits.
 fn digits(text: &str) -> usize {
     text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len())
 }

@@ -1,13 +1,13 @@
-//! What ranks that can never go on wait for: the part that errors of checks, passes and simulations share.
+//! Descriptions of blocked ranks, shared by the errors of checks, passes and simulations.
 
 use super::action::Action;
 use super::task::Task;
 use std::fmt;
 
-/// Ranks that an error's message lists before it counts the rest.
+/// The number of ranks that an error message lists in full.
 const LISTED: usize = 8;
 
-/// A rank that can never go on: its place, and the task that it waits for.
+/// A rank that is blocked forever: its place, and the task that it waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Waiting {
     /// The rank.
@@ -18,18 +18,18 @@ pub struct Waiting {
     pub action: Action,
     /// The task that it waits for.
     pub needs: Task,
-    /// The rank that would have to run that task.
+    /// The rank that would run that task.
     pub on: usize,
 }
 
 impl fmt::Display for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rank, step, action, needs, on } = self;
-        write!(f, "rank {rank} stands at step {step} ({action}) and waits for {needs} on rank {on}")
+        write!(f, "rank {rank} is stuck at step {step} ({action}) and waits for {needs} on rank {on}")
     }
 }
 
-/// The first few of these ranks, and how many more there are.
+/// The first few of these ranks, and the number of the rest.
 pub(crate) fn listed(waiting: &[Waiting]) -> String {
     let mut text = waiting.iter().take(LISTED).map(Waiting::to_string).collect::<Vec<_>>().join("; ");
     if waiting.len() > LISTED {

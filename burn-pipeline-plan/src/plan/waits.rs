@@ -1,11 +1,11 @@
-//! Which starts have a wait of their own, cell by cell.
+//! Finds the starts that have their own wait, cell by cell.
 //!
-//! Guarantees: linear in the plan, without hashing. Any plan is accepted, even one that [`check`](super::check) refuses (a
-//! stage outside the placement has no wait). A plan without waits costs one scan and no table.
+//! Guarantees: linear in the plan, without hashing. Any plan is accepted, even one that [`check`](super::check)
+//! refuses (a stage outside the placement has no wait). A plan without waits costs one scan and no table.
 //!
-//! 1. Each row is read from its end. A wait leaves a note for its pair of stage and microbatch, or for its stage.
-//! 2. The next start of that kind (which stands before the wait) finds the note, removes it, and is awaited. So where a
-//!    stage is gathered several times, each `UNSHARD` gets the wait that follows it.
+//! 1. Each row is read backwards. A wait leaves a note for its pair of stage and microbatch, or for its stage.
+//! 2. The start before it finds the note, removes it, and counts as awaited. So if a stage is gathered several
+//!    times, each `UNSHARD` gets the wait that follows it.
 
 use super::action::Action;
 use super::edges::Edges;
@@ -13,7 +13,7 @@ use super::op::Op;
 use super::rows::Plan;
 use super::task::Task;
 
-/// For each cell of each row: does it start an operation that has a wait of its own?
+/// For each cell of each row: true if it starts an operation that has its own wait.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Awaited(Vec<Vec<bool>>);
 
@@ -37,7 +37,7 @@ impl Awaited {
         Self(plan.rows().iter().map(row).collect())
     }
 
-    /// Has the operation that this cell starts a wait of its own?
+    /// Returns true if the operation that this cell starts has its own wait.
     #[inline]
     pub(crate) fn at(&self, rank: usize, step: usize) -> bool {
         self.0.get(rank).is_some_and(|row| row[step])
@@ -47,13 +47,13 @@ impl Awaited {
 struct Notes<'a> {
     pairs: Vec<u8>,
     slots: Vec<u8>,
-    /// By value of a skip edge.
+    /// Indexed by skip-edge value.
     skips: Vec<u8>,
     edges: &'a Edges,
 }
 
 impl Notes<'_> {
-    /// Notes a wait. For a start: removes the note of its wait, and says whether there was one.
+    /// Notes a wait. For a start: removes the note of its wait, and returns true if there was one.
     fn take(&mut self, task: Task) -> bool {
         let Some(bit) = bit(task.op().awaits().unwrap_or(task.op())) else { return false };
         let Some(slot) = self.edges.find(task.stage()) else { return false };
@@ -80,7 +80,7 @@ impl Notes<'_> {
     }
 }
 
-/// The note for an operation that can be awaited.
+/// The bit of the note for an operation that can be awaited.
 fn bit(start: Op) -> Option<u8> {
     match start {
         Op::SendForward => Some(1),
@@ -99,7 +99,8 @@ mod tests {
 
     #[test]
     fn each_start_finds_the_wait_that_follows_it() {
-        let text = "0UNSHARD,0WAIT_UNSHARD,0F0,0SEND_F0,0RESHARD,0UNSHARD,0RECV_B0,0WAIT_RECV_B0,0B0,0WAIT_SEND_F0\n1RECV_F0,1F0,1B0,1SEND_B0\n";
+        let text = "0UNSHARD,0WAIT_UNSHARD,0F0,0SEND_F0,0RESHARD,0UNSHARD,0RECV_B0,0WAIT_RECV_B0,0B0,0WAIT_SEND_F0\n\
+                    1RECV_F0,1F0,1B0,1SEND_B0\n";
         let plan = Plan::from_csv("waits", text).unwrap();
         let awaited = Awaited::new(&plan, &Edges::new(&plan));
         let steps = |rank: usize| (0..plan.row(rank).len()).filter(|&s| awaited.at(rank, s)).collect::<Vec<_>>();

@@ -1,23 +1,25 @@
-//! Cuts that load the busiest rank as little as a given one.
+//! Cuts with about the same load of the busiest rank as a given cut.
 //!
-//! The best cut by load is rarely alone: layers move between the stages of one rank, or to a rank with room, and the busiest
-//! rank has no more to do. How well schedules fill the ranks differs between such cuts, and only a simulation tells.
+//! The best cut by load is rarely unique: layers can move between the stages of one rank, or to a less busy rank,
+//! without more load on the busiest rank. How well schedules fill the ranks differs between such cuts; only a
+//! simulation shows which is best.
 //!
-//! 1. From the cut of a layout, one or two boundaries move by one layer, again and again, breadth first.
-//! 2. A cut is kept if its busiest rank has at most [`SLACK`] more to do: layers are measured, and equal ones differ a little.
-//! 3. The nearest [`MOST`] cuts are given.
+//! 1. A breadth-first search starts at the layout's cut. Each move shifts one or two boundaries by one layer.
+//! 2. A cut is kept if its busiest rank has at most [`SLACK`] more load: measured costs of equal layers differ a
+//!    little.
+//! 3. The nearest [`MOST`] cuts are returned.
 
 use super::layout::Layout;
 use super::request::{Cut, Request};
 use crate::cost::{Partition, PartitionReport};
 
-/// The share by which a busiest rank may have more to do.
+/// The share by which the load of the busiest rank may grow.
 const SLACK: f64 = 0.02;
 
-/// The most cuts beside one layout's.
+/// The most cuts beside the layout's own.
 const MOST: usize = 16;
 
-/// The layouts beside this one whose cuts load the busiest rank as little; none where the cut was not made by load.
+/// Other layouts with about the same load of the busiest rank; none if the layout's cut is [`Cut::Even`].
 pub(super) fn alike(request: &Request, layout: &Layout) -> Vec<Layout> {
     if layout.cut == Cut::Even {
         return Vec::new();
@@ -41,7 +43,8 @@ pub(super) fn alike(request: &Request, layout: &Layout) -> Vec<Layout> {
     kept.into_iter().skip(1).filter_map(|cut| layout.with_cut(request, cut).ok()).collect()
 }
 
-/// The cuts with one boundary, or two, one layer earlier or later: two, as a rank may have to give a layer for the one it takes.
+/// The cuts with one or two boundaries one layer earlier or later. Two, because a rank may have to give up a layer for
+/// the one that it takes.
 fn neighbours(cut: &Partition) -> Vec<Partition> {
     let moves = (0..cut.boundaries().len()).flat_map(|index| [(index, -1), (index, 1)]);
     let pairs = moves.clone().flat_map(|first| {

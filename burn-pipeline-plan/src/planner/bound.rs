@@ -1,11 +1,10 @@
-//! The analytic bound: no candidate of a request is faster.
+//! The analytic lower bound on the seconds of every candidate of a request. It is the larger of two bounds:
 //!
-//! 1. All ranks together do all the work of `m` microbatches, so the step takes at least a `p`-th of it on `p` ranks.
+//! 1. All ranks together do all the work of `m` microbatches, so the step takes at least `1/p` of it on `p` ranks.
 //! 2. One microbatch goes forward through all layers and back.
 //!
-//! Pieces of a spread vocabulary run on all ranks at once.
-//!
-//! Each layer counts with its cheapest way: a whole backward or its two parts, fused with a forward or not.
+//! Pieces of a parallel vocabulary run on all ranks at once. Each layer counts with its cheapest variant: a whole
+//! backward or its two parts, fused with a forward or not.
 
 use super::request::{Request, Workload};
 use crate::cost::Layer;
@@ -23,7 +22,7 @@ fn bound_of(workload: &Workload, ranks: usize) -> f64 {
     };
     let layers = workload.layers.all();
     let work: f64 = layers.iter().map(|layer| least(layer, layer.input + layer.weight)).sum();
-    // Between a microbatch's input and the gradient for it no layer has to have run its `W`.
+    // No layer has to run its `W` before the gradient for the microbatch's input is made.
     let there_and_back: f64 = layers.iter().map(|layer| least(layer, layer.input)).sum();
     let pieces = workload.vocabulary.unwrap_or_default();
     let each = work / ranks as f64 + pieces.seconds();

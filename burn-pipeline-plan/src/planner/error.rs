@@ -9,10 +9,10 @@ use crate::simulate::SimulateError;
 /// Why a candidate cannot be used.
 #[derive(Clone, PartialEq, thiserror::Error)]
 pub(super) enum DropReason {
-    /// The family cannot be built at this size.
+    /// The schedule cannot be built at this size.
     #[error(transparent)]
-    Family(#[from] ScheduleError),
-    /// The layers cannot be cut in this way.
+    Schedule(#[from] ScheduleError),
+    /// The layers cannot be cut this way.
     #[error(transparent)]
     Cut(#[from] PartitionError),
     /// A rank would hold more than the cap.
@@ -30,10 +30,10 @@ pub(super) enum DropReason {
     /// The plan cannot be simulated.
     #[error(transparent)]
     Simulate(#[from] SimulateError),
-    /// The plan cannot have the model's skip edges.
+    /// The model's skip edges do not fit the plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The costs are refused.
+    /// The costs are not valid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
 }
@@ -56,8 +56,8 @@ pub enum PlannerError {
     /// A number is negative, infinite or NaN.
     #[error("`{field}` is {value}; it has to be zero or a positive number")]
     Amount { field: &'static str, value: String },
-    /// Every candidate was dropped. `least_peak` has the least bytes of one that was above the cap, and the cap; `first` says
-    /// why the first one was dropped.
+    /// Every candidate was dropped. `least_peak` has the lowest peak of the candidates above the cap, and the cap;
+    /// `first` says why the first candidate was dropped.
     #[error("none of {candidates} candidates can be used; {}", least(*least_peak, first))]
     NothingFits { candidates: usize, least_peak: Option<(f64, f64)>, first: String },
     /// A synthesis was not given one microbatch count for each route, or no microbatch.
@@ -65,13 +65,14 @@ pub enum PlannerError {
     Counts { counts: Vec<usize>, routes: usize },
     /// A synthesis found no order that keeps every rank under the cap.
     #[error(
-        "no order was found that holds at most {cap} bytes a rank: one microbatch at a time, or its messages, may need more; raise the cap or use more ranks"
+        "no order was found that holds at most {cap} bytes a rank: \
+         one microbatch at a time, or its messages, may need more; raise the cap or use more ranks"
     )]
     NoOrderFits { cap: f64 },
-    /// The layers cannot be held by groups, or their vocabulary cannot be spread.
+    /// The layers do not fit tensor-parallel groups, or a parallel vocabulary.
     #[error(transparent)]
     Layers(#[from] PartitionError),
-    /// The costs or links are refused: a number is not valid, or they do not fit the placement.
+    /// The costs or links are not valid, or do not fit the placement.
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// The rows of a synthesis do not make a plan.
@@ -88,7 +89,8 @@ fn least(least_peak: Option<(f64, f64)>, first: &str) -> String {
     match least_peak {
         Some((peak, cap)) => {
             format!(
-                "the leanest holds {peak:.4e} bytes on its fullest rank, above the cap of {cap:.4e}: use more ranks, smaller microbatches, or a larger cap"
+                "the leanest holds {peak:.4e} bytes on its fullest rank, above the cap of {cap:.4e}: \
+                 use more ranks, smaller microbatches, or a larger cap"
             )
         }
         None => format!("the first: {first}"),

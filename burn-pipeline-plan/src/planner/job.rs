@@ -1,39 +1,40 @@
 //! One candidate to price: how its plan is made, on which layout, with which recomputation and passes.
 //!
-//! A synthesised plan is made under a cap in three steps:
+//! The synthesis does not count messages in flight as the simulation of the lowered plan does, so its plan may be above
+//! the cap. Under a cap, a plan is synthesised in three steps:
 //!
-//! 1. The synthesis does not count messages on their way as the simulation of the lowered plan does. So its plan may be
-//!    above the cap, and then the synthesis runs again with the cap lowered by the excess.
-//! 2. How far the cap has to be lowered is first found with little effort.
-//! 3. Then the full effort runs under the lowered cap. The faster of the plans that fit is kept.
+//! 1. The synthesis runs with little effort. If the simulated plan is above the cap, the cap is lowered by the excess
+//!    and the synthesis runs again, a few times at most.
+//! 2. The synthesis runs with full effort under the lowered cap.
+//! 3. The fastest plan that fits is kept.
 
 use super::error::{DropReason, PlannerError};
-use super::families::families;
 use super::layout::Layout;
 use super::passes::PassChoice;
 use super::price::{Priced, price, price_recomputing, recomputed};
 use super::report::{Candidate, Strategy};
 use super::request::{Recompute, Request};
+use super::schedules::schedules;
 use super::synthesis::Synthesis;
 use crate::plan::Plan;
 use crate::schedule::Size;
 
-/// The quick effort of the synthesis tries this many times fewer list schedules.
+/// The quick synthesis tries this many times fewer list schedules.
 const QUICKER: usize = 16;
 
-/// How often the quick effort lowers the cap.
+/// How often the quick synthesis runs while it lowers the cap.
 const TIGHTENINGS: usize = 3;
 
 /// How the plan of a job is made.
 #[derive(Clone, Debug)]
 pub(super) enum Maker {
-    /// By the family with this index in the layout's list of [`families`].
-    Family(usize),
+    /// By the schedule at this index of the layout's [`schedules`].
+    Schedule(usize),
     /// By the synthesis, from these plans, with these stages recomputing.
     Synthesis { effort: Synthesis, starts: Vec<Plan>, recomputing: Vec<usize> },
-    /// The plan exists.
+    /// The plan exists already.
     Given(Plan, Strategy),
-    /// The plan exists and was made for these stages recomputing.
+    /// The plan exists already, and was made with these stages recomputing.
     Made(Plan, Strategy, Vec<usize>),
 }
 
@@ -50,22 +51,22 @@ pub(super) fn quick(effort: Synthesis) -> Synthesis {
     Synthesis { starts: 0, listing: effort.listing / QUICKER, ..effort }
 }
 
-/// The plan of a family for a layout.
-pub(super) fn build(request: &Request, layout: &Layout, family: usize) -> Result<Plan, DropReason> {
+/// The plan of a schedule for a layout.
+pub(super) fn build(request: &Request, layout: &Layout, schedule: usize) -> Result<Plan, DropReason> {
     let microbatches = request.workloads[layout.workload].microbatches;
-    let (_, family) = families(request, layout).swap_remove(family);
-    Ok(family.build(Size::new(request.ranks, microbatches).with_chunks(layout.shape.chunks))?)
+    let (_, schedule) = schedules(request, layout).swap_remove(schedule);
+    Ok(schedule.build(Size::new(request.ranks, microbatches).with_chunks(layout.shape.chunks))?)
 }
 
 impl Job<'_> {
-    /// Makes the plan and prices it; `None` if that would repeat an earlier job.
+    /// Makes the plan and prices it. Returns `None` if that would repeat an earlier job.
     pub(super) fn run(&self, request: &Request) -> Result<Option<(Plan, Priced)>, DropReason> {
         let plan = match &self.maker {
             Maker::Synthesis { effort, starts, recomputing } => {
                 return self.synthesise(request, *effort, starts, recomputing).map(Some);
             }
             Maker::Given(plan, _) | Maker::Made(plan, ..) => plan.clone(),
-            Maker::Family(index) => build(request, self.layout, *index)?,
+            Maker::Schedule(index) => build(request, self.layout, *index)?,
         };
         let priced = match &self.maker {
             Maker::Made(_, _, recomputing) => {
@@ -76,7 +77,7 @@ impl Job<'_> {
         Ok(priced.map(|priced| (plan, priced)))
     }
 
-    /// Makes a schedule for the layout and prices it, as the module's text says.
+    /// Synthesises a schedule for the layout and prices it; see the module documentation for the steps.
     fn synthesise(
         &self,
         request: &Request,
@@ -128,7 +129,7 @@ impl Job<'_> {
     fn strategy(&self, request: &Request) -> Strategy {
         match &self.maker {
             Maker::Given(_, strategy) | Maker::Made(_, strategy, _) => strategy.clone(),
-            Maker::Family(index) => Strategy::Family(families(request, self.layout).swap_remove(*index).0),
+            Maker::Schedule(index) => Strategy::Schedule(schedules(request, self.layout).swap_remove(*index).0),
             Maker::Synthesis { .. } => Strategy::Synthesised,
         }
     }
@@ -142,7 +143,7 @@ impl Job<'_> {
             cut: self.layout.cut,
             partition: self.layout.partition.clone(),
             microbatches: request.workloads[self.layout.workload].microbatches,
-            spread_vocabulary: priced.profile.vocabulary().is_some(),
+            vocabulary_parallel: priced.profile.vocabulary().is_some(),
             members: 1,
             groups: Vec::new(),
             recomputing: priced.recomputing.clone(),
@@ -153,7 +154,7 @@ impl Job<'_> {
         }
     }
 
-    /// A description of the job, for a candidate that is dropped.
+    /// Describes the job, for a candidate that is dropped.
     pub(super) fn describe(&self, request: &Request) -> String {
         let (strategy, shape, cut) = (self.strategy(request), self.layout.shape, self.layout.cut);
         let microbatches = request.workloads[self.layout.workload].microbatches;
@@ -162,9 +163,10 @@ impl Job<'_> {
             Recompute::Never => String::new(),
             other => format!(", recomputing {other}"),
         };
-        let spread = if self.layout.profile.vocabulary().is_some() { ", vocabulary spread" } else { "" };
+        let vocabulary = if self.layout.profile.vocabulary().is_some() { ", vocabulary parallel" } else { "" };
         format!(
-            "{strategy}, {microbatches} microbatches, {} placement of {} a rank, {cut} cut{spread}{recompute}{merged}",
+            "{strategy}, {microbatches} microbatches, {} placement of {} a rank, \
+             {cut} cut{vocabulary}{recompute}{merged}",
             shape.kind, shape.chunks
         )
     }

@@ -1,8 +1,8 @@
-//! Layouts: a workload's layers cut into stages and placed on ranks, with the costs that follow. Candidates are built on
-//! them.
+//! Layouts: a workload's layers cut into stages and placed on ranks, with the resulting costs. Candidates are built on
+//! layouts.
 //!
-//! Guarantees: for each workload and cut there is a layout of every placement that a family of the catalogue or the
-//! synthesis needs. Layouts with equal partitions are kept once.
+//! Guarantees: for each workload and cut there is a layout of every placement that a schedule of the catalogue or the
+//! synthesis needs. Of layouts with equal partitions, one is kept.
 
 use super::error::DropReason;
 use super::request::{Cut, Request};
@@ -10,10 +10,10 @@ use crate::cost::{Layers, Partition, PartitionOptions, Profile, StageCost, Vocab
 use crate::plan::{Placement, PlacementKind, StageId};
 use rayon::prelude::*;
 
-/// States that the search for the best cut keeps: fewer than by default, since many cuts are searched.
+/// The number of states that the search for the best cut keeps: fewer than by default, since many cuts are searched.
 const STATES: usize = 24;
 
-/// The kind of a placement and its stages a rank.
+/// The kind of a placement, and its number of stages a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Shape {
     pub(super) kind: PlacementKind,
@@ -23,15 +23,17 @@ pub(super) struct Shape {
 /// A workload, cut and placed.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
-    /// Index of the workload.
+    /// The index of the workload.
     pub(super) workload: usize,
     pub(super) shape: Shape,
     pub(super) cut: Cut,
     pub(super) placement: Placement,
     pub(super) partition: Partition,
-    /// Costs of the stages, and of the vocabulary's pieces where it is spread. `weight_bytes` include gradients and optimizer state.
+    /// Costs of the stages, and of the pieces of a parallel vocabulary. `weight_bytes` include gradients and optimizer
+    /// state.
     pub(super) profile: Profile,
-    /// Seconds after the last action in which replicas add up their gradients.
+    /// Seconds after the last action in which copies of a stage (two routes, or data-parallel replicas) add up their
+    /// gradients.
     pub(super) reduction: f64,
 }
 
@@ -44,7 +46,7 @@ pub(super) struct RefusedLayout {
     pub(super) reason: DropReason,
 }
 
-/// The shapes to try: loops; a V for 2 chunks; waves for more chunks, which only the synthesis uses; bidirectional ones
+/// The shapes to try: loops; a V for 2 chunks; waves for more chunks, which only the synthesis uses; bidirectional
 /// for 1 chunk.
 fn shapes(request: &Request) -> Vec<Shape> {
     let shape = |kind, chunks| Shape { kind, chunks };
@@ -76,7 +78,7 @@ pub(super) fn layouts(request: &Request) -> (Vec<Layout>, Vec<RefusedLayout>) {
     let mut wanted = Vec::new();
     for workload in 0..request.workloads.len() {
         for shape in shapes(request) {
-            // A vocabulary is spread along one route.
+            // A parallel vocabulary needs a placement with one route.
             if request.workloads[workload].vocabulary.is_none() || shape.kind != PlacementKind::Bidirectional {
                 wanted.extend(request.cuts.iter().map(|&cut| (workload, shape, cut)));
             }
@@ -99,7 +101,7 @@ pub(super) fn layouts(request: &Request) -> (Vec<Layout>, Vec<RefusedLayout>) {
                 }
             }
             Err(refusal) => {
-                // Too few layers for the stages is the same reason for every cut.
+                // The same reason, such as too few layers for the stages, is listed for one cut only.
                 let alike = |r: &RefusedLayout| {
                     (r.workload, r.shape, &r.reason) == (refusal.workload, refusal.shape, &refusal.reason)
                 };
@@ -142,12 +144,12 @@ impl Layout {
         Ok(Self { workload, shape, cut, placement, partition, profile, reduction })
     }
 
-    /// Whether both are the same workload in the same places with the same cut.
+    /// Returns true if both have the same workload, shape and partition.
     pub(super) fn is(&self, other: &Self) -> bool {
         (self.workload, self.shape, &self.partition) == (other.workload, other.shape, &other.partition)
     }
 
-    /// The same workload in the same places, cut otherwise.
+    /// The same workload and placement with another cut.
     pub(super) fn with_cut(&self, request: &Request, partition: Partition) -> Result<Self, DropReason> {
         Self::new(request, self.workload, self.shape, self.cut, self.placement.clone(), partition)
     }
@@ -158,8 +160,8 @@ fn best(layers: &Layers, placement: &Placement, options: PartitionOptions) -> Re
     Ok(Partition::optimal(layers, placement, &PartitionOptions { states: STATES, ..options })?.partition)
 }
 
-/// The cap, with the activations that 1F1B holds on each stage: one microbatch for each rank from this one on, spread
-/// over the stages of a rank.
+/// The cap, with the activations that 1F1B holds on each stage: one microbatch for each rank from this one on, divided
+/// among the stages of a rank.
 fn limits(request: &Request, placement: &Placement) -> PartitionOptions {
     let stages = placement.stages() as f64;
     let held = (0..placement.stages()).map(|stage| {
@@ -182,15 +184,16 @@ pub(super) fn with_state(profile: &Profile, factor: f64) -> Result<Profile, Drop
     }
 }
 
-/// Seconds in which the replicas of a bidirectional placement add up their gradients. The two ranks of a stage exchange
-/// them after the step, both ways at once, and all pairs of ranks at once, so the slowest pair counts.
+/// Seconds in which the two copies of each stage in a bidirectional placement add up their gradients. After the step,
+/// their two ranks exchange gradients in both directions at once. All pairs of ranks do so at once, so the slowest pair
+/// counts.
 fn reduction(placement: &Placement, profile: &Profile) -> f64 {
     if placement.routes() < 2 {
         return 0.0;
     }
     let mut seconds = std::collections::BTreeMap::<(usize, usize), f64>::new();
     for (index, stage) in profile.stages().iter().enumerate() {
-        let [a, b] = [0, 1].map(|replica| placement.rank_of(StageId::in_replica(replica, index)));
+        let [a, b] = [0, 1].map(|replica| placement.rank_of(StageId::in_route(replica, index)));
         if a != b {
             *seconds.entry((a.min(b), a.max(b))).or_default() += stage.weight_bytes;
         }

@@ -1,28 +1,30 @@
-//! Groups of different sizes: how many ranks hold each stage together, and which layers it gets.
+//! Tensor-parallel groups of different sizes: the size of each stage's group, and the layers of the stage.
 //!
-//! Guarantees: every rank is in a group; of two neighbours one group's size divides the other's, so that what crosses between them can be cut
-//! again; for each number of stages, the load of the busiest group is the least of all sizes and cuts.
+//! Guarantees: every rank is in a group. Of two neighbouring groups, the size of one divides the size of the other,
+//! so that messages between them can be cut again. For each number of stages, no other sizes and cut give the busiest
+//! group less load.
 //!
-//! 1. A stage a group: dynamic programming over (stages, layers, ranks, size of the last group) gives the least load of the busiest group for every
-//!    number of stages.
-//! 2. For the numbers of stages that promise most, it gives the ways with the least sum of loads under that load, and under a little more: a step
-//!    takes `m - 1` times the busiest load, and once the sum.
-//! 3. The few ways that promise most are priced like any layout. Ways with groups of one size are left to those.
+//! 1. Each group holds one stage. Dynamic programming over (stages, layers, ranks, size of the last group) gives the
+//!    least load of the busiest group for every number of stages.
+//! 2. For the most promising numbers of stages, it gives the divisions (sizes and cut) with the least sum of loads
+//!    under that load and under slightly larger ones. A step takes `m - 1` times the busiest load, plus the sum once.
+//! 3. The few most promising divisions are priced like any layout. Divisions into groups of equal size are left out:
+//!    other layouts cover them.
 //!
-//! Layers with skip edges and spread vocabularies are left out.
+//! Models with skip edges, and parallel vocabularies, are not supported here.
 
 use super::layout::{Layout, Shape};
 use super::request::{Cut, Request, Workload};
 use crate::cost::{Layer, Layers, Partition, PartitionError};
 use crate::plan::{Placement, PlacementKind};
 
-/// Numbers of stages whose sum of loads is made small.
+/// The number of stage counts for which the sum of loads is minimised.
 const COUNTS: usize = 4;
 
-/// How much more than the least the busiest group may have to do.
+/// Limits on the load of the busiest group, as multiples of the least.
 const SLACKS: [f64; 3] = [1.0 + 1e-9, 1.1, 1.3];
 
-/// The most ways that are priced.
+/// The most divisions that are priced.
 const MOST: usize = 4;
 
 /// The most ranks for which groups of different sizes are tried: the search grows with their square.
@@ -30,32 +32,32 @@ const RANKS: usize = 64;
 
 /// A layout with groups of different sizes, and the request that it answers.
 pub(super) struct Mixed {
-    /// The ranks that hold each stage.
+    /// The group size of each stage.
     pub(super) sizes: Vec<usize>,
     pub(super) request: Request,
     pub(super) layout: Layout,
 }
 
-/// Sizes of groups, where stages begin, and what a step takes at least.
+/// A division of ranks and layers: group sizes, the first layers of stages, and a lower bound on the seconds of a step.
 #[derive(Clone, PartialEq, Debug)]
-struct Way {
+struct Division {
     sizes: Vec<usize>,
     boundaries: Vec<usize>,
     seconds: f64,
 }
 
-/// What the search knows of a workload.
+/// The loads of a workload, for the search.
 struct Loads {
     sizes: Vec<usize>,
     ranks: usize,
     layers: usize,
-    /// For each size, sums over the first layers: seconds, and bytes of parameters and their state.
+    /// Prefix sums over layers, for each size: seconds, and bytes of parameters and their state.
     seconds: Vec<Vec<f64>>,
     bytes: Vec<Vec<f64>>,
     cap: f64,
 }
 
-/// The best way to hold so many layers by so many ranks, the last group of them of one size.
+/// The best division of a number of layers among a number of ranks, for one size of the last group.
 #[derive(Clone, Copy)]
 struct Cell {
     value: f64,
@@ -66,10 +68,10 @@ struct Cell {
 
 const NOTHING: Cell = Cell { value: f64::INFINITY, from: 0, before: 0 };
 
-/// The layouts of a request with groups of different sizes that promise most.
+/// The most promising layouts of a request with groups of different sizes.
 ///
 /// # Errors
-/// As [`Layers::held_by`].
+/// Same as [`Layers::held_by`].
 pub(super) fn mixed(request: &Request) -> Result<Vec<Mixed>, PartitionError> {
     let mut sizes = vec![1];
     sizes.extend(request.members.iter().copied().filter(|&size| size > 1 && size < request.ranks));
@@ -82,19 +84,19 @@ pub(super) fn mixed(request: &Request) -> Result<Vec<Mixed>, PartitionError> {
     let mut found = Vec::new();
     let whole = |workload: &&Workload| workload.vocabulary.is_none() && workload.layers.skips().is_empty();
     for workload in request.workloads.iter().filter(whole) {
-        let ways = Loads::new(request, workload, sizes.clone())?.ways(workload.microbatches);
-        found.extend(ways.into_iter().map(|way| (way, workload)));
+        let divisions = Loads::new(request, workload, sizes.clone())?.divisions(workload.microbatches);
+        found.extend(divisions.into_iter().map(|division| (division, workload)));
     }
     found.sort_by(|a, b| a.0.seconds.total_cmp(&b.0.seconds));
     found.truncate(MOST);
-    let made = found.into_iter().map(|(way, workload)| Mixed::new(request, workload, way));
-    // A layout that the catalogue cannot place is none.
+    let made = found.into_iter().map(|(division, workload)| Mixed::new(request, workload, division));
+    // Layouts that could not be made are `None`.
     Ok(made.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
 impl Mixed {
-    fn new(request: &Request, workload: &Workload, way: Way) -> Result<Option<Self>, PartitionError> {
-        let Way { sizes, boundaries, .. } = way;
+    fn new(request: &Request, workload: &Workload, division: Division) -> Result<Option<Self>, PartitionError> {
+        let Division { sizes, boundaries, .. } = division;
         let partition = Partition::from_boundaries(workload.layers.len(), &boundaries)?;
         let (inside, links) = request.links.of_unequal(&sizes);
         let mut layers: Vec<Layer> = Vec::new();
@@ -102,7 +104,7 @@ impl Mixed {
             let within = &inside[stage];
             let held = |size| workload.layers.all()[range.clone()].iter().map(move |layer| layer.held_by(size, within));
             layers.extend(held(sizes[stage]));
-            // A message goes whole, or in as many pieces as the smaller group has ranks.
+            // A message goes whole, or in as many pieces as the smaller group has members.
             let smaller = sizes.get(stage + 1).map_or(sizes[stage], |&next| next.min(sizes[stage]));
             if let (Some(last), Some(sent)) = (layers.last_mut(), held(smaller).next_back()) {
                 last.output_bytes = sent.output_bytes;
@@ -132,7 +134,7 @@ impl Loads {
         })
     }
 
-    /// Seconds of some layers on a group of the size with this index; infinite where their parameters alone are above the cap.
+    /// Seconds of these layers on a group of the size with this index; infinite if their parameters are above the cap.
     fn load(&self, size: usize, from: usize, to: usize) -> f64 {
         let of = |sums: &[Vec<f64>]| sums[size][to] - sums[size][from];
         if of(&self.bytes) > self.cap { f64::INFINITY } else { of(&self.seconds) }
@@ -142,8 +144,8 @@ impl Loads {
         (layers * (self.ranks + 1) + ranks) * self.sizes.len() + size
     }
 
-    /// For each number of stages up to this one, the least values of all ways whose groups have at most `most` to do; `add` makes a value of the
-    /// loads.
+    /// For each number of stages up to `stages`, the least values of all divisions whose groups have a load of at most
+    /// `most`. `add` combines the value so far and a load.
     fn tables(&self, stages: usize, most: f64, add: fn(f64, f64) -> f64) -> Vec<Vec<Cell>> {
         let mut tables: Vec<Vec<Cell>> = Vec::with_capacity(stages);
         for stage in 0..stages {
@@ -172,7 +174,8 @@ impl Loads {
         tables
     }
 
-    /// The least value of the stages before a group, which hold so many layers by so many ranks, and the size of the last of them.
+    /// The least value of the stages before a group, over `layers` layers and `ranks` ranks, and the size of the last
+    /// of their groups.
     fn before(&self, table: Option<&Vec<Cell>>, layers: usize, ranks: usize, members: usize) -> Option<(f64, usize)> {
         let Some(table) = table else { return (layers == 0 && ranks == 0).then_some((0.0, 0)) };
         let fits = |size: &usize| divides(self.sizes[*size], members);
@@ -180,8 +183,8 @@ impl Loads {
         values.filter(|(value, _)| value.is_finite()).min_by(|a, b| a.0.total_cmp(&b.0))
     }
 
-    /// The best way in so many stages, and its value.
-    fn best(&self, tables: &[Vec<Cell>], stages: usize, microbatches: usize) -> Option<(f64, Way)> {
+    /// The best division into `stages` stages, and its value.
+    fn best(&self, tables: &[Vec<Cell>], stages: usize, microbatches: usize) -> Option<(f64, Division)> {
         let last = |size| tables[stages - 1][self.at(self.layers, self.ranks, size)].value;
         let mut size = (0..self.sizes.len()).min_by(|&a, &b| last(a).total_cmp(&last(b)))?;
         let value = Some(last(size)).filter(|value| value.is_finite())?;
@@ -198,37 +201,37 @@ impl Loads {
         groups.reverse();
         let boundaries = starts.into_iter().rev().skip(1).collect();
         let seconds = busiest * (microbatches - 1) as f64 + sum;
-        Some((value, Way { sizes: groups, boundaries, seconds }))
+        Some((value, Division { sizes: groups, boundaries, seconds }))
     }
 
-    /// The ways with groups of different sizes that promise most, best first.
-    fn ways(&self, microbatches: usize) -> Vec<Way> {
+    /// The most promising divisions into groups of different sizes, best first.
+    fn divisions(&self, microbatches: usize) -> Vec<Division> {
         let most = self.ranks.min(self.layers);
         let tables = self.tables(most, f64::INFINITY, f64::max);
         let counted = |stages: usize| Some((stages, self.best(&tables, stages, microbatches)?));
         let mut counts: Vec<_> = (2..=most).filter_map(counted).collect();
         counts.sort_by(|(_, a), (_, b)| a.1.seconds.total_cmp(&b.1.seconds));
-        let mut ways: Vec<Way> = Vec::new();
-        for (stages, (busiest, way)) in counts.into_iter().take(COUNTS) {
-            ways.push(way);
+        let mut divisions: Vec<Division> = Vec::new();
+        for (stages, (busiest, division)) in counts.into_iter().take(COUNTS) {
+            divisions.push(division);
             for slack in SLACKS {
                 let tables = self.tables(stages, busiest * slack, |sum, load| sum + load);
-                ways.extend(self.best(&tables, stages, microbatches).map(|(_, way)| way));
+                divisions.extend(self.best(&tables, stages, microbatches).map(|(_, division)| division));
             }
         }
-        ways.retain(|way| way.sizes.iter().any(|size| *size != way.sizes[0]));
-        ways.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        ways.dedup();
-        ways
+        divisions.retain(|division| division.sizes.iter().any(|size| *size != division.sizes[0]));
+        divisions.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        divisions.dedup();
+        divisions
     }
 }
 
-/// Is one of two sizes a multiple of the other?
+/// Returns true if one size is a multiple of the other.
 fn divides(a: usize, b: usize) -> bool {
     a.is_multiple_of(b) || b.is_multiple_of(a)
 }
 
-/// Sums over the first layers, for every number of them.
+/// Prefix sums over the layers.
 fn prefix(layers: &Layers, of: &dyn Fn(&Layer) -> f64) -> Vec<f64> {
     let sums = layers.all().iter().scan(0.0, |sum, layer| {
         *sum += of(layer);
@@ -244,7 +247,7 @@ mod tests {
     use crate::cost::{LinkCost, LinkCosts};
     use proptest::prelude::*;
 
-    /// All ways to hold the layers from `layer` on by so many ranks.
+    /// All divisions of the layers from `layer` on among `ranks` ranks.
     fn all(loads: &Loads, layer: usize, ranks: usize, last: Option<usize>) -> Vec<Vec<(usize, usize)>> {
         if layer == loads.layers {
             return if ranks == 0 { vec![Vec::new()] } else { Vec::new() };
@@ -263,9 +266,9 @@ mod tests {
         found
     }
 
-    fn loads_of(way: &[(usize, usize)], loads: &Loads) -> Vec<f64> {
+    fn loads_of(division: &[(usize, usize)], loads: &Loads) -> Vec<f64> {
         let mut from = 0;
-        let each = way.iter().map(|&(size, to)| loads.load(size, std::mem::replace(&mut from, to), to));
+        let each = division.iter().map(|&(size, to)| loads.load(size, std::mem::replace(&mut from, to), to));
         each.collect()
     }
 
@@ -273,7 +276,9 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn no_sizes_and_cut_load_the_busiest_group_less_and_none_under_that_load_have_a_smaller_sum(
-            seconds in prop::collection::vec((1u32..9, prop::bool::ANY), 1..6), ranks in 2usize..7, three in prop::bool::ANY
+            seconds in prop::collection::vec((1u32..9, prop::bool::ANY), 1..6),
+            ranks in 2usize..7,
+            three in prop::bool::ANY
         ) {
             let layer = |&(seconds, cut): &(u32, bool)| Layer {
                 summed_bytes: cut.then_some(1.0),
@@ -284,12 +289,12 @@ mod tests {
             let request = Request::new(vec![workload.clone()], ranks, links);
             let sizes = if three { vec![1, 2, 3] } else { vec![1, 2, 4] };
             let loads = Loads::new(&request, &workload, sizes).unwrap();
-            let ways = all(&loads, 0, ranks, None);
+            let divisions = all(&loads, 0, ranks, None);
             let most = ranks.min(seconds.len());
             let tables = loads.tables(most, f64::INFINITY, f64::max);
             for stages in 1..=most {
                 let of: Vec<Vec<f64>> =
-                    ways.iter().filter(|way| way.len() == stages).map(|way| loads_of(way, &loads)).collect();
+                    divisions.iter().filter(|d| d.len() == stages).map(|d| loads_of(d, &loads)).collect();
                 let busiest = |loads: &Vec<f64>| loads.iter().copied().fold(0.0, f64::max);
                 let least = of.iter().map(busiest).min_by(f64::total_cmp);
                 let found = loads.best(&tables, stages, 4);
@@ -300,10 +305,10 @@ mod tests {
                 let sums = of.iter().filter(|loads| busiest(loads) <= limit).map(|loads| loads.iter().sum::<f64>());
                 let sum = sums.min_by(f64::total_cmp).unwrap();
                 let under = loads.tables(stages, limit, |sum, load| sum + load);
-                let (value, way) = loads.best(&under, stages, 4).unwrap();
+                let (value, division) = loads.best(&under, stages, 4).unwrap();
                 prop_assert!((value - sum).abs() < 1e-9, "{} stages: {} and {}", stages, value, sum);
-                prop_assert_eq!(way.sizes.iter().sum::<usize>(), ranks);
-                prop_assert_eq!(way.boundaries.len() + 1, stages);
+                prop_assert_eq!(division.sizes.iter().sum::<usize>(), ranks);
+                prop_assert_eq!(division.boundaries.len() + 1, stages);
             }
         }
     }

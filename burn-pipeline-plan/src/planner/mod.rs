@@ -1,22 +1,22 @@
-//! The planner: which schedule, cut and number of microbatches are fastest for a model on given ranks under a memory cap.
+//! The planner: finds the fastest schedule, cut and number of microbatches for a model on given ranks under a memory
+//! cap.
 //!
 //! 1. A [`Request`] holds the model's layers with their costs, for one or several numbers of microbatches, and what the
 //!    planner may choose from. The stages of a measured profile are layers too, see
 //!    [`Layers::of_profile`](crate::cost::Layers::of_profile).
-//! 2. [`best_plan`] prices families x chunks x cuts x numbers of microbatches x recomputation x passes, synthesised
+//! 2. [`best_plan`] prices schedules x chunks x cuts x numbers of microbatches x recomputation x passes, synthesised
 //!    schedules, and plans without a pipeline. Every candidate is lowered, checked and simulated as it would run.
-//!    Where asked, the vocabulary is spread over all ranks ([`Request::with_vocabulary_spread`]), and stages are held by several
-//!    ranks each ([`Request::with_tensor_groups`]), in groups of one size or of different ones.
+//!    Two requests add candidates: vocabulary parallel ([`Request::with_vocabulary_parallel`]), and tensor-parallel
+//!    groups of one size or of different sizes ([`Request::with_tensor_groups`]).
 //! 3. The [`PlannerReport`] has the best plan, checked, with a breakdown of its seconds; all candidates with the Pareto
-//!    front of seconds and bytes; what was dropped and why; and a lower bound.
-//! 4. [`Synthesis`] makes a schedule for a profile. It can be used without the planner.
+//!    front of seconds and bytes; the dropped candidates with their reasons; and a lower bound.
+//! 4. [`Synthesis`] makes a schedule for a profile. It works without the planner too.
 //!
 //! Reading order: `request`, `report`, `search`, `layout`, `alike`, `mixed`, `job`, `price`, then `synthesis`.
 
 mod alike;
 mod bound;
 mod error;
-mod families;
 mod job;
 mod layout;
 mod mixed;
@@ -24,6 +24,7 @@ mod passes;
 mod price;
 mod report;
 mod request;
+mod schedules;
 mod search;
 mod synthesis;
 mod unpipelined;

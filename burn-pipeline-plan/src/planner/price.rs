@@ -1,6 +1,6 @@
-//! The price of one candidate: its plan is lowered, checked and simulated, with the recomputation that was asked for.
+//! The price of one candidate: its plan is lowered, checked and simulated with the requested recomputation.
 //!
-//! A function here gives `Ok(None)` if the candidate would repeat an earlier one.
+//! Functions here return `Ok(None)` if the candidate would repeat an earlier one.
 
 use super::error::DropReason;
 use super::layout::Layout;
@@ -11,13 +11,13 @@ use crate::pass::overlap::{OverlapOptions, PassReport};
 use crate::plan::{CheckOptions, CheckedPlan, Plan};
 use crate::simulate::{Simulation, simulate};
 
-/// A candidate's plan as it would run, with its costs.
+/// A candidate's plan as it would run, with costs and simulation.
 #[derive(Clone, Debug)]
 pub(super) struct Priced {
     pub(super) plan: CheckedPlan,
     pub(super) profile: Profile,
     pub(super) simulation: Simulation,
-    /// Seconds of the step: those of the simulation and those of the reduction over replicas.
+    /// Seconds of the step: the simulation's, plus the reduction over replicas.
     pub(super) seconds: f64,
     /// The stages that recompute.
     pub(super) recomputing: Vec<usize>,
@@ -42,8 +42,8 @@ pub(super) fn price(
         (Recompute::WhereNeeded, None) => return Ok(None),
         (Recompute::WhereNeeded, Some(cap)) => cap,
     };
-    // Stages of ranks above the cap recompute. That changes times and so memory elsewhere, so it is done until no rank
-    // that can still recompute is above the cap.
+    // Stages of ranks above the cap recompute. That changes times, and so memory elsewhere. Hence the loop, until no
+    // rank above the cap has stages left to recompute.
     let mut recomputing = Vec::new();
     loop {
         let Some(priced) = run(request, layout, plan, recomputing.clone(), passes)? else { return Ok(None) };
@@ -52,7 +52,7 @@ pub(super) fn price(
         recomputing.sort_unstable();
         recomputing.dedup();
         match recomputing.len() {
-            // No stage and all stages are the other two choices.
+            // No stages and all stages are the other two choices.
             0 => return Ok(None),
             all if all == stages => return Ok(None),
             same if same == before => return within_cap(request, priced).map(Some),
@@ -79,7 +79,7 @@ fn stages_over(priced: &Priced, cap: f64) -> Vec<usize> {
     full.flat_map(|(rank, _)| placement.stages_of(rank)).map(|stage| stage.index()).collect()
 }
 
-/// Refuses a candidate above the cap.
+/// Returns the candidate, or an error if it is above the cap.
 fn within_cap(request: &Request, priced: Priced) -> Result<Priced, DropReason> {
     let (peak, makespan) = (priced.simulation.peak_bytes(), priced.seconds);
     match request.cap {
@@ -88,7 +88,7 @@ fn within_cap(request: &Request, priced: Priced) -> Result<Priced, DropReason> {
     }
 }
 
-/// Lowers, checks and simulates a plan with these stages recomputing, whatever the cap.
+/// Lowers, checks and simulates a plan with these stages recomputing. Ignores the cap.
 fn run(
     request: &Request,
     layout: &Layout,

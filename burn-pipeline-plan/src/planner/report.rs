@@ -1,5 +1,5 @@
-//! The planner's report: the best candidate with its plan and where its seconds go, all other candidates, and what was
-//! dropped and why.
+//! The planner's report: the best candidate with its plan and a breakdown of its seconds, all other candidates, and the
+//! dropped ones with their reasons.
 
 use super::error::DropReason;
 use super::passes::PassChoice;
@@ -17,10 +17,10 @@ pub enum Strategy {
     OneDevice,
     /// Each rank runs its share of the microbatches through a replica of the whole model.
     DataParallel,
-    /// A pipeline with a schedule of this family; [`by_name`](crate::schedule::by_name) knows it, except for variants of
-    /// the cost-driven family.
-    Family(String),
-    /// A pipeline with a schedule that was made for the profile.
+    /// A pipeline with this schedule. [`by_name`](crate::schedule::by_name) knows the name, except for variants of the
+    /// cost-driven schedule.
+    Schedule(String),
+    /// A pipeline with a schedule synthesised for the profile.
     Synthesised,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for Strategy {
         f.pad(match self {
             Strategy::OneDevice => "one device",
             Strategy::DataParallel => "data parallel",
-            Strategy::Family(name) => name,
+            Strategy::Schedule(name) => name,
             Strategy::Synthesised => "synthesised",
         })
     }
@@ -42,7 +42,7 @@ pub struct Candidate {
     pub strategy: Strategy,
     /// The kind of placement.
     pub placement: PlacementKind,
-    /// Stages a rank, of one replica.
+    /// Stages a rank, of one route.
     pub chunks: usize,
     /// How the layers were cut.
     pub cut: Cut,
@@ -50,33 +50,33 @@ pub struct Candidate {
     pub partition: Partition,
     /// Microbatches of the step.
     pub microbatches: usize,
-    /// Whether embedding and head are spread over all ranks.
-    pub spread_vocabulary: bool,
-    /// Ranks that hold each stage together, the most of them where groups differ; the plan has one row for all of them.
+    /// True if embedding and head are parallel over all ranks.
+    pub vocabulary_parallel: bool,
+    /// Members of each tensor-parallel group, or of the largest one if sizes differ. The plan has one row a group.
     pub members: usize,
-    /// The sizes of the groups of all pipeline ranks, where they differ; else empty.
+    /// The group sizes of all pipeline ranks if they differ; otherwise empty.
     pub groups: Vec<usize>,
     /// The stages that recompute.
     pub recomputing: Vec<usize>,
-    /// What was done to the plan.
+    /// The passes that ran on the plan.
     pub passes: PassChoice,
-    /// Seconds of the step, including the reduction of replicas' gradients.
+    /// Seconds of the step, including the all-reduce of gradients between replicas.
     pub seconds: f64,
     /// The most bytes held at once on any rank.
     pub peak_bytes: f64,
-    /// Whether no other candidate is both faster and smaller.
+    /// True if no other candidate is both faster and smaller.
     pub pareto: bool,
 }
 
-/// Writes what the candidate chooses.
+/// Writes the candidate's choices.
 impl fmt::Display for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {} microbatches", self.strategy, self.microbatches)?;
         if self.partition.stages() > 1 {
             write!(f, ", {} placement of {} a rank, {} cut {}", self.placement, self.chunks, self.cut, self.partition)?;
         }
-        if self.spread_vocabulary {
-            f.write_str(", vocabulary spread")?;
+        if self.vocabulary_parallel {
+            f.write_str(", vocabulary parallel")?;
         }
         f.write_str(&held_by(if self.groups.is_empty() { std::slice::from_ref(&self.members) } else { &self.groups }))?;
         match (self.recomputing.len(), self.partition.stages()) {
@@ -98,15 +98,15 @@ pub(super) struct Dropped {
 /// Where the seconds of a step go. The parts add up to the seconds of the step.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TimeBreakdown {
-    /// Seconds of computation of a rank, on average.
+    /// Mean seconds of computation of a rank.
     pub work: f64,
-    /// Seconds of computation of the busiest rank above the average.
+    /// Seconds of computation of the busiest rank above the mean.
     pub imbalance: f64,
     /// Idle seconds of the busiest rank before its first action and after its last one.
     pub ends: f64,
-    /// Idle seconds of the busiest rank while other ranks still compute what it needs.
+    /// Idle seconds of the busiest rank while other ranks still compute its inputs.
     pub waiting: f64,
-    /// Seconds of the busiest rank that transfers and collectives take: idle for them, or occupied by them.
+    /// Seconds in which the busiest rank waits for transfers and collectives, or is occupied by them.
     pub transfer: f64,
     /// Seconds after the last action in which replicas add up their gradients.
     pub reduction: f64,
@@ -126,7 +126,7 @@ impl TimeBreakdown {
         }
     }
 
-    /// All parts but the work, with a description each, the largest first.
+    /// All parts except the work, each with a description, the largest first.
     pub fn losses(&self) -> Vec<(&'static str, f64)> {
         let mut losses = vec![
             ("the busiest rank works longer than the others", self.imbalance),
@@ -143,30 +143,31 @@ impl TimeBreakdown {
 /// What the planner found.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlannerReport {
-    /// The fastest candidate; among equally fast ones, the one that holds the least bytes.
+    /// The fastest candidate; among equally fast ones, the one with the lowest peak.
     pub best: Candidate,
-    /// Its plan, with transfers. Without a pipeline it is the plan of one rank; with data parallelism all ranks run it.
+    /// The plan of the best candidate, with transfers. Without a pipeline it is the plan of one rank; with data
+    /// parallelism all ranks run it.
     pub plan: CheckedPlan,
-    /// The costs of its stages.
+    /// The costs of the plan's stages.
     pub profile: Profile,
-    /// The simulation of its plan.
+    /// The simulation of the plan.
     pub simulation: Simulation,
-    /// What each overlap pass did to its plan; empty if none ran.
+    /// What each overlap pass did to the plan; empty if none ran.
     pub overlap: Vec<PassReport>,
-    /// Where the seconds of its step go.
+    /// Where the seconds of the step go.
     pub breakdown: TimeBreakdown,
-    /// All candidates that can be used, fastest first.
+    /// All usable candidates, fastest first.
     pub candidates: Vec<Candidate>,
-    /// All candidates that cannot be used, each with the reason.
+    /// All unusable candidates, each with the reason.
     pub dropped: Vec<(String, String)>,
-    /// The fastest candidate that was dropped only for the cap, with its seconds, if it is faster than the best.
+    /// The fastest candidate that was dropped only for the cap, with its seconds, if it is faster than the best one.
     pub faster_without_cap: Option<(String, f64)>,
     /// Seconds that no candidate can beat.
     pub bound: f64,
 }
 
 impl PlannerReport {
-    /// The report of plans whose stages are held by groups of these sizes, or of this one.
+    /// The report for tensor-parallel groups of these sizes, one a stage; a single size applies to all stages.
     pub(super) fn held_by(mut self, sizes: &[usize]) -> Self {
         let members = sizes.iter().copied().max().unwrap_or(1);
         let groups = if sizes.len() > 1 { sizes.to_vec() } else { Vec::new() };
@@ -178,7 +179,7 @@ impl PlannerReport {
         self
     }
 
-    /// Both reports in one: the better plan, and all candidates.
+    /// Merges both reports: the better plan, and all candidates.
     pub(super) fn joined(self, other: Self) -> Self {
         let key = |report: &Self| (report.best.seconds, report.best.peak_bytes);
         let (mut better, worse) = if key(&other) < key(&self) { (other, self) } else { (self, other) };
@@ -192,7 +193,7 @@ impl PlannerReport {
         better
     }
 
-    /// The Pareto front: the candidates that no other beats in both seconds and bytes, fastest first.
+    /// The Pareto front of seconds and bytes, fastest first.
     pub fn front(&self) -> impl Iterator<Item = &Candidate> {
         self.candidates.iter().filter(|candidate| candidate.pareto)
     }
@@ -232,7 +233,7 @@ impl fmt::Display for PlannerReport {
     }
 }
 
-/// Which groups hold the stages, in words; nothing for single ranks.
+/// Describes the sizes of tensor-parallel groups; empty for groups of one rank.
 fn held_by(sizes: &[usize]) -> String {
     match sizes {
         [] | [1] => String::new(),
@@ -252,7 +253,7 @@ pub(super) fn sort_and_mark(candidates: &mut [Candidate]) {
     }
 }
 
-/// The fastest candidate that was dropped only for the cap, with its seconds, if it takes less than `seconds`.
+/// The fastest candidate that was dropped only for the cap, with its seconds, if they are below `seconds`.
 pub(super) fn faster_without_cap(dropped: &[Dropped], seconds: f64) -> Option<(String, f64)> {
     let over = dropped.iter().filter_map(|dropped| match dropped.reason {
         DropReason::OverCap { makespan, .. } if makespan < seconds => Some((&dropped.what, makespan)),

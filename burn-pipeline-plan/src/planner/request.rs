@@ -1,4 +1,4 @@
-//! The planner's request: a model, ranks, links, a memory cap, and what the planner may choose from.
+//! The planner's request: a model, ranks, links, a memory cap, and the options to choose from.
 
 use super::error::PlannerError;
 use super::passes::PassChoice;
@@ -8,7 +8,7 @@ use crate::pass::overlap::{OverlapOptions, OverlapPass};
 use crate::plan::PlacementKind;
 use crate::simulate::SimulateOptions;
 
-/// One number of microbatches for the batch, with the costs of the layers for microbatches of that size.
+/// A number of microbatches for the batch, with the costs of the layers for microbatches of that size.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Workload {
     /// Microbatches a step.
@@ -17,7 +17,8 @@ pub struct Workload {
     pub layers: Layers,
     /// Bytes of one microbatch's input. The first stage keeps them if it recomputes.
     pub input_bytes: f64,
-    /// What a rank's pieces of embedding and head cost, if these are spread over all ranks and `layers` are those between.
+    /// The costs of a rank's pieces of embedding and head if the vocabulary is parallel; `layers` are then those
+    /// between embedding and head.
     pub vocabulary: Option<VocabularyCost>,
 }
 
@@ -27,12 +28,12 @@ impl Workload {
         Self { microbatches, layers, input_bytes: 0.0, vocabulary: None }
     }
 
-    /// The same batch cut into another number of microbatches, with costs scaled to their size. The first `fixed` seconds of
-    /// each operation of a layer (kernel launches, say) do not depend on the size. With 0, more microbatches always look
-    /// better.
+    /// The same batch cut into another number of microbatches, with costs scaled to their size. The first `fixed`
+    /// seconds of each operation of a layer (such as kernel launches) do not depend on the size. With 0, more
+    /// microbatches always look better.
     ///
     /// # Errors
-    /// As [`Layers::scaled`].
+    /// Same as [`Layers::scaled`].
     pub fn recut(&self, microbatches: usize, fixed: f64) -> Result<Self, PartitionError> {
         let factor = self.microbatches as f64 / microbatches as f64;
         let layers = self.layers.scaled(factor, fixed)?;
@@ -40,13 +41,13 @@ impl Workload {
         Ok(Self { microbatches, layers, input_bytes: self.input_bytes * factor, vocabulary })
     }
 
-    /// The same batch with the vocabulary spread over this many ranks: the first layer is the embedding, and the last one the
-    /// head.
+    /// The same batch with the vocabulary parallel over this many ranks. The first layer is the embedding, the last one
+    /// the head.
     ///
     /// # Errors
-    /// As [`Layers::spread_vocabulary`].
-    pub fn spread_vocabulary(&self, ranks: usize) -> Result<Self, PartitionError> {
-        let (layers, pieces) = self.layers.spread_vocabulary(ranks)?;
+    /// Same as [`Layers::vocabulary_parallel`].
+    pub fn vocabulary_parallel(&self, ranks: usize) -> Result<Self, PartitionError> {
+        let (layers, pieces) = self.layers.vocabulary_parallel(ranks)?;
         let input_bytes = pieces.embedded_bytes;
         Ok(Self { layers, input_bytes, vocabulary: Some(pieces), ..*self })
     }
@@ -57,9 +58,9 @@ impl Workload {
 pub enum Cut {
     /// The same number of layers in each stage.
     Even,
-    /// The cut that minimises the load of the busiest rank, and others that load it as little.
+    /// The cut that minimises the load of the busiest rank, and other cuts with about the same load.
     Optimal,
-    /// As `Optimal`, under the memory cap with the activations that 1F1B holds. Skipped if there is no cap.
+    /// As `Optimal`, under the memory cap, assuming the activations that 1F1B holds. Skipped if there is no cap.
     Fitting,
 }
 
@@ -73,7 +74,8 @@ impl std::fmt::Display for Cut {
     }
 }
 
-/// Which stages recompute: they run their forward again in the backward instead of keeping its activations.
+/// Which stages recompute: a stage that recomputes runs its forward again in the backward instead of keeping its
+/// activations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Recompute {
     /// No stage.
@@ -94,7 +96,7 @@ impl std::fmt::Display for Recompute {
     }
 }
 
-/// What to plan for, and what to choose from.
+/// The model and ranks to plan for, and the options to choose from.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Request {
     /// Numbers of microbatches to choose from, at least one.
@@ -103,14 +105,14 @@ pub struct Request {
     pub ranks: usize,
     /// The links between the ranks.
     pub links: LinkCosts,
-    /// The most bytes that a rank may hold: parameters with gradients and optimizer state, activations, messages. `None`
-    /// for no limit.
+    /// The most bytes that a rank may hold: parameters with gradients and optimizer state, activations, messages.
+    /// `None` for no limit.
     pub cap: Option<f64>,
     /// Bytes held for each byte of parameters: 2 with gradients, 4 with Adam's moments as well.
     pub state_factor: f64,
     /// Numbers of stages a rank to try.
     pub chunks: Vec<usize>,
-    /// Kinds of placement to try; `None` for all.
+    /// Kinds of placement to try; `None` for all kinds.
     pub placements: Option<Vec<PlacementKind>>,
     /// Cuts to try.
     pub cuts: Vec<Cut>,
@@ -120,19 +122,20 @@ pub struct Request {
     pub passes: Vec<PassChoice>,
     /// The overlap passes of [`PassChoice::Overlap`], in order.
     pub overlap_passes: Vec<OverlapPass>,
-    /// Their budgets. Their own `simulate` does not count: `simulate` below does.
+    /// The budgets of the overlap passes. `overlap.simulate` is ignored in favour of `simulate` below.
     pub overlap: OverlapOptions,
-    /// The effort for synthesised schedules; `None` to try only the families of the catalogue.
+    /// The effort for synthesised schedules; `None` to try only the schedules of the catalogue.
     pub synthesis: Option<Synthesis>,
-    /// Whether to try plans without a pipeline too: one device, and data parallelism over all ranks.
+    /// True to try plans without a pipeline too: one device, and data parallelism over all ranks.
     pub unpipelined: bool,
-    /// Numbers of ranks that may hold a stage together (tensor parallel), beside 1: the same number each stage, where that divides the ranks; or
-    /// different ones, in a loop of one stage a pipeline rank, with sizes of neighbours of which one divides the other. Layers say what such a group adds up ([`Layer::summed_bytes`](crate::cost::Layer::summed_bytes)).
+    /// Sizes of tensor-parallel groups to try beside 1. Either all stages have groups of one size, which must divide
+    /// the number of ranks. Or sizes differ, in a loop of one stage a pipeline rank; of two neighbours' sizes, one
+    /// divides the other. [`Layer::summed_bytes`](crate::cost::Layer::summed_bytes) has the bytes that a group
+    /// all-reduces.
     pub members: Vec<usize>,
-    /// Whether to try plans that spread the vocabulary over all ranks, too: the first layer is the embedding, and the last one
-    /// the head.
-    pub spread_vocabulary: bool,
-    /// How plans are simulated. Plans are checked for the same transport.
+    /// True to try plans with a parallel vocabulary too. The first layer is then the embedding, the last one the head.
+    pub vocabulary_parallel: bool,
+    /// How plans are simulated. They are checked for the same transport.
     pub simulate: SimulateOptions,
 }
 
@@ -155,27 +158,28 @@ impl Request {
             synthesis: Some(Synthesis::default()),
             unpipelined: true,
             members: Vec::new(),
-            spread_vocabulary: false,
+            vocabulary_parallel: false,
             simulate: SimulateOptions::default(),
         }
     }
 
-    /// The same request, with plans that spread the vocabulary over all ranks: the first layer is the embedding, and the last one
-    /// the head.
-    /// Together with groups ([`Request::with_tensor_groups`]) such plans are priced; `burn-pipeline` does not run the two together yet.
-    pub fn with_vocabulary_spread(self) -> Self {
-        Self { spread_vocabulary: true, ..self }
+    /// The same request, with vocabulary-parallel plans. The first layer is the embedding, the last one the head.
+    ///
+    /// Together with [`Request::with_tensor_groups`], the planner prices such plans; `burn-pipeline` does not run them
+    /// yet.
+    pub fn with_vocabulary_parallel(self) -> Self {
+        Self { vocabulary_parallel: true, ..self }
     }
 
-    /// The same request, with groups of these sizes that hold stages together.
+    /// The same request, with tensor-parallel groups of these sizes.
     pub fn with_tensor_groups(self, members: Vec<usize>) -> Self {
         Self { members, ..self }
     }
 
-    /// The requests that are answered one by one: for each size of group, without and with a spread vocabulary.
+    /// Splits the request into independent ones: for each group size, without and with a parallel vocabulary.
     ///
     /// # Errors
-    /// As [`Layers::held_by`] and [`Layers::spread_vocabulary`].
+    /// Same as [`Layers::held_by`] and [`Layers::vocabulary_parallel`].
     pub(super) fn parts(&self) -> Result<Vec<(usize, Self)>, PartitionError> {
         let mut sizes = vec![1];
         let divides = |members: &usize| *members > 1 && self.ranks.is_multiple_of(*members);
@@ -186,17 +190,17 @@ impl Request {
         for members in sizes {
             let held = self.held_by(members)?;
             let whole = held.workloads.iter().filter(|workload| workload.vocabulary.is_none());
-            let spread = whole.map(|workload| workload.spread_vocabulary(held.ranks));
-            let spread = if self.spread_vocabulary { spread.collect::<Result<_, _>>()? } else { Vec::new() };
-            let spread = Self { workloads: spread, ..held.clone() };
+            let parallel = whole.map(|workload| workload.vocabulary_parallel(held.ranks));
+            let parallel = if self.vocabulary_parallel { parallel.collect::<Result<_, _>>()? } else { Vec::new() };
+            let parallel = Self { workloads: parallel, ..held.clone() };
             parts.extend(
-                [held, spread].into_iter().filter(|part| !part.workloads.is_empty()).map(|part| (members, part)),
+                [held, parallel].into_iter().filter(|part| !part.workloads.is_empty()).map(|part| (members, part)),
             );
         }
         Ok(parts)
     }
 
-    /// The request for groups of this size alone: fewer ranks, smaller layers, other links.
+    /// The request for groups of this size only: fewer ranks, smaller layers, other links.
     fn held_by(&self, members: usize) -> Result<Self, PartitionError> {
         let (inside, between) = self.links.of_groups(members, self.ranks);
         let links = if members > 1 { between } else { self.links.clone() };
@@ -208,7 +212,7 @@ impl Request {
         Ok(Self { workloads, ranks: self.ranks / members, links, ..self.clone() })
     }
 
-    /// Refuses requests that no plan can answer.
+    /// Refuses invalid requests.
     pub(super) fn check(&self) -> Result<(), PlannerError> {
         let amount = |field, value: f64| {
             let sound = value.is_finite() && value >= 0.0;

@@ -3,43 +3,45 @@
 //! Guarantees: the same request gives the same report, whatever the number of threads. The best plan is no slower than
 //! any candidate that fits.
 //!
-//! 1. Layouts are workloads x shapes x cuts ([`super::layout`]). On each, every family of the catalogue that fits its
-//!    placement and a quick synthesised schedule are priced, with every choice of recomputation and passes.
-//! 2. So are they on other cuts that load the busiest rank as little as those of the best few candidates ([`super::alike`]).
-//! 3. On the layouts of the best few candidates so far, schedules are synthesised with full effort. They start from the
-//!    best plans of the families there, too.
+//! 1. Layouts are workloads x shapes x cuts ([`super::layout`]). On each layout, every schedule of the catalogue that
+//!    fits its placement and a quickly synthesised schedule are priced, with every choice of recomputation and passes.
+//! 2. For the best few candidates, the same is done on other cuts with about the same load of the busiest rank
+//!    ([`super::alike`]).
+//! 3. On the layouts of the best few candidates so far, schedules are synthesised with full effort. The best plans of
+//!    the catalogue there are among their starting points.
 //! 4. The overlap passes are tried on the best few candidates.
-//! 5. All that is done for each number of ranks that may hold a stage together, with and without a spread vocabulary: none of
-//!    these takes effort from another, so more choices never give a slower plan. The same holds for the few layouts with groups of different
-//!    sizes that promise most ([`super::mixed`]).
-//! 6. Candidates that cannot be used are dropped with the reason; the others are ranked.
+//! 5. Steps 1 to 4 run separately for each size of tensor-parallel group, with and without a parallel vocabulary, and
+//!    for the few most promising layouts with groups of different sizes ([`super::mixed`]). They do not share a budget,
+//!    so more choices never give a slower plan.
+//! 6. Unusable candidates are dropped with the reason; the others are ranked.
 
 use super::alike::alike;
 use super::bound::bound;
 use super::error::{DropReason, PlannerError};
-use super::families::families;
 use super::job::{Job, Maker, build, quick};
 use super::layout::{Layout, RefusedLayout, layouts};
 use super::mixed::mixed;
 use super::passes::PassChoice;
 use super::report::{Candidate, Dropped, PlannerReport, Strategy, TimeBreakdown, faster_without_cap, sort_and_mark};
 use super::request::{Recompute, Request};
+use super::schedules::schedules;
 use super::synthesis::Synthesis;
 use super::unpipelined::whole_model;
 use crate::plan::Plan;
 use rayon::prelude::*;
 
-/// Layouts on which a schedule is synthesised with full effort.
+/// The number of layouts on which a schedule is synthesised with full effort.
 const FINALISTS: usize = 3;
 
-/// Family plans from which each of these syntheses starts.
+/// The number of catalogue plans from which each of these syntheses starts.
 const SEEDS: usize = 2;
 
-/// Candidates on which the overlap passes are tried, if transfers overlap with computations and if they block. Blocking
-/// transfers leave more to gain, and the order of the candidates before the passes says less about the order after them.
+/// The number of candidates on which the overlap passes are tried: first if transfers overlap with computations, second
+/// if they block. Blocking transfers leave more to gain, and the ranking before the passes predicts the ranking after
+/// them less well.
 const OVERLAPPED: [usize; 2] = [3, 12];
 
-/// A candidate that can be used, and the job that makes it again.
+/// A usable candidate, and the job that makes it again.
 struct Found<'a> {
     candidate: Candidate,
     job: Job<'a>,
@@ -48,7 +50,7 @@ struct Found<'a> {
 /// Finds the best plan for a request.
 ///
 /// # Errors
-/// [`PlannerError`] if the request is not valid, or no candidate fits.
+/// Returns [`PlannerError`] if the request is not valid, or no candidate fits.
 ///
 /// ```
 /// use burn_pipeline_plan::cost::{Layer, Layers, LinkCost, LinkCosts};
@@ -90,7 +92,7 @@ fn best_of(request: &Request) -> Result<PlannerReport, PlannerError> {
     best_on(request, &layouts, refused, &unpipelined, true)
 }
 
-/// The best plan on these layouts, and on others that are cut otherwise if `cuts`.
+/// The best plan on these layouts and, if `cuts`, on other cuts of them.
 fn best_on(
     request: &Request,
     layouts: &[Layout],
@@ -118,7 +120,7 @@ fn best_on(
     report(request, found, dropped)
 }
 
-/// The layouts and plans without a pipeline, for every workload whose layers a profile accepts.
+/// The layouts and plans without a pipeline, for every workload whose layers make a valid profile.
 fn whole_models(request: &Request) -> Vec<(Layout, Plan, Strategy)> {
     let mut strategies = vec![(1, Strategy::OneDevice)];
     if request.ranks > 1 {
@@ -135,15 +137,15 @@ fn whole_models(request: &Request) -> Vec<(Layout, Plan, Strategy)> {
     models
 }
 
-/// Every family and the quick synthesis on a layout.
+/// Every schedule and the quick synthesis on a layout.
 fn all_jobs<'a>(request: &Request, layout: &'a Layout) -> Vec<Job<'a>> {
-    let families = (0..families(request, layout).len()).map(Maker::Family);
-    let mut jobs: Vec<_> = families.flat_map(|maker| variants(request, layout, &maker)).collect();
+    let schedules = (0..schedules(request, layout).len()).map(Maker::Schedule);
+    let mut jobs: Vec<_> = schedules.flat_map(|maker| variants(request, layout, &maker)).collect();
     jobs.extend(quickly_synthesised(request, layout));
     jobs
 }
 
-/// The layouts beside those of the best few candidates, without those that were priced.
+/// Layouts with other cuts than those of the best few candidates, without those that were priced already.
 fn cut_otherwise(request: &Request, layouts: &[Layout], found: &[Found<'_>]) -> Vec<Layout> {
     let mut order: Vec<_> = found.iter().filter(|f| f.job.layout.partition.stages() > 1).collect();
     order.sort_by(|a, b| a.candidate.seconds.total_cmp(&b.candidate.seconds));
@@ -154,7 +156,8 @@ fn cut_otherwise(request: &Request, layouts: &[Layout], found: &[Found<'_>]) -> 
         }
     }
     let mut other: Vec<Layout> = Vec::new();
-    // Layers between an embedding and a head are mostly of one kind, so where these two are spread, other cuts gain little.
+    // Layers between embedding and head are mostly of one kind, so other cuts gain little if the vocabulary is
+    // parallel.
     best.retain(|layout| layout.profile.vocabulary().is_none());
     for layout in best.into_iter().flat_map(|layout| alike(request, layout)) {
         if !layouts.iter().chain(&other).any(|priced| priced.is(&layout)) {
@@ -175,7 +178,7 @@ fn variants<'a>(request: &Request, layout: &'a Layout, maker: &Maker) -> Vec<Job
     jobs
 }
 
-/// Quick synthesised schedules for a layout: without recomputation, and with recomputation everywhere. The synthesis
+/// Quickly synthesised schedules for a layout: without recomputation, and with recomputation everywhere. The synthesis
 /// merges backwards itself, so no other pass is tried.
 fn quickly_synthesised<'a>(request: &Request, layout: &'a Layout) -> Vec<Job<'a>> {
     let passes = PassChoice::AsBuilt;
@@ -192,7 +195,7 @@ fn quickly_synthesised<'a>(request: &Request, layout: &'a Layout) -> Vec<Job<'a>
     request.recompute.iter().filter_map(job).collect()
 }
 
-/// Prices all jobs in parallel, and drops what cannot be used, in the order of the jobs.
+/// Prices all jobs in parallel. Unusable candidates are added to `dropped`, in the order of the jobs.
 fn price_all<'a>(request: &Request, jobs: Vec<Job<'a>>, dropped: &mut Vec<Dropped>) -> Vec<Found<'a>> {
     let priced: Vec<_> = jobs
         .into_par_iter()
@@ -206,8 +209,8 @@ fn price_all<'a>(request: &Request, jobs: Vec<Job<'a>>, dropped: &mut Vec<Droppe
     for (job, outcome) in priced {
         match outcome {
             Ok((candidate, plan)) => {
-                // A synthesised plan took long to make, so it is kept. Families build theirs again in no time, and plans
-                // of all candidates together would take much memory.
+                // A synthesised plan took long to make, so it is kept. Schedules rebuild theirs quickly, and the plans
+                // of all candidates would take much memory.
                 let maker = match &job.maker {
                     Maker::Synthesis { .. } => Maker::Made(plan, Strategy::Synthesised, candidate.recomputing.clone()),
                     other => other.clone(),
@@ -216,7 +219,7 @@ fn price_all<'a>(request: &Request, jobs: Vec<Job<'a>>, dropped: &mut Vec<Droppe
             }
             Err(reason) => {
                 let what = job.describe(request);
-                // A family that cannot be built is listed once, not for each choice of recomputation and passes.
+                // A schedule that cannot be built is listed once, not for each choice of recomputation and passes.
                 if !dropped.iter().any(|d| d.what == what && d.reason == reason) {
                     dropped.push(Dropped { what, reason });
                 }
@@ -229,12 +232,14 @@ fn price_all<'a>(request: &Request, jobs: Vec<Job<'a>>, dropped: &mut Vec<Droppe
 fn dropped_layout(request: &Request, refused: &RefusedLayout) -> Dropped {
     let microbatches = request.workloads[refused.workload].microbatches;
     let (kind, chunks, cut) = (refused.shape.kind, refused.shape.chunks, refused.cut);
-    let spread = if request.workloads[refused.workload].vocabulary.is_some() { ", vocabulary spread" } else { "" };
-    let what = format!("{microbatches} microbatches, {kind} placement of {chunks} a rank, {cut} cut{spread}");
+    let vocabulary =
+        if request.workloads[refused.workload].vocabulary.is_some() { ", vocabulary parallel" } else { "" };
+    let what = format!("{microbatches} microbatches, {kind} placement of {chunks} a rank, {cut} cut{vocabulary}");
     Dropped { what, reason: refused.reason.clone() }
 }
 
-/// Syntheses with full effort: on the layouts of the best candidates so far, from the best family plans there.
+/// Syntheses with full effort, on the layouts of the best candidates so far, starting from the best catalogue plans
+/// there.
 fn synthesised<'a>(request: &Request, found: &[Found<'a>], effort: Synthesis) -> Vec<Job<'a>> {
     if !request.passes.contains(&PassChoice::AsBuilt) {
         return Vec::new();
@@ -251,7 +256,7 @@ fn synthesised<'a>(request: &Request, found: &[Found<'a>], effort: Synthesis) ->
     let job = |(layout, recomputing): (&'a Layout, &[usize])| {
         let here = order.iter().filter(|f| std::ptr::eq(f.job.layout, layout));
         let built = here.filter_map(|f| match f.job.maker {
-            Maker::Family(index) => build(request, layout, index).ok(),
+            Maker::Schedule(index) => build(request, layout, index).ok(),
             _ => None,
         });
         let mut starts: Vec<Plan> = Vec::new();
@@ -279,7 +284,7 @@ fn overlapped<'a>(request: &Request, found: &[Found<'a>]) -> Vec<Job<'a>> {
         let (layout, candidate) = (found.job.layout, &found.candidate);
         let plan = match &found.job.maker {
             Maker::Made(plan, ..) | Maker::Given(plan, _) => plan.clone(),
-            Maker::Family(index) => build(request, layout, *index).ok()?,
+            Maker::Schedule(index) => build(request, layout, *index).ok()?,
             Maker::Synthesis { .. } => return None,
         };
         let maker = Maker::Made(plan, candidate.strategy.clone(), candidate.recomputing.clone());

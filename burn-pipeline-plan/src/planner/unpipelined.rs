@@ -15,7 +15,7 @@ use crate::schedule::{OneFOneB, Schedule, Size};
 pub(super) fn whole_model(request: &Request, workload: usize, replicas: usize) -> Result<(Layout, Plan), DropReason> {
     let layers = &request.workloads[workload].layers;
     let partition = Partition::even(layers.len(), 1)?;
-    // Overrides may name ranks that a placement of one rank does not have, and a profile refuses those.
+    // A profile refuses link overrides of ranks that its placement does not have, so they are dropped.
     let links = LinkCosts { default: request.links.default, between: Vec::new() };
     let profile = partition.profile(layers, links)?;
     let parameters: f64 = profile.stages().iter().map(|stage| stage.weight_bytes).sum();

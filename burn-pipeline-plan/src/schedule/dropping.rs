@@ -1,14 +1,15 @@
-//! Small batches, for families whose rule needs more microbatches than there are: they build for enough and drop the rest.
+//! Small batches, for schedules whose rule needs a minimum of microbatches: they build a larger plan and drop the
+//! surplus.
 //!
-//! Dropping keeps a plan legal. An operation waits only for operations of its own microbatch, so an order without a
-//! deadlock has none after whole microbatches are removed.
+//! Dropping keeps a plan legal. An operation waits only for operations of its own microbatch, so removing whole
+//! microbatches adds no deadlock.
 
 use crate::plan::{Action, Task};
 
-/// Removes every task whose microbatch is not below its route's count. Of a fused pair the other task stays.
+/// Removes every task whose microbatch is not below its route's count. The other task of a fused pair stays.
 pub(super) fn drop_beyond(row: &mut Vec<Action>, microbatches: &[usize]) {
     let keeps = |task: &Task| {
-        let count = microbatches.get(task.stage().replica()).copied().unwrap_or(0);
+        let count = microbatches.get(task.stage().route()).copied().unwrap_or(0);
         task.microbatch().is_none_or(|m| m < count)
     };
     row.retain_mut(|action| {
@@ -32,7 +33,7 @@ mod tests {
 
     #[test]
     fn tasks_beyond_the_count_go_and_a_half_of_a_fused_pair_stays() {
-        let back = MicrobatchTask::new(StageId::in_replica(1, 3), Op::Backward, 0);
+        let back = MicrobatchTask::new(StageId::in_route(1, 3), Op::Backward, 0);
         let fused = Action::Overlap(MicrobatchTask::new(0, Op::Forward, 1), back);
         let mut row = vec![Action::forward(0, 0), fused, Action::forward(0, 2)];
         drop_beyond(&mut row, &[2, 1]);

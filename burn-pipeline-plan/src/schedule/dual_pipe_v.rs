@@ -1,4 +1,4 @@
-//! DualPipeV: DualPipe folded on a V, so that one copy of the parameters on half the ranks is enough.
+//! DualPipeV: DualPipe folded on a V, with one copy of the parameters on half the ranks.
 //!
 //! ```text
 //! p=2 v=2 m=4 (parentheses: a fused pair)
@@ -6,16 +6,16 @@
 //! rank 1:     1F0 2F0 1F1 2F1 1F2 2B0 (2F2;1B0) (1F3;2B1) (2F3;1B1) 2B2       1B2 2I3 1I3 2W3 1W3
 //! ```
 //!
-//! Each rank runs the eight steps of [`eight_steps`] with its two stages r and 2p-1-r. The rule
-//! needs 2p microbatches. For fewer, the plan for 2p is built and the surplus dropped.
+//! Each rank runs the eight steps of [`eight_steps`] with its two stages r and 2p-1-r. The rule needs 2p
+//! microbatches. For fewer, the plan for 2p is built and the surplus dropped.
 //!
-//! Bubble, as makespan less work and in costs of a chunk: `(p-1)(F&B + B - 3W)`, B the whole backward. Peak 2p+1
-//! chunk activations.
+//! Bubble (makespan minus work), in costs of a chunk: `(p-1)(F&B + B - 3W)`, where B is the whole backward. Peak
+//! 2p+1 chunk activations.
 //! Source: Sea AI Lab's cut-in-half of DualPipe (2025); order as PyTorch 2.15's `ScheduleDualPipeV`.
 
 use super::dropping::drop_beyond;
 use super::eight_steps;
-use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
+use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
 use crate::plan::{Placement, PlacementKind, Plan, StageId};
 
 /// The V-shaped form of DualPipe.
@@ -23,10 +23,10 @@ use crate::plan::{Placement, PlacementKind, Plan, StageId};
 pub(super) struct DualPipeV;
 
 impl Schedule for DualPipeV {
-    fn family(&self) -> Family {
-        Family {
-            microbatches: "any m >= 1 (below 2p the order for 2p with the rest dropped)",
-            ..Family::new(
+    fn info(&self) -> ScheduleInfo {
+        ScheduleInfo {
+            microbatches: "any m >= 1 (below 2p: the plan for 2p, surplus dropped)",
+            ..ScheduleInfo::new(
                 "DualPipeV",
                 PlacementKind::V,
                 Chunks::Exactly(2),
@@ -36,10 +36,10 @@ impl Schedule for DualPipeV {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.family().check_size(size)?;
+        self.info().check_size(size)?;
         let m = size.microbatches;
         let built = m.max(2 * size.ranks);
-        self.family().check_length(size, built)?;
+        self.info().check_length(size, built)?;
         let row = |rank: usize| {
             let stages = [StageId::new(rank), StageId::new(2 * size.ranks - 1 - rank)];
             let mut row = eight_steps::row(stages, size.ranks, rank, built);
@@ -47,6 +47,6 @@ impl Schedule for DualPipeV {
             row
         };
         let placement = Placement::v(size.ranks)?;
-        Ok(Plan::new(self.family().name, placement, vec![m], (0..size.ranks).map(row).collect())?)
+        Ok(Plan::new(self.info().name, placement, vec![m], (0..size.ranks).map(row).collect())?)
     }
 }

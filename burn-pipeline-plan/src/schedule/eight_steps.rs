@@ -1,18 +1,18 @@
-//! The eight steps that DualPipe and DualPipeV share, on one rank.
+//! The eight steps of DualPipe and DualPipeV on one rank.
 //!
-//! Chunk 0 is the stage that this rank's microbatches reach first, chunk 1 the one they reach last, `depth` the
+//! Chunk 0 is the stage that this rank's microbatches reach first, chunk 1 the one they reach last. `depth` is the
 //! number of ranks between an entry and the turn (p on a V, p/2 where two directions meet), and `hop` this rank's
 //! distance from the entry. With n microbatches through each chunk (n >= 2 depth):
 //!
 //! 1. `2(depth-hop-1)` times F0.
 //! 2. `hop+1` times F0, F1.
 //! 3. `depth-hop-1` times I1, its W, F1.
-//! 4. `n - 2 depth + hop + 1` times F0 with B1, F1 with B0, each pair fused. At the turn, the first F0 and B1 are not
-//!    fused, since a fused F0 would have to wait for that B1's gradient.
+//! 4. `n - 2 depth + hop + 1` times F0 with B1, F1 with B0, each pair fused. At the turn, the first F0 and B1 are
+//!    not fused, since a fused F0 would wait for that B1's gradient.
 //! 5. `depth-hop-1` times B1, F1 with B0.
-//! 6. `hop+1` times B1, B0, from the middle on as I with the W queued.
+//! 6. `hop+1` times B1, B0; from the middle on, I with its W queued.
 //! 7. `depth-hop-1` times the oldest W, I0.
-//! 8. The `hop+1` W that are left.
+//! 8. The remaining `hop+1` W.
 //!
 //! Source: DeepSeek-AI, DualPipe (2025); the V form also PyTorch 2.15's `ScheduleDualPipeV`.
 
@@ -49,7 +49,7 @@ impl Writer {
         self.row.push(Action::Overlap(forward, backward));
     }
 
-    /// The whole backward, or `I` with the `W` queued.
+    /// Writes the whole backward, or `I` with its `W` queued.
     fn put_backward(&mut self, chunk: usize, split: bool) {
         let task = self.backward(chunk);
         if split {

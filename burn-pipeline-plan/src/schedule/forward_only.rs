@@ -6,10 +6,10 @@
 //! rank 1:     1F0 1F1 1F2
 //! ```
 //!
-//! With several chunks a rank, a microbatch visits them in the order of the stages.
+//! With several chunks per rank, a microbatch visits them in the order of the stages.
 //! Source: PyTorch `_ScheduleForwardOnly` for one chunk; several chunks are an extension of it.
 
-use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
+use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
 use crate::plan::{Action, Placement, PlacementKind, Plan};
 
 /// The forward-only schedule.
@@ -17,16 +17,16 @@ use crate::plan::{Action, Placement, PlacementKind, Plan};
 pub struct ForwardOnly;
 
 impl ForwardOnly {
-    /// The forward-only plan for any placement. It evaluates a model that another schedule trains, on the placement of that
-    /// schedule. `microbatches` holds one count a route.
+    /// The forward-only plan for any placement, to evaluate a model that another schedule trains on that placement.
+    /// `microbatches` has one count per route.
     ///
-    /// Each rank runs its pairs of stage and microbatch in the order in which they could run if a microbatch entered at
-    /// every tick. That is one order in time for all ranks, so there is no deadlock.
+    /// Each rank runs its pairs of stage and microbatch in the order of their ticks, as if a microbatch entered at
+    /// every tick. All ranks share this order, so there is no deadlock.
     pub fn over(placement: Placement, microbatches: Vec<usize>) -> Result<Plan, ScheduleError> {
         let row = |rank| {
             let mut cells: Vec<(usize, usize, crate::plan::StageId)> = Vec::new();
             for stage in placement.stages_of(rank) {
-                let count = microbatches.get(stage.replica()).copied().unwrap_or(0);
+                let count = microbatches.get(stage.route()).copied().unwrap_or(0);
                 cells.extend((0..count).map(|m| (m + stage.index(), stage.index(), stage)));
             }
             cells.sort_unstable();
@@ -38,12 +38,12 @@ impl ForwardOnly {
 }
 
 impl Schedule for ForwardOnly {
-    fn family(&self) -> Family {
-        Family::new("ForwardOnly", PlacementKind::Loop, Chunks::Any, "PyTorch _ScheduleForwardOnly")
+    fn info(&self) -> ScheduleInfo {
+        ScheduleInfo::new("ForwardOnly", PlacementKind::Loop, Chunks::Any, "PyTorch _ScheduleForwardOnly")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.family().check_size(size)?;
+        self.info().check_size(size)?;
         Self::over(Placement::looped(size.ranks, size.chunks)?, vec![size.microbatches])
     }
 }

@@ -1,4 +1,4 @@
-//! GIS: grouped interleaving with a split backward, for memory that follows the size of the group.
+//! GIS: grouped interleaving with a split backward; memory depends on the group size.
 //!
 //! ```text
 //! p=2 v=2 m=2
@@ -8,43 +8,43 @@
 //!
 //! 1. Groups of `g` microbatches run chunk by chunk, as in interleaved 1F1B.
 //! 2. Warm-up: `(v-1) g + (p-1-r)` forwards.
-//! 3. Steady: forward, `I`, `W` in turn; then the remaining `I` and `W`. With `delayed_weight`, the `W` comes `r` backwards
-//!    later.
+//! 3. Steady: forward, `I`, `W` in turn; then the remaining `I` and `W`. With `delayed_weight`, the `W` comes `r`
+//!    backwards later.
 //!
 //! Bubble `(p-1)(F+B)/v` with groups of p, where a rank holds p microbatches at its peak. Smaller groups hold
 //! `(g(v-1)+p)/v` and stall `(p-g)(v-1)` chunk slots more (unit costs, g dividing m). With delayed `W` and groups
-//! of p it is [`InterleavedZeroBubble`](super::InterleavedZeroBubble).
+//! of p it equals [`InterleavedZeroBubble`](super::InterleavedZeroBubble).
 //! Source: Wan et al., PipeOffload (2025).
 
-use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use super::interleave::{self, Backward, Groups};
+use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
 use crate::plan::{PlacementKind, Plan};
 
 /// The grouped interleaved schedule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Gis {
-    /// Microbatches of a group, which go through a chunk before the next chunk starts. `None` means about p: groups as even
-    /// as possible, none shorter than p. A number must be at least `(p-1)/2`, rounded up.
+    /// The number of microbatches of a group, which go through a chunk before the next chunk starts. `None` means
+    /// about p: groups as even as possible, none shorter than p. A number must be at least `(p-1)/2`, rounded up.
     pub group: Option<usize>,
-    /// Does rank r delay each `W` by r backwards?
+    /// If true, rank r delays each `W` by r backwards.
     pub delayed_weight: bool,
 }
 
 impl Schedule for Gis {
-    fn family(&self) -> Family {
-        Family::new("GIS", PlacementKind::Loop, Chunks::Any, "Wan et al. 2025, PipeOffload, arXiv:2503.01328")
+    fn info(&self) -> ScheduleInfo {
+        ScheduleInfo::new("GIS", PlacementKind::Loop, Chunks::Any, "Wan et al. 2025, PipeOffload, arXiv:2503.01328")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        let family = self.family();
-        family.check_size(size)?;
+        let schedule = self.info();
+        schedule.check_size(size)?;
         let shortest = (size.ranks - 1).div_ceil(2);
-        let groups = Groups::asked(&family, size, self.group, shortest, shortest)?;
-        build_grouped(family.name, size, groups, self.delayed_weight)
+        let groups = Groups::from_option(&schedule, size, self.group, shortest, shortest)?;
+        build_grouped(schedule.name, size, groups, self.delayed_weight)
     }
 }
 
-/// The rows that GIS, GIS-H and the interleaved zero bubble share.
+/// The rows of GIS, GIS-H and interleaved zero bubble.
 pub(super) fn build_grouped(
     name: &'static str,
     size: Size,

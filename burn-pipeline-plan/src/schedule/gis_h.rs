@@ -7,15 +7,15 @@
 //! ```
 //!
 //! As [`Gis`](super::Gis) with `g = ceil(p/2)` (groups as even as possible, none shorter). [`Gis`](super::Gis) with
-//! groups of that size and `delayed_weight` holds as much memory as V-Half; at p=8, v=4 it stalls less, at other sizes it
-//! may stall more.
+//! groups of that size and `delayed_weight` needs as much memory as V-Half; it stalls less at p=8, v=4, but may
+//! stall more at other sizes.
 //!
 //! Bubble `(p-1)(F+B)/v + (v-1)(p/2)(F+B-W)/v`; peak `(v+1)/(2v) p` microbatches.
 //! Source: Wan et al., PipeOffload (2025).
 
-use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use super::gis::build_grouped;
 use super::interleave::Groups;
+use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
 use crate::plan::{PlacementKind, Plan};
 
 /// The grouped interleaved schedule at half memory.
@@ -23,13 +23,13 @@ use crate::plan::{PlacementKind, Plan};
 pub(super) struct GisH;
 
 impl Schedule for GisH {
-    fn family(&self) -> Family {
-        Family::new("GISH", PlacementKind::Loop, Chunks::Any, "Wan et al. 2025, PipeOffload, arXiv:2503.01328")
+    fn info(&self) -> ScheduleInfo {
+        ScheduleInfo::new("GISH", PlacementKind::Loop, Chunks::Any, "Wan et al. 2025, PipeOffload, arXiv:2503.01328")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.family().check_size(size)?;
+        self.info().check_size(size)?;
         let groups = Groups::even(size.microbatches, size.ranks.div_ceil(2));
-        build_grouped(self.family().name, size, groups, false)
+        build_grouped(self.info().name, size, groups, false)
     }
 }

@@ -1,4 +1,4 @@
-//! GPipe: all forwards, then all backwards. One stage a rank.
+//! GPipe: all forwards, then all backwards. One stage per rank.
 //!
 //! ```text
 //! p=2 v=1 m=3
@@ -9,7 +9,7 @@
 //! Bubble (p-1)(F+B+W); every rank holds all m activations at its peak.
 //! Source: Huang et al., GPipe (2019); order as PyTorch `ScheduleGPipe`.
 
-use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
+use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
 use crate::plan::{Action, Placement, PlacementKind, Plan};
 
 /// The GPipe schedule.
@@ -17,18 +17,18 @@ use crate::plan::{Action, Placement, PlacementKind, Plan};
 pub struct GPipe;
 
 impl Schedule for GPipe {
-    fn family(&self) -> Family {
-        Family::new("GPipe", PlacementKind::Loop, Chunks::Exactly(1), "Huang et al. 2019, arXiv:1811.06965")
+    fn info(&self) -> ScheduleInfo {
+        ScheduleInfo::new("GPipe", PlacementKind::Loop, Chunks::Exactly(1), "Huang et al. 2019, arXiv:1811.06965")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.family().check_size(size)?;
+        self.info().check_size(size)?;
         let m = size.microbatches;
         let row = |rank: usize| {
             let forwards = (0..m).map(|mb| Action::forward(rank, mb));
             forwards.chain((0..m).map(|mb| Action::backward(rank, mb))).collect()
         };
         let placement = Placement::looped(size.ranks, 1)?;
-        Ok(Plan::new(self.family().name, placement, vec![m], (0..size.ranks).map(row).collect())?)
+        Ok(Plan::new(self.info().name, placement, vec![m], (0..size.ranks).map(row).collect())?)
     }
 }

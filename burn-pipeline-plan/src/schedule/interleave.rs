@@ -1,23 +1,24 @@
-//! The order in which a rank of a looped placement visits its chunks, shared by the interleaved families.
+//! The order in which a rank of a looped placement visits its chunks, for the interleaved schedules.
 //!
-//! Guarantees: every (microbatch, chunk) pair once; O(1) an action, nothing allocated but the row.
+//! Guarantees: every (microbatch, chunk) pair once; O(1) time per action, and only the row is allocated.
 //!
 //! 1. Microbatches are cut into consecutive groups ([`Groups`]).
-//! 2. A group goes through the rank's first chunk as a whole, then through its second, and so on; backwards take
-//!    the same pairs with the chunks from last to first. This list is Megatron's virtual index table.
-//! 3. A row is some warm-up forwards, then forward and backward in turn, then the remaining backwards. A backward is
-//!    whole, or split with its `W` some backwards later ([`Backward`]).
+//! 2. A whole group goes through the rank's first chunk, then through its second, and so on. Backwards take the
+//!    same pairs with the chunks from last to first. This list is Megatron's virtual index table.
+//! 3. A row is some warm-up forwards, then forward and backward in turn, then the remaining backwards. A backward
+//!    is whole, or split with its `W` some backwards later ([`Backward`]).
 //!
-//! Why groups have a least size: the ranks form a ring, and rank 0 can start a group's next chunk only after rank p-1 has
-//! finished the chunk before. Rank 0 warms up `a(p-1)` forwards more than rank p-1 (`a` = 2 for 1F1B, 1 for zero bubble).
-//! In its row, the backward of pair k follows a forward. Over two changes of chunk, that forward depends on rank p-1's
-//! backward of pair `k - 2g + a(p-1) - 1`. There is no cycle if that pair comes before k, which holds for `2g >= a(p-1)`.
+//! Why groups have a minimum size: the ranks form a ring, and rank 0 can start a group's next chunk only after rank
+//! p-1 has finished the previous chunk. Rank 0 warms up `a(p-1)` forwards more than rank p-1 (`a` = 2 for 1F1B, 1
+//! for zero bubble). In its row, the backward of pair k follows a forward. Over two changes of chunk, that forward
+//! depends on rank p-1's backward of pair `k - 2g + a(p-1) - 1`. There is no cycle if that pair comes before k,
+//! which holds for `2g >= a(p-1)`.
 
-use super::family::{Family, ScheduleError, Size};
+use super::schedule_trait::{ScheduleError, ScheduleInfo, Size};
 use crate::plan::{Action, Placement, Plan, StageId};
 use std::ops::Range;
 
-/// Microbatches cut into groups: some of one size, then some of another.
+/// Microbatches cut into groups: `head` is (count, size) of the first groups, `tail` of the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Groups {
     head: (usize, usize),
@@ -27,15 +28,15 @@ pub(super) struct Groups {
 impl Groups {
     /// As many groups of at least `shortest` as fit (at least one), as even as possible, larger ones first.
     ///
-    /// Where all groups have one size, it is PyTorch's `microbatches_per_round`.
+    /// If all groups have one size, it is PyTorch's `microbatches_per_round`.
     pub(super) fn even(microbatches: usize, shortest: usize) -> Self {
         let count = (microbatches / shortest.max(1)).max(1);
         let (size, larger) = (microbatches / count, microbatches % count);
         Self { head: (larger, size + 1), tail: (count - larger, size) }
     }
 
-    /// Groups of exactly `size`; a remainder of at least `shortest` makes a group of its own (Megatron's rule), a
-    /// shorter one joins the group before it.
+    /// Groups of exactly `size`. A remainder of at least `shortest` forms its own group (Megatron's rule); a
+    /// shorter one joins the previous group.
     pub(super) fn exact(microbatches: usize, size: usize, shortest: usize) -> Self {
         let (count, rest) = (microbatches / size, microbatches % size);
         match (count, rest) {
@@ -47,10 +48,11 @@ impl Groups {
         }
     }
 
-    /// The groups that a family's option asks for: about p, or exactly so many, a short remainder of them with the group
-    /// before it. Groups of fewer than `least` would wait for each other, unless one holds all microbatches.
-    pub(super) fn asked(
-        family: &Family,
+    /// The groups of a schedule's `group` option: about p microbatches if `None`, else exactly that many. A remainder
+    /// shorter than `remainder` joins the previous group. Groups of fewer than `least` would deadlock, unless one
+    /// group holds all microbatches.
+    pub(super) fn from_option(
+        schedule: &ScheduleInfo,
         size: Size,
         group: Option<usize>,
         least: usize,
@@ -60,13 +62,13 @@ impl Groups {
             None => Ok(Self::even(size.microbatches, size.ranks)),
             Some(g) if g == 0 || (g < least && g < size.microbatches && size.chunks > 1) => {
                 let accepts = format!("groups of at least {}, or one group of all microbatches", least.max(1));
-                family.refuse(size, format!("groups of {g} would wait for each other; it takes {accepts}"))
+                schedule.refuse(size, format!("groups of {g} would deadlock; it takes {accepts}"))
             }
             Some(g) => Ok(Self::exact(size.microbatches, g, remainder)),
         }
     }
 
-    /// Size of the largest group.
+    /// The size of the largest group.
     pub(super) fn largest(self) -> usize {
         [self.head, self.tail].into_iter().filter(|&(count, _)| count > 0).map(|(_, size)| size).max().unwrap_or(0)
     }
@@ -75,7 +77,7 @@ impl Groups {
         self.head.0 * self.head.1 + self.tail.0 * self.tail.1
     }
 
-    /// The whole virtual table.
+    /// The virtual table as a list.
     pub(super) fn table(self, chunks: usize) -> Vec<(usize, usize)> {
         let mut pairs = self.pairs(chunks);
         (0..self.microbatches() * chunks).map(|_| pairs.step()).collect()
@@ -89,13 +91,13 @@ impl Groups {
     }
 }
 
-/// Walks the virtual table of some [`Groups`]. It has no end: the caller knows how many steps to take.
+/// Iterates over the virtual table of some [`Groups`] without end: the caller knows how many steps to take.
 #[derive(Clone, Debug)]
 struct Pairs {
     chunks: usize,
-    /// Microbatches in groups of the first size.
+    /// The number of microbatches in groups of the first size.
     whole: usize,
-    /// Size of the groups after them.
+    /// The size of the groups after them.
     tail: usize,
     group: Range<usize>,
     next: usize,
@@ -125,14 +127,14 @@ impl Pairs {
     }
 }
 
-/// Whether a family splits its backwards.
+/// Whether a schedule splits its backwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Backward {
-    /// `B`.
+    /// A whole `B`.
     Whole,
-    /// `I`, followed by the `W` of an earlier backward.
+    /// An `I`, followed by the `W` of an earlier backward.
     Split {
-        /// Backwards between an `I` and its `W`; with 0 the `W` follows right away.
+        /// The number of backwards between an `I` and its `W`; with 0 the `W` follows at once.
         lag: usize,
     },
 }
@@ -178,7 +180,7 @@ pub(super) fn row(groups: Groups, size: Size, rank: usize, warmup: usize, backwa
     row
 }
 
-/// A plan on the looped placement with the rows that `row_of` gives.
+/// A plan on the looped placement with the rows of `row_of`.
 pub(super) fn plan(
     name: &'static str,
     size: Size,
@@ -192,7 +194,7 @@ pub(super) fn plan(
 mod tests {
     use super::*;
 
-    /// Group sizes, read off where the second chunk begins.
+    /// The group sizes, read from where the second chunk begins.
     fn sizes(groups: Groups) -> Vec<usize> {
         groups.table(2).chunk_by(|a, b| a.1 == b.1).step_by(2).map(<[_]>::len).collect()
     }

@@ -1,4 +1,4 @@
-//! Interleaved 1F1B: 1F1B over several chunks a rank, which cuts the bubble by the number of chunks.
+//! Interleaved 1F1B: 1F1B over several chunks per rank, which divides the bubble by the number of chunks.
 //!
 //! ```text
 //! p=2 v=2 m=4
@@ -7,33 +7,34 @@
 //! ```
 //!
 //! 1. Cut the microbatches into groups (see the field `group`); a group runs chunk by chunk.
-//! 2. Warm-up: `(v-1) g + 2(p-1-r)` forwards, `g` the largest group.
-//! 3. One forward, one backward in turn; then the remaining backwards.
+//! 2. Warm-up: `(v-1) g + 2(p-1-r)` forwards, where `g` is the largest group.
+//! 3. One forward and one backward in turn; then the remaining backwards.
 //!
 //! Bubble `(p-1)(F+B+W)/v`; rank 0 holds `(pv+p-1)/v` microbatches at its peak.
-//! Source: Narayanan et al., Megatron-LM (2021); groups as in PyTorch's `ScheduleInterleaved1F1B`, for the sizes that it accepts.
+//! Source: Narayanan et al., Megatron-LM (2021); groups as in PyTorch's `ScheduleInterleaved1F1B`, for the sizes
+//! that it accepts.
 
-use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use super::interleave::{self, Backward, Groups};
+use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
 use crate::plan::{PlacementKind, Plan};
 
 /// The interleaved 1F1B schedule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Interleaved1F1B {
-    /// Microbatches that go through a chunk before the next chunk starts.
+    /// The number of microbatches that go through a chunk before the next chunk starts.
     ///
-    /// `None` is PyTorch's rule: `max(1, m / p)` groups. PyTorch refuses sizes at which they are not even; here some groups
-    /// hold one more. `Some(g)` is Megatron's microbatch group size: groups of `g`, the last one shorter. Megatron refuses
-    /// a remainder below `p`; here it joins the group before it. `Some(m)` is breadth-first.
+    /// `None` is PyTorch's rule: `max(1, m / p)` groups. PyTorch refuses sizes that do not divide evenly; here some
+    /// groups get one more. `Some(g)` is Megatron's microbatch group size: groups of `g`, the last one shorter.
+    /// Megatron refuses a remainder below `p`; here it joins the previous group. `Some(m)` is breadth-first.
     pub group: Option<usize>,
 }
 
 impl Interleaved1F1B {
-    /// Microbatch and chunk of each forward of a rank, in order: Megatron's schedule table. Backwards take the same pairs
-    /// with the chunks from last to first.
+    /// The microbatch and chunk of each forward of a rank, in order: Megatron's schedule table. Backwards take the
+    /// same pairs with the chunks from last to first.
     ///
     /// # Errors
-    /// [`ScheduleError::Unsupported`] as [`Schedule::build`].
+    /// Returns [`ScheduleError::Unsupported`] as [`Schedule::build`] does.
     ///
     /// ```
     /// use burn_pipeline_plan::schedule::{Interleaved1F1B, Size};
@@ -45,11 +46,11 @@ impl Interleaved1F1B {
         Ok(self.groups(size)?.table(size.chunks))
     }
 
-    /// Forwards that a rank runs before its forwards and backwards take turns: Megatron's warm-up count. The rest of
-    /// its [`table`](Self::table) is the steady state.
+    /// The number of forwards that a rank runs before its forwards and backwards alternate: Megatron's warm-up
+    /// count. The rest of its [`table`](Self::table) is the steady state.
     ///
     /// # Errors
-    /// [`ScheduleError::Unsupported`] as [`Schedule::build`], and for a rank that the size does not have.
+    /// Returns [`ScheduleError::Unsupported`] as [`Schedule::build`] does, and if the rank does not exist.
     ///
     /// ```
     /// use burn_pipeline_plan::schedule::{Interleaved1F1B, Size};
@@ -61,15 +62,15 @@ impl Interleaved1F1B {
     pub fn warm_up(&self, size: Size, rank: usize) -> Result<usize, ScheduleError> {
         let groups = self.groups(size)?;
         if rank >= size.ranks {
-            return self.family().refuse(size, format!("there is no rank {rank}; ranks count from 0"));
+            return self.info().refuse(size, format!("there is no rank {rank}; ranks count from 0"));
         }
         Ok(warm_up(groups, size, rank).min(size.chunks * size.microbatches))
     }
 
     fn groups(&self, size: Size) -> Result<Groups, ScheduleError> {
-        let family = self.family();
-        family.check_size(size)?;
-        Groups::asked(&family, size, self.group, size.ranks - 1, size.ranks)
+        let schedule = self.info();
+        schedule.check_size(size)?;
+        Groups::from_option(&schedule, size, self.group, size.ranks - 1, size.ranks)
     }
 }
 
@@ -78,13 +79,18 @@ fn warm_up(groups: Groups, size: Size, rank: usize) -> usize {
 }
 
 impl Schedule for Interleaved1F1B {
-    fn family(&self) -> Family {
-        Family::new("Interleaved1F1B", PlacementKind::Loop, Chunks::Any, "Narayanan et al. 2021, arXiv:2104.04473")
+    fn info(&self) -> ScheduleInfo {
+        ScheduleInfo::new(
+            "Interleaved1F1B",
+            PlacementKind::Loop,
+            Chunks::Any,
+            "Narayanan et al. 2021, arXiv:2104.04473",
+        )
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
         let groups = self.groups(size)?;
-        interleave::plan(self.family().name, size, |rank| {
+        interleave::plan(self.info().name, size, |rank| {
             interleave::row(groups, size, rank, warm_up(groups, size, rank), Backward::Whole)
         })
     }

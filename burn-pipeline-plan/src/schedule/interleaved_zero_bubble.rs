@@ -6,16 +6,16 @@
 //! rank 1:     1F0 1F1 3F0 3I0 3F1 3I1 3W0 1I0 3W1 1I1 1W0 1W1
 //! ```
 //!
-//! 1. Groups as [`Interleaved1F1B`](super::Interleaved1F1B).
-//! 2. Warm-up: `(v-1) g + (p-1-r)` forwards, half the hops of 1F1B's, since an `I` comes back sooner than a `B`.
+//! 1. Groups as in [`Interleaved1F1B`](super::Interleaved1F1B).
+//! 2. Warm-up: `(v-1) g + (p-1-r)` forwards, half the hops of 1F1B's, since an `I` returns sooner than a `B`.
 //! 3. Forward and `I` in turn; the `W` of a pair follows `r` backwards later; the remaining operations at the end.
 //!
 //! Bubble `(p-1)(F+B-W)/v`; every rank holds p microbatches at its peak.
 //! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023); order as PyTorch's `ScheduleInterleavedZeroBubble`.
 
-use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use super::gis::build_grouped;
 use super::interleave::Groups;
+use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
 use crate::plan::{PlacementKind, Plan};
 
 /// The interleaved zero-bubble schedule.
@@ -23,8 +23,8 @@ use crate::plan::{PlacementKind, Plan};
 pub(super) struct InterleavedZeroBubble;
 
 impl Schedule for InterleavedZeroBubble {
-    fn family(&self) -> Family {
-        Family::new(
+    fn info(&self) -> ScheduleInfo {
+        ScheduleInfo::new(
             "InterleavedZeroBubble",
             PlacementKind::Loop,
             Chunks::Any,
@@ -33,8 +33,8 @@ impl Schedule for InterleavedZeroBubble {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.family().check_size(size)?;
+        self.info().check_size(size)?;
         let groups = Groups::even(size.microbatches, size.ranks);
-        build_grouped(self.family().name, size, groups, true)
+        build_grouped(self.info().name, size, groups, true)
     }
 }

@@ -1,23 +1,23 @@
-//! Arguments that name a schedule: a family itself, or its name.
+//! Conversion of arguments into a schedule, from a schedule or a name.
 
-use super::family::{Schedule, ScheduleError};
 use super::registry::by_name;
+use super::schedule_trait::{Schedule, ScheduleError};
 
-/// A schedule family, or the name of one.
+/// A schedule or its name.
 ///
 /// ```
 /// use burn_pipeline_plan::schedule::{GPipe, IntoSchedule};
 ///
-/// assert_eq!(GPipe.into_schedule()?.family().name, "GPipe");
-/// assert_eq!("zb-v".into_schedule()?.family().name, "ZBVZeroBubble");
+/// assert_eq!(GPipe.into_schedule()?.info().name, "GPipe");
+/// assert_eq!("zb-v".into_schedule()?.info().name, "ZBVZeroBubble");
 /// assert!("2F2B".into_schedule().is_err());
 /// # Ok::<(), burn_pipeline_plan::schedule::ScheduleError>(())
 /// ```
 pub trait IntoSchedule {
-    /// The family.
+    /// Returns the schedule.
     ///
     /// # Errors
-    /// [`ScheduleError::UnknownName`] for a name that no family has; see [`by_name`].
+    /// Returns [`ScheduleError::UnknownName`] for an unknown name; see [`by_name`].
     fn into_schedule(self) -> Result<Box<dyn Schedule>, ScheduleError>;
 }
 

@@ -1,4 +1,4 @@
-//! Looped breadth-first: every microbatch through a chunk before the next chunk starts; backwards mirrored.
+//! Looped breadth-first: every microbatch through a chunk before the next chunk starts; backwards in reverse.
 //!
 //! ```text
 //! p=2 v=2 m=2
@@ -9,12 +9,12 @@
 //! 1. Forwards: chunk by chunk from the first, microbatches in order.
 //! 2. Backwards: chunk by chunk from the last, microbatches in reverse.
 //!
-//! Bubble `(p-1)(F+B+W)/v`; every rank holds all m microbatches at its peak. A stage's weights are used in one stretch of
-//! forwards and one of backwards, so sharded parameters are gathered only twice.
+//! Bubble `(p-1)(F+B+W)/v`; every rank holds all m microbatches at its peak. All forwards of a stage are
+//! consecutive, and so are its backwards, so sharded parameters are gathered only twice.
 //! Source: Lamy-Poirier, Breadth-First Pipeline Parallelism (2022); order as PyTorch's `ScheduleLoopedBFS`.
 
-use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use super::interleave;
+use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
 use crate::plan::{Action, PlacementKind, Plan};
 
 /// The looped breadth-first schedule.
@@ -22,14 +22,14 @@ use crate::plan::{Action, PlacementKind, Plan};
 pub(super) struct LoopedBfs;
 
 impl Schedule for LoopedBfs {
-    fn family(&self) -> Family {
-        Family::new("LoopedBFS", PlacementKind::Loop, Chunks::Any, "Lamy-Poirier 2022, arXiv:2211.05953")
+    fn info(&self) -> ScheduleInfo {
+        ScheduleInfo::new("LoopedBFS", PlacementKind::Loop, Chunks::Any, "Lamy-Poirier 2022, arXiv:2211.05953")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.family().check_size(size)?;
+        self.info().check_size(size)?;
         let m = size.microbatches;
-        interleave::plan(self.family().name, size, |rank| {
+        interleave::plan(self.info().name, size, |rank| {
             let stages = (0..size.chunks).map(|chunk| chunk * size.ranks + rank);
             let mut row = Vec::with_capacity(2 * m * size.chunks);
             row.extend(stages.clone().flat_map(|stage| (0..m).map(move |mb| Action::forward(stage, mb))));

@@ -1,14 +1,15 @@
-//! The name that was probably meant by one that is not known.
+//! The known name nearest to an unknown one.
 //!
-//! Guarantees: a name is suggested only if at most one letter of three differs; of names that are as near, the first.
+//! Guarantees: a name is suggested only if at most one letter in three differs; in a tie, the first.
 //!
-//! Distances are those of optimal string alignment: letters inserted, removed, replaced, or swapped with their neighbour.
+//! Distances are those of optimal string alignment: letters inserted, removed, replaced, or swapped with a
+//! neighbour.
 
-/// Of names, each as it is spelt and as it is said, the one that takes the fewest edits to become `wanted`.
+/// Returns the name that takes the fewest edits to become `wanted`. `names` are pairs of a spelling and its name.
 pub(super) fn nearest(wanted: &str, names: impl Iterator<Item = (String, &'static str)>) -> Option<&'static str> {
     let near = names.filter_map(|(spelt, name)| {
         let most = wanted.len().max(spelt.len()) / 3;
-        // A much longer word is not compared letter by letter: it may come from outside, and be of any length.
+        // A much longer word is not compared letter by letter: it may be user input of any length.
         let alike = wanted.len().abs_diff(spelt.len()) <= most;
         let edits = alike.then(|| edits(wanted, &spelt)).filter(|edits| *edits <= most);
         edits.map(|edits| (edits, name))
@@ -16,10 +17,10 @@ pub(super) fn nearest(wanted: &str, names: impl Iterator<Item = (String, &'stati
     near.min_by_key(|(edits, _)| *edits).map(|(_, name)| name)
 }
 
-/// The edits that make one word of another.
+/// The number of edits that turn one word into the other.
 fn edits(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
-    // Distances from the first `row` letters of one to the first `column` of the other.
+    // Distances from the first `row` letters of `from` to the first `column` of `to`.
     let mut table = vec![vec![0; to.len() + 1]; from.len() + 1];
     for row in 0..=from.len() {
         for column in 0..=to.len() {

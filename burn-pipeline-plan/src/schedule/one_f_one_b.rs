@@ -1,4 +1,4 @@
-//! 1F1B: after a warm-up of forwards, one forward and one backward in turn. One stage a rank.
+//! 1F1B: after a warm-up of forwards, one forward and one backward in turn. One stage per rank.
 //!
 //! ```text
 //! p=2 v=1 m=3
@@ -13,7 +13,7 @@
 //! Bubble (p-1)(F+B+W) as GPipe's, but rank r holds at most p-r activations.
 //! Source: Narayanan et al., PipeDream-Flush (2021); order as PyTorch `Schedule1F1B`.
 
-use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
+use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
 use crate::plan::{Action, Placement, PlacementKind, Plan};
 
 /// The 1F1B schedule.
@@ -21,12 +21,12 @@ use crate::plan::{Action, Placement, PlacementKind, Plan};
 pub struct OneFOneB;
 
 impl Schedule for OneFOneB {
-    fn family(&self) -> Family {
-        Family::new("1F1B", PlacementKind::Loop, Chunks::Exactly(1), "Narayanan et al. 2021, arXiv:2006.09503")
+    fn info(&self) -> ScheduleInfo {
+        ScheduleInfo::new("1F1B", PlacementKind::Loop, Chunks::Exactly(1), "Narayanan et al. 2021, arXiv:2006.09503")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.family().check_size(size)?;
+        self.info().check_size(size)?;
         let m = size.microbatches;
         let row = |rank: usize| {
             let warmup = (size.ranks - 1 - rank).min(m);
@@ -38,6 +38,6 @@ impl Schedule for OneFOneB {
             row
         };
         let placement = Placement::looped(size.ranks, 1)?;
-        Ok(Plan::new(self.family().name, placement, vec![m], (0..size.ranks).map(row).collect())?)
+        Ok(Plan::new(self.info().name, placement, vec![m], (0..size.ranks).map(row).collect())?)
     }
 }

@@ -7,14 +7,14 @@
 //! ```
 //!
 //! The [building block](super::building_block) goes down the ranks with F0, up with F1, down with B1 and up with
-//! B0, each pass as soon as the one before it allows: an F takes one slot, a B two. After every third B there is a
-//! pause, placed so that a rank's operations fill a period of six slots without a collision (see [`block`]).
+//! B0, each pass as early as the previous one allows: an F takes one slot, a B two. A pause after every third B
+//! lets a rank's operations fill a period of six slots without a collision (see [`block`]).
 //!
 //! Peak about 2p/3 microbatches (3, 6, 11 for p = 4, 8, 16).
 //! Source: Qi et al., Pipeline Parallelism with Controllable Memory (2024), and its scheduler by Sea AI Lab.
 
 use super::building_block;
-use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
+use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
 use crate::plan::{PlacementKind, Plan};
 
 /// The V-shaped schedule with whole backwards.
@@ -22,23 +22,23 @@ use crate::plan::{PlacementKind, Plan};
 pub(super) struct OneFOneBV;
 
 impl Schedule for OneFOneBV {
-    fn family(&self) -> Family {
-        Family::new("1F1B-V", PlacementKind::V, Chunks::Exactly(2), "Qi et al. 2024, arXiv:2405.15362")
+    fn info(&self) -> ScheduleInfo {
+        ScheduleInfo::new("1F1B-V", PlacementKind::V, Chunks::Exactly(2), "Qi et al. 2024, arXiv:2405.15362")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.family().check_size(size)?;
+        self.info().check_size(size)?;
         let block = block(size.ranks);
-        building_block::build_whole(&self.family(), size, |rank| block[rank])
+        building_block::build_whole(&self.info(), size, |rank| block[rank])
     }
 }
 
-/// Slots of [F0, F1, B1, B0] on every rank.
+/// The slots of [F0, F1, B1, B0] on every rank.
 ///
-/// The distance between a rank's two F is odd, and so is that between its two B, so neither collide with themselves in a
-/// period of six slots; only an F and a B could. A pause of 3 slots after every third B keeps each rank's B on slots that
-/// its F do not use. The count of three starts at a B that depends on p, and if p is a multiple of 3 there is one more
-/// pause before the first B.
+/// The distance between a rank's two F is odd, and so is that between its two B, so neither collide with each other
+/// in a period of six slots; only an F and a B could. A pause of 3 slots after every third B keeps each rank's B on
+/// slots that its F do not use. The count of three starts at a B that depends on p, and if p is a multiple of 3
+/// there is one more pause before the first B.
 fn block(ranks: usize) -> Vec<[usize; 4]> {
     let mut block: Vec<[usize; 4]> = (0..ranks).map(|rank| [rank, 2 * ranks - 1 - rank, 0, 0]).collect();
     let mut slot = 2 * ranks + if ranks.is_multiple_of(3) { 3 } else { 0 };

@@ -1,12 +1,11 @@
-//! The families by name.
+//! The schedules by name.
 //!
-//! Case, hyphens, underscores and a leading `Schedule` (PyTorch's class names) do not matter: `ZB-H1`, `zbh1`,
+//! Case, hyphens, underscores and a leading `Schedule` (PyTorch's class names) are ignored: `ZB-H1`, `zbh1`,
 //! `Schedule1F1B` and `_ScheduleForwardOnly` are all found.
 
 use super::chimera::Chimera;
 use super::dual_pipe::DualPipe;
 use super::dual_pipe_v::DualPipeV;
-use super::family::{Schedule, ScheduleError};
 use super::forward_only::ForwardOnly;
 use super::gis::Gis;
 use super::gis_h::GisH;
@@ -17,6 +16,7 @@ use super::looped_bfs::LoopedBfs;
 use super::nearest::nearest;
 use super::one_f_one_b::OneFOneB;
 use super::one_f_one_b_v::OneFOneBV;
+use super::schedule_trait::{Schedule, ScheduleError};
 use super::v_half::VHalf;
 use super::v_min::VMin;
 use super::zb_auto::ZbAuto;
@@ -24,7 +24,7 @@ use super::zb_h1::ZbH1;
 use super::zb_h2::ZbH2;
 use super::zbv::ZbvZeroBubble;
 
-/// Other names in use, with the family of each.
+/// Other names in use, and their schedules.
 const ALIASES: [(&str, &str); 7] = [
     ("zb1p", "InterleavedZeroBubble"),
     ("zbv", "ZBVZeroBubble"),
@@ -35,7 +35,7 @@ const ALIASES: [(&str, &str); 7] = [
     ("zerobubbleauto", "ZBAuto"),
 ];
 
-/// Every family of this crate, with its default options.
+/// Every schedule of this crate, with its default options.
 pub fn all() -> Vec<Box<dyn Schedule>> {
     vec![
         Box::new(ForwardOnly),
@@ -59,14 +59,15 @@ pub fn all() -> Vec<Box<dyn Schedule>> {
     ]
 }
 
-/// The family of that name, with its default options.
+/// The schedule of that name, with its default options.
 ///
-/// Case, hyphens and underscores do not matter. PyTorch's class names, its `ZB1P` and Megatron's `VPP` are accepted.
-/// `Interleaved1F1B:group=6` and `GIS:group=6` say how many microbatches go through a chunk before the next chunk starts.
+/// Case, hyphens and underscores are ignored. PyTorch's class names, its `ZB1P` and Megatron's `VPP` are accepted.
+/// `Interleaved1F1B:group=6` and `GIS:group=6` set how many microbatches go through a chunk before the next chunk
+/// starts.
 ///
 /// # Errors
-/// [`ScheduleError::UnknownName`], which lists the names, and says which one is spelt nearly so; also for what stands behind a
-/// colon and is no option of the family.
+/// Returns [`ScheduleError::UnknownName`] for an unknown name, with the known names and the nearest one, or if the
+/// schedule does not have the option after the colon.
 ///
 /// # Example
 /// ```
@@ -74,17 +75,18 @@ pub fn all() -> Vec<Box<dyn Schedule>> {
 ///
 /// assert_eq!(by_name("vpp:group=6")?.build(Size::new(4, 12).with_chunks(2))?.row(0)[6].to_string(), "4F0");
 /// let plan = by_name("1f1b")?.build(Size::new(2, 3))?;
-/// assert_eq!(plan.row(1).iter().map(|a| a.to_string()).collect::<Vec<_>>(), ["1F0", "1B0", "1F1", "1B1", "1F2", "1B2"]);
+/// let row: Vec<String> = plan.row(1).iter().map(|a| a.to_string()).collect();
+/// assert_eq!(row, ["1F0", "1B0", "1F1", "1B1", "1F2", "1B2"]);
 /// # Ok::<(), burn_pipeline_plan::schedule::ScheduleError>(())
 /// ```
 pub fn by_name(name: &str) -> Result<Box<dyn Schedule>, ScheduleError> {
-    let (wanted, option) = name.split_once(':').map_or((name, None), |(family, option)| (family, Some(option)));
+    let (wanted, option) = name.split_once(':').map_or((name, None), |(schedule, option)| (schedule, Some(option)));
     let wanted = plain(wanted);
     let wanted = wanted.strip_prefix("schedule").filter(|rest| !rest.is_empty()).unwrap_or(&wanted);
     let wanted = ALIASES.iter().find(|(alias, _)| *alias == wanted).map_or(wanted.to_owned(), |(_, name)| plain(name));
-    let families = all();
-    let known: Vec<&'static str> = families.iter().map(|schedule| schedule.family().name).collect();
-    let found = families.into_iter().find(|schedule| plain(schedule.family().name) == wanted);
+    let schedules = all();
+    let known: Vec<&'static str> = schedules.iter().map(|schedule| schedule.info().name).collect();
+    let found = schedules.into_iter().find(|schedule| plain(schedule.info().name) == wanted);
     let found = found.and_then(|schedule| option.map_or(Some(schedule), |option| with_option(&wanted, option)));
     found.ok_or_else(|| {
         let spelt = known.iter().map(|&name| (plain(name), name));
@@ -93,17 +95,17 @@ pub fn by_name(name: &str) -> Result<Box<dyn Schedule>, ScheduleError> {
     })
 }
 
-/// The family with this plain name and an option of it, `group=6`.
-fn with_option(family: &str, option: &str) -> Option<Box<dyn Schedule>> {
+/// The schedule with this normalized name and an option, such as `group=6`.
+fn with_option(schedule: &str, option: &str) -> Option<Box<dyn Schedule>> {
     let group = Some(option.trim().strip_prefix("group=")?.parse().ok()?);
-    match family {
+    match schedule {
         "interleaved1f1b" => Some(Box::new(Interleaved1F1B { group })),
         "gis" => Some(Box::new(Gis { group, ..Gis::default() })),
         _ => None,
     }
 }
 
-/// Lower case, without hyphens, underscores and surrounding blanks.
+/// Normalizes a name: lower case, without hyphens, underscores and surrounding blanks.
 fn plain(name: &str) -> String {
     name.trim().chars().filter(|c| !matches!(c, '-' | '_')).map(|c| c.to_ascii_lowercase()).collect()
 }
@@ -114,12 +116,12 @@ mod tests {
     use crate::schedule::Size;
 
     #[test]
-    fn every_family_is_found_by_its_own_name_in_any_case() {
+    fn every_schedule_is_found_by_its_own_name_in_any_case() {
         for schedule in all() {
-            let name = schedule.family().name;
-            assert_eq!(by_name(name).unwrap().family().name, name);
-            assert_eq!(by_name(&name.to_uppercase()).unwrap().family().name, name);
-            assert_eq!(by_name(&format!("Schedule{}", name.to_lowercase())).unwrap().family().name, name);
+            let name = schedule.info().name;
+            assert_eq!(by_name(name).unwrap().info().name, name);
+            assert_eq!(by_name(&name.to_uppercase()).unwrap().info().name, name);
+            assert_eq!(by_name(&format!("Schedule{}", name.to_lowercase())).unwrap().info().name, name);
         }
     }
 
@@ -132,9 +134,9 @@ mod tests {
             ("ZB-H1", "ZBH1"),
             ("v_half", "VHalf"),
         ] {
-            assert_eq!(by_name(alias).unwrap().family().name, name);
+            assert_eq!(by_name(alias).unwrap().info().name, name);
         }
-        assert_eq!(by_name("_ScheduleForwardOnly").unwrap().family().name, "ForwardOnly");
+        assert_eq!(by_name("_ScheduleForwardOnly").unwrap().info().name, "ForwardOnly");
     }
 
     #[test]
@@ -162,9 +164,9 @@ mod tests {
     #[test]
     fn a_misspelt_name_is_told_the_nearest() {
         for schedule in all() {
-            let name = schedule.family().name;
+            let name = schedule.info().name;
             let letters: Vec<char> = name.chars().collect();
-            // A letter too many, one too few, two swapped: the family itself, unless that spells another one as nearly.
+            // A letter too many, or two swapped: the schedule itself, unless that spells another one as nearly.
             let doubled = format!("{name}{}", letters[letters.len() - 1]);
             let swapped: String = [&letters[..1], &[letters[2], letters[1]], &letters[3..]].concat().iter().collect();
             for misspelt in [doubled, swapped] {
@@ -182,7 +184,7 @@ mod tests {
             ("zb-h3", "ZBH1"),
             ("dual-piep-v", "DualPipeV"),
         ];
-        assert_eq!(near.map(|(name, _)| nearest(name)), near.map(|(_, family)| Some(family)));
+        assert_eq!(near.map(|(name, _)| nearest(name)), near.map(|(_, schedule)| Some(schedule)));
         assert_eq!(["2F2B", "", "PipelineScheduleMulti", "pigeon"].map(nearest), [None; 4]);
         let message = by_name("1F1C").unwrap_err().to_string();
         assert!(message.contains("no schedule named `1F1C`; the nearest name is `1F1B`; known are"), "{message}");

@@ -1,4 +1,4 @@
-//! V-Half: about half of 1F1B's activations, for about half of its bubble.
+//! V-Half: about half of 1F1B's activations, with about half of its bubble.
 //!
 //! ```text
 //! p=2 v=2 m=3
@@ -10,11 +10,11 @@
 //! `3p+d+2r-1` and B0 at `6p+d-2-r`, where d is 3 if p is even, else 0.
 //!
 //! Peak `(p+2)/2` microbatches rounded down. No bubble repeats with every microbatch as long as `W+2B >= 2F` and
-//! `W+2F >= 2B`. The order is that for F = B = W, whatever the costs.
+//! `W+2F >= 2B`. The order is always that for F = B = W.
 //! Source: Qi et al., Pipeline Parallelism with Controllable Memory (2024).
 
 use super::building_block;
-use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
+use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
 use crate::plan::{PlacementKind, Plan};
 
 /// The V-shaped schedule at half of 1F1B's memory.
@@ -22,15 +22,15 @@ use crate::plan::{PlacementKind, Plan};
 pub(super) struct VHalf;
 
 impl Schedule for VHalf {
-    fn family(&self) -> Family {
-        Family::new("VHalf", PlacementKind::V, Chunks::Exactly(2), "Qi et al. 2024, arXiv:2405.15362")
+    fn info(&self) -> ScheduleInfo {
+        ScheduleInfo::new("VHalf", PlacementKind::V, Chunks::Exactly(2), "Qi et al. 2024, arXiv:2405.15362")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.family().check_size(size)?;
+        self.info().check_size(size)?;
         let p = size.ranks;
         let shift = if p.is_multiple_of(2) { 3 } else { 0 };
-        building_block::build(&self.family(), size, |r| {
+        building_block::build(&self.info(), size, |r| {
             [2 * r, 3 * p - 2 - r, 3 * p + shift + 2 * r - 1, 6 * p + shift - 2 - r]
         })
     }

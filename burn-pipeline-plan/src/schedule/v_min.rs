@@ -1,4 +1,4 @@
-//! V-Min: about a third of 1F1B's activations, for about two thirds of its bubble.
+//! V-Min: about a third of 1F1B's activations, with about two thirds of its bubble.
 //!
 //! ```text
 //! p=2 v=2 m=3
@@ -9,12 +9,12 @@
 //! The [building block](super::building_block) puts, on rank r, F0 at slot `r`, F1 at `2p-1-r`, B1 at `2p+d+r` and
 //! B0 at `4p+d-1-r`, where d is 2 if p is a multiple of 3, else 0.
 //!
-//! Peak `(p+4)/3` microbatches rounded down. Where F, B and W differ, a bubble repeats with every microbatch. The
-//! order is that for F = B = W, whatever the costs.
+//! Peak `(p+4)/3` microbatches rounded down. If F, B and W differ, a bubble repeats with every microbatch. The
+//! order is always that for F = B = W.
 //! Source: Qi et al., Pipeline Parallelism with Controllable Memory (2024).
 
 use super::building_block;
-use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
+use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
 use crate::plan::{PlacementKind, Plan};
 
 /// The V-shaped schedule at a third of 1F1B's memory.
@@ -22,14 +22,14 @@ use crate::plan::{PlacementKind, Plan};
 pub(super) struct VMin;
 
 impl Schedule for VMin {
-    fn family(&self) -> Family {
-        Family::new("VMin", PlacementKind::V, Chunks::Exactly(2), "Qi et al. 2024, arXiv:2405.15362")
+    fn info(&self) -> ScheduleInfo {
+        ScheduleInfo::new("VMin", PlacementKind::V, Chunks::Exactly(2), "Qi et al. 2024, arXiv:2405.15362")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.family().check_size(size)?;
+        self.info().check_size(size)?;
         let p = size.ranks;
         let shift = if p.is_multiple_of(3) { 2 } else { 0 };
-        building_block::build(&self.family(), size, |r| [r, 2 * p - 1 - r, 2 * p + shift + r, 4 * p + shift - 1 - r])
+        building_block::build(&self.info(), size, |r| [r, 2 * p - 1 - r, 2 * p + shift + r, 4 * p + shift - 1 - r])
     }
 }

@@ -6,15 +6,15 @@
 //! rank 1:     1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2
 //! ```
 //!
-//! On rank r, for x = 0, 1, 2, ...: F of microbatch x, then I of microbatch x - (p-1-r), then W of microbatch
-//! x - (p-1), each if that microbatch exists. The backwards start as soon as they can. The `W` of all ranks start together,
-//! late enough to fill the cool-down.
+//! On rank r, for x = 0, 1, 2, ...: F of microbatch x, then I of microbatch x - (p-1-r), then W of microbatch x -
+//! (p-1), each if that microbatch exists. The backwards start as soon as they can. The `W` of all ranks start
+//! together, late enough to fill the cool-down.
 //!
 //! Bubble `(p-1)(F+B-W)`; every rank holds p activations at its peak.
 //! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023), section 3.1.
 
-use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use super::interleave;
+use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
 use crate::plan::{Action, PlacementKind, Plan};
 
 /// The first handcrafted zero-bubble schedule.
@@ -22,19 +22,19 @@ use crate::plan::{Action, PlacementKind, Plan};
 pub(super) struct ZbH1;
 
 impl Schedule for ZbH1 {
-    fn family(&self) -> Family {
-        Family::new("ZBH1", PlacementKind::Loop, Chunks::Exactly(1), "Qi et al. 2023, arXiv:2401.10241")
+    fn info(&self) -> ScheduleInfo {
+        ScheduleInfo::new("ZBH1", PlacementKind::Loop, Chunks::Exactly(1), "Qi et al. 2023, arXiv:2401.10241")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.family().check_size(size)?;
-        interleave::plan(self.family().name, size, |rank| {
+        self.info().check_size(size)?;
+        interleave::plan(self.info().name, size, |rank| {
             lagged_row(rank, size.microbatches, size.ranks - 1 - rank, size.ranks - 1)
         })
     }
 }
 
-/// F, I and W in turn, I `input_lag` and W `weight_lag` microbatches behind F.
+/// F, I and W in turn, with I `input_lag` and W `weight_lag` microbatches behind F.
 pub(super) fn lagged_row(rank: usize, microbatches: usize, input_lag: usize, weight_lag: usize) -> Vec<Action> {
     let mut row = Vec::with_capacity(3 * microbatches);
     let of = |x: usize, lag: usize| x.checked_sub(lag).filter(|&m| m < microbatches);

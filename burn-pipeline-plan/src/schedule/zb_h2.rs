@@ -11,8 +11,8 @@
 //! Bubble `(p-1)(F+B-2W)`; every rank holds 2p-1 activations at its peak.
 //! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023), section 3.2.
 
-use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use super::interleave;
+use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
 use super::zb_h1::lagged_row;
 use crate::plan::{PlacementKind, Plan};
 
@@ -21,13 +21,13 @@ use crate::plan::{PlacementKind, Plan};
 pub(super) struct ZbH2;
 
 impl Schedule for ZbH2 {
-    fn family(&self) -> Family {
-        Family::new("ZBH2", PlacementKind::Loop, Chunks::Exactly(1), "Qi et al. 2023, arXiv:2401.10241")
+    fn info(&self) -> ScheduleInfo {
+        ScheduleInfo::new("ZBH2", PlacementKind::Loop, Chunks::Exactly(1), "Qi et al. 2023, arXiv:2401.10241")
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.family().check_size(size)?;
-        interleave::plan(self.family().name, size, |rank| {
+        self.info().check_size(size)?;
+        interleave::plan(self.info().name, size, |rank| {
             lagged_row(rank, size.microbatches, 2 * (size.ranks - 1 - rank), 2 * (size.ranks - 1))
         })
     }

@@ -1,4 +1,4 @@
-//! ZB-V, handcrafted: two chunks a rank on a V, no bubble when F = B = W, at 1F1B's memory.
+//! ZB-V, handcrafted: two chunks per rank on a V, no bubble if F = B = W, at 1F1B's memory.
 //!
 //! ```text
 //! p=2 v=2 m=3
@@ -21,7 +21,7 @@
 //! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023), section 6; order as PyTorch's `ScheduleZBVZeroBubble`.
 
 use super::dropping::drop_beyond;
-use super::family::{Chunks, Family, Schedule, ScheduleError, Size};
+use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
 use crate::plan::{Action, Op, Placement, PlacementKind, Plan, Task};
 
 /// The zero-bubble V schedule.
@@ -29,10 +29,10 @@ use crate::plan::{Action, Op, Placement, PlacementKind, Plan, Task};
 pub(super) struct ZbvZeroBubble;
 
 impl Schedule for ZbvZeroBubble {
-    fn family(&self) -> Family {
-        Family {
-            microbatches: "any m >= 1 (below 2p-1 the order for 2p-1 with the rest dropped)",
-            ..Family::new(
+    fn info(&self) -> ScheduleInfo {
+        ScheduleInfo {
+            microbatches: "any m >= 1 (below 2p-1: the plan for 2p-1, surplus dropped)",
+            ..ScheduleInfo::new(
                 "ZBVZeroBubble",
                 PlacementKind::V,
                 Chunks::Exactly(2),
@@ -42,17 +42,17 @@ impl Schedule for ZbvZeroBubble {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.family().check_size(size)?;
+        self.info().check_size(size)?;
         let m = size.microbatches;
         let built = m.max(2 * size.ranks - 1);
-        self.family().check_length(size, built)?;
+        self.info().check_length(size, built)?;
         let row = |rank| {
             let mut row = row(size.ranks, rank, built);
             drop_beyond(&mut row, &[m]);
             row
         };
         let placement = Placement::v(size.ranks)?;
-        Ok(Plan::new(self.family().name, placement, vec![m], (0..size.ranks).map(row).collect())?)
+        Ok(Plan::new(self.info().name, placement, vec![m], (0..size.ranks).map(row).collect())?)
     }
 }
 

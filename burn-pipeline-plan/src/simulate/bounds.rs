@@ -2,9 +2,9 @@
 //!
 //! 1. *Critical path*: the longest chain of actions and crossings of one microbatch.
 //! 2. *Busiest rank*: the work of the rank with the most work.
-//! 3. *Memory bubble*: a rank of a pipeline with one chunk a rank and `k` forwards before its first backward idles for at
-//!    least `(p-1)(I+2c) + (p-k)F` (Qi et al., Zero Bubble Pipeline Parallelism, 2023, arXiv:2401.10241, section 3 and
-//!    appendix).
+//! 3. *Memory bubble*: a rank of a pipeline with one chunk a rank and `k` forwards before its first backward idles
+//!    for at least `(p-1)(I+2c) + (p-k)F` (Qi et al., Zero Bubble Pipeline Parallelism, 2023, arXiv:2401.10241,
+//!    section 3 and appendix).
 
 use crate::cost::{Costs, Profile, ProfileError};
 use crate::plan::{Action, Op, Plan, StageId, Task};
@@ -17,10 +17,10 @@ pub struct Bounds {
     pub critical_path: f64,
     /// Compute seconds of the busiest rank.
     pub busiest_rank: f64,
-    /// Idle seconds of rank 0 that follow from its number of warm-up forwards. `None` unless the placement is a loop with
-    /// one chunk a rank and all stages cost the same.
+    /// Idle seconds of rank 0 that follow from its number of warm-up forwards. `None` unless the placement is a loop
+    /// with one chunk a rank and all stages cost the same.
     pub memory_bubble: Option<f64>,
-    /// Compute seconds of rank 0. Together with its memory bubble they bound the makespan.
+    /// Compute seconds of rank 0. Together with its memory bubble, they bound the makespan.
     rank_0: f64,
 }
 
@@ -28,7 +28,7 @@ impl Bounds {
     /// The bounds of a plan under the costs of a profile.
     ///
     /// # Errors
-    /// [`ProfileError`] if the profile does not fit the plan's placement.
+    /// Returns [`ProfileError`] if the profile does not fit the plan's placement.
     pub fn new(plan: &Plan, profile: &Profile) -> Result<Self, ProfileError> {
         let costs = &profile.costs(plan.placement())?;
         // Collectives can run beside computations, so they do not bound the makespan.
@@ -59,7 +59,7 @@ impl Bounds {
 /// The least idle seconds of a rank with `warmup` forwards before its first backward: `(p-1)(I+2c) + (p-k)F`, or zero.
 ///
 /// Between the start of the first forward and the start of the first backward, `p` forwards and `p-1` backwards run one
-/// after the other on all ranks, and only `k` forwards of this rank fill that time.
+/// after the other across all ranks, and only `k` forwards of this rank fill that time.
 fn memory_bubble(ranks: usize, warmup: usize, forward: f64, input: f64, transfer: f64) -> f64 {
     let (p, k) = (ranks as f64, warmup as f64);
     ((p - 1.0) * (input + 2.0 * transfer) + (p - k) * forward).max(0.0)
@@ -101,18 +101,18 @@ fn critical_path(plan: &Plan, costs: &Costs<'_>) -> f64 {
         }
     }
     let routes = plan.microbatches().iter().enumerate();
-    let paths = routes.flat_map(|(replica, &count)| (0..count).map(move |m| (replica, m)));
-    paths.map(|(replica, m)| path(plan, costs, &seconds, replica, m)).fold(0.0, f64::max)
+    let paths = routes.flat_map(|(route, &count)| (0..count).map(move |m| (route, m)));
+    paths.map(|(route, m)| path(plan, costs, &seconds, route, m)).fold(0.0, f64::max)
 }
 
-/// Whether both parts of a fused action are about the same microbatch of the same route.
+/// Returns true if both parts of a fused action have the same microbatch and route.
 fn one_chain(action: Action) -> bool {
     let Action::Overlap(a, b) = action else { return false };
-    (a.stage().replica(), a.microbatch()) == (b.stage().replica(), b.microbatch())
+    (a.stage().route(), a.microbatch()) == (b.stage().route(), b.microbatch())
 }
 
 /// The longest chain of one microbatch.
-fn path(plan: &Plan, costs: &Costs<'_>, seconds: &HashMap<Task, f64>, replica: usize, microbatch: usize) -> f64 {
+fn path(plan: &Plan, costs: &Costs<'_>, seconds: &HashMap<Task, f64>, route: usize, microbatch: usize) -> f64 {
     let placement = plan.placement();
     let of = |stage, op| seconds.get(&Task::new(stage, op, microbatch)).copied();
     let crossing = |from: StageId, to: StageId, output_of| {
@@ -121,14 +121,14 @@ fn path(plan: &Plan, costs: &Costs<'_>, seconds: &HashMap<Task, f64>, replica: u
     let mut time = 0.0;
     let mut longest: f64 = 0.0;
     for index in 0..placement.stages() {
-        let stage = StageId::in_replica(replica, index);
+        let stage = StageId::in_route(route, index);
         time += stage.previous().map_or(0.0, |previous| crossing(previous, stage, previous));
-        // A forward that the plan does not run adds nothing: the result stays a lower bound.
+        // A forward that the plan does not run adds nothing, so the result stays a lower bound.
         time += of(stage, Op::Forward).unwrap_or(0.0);
         longest = longest.max(time);
     }
     for index in (0..placement.stages()).rev() {
-        let stage = StageId::in_replica(replica, index);
+        let stage = StageId::in_route(route, index);
         let Some(input) = of(stage, Op::Backward).or(of(stage, Op::BackwardInput)) else { return longest };
         time += placement.next(stage).map_or(0.0, |next| crossing(next, stage, stage)) + input;
         longest = longest.max(time + of(stage, Op::BackwardWeight).unwrap_or(0.0));

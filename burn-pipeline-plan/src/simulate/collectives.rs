@@ -1,17 +1,18 @@
 //! Collectives of a stage (`UNSHARD`, `RESHARD`, `REDUCE_GRAD`) and the waits for them.
 //!
-//! 1. A collective starts as soon as its rank reaches it. The ranks that take part are replicas, which the plan does not show.
-//! 2. Without overlap it keeps its rank from computing. With overlap, or with a wait of its own, `UNSHARD` and
-//!    `REDUCE_GRAD` run one after the other on a lane beside the computations.
+//! 1. A collective starts as soon as its rank reaches it. Its members are data-parallel replicas, which the plan does
+//!    not show.
+//! 2. Without overlap, it blocks its rank. With overlap, or with a wait, `UNSHARD` and `REDUCE_GRAD` run one after the
+//!    other on a lane beside the computations.
 
-use super::memory::Held;
+use super::memory::MemoryKind;
 use super::report::IdleCause;
 use super::state::Engine;
 use crate::plan::{Op, Task};
 use crate::trace::Event;
 
 impl Engine<'_> {
-    /// Runs a collective or the wait for one; false if the end of what it waits for is not known yet.
+    /// Runs a collective or a wait for one. Returns false if the collective's end is not known yet.
     pub(super) fn run_whole_stage(&mut self, rank: usize, task: Task) -> bool {
         let slot = self.plan.placement().slot(task.stage());
         let over = match task.op() {
@@ -38,17 +39,17 @@ impl Engine<'_> {
         *(if aside { &mut state.lane } else { &mut state.clock }) = end;
         match (task.op(), self.unsharded[slot]) {
             (Op::Unshard, None) => {
-                state.memory.change(start, Held::Unsharded, bytes);
+                state.memory.change(start, MemoryKind::Unsharded, bytes);
                 self.unsharded[slot] = Some(end);
             }
             (Op::Reshard, Some(_)) => {
-                state.memory.change(start, Held::Unsharded, -bytes);
+                state.memory.change(start, MemoryKind::Unsharded, -bytes);
                 self.unsharded[slot] = None;
             }
             (Op::ReduceGrad, _) => {
                 let cost = self.costs.stage(stage);
                 let kept = cost.reduced_gradient_bytes.unwrap_or(cost.gradient_bytes);
-                state.memory.change(end, Held::Gradients, kept - cost.gradient_bytes);
+                state.memory.change(end, MemoryKind::Gradients, kept - cost.gradient_bytes);
                 self.reduced[slot] = Some(end);
             }
             _ => {}

@@ -1,20 +1,20 @@
 //! The discrete-event simulation: each rank runs its row in order, as early as the inputs of its actions allow.
 //!
-//! Guarantees: the outcome does not depend on the order in which ranks are looked at, because every time is a maximum of
-//! times that the plan alone relates. A plan in which some rank can never go on ends in an error that names the rank.
+//! Guarantees: the result does not depend on the order in which ranks are visited, because every time is a maximum of
+//! times related by the plan alone. If some rank can never go on, the result is an error that names the rank.
 //!
-//! 1. A rank runs its next action if the inputs have been made. Otherwise the rank is set aside until they are.
-//! 2. In an unlowered plan a value crosses from rank to rank by itself: it arrives a latency plus bytes over bandwidth
-//!    after the end of the action that made it, and occupies neither rank. In a lowered plan sends and receives carry it
-//!    ([`super::transfers`]).
-//! 3. A fused action with a cost of its own starts when both parts can start, and gives both results at its end. One
-//!    without such a cost runs its two tasks one after the other.
-//! 4. Pieces of a spread vocabulary and the collectives between them: [`super::vocabulary`].
+//! 1. A rank runs its next action if the inputs have been made. Otherwise the rank waits until they are.
+//! 2. In an unlowered plan, a value crosses from rank to rank by itself: it arrives a latency plus bytes over bandwidth
+//!    after the end of the action that made it, and occupies neither rank. In a lowered plan, sends and receives carry
+//!    it ([`super::transfers`]).
+//! 3. A fused action with its own cost starts when both parts can start, and gives both results at its end. Without its
+//!    own cost, it runs its two tasks one after the other.
+//! 4. [`super::vocabulary`] runs the pieces of a parallel vocabulary and the collectives between them.
 //! 5. When no rank can go on, the step is over or the plan deadlocks.
 
 use super::error::SimulateError;
 use super::finish::{in_order, report_of};
-use super::hold::Ran;
+use super::hold::Run;
 use super::messages::Arrival;
 use super::options::SimulateOptions;
 use super::report::{IdleCause, Simulation};
@@ -27,16 +27,16 @@ use crate::trace::{Event, Track};
 /// Simulates one step of a plan, lowered or not.
 ///
 /// # Errors
-/// - [`SimulateError::Profile`] if the profile has another number of stages.
-/// - [`SimulateError::Foreign`] or [`SimulateError::Sparse`] if an action names what the plan does not have, or the plan
-///   counts far more microbatches than it has actions.
-/// - [`SimulateError::Deadlock`] if some rank can never go on.
+/// - Returns [`SimulateError::Profile`] if the profile has another number of stages.
+/// - Returns [`SimulateError::Foreign`] if an action names a stage, microbatch or edge that the plan does not have.
+/// - Returns [`SimulateError::Sparse`] if the plan declares far more microbatches than it has actions.
+/// - Returns [`SimulateError::Deadlock`] if some rank can never go on.
 pub fn simulate(plan: &Plan, profile: &Profile, options: &SimulateOptions) -> Result<Simulation, SimulateError> {
     let costs = profile.costs(plan.placement())?;
     costs.check_vocabulary(plan)?;
     validate(plan)?;
     if options.overlap && plan.is_lowered() {
-        // With overlap nothing blocks, so a plan that deadlocks on real blocking transfers would pass: run it both ways.
+        // With overlap nothing blocks, so a plan that deadlocks on blocking transfers would pass. Run it both ways.
         Engine::new(plan, costs, SimulateOptions { overlap: false, ..*options }).run()?;
     }
     Engine::new(plan, costs, *options).run()
@@ -67,7 +67,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Runs an action if it can. If not, changes nothing that a second try would repeat.
+    /// Runs an action if it can. Otherwise returns false; trying again repeats no side effect.
     fn run_action(&mut self, rank: usize, action: Action) -> bool {
         match (action, self.costs.fused_seconds(action)) {
             (Action::Overlap(first, second), Some(seconds)) => self.run_fused(rank, action, [first, second], seconds),
@@ -87,7 +87,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Runs a task if it can.
+    /// Runs a task if it can; returns false otherwise.
     fn run_task(&mut self, rank: usize, task: Task) -> bool {
         match task.of_microbatch() {
             Some(task) => self.run_microbatch(rank, task),
@@ -114,7 +114,7 @@ impl Engine<'_> {
 
     fn run_fused(&mut self, rank: usize, action: Action, tasks: [MicrobatchTask; 2], seconds: f64) -> bool {
         let Ok(first) = self.needs(tasks[0]) else { return false };
-        // A fused action means the same as its tasks one after the other, so the second may use what the first makes.
+        // A fused action means its tasks one after the other, so the second may use the result of the first.
         let own = self.at(tasks[0].stage(), tasks[0].microbatch());
         let before = std::mem::replace(&mut self.outputs[own], first.arrived);
         match self.needs(tasks[1]) {
@@ -129,15 +129,15 @@ impl Engine<'_> {
         }
     }
 
-    /// Runs one computation, or two fused ones, whose inputs arrive as given.
+    /// Runs one computation, or two fused ones, with inputs that arrive as given.
     fn compute(&mut self, rank: usize, action: Action, tasks: &[MicrobatchTask], needs: &[Arrival], seconds: f64) {
-        let ran = self.occupy(rank, action, needs, seconds);
-        self.hold(ran, tasks, needs);
-        tasks.iter().for_each(|&task| self.finish(rank, task, ran.end));
+        let run = self.occupy(rank, action, needs, seconds);
+        self.hold(run, tasks, needs);
+        tasks.iter().for_each(|&task| self.finish(rank, task, run.end));
     }
 
-    /// Keeps a rank busy for these seconds, once the inputs have arrived.
-    pub(super) fn occupy(&mut self, rank: usize, action: Action, needs: &[Arrival], seconds: f64) -> Ran {
+    /// Keeps a rank busy for this many seconds once the inputs have arrived.
+    pub(super) fn occupy(&mut self, rank: usize, action: Action, needs: &[Arrival], seconds: f64) -> Run {
         let state = &mut self.ranks[rank];
         if let Some(last) = needs.iter().max_by(|a, b| a.made.total_cmp(&b.made)) {
             state.idle_until(last.made, last.cause);
@@ -151,10 +151,10 @@ impl Engine<'_> {
         state.first.get_or_insert(start);
         state.last = end;
         self.events.push(Event { rank, action, start, end });
-        Ran { rank, start, end }
+        Run { rank, start, end }
     }
 
-    /// Records what a computation made.
+    /// Records the result of a computation.
     fn finish(&mut self, rank: usize, task: MicrobatchTask, end: f64) {
         let (stage, placement) = (task.stage(), self.plan.placement());
         let own = self.at(stage, task.microbatch());

@@ -1,4 +1,4 @@
-//! Makes the report of a simulation from its last state.
+//! Builds the report of a simulation from its final state.
 
 use super::memory::MemoryPoint;
 use super::report::{IdleCause, IdlePeriod, RankReport, Simulation};
@@ -6,21 +6,21 @@ use super::state::{Engine, RankState};
 use crate::cost::{Costs, StageCost};
 use crate::trace::Event;
 
-/// Events by rank, and by time on each.
+/// Sorts events by rank, then by time.
 pub(super) fn in_order(mut events: Vec<Event>) -> Vec<Event> {
     events.sort_by(|a, b| a.rank.cmp(&b.rank).then(a.start.total_cmp(&b.start)));
     events
 }
 
-/// The report, once every rank is done.
+/// The report, after every rank has finished.
 pub(super) fn report_of(engine: Engine<'_>) -> Simulation {
-    let (costs, spread, events) = (engine.costs, engine.plan.has_vocabulary(), in_order(engine.events));
+    let (costs, vocabulary, events) = (engine.costs, engine.plan.has_vocabulary(), in_order(engine.events));
     let makespan = events.iter().map(|event| event.end).fold(0.0, f64::max);
     let ranks: Vec<RankReport> = engine
         .ranks
         .into_iter()
         .enumerate()
-        .map(|(rank, state)| rank_report(rank, state, &costs, makespan, spread))
+        .map(|(rank, state)| rank_report(rank, state, &costs, makespan, vocabulary))
         .collect();
     Simulation {
         makespan,
@@ -31,7 +31,7 @@ pub(super) fn report_of(engine: Engine<'_>) -> Simulation {
     }
 }
 
-fn rank_report(rank: usize, state: RankState, costs: &Costs<'_>, makespan: f64, spread: bool) -> RankReport {
+fn rank_report(rank: usize, state: RankState, costs: &Costs<'_>, makespan: f64, vocabulary: bool) -> RankReport {
     let placement = costs.placement();
     let start = state.first.unwrap_or(makespan);
     let end = if state.first.is_some() { state.last } else { makespan };
@@ -45,7 +45,7 @@ fn rank_report(rank: usize, state: RankState, costs: &Costs<'_>, makespan: f64, 
     let share = placement.ranks() as f64 / placement.stages() as f64;
     let held: Vec<&StageCost> = placement.stages_of(rank).into_iter().map(|stage| costs.stage(stage)).collect();
     let stages: f64 = held.iter().map(|cost| cost.weight_bytes).sum();
-    let weight_bytes = stages + if spread { costs.pieces().weight_bytes } else { 0.0 };
+    let weight_bytes = stages + if vocabulary { costs.pieces().weight_bytes } else { 0.0 };
     let optimizer_bytes: f64 = held.iter().map(|cost| cost.optimizer_bytes).sum();
     let peak_activations = state.memory.most_live() as f64 * share;
     let memory = state.memory.curve();

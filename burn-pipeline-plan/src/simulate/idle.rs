@@ -1,23 +1,25 @@
-//! Why ranks idled in a step that was measured: the causes that a simulation tells apart, found in the events alone.
+//! The causes of idle time in a measured step, found from its events alone. They are the same causes as in a
+//! simulation.
 //!
-//! Guarantees: the periods of a rank are the time in which it does not compute, each moment once. A simulation's track gives
-//! the simulation's causes, if its transfers run beside computations. (A transfer that blocks its rank is the transfer's here;
-//! there the rank is occupied.)
+//! Guarantees: the periods of a rank cover the time in which it does not compute, each moment once. A simulation's
+//! track gives the simulation's causes if its transfers run beside computations. (Time in which a transfer blocks its
+//! rank counts as [`IdleCause::Transfer`] here, but as occupied in a simulation.)
 //!
-//! 1. Before a rank's first computation it warms up, after its last one it cools down.
-//! 2. A gap before a computation belongs to the value that the computation needs from another stage: until the last of them
-//!    is computed, the rank waits for an input or for a gradient.
-//! 3. What is left of the gap is the transfer's, until the last of them is received, and as long as another transfer, a wait
-//!    or a collective of the rank runs.
-//! 4. The rest is overhead: all was there, and the rank did not start. In a track without receives nothing shows when a value
-//!    arrived, so all of it is the transfer's.
+//! 1. Time before a rank's first computation is warm-up; time after its last one is cool-down.
+//! 2. The gap before a computation is split. Until the last value that it needs from another stage is computed, the
+//!    rank waits for an input or a gradient.
+//! 3. Then it waits for the transfer, until the last value is received, and while another transfer, a wait or a
+//!    collective of the rank runs.
+//! 4. The rest is overhead: all inputs are there, but the computation has not started. A track without receives does
+//!    not show when values arrive, so this time counts as transfer there.
 
 use super::report::{IdleCause, IdlePeriod};
 use crate::plan::{Op, StageId, Task};
 use crate::trace::{Event, Product, Track, awaited, product_of};
 use std::collections::HashMap;
 
-/// When and why each rank idled, in order of time: as [`RankReport::idle`](super::RankReport::idle), from the events alone.
+/// Each rank's idle periods with their causes, in order of time. Like [`RankReport::idle`](super::RankReport::idle),
+/// but from the events alone.
 ///
 /// ```
 /// use burn_pipeline_plan::cost::{Profile, UniformCosts};
@@ -33,17 +35,17 @@ use std::collections::HashMap;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn idle_periods(track: &Track) -> Vec<Vec<IdlePeriod>> {
-    let found = Found::of(track);
-    (0..track.rows()).map(|rank| found.idle(rank, track.end())).collect()
+    let index = TrackIndex::of(track);
+    (0..track.rows()).map(|rank| index.idle(rank, track.end())).collect()
 }
 
-/// What a track holds, by what is looked for.
-struct Found<'a> {
+/// The events of a track, indexed for lookup.
+struct TrackIndex<'a> {
     /// When each value was computed, in order of time.
     made: HashMap<Product, Vec<(f64, f64)>>,
     /// When each rank received each value, in order of time.
     received: HashMap<(usize, Product), Vec<(f64, f64)>>,
-    /// The values that a stage's computation receives beside its neighbour's: skips.
+    /// The values that a computation receives over skip edges.
     skipped: HashMap<Product, Vec<Product>>,
     /// Each rank's computations, in order of time.
     computing: Vec<Vec<&'a Event>>,
@@ -51,7 +53,7 @@ struct Found<'a> {
     communicating: Vec<Vec<(f64, f64)>>,
 }
 
-impl<'a> Found<'a> {
+impl<'a> TrackIndex<'a> {
     fn of(track: &'a Track) -> Self {
         let (mut made, mut received) = (HashMap::<_, Vec<_>>::new(), HashMap::<_, Vec<_>>::new());
         let mut skipped = HashMap::<_, Vec<_>>::new();
@@ -94,7 +96,7 @@ impl<'a> Found<'a> {
         idle
     }
 
-    /// The idle time from `from` to an event's start.
+    /// Adds the idle periods from `from` to the start of an event.
     fn gap(&self, event: &Event, from: f64, idle: &mut Vec<IdlePeriod>) {
         let needed: Vec<Product> = event.action.tasks().flat_map(|task| self.needs(task)).collect();
         let made = needed.iter().filter_map(|value| Some((latest(self.made.get(value)?, event.start)?, value.2)));
@@ -126,7 +128,7 @@ impl<'a> Found<'a> {
         let (stage, microbatch) = (task.stage(), task.microbatch());
         let (neighbour, forward) = match task.op() {
             Op::Forward => (stage.previous(), true),
-            op if op.gives_input_gradient() => (Some(StageId::in_replica(stage.replica(), stage.index() + 1)), false),
+            op if op.gives_input_gradient() => (Some(StageId::in_route(stage.route(), stage.index() + 1)), false),
             _ => return Vec::new(),
         };
         let skipped = self.skipped.get(&(stage, microbatch, forward)).cloned().unwrap_or_default();
@@ -134,7 +136,7 @@ impl<'a> Found<'a> {
     }
 }
 
-/// The end of the last of these spans that began by a moment.
+/// The end of the last of these spans that began at `by` or before.
 fn latest(spans: &[(f64, f64)], by: f64) -> Option<f64> {
     let begun = spans.partition_point(|&(start, _)| start <= by);
     Some(spans[begun.checked_sub(1)?].1)
@@ -146,7 +148,7 @@ fn push(idle: &mut Vec<IdlePeriod>, start: f64, end: f64, cause: IdleCause) {
     }
 }
 
-/// The spans' union, in order of time.
+/// The union of the spans, in order of time.
 fn merged(mut spans: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     spans.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut union: Vec<(f64, f64)> = Vec::with_capacity(spans.len());

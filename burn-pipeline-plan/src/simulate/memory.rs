@@ -1,26 +1,25 @@
 //! Memory of one rank over time.
 //!
-//! 1. Activations: held from the start of `F`. `I` frees its part at its end, `W` the rest at its end, and `B` all of them
-//!    at its end. In a plan without backwards `F` frees them at its end.
-//! 2. Recomputed activations: held while `F` runs, and again from the start of `I` or `B` until the activations go.
-//! 3. Receive buffers: held from the start of a message's transfer to the end of the action that uses it; a value that stays on
-//!    its rank, from when it was made.
+//! 1. Activations: held from the start of `F`. `I` frees its part at its end, `W` the rest at its end, and `B` all of
+//!    them at its end. In a plan without backwards, `F` frees them at its end.
+//! 2. Recomputed activations: held while `F` runs, and again from the start of `I` or `B` until the activations are
+//!    freed.
+//! 3. Receive buffers: held from the start of a message's transfer (or from when the value was made, if it stays on its
+//!    rank) to the end of the action that uses it. They count for the receiving rank.
 //! 4. Send buffers: held from a send to its wait, if it has one. A send without a wait is over at its end.
 //! 5. Parameters and optimizer state of the stages: held during the whole step. Unsharded parameters: held from
 //!    `UNSHARD` to `RESHARD`.
 //! 6. Gradients of the weights: the sum is held from the start of the first `W` (or `B`) on, and one microbatch's own
-//!    gradients while each later one runs. `REDUCE_GRAD` frees at its end what the rank does not keep.
+//!    gradients while each later `W` or `B` runs. `REDUCE_GRAD` frees the part that the rank does not keep at its end.
+//! 7. If the peak of an action is known (`StageCost::forward_peak_bytes` and similar), it replaces all memory of the
+//!    action's microbatch while the action runs: activations, the message that it uses, gradients not added yet.
 //!
-//! 7. While an action runs whose peak is known (`StageCost::forward_peak_bytes` and its like), that peak stands for all that
-//!    its microbatch holds: activations, the message that it uses, gradients that are not added yet.
+//! The caller's memory (the batch) does not count.
 //!
-//! A message is on the account of the rank that receives it, from when it is sent. What the caller holds (the batch) is on no
-//! rank's account.
-//!
-//! Changes are recorded in the rank's running order and sorted by time; equal times keep that order. So an allocation does
-//! not add to what is released before it at the same instant.
+//! Changes are recorded in the rank's running order and sorted by time; equal times keep that order. So memory that is
+//! released before an allocation at the same instant does not count together with it.
 
-/// What a rank holds from one instant to the next point, in bytes.
+/// The bytes that a rank holds from `time` until the next point.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct MemoryPoint {
     /// Seconds from the start of the step.
@@ -31,11 +30,11 @@ pub struct MemoryPoint {
     pub receive_buffers: f64,
     /// Messages sent whose wait has not run yet.
     pub send_buffers: f64,
-    /// Gathered parameters, beside the shards that stay.
+    /// Gathered parameters, without the rank's own shards.
     pub unsharded: f64,
     /// Gradients of weights.
     pub gradients: f64,
-    /// All that the microbatch of a running action holds, where the action's peak is known.
+    /// All memory of the microbatch of a running action whose peak is known.
     pub running: f64,
 }
 
@@ -46,9 +45,9 @@ impl MemoryPoint {
     }
 }
 
-/// What a change of memory belongs to.
+/// The kind of memory that a change belongs to.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Held {
+pub(super) enum MemoryKind {
     Activations,
     ReceiveBuffers,
     SendBuffers,
@@ -60,16 +59,16 @@ pub(super) enum Held {
 /// The changes of one rank's memory, in running order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
-    changes: Vec<(f64, Held, f64)>,
+    changes: Vec<(f64, MemoryKind, f64)>,
     live: i64,
     most_live: i64,
 }
 
 impl Ledger {
-    /// Records that the rank holds `bytes` more (or fewer) from `time` on.
-    pub(super) fn change(&mut self, time: f64, held: Held, bytes: f64) {
+    /// Records that the rank holds `bytes` more (fewer if negative) from `time` on.
+    pub(super) fn change(&mut self, time: f64, kind: MemoryKind, bytes: f64) {
         if bytes != 0.0 {
-            self.changes.push((time, held, bytes));
+            self.changes.push((time, kind, bytes));
         }
     }
 
@@ -94,15 +93,15 @@ impl Ledger {
         self.changes.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut now = MemoryPoint::default();
         let mut curve = Vec::with_capacity(self.changes.len());
-        for (time, held, bytes) in self.changes {
+        for (time, kind, bytes) in self.changes {
             now.time = time;
-            match held {
-                Held::Activations => now.activations += bytes,
-                Held::ReceiveBuffers => now.receive_buffers += bytes,
-                Held::SendBuffers => now.send_buffers += bytes,
-                Held::Unsharded => now.unsharded += bytes,
-                Held::Gradients => now.gradients += bytes,
-                Held::Running => now.running += bytes,
+            match kind {
+                MemoryKind::Activations => now.activations += bytes,
+                MemoryKind::ReceiveBuffers => now.receive_buffers += bytes,
+                MemoryKind::SendBuffers => now.send_buffers += bytes,
+                MemoryKind::Unsharded => now.unsharded += bytes,
+                MemoryKind::Gradients => now.gradients += bytes,
+                MemoryKind::Running => now.running += bytes,
             }
             curve.push(now);
         }

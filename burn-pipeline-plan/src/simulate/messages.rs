@@ -4,10 +4,10 @@ use super::report::IdleCause;
 use crate::plan::{MicrobatchTask, Op, StageId, Task};
 use std::collections::HashMap;
 
-/// The time of what has not happened yet. It is NaN, so every comparison with it is false.
+/// The time of an event that has not happened yet. It is NaN, so every comparison with it is false.
 pub(super) const NEVER: f64 = f64::NAN;
 
-/// When a value is made, when its transfer starts, and when it arrives.
+/// The times at which a value is made, its transfer starts, and it arrives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub(super) made: f64,
@@ -30,7 +30,7 @@ pub(super) struct Message {
     pub(super) left: f64,
     /// When it arrived.
     pub(super) arrived: f64,
-    /// Whether the sender and the receiver have a wait of their own for it.
+    /// True for the sender and for the receiver if they have a wait for it.
     pub(super) awaited: [bool; 2],
 }
 
@@ -48,9 +48,9 @@ pub(super) struct Posted {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Channel {
     pub(super) messages: Vec<Posted>,
-    /// How many of them have started.
+    /// The number of messages that have started.
     pub(super) started: usize,
-    /// When the link is free.
+    /// The time at which the link is free.
     pub(super) free: f64,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn is_forward(task: MicrobatchTask) -> bool {
     matches!(task.op(), Op::SendForward | Op::ReceiveForward)
 }
 
-/// The transfer at the other end, which is this operation of the peer stage.
+/// The transfer at the other end: operation `op` of stage `peer`.
 pub(super) fn other_end(task: MicrobatchTask, op: Op, peer: StageId) -> Task {
     match task.is_skip() {
         true => Task::skip(peer, op, task.microbatch(), task.stage().index()),

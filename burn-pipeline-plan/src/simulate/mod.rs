@@ -1,8 +1,10 @@
-//! The simulator: a plan and its costs give a timeline.
+//! The simulator: computes a timeline from a plan and its costs.
 //!
-//! [`simulate`] reports the makespan, two bubble rates, when and why each rank idles, and memory over time, for lowered
-//! and unlowered plans. [`idle_periods`] finds the same causes in a step that was measured. [`Bounds`] are lower bounds on the makespan for any order of the same work. [`unit_steps()`] counts
-//! steps as PyTorch's simulator does.
+//! - [`simulate`] reports the makespan, two bubble rates, when and why each rank idles, and memory over time. It takes
+//!   lowered and unlowered plans.
+//! - [`idle_periods`] finds the causes of idle time in a measured step.
+//! - [`Bounds`] are lower bounds on the makespan of any order of the same work.
+//! - [`unit_steps()`] counts steps as PyTorch's simulator does.
 //!
 //! Reading order: `report` (the outcome), `state`, `engine` (the loop), `needs`, `transfers`, `collectives`,
 //! `waits`, `rounds`, `vocabulary`, `memory`, `hold`.

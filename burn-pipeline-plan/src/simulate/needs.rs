@@ -1,11 +1,11 @@
-//! What a computation waits for, and when that arrives.
+//! The inputs of a computation, and when they arrive.
 //!
 //! 1. `F` needs the previous stage's output. `I` and `B` need their own stage's `F` and the next stage's gradient. `W`
 //!    needs its own stage's `I`.
-//! 2. A value made on the same rank is available when it is made. A value from another rank crosses by itself (unlowered
-//!    plan) or in a message (lowered plan).
-//!    At the ends of the model, an embedding or a head that is spread gives the value in a collective.
-//! 3. If a stage is unsharded, its parameters have to have arrived too.
+//! 2. A value made on the same rank is available at once. A value from another rank crosses by itself (unlowered plan)
+//!    or in a message (lowered plan). At the ends of the model, a vocabulary-parallel embedding or head delivers the
+//!    value in a collective.
+//! 3. If a stage is unsharded, its parameters must have arrived too.
 
 use super::messages::Arrival;
 use super::report::IdleCause;
@@ -13,7 +13,7 @@ use super::state::Engine;
 use crate::plan::{Action, MicrobatchTask, Op, StageId, Task, Waiting};
 
 impl Engine<'_> {
-    /// When the inputs of a computation arrive, or the task that it waits for and that task's rank.
+    /// The time at which the inputs of a computation arrive, or the task that it waits for and that task's rank.
     pub(super) fn needs(&self, task: MicrobatchTask) -> Result<Arrival, (Task, usize)> {
         let (stage, placement) = (task.stage(), self.plan.placement());
         let own = self.at(stage, task.microbatch());
@@ -37,7 +37,7 @@ impl Engine<'_> {
         Ok(Arrival { arrived: value.arrived.max(parameters), ..value })
     }
 
-    /// When the neighbour stage's output or gradient reaches the task.
+    /// The time at which the neighbour stage's output or gradient reaches the task.
     fn value(&self, task: MicrobatchTask, from: StageId) -> Result<Arrival, (Task, usize)> {
         let (stage, placement) = (task.stage(), self.plan.placement());
         let (forward, microbatch) = (task.op() == Op::Forward, task.microbatch());
@@ -50,7 +50,7 @@ impl Engine<'_> {
         let made =
             if forward { self.outputs[self.at(from, microbatch)] } else { self.gradients[self.at(from, microbatch)] };
         if made.is_nan() {
-            // Whether the plan has `B` or `I` here is looked up only to report a deadlock.
+            // Only `blocked` reports this task; it looks up whether the plan has `B` or `I` here.
             let op = if forward { Op::Forward } else { Op::Backward };
             return Err((task.with(from, op).into(), source));
         }
@@ -58,7 +58,7 @@ impl Engine<'_> {
         Ok(Arrival { made, sent: made, arrived: made + crossing, cause })
     }
 
-    /// Why a rank that has not finished cannot go on.
+    /// What an unfinished rank waits for; `None` if it has finished.
     pub(super) fn blocked(&self, rank: usize) -> Option<Waiting> {
         let state = &self.ranks[rank];
         let &action = self.plan.row(rank).get(state.next)?;

@@ -1,9 +1,9 @@
-//! The outcome of a simulation.
+//! The result of a simulation.
 //!
-//! The bubble is counted in two ways: over the *span* (the longest time between the first and the last computation of a
-//! rank) and over the *makespan* (the whole step, which a synchronous optimizer waits for). Each rate is the share of
-//! that time in which a rank does not compute, on average. With stages of equal cost it is
-//! `(cost - m(F+I+W)) / cost`, the definition of the Zero Bubble paper (Qi et al. 2023, arXiv:2401.10241).
+//! There are two bubble rates: over the *span* (the longest time between the first and the last computation of a rank)
+//! and over the *makespan* (the whole step, which a synchronous optimizer waits for). Each is the share of that time in
+//! which a rank does not compute, on average. With stages of equal cost it is `(cost - m(F+I+W)) / cost`, the
+//! definition of the Zero Bubble paper (Qi et al. 2023, arXiv:2401.10241).
 
 use super::memory::MemoryPoint;
 use crate::trace::{Event, Track};
@@ -17,11 +17,12 @@ pub enum IdleCause {
     Input,
     /// The gradient for its next backward is still being computed.
     Gradient,
-    /// Its next value has been computed but not arrived, or a peer is not ready to receive.
+    /// Its next input has been computed but has not arrived, or a peer is not ready to receive.
     Transfer,
     /// Its last computation is over, but the step is not.
     CoolDown,
-    /// All that it needs is there, and it has not started yet: in measured steps alone ([`idle_periods`](super::idle_periods)).
+    /// All inputs are there, but the computation has not started. In measured steps only
+    /// ([`idle_periods`](super::idle_periods)).
     Overhead,
 }
 
@@ -30,7 +31,7 @@ impl IdleCause {
     pub const SIMULATED: [IdleCause; 5] =
         [IdleCause::WarmUp, IdleCause::Input, IdleCause::Gradient, IdleCause::Transfer, IdleCause::CoolDown];
 
-    /// Why a rank idles while a forward's input, or a backward's gradient, is still being computed.
+    /// The cause while a forward's input, or a backward's gradient, is still being computed.
     pub(super) fn of_value(forward: bool) -> Self {
         if forward { IdleCause::Input } else { IdleCause::Gradient }
     }
@@ -56,11 +57,11 @@ pub struct IdlePeriod {
     pub start: f64,
     /// Its end, in seconds from the start of the step.
     pub end: f64,
-    /// What the rank waits for.
+    /// The cause.
     pub cause: IdleCause,
 }
 
-/// One rank's part of a simulated step.
+/// The report of one rank of a simulated step.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RankReport {
     /// Start of its first computation, in seconds from the start of the step.
@@ -69,12 +70,12 @@ pub struct RankReport {
     pub end: f64,
     /// Seconds of computation.
     pub busy: f64,
-    /// Seconds between `start` and `end` in which a transfer or a collective keeps it from computing.
+    /// Seconds between `start` and `end` in which a transfer or a collective blocks it.
     pub occupied: f64,
     /// Its idle periods, in order of time.
     pub idle: Vec<IdlePeriod>,
-    /// The most activations live at once, in rank-microbatches: one chunk's activation of one microbatch counts `1/v`, from
-    /// its `F` to its `W` (or `B`).
+    /// The most activations live at once, in rank-microbatches: one chunk's activation of one microbatch counts `1/v`
+    /// from its `F` to its `W` (or `B`).
     pub peak_activations: f64,
     /// Bytes of parameters that it holds during the whole step.
     pub weight_bytes: f64,
@@ -82,28 +83,28 @@ pub struct RankReport {
     pub optimizer_bytes: f64,
     /// The most bytes held at once, parameters and optimizer state included.
     pub peak_bytes: f64,
-    /// What it holds beside parameters and optimizer state, over time.
+    /// Memory over time, without parameters and optimizer state.
     pub memory: Vec<MemoryPoint>,
 }
 
 impl RankReport {
     /// Idle seconds of the given cause.
     pub fn idle_of(&self, cause: IdleCause) -> f64 {
-        // `sum` of nothing would be -0.
+        // `sum` of an empty iterator would be -0.
         self.idle.iter().filter(|idle| idle.cause == cause).fold(0.0, |sum, idle| sum + idle.end - idle.start)
     }
 }
 
-/// The outcome of a simulated step.
+/// The result of a simulated step.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Simulation {
     /// Seconds of the whole step.
     pub makespan: f64,
-    /// Seconds from the first to the last computation of a rank, on the rank where that is longest.
+    /// Seconds from the first to the last computation of a rank, for the rank with the longest such time.
     pub span: f64,
-    /// Seconds of computation of a rank, on average.
+    /// Mean seconds of computation of a rank.
     pub work: f64,
-    /// One report a rank.
+    /// One report for each rank.
     pub ranks: Vec<RankReport>,
     /// Every action with its time, without idle slots.
     pub events: Vec<Event>,
@@ -130,13 +131,13 @@ impl Simulation {
         self.ranks.iter().map(|rank| rank.peak_bytes).fold(0.0, f64::max)
     }
 
-    /// The events as a track for [`crate::trace`] to draw.
+    /// The events as a track that [`crate::trace`] can draw.
     pub fn track(&self, name: impl Into<String>) -> Track {
         Track { name: name.into(), ranks: self.ranks.len(), events: self.events.clone() }
     }
 }
 
-/// `(cost - work) / cost`, and 0 for a step that takes no time.
+/// `(cost - work) / cost`, or 0 for a step that takes no time.
 fn rate(cost: f64, work: f64) -> f64 {
     if cost > 0.0 { (cost - work) / cost } else { 0.0 }
 }

@@ -1,12 +1,12 @@
-//! Values that go past the next stage over skip edges: when they reach the computation that uses them.
+//! Values that go past the next stage over skip edges, and when they reach the computation that uses them.
 //!
 //! 1. Their transfers are messages like any other, on the same channels; each has its own entry in the tables.
-//! 2. `F` waits for all its inputs, and `I` and `B` for all gradients of their outputs. It idles for the value until the
-//!    last one is made, and for the transfer until the last one arrives.
-//! 3. A value that arrives early occupies a receive buffer from its transfer on (from when it was made, if it stays on
-//!    the rank), until it is used.
+//! 2. `F` waits for all its inputs, and `I` and `B` for all gradients of their outputs. The rank idles for the value
+//!    until the last one is made, and for the transfer until the last one arrives.
+//! 3. A value occupies a receive buffer from the start of its transfer (or from when it was made, if it stays on the
+//!    rank) until it is used.
 
-use super::memory::Held;
+use super::memory::MemoryKind;
 use super::messages::Arrival;
 use super::report::IdleCause;
 use super::state::Engine;
@@ -14,7 +14,7 @@ use crate::plan::skips::ends;
 use crate::plan::{MicrobatchTask, Op, StageId, Task};
 
 impl Engine<'_> {
-    /// The table entry of a transfer's message; `receiver` is the stage that gets it.
+    /// The table entry of a transfer's message; `receiver` is the stage that receives it.
     pub(super) fn entry(&self, receiver: StageId, task: MicrobatchTask) -> usize {
         match task.skip_peer() {
             None => self.at(receiver, task.microbatch()),
@@ -26,14 +26,14 @@ impl Engine<'_> {
     fn skip_entry(&self, one: StageId, other: StageId, microbatch: usize) -> usize {
         let edge = (one.index().min(other.index()), one.index().max(other.index())).into();
         let skips = self.plan.skips();
-        let number = one.replica() * skips.len() + skips.binary_search(&edge).unwrap_or(0);
+        let number = one.route() * skips.len() + skips.binary_search(&edge).unwrap_or(0);
         self.outputs.len() + number * self.stride + microbatch
     }
 
     /// The stages from which a computation takes values over skip edges.
     fn past(&self, task: MicrobatchTask) -> Vec<StageId> {
         let (stage, skips) = (task.stage(), self.plan.skips());
-        let both = |edge| ends(edge, stage.replica());
+        let both = |edge| ends(edge, stage.route());
         match task.op() {
             _ if skips.is_empty() => Vec::new(),
             Op::Forward => {
@@ -46,7 +46,7 @@ impl Engine<'_> {
         }
     }
 
-    /// When the last of the neighbour's value and the values over skip edges is made, and when the last one arrives.
+    /// The times at which the last of all inputs (the neighbour's value and those over skip edges) is made and arrives.
     pub(super) fn with_skips(&self, task: MicrobatchTask, neighbour: Arrival) -> Result<Arrival, (Task, usize)> {
         let mut last = neighbour;
         for from in self.past(task) {
@@ -84,8 +84,8 @@ impl Engine<'_> {
             let Ok(Arrival { sent, .. }) = self.past_value(task, from) else { continue };
             let bytes = self.costs.stage(if forward { from } else { task.stage() }).skip_bytes;
             let memory = &mut self.ranks[rank].memory;
-            memory.change(sent, Held::ReceiveBuffers, bytes);
-            memory.change(until, Held::ReceiveBuffers, -bytes);
+            memory.change(sent, MemoryKind::ReceiveBuffers, bytes);
+            memory.change(until, MemoryKind::ReceiveBuffers, -bytes);
         }
     }
 }

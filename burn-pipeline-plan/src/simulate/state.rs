@@ -1,8 +1,8 @@
-//! The state of a simulation: what each rank has done, what has been made and when, which messages are under way.
+//! The state of a simulation: each rank's progress, the values made and their times, and the messages in flight.
 //!
-//! The methods that change it stand in the files of their subject: computations in [`super::engine`], their inputs in
-//! [`super::needs`] and [`super::skips`], transfers in [`super::transfers`], waits in [`super::waits`], a spread vocabulary in
-//! [`super::vocabulary`].
+//! Other files have the methods that change it: [`super::engine`] for computations, [`super::needs`] and
+//! [`super::skips`] for their inputs, [`super::transfers`] for transfers, [`super::waits`] for waits,
+//! [`super::vocabulary`] for a parallel vocabulary.
 
 use super::memory::Ledger;
 use super::messages::{NEVER, Transfers};
@@ -18,15 +18,15 @@ use crate::trace::Event;
 /// The state of one rank.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RankState {
-    /// Index of the next action in its row.
+    /// The index of the next action in its row.
     pub(super) next: usize,
-    /// Whether the first task of a fused action is done and the second is not.
+    /// True if the first task of a fused action is done and the second is not.
     pub(super) half: bool,
-    /// Whether the transfer that is its next action has been posted.
+    /// True if the next action is a transfer that has been posted.
     pub(super) posted: bool,
-    /// When the rank is free.
+    /// The time at which the rank is free.
     pub(super) clock: f64,
-    /// When its lane for collectives is free (used only where they overlap with computation).
+    /// The time at which its lane for collectives is free (used only if they overlap with computation).
     pub(super) lane: f64,
     /// Seconds of computation so far.
     pub(super) busy: f64,
@@ -54,27 +54,27 @@ pub(super) struct Engine<'a> {
     pub(super) costs: Costs<'a>,
     pub(super) options: SimulateOptions,
     pub(super) lowered: bool,
-    /// Does the plan run backwards?
+    /// True if the plan has backwards.
     pub(super) training: bool,
-    /// Entries of a stage in the tables below: the most microbatches of a route.
+    /// The number of entries of a stage in the tables below: the most microbatches of a route.
     pub(super) stride: usize,
     /// End of `F`, by stage and microbatch.
     pub(super) outputs: Vec<f64>,
     /// End of `I` or `B`, by stage and microbatch.
     pub(super) gradients: Vec<f64>,
-    /// When a stage's gathered parameters arrive; `None` while they are sharded.
+    /// The time at which a stage's gathered parameters arrive; `None` while they are sharded.
     pub(super) unsharded: Vec<Option<f64>>,
-    /// When the reduction of a stage's gradients ends; `None` before it starts.
+    /// The time at which the reduction of a stage's gradients ends; `None` before it starts.
     pub(super) reduced: Vec<Option<f64>>,
-    /// Whether a stage has gradients of its weights.
+    /// True for each stage that has gradients of its weights.
     pub(super) summed: Vec<bool>,
-    /// The transfers and collectives that have waits of their own.
+    /// The transfers and collectives that have waits.
     awaited: Awaited,
     pub(super) transfers: Transfers,
     pub(super) rounds: Rounds,
     pub(super) ranks: Vec<RankState>,
     pub(super) events: Vec<Event>,
-    /// Ranks to look at again; the last one is next.
+    /// Ranks to visit again; the last one is next.
     pub(super) queue: Vec<usize>,
 }
 
@@ -105,22 +105,22 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// The entry of a stage and microbatch in the tables.
+    /// The table index of a stage and microbatch.
     pub(super) fn at(&self, stage: StageId, microbatch: usize) -> usize {
         self.plan.placement().slot(stage) * self.stride + microbatch
     }
 
-    /// Queues a rank to be looked at again.
+    /// Queues a rank to be visited again.
     pub(super) fn wake(&mut self, rank: usize) {
         self.queue.push(rank);
     }
 
-    /// Whether the transfer or collective that is a rank's next action runs beside what follows it.
+    /// Returns true if a rank's next action, a transfer or collective, runs beside the actions after it.
     pub(super) fn runs_beside(&self, rank: usize) -> bool {
         self.options.overlap || self.is_awaited(rank, self.ranks[rank].next)
     }
 
-    /// Whether an action starts something that has a wait of its own.
+    /// Returns true if an action is a transfer or collective that has a wait.
     pub(super) fn is_awaited(&self, rank: usize, step: usize) -> bool {
         self.awaited.at(rank, step)
     }

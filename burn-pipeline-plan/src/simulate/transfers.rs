@@ -3,13 +3,14 @@
 //! 1. A send posts its message on the channel from its rank to the receiver's; a receive posts that it is ready. The
 //!    messages of a channel run one after the other, in the order of their sends.
 //! 2. A message may start: under rendezvous, once its receive is posted; with a buffer of `k`, once the message `k`
-//!    before it was taken; unbounded, at once. It occupies the link for bytes over bandwidth and arrives a latency later.
-//! 3. Without overlap the transfer keeps its rank from computing. A receive lasts until the arrival. A send lasts until
-//!    the arrival under rendezvous, and until the last byte has left with buffers.
-//! 4. With overlap both ranks go on at once, and the computation that needs the message waits for it.
-//! 5. A transfer with a wait of its own never keeps its rank; the rank stops at the wait ([`super::waits`]).
+//!    before it was taken; unbounded, at once. It occupies the link for bytes over bandwidth and arrives a latency
+//!    later.
+//! 3. Without overlap, the transfer blocks its rank. A receive lasts until the arrival. A send lasts until the arrival
+//!    under rendezvous, and until the last byte has left with buffers.
+//! 4. With overlap, both ranks go on at once, and the computation that needs the message waits for it.
+//! 5. A transfer with a wait never blocks its rank; the rank stops at the wait ([`super::waits`]).
 
-use super::memory::Held;
+use super::memory::MemoryKind;
 use super::messages::{Message, NEVER, Posted, is_forward, other_end};
 use super::report::IdleCause;
 use super::state::Engine;
@@ -17,7 +18,7 @@ use crate::plan::{MicrobatchTask, Op, StageId, Task, Transport};
 use crate::trace::Event;
 
 impl Engine<'_> {
-    /// The stage at the other end of a transfer; `validate` made sure that there is one.
+    /// The stage at the other end of a transfer. `validate` has checked that there is one.
     pub(super) fn peer(&self, task: MicrobatchTask) -> StageId {
         let stage = task.stage();
         if let Some(peer) = task.skip_peer() {
@@ -30,20 +31,20 @@ impl Engine<'_> {
         peer.unwrap_or(stage)
     }
 
-    /// The message that a send or a receive is about.
+    /// The message of a send or a receive.
     pub(super) fn message_of(&mut self, task: MicrobatchTask) -> &mut Message {
         let receiver = if task.op().is_send() { self.peer(task) } else { task.stage() };
         let at = self.entry(receiver, task);
         self.transfers.message(at, is_forward(task))
     }
 
-    /// When the value that a send carries was made.
+    /// The time at which the value of a send was made.
     fn value_of(&self, send: MicrobatchTask) -> f64 {
         let at = self.at(send.stage(), send.microbatch());
         if is_forward(send) { self.outputs[at] } else { self.gradients[at] }
     }
 
-    /// Runs a send; false if the rank has to wait.
+    /// Runs a send. Returns false if the rank has to wait.
     pub(super) fn send(&mut self, rank: usize, task: MicrobatchTask) -> bool {
         if self.value_of(task).is_nan() {
             return false;
@@ -55,7 +56,7 @@ impl Engine<'_> {
             self.ranks[rank].posted = true;
             if self.is_awaited(rank, self.ranks[rank].next) {
                 let bytes = self.sent_bytes(task);
-                self.ranks[rank].memory.change(at, Held::SendBuffers, bytes);
+                self.ranks[rank].memory.change(at, MemoryKind::SendBuffers, bytes);
             }
             self.start_messages(channel);
         }
@@ -74,7 +75,7 @@ impl Engine<'_> {
         true
     }
 
-    /// Runs a receive; false if the rank has to wait.
+    /// Runs a receive. Returns false if the rank has to wait.
     pub(super) fn receive(&mut self, rank: usize, task: MicrobatchTask) -> bool {
         let channel = (self.plan.placement().rank_of(self.peer(task)), rank);
         if !self.ranks[rank].posted {
@@ -137,28 +138,28 @@ impl Engine<'_> {
         }
     }
 
-    /// Bytes of a send's message.
+    /// The bytes of a send's message.
     pub(super) fn sent_bytes(&self, send: MicrobatchTask) -> f64 {
         let output_of = if is_forward(send) { send.stage() } else { self.peer(send) };
         let cost = self.costs.stage(output_of);
         if send.is_skip() { cost.skip_bytes } else { cost.message_bytes }
     }
 
-    /// When the transport lets message `number` of a channel start; NaN while that is not known.
+    /// The time at which the transport lets message `number` of a channel start; NaN while unknown.
     fn gate(&mut self, channel: (usize, usize), number: usize, send: MicrobatchTask) -> f64 {
         match self.options.transport {
             Transport::Rendezvous | Transport::Buffered(0) => self.message_of(send).wanted,
             Transport::Buffered(room) if number >= room => {
                 let earlier = self.transfers.channels[&channel].messages[number - room].send;
                 let Message { wanted, arrived, .. } = *self.message_of(earlier);
-                // `max` alone would ignore a NaN, and take the known time for the answer.
+                // `max` would ignore a NaN and return the known time.
                 if wanted.is_nan() { NEVER } else { wanted.max(arrived) }
             }
             Transport::Buffered(_) | Transport::Unbounded => 0.0,
         }
     }
 
-    /// What a transfer that cannot go on waits for, and on which rank.
+    /// The task that a blocked transfer waits for, and its rank.
     pub(super) fn transfer_awaits(&self, task: MicrobatchTask) -> (Task, usize) {
         let peer = self.peer(task);
         let rank_of = |stage| self.plan.placement().rank_of(stage);

@@ -1,28 +1,28 @@
-//! The unit-step simulation: every action takes one step. It serves to count steps before and after a pass.
+//! The unit-step simulation: every action takes one step. It counts steps before and after a pass.
 //!
 //! Guarantees: the rows equal those of PyTorch 2.7.1's `_simulate_comms_compute`, cell by cell, idle cells included.
 //!
-//! 1. In each step every rank, in order of rank, runs its next action if the inputs have been made, by a lower rank in the
-//!    same step at the latest. Otherwise it idles.
+//! 1. In each step, the ranks in order run their next action if its inputs have been made. Inputs made by a lower
+//!    rank in the same step count. Otherwise the rank idles.
 //! 2. Then every rank that idled tries once more, because a higher rank may have unblocked it in the same step.
 //! 3. A step in which no rank runs an action is a deadlock.
 //!
-//! The rules for what is ready are PyTorch's. They are looser than those of [`Plan::check`]: a backward of the last stage
-//! and any `W` can always run.
+//! The rules for what is ready are PyTorch's. They are looser than those of [`Plan::check`]: a backward of the last
+//! stage and any `W` can always run.
 
 use super::error::SimulateError;
 use crate::plan::{Action, MicrobatchTask, Op, Placement, Plan, Task, Waiting};
 use crate::trace::Track;
 use std::collections::HashSet;
 
-/// Counts steps: gives one row a rank with one cell a step, each up to the rank's last action.
+/// Simulates one step an action. Returns a row for each rank with a cell for each step, up to the rank's last action.
+/// [`Track::of_steps`] makes a track of the rows.
 ///
 /// # Errors
-/// - [`SimulateError::Unsupported`] for fused actions, `UNSHARD`, `RESHARD`, `REDUCE_GRAD`, waits and a spread vocabulary.
-/// - [`SimulateError::Foreign`] if a stage is not in the placement.
-/// - [`SimulateError::Deadlock`] if a step makes no progress; it has the steps so far.
-///
-/// [`Track::of_steps`] draws the rows.
+/// - Returns [`SimulateError::Unsupported`] for fused actions, `UNSHARD`, `RESHARD`, `REDUCE_GRAD`, waits and the tasks
+///   of a parallel vocabulary.
+/// - Returns [`SimulateError::Foreign`] if a stage is not in the placement.
+/// - Returns [`SimulateError::Deadlock`], with the steps so far, if a step makes no progress.
 ///
 /// ```
 /// use burn_pipeline_plan::{plan::Plan, simulate::unit_steps};
@@ -113,7 +113,7 @@ impl<'a> Steps<'a> {
         })
     }
 
-    /// Tasks any one of which would make `task` ready; empty if it is ready.
+    /// Tasks of which any one would make `task` ready; empty if it is ready.
     fn awaits(&self, task: MicrobatchTask) -> Vec<Task> {
         let (stage, microbatch) = (task.stage(), task.microbatch());
         let (previous, next) = (stage.previous(), self.placement.next(stage));
@@ -134,7 +134,7 @@ impl<'a> Steps<'a> {
             (Op::SendBackward, ..) => backwards(stage).to_vec(),
             (Op::ReceiveForward, Some(previous), _) => vec![of(previous, Op::SendForward)],
             (Op::ReceiveBackward, _, Some(next)) => vec![of(next, Op::SendBackward)],
-            // No stage sends to the first one, and none gives a gradient to the last one: such a receive never runs.
+            // No stage sends to the first stage, and none sends a gradient to the last. Such a receive never runs.
             (Op::ReceiveForward | Op::ReceiveBackward, ..) => vec![task.into()],
             _ => return Vec::new(),
         };

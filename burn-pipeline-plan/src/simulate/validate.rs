@@ -1,27 +1,28 @@
-//! Refuses plans that the simulation's tables cannot index: every action has to name the plan's own stages, microbatches
-//! and edges.
+//! Refuses plans that the simulation's tables cannot index: every action must name stages, microbatches and edges of
+//! the plan.
 
 use super::error::SimulateError;
 use crate::plan::skips::edge_of;
-use crate::plan::spread::Spread;
+use crate::plan::vocabulary::VocabularyLayers;
 use crate::plan::{Op, Plan, Task};
 
-/// Tables of up to this many entries are accepted for a plan of any size.
+/// Tables of up to this many entries are accepted for every plan.
 const SMALL_TABLE: usize = 1 << 20;
 
-/// Refuses a plan with an action that names what the plan does not have, or with far more microbatches than actions.
+/// Refuses a plan with an action that names something that the plan does not have, or with far more microbatches than
+/// actions.
 pub(super) fn validate(plan: &Plan) -> Result<(), SimulateError> {
     let (slots, most) = (plan.placement().slots(), plan.microbatches().iter().copied().max().unwrap_or(0));
     let actions: usize = plan.rows().iter().map(Vec::len).sum();
-    // The tables have an entry for each stage and microbatch. A complete plan has more actions than that, so a plan with
-    // far fewer is refused before a huge table is allocated.
+    // The tables have an entry for each stage and microbatch. A complete plan has more actions than that, so a plan
+    // with far fewer is refused before a huge table is allocated.
     if slots.saturating_mul(most) > actions.saturating_mul(2).max(SMALL_TABLE) {
         return Err(SimulateError::Sparse { microbatches: most, stages: slots, actions });
     }
-    let spread = Spread::of(plan);
+    let vocabulary = VocabularyLayers::of(plan);
     for (rank, row) in plan.rows().iter().enumerate() {
         for (step, &action) in row.iter().enumerate() {
-            if let Some(reason) = action.tasks().find_map(|task| fault(plan, spread, rank, task)) {
+            if let Some(reason) = action.tasks().find_map(|task| fault(plan, vocabulary, rank, task)) {
                 return Err(SimulateError::Foreign { rank, step, action, reason });
             }
         }
@@ -29,17 +30,17 @@ pub(super) fn validate(plan: &Plan) -> Result<(), SimulateError> {
     Ok(())
 }
 
-/// What is wrong with a task.
-fn fault(plan: &Plan, spread: Spread, rank: usize, task: Task) -> Option<&'static str> {
+/// What is wrong with a task; `None` if nothing is.
+fn fault(plan: &Plan, vocabulary: VocabularyLayers, rank: usize, task: Task) -> Option<&'static str> {
     let (placement, stage) = (plan.placement(), task.stage());
     if !placement.contains(stage) {
         return Some("the plan has no such stage");
     }
     if task.op().is_vocabulary() {
-        return match spread.stage_for(task.op()) {
-            _ if placement.routes() > 1 => Some("a placement with two routes cannot spread the vocabulary"),
+        return match vocabulary.stage_for(task.op()) {
+            _ if placement.routes() > 1 => Some("a parallel vocabulary needs a placement with one route"),
             named if named != Some(stage) => {
-                Some("the head is behind the last stage, and the embedding before the first")
+                Some("the head comes after the last stage, the embedding before the first")
             }
             _ if task.microbatch().is_some_and(|m| m >= plan.microbatches()[0]) => {
                 Some("the stage's route has fewer microbatches")
@@ -50,7 +51,7 @@ fn fault(plan: &Plan, spread: Spread, rank: usize, task: Task) -> Option<&'stati
     if placement.rank_of(stage) != rank {
         return Some("the stage is on another rank");
     }
-    if task.microbatch().is_some_and(|m| m >= plan.microbatches()[stage.replica()]) {
+    if task.microbatch().is_some_and(|m| m >= plan.microbatches()[stage.route()]) {
         return Some("the stage's route has fewer microbatches");
     }
     if task.is_skip() {

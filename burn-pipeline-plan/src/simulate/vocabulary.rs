@@ -1,14 +1,15 @@
-//! A vocabulary that is spread over all ranks: its pieces, and the collectives of all ranks between them.
+//! A parallel vocabulary: its pieces, and the collectives of all ranks between them.
 //!
-//! 1. A rank starts a collective at its cell, and goes on at once. When the last rank has started it, it begins, as soon as the
-//!    collective before it is over: all ranks share one communicator. What uses it waits for its end.
+//! 1. A rank starts a collective at its cell and goes on at once. The collective begins when the last rank has
+//!    started it and the previous collective is over, since all ranks share one communicator. Tasks that use its
+//!    result wait for its end.
 //! 2. A piece keeps its rank busy like any computation.
-//! 3. Memory: what a collective brings is held from its beginning until the computation that uses it ends; what it takes (a
-//!    part of the gradient, a part of the embedding) from the piece's end until the collective is over. `S` keeps the head's
-//!    activations until `T` ends; without backwards, until it ends itself.
+//! 3. Memory: the output of a collective is held from its beginning until the computation that uses it ends. Its
+//!    input (a part of the gradient or of the embedding) is held from the end of the piece until the collective is
+//!    over. `S` keeps the head's activations until `T` ends; without backwards, until `S` ends.
 
-use super::hold::Ran;
-use super::memory::Held;
+use super::hold::Run;
+use super::memory::MemoryKind;
 use super::messages::Arrival;
 use super::report::IdleCause;
 use super::state::Engine;
@@ -16,13 +17,14 @@ use crate::plan::{MicrobatchTask, Op, Task};
 use crate::trace::Event;
 
 impl Engine<'_> {
-    /// When what a task needs from a collective arrives, at once if it needs none; or the task that it waits for, and where.
+    /// The time at which a task's input from a collective arrives, 0 if it needs none; or the task that it waits for,
+    /// and that task's rank.
     pub(super) fn round_for(&self, task: MicrobatchTask) -> Result<Arrival, (Task, usize)> {
         let cause = IdleCause::of_value(matches!(task.op(), Op::Forward | Op::HeadForward));
-        let Some(collective) = self.rounds.spread.awaited(task) else {
+        let Some(collective) = self.rounds.vocabulary.awaited(task) else {
             return Ok(Arrival { made: 0.0, sent: 0.0, arrived: 0.0, cause: IdleCause::Input });
         };
-        let round = &self.rounds.rounds[self.rounds.spread.number(collective)];
+        let round = &self.rounds.rounds[self.rounds.vocabulary.number(collective)];
         if round.over.is_nan() {
             return Err((collective.into(), self.absent_from(collective)));
         }
@@ -38,7 +40,7 @@ impl Engine<'_> {
         (0..self.ranks.len()).find(|&rank| !begun(rank)).unwrap_or(0)
     }
 
-    /// What a piece or a collective that cannot go on waits for, and on which rank.
+    /// The task that a blocked piece or collective waits for, and its rank.
     pub(super) fn vocabulary_awaits(&self, rank: usize, task: MicrobatchTask) -> Option<(Task, usize)> {
         match task.op().is_piece() {
             true => self.round_for(task).err(),
@@ -46,10 +48,10 @@ impl Engine<'_> {
         }
     }
 
-    /// What a rank has not computed yet for a collective.
+    /// The rank's input of a collective, if it has not been computed yet.
     fn not_given(&self, rank: usize, collective: MicrobatchTask) -> Option<MicrobatchTask> {
         let holds = self.plan.placement().rank_of(collective.stage()) == rank;
-        let given = self.rounds.spread.given(collective, holds)?;
+        let given = self.rounds.vocabulary.given(collective, holds)?;
         let at = self.at(given.stage(), given.microbatch());
         let done = match given.op() {
             Op::Forward => !self.outputs[at].is_nan(),
@@ -59,13 +61,13 @@ impl Engine<'_> {
         (!done).then_some(given)
     }
 
-    /// Starts a collective on a rank; false if what the rank gives is not computed.
+    /// Starts a collective on a rank. Returns false if the rank's input has not been computed.
     pub(super) fn start_round(&mut self, rank: usize, task: MicrobatchTask) -> bool {
         if self.not_given(rank, task).is_some() {
             return false;
         }
         let (now, ranks) = (self.ranks[rank].clock, self.ranks.len());
-        let number = self.rounds.spread.number(task);
+        let number = self.rounds.vocabulary.number(task);
         let round = &mut self.rounds.rounds[number];
         round.started += 1;
         round.last = round.last.max(now);
@@ -84,23 +86,23 @@ impl Engine<'_> {
         true
     }
 
-    /// Runs a piece; false if the collective before it is not over.
+    /// Runs a piece. Returns false if the collective before it is not over.
     pub(super) fn piece(&mut self, rank: usize, task: MicrobatchTask) -> bool {
         let Ok(arrival) = self.round_for(task) else { return false };
         let (pieces, training) = (self.costs.pieces(), self.training);
-        let ran = self.occupy(rank, task.into(), &[arrival], pieces.piece_seconds(task.op(), training));
-        let Ran { start, end, .. } = ran;
+        let run = self.occupy(rank, task.into(), &[arrival], pieces.piece_seconds(task.op(), training));
+        let Run { start, end, .. } = run;
         let memory = &mut self.ranks[rank].memory;
         match task.op() {
             Op::HeadForward => {
-                memory.change(start, Held::Activations, pieces.head_activation_bytes);
+                memory.change(start, MemoryKind::Activations, pieces.head_activation_bytes);
                 match training {
-                    true => memory.change(end, Held::SendBuffers, pieces.hidden_bytes),
-                    false => memory.change(end, Held::Activations, -pieces.head_activation_bytes),
+                    true => memory.change(end, MemoryKind::SendBuffers, pieces.hidden_bytes),
+                    false => memory.change(end, MemoryKind::Activations, -pieces.head_activation_bytes),
                 }
             }
-            Op::HeadBackward => memory.change(end, Held::Activations, -pieces.head_activation_bytes),
-            Op::EmbeddingForward => memory.change(end, Held::SendBuffers, pieces.embedded_bytes),
+            Op::HeadBackward => memory.change(end, MemoryKind::Activations, -pieces.head_activation_bytes),
+            Op::EmbeddingForward => memory.change(end, MemoryKind::SendBuffers, pieces.embedded_bytes),
             _ => {}
         }
         if task.op() != Op::HeadBackward {
@@ -109,7 +111,7 @@ impl Engine<'_> {
         true
     }
 
-    /// What a collective brings to a rank, and takes from it.
+    /// Accounts for the output and the input of a collective on a rank.
     fn hold_round(&mut self, rank: usize, task: MicrobatchTask, start: f64, end: f64) {
         let (pieces, training) = (self.costs.pieces(), self.training);
         let holds = self.plan.placement().rank_of(task.stage()) == rank;
@@ -121,18 +123,18 @@ impl Engine<'_> {
             Op::BroadcastGradient => (pieces.embedded_bytes, 0.0),
             _ => (0.0, 0.0),
         };
-        memory.change(start, Held::ReceiveBuffers, brings);
-        memory.change(end, Held::SendBuffers, -takes);
+        memory.change(start, MemoryKind::ReceiveBuffers, brings);
+        memory.change(end, MemoryKind::SendBuffers, -takes);
     }
 
-    /// Ends what a collective brought to the computation that has used it.
+    /// Releases a collective's output after the computation that used it.
     pub(super) fn release_round(&mut self, rank: usize, task: MicrobatchTask, until: f64) {
-        let Some(collective) = self.rounds.spread.awaited(task) else { return };
+        let Some(collective) = self.rounds.vocabulary.awaited(task) else { return };
         let pieces = self.costs.pieces();
         let bytes = match collective.op() {
             Op::BroadcastHidden | Op::ReduceHead => pieces.hidden_bytes,
             _ => pieces.embedded_bytes,
         };
-        self.ranks[rank].memory.change(until, Held::ReceiveBuffers, -bytes);
+        self.ranks[rank].memory.change(until, MemoryKind::ReceiveBuffers, -bytes);
     }
 }

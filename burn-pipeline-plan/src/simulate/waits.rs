@@ -1,10 +1,11 @@
-//! Waits: a rank stops until what it started earlier is over.
+//! Waits: a rank stops until a transfer or collective that it started earlier is over.
 //!
 //! 1. A send is over, and its payload can be released, when it has arrived (rendezvous) or its last byte has left (with
-//!    buffers). A receive is over when it has arrived, a collective when its time on the rank's lane is up.
-//! 2. What has a wait runs beside everything before its wait, even if the options say that transfers block.
+//!    buffers). A receive is over when it has arrived; a collective when its time on the rank's lane has passed.
+//! 2. A transfer or collective with a wait runs beside all actions before its wait, even if the options make transfers
+//!    block.
 
-use super::memory::Held;
+use super::memory::MemoryKind;
 use super::messages::is_forward;
 use super::report::IdleCause;
 use super::state::Engine;
@@ -12,7 +13,7 @@ use crate::plan::{Action, MicrobatchTask, Task, Waiting};
 use crate::trace::Event;
 
 impl Engine<'_> {
-    /// Marks on every message which of its two ends have a wait of their own.
+    /// Marks on every message which of its two ends have a wait.
     pub(super) fn mark_awaited(&mut self) {
         let plan = self.plan;
         if !plan.has_waits() || !self.lowered {
@@ -31,7 +32,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Runs the wait for a transfer; false if the transfer's end is not known yet.
+    /// Runs the wait for a transfer. Returns false if the transfer's end is not known yet.
     pub(super) fn wait_transfer(&mut self, rank: usize, wait: MicrobatchTask, start: MicrobatchTask) -> bool {
         if !self.lowered {
             return false;
@@ -44,7 +45,7 @@ impl Engine<'_> {
             let over = if rendezvous { message.arrived } else { message.left };
             self.stand(rank, wait.into(), over, over, IdleCause::Transfer);
             let (bytes, now) = (self.sent_bytes(start), self.ranks[rank].clock);
-            self.ranks[rank].memory.change(now, Held::SendBuffers, -bytes);
+            self.ranks[rank].memory.change(now, MemoryKind::SendBuffers, -bytes);
         } else {
             let cause = IdleCause::of_value(is_forward(start));
             self.stand(rank, wait.into(), message.made, message.arrived, cause);
@@ -61,7 +62,7 @@ impl Engine<'_> {
         self.events.push(Event { rank, action: task.into(), start, end: state.clock });
     }
 
-    /// Why a rank cannot pass a wait: its own start is missing, or the peer's is.
+    /// What a rank waits for if it cannot pass a wait: the start on this rank, or the peer's.
     pub(super) fn wait_blocked(&self, rank: usize, wait: Task) -> Option<Waiting> {
         let (step, start) = (self.ranks[rank].next, wait.awaits().unwrap_or(wait));
         let here = self.plan.row(rank)[..step].contains(&Action::Single(start));

@@ -6,8 +6,8 @@
 //!        0                          11
 //! ```
 //!
-//! Each action starts with its text, shortened to what fits, and continues with `-`. A dot is idle time. Transfers that keep
-//! a rank from computing are `>` (sends), `<` (receives) and `=` (collectives); waits are `~`.
+//! Each action starts with its text, shortened to fit, and continues with `-`. A dot is idle time. Transfers that
+//! block a rank are `>` (sends), `<` (receives) and `=` (collectives); waits are `~`.
 
 use super::axis::short;
 use super::event::{Event, Track};
@@ -25,7 +25,7 @@ impl Track {
         let scale = if end > 0.0 { room as f64 / end } else { 0.0 };
         let mut rows = vec![vec!['.'; room]; ranks];
         let mut events: Vec<&Event> = self.events.iter().collect();
-        // Computations last, so that what runs beside them does not hide them.
+        // Computations are drawn last, so that transfers beside them do not hide them.
         events.sort_by(|a, b| is_compute(a).cmp(&is_compute(b)).then(a.start.total_cmp(&b.start)));
         for event in events {
             let column = |time: f64| ((time * scale).round() as usize).min(room);
@@ -43,7 +43,7 @@ impl Track {
     }
 }
 
-/// What is written into `width` columns for an action.
+/// The text of an action, in `width` columns.
 fn text(action: Action, width: usize) -> Vec<char> {
     let fitting = |text: String| (text.chars().count() <= width).then_some(text);
     let task = action.tasks().last();

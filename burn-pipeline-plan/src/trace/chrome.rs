@@ -2,11 +2,12 @@
 //!
 //! Guarantees: valid JSON in the Trace Event Format; times in microseconds; no two events of one thread overlap.
 //!
-//! 1. A track is a process, a rank a thread of it. Transfers and collectives, which may run beside computations,
+//! 1. A track is a process, and each rank a thread of it. Transfers and collectives, which may run beside computations,
 //!    have threads of their own below their rank.
-//! 2. `F`, `I`, `W` and `B` are `computation`, the rest `communication`.
-//! 3. Sends and receives carry the time that their rank waited for them (`exposed_us`), and before that for the neighbour's
-//!    computation (`early_us`); see [`Track::exposed_times`].
+//! 2. `F`, `I`, `W`, `B` and the pieces of a parallel vocabulary have the category `computation`; the rest has
+//!    `communication`.
+//! 3. Transfers and exchanges between replicas have two more arguments: the time that their rank waited for them
+//!    (`exposed_us`), and before that for the neighbour's computation (`early_us`); see [`Track::exposed_times`].
 
 use super::event::{Event, Track};
 use super::kind::{Kind, is_compute};
@@ -15,7 +16,7 @@ use crate::plan::{Action, Task};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// Writes tracks one below the other, for instance a predicted and a measured one.
+/// Writes tracks as one trace, one below the other: for example, a predicted and a measured one.
 pub fn chrome(tracks: &[Track]) -> String {
     let mut events = Vec::new();
     for (process, track) in tracks.iter().enumerate() {
@@ -57,7 +58,7 @@ fn place(event: &Event) -> (usize, Action, u64) {
     (event.rank, event.action, event.start.to_bits())
 }
 
-/// The kind of an action; of a fused one, that of its second part.
+/// The kind of an action; for a fused one, the kind of its second part.
 fn kind(action: Action) -> Kind {
     action.tasks().last().map_or(Kind::Collective, Kind::of)
 }
@@ -73,7 +74,7 @@ fn complete(event: &Event, process: usize, thread: usize) -> Value {
 
 fn describe(task: Task) -> Value {
     let stage = task.stage();
-    json!({ "operation": task.op().symbol(), "stage": stage.index(), "replica": stage.replica(),
+    json!({ "operation": task.op().symbol(), "stage": stage.index(), "replica": stage.route(),
             "microbatch": task.microbatch() })
 }
 

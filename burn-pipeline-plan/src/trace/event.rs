@@ -20,15 +20,15 @@ pub struct Event {
 pub struct Track {
     /// The title in drawings.
     pub name: String,
-    /// Number of ranks; ranks without events are drawn empty.
+    /// The number of ranks; ranks without events are drawn empty.
     pub ranks: usize,
     /// Events in any order.
     pub events: Vec<Event>,
 }
 
 impl Track {
-    /// Rows of actions, one a rank, drawn a second a cell: those of a plan, or of
-    /// [`unit_steps()`](crate::simulate::unit_steps()).
+    /// A track of rows of actions, one row a rank, in which each cell takes one second. The rows may come from a
+    /// plan, or from [`unit_steps()`](crate::simulate::unit_steps()).
     ///
     /// ```
     /// use burn_pipeline_plan::{plan::Plan, simulate::unit_steps, trace::Track};
@@ -47,7 +47,7 @@ impl Track {
         Self { name: name.into(), ranks: rows.len(), events }
     }
 
-    /// The end of the last event, 0 without any.
+    /// The end of the last event; 0 without events.
     pub fn end(&self) -> f64 {
         self.events.iter().map(|e| e.end).fold(0.0, f64::max)
     }

@@ -1,20 +1,20 @@
 //! Exposed communication: the time that each transfer, and each exchange between data-parallel replicas, kept its rank
 //! waiting.
 //!
-//! Guarantees: one entry for every transfer and exchange of a track. It is 0 if computation hides it wholly. Time in which
-//! the neighbour has not computed the value yet does not count.
+//! Guarantees: one entry for every transfer and exchange of a track. It is 0 if computation hides the transfer wholly.
+//! Time before the neighbour has computed the value does not count.
 //!
-//! 1. A receive's event counts from the moment at which the neighbour has computed the value. What comes before is the
-//!    neighbour's lateness ([`ExposedTime::early`]). (In a measured track the event is the rank's wait, in a predicted one
-//!    the transfer.)
-//! 2. A send's event counts whole: in a measured track it is the time that the send itself took.
+//! 1. A receive's event counts from the moment at which the neighbour has computed the value. The time before that is
+//!    [`ExposedTime::early`]. (In a measured track the event is the rank's wait, in a predicted track the transfer.)
+//! 2. A send's event counts whole: in a measured track it is the duration of the send itself.
 //! 3. Time in which the same rank computes is subtracted. The rest is exposed.
-//! 4. `UNSHARD` and `REDUCE_GRAD` run beside other actions, for which the rank may wait anyway. So only the waits for them
-//!    count: `WAIT_UNSHARD` and `WAIT_REDUCE_GRAD`, which a measured track holds wherever a rank waited. In a track without
-//!    any such wait, a rank is taken to wait for reductions after its last computation, and for parameters until its
-//!    stage computes.
+//! 4. `UNSHARD` and `REDUCE_GRAD` run beside other actions, for which the rank may wait anyway. So only the waits for
+//!    them count: `WAIT_UNSHARD` and `WAIT_REDUCE_GRAD`, which a measured track has wherever a rank waited. In a track
+//!    without such waits, a rank is assumed to wait for reductions after its last computation, and for parameters until
+//!    its stage computes.
 //!
-//! In a track of several steps, a receive belongs to the last such value whose computation began before the receive ended.
+//! In a track of several steps, a receive belongs to the last matching value whose computation began before the receive
+//! ended.
 
 use super::event::{Event, Track};
 use super::kind::is_compute;
@@ -30,7 +30,7 @@ pub struct ExposedTime {
     pub task: Task,
     /// Seconds of the event before the neighbour had computed the value.
     pub early: f64,
-    /// Seconds in which the transfer ran, or was awaited, while its rank computed nothing.
+    /// Seconds in which the transfer ran, or its rank waited for it, while the rank did not compute.
     pub exposed: f64,
 }
 
@@ -45,8 +45,9 @@ impl Track {
     /// use burn_pipeline_plan::trace::{Event, Track};
     /// let event = |rank, task, start, end| Event { rank, action: Action::Single(task), start, end };
     /// let (made, got) = (Task::new(0, Op::Forward, 0), Task::new(1, Op::ReceiveForward, 0));
-    /// // Rank 1 waits from the start; rank 0 is ready after 2 s, and the message takes one more.
-    /// let track = Track { name: "measured".into(), ranks: 2, events: vec![event(0, made, 0.0, 2.0), event(1, got, 0.0, 3.0)] };
+    /// // Rank 1 waits from the start. Rank 0 is ready after 2 s, and the message takes 1 s more.
+    /// let events = vec![event(0, made, 0.0, 2.0), event(1, got, 0.0, 3.0)];
+    /// let track = Track { name: "measured".into(), ranks: 2, events };
     /// let [wait] = track.exposed_times()[..] else { panic!() };
     /// assert_eq!((wait.early, wait.exposed), (2.0, 1.0));
     /// ```
@@ -81,12 +82,12 @@ impl Track {
     }
 }
 
-/// Is it an exchange between data-parallel replicas?
+/// Returns true if it is an exchange between data-parallel replicas.
 fn is_exchange(op: Op) -> bool {
     matches!(op, Op::Unshard | Op::ReduceGrad)
 }
 
-/// The waits for exchanges.
+/// The waits for exchanges between replicas.
 struct Waits {
     /// By rank and exchange, in order of time.
     spans: HashMap<(usize, Task), Vec<(f64, f64)>>,
@@ -126,7 +127,7 @@ fn is_transfer(op: Op) -> bool {
     matches!(op, Op::SendForward | Op::SendBackward | Op::ReceiveForward | Op::ReceiveBackward)
 }
 
-/// The value that a task computes and other ranks may wait for.
+/// The value that a task computes, for which other ranks may wait.
 pub(crate) fn product_of(task: Task) -> Option<Product> {
     match task.op() {
         Op::Forward => Some((task.stage(), task.microbatch(), true)),
@@ -138,7 +139,7 @@ pub(crate) fn product_of(task: Task) -> Option<Product> {
 /// The value that a receive waits for.
 pub(crate) fn awaited(task: Task) -> Option<Product> {
     let stage = task.stage();
-    let next = || StageId::in_replica(stage.replica(), stage.index() + 1);
+    let next = || StageId::in_route(stage.route(), stage.index() + 1);
     match task.op() {
         Op::ReceiveForward => Some((task.skip_peer().or(stage.previous())?, task.microbatch(), true)),
         Op::ReceiveBackward => Some((task.skip_peer().unwrap_or_else(next), task.microbatch(), false)),
@@ -151,7 +152,7 @@ fn ready(spans: &[(f64, f64)], end: f64) -> Option<f64> {
     before(spans, end).map(|&(_, over)| over)
 }
 
-/// Seconds of `from..to` that lie in these spans, which are sorted and do not overlap each other.
+/// Seconds of `from..to` that these spans cover. The spans are sorted and do not overlap each other.
 fn overlap(spans: &[(f64, f64)], from: f64, to: f64) -> f64 {
     let first = spans.partition_point(|&(_, end)| end <= from);
     let within = spans[first..].iter().take_while(|&&(start, _)| start < to);

@@ -1,6 +1,6 @@
 //! The kinds of tasks in drawings, each with a colour and a category.
 //!
-//! The colours are those of Okabe and Ito, which people with any colour vision can distinguish. Chunks of a rank are
+//! The colours are Okabe and Ito's, which people with any colour vision can distinguish. The chunks of a rank are
 //! shades of them.
 
 use super::event::{Event, Track};
@@ -21,7 +21,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// All kinds; those that compute come first.
+    /// All kinds, those that compute first.
     pub(crate) const ALL: [Kind; 8] = [
         Kind::Forward,
         Kind::Backward,
@@ -74,12 +74,14 @@ impl Kind {
         }
     }
 
+    /// True if it moves data instead of computing.
+    pub(crate) fn moves(self) -> bool {
+        matches!(self, Kind::Transfer | Kind::Collective | Kind::Wait)
+    }
+
     /// The category in a Chrome trace.
     pub(super) fn category(self) -> &'static str {
-        match self {
-            Kind::Transfer | Kind::Collective | Kind::Wait => "communication",
-            _ => "computation",
-        }
+        if self.moves() { "communication" } else { "computation" }
     }
 
     /// The closest of the colours that Chrome's trace viewer knows by name.
@@ -97,12 +99,12 @@ impl Kind {
     }
 }
 
-/// Does the event compute (and so keep its rank), rather than move data?
+/// Returns true if the event computes, and so occupies its rank, rather than moves data.
 pub(super) fn is_compute(event: &Event) -> bool {
     event.action.tasks().any(|task| task.op().is_work())
 }
 
-/// The stages of each rank that compute, in model order. A stage's position in the list is its chunk.
+/// For each rank, the stages that compute on it, in model order. A stage's position in the list is its chunk.
 pub(crate) fn chunks(track: &Track) -> Vec<Vec<StageId>> {
     let mut stages = vec![BTreeSet::new(); track.rows()];
     for event in &track.events {

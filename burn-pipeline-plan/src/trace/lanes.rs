@@ -1,10 +1,10 @@
-//! Lanes for transfers and collectives, which may run beside computations and beside each other: each rank gets as many
-//! as are needed to draw them without overlaps.
+//! Lanes for transfers and collectives, which may run beside computations and beside each other. Each rank gets as many
+//! lanes as drawing them without overlap needs.
 
 use super::event::{Event, Track};
 use super::kind::is_compute;
 
-/// The non-computing events of a track with their lane, counted from 0 on each rank.
+/// The transfers and collectives of a track, each with its lane, counted from 0 on each rank.
 pub(super) fn lanes(track: &Track) -> Vec<(usize, &Event)> {
     let mut events: Vec<&Event> =
         track.events.iter().filter(|event| !is_compute(event) && !event.action.is_idle()).collect();

@@ -1,14 +1,15 @@
-//! Traces: what ran when, predicted or measured, as one type of event and three drawings.
+//! Traces: timelines of predicted or measured events, and three ways to draw them.
 //!
 //! The simulator predicts [`Event`]s and the runtime records them, so that the two can be compared:
 //!
-//! - [`chrome()`]: JSON for Perfetto or `chrome://tracing`, several tracks one below the other; [`read_chrome`] reads it back;
-//! - [`Track::svg`]: a timeline for a paper;
-//! - [`Track::ascii`]: the same for a terminal.
+//! - [`chrome()`]: JSON for Perfetto or `chrome://tracing`, with several tracks one below the other. [`read_chrome`]
+//!   reads it back.
+//! - [`Track::svg`]: a timeline for a paper.
+//! - [`Track::ascii`]: a timeline for a terminal.
 //!
-//! [`Track::exposed_times`] says how long each transfer kept its rank waiting; the JSON holds these numbers too.
+//! [`Track::exposed_times`] says how long each transfer kept its rank waiting; the JSON has these numbers too.
 //!
-//! Files in reading order: `event`, `kind` and `lanes` and `axis` (what drawings share), the drawings, `read`, `exposed`.
+//! Reading order: `event`; `kind`, `lanes` and `axis` (shared by the drawings); the drawings; `read`; `exposed`.
 
 mod ascii;
 mod axis;

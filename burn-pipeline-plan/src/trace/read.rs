@@ -1,7 +1,7 @@
-//! Reading back the traces that [`chrome`](super::chrome()) wrote.
+//! Reads traces that [`chrome`](super::chrome()) wrote.
 //!
-//! Guarantees: tracks come back with their names, ranks and actions; times to the microsecond's last digit that JSON kept.
-//! What other programs wrote is refused, with the place.
+//! Guarantees: tracks keep their names, ranks and actions, and their times up to the digits that JSON kept. Traces of
+//! other programs are refused; the error locates the first event that is not an action.
 
 use super::event::{Event, Track};
 use crate::plan::Action;
@@ -11,15 +11,15 @@ use std::collections::BTreeMap;
 /// Why a trace cannot be read.
 #[derive(thiserror::Error)]
 pub enum TraceError {
-    /// The text is no trace in JSON.
-    #[error("this is no trace in JSON: {0}")]
+    /// The text is not a trace in JSON.
+    #[error("this is not a trace in JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// An event is no action of a plan on a rank.
-    #[error("event {place}, `{name}`, is no action of a pipeline's rank: read a trace that this library wrote")]
+    /// An event is not an action of a rank.
+    #[error("event {place}, `{name}`, is not an action of a rank; read a trace that this library wrote")]
     Event {
-        /// Its place among the trace's events.
+        /// The index of the event in the trace.
         place: usize,
-        /// What it is called.
+        /// The name of the event.
         name: String,
     },
 }
@@ -56,10 +56,10 @@ struct Arguments {
 /// The most ranks that a trace may name; memory is taken for each.
 const MOST_RANKS: usize = 1 << 16;
 
-/// The tracks of a trace that [`chrome`](super::chrome()) wrote.
+/// Reads the tracks of a trace that [`chrome`](super::chrome()) wrote.
 ///
 /// # Errors
-/// If the text is no JSON, or holds events that are no actions of a rank.
+/// Returns [`TraceError`] if the text is not JSON, or has events that are not actions of a rank.
 pub fn read_chrome(text: &str) -> Result<Vec<Track>, TraceError> {
     let file: File = serde_json::from_str(text)?;
     let mut tracks: BTreeMap<u64, Track> = BTreeMap::new();

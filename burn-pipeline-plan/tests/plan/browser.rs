@@ -1,5 +1,5 @@
 //! The page in a real browser, driven by events: `cargo test -p burn-pipeline-plan --test plan browser -- --ignored`.
-//! Needs Chromium, found as `chromium`, or as `CHROMIUM` says.
+//! Needs Chromium as `chromium`, or at the path in `CHROMIUM`.
 
 use super::page::{named, plan, profile, step};
 use burn_pipeline_plan::page::{Choice, Choices, Page};
@@ -12,14 +12,14 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-/// What is put before everything else on the page, so that no error is missed.
+/// A script that precedes the rest of the page, so that no error is missed.
 const ERRORS: &str = r#"<script>
 window.failures = [];
 window.onerror = (message) => { failures.push(String(message)); };
 console.error = console.warn = (...said) => { failures.push(said.join(" ")); };
 </script>"#;
 
-/// Helpers for the scripts of the tests; a script's value is what `drive` gives.
+/// Helpers for the scripts of the tests.
 const HANDS: &str = r##"
 const frame = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
 const timeline = (at) => document.querySelectorAll("#tracks canvas")[at];
@@ -36,7 +36,7 @@ const tip = () => document.getElementById("tip").hidden ? "" : document.getEleme
 const pixels = (canvas) => { const all = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data; let sum = 0; for (let i = 0; i < all.length; i += 1) sum = (sum * 31 + all[i]) % 1000000007; return sum; };
 "##;
 
-/// A browser of its own in a window of this size.
+/// A separate browser with a window of this size.
 fn chromium(name: &str, size: &str, more: &[&str]) -> Command {
     let mut command = Command::new(std::env::var("CHROMIUM").unwrap_or_else(|_| "chromium".into()));
     let profile = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("browser-{name}"));
@@ -46,7 +46,8 @@ fn chromium(name: &str, size: &str, more: &[&str]) -> Command {
     command
 }
 
-/// Runs a script on the page, in a window of this size; gives the script's value. The page says nothing on its console.
+/// Runs a script on the page, in a window of this size, and returns the script's value. Fails if the page writes to
+/// its console.
 fn drive(page: &Page, name: &str, size: &str, script: &str) -> Value {
     let run = format!(
         r#"<script>window.addEventListener("load", async () => {{ {HANDS}
@@ -74,7 +75,7 @@ fn drive(page: &Page, name: &str, size: &str, script: &str) -> Value {
     said["value"].clone()
 }
 
-/// Answers one request: with the page, or with nothing to what the script says.
+/// Answers one request: with the page, or with an empty answer to the script's result.
 fn serve(stream: TcpStream, html: &str, says: &Sender<String>) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let (mut request, mut length) = (String::new(), 0);
@@ -99,7 +100,7 @@ fn serve(stream: TcpStream, html: &str, says: &Sender<String>) -> std::io::Resul
     Ok(())
 }
 
-/// A prediction, something measured, memory under a cap, and choices.
+/// A page with a predicted and a measured timeline, memory under a cap, and choices.
 fn whole_page() -> Page {
     let plan = plan("1F1B", 4, 8).with_transfers().unwrap();
     let predicted = step(&plan);
@@ -208,13 +209,13 @@ fn a_page_of_100_000_actions_stays_fast() {
     "#;
     let said = drive(&page, "large", "1280,900", script);
     assert!(said["last"].as_str().unwrap().starts_with("0B6249"), "{said}");
-    // Milliseconds; `frame` is two of the browser's.
+    // Milliseconds; `frame` takes two of the browser's frames.
     println!("opened in {} ms, {} ms a movement", said["opened"], said["each"]);
     assert!(said["opened"].as_f64().unwrap() < 10_000.0, "{said}");
     assert!(said["each"].as_f64().unwrap() < 200.0, "{said}");
 }
 
-/// Screenshots for people to look at, in `SHOTS`.
+/// Takes screenshots for people to look at, into `SHOTS`.
 #[test]
 #[ignore = "needs Chromium"]
 fn screenshots() {

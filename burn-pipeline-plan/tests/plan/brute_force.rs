@@ -1,15 +1,15 @@
-//! A second implementation of the check, as simple as possible: sets, queues, and trying every rank again and again. It
-//! shares no code and no data structure with the library's check.
+//! A second implementation of the check, as simple as possible: sets, queues, and trying every rank again and again.
+//! It shares no code and no data structure with the library's check.
 
 use burn_pipeline_plan::plan::{Action, Op, Plan, StageId, Task, Transport};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Can the plan be run to its end, and has every required task then run exactly once?
+/// Returns true if the plan runs to its end, and every required task has then run exactly once.
 pub(crate) fn is_legal(plan: &Plan, transport: Transport) -> bool {
     let mut run = Run::new(plan);
     while !run.broken && (0..plan.ranks()).any(|rank| run.step(rank, transport)) {}
-    // Stages of a route without microbatches have nothing to reduce. They may be reduced nevertheless.
-    run.done.retain(|task| task.op() != Op::ReduceGrad || plan.microbatches()[task.stage().replica()] > 0);
+    // Stages of a route without microbatches have nothing to reduce, but may be reduced.
+    run.done.retain(|task| task.op() != Op::ReduceGrad || plan.microbatches()[task.stage().route()] > 0);
     run.done.retain(|task| !task.op().is_wait());
     // Both ends of a channel must have started the same values in the same order.
     for ends in run.started.values() {
@@ -20,13 +20,13 @@ pub(crate) fn is_legal(plan: &Plan, transport: Transport) -> bool {
     !run.broken && ended && run.done == owed(plan) && run.bracketed()
 }
 
-/// One step of a rank: a cell of its row.
+/// The state of a run.
 struct Run<'a> {
     plan: &'a Plan,
     waits: bool,
     /// Transfers started on a channel, by end: sends, then receives.
     started: BTreeMap<(usize, usize), [Vec<Task>; 2]>,
-    /// Has the rank started the transfer that it waits at?
+    /// True if the rank has started the transfer at which it waits.
     posted: Vec<bool>,
     used: BTreeSet<StageId>,
     rows: Vec<Vec<Action>>,
@@ -35,7 +35,7 @@ struct Run<'a> {
     queues: BTreeMap<(usize, usize), VecDeque<Task>>,
     gathered: BTreeSet<StageId>,
     bare: bool,
-    /// Was a stage released that had not computed since it was gathered?
+    /// True if a stage was released that had not computed since it was gathered.
     idle: bool,
     manages: bool,
     broken: bool,
@@ -66,7 +66,7 @@ impl<'a> Run<'a> {
         self.rows[rank].get(self.position[rank]).copied()
     }
 
-    /// Runs the next cell of a rank if it can be run now.
+    /// Runs the next cell of a rank if it can run now.
     fn step(&mut self, rank: usize, transport: Transport) -> bool {
         let Some(action) = self.head(rank) else { return false };
         let tasks: Vec<Task> = action.tasks().collect();
@@ -78,7 +78,7 @@ impl<'a> Run<'a> {
             let placement = self.plan.placement();
             !placement.contains(task.stage())
                 || placement.rank_of(task.stage()) != rank
-                || task.microbatch().is_some_and(|m| m >= self.plan.microbatches()[task.stage().replica()])
+                || task.microbatch().is_some_and(|m| m >= self.plan.microbatches()[task.stage().route()])
         };
         if self.broken || tasks.iter().any(homeless) {
             self.broken = true;
@@ -129,16 +129,16 @@ impl<'a> Run<'a> {
         !(self.idle || self.manages && self.bare) && self.gathered.is_subset(&self.used)
     }
 
-    /// What must have run before: one task of each list.
+    /// The tasks that must have run before: one of each list.
     fn inputs(&self, task: Task) -> Vec<Vec<Task>> {
         let Some(mb) = task.microbatch() else { return self.inputs_of_reduction(task) };
         let (stage, placement) = (task.stage(), self.plan.placement());
         let other = |s: StageId| placement.rank_of(s) != placement.rank_of(stage);
         let lowered = self.plan.is_lowered();
         let mut needs = self.neighbours(task, mb);
-        // What arrives along skip edges: values for a forward, gradients for a backward.
+        // Inputs along skip edges: values for a forward, gradients for a backward.
         for edge in self.plan.skips().iter().filter(|_| lowered) {
-            let ends = [edge.from, edge.to].map(|index| StageId::in_replica(stage.replica(), index));
+            let ends = [edge.from, edge.to].map(|index| StageId::in_route(stage.route(), index));
             let (own, peer, op) = match task.op() {
                 Op::Forward => (ends[1], ends[0], Op::ReceiveForward),
                 Op::Backward | Op::BackwardInput => (ends[0], ends[1], Op::ReceiveBackward),
@@ -185,13 +185,13 @@ impl<'a> Run<'a> {
         if task.op() != Op::ReduceGrad {
             return vec![];
         }
-        let all = 0..self.plan.microbatches()[task.stage().replica()];
+        let all = 0..self.plan.microbatches()[task.stage().route()];
         let either =
             |mb| vec![Task::new(task.stage(), Op::Backward, mb), Task::new(task.stage(), Op::BackwardWeight, mb)];
         all.map(either).collect()
     }
 
-    /// A send or a receive.
+    /// Runs a send or a receive.
     fn transfer(&mut self, rank: usize, task: Task, transport: Transport) -> bool {
         let (stage, mb) = (task.stage(), task.microbatch().unwrap());
         let forward = matches!(task.op(), Op::SendForward | Op::ReceiveForward);
@@ -221,7 +221,7 @@ impl<'a> Run<'a> {
         };
         match transport {
             Transport::Rendezvous | Transport::Buffered(0) => {
-                // Both ends move together once the sender has the value: the receiver never moves alone.
+                // Both ends advance together once the sender has the value; the receiver never advances alone.
                 if !sends || self.head(peer) != Some(counterpart.into()) {
                     return false;
                 }
@@ -251,8 +251,8 @@ impl<'a> Run<'a> {
 }
 
 impl Run<'_> {
-    /// A send, a receive or the wait for one, in a plan with waits. A transfer is posted at its start and ends when its
-    /// channel allows it. Without a wait, the rank stays at the transfer until then.
+    /// Runs a send, a receive or a wait for one, in a plan with waits. A transfer is posted at its start and ends
+    /// when its channel allows it. Without a wait, the rank stays at the transfer until then.
     fn awaited_transfer(&mut self, rank: usize, task: Task, transport: Transport) -> bool {
         let start = match (task.op().awaits(), task.skip_peer()) {
             (None, _) => task,
@@ -335,7 +335,7 @@ fn counterpart(plan: &Plan, transfer: Task) -> Option<Task> {
     }
 }
 
-/// Every task of a complete plan whose backwards are whole or split as in this one.
+/// Every task of a complete plan whose backwards are whole or split as in this plan.
 fn owed(plan: &Plan) -> BTreeSet<Task> {
     let tasks: BTreeSet<Task> = plan.rows().iter().flatten().flat_map(|action| action.tasks()).collect();
     let (training, lowered) = (plan.has_backward(), plan.is_lowered());
@@ -344,10 +344,10 @@ fn owed(plan: &Plan) -> BTreeSet<Task> {
     for stage in plan.placement().all_stages() {
         let crosses_before = stage.previous().is_some_and(|before| plan.placement().crosses_after(before));
         let crosses_after = plan.placement().crosses_after(stage);
-        if reduces && plan.microbatches()[stage.replica()] > 0 {
+        if reduces && plan.microbatches()[stage.route()] > 0 {
             owed.insert(Task::whole_stage(stage, Op::ReduceGrad));
         }
-        for mb in 0..plan.microbatches()[stage.replica()] {
+        for mb in 0..plan.microbatches()[stage.route()] {
             let split = tasks.contains(&Task::new(stage, Op::BackwardInput, mb));
             let due = [
                 (Op::Forward, true),
@@ -360,7 +360,7 @@ fn owed(plan: &Plan) -> BTreeSet<Task> {
                 (Op::SendBackward, lowered && training && crosses_before),
             ];
             owed.extend(due.iter().filter(|(_, due)| *due).map(|(op, _)| Task::new(stage, *op, mb)));
-            let rank = |index| plan.placement().rank_of(StageId::in_replica(stage.replica(), index));
+            let rank = |index| plan.placement().rank_of(StageId::in_route(stage.route(), index));
             for edge in plan.skips().iter().filter(|edge| lowered && rank(edge.from) != rank(edge.to)) {
                 let due = match stage.index() {
                     index if index == edge.from => [(Op::SendForward, true), (Op::ReceiveBackward, training)],
@@ -375,8 +375,8 @@ fn owed(plan: &Plan) -> BTreeSet<Task> {
     owed
 }
 
-/// The messages of a lowered plan, by their sends, in an order that every rank's sends and receives follow; `None` if there
-/// is none. Of the messages that come next on a rank, one is always next on both its ranks.
+/// The messages of a lowered plan, by their sends, in an order that every rank's sends and receives follow; `None` if
+/// there is none. Of the messages that come next on a rank, one must be next on both its ranks.
 pub(crate) fn one_order(plan: &Plan) -> Option<Vec<Task>> {
     let other = |task: Task, op| match task.skip_peer() {
         Some(peer) => Task::skip(peer, op, task.microbatch().unwrap(), task.stage().index()),

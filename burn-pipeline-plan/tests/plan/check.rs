@@ -70,7 +70,7 @@ fn a_task_left_out_is_named() {
     assert_eq!(missing("0F0,0F2\n"), (0, 2, "0F1".into()));
     assert_eq!(missing("0F0\n1F0\n2F0,2B0\n"), (0, 1, "0B0".into()));
     assert_eq!(missing("0F0,1F0,1B0,0B0,1REDUCE_GRAD\n").2, "0REDUCE_GRAD");
-    // One cell that names four billion microbatches: no table of that size is allocated.
+    // One cell names four billion microbatches: no table of that size is allocated.
     assert_eq!(missing("0F4000000000\n"), (0, 1, "0F0".into()));
 }
 
@@ -122,7 +122,7 @@ fn every_value_that_crosses_ranks_is_sent_and_received_once() {
     assert!(
         matches!(early, CheckError::Unmet { rank: 0, step: 0, needs, .. } if needs == Task::new(0, Op::Forward, 0))
     );
-    // A gradient that a forward-only plan receives from nobody.
+    // A forward-only plan receives a gradient that no rank sends.
     let lone = refused("0F0,0SEND_F0,0RECV_B0\n1RECV_F0,1F0\n");
     assert!(matches!(lone, CheckError::Missing { rank: 1, task, .. } if task == Task::new(1, Op::SendBackward, 0)));
 }
@@ -150,7 +150,7 @@ fn both_ends_of_a_channel_must_agree_on_the_order() {
     }
 }
 
-/// Two replicas that run in opposite directions: both ranks send before they receive.
+/// Two routes in opposite directions: both ranks send before they receive.
 const CROSSED: &str = "0F0,0SEND_F0,'1RECV_F0,'1F0\n'0F0,'0SEND_F0,1RECV_F0,1F0\n";
 
 #[test]
@@ -216,7 +216,7 @@ fn parameters_that_are_gathered_are_used_before_they_are_released_and_before_the
     unused("0UNSHARD,0F0,0B0,0REDUCE_GRAD,0RESHARD,0UNSHARD,0RESHARD\n", (0, 5));
     unused("0UNSHARD,0F0,0RESHARD,0UNSHARD,0WAIT_UNSHARD,0RESHARD,0UNSHARD,0B0\n", (0, 3));
     unused("0UNSHARD,0F0,0B0\n1UNSHARD,1F0,1B0,1RESHARD,1UNSHARD\n", (1, 4));
-    // What is missing is told first.
+    // Missing tasks are reported first.
     assert!(matches!(refused("0UNSHARD,0F0,0RESHARD,0UNSHARD,1UNSHARD,1F0,1B0\n"), CheckError::Missing { .. }));
 }
 
@@ -249,7 +249,7 @@ fn live_activations_and_received_payloads_stay_under_their_caps() {
 #[test]
 fn an_error_shows_the_grid_around_it() {
     let error = refused("0F0,0F1,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n").to_string();
-    let expected = "rank 0, step 2: 0F1 has run before, in step 1; remove one of the two\n        \
+    let expected = "rank 0, step 2: 0F1 has already run at step 1; remove one of the two\n        \
                     Rank 0 Rank 1\n\
                     Step 0: 0F0    1F0   \n\
                     Step 1: 0F1    1B0   \n\
@@ -273,7 +273,7 @@ fn an_error_in_a_large_plan_shows_only_what_is_around_it() {
     assert_eq!(text.matches("<-- ERROR HERE").count(), 1);
 }
 
-/// The most that a running count of +1s and -1s reaches, per rank.
+/// The largest running count of +1s and -1s, for each rank.
 fn peaks(plan: &Plan, change: impl Fn(Task) -> i64) -> Vec<i64> {
     let peak = |rank: usize| {
         let mut sum = 0;

@@ -1,7 +1,7 @@
-//! Collectives of the ranks that hold stages together, compared with a run of the whole grid: plan ranks, replicas and members,
-//! with transfers and collectives that block.
+//! Collectives of tensor-parallel groups and replicas, compared with a run of the whole grid of plan ranks, replicas
+//! and members, with blocking transfers and collectives.
 
-use crate::any_family;
+use crate::any_schedule;
 use burn_pipeline_plan::plan::{
     Among, CheckOptions, CheckedPlan, Collective, CollectiveError, Collectives, Op, Plan, StageCollectives, StageId,
     Task, Transport,
@@ -13,7 +13,7 @@ fn collective(among: Among, what: impl Into<String>) -> Collective {
     Collective { among, what: what.into() }
 }
 
-/// The lists that a task meets, by the plan's words.
+/// The lists of collectives that a task runs, by the plan's words.
 fn listed(of: &Collectives, op: Op) -> Vec<Collective> {
     match op {
         Op::Forward => of.forward.clone(),
@@ -24,10 +24,10 @@ fn listed(of: &Collectives, op: Op) -> Vec<Collective> {
     }
 }
 
-/// A rank of the plan, a replica and a member.
+/// A holder of a stage: a plan rank, a replica and a member.
 type Holder = (usize, usize, usize);
 
-/// What a holder does next.
+/// The next action of a holder.
 #[derive(Clone, PartialEq, Debug)]
 enum Event {
     Transfer(Task),
@@ -46,8 +46,8 @@ fn counterpart(plan: &Plan, task: Task) -> Task {
     Task::new(stage.unwrap(), op, task.microbatch().unwrap())
 }
 
-/// Do all holders reach the ends of their rows? Tries each again and again; a member exchanges messages with those of another
-/// rank that have parts of what it has.
+/// Returns true if all holders reach the ends of their rows. Tries each again and again. A member exchanges messages
+/// with the members of another rank that have parts of its tensors.
 fn runs(plan: &CheckedPlan, stages: &[StageCollectives], sizes: &[usize], replicas: usize) -> bool {
     let (transport, plan) = (plan.transport(), plan.plan());
     let holders: Vec<Holder> = (0..plan.ranks())
@@ -113,7 +113,7 @@ fn runs(plan: &CheckedPlan, stages: &[StageCollectives], sizes: &[usize], replic
 
 fn checked() -> impl Strategy<Value = CheckedPlan> {
     let transport = prop_oneof![Just(Transport::Unbounded), Just(Transport::Rendezvous)];
-    (any_family::plans(4, 2, 4), any::<bool>(), transport).prop_map(|(plan, merge, transport)| {
+    (any_schedule::plans(4, 2, 4), any::<bool>(), transport).prop_map(|(plan, merge, transport)| {
         let plan = if merge { plan.merge_backward() } else { plan };
         plan.with_transfers().unwrap().check(&CheckOptions { transport, ..CheckOptions::default() }).unwrap()
     })
@@ -210,7 +210,7 @@ proptest! {
     ) {
         let sizes = vec![members; 4];
         let mut of = stages(plan.plan(), &[list], &sizes, replicas);
-        // Two neighbours change places on some holders, which may leave each group's order as it is.
+        // Two neighbours change places on some holders, which may leave each group's order unchanged.
         for (which, holder, which_list, place) in changes {
             let place_of = which % of.len();
             let holders = &mut of[place_of].holders;
@@ -226,7 +226,7 @@ proptest! {
     }
 }
 
-/// A plan of one stage, and its holders' forwards, two replicas of two members.
+/// A plan of one stage, and its holders' forwards, for two replicas of two members.
 fn forwards(lists: [&[(Among, &str)]; 4]) -> Result<(), Box<CollectiveError>> {
     let plan = Plan::from_csv("one", "0F0,0B0\n").unwrap().check(&CheckOptions::default()).unwrap();
     let holder = |list: &[(Among, &str)]| {
@@ -240,13 +240,13 @@ fn forwards(lists: [&[(Among, &str)]; 4]) -> Result<(), Box<CollectiveError>> {
 fn a_circle_of_waits_over_members_and_replicas_is_named() {
     let (sum, tokens) = ((Among::Members, "sum"), (Among::Replicas, "tokens"));
     let (one, other) = ([sum, tokens], [tokens, sum]);
-    // Any two holders of a group meet the same collectives of that group in the same order.
+    // Any two holders of a group run the same collectives of that group in the same order.
     let error = *forwards([&one, &other, &other, &one]).unwrap_err();
     let CollectiveError::Circle { circle, .. } = &error else { panic!("{error}") };
     let holders: Vec<(usize, usize)> = circle.iter().map(|standing| (standing.replica, standing.member)).collect();
     assert_eq!(holders, [(0, 0), (0, 1), (1, 1), (1, 0)]);
     assert!(error.to_string().contains("number 1 is `tokens` on member 1 of replica 0"), "{error}");
-    // Here the first replica goes on, and then the other one does.
+    // Here the first replica goes on, and then the other one.
     assert_eq!(forwards([&one, &one, &one, &one]), Ok(()));
     assert_eq!(forwards([&one, &one, &other, &other]), Ok(()));
 }

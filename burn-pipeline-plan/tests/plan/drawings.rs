@@ -1,8 +1,8 @@
-//! The drawing in the header of each family's file equals what the family builds.
+//! The drawing in the header of each schedule's file equals the plan that the schedule builds.
 
 use burn_pipeline_plan::schedule::{Size, all, by_name};
 
-/// Each family's file.
+/// Each schedule's file.
 const FILES: [(&str, &str); 18] = [
     ("ForwardOnly", include_str!("../../src/schedule/forward_only.rs")),
     ("GPipe", include_str!("../../src/schedule/gpipe.rs")),
@@ -40,8 +40,8 @@ fn size(line: &str) -> Size {
 }
 
 #[test]
-fn every_family_has_a_drawing_that_is_true() {
-    assert_eq!(FILES.len(), all().len(), "a family has no file here");
+fn every_schedule_has_a_drawing_that_is_true() {
+    assert_eq!(FILES.len(), all().len(), "a schedule has no file here");
     for (name, file) in FILES {
         let drawing = drawing(file);
         let plan = by_name(name).unwrap().build(size(drawing[0])).unwrap();

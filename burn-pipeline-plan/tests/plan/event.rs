@@ -1,18 +1,18 @@
-//! A second, small event simulator, so that orders are tested without the library's own.
+//! A second, small event simulator, to test orders without the library's own.
 //!
-//! Each rank runs its row in order; an operation starts when its rank is free and its input is there; a value that
-//! crosses ranks takes `transfer` longer, and does not occupy the rank. A chunk costs one v-th of the rank's cost.
+//! Each rank runs its row in order. An operation starts when its rank is free and its input is there. A value that
+//! crosses ranks takes `transfer` longer, and does not occupy the rank. A chunk takes 1/v of the rank's cost.
 
 use burn_pipeline_plan::plan::{Action, Op, Plan, StageId, Task};
 
-/// Costs a rank and microbatch.
+/// Costs of a rank for one microbatch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Costs {
     pub(crate) forward: f64,
     pub(crate) input: f64,
     pub(crate) weight: f64,
     pub(crate) transfer: f64,
-    /// Seconds of a fused pair; with `None` its two tasks run one after the other.
+    /// Seconds of a fused pair. With `None`, its two tasks run one after the other.
     pub(crate) fused: Option<f64>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct RankTime {
     pub(crate) start: f64,
     pub(crate) end: f64,
     pub(crate) busy: f64,
-    /// Most activations held at once, in microbatches of the rank, released at `W` or `B`.
+    /// The most activations held at once, in microbatches of the rank, released at `W` or `B`.
     pub(crate) peak: f64,
 }
 
@@ -68,7 +68,7 @@ impl Times {
 struct State<'a> {
     plan: &'a Plan,
     costs: Costs,
-    /// What a chunk costs, and holds, of its rank.
+    /// The share of its rank's cost and activations that a chunk has.
     share: f64,
     /// When each (stage slot, microbatch) ended: forward, input gradient.
     ends: [Vec<Option<f64>>; 2],
@@ -95,7 +95,7 @@ impl State<'_> {
         Some(end + if self.plan.placement().rank_of(stage) == to { 0.0 } else { self.costs.transfer })
     }
 
-    /// When a task's inputs are there, if they are.
+    /// The time at which a task's inputs are there, if they are.
     fn ready(&self, task: Task, rank: usize) -> Option<f64> {
         let (stage, m) = (task.stage(), task.microbatch().unwrap());
         match task.op() {
@@ -135,7 +135,7 @@ impl State<'_> {
     }
 }
 
-/// Runs the plan. The error names a rank that waits forever, and what it waits for.
+/// Runs the plan. The error names a rank that waits forever, and the task that it waits for.
 pub(crate) fn run(plan: &Plan, costs: Costs) -> Result<Times, String> {
     let width = plan.microbatches().iter().copied().max().unwrap();
     let cells = plan.placement().slots() * width;
@@ -175,7 +175,7 @@ pub(crate) fn run(plan: &Plan, costs: Costs) -> Result<Times, String> {
     Ok(Times(state.ranks.iter().enumerate().map(time).collect()))
 }
 
-/// The steps of a row: a fused pair as one step, or as its two tasks.
+/// The steps of a row, with a fused pair as one step or as its two tasks.
 fn steps(row: &[Action], fused: bool) -> Vec<Vec<Task>> {
     let cell = |action: &Action| {
         if fused { vec![action.tasks().collect()] } else { action.tasks().map(|task| vec![task]).collect::<Vec<_>>() }
@@ -183,7 +183,7 @@ fn steps(row: &[Action], fused: bool) -> Vec<Vec<Task>> {
     row.iter().filter(|action| !action.is_idle()).flat_map(cell).collect()
 }
 
-/// Most chunks held at once.
+/// The most chunks held at once.
 fn peak(plan: &Plan, rank: usize) -> usize {
     let (mut held, mut peak) = (0_usize, 0);
     for task in plan.tasks(rank) {

@@ -25,17 +25,17 @@ fn waiting_for_a_neighbour_that_computes_is_not_communication() {
         vec![
             event(0, Op::Forward, 0, 0, at, at + 2.0),
             event(0, Op::SendForward, 0, 0, at + 2.0, at + 2.25),
-            // Waited for before it was made, and for one second after.
+            // The wait starts before the value is made, and ends one second after.
             event(1, Op::ReceiveForward, 1, 0, at + 0.5, at + 3.0),
             event(1, Op::Forward, 1, 0, at + 3.0, at + 4.0),
             event(1, Op::Backward, 1, 0, at + 4.0, at + 6.0),
-            // Waited for after it was made.
+            // The wait starts after the value is made.
             event(0, Op::ReceiveBackward, 0, 0, at + 7.0, at + 7.5),
         ]
     };
     let one = [(0.0, 0.25), (1.5, 1.0), (0.0, 0.5)];
     assert_eq!(parts(&track(step(0.0))), one);
-    // Several steps in one track: each waits for its own.
+    // Several steps in one track: each receive waits for the value of its step.
     assert_eq!(parts(&track([step(0.0), step(10.0)].concat())), [one, one].concat());
 }
 
@@ -48,7 +48,7 @@ fn what_the_rank_computes_meanwhile_hides_a_transfer() {
         event(1, Op::BackwardWeight, 1, 8, 2.5, 3.0),
         event(1, Op::BackwardWeight, 1, 9, 3.75, 9.0),
     ];
-    // 1..2, 2.5..3 and 3.75..4 are computed.
+    // 1..2, 2.5..3 and 3.75..4 are computation.
     assert_eq!(parts(&track(events)), [(0.0, 1.25)]);
     assert!(track(Vec::new()).exposed_times().is_empty());
 }
@@ -64,7 +64,7 @@ fn of_what_replicas_exchange_only_the_waits_are_exposed() {
         whole(Op::WaitUnshard, 1, 1.0, 1.5),
         event(0, Op::Backward, 1, 0, 1.5, 3.0),
         whole(Op::ReduceGrad, 1, 3.0, 9.0),
-        // The neighbour is late, which does not count as the reduction's time.
+        // The neighbour is late, which does not count as time of the reduction.
         event(0, Op::ReceiveBackward, 0, 0, 3.0, 6.0),
         event(0, Op::Backward, 0, 0, 6.0, 8.0),
         whole(Op::ReduceGrad, 0, 8.0, 10.0),
@@ -88,8 +88,8 @@ fn a_simulated_reduction_is_exposed_where_its_rank_has_computed_everything() {
         .iter()
         .map(|e| (e.task.to_string(), e.event.start, e.exposed))
         .collect();
-    // Stage 0 is gathered until 2 and stage 1 until 4, of which its forward hides one; both have computed everything at 9,
-    // when stage 1's reduction has one second to go and stage 0's all three.
+    // Stage 0 is gathered until 2 and stage 1 until 4, of which its forward hides one second. Both have computed
+    // everything at 9, when stage 1's reduction has one second left and stage 0's all three.
     let expected =
         [("0UNSHARD", 0.0, 2.0), ("1UNSHARD", 2.0, 1.0), ("1REDUCE_GRAD", 7.0, 1.0), ("0REDUCE_GRAD", 10.0, 3.0)];
     assert_eq!(exposures, expected.map(|(task, start, exposed)| (task.to_owned(), start, exposed)));

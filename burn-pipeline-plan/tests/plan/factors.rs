@@ -32,20 +32,20 @@ proptest! {
 #[test]
 fn each_factor_is_for_its_own_operations() {
     let (ranks, microbatches) = (4, 8);
-    let seconds = |family: &str, factors: Factors| {
-        let plan = by_name(family).unwrap().build(Size::new(ranks, microbatches)).unwrap();
+    let seconds = |schedule: &str, factors: Factors| {
+        let plan = by_name(schedule).unwrap().build(Size::new(ranks, microbatches)).unwrap();
         let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
         simulate(&plan, &profile.scaled(&factors).unwrap(), &SimulateOptions::default()).unwrap().makespan
     };
     let with = |forward, backward| Factors { forward, backward, ..Factors::default() };
-    // (m + p - 1) (F + B), whatever I and W would take.
+    // (m + p - 1) (F + B), whatever I and W take.
     for (forward, backward) in [(1.0, 1.0), (2.0, 1.0), (1.0, 3.0), (0.5, 0.25)] {
         let factors = Factors { input: 7.0, weight: 9.0, ..with(forward, backward) };
         let expected = (microbatches + ranks - 1) as f64 * (forward + 2.0 * backward);
         assert!((seconds("GPipe", factors) - expected).abs() < 1e-9, "GPipe, {factors:?}");
         assert!((seconds("1F1B", factors) - expected).abs() < 1e-9, "1F1B, {factors:?}");
     }
-    // ZBH1: m (F + I + W) + (p - 1) (F + I - W), while W is the shortest; it has no whole backward.
+    // ZBH1: m (F + I + W) + (p - 1) (F + I - W) while W is the shortest; it has no whole backward.
     for (input, weight) in [(1.0, 1.0), (2.0, 1.0), (1.5, 0.5)] {
         let factors = Factors { input, weight, backward: 9.0, ..Factors::default() };
         let (all, bubble) = (1.0 + input + weight, 1.0 + input - weight);
@@ -74,7 +74,7 @@ fn links_collectives_and_fused_actions_scale_and_bytes_stay() {
         Factors { forward: 2.0, backward: 4.0, unshard: 3.0, reduce_grad: 5.0, transfer: 2.0, ..Factors::default() };
     let scaled = profile.scaled(&factors).unwrap();
     let of = &scaled.stages()[1];
-    // Of F and B, 4 seconds, fusing took 3; of 12 it takes 9.
+    // Fusing reduced F and B from 4 seconds to 3; so it reduces 12 to 9.
     assert_eq!((of.forward, of.full_backward(), of.overlap), (4.0, 8.0, Some(9.0)));
     assert_eq!((of.unshard, of.reduce_grad, of.activation_bytes, of.message_bytes), (1.5, 1.25, 7.0, 8.0));
     assert_eq!(scaled.links().link(1, 0).seconds(20.0), 2.0 * profile.links().link(1, 0).seconds(20.0));

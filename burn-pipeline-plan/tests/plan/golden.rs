@@ -1,8 +1,8 @@
-//! Reads the archives under `goldens/` (their README says what they are and how they were made).
+//! Reads the archives under `goldens/` (their README describes them).
 //!
-//! An archive holds one block a configuration: a header `@ Schedule p=2 v=1 m=4`, then one line a rank with the
-//! cells separated by blanks and without idle cells. Where PyTorch refused, the header continues with
-//! `refused ErrorType: message` and no lines follow.
+//! An archive has one block for each configuration: a header `@ Schedule p=2 v=1 m=4`, then one line a rank, with
+//! cells separated by blanks and without idle cells. If PyTorch refused, the header continues with `refused
+//! ErrorType: message` and no lines follow.
 
 /// One configuration of an archive.
 pub(crate) struct Golden {
@@ -10,12 +10,12 @@ pub(crate) struct Golden {
     pub(crate) ranks: usize,
     pub(crate) chunks: usize,
     pub(crate) microbatches: usize,
-    /// One row of cells a rank, or the message of the refusal.
+    /// One row of cells for each rank, or the message of the refusal.
     pub(crate) rows: Result<Vec<Vec<&'static str>>, &'static str>,
 }
 
 impl Golden {
-    /// A name for messages.
+    /// The configuration's name, for messages.
     pub(crate) fn name(&self) -> String {
         format!("{} p={} v={} m={}", self.schedule, self.ranks, self.chunks, self.microbatches)
     }

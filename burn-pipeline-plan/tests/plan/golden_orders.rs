@@ -17,7 +17,7 @@ fn cells(plan: &Plan) -> Vec<Vec<String>> {
     plan.rows().iter().map(row).collect()
 }
 
-/// Compares every order of an archive; says how many there were.
+/// Compares every order of an archive. Returns how many there were.
 fn compare(archive: &'static str) -> usize {
     let goldens = read(archive);
     let built = goldens.iter().filter(|g| g.rows.is_ok());
@@ -65,7 +65,7 @@ fn what_pytorch_refuses_is_refused_unless_the_table_says_why_not() {
         match (build(&golden), reason) {
             (Ok(_), Some(row)) => accepted[row] += 1,
             (Err(ours), None) => {
-                assert!(ours.contains("exactly 2 chunks a rank"), "{}: {ours}", golden.name());
+                assert!(ours.contains("exactly 2 chunks per rank"), "{}: {ours}", golden.name());
                 refused += 1;
             }
             (ours, _) => panic!("{}: PyTorch says {message:?}, ours {:?}", golden.name(), ours.err()),

@@ -46,7 +46,7 @@ pub(crate) fn rows(text: &str) -> Vec<Vec<Action>> {
     text.lines().map(|line| line.split(',').map(|cell| cell.parse().unwrap()).collect()).collect()
 }
 
-/// A plan of these rows. Hand-made rows may leave stages out: those go to rank 0, where nothing asks for them.
+/// A plan of these rows. Hand-made rows may omit stages: those go to rank 0, where nothing needs them.
 pub(crate) fn plan(name: &str, rows: Vec<Vec<Action>>) -> Plan {
     let tasks = || {
         rows.iter().enumerate().flat_map(|(rank, row)| row.iter().flat_map(move |a| a.tasks().map(move |t| (rank, t))))
@@ -58,7 +58,7 @@ pub(crate) fn plan(name: &str, rows: Vec<Vec<Action>>) -> Plan {
     Plan::new(name, Placement::free(rows.len(), map).unwrap(), vec![microbatches], rows).unwrap()
 }
 
-/// The CSV text that hashes are taken of: idle cells dropped.
+/// The CSV text that is hashed, without idle cells.
 pub(crate) fn canonical(plan: &Plan) -> String {
     plan.without_idle().to_csv()
 }
@@ -74,7 +74,7 @@ pub(crate) fn orders() -> BTreeMap<String, Plan> {
     archive(include_str!("goldens/orders-2.7.1.txt"))
 }
 
-/// PyTorch 2.15.0's orders by name, DualPipeV's among them, without idle cells.
+/// PyTorch 2.15.0's orders by name, including DualPipeV's, without idle cells.
 pub(crate) fn orders_2_15() -> BTreeMap<String, Plan> {
     archive(include_str!("goldens/orders-2.15.0.txt"))
 }

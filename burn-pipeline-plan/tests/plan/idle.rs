@@ -1,6 +1,6 @@
-//! Why ranks idle, found in events alone: against the simulator's causes on a track that it made itself, and by hand.
+//! Causes of idle time found in events alone, compared with the simulator's causes on its own track, and by hand.
 
-use crate::any_family::plans;
+use crate::any_schedule::plans;
 use burn_pipeline_plan::cost::{Profile, UniformCosts};
 use burn_pipeline_plan::plan::{Op, Plan, Task};
 use burn_pipeline_plan::simulate::{IdleCause, IdlePeriod, SimulateOptions, Simulation, idle_periods, simulate};

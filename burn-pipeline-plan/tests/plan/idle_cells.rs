@@ -1,13 +1,13 @@
-//! Rows that are locked to steps: each value is used in a later step than it is computed in, and no row can be shorter.
+//! Rows with fixed steps: each value is used in a later step than it is computed in, and no row can be shorter.
 
-use crate::any_family::plans;
+use crate::any_schedule::plans;
 use crate::golden_text as golden;
 use burn_pipeline_plan::pass::PassError;
 use burn_pipeline_plan::plan::{Op, Plan, StageId, Task};
 use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
 use std::collections::BTreeMap;
 
-/// What a task needs of a neighbour, one of a list.
+/// The tasks of a neighbour of which a task needs one.
 fn needs(plan: &Plan, task: Task) -> Vec<Task> {
     let Some(microbatch) = task.microbatch() else { return Vec::new() };
     let of = |stage: StageId, ops: &[Op]| ops.iter().map(|&op| Task::new(stage, op, microbatch)).collect();
@@ -18,7 +18,7 @@ fn needs(plan: &Plan, task: Task) -> Vec<Task> {
     }
 }
 
-/// The step of each task, by raising steps until nothing changes any more.
+/// The step of each task, found by raising steps until nothing changes.
 fn earliest(plan: &Plan) -> BTreeMap<Task, usize> {
     let mut steps: BTreeMap<Task, usize> = BTreeMap::new();
     loop {

@@ -61,7 +61,7 @@ fn idle_cells_left_in_take_a_turn_as_pytorchs_do() {
         assert_eq!(idle.without_idle().rows(), orders[block.name].rows());
         let lowered = idle.with_transfers().unwrap();
         assert_eq!(fnv(&lowered.to_csv()), hashes[block.name], "{}", block.name);
-        // The turns that idle cells take are what matters: without them the order is another one.
+        // The step numbers of idle cells matter: without them the order differs.
         assert_ne!(lowered.rows(), orders[block.name].with_transfers().unwrap().rows(), "{}", block.name);
     }
     println!("lowered orders with idle cells compared with PyTorch 2.7.1: {}", blocks.len());
@@ -106,8 +106,8 @@ fn the_plan_that_the_bench_times_has_787136_actions() {
     lowered.check(&CheckOptions::default()).unwrap();
 }
 
-/// Hand-made orders. PyTorch 2.15 also reshards every stage after its last use and waits for each reduction in
-/// a cell of its own; both are the runtime's work here and are removed from PyTorch's rows before comparing.
+/// Hand-made orders. PyTorch 2.15 also reshards every stage after its last use, and waits for each reduction in a
+/// separate cell. Here the runtime does both, so they are removed from PyTorch's rows before comparing.
 #[test]
 fn hand_made_orders_come_out_as_pytorchs() {
     let blocks = golden::blocks(include_str!("goldens/passes/hand.txt"));
@@ -131,7 +131,7 @@ fn hand_made_orders_come_out_as_pytorchs() {
                 assert_eq!(ours.trim_end(), expected(out, torch).trim_end(), "{} {torch}", block.name);
             }
             (None, Err(error)) => assert!(matches!(error, PassError::Stuck { .. }), "{error}"),
-            // PyTorch 2.7.1 fails on a row of a lone I; it stays as it is here, as in 2.15.
+            // PyTorch 2.7.1 fails on a row of a single I. Here it stays unchanged, as in 2.15.
             (None, Ok(ours)) => assert_eq!((block.name, canonical(&ours)), ("merge_bw__hand_only_I", "0I0\n".into())),
             (Some(_), Err(error)) => panic!("{}: {error}", block.name),
         }
@@ -154,7 +154,7 @@ fn expected(out: &str, torch: &str) -> String {
     without_last_reshards(&text, torch)
 }
 
-/// PyTorch 2.15 releases each stage after its last use; 2.7.1, like this library, only to make room.
+/// PyTorch 2.15 releases each stage after its last use; 2.7.1 and this library release it only to make room.
 fn without_last_reshards(text: &str, torch: &str) -> String {
     if torch == "2.7.1" {
         return text.to_owned();

@@ -1,13 +1,14 @@
-//! Plans compared with independent references: PyTorch's own orders, tables of the papers, closed formulas, small second
-//! implementations, and properties over random sizes.
+//! Plans compared with independent references: PyTorch's own orders, tables of the papers, closed formulas, small
+//! second implementations, and properties over random sizes.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
-mod any_family;
+mod any_schedule;
 mod browser;
 mod brute_force;
 mod check;
 mod collectives;
+#[cfg(feature = "cli")]
 mod command_line;
 mod drawings;
 mod event;

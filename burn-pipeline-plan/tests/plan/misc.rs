@@ -1,6 +1,6 @@
 //! Text, grids and refusals compared with PyTorch's; idempotence of passes; parsing of arbitrary texts.
 
-use crate::any_family;
+use crate::any_schedule;
 use crate::golden_text as golden;
 use burn_pipeline_plan::pass::PassError;
 use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Placement, Plan};
@@ -31,7 +31,7 @@ fn a_grid_of_more_ranks_than_steps_can_be_drawn() {
     assert!(plan.excerpt(2, 0).ends_with("Step 0: 0F0           0F0    <-- ERROR HERE"), "{}", plan.excerpt(2, 0));
 }
 
-/// Texts that PyTorch's parser accepts and this one refuses.
+/// Texts that PyTorch's parser accepts and this library's refuses.
 const STRICTER_TEXT: [(&str, &str); 10] = [
     ("2F", "a forward of no microbatch cannot be run"),
     ("1UNSHARD5", "parameters are gathered for a stage, not for a microbatch"),
@@ -76,19 +76,19 @@ fn actions_are_read_as_pytorch_reads_them_unless_the_table_says_why_not() {
     }
 }
 
-/// What PyTorch's `_validate_schedule` accepts and check refuses, by the golden's note.
+/// Plans that PyTorch's `_validate_schedule` accepts and `check` refuses, by the golden's note.
 const STRICTER_CHECK: [(&str, &str); 5] = [
     (
         "3I+1W counts as 2 full backwards (accepted although Ws are missing)",
-        "0I0 repeats a backward that step 3 has run in the other form",
+        "0I0 repeats the backward of step 3 in the other form",
     ),
-    ("duplicate F is not noticed", "0F0 has run before"),
-    ("duplicate B is not noticed", "0B0 has run before"),
+    ("duplicate F is not noticed", "0F0 has already run"),
+    ("duplicate B is not noticed", "0B0 has already run"),
     ("microbatch index beyond m is only caught by count", "0F5 is beyond the route's 1 microbatches"),
     ("cross-rank order is not checked", "deadlock"),
 ];
 
-/// A golden case as a plan: a stage lives where it is first named.
+/// A golden case as a plan. A stage is on the rank that names it first.
 fn validated(case: &Value) -> Result<Plan, String> {
     let count = |key: &str| case[key].as_u64().unwrap() as usize;
     let rows = case["rows"].as_object().unwrap();
@@ -134,7 +134,7 @@ fn what_cannot_be_lowered_says_which_ranks_are_stuck() {
     let reported: Vec<_> =
         waiting.iter().map(|s| (s.rank, s.step, s.action.to_string(), s.needs.to_string())).collect();
     assert_eq!(reported, [(0, 1, "0B0".into(), "1B0".into()), (1, 1, "1F1".into(), "0F1".into())]);
-    assert!(error.to_string().contains("rank 0 stands at step 1 (0B0) and waits for 1B0 on rank 1"), "{error}");
+    assert!(error.to_string().contains("rank 0 is stuck at step 1 (0B0) and waits for 1B0 on rank 1"), "{error}");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn passes_refuse_cells_that_do_not_fit_the_plan() {
 
 #[test]
 fn a_stage_may_be_unsharded_again_after_it_was_resharded() {
-    // Four stages on a rank with room for two: each is gathered for its forward and again for its backward.
+    // Four stages on a rank with room for two: each is gathered for its forward, and again for its backward.
     let plan = Plan::from_csv("test", "0F0,1F0,2F0,3F0,3B0,2B0,1B0,0B0\n").unwrap();
     let sharded = plan.with_unshard(2).unwrap();
     let times = |text: &str| sharded.row(0).iter().filter(|a| a.to_string() == text).count();
@@ -179,7 +179,7 @@ fn reductions_in_a_lowered_plan_follow_the_sends_that_a_peer_waits_for() {
 }
 
 fn plans() -> impl Strategy<Value = Plan> {
-    any_family::plans(16, 4, 24)
+    any_schedule::plans(16, 4, 24)
 }
 
 proptest! {
@@ -238,19 +238,19 @@ proptest! {
         let plan = if lower { plan.with_transfers().unwrap() } else { plan };
         let json = serde_json::to_string(&plan).unwrap();
         let stored: Plan = serde_json::from_str(&json).unwrap();
-        // A map that several kinds of placement share (any, on one rank) is read back as the first of them.
+        // A map that several kinds of placement share (any map on one rank) is read back as the first of them.
         let map = |plan: &Plan| plan.placement().all_stages().map(|s| plan.placement().rank_of(s)).collect::<Vec<_>>();
         assert_eq!((stored.rows(), map(&stored)), (plan.rows(), map(&plan)));
         assert_eq!((stored.name(), stored.microbatches()), (plan.name(), plan.microbatches()));
         let again = Plan::from_csv(plan.name(), &plan.to_csv());
-        // A route without microbatches names none of its stages, and an idle last rank leaves no line.
+        // A route without microbatches names none of its stages, and an idle last rank has no line.
         if plan.microbatches().iter().all(|&m| m > 0) {
             assert_eq!(again.unwrap().rows(), plan.rows());
         }
     }
 }
 
-/// What the fuzz target does with a text.
+/// The same as the fuzz target does with a text.
 fn read(text: &str) {
     if let Ok(action) = text.parse::<Action>() {
         assert_eq!(action.to_string().parse(), Ok(action));

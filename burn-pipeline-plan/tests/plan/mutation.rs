@@ -1,7 +1,7 @@
-//! Plans with one fault: a cell deleted, repeated, swapped or moved. The check must agree with `brute_force`, and its error
-//! must name the fault.
+//! Plans with one fault: a cell deleted, repeated, swapped or moved. The check must agree with `brute_force`, and its
+//! error must name the fault.
 
-use crate::any_family;
+use crate::any_schedule;
 use crate::brute_force::is_legal;
 use burn_pipeline_plan::pass::{Placing, WaitOptions};
 use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Plan, Task, Transport};
@@ -15,7 +15,7 @@ fn check(plan: &Plan, transport: Transport) -> Result<(), CheckError> {
     plan.clone().check(&CheckOptions { transport, ..Default::default() }).map(drop).map_err(|error| *error)
 }
 
-/// A plan of any family at a random small size, in any stage of lowering. Sizes that a family refuses are
+/// A plan of any schedule at a random small size, in any stage of lowering. Sizes that a schedule refuses are
 /// replaced by GPipe's.
 fn plans() -> impl Strategy<Value = Plan> {
     let placing = || prop_oneof![Just(Placing::Implicit), Just(Placing::AtOnce), Just(Placing::Late)];
@@ -26,7 +26,7 @@ fn plans() -> impl Strategy<Value = Plan> {
         })
     ];
     let form = (any::<[bool; 4]>(), waits);
-    (any_family::plans(5, 3, 6), form).prop_map(|(mut plan, ([merge, shard, reduce, lower], waits))| {
+    (any_schedule::plans(5, 3, 6), form).prop_map(|(mut plan, ([merge, shard, reduce, lower], waits))| {
         if merge {
             plan = plan.merge_backward();
         }
@@ -60,7 +60,8 @@ fn edited(plan: &Plan, rank: usize, edit: impl FnOnce(&mut Vec<Action>)) -> Plan
     plan.with_rows(rows)
 }
 
-/// Asserts that both checks agree on a plan under every transport. Returns the library's error under the strictest.
+/// Asserts that both checks agree on a plan under every transport. Returns the library's error under the strictest
+/// one.
 fn agreed(plan: &Plan) -> Result<(), CheckError> {
     let opinions = TRANSPORTS.map(|transport| {
         let ours = check(plan, transport);
@@ -73,7 +74,7 @@ fn agreed(plan: &Plan) -> Result<(), CheckError> {
         );
         ours
     });
-    // A plan that passes under a transport passes under every laxer one.
+    // A plan that passes under a transport passes under every less strict one.
     assert!(opinions.windows(2).all(|pair| pair[0].is_err() || pair[1].is_ok()));
     let [strictest, ..] = opinions;
     if let Err(CheckError::Deadlock { cycle, .. }) = &strictest {
@@ -82,7 +83,7 @@ fn agreed(plan: &Plan) -> Result<(), CheckError> {
     strictest
 }
 
-/// Each rank of the cycle is at the step that the error names, and needs what the next rank has not reached.
+/// Each rank of the cycle is at the step that the error names, and needs a task that the next rank has not reached.
 fn assert_cycle(plan: &Plan, cycle: &[burn_pipeline_plan::plan::Waiting]) {
     assert!(!cycle.is_empty());
     for (here, next) in cycle.iter().zip(cycle.iter().cycle().skip(1)) {
@@ -101,7 +102,7 @@ proptest! {
     #![proptest_config(Config { cases: 400, failure_persistence: None, ..Config::default() })]
 
     #[test]
-    fn every_family_passes_in_every_form(plan in plans()) {
+    fn every_schedule_passes_in_every_form(plan in plans()) {
         assert_eq!(agreed(&plan), Ok(()), "{}", plan.name());
     }
 
@@ -117,7 +118,7 @@ proptest! {
             (g.stage(), g.microbatch()) == (task.stage(), task.microbatch()) && (g.op() == task.op() || backward)
         });
         match result {
-            // An UNSHARD or RESHARD may be one too many, and a plan without any backward is forward-only.
+            // A plan may have one UNSHARD or RESHARD too many, and a plan without any backward is forward-only.
             Ok(()) => assert!(gone.tasks().all(|t| !t.op().has_microbatch() || t.op().is_wait() || t.op().gives_weight_gradient() || t.op().gives_input_gradient())),
             Err(CheckError::Missing { task, .. }) => assert!(names(task), "{task} for {gone}"),
             Err(CheckError::Unmet { needs, .. }) => assert!(names(needs), "{needs} for {gone}"),
@@ -139,11 +140,11 @@ proptest! {
         let to = step + 1 + later % (plan.row(rank).len() - step);
         match agreed(&edited(&plan, rank, |row| row.insert(to, action))) {
             Err(CheckError::Duplicate { step: found, first, task, .. }) => {
-                // Gathering, releasing and their waits alternate: a copy may make a later one the one too many.
+                // Gathering, releasing and their waits alternate, so a copy may make a later cell the surplus one.
                 assert!((found, first) == (to, step) || !task.op().has_microbatch(), "{action}: {found} and {first}");
                 assert!(action.tasks().any(|t| t == task));
             }
-            // Gathering, its wait and releasing may be repeated, as long as they alternate.
+            // Gathering, its wait and releasing may be repeated if they alternate.
             other => assert!(action.tasks().all(|t| !t.op().has_microbatch()), "{action} repeated: {other:?}"),
         }
     }
@@ -165,7 +166,7 @@ proptest! {
                 | CheckError::ReducedEarly { .. }
                 | CheckError::LateWait { .. },
             ) => {}
-            // The wait of a stage that is gathered twice comes before the other one's start.
+            // If a stage is gathered twice, the wait of one comes before the start of the other.
             Err(CheckError::Duplicate { task, .. }) if !task.op().has_microbatch() => {}
             Err(error) => panic!("swapped: {error}"),
         }
@@ -183,7 +184,7 @@ proptest! {
             let moved = edited(&removed, other, |row| row.insert(to % (row.len() + 1), action));
             match agreed(&moved) {
                 Err(CheckError::WrongRank { placed, .. }) => assert_eq!(placed, rank),
-                // The rank that lost it may be looked at first.
+                // The rank that lost it may be checked first.
                 other => assert!(other.is_err(), "{action} moved"),
             }
         }
@@ -198,7 +199,7 @@ proptest! {
     ) {
         use burn_pipeline_plan::plan::{Op, StageId};
         let (rank, step) = pick(&plan, at);
-        let stage = StageId::in_replica(replica, stage);
+        let stage = StageId::in_route(replica, stage);
         let op = Op::ALL[op];
         let task = if op.has_microbatch() { Task::new(stage, op, microbatch) } else { Task::whole_stage(stage, op) };
         let _ = agreed(&edited(&plan, rank, |row| row[step] = task.into()));

@@ -8,7 +8,7 @@ fn build(name: &str, ranks: usize, chunks: usize, microbatches: usize) -> Plan {
     by_name(name).unwrap().build(Size { ranks, chunks, microbatches }).unwrap()
 }
 
-/// Does the plan run to its end if each rank follows its row and waits for what it needs?
+/// Returns true if the plan runs to its end when each rank follows its row and waits for its inputs.
 fn runs_in_order(plan: &Plan) -> bool {
     run(plan, Costs::new(1.0, 1.0, 1.0, 0.0)).is_ok()
 }
@@ -26,7 +26,7 @@ fn fewer_microbatches_than_ranks_run_to_the_end_where_pytorchs_time_steps_break(
             }
         }
     }
-    // More microbatches than ranks break there too.
+    // More microbatches than ranks fail there too.
     for (ranks, chunks, microbatches) in [(5, 4, 7), (8, 4, 11), (8, 4, 12), (8, 4, 13), (8, 5, 20)] {
         assert!(runs_in_order(&build("Interleaved1F1B", ranks, chunks, microbatches)));
     }
@@ -44,7 +44,7 @@ fn rows_carry_no_idle_cells_even_where_microbatches_were_dropped() {
 
 #[test]
 fn the_last_rank_of_1f1b_goes_back_right_after_each_forward() {
-    // PyTorch 2.15's table has it wrong on this rank, and its own validator says so.
+    // PyTorch 2.15's table is wrong on this rank, and its own validator refuses it.
     let cells: Vec<String> = build("1F1B", 4, 1, 3).row(3).iter().map(ToString::to_string).collect();
     assert_eq!(cells, ["3F0", "3B0", "3F1", "3B1", "3F2", "3B2"]);
 }

@@ -1,33 +1,33 @@
-//! Properties of every family's order, at every size that it accepts.
+//! Properties of every schedule's order, at every size that it accepts.
 
 use crate::event::{Costs, run};
 use burn_pipeline_plan::plan::{Op, Plan, StageId};
 use burn_pipeline_plan::schedule::{Chunks, Gis, Interleaved1F1B, Schedule, ScheduleError, Size, ZbAuto, all, by_name};
 use proptest::prelude::{Strategy, prop_assert, prop_assert_eq, proptest};
 
-/// Every family, and every option of those that have some.
-fn families(ranks: usize, group: usize) -> Vec<Box<dyn Schedule>> {
-    let mut families = all();
-    families.push(Box::new(Interleaved1F1B { group: Some(group) }));
+/// Every schedule, with every option of those that have options.
+fn schedules(ranks: usize, group: usize) -> Vec<Box<dyn Schedule>> {
+    let mut schedules = all();
+    schedules.push(Box::new(Interleaved1F1B { group: Some(group) }));
     for delayed_weight in [false, true] {
-        families.push(Box::new(Gis { group: Some(group), delayed_weight }));
-        families.push(Box::new(Gis { group: None, delayed_weight }));
+        schedules.push(Box::new(Gis { group: Some(group), delayed_weight }));
+        schedules.push(Box::new(Gis { group: None, delayed_weight }));
     }
-    families.push(Box::new(ZbAuto { limit: Some(f64::INFINITY), ..ZbAuto::uniform(1.0, 1.2, 0.8, 0.1) }));
-    families.push(Box::new(ZbAuto { limit: Some(2.0 * ranks as f64), ..ZbAuto::default() }));
-    families.push(Box::new(ZbAuto { limit: Some(1.0), ..ZbAuto::default() }));
-    families
+    schedules.push(Box::new(ZbAuto { limit: Some(f64::INFINITY), ..ZbAuto::uniform(1.0, 1.2, 0.8, 0.1) }));
+    schedules.push(Box::new(ZbAuto { limit: Some(2.0 * ranks as f64), ..ZbAuto::default() }));
+    schedules.push(Box::new(ZbAuto { limit: Some(1.0), ..ZbAuto::default() }));
+    schedules
 }
 
-/// The chunks that a family can have, up to four.
+/// The numbers of chunks that a schedule can have, up to four.
 fn chunks_of(schedule: &dyn Schedule) -> std::ops::RangeInclusive<usize> {
-    match schedule.family().chunks {
+    match schedule.info().chunks {
         Chunks::Exactly(n) => n..=n,
         _ => 1..=4,
     }
 }
 
-/// Each stage's operations of each microbatch: one F, and one B or one I and one W, all on the stage's rank.
+/// For each stage and microbatch: one F, and one B or one I and one W, all on the stage's rank.
 fn assert_complete(plan: &Plan) {
     let width = plan.microbatches().iter().copied().max().unwrap();
     let mut counts = vec![[0_u8; 4]; plan.placement().slots() * width];
@@ -35,7 +35,7 @@ fn assert_complete(plan: &Plan) {
         for task in plan.tasks(rank) {
             let (stage, m) = (task.stage(), task.microbatch().unwrap());
             assert_eq!(plan.placement().rank_of(stage), rank, "{}: {task} is on the wrong rank", plan.name());
-            assert!(m < plan.microbatches()[stage.replica()], "{}: {task} has no such microbatch", plan.name());
+            assert!(m < plan.microbatches()[stage.route()], "{}: {task} has no such microbatch", plan.name());
             let op =
                 [Op::Forward, Op::BackwardInput, Op::BackwardWeight, Op::Backward].iter().position(|&o| o == task.op());
             counts[plan.placement().slot(stage) * width + m][op.unwrap()] += 1;
@@ -43,14 +43,14 @@ fn assert_complete(plan: &Plan) {
     }
     let whole: &[[u8; 4]] = if plan.has_backward() { &[[1, 1, 1, 0], [1, 0, 0, 1]] } else { &[[1, 0, 0, 0]] };
     for stage in plan.placement().all_stages() {
-        for m in 0..plan.microbatches()[stage.replica()] {
+        for m in 0..plan.microbatches()[stage.route()] {
             let count = counts[plan.placement().slot(stage) * width + m];
             assert!(whole.contains(&count), "{}: stage {stage} runs F, I, W, B of {m} {count:?} times", plan.name());
         }
     }
 }
 
-/// Complete, and runs to the end, fused pairs one after the other and as one.
+/// Asserts that the plan is complete and runs to its end, with fused pairs one after the other and as one.
 fn assert_sound(plan: &Plan) {
     assert_complete(plan);
     let serial = Costs::new(1.0, 1.0, 1.0, 0.0);
@@ -62,11 +62,11 @@ fn assert_sound(plan: &Plan) {
 }
 
 #[test]
-fn every_family_is_sound_at_every_small_size() {
+fn every_schedule_is_sound_at_every_small_size() {
     let mut plans = 0;
     for ranks in 1..=6 {
         for microbatches in 1..=14 {
-            for schedule in families(ranks, ranks) {
+            for schedule in schedules(ranks, ranks) {
                 for chunks in chunks_of(schedule.as_ref()) {
                     match schedule.build(Size { ranks, chunks, microbatches }) {
                         Ok(plan) => assert_sound(&plan),
@@ -77,7 +77,7 @@ fn every_family_is_sound_at_every_small_size() {
             }
         }
     }
-    println!("{plans} sizes of families tried");
+    println!("{plans} sizes of schedules tried");
 }
 
 #[test]
@@ -97,10 +97,9 @@ proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(96))]
 
     #[test]
-    fn every_family_is_sound_at_random_sizes((ranks, chunks, microbatches, group) in sizes()) {
-        for schedule in families(ranks, group) {
-            let family = schedule.family();
-            let chunks = match family.chunks { Chunks::Exactly(n) => n, _ => chunks };
+    fn every_schedule_is_sound_at_random_sizes((ranks, chunks, microbatches, group) in sizes()) {
+        for schedule in schedules(ranks, group) {
+            let chunks = match schedule.info().chunks { Chunks::Exactly(n) => n, _ => chunks };
             match schedule.build(Size { ranks, chunks, microbatches }) {
                 Ok(plan) => {
                     assert_sound(&plan);
@@ -109,7 +108,7 @@ proptest! {
                 Err(ScheduleError::Unsupported { accepts, .. }) => {
                     let odd = ranks % 2 == 1 && accepts.contains("even number of ranks");
                     let short = group < ranks - 1 && accepts.contains("groups of at least");
-                    prop_assert!(odd || short, "{}: {}", family.name, accepts);
+                    prop_assert!(odd || short, "{}: {}", schedule.info().name, accepts);
                 }
                 Err(other) => prop_assert!(false, "{}", other),
             }
@@ -145,7 +144,8 @@ proptest! {
 
 #[test]
 fn crossed_rows_deadlock_in_the_reference_simulator() {
-    // The reference must be able to refuse: rank 1 needs the backward that rank 0 runs only after rank 1's next forward.
+    // The reference must be able to refuse: rank 1 needs a backward that rank 0 runs only after rank 1's next
+    // forward.
     let rows = [["0F0", "0B0", "0F1", "0B1"], ["1F0", "1F1", "1B0", "1B1"]];
     let parse = |row: &[&str; 4]| row.iter().map(|cell| cell.parse().unwrap()).collect();
     let plan = Plan::infer("crossed", rows.iter().map(parse).collect()).unwrap();
@@ -193,11 +193,11 @@ fn an_odd_microbatch_goes_the_first_way() {
         assert_eq!(plan.microbatches(), [4, 3]);
         let alone = by_name(name).unwrap().build(Size::new(4, 1)).unwrap();
         assert_eq!(alone.microbatches(), [1, 0]);
-        assert!(!alone.any_task(|task| task.stage().replica() == 1));
+        assert!(!alone.any_task(|task| task.stage().route() == 1));
     }
-    let first = StageId::in_replica(0, 0);
+    let first = StageId::in_route(0, 0);
     let plan = by_name("DualPipe").unwrap().build(Size::new(4, 7)).unwrap();
-    assert_eq!(plan.index_in_batch(StageId::in_replica(1, 0), 0), plan.index_in_batch(first, 3) + 1);
+    assert_eq!(plan.index_in_batch(StageId::in_route(1, 0), 0), plan.index_in_batch(first, 3) + 1);
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn sizes_that_cannot_be_are_refused_in_words_that_say_what_can() {
         by_name(name).unwrap().build(Size { ranks, chunks, microbatches }).unwrap_err().to_string()
     };
     for schedule in all() {
-        let name = schedule.family().name;
+        let name = schedule.info().name;
         let chunks = *chunks_of(schedule.as_ref()).start();
         assert!(message(name, 0, chunks, 1).contains("at least one rank"));
         assert!(message(name, 2, 0, 1).contains("at least one chunk"));
@@ -216,10 +216,10 @@ fn sizes_that_cannot_be_are_refused_in_words_that_say_what_can() {
         assert!(message(name, 2, chunks, usize::MAX).contains("at most 4294967294 microbatches"));
     }
     assert!(message("DualPipeV", 30_000, 2, 1).contains("it builds for 60000 microbatches first"));
-    assert!(message("1F1B", 2, 2, 4).contains("exactly 1 chunk a rank"));
-    assert!(message("1F1B", 1, 2, 1).contains("for 1 rank, 2 chunks a rank and 1 microbatch:"));
-    assert!(message("VHalf", 2, 1, 4).contains("for 2 ranks, 1 chunk a rank and 4 microbatches:"));
-    assert!(message("VHalf", 2, 1, 4).contains("exactly 2 chunks a rank"));
+    assert!(message("1F1B", 2, 2, 4).contains("exactly 1 chunk per rank"));
+    assert!(message("1F1B", 1, 2, 1).contains("for 1 rank, 2 chunks per rank and 1 microbatch:"));
+    assert!(message("VHalf", 2, 1, 4).contains("for 2 ranks, 1 chunk per rank and 4 microbatches:"));
+    assert!(message("VHalf", 2, 1, 4).contains("exactly 2 chunks per rank"));
     assert!(message("Chimera", 3, 1, 4).contains("an even number of ranks"));
 }
 

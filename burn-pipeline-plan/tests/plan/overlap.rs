@@ -1,4 +1,4 @@
-//! Overlap passes on plans small enough to follow by hand, and their gain on every family.
+//! Overlap passes on plans small enough to follow by hand, and their gain on every schedule.
 
 use crate::brute_force::one_order;
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, ProfileError, StageCost};
@@ -13,7 +13,7 @@ fn plan(text: &str) -> Plan {
     Plan::from_csv("test", text).unwrap()
 }
 
-/// Every computation one second, an activation four bytes, a message one byte that takes `seconds`.
+/// Every computation takes one second, an activation four bytes, a message one byte and `seconds`.
 fn profile(stages: usize, seconds: f64) -> Profile {
     let stage = StageCost {
         forward: 1.0,
@@ -46,13 +46,13 @@ fn fate<'a>(after: &'a Overlapped, start: &str) -> &'a StartReport {
     after.reports[0].starts.iter().find(|report| report.start.to_string() == start).unwrap()
 }
 
-/// The moves, cells that went along, and what stopped one start.
+/// The moves, the cells that moved along, and the reason why one start stopped.
 fn stopped(after: &Overlapped, start: &str) -> (usize, usize, String) {
     let StartReport { moves, along, limit, .. } = fate(after, start);
     (*moves, along.len(), limit.to_string())
 }
 
-/// What moved along with a start, and what hides it.
+/// The cells that moved along with a start, and the computations that hide it.
 fn company(after: &Overlapped, start: &str) -> (Vec<String>, Vec<(String, f64)>) {
     let StartReport { along, hidden_by, .. } = fate(after, start);
     let hidden_by = hidden_by.iter().map(|(action, seconds)| (action.to_string(), *seconds));
@@ -65,7 +65,7 @@ const RECEIVES: &str = "0F0,0SEND_F0,0F1,0SEND_F1\n\
 #[test]
 fn a_start_rises_until_it_is_hidden_or_something_stops_it() {
     let pass = OverlapPass::ReorderCommunication;
-    // One message more beside an activation is a byte above the peak.
+    // One more message beside an activation is one byte above the peak.
     let after = run(RECEIVES, 2.0, pass, blocking());
     assert_eq!(stopped(&after, "1RECV_F1"), (0, 0, "memory: 6 bytes".into()));
     assert_eq!(after.plan, plan(RECEIVES));
@@ -77,11 +77,11 @@ fn a_start_rises_until_it_is_hidden_or_something_stops_it() {
     assert_eq!((receive.communication, receive.hidden), (2.0, 1.0));
     assert_eq!((receive.exposed_before, receive.exposed_after), (2.0, 1.0));
     assert_eq!(company(&after, "1RECV_F1"), (vec![], vec![("1F0".into(), 1.0)]));
-    // Half a second is hidden behind one computation.
+    // One computation hides half a second.
     assert_eq!(stopped(&run(RECEIVES, 0.5, pass, room), "1RECV_F1"), (1, 0, "hidden by estimates".into()));
     let margin = OverlapOptions { margin: 1.5, ..room };
     assert_eq!(stopped(&run(RECEIVES, 0.5, pass, margin), "1RECV_F1").0, 2);
-    // The same room as a share of the peak, which is 5 bytes.
+    // The same budget as a share of the peak, which is 5 bytes.
     let share = OverlapOptions { extra_share: 0.2, ..blocking() };
     assert_eq!(run(RECEIVES, 2.0, pass, share).plan, run(RECEIVES, 2.0, pass, room).plan);
     let less = OverlapOptions { extra_share: 0.19, ..blocking() };
@@ -94,11 +94,12 @@ fn a_start_rises_until_it_is_hidden_or_something_stops_it() {
 fn what_a_start_needs_goes_along_or_stops_it() {
     let text = "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n\
         1RECV_F0,1F0,1RECV_F1,1F1,1I0,1I1,1W0,1SEND_B0,1W1,1SEND_B1,1WAIT_SEND_B0,1WAIT_SEND_B1\n";
-    // Send 0 passes W0 and I1 by itself, then takes I0, which makes it, along over F1.
+    // Send 0 passes W0 and I1 by itself, then takes I0, which makes its value, along over F1.
     let after = run(text, 9.0, OverlapPass::ReorderCommunication, OverlapOptions { extra_bytes: 9.0, ..blocking() });
     assert!(row(&after, 1).starts_with("1RECV_F0 1F0 1RECV_F1 1I0 1SEND_B0 1F1"), "{}", row(&after, 1));
     assert_eq!(stopped(&after, "1SEND_B0"), (3, 1, "order of communication: 1RECV_F1".into()));
-    // What it passed runs beside it until the next message starts, and one that is a tenth as long needs the first of it only.
+    // The computations that it passed run beside it until the next message starts. A tenth of the seconds needs only
+    // the first of them.
     let (along, hidden_by) = company(&after, "1SEND_B0");
     assert_eq!(along, ["1I0"]);
     assert_eq!(hidden_by.iter().map(|(action, _)| action.as_str()).collect::<Vec<_>>(), ["1F1", "1I1", "1W0", "1W1"]);
@@ -133,9 +134,9 @@ fn the_greedy_scheduler_raises_sinks_and_fills() {
         "0F0 0SEND_F0 0F1 0SEND_F1 0F2 0SEND_F2 0WAIT_SEND_F0 0WAIT_SEND_F1"
     );
     assert_eq!(of(OverlapPass::SinkWaits), "0F0 0F1 0SEND_F0 0F2 0SEND_F1 0SEND_F2 0WAIT_SEND_F0 0WAIT_SEND_F1");
-    // A second and a half is covered by two computations.
+    // Two computations cover a second and a half.
     assert_eq!(of(OverlapPass::ReorderCompute), "0F0 0SEND_F0 0F1 0F2 0SEND_F1 0SEND_F2 0WAIT_SEND_F0 0WAIT_SEND_F1");
-    // Bound to no computation at all, no start passes one; waits still make way for what leads to a start.
+    // With a reach of no computation, no start passes one; waits still make way for the inputs of a start.
     let still = OverlapOptions { extra_bytes: 9.0, reach: 0, ..blocking() };
     let bound = "0F0 0F1 0SEND_F0 0F2 0SEND_F1 0SEND_F2 0WAIT_SEND_F0 0WAIT_SEND_F1";
     assert_eq!(row(&run(text, 1.5, OverlapPass::RaiseCommunication, still), 0), bound);
@@ -160,23 +161,23 @@ fn ranks_that_start_two_messages_the_other_way_round_are_given_one_order() {
         order.iter().map(|t| t.to_string()).collect::<Vec<_>>(),
         ["0SEND_F0", "0SEND_F1", "2SEND_F0", "2SEND_F1"]
     );
-    // What follows one order already is left alone.
+    // Messages that follow one order already are left alone.
     let again = run(&after.plan.to_csv(), 0.5, OverlapPass::OrderCommunication, OverlapOptions::default());
     assert_eq!((again.plan.rows(), again.reports[0].moves()), (after.plan.rows(), 0));
 }
 
 #[test]
 fn a_result_that_is_slower_or_too_large_is_not_taken_and_the_report_says_so() {
-    let family =
+    let schedule =
         |name: &str| by_name(name).unwrap().build(Size::new(4, 8).with_chunks(2)).unwrap().with_transfers().unwrap();
-    let plan = family("Interleaved1F1B");
+    let plan = schedule("Interleaved1F1B");
     let after = plan.overlap(&profile(8, 1.0), &[OverlapPass::ReorderCompute], &OverlapOptions::default()).unwrap();
     let report = &after.reports[0];
     let kept = report.kept.as_ref().unwrap();
     let makespan: f64 = kept.strip_prefix("the step would take ").unwrap().trim_end_matches(" s").parse().unwrap();
     assert!(makespan > report.makespan_before, "{report}");
     assert_eq!((report.makespan_after, report.peak_after), (report.makespan_before, report.peak_before));
-    assert!(report.to_string().contains("the plan was left as it was: the step would take"), "{report}");
+    assert!(report.to_string().contains("the plan was left unchanged: the step would take"), "{report}");
     let after = plan.overlap(&profile(8, 1.0), &[OverlapPass::SinkWaits], &blocking()).unwrap();
     let report = &after.reports[0];
     let bytes = report.kept.as_ref().unwrap().split(" would hold ").nth(1).unwrap().trim_end_matches(" bytes");
@@ -224,10 +225,10 @@ fn plans_and_profiles_that_cannot_be_worked_on_are_refused() {
 }
 
 #[test]
-fn every_family_gains_where_transfers_keep_ranks_from_computing() {
-    for family in all() {
+fn every_schedule_gains_where_transfers_keep_ranks_from_computing() {
+    for schedule in all() {
         let size = Size::new(4, 8);
-        let built = family.build(size.with_chunks(2)).or_else(|_| family.build(size.with_chunks(1)));
+        let built = schedule.build(size.with_chunks(2)).or_else(|_| schedule.build(size.with_chunks(1)));
         let lowered = built.unwrap().with_transfers().unwrap();
         let profile = profile(lowered.stages(), 1.0);
         for transport in [Transport::Rendezvous, Transport::Buffered(2)] {
@@ -237,7 +238,7 @@ fn every_family_gains_where_transfers_keep_ranks_from_computing() {
             let after = lowered.overlap(&profile, &OverlapPass::USUAL, &options).unwrap();
             let last = after.reports.last().unwrap();
             println!("{:<24} {transport}: {} s -> {} s", lowered.name(), before.makespan, last.makespan_after);
-            // With buffers, sends of messages without bytes hold nobody up.
+            // With buffers, sends of messages without bytes block nobody.
             let gains = last.makespan_after < before.makespan;
             assert!(gains || transport != Transport::Rendezvous, "{}", lowered.name());
             assert!(last.peak_after <= before.peak_bytes() + 8.0, "{}", lowered.name());

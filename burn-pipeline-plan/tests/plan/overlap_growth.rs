@@ -1,4 +1,4 @@
-//! The growth of a pass's work with the length of the plan, counted and not timed.
+//! The growth of a pass's work with the length of the plan, counted rather than timed.
 
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
 use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass};
@@ -15,7 +15,7 @@ fn plan(microbatches: usize) -> Plan {
     lowered.with_waits(&WaitOptions::all(Placing::Late))
 }
 
-/// Transfers that take as long as a computation, and room for a few of them.
+/// Transfers that take as long as a computation, and memory for a few of them.
 fn priced(plan: &Plan) -> (Profile, OverlapOptions) {
     let stage = StageCost {
         forward: 1.0,
@@ -33,7 +33,7 @@ fn priced(plan: &Plan) -> (Profile, OverlapOptions) {
     (Profile::new(vec![stage; plan.stages()], links).unwrap(), options)
 }
 
-/// How much more a pass takes for a plan eight times as long.
+/// The factor by which a pass's work grows for a plan eight times as long.
 fn growth(plans: &[Plan; 2], pass: OverlapPass, reach: usize) -> f64 {
     let work = |plan: &Plan| {
         let (profile, options) = priced(plan);

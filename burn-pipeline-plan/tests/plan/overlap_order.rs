@@ -1,4 +1,4 @@
-//! The order of starts under the overlap passes, what they choose without estimates, and the first moves of them.
+//! The order of starts under the overlap passes, their choices without estimates, and their first moves.
 
 use crate::brute_force::is_legal;
 use crate::overlap_properties::{lowered, options};
@@ -9,11 +9,11 @@ use burn_pipeline_plan::plan::{Action, Op, Plan, Task};
 use proptest::test_runner::Config;
 use proptest::{prop_assert, prop_assert_eq, prop_assume, proptest};
 
-/// A plan of two ranks whose first one holds messages back.
+/// A plan of two ranks in which the first delays messages.
 const SENDS: &str = "0F0,0F1,0SEND_F0,0WAIT_SEND_F0,0F2,0SEND_F1,0WAIT_SEND_F1,0SEND_F2\n\
     1RECV_F0,1F0,1RECV_F1,1F1,1RECV_F2,1F2\n";
 
-/// A profile of nothing.
+/// A profile without costs.
 fn unknown(plan: &Plan) -> Profile {
     Profile::new(vec![StageCost::default(); plan.stages()], LinkCosts::default()).unwrap()
 }
@@ -22,7 +22,7 @@ fn is_start(op: Op) -> bool {
     op.is_transfer() || is_collective(op)
 }
 
-/// Ranks that hold copies of a stage, or shards of one, take part together.
+/// Ranks with copies of a stage, or shards of one, join a collective together.
 fn is_collective(op: Op) -> bool {
     matches!(op, Op::Unshard | Op::ReduceGrad)
 }
@@ -89,7 +89,8 @@ proptest! {
         let none = Factors { forward: 0.0, input: 0.0, weight: 0.0, backward: 0.0, unshard: 0.0, reduce_grad: 0.0, transfer: 0.0 };
         let timeless = profile.scaled(&none).unwrap();
         let [known, unknown] = [&profile, &timeless].map(|costs| plan.run_passes(costs, &pass, &options).unwrap());
-        // A result that takes longer is not taken; then there is nothing to compare. Nor where messages get an order by time.
+        // A result that takes longer is not kept, so there is nothing to compare. The same if messages are ordered by
+        // time.
         prop_assume!(known.reports[0].kept.is_none() && pass[0] != OverlapPass::OrderCommunication);
         prop_assume!(known.reports[0].reach == unknown.reports[0].reach);
         prop_assert_eq!(known.plan.rows(), unknown.plan.rows());
@@ -111,7 +112,7 @@ proptest! {
             prop_assert_eq!(made, moves);
             prop_assert!(is_legal(&moved, options.simulate.transport), "{moves} moves: {}", moved.to_csv());
             let now = rows(&moved);
-            // One cell was taken out and put in elsewhere; none for no move.
+            // One cell was moved; none if there was no move.
             let without = |row: &[Action], place: usize| [&row[..place], &row[place + 1..]].concat();
             let changed: Vec<usize> = (0..now.len()).filter(|&rank| now[rank] != last[rank]).collect();
             prop_assert_eq!(changed.len(), usize::from(moves > 0));
@@ -155,7 +156,8 @@ fn iterative_passes_move_nothing_by_estimates_of_nothing_and_as_far_as_they_may_
         after.plan.row(0).iter().map(Action::to_string).collect::<Vec<_>>().join(" ")
     };
     assert_eq!(row(true), "0F0 0F1 0SEND_F0 0WAIT_SEND_F0 0F2 0SEND_F1 0WAIT_SEND_F1 0SEND_F2");
-    // Each message goes right after its computation, and each wait, which nothing uses, to the end: the last one first.
+    // Each message goes right after its computation. Waits whose results nothing uses go to the end, the last one
+    // first.
     assert_eq!(row(false), "0F0 0SEND_F0 0F1 0SEND_F1 0F2 0SEND_F2 0WAIT_SEND_F1 0WAIT_SEND_F0");
 }
 

@@ -1,4 +1,4 @@
-//! Properties of every overlap pass over random families, sizes, costs, waits and budgets.
+//! Properties of every overlap pass over random schedules, sizes, costs, waits and budgets.
 
 use crate::brute_force::{is_legal, one_order};
 use crate::simulate_properties::{priced, transport};
@@ -55,7 +55,7 @@ pub(crate) fn options() -> impl Strategy<Value = OverlapOptions> {
     )
 }
 
-/// Legal, no slower, within the budget, and of the same cells.
+/// Asserts that the result is legal, no slower, within the budget, and has the same cells.
 fn sound(before: &Plan, profile: &Profile, options: &OverlapOptions, after: &Overlapped) -> Result<(), TestCaseError> {
     let transport = options.simulate.transport;
     after.plan.clone().check(&CheckOptions { transport, ..CheckOptions::default() }).unwrap();
@@ -70,17 +70,17 @@ fn sound(before: &Plan, profile: &Profile, options: &OverlapOptions, after: &Ove
         prop_assert!(new.peak_bytes <= most * (1.0 + 1e-6) + 1e-6, "{} > {most}", new.peak_bytes);
     }
     for report in &after.reports {
-        // By construction, and not for want of a better plan.
+        // By construction, not for lack of a better plan.
         prop_assert!(report.kept.as_ref().is_none_or(|kept| !kept.contains("was refused")), "{:?}", report.kept);
         prop_assert!(report.makespan_after <= report.makespan_before * (1.0 + 1e-6));
         for start in &report.starts {
-            // What hides a start computes at least as long as it is hidden, and no more of it is named than that needs.
+            // The computations named as hiding a start take at least as long as the hidden part, and each is needed.
             let named = start.hidden_by.iter().map(|(_, seconds)| seconds).sum::<f64>();
             let last = start.hidden_by.last().map_or(0.0, |(_, seconds)| *seconds);
             prop_assert!(named > start.hidden - 1e-6 || start.hidden_by.len() == StartReport::NAMED, "{start:?}");
             prop_assert!(named - last <= start.communication + 1e-6 && start.along.len() <= options.group, "{start:?}");
         }
-        // One line a start: what it takes is hidden or exposed.
+        // One line a start: its seconds are hidden or exposed.
         for line in report.to_string().lines().filter(|line| line.contains("SEND_") || line.contains("RECV_")) {
             let cells: Vec<f64> = line.split_whitespace().skip(2).take(4).map_while(|cell| cell.parse().ok()).collect();
             let [takes, hidden, before, after] = cells[..] else { continue };
@@ -109,7 +109,7 @@ proptest! {
         let after = plan.run_passes(&profile, &[OverlapPass::ALL[pass]], &options).unwrap();
         sound(&plan, &profile, &options, &after)?;
         prop_assert_eq!(sorted(&after.plan), sorted(&plan));
-        // Where memory is kept up to date swap by swap, it was compared with a recount at each of them.
+        // If memory is updated swap by swap, each update was compared with a recount.
         let iterative = matches!(OverlapPass::ALL[pass], OverlapPass::SinkWaitsIteratively | OverlapPass::ReorderCommunication);
         prop_assert_eq!(after.reports[0].recounts, if iterative { after.reports[0].moves() } else { 0 });
         prop_assert_eq!(&plan.run_passes(&profile, &[OverlapPass::ALL[pass]], &options).unwrap(), &after);
@@ -120,7 +120,7 @@ proptest! {
         let after = plan.overlap(&profile, &OverlapPass::ALL, &options).unwrap();
         sound(&plan, &profile, &options, &after)?;
         prop_assert_eq!(after.reports.len(), OverlapPass::ALL.len());
-        // The order of messages is one that all ranks follow, so no place of a wait could make it deadlock.
+        // All ranks follow one order of messages, so no place of a wait could make it deadlock.
         prop_assert!(one_order(&after.plan).is_some());
     }
 
@@ -130,7 +130,7 @@ proptest! {
         pass in 0..4usize,
         transport in transport(),
     ) {
-        // Judged by nothing: no transfer takes time, and memory is plenty.
+        // No costs: no transfer takes time, and memory is unlimited.
         let simulate = SimulateOptions { transport, overlap: true };
         let options = OverlapOptions { simulate, extra_bytes: 1e9, reach: usize::MAX, ..OverlapOptions::default() };
         let pass = OverlapPass::ALL[pass];

@@ -1,4 +1,4 @@
-//! The page: what it says, against the simulation; and how it behaves in a browser.
+//! The page: its contents compared with the simulation, and its behaviour in a browser.
 
 use burn_pipeline_plan::cost::{Profile, StageCost, UniformCosts};
 use burn_pipeline_plan::page::{Choice, Choices, Page};
@@ -11,9 +11,9 @@ use proptest::test_runner::Config;
 use proptest::{prop_assert_eq, proptest};
 use serde_json::Value;
 
-pub(crate) fn plan(family: &str, ranks: usize, microbatches: usize) -> Plan {
+pub(crate) fn plan(schedule: &str, ranks: usize, microbatches: usize) -> Plan {
     let size = Size::new(ranks, microbatches);
-    let build = |size| by_name(family).unwrap().build(size);
+    let build = |size| by_name(schedule).unwrap().build(size);
     build(size).or_else(|_| build(size.with_chunks(2))).unwrap()
 }
 
@@ -56,8 +56,17 @@ fn a_page_holds_the_simulation_s_numbers() {
         assert_eq!(peak, report.peak_bytes);
     }
     let moved = sum(ranks, |rank| sum(&rank["events"], |event| number(&event[5])));
-    // Each of 8 microbatches crosses three boundaries twice, and is sent and received.
+    // Each of 8 microbatches crosses three boundaries twice, and each crossing has a send and a receive.
     assert_eq!(moved, 8.0 * 3.0 * 2.0 * 2.0 * 2e5);
+}
+
+#[test]
+fn the_page_draws_forwards_backwards_and_pieces_of_the_vocabulary_as_computation() {
+    let page = data(&Page::new("1F1B").simulation("predicted", &step(&plan("1F1B", 2, 4))).html());
+    let computes = |kind: &&Value| kind["moves"] == Value::Bool(false);
+    let kinds = page["kinds"].as_array().unwrap().iter().filter(computes);
+    let symbols: Vec<&str> = kinds.filter_map(|kind| kind["words"].as_str()?.split(' ').next()).collect();
+    assert_eq!(symbols, ["F", "B", "I", "W", "S"]);
 }
 
 #[test]
@@ -75,8 +84,9 @@ fn memory_is_in_the_unit_of_its_costs_and_says_where_activations_are_missing() {
     assert_eq!(said(page.costs(weights)), ("bytes".into(), false.into()));
 }
 
-/// What an HTML parser makes of a script, given the page behind its opening tag: its text and the rest of the page, by the states
-/// of the tokenizer in the HTML standard (13.2.5.4 and 13.2.5.15 to 13.2.5.31); `None` if it never ends.
+/// Parses a script as an HTML parser does, given the page after its opening tag. Returns its text and the rest of the
+/// page; `None` if it never ends. Follows the states of the tokenizer in the HTML standard (13.2.5.4 and 13.2.5.15 to
+/// 13.2.5.31).
 fn script(page: &str) -> Option<(&str, &str)> {
     enum State {
         Data,
@@ -104,7 +114,7 @@ fn script(page: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// The texts of a page's scripts, and what is behind the last one.
+/// The texts of a page's scripts, and the rest of the page after the last one.
 fn scripts(page: &str) -> (Vec<&str>, &str) {
     let (mut texts, mut rest) = (Vec::new(), page);
     while let Some((_, behind)) = rest.split_once("<script") {
@@ -134,7 +144,7 @@ fn the_parser_of_the_tests_reads_scripts_as_browsers_do() {
     }
 }
 
-/// A page on which all that a caller may name is named so.
+/// A page with this name everywhere that a caller can choose a name.
 pub(crate) fn named(name: &str) -> Page {
     let plan = plan("1F1B", 2, 2);
     let choice = Choice { name: name.into(), seconds: 1.0, peak: 1.0, pareto: true };
@@ -156,7 +166,7 @@ proptest! {
         let name = parts.concat();
         let (html, plain) = (named(&name).html(), named("plain").html());
         let ((texts, rest), (plain, end)) = (scripts(&html), scripts(&plain));
-        // Two scripts, of which the second is the page's own and the first the data; and then the page ends as it should.
+        // Two scripts: the first is the data, the second the page's own. Then the page ends as it should.
         prop_assert_eq!(texts.len(), 2);
         prop_assert_eq!((texts[1], rest), (plain[1], end));
         let data: Value = serde_json::from_str(texts[0]).unwrap();
@@ -189,14 +199,14 @@ fn names_are_text_and_nothing_is_fetched() {
     let addresses: Vec<&str> = html.match_indices("http").map(|(at, _)| &html[at..at + 26]).collect();
     assert_eq!(addresses, ["http://www.w3.org/2000/svg"]);
     assert!(!html.contains("@import") && !html.contains("src=\""));
-    // A page without anything, and one of a step without a duration.
+    // An empty page.
     assert!(data(&Page::default().html())["timelines"].as_array().unwrap().is_empty());
 }
 
 #[test]
 fn a_trace_is_read_back_as_it_was_written() {
-    for family in ["1F1B", "ZBV", "DualPipe"] {
-        let plan = plan(family, 2, 6).with_transfers().unwrap();
+    for schedule in ["1F1B", "ZBV", "DualPipe"] {
+        let plan = plan(schedule, 2, 6).with_transfers().unwrap();
         let track = step(&plan).track("measured");
         let read = read_chrome(&chrome(&[track.clone(), track.clone()])).unwrap();
         assert_eq!(read.len(), 2);
@@ -214,8 +224,8 @@ fn a_trace_is_read_back_as_it_was_written() {
         }
     }
     for (text, says) in [
-        ("{", "this is no trace in JSON: "),
-        (r#"{"traceEvents": [{"name": "malloc", "ph": "X", "ts": 1, "dur": 1}]}"#, "event 0, `malloc`, is no action"),
+        ("{", "this is not a trace in JSON: "),
+        (r#"{"traceEvents": [{"name": "malloc", "ph": "X", "ts": 1, "dur": 1}]}"#, "event 0, `malloc`, is not an"),
         (r#"{"traceEvents": [{"name": "0F0", "ph": "X", "ts": 1, "dur": -1, "args": {"rank": 0}}]}"#, "event 0, `0F0`"),
     ] {
         let error = read_chrome(text).unwrap_err().to_string();

@@ -1,14 +1,14 @@
-//! The simulator compared with closed formulas: bubbles, makespans and peaks of the papers and projects that the families
-//! come from (Zero Bubble, arXiv:2401.10241; PipeOffload, arXiv:2503.01328; controllable memory,
-//! arXiv:2405.15362; DualPipe, github.com/deepseek-ai/DualPipe; Chimera, arXiv:2107.06925).
+//! The simulator compared with closed formulas: bubbles, makespans and peaks from the papers and projects of the
+//! schedules (Zero Bubble, arXiv:2401.10241; PipeOffload, arXiv:2503.01328; controllable memory, arXiv:2405.15362;
+//! DualPipe, github.com/deepseek-ai/DualPipe; Chimera, arXiv:2107.06925).
 
 use crate::pricing::{assert_near, build, four, price};
 use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost, UniformCosts};
 use burn_pipeline_plan::schedule::{Gis, Schedule, Size};
 use burn_pipeline_plan::simulate::{SimulateOptions, Simulation, simulate};
 
-/// Sizes and costs over which closed formulas are tried. Formulas of the zero-bubble families hold where `W` is no
-/// longer than `F` and `I`, and all need m large enough for a steady phase.
+/// Sizes and costs at which closed formulas are tested. Formulas of the zero-bubble schedules hold if `W` is no
+/// longer than `F` and `I`; all need m large enough for a steady phase.
 fn formula_grid() -> impl Iterator<Item = (usize, usize, UniformCosts)> {
     let sizes = [(2, 8), (3, 12), (4, 8), (4, 16), (8, 24), (8, 32)];
     let costs = [[1.0, 1.0, 1.0], [2.0, 2.0, 1.0], [3.0, 3.0, 2.5]];
@@ -31,7 +31,7 @@ fn the_formulas_of_one_chunk_schedules_hold() {
             let of = |name| bubble(&price(&build(name, Size::new(p, m)), costs));
             assert_near(of("ZB-H1"), q * (f + i - w) + 4.0 * q * c, &format!("ZB-H1 p={p} m={m} {costs:?}"));
             assert_near(of("ZB-H2"), q * (f + i - 2.0 * w) + 2.0 * q * c, &format!("ZB-H2 p={p} m={m} {costs:?}"));
-            // Whole rounds of p microbatches each wait once for a message there and back.
+            // Each whole round of p microbatches waits once for a message there and back.
             if m % p == 0 {
                 let messages = 2.0 * q * (m as f64 / p as f64 + 1.0) - 2.0;
                 assert_near(of("1F1B"), q * (f + i + w) + messages * c, &format!("1F1B p={p} m={m} {costs:?}"));
@@ -98,7 +98,7 @@ fn smaller_groups_of_gis_trade_slots_for_memory() {
 
 #[test]
 fn zb_h1_holds_whole_activations_on_early_ranks_and_parts_for_w_on_late_ones() {
-    // Worker i of p, from 1: (p-i+1) M_B + (i-1) M_W, where B gives back M_B - M_W.
+    // Worker i of p, from 1: (p-i+1) M_B + (i-1) M_W, where B frees M_B - M_W.
     for (p, m, whole, for_weights) in [(4, 8, 10.0, 4.0), (8, 24, 34.0, 32.0), (6, 13, 3.0, 1.0)] {
         let cost = StageCost {
             forward: 1.0,
@@ -160,7 +160,7 @@ fn dual_pipe_takes_what_its_project_says() {
             assert_eq!(step.peak_activations(), p as f64 + 1.0, "peak at p = {p}");
         }
     }
-    // Where W is not as long as F the formula is an upper bound.
+    // If W is shorter than F, the formula is an upper bound.
     for (p, simulated, formula) in [(4, 20.0, 22.0), (8, 60.0, 66.0), (16, 144.0, 154.0)] {
         let step =
             price(&build("DualPipe", Size::new(p, 2 * p)), UniformCosts::new(10.0, 12.0, 9.0).with_overlap(28.0));
@@ -175,7 +175,7 @@ fn dual_pipe_v_takes_the_same_on_half_the_ranks() {
         let plan = build("DualPipeV", Size::new(p, m).with_chunks(2));
         for fused in [3.0, 2.5, 2.0] {
             let step = price(&plan, UniformCosts::new(1.0, 1.0, 1.0).with_overlap(fused));
-            // A chunk costs half of its rank's microbatch.
+            // A chunk takes half of its rank's microbatch.
             let formula = (p as f64 - 1.0) * (fused + 2.0 - 3.0) / 2.0;
             assert_near(idle_in_makespan(&step), formula, &format!("p={p} m={m} F&B={fused}"));
             assert_eq!(step.peak_activations(), (2.0 * p as f64 + 1.0) / 2.0, "peak at p = {p}");
@@ -188,7 +188,7 @@ fn chimera_wastes_what_its_paper_says() {
     for (p, units) in [(4, 1), (4, 3), (8, 1), (8, 2), (16, 1)] {
         let m = p * units;
         let plan = build("Chimera", Size::new(p, m));
-        // Forward and backward alike: (p-2)/(2m+p-2).
+        // Forward and backward take the same time: (p-2)/(2m+p-2).
         let step = price(&plan, UniformCosts::new(1.0, 0.5, 0.5));
         let (p, m) = (p as f64, m as f64);
         assert_near(step.bubble_rate_makespan(), (p - 2.0) / (2.0 * m + p - 2.0), &format!("p={p} m={m}"));

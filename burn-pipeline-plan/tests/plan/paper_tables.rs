@@ -1,13 +1,15 @@
-//! The simulator compared with the papers: tables of rates, makespans and peaks. No number here comes from this library.
+//! The simulator compared with tables of the papers: rates, makespans and peaks. No number here comes from this
+//! library.
 //!
-//! Sources: tables 5 and 9 of the Zero Bubble paper (arXiv:2401.10241); the rest was made once with the schedule generators of PyTorch 2.15 and of Sea AI Lab and an event simulator in another language.
+//! Sources: tables 5 and 9 of the Zero Bubble paper (arXiv:2401.10241). The rest was made once with the schedule
+//! generators of PyTorch 2.15 and of Sea AI Lab and an event simulator in another language.
 
 use crate::pricing::{build, four, price};
 use burn_pipeline_plan::cost::UniformCosts;
 use burn_pipeline_plan::plan::Plan;
 use burn_pipeline_plan::schedule::{Schedule, Size, ZbAuto};
 
-/// Table 9 and 5 of the Zero Bubble paper: a model's shape and times in ms, and the rates they give.
+/// Tables 9 and 5 of the Zero Bubble paper: a model's shape, its times in ms, and the resulting rates.
 struct Measured {
     /// Attention heads, hidden size, sequence length.
     shape: (f64, f64, f64),
@@ -19,7 +21,7 @@ struct Measured {
     transfer: f64,
     /// 1F1B, ZB-H1, ZB-H2, ZB-1p, ZB-2p as printed.
     rates: &'static str,
-    /// 1F1B-I: the paper's column, which its closed form gives, and what its real order gives when simulated.
+    /// 1F1B-I: the paper's column, which its closed form gives, and the simulated rate of its real order.
     interleaved: &'static str,
 }
 
@@ -71,7 +73,7 @@ fn the_zero_bubble_papers_rates_come_out_to_the_printed_digits() {
 
 #[test]
 fn the_papers_interleaved_column_is_a_closed_form_that_the_real_order_does_not_reach() {
-    // The column charges (2pv-p-2)c for transfers; the order as built pays (2pv-2)c, so its rates are higher. Chunks
+    // The column charges (2pv-p-2)c for transfers. The built order takes (2pv-2)c, so its rates are higher. Chunks
     // are single layers: 24 on 8 ranks in the small model, 32 in the large one (embedding and head counted as one
     // layer each).
     for row in &TABLE {
@@ -94,7 +96,7 @@ fn model([forward, input, weight, transfer]: [f64; 4]) -> UniformCosts {
     UniformCosts::new(forward, input, weight).with_transfer(transfer)
 }
 
-/// Family, chunks, rates over the span under the four models, makespan under the first, largest and smallest peak.
+/// Schedule, chunks, rates over the span under the four models, makespan under the first, largest and smallest peak.
 type Row = (&'static str, usize, [&'static str; 4], f64, f64, f64);
 
 const FOUR_RANKS: [Row; 13] = [
@@ -147,11 +149,11 @@ fn assert_rows(rows: &[Row], ranks: usize, microbatches: usize) {
 }
 
 #[test]
-fn every_family_under_four_cost_models_on_four_ranks() {
+fn every_schedule_under_four_cost_models_on_four_ranks() {
     assert_rows(&FOUR_RANKS, 4, 8);
 }
 
 #[test]
-fn every_family_under_four_cost_models_on_eight_ranks() {
+fn every_schedule_under_four_cost_models_on_eight_ranks() {
     assert_rows(&EIGHT_RANKS, 8, 24);
 }

@@ -62,7 +62,7 @@ fn placement(ranks: usize) -> impl Strategy<Value = Placement> {
     ]
 }
 
-/// Costs that are random, alike but for a heavy head, or full of ties and zeros.
+/// Costs that are random, equal except for a heavy head, or full of ties and zeros.
 fn costs(length: std::ops::Range<usize>) -> impl Strategy<Value = Vec<(f64, u64)>> {
     let random = prop::collection::vec((0.0..10.0f64, 0..1000u64), length.clone());
     let coarse = prop::collection::vec((0..4u32, 0..4u64), length.clone())
@@ -194,7 +194,7 @@ proptest! {
 #[test]
 fn weights_are_shared_out_as_the_training_stack_does() {
     let cut = |weights: &[f64], stages| Partition::weighted(weights, stages).unwrap().to_string();
-    // A stage takes the layer that carries it past its share, and what is left is shared anew.
+    // A stage takes the layer that carries it past its share, and the rest is divided anew.
     assert_eq!(cut(&[1.0, 1.0, 10.0, 1.0, 1.0, 10.0], 2), "3+3");
     assert_eq!(cut(&[10.0, 1.0, 1.0, 1.0], 2), "1+3");
     assert_eq!(cut(&[1.0, 1.0, 1.0, 10.0], 3), "2+1+1");
@@ -214,7 +214,8 @@ fn layers_whose_squared_seconds_are_no_number_are_cut_like_others() {
 
 #[test]
 fn a_heavy_head_gets_fewer_blocks_beside_it() {
-    // 32 blocks; with 256k words the head is about 5 of them in time (Gemma2-9B), the embedding only memory.
+    // 32 blocks. With 256k words, the head takes about as long as 5 of them (Gemma2-9B); the embedding only takes
+    // memory.
     let mut costs = vec![(0.01, 26)];
     costs.extend(vec![(1.0, 10); 32]);
     costs.push((5.0, 26));
@@ -229,7 +230,7 @@ fn a_heavy_head_gets_fewer_blocks_beside_it() {
         load(&best.partition),
         load(&even)
     );
-    // Bidirectional ranks hold two stages each, so the head's rank evens out with the first one's.
+    // Bidirectional ranks have two stages each, so the head's rank balances with the first stage's.
     let both = Placement::bidirectional(4).unwrap();
     let best = Partition::optimal(&layers, &both, &PartitionOptions::default()).unwrap();
     assert!(PartitionReport::new(&layers, &best.partition, &both).unwrap().imbalance() < 1.03);
@@ -257,7 +258,7 @@ fn errors_of_patterns_point_at_the_column() {
         ("  ", "column 3: the pattern holds no layer"),
         ("A||B", "column 3: the stage that ends here has no layer"),
         ("|A", "column 1: the stage that ends here has no layer"),
-        ("AB|", "column 3: a boundary stands last"),
+        ("AB|", "column 3: the pattern ends in a boundary"),
         ("A*", "column 2: `*` needs a count"),
         ("A*0", "column 2: `*` needs a count"),
         ("*3", "column 1: `*` repeats the letter or the group"),
@@ -291,7 +292,7 @@ proptest! {
 #[test]
 fn what_cannot_be_cut_is_refused_with_what_would_be_accepted() {
     let message = |result: Result<Partition, PartitionError>| result.unwrap_err().to_string();
-    assert!(message(Partition::even(3, 4)).contains("ask for 1 to 3"));
+    assert!(message(Partition::even(3, 4)).contains("choose 1 to 3"));
     assert!(message(Partition::even(3, 0)).contains("0 stages"));
     assert!(message(Partition::from_boundaries(8, &[0])).contains("boundary 0 is layer 0"));
     assert!(message(Partition::from_boundaries(8, &[4, 4])).contains("boundary 1 is layer 4"));
@@ -305,10 +306,10 @@ fn what_cannot_be_cut_is_refused_with_what_would_be_accepted() {
         |cap, held| PartitionOptions { cap: Some(cap), state_factor: 2.0, held, ..PartitionOptions::default() };
     let two = Placement::looped(2, 1).unwrap();
     let refused = |options| Partition::optimal(&model, &two, &options).unwrap_err().to_string();
-    assert!(refused(limits(1619.0, vec![])).contains("no cut into 2 stages fits 1619 bytes a rank"));
+    assert!(refused(limits(1619.0, vec![])).contains("no cut into 2 stages fits 1619 bytes per rank"));
     assert!(Partition::optimal(&model, &two, &limits(1620.0, vec![])).is_ok());
     assert!(refused(limits(f64::NAN, vec![])).contains("`cap` is NaN"));
-    assert!(refused(limits(1e9, vec![1.0; 3])).contains("one a stage (2 of them)"));
+    assert!(refused(limits(1e9, vec![1.0; 3])).contains("one per stage (2 of them)"));
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub(crate) fn price(plan: &Plan, costs: UniformCosts) -> Simulation {
 }
 
 pub(crate) fn four(rate: f64) -> String {
-    // A rate of zero is zero, whatever the last bit of a sum says.
+    // A rate of zero is zero, whatever the last bit of a sum is.
     format!("{:.4}", if rate.abs() < 1e-12 { 0.0 } else { rate })
 }
 

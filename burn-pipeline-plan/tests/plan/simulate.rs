@@ -25,7 +25,7 @@ fn times(step: &Simulation) -> Vec<(String, f64, f64)> {
     step.events.iter().map(|e| (e.action.to_string(), e.start, e.end)).collect()
 }
 
-/// Sends and receives keep their ranks, under rendezvous.
+/// Sends and receives block their ranks, under rendezvous.
 const BLOCKING: SimulateOptions = SimulateOptions { transport: Transport::Rendezvous, overlap: false };
 
 const TWO: &str = "0F0,0B0\n1F0,1B0\n";
@@ -59,7 +59,7 @@ fn bytes_take_time_on_the_link_that_they_cross() {
     let links = LinkCosts { default: LinkCost { latency: 0.5, bandwidth: Some(4.0) }, between: vec![back] };
     let profile = Profile::new(vec![heavy, stage(1.0, 1.0, 1.0)], links).unwrap();
     let step = run(TWO, &profile, SimulateOptions::default());
-    // There 0.5 + 8/4, back 8/2: the gradient is as large as the output that it is for.
+    // Forward 0.5 + 8/4, back 8/2: the gradient is as large as its output.
     assert_eq!(step.makespan, 1.0 + 2.5 + 3.0 + 4.0 + 2.0);
 }
 
@@ -83,7 +83,7 @@ fn a_lowered_plans_transfers_keep_both_ranks_under_rendezvous() {
 
 #[test]
 fn a_buffered_send_lets_its_rank_go_on() {
-    // Rank 0 sends twice while rank 1 still computes: a rendezvous has to wait for it, a buffer of one only once.
+    // Rank 0 sends twice while rank 1 still computes: a rendezvous waits for it, a buffer of one only once.
     let text = "0F0,0SEND_F0,0F1,0SEND_F1,0F2,0SEND_F2\n1RECV_F0,1F0,1RECV_F1,1F1,1RECV_F2,1F2\n";
     let profile = Profile::new(vec![stage(1.0, 0.0, 0.0), stage(5.0, 0.0, 0.0)], latency(0.0)).unwrap();
     let end = |transport| run(text, &profile, SimulateOptions { transport, overlap: false }).ranks[0].end;
@@ -212,12 +212,12 @@ fn a_known_peak_stands_for_all_that_its_microbatch_holds_while_the_action_runs()
     let expected = [
         // `F`: its message is part of its peak; the next message waits.
         (1.0, 25.0, 0.0),
-        // `F` of the next one, beside what the first one left.
+        // `F` of the next microbatch, beside the activations of the first.
         (2.0, 10.0 + 25.0, 0.0),
-        // `I` of the first one, beside what the second one left; then its `W`.
+        // `I` of the first microbatch, beside the activations of the second; then its `W`.
         (3.0, 10.0 + 30.0, 0.0),
         (4.0, 10.0 + 12.0, 0.0),
-        // The same of the second one, beside the sum of gradients.
+        // The same for the second microbatch, beside the sum of gradients.
         (5.0, 3.0 + 30.0, 3.0),
         (6.0, 3.0 + 12.0, 3.0),
         (7.0, 3.0, 3.0),
@@ -240,7 +240,8 @@ fn collectives_run_beside_computations_only_with_overlap() {
     let profile = Profile::new(vec![cost; 2], LinkCosts::default()).unwrap();
     let text = "0UNSHARD,1UNSHARD,0F0,1F0,1B0,1REDUCE_GRAD,0B0,0REDUCE_GRAD\n";
     let end = |overlap| run(text, &profile, SimulateOptions { overlap, ..SimulateOptions::default() }).makespan;
-    // In line: 2+2+1+1+2+3+2+3. Beside: stage 0 at 2, stage 1 at 4, its B until 7, reductions 7 to 10 and 10 to 13.
+    // One after the other: 2+2+1+1+2+3+2+3. Beside: stage 0 at 2, stage 1 at 4, its B until 7, reductions 7 to 10 and
+    // 10 to 13.
     assert_eq!((end(false), end(true)), (16.0, 13.0));
 }
 
@@ -249,13 +250,13 @@ fn a_deadlock_names_ranks_actions_and_what_they_wait_for() {
     let profile = Profile::new(vec![stage(1.0, 1.0, 1.0); 2], LinkCosts::default()).unwrap();
     let error = |text: &str| simulate(&plan(text), &profile, &SimulateOptions::default()).unwrap_err().to_string();
     let backward_first = error("0F0,0B0\n1B0,1F0\n");
-    assert!(backward_first.contains("rank 1 stands at step 0 (1B0) and waits for 1F0 on rank 1"), "{backward_first}");
-    assert!(backward_first.contains("rank 0 stands at step 1 (0B0) and waits for 1B0 on rank 1"), "{backward_first}");
-    // Both ranks send first: a rendezvous never comes about, a buffer of one is enough.
+    assert!(backward_first.contains("rank 1 is stuck at step 0 (1B0) and waits for 1F0 on rank 1"), "{backward_first}");
+    assert!(backward_first.contains("rank 0 is stuck at step 1 (0B0) and waits for 1B0 on rank 1"), "{backward_first}");
+    // Both ranks send first: a rendezvous never completes; a buffer of one is enough.
     let crossed = "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1\n";
     let text = error(crossed);
-    assert!(text.contains("rank 0 stands at step 3 (0SEND_F1) and waits for 1RECV_F1 on rank 1"), "{text}");
-    assert!(text.contains("rank 1 stands at step 3 (1SEND_B0) and waits for 0RECV_B0 on rank 0"), "{text}");
+    assert!(text.contains("rank 0 is stuck at step 3 (0SEND_F1) and waits for 1RECV_F1 on rank 1"), "{text}");
+    assert!(text.contains("rank 1 is stuck at step 3 (1SEND_B0) and waits for 0RECV_B0 on rank 0"), "{text}");
     let options = SimulateOptions { transport: Transport::Buffered(1), overlap: false };
     assert!(simulate(&plan(crossed), &profile, &options).is_ok());
 }
@@ -280,7 +281,7 @@ fn bounds_stand_beside_the_result() {
     let plan = by_name("1F1B").unwrap().build(Size::new(4, 8)).unwrap();
     let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
     let bounds = Bounds::new(&plan, &profile).unwrap();
-    // One microbatch: 4 F and 4 B; a rank: 8 of both; rank 0 warms up with 4: (p-1)I of bubble at least.
+    // One microbatch: 4 F and 4 B. A rank: 8 of both. Rank 0 warms up with 4: at least (p-1)I of bubble.
     assert_eq!((bounds.critical_path, bounds.busiest_rank, bounds.memory_bubble), (12.0, 24.0, Some(3.0)));
     assert_eq!(bounds.makespan(), 27.0);
 }

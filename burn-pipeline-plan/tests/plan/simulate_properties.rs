@@ -1,4 +1,4 @@
-//! Properties of every simulation over random families, sizes and costs.
+//! Properties of every simulation over random schedules, sizes and costs.
 
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
 use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Plan, Task, Transport};
@@ -9,13 +9,13 @@ use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq, proptest};
 use std::collections::HashMap;
 
-/// A family's plan at a random size that it accepts.
+/// A schedule's plan at a random size that it accepts.
 fn plans(ranks: usize, microbatches: usize) -> impl Strategy<Value = Plan> {
     let size = (0..all().len(), 1..=ranks, 1..=4usize, 1..=microbatches);
-    size.prop_filter_map("the family does not accept the size", |(family, ranks, chunks, microbatches)| {
-        let family = &all()[family];
-        let chunks = if let Chunks::Exactly(n) = family.family().chunks { n } else { chunks };
-        family.build(Size { ranks, chunks, microbatches }).ok()
+    size.prop_filter_map("the schedule does not accept the size", |(schedule, ranks, chunks, microbatches)| {
+        let schedule = &all()[schedule];
+        let chunks = if let Chunks::Exactly(n) = schedule.info().chunks { n } else { chunks };
+        schedule.build(Size { ranks, chunks, microbatches }).ok()
     })
 }
 
@@ -39,7 +39,7 @@ fn stage() -> impl Strategy<Value = StageCost> {
     )
 }
 
-/// A plan with costs of its own for every stage, and links.
+/// A plan with different costs for every stage, and links.
 pub(crate) fn priced(ranks: usize, microbatches: usize) -> impl Strategy<Value = (Plan, Profile)> {
     plans(ranks, microbatches).prop_flat_map(|plan| {
         let stages = prop::collection::vec(stage(), plan.stages());
@@ -59,8 +59,8 @@ fn near(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1.0)
 }
 
-/// Start and end of every task where values cross in no time and fused pairs run one after the other, by going over
-/// all rows until nothing moves: no queue, no clock, no state but the ends.
+/// Start and end of every task if values cross in no time and fused pairs run one after the other. Found by passing
+/// over all rows until nothing changes: no queue, no clock, no state but the ends.
 fn longest_paths(plan: &Plan, seconds: impl Fn(Task) -> f64) -> HashMap<Task, f64> {
     let mut ends: HashMap<Task, f64> = HashMap::new();
     loop {
@@ -150,7 +150,7 @@ proptest! {
     #[test]
     fn written_transfers_that_nothing_holds_back_cost_what_unwritten_ones_do((plan, profile) in priced(8, 24)) {
         // A fused pair that runs one after the other has its forward's result half-way, but its sends are written
-        // after the pair: the pairs have a cost of their own here. A bandwidth would let messages queue.
+        // after the pair. So the pairs have their own cost here. A bandwidth would let messages queue.
         let links = LinkCosts { default: LinkCost { bandwidth: None, ..profile.links().default }, between: Vec::new() };
         let fuse = |cost: &StageCost| StageCost { overlap: Some(cost.overlap.unwrap_or(3.0)), ..*cost };
         let profile = Profile::new(profile.stages().iter().map(fuse).collect(), links).unwrap();

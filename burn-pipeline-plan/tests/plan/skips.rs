@@ -1,6 +1,6 @@
-//! Skip edges: lowered for every family, checked like all else, and priced.
+//! Skip edges: lowered for every schedule, checked like other transfers, and priced.
 
-use crate::any_family;
+use crate::any_schedule;
 use crate::brute_force::is_legal;
 use crate::golden_text as golden;
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
@@ -18,10 +18,10 @@ fn options(transport: Transport) -> CheckOptions {
     CheckOptions { transport, ..CheckOptions::default() }
 }
 
-/// A plan of any family with random edges, unlowered.
+/// A plan of any schedule with random edges, unlowered.
 fn plans() -> impl Strategy<Value = Plan> {
     let ends = proptest::collection::vec((any::<usize>(), any::<usize>()), 0..6);
-    (any_family::plans(4, 3, 5), ends).prop_map(|(plan, ends)| {
+    (any_schedule::plans(4, 3, 5), ends).prop_map(|(plan, ends)| {
         let edges = ends.into_iter().filter_map(|(from, span)| {
             let from = from % plan.stages();
             let room = plan.stages().checked_sub(from + 2).filter(|&room| room > 0)?;
@@ -40,7 +40,7 @@ proptest! {
     #![proptest_config(Config { cases: 160, failure_persistence: None, ..Config::default() })]
 
     #[test]
-    fn every_family_is_lowered_with_edges_and_proved_under_rendezvous(plan in plans()) {
+    fn every_schedule_is_lowered_with_edges_and_proved_under_rendezvous(plan in plans()) {
         let lowered = plan.with_transfers().unwrap();
         for transport in TRANSPORTS {
             assert!(is_legal(&lowered, transport), "{transport}\n{}", lowered.grid());
@@ -58,7 +58,8 @@ proptest! {
                 }
                 assert_eq!(golden::without_waits(&waiting), lowered);
                 assert_eq!(waiting.with_waits(&given), waiting);
-                // Every start has its wait, of the same stage, microbatch and peer; along skip edges only if asked for.
+                // Every start has its wait, with the same stage, microbatch and peer; along skip edges only on
+                // request.
                 let there: std::collections::BTreeSet<Task> = (0..plan.ranks()).flat_map(|r| waiting.tasks(r)).collect();
                 for task in (0..plan.ranks()).flat_map(|r| lowered.tasks(r)).filter(|task| task.op().is_transfer()) {
                     assert_eq!(there.contains(&task.wait().unwrap()), skips || !task.is_skip(), "{task}");
@@ -70,7 +71,7 @@ proptest! {
         // Each value crosses once, and its gradient comes back once.
         let training = plan.has_backward();
         let crossing = |replica: usize, edge: &&SkipEdge| {
-            let rank = |index| plan.placement().rank_of(burn_pipeline_plan::plan::StageId::in_replica(replica, index));
+            let rank = |index| plan.placement().rank_of(burn_pipeline_plan::plan::StageId::in_route(replica, index));
             rank(edge.from) != rank(edge.to)
         };
         let values: usize = (0..plan.placement().routes())
@@ -78,7 +79,7 @@ proptest! {
             .sum();
         let moved = transfers(&lowered);
         assert_eq!(moved.len(), values * if training { 4 } else { 2 });
-        // Without edges the same plan has the same other cells in the same order.
+        // Without edges, the same plan has the same other cells in the same order.
         let bare = plan.clone().with_skips(vec![]).unwrap().with_transfers().unwrap();
         for rank in 0..plan.ranks() {
             let others: Vec<Task> = lowered.tasks(rank).filter(|task| !task.is_skip()).collect();
@@ -194,7 +195,7 @@ fn edges_that_are_none_are_refused() {
     assert_refused(&[(1, 1)], (1, 1), "does not lead to a later stage");
     assert_refused(&[(0, 2), (1, 2)], (1, 2), "leads to the next stage");
     assert_refused(&[(1, 4)], (1, 4), "needs a stage 4, but the plan has 4");
-    assert_refused(&[(0, 3), (0, 2), (0, 3)], (0, 3), "is there twice");
+    assert_refused(&[(0, 3), (0, 2), (0, 3)], (0, 3), "is listed twice");
     assert_eq!(plan(&[(1, 3), (0, 2)]).unwrap().skips(), [(0, 2).into(), (1, 3).into()]);
     let long = GPipe.build(Size::new(140, 1)).unwrap();
     let error = long.clone().with_skips(vec![(0, 128).into()]).unwrap_err();
@@ -225,7 +226,7 @@ fn what_is_missing_or_too_much_is_named() {
     let same_rank = "0F0,0SEND_F0,0SEND_F0>2,2RECV_F0<0,2RECV_F0,2F0\n1RECV_F0,1F0,1SEND_F0\n";
     let error = refusal(same_rank, &[(0, 2)]);
     assert!(error.to_string().contains("stage 2 is on the same rank"), "{error}");
-    // The value past stage 1 comes first here and last there.
+    // The value past stage 1 comes first here, and last there.
     let crossed =
         "0F0,0SEND_F0>2,1F0,0F1,0SEND_F1>2,1SEND_F0,1F1,1SEND_F1\n2RECV_F0,2RECV_F0<0,2F0,2RECV_F1<0,2RECV_F1,2F1\n";
     let error = refusal(crossed, &[(0, 2)]);
@@ -260,7 +261,8 @@ fn a_slow_edge_holds_its_later_stage_back_and_stands_in_a_buffer() {
     // Training: stage 0's backward waits for the gradient that comes back along the edge.
     let training = GPipe.build(Size::new(4, 1)).unwrap().with_skips(vec![(0, 3).into()]).unwrap();
     let step = run(&training);
-    // 3B0 ends at 9.5; by the chain 0B0 could start at 9.5 + 0.5 + 2 * (2 + 0.5) = 15, by the edge at 9.5 + 5.5.
+    // 3B0 ends at 9.5. Along the chain, 0B0 could start at 9.5 + 0.5 + 2 * (2 + 0.5) = 15; along the edge, at 9.5 +
+    // 5.5.
     assert_eq!(step.makespan, 17.0);
     let slower = LinkCosts { default: LinkCost { latency: 0.5, bandwidth: Some(1.0) }, between: vec![] };
     let profile = profile.with_links(slower).unwrap();
@@ -307,7 +309,7 @@ fn a_started_value_past_a_neighbour_crosses_beside_computations_and_its_wait_sta
         let event = step.events.iter().find(|event| event.action.to_string() == name).unwrap();
         (event.start, event.end)
     };
-    // 0F0 ends at 1, its message to stage 1 is there at 1.5; the value takes from then to 7.
+    // 0F0 ends at 1, and its message reaches stage 1 at 1.5. The value takes from then to 7.
     assert_eq!(span(&blocking, "0F1"), (7.0, 8.0));
     assert_eq!((span(&started, "0SEND_F0>2"), span(&started, "0F1")), ((1.5, 7.0), (1.5, 2.5)));
     assert_eq!(span(&started, "0WAIT_SEND_F0>2"), (2.5, 7.0));

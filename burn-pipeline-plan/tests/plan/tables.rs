@@ -1,7 +1,7 @@
 //! Properties of single orders: peaks of activations, trade-offs of options, and the heuristic's table.
 //!
-//! The tables and formulas of the other families are in `paper_tables`, priced with the library's simulator. The last
-//! test here shows that it and the small simulator of [`event`](crate::event) agree on every family.
+//! The tables and formulas of the other schedules are in `paper_tables`, priced with the library's simulator. The
+//! last test here shows that it and the small simulator of [`event`](crate::event) agree on every schedule.
 
 use crate::event::{Costs, Times, run};
 use burn_pipeline_plan::cost::{Profile, UniformCosts};
@@ -35,10 +35,10 @@ fn assert_prints(ours: f64, theirs: &str, what: impl std::fmt::Display) {
 
 #[test]
 fn the_heuristic_is_worth_what_the_table_says_in_any_unit_of_time() {
-    // These rows were made with M_W = 0: an activation is given back whole at I. Three numbers differ: 0.1629 (ZB-1p on
-    // 4 ranks, last model) and twice 0.0137 (ZB-2p on 8 ranks, the two models between). They were made in binary
+    // These rows were made with M_W = 0: `I` frees an activation whole. Three numbers differ: 0.1629 (ZB-1p on 4
+    // ranks, last model) and twice 0.0137 (ZB-2p on 8 ranks, the two models between). They were made in binary
     // floating point, where sums of 0.976, 0.1 or 1.2 miss a tie by a rounding error. With the same costs in
-    // thousandths the scheduler that made them gives the numbers here, and this one does in any unit, since it
+    // thousandths, the scheduler that made them gives the numbers here. The library gives them in any unit, since it
     // counts in whole ticks.
     let rows = [
         (4, 8, 1.0, ["0.1111", "0.1304", "0.1304", "0.1426"], 27.0),
@@ -75,7 +75,7 @@ fn the_heuristic_goes_by_each_ranks_own_costs() {
     };
     let orders: Vec<Plan> = (0..4).map(slow).collect();
     assert!((0..4).all(|a| (0..a).all(|b| orders[a] != orders[b])), "four slow ranks, four orders");
-    // The last entry stands for the ranks after it.
+    // The last entry applies to the ranks after it.
     let short = ZbAuto { costs: vec![[1.0; 3]; 2], ..ZbAuto::default() };
     assert_eq!(short.build(Size::new(4, 12)), ZbAuto::default().build(Size::new(4, 12)));
 }
@@ -101,7 +101,7 @@ fn delayed_weights_let_gis_in_groups_of_half_the_ranks_beat_v_half_at_equal_memo
 
 #[test]
 fn uneven_rounds_cost_no_more_bubble_than_even_ones() {
-    // PyTorch refuses these. 14 on 4 ranks, say, are rounds of 5, 5 and 4.
+    // PyTorch refuses these sizes. 14 on 4 ranks, for example, are rounds of 5, 5 and 4.
     for (p, v, m) in [(4, 2, 14), (4, 4, 9), (3, 3, 10), (8, 2, 21), (2, 3, 9), (8, 4, 27)] {
         let times = times("Interleaved1F1B", p, v, m, UNIT);
         let bubble = 3.0 * (p as f64 - 1.0) / v as f64;
@@ -132,15 +132,15 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn two_simulators_agree_on_every_family(
+    fn two_simulators_agree_on_every_schedule(
         ranks in 1..=10_usize,
         chunks in 1..=4_usize,
         microbatches in 1..=24_usize,
         costs in [0.1..3.0_f64, 0.1..3.0_f64, 0.1..3.0_f64, 0.0..1.0_f64],
     ) {
         let [f, b, w, c] = costs;
-        for schedule in all().into_iter().filter(|s| s.family().name != "ForwardOnly") {
-            let chunks = match schedule.family().chunks { Chunks::Exactly(n) => n, _ => chunks };
+        for schedule in all().into_iter().filter(|s| s.info().name != "ForwardOnly") {
+            let chunks = match schedule.info().chunks { Chunks::Exactly(n) => n, _ => chunks };
             let Ok(plan) = schedule.build(Size { ranks, chunks, microbatches }) else { continue };
             let profile = Profile::uniform(plan.placement(), UniformCosts::new(f, b, w).with_transfer(c)).unwrap();
             let library = simulate(&plan, &profile, &SimulateOptions::default()).unwrap();

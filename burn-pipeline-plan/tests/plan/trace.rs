@@ -35,7 +35,7 @@ fn steps(rows: &[Vec<Action>]) -> Vec<(u64, Value)> {
         for key in ["ts", "dur"] {
             event[key] = Value::from(event[key].as_f64().unwrap().round() as u64);
         }
-        // Transfers have threads of their own behind those of the ranks.
+        // Transfers have their own threads, after those of the ranks.
         (event["tid"].as_u64().unwrap() % rows.len() as u64, event)
     });
     let mut steps: Vec<_> = steps.collect();
@@ -91,7 +91,8 @@ fn tracks_are_processes_and_no_two_events_of_a_thread_overlap() {
     assert!((last - predicted.end() * 1e6).abs() < 1e-3, "microseconds");
 }
 
-/// Does every tag close, with attributes in quotes and no bare `<` or `&` in text? Returns how often each occurs.
+/// Asserts that every tag closes, with quoted attributes and no bare `<` or `&` in text. Returns how often each
+/// occurs.
 fn well_formed(xml: &str) -> HashMap<String, usize> {
     let (mut open, mut counts) = (Vec::new(), HashMap::new());
     let mut rest = xml;
@@ -126,7 +127,7 @@ fn a_timeline_is_well_formed_and_shows_every_event() {
     for (name, chunks, lower) in [("1F1B", 1, false), ("ZBV", 2, true), ("DualPipe", 1, false), ("Chimera", 1, true)] {
         let track = track(name, Size::new(4, 8).with_chunks(chunks), lower);
         let drawing = track.svg(&SvgOptions::default());
-        // Each event has its box's title, which a reader sees by pointing at it.
+        // Each event has its box's title, which shows when a reader points at it.
         assert_eq!(well_formed(&drawing)["title"], track.events.len(), "{name}");
         for rank in 0..4 {
             assert!(drawing.contains(&format!(">rank {rank}<")), "{name}");
@@ -134,7 +135,7 @@ fn a_timeline_is_well_formed_and_shows_every_event() {
         for (words, shown) in [
             ("F forward", true),
             ("idle", true),
-            ("second replica", matches!(name, "DualPipe" | "Chimera")),
+            ("second route", matches!(name, "DualPipe" | "Chimera")),
             ("W backward for the weights", matches!(name, "ZBV" | "DualPipe")),
             ("chunks 0 to 1", name == "ZBV"),
             (">transfer<", lower),
@@ -149,7 +150,7 @@ fn boxes_are_as_long_as_their_events_and_colours_tell_operations_and_chunks() {
     let track = track("Interleaved1F1B", Size::new(2, 2).with_chunks(2), false);
     let options = SvgOptions { width: 58.0 + 14.0 + 100.0 * track.end(), ..SvgOptions::default() };
     let drawing = track.svg(&options);
-    // A second is 100 pixels wide: an F of a chunk 50, a B 100; chunk 1 is a lighter blue.
+    // A second is 100 pixels wide: an F of a chunk 50, a B 100. Chunk 1 is a lighter blue.
     assert!(drawing.contains(r##"width="50.00" height="28.00" fill="#0072b2""##), "{drawing}");
     assert!(drawing.contains(r##"width="50.00" height="28.00" fill="#99c7e0""##), "{drawing}");
     assert!(drawing.contains(r##"width="100.00" height="28.00" fill="#d55e00""##), "{drawing}");

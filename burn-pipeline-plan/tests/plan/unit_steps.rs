@@ -59,7 +59,7 @@ fn a_step_without_progress_names_every_rank_that_waits() {
     let plan = Plan::from_csv("t", "0RECV_B0,0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n").unwrap();
     let error = unit_steps(&plan).unwrap_err();
     assert!(
-        error.to_string().contains("rank 0 stands at step 0 (0RECV_B0) and waits for 1SEND_B0 on rank 1"),
+        error.to_string().contains("rank 0 is stuck at step 0 (0RECV_B0) and waits for 1SEND_B0 on rank 1"),
         "{error}"
     );
     let SimulateError::Deadlock { waiting, so_far } = error else { panic!("{error}") };
@@ -73,13 +73,13 @@ fn a_deadlock_keeps_the_steps_until_then() {
                  1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n";
     let plan = Plan::from_csv("t", stuck).unwrap();
     let SimulateError::Deadlock { waiting, so_far } = unit_steps(&plan).unwrap_err() else { panic!("no deadlock") };
-    // PyTorch's first five steps of the same rows without the second microbatch, and the forward that needs nobody.
+    // PyTorch's first five steps of the same rows without the second microbatch, and the forward that needs no rank.
     let first = Plan::from_csv("t", "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n").unwrap();
     let mut rows = unit_steps(&first).unwrap();
     rows[0].push(Action::forward(0, 1));
     assert_eq!(*so_far, Track::of_steps("t", &rows), "{}", so_far.ascii(80));
     assert_eq!(waiting.iter().map(|w| w.action.to_string()).collect::<Vec<_>>(), ["0RECV_B1", "1RECV_F1"]);
-    // The simulator by costs stops in the same places, with its own times.
+    // The cost-based simulator stops in the same places, with its own times.
     let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
     let error = simulate(&plan, &profile, &SimulateOptions::default()).unwrap_err();
     let SimulateError::Deadlock { so_far: timed, .. } = error else { panic!("{error}") };

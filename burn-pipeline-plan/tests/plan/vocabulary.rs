@@ -1,6 +1,6 @@
-//! The vocabulary spread over all ranks: its plans are proved, priced and counted, and wrong ones are refused by name.
+//! Vocabulary-parallel plans are proved, priced and counted, and wrong ones are refused by name.
 
-use super::any_family::plans;
+use super::any_schedule::plans;
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, ProfileError, StageCost, UniformCosts, VocabularyCost};
 use burn_pipeline_plan::pass::PassError;
 use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Placement, PlacementKind, Plan, Transport};
@@ -56,8 +56,8 @@ fn one_f_one_b_holds_one_extra_activation_at_most_as_the_paper_says() {
 
 #[test]
 fn the_steady_state_of_one_f_one_b_has_no_bubble() {
-    // A step of 1F1B takes (m + p - 1)(F + B). With the vocabulary spread each microbatch adds its pieces, and the ends add
-    // less than one more microbatch.
+    // A step of 1F1B takes (m + p - 1)(F + B). With the vocabulary parallel, each microbatch adds its pieces, and the
+    // ends add less than one more microbatch.
     for (ranks, layers) in [(2, 1.0), (4, 2.0), (4, 6.0), (8, 2.0), (8, 8.0)] {
         let growth = |microbatches: usize| {
             let plan = one_f_one_b(ranks, microbatches);
@@ -78,9 +78,9 @@ fn the_steady_state_of_one_f_one_b_has_no_bubble() {
 
 #[test]
 fn speed_ups_are_those_of_the_paper() {
-    // Its artifact: 8 GPUs, 32 layers of width 3,072, sequences of 2,048, 128 microbatches; model FLOPs utilisation of the
-    // baseline, of layers redistributed over ranks, and of the spread vocabulary with one barrier. FLOPs as in the paper:
-    // 72 h^2 + 12 s h a layer and 6 h V the head, a token.
+    // The paper's artifact: 8 GPUs, 32 layers of width 3,072, sequences of 2,048, 128 microbatches; model FLOPs
+    // utilisation of the baseline, of layers redistributed over ranks, and of the parallel vocabulary with one
+    // barrier. FLOPs as in the paper: 72 h^2 + 12 s h a layer and 6 h V the head, a token.
     let (hidden, sequence, ranks) = (3072.0, 2048.0, 8);
     for (vocabulary, baseline, redistributed, spread) in [
         (32e3, 47.52, 47.52, 52.56),
@@ -111,7 +111,7 @@ fn speed_ups_are_those_of_the_paper() {
         let profile = Profile::new(vec![stage(4.0); 8], LinkCosts::default()).unwrap().with_vocabulary(pieces).unwrap();
         let ours = step(&plan.with_vocabulary(&profile).unwrap(), &profile).makespan;
         let close = |ours: f64, paper: f64| (ours / paper - 1.0).abs() < 0.15;
-        // With 256k the paper's baseline runs into its memory, which costs it more than FLOPs say.
+        // With 256k words, the paper's baseline runs at its memory limit, which costs it more than FLOPs suggest.
         assert!(close(even / ours, spread / baseline) || vocabulary > 2e5, "{vocabulary}: {} even", even / ours);
         assert!(close(best / ours, spread / redistributed), "{vocabulary}: {} redistributed", best / ours);
         assert!(even / ours <= spread / baseline * 1.1 && best >= ours * 0.99);
@@ -178,7 +178,8 @@ fn memory_has_pieces_and_what_collectives_bring() {
             let last = rank.memory.last().unwrap();
             assert!(last.total().abs() < 1e-9, "something is never released: {last:?}");
             assert!(rank.memory.iter().all(|point| point.total() > -1e-9));
-            // One softmax, its input, and a part of a gradient are held at least; two softmaxes and all messages at most.
+            // Held at least: one softmax, its input, and a part of a gradient. At most: two softmaxes and all
+            // messages.
             let most = rank.memory.iter().map(|point| point.total()).fold(0.0, f64::max);
             assert!((68.0..=2.0 * 64.0 + 4.0 * 5.0 + 4.0).contains(&most), "{most}");
         }
@@ -211,12 +212,12 @@ fn what_cannot_be_spread_is_refused_by_name() {
     let refused = |plan: &Plan, profile: &Profile| plan.with_vocabulary(profile).unwrap_err();
     assert_eq!(refused(&plan, &bare), PassError::Profile(ProfileError::NoVocabulary));
     let costs = profile(&plan, 1.0);
-    assert!(matches!(refused(&plan.with_transfers().unwrap(), &costs), PassError::Spread { .. }));
+    assert!(matches!(refused(&plan.with_transfers().unwrap(), &costs), PassError::Vocabulary { .. }));
     let spread = plan.with_vocabulary(&costs).unwrap();
     let unpriced = simulate(&spread, &bare, &SimulateOptions::default()).unwrap_err();
     assert_eq!(unpriced, SimulateError::Profile(ProfileError::NoVocabulary));
     let both = by_name("DualPipe").unwrap().build(Size::new(2, 4)).unwrap();
-    assert!(matches!(refused(&both, &profile(&both, 1.0)), PassError::Spread { .. }));
+    assert!(matches!(refused(&both, &profile(&both, 1.0)), PassError::Vocabulary { .. }));
     let stuck = Plan::from_csv("stuck", "0F0,0B0\n1B0,1F0\n").unwrap();
     assert!(matches!(refused(&stuck, &costs), PassError::Check(_)));
 }
@@ -258,8 +259,8 @@ fn wrong_vocabularies_are_refused_by_name() {
 
 #[test]
 fn a_barrier_that_closes_a_circle_is_a_deadlock() {
-    // Rank 0 starts the barrier of microbatch 1 only after a backward that needs the barrier of microbatch 0, while rank 1 wants
-    // both first.
+    // Rank 0 starts the barrier of microbatch 1 only after a backward that needs the barrier of microbatch 0, while
+    // rank 1 waits for both barriers first.
     let text = "0F0,0F1,1BCAST_S0,1BCAST_S1,1S0,1REDUCE_S0,0B0,0B1,1S1,1REDUCE_S1,1T0,1T1\n\
                 1F0,1BCAST_S0,1F1,1BCAST_S1,1S0,1REDUCE_S0,1S1,1REDUCE_S1,1T1,1B0,1B1,1T0\n";
     let plan = Plan::from_csv("circle", text).unwrap();
@@ -267,7 +268,7 @@ fn a_barrier_that_closes_a_circle_is_a_deadlock() {
     let CheckError::Deadlock { cycle, .. } = *error else { panic!("{error}") };
     assert_eq!(cycle.len(), 2);
     assert!(cycle.iter().any(|waiting| waiting.needs.to_string() == "1REDUCE_S1"), "{cycle:?}");
-    // The same with transfers, whatever the transport.
+    // The same with transfers, under every transport.
     let text = text
         .replace("0B0,", "0RECV_B0,0B0,")
         .replace("0B1,", "0RECV_B1,0B1,")
@@ -285,7 +286,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_family_can_be_spread_and_loses_nothing(
+    fn every_schedule_can_be_spread_and_loses_nothing(
         plan in plans(5, 3, 8), layers in 0.0..9.0f64, transfer in 0.0..0.3f64,
     ) {
         prop_assume!(plan.placement().kind() != PlacementKind::Bidirectional || plan.placement().routes() == 1);

@@ -21,7 +21,7 @@ fn refused(text: &str) -> CheckError {
     *plan(text).check(&CheckOptions::default()).expect_err(text)
 }
 
-/// What PyTorch 2.15 builds an order into: it also releases each stage after its last use, which
+/// The plan that PyTorch 2.15 builds from an order. It also releases each stage after its last use, which
 /// `Plan::with_unshard` leaves to the runtime.
 fn prepared(order: &Plan, active: usize, reductions: Placing, outstanding: usize) -> Result<Plan, PassError> {
     let sharded = order.with_unshard(active)?;
@@ -32,7 +32,7 @@ fn prepared(order: &Plan, active: usize, reductions: Placing, outstanding: usize
     Ok(waits.with_transfers()?.with_waits(&options))
 }
 
-/// A row with each stage released after its last computation, unless it has been released by then.
+/// A row with each stage released after its last computation, if it has not been released by then.
 fn released(row: &[Action]) -> Vec<Action> {
     let mut last = HashMap::new();
     let mut gathered = HashMap::new();
@@ -50,8 +50,8 @@ fn released(row: &[Action]) -> Vec<Action> {
     row.iter().enumerate().flat_map(release).collect()
 }
 
-/// Where the sends under way are bounded, PyTorch sometimes awaits a younger one than the oldest to make room: here the
-/// rows are as legal and as bounded, with two waits exchanged.
+/// If outstanding sends are bounded, PyTorch sometimes awaits a send that is not the oldest to make room. Rows here
+/// are equally legal and bounded, with two waits exchanged.
 const OTHER_THAN_THE_OLDEST: [&str; 6] = [
     "Interleaved1F1B_p4_v2_m12 sends4",
     "InterleavedZeroBubble_p4_v2_m8 sends2",
@@ -99,8 +99,8 @@ fn pytorchs_waits_are_put_back_where_it_put_them_and_its_plans_are_proved() {
         let theirs = golden::plan(block.name, golden::rows(block.body));
         for transport in TRANSPORTS {
             let checked = theirs.clone().check(&CheckOptions { transport, ..CheckOptions::default() });
-            // With receives put off, PyTorch lets the two ends of a channel disagree on the order of gradients and
-            // outputs, and tells them apart by tags; a channel here keeps one order.
+            // With deferred receives, PyTorch lets the two ends of a channel disagree on the order of gradients and
+            // outputs, and tells them apart by tags. Here a channel keeps one order.
             let defers = block.words[0].starts_with("defer");
             match checked.map_err(|error| *error) {
                 Err(CheckError::ChannelOrder { .. }) if defers => crossed += 1,
@@ -108,7 +108,7 @@ fn pytorchs_waits_are_put_back_where_it_put_them_and_its_plans_are_proved() {
                 Ok(_) => {}
             }
         }
-        // Where the number of sends under way is bounded, PyTorch moves waits up.
+        // If the number of outstanding sends is bounded, PyTorch moves waits up.
         if block.words[0] != "defer_recv_sends2" {
             let sent = |action: &Action| matches!(action, Action::Single(t) if t.op() == Op::WaitSendForward || t.op() == Op::WaitSendBackward);
             let rows = theirs.rows().iter().map(|row| row.iter().copied().filter(|a| !sent(a)).collect());
@@ -221,7 +221,7 @@ fn nothing_is_used_before_its_wait() {
     assert_eq!(late("0UNSHARD,0F0,0WAIT_UNSHARD,0B0\n"), (0, 2, "0WAIT_UNSHARD".into(), "0F0".into(), 1));
     let text = refused("0UNSHARD,0F0,0WAIT_UNSHARD,0B0\n").to_string();
     assert!(
-        text.contains("0WAIT_UNSHARD comes after 0F0 (step 1), which uses what it waits for; move it before that"),
+        text.contains("0WAIT_UNSHARD comes after 0F0 (step 1), which uses its result; move the wait before it"),
         "{text}"
     );
 }
@@ -239,7 +239,7 @@ fn payloads_that_no_wait_has_let_go_of_stay_under_their_cap() {
         );
         least
     };
-    // Rank 1 hands six outputs on before the first gradient comes back, and its gradients to the end of the step.
+    // Rank 1 sends six outputs before the first gradient comes back, and its gradients at the end of the step.
     assert_eq!((peak(Placing::Implicit), peak(Placing::AtOnce), peak(Placing::Late)), (0, 1, 6));
     let options = WaitOptions { outstanding: NonZeroUsize::new(2), ..WaitOptions::all(Placing::Late) };
     let bound = lowered.with_waits(&options);
@@ -248,7 +248,7 @@ fn payloads_that_no_wait_has_let_go_of_stay_under_their_cap() {
 
 #[test]
 fn a_start_does_not_hold_its_rank_up_and_a_wait_does() {
-    // Both ranks send first: a cycle if sends wait, none if they are awaited after the receives.
+    // Both ranks send first: a cycle if sends block, none if they are awaited after the receives.
     let circle =
         "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n";
     assert!(matches!(refused(circle), CheckError::Deadlock { .. }));
@@ -262,11 +262,11 @@ fn a_start_does_not_hold_its_rank_up_and_a_wait_does() {
         }
         other => panic!("{other}"),
     }
-    // With room for one payload, the second send is over once the first was asked for.
+    // With a buffer for one payload, the second send is over once the first is received.
     plan(&early).check(&CheckOptions { transport: Transport::Buffered(1), ..CheckOptions::default() }).unwrap();
 }
 
-/// One second a computation, two a crossing (one of them on the wire), on two ranks.
+/// Two ranks; a computation takes one second, a crossing two (one of them on the wire).
 fn profile() -> Profile {
     let stage = StageCost {
         forward: 1.0,
@@ -317,7 +317,7 @@ fn collectives_run_beside_computations_until_their_waits() {
             step.events.iter().filter(|e| e.action.tasks().all(|t| t.op().is_wait())).map(|e| e.end).collect();
         assert_eq!(waits, [2.0, 4.0, 10.0, 13.0]);
     }
-    // Without waits of their own, and without overlap, each keeps the rank: 2 * (2 + 1 + 2 + 3).
+    // Without waits and without overlap, each blocks the rank: 2 * (2 + 1 + 2 + 3).
     assert_eq!(run(&golden::without_waits(&plan(text)).to_csv(), false).makespan, 16.0);
 }
 

@@ -1,4 +1,4 @@
-//! The planner's reports, compared with the catalogue as priced here, and checked for what holds for every report.
+//! The planner's reports, compared with the catalogue as priced here, and checked for properties of every report.
 
 use burn_pipeline_plan::cost::{
     Dtype, Layer, Layers, LinkCost, LinkCosts, Partition, PartitionOptions, Profile, StageCost,
@@ -24,7 +24,7 @@ fn layer(seconds: [f64; 3], parameters: u64, activations: f64, output: f64) -> L
     .with_parameters(parameters, Dtype::F32)
 }
 
-/// Uneven layers: random, or equal with a heavy head.
+/// Uneven layers: random ones, or equal ones with a heavy head.
 fn layers() -> impl Strategy<Value = Layers> {
     let random = (0.1..3.0f64, 0.1..3.0f64, 0.1..3.0f64, 0..200u64, 1.0..50.0f64, 0.0..20.0f64)
         .prop_map(|(f, i, w, parameters, activations, output)| layer([f, i, w], parameters, activations, output));
@@ -46,8 +46,8 @@ fn links() -> impl Strategy<Value = LinkCosts> {
     link.prop_map(|default| LinkCosts { default, between: vec![] })
 }
 
-/// Seconds in which the replicas of a bidirectional placement add up their gradients: both ranks of a pair hold the same
-/// two stages.
+/// Seconds in which the two copies of each stage in a bidirectional placement add up their gradients. Both ranks of a
+/// pair have the same two stages.
 fn reduction(plan: &Plan, profile: &Profile, state_factor: f64) -> f64 {
     let (placement, link) = (plan.placement(), profile.links().default);
     if placement.routes() == 1 {
@@ -58,18 +58,18 @@ fn reduction(plan: &Plan, profile: &Profile, state_factor: f64) -> f64 {
     link.latency + link.occupied((0..placement.ranks()).map(bytes).fold(0.0, f64::max))
 }
 
-/// The name and seconds of every family of the catalogue that fits at this size, with the even and the optimal cut.
+/// The name and seconds of every schedule of the catalogue that fits at this size, with the even and the optimal cut.
 fn catalogue(request: &Request) -> Vec<(String, f64)> {
     let workload = &request.workloads[0];
     let mut fitting = Vec::new();
-    for family in all() {
-        let chunks = match family.family().chunks {
+    for schedule in all() {
+        let chunks = match schedule.info().chunks {
             Chunks::Exactly(n) => vec![n],
             Chunks::Any => request.chunks.clone(),
         };
         for chunks in chunks {
             let size = Size { ranks: request.ranks, chunks, microbatches: workload.microbatches };
-            let Ok(plan) = family.build(size) else { continue };
+            let Ok(plan) = schedule.build(size) else { continue };
             if !plan.has_backward() || plan.stages() > workload.layers.len() {
                 continue;
             }
@@ -94,7 +94,7 @@ fn catalogue(request: &Request) -> Vec<(String, f64)> {
     fitting
 }
 
-/// Asserts what holds for every report.
+/// Asserts the properties of every report.
 fn sound(request: &Request, planned: &PlannerReport) {
     let best = &planned.best;
     assert!(planned.bound <= best.seconds * (1.0 + 1e-9), "{planned}");
@@ -126,9 +126,9 @@ fn request(layers: Layers, ranks: usize, microbatches: usize, links: LinkCosts, 
 }
 
 #[test]
-fn auto_is_never_slower_than_any_family_that_fits_on_260_random_profiles() {
+fn auto_is_never_slower_than_any_schedule_that_fits_on_260_random_profiles() {
     let config = proptest::test_runner::Config { cases: 260, ..Default::default() };
-    // From a cap that few candidates fit under to one that all do: a model takes about 12 kB in all.
+    // Caps from one that few candidates fit under to one that all fit under: a model takes about 12 kB in all.
     let cap = prop::option::of((2.5..5.0f64).prop_map(|exponent: f64| exponent.exp() * 100.0));
     let cases = (layers(), 1..=4usize, 1..=8usize, links(), cap);
     let counts = std::cell::RefCell::new(std::collections::BTreeMap::<String, usize>::new());
@@ -136,39 +136,39 @@ fn auto_is_never_slower_than_any_family_that_fits_on_260_random_profiles() {
     let gain = std::cell::Cell::new(0.0f64);
     proptest!(config, |((layers, ranks, microbatches, links, cap) in cases)| {
         let request = request(layers, ranks, microbatches, links, cap);
-        let families = catalogue(&request);
+        let schedules = catalogue(&request);
         match best_plan(&request) {
             Ok(planned) => {
                 sound(&request, &planned);
-                for (family, seconds) in &families {
-                    prop_assert!(planned.best.seconds <= seconds * (1.0 + 1e-9), "{family}: {seconds}\n{planned}");
+                for (schedule, seconds) in &schedules {
+                    prop_assert!(planned.best.seconds <= seconds * (1.0 + 1e-9), "{schedule}: {seconds}\n{planned}");
                 }
                 let way = &planned.best.strategy;
-                count(&match way { planner::Strategy::Family(_) => "family".to_owned(), other => other.to_string() });
-                if let Some((_, fastest)) = families.iter().min_by(|a, b| a.1.total_cmp(&b.1)) {
+                count(&match way { planner::Strategy::Schedule(_) => "schedule".to_owned(), other => other.to_string() });
+                if let Some((_, fastest)) = schedules.iter().min_by(|a, b| a.1.total_cmp(&b.1)) {
                     gain.set(gain.get() + 1.0 - planned.best.seconds / fastest);
-                    count("cases in which some family fits");
+                    count("cases in which some schedule fits");
                 }
             }
             Err(PlannerError::NothingFits { .. }) => {
-                prop_assert!(families.is_empty(), "{families:?}");
+                prop_assert!(schedules.is_empty(), "{schedules:?}");
                 count("nothing fits");
             }
             Err(other) => prop_assert!(false, "{other}"),
         }
     });
     let counts = counts.into_inner();
-    let mean = 100.0 * gain.get() / counts["cases in which some family fits"] as f64;
-    println!("{counts:?}; seconds saved against the best family, on average: {mean:.2} %");
+    let mean = 100.0 * gain.get() / counts["cases in which some schedule fits"] as f64;
+    println!("{counts:?}; seconds saved against the best schedule, on average: {mean:.2} %");
 }
 
-/// What `train_gpt` (`--layers 8`) and `train_moe` (`--layers 6 --seq 64`) measured with a block a stage
+/// Profiles that `train_gpt` (`--layers 8`) and `train_moe` (`--layers 6 --seq 64`) measured with a block a stage
 /// (`--schedule InterleavedZeroBubble --ranks 2 --chunks 4`, or 3).
 const EXAMPLES: [(&str, &str); 2] =
     [("train_gpt", include_str!("profiles/train_gpt.json")), ("train_moe", include_str!("profiles/train_moe.json"))];
 
 #[test]
-fn auto_is_never_slower_than_any_family_that_fits_on_the_profiles_of_the_example_models() {
+fn auto_is_never_slower_than_any_schedule_that_fits_on_the_profiles_of_the_example_models() {
     for (name, text) in EXAMPLES {
         let profile = Profile::from_json(text).unwrap();
         let layers = Layers::of_profile(&profile).unwrap();
@@ -181,13 +181,13 @@ fn auto_is_never_slower_than_any_family_that_fits_on_the_profiles_of_the_example
                 ..request(layers.clone(), ranks, 8, links.clone(), cap)
             };
             let free = best_plan(&asked(None)).unwrap();
-            // Then with two thirds of the memory of the best plan.
+            // Again with two thirds of the memory of the best plan.
             let tight = asked(Some(free.best.peak_bytes * 2.0 / 3.0));
             for (request, planned) in [(asked(None), Ok(free)), (tight.clone(), best_plan(&tight))] {
-                let families = catalogue(&request);
-                let fastest = families.iter().map(|(_, seconds)| *seconds).fold(f64::INFINITY, f64::min);
+                let schedules = catalogue(&request);
+                let fastest = schedules.iter().map(|(_, seconds)| *seconds).fold(f64::INFINITY, f64::min);
                 let Ok(planned) = planned else {
-                    assert!(families.is_empty(), "{name}: {families:?}");
+                    assert!(schedules.is_empty(), "{name}: {schedules:?}");
                     continue;
                 };
                 sound(&request, &planned);
@@ -195,9 +195,9 @@ fn auto_is_never_slower_than_any_family_that_fits_on_the_profiles_of_the_example
                 assert!(best.seconds <= fastest * (1.0 + 1e-9), "{name}: {fastest}\n{planned}");
                 let saved = match fastest.is_finite() {
                     true => {
-                        format!("{:.2} % less than the best family that fits", 100.0 * (1.0 - best.seconds / fastest))
+                        format!("{:.2} % less than the best schedule that fits", 100.0 * (1.0 - best.seconds / fastest))
                     }
-                    false => "and no family fits".to_owned(),
+                    false => "and no schedule fits".to_owned(),
                 };
                 println!("{name}, {ranks} ranks: {best}, {saved}");
             }
@@ -233,7 +233,7 @@ fn with_blocking_transfers_the_overlap_passes_pay() {
     assert!(moved.best.seconds < 0.95 * still.best.seconds);
     assert!(moved.plan.plan().any_task(|task| task.op().is_wait()));
     println!("{} s as built, {} s with communication moved", still.best.seconds, moved.best.seconds);
-    // What the passes did is in the report, and its last step is that of the plan.
+    // The report has the results of the passes, and its last step is the plan's.
     assert_eq!(
         moved.overlap.iter().map(|report| report.pass).collect::<Vec<_>>(),
         OverlapPass::USUAL.map(|p| p.name())
@@ -260,8 +260,8 @@ fn the_passes_and_their_budgets_are_those_of_the_request() {
     };
     let planned = best_plan(&asked).unwrap();
     assert_eq!(planned.best.passes, PassChoice::Overlap);
-    // The passes by hand, with the same budgets, on the plan that the candidate's family builds, give this plan.
-    let planner::Strategy::Family(name) = &planned.best.strategy else { panic!("{}", planned.best) };
+    // Running the passes by hand, with the same budgets, on the plan of the candidate's schedule gives this plan.
+    let planner::Strategy::Schedule(name) = &planned.best.strategy else { panic!("{}", planned.best) };
     let size = Size::new(4, planned.best.microbatches).with_chunks(planned.best.chunks);
     let built = by_name(name).unwrap().build(size).unwrap().without_idle().with_transfers().unwrap();
     let options = OverlapOptions { simulate, ..overlap };
@@ -303,7 +303,7 @@ fn plans_without_a_pipeline_are_considered() {
     assert_eq!(best(slow).best.strategy, planner::Strategy::OneDevice);
     // Gradients are heavy, activations are light: a pipeline.
     let narrow = LinkCosts { default: LinkCost { latency: 0.0, bandwidth: Some(100.0) }, between: vec![] };
-    assert!(matches!(best(narrow).best.strategy, planner::Strategy::Family(_) | planner::Strategy::Synthesised));
+    assert!(matches!(best(narrow).best.strategy, planner::Strategy::Schedule(_) | planner::Strategy::Synthesised));
 }
 
 #[test]
@@ -316,7 +316,8 @@ fn a_cap_makes_stages_recompute_and_says_what_it_costs() {
         best_plan(&request)
     };
     let never = with(vec![Recompute::Never], 1e6).unwrap().best;
-    // A block holds 100 bytes a microbatch and 80 of parameters, so without recomputation 300 are too few for two blocks.
+    // A block holds 100 bytes a microbatch and 80 of parameters, so 300 are too few for two blocks without
+    // recomputation.
     let refused = with(vec![Recompute::Never], 300.0).unwrap_err().to_string();
     assert!(refused.contains("the leanest holds") && refused.contains("above the cap of 3.0000e2"), "{refused}");
     let partly = with(vec![Recompute::Never, Recompute::WhereNeeded, Recompute::Everywhere], 400.0).unwrap();

@@ -1,4 +1,4 @@
-//! Cuts that load the busiest rank alike: the planner's choice among them, against all of them.
+//! Cuts with about the same load of the busiest rank: the planner's choice, compared with all of them.
 
 use burn_pipeline_plan::cost::{Layer, Layers, LinkCost, LinkCosts, Partition, PartitionReport};
 use burn_pipeline_plan::plan::{Placement, PlacementKind};
@@ -7,7 +7,7 @@ use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use proptest::{prop_assert, prop_assume, proptest};
 
-/// Eight equal layers but for a head, on four ranks.
+/// Eight equal layers and a head, on four ranks.
 fn model(head: f64) -> Layers {
     let layer = |times: f64| Layer { output_bytes: 1.0, ..Layer::new('L') }.with_seconds(times, times, times / 2.0);
     let mut layers = vec![layer(1.0); 7];
@@ -15,7 +15,7 @@ fn model(head: f64) -> Layers {
     Layers::new(layers).unwrap()
 }
 
-/// Every cut of so many layers into four stages.
+/// Every cut of this many layers into four stages.
 fn all_cuts(layers: usize) -> Vec<Partition> {
     let mut cuts = Vec::new();
     for first in 1..layers {
@@ -29,7 +29,7 @@ fn all_cuts(layers: usize) -> Vec<Partition> {
 }
 
 #[test]
-fn the_best_plan_is_no_slower_than_a_family_on_any_cut_that_loads_the_busiest_rank_as_little() {
+fn the_best_plan_is_no_slower_than_a_schedule_on_any_cut_that_loads_the_busiest_rank_as_little() {
     proptest!(|(head in 2..6u32, latency in 0.0..1.5f64)| {
         let layers = model(f64::from(head));
         let placement = Placement::bidirectional(4).unwrap();
@@ -41,7 +41,7 @@ fn the_best_plan_is_no_slower_than_a_family_on_any_cut_that_loads_the_busiest_ra
         let cuts = all_cuts(layers.len());
         let least = cuts.iter().map(load).fold(f64::INFINITY, f64::min);
         let alike: Vec<_> = cuts.iter().filter(|cut| load(cut) <= least * (1.0 + 1e-9)).collect();
-        // The planner looks at no more than sixteen beside the first.
+        // The planner tries at most sixteen cuts beside the first.
         prop_assume!((2..=17).contains(&alike.len()));
 
         let request = Request {
@@ -60,7 +60,7 @@ fn the_best_plan_is_no_slower_than_a_family_on_any_cut_that_loads_the_busiest_ra
             for cut in &alike {
                 let profile = cut.profile(&layers, links.clone()).unwrap();
                 let seconds = simulate(&plan, &profile, &SimulateOptions::default()).unwrap().makespan;
-                // Replicas add up no bytes here, but wait once for the link.
+                // The two routes add up no bytes here, but wait once for the link.
                 prop_assert!(planned.best.seconds <= seconds + latency + 1e-9, "{name}, {cut}: {seconds}\n{planned}");
             }
         }

@@ -1,4 +1,5 @@
-//! The exact search ([`crate::exact`]) against instances done by hand and against looking at every order.
+//! The exact search ([`crate::exact`]), compared with instances solved by hand and with the enumeration of all
+//! orders.
 
 use crate::exact::{Search, Small, State, optimum};
 use std::collections::HashMap;
@@ -11,16 +12,16 @@ fn the_optimum_of_instances_that_can_be_done_by_hand() {
     };
     // One rank works without pause.
     assert_eq!(optimum(&small(vec![0], 3, 3), 1000, 1 << 20), Some(9));
-    // Two ranks, room for one activation: 0F 1F 1I 0I 0W, and again: rank 0 cannot start before its W.
+    // Two ranks, memory for one activation: 0F 1F 1I 0I 0W, and again. Rank 0 cannot start before its W.
     assert_eq!(optimum(&small(vec![0, 1], 2, 1), 1000, 1 << 20), Some(10));
-    // With room enough only the way to rank 1 is idle there.
+    // With enough memory, only the transfer to rank 1 is idle time there.
     assert_eq!(optimum(&small(vec![0, 1], 2, 2), 1000, 1 << 20), Some(7));
     assert_eq!(optimum(&small(vec![0, 1, 1, 0], 1, 2), 1000, 1 << 20), Some(9));
-    // Two routes in opposite directions, a microbatch each: no rank waits. One route for both takes seven seconds.
+    // Two routes in opposite directions, a microbatch each: no rank waits. Both on one route take seven seconds.
     let both_ways = Small { microbatches: vec![1, 1], ..small(vec![0, 1, 1, 0], 1, 4) };
     assert_eq!(optimum(&both_ways, 1000, 1 << 20), Some(6));
-    // Whole backwards at half the price: F B F B on one rank. With two ranks a single `I` would let rank 0 begin sooner,
-    // but it costs more, and there is nothing to fill the gap.
+    // Whole backwards at half the price: F B F B on one rank. With two ranks a single `I` would let rank 0 begin
+    // sooner, but it costs more, and nothing fills the gap.
     let cheap = |ranks: Vec<usize>| Small { whole: Some(vec![1; ranks.len()]), ..small(ranks, 2, 2) };
     assert_eq!(optimum(&cheap(vec![0]), 1000, 1 << 20), Some(4));
     assert_eq!(optimum(&cheap(vec![0, 1]), 1000, 1 << 20), Some(6));
@@ -42,8 +43,8 @@ fn branch_and_bound_agrees_with_looking_at_every_order() {
     }
 }
 
-/// The least makespan over all orders: every step is appended to every rank's row. Of partial rows with the same steps
-/// done, those are kept that no other one beats in all times. `None` if nothing fits.
+/// The least makespan over all orders: every step is appended to every rank's row. Of partial rows with the same
+/// steps done, only those that no other beats in all times are kept. `None` if nothing fits.
 fn every_order(small: &Small) -> Option<u32> {
     let search = Search::new(small, u32::MAX, u64::MAX);
     let (first, mut least) = (State::first(small), None);
@@ -73,8 +74,8 @@ fn every_order(small: &Small) -> Option<u32> {
     least
 }
 
-/// Asserts that both searches agree under every cap and that a larger cap never takes longer. Returns how often a larger
-/// cap is faster.
+/// Asserts that both searches agree under every cap, and that a larger cap never takes longer. Returns how often a
+/// larger cap is faster.
 fn agreed_under_every_cap(small: &Small) -> usize {
     let (mut binding, mut before) = (0, None);
     let stages = small.ranks.len() / small.microbatches.len();
@@ -159,7 +160,7 @@ fn words(microbatches: usize, cap: usize) -> Vec<Vec<usize>> {
     words.into_iter().map(|(word, _)| word).collect()
 }
 
-/// The makespan of two rows, by running them until neither can go on.
+/// The makespan of two rows, found by running them until neither can go on.
 fn span(small: &Small, rows: [&Vec<usize>; 2]) -> Option<u32> {
     let mut ends: [[Vec<u32>; 3]; 2] = Default::default();
     let (mut next, mut clock) = ([0; 2], [0; 2]);

@@ -1,17 +1,17 @@
 //! The exact optimum of small instances, by branch and bound. It shares no code with the synthesis.
 //!
-//! 1. An instance has stages with whole numbers of seconds for `F`, `I` and `W`, one latency between ranks, activations of
-//!    one unit that live from `F` to `W`, and a cap on how many of them a rank holds. It has one route, or two with
-//!    microbatches of their own. All microbatches cost the same, so each stage takes them in order.
-//! 2. Branching follows Giffler and Thompson (1960): among all steps that could be next, the one that would end first
-//!    fixes a rank, and each step of that rank that starts before that end is a branch. With one stage a rank this holds
-//!    under a cap, too: moving an `F` before `I`s and `W`s needs only room that is free already. With several stages a
-//!    rank there is one more branch: an `F` that would end first is held back until an `F` of another stage, which may
-//!    need its room, has run on the rank.
-//! 3. If a backward may be whole (`B` in place of `I` and `W`), both `I` and `B` count as ending when the longer one would,
-//!    so that neither form cuts off orders with the other.
-//! 4. A state is dropped if its bound reaches the best makespan, or if no time was later in a state with the same steps
-//!    done.
+//! 1. An instance has stages with whole numbers of seconds for `F`, `I` and `W`, one latency between ranks, activations
+//!    of one unit that live from `F` to `W`, and a cap on a rank's activations. It has one route, or two with separate
+//!    microbatches. All microbatches cost the same, so each stage takes them in order.
+//! 2. Branching follows Giffler and Thompson (1960): of all possible next steps, the one that would end first selects a
+//!    rank, and each step of that rank that starts before that end is a branch. With one stage a rank, this holds under
+//!    a cap too: moving an `F` before `I`s and `W`s needs only memory that is free already. With several stages a rank,
+//!    one more branch delays an `F` that would end first until an `F` of another stage, which may need its memory, has
+//!    run on the rank.
+//! 3. If a backward may be whole (`B` in place of `I` and `W`), both `I` and `B` count as ending when the longer one
+//!    would, so that neither form cuts off orders with the other.
+//! 4. A state is dropped if its bound reaches the best makespan, or if an earlier state with the same steps done has no
+//!    later time.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ pub(crate) struct Small {
     pub(crate) ranks: Vec<usize>,
     /// Seconds of `F`, `I`, `W` of each stage.
     pub(crate) seconds: Vec<[u32; 3]>,
-    /// Seconds of `B`, where that is another way of a stage's backward.
+    /// Seconds of `B`, for stages whose backward may be whole.
     pub(crate) whole: Option<Vec<u32>>,
     /// Seconds between two ranks.
     pub(crate) latency: u32,
@@ -59,7 +59,7 @@ impl Small {
         self.seconds(stage, 3).unwrap_or(u32::MAX).min(self.seconds[stage][1])
     }
 
-    /// Seconds of a pass: `F`, `I`, `W`, `B`.
+    /// Seconds of an operation: `F`, `I`, `W`, `B`.
     pub(crate) fn seconds(&self, stage: usize, pass: usize) -> Option<u32> {
         match pass {
             3 => self.whole.as_ref().map(|seconds| seconds[stage]),
@@ -68,25 +68,25 @@ impl Small {
     }
 }
 
-/// Passes in the order of [`Small::seconds`].
+/// Operations in the order of [`Small::seconds`].
 const PASSES: std::ops::Range<usize> = 0..4;
 
 #[derive(Clone)]
 pub(crate) struct State {
-    /// `F`, `I` and `W` done of each stage; a `B` is an `I` and a `W`.
+    /// The numbers of `F`, `I` and `W` done by each stage; a `B` counts as an `I` and a `W`.
     pub(crate) done: Vec<[u8; 3]>,
     pub(crate) clock: Vec<u32>,
     /// Activations that each rank holds.
     held: Vec<usize>,
-    /// Stages whose next `F` is held back until another stage's has run on the rank.
+    /// Stages whose next `F` is delayed until another stage's has run on the rank.
     pub(crate) back: Vec<bool>,
-    /// Ends of `F`, then of `I`, by stage and microbatch, in one list: states are cloned at every step.
+    /// Ends of `F`, then of `I`, by stage and microbatch, in one list because states are cloned at every step.
     ends: Vec<u32>,
 }
 
 pub(crate) struct Search<'a> {
     small: &'a Small,
-    /// The least seconds from the end of a stage's last `F`, and from that of its last `I`, to the end of all.
+    /// The least seconds from the end of a stage's last `F`, and of its last `I`, to the end of the step.
     tails: Vec<[u32; 2]>,
     /// The most microbatches of a route.
     width: usize,
@@ -96,7 +96,7 @@ pub(crate) struct Search<'a> {
     most: u64,
 }
 
-/// The least makespan below `known`, or `known` if there is none; none if more than `most` states would be looked at.
+/// The least makespan below `known`, or `known` if there is none; `None` if it would take more than `most` states.
 pub(crate) fn optimum(small: &Small, known: u32, most: u64) -> Option<u32> {
     let mut search = Search::new(small, known, most);
     search.visit(&State::first(small));
@@ -104,7 +104,7 @@ pub(crate) fn optimum(small: &Small, known: u32, most: u64) -> Option<u32> {
 }
 
 impl State {
-    /// Nothing is done.
+    /// The state before the first step.
     pub(crate) fn first(small: &Small) -> Self {
         let (stages, ranks) = (small.ranks.len(), small.ranks.iter().max().unwrap() + 1);
         Self {
@@ -132,8 +132,8 @@ impl<'a> Search<'a> {
         search
     }
 
-    /// The least seconds that follow a stage's last `F`, and its last `I`: the `F` still goes up and comes down, the
-    /// `I` still goes down.
+    /// The least seconds that follow a stage's last `F`, and its last `I`: from the `F`, up to the last stage and
+    /// down again; from the `I`, down.
     fn tails_of(&self, stage: usize) -> [u32; 2] {
         let first = stage - stage % self.small.stages();
         let end = first + self.small.stages();
@@ -145,7 +145,7 @@ impl<'a> Search<'a> {
         [up + input(stage) + back + last, back + last]
     }
 
-    /// Where the end of a stage's `F` (pass 0) or `I` (pass 1) stands in [`State::ends`].
+    /// The index of a stage's `F` (operation 0) or `I` (operation 1) in [`State::ends`].
     fn at(&self, pass: usize, stage: usize) -> usize {
         (pass * self.small.ranks.len() + stage) * self.width
     }
@@ -160,7 +160,7 @@ impl<'a> Search<'a> {
         if self.small.ranks[a] == self.small.ranks[b] { 0 } else { self.small.latency }
     }
 
-    /// When the next step of a stage could start, if its inputs are known and it fits.
+    /// The time at which the next step of a stage could start, if its inputs are known and it fits.
     fn start(&self, state: &State, stage: usize, pass: usize) -> Option<u32> {
         let [f, i, w] = state.done[stage].map(usize::from);
         let rank = self.small.ranks[stage];
@@ -220,7 +220,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What could be next: when it starts, its stage and its pass.
+    /// The possible next steps: start, stage and operation.
     pub(crate) fn ready(&self, state: &State) -> Vec<(u32, usize, usize)> {
         let steps = (0..state.done.len()).flat_map(|stage| PASSES.map(move |pass| (stage, pass)));
         let steps = steps.filter(|&(stage, pass)| self.small.seconds(stage, pass).is_some());
@@ -260,7 +260,7 @@ impl<'a> Search<'a> {
         state
     }
 
-    /// A makespan that no completion beats.
+    /// A lower bound on the makespan of every completion.
     fn bound(&self, state: &State) -> u32 {
         let stages = state.done.len();
         let left = |s: usize, pass: usize| self.left(state, s, pass) as u32;
@@ -288,12 +288,12 @@ impl<'a> Search<'a> {
         bound
     }
 
-    /// The earliest that anything of a stage can still start.
+    /// The earliest time at which any remaining step of a stage can start.
     fn soonest(&self, state: &State, stage: usize) -> u32 {
         (0..3).filter_map(|pass| self.start(state, stage, pass)).min().unwrap_or(0)
     }
 
-    /// The times that what is still to come may depend on.
+    /// The times on which the remaining steps may depend.
     pub(crate) fn times(&self, state: &State) -> Vec<u32> {
         let stages = state.done.len();
         let mut times = state.clock.clone();

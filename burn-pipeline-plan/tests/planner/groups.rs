@@ -1,4 +1,4 @@
-//! Groups of different sizes that hold stages together, chosen by the planner.
+//! Tensor-parallel groups of different sizes, chosen by the planner.
 
 use burn_pipeline_plan::cost::{Layer, Layers, LinkCost, LinkCosts, Partition};
 use burn_pipeline_plan::planner::{Request, Workload, best_plan};
@@ -10,12 +10,12 @@ fn links() -> LinkCosts {
     LinkCosts { default: LinkCost { latency: 0.0, bandwidth: Some(1e3) }, between: Vec::new() }
 }
 
-/// Blocks of 3 s, of which groups add up little, behind a layer of so many seconds.
+/// Blocks of 3 s, which groups all-reduce almost for free, after a layer of this many seconds.
 fn layers(blocks: usize, first: f64) -> Layers {
     layers_with(blocks, first, 1.0)
 }
 
-/// The same, whose groups add up so many bytes.
+/// The same, with groups that all-reduce this many bytes.
 fn layers_with(blocks: usize, first: f64, summed: f64) -> Layers {
     let layer = |seconds: f64| Layer {
         summed_bytes: Some(summed),
@@ -36,7 +36,8 @@ fn request(layers: Layers, ranks: usize, microbatches: usize) -> Request {
 
 #[test]
 fn a_heavy_layer_is_held_by_more_ranks_than_the_others() {
-    // 6 s beside two blocks of 3 s, on four ranks, and 1 s of sums for each layer of a pair: 2 + 1 + 1 ranks have 4, 3 and 3 s, pairs 4 and 5.
+    // A layer of 6 s and two blocks of 3 s on four ranks, with 1 s of all-reduce for each layer of a pair: groups of
+    // 2 + 1 + 1 ranks have 4, 3 and 3 s; pairs have 4 and 5.
     let request = Request { unpipelined: false, ..request(layers_with(2, 6.0, 500.0), 4, 8) };
     let report = best_plan(&request.with_tensor_groups(vec![2])).unwrap();
     let equal = report.candidates.iter().find(|candidate| candidate.groups.is_empty()).unwrap();
@@ -62,7 +63,7 @@ fn sizes_of_neighbours_divide_each_other() {
     }
 }
 
-/// All ways to write a number as sizes, of neighbours of which one divides the other.
+/// All ways to write a number as a sum of sizes in which, of two neighbours, one divides the other.
 fn compositions(ranks: usize, sizes: &[usize], last: Option<usize>) -> Vec<Vec<usize>> {
     if ranks == 0 {
         return vec![Vec::new()];
@@ -76,7 +77,7 @@ fn compositions(ranks: usize, sizes: &[usize], last: Option<usize>) -> Vec<Vec<u
     sizes.iter().filter(|size| fits(**size)).flat_map(with).collect()
 }
 
-/// The least seconds of 1F1B over all sizes of groups and all cuts.
+/// The least seconds of 1F1B over all group sizes and cuts.
 fn by_brute_force(layers: &Layers, ranks: usize, microbatches: usize, sizes: &[usize]) -> f64 {
     let mut least = f64::INFINITY;
     for groups in compositions(ranks, sizes, None).into_iter().filter(|groups| groups.len() <= layers.len()) {

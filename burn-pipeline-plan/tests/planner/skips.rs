@@ -1,4 +1,5 @@
-//! Models with skip edges: whatever cut and schedule the planner chooses, the values that cross are priced.
+//! Models with skip edges: whatever cut and schedule the planner chooses, values that cross stage boundaries are
+//! priced.
 
 use burn_pipeline_plan::cost::{Layer, Layers, LinkCost, LinkCosts, Partition, PartitionError, Profile};
 use burn_pipeline_plan::plan::{CheckOptions, PlanError, SkipEdge};
@@ -32,7 +33,7 @@ fn a_skip_edge_stays_inside_a_stage_or_joins_a_message_or_stays_a_skip_edge() {
         (bytes, profile.skips().to_vec())
     };
     assert_eq!(of(&[]), (vec![(10.0, 0.0)], edges(&[])));
-    // To the next stage all of them go in the message: 1 + 1 from layer 0, 2 and 4.
+    // To the next stage, all of them go in one message: 1 + 1 from layer 0, 2 and 4.
     assert_eq!(of(&[3]), (vec![(10.0 + 1.0 + 1.0 + 2.0 + 4.0, 0.0), (10.0, 0.0)], edges(&[])));
     // Layers 0 and 1, 2 and 3, 4 and 5: two values from the first to the last stage travel as one.
     let (bytes, skips) = of(&[2, 4]);
@@ -57,7 +58,7 @@ fn wrong_edges_are_refused_and_others_survive_the_round_trip() {
     assert_refused(&[(2, 1)], edge(2, 1), "does not lead to a later stage");
     assert_refused(&[(1, 2)], edge(1, 2), "leads to the next stage");
     assert_refused(&[(1, 4)], edge(1, 4), "needs a stage 4, but the plan has 4");
-    assert_refused(&[(0, 2), (0, 2)], edge(0, 2), "is there twice");
+    assert_refused(&[(0, 2), (0, 2)], edge(0, 2), "is listed twice");
     let across = layers().with_skips(edges(&[(0, 3), (0, 2)])).unwrap();
     assert_eq!(Layers::from_json(&across.to_json().unwrap()).unwrap().0, across);
     assert_eq!(across.scaled(0.5, 0.0).unwrap().skips(), across.skips());
@@ -83,7 +84,7 @@ fn the_u_net_of_the_example_is_planned_with_its_long_connections() {
         let request = request(layers.clone(), ranks, links);
         let planned = best_plan(&request).unwrap();
         let best = &planned.best;
-        // The plan has the edges that its cut makes.
+        // The plan has the edges of its cut.
         let profile = best.partition.profile(&layers, request.links.clone()).unwrap();
         assert_eq!(planned.plan.plan().skips(), profile.skips());
         planned.plan.plan().clone().check(&CheckOptions::default()).unwrap();
@@ -101,7 +102,7 @@ fn the_u_net_of_the_example_is_planned_with_its_long_connections() {
 
 #[test]
 fn a_heavy_connection_past_a_stage_is_paid_for_on_a_slow_network() {
-    // Layer 1 hands 1000 bytes to layer 3: over the next boundary of the even cut, at 100 seconds a microbatch.
+    // Layer 1 sends 1000 bytes to layer 3: over the next boundary of the even cut, at 100 seconds a microbatch.
     let layers = Layers::new(vec![layer(0.0), layer(1000.0), layer(0.0), layer(0.0), layer(0.0), layer(0.0)]).unwrap();
     let layers = layers.with_skips(edges(&[(1, 3)])).unwrap();
     let links = LinkCosts { default: LinkCost { latency: 0.0, bandwidth: Some(10.0) }, between: vec![] };
@@ -132,7 +133,7 @@ proptest! {
         let ask = |layers| best_plan(&Request { synthesis, ..request(layers, ranks, links.clone()) }).unwrap();
         let (with, without) = (ask(across.clone()), ask(layers));
         prop_assert_eq!(with.candidates[0].seconds, with.best.seconds);
-        // Compare candidates whose plan is the same with edges and without.
+        // Compare candidates whose plan is the same with and without edges.
         let bare: BTreeMap<String, f64> = without.candidates.iter().filter_map(same_plan_whatever_it_costs).collect();
         for (name, seconds) in with.candidates.iter().filter_map(same_plan_whatever_it_costs) {
             let Some(bare) = bare.get(&name) else { continue };
@@ -149,11 +150,11 @@ proptest! {
     }
 }
 
-/// The description and seconds of a candidate whose plan depends only on its shape. Plans that are built or changed by
-/// costs are left out: with other costs they are other plans, and a heuristic may find the better one for higher costs.
+/// The description and seconds of a candidate whose plan depends only on its shape. Plans that are built or changed
+/// by costs are left out: other costs make other plans, and a heuristic may find the better plan for higher costs.
 fn same_plan_whatever_it_costs(candidate: &Candidate) -> Option<(String, f64)> {
     let choice = candidate;
-    let Strategy::Family(name) = &choice.strategy else { return None };
+    let Strategy::Schedule(name) = &choice.strategy else { return None };
     let by_costs = by_name(name).is_err() || choice.passes == PassChoice::Overlap;
     let key = format!("{name} {} {} {:?} {}", choice.placement, choice.partition, choice.recomputing, choice.passes);
     (!by_costs).then_some((key, candidate.seconds))

@@ -63,10 +63,10 @@ fn instances() -> Vec<Small> {
 /// The effort of local search: a twenty-fifth of the default, a few hundred moves.
 const EFFORT: usize = 200_000;
 
-/// The makespan of the synthesis and the optimum of one instance; `None` for an optimum that takes too long to prove.
+/// The makespan of the synthesis and the optimum of one instance; `None` if the optimum takes too long to prove.
 fn both(small: &Small) -> (f64, Option<u32>) {
     let (profile, placement) = profile(small);
-    // A cap that all activations of a rank fit under is no cap.
+    // A cap that all activations of a rank fit under has no effect.
     let held = small.stages() / placement.ranks() * small.microbatches.iter().sum::<usize>();
     let cap = (small.cap < held).then_some(small.cap as f64);
     let synthesis = Synthesis { cap, effort: EFFORT, ..Synthesis::default() };
@@ -79,8 +79,8 @@ fn both(small: &Small) -> (f64, Option<u32>) {
     (made.makespan, optimum(small, made.makespan.ceil() as u32, 300_000))
 }
 
-/// Compares makespans with optima and prints the result. Returns how many optima were not met or not decided, and the
-/// largest gap.
+/// Compares makespans with optima and prints the result. Returns the number of optima that were not reached or not
+/// decided, and the largest gap.
 fn compare(what: &str, instances: &[Small]) -> (usize, f64) {
     let outcomes: Vec<(f64, Option<u32>)> = instances.iter().map(both).collect();
     let (mut met, mut decided, mut largest, mut sum) = (0, 0, 0.0f64, 0.0);
@@ -110,8 +110,8 @@ fn with_one_stage_a_rank_every_optimum_of_up_to_4_ranks_and_4_microbatches_is_me
     assert_eq!(missed, 0);
 }
 
-/// Every size up to 4 ranks and 4 microbatches with two stages a rank, in a V and a loop, with even and uneven costs; no
-/// cap.
+/// Every size up to 4 ranks and 4 microbatches with two stages a rank, in a V and a loop, with even and uneven costs,
+/// without a cap.
 fn instances_of_two_stages() -> Vec<Small> {
     let mut numbers = Numbers(2);
     let mut instances = Vec::new();
@@ -187,7 +187,7 @@ fn with_three_stages_a_rank_every_optimum_of_up_to_3_ranks_and_3_microbatches_is
     assert_eq!((all.len(), missed), (216, 0));
 }
 
-/// Two routes in opposite directions over up to 4 ranks, with up to 4 microbatches in all; no cap.
+/// Two routes in opposite directions over up to 4 ranks, with up to 4 microbatches in all, without a cap.
 fn instances_of_two_routes() -> Vec<Small> {
     let mut numbers = Numbers(4);
     let mut instances = Vec::new();
@@ -212,7 +212,7 @@ fn in_both_directions_every_optimum_of_up_to_4_ranks_and_4_microbatches_is_met()
     assert_eq!((all.len(), missed), (936, 0));
 }
 
-/// The instances with whole backwards that take one second less than `I` and `W`.
+/// The instances with whole backwards that take one second less than `I` and `W` together.
 fn with_whole_backwards(instances: Vec<Small>) -> Vec<Small> {
     let whole = |small: &Small| small.seconds.iter().map(|[_, i, w]| i + w - 1).collect();
     instances.into_iter().map(|small| Small { whole: Some(whole(&small)), ..small }).collect()
@@ -270,7 +270,7 @@ fn one_by_one(placement: &Placement, microbatches: usize) -> Plan {
 
 fn stage_costs() -> impl Strategy<Value = StageCost> {
     let amounts = (0.1..3.0f64, 0.1..3.0f64, 0.1..3.0f64, prop::option::of(0.1..5.0f64));
-    // `I` may free most of the activations, or leave more for `W` than there was. Some stages recompute.
+    // `I` may free most of the activations, or leave more for `W` than there were. Some stages recompute.
     let bytes = (1.0..10.0f64, -0.8..0.9f64, prop::option::of(0.0..5.0f64), 0.0..20.0f64);
     (amounts, bytes).prop_map(|((forward, input, weight, backward), (activations, freed, again, parameters))| {
         let stage = StageCost {

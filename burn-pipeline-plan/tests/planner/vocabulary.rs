@@ -1,4 +1,4 @@
-//! The planner with a vocabulary that may be spread, and with stages that several ranks may hold.
+//! The planner with a parallel vocabulary, and with tensor-parallel groups.
 
 use burn_pipeline_plan::cost::{
     Dtype, Layer, Layers, LinkCost, LinkCosts, LinkOverride, PartitionError, VocabularyCost,
@@ -25,7 +25,7 @@ fn links(latency: f64, bandwidth: f64) -> LinkCosts {
     LinkCosts { default: LinkCost { latency, bandwidth: Some(bandwidth) }, between: Vec::new() }
 }
 
-/// One copy of the model, families and even or optimal cuts alone, so that many requests are planned in little time.
+/// One copy of the model, with schedules and even or optimal cuts only, so that many requests are planned quickly.
 fn request(layers: Layers, ranks: usize, microbatches: usize, links: LinkCosts) -> Request {
     Request {
         chunks: vec![1, 2],
@@ -41,12 +41,13 @@ fn request(layers: Layers, ranks: usize, microbatches: usize, links: LinkCosts) 
 
 #[test]
 fn a_head_that_outweighs_a_stage_is_spread() {
-    // 8 blocks and a head of 8 on 4 ranks: no cut is better than 8 of 16, and spread every rank has 4.
+    // 8 blocks and a head of 8 on 4 ranks: no cut is better than 8 of 16; with a parallel vocabulary every rank has
+    // 4.
     let request = request(model(8, 8.0), 4, 16, links(1e-3, 1e4));
     let alone = best_plan(&request).unwrap();
-    let both = best_plan(&request.clone().with_vocabulary_spread()).unwrap();
-    assert!(!alone.best.spread_vocabulary && both.best.spread_vocabulary);
-    assert!(both.best.to_string().contains("vocabulary spread"), "{}", both.best);
+    let both = best_plan(&request.clone().with_vocabulary_parallel()).unwrap();
+    assert!(!alone.best.vocabulary_parallel && both.best.vocabulary_parallel);
+    assert!(both.best.to_string().contains("vocabulary parallel"), "{}", both.best);
     assert!(alone.best.seconds > 1.7 * both.best.seconds, "{} and {}", alone.best.seconds, both.best.seconds);
     assert!(both.plan.plan().has_vocabulary());
     assert!(both.bound <= both.best.seconds && both.best.seconds < 1.2 * both.bound);
@@ -57,21 +58,21 @@ fn a_head_that_outweighs_a_stage_is_spread() {
 fn a_synthesised_schedule_is_spread_too() {
     let synthesis = Some(Synthesis { starts: 1, listing: 2_000, ..Synthesis::default() });
     let request = Request { synthesis, ..request(model(6, 3.0), 3, 6, links(1e-3, 1e4)) };
-    let report = best_plan(&request.with_vocabulary_spread()).unwrap();
+    let report = best_plan(&request.with_vocabulary_parallel()).unwrap();
     let made = report.candidates.iter().filter(|candidate| candidate.strategy.to_string() == "synthesised");
-    assert!(made.clone().any(|candidate| candidate.spread_vocabulary));
-    assert!(made.clone().any(|candidate| !candidate.spread_vocabulary));
+    assert!(made.clone().any(|candidate| candidate.vocabulary_parallel));
+    assert!(made.clone().any(|candidate| !candidate.vocabulary_parallel));
 }
 
 #[test]
 fn a_cap_counts_pieces_and_their_state() {
     let request = Request { state_factor: 4.0, ..request(model(4, 4.0), 2, 8, links(0.0, 1e6)) };
-    let report = best_plan(&request.with_vocabulary_spread()).unwrap();
-    assert!(report.best.spread_vocabulary);
+    let report = best_plan(&request.with_vocabulary_parallel()).unwrap();
+    assert!(report.best.vocabulary_parallel);
     // Two blocks of 40 bytes, and halves of head and embedding, each with gradients and moments.
     assert!(report.simulation.ranks.iter().all(|rank| rank.weight_bytes == 4.0 * (2.0 * 40.0 + 20.0 + 20.0)));
     let capped = Request { cap: Some(report.best.peak_bytes - 1.0), ..request_of(&report.best, model(4, 4.0)) };
-    if let Ok(capped) = best_plan(&capped.with_vocabulary_spread()) {
+    if let Ok(capped) = best_plan(&capped.with_vocabulary_parallel()) {
         assert!(capped.best.peak_bytes < report.best.peak_bytes);
     }
 }
@@ -82,7 +83,7 @@ fn request_of(best: &Candidate, layers: Layers) -> Request {
 
 #[test]
 fn groups_pay_where_layers_are_few_and_links_fast() {
-    // 3 blocks cannot be cut into 6 stages; held by pairs they are.
+    // 3 blocks cannot be cut into 6 stages, but into 3 for pairs of ranks.
     let layers = || Layers::new(model(3, 1.0).all()[1..4].to_vec()).unwrap();
     let fast = request(layers(), 6, 6, links(1e-4, 1e6));
     assert!(matches!(best_plan(&fast), Err(PlannerError::NothingFits { .. })));
@@ -91,7 +92,7 @@ fn groups_pay_where_layers_are_few_and_links_fast() {
     let equal = candidates.clone().find(|candidate| candidate.groups.is_empty()).unwrap();
     assert_eq!((equal.members, equal.partition.stages()), (2, 3));
     assert!(equal.to_string().contains("each stage on 2 ranks"));
-    // Groups of 4 and 2 have as much to do, in fewer stages.
+    // Groups of 4 and 2 have the same load, in fewer stages.
     assert!(report.best.groups == [4, 2] || report.best.groups == [2, 4], "{}", report.best);
     assert!(candidates.all(|candidate| [2, 3, 4].contains(&candidate.members)));
 }
@@ -103,7 +104,7 @@ fn slow_links_make_more_stages_better_than_groups() {
         let request = request(blocks(), 4, 4, links(0.0, bandwidth));
         best_plan(&request.with_tensor_groups(vec![2, 4])).unwrap().best.members
     };
-    // An all-reduce of 4 bytes over pairs takes 4 bytes' time twice a block.
+    // An all-reduce of 4 bytes between pairs takes the time of 4 bytes, twice a block.
     assert_eq!(members(0.5), 1);
     assert!(members(1e9) > 1);
     // Fast inside pairs, slow between them.
@@ -117,17 +118,17 @@ fn slow_links_make_more_stages_better_than_groups() {
 #[test]
 fn what_cannot_be_spread_is_refused() {
     let two = Layers::new(vec![Layer::new('E'), Layer::new('L')]).unwrap();
-    let error = best_plan(&request(two, 1, 1, links(0.0, 1.0)).with_vocabulary_spread()).unwrap_err();
+    let error = best_plan(&request(two, 1, 1, links(0.0, 1.0)).with_vocabulary_parallel()).unwrap_err();
     assert_eq!(error, PlannerError::Layers(PartitionError::Vocabulary));
     let layers = model(2, 1.0).with_skips(vec![(0, 2).into()]).unwrap();
-    assert_eq!(layers.spread_vocabulary(2).unwrap_err(), PartitionError::Vocabulary);
+    assert_eq!(layers.vocabulary_parallel(2).unwrap_err(), PartitionError::Vocabulary);
     let inside = model(4, 1.0).with_skips(vec![(1, 3).into()]).unwrap();
-    assert_eq!(inside.spread_vocabulary(2).unwrap().0.skips(), [(0, 2).into()]);
+    assert_eq!(inside.vocabulary_parallel(2).unwrap().0.skips(), [(0, 2).into()]);
 }
 
 #[test]
 fn a_batch_cut_otherwise_scales_its_pieces() {
-    let workload = Workload::new(4, model(2, 3.0)).spread_vocabulary(3).unwrap();
+    let workload = Workload::new(4, model(2, 3.0)).vocabulary_parallel(3).unwrap();
     let pieces = workload.vocabulary.unwrap();
     let finer = workload.recut(8, 0.5).unwrap().vocabulary.unwrap();
     assert_eq!((pieces.head_forward, finer.head_forward), (1.0, 0.75));
@@ -145,7 +146,7 @@ proptest! {
     ) {
         let request = Request { cap, ..request(model(blocks, head), ranks, microbatches, links(latency, 100.0)) };
         let without = best_plan(&request);
-        let with = best_plan(&request.with_vocabulary_spread().with_tensor_groups(vec![2]));
+        let with = best_plan(&request.with_vocabulary_parallel().with_tensor_groups(vec![2]));
         match (without, with) {
             (Ok(without), Ok(with)) => {
                 prop_assert!(with.best.seconds <= without.best.seconds);
@@ -165,13 +166,14 @@ struct Published {
     hidden: f64,
     /// Parameters of a block.
     block: f64,
-    /// Width of all heads of the attention together.
+    /// Total width of all attention heads.
     attention: f64,
     vocabulary: f64,
     sequence: f64,
 }
 
-/// Floating-point operations a second of a device, and the bandwidth in bytes a second within a machine of eight and between machines.
+/// A device's floating-point operations a second, and the bandwidth in bytes a second within a machine of eight and
+/// between machines.
 const RATE: f64 = 4e14;
 const INSIDE: f64 = 4.5e11;
 const BETWEEN: f64 = 5e10;
@@ -209,8 +211,9 @@ impl Published {
         ]
     }
 
-    /// The layers for microbatches of one sequence: FLOPs of products and causal attention; 34 bytes of activations for each
-    /// hidden value of a block (Korthikanti et al. 2022, with attention that keeps no scores), 4 bytes for each logit.
+    /// The layers for microbatches of one sequence: FLOPs of matmuls and causal attention; 34 bytes of activations
+    /// for each hidden value of a block (Korthikanti et al. 2022, with attention that keeps no scores), 4 bytes for
+    /// each logit.
     fn layers(&self) -> Layers {
         let hidden_bytes = 2.0 * self.sequence * self.hidden;
         let layer = |kind, parameters: f64, flops: f64, activations: f64, sums: f64| Layer {
@@ -223,7 +226,8 @@ impl Published {
         let block_flops = 2.0 * self.block * self.sequence + scores;
         let block = layer('A', self.block, block_flops, 34.0 * self.sequence * self.hidden, 2.0);
         let table = self.vocabulary * self.hidden;
-        // A table is read and its gradient added to: bytes, not FLOPs, at 2e12 bytes a second.
+        // The embedding's forward reads its table and its backward adds to the gradient: bytes, not FLOPs, at 2e12
+        // bytes a second.
         let reading = 3.0 * hidden_bytes / 2e12;
         let embedding = layer('E', table, 0.0, 0.0, 1.0).with_seconds(reading, 0.0, reading);
         let head = layer('L', table, 2.0 * table * self.sequence, 4.0 * self.sequence * self.vocabulary, 1.0);
@@ -239,15 +243,16 @@ fn machines(ranks: usize) -> LinkCosts {
     LinkCosts { default: LinkCost { latency: 1.5e-5, bandwidth: Some(BETWEEN) }, between }
 }
 
-/// The table of benches/results: what the new choices gain for published shapes, on devices that compute 400 TFLOP/s and hold 80 GB.
+/// The table of benches/results: the gain of the new choices for published shapes, on devices with 400 TFLOP/s and 80
+/// GB.
 #[test]
 #[ignore = "minutes of planning; benches/run.sh vocabulary runs it"]
 fn published_shapes() {
-    println!("| model | ranks | stages alone | vocabulary spread | groups | both | gain | best |");
+    println!("| model | ranks | stages alone | vocabulary parallel | groups | both | gain | best |");
     println!("|---|---|---|---|---|---|---|---|");
     for model in Published::all() {
         for ranks in [8, 16, 32, 64] {
-            // 16 bytes a parameter: weights, gradients, and moments with a copy of the weights in 32 bits.
+            // 16 bytes a parameter: weights, gradients, moments, and a 32-bit copy of the weights.
             let asked = Request {
                 cap: Some(8e10),
                 state_factor: 8.0,
@@ -256,7 +261,7 @@ fn published_shapes() {
                 passes: vec![PassChoice::AsBuilt],
                 ..request(model.layers(), ranks, 64, machines(ranks))
             };
-            let report = match best_plan(&asked.with_vocabulary_spread().with_tensor_groups(vec![2, 4, 8])) {
+            let report = match best_plan(&asked.with_vocabulary_parallel().with_tensor_groups(vec![2, 4, 8])) {
                 Err(PlannerError::NothingFits { .. }) => {
                     println!("| {} | {ranks} | none fits | none fits | none fits | none fits | - | - |", model.name);
                     continue;
@@ -267,14 +272,14 @@ fn published_shapes() {
                 let seconds = report.candidates.iter().filter(|c| fits(c)).map(|c| c.seconds);
                 seconds.min_by(f64::total_cmp)
             };
-            let alone = least(&|c| c.members == 1 && !c.spread_vocabulary);
-            let columns = [alone, least(&|c| c.members == 1), least(&|c| !c.spread_vocabulary), least(&|_| true)];
+            let alone = least(&|c| c.members == 1 && !c.vocabulary_parallel);
+            let columns = [alone, least(&|c| c.members == 1), least(&|c| !c.vocabulary_parallel), least(&|_| true)];
             let [one, two, three, four] =
                 columns.map(|seconds| seconds.map_or("none fits".to_owned(), |seconds| format!("{seconds:.3}")));
             let gain =
                 alone.map_or("-".to_owned(), |old| format!("{:.0} %", 100.0 * (old / report.best.seconds - 1.0)));
             let best = &report.best;
-            let spread = if best.spread_vocabulary { ", spread" } else { "" };
+            let spread = if best.vocabulary_parallel { ", spread" } else { "" };
             let members = if best.members > 1 { format!(", groups of {}", best.members) } else { String::new() };
             let (strategy, placement, chunks) = (&best.strategy, best.placement, best.chunks);
             let best = format!("{strategy}, {placement} of {chunks} a rank{spread}{members}");

@@ -1,25 +1,21 @@
-//! The guide: what a user of the crate does, a chapter a question.
+//! The guide for users of the crate, one question for each chapter.
 //!
 //! | chapter | question |
 //! |---|---|
 //! | [`cut_a_model`] | How does a Burn model become stages? |
 //! | [`pick_a_schedule`] | Which schedule, and how is it found without trying all of them? |
 //! | [`numbers`] | What is the loss, and when are numbers equal to the last bit? |
-//! | [`real_models`] | Tied weights, skip connections, encoders and decoders, sequences of several lengths, dropout, batch norm, little memory, evaluation, generation |
+//! | [`real_models`] | How are tied weights, skip connections, dropout, batch norm, generation and the like done? |
 //! | [`devices`] | Which devices work, and what is refused? |
-//! | [`many_machines`] | Ranks as processes, replicas, sharded parameters |
-//! | [`tensor_parallel`] | A stage that several ranks hold together |
-//! | [`vocabulary`] | A large vocabulary that every rank has a piece of |
-//! | [`experts`] | Mixtures of experts |
-//! | [`burns_training_loop`] | Burn's `Learner`, its metrics and its dashboard over a pipeline |
-//! | [`checkpoints`] | Saving, going on, pretrained weights |
-//! | [`extend`] | A schedule, a transport, an operation of your own |
-//! | [`trouble`] | What an error or a slow step means |
-//!
-//! It uses the field's words. A *rank* is a worker: a thread or process with its device. A *stage* is a contiguous part of the
-//! model, the unit that a schedule moves; a rank holds one or several (*chunks*). A batch is cut into *microbatches*; a *sample* is one
-//! row of the batch. The operations of a plan are written as PyTorch writes them: `F` (forward), `I` (backward for the
-//! input), `W` (backward for the weights), `B` (both).
+//! | [`many_machines`] | How do ranks run as processes, with replicas and sharded parameters? |
+//! | [`tensor_parallel`] | How does a group of ranks hold a stage? |
+//! | [`vocabulary`] | How does every rank hold a piece of a large vocabulary? |
+//! | [`experts`] | How do mixtures of experts train? |
+//! | [`burns_training_loop`] | How do Burn's `Learner`, its metrics and its dashboard run over a pipeline? |
+//! | [`checkpoints`] | How is a job saved and resumed, and how are pretrained weights loaded? |
+//! | [`extend`] | How does one add a schedule, a transport, an operation? |
+//! | [`trouble`] | What does an error or a slow step mean? |
+//! | [`words`] | What do the words mean? |
 
 #[doc = include_str!("cut_a_model.md")]
 pub mod cut_a_model {}
@@ -59,3 +55,6 @@ pub mod extend {}
 
 #[doc = include_str!("trouble.md")]
 pub mod trouble {}
+
+#[doc = include_str!("words.md")]
+pub mod words {}

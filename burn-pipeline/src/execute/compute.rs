@@ -1,7 +1,7 @@
 //! Compute tasks: `F`, `I`, `B` and `W`.
 //!
-//! Each part of a task is a method of its own (await the inputs, run, store the products), because a fused
-//! action takes the parts of two tasks in another order; see `interleave.rs`.
+//! Each part of a task is a separate method (await the inputs, run, store the outputs), because a fused action runs
+//! the parts of two tasks in another order; see `interleave.rs`.
 
 use super::error::ExecuteError;
 use super::executor::Executor;
@@ -37,7 +37,7 @@ impl Executor {
         self.store_backward(state, task, gradients)
     }
 
-    /// Awaits the input of a forward and gathers what else its stage reads.
+    /// Awaits the input of a forward and collects its stage's other inputs.
     pub(super) fn forward_call(
         &mut self,
         state: &mut RunState<'_>,
@@ -45,7 +45,7 @@ impl Executor {
     ) -> Result<ForwardCall, ExecuteError> {
         let (stage, index) = (task.stage(), state.index(task));
         let input = match stage.previous() {
-            None if self.spreads_embedding() => self.embedded(state, task)?,
+            None if self.has_parallel_embedding() => self.embedded(state, task)?,
             None => {
                 let input = self.on_device(state.run.batch.input(index))?;
                 state.note(task, "input", None, &input);
@@ -57,8 +57,8 @@ impl Executor {
         if state.run.trains() {
             self.check_spec(task, StagePort::Input, || input.clone())?;
         }
-        // A head that is spread comes after the last stage, with the loss.
-        let ends_route = state.plan().placement().next(stage).is_none() && !self.spreads_head();
+        // A vocabulary-parallel head comes after the last stage, with the loss.
+        let ends_route = state.plan().placement().next(stage).is_none() && !self.has_parallel_head();
         let extra = self.extra(state, task)?;
         if extra.parts().next().is_some() {
             state.note(task, "extras", None, &extra);
@@ -71,11 +71,11 @@ impl Executor {
         if let Some(target) = &target {
             state.note(task, "target", None, target);
         }
-        let wants_input_gradient = stage.index() > 0 || self.spreads_embedding();
+        let wants_input_gradient = stage.index() > 0 || self.has_parallel_embedding();
         Ok(ForwardCall { microbatch: index, input, extra, target, ends_route, wants_input_gradient })
     }
 
-    /// What a stage reads beside its input: pieces of the batch and, if it asks for it, the loss's seed.
+    /// A stage's inputs besides the activations: pieces of the batch and, if it requests it, the loss's seed.
     fn extra(&self, state: &RunState<'_>, task: MicrobatchTask) -> Result<Payload, ExecuteError> {
         let (rank, stage, batch, index) = (self.rank(), task.stage(), state.run.batch, state.index(task));
         let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
@@ -91,7 +91,7 @@ impl Executor {
         Ok(Payload::from_parts(parts))
     }
 
-    /// Stores what a forward made: its output for the next stage, its loss for the end of the row.
+    /// Stores the results of a forward: its output for the next stage, its loss for the end of the row.
     pub(super) fn store_forward(
         &mut self,
         state: &mut RunState<'_>,
@@ -121,10 +121,10 @@ impl Executor {
         self.store(state, task, Task::new(task.stage(), Op::SendForward, task.microbatch()), output)
     }
 
-    /// Awaits the gradients that a backward starts from: the loss's seed on a stage that ends its route.
+    /// Awaits the gradients that a backward starts from. On a stage that ends its route that is the loss's seed.
     pub(super) fn seeds(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<Gradients, ExecuteError> {
         match state.plan().placement().next(task.stage()) {
-            None if self.spreads_head() => return self.hidden_gradient(state, task),
+            None if self.has_parallel_head() => return self.hidden_gradient(state, task),
             None => return Ok(vec![Some(self.loss_seed(state, task)?)]),
             Some(_) => {}
         }
@@ -136,7 +136,7 @@ impl Executor {
         Ok(seeds)
     }
 
-    /// Stores the gradients of a stage's input for the stage before.
+    /// Stores the gradients of a stage's input for the previous stage.
     pub(super) fn store_backward(
         &mut self,
         state: &mut RunState<'_>,
@@ -149,7 +149,7 @@ impl Executor {
         if task.stage().previous().is_some() {
             let send = Task::new(task.stage(), Op::SendBackward, task.microbatch());
             self.store(state, task, send, gradients.into_payload())?;
-        } else if self.spreads_embedding() {
+        } else if self.has_parallel_embedding() {
             state.vocabulary.give(task.with(task.stage(), Op::BroadcastGradient), gradients.into_payload());
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Where in a step an error came: what the action had got from whom, and the plan's rows around it.
+//! Where in a step an error occurred: the inputs of the action and their senders, and the plan's rows around it.
 //!
 //! `locate.rs` adds it to errors.
 
@@ -6,27 +6,27 @@ use crate::plan::{StageId, Task};
 use crate::stage::PayloadSpec;
 use std::fmt;
 
-/// A value that a task had got when it failed.
+/// An input of a task that failed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Received {
     /// The task.
     pub task: Task,
     /// What the value is: "input", "extras", "target", "gradient of the output".
     pub what: &'static str,
-    /// The stage that sent it, with its rank; `None` if it is of the batch.
+    /// The stage that sent it, with its rank; `None` if it is part of the batch.
     pub from: Option<(StageId, usize)>,
     /// Its shapes and element types.
     pub spec: PayloadSpec,
 }
 
-/// What a plan was run for.
+/// Why a plan was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// A training step, counted from 1.
     Step(u64),
     /// An evaluation.
     Evaluation,
-    /// Learning the stages' metadata, on zeros.
+    /// Recording the stages' metadata, on zeros.
     Metadata,
 }
 
@@ -40,20 +40,22 @@ impl fmt::Display for Purpose {
     }
 }
 
-/// Where in a run of the plan an error came: the step, what the failing task had got, and the plan around it. It is a text.
+/// Where in a run of the plan an error occurred: the step, the failed task's inputs, and the plan around it, as
+/// text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunContext {
-    /// What the plan was run for.
+    /// Why the plan was run.
     pub(crate) purpose: Purpose,
-    /// The plan's name, with the data-parallel replica that ran it where there are several.
+    /// The plan's name, with the data-parallel replica that ran it if there are several.
     pub(crate) plan: String,
-    /// The type of the stage's module, if the error is of a stage.
+    /// The type of the stage's module, if the error is in a stage.
     pub(crate) module: Option<&'static str>,
-    /// What the failing task had got.
+    /// The inputs of the failed task.
     pub(crate) received: Vec<Received>,
     /// The index of the action in its rank's row.
     pub(crate) cell: usize,
-    /// The plan's rows around the action, one column for each rank of one replica's pipeline, with the place marked.
+    /// The plan's rows around the action, one column for each rank of one replica's pipeline, with the action
+    /// marked.
     pub(crate) rows: String,
 }
 

@@ -1,15 +1,17 @@
-//! What a rank's device could not make, for lack of memory or since it is lost, becomes an error that says where.
+//! Turns out of memory and device loss into errors that say where they occurred.
 //!
-//! A CubeCL device tells only who asks (`stage/boundary/unwritten.rs`), and a question makes the rank wait for the device's thread on the host.
-//! So the rank asks where it waits anyway, or where an answer is likely:
+//! A CubeCL device reports failures only when queried (`stage/boundary/unwritten.rs`), and a query makes the rank
+//! wait for the device's thread on the host. So the rank queries where it waits anyway, or where a failure is
+//! likely:
 //!
-//! 1. In the first rows every compute task is asked for what it made and added to: memory that is lacking is lacking
-//!    there, as a rule, and these rows compile kernels anyway. Not where operations are fused, which a question would part.
-//! 2. Before ranks wait for each other's losses, the rank asks for its losses, outputs and sums of gradients, once for all. Failures are
-//!    passed on from tensor to tensor, so this finds all that reach a result; only their microbatch is then not known, and another rank
-//!    that they have reached may ask first.
-//! 3. After the optimizer's step it asks for the weights.
-//! 4. Whatever error ends a row, the device is asked whether it is lost.
+//! 1. In the first rows every compute task checks the tensors that it made or added to: out of memory usually
+//!    happens there, and these rows compile kernels anyway. This is skipped with operation fusion, which a query
+//!    would interrupt.
+//! 2. Before ranks wait for each other's losses, the rank checks all its losses, outputs and sums of gradients at
+//!    once. Failures propagate from tensor to tensor, so this finds every failure that reaches a result. But it
+//!    does not find the microbatch, and another rank that the failure has reached may report it first.
+//! 3. After the optimizer's step it checks the weights.
+//! 4. After any error that ends a row, it checks whether the device is lost.
 
 use super::error::ExecuteError;
 use super::executor::Executor;
@@ -17,7 +19,7 @@ use super::run_state::RunState;
 use crate::plan::{MicrobatchTask, Op, StageId};
 use crate::stage::{AnyTensor, StageError, Unwritten, is_cubecl, lost, written};
 
-/// Where something was missing.
+/// Where a tensor could not be made.
 #[derive(Clone, Copy)]
 enum Place {
     Task(MicrobatchTask),
@@ -26,7 +28,7 @@ enum Place {
 }
 
 impl Executor {
-    /// Asks for what a task has made, in the first rows.
+    /// Checks the tensors that a task has made, in the first rows.
     pub(super) fn refuse_unwritten<'a>(
         &mut self,
         task: MicrobatchTask,
@@ -42,7 +44,7 @@ impl Executor {
         written(made.into_iter()).map_err(|why| self.unwritten(Place::Task(task), why))
     }
 
-    /// Asks for all that the row has made.
+    /// Checks all tensors that the row has made.
     pub(super) fn refuse_unwritten_row(&mut self, state: &RunState<'_>) -> Result<(), ExecuteError> {
         self.watched_rows = self.watched_rows.saturating_sub(1);
         if !is_cubecl(&self.device) {
@@ -55,7 +57,7 @@ impl Executor {
         for (task, part) in state.losses.values() {
             written(part.tensors()).map_err(|why| self.unwritten(Place::Task(*task), why))?;
         }
-        // Where no sum is, an output is, which the last stage gave.
+        // If no sum failed, an output of the last stage did.
         let mut odd = self.stages.keys().next_back().copied().unwrap_or(StageId::new(0));
         for (&stage, held) in self.stages.iter_mut() {
             if written(held.gradients().tensors()).is_err() {
@@ -66,7 +68,7 @@ impl Executor {
         Err(self.unwritten(Place::Row(odd), why))
     }
 
-    /// Asks for the weights that the optimizers of step `step` have made.
+    /// Checks the weights that the optimizers of step `step` have made.
     pub(crate) fn refuse_unwritten_weights(&mut self, step: u64) -> Result<(), ExecuteError> {
         if !is_cubecl(&self.device) {
             return Ok(());
@@ -82,7 +84,7 @@ impl Executor {
         Err(self.unwritten(Place::Optimizer(stage, step), why))
     }
 
-    /// The error, or that the device is lost, if it is: then everything fails there, each thing in its own way.
+    /// Returns the error, or that the device is lost, since everything then fails on it in various ways.
     pub(crate) fn blame_device(&self, error: ExecuteError) -> ExecuteError {
         let known = matches!(error.cause(), ExecuteError::DeviceLost { .. } | ExecuteError::Memory { .. });
         let own = !error.is_secondary() && !known;
@@ -102,7 +104,7 @@ impl Executor {
                     Place::Row(stage) => (stage, None, None, None),
                     Place::Optimizer(stage, step) => (stage, None, None, Some(step)),
                 };
-                // Boxed, as errors are returned everywhere and this is the largest one.
+                // Boxed, since errors are returned everywhere and this is the largest one.
                 let (device, message) = (self.device_name().into(), message.into());
                 let predicted = self.options.predicted;
                 ExecuteError::Memory { rank, stage, microbatch, op, step, device, message, predicted }

@@ -18,7 +18,7 @@ use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// The rows whose every task is asked for what it made; see `device.rs`.
+/// How many rows check each task's results; see `device.rs`.
 const WATCHED_ROWS: usize = 2;
 
 /// One rank: its stages and its end of the link.
@@ -28,16 +28,16 @@ pub(crate) struct Executor {
     pub(super) device: Device,
     pub(super) options: RunOptions,
     pub(super) group: ReplicaGroup,
-    /// The ranks that hold the same stages together with this one, and those that hold the pieces of the vocabulary.
+    /// The tensor-parallel group of this rank, and the ranks that hold the shards of the vocabulary.
     pub(super) groups: StageGroups,
     pub(super) spec_check: SpecCheck,
-    /// How many rows are still watched task by task.
+    /// How many rows still check each task's results.
     pub(super) watched_rows: usize,
-    /// Has a row of a step, and one of an evaluation, compared what members hold whole?
+    /// True once a row of a step, and one of an evaluation, has compared the members' replicated tensors.
     pub(super) compared: [bool; 2],
 }
 
-/// Stages that a rank holds beside those that run, with what belongs to them.
+/// Standby stages of a rank, with their state.
 pub(crate) struct Aside {
     stages: Stages,
     group: ReplicaGroup,
@@ -60,8 +60,8 @@ impl Executor {
         Self { link, stages, device, options, group, groups, spec_check, watched_rows, compared }
     }
 
-    /// The same rank at its place among data-parallel replicas and groups; the ranks of `groups` hold its stages and pieces together. The
-    /// link joins the ranks of all replicas, in the order of [`Grid`].
+    /// Sets the rank's position among data-parallel replicas, and its groups. The link joins the ranks of all
+    /// replicas, in the order of [`Grid`].
     pub(crate) fn among(mut self, grid: Grid, groups: StageGroups) -> Self {
         let stages = self.stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
         self.group = ReplicaGroup::new(grid, stages, groups.replicas.cut_parameters(), groups.replicas.inbox());
@@ -69,17 +69,17 @@ impl Executor {
         self
     }
 
-    /// The ranks that hold the same stages together with this one.
+    /// The rank's tensor-parallel group.
     pub(crate) fn members(&self) -> &TensorGroup {
         &self.groups.members
     }
 
-    /// The ranks that hold its stages together with it, and its pieces of the vocabulary.
+    /// The rank's tensor-parallel group, and the ranks that hold the shards of the vocabulary.
     pub(crate) fn groups(&self) -> &StageGroups {
         &self.groups
     }
 
-    /// Other stages for this rank, to be run in place of those that it runs.
+    /// Standby stages for this rank, to be run in place of the active ones.
     pub(crate) fn aside(&self, stages: Stages) -> Aside {
         let held = stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
         let replicas = &self.groups.replicas;
@@ -87,7 +87,7 @@ impl Executor {
         Aside { stages, group, spec_check: SpecCheck::Off }
     }
 
-    /// Runs the stages that were aside, and puts the others there.
+    /// Swaps active and standby stages.
     pub(crate) fn swap(&mut self, aside: &mut Aside) {
         std::mem::swap(&mut self.stages, &mut aside.stages);
         std::mem::swap(&mut self.group, &mut aside.group);
@@ -95,7 +95,7 @@ impl Executor {
         self.watched_rows = WATCHED_ROWS;
     }
 
-    /// The rank's position among pipeline ranks, replicas and members.
+    /// The rank's position among pipeline ranks, replicas and members of its group.
     pub(crate) fn grid(&self) -> Grid {
         self.group.grid().clone()
     }
@@ -115,7 +115,7 @@ impl Executor {
         &self.device
     }
 
-    /// The parameters of all its stages.
+    /// The parameters of all stages of this rank.
     pub(super) fn parameters(&self) -> impl Iterator<Item = ParamId> {
         self.stages.values().flat_map(|held| held.parameters())
     }
@@ -125,7 +125,7 @@ impl Executor {
         &mut self.stages
     }
 
-    /// What this rank does with tensor specs in training. Recorded specs are taken out here.
+    /// Which tensor specs this rank records or compares in training. Recorded specs are taken from here.
     pub(crate) fn spec_check_mut(&mut self) -> &mut SpecCheck {
         &mut self.spec_check
     }
@@ -135,17 +135,17 @@ impl Executor {
         (&mut self.stages, self.link.as_mut())
     }
 
-    /// The longest that any wait may take.
+    /// The timeout of every wait.
     pub(crate) fn timeout(&self) -> Duration {
         self.options.timeout
     }
 
-    /// When a wait that starts now must end.
+    /// The deadline of a wait that starts now.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.options.timeout
     }
 
-    /// Runs user code of the task's stage, then waits for the device if the options ask for it.
+    /// Runs user code of the task's stage, then waits for the device if the options require it.
     pub(super) fn guarded<T>(
         &mut self,
         task: MicrobatchTask,
@@ -156,7 +156,7 @@ impl Executor {
         Ok(result)
     }
 
-    /// Waits for the device if the options ask for it.
+    /// Waits for the device if the options require it.
     pub(super) fn synchronize(&mut self, task: MicrobatchTask) -> Result<(), ExecuteError> {
         if !self.options.synchronize {
             return Ok(());
@@ -164,8 +164,8 @@ impl Executor {
         self.device.sync().map_err(|e| self.stage_error(task, StageError::Device(e.to_string())))
     }
 
-    /// Runs user code of the task's stage. A panic becomes an error that names its stage, microbatch and operation; an error of the
-    /// link, which a collective inside the stage can only raise by unwinding, stays what it is.
+    /// Runs user code of the task's stage. A panic becomes an error that names stage, microbatch and operation. A
+    /// collective inside the stage can only raise a link error by unwinding; that error is returned unchanged.
     pub(super) fn caught<T>(
         &mut self,
         task: MicrobatchTask,
@@ -174,7 +174,7 @@ impl Executor {
         self.caught_in(task.stage(), task, f)
     }
 
-    /// As [`Executor::caught`], with the pieces of the vocabulary that have this number, or another stage.
+    /// As [`Executor::caught`], for the shard of the vocabulary or the stage with the number `held`.
     pub(super) fn caught_in<T>(
         &mut self,
         held: StageId,
@@ -183,7 +183,7 @@ impl Executor {
     ) -> Result<T, ExecuteError> {
         let (rank, stage) = (self.rank(), task.stage());
         let held = self.stages.get_mut(&held).ok_or(ExecuteError::NoStage { rank, stage: held })?;
-        // Unwind safety: after a panic the run ends, and `fail` drops everything that the stage held for it.
+        // Unwind safety: after a panic the run ends, and `fail` drops everything that the stage stored for it.
         match catch_unwind(AssertUnwindSafe(|| f(held.as_mut()))) {
             Ok(result) => result.map_err(|source| self.stage_error(task, source)),
             Err(panic) => {
@@ -196,7 +196,7 @@ impl Executor {
         }
     }
 
-    /// Records or compares the payload at a port of the task's stage, if that is switched on.
+    /// Records or compares the payload at a port of the task's stage, if enabled.
     pub(super) fn check_spec(
         &mut self,
         task: MicrobatchTask,
@@ -210,18 +210,18 @@ impl Executor {
         checked.map_err(|source| self.stage_error(task, source))
     }
 
-    /// The error of a stage in a task.
+    /// An error of a stage in a task.
     pub(super) fn stage_error(&self, task: MicrobatchTask, source: StageError) -> ExecuteError {
         let (stage, microbatch) = (task.stage(), task.microbatch());
         ExecuteError::Stage { rank: self.rank(), stage, microbatch, op: task.op(), source }
     }
 
-    /// The error of the link, in a task of the row or outside of it.
+    /// An error of the link, in a task of the row or outside of it.
     pub(super) fn link_error(&self, task: Option<Task>, source: LinkError) -> ExecuteError {
         ExecuteError::Link { rank: self.rank(), task, source }
     }
 
-    /// The error of a task whose value neither is here nor was announced.
+    /// The error of a task whose input has neither arrived nor been announced.
     pub(super) fn no_input(&self, task: Task) -> ExecuteError {
         ExecuteError::NoInput { rank: self.rank(), task }
     }

@@ -1,11 +1,11 @@
-//! The messages that follow from stages' declared metadata.
+//! The messages that follow from the stages' declared metadata.
 //!
-//! 1. A stage's output is cut at its marks, as the real output is: one piece for the next stage, one for each skip edge
-//!    that starts at the stage.
-//! 2. The gradients of its input are cut alike. Where it is not declared which of them will be present, every float
-//!    tensor is taken to have one. Where an output is not used then, the first message differs from the expected one, which
-//!    costs that message its header and nothing else.
-//! 3. What crosses to a group of another size is re-cut, as the real value is.
+//! 1. A stage's output is cut at its marks, like the real output: one piece for the next stage, one for each skip
+//!    edge that starts at the stage.
+//! 2. The gradients of its input are cut in the same way. If it is not declared which of them will be present,
+//!    every float tensor is assumed to have one. If the stage then does not use a tensor, the first message differs
+//!    from its expectation, which only costs that message its header.
+//! 3. Values that go to a group of another size are re-cut, like the real ones.
 
 use super::recut::{Recut, cuts, marked};
 use super::transfer::{Transfer, skip_peers};
@@ -15,7 +15,7 @@ use crate::plan::{Op, Plan, StageId, Task};
 use crate::stage::{PayloadSpec, SpecPart, StageMetadata, TensorKind};
 use std::collections::BTreeMap;
 
-/// The messages that a rank will send to others of its pipeline, by the declared metadata of its stages.
+/// The messages that a rank will send to others of its pipeline, from the declared metadata of its stages.
 pub(crate) fn expected_messages(
     plan: &Plan,
     grid: &Grid,
@@ -23,7 +23,7 @@ pub(crate) fn expected_messages(
 ) -> Vec<ExpectedMessage> {
     let mut messages = Vec::new();
     let (from, own) = (grid.rank(), grid.pipeline_rank());
-    // `present` says which of the value's tensors have a gradient, if that was declared.
+    // `present` says which tensors of the value have a gradient, if declared.
     let mut expect = |send: Task, value: &PayloadSpec, present: Option<&[bool]>| {
         let Some(Transfer { header, peer, .. }) = Transfer::of(plan.placement(), send) else { return };
         if peer == own {
@@ -34,7 +34,7 @@ pub(crate) fn expected_messages(
             Op::SendBackward => gradients(value, present, recut),
             _ => value.parts().to_vec(),
         };
-        // What cannot be re-cut is refused where it is sent.
+        // A value that cannot be re-cut is refused where it is sent.
         let sent = recut.cut(grid.member(), parts, false).unwrap_or_default();
         messages.extend(grid.counterparts(peer).zip(sent).map(|(to, parts)| {
             let spec = PayloadSpec::from_parts(parts);
@@ -53,7 +53,7 @@ pub(crate) fn expected_messages(
             let (from_previous, skipping) = input.split_skips();
             let declared = known.input_gradients.as_ref().and_then(PayloadSpec::optional_tensors);
             let declared: Option<Vec<bool>> = declared.map(|list| list.iter().map(Option::is_some).collect());
-            // The list of gradients is that of all the input's tensors, piece by piece.
+            // The list of gradients covers all of the input's tensors, piece by piece.
             let mut first = 0;
             let mut of = |piece: &PayloadSpec| {
                 let range = first..first + piece.tensors().count();

@@ -1,9 +1,9 @@
 //! Fused actions, interleaved: a forward and a backward whose operations are submitted to the device alternately.
 //!
 //! 1. The inputs of both parts are awaited. A checked plan posts both receives before the fused action, so this
-//!    waits for nothing that the action itself would have to make.
-//! 2. Both stages begin. A stage that was not captured runs its whole part at once; the other part then follows whole.
-//! 3. If both parts come in pieces, the next piece always comes from the part of which less is done, so that both end
+//!    does not wait for anything that the action itself makes.
+//! 2. Both stages begin. A stage that was not captured runs its whole part at once; the other part then follows.
+//! 3. If both parts come in pieces, the next piece always comes from the part with less progress, so both end
 //!    together. The timeline shows one event for both.
 //!
 //! DualPipe leaves this to the model's author (`overlapped_forward_backward`); here it works for every captured stage.
@@ -25,7 +25,7 @@ pub(super) struct Fused {
 }
 
 impl Fused {
-    /// A forward fused with a backward; `None` for every other action.
+    /// Returns a forward fused with a backward; `None` for every other action.
     pub(super) fn of(action: &Action) -> Option<Self> {
         let Action::Overlap(a, b) = *action else { return None };
         let (forward, backward) = if a.op() == Op::Forward { (a, b) } else { (b, a) };
@@ -35,8 +35,9 @@ impl Fused {
 }
 
 impl Executor {
-    /// Are fused actions interleaved on this rank? Not where several ranks hold its stages, or replicas exchange tensors inside of them: they
-    /// would have to meet the collectives of a forward and a backward in one order, and members' graphs may differ between these.
+    /// Returns true if fused actions are interleaved on this rank. They are not if a tensor-parallel group holds
+    /// its stages, or replicas exchange tensors inside of them: all ranks would have to meet the collectives of a
+    /// forward and a backward in one order, but the members' graphs may differ between these.
     pub(super) fn interleaves(&self) -> bool {
         if self.groups.members.size() > 1 || self.groups.replicas.cuts_any(self.parameters()) {
             return false;
@@ -130,7 +131,7 @@ impl Executor {
     }
 }
 
-/// How many pieces a part comes in; `None` if it ran whole.
+/// The number of pieces of a part; `None` if it ran at once.
 fn pieces(begun: &WorkStarted) -> Option<usize> {
     match begun {
         WorkStarted::Pieces(pieces) => Some(*pieces),
@@ -138,7 +139,7 @@ fn pieces(begun: &WorkStarted) -> Option<usize> {
     }
 }
 
-/// False on Flex, which computes inside the call: there is nothing to overlap with.
+/// Returns false for Flex, which computes inside the call: there is nothing to overlap with.
 fn computes_asynchronously(device: &Device) -> bool {
     #[cfg(feature = "flex")]
     let flex = matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Flex(_));

@@ -1,11 +1,12 @@
-//! The interpreter of one rank's row; see the numbered steps in the room's header.
+//! The interpreter of one rank's row; see the numbered steps in `mod.rs`.
 //!
 //! 1. Actions run in the plan's order, and the tasks of a fused action one after the other.
-//! 2. A fused action is interleaved where the options say so and both stages were captured; see
+//! 2. A fused action is interleaved if the options allow it and both stages were captured; see
 //!    [`FusedActions`](super::FusedActions).
-//! 3. Adjacent `W`s of one stage run in one call where the options say so. The timeline gives each an even share of the
-//!    time.
-//! 4. After every action, held microbatches and bytes are counted, and started reductions advance as far as they can.
+//! 3. Adjacent `W`s of one stage run in one call if the options allow it. The timeline gives each an even share of
+//!    the time.
+//! 4. After every action, held microbatches and bytes are counted, and started reductions advance as far as they
+//!    can.
 
 use super::context::Purpose;
 use super::error::ExecuteError;
@@ -19,7 +20,8 @@ use crate::plan::{Action, MicrobatchTask, Op, Task};
 use crate::trace::Event;
 
 impl Executor {
-    /// Runs this rank's row of the plan. On an error all other ranks get it too, and everything held for the run is dropped.
+    /// Runs this rank's row of the plan. An error is sent to all other ranks, and everything stored for the run is
+    /// dropped.
     ///
     /// # Errors
     /// [`ExecuteError`] names rank, stage, microbatch and operation of the failure, here or on another rank.
@@ -48,14 +50,14 @@ impl Executor {
 
     /// Reports an error of this rank to the others, and drops what the run holds.
     pub(crate) fn fail(&mut self, error: &ExecuteError) {
-        // A peer's failure is known to all ranks already, and must stay the first cause.
+        // All ranks already know a peer's failure, and it must stay the first cause.
         if !error.is_echo() {
             let message = error.cause().to_string();
             if error.is_of_call() { self.link.interrupt(message) } else { self.link.abort(message) }
         }
         self.stages.values_mut().for_each(|stage| stage.engine_mut().clear());
         if !error.is_of_call() {
-            // Nothing will use them.
+            // Nothing will use these.
             self.stages.values_mut().for_each(|stage| stage.clear());
             self.group.clear();
         }
@@ -63,7 +65,7 @@ impl Executor {
 
     fn run_row(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
         let row = state.plan().row(self.grid().pipeline_rank());
-        // All ranks of a pipeline run the same rows, so all compare in the same ones.
+        // All ranks of a pipeline run the same rows, so all compare in the same rows.
         state.compares = match state.run.purpose {
             Purpose::Step(_) => !std::mem::replace(&mut self.compared[0], true),
             Purpose::Evaluation => !std::mem::replace(&mut self.compared[1], true),
@@ -111,7 +113,7 @@ impl Executor {
             Op::SendForward | Op::SendBackward => self.send(state, task),
             Op::ReceiveForward | Op::ReceiveBackward => self.post(state, task),
             Op::WaitReceiveForward | Op::WaitReceiveBackward => self.wait_receive(state, task),
-            // `Link::send` returns once the payload may be dropped: there is nothing left to wait for.
+            // `Link::send` returns once the payload may be dropped, so there is nothing to wait for.
             Op::WaitSendForward | Op::WaitSendBackward => Ok(()),
             Op::Forward => self.forward(state, of_microbatch),
             Op::Backward | Op::BackwardInput => self.backward(state, of_microbatch),

@@ -1,11 +1,11 @@
-//! Adding its place to an error of a run.
+//! Adds the place in the plan to an error of a run.
 //!
-//! Guarantees: every error of a row that began on this rank carries its place, since it is added here alone, at the end of
-//! `Executor::run`. One that a peer sent has that peer's.
+//! Guarantees: every error of a row that began on this rank has its place, since only the end of `Executor::run`
+//! adds it. An error that a peer sent has that peer's place.
 //!
-//! 1. Tasks note what they get: shapes, element types and who sent it, until the next action begins.
-//! 2. An error that names its task gets what that task had got, and the plan's rows around it; others get the rows around
-//!    the action that ran.
+//! 1. Tasks record their inputs: shapes, element types and senders, until the next action begins.
+//! 2. An error that names its task gets that task's inputs, and the plan's rows around it; other errors get the
+//!    rows around the current action.
 
 use super::context::{Received, RunContext};
 use super::error::ExecuteError;
@@ -14,8 +14,8 @@ use super::run_state::RunState;
 use crate::plan::{MicrobatchTask, StageId, Task};
 use crate::stage::{Payload, PayloadSpec};
 
-/// Tells a subscriber that a rank failed, and where: its task and cell, if it was in a row. What it only hears of another rank's
-/// failure is that one's to tell.
+/// Logs that a rank failed, and where: its task and cell, if it was in a row. Another rank's failure is not logged
+/// here, since that rank logs it.
 pub(crate) fn tell_failure(rank: usize, error: &ExecuteError) {
     if !error.is_echo() {
         let (task, cell) = (error.task().map(|task| task.to_string()), error.cell());
@@ -24,7 +24,7 @@ pub(crate) fn tell_failure(rank: usize, error: &ExecuteError) {
 }
 
 impl RunState<'_> {
-    /// Notes what a task has got.
+    /// Records an input of a task.
     pub(super) fn note(
         &mut self,
         task: MicrobatchTask,
@@ -38,13 +38,14 @@ impl RunState<'_> {
 }
 
 impl Executor {
-    /// The error with its place in the run. What another rank has failed of is told without: that place is no cause.
+    /// Adds the place in the run to an error. Another rank's failure is returned unchanged: the place here is not
+    /// its cause.
     pub(super) fn in_run(&self, state: &mut RunState<'_>, error: ExecuteError) -> ExecuteError {
         if error.is_echo() {
             return error;
         }
         let (row, task) = (state.plan().row(self.grid().pipeline_rank()), error.task());
-        // What is found after the row (a loss that is read then) belongs to its own action.
+        // An error that is found after the row (when a loss is read) belongs to its own action.
         let own = |task: Task| row.iter().position(|action| action.tasks().any(|other| other == task));
         let place = task.and_then(own).unwrap_or(state.position);
         let stage = task.and_then(|task| self.stages.get(&task.stage()));

@@ -1,4 +1,4 @@
-//! Losses of a rank's run: the seeds of backwards, and the table of losses that all ranks get.
+//! The seeds of backwards, and the table of losses that all ranks get.
 
 use super::error::ExecuteError;
 use super::executor::Executor;
@@ -10,7 +10,8 @@ use crate::stage::{AnyTensor, StageError};
 use burn::backend::{Dispatch, ops::FloatTensorOps};
 use burn::tensor::Shape;
 
-/// A microbatch: its index, the stage that gave its loss, loss and weight, and the numbers that its loss observed.
+/// A microbatch: its index, the stage that computed its loss, loss and weight, and the numbers that its loss
+/// observed.
 pub(super) type LossRow = (usize, StageId, f64, f64, Vec<f64>);
 
 impl Executor {
@@ -26,8 +27,8 @@ impl Executor {
         Ok(AnyTensor::from_dispatch(full))
     }
 
-    /// Reads this rank's losses from the device and gives every rank all of them. Called once, after the row: reading a loss
-    /// inside the row would make the rank wait for its device there.
+    /// Reads this rank's losses from the device and gives every rank all of them. Called once, after the row, since
+    /// reading a loss inside the row would make the rank wait for its device there.
     pub(super) fn gather_losses(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
         self.link.set_activity(Activity::Gathering);
         let mut rows = Vec::new();
@@ -44,7 +45,7 @@ impl Executor {
             gather(self.link.as_mut(), &rows, deadline).map_err(|source| self.link_error(None, source))?;
         let mut rows = self.of_first_members(table)?;
         if self.grid().member() > 0 {
-            // All members have them.
+            // Only the first member keeps the outputs, since all members have them.
             state.outcome.outputs.clear();
         }
         rows.sort_by_key(|(_, row)| row.0);

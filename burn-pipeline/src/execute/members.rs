@@ -1,8 +1,8 @@
-//! What a rank does with the others that hold its stages: see [`tensor_group`](crate::tensor_group).
+//! What a rank does with its tensor-parallel group: see [`tensor_group`](crate::tensor_group).
 //!
-//! Guarantees: parameters that are not cut start with one value on all members; a member whose loss differs from the others'
-//! ends the step. What is whole must be equal on all members, and whatever is not shows in the loss sooner or later: a layer
-//! that lacks a collective, a random draw of one member alone.
+//! Guarantees: parameters that are not cut start with the same values on all members; a member whose loss differs
+//! from the others' ends the step. Replicated tensors must be equal on all members. A difference, such as a layer
+//! without its collective or a random draw of one member alone, shows in the loss sooner or later.
 
 use super::error::ExecuteError;
 use super::executor::Executor;
@@ -10,7 +10,7 @@ use super::losses::LossRow;
 use crate::stage::{Accumulation, AnyTensor, StageError};
 
 impl Executor {
-    /// Gives all members the values that member 0 has of parameters that are not cut.
+    /// Gives all members the values of member 0 for parameters that are not cut.
     ///
     /// # Errors
     /// As [`Executor::check_cuts`], or if members hold different parameters. Another rank's failure unwinds.
@@ -30,11 +30,12 @@ impl Executor {
         Ok(())
     }
 
-    /// Refuses pieces, among the ranks of a group or among replicas, that could not be trained as one device would.
+    /// Refuses parameters, cut over a tensor-parallel group or over replicas, that cannot be trained as on one
+    /// device.
     ///
     /// # Errors
-    /// If an optimizer cannot step pieces of parameters, replicas' pieces are to be summed in the order of microbatches, or a piece is no
-    /// longer the parameter that was cut.
+    /// Returns [`ExecuteError`] if an optimizer cannot step pieces of parameters, replicas' pieces are to be summed
+    /// in the order of microbatches, or a cut parameter was replaced.
     fn check_cuts(&mut self) -> Result<(), ExecuteError> {
         let rank = self.rank();
         let [members, replicas] = [&self.groups.members, &self.groups.replicas];
@@ -45,7 +46,7 @@ impl Executor {
         for (&stage, held) in &mut self.stages {
             let spread = replicas.cuts_any(held.parameters());
             if spread && held.gradients().accumulation() == Accumulation::Ordered {
-                return Err(ExecuteError::SpreadOrdered { rank, stage });
+                return Err(ExecuteError::OrderedOverReplicas { rank, stage });
             }
             let device = |error: StageError| ExecuteError::Device { rank, message: error.to_string() };
             if (spread || members.cuts_any(held.parameters())) && !held.steps_by_element().map_err(device)? {
@@ -55,10 +56,10 @@ impl Executor {
         Ok(())
     }
 
-    /// The losses of the first member of each group, of what all ranks gave.
+    /// The losses of the first member of each group, from those of all ranks.
     ///
     /// # Errors
-    /// If members of a group gave different ones.
+    /// Returns [`ExecuteError`] if members of a group computed different ones.
     pub(super) fn of_first_members(&self, table: Vec<Vec<LossRow>>) -> Result<Vec<(usize, LossRow)>, ExecuteError> {
         let (rank, grid) = (self.rank(), self.grid());
         let bits = |row: &LossRow| (row.0, row.1, row.2.to_bits(), row.3.to_bits());

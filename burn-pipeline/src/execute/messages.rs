@@ -1,9 +1,10 @@
 //! Sends and receives of the plan.
 //!
-//! A receive is posted where the plan says, and awaited where its value is used or at its `WAIT_RECV_*`, whichever comes
-//! first. Awaiting it at the receive itself would stall a rank that has other work to do before it needs the value.
+//! A receive is posted where the plan says, and awaited where its value is used or at its `WAIT_RECV_*`, whichever
+//! comes first. Awaiting it at the receive itself would stall a rank that has other work first.
 //!
-//! A transfer is one message between two ranks; between groups of different sizes it is one with each counterpart (`recut`).
+//! A transfer is one message between two ranks; between groups of different sizes it is one message with each
+//! counterpart (`recut`).
 
 use super::error::ExecuteError;
 use super::executor::Executor;
@@ -16,7 +17,7 @@ use crate::stage::{Payload, PayloadSpec};
 use std::time::Instant;
 
 impl Executor {
-    /// `SEND_*`: gives the link the value that an earlier task made.
+    /// `SEND_*`: passes the value that an earlier task made to the link.
     pub(super) fn send(&mut self, state: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
         let Transfer { header, peer, .. } = self.transfer(state, task)?;
         let messages = state.values.take_outgoing(header).ok_or_else(|| self.no_input(task))?;
@@ -29,7 +30,7 @@ impl Executor {
         Ok(())
     }
 
-    /// `RECV_*`: notes that the message is to come.
+    /// `RECV_*`: records that the message will come.
     pub(super) fn post(&mut self, state: &mut RunState<'_>, receive: Task) -> Result<(), ExecuteError> {
         let Transfer { header, peer, .. } = self.transfer(state, receive)?;
         self.grid().counterparts(peer).for_each(|from| state.values.post(from, header));
@@ -43,13 +44,13 @@ impl Executor {
         self.grid().counterparts(peer).try_for_each(|from| self.arrive(state, wait, header, from))
     }
 
-    /// The value that a compute task takes from the stage before (forward) or after (backward) it.
+    /// Takes the value for a compute task from the previous stage (forward) or the next one (backward).
     pub(super) fn take(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<Payload, ExecuteError> {
         let receive = Task::new(task.stage(), receive_op(task), task.microbatch());
         self.take_value(state, task, receive)
     }
 
-    /// The value that a compute task takes from a stage at the other end of a skip edge.
+    /// Takes the value for a compute task from the stage at the other end of a skip edge.
     pub(super) fn take_skip(
         &mut self,
         state: &mut RunState<'_>,
@@ -81,12 +82,12 @@ impl Executor {
         if transfer.peer != grid.pipeline_rank() {
             state.record(self.rank(), receive.into(), start);
         }
-        // The task itself starts when its input is here: the wait before that is the receive's.
+        // The task itself starts when its input has arrived: the wait before that belongs to the receive.
         state.started = state.now();
         Ok(value)
     }
 
-    /// The value of a receive from a pipeline rank, which came in these messages.
+    /// Joins the messages of a receive from a pipeline rank.
     fn joined(
         &self,
         state: &mut RunState<'_>,
@@ -122,7 +123,8 @@ impl Executor {
         let (began, deadline) = (Instant::now(), self.deadline());
         self.link.set_activity(Activity::Waiting(header, from));
         if !state.values.has(from, header) {
-            // Reductions go on first: another replica may need this rank's sums before it can send what is awaited here.
+            // Reductions proceed first: another replica may need this rank's sums before it can send the awaited
+            // message.
             self.advance_until_message(state, from, deadline)?;
             self.link.set_activity(Activity::Waiting(header, from));
         }

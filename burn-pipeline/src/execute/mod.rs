@@ -1,32 +1,33 @@
 //! The executor: runs one rank's row of a checked plan.
 //!
-//! Guarantees: tasks run in the plan's order and in no other; a receive is posted where the plan says and awaited where its
-//! value is used; every value is moved, used once, and dropped; only a [`CheckedPlan`] is accepted, so nothing here
-//! can deadlock (the README beside this file has the argument); a panic in user code, a refusal, or a lost peer ends the
-//! run of every rank with an error that names it.
+//! Guarantees: tasks run exactly in the plan's order; a receive is posted where the plan says and awaited where its
+//! value is used; every value is moved, used once, and dropped; only a [`CheckedPlan`] is accepted, so the executor
+//! cannot deadlock (the README beside this file has the argument); a panic in user code, a refusal, or a lost peer
+//! ends the run of every rank with an error that names it.
 //!
 //! 1. `Executor::run` walks the rank's tasks. `F` takes its input from the batch (first stage) or the inbox.
-//! 2. The product of a task goes to the inbox if the next stage is on this rank (moved, not copied), else to the
+//! 2. The output of a task goes to the inbox if the next stage is on this rank (moved, not copied), else to the
 //!    outbox.
-//! 3. `SEND_*` gives the outbox's value to the link. `RECV_*` posts the receive.
-//! 4. A task whose input is not in the inbox receives messages in the order in which the plan posted them, until it has
-//!    its own.
-//! 5. `WAIT_RECV_*` does the same at its own place in the row, so that the later task finds the value in the inbox.
+//! 3. `SEND_*` passes the outbox's value to the link. `RECV_*` posts the receive.
+//! 4. A task whose input is not in the inbox receives messages in the order in which the plan posted them, until
+//!    its input arrives.
+//! 5. `WAIT_RECV_*` does the same at its own place in the row, so the later task finds the value in the inbox.
 //!    `WAIT_SEND_*` does nothing: a link's send returns once its payload may be dropped. A link that sends in the
 //!    background keeps the payload itself.
-//! 6. An error of a row gets its place in the plan, and what its task had got from whom (`locate.rs`).
+//! 6. An error of a row gets its place in the plan, and its task's inputs and their senders (`locate.rs`).
 //! 7. Fused actions may be interleaved, and adjacent `W`s may run in one call, if the user chose that.
-//! 8. `REDUCE_GRAD` sends the other data-parallel replicas their pieces of a stage's gradients, and the row goes on. Sums
-//!    are made as pieces arrive; what is missing at the end of the row is awaited there. The timeline shows the
-//!    whole reduction as one event, and the wait as `WAIT_REDUCE_GRAD`; likewise for `UNSHARD`.
-//! 9. Where the groups that hold two stages differ in size, what crosses is re-cut: a transfer is a message with each counterpart
-//!    (`recut`).
-//! 10. A collective of a spread vocabulary is sends at its cell, and receives at the first task that needs it.
-//! 11. The loss of a stage that ends its route stays on the device, and is read when the row is done.
+//! 8. `REDUCE_GRAD` sends the other data-parallel replicas their pieces of a stage's gradients, and the row
+//!    continues. Sums are made as pieces arrive; missing pieces are awaited at the end of the row. The timeline
+//!    shows the whole reduction as one event, and the wait as `WAIT_REDUCE_GRAD`; likewise for `UNSHARD`.
+//! 9. If the groups of two stages differ in size, values between them are re-cut: a transfer is a message with each
+//!    counterpart (`recut`).
+//! 10. A vocabulary-parallel collective consists of sends at its cell, and receives at the first task that needs
+//!     it.
+//! 11. The loss of a stage that ends its route stays on the device, and is read after the row.
 //!
-//! Read `interpreter.rs` first, then `compute.rs` (`F`, `I`, `B`, `W`), `messages.rs` (sends and receives), `skips.rs`,
-//! `interleave.rs`, `vocabulary.rs`, and `replicas.rs` with `sharding.rs`; `restart.rs` for what follows a failure. Below them stand `executor.rs` (the rank), `run_state.rs`,
-//! `values.rs`, `transfer.rs` and `recut`.
+//! Read `interpreter.rs` first, then `compute.rs` (`F`, `I`, `B`, `W`), `messages.rs` (sends and receives),
+//! `skips.rs`, `interleave.rs`, `vocabulary/`, and `replicas.rs` with `sharding.rs`; `restart.rs` for what follows
+//! a failure. They build on `executor.rs` (the rank), `run_state.rs`, `values.rs`, `transfer.rs` and `recut`.
 
 mod compute;
 mod context;

@@ -12,7 +12,7 @@ pub struct MicrobatchLoss {
     pub index: usize,
     /// The rank that computed it.
     pub rank: usize,
-    /// The stage that gave it, the last of its route; its replica is the route ([`StageId::replica`]).
+    /// The last stage of its route, which computed it. Its route is [`StageId::route`].
     pub stage: StageId,
     /// The value that the stage's loss function returned.
     pub loss: f64,
@@ -25,12 +25,12 @@ pub struct MicrobatchLoss {
 pub(crate) struct RankOutcome {
     /// Losses of the whole batch in the order of microbatches, the same on every rank.
     pub losses: Vec<MicrobatchLoss>,
-    /// The numbers that the loss function asked to observe, by microbatch, the same on every rank.
+    /// The numbers that the loss function observed, by microbatch, the same on every rank.
     pub observed: Vec<Vec<f64>>,
-    /// Outputs of the last stage with the index of their microbatch, if an evaluation ended on this rank, or a step whose
-    /// outputs are wanted.
+    /// Outputs of the last stage with the index of their microbatch, after an evaluation that ended on this rank,
+    /// or a step whose outputs were requested.
     pub outputs: Vec<(usize, Payload)>,
-    /// What ran when, by the step's clock.
+    /// The timeline of the row, by the step's clock.
     pub events: Vec<Event>,
     /// Bytes of each stage's output to the next stage, for its largest microbatch.
     pub message_bytes: BTreeMap<StageId, usize>,

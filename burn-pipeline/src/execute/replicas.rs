@@ -10,8 +10,8 @@ use crate::plan::{Op, StageId, Task};
 use std::time::Instant;
 
 impl Executor {
-    /// `UNSHARD`, `RESHARD`, `REDUCE_GRAD`, and the waits for them. Without replicas, and where a stage is not sharded, all
-    /// parameters and gradients are here already: the same plan runs, and there is nothing to do.
+    /// `UNSHARD`, `RESHARD`, `REDUCE_GRAD`, and the waits for them. Without replicas, or if a stage is not sharded,
+    /// all parameters and gradients are already here: the same plan runs, and these tasks do nothing.
     pub(super) fn exchange(&mut self, state: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
         let stage = task.stage();
         match task.op() {
@@ -24,24 +24,25 @@ impl Executor {
             Op::Unshard => self.start_gather(stage, Some(task)),
             Op::WaitUnshard => self.await_parameters(state, task),
             Op::Reshard => {
-                // Replicas whose plans differ gathered everything before their rows, and release it after them.
+                // If the replicas' plans differ, they gathered everything before their rows, and release it after
+                // them.
                 if state.run.share.same_plan {
                     self.await_parameters(state, task)?;
                     self.release(stage);
                 }
                 Ok(())
             }
-            // All others belong to a microbatch, and to the row's own match.
+            // All others belong to a microbatch, and `run_task` handles them.
             _ => Ok(()),
         }
     }
 
-    /// Does what a task started still go on?
+    /// Returns true if the operation that a task started is still in progress.
     pub(super) fn is_under_way(&self, task: Task) -> bool {
         match task.op() {
             Op::ReduceGrad => self.group.reducing().contains(&task.stage()),
             Op::Unshard => self.group.is_gathering(task.stage()),
-            // Until this rank needs what the others give.
+            // Until this rank needs the others' messages.
             op if op.is_rank_collective() => true,
             _ => false,
         }
@@ -59,8 +60,8 @@ impl Executor {
         started.map_err(|source| self.link_error(Some(task), source))
     }
 
-    /// Advances the started reductions as far as possible without waiting. Returns the ranks that still have to send
-    /// something and from which nothing has arrived.
+    /// Advances the started reductions as far as possible without waiting. Returns the ranks that have still to
+    /// send and from which nothing has arrived.
     pub(super) fn advance(&mut self, state: &mut RunState<'_>) -> Result<Vec<usize>, ExecuteError> {
         let deadline = self.deadline();
         let advanced = self.group.advance(self.link.as_mut(), &mut self.stages, deadline);
@@ -69,8 +70,8 @@ impl Executor {
         Ok(silent)
     }
 
-    /// Advances the started reductions until something from the rank `from` has arrived, none is left, or the wait becomes
-    /// so long that the link should take it over (see [`poll_deadline`]).
+    /// Advances the started reductions until a message from the rank `from` has arrived, no reduction is left, or
+    /// it is time to block in the link (see [`poll_deadline`]).
     pub(super) fn advance_until_message(
         &mut self,
         state: &mut RunState<'_>,
@@ -79,7 +80,7 @@ impl Executor {
     ) -> Result<(), ExecuteError> {
         let until = poll_deadline(deadline);
         while self.group.is_reducing() && from != self.rank() {
-            // Only silent ranks: one that sent a message for later would end every wait at once.
+            // Only silent ranks: a rank that sent a message for later would end every wait at once.
             let mut ranks = self.advance(state)?;
             ranks.push(from);
             let arrived = self.link.probe(&ranks, until).map_err(|source| self.link_error(None, source))?;
@@ -100,7 +101,7 @@ impl Executor {
     pub(super) fn end_exchanges(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
         let (rank, deadline) = (self.rank(), self.deadline());
         let mut start = state.now();
-        // All sums are sent before the first one is awaited: other replicas wait for them in the same place.
+        // All sums are sent before the first is awaited: other replicas wait for them in the same place.
         let summed = self.group.sum_all(self.link.as_mut(), deadline);
         summed.map_err(|source| self.link_error(None, source))?;
         for stage in self.group.reducing() {
@@ -109,19 +110,20 @@ impl Executor {
             state.close(Task::whole_stage(stage, Op::ReduceGrad));
             start = state.now();
         }
-        // What no task has awaited would else be taken for the next row's.
+        // A gather that no task has awaited would be taken for the next row's.
         self.finish_gathers()?;
         self.release_all();
         Ok(())
     }
 
-    /// Gathers all sharded parameters before the row, if the plan has no `UNSHARD` or not all replicas run it.
+    /// Gathers all sharded parameters before the row, if the plan has no `UNSHARD` or not all replicas run the same
+    /// plan.
     pub(super) fn gather_unplanned(&mut self, run: &Run<'_>) -> Result<(), ExecuteError> {
         let planned = run.share.same_plan && run.plan.plan().any_task(|task| task.op() == Op::Unshard);
         if planned { Ok(()) } else { self.gather_all() }
     }
 
-    /// Announces a task and starts its clock, once the parameters that it computes with are here.
+    /// Announces a task and starts its clock, once its parameters have arrived.
     pub(super) fn start(&mut self, state: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
         if task.op().is_compute() {
             self.await_parameters(state, task)?;
@@ -179,7 +181,7 @@ mod tests {
         }
     }
 
-    /// One of two replicas of a stage, which keeps its pieces alone.
+    /// One of two replicas of a stage, which keeps only its own pieces.
     fn replica(links: &Threads, rank: usize) -> Executor {
         let device = Device::flex();
         let layer =

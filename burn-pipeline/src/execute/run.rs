@@ -15,7 +15,7 @@ pub(crate) struct Run<'a> {
     pub batch: &'a Microbatches,
     /// How backwards are seeded.
     pub seeding: Seeding,
-    /// What it is for. An evaluation runs without autodiff and keeps outputs.
+    /// Why the plan is run. An evaluation runs without autodiff and keeps outputs.
     pub purpose: Purpose,
     /// When the step began, the same on all ranks.
     pub began: Instant,
@@ -23,7 +23,8 @@ pub(crate) struct Run<'a> {
     pub share: ReplicaShare,
 }
 
-/// The part of a batch that one data-parallel replica runs. The default is the whole batch of a pipeline without replicas.
+/// The part of a batch that one data-parallel replica runs. The default is the whole batch of a pipeline without
+/// replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReplicaShare {
     /// The index in the batch of the plan's first microbatch.
@@ -39,12 +40,12 @@ pub(crate) struct ReplicaShare {
 }
 
 impl Run<'_> {
-    /// Are backwards run?
+    /// Returns true if backwards are run.
     pub(super) fn trains(&self) -> bool {
         self.purpose != Purpose::Evaluation
     }
 
-    /// The index in the whole batch of a stage's microbatch, which plans count within a route.
+    /// The index in the whole batch of a stage's microbatch; plans count within a route.
     pub(super) fn index(&self, stage: StageId, microbatch: usize) -> usize {
         self.share.first + self.plan.plan().index_in_batch(stage, microbatch)
     }

@@ -13,28 +13,28 @@ use crate::trace::Event;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// What a run has gathered so far.
+/// The results of a run so far.
 pub(super) struct RunState<'a> {
     pub(super) run: Run<'a>,
     pub(super) values: Values,
     pub(super) vocabulary: VocabularyState,
     pub(super) outcome: RankOutcome,
-    /// Losses by the microbatch's index in the batch, still on the device, each with the forward that gave it.
+    /// Losses by the microbatch's index in the batch, still on the device, each with the forward that computed it.
     pub(super) losses: BTreeMap<usize, (MicrobatchTask, LossPart)>,
-    /// The place of the current action in the row.
+    /// The index of the current action in the row.
     pub(super) position: usize,
-    /// What the current action has got, for its error.
+    /// The inputs of the current action, for its error.
     pub(super) received: Vec<Received>,
     /// When the current task began, by the step's clock.
     pub(super) started: Duration,
-    /// How many tensors of a stage's input came from the stage before, and how many along each skip edge. Cuts the input's
-    /// gradients in the backward.
+    /// How many tensors of a stage's input came from the previous stage, and how many along each skip edge. Used to
+    /// cut the input's gradients in the backward.
     pub(super) input_counts: HashMap<(StageId, usize), Vec<usize>>,
-    /// How the tensors of a value are cut that came from a group of another size, by the header of their gradients.
+    /// How the tensors of a value from a group of another size are cut, by the header of their gradients.
     pub(super) cuts: HashMap<Header, Vec<Option<CutOver>>>,
-    /// Do members that do not send what is whole on them send hashes of it?
+    /// True if members send hashes of replicated tensors that they do not send.
     pub(super) compares: bool,
-    /// Positions in `outcome.events` of tasks that go on beside later ones.
+    /// Positions in `outcome.events` of tasks that run beside later ones.
     open: HashMap<Task, usize>,
 }
 
@@ -76,12 +76,12 @@ impl<'a> RunState<'a> {
         self.outcome.events.push(Event { rank, action, start, end });
     }
 
-    /// Notes that the last event's task goes on beside later ones.
+    /// Records that the last event's task runs beside later ones.
     pub(super) fn keep_open(&mut self, task: Task) {
         self.open.insert(task, self.outcome.events.len().saturating_sub(1));
     }
 
-    /// Ends the event of a task that went on beside later ones.
+    /// Ends the event of a task that ran beside later ones.
     pub(super) fn close(&mut self, task: Task) {
         let end = self.now().as_secs_f64();
         let event = self.open.remove(&task).and_then(|position| self.outcome.events.get_mut(position));
@@ -90,7 +90,7 @@ impl<'a> RunState<'a> {
 
     /// Updates the peaks of held microbatches and bytes.
     pub(super) fn count_held(&mut self, stages: &Stages) {
-        // Pieces of the vocabulary have no engine: what they hold is in their own state.
+        // Shards of the vocabulary have no engine; their own state holds their tensors.
         let placement = self.plan().placement();
         let stages = || stages.iter().filter(|(stage, _)| placement.contains(**stage)).map(|(_, held)| held);
         self.outcome.peak_held = self.outcome.peak_held.max(stages().map(|held| held.held()).sum());
@@ -99,7 +99,7 @@ impl<'a> RunState<'a> {
         self.outcome.peak_held_bytes = self.outcome.peak_held_bytes.zip(bytes).map(|(peak, bytes)| peak.max(bytes));
     }
 
-    /// The weight of a microbatch's loss in the batch's.
+    /// The weight of a microbatch's loss in the loss of the batch.
     pub(super) fn weight(&self, index: usize, loss: &LossPart) -> Result<f64, StageError> {
         match (self.run.seeding.reduction, &loss.weight) {
             (Reduction::Mean, None) => Ok(self.run.batch.size(index) as f64),

@@ -1,7 +1,7 @@
-//! What a rank exchanges with the other data-parallel replicas of its stages outside of a row: at the start, around
-//! batches, before an optimizer step, and for checkpoints. See [`group`](crate::group).
+//! What a rank exchanges with data-parallel replicas of its stages outside of a row: at the start, around batches,
+//! before an optimizer step, and for checkpoints. See [`group`](crate::group).
 //!
-//! All ranks that hold the same stages call each of these methods, in the same order.
+//! All replicas of a stage call each of these methods, in the same order.
 
 use super::error::ExecuteError;
 use super::executor::Executor;
@@ -14,18 +14,18 @@ use std::collections::HashMap;
 type OptimizerState = Option<HashMap<ParamId, ParameterState>>;
 
 impl Executor {
-    /// Are the parameters of some stage of this rank sharded?
+    /// Returns true if the parameters of some stage of this rank are sharded.
     pub(crate) fn is_sharded(&self) -> bool {
         self.group.any_sharded()
     }
 
-    /// Are the parameters of this stage sharded?
+    /// Returns true if the parameters of this stage are sharded.
     pub(crate) fn shards(&self, stage: StageId) -> bool {
         self.group.is_sharded(stage)
     }
 
-    /// Keeps only this replica's pieces of parameters from now on: of the stages that ask for it, and with `all` of those that
-    /// do not choose.
+    /// Keeps only this replica's pieces of parameters from now on, for stages that request it and, with `all`, for
+    /// those that do not choose.
     pub(crate) fn shard(&mut self, all: bool) -> Result<(), ExecuteError> {
         let rank = self.rank();
         if self.grid().replicas() < 2 {
@@ -44,12 +44,12 @@ impl Executor {
         Ok(())
     }
 
-    /// Cuts the parameters of all stages, which were just replaced by whole ones, down to this replica's pieces.
+    /// Cuts the parameters of all stages, which were just replaced by whole ones, to this replica's pieces.
     pub(crate) fn reshard_all(&mut self) -> Result<(), ExecuteError> {
         self.stage_ids().into_iter().try_for_each(|stage| self.reshard(stage))
     }
 
-    /// Cuts the whole parameters of a stage down to this replica's pieces, if it is sharded.
+    /// Cuts the whole parameters of a stage to this replica's pieces, if it is sharded.
     pub(crate) fn reshard(&mut self, stage: StageId) -> Result<(), ExecuteError> {
         let rank = self.rank();
         let Some(held) = self.stages.get_mut(&stage).filter(|_| self.group.is_sharded(stage)) else { return Ok(()) };
@@ -77,8 +77,8 @@ impl Executor {
         self.stage_ids().into_iter().try_for_each(|stage| self.finish_gather(stage, None))
     }
 
-    /// Refuses sharded stages that do not hold their own pieces alone: an optimizer would step what the next gathering
-    /// replaces, or whole parameters by gradients of pieces.
+    /// Refuses sharded stages that hold more than their own pieces: an optimizer would step parameters that the
+    /// next gather replaces, or whole parameters with gradients of pieces.
     pub(crate) fn refuse_gathered(&self) -> Result<(), ExecuteError> {
         let (rank, gathered) = (self.rank(), self.group.first_gathered());
         gathered.map_or(Ok(()), |stage| Err(ExecuteError::Gathered { rank, stage }))
@@ -115,7 +115,7 @@ impl Executor {
         self.stages.keys().copied().collect()
     }
 
-    /// Takes up which parameters are trained now, before a batch.
+    /// Updates which parameters are trained, before a batch.
     pub(crate) fn update_trained(&mut self) -> Result<(), ExecuteError> {
         let rank = self.rank();
         self.group.update_trained(&self.stages).map_err(|stage| ExecuteError::TrainedChanged { rank, stage })
@@ -135,7 +135,7 @@ impl Executor {
         reduced.map_err(|source| self.link_error(None, source))
     }
 
-    /// With ordered accumulation: gives replica 0 the whole sums of earlier batches, of stages that are sharded.
+    /// With ordered accumulation: gives replica 0 the whole sums of earlier batches, for sharded stages.
     pub(crate) fn gather_sums_on_first(&mut self) -> Result<(), ExecuteError> {
         for stage in self.stage_ids() {
             let (rank, deadline) = (self.rank(), self.deadline());

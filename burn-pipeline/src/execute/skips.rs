@@ -1,12 +1,14 @@
-//! Skip edges: values that a stage hands to a later stage than the next one.
+//! Skip edges: values that a stage passes to a later stage than the next one.
 //!
-//! Guarantees: a stage sees one input and one list of gradients, whatever edges end at it; each value is moved, used once,
-//! and dropped, like a value of the neighbour.
+//! Guarantees: a stage sees one input and one list of gradients, whatever edges end at it; each value is moved,
+//! used once, and dropped, like a value of a neighbouring stage.
 //!
 //! 1. `F` takes the values of all edges that end at its stage, in the order of their stages, and joins them to the
-//!    input from the stage before. The number of tensors in each piece is kept for the backward.
-//! 2. The output of `F` is cut at its marks: one piece for the next stage, one for each edge that starts at the stage.
-//! 3. `I` or `B` joins the gradients of these pieces in the same order, and cuts the input's gradients by the numbers of (1).
+//!    input from the previous stage. It stores the number of tensors in each piece for the backward.
+//! 2. The output of `F` is cut at its marks: one piece for the next stage, one for each edge that starts at the
+//!    stage.
+//! 3. `I` or `B` joins the gradients of these pieces in the same order, and cuts the input's gradients by the
+//!    numbers of step 1.
 
 use super::error::ExecuteError;
 use super::executor::Executor;
@@ -17,7 +19,7 @@ use crate::plan::{MicrobatchTask, Op, Task};
 use crate::stage::{Boundary, Gradients, Payload, StageError};
 
 impl Executor {
-    /// A stage's input with the values of all edges that end at it.
+    /// Joins the values of all edges that end at a stage to its input.
     pub(super) fn join_input(
         &mut self,
         state: &mut RunState<'_>,
@@ -63,7 +65,7 @@ impl Executor {
         Ok(output)
     }
 
-    /// The gradients of a stage's output with those of all edges that start at it.
+    /// Joins the gradients of all edges that start at a stage to those of its output.
     pub(super) fn join_gradients(
         &mut self,
         state: &mut RunState<'_>,
@@ -96,8 +98,8 @@ impl Executor {
         Ok(gradients)
     }
 
-    /// Stores the product of a task for the stage that uses it: in the inbox where that is on this rank, else in the outbox, as the
-    /// messages to the ranks that get it. `send` is the transfer that carries it then.
+    /// Stores the output of a task for the stage that uses it: in the inbox if that stage is on this rank, else in
+    /// the outbox, as the messages to the receiving ranks. `send` is the transfer that then carries it.
     pub(super) fn store(
         &self,
         state: &mut RunState<'_>,

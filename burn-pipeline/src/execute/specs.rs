@@ -1,4 +1,4 @@
-//! What the executor does with the tensor specs that cross stage boundaries in training.
+//! Recording or comparing the tensor specs that cross stage boundaries in training.
 
 use crate::link::ExpectedMessage;
 use crate::plan::StageId;
@@ -13,17 +13,17 @@ pub(crate) enum SpecCheck {
     Off,
     /// Records them.
     Record(RecordedSpecs),
-    /// Compares them with known metadata; the error names the first tensor that differs. Ports without metadata are not
-    /// checked.
+    /// Compares them with known metadata; the error names the first tensor that differs. Ports without metadata are
+    /// not checked.
     Compare(BTreeMap<StageId, StageMetadata>),
 }
 
-/// Tensor specs that were recorded.
+/// Recorded tensor specs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RecordedSpecs {
     /// The specs at the boundaries of this rank's stages.
     pub stages: BTreeMap<StageId, StageMetadata>,
-    /// The first message that this rank sent for each rank, stage and direction.
+    /// The first message that this rank sent, for each receiver, stage and direction.
     pub sent: Vec<ExpectedMessage>,
 }
 

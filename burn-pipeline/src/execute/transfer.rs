@@ -1,7 +1,7 @@
 //! Which message a transfer of the plan sends or receives, and which rank is at its other end.
 //!
-//! Everything that crosses a stage boundary is named by its transfer, also where both stages are on one rank and
-//! nothing is sent: the value then stays in the rank's own tables under the same header.
+//! A value that crosses a stage boundary is identified by its transfer, even if both stages are on one rank and
+//! nothing is sent: it then stays in the rank's own tables under the same header.
 
 use crate::link::{Header, MessageKind};
 use crate::plan::{Op, Placement, Plan, StageId, Task};
@@ -44,7 +44,7 @@ impl Transfer {
         Some(Self { header, peer: placement.rank_of(peer), peer_stage: peer })
     }
 
-    /// The gradient that goes back for what a `RECV_F` brings.
+    /// The transfer of the gradient that goes back for a `RECV_F`.
     pub(super) fn back(placement: &Placement, receive: Task) -> Option<Self> {
         let (stage, microbatch) = (receive.stage(), receive.microbatch()?);
         let send = match receive.skip_peer() {
@@ -55,13 +55,13 @@ impl Transfer {
     }
 }
 
-/// The stages at the other ends of a stage's skip edges, in model order: of the edges that end at it, or of those that start
-/// at it.
+/// The stages at the other ends of a stage's skip edges, in model order: of edges that end at it, or of those that
+/// start at it.
 pub(super) fn skip_peers(plan: &Plan, stage: StageId, incoming: bool) -> Vec<StageId> {
     let edges = plan.skips().iter();
     let ends = edges.filter_map(|edge| match incoming {
         true => (edge.to == stage.index()).then_some(edge.from),
         false => (edge.from == stage.index()).then_some(edge.to),
     });
-    ends.map(|index| StageId::in_replica(stage.replica(), index)).collect()
+    ends.map(|index| StageId::in_route(stage.route(), index)).collect()
 }

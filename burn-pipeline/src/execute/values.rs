@@ -1,7 +1,7 @@
-//! The values that wait on a rank during a run: received and not used yet, announced by a receive, or to be sent.
+//! The values that wait on a rank during a run: received but not yet used, announced by a receive, or to be sent.
 //!
-//! What crosses between groups of different sizes comes in several messages with one header, and goes in several: a value that was
-//! received is known by its sender, too, and one that is to be sent is a message for each rank that it goes to.
+//! A value between groups of different sizes travels in several messages with one header. So received values are
+//! also identified by their sender, and a value to be sent is a list with one message per receiving rank.
 
 use crate::link::{Header, Link, LinkError};
 use crate::stage::Payload;
@@ -11,31 +11,31 @@ use std::time::Instant;
 /// Inbox, outbox and posted receives of one rank during one run.
 #[derive(Debug, Default)]
 pub(super) struct Values {
-    /// By the rank that it comes from.
+    /// By the rank that sent it.
     inbox: HashMap<(usize, Header), Payload>,
     outbox: HashMap<Header, Vec<Payload>>,
     posted: HashMap<usize, VecDeque<Header>>,
-    /// Are all messages posted from the start?
+    /// True if all messages are posted from the start.
     announced: bool,
 }
 
 impl Values {
-    /// Keeps what this rank itself, `own`, has made and uses: for another of its stages, or in a collective.
+    /// Stores a value that this rank, `own`, both makes and uses: for another of its stages, or in a collective.
     pub(super) fn keep(&mut self, own: usize, header: Header, payload: Payload) {
         self.inbox.insert((own, header), payload);
     }
 
-    /// Keeps a value that is to be sent: the message for each rank that gets one.
+    /// Stores a value to be sent: one message for each receiving rank.
     pub(super) fn give(&mut self, header: Header, messages: Vec<Payload>) {
         self.outbox.insert(header, messages);
     }
 
-    /// Takes out a value that is to be sent.
+    /// Takes out a value to be sent.
     pub(super) fn take_outgoing(&mut self, header: Header) -> Option<Vec<Payload>> {
         self.outbox.remove(&header)
     }
 
-    /// Posts all messages that a rank will send here, in its order; [`Values::post`] then adds nothing.
+    /// Posts all messages that a rank will send to this one, in its order; [`Values::post`] then does nothing.
     pub(super) fn announce(&mut self, from: usize, headers: VecDeque<Header>) {
         self.posted.insert(from, headers);
         self.announced = true;
@@ -48,8 +48,8 @@ impl Values {
         }
     }
 
-    /// Receives messages into the inbox until the one with this header is there. Returns false if it was neither stored
-    /// nor posted.
+    /// Receives messages into the inbox until the one with this header has arrived. Returns false if it was neither
+    /// stored nor posted.
     pub(super) fn receive(
         &mut self,
         link: &mut dyn Link,
@@ -57,8 +57,8 @@ impl Values {
         from: usize,
         deadline: Instant,
     ) -> Result<bool, LinkError> {
-        // In posted order, not only the wanted message: `check` proved that the sender sends in this order, so a link
-        // that delivers in order never has to search, and the messages before the wanted one are needed later anyway.
+        // Receive in posted order, not only the wanted message: `check` proved that the sender sends in this order,
+        // so a link that delivers in order never has to search, and earlier messages are needed later anyway.
         while !self.has(from, header) {
             let Some(next) = self.posted.get_mut(&from).and_then(VecDeque::pop_front) else { return Ok(false) };
             let payload = link.receive(from, next, deadline)?;
@@ -67,12 +67,12 @@ impl Values {
         Ok(true)
     }
 
-    /// Is what comes from a rank in the inbox?
+    /// Returns true if the message from a rank is in the inbox.
     pub(super) fn has(&self, from: usize, header: Header) -> bool {
         self.inbox.contains_key(&(from, header))
     }
 
-    /// Takes what came from a rank out of the inbox.
+    /// Takes a message from a rank out of the inbox.
     pub(super) fn take(&mut self, from: usize, header: Header) -> Option<Payload> {
         self.inbox.remove(&(from, header))
     }

@@ -1,15 +1,15 @@
-//! Messages from the other replicas: received and not used yet, posted, or possibly early.
+//! Messages from the other replicas: received but not yet used, posted, or possibly early.
 //!
-//! Guarantees: a message is received only if its use is known; one that arrives before it is used is kept; an
+//! Guarantees: a message is received only if its use is known; a message that arrives before it is used is kept; an
 //! order that differs from both rows is an error, as on any link.
 //!
 //! 1. A message that another replica's row sends is *posted*, in the order in which that row sends it.
-//! 2. Sums of gradients are sent as soon as they can be made, so they may arrive *early*: before their turn, even before this
-//!    rank has reached their turn. They are announced as possibly early when the reduction starts.
-//! 3. A stage's own exchanges between replicas wait for their message at once and post nothing: it may stand behind posted and
-//!    early ones, and before a posted sum.
-//! 4. Links that cannot tell what has arrived ([`Link::probe`]) send no sum before its turn: there the posted order is
-//!    the order of arrival.
+//! 2. Sums of gradients are sent as soon as they are complete, so they may arrive *early*: before their turn, even
+//!    before this rank has reached their turn. They are announced as possibly early when the reduction starts.
+//! 3. A stage's own exchanges between replicas wait for their message at once and post nothing: the message may
+//!    come after posted and early ones, and before a posted sum.
+//! 4. Over links that cannot probe ([`Link::probe`]) no sum is sent before its turn, so the posted order is the
+//!    order of arrival.
 
 use crate::link::{Activity, Header, Link, LinkError};
 use crate::stage::Payload;
@@ -40,7 +40,7 @@ impl ReplicaInbox {
         self.early.insert((from, header));
     }
 
-    /// Was this message received, and not used yet?
+    /// Returns true if this message was received and not yet used.
     pub(super) fn has(&self, from: usize, header: Header) -> bool {
         self.received.contains_key(&(from, header))
     }
@@ -58,8 +58,8 @@ impl ReplicaInbox {
         self.received.insert((from, header), payload);
     }
 
-    /// Receives what has arrived from these ranks, without waiting. Returns the ranks from which nothing is there now. A rank
-    /// that has sent something for a later use is not among them.
+    /// Receives messages that have arrived from these ranks, without waiting. Returns the ranks from which nothing
+    /// has arrived. A rank that has sent something for a later use is not among them.
     pub(super) fn receive_arrived(
         &mut self,
         link: &mut dyn Link,
@@ -74,7 +74,7 @@ impl ReplicaInbox {
                         let payload = link.receive(rank, header, deadline)?;
                         self.store(rank, header, payload);
                     }
-                    // A message of the plan, say: the row receives it when it needs it.
+                    // For example a message of the plan: the row receives it when it needs it.
                     Some(_) => break,
                     None => {
                         silent.push(rank);
@@ -99,10 +99,10 @@ impl ReplicaInbox {
             if let Some(payload) = self.received.remove(&(from, header)) {
                 return Ok(payload);
             }
-            // A message that was not posted is received all the same: the link's error says what arrived instead.
+            // A message that was not posted is received too: the link's error says what arrived instead.
             let next = self.posted.get(&from).and_then(VecDeque::front).copied().unwrap_or(header);
             link.set_activity(Activity::Waiting(next, from));
-            // What arrives first decides, as an early sum may stand before the posted message.
+            // Whatever arrives first is received, since an early sum may come before the posted message.
             let arrived = link.probe(&[from], poll_deadline(deadline))?;
             let awaited = |came: &Header| *came == header || self.expects(from, *came);
             let next = arrived.map(|(_, came)| came).filter(awaited).unwrap_or(next);
@@ -116,8 +116,8 @@ impl ReplicaInbox {
     }
 }
 
-/// The messages of a rank's replicas, for its reductions and for its stages' exchanges. The rank does one thing at a time, so the lock is
-/// never waited for.
+/// The messages of a rank's replicas, for its reductions and for its stages' exchanges. The rank does one thing at
+/// a time, so nobody waits for the lock.
 #[derive(Clone, Default)]
 pub(crate) struct SharedInbox(Arc<Mutex<ReplicaInbox>>);
 
@@ -133,8 +133,8 @@ impl fmt::Debug for SharedInbox {
     }
 }
 
-/// When a wait stops polling [`Link::probe`] and blocks in [`Link::receive`], whose error says what the other rank is
-/// doing: after 15/16 of the time to the deadline.
+/// The time at which a wait stops polling [`Link::probe`] and blocks in [`Link::receive`], whose error says what
+/// the other rank is doing: after 15/16 of the time to the deadline.
 pub(crate) fn poll_deadline(deadline: Instant) -> Instant {
     let now = Instant::now();
     now + deadline.saturating_duration_since(now) / 16 * 15
@@ -149,7 +149,7 @@ mod tests {
     use burn::tensor::Device;
     use std::time::Duration;
 
-    /// What replica 1 sends after another, and what replica 0 awaits in which order once it has posted and announced messages.
+    /// Replica 1 sends `sent`; replica 0 posts and announces messages, then awaits them in the given order.
     fn delivered(sent: &[Header], posted: &[Header], early: &[Header], awaited: &[Header]) {
         let (threads, deadline) = (Threads::new(2), Instant::now() + Duration::from_secs(5));
         let [mut link, mut other] = [0, 1].map(|rank| threads.link(rank, Device::flex()));
@@ -176,11 +176,11 @@ mod tests {
         let exchange = of(MessageKind::Member, 1);
         let [gradient, sum] = [MessageKind::ReplicaGradient { from: 1 }, MessageKind::ReplicaSum { from: 1 }];
         let (gradient, sum) = (of(gradient, 0), of(sum, 0));
-        // Behind a message that it was sent after.
+        // The exchange comes after a posted message.
         delivered(&[gradient, exchange], &[gradient], &[], &[exchange, gradient]);
-        // Behind a sum that was made early.
+        // It comes after an early sum.
         delivered(&[gradient, sum, exchange], &[gradient], &[sum], &[exchange, gradient, sum]);
-        // Before a sum that this rank had made already, and the other had not.
+        // It comes before a sum that this rank had already made, and the other had not.
         delivered(&[exchange, sum], &[sum], &[], &[exchange, sum]);
     }
 }

@@ -1,43 +1,45 @@
 //! Data-parallel replicas of a pipeline: the layout of their ranks, and what they exchange.
 //!
-//! Guarantees: losses, gradients and weights are those of one pipeline over the whole batch (the loss contract covers all
-//! replicas), and bit-equal on all replicas; replicas cannot wait for each other in a circle; an error of one replica
-//! ends all of them and names its rank.
+//! Guarantees: losses, gradients and weights are those of one pipeline over the whole batch (the loss contract
+//! covers all replicas), and bitwise equal on all replicas; replicas cannot wait for each other in a circle; an
+//! error of one replica ends all of them and names its rank.
 //!
-//! 1. *Layout* ([`Grid`], [`GroupSizes`]): a job has `pipeline ranks x replicas` ranks, and rank `p * replicas + r` is pipeline rank `p` of
-//!    replica `r`. So the replicas of a stage, which exchange the most bytes, have adjacent ranks: they are on one machine
-//!    where ranks are numbered machine by machine (Megatron-Core's order `tp-cp-ep-dp-pp`). Where several ranks hold a stage together, each
-//!    of these is as many ranks as its pipeline rank's group has.
-//! 2. *Batch*: it is cut once, into the microbatches of all replicas. Each replica runs a contiguous share of them; where
-//!    the number does not divide, earlier replicas run one more. Seeds, weights and random draws of a microbatch, and
-//!    the place of its loss, depend only on its index in the whole batch. So a gradient is a sum over microbatches,
-//!    whichever replica ran them, and is scaled once at the end, as without replicas.
-//! 3. *Reduction* (`reduction.rs`): at `REDUCE_GRAD` a rank flattens the stage's gradients and cuts them into one piece per
-//!    replica (`pieces.rs`), packed into one buffer per element type. It sends each replica its piece. Sends do not wait, so
-//!    the row goes on. Between actions, and while the row waits for a message of the plan, the rank receives
-//!    what has arrived (`inbox.rs`). When all pieces are here, it adds them in the order of replicas and sends the sum to the
-//!    others: a reduce-scatter, then an all-gather, during the row's cool-down. What is missing at the end of the row is
-//!    awaited there. On a link that cannot tell what has arrived, everything but the first sends happens at the end.
-//! 4. *Sharded parameters* (`sharding.rs`) stop after the first half: each replica keeps its piece of every parameter, and
-//!    steps it with its piece of the gradient. `UNSHARD` sends this replica's piece to all others, and the stage's next
-//!    task waits for theirs. `RESHARD` drops all but this replica's piece.
-//! 5. *Order of waits*: replicas that run the same plan start the same exchanges in the same order, and await them in
-//!    that order. A message that is awaited inside a row was sent at the same place of the other replica's row, or before
-//!    it. So a circle of waits over replicas would be a circle within the plan, which `check` has excluded. Where
-//!    the plans of replicas differ in length (a batch that does not divide), gradients are reduced after the row and
-//!    parameters gathered before it.
-//! 6. *Accumulation*: a sum over several batches (`Pipeline::accumulate`) is reduced with the last batch; gradients of
-//!    sharded parameters are reduced with each. With ordered accumulation the sum passes from replica to replica instead,
-//!    and each adds its microbatches, so that additions have the order of one device. Where parameters are sharded,
-//!    replica 0 gets the whole sum of earlier batches before each batch, and all replicas get their pieces of the new sum
-//!    after it.
-//! 7. *Weights spread over replicas* (a layer cut them, see [`tensor_group`](crate::tensor_group)) are none of this: their gradients are whole where
-//!    the piece is. Stages exchange tensors inside their tasks, over the same inbox, since sums may come first.
+//! 1. *Layout* ([`Grid`], [`GroupSizes`]): a job has `pipeline ranks x replicas` ranks, and rank `p * replicas + r`
+//!    is pipeline rank `p` of replica `r`. So the replicas of a stage, which exchange the most bytes, have adjacent
+//!    ranks, on one machine if ranks are numbered machine by machine (Megatron-Core's order `tp-cp-ep-dp-pp`). With
+//!    tensor-parallel groups, each of these is as many ranks as its pipeline rank's group has.
+//! 2. *Batch*: it is cut once, into the microbatches of all replicas. Each replica runs a contiguous share of them;
+//!    if the number does not divide evenly, earlier replicas run one more. Seeds, weights and random draws of a
+//!    microbatch, and the position of its loss, depend only on its index in the whole batch. So a gradient is a sum
+//!    over microbatches, whichever replica ran them, and is scaled once at the end, as without replicas.
+//! 3. *Reduction* (`reduction.rs`): at `REDUCE_GRAD` a rank flattens the stage's gradients and cuts them into one
+//!    piece per replica (`pieces.rs`), packed into one buffer per element type. It sends each replica its piece.
+//!    Sends do not wait, so the row continues. Between actions, and while the row waits for a message of the plan,
+//!    the rank receives arrived messages (`inbox.rs`). When it has all pieces, it adds them in the order of
+//!    replicas and sends the sum to the others: a reduce-scatter, then an all-gather, during the row's cool-down.
+//!    Missing messages are awaited at the end of the row. Over a link that cannot probe, everything but the first
+//!    sends happens at the end.
+//! 4. *Sharded parameters* (`sharding.rs`) stop after the first half: each replica keeps its piece of every
+//!    parameter, and steps it with its piece of the gradient. `UNSHARD` sends this replica's piece to all others,
+//!    and the stage's next task waits for theirs. `RESHARD` drops all but this replica's piece.
+//! 5. *Order of waits*: replicas that run the same plan start the same exchanges in the same order, and await them
+//!    in that order. A message that is awaited inside a row was sent at the same place of the other replica's row,
+//!    or before it. So a circle of waits over replicas would be a circle within the plan, which `check` has
+//!    excluded. If the plans of replicas differ in length (a batch that does not divide), gradients are reduced
+//!    after the row and parameters gathered before it.
+//! 6. *Accumulation*: a sum over several batches (`Pipeline::accumulate`) is reduced with the last batch; gradients
+//!    of sharded parameters are reduced with each. With ordered accumulation the sum passes from replica to replica
+//!    instead, and each adds its microbatches, so additions have the order of one device. If parameters are
+//!    sharded, replica 0 gets the whole sum of earlier batches before each batch, and all replicas get their pieces
+//!    of the new sum after it.
+//! 7. *Weights cut over replicas* (by a layer, see [`tensor_group`](crate::tensor_group)) take no part in this: the
+//!    rank with a piece has its whole gradient. Stages exchange tensors inside their tasks, over the same inbox,
+//!    since sums may come first.
 //! 8. Each stage may be sharded or not. Copies of a shared parameter are cut alike, so each replica sums its pieces
 //!    of them as it would sum whole copies. Either all copies of a parameter are sharded or none.
 //!
-//! This is ZeRO stage 3 (Rajbhandari et al., 2020) as in PyTorch's FSDP, whose second version also cuts each parameter by
-//! itself. When to gather follows PyTorch's `_add_unshard_reshard`.
+//! This is ZeRO stage 3 (Rajbhandari et al., 2020) as in PyTorch's FSDP, whose second version also cuts each
+//! parameter by itself. The times of gathers follow PyTorch's `_add_unshard_reshard`.
 
 mod grid;
 mod inbox;

@@ -1,6 +1,8 @@
-//! The state of an optimizer that steps pieces of parameters: gathered for a checkpoint, and cut again when one is loaded.
+//! The state of an optimizer that steps pieces of parameters: gathered for a checkpoint, and cut again when it is
+//! loaded.
 //!
-//! Tensors of the state (moments) have the shape of their parameter. Numbers (step counters) are the same on all replicas.
+//! Tensors of the state (moments) have their parameter's shape. Numbers (step counters) are the same on all
+//! replicas.
 
 use super::parameters::Tensors;
 use super::pieces::cut;
@@ -16,7 +18,8 @@ impl ReplicaGroup {
     /// Replaces the pieces in an optimizer's state by whole tensors. All replicas call it.
     ///
     /// # Errors
-    /// The inner error, if a tensor of the state differs from its parameter in shape or element type, or the device fails.
+    /// Returns the inner error if a tensor of the state differs from its parameter in shape or element type, or the
+    /// device fails.
     pub(crate) fn gather_optimizer_states(
         &mut self,
         link: &mut dyn Link,
@@ -35,8 +38,8 @@ impl ReplicaGroup {
             .collect();
         fields.sort_unstable();
         fields.dedup();
-        // Every replica gathers the same fields in the same order: the names are sorted, and an optimizer's state has the same
-        // fields on all replicas.
+        // Every replica gathers the same fields in the same order: the names are sorted, and an optimizer's state
+        // has the same fields on all replicas.
         for field in fields {
             let mut own = Tensors::new();
             for parameter in &parameters {
@@ -63,10 +66,10 @@ impl ReplicaGroup {
         Ok(Ok(()))
     }
 
-    /// Cuts an optimizer's whole state down to this replica's pieces.
+    /// Cuts an optimizer's whole state to this replica's pieces.
     ///
     /// # Errors
-    /// The error of the device.
+    /// Returns the error of the device.
     pub(crate) fn cut_optimizer_states(
         &self,
         stage: StageId,
@@ -78,7 +81,7 @@ impl ReplicaGroup {
             let Some(state) = states.get_mut(&parameter.id) else { continue };
             for value in state.values_mut() {
                 let StateValue::Tensor(data) = value else { continue };
-                // Not a moment of this parameter: it stays as it is.
+                // This is not a moment of the parameter, so it is not cut.
                 if data.shape().to_vec() != parameter.shape {
                     continue;
                 }

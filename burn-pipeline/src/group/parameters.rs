@@ -1,4 +1,4 @@
-//! The parameters that the replicas of a stage exchange, and how a module gets new values for them.
+//! The parameters that the replicas of a stage exchange, and how a module gets new values.
 
 use super::pieces::{join, length};
 use crate::stage::{AnyTensor, ErasedStage, NamedParameter};
@@ -6,7 +6,7 @@ use burn::module::ParamId;
 use burn::tensor::{DType, Shape};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// One tensor per parameter of a stage; `None` where there is none.
+/// One tensor per parameter of a stage; `None` if a parameter has none.
 pub(super) type Tensors = Vec<Option<AnyTensor>>;
 
 /// A parameter that the replicas of a stage exchange.
@@ -18,13 +18,13 @@ pub(super) struct Parameter {
 }
 
 impl Parameter {
-    /// Elements of each replica's piece.
+    /// The length of each replica's piece.
     pub(super) fn piece_length(&self, replicas: usize) -> usize {
         length(self.shape.iter().product(), replicas)
     }
 
-    /// A piece in the number of dimensions that the parameter has, all elements along the last one: a module accepts it in
-    /// the parameter's place.
+    /// Gives a piece the parameter's number of dimensions, with all elements along the last one, so that a module
+    /// accepts it in the parameter's place.
     pub(super) fn in_rank(&self, piece: AnyTensor) -> AnyTensor {
         let mut shape = vec![1; self.shape.len().max(1)];
         shape.last_mut().into_iter().for_each(|last| *last = piece.shape().num_elements());
@@ -32,9 +32,10 @@ impl Parameter {
     }
 }
 
-/// The trained parameters of a stage that replicas exchange, in visiting order, each once: not those `spread`.
+/// The trained parameters of a stage that replicas exchange, in visiting order, each once, without those in
+/// `spread`.
 pub(super) fn trained(held: &dyn ErasedStage, spread: &HashSet<ParamId>) -> Vec<Parameter> {
-    // A module may hold one parameter in two places; it is exchanged once.
+    // A module may hold one parameter in two places.
     let mut seen = BTreeSet::new();
     let parameters =
         held.named_parameters().into_iter().filter(|parameter| parameter.trainable && !spread.contains(&parameter.id));
@@ -50,7 +51,7 @@ pub(super) fn set_values(held: &mut dyn ErasedStage, parameters: &[Parameter], v
     held.set_weights(weights);
 }
 
-/// The sum of two lists, parameter by parameter. A parameter without a tensor in either list has none in the sum.
+/// Adds two lists, parameter by parameter. If neither list has a tensor, the sum has none.
 pub(super) fn add(sum: Tensors, list: Tensors) -> Tensors {
     let add = |pair| match pair {
         (Some(a), Some(b)) => Some(AnyTensor::plus(a, b)),
@@ -59,8 +60,8 @@ pub(super) fn add(sum: Tensors, list: Tensors) -> Tensors {
     sum.into_iter().zip(list).map(add).collect()
 }
 
-/// Whole tensors from the replicas' lists of pieces, in the order of replicas. A parameter without a piece on some replica has
-/// none.
+/// Joins the replicas' lists of pieces into whole tensors, in the order of replicas. A parameter without a piece on
+/// some replica has none.
 pub(super) fn join_lists(mut lists: Vec<Tensors>, parameters: &[Parameter]) -> Tensors {
     let whole = |(position, parameter): (usize, &Parameter)| {
         let pieces: Option<Vec<AnyTensor>> = lists.iter_mut().map(|list| list[position].take()).collect();

@@ -1,19 +1,19 @@
 //! Tensors cut into one piece per replica, and lists of pieces as one buffer per element type.
 //!
-//! Guarantees: cutting and joining returns the same tensor, bit for bit; so does packing and unpacking a list, with
-//! absent tensors.
+//! Guarantees: cutting and joining a tensor returns it bit for bit; so does packing and unpacking a list, absent
+//! tensors included.
 //!
 //! A tensor is cut along its flat (row-major) order, padded with zeros so that all pieces have the same length.
 
 use crate::stage::{AnyTensor, Payload, PayloadReader};
 use burn::tensor::{DType, Shape};
 
-/// Elements in each of `parts` pieces of a tensor; at least one.
+/// The length of each of `parts` pieces of a tensor; at least one.
 pub(super) fn length(elements: usize, parts: usize) -> usize {
     elements.div_ceil(parts).max(1)
 }
 
-/// The pieces of a tensor, each with one dimension; views of its storage where it needs no padding.
+/// Cuts a tensor into pieces with one dimension: views of its storage, unless it needs padding.
 pub(super) fn cut(tensor: AnyTensor, parts: usize) -> Vec<AnyTensor> {
     let elements = tensor.shape().num_elements();
     let length = length(elements, parts);
@@ -29,7 +29,7 @@ pub(super) fn cut(tensor: AnyTensor, parts: usize) -> Vec<AnyTensor> {
     (0..parts).map(|part| flat.clone().narrow(0, part * length, (part + 1) * length)).collect()
 }
 
-/// The tensor of this shape that was cut into these pieces.
+/// Joins pieces into the tensor of this shape from which they were cut.
 pub(super) fn join(pieces: Vec<AnyTensor>, shape: &[usize]) -> AnyTensor {
     let (flat, elements) = (concatenate(pieces), shape.iter().product());
     let padded = flat.shape().num_elements() != elements;
@@ -37,11 +37,11 @@ pub(super) fn join(pieces: Vec<AnyTensor>, shape: &[usize]) -> AnyTensor {
     flat.reshape(Shape::from(shape.to_vec()))
 }
 
-/// At least one tensor with one dimension, end to end.
+/// Concatenates at least one tensor with one dimension.
 fn concatenate(mut tensors: Vec<AnyTensor>) -> AnyTensor {
     match tensors.len() {
         1 => tensors.swap_remove(0),
-        // Never empty: see the callers.
+        // The callers never pass an empty list.
         _ => AnyTensor::cat(tensors, 0).unwrap_or_else(|| unreachable!("there is a tensor")),
     }
 }
@@ -49,7 +49,7 @@ fn concatenate(mut tensors: Vec<AnyTensor>) -> AnyTensor {
 /// Element type and length of each piece of a list.
 pub(super) type PieceSpecs = Vec<(DType, usize)>;
 
-/// A list of pieces as a message: which are present, and one buffer per element type.
+/// Packs a list of pieces as a message: which are present, and one buffer per element type.
 pub(super) fn pack(pieces: Vec<Option<AnyTensor>>) -> Payload {
     let mut payload = Payload::default();
     let mut buffers: Vec<(DType, Vec<AnyTensor>)> = Vec::new();
@@ -67,10 +67,10 @@ pub(super) fn pack(pieces: Vec<Option<AnyTensor>>) -> Payload {
     payload
 }
 
-/// The list that was packed, whose pieces must have these specs.
+/// Unpacks a list, whose pieces must have these specs.
 ///
 /// # Errors
-/// Says what arrived instead.
+/// Returns a description of what arrived instead.
 pub(super) fn unpack(payload: Payload, specs: &PieceSpecs) -> Result<Vec<Option<AnyTensor>>, String> {
     let mut reader = PayloadReader::new(payload);
     let mut tag = |limit| reader.tag(limit, "a list of pieces").map_err(|error| error.to_string());

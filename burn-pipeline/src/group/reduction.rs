@@ -1,14 +1,16 @@
-//! The reduction of a stage's gradients over its replicas, while the row goes on.
+//! The reduction of a stage's gradients over its replicas, while the row continues.
 //!
-//! Guarantees: only [`ReplicaGroup::sum_all`] and [`ReplicaGroup::finish_reduction`] wait; pieces are added in the order of
-//! replicas, whatever the order in which they arrive, so the sums are bit-equal on all replicas.
+//! Guarantees: only [`ReplicaGroup::sum_all`] and [`ReplicaGroup::finish_reduction`] wait; pieces are added in the
+//! order of replicas, in whatever order they arrive, so the sums are bitwise equal on all replicas.
 //!
-//! 1. *Start*: the stage's gradients are taken out of it and cut into one piece per replica. Each replica is sent its piece.
-//! 2. *Sum*: when the pieces of all replicas are here, they are added, and the sum is sent to all others. Sharded
-//!    parameters stop here: the replica keeps the piece of the sum.
-//! 3. *Join*: when the sums of all replicas are here, they are joined, and the stage gets them as its gradients.
+//! 1. *Start*: the stage's gradients are taken from it and cut into one piece per replica. Each replica is sent its
+//!    piece.
+//! 2. *Sum*: when the pieces of all replicas have arrived, they are added, and the sum is sent to all others.
+//!    Sharded parameters stop here: the replica keeps the piece of the sum.
+//! 3. *Join*: when the sums of all replicas have arrived, they are joined, and the stage gets them as its
+//!    gradients.
 //!
-//! [`ReplicaGroup::advance`] takes each reduction as far as what has arrived allows. The executor calls it
+//! [`ReplicaGroup::advance`] takes each reduction as far as the arrived messages allow. The executor calls it
 //! between the actions of a row, and while it waits for a message of the plan.
 
 use super::inbox::ReplicaInbox;
@@ -27,7 +29,7 @@ fn header(stage: StageId, from: usize, summed: bool) -> Header {
 }
 
 impl ReplicaGroup {
-    /// Takes a stage's gradients out of it and sends the other replicas their pieces.
+    /// Takes a stage's gradients from it and sends the other replicas their pieces.
     pub(crate) fn start_reduction(
         &mut self,
         link: &mut dyn Link,
@@ -49,7 +51,7 @@ impl ReplicaGroup {
             let payload = pack(std::mem::take(&mut pieces[replica]));
             link.send(rank, Message { header: header(stage, own, false), payload }, deadline)?;
             self.inbox.lock().post(rank, header(stage, replica, false));
-            // Another replica may have all pieces, and send its sum, before this rank has them.
+            // Another replica may have all pieces, and send its sum, before this rank has all pieces.
             if !self.is_sharded(stage) {
                 self.inbox.lock().allow_early(rank, header(stage, replica, true));
             }
@@ -58,7 +60,7 @@ impl ReplicaGroup {
         Ok(())
     }
 
-    /// Is a reduction started and not finished?
+    /// Returns true if a reduction is started and not finished.
     pub(crate) fn is_reducing(&self) -> bool {
         !self.reductions.is_empty()
     }
@@ -68,8 +70,8 @@ impl ReplicaGroup {
         self.reductions.iter().map(|reduction| reduction.stage).collect()
     }
 
-    /// Advances the started reductions as far as possible without waiting. Returns the stages that are done, and the ranks
-    /// that still have to send something and from which nothing has arrived.
+    /// Advances the started reductions as far as possible without waiting. Returns the stages that are done, and
+    /// the ranks that have still to send and from which nothing has arrived.
     pub(crate) fn advance(
         &mut self,
         link: &mut dyn Link,
@@ -158,8 +160,8 @@ impl ReplicaGroup {
         };
     }
 
-    /// Reduces the gradients that the plan did not reduce: of sharded stages (after each batch), or of the others (before a
-    /// step).
+    /// Reduces the gradients that the plan did not reduce: of sharded stages (after each batch), or of the others
+    /// (before a step).
     pub(crate) fn reduce_remaining(
         &mut self,
         link: &mut dyn Link,
@@ -174,7 +176,7 @@ impl ReplicaGroup {
                 let Some(held) = stages.get_mut(&stage).filter(|_| !self.reduced.contains(&stage)) else { continue };
                 self.start_reduction(link, stage, held.as_mut(), deadline)?;
             }
-            // All sums are sent before the first one is awaited: other replicas wait for them in the same place.
+            // All sums are sent before the first is awaited: other replicas wait for them in the same place.
             self.sum_all(link, deadline)?;
             for stage in self.reducing() {
                 self.finish_reduction(link, stages, stage, deadline)?;

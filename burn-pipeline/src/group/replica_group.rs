@@ -1,9 +1,9 @@
-//! A rank's end of the exchanges between the replicas of its stages; see the numbered steps in the room's header.
+//! A rank's end of the exchanges between the replicas of its stages; see the numbered steps in `mod.rs`.
 //!
-//! The state stands here. Its methods stand in `reduction.rs`, `sharding.rs` and `optimizer_states.rs`.
+//! This file has the state; more methods are in `reduction.rs`, `sharding.rs` and `optimizer_states.rs`.
 //!
-//! Guarantees: replicas start from the weights of replica 0; a parameter that got no gradient on any replica has none
-//! after a reduction.
+//! Guarantees: replicas start from the weights of replica 0; a parameter that got no gradient on any replica has
+//! none after a reduction.
 
 use super::grid::Grid;
 use super::inbox::SharedInbox;
@@ -25,11 +25,11 @@ pub(super) struct Reduction {
     pub(super) stage: StageId,
     /// This replica's own part: its pieces of the gradients, then their sums.
     pub(super) own: Tensors,
-    /// Have the sums been made and sent?
+    /// True if the sums were made and sent.
     pub(super) summed: bool,
 }
 
-/// What a replica holds of a stage whose parameters are sharded.
+/// A replica's state of a stage whose parameters are sharded.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     pub(super) state: ShardState,
@@ -43,7 +43,7 @@ pub(super) enum ShardState {
     /// The module has this replica's pieces.
     #[default]
     Released,
-    /// The other replicas were sent this replica's pieces, which the module still has.
+    /// The other replicas were sent this replica's pieces, and the module still has these.
     Gathering(Vec<AnyTensor>),
     /// The module has whole parameters; this replica's pieces are kept here.
     Gathered(Vec<AnyTensor>),
@@ -54,20 +54,21 @@ pub(super) enum ShardState {
 pub(crate) struct ReplicaGroup {
     pub(super) grid: Grid,
     parameters: BTreeMap<StageId, Vec<Parameter>>,
-    /// Parameters of which each replica has a piece whose gradient is whole: they are neither summed nor copied.
+    /// Parameters that are cut over the replicas, so that each piece has its whole gradient: they are neither
+    /// summed nor copied.
     spread: HashSet<ParamId>,
     pub(super) inbox: SharedInbox,
     /// Stages whose parameters are sharded.
     pub(super) shards: BTreeMap<StageId, Shard>,
     /// Reductions that were started and not finished, in the order of their starts.
     pub(super) reductions: Vec<Reduction>,
-    /// Stages whose gradients are sums over all replicas already.
+    /// Stages whose gradients are already sums over all replicas.
     pub(super) reduced: BTreeSet<StageId>,
 }
 
 impl ReplicaGroup {
-    /// The end of a rank that holds these stages. Of the parameters `spread` each replica has a piece whose gradient is whole; the inbox is
-    /// the one by which stages exchange tensors with their replicas.
+    /// Makes the end of a rank that holds these stages. Parameters in `spread` are cut over the replicas, so each
+    /// piece has its whole gradient. Stages exchange tensors with their replicas over the same inbox.
     pub(crate) fn new<'a>(
         grid: Grid,
         stages: impl Iterator<Item = (StageId, &'a dyn ErasedStage)>,
@@ -96,10 +97,10 @@ impl ReplicaGroup {
         self.parameters.get(&stage).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Takes up which parameters of the stages are trained now: a stage may have frozen or thawed some.
+    /// Updates which parameters of the stages are trained: a stage may have frozen or unfrozen some.
     ///
     /// # Errors
-    /// The stage, if its parameters are sharded: pieces are cut at the start.
+    /// Returns the stage if its parameters are sharded, since pieces are cut at the start.
     pub(crate) fn update_trained(&mut self, stages: &Stages) -> Result<(), StageId> {
         for (stage, known) in &mut self.parameters {
             let Some(held) = stages.get(stage) else { continue };
@@ -114,18 +115,18 @@ impl ReplicaGroup {
         Ok(())
     }
 
-    /// Are the parameters of a stage sharded?
+    /// Returns true if the parameters of a stage are sharded.
     pub(crate) fn is_sharded(&self, stage: StageId) -> bool {
         self.shards.contains_key(&stage)
     }
 
-    /// Are the parameters of any stage sharded?
+    /// Returns true if the parameters of any stage are sharded.
     pub(crate) fn any_sharded(&self) -> bool {
         !self.shards.is_empty()
     }
 
-    /// Waits for the lists of all replicas, each under the header of its replica. Returns them in the order of replicas,
-    /// this one's own list among them.
+    /// Waits for the lists of all replicas, each under the header of its replica. Returns them in the order of
+    /// replicas, including this one's own list.
     pub(super) fn receive_lists(
         &mut self,
         link: &mut dyn Link,
@@ -141,12 +142,13 @@ impl ReplicaGroup {
             let payload = self.inbox.lock().take(link, peer, header(replica), deadline)?;
             lists.push(unpack(payload, &specs).map_err(|reason| LinkError::Lists { rank, peer, reason })?);
         }
-        // The own list is first so far; it moves to its replica's place, so that sums have one order on all replicas.
+        // The own list is first so far. Move it to its replica's place, so that sums have one order on all
+        // replicas.
         lists[..=self.grid.replica()].rotate_left(1);
         Ok(lists)
     }
 
-    /// Gives all replicas the weights of replica 0, of every stage, but for those of which each has a piece.
+    /// Gives all replicas the weights of replica 0, for every stage, except weights that are cut over replicas.
     pub(crate) fn broadcast_weights(
         &mut self,
         link: &mut dyn Link,
@@ -171,14 +173,15 @@ impl ReplicaGroup {
                 let mut copies = payload.tensors().cloned();
                 let weight =
                     |(id, own): (ParamId, AnyTensor)| if self.spread.contains(&id) { Some(own) } else { copies.next() };
-                // All of them: another replica's stage has as many parameters.
+                // No copy is left over: another replica's stage has as many parameters.
                 held.set_weights(held.weights().into_iter().filter_map(weight).collect());
             }
         }
         Ok(())
     }
 
-    /// Drops what a failed call started: exchanges, and whole parameters of sharded stages. Sums of gradients stay.
+    /// Drops what a failed call started: exchanges, and the whole parameters of sharded stages. Sums of gradients
+    /// stay.
     pub(crate) fn restart(&mut self, stages: &mut Stages) {
         self.inbox.lock().clear();
         self.reductions.clear();
@@ -193,7 +196,7 @@ impl ReplicaGroup {
         }
     }
 
-    /// Drops everything that was started, and all sums: when gradients are dropped.
+    /// Drops all started exchanges and all sums, when gradients are dropped.
     pub(crate) fn clear(&mut self) {
         self.inbox.lock().clear();
         self.reductions.clear();

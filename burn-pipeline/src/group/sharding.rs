@@ -1,21 +1,22 @@
-//! Sharded parameters: every replica keeps one piece of each trained parameter of a stage, with that piece's gradient and
-//! optimizer state. The whole parameters exist only while the stage is used.
+//! Sharded parameters: every replica keeps one piece of each trained parameter of a stage, with that piece's
+//! gradient and optimizer state. The whole parameters exist only while the stage is used.
 //!
-//! Guarantees: gathered parameters are the pieces, bit for bit; a piece's gradient is the sum over all replicas, in their
-//! order; after a row nothing stays gathered.
+//! Guarantees: gathered parameters are the pieces, bit for bit; a piece's gradient is the sum over all replicas, in
+//! their order; after a row nothing stays gathered.
 //!
-//! 1. *Released*: the module's parameters are the pieces, with the parameter's number of dimensions and all elements along
-//!    the last one. So the module's own optimizer steps them under their ids, paths and groups, and its state has
-//!    the size of the pieces. That is right for optimizers that step each element by itself (SGD, Adam, AdamW, RMSprop,
-//!    Adagrad, Lion, Adan). Others use norms or factors over a parameter (LAMB, Adafactor, Muon, or clipping a parameter
-//!    by its norm). They are found by a trial on a small piece of each parameter at the start, and refused
-//!    ([`ErasedStage::steps_by_element`]).
-//! 2. *Gathered* ([`ReplicaGroup::start_gather`], [`ReplicaGroup::finish_gather`]): the module has whole parameters again,
-//!    and this replica's pieces are kept beside them.
-//! 3. An autodiff graph holds the parameters of a microbatch until its backward. A stage is therefore released only when
-//!    no microbatch in flight refers to its parameters ([`ErasedStage::pins_weights`]). A `RESHARD` before that leaves
-//!    the stage gathered, on all replicas alike. Recomputed stages refer to no parameters. Captured programs take
-//!    parameters as inputs: they drop them here ([`ErasedStage::unload_weights`]) and get the gathered ones later.
+//! 1. *Released*: the module's parameters are the pieces, with the parameter's number of dimensions and all
+//!    elements along the last one. So the module's own optimizer steps them under their ids, paths and groups, and
+//!    its state has the size of the pieces. This is correct for optimizers that step each element by itself (SGD,
+//!    Adam, AdamW, RMSprop, Adagrad, Lion, Adan). Others use norms or factors of a parameter (LAMB, Adafactor,
+//!    Muon, or clipping a parameter by its norm). A trial on a small piece of each parameter finds these at the
+//!    start, and they are refused ([`ErasedStage::steps_by_element`]).
+//! 2. *Gathered* ([`ReplicaGroup::start_gather`], [`ReplicaGroup::finish_gather`]): the module has whole parameters
+//!    again, and this replica's pieces are kept separately.
+//! 3. An autodiff graph holds the parameters of a microbatch until its backward. So a stage is released only when
+//!    no microbatch in flight refers to its parameters ([`ErasedStage::pins_weights`]). A `RESHARD` before that
+//!    leaves the stage gathered, on all replicas alike. Recomputed stages refer to no parameters. Captured programs
+//!    take parameters as inputs: they drop them here ([`ErasedStage::unload_weights`]) and get the gathered ones
+//!    later.
 //! 4. Buffers and frozen parameters stay whole on every replica.
 
 use super::parameters::{Parameter, Tensors, join_lists, set_values};
@@ -29,7 +30,7 @@ use burn::tensor::Shape;
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// Which tensors a gather is for.
+/// The tensors of a gather.
 #[derive(Clone, Copy)]
 enum List {
     Parameters,
@@ -51,10 +52,10 @@ fn flat(piece: AnyTensor) -> AnyTensor {
 }
 
 impl ReplicaGroup {
-    /// Cuts whole parameters down to this replica's pieces: at the start, and after other weights were loaded.
+    /// Cuts whole parameters to this replica's pieces: at the start, and after other weights were loaded.
     ///
     /// # Errors
-    /// The error of the device.
+    /// Returns the error of the device.
     pub(crate) fn shard(&mut self, stage: StageId, held: &mut dyn ErasedStage) -> Result<(), String> {
         let (own, replicas) = (self.grid.replica(), self.grid.replicas());
         let parameters = self.parameters_of(stage);
@@ -91,7 +92,8 @@ impl ReplicaGroup {
         Ok(())
     }
 
-    /// Waits for the other replicas' pieces of a stage that is being gathered, and gives the module the whole parameters.
+    /// Waits for the other replicas' pieces of a stage that is being gathered, and gives the module the whole
+    /// parameters.
     pub(crate) fn finish_gather(
         &mut self,
         link: &mut dyn Link,
@@ -111,12 +113,12 @@ impl ReplicaGroup {
         Ok(())
     }
 
-    /// Are a stage's parameters on their way?
+    /// Returns true if a stage's parameters are being gathered.
     pub(crate) fn is_gathering(&self, stage: StageId) -> bool {
         matches!(self.shards.get(&stage).map(|shard| &shard.state), Some(ShardState::Gathering(_)))
     }
 
-    /// The first stage that is sharded and holds more, or is about to hold more, than this replica's pieces.
+    /// The first sharded stage that holds, or will hold, more than this replica's pieces.
     pub(crate) fn first_gathered(&self) -> Option<StageId> {
         let mut shards = self.shards.iter();
         shards.find(|(_, shard)| !matches!(shard.state, ShardState::Released)).map(|(&stage, _)| stage)
@@ -149,7 +151,8 @@ impl ReplicaGroup {
         self.shards.get_mut(&stage).map(|shard| std::mem::take(&mut shard.sums)).unwrap_or_default()
     }
 
-    /// Gathers whole tensors, one per parameter (gradients, say), of which every replica has a piece. All replicas call it.
+    /// Gathers whole tensors, one per parameter (such as gradients), of which every replica has a piece. All
+    /// replicas call it.
     pub(super) fn gather_pieces(
         &mut self,
         link: &mut dyn Link,
@@ -162,8 +165,8 @@ impl ReplicaGroup {
         self.await_pieces(link, stage, own, List::Other, deadline)
     }
 
-    /// With ordered accumulation: gives replica 0's stage the whole sums of earlier batches, so that the next batch is added
-    /// to them in order. All replicas call it.
+    /// With ordered accumulation: gives replica 0's stage the whole sums of earlier batches, so that the next batch
+    /// is added to them in order. All replicas call it.
     pub(crate) fn gather_sums_on_first(
         &mut self,
         link: &mut dyn Link,
@@ -172,7 +175,7 @@ impl ReplicaGroup {
         deadline: Instant,
     ) -> Result<(), LinkError> {
         let sums = self.take_sums(stage);
-        // All replicas have sums or none has, so all return here or none.
+        // Either all replicas have sums or none has, so all return here or none.
         if sums.is_empty() {
             return Ok(());
         }
@@ -185,7 +188,7 @@ impl ReplicaGroup {
         Ok(())
     }
 
-    /// Replaces the pieces of gradients that a stage holds by whole gradients. All replicas call it.
+    /// Replaces the pieces of a stage's gradients by whole gradients. All replicas call it.
     pub(crate) fn gather_gradients(
         &mut self,
         link: &mut dyn Link,

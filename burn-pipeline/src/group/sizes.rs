@@ -1,8 +1,9 @@
-//! How many ranks hold the stages of each pipeline rank together.
+//! The sizes of tensor-parallel groups.
 
 use std::sync::Arc;
 
-/// How many ranks hold each stage together: one number for all pipeline ranks, or one for each of them in their order.
+/// The size of each stage's tensor-parallel group: one number for all pipeline ranks, or one for each of them in
+/// order.
 ///
 /// ```
 /// use burn_pipeline::train::GroupSizes;
@@ -31,23 +32,23 @@ impl<const N: usize> From<[usize; N]> for GroupSizes {
 }
 
 impl GroupSizes {
-    /// The sizes as they were given: a single one is for all pipeline ranks.
+    /// The sizes as given: a single one is for all pipeline ranks.
     pub(crate) fn given(&self) -> &[usize] {
         &self.0
     }
 
-    /// The most ranks that hold a stage together; 0 if no size was given.
+    /// The size of the largest group; 0 if no size was given.
     pub(crate) fn largest(&self) -> usize {
         self.0.iter().copied().max().unwrap_or_default()
     }
 
-    /// The ranks that hold the stages of a pipeline rank together, at least one.
+    /// The size of a pipeline rank's group, at least one.
     pub(crate) fn of(&self, pipeline_rank: usize) -> usize {
         let size = if let [one] = *self.0 { Some(one) } else { self.0.get(pipeline_rank).copied() };
         size.unwrap_or_default().max(1)
     }
 
-    /// The ranks of one replica that hold the stages of all earlier pipeline ranks.
+    /// The number of one replica's ranks in the groups of all earlier pipeline ranks.
     pub(crate) fn before(&self, pipeline_rank: usize) -> usize {
         match *self.0 {
             [one] => one.max(1) * pipeline_rank,
@@ -55,7 +56,7 @@ impl GroupSizes {
         }
     }
 
-    /// The pipeline rank that one of a replica's ranks, counted over all of its groups, belongs to.
+    /// The pipeline rank of one of a replica's ranks, counted over all of its groups.
     pub(crate) fn holder(&self, place: usize) -> usize {
         match *self.0 {
             [one] => place / one.max(1),

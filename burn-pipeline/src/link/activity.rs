@@ -6,7 +6,7 @@ use crate::plan::StageId;
 /// What a rank is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Activity {
-    /// Nothing: between two steps.
+    /// Nothing: the rank is between two steps.
     #[default]
     Idle,
     /// Building a stage.

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// Bytes that all ranks of a job know, and nobody else: a long random text (`openssl rand -hex 32`).
+/// Bytes that only the ranks of a job know: a long random text (`openssl rand -hex 32`).
 ///
-/// It never travels. `Debug` does not show it.
+/// It is never sent. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// The secret of these bytes.
+    /// Makes a secret of these bytes.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
         Self(bytes.into())
     }
@@ -28,10 +28,10 @@ impl fmt::Debug for Secret {
 /// Which processes may join a job over TCP.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Admission {
-    /// Those that prove to know the secret, from any machine. Both ends of every connection prove it before they read
-    /// anything else.
+    /// Processes that prove that they know the secret, from any machine. Both ends of every connection prove it
+    /// before they read anything else.
     Secret(Secret),
-    /// Those of this machine: only loopback addresses are listened at and connected to.
+    /// Processes of this machine: ranks listen at and connect to loopback addresses only.
     #[default]
     ThisMachine,
     /// Any process that reaches the port. Choose it only where you trust everybody in the network.
@@ -39,7 +39,7 @@ pub enum Admission {
 }
 
 impl Admission {
-    /// Whether it asks for a secret that everybody knows.
+    /// Returns true if the secret is empty, which everybody can prove.
     pub(super) fn proves_nothing(&self) -> bool {
         matches!(self, Self::Secret(secret) if secret.0.is_empty())
     }

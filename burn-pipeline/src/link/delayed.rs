@@ -1,15 +1,17 @@
-//! A slower network than the real one: messages arrive when those of given [`LinkCosts`] would.
+//! Delays messages as a slower network with given [`LinkCosts`] would.
 //!
-//! Guarantees: a message arrives no sooner than the costs say; messages of one sender keep their order; a sender never
-//! waits for the delay, so it computes while its message travels; failures and deadlines are those of the link below.
+//! Guarantees: a message arrives no sooner than the costs say; messages of one sender keep their order; a sender
+//! never waits for the delay, so it computes while its message travels; failures and deadlines are those of the
+//! wrapped link.
 //!
-//! 1. The sender computes when a message is due. To one rank, messages travel one after the other: each occupies the link
-//!    for its bytes over the bandwidth and arrives a latency later, as in the simulator ([`simulate`](crate::simulate)).
-//! 2. The due time travels as two tags behind the payload, in seconds and nanoseconds of the system's clock. So all ranks
-//!    must share a clock (threads, or processes of one machine), and the ends of all ranks must be wrapped.
-//! 3. The receiver takes the message from the link below and waits until it is due, or until another rank fails. A message
-//!    that is not due at the deadline is kept for the next call.
-//! 4. Gathers are not delayed. Sums over groups are, as they are made of messages.
+//! 1. The sender computes when a message is due. Messages to one rank travel one after the other: each occupies the
+//!    link for its bytes over the bandwidth and arrives a latency later, as in the simulator
+//!    ([`simulate`](crate::simulate)).
+//! 2. The due time travels as two tags behind the payload, in seconds and nanoseconds of the system's clock. So all
+//!    ranks must share a clock (threads, or processes of one machine), and all ranks must wrap their ends.
+//! 3. The receiver takes the message from the wrapped link and waits until it is due, or until another rank fails.
+//!    It keeps a message that is not due at the deadline for the next call.
+//! 4. Gathers are not delayed. Sums over groups are, because they are made of messages.
 
 use super::error::LinkError;
 use super::expected::ExpectedMessage;
@@ -22,27 +24,28 @@ use crate::stage::{Payload, PayloadPart};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How often a rank that waits for a due time looks for a failure of another rank.
+/// How often a rank that waits for a due time checks for a failure of another rank.
 const POLL: Duration = Duration::from_millis(5);
 
 /// One rank's end of a link, with the delays of a slower network.
 ///
-/// A message arrives no sooner than the given costs say. All ranks must share a clock, and all their ends must be delayed.
+/// A message arrives no sooner than the given costs say. All ranks must share a clock, and all their ends must be
+/// delayed.
 ///
 /// [`Builder::delayed`](crate::train::Builder::delayed) wraps the ends of all ranks.
 pub struct Delayed {
     link: Box<dyn Link>,
     network: LinkCosts,
-    /// When the link to each rank is free.
+    /// When the link to each rank is free again.
     free: Vec<SystemTime>,
-    /// What came from each rank before it was due.
-    early: Vec<Option<Arrived>>,
+    /// A message of each rank that arrived before it was due.
+    early: Vec<Option<Arrival>>,
     monitor: Arc<dyn Monitor>,
 }
 
-/// A message that is here, and when it is due.
+/// A message that has arrived, and when it is due.
 #[derive(Debug)]
-struct Arrived {
+struct Arrival {
     header: Header,
     payload: Payload,
     due: SystemTime,
@@ -58,10 +61,10 @@ impl std::fmt::Debug for Delayed {
 }
 
 impl Delayed {
-    /// Delays the messages that this end sends as a network of these costs would.
+    /// Delays the messages of this end as a network of these costs would.
     ///
     /// # Errors
-    /// If a latency or a bandwidth is negative or not a number.
+    /// Returns [`ProfileError`] if a latency or a bandwidth is negative or not a number.
     pub fn new(link: Box<dyn Link>, network: LinkCosts) -> Result<Self, ProfileError> {
         network.check()?;
         let (ranks, monitor) = (link.ranks(), link.monitor());
@@ -69,7 +72,7 @@ impl Delayed {
         Ok(Self { link, network, free: vec![UNIX_EPOCH; ranks], early, monitor })
     }
 
-    /// When a message that is sent now is due.
+    /// Returns when a message that is sent now is due.
     fn due(&mut self, to: usize, bytes: usize) -> SystemTime {
         let link = self.network.link(self.link.rank(), to);
         let now = SystemTime::now();
@@ -81,8 +84,8 @@ impl Delayed {
         later(left, link.latency)
     }
 
-    /// The next message from a rank, from the link below or from an earlier wait.
-    fn next(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Arrived, LinkError> {
+    /// Returns the next message from a rank: from an earlier wait, or from the wrapped link.
+    fn next(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Arrival, LinkError> {
         if let Some(early) = self.early.get_mut(from).and_then(Option::take) {
             return Ok(early);
         }
@@ -91,12 +94,14 @@ impl Delayed {
         let (payload, due) = without_due(stamped).ok_or(LinkError::Wire {
             rank,
             peer: from,
-            source: WireError::Encoding { message: "it has no due time; delay the links of all ranks".to_owned() },
+            source: WireError::Encoding {
+                message: "it has no due time; wrap the links of all ranks in `Delayed`".to_owned(),
+            },
         })?;
-        Ok(Arrived { header, payload, due })
+        Ok(Arrival { header, payload, due })
     }
 
-    /// Takes the next message of each of these ranks off the link below, due or not.
+    /// Takes the next message of each of these ranks from the wrapped link, due or not.
     fn take_early(&mut self, from: &[usize], deadline: Instant) -> Result<(), LinkError> {
         for &rank in from {
             if self.early.get(rank).is_some_and(Option::is_none)
@@ -115,12 +120,12 @@ impl Delayed {
     }
 }
 
-/// A time some seconds later; `time` itself if that is beyond the clock.
+/// Returns `time` plus some seconds, or `time` itself if the sum is beyond the clock.
 fn later(time: SystemTime, seconds: f64) -> SystemTime {
     Duration::try_from_secs_f64(seconds).ok().and_then(|wait| time.checked_add(wait)).unwrap_or(time)
 }
 
-/// Takes the due time off the end of a payload.
+/// Removes the due time from the end of a payload.
 fn without_due(payload: Payload) -> Option<(Payload, SystemTime)> {
     let mut parts: Vec<PayloadPart> = payload.into_parts().collect();
     let (Some(PayloadPart::Tag(nanoseconds)), Some(PayloadPart::Tag(seconds))) = (parts.pop(), parts.pop()) else {
@@ -131,7 +136,8 @@ fn without_due(payload: Payload) -> Option<(Payload, SystemTime)> {
 }
 
 impl Link for Delayed {
-    crate::forward_link!(link: rank, ranks, overlaps, to_device, set_activity, all_gather, form_groups, abort, interrupt);
+    crate::forward_link!(link: rank, ranks, overlaps, to_device, set_activity);
+    crate::forward_link!(link: all_gather, form_groups, abort, interrupt);
 
     fn monitor(&self) -> Arc<dyn Monitor> {
         self.monitor.clone()
@@ -157,7 +163,7 @@ impl Link for Delayed {
             if left.is_zero() {
                 return Ok(arrived.payload);
             }
-            // It fails if another rank has.
+            // Returns an error if another rank has failed.
             self.link.probe(&[], Instant::now())?;
             let timeout = deadline.saturating_duration_since(Instant::now());
             if timeout.is_zero() {
@@ -174,7 +180,7 @@ impl Link for Delayed {
     }
 
     fn expect(&mut self, _: &[ExpectedMessage]) -> Result<(), LinkError> {
-        // Every message ends with its due time, so that none is as expected.
+        // Every message ends with its due time, so none matches its expectation.
         Ok(())
     }
 
@@ -195,7 +201,7 @@ impl Link for Delayed {
             let open: Vec<usize> =
                 from.iter().copied().filter(|&rank| self.early.get(rank).is_some_and(Option::is_none)).collect();
             if self.link.probe(&open, until)?.is_none() && Instant::now() < until {
-                // The link below cannot look ahead.
+                // The wrapped link cannot probe.
                 return Ok(None);
             }
         }

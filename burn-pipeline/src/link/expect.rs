@@ -1,10 +1,10 @@
-//! Informs all links of the messages that ranks will send, before the first of them.
+//! Tells all links which messages ranks will send, before the first of them.
 //!
-//! Guarantees: both ends of a channel get the same expectations, in the same order, between the same messages. A message
-//! that differs from its expectation still arrives.
+//! Guarantees: both ends of a channel get the same expectations, in the same order, between the same messages. A
+//! message that differs from its expectation still arrives.
 //!
 //! 1. Each rank lists what it will send ([`ExpectedMessage`]), from the metadata of its stages.
-//! 2. Every rank gets all lists and uses the sender's, so that the two ends cannot differ.
+//! 2. Every rank gets all lists and uses the sender's, so the two ends cannot differ.
 //! 3. Each link gets its part ([`Link::expect`]), then a barrier: no message arrives before its receiver expects it.
 
 use super::error::LinkError;
@@ -15,10 +15,10 @@ use super::link_trait::Link;
 use super::wire_error::WireError;
 use std::time::Instant;
 
-/// Exchanges what each rank will send, and informs the links. All ranks call it together.
+/// Exchanges what each rank will send, and tells the links. All ranks call it together.
 ///
 /// # Errors
-/// If another rank failed, or the deadline passed.
+/// Returns [`LinkError`] if another rank failed, or the deadline passed.
 pub(crate) fn expect_all(link: &mut dyn Link, own: &[ExpectedMessage], deadline: Instant) -> Result<(), LinkError> {
     let (me, ranks) = (link.rank(), link.ranks());
     let wire = |peer| move |source: WireError| LinkError::Wire { rank: me, peer, source };

@@ -1,10 +1,10 @@
-//! What a message will hold, known before it is sent.
+//! What a message will contain, known before it is sent.
 
 use super::header::Header;
 use super::kit::frame::Frame;
 use crate::stage::PayloadSpec;
 
-/// What the messages of one kind, about one stage, from one rank to another will hold.
+/// What the messages of one kind, for one stage, from one rank to another will contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpectedMessage {
     /// The rank that sends them.
@@ -18,7 +18,7 @@ pub struct ExpectedMessage {
 }
 
 impl ExpectedMessage {
-    /// The frame of such a message for microbatch 0; `None` if a size or an element type is not known.
+    /// The frame of such a message for microbatch 0; `None` if a size or an element type is unknown.
     pub fn frame(&self) -> Option<Frame> {
         Frame::expected(self.header, &self.spec)
     }

@@ -1,11 +1,11 @@
-//! A macro for links around other links.
+//! A macro for links that wrap other links.
 
-/// Writes methods of [`Link`](crate::link::Link) that call the link in a field, for a link that wraps another one.
+/// Writes methods of [`Link`](crate::link::Link) that call the link in a field.
 ///
-/// Forward `rank, ranks, monitor, to_device, set_activity, all_gather, abort` unless you write them yourself.
-/// The other methods have defaults that call these. Do not forward one whose default must call methods that you write. With
-/// `interrupt, recover` the pipeline goes on after a failure that left weights alone, if the link below can; a wrapper that keeps messages
-/// back must drop them in its own `recover`.
+/// Forward `rank, ranks, monitor, to_device, set_activity, all_gather, abort` unless you write them yourself. The
+/// other methods have defaults that call these. Do not forward a method whose default must call methods that you
+/// write. Forward `interrupt, recover` if the pipeline is to go on after a failure that left the weights unchanged,
+/// and the wrapped link can do so; a wrapper that stores messages must drop them in its own `recover`.
 ///
 /// ```
 /// use burn_pipeline::link::{Header, Link, LinkError, Message};
@@ -44,12 +44,12 @@ macro_rules! forward_link {
         $crate::forward_link!(@do $link set_activity(self, activity: $crate::link::Activity));
     };
     (@ $link:tt send) => {
-        $crate::forward_link!(@do $link send(self, to: usize, message: $crate::link::Message, deadline: ::std::time::Instant)
-            -> Result<(), $crate::link::LinkError>);
+        $crate::forward_link!(@do $link send(self, to: usize, message: $crate::link::Message,
+            deadline: ::std::time::Instant) -> Result<(), $crate::link::LinkError>);
     };
     (@ $link:tt receive) => {
-        $crate::forward_link!(@do $link receive(self, from: usize, header: $crate::link::Header, deadline: ::std::time::Instant)
-            -> Result<$crate::stage::Payload, $crate::link::LinkError>);
+        $crate::forward_link!(@do $link receive(self, from: usize, header: $crate::link::Header,
+            deadline: ::std::time::Instant) -> Result<$crate::stage::Payload, $crate::link::LinkError>);
     };
     (@ $link:tt expect) => {
         $crate::forward_link!(@do $link expect(self, messages: &[$crate::link::ExpectedMessage])
@@ -68,17 +68,18 @@ macro_rules! forward_link {
             -> Result<(), $crate::link::LinkError>);
     };
     (@ $link:tt send_in) => {
-        $crate::forward_link!(@do $link send_in(self, group: usize, to: usize, message: $crate::link::Message, deadline: ::std::time::Instant)
-            -> Result<(), $crate::link::LinkError>);
+        $crate::forward_link!(@do $link send_in(self, group: usize, to: usize, message: $crate::link::Message,
+            deadline: ::std::time::Instant) -> Result<(), $crate::link::LinkError>);
     };
     (@ $link:tt receive_in) => {
-        $crate::forward_link!(@do $link receive_in(self, group: usize, from: usize, header: $crate::link::Header, deadline: ::std::time::Instant)
-            -> Result<$crate::stage::Payload, $crate::link::LinkError>);
+        $crate::forward_link!(@do $link receive_in(self, group: usize, from: usize, header: $crate::link::Header,
+            deadline: ::std::time::Instant) -> Result<$crate::stage::Payload, $crate::link::LinkError>);
     };
     (@ $link:tt abort) => { $crate::forward_link!(@do $link abort(self, message: String)); };
     (@ $link:tt interrupt) => { $crate::forward_link!(@do $link interrupt(self, message: String)); };
     (@ $link:tt recover) => {
-        $crate::forward_link!(@do $link recover(self, deadline: ::std::time::Instant) -> Result<(), $crate::link::LinkError>);
+        $crate::forward_link!(@do $link recover(self, deadline: ::std::time::Instant)
+            -> Result<(), $crate::link::LinkError>);
     };
     (@get $link:tt $name:ident($this:ident $(, $argument:ident: $type:ty)*) $(-> $out:ty)?) => {
         fn $name(&$this $(, $argument: $type)*) $(-> $out)? {

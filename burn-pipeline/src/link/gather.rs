@@ -1,8 +1,8 @@
 //! Typed values over [`Link::all_gather`]: every rank contributes a value, and gets the values of all ranks.
 //!
-//! Guarantees: values arrive bit for bit, floats included; bytes that are not exactly one value of the type are refused
-//! with the rank that sent them. The encoding is [postcard](https://postcard.jamesmunns.com/wire-format), the same for
-//! everything that ranks tell each other beside tensors.
+//! Guarantees: values arrive bit for bit, floats included. Bytes that are not exactly one value of the type are an
+//! error that names the rank that sent them. The encoding is
+//! [postcard](https://postcard.jamesmunns.com/wire-format).
 
 use super::error::LinkError;
 use super::link_trait::Link;
@@ -10,10 +10,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Instant;
 
-/// Gives every rank the values of all ranks, in rank order. All ranks must call it in the same order, with the same type.
+/// Gives every rank the values of all ranks, in rank order. All ranks must call it in the same order, with the same
+/// type.
 ///
-/// The type must not use serde attributes that leave fields out (`skip_serializing_if`, `untagged`, `flatten`): the encoding
-/// does not write field names.
+/// The type must not use serde attributes that skip fields or need their names (`skip_serializing_if`, `untagged`,
+/// `flatten`), since the encoding has no field names.
 pub(crate) fn gather<T: Serialize + DeserializeOwned>(
     link: &mut dyn Link,
     own: &T,
@@ -24,13 +25,13 @@ pub(crate) fn gather<T: Serialize + DeserializeOwned>(
     table.iter().enumerate().map(|(peer, bytes)| decode(rank, peer, bytes)).collect()
 }
 
-/// A value of this rank, as bytes.
+/// Encodes a value of this rank.
 fn encode<T: Serialize>(rank: usize, own: &T) -> Result<Vec<u8>, LinkError> {
     let error = |error: postcard::Error| LinkError::Gather { rank, peer: rank, message: error.to_string() };
     postcard::to_stdvec(own).map_err(error)
 }
 
-/// The value that a rank sent, with nothing behind it.
+/// Decodes the value that a rank sent; bytes after it are an error.
 fn decode<T: DeserializeOwned>(rank: usize, peer: usize, bytes: &[u8]) -> Result<T, LinkError> {
     let message = match postcard::take_from_bytes(bytes) {
         Ok((value, [])) => return Ok(value),

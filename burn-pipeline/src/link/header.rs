@@ -12,19 +12,19 @@ pub enum MessageKind {
     Activation,
     /// The gradient of the stage's output, from the next stage.
     Gradient,
-    /// A value from a stage that is not the previous one.
+    /// A value from a stage that is not the previous one (a skip connection).
     Skip {
         /// The index of the stage that computed the value.
         from: usize,
     },
-    /// The gradient of a value that a stage past the next one used.
+    /// The gradient of a value that a later stage than the next one used.
     SkipGradient {
         /// The index of the stage that used the value.
         from: usize,
     },
-    /// An output of the last stage, for a rank that asked for it.
+    /// An output of the last stage, for a rank that requested it.
     Output,
-    /// Weights or weight gradients of a stage, for another replica of the stage.
+    /// Weights or weight gradients of a stage, for a data-parallel replica of it.
     Replica,
     /// A replica's piece of a stage's gradients, to be summed by the receiver.
     ReplicaGradient {
@@ -51,37 +51,37 @@ pub enum MessageKind {
         /// The group's position in the list given to [`Link::form_groups`](crate::link::Link::form_groups).
         group: usize,
     },
-    /// Tensors outside of any plan: weights that were asked for, or that are written to a file.
+    /// Tensors outside of any plan: weights that were requested, or that are written to a file.
     Tensors {
         /// The position of the message in its transfer.
         index: usize,
     },
-    /// A message that is only sent to measure the link.
+    /// A message that is sent only to measure the link.
     Timing,
-    /// A tensor of a collective over the ranks that hold a stage together.
+    /// A tensor of a collective of a tensor-parallel group.
     Member,
-    /// A rank has come to the end of its row, for those that hold its stages together with it.
+    /// A rank has reached the end of its row, for the members of its tensor-parallel groups.
     RowEnd,
-    /// The last stage's output, for this rank's piece of the head.
+    /// The last stage's output, for this rank's shard of the head.
     Hidden,
-    /// What a rank's piece of the head computed of the last stage's output.
+    /// What a rank's shard of the head computed from the last stage's output.
     HeadPart {
         /// The pipeline rank that sends it.
         from: usize,
     },
-    /// What a rank's piece of the embedding gives of the first stage's input.
+    /// What a rank's shard of the embedding contributes to the first stage's input.
     EmbeddingPart {
         /// The pipeline rank that sends it.
         from: usize,
     },
-    /// The gradient of the first stage's input, for this rank's piece of the embedding.
+    /// The gradient of the first stage's input, for this rank's shard of the embedding.
     EmbeddingGradient,
 }
 
-/// What a message is about: the receiver asks for a message by its header.
+/// What a message is about. A receiver names the message that it waits for by its header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct Header {
-    /// What the message carries.
+    /// The stage that the message is for; stage 0 if the kind concerns no stage.
     pub kind: MessageKind,
     /// The stage that the message is for; stage 0 where the kind is about no stage.
     pub stage: StageId,
@@ -90,7 +90,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header of a message about a stage, not about one of its microbatches.
+    /// The header of a message about a stage, but no microbatch.
     pub fn of_stage(kind: MessageKind, stage: StageId) -> Self {
         Self { kind, stage, microbatch: 0 }
     }
@@ -138,7 +138,7 @@ impl fmt::Display for Header {
     }
 }
 
-/// What crosses between two ranks.
+/// A message between two ranks.
 #[derive(Clone, Debug)]
 pub struct Message {
     /// What it is about.

@@ -1,20 +1,23 @@
-//! Which rank this process is, from the environment variables that launchers set.
+//! Reads this process's rank from the environment variables that launchers set.
 //!
-//! Guarantees: nothing is started or connected. The first launcher of [`Launcher`]'s order whose variables are set counts
-//! (`launcher.rs` lists them). A value that cannot be used is an error with the variable's name.
+//! Guarantees: nothing is started or connected. The first launcher, in the order of [`Launcher`], whose variables
+//! are set counts (`launcher.rs` lists them). An unusable value is an error that names the variable.
 //!
 //! `MASTER_ADDR` and `MASTER_PORT` are the address of rank 0. torchrun sets them, and a user can. Without them:
 //!
-//! - under Slurm, rank 0 is on the first machine of `SLURM_STEP_NODELIST`, and the port follows from `SLURM_JOB_ID`;
-//! - if all ranks are on one machine (`OMPI_COMM_WORLD_LOCAL_SIZE`, `MPI_LOCALNRANKS`, `LOCAL_WORLD_SIZE`), rank 0 is on this
-//!   one.
+//! - under Slurm, rank 0 is on the first machine of `SLURM_STEP_NODELIST`, and the port follows from
+//!   `SLURM_JOB_ID`;
+//! - if all ranks are on one machine (`OMPI_COMM_WORLD_LOCAL_SIZE`, `MPI_LOCALNRANKS`, `LOCAL_WORLD_SIZE`), rank 0
+//!   is on this one.
 //!
-//! `BURN_PIPELINE_SECRET` is the secret by which ranks know each other ([`Admission::Secret`]), any bytes, 16 at least; a blank or shorter one
-//! is an error, since it is as good as none. Without it, the random key that Open MPI's `mpirun` gives the processes of a job takes its
-//! place, unless it is one that follows from the job's number. Without both, only this machine's processes may join; if the launcher says that all
-//! ranks are on this machine, they then meet on its loopback address, whatever address of it `MASTER_ADDR` is.
+//! `BURN_PIPELINE_SECRET` is the secret by which ranks recognise each other ([`Admission::Secret`]): any bytes, at
+//! least 16. A blank or shorter secret is an error. Without it, ranks use the random key that Open MPI's `mpirun`
+//! gives the processes of a job, unless that key follows from the job's number. Without both, only this machine's
+//! processes may join; if the launcher says that all ranks are on this machine, they then meet on its loopback
+//! address, whatever `MASTER_ADDR` is.
 //!
-//! While `TORCHELASTIC_USE_AGENT_STORE` is `True`, torchrun's own store listens at `MASTER_PORT`, and the next port is used.
+//! If `TORCHELASTIC_USE_AGENT_STORE` is `True`, torchrun's own store listens at `MASTER_PORT`, and ranks use the
+//! next port.
 
 use super::admission::{Admission, Secret};
 use super::launcher::{Launcher, STEP, first_host, is_guessable, is_one_host};
@@ -24,11 +27,11 @@ use std::ffi::OsString;
 #[cfg(test)]
 mod tests;
 
-/// The port if the environment has none: torchrun's default.
+/// The port if the environment sets none: torchrun's default.
 const PORT: u16 = 29500;
 /// The variable with the user's secret.
 const SECRET: &str = "BURN_PIPELINE_SECRET";
-/// Bytes of a secret, at least: a proof of a shorter one can be tried out by anyone who sees it.
+/// The fewest bytes of a secret. Anyone who sees the proof of a shorter one can find the secret by trying.
 const SHORTEST: usize = 16;
 
 /// Why the environment cannot be used.
@@ -38,12 +41,13 @@ pub enum LaunchError {
     /// A variable is not a number.
     #[error("{variable}={value} is not a number; {launcher} sets it, or set RANK and WORLD_SIZE by hand")]
     NotANumber { variable: &'static str, value: String, launcher: Launcher },
-    /// A variable is no text.
-    #[error("{variable} is not UTF-8; set it to a text, for all ranks")]
+    /// A variable is not text.
+    #[error("{variable} is not UTF-8; set it to a text, on all ranks")]
     NotText { variable: &'static str },
     /// The secret is blank, or so short that it can be guessed.
     #[error(
-        "BURN_PIPELINE_SECRET has {bytes} byte(s){}; give all ranks one secret of at least {SHORTEST} bytes (`openssl rand -hex 32`), or none where only this machine's processes may join",
+        "BURN_PIPELINE_SECRET has {bytes} byte(s){}; give all ranks the same secret of at least {SHORTEST} bytes \
+         (`openssl rand -hex 32`), or unset it if only this machine's processes may join",
         if *blank { ", all of them blank" } else { "" }
     )]
     Secret { bytes: usize, blank: bool },
@@ -52,7 +56,8 @@ pub enum LaunchError {
     Missing { there: &'static str, missing: &'static str },
     /// The environment has no address of rank 0.
     #[error(
-        "the environment has no address of rank 0; set MASTER_ADDR and MASTER_PORT to its host and a free port, for all ranks"
+        "the environment has no address of rank 0; set MASTER_ADDR and MASTER_PORT to its host and a free port, \
+         on all ranks"
     )]
     NoRendezvous,
     /// The port is out of range.
@@ -74,7 +79,7 @@ pub struct Launch {
     pub rank: usize,
     /// The number of ranks.
     pub ranks: usize,
-    /// This process's position among those of its machine, which is also the GPU that it uses; 0 if the launcher sets none.
+    /// This process's index among those of its machine, and the index of its GPU; 0 if the launcher sets none.
     pub local_rank: usize,
     /// Address and port of rank 0, if the environment has them.
     pub master: Option<(String, u16)>,
@@ -86,12 +91,12 @@ impl Launch {
     /// Reads this process's environment; `None` if no launcher started it.
     ///
     /// # Errors
-    /// If a variable is missing or cannot be used.
+    /// Returns [`LaunchError`] if a variable is missing or cannot be used.
     pub fn from_environment() -> Result<Option<Self>, LaunchError> {
         Self::from_variables(|name| std::env::var_os(name))
     }
 
-    /// As [`Launch::from_environment`], from any source of variables: texts, or what the system has, which need not be texts.
+    /// As [`Launch::from_environment`], from any source of variables; values need not be valid text.
     ///
     /// ```
     /// use burn_pipeline::link::{Launch, Launcher};
@@ -130,7 +135,7 @@ impl Launch {
         Ok(Some(Self { launcher, rank, ranks, local_rank, master, admission }))
     }
 
-    /// Which processes may join: those that know the user's secret, or the launcher's.
+    /// Which processes may join: those that know the user's secret, or else the launcher's.
     fn admission(launcher: Launcher, get: &impl Fn(&str) -> Option<OsString>) -> Result<Admission, LaunchError> {
         if let Some(secret) = get(SECRET).map(OsString::into_encoded_bytes) {
             let (bytes, blank) = (secret.len(), secret.trim_ascii().is_empty());
@@ -162,7 +167,7 @@ impl Launch {
             nodes => nodes,
         };
         let nodes = nodes.filter(|_| launcher == Launcher::Slurm);
-        // A launcher may set more than a number here (`4(x2)`): then the ranks are on several machines.
+        // A launcher may set more than a number here (`4(x2)`); then the ranks are on several machines.
         let local = get(launcher.local_ranks()).and_then(|count| count.to_str()?.parse().ok());
         let here = local == Some(ranks) || nodes.as_deref().is_some_and(is_one_host);
         let named = text("MASTER_ADDR")?.filter(|host| !host.trim().is_empty());
@@ -173,16 +178,16 @@ impl Launch {
             }
             (None, None) => (None, PORT),
         };
-        // Where only this machine's processes may join, and all of them are on it, its other addresses are of no use.
+        // If only this machine's processes may join, and all of them are here, the other addresses are of no use.
         let loopback =
             (here && (host.is_none() || *admission == Admission::ThisMachine)).then(|| "127.0.0.1".to_owned());
         Ok(loopback.or(host).map(|host| (host, port.unwrap_or(own_port))))
     }
 
-    /// Where the ranks find each other, for [`TcpLink::connect`](super::TcpLink::connect).
+    /// Returns where the ranks find each other, for [`TcpLink::connect`](super::TcpLink::connect).
     ///
     /// # Errors
-    /// [`LaunchError::NoRendezvous`] if the environment has no address of rank 0.
+    /// Returns [`LaunchError::NoRendezvous`] if the environment has no address of rank 0.
     pub fn rendezvous(&self) -> Result<Rendezvous, LaunchError> {
         let address = self.master.clone().ok_or(LaunchError::NoRendezvous)?;
         Ok(Rendezvous { rank: self.rank, ranks: self.ranks, address, admission: self.admission.clone() })

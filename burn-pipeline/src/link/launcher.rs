@@ -7,8 +7,8 @@
 //! | torchrun, and by hand | `RANK` | `WORLD_SIZE` | `LOCAL_RANK` |
 //! | Slurm `srun` | `SLURM_PROCID` | `SLURM_STEP_NUM_TASKS`, else `SLURM_NTASKS` | `SLURM_LOCALID` |
 //!
-//! A batch script of Slurm has `SLURM_PROCID` and `SLURM_NTASKS` too, but runs once. `srun` started the process only if a
-//! variable of a step, such as `SLURM_STEP_ID`, is set as well.
+//! A Slurm batch script has `SLURM_PROCID` and `SLURM_NTASKS` too, but runs once. `srun` started the process only
+//! if a variable of a step, such as `SLURM_STEP_ID`, is set as well.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub enum Launcher {
     OpenMpi,
     /// `mpiexec` of MPICH and its relatives.
     Mpich,
-    /// torchrun, or variables that were set by hand.
+    /// torchrun, or variables set by hand.
     Torchrun,
     /// Slurm's `srun`.
     Slurm,
@@ -41,13 +41,14 @@ impl Launcher {
         }
     }
 
-    /// Whether it started the process that has these variables.
+    /// Returns true if this launcher started the process that has these variables.
     pub(super) fn has_started<V>(self, get: &impl Fn(&str) -> Option<V>) -> bool {
         let has = |variable: &&str| get(variable).is_some();
         has(&self.variables()[0]) && (self != Launcher::Slurm || STEP.iter().any(has))
     }
 
-    /// The variable with a random key that it makes for each job, if it makes one; see [`is_guessable`].
+    /// The variable with the random key that the launcher makes for each job, if it makes one; see
+    /// [`is_guessable`].
     pub(super) fn secret(self) -> Option<&'static str> {
         (self == Launcher::OpenMpi).then_some("OMPI_MCA_orte_precondition_transports")
     }
@@ -74,19 +75,19 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// Returns true if a key of Open MPI's is blank, or follows from the job's number as under `srun`: both of its numbers are then short, and
-/// anyone can try them all.
+/// Returns true if a key of Open MPI's is blank, or follows from the job's number as under `srun`. Both of its
+/// numbers are then short, and anyone can try them all.
 pub(super) fn is_guessable(key: &str) -> bool {
     let short = |part: &str| u64::from_str_radix(part, 16).is_ok_and(|number| number <= u64::from(u32::MAX));
     key.trim().is_empty() || key.trim().split('-').all(short)
 }
 
-/// Returns true if a list as Slurm writes it has one host.
+/// Returns true if a list in Slurm's format has one host.
 pub(super) fn is_one_host(list: &str) -> bool {
     !list.trim().is_empty() && !list.contains([',', '['])
 }
 
-/// The first host of a list as Slurm writes it: `gpu[07-09,12],cpu1` begins with `gpu07`.
+/// The first host of a list in Slurm's format: `gpu[07-09,12],cpu1` begins with `gpu07`.
 pub(super) fn first_host(list: &str) -> String {
     match list.split_once('[') {
         Some((prefix, rest)) if !prefix.contains(',') => {

@@ -14,8 +14,8 @@ use std::time::Instant;
 
 /// One rank's end of a link.
 ///
-/// Messages from one rank to another arrive in the order in which they were sent, and no send waits for its receive: a rank takes
-/// messages up where it uses them, so two ranks whose sends waited would wait for each other.
+/// Messages from one rank to another arrive in the order of the sends. No send waits for its receive: a rank
+/// receives messages where it uses them, so two ranks whose sends waited would deadlock.
 pub trait Link: Send {
     /// This rank.
     fn rank(&self) -> usize;
@@ -23,7 +23,7 @@ pub trait Link: Send {
     /// The number of ranks.
     fn ranks(&self) -> usize;
 
-    /// Do messages travel while ranks compute?
+    /// Returns true if messages travel while ranks compute.
     fn overlaps(&self) -> bool {
         true
     }
@@ -31,45 +31,48 @@ pub trait Link: Send {
     /// A view of the link for a thread that does not hold it.
     fn monitor(&self) -> Arc<dyn Monitor>;
 
-    /// Moves tensors of this process to this rank's device. A tensor that is there already is not copied.
+    /// Moves tensors of this process to this rank's device. A tensor that is already there is not copied.
     fn to_device(&self, payload: Payload) -> Payload;
 
     /// Records what this rank is doing, for the errors of ranks that wait for it.
     fn set_activity(&mut self, activity: Activity);
 
-    /// Sends a message, to any rank, this one too. When it returns, the payload's memory may be reused. It must not wait until
-    /// the other rank receives, however many messages that rank has not received yet.
+    /// Sends a message to any rank, including this one. When it returns, the payload's memory may be reused. It
+    /// must not wait until the other rank receives, however many messages that rank has not received yet.
     ///
     /// # Errors
-    /// If another rank failed, or the deadline passed.
+    /// Returns [`LinkError`] if another rank failed, or the deadline passed.
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError>;
 
-    /// Waits for the message with this header. It must be the next one from that rank.
+    /// Waits for the message with this header, which must be the next one from that rank.
     ///
     /// # Errors
-    /// If another rank failed, that rank has left ([`LinkError::Left`]), the deadline passed, or another message is next.
+    /// Returns [`LinkError`] if another rank failed, that rank has left ([`LinkError::Left`]), the deadline passed,
+    /// or another message is next.
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError>;
 
-    /// Announces what messages from and to this rank will hold, so that receives can be posted and memory allocated before
-    /// the first of them arrives. Both ends get the same list in the same order, and no message is sent before all ranks
-    /// have it. A message that is not as expected must arrive all the same.
+    /// Announces what messages from and to this rank will contain, so that receives can be posted and memory
+    /// allocated before the first of them arrives. Both ends get the same list in the same order, and no message is
+    /// sent before all ranks have it. A message that differs from its expectation must arrive all the same.
     ///
-    /// By default it does nothing: links that move handles, or read a stream of bytes in order, have nothing to post.
+    /// By default it does nothing: links that move handles, or read an ordered stream of bytes, have nothing to
+    /// post.
     ///
     /// # Errors
-    /// If the link has ended.
+    /// Returns [`LinkError`] if the link has ended.
     fn expect(&mut self, messages: &[ExpectedMessage]) -> Result<(), LinkError> {
         let _ = messages;
         Ok(())
     }
 
-    /// Waits until the next message from one of these ranks is here, and gives its sender and header. To receive it then
-    /// does not wait. A deadline in the past makes it look without waiting.
+    /// Waits until the next message from one of these ranks has arrived, and returns its sender and header.
+    /// Receiving it then does not wait. With a deadline in the past it only checks.
     ///
-    /// `None` when the deadline passes, or at once when one of these ranks has left and sent nothing more. A link that cannot look ahead always gives `None`, which is the default.
+    /// Returns `None` when the deadline passes, or at once when one of these ranks has left and sent nothing more.
+    /// A link that cannot look ahead always returns `None`, which is the default.
     ///
     /// # Errors
-    /// If another rank failed.
+    /// Returns [`LinkError`] if another rank failed.
     fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
         let _ = (from, deadline);
         Ok(None)
@@ -78,30 +81,32 @@ pub trait Link: Send {
     /// Gives every rank the bytes of all ranks, in rank order. All ranks must call it, in the same order.
     ///
     /// # Errors
-    /// If another rank failed, or the deadline passed.
+    /// Returns [`LinkError`] if another rank failed, or the deadline passed.
     fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError>;
 
-    /// Forms groups of ranks for [`Link::all_reduce`] and the other operations over a group. All ranks call it once, with
-    /// the same list, members or not: a transport that makes a communicator for each group (MPI) needs every rank there.
+    /// Forms groups of ranks for [`Link::all_reduce`] and the other operations over a group. All ranks call it once
+    /// with the same list, also those in no group: a transport that makes a communicator for each group (MPI) needs
+    /// every rank.
     ///
     /// # Errors
-    /// If another rank failed, or the deadline passed.
+    /// Returns [`LinkError`] if another rank failed, or the deadline passed.
     fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
         let _ = (groups, deadline);
         Ok(())
     }
 
-    /// Sums lists of tensors over a group of ranks. Every member gets the same sums, to the last bit. A tensor that one
-    /// member lacks counts as zero there; one that all members lack stays `None`.
+    /// Sums lists of tensors over a group of ranks. Every member gets bitwise equal sums. A tensor that one member
+    /// lacks counts as zero there; a tensor that all members lack stays `None`.
     ///
     /// All members call it for the same groups in the same order. `group` is the group's position in the list given to
     /// [`Link::form_groups`], and `ranks` its members in ascending order.
     ///
-    /// By default the lowest rank receives the other lists in rank order, adds them in that order, and sends the sums back.
+    /// By default the lowest rank receives the other lists in rank order, adds them in that order, and sends back
+    /// the sums.
     /// A list travels as one buffer for each element type.
     ///
     /// # Errors
-    /// If another rank failed, the deadline passed, or members give different lists.
+    /// Returns [`LinkError`] if another rank failed, the deadline passed, or members give different lists.
     fn all_reduce(
         &mut self,
         group: usize,
@@ -112,8 +117,8 @@ pub trait Link: Send {
         collective::all_reduce(self, group, ranks, tensors, deadline)
     }
 
-    /// Sends a message to a member of a group. Where the transport keeps the messages of groups apart (MPI), its order is
-    /// that of the group's messages, else that of all messages.
+    /// Sends a message to a member of a group. If the transport keeps the messages of groups apart (MPI), it is
+    /// ordered among the group's messages, otherwise among all messages.
     ///
     /// # Errors
     /// As [`Link::send`]; if there is no such group.
@@ -137,12 +142,13 @@ pub trait Link: Send {
         self.receive(from, header, deadline)
     }
 
-    /// Sums lists of tensors over a group, and gives each member its piece of each sum. A tensor is flattened and cut into
-    /// one piece for each member, in rank order; the last pieces are shorter where it does not divide evenly. Members,
-    /// `group` and order of calls are as for [`Link::all_reduce`]. Every piece has the bits of a sum in rank order.
+    /// Sums lists of tensors over a group, and gives each member its piece of each sum. A tensor is flattened and
+    /// cut into one piece for each member, in rank order; if it does not divide evenly, the last pieces are
+    /// shorter. Members, `group` and order of calls are as for [`Link::all_reduce`]. Each sum has the bits of an
+    /// addition in rank order.
     ///
     /// # Errors
-    /// If another rank failed, the deadline passed, or members give different lists.
+    /// Returns [`LinkError`] if another rank failed, the deadline passed, or members give different lists.
     fn reduce_scatter(
         &mut self,
         group: usize,
@@ -153,7 +159,7 @@ pub trait Link: Send {
         collective::reduce_scatter(self, group, ranks, tensors, deadline)
     }
 
-    /// Gives every member the flat tensors that the members' pieces make in rank order: the inverse of the cut of
+    /// Joins the members' pieces in rank order and gives every member the flat tensors: the inverse of the cut of
     /// [`Link::reduce_scatter`].
     ///
     /// # Errors
@@ -171,7 +177,7 @@ pub trait Link: Send {
     /// Gives every member of a group the tensors of the member `root`. The other members' tensors are not used.
     ///
     /// # Errors
-    /// If another rank failed, or the deadline passed.
+    /// Returns [`LinkError`] if another rank failed, or the deadline passed.
     fn broadcast(
         &mut self,
         group: usize,
@@ -183,8 +189,8 @@ pub trait Link: Send {
         collective::broadcast(self, group, ranks, root, tensors, deadline)
     }
 
-    /// The collectives that the transport runs by itself for ranks that hold a stage together. Without them, the default, these ranks send each
-    /// other messages. The same on all ranks.
+    /// The collectives that the transport runs by itself for tensor-parallel groups; the same on all ranks. By
+    /// default there are none, and the members of a group send each other messages.
     fn collectives(&mut self) -> Option<&mut dyn Collectives> {
         None
     }
@@ -192,33 +198,35 @@ pub trait Link: Send {
     /// Returns once all ranks have called it.
     ///
     /// # Errors
-    /// If another rank failed, or the deadline passed; the error then names a rank that did not call it.
+    /// Returns [`LinkError`] if another rank failed, or the deadline passed; the error then names a rank that did not
+    /// call it.
     fn barrier(&mut self, deadline: Instant) -> Result<(), LinkError> {
         self.all_gather(Vec::new(), deadline).map(drop)
     }
 
-    /// Informs all other ranks that this one failed. Only the first failure counts.
+    /// Tells all other ranks that this one failed. Only the first failure counts.
     fn abort(&mut self, message: String);
 
-    /// Informs all other ranks that this one's call failed, while the link is sound: their waits and sends end with
-    /// [`LinkError::Interrupted`] until all ranks have called [`Link::recover`].
+    /// Tells all other ranks that this rank's call failed, while the link still works: their waits and sends end
+    /// with [`LinkError::Interrupted`] until all ranks have called [`Link::recover`].
     ///
-    /// By default it aborts, so that the pipeline is closed.
+    /// By default it aborts, which closes the pipeline.
     fn interrupt(&mut self, message: String) {
         self.abort(message);
     }
 
-    /// Forgets an interruption, and drops all that was sent before and not received, gathers included. All ranks call it, whether
-    /// they know of the interruption or not; what a rank sends after it, the others receive after it. Groups, activities
-    /// and what was expected ([`Link::expect`]) stay.
+    /// Clears an interruption, and drops everything that was sent before it and not received, gathers included. All
+    /// ranks call it, whether or not they know of the interruption. Messages that a rank sends afterwards are
+    /// received afterwards. Groups, activities and expectations ([`Link::expect`]) stay.
     ///
-    /// By default it fails: a link that cannot recover is closed by the first failure.
+    /// By default it returns an error: a link that cannot recover is closed by the first failure.
     ///
     /// # Errors
-    /// If the link has ended ([`Link::abort`]), a rank has left, or did not call it before the deadline.
+    /// Returns [`LinkError`] if the link has ended ([`Link::abort`]), a rank has left, or a rank did not call it
+    /// before the deadline.
     fn recover(&mut self, deadline: Instant) -> Result<(), LinkError> {
         let _ = deadline;
-        let message = "this transport cannot go on after a failure".to_owned();
+        let message = "this transport cannot recover from a failure".to_owned();
         Err(LinkError::Closed { rank: self.rank(), message })
     }
 }

@@ -1,14 +1,15 @@
-//! A link that tells what travels: an event at debug level for each message, and each operation over a group, of every rank.
+//! A link that logs all traffic of every rank: a debug event for each message and each operation over a group.
 //!
-//! Guarantees: nothing that travels is changed, copied or waited for; without a subscriber that listens to the target
-//! `burn_pipeline::transfer` at debug level it costs one comparison a message.
+//! Guarantees: nothing is changed, copied or waited for. Without a subscriber to the target
+//! `burn_pipeline::transfer` at debug level, it costs one comparison per message.
 //!
-//! 1. It stands around every rank's link, outside of all others, so it sees what plans, replicas, groups, vocabularies, checkpoints
-//!    and measurements send, over every transport.
-//! 2. A message is told by the sender when it is sent, and by the receiver when it is taken off the link, which may be some
-//!    time after its receive was posted. So each has one event on either side.
-//! 3. Operations over a group are told by each member with what it gives, not message by message: transports run them by
-//!    means of their own. Those that a link runs for stages ([`Collectives`]) are told where they begin.
+//! 1. It wraps every rank's link, outside of all other wrappers, so it sees what plans, replicas, groups,
+//!    vocabularies, checkpoints and measurements send, over every transport.
+//! 2. The sender logs a message when it is sent, and the receiver when it is taken off the link, which may be some
+//!    time after its receive was posted. So each message has one event at either end.
+//! 3. Each member logs an operation over a group with its own tensors, not message by message, since transports run
+//!    these operations in their own ways. Operations that a link runs for stages ([`Collectives`]) are logged where
+//!    they begin.
 
 use super::collectives::Collectives;
 use super::error::LinkError;
@@ -20,11 +21,11 @@ use std::time::Instant;
 /// The target of the events.
 pub(crate) const TRANSFER: &str = "burn_pipeline::transfer";
 
-/// A rank's end of a link that tells what it sends and receives.
+/// A rank's end of a link that logs what it sends and receives.
 pub(crate) struct Logged(Box<dyn Link>);
 
 impl Logged {
-    /// Tells what travels over this end.
+    /// Logs the traffic of this end.
     pub(crate) fn new(link: Box<dyn Link>) -> Self {
         Self(link)
     }

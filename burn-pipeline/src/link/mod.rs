@@ -1,8 +1,8 @@
 //! Links: how ranks reach each other. One trait, one file for each transport.
 //!
-//! A [`Link`] moves [`Message`]s between ranks and gathers small values from all of them. It knows nothing of the types
-//! of stages or of schedules: the plan says what is sent when, and the executor asks for it. Every wait has a deadline, and
-//! a rank that fails wakes all others.
+//! A [`Link`] moves [`Message`]s between ranks and gathers small values from all of them. It does not depend on the
+//! types of stages or on schedules: the plan determines what is sent when, and the executor sends it. Every wait
+//! has a deadline, and a rank that fails wakes all others.
 //!
 //! | transport | where | ranks are |
 //! |---|---|---|
@@ -11,14 +11,14 @@
 //! | MPI | `MpiLink` of the crate `burn-pipeline-mpi` | processes, on one machine or many |
 //! | NCCL | `NcclLink` of the crate `burn-pipeline-nccl` | processes or threads, each with an NVIDIA GPU |
 //!
-//! Payloads move between threads without a wait for the device. On CubeCL devices all threads of a process therefore share one
-//! queue a device, and what is sent has memory of its own: `hand_over.rs` says why.
+//! Threads pass each other payloads without a wait for the device. On CubeCL devices all threads of a process
+//! therefore share one queue per device, and sent tensors have their own memory; `hand_over.rs` says why.
 //!
-//! [`Delayed`] makes any of them as slow as a given network, for experiments. [`kit`] has what transports are made of,
-//! for writing one outside of this crate. [`Launch`] reads from the environment which rank a process is.
+//! [`Delayed`] makes any link as slow as a given network, for experiments. [`kit`] has the parts of transports, for
+//! writing one outside of this crate. [`Launch`] reads a process's rank from the environment.
 //!
-//! Reading order: `header.rs` (what a message is), `link_trait.rs`, `collectives.rs`, `threads.rs` (the simplest transport), `kit/` (messages
-//! as bytes), `tcp/`.
+//! Reading order: `header.rs` (what a message is), `link_trait.rs`, `collectives.rs`, `threads.rs` (the simplest
+//! transport), `kit/` (messages as bytes), `tcp/`.
 
 mod activity;
 mod admission;

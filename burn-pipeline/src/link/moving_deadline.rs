@@ -1,13 +1,13 @@
-//! Waiting longer for a rank that is alive and does what may take long.
+//! Extends waits for a rank that is alive and busy with slow work.
 //!
-//! Guarantees: a wait still ends. It is prolonged by its own length while some rank builds, reads or writes (user code, a disk, a network),
-//! [`TIMES`] times at most.
+//! Guarantees: a wait still ends. While some rank builds, reads or writes (user code, a disk, a network), a wait is
+//! extended by its own length, at most [`TIMES`] times.
 
 use super::activity::Activity;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// How often a wait is prolonged at most.
+/// How often a wait is extended at most.
 pub(crate) const TIMES: u32 = 60;
 
 /// A deadline that moves.
@@ -24,7 +24,7 @@ impl MovingDeadline {
         Self { deadline, period: deadline.saturating_duration_since(Instant::now()), left: TIMES }
     }
 
-    /// Moves a deadline that has passed, if it may be moved. A wait without length is not prolonged.
+    /// Moves a deadline that has passed, if it may be moved. A wait of length zero is not extended.
     pub(super) fn prolong(&mut self) -> bool {
         if self.left == 0 || self.period.is_zero() {
             return false;
@@ -35,12 +35,12 @@ impl MovingDeadline {
     }
 }
 
-/// How long what a rank does may take.
+/// How long an activity may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Pace {
     /// Less than a timeout.
     Prompt,
-    /// Nothing is done: as long as the rank's program takes to make the next call. It may load data.
+    /// The rank waits for its program's next call, which may take a while: the program may load data.
     Idle,
     /// User code, disks and networks: longer than a timeout.
     Long,
@@ -56,7 +56,7 @@ impl Activity {
         }
     }
 
-    /// Returns true if a rank that waits, doing `self`, is to wait on for another one.
+    /// Returns true if a rank with activity `self` extends its waits because of another rank's pace.
     pub(super) fn waits_on_for(self, other: Pace) -> bool {
         other == Pace::Long || other == Pace::Idle && self == Activity::Calling
     }

@@ -1,11 +1,11 @@
-//! A rank's end of a link that stages use too, for the collectives of the group that holds them.
+//! A rank's end of a link that its stages use too, for the collectives of their tensor-parallel group.
 //!
-//! Guarantees: what the executor and the stages send keeps one order, since a rank does one thing at a time; the end is
-//! closed when the executor drops it, whoever still holds a [`StageEnd`].
+//! Guarantees: the messages of executor and stages have one order, since a rank does one thing at a time; the end
+//! is closed when the executor drops it, even if a [`StageEnd`] is still alive.
 //!
-//! The executor's half is the only one that keeps the end alive. A rank runs its stages and its exchanges on one thread, so the
-//! lock is never waited for. It forwards all that a link can do by its own means, but [`Link::collectives`]: those are for stages,
-//! whose half is given the end itself.
+//! Only the executor's half keeps the end alive. A rank runs its stages and its exchanges on one thread, so nobody
+//! waits for the lock. The executor's half forwards every method but [`Link::collectives`]: those are for stages,
+//! whose half gets the end itself.
 
 use super::activity::Activity;
 use super::error::LinkError;
@@ -19,17 +19,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 /// The end, and what its rank is doing.
-struct Held {
+struct EndState {
     link: Box<dyn Link>,
     activity: Activity,
 }
 
-/// The executor's half: a link like the one below.
-pub(crate) struct SharedLink(Arc<Mutex<Held>>);
+/// The executor's half: a link that forwards to the end.
+pub(crate) struct SharedLink(Arc<Mutex<EndState>>);
 
 /// The stages' half.
 #[derive(Clone)]
-pub(crate) struct StageEnd(Weak<Mutex<Held>>);
+pub(crate) struct StageEnd(Weak<Mutex<EndState>>);
 
 impl fmt::Debug for StageEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -37,15 +37,15 @@ impl fmt::Debug for StageEnd {
     }
 }
 
-/// Locks in spite of poisoning: a link's own state stays whole.
-fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
+/// Locks despite poisoning: a link keeps its own state consistent.
+fn lock(held: &Mutex<EndState>) -> MutexGuard<'_, EndState> {
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl SharedLink {
     /// Shares an end.
     pub(crate) fn new(link: Box<dyn Link>) -> Self {
-        Self(Arc::new(Mutex::new(Held { link, activity: Activity::Idle })))
+        Self(Arc::new(Mutex::new(EndState { link, activity: Activity::Idle })))
     }
 
     /// The half for the rank's stages.
@@ -55,7 +55,7 @@ impl SharedLink {
 }
 
 impl StageEnd {
-    /// Uses the end, told what its rank is doing. `None` where the pipeline is gone.
+    /// Calls `f` with the end and the rank's activity. Returns `None` if the pipeline is gone.
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut dyn Link, Activity) -> T) -> Option<T> {
         let held = self.0.upgrade()?;
         let mut held = lock(&held);

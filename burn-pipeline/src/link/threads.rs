@@ -1,18 +1,19 @@
 //! Ranks as threads of one process: payloads never go through host memory.
 //!
-//! Guarantees: a send never waits; messages of one sender keep their order; a failure wakes every waiting rank at once, and
-//! so does a rank that drops its end, where that one is waited for; every wait ends at its deadline, which moves while some rank
-//! does what may take long (`moving_deadline.rs`).
+//! Guarantees: a send never waits; messages of one sender keep their order; a failure wakes every waiting rank at
+//! once, and a rank that drops its end wakes those that wait for it; every wait ends at its deadline, which moves
+//! while some rank does slow work (`moving_deadline.rs`).
 //!
 //! 1. Each rank has an inbox: one queue for each sender, under one lock with one condition variable.
-//! 2. `send` pushes into the receiver's inbox: the tensors themselves, or copies where the device asks for it (`hand_over.rs`). If the receiver has another device, the receiver moves the payload there,
-//!    under one lock that all ranks share. So transfers between devices are issued in one global order: two threads that
-//!    issue opposite transfers at once could order the two devices' queues differently, and hang.
+//! 2. `send` pushes into the receiver's inbox: the tensors themselves, or copies if the device needs them
+//!    (`hand_over.rs`). If the receiver has another device, it moves the payload there, under one lock that all
+//!    ranks share. So transfers between devices have one global order: two threads that issue opposite transfers at
+//!    once could order the two devices' queues differently, and hang.
 //! 3. `all_gather` fills a round's table; the last rank wakes the others.
-//! 4. `abort` records the first failure and wakes all ranks. A dropped end is recorded too: what its rank has sent is still
-//!    received, and then a wait for it fails.
-//! 5. `interrupt` records and wakes likewise, until all ranks meet in `recover`: the last one to come empties all inboxes and rounds and
-//!    forgets the interruption, while the others wait there and send nothing.
+//! 4. `abort` records the first failure and wakes all ranks. A dropped end is recorded too: messages that its rank
+//!    has sent are still received, and then a wait for it fails.
+//! 5. `interrupt` also records and wakes, until all ranks meet in `recover`: the last rank to arrive empties all
+//!    inboxes and rounds and clears the interruption, while the others wait there and send nothing.
 
 use super::activity::Activity;
 use super::error::{AGREEMENT, Failure, LinkError, PANICKED};
@@ -29,14 +30,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The threads of one process as ranks; makes their [`ThreadLink`]s.
+/// A link between threads of one process; makes their [`ThreadLink`]s.
 #[derive(Debug, Clone)]
 pub struct Threads {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     inboxes: Vec<Inbox>,
     rounds: Mutex<Rounds>,
     round_done: Condvar,
@@ -50,14 +51,14 @@ struct Shared {
     between_devices: Mutex<()>,
 }
 
-/// What ended the link, and what interrupts it.
+/// The failure that ended the link, and the one that interrupts it.
 #[derive(Debug, Default)]
 struct Failures {
     end: Option<Failure>,
     interruption: Option<Failure>,
 }
 
-/// The ranks that wait in `recover`, and how often all of them did.
+/// The ranks that wait in `recover`, and how many recoveries are done.
 #[derive(Debug, Default)]
 struct Recovery {
     arrived: Vec<bool>,
@@ -70,7 +71,7 @@ struct Inbox {
     arrived: Condvar,
 }
 
-/// Gathers that are not complete: a rank may be one round ahead of a slow one, never two.
+/// Incomplete gathers. A rank may be one round ahead of a slow one, never two.
 #[derive(Debug, Default)]
 struct Rounds {
     open: VecDeque<Round>,
@@ -83,7 +84,7 @@ struct Round {
     taken: usize,
 }
 
-/// Locks in spite of poisoning: a panic of a rank is reported through `abort`, and the queues stay whole.
+/// Locks despite poisoning: a rank's panic is reported through `abort`, and the queues stay consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -94,7 +95,7 @@ impl Threads {
         one_queue();
         let inbox = || Inbox { queues: Mutex::new(vec![VecDeque::new(); ranks]), arrived: Condvar::new() };
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedState {
                 inboxes: (0..ranks).map(|_| inbox()).collect(),
                 rounds: Mutex::default(),
                 round_done: Condvar::new(),
@@ -109,7 +110,7 @@ impl Threads {
         }
     }
 
-    /// The end of one rank; the payloads that it receives are moved to `device`.
+    /// The end of one rank. Payloads that it receives are moved to `device`.
     pub fn link(&self, rank: usize, device: Device) -> ThreadLink {
         ThreadLink { shared: self.shared.clone(), rank, device, round: 0 }
     }
@@ -134,7 +135,7 @@ impl Monitor for Threads {
     }
 }
 
-impl Shared {
+impl SharedState {
     fn abort(&self, failure: Failure) {
         lock(&self.failures).end.get_or_insert(failure);
         self.wake();
@@ -145,7 +146,7 @@ impl Shared {
         self.wake();
     }
 
-    /// Drops all that is on its way, while all ranks are in `recover`.
+    /// Drops all messages in flight, while all ranks are in `recover`.
     fn empty(&self) {
         self.inboxes.iter().for_each(|inbox| lock(&inbox.queues).iter_mut().for_each(VecDeque::clear));
         *lock(&self.rounds) = Rounds::default();
@@ -154,7 +155,7 @@ impl Shared {
 
     /// Wakes all ranks.
     fn wake(&self) {
-        // Taking each lock makes sure that no rank is between its last look and its wait.
+        // Taking each lock ensures that no rank is between its last check and its wait.
         for inbox in &self.inboxes {
             let _queues = lock(&inbox.queues);
             inbox.arrived.notify_all();
@@ -193,28 +194,29 @@ impl Shared {
 
 /// One thread's end of a link between threads of one process.
 ///
-/// Sends are unbounded: what is sent waits in memory until the receiver takes it. Dropping it closes the link for the others.
+/// Sends are unbounded: messages wait in memory until the receiver takes them. Dropping it closes the link for the
+/// others.
 #[derive(Debug)]
 pub struct ThreadLink {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     rank: usize,
     device: Device,
     round: u64,
 }
 
 impl ThreadLink {
-    /// The error of a wait that can give nothing any more.
+    /// The error of a wait for a rank that has left.
     fn left(&self, peer: usize, what: String) -> LinkError {
         LinkError::Left { rank: self.rank, peer, what }
     }
 
-    /// Time left to wait; `None` when the deadline has passed and no rank does what is waited for.
+    /// The time left to wait; `None` if the deadline has passed and no rank does slow work.
     fn left_to_wait(&self, moving: &mut MovingDeadline) -> Option<Duration> {
         remaining(moving.deadline).or_else(|| {
             let activity = |rank: usize| *lock(&self.shared.activities[rank]);
             let (own, mut others) = (activity(self.rank), (0..self.ranks()).filter(|&rank| rank != self.rank));
             let prolonged = others.any(|rank| own.waits_on_for(activity(rank).pace())) && moving.prolong();
-            // It counts as progress: whoever waits for this rank sees that it does not hang.
+            // This counts as progress: a thread that waits for this rank sees that it does not hang.
             prolonged.then(|| self.shared.activity_changes.fetch_add(1, Ordering::Relaxed));
             remaining(moving.deadline)
         })
@@ -331,7 +333,7 @@ impl Link for ThreadLink {
                 self.round += 1;
                 return Ok(table);
             }
-            // A rank that has left before one that may still come.
+            // Report a rank that has left before one that may still come.
             let missing = || (0..ranks).filter(|&rank| round.rows[rank].is_none());
             let gone = missing().find(|&rank| self.shared.has_left(rank));
             let missing = missing().next().unwrap_or(self.rank);

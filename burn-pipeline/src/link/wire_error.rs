@@ -2,41 +2,42 @@
 
 use burn::tensor::DType;
 
-/// The version of the layout of frames; ranks of different versions refuse each other.
+/// The version of the frame layout. Ranks with different versions refuse each other.
 pub(crate) const WIRE_VERSION: u16 = 5;
 
-/// Why bytes are no message, or a message cannot be written as bytes.
+/// Why bytes cannot be read as a message, or a message cannot be written as bytes.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum WireError {
-    /// The bytes were changed on their way, or are no frame.
-    #[error("the frame's checksum does not match its bytes: it was changed on its way, or is no frame")]
+    /// The bytes were changed in transit, or are not a frame.
+    #[error("the frame's checksum does not match its bytes: it was changed in transit, or is not a frame")]
     Checksum,
     /// The frame has another layout.
     #[error("the frame has layout {got}, and this build reads {WIRE_VERSION}; build all ranks from one version")]
     Version { got: u16 },
-    /// The message is not what its receiver can read.
+    /// The receiver cannot decode the message.
     #[error("the message cannot be decoded: {message}")]
     Encoding { message: String },
-    /// A repetition of a message that was never sent.
+    /// A frame repeats a message that was never sent.
     #[error("the frame repeats message {number}, which was never sent")]
     UnknownRepeat { number: u16 },
     /// A tensor is too large for this machine.
     #[error("the frame has a tensor of shape {shape:?}, which is more than memory can address")]
     TooLarge { shape: Vec<u64> },
-    /// The tensors do not fit into this machine's memory.
+    /// This machine does not have enough memory for the tensors.
     #[error(
-        "the frame announces {bytes} bytes of tensors, which this machine cannot allocate; was it sent by a rank of this job?"
+        "the frame announces {bytes} bytes of tensors, which this machine cannot allocate; \
+         check that a rank of this job sent it"
     )]
     NoMemory { bytes: u64 },
-    /// The bytes behind the frame are not those that it announces.
-    #[error("tensor {index} came with {got} bytes, and its frame announces {expected}")]
+    /// The bytes after the frame are not those that it announces.
+    #[error("tensor {index} has {got} bytes, but its frame announces {expected}")]
     Body { index: usize, got: usize, expected: usize },
     /// The tensor is quantised.
     #[error("a tensor of {dtype:?} cannot be sent: links carry plain floats, integers and booleans; dequantise it")]
     Quantised { dtype: DType },
-    /// The tensor could not be read off its device.
-    #[error("a tensor could not be read off its device: {message}")]
+    /// The tensor could not be read from its device.
+    #[error("a tensor could not be read from its device: {message}")]
     Device { message: String },
 }
 

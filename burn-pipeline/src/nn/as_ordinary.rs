@@ -1,9 +1,10 @@
-//! A layer of a group as a module whose parameters stand where the ordinary layer's do.
+//! Wraps ordinary layers for a group: parameters keep the paths that they have in the ordinary layer.
 //!
-//! Guarantees: paths, and the types of modules around each parameter, are those of the ordinary layer. So checkpoints, exports, stores
-//! with their adapters, and groups of parameters mean one model, whatever the group's size.
+//! Guarantees: the paths, and the types of modules around each parameter, are those of the ordinary layer. So
+//! checkpoints, exports, stores with their adapters, and groups of parameters mean one model, whatever the group's
+//! size.
 
-/// Implements Burn's module traits for a layer around an ordinary one in a field: visitors do not see that it is there.
+/// Implements Burn's module traits for a layer that wraps an ordinary one: visitors do not see the wrapper.
 macro_rules! as_ordinary {
     ($layer:ident { $inner:ident }) => {
         impl burn::module::Module for $layer {

@@ -1,4 +1,4 @@
-//! Self-attention whose heads are spread over a group.
+//! Self-attention whose heads are divided among a tensor-parallel group.
 
 use super::dropout::GroupDropout;
 use super::linear::{RowLinear, columns};
@@ -10,8 +10,8 @@ use burn::nn::attention::MultiHeadAttention;
 use burn::tensor::activation::{quiet_softmax, softmax};
 use burn::tensor::{Bool, Tensor};
 
-/// Burn's multi-head attention of a sequence to itself, each rank of a group with its share of the heads. Its parameters have the ordinary
-/// layer's names.
+/// Burn's multi-head attention of a sequence to itself. Each rank of a group has its share of the heads. Its
+/// parameters have the ordinary layer's names.
 #[derive(Module, Debug)]
 pub struct SelfAttention {
     query: Linear,
@@ -30,7 +30,7 @@ impl SelfAttention {
     /// Cuts an ordinary layer: queries, keys and values by columns, head by head, the output by rows.
     ///
     /// # Panics
-    /// If the heads cannot be cut evenly over the group, or these are replicas.
+    /// Panics if the heads cannot be cut evenly over the group, or `group` is one of data-parallel replicas.
     pub fn cut(layer: MultiHeadAttention, group: &TensorGroup) -> Self {
         group.share(layer.n_heads, "heads");
         Self {
@@ -46,19 +46,19 @@ impl SelfAttention {
         }
     }
 
-    /// From whole hidden states `[batch, seq, d_model]` to whole ones. `mask` is `[batch or 1, seq, seq]`, true where a position must not
-    /// be looked at.
+    /// From whole hidden states `[batch, seq, d_model]` to whole ones. `mask` is `[batch or 1, seq, seq]`, true where
+    /// a position must not be attended to.
     pub fn forward(&self, x: Tensor<3>, mask: Option<Tensor<3, Bool>>) -> Tensor<3> {
         self.output.forward(self.mixed(self.group.copy_to(x), mask))
     }
 
-    /// As [`SelfAttention::forward`], from this rank's piece of the sequence, `[batch, seq / ranks, d_model]`, to its piece. The mask is for
-    /// the whole sequence.
+    /// Like [`SelfAttention::forward`], from this rank's piece of the sequence, `[batch, seq / ranks, d_model]`, to
+    /// its piece. The mask is for the whole sequence.
     pub fn forward_cut(&self, piece: Tensor<3>, mask: Option<Tensor<3, Bool>>) -> Tensor<3> {
         self.output.forward_cut(self.mixed(self.group.all_gather(piece, 1), mask), 1)
     }
 
-    /// What this rank's heads give for the whole sequence.
+    /// The output of this rank's heads for the whole sequence.
     fn mixed(&self, x: Tensor<3>, mask: Option<Tensor<3, Bool>>) -> Tensor<3> {
         let [batch, seq, _] = x.dims();
         let heads = |linear: &Linear| {

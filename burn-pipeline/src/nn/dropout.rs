@@ -1,4 +1,4 @@
-//! Dropout in a stage that a group holds together.
+//! Dropout in a tensor-parallel stage.
 
 use crate::stage::random;
 use crate::tensor_group::TensorGroup;
@@ -6,11 +6,13 @@ use burn::module::Module;
 use burn::nn::Dropout;
 use burn::tensor::{Distribution, Shape, Tensor};
 
-/// Burn's dropout for a stage that several ranks hold together: each rank drops of its tensors what one device drops of the whole ones.
+/// Burn's dropout for a stage of a tensor-parallel group: each member drops of its tensors what one device drops of
+/// the whole ones.
 ///
-/// All ranks draw the whole mask from the seed of the microbatch and the stage ([`Builder::seed`](crate::train::Builder::seed), which it needs where there are several), and one that
-/// has a piece of the tensor keeps that piece of the mask. So all ranks come to the same layers in the same order, and a mask costs each of them the time and, for a moment, the
-/// memory of the whole.
+/// All members draw the whole mask from the seed of the microbatch and the stage
+/// ([`Builder::seed`](crate::train::Builder::seed), which is required if there are several members). A member that
+/// has a piece of the tensor keeps that piece of the mask. So all members must run the same layers in the same order,
+/// and a mask costs each of them the time and, for a moment, the memory of the whole mask.
 ///
 /// ```
 /// use burn::module::Module;
@@ -36,7 +38,7 @@ use burn::tensor::{Distribution, Shape, Tensor};
 ///     }
 ///
 ///     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-///         // Hidden features are cut along axis 2, what comes out is whole.
+/// // Hidden features are cut along axis 2; the result is whole.
 ///         let hidden = self.dropout.forward_cut(gelu(self.up.forward(x.clone())), 2);
 ///         x + self.dropout.forward(self.down.forward(hidden))
 ///     }
@@ -50,21 +52,21 @@ pub struct GroupDropout {
 }
 
 impl GroupDropout {
-    /// From the ordinary layer.
+    /// Makes it from the ordinary layer.
     ///
     /// # Panics
-    /// If these are replicas.
+    /// Panics if `group` is one of data-parallel replicas.
     pub fn cut(dropout: Dropout, group: &TensorGroup) -> Self {
         group.expect_members("dropout");
         Self { dropout, group: group.clone() }
     }
 
-    /// Of a tensor that all ranks have whole.
+    /// Drops elements of a tensor that all members have whole.
     pub fn forward<const D: usize>(&self, whole: Tensor<D>) -> Tensor<D> {
         self.dropped(whole, None)
     }
 
-    /// Of this rank's piece of a tensor that is cut evenly along an axis.
+    /// Drops elements of this rank's piece of a tensor that is cut evenly along an axis.
     pub fn forward_cut<const D: usize>(&self, piece: Tensor<D>, axis: usize) -> Tensor<D> {
         self.dropped(piece, Some(axis).filter(|_| self.group.size() > 1))
     }

@@ -1,4 +1,4 @@
-//! A gated feed-forward layer whose hidden features are spread over a group.
+//! A gated feed-forward layer whose hidden features are divided among a tensor-parallel group.
 
 use super::linear::{RowLinear, columns};
 use crate::ops::DeferredForward;
@@ -8,11 +8,11 @@ use burn::nn::{Linear, SwiGlu};
 use burn::tensor::Tensor;
 use burn::tensor::activation::silu;
 
-/// `down(silu(gate(x)) * up(x))`: Burn's [`SwiGlu`] with the linear layer after it. Parameters have their names in a module with these two
-/// fields.
+/// `down(silu(gate(x)) * up(x))`: Burn's [`SwiGlu`] followed by the linear layer. Parameters have the names that they
+/// have in a module with these two fields.
 #[derive(Module, Debug)]
 pub struct GatedFeedForward {
-    /// This rank's columns of the gate (`linear_inner`) and of what it lets through.
+    /// This rank's columns of the gate (`linear_inner`) and of the layer that it gates.
     gated: SwiGlu,
     down: RowLinear,
     #[module(skip)]
@@ -23,7 +23,8 @@ impl GatedFeedForward {
     /// Cuts ordinary layers: `linear_inner` of the gated one is the gate.
     ///
     /// # Panics
-    /// If the hidden features cannot be cut evenly over the group, or these are replicas.
+    /// Panics if the hidden features cannot be cut evenly over the group, or `group` is one of data-parallel
+    /// replicas.
     pub fn cut(gated: SwiGlu, down: Linear, group: &TensorGroup) -> Self {
         let gated = SwiGlu {
             linear_inner: columns(gated.linear_inner, group),
@@ -37,7 +38,8 @@ impl GatedFeedForward {
         self.down.forward(self.hidden(self.group.copy_to(x)))
     }
 
-    /// As [`GatedFeedForward::forward`], from this rank's piece along another axis than the last, the sequence say, to its piece.
+    /// Like [`GatedFeedForward::forward`], from this rank's piece along an axis other than the last (such as the
+    /// sequence) to its piece.
     pub fn forward_cut<const D: usize>(&self, piece: Tensor<D>, axis: usize) -> Tensor<D> {
         self.down.forward_cut(self.hidden(self.group.all_gather(piece, axis)), axis)
     }

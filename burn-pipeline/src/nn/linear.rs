@@ -6,7 +6,8 @@ use crate::tensor_group::TensorGroup;
 use burn::nn::Linear;
 use burn::tensor::Tensor;
 
-/// A linear layer of which each rank of a group computes its piece of the output. Its parameters have the ordinary layer's names.
+/// A column-parallel linear layer: each rank of a group computes its piece of the output. Its parameters have the
+/// ordinary layer's names.
 #[derive(Clone, Debug)]
 pub struct ColumnLinear {
     /// This rank's columns of the weight, with their biases.
@@ -20,7 +21,7 @@ impl ColumnLinear {
     /// Cuts an ordinary layer.
     ///
     /// # Panics
-    /// If its outputs cannot be cut evenly over the group, or these are replicas.
+    /// Panics if its outputs cannot be cut evenly over the group, or `group` is one of data-parallel replicas.
     pub fn cut(linear: Linear, group: &TensorGroup) -> Self {
         Self { linear: columns(linear, group), group: group.clone() }
     }
@@ -30,21 +31,23 @@ impl ColumnLinear {
         self.linear.forward_deferred(self.group.copy_to(x))
     }
 
-    /// As [`ColumnLinear::forward`], from this rank's piece of an input that is cut along another axis than the last, the sequence
-    /// say: it gathers the whole one.
+    /// Like [`ColumnLinear::forward`], from this rank's piece of an input that is cut along an axis other than the
+    /// last (such as the sequence): gathers the whole input.
     pub fn forward_cut<const D: usize>(&self, piece: Tensor<D>, axis: usize) -> Tensor<D> {
         self.linear.forward_deferred(self.group.all_gather(piece, axis))
     }
 }
 
-/// The columns of a layer that this rank holds. Their input has to go through [`TensorGroup::copy_to`] or [`TensorGroup::all_gather`].
+/// This rank's columns of a layer. Their input must go through [`TensorGroup::copy_to`] or
+/// [`TensorGroup::all_gather`].
 pub(super) fn columns(linear: Linear, group: &TensorGroup) -> Linear {
     group.expect_members("a linear layer");
     let weight = group.cut(linear.weight, 1);
     Linear { weight, bias: linear.bias.map(|bias| group.cut(bias, 0)) }
 }
 
-/// A linear layer to which each rank of a group gives its piece of the input. Its parameters have the ordinary layer's names.
+/// A row-parallel linear layer: each rank of a group contributes its piece of the input. Its parameters have the
+/// ordinary layer's names.
 #[derive(Clone, Debug)]
 pub struct RowLinear {
     /// This rank's rows of the weight, and the whole bias, which is added to the sum.
@@ -58,7 +61,7 @@ impl RowLinear {
     /// Cuts an ordinary layer.
     ///
     /// # Panics
-    /// If its inputs cannot be cut evenly over the group, or these are replicas.
+    /// Panics if its inputs cannot be cut evenly over the group, or `group` is one of data-parallel replicas.
     pub fn cut(linear: Linear, group: &TensorGroup) -> Self {
         group.expect_members("a linear layer");
         let weight = group.cut(linear.weight, 0);
@@ -74,14 +77,15 @@ impl RowLinear {
         }
     }
 
-    /// As [`RowLinear::forward`], to this rank's piece of the output along another axis than the last, the sequence say.
+    /// Like [`RowLinear::forward`], to this rank's piece of the output along an axis other than the last (such as the
+    /// sequence).
     ///
     /// # Panics
-    /// If the axis cannot be cut evenly over the group.
+    /// Panics if the axis cannot be cut evenly over the group.
     pub fn forward_cut<const D: usize>(&self, piece: Tensor<D>, axis: usize) -> Tensor<D> {
         let sum = self.group.reduce_scatter(self.product(piece), axis);
         match &self.linear.bias {
-            // Each rank adds it to its piece alone.
+            // Each rank adds the bias only to its piece.
             Some(bias) => sum + self.group.copy_to(bias.val()).unsqueeze(),
             None => sum,
         }

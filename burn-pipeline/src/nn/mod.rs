@@ -1,23 +1,26 @@
-//! Layers that the ranks of a group hold together, beside Burn's `nn`: tensor parallelism.
+//! Tensor-parallel layers: Burn's `nn` layers, cut over the members of a group.
 //!
-//! Guarantees: a layer gives what the ordinary layer gives from which it was cut, and so do the gradients of its input and
-//! of its weights, up to the rounding of sums that are added in parts; for one group size, the same bits under every schedule with `Ordered`. No
-//! rank keeps more than its piece of a cut weight.
+//! Guarantees: a layer, and the gradients of its input and its weights, equal those of the ordinary layer that it was
+//! cut from, up to the rounding of sums that are added in parts. For one group size they have the same bits under
+//! every schedule with `Ordered`. No rank keeps more than its piece of a cut weight.
 //!
-//! 1. A layer is *cut* from the ordinary one, as its configuration initialises it: `ColumnLinear::cut(LinearConfig::new(d, 4 *
-//!    d).init(&at.device), &at.group)`. The values are those of the group's first rank; other ranks' own are not used.
-//! 2. Its input is whole on all ranks. A column-parallel layer gives each rank its piece of the output, a row-parallel layer takes
-//!    pieces and gives the whole sum. Each of [`SelfAttention`] and [`GatedFeedForward`] is one of each, so that
-//!    a layer costs one all-reduce forward and one backward.
-//! 3. Whatever is not cut (norms, biases of row-parallel layers, positions) is used as it is: all ranks compute it alike.
-//! 4. With `forward_cut`, what comes and goes is this rank's piece along the sequence: a column-parallel layer gathers, a row-parallel
-//!    one gives each rank its piece of the sum. Norms and sums between layers then run on pieces, whose weights go through
-//!    [`TensorGroup::for_pieces`](crate::tensor_group::TensorGroup::for_pieces).
-//! 5. Dropout draws the whole mask on every rank, which keeps its piece ([`GroupDropout`]). Burn's own is refused in a stage that several ranks hold.
+//! 1. A layer is *cut* from the ordinary one, as its configuration initialises it:
+//!    `ColumnLinear::cut(LinearConfig::new(d, 4 * d).init(&at.device), &at.group)`. The values are those of the
+//!    group's first rank; the other ranks' own values are not used.
+//! 2. Its input is whole on all ranks. A column-parallel layer gives each rank its piece of the output; a
+//!    row-parallel layer takes pieces and gives the whole sum. [`SelfAttention`] and [`GatedFeedForward`] each
+//!    combine one of both, so that a layer costs one all-reduce forward and one backward.
+//! 3. Whatever is not cut (norms, biases of row-parallel layers, positions) is used as it is: all ranks compute the
+//!    same.
+//! 4. With `forward_cut`, input and output are this rank's piece along the sequence: a column-parallel layer gathers,
+//!    a row-parallel one gives each rank its piece of the sum. Norms and sums between layers then run on pieces, and
+//!    their weights go through [`TensorGroup::for_pieces`](crate::tensor_group::TensorGroup::for_pieces).
+//! 5. Dropout draws the whole mask on every rank, which keeps its piece ([`GroupDropout`]). Burn's own is refused in
+//!    a tensor-parallel stage.
 //! 6. Parameters have the ordinary layers' names.
 //!
-//! Follows Megatron-LM (arXiv:1909.08053), pieces of the sequence Korthikanti et al. (arXiv:2205.05198); the vocabulary's cross entropy
-//! is Megatron's `vocab_parallel_cross_entropy`.
+//! Follows Megatron-LM (arXiv:1909.08053) and, for pieces of the sequence, Korthikanti et al. (arXiv:2205.05198). The
+//! cross entropy over the vocabulary is Megatron's `vocab_parallel_cross_entropy`.
 //!
 //! ```
 //! use burn::module::Module;

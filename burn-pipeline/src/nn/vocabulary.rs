@@ -1,4 +1,4 @@
-//! The vocabulary spread over a group: the embedding, and the cross entropy of scores of which each rank has a piece.
+//! Vocabulary-parallel layers: the embedding, and the cross entropy of scores of which each rank has a piece.
 //!
 //! The head itself is a [`ColumnLinear`](super::ColumnLinear) from the width to the vocabulary.
 
@@ -9,8 +9,8 @@ use burn::nn::Embedding;
 use burn::tensor::{Bool, Int, Tensor};
 use std::ops::Range;
 
-/// An embedding of which each rank of a group holds the vectors of its part of the vocabulary. Its parameter has the ordinary layer's
-/// name.
+/// A vocabulary-parallel embedding: each rank of a group holds the vectors of its part of the vocabulary. Its
+/// parameter has the ordinary layer's name.
 #[derive(Clone, Debug)]
 pub struct VocabEmbedding {
     /// This rank's vectors `[vocabulary / ranks, d_model]`.
@@ -24,22 +24,22 @@ impl VocabEmbedding {
     /// Cuts an ordinary layer.
     ///
     /// # Panics
-    /// If the vocabulary cannot be cut evenly over the group, or these are replicas.
+    /// Panics if the vocabulary cannot be cut evenly over the group, or `group` is one of data-parallel replicas.
     pub fn cut(embedding: Embedding, group: &TensorGroup) -> Self {
         group.expect_members("an embedding");
         Self { embedding: Embedding { weight: group.cut(embedding.weight, 0) }, group: group.clone() }
     }
 
-    /// From token ids `[batch, seq]` to whole vectors `[batch, seq, d_model]`. An id outside the whole vocabulary is treated as the
-    /// device treats it in the ordinary layer.
+    /// From token ids `[batch, seq]` to whole vectors `[batch, seq, d_model]`. An id outside the whole vocabulary is
+    /// treated as the device treats it in the ordinary layer.
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         self.group.reduce_from(self.vectors(tokens))
     }
 
-    /// As [`VocabEmbedding::forward`], to this rank's piece of the sequence, `[batch, seq / ranks, d_model]`.
+    /// Like [`VocabEmbedding::forward`], to this rank's piece of the sequence, `[batch, seq / ranks, d_model]`.
     ///
     /// # Panics
-    /// If the sequence cannot be cut evenly over the group.
+    /// Panics if the sequence cannot be cut evenly over the group.
     pub fn forward_cut(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         self.group.reduce_scatter(self.vectors(tokens), 1)
     }
@@ -56,13 +56,14 @@ impl VocabEmbedding {
     }
 }
 
-/// The mean cross entropy in nats of targets `[n]`, given this rank's piece `[n, vocabulary / ranks]` of the scores along the vocabulary, as a
-/// [`ColumnLinear`](super::ColumnLinear) gives it. The loss is whole on all ranks.
+/// The mean cross entropy in nats of targets `[n]`, given this rank's piece `[n, vocabulary / ranks]` of the scores,
+/// cut along the vocabulary, as a [`ColumnLinear`](super::ColumnLinear) returns it. The loss is whole on all ranks.
 ///
-/// The whole scores are never made: per row, ranks exchange the largest score, the sum of exponentials and the target's score.
+/// The whole scores are never materialised: per row, ranks exchange the largest score, the sum of exponentials and
+/// the target's score.
 pub fn vocab_cross_entropy(scores: Tensor<2>, targets: Tensor<1, Int>, group: &TensorGroup) -> Tensor<1> {
     let [_, vocabulary] = scores.dims();
-    // Subtracting any number leaves the loss as it is, so this one has no gradient.
+    // Subtracting any number leaves the loss unchanged, so this one needs no gradient.
     let largest = group.all_gather(scores.clone().detach().max_dim(1), 1).max_dim(1);
     let scores = scores - largest;
     let of_target = match own_ids(group, own_words(group, vocabulary), targets.clone()) {
@@ -75,13 +76,14 @@ pub fn vocab_cross_entropy(scores: Tensor<2>, targets: Tensor<1, Int>, group: &T
     (sum.log() - group.reduce_from(of_target)).mean()
 }
 
-/// This rank's words, where each rank has `own` of them.
+/// This rank's words, if each rank has `own` of them.
 fn own_words(group: &TensorGroup, own: usize) -> Range<usize> {
     group.share(own * group.size(), "words of the vocabulary")
 }
 
-/// Ids as places in this rank's part of a vocabulary, the words `own`: 0 where they are another rank's, and which those are; `None` if one rank has all.
-/// The first rank leaves ids below 0 as they are, and the last one those that are too large, for the device to refuse.
+/// Ids relative to this rank's part of a vocabulary, the words `own`: 0 for the ids of other ranks, with a mask of
+/// those; `None` if one rank has all words. The first rank leaves ids below 0 as they are, and the last rank those
+/// that are too large, for the device to refuse.
 pub(crate) fn own_ids<const D: usize>(
     group: &TensorGroup,
     own: Range<usize>,

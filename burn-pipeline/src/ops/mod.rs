@@ -1,8 +1,8 @@
-//! Tensor operations beneath a stage that Burn's autodiff does not have: seeded backwards, deferred weight gradients.
+//! Tensor operations of stages that Burn's autodiff does not have: seeded backwards, deferred weight gradients.
 //!
-//! `PipelineOps` is a backend extension: one trait, implemented for every backend and for autodiff over it,
-//! so that a `Tensor` of any device reaches it through Burn's dispatch. `seed` holds the first, `deferred`
-//! the second; `paired` has operations whose backward is another operation, which collectives are.
+//! `PipelineOps` is a backend extension: one trait, implemented for every backend and for autodiff over it, so that a
+//! `Tensor` of any device reaches it through Burn's dispatch. `seed` has seeded backwards, `deferred` deferred weight
+//! gradients, and `paired` operations whose backward is another operation, such as collectives.
 
 mod deferred;
 mod paired;
@@ -42,7 +42,8 @@ pub(crate) trait PipelineOps: Backend {
         chain
     }
 
-    /// Joins an output to the graph as the child of one operand, whose gradient may wait; see [`deferred`](fn@deferred).
+    /// Joins an output to the graph as the child of one operand, whose gradient may wait; see
+    /// [`deferred`](fn@deferred).
     ///
     /// Without autodiff there is no graph: the output is returned unchanged, here and with more operands.
     fn defer_one(output: FloatTensor<Self>, a: FloatTensor<Self>, call: DeferredCall) -> FloatTensor<Self> {
@@ -50,7 +51,7 @@ pub(crate) trait PipelineOps: Backend {
         output
     }
 
-    /// As `defer_one`, with two operands.
+    /// Like `defer_one`, with two operands.
     fn defer_two(
         output: FloatTensor<Self>,
         a: FloatTensor<Self>,
@@ -61,7 +62,7 @@ pub(crate) trait PipelineOps: Backend {
         output
     }
 
-    /// As `defer_one`, with three operands.
+    /// Like `defer_one`, with three operands.
     fn defer_three(
         output: FloatTensor<Self>,
         a: FloatTensor<Self>,
@@ -73,7 +74,7 @@ pub(crate) trait PipelineOps: Backend {
         output
     }
 
-    /// As `defer_one`, with four operands.
+    /// Like `defer_one`, with four operands.
     fn defer_four(
         output: FloatTensor<Self>,
         a: FloatTensor<Self>,

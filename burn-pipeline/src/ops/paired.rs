@@ -1,12 +1,12 @@
-//! An operation of one tensor whose backward is another operation: what a collective is.
+//! Operations of one tensor whose backward is another operation, such as collectives.
 //!
-//! Guarantees: the backward runs exactly once for each forward whose input is tracked and whose result gets a gradient, and holds no tensor for it. A capture records
-//! both as one operation each.
+//! Guarantees: the backward runs exactly once for each forward whose input is tracked and whose result gets a
+//! gradient, and holds no tensor for it. A capture records forward and backward as one operation each.
 //!
-//! 1. Under autodiff the forward runs on the tensor below, and one step with one parent joins the graph. A pair that asks for its
-//!    backward in any case ([`Pair::always`]) gets a leaf as its parent where nothing tracks the input.
-//! 2. In backward that step runs the other operation on the gradient and registers what it gives.
-//! 3. On Burn's capture device either is recorded whole ([`record`]), and a replay calls it.
+//! 1. Under autodiff the forward runs on the inner tensor, and one step with one parent joins the graph. If nothing
+//!    tracks the input, a pair whose backward must run in any case ([`Pair::always`]) gets a leaf as its parent.
+//! 2. In backward that step runs the other operation on the gradient and registers the result.
+//! 3. On Burn's capture device each of the two is recorded whole ([`record`]), and a replay calls it.
 
 use super::PipelineOps;
 use crate::program::{CapturedOp, record};
@@ -20,12 +20,13 @@ use burn::backend::{
 };
 use std::sync::Arc;
 
-/// What a forward runs and what its backward runs; `None` passes the tensor on as it is.
+/// The operations of a forward and of its backward; `None` passes the tensor on as it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Pair {
     pub(crate) forward: Option<Arc<dyn CapturedOp>>,
     pub(crate) backward: Option<Arc<dyn CapturedOp>>,
-    /// Does the backward run on a gradient of the result even if autodiff does not track the input? Another rank's may be tracked.
+    /// True if the backward runs on a gradient of the result even if autodiff does not track the input, as another
+    /// rank's may be tracked.
     pub(crate) always: bool,
 }
 
@@ -43,7 +44,7 @@ impl Pair {
     /// Runs the forward.
     ///
     /// # Panics
-    /// If it breaks the contract of [`CapturedOp::run`]: one output on the same backend.
+    /// Panics if it breaks the contract of [`CapturedOp::run`]: one output on the same backend.
     pub(super) fn run<B: Backend>(self, input: FloatTensor<B>) -> FloatTensor<B>
     where
         DispatchTensor: DispatchKindConversion<B>,
@@ -61,12 +62,12 @@ impl Pair {
     /// Records the forward.
     ///
     /// # Panics
-    /// Outside a capture of a stage, where nothing would run it: capture code refuses by panics.
+    /// Panics outside a capture of a stage, where nothing would run it: capture code refuses by panicking.
     pub(super) fn record(self, input: FloatTensor<Capture>) -> FloatTensor<Capture> {
         let Some(op) = self.forward else { return input };
         let name = op.name();
         let recorded = record(op, vec![input]).and_then(|mut outputs| outputs.pop());
-        recorded.unwrap_or_else(|| panic!("`{name}` runs in captures of stages alone"))
+        recorded.unwrap_or_else(|| panic!("`{name}` runs only in captures of stages"))
     }
 }
 
@@ -85,8 +86,9 @@ impl<B: Backend + PipelineOps> Backward<B, 1> for Paired {
     }
 }
 
-/// The step of a pair whose input is not tracked. Its parents are a leaf, for whom there is a backward, and the input, for the step's
-/// depth in the graph: a member of a group whose input is tracked comes to its own at the same depth.
+/// The step of a pair whose input is not tracked. Its parents are a leaf, so that there is a backward, and the input,
+/// which gives the step its depth in the graph: a member of the group whose input is tracked runs its own step at the
+/// same depth.
 #[derive(Debug)]
 struct OnLeaf;
 
@@ -95,7 +97,7 @@ impl<B: Backend + PipelineOps> Backward<B, 2> for OnLeaf {
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
         let of_output = grads.consume::<B>(&ops.node);
-        // Nobody asks for the leaf's gradient.
+        // Nothing reads the leaf's gradient.
         drop(B::pair(of_output, ops.state.reversed()));
     }
 }

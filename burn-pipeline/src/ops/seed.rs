@@ -1,21 +1,22 @@
-//! Backward of several outputs, seeded with gradients that arrive later, without touching the outputs' storage.
+//! The backward of several outputs, seeded with gradients that arrive later, without touching the outputs' storage.
 //!
-//! Guarantees: the gradients equal those of `sum(output * gradient)` over the outputs that have a gradient, bit for bit.
-//! No pass over the activation is made, and each output's storage is free as soon as its last other holder drops it: only
-//! its graph node is kept (Megatron's `deallocate_output_tensor`). An output without a gradient, which nothing downstream
-//! used, has no part in the backward: what influences it alone gets no gradient at all, as on one device, rather than
-//! zeros that an optimizer would step with (weight decay, moments).
+//! Guarantees: the gradients equal those of `sum(output * gradient)` over the outputs that have a gradient, bit for
+//! bit. No pass over the activation is made, and each output's storage is free as soon as its last other holder drops
+//! it: only its graph node is kept (Megatron's `deallocate_output_tensor`). An output without a gradient, which
+//! nothing downstream used, has no part in the backward: what influences only this output gets no gradient at all, as
+//! on one device, rather than zeros that an optimizer would step with (weight decay, moments).
 //!
 //! 1. [`HeldOutputs::new`] drops the outputs' storage and keeps their nodes.
-//! 2. [`HeldOutputs::seed`] chains one binary operation for each output that has a gradient, starting from a scalar that
-//!    tracks nothing; the end of the chain is the root of the backward.
-//! 3. In backward, each operation registers the received gradient at its output's node, and passes on along the chain.
-//! 4. Burn visits the ancestors of an operation's last parent first, which decides the order of additions. So an output that
-//!    will likely turn out to be unused ([`OutputGradient::likely_unused`]) comes at the end of the chain, with its parents the
-//!    other way around: all others are then visited as if it were not there.
+//! 2. [`HeldOutputs::seed`] chains one binary operation for each output that has a gradient, starting from a scalar
+//!    that tracks nothing; the end of the chain is the root of the backward.
+//! 3. In backward, each operation registers the received gradient at its output's node, and continues along the
+//!    chain.
+//! 4. Burn visits the ancestors of an operation's last parent first, which decides the order of additions. So an
+//!    output that is likely unused ([`OutputGradient::likely_unused`]) comes at the end of the chain, with its
+//!    parents swapped: all others are then visited as if it did not exist.
 //!
-//! This is the seam with Burn's autodiff: Burn starts a backward at one tensor, with ones. The chain is that tensor; its
-//! operations ignore the ones and register what was received instead.
+//! Burn starts a backward at one tensor, with ones. The chain is that tensor; its operations ignore the ones and
+//! register the received gradients instead.
 
 use super::PipelineOps;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -62,7 +63,8 @@ impl OutputGradient {
         Self { gradient, likely_unused: false }
     }
 
-    /// The same; if `unused`, it has no say in the order in which the other outputs' gradients are added.
+    /// Sets whether the output is likely unused; it then does not affect the order in which the others' gradients are
+    /// added.
     pub(crate) fn likely_unused(self, unused: bool) -> Self {
         Self { likely_unused: unused, ..self }
     }
@@ -77,8 +79,8 @@ pub(crate) struct HeldOutputs {
 }
 
 impl HeldOutputs {
-    /// Takes the float outputs of a stage, under autodiff. `None` if no output depends on anything that needs a gradient, so
-    /// that there is no backward to run.
+    /// Takes the float outputs of a stage, under autodiff. `None` if no output depends on anything that needs a
+    /// gradient, so that there is no backward to run.
     pub(crate) fn new(outputs: Vec<DispatchTensor>) -> Option<Self> {
         let like = outputs.iter().find(|output| Dispatch::is_tracked(output))?;
         let start = scalar_like(like);
@@ -90,8 +92,8 @@ impl HeldOutputs {
         Some(Self { nodes: nodes.collect(), start })
     }
 
-    /// The root of the backward, given the gradient of each output in order. `None` where no output that depends on anything
-    /// has a gradient.
+    /// The root of the backward, given the gradient of each output in order. `None` if no output that depends on
+    /// anything has a gradient.
     pub(crate) fn seed(self, gradients: Vec<Option<OutputGradient>>) -> Option<DispatchTensor> {
         let given = self.nodes.into_iter().zip(gradients).filter_map(|(node, gradient)| Some((node, gradient?)));
         let (last, first): (Vec<_>, Vec<_>) = given.partition(|(_, gradient)| gradient.likely_unused);
@@ -122,7 +124,7 @@ where
     type State = OutputGradient;
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
-        // `upstream` is the chain's scalar. It goes on to the rest of the chain, so that every operation of it runs; the
+        // `upstream` is the chain's scalar. It goes on to the rest of the chain, so that all its operations run; the
         // output's node gets the received gradient, whatever the scalar is.
         let upstream = grads.consume::<B>(&ops.node);
         let [chain, output] = in_order(ops.parents, &ops.state);
@@ -135,7 +137,7 @@ where
     }
 }
 
-/// Chain and output as they are parents, or from parents back to chain and output.
+/// Orders chain and output as parents, or parents as chain and output.
 fn in_order<T>([chain, output]: [T; 2], gradient: &OutputGradient) -> [T; 2] {
     if gradient.likely_unused { [output, chain] } else { [chain, output] }
 }
@@ -169,8 +171,8 @@ where
 {
     let Some(output_node) = held.take() else { return chain };
     let (chain, chain_node) = chain.into_parts();
-    // The guard must live until `prepare` has registered this operation as a child: Burn frees a graph whose nodes have no
-    // holder.
+    // The guard must live until `prepare` has registered this operation as a child: Burn frees a graph whose nodes
+    // nobody holds.
     let parents = in_order([chain_node, output_node], &gradient);
     match SeedOutput.prepare::<C>(parents).compute_bound().stateful() {
         OpsKind::Tracked(prep) => prep.finish(gradient, chain),

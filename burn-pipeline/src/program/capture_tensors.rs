@@ -1,8 +1,8 @@
 //! Tensors of Burn's capture device under autodiff.
 //!
-//! Burn's dispatch layer refuses to put capture tensors under autodiff or to run their backward ("Capture tensors
-//! do not support autodiff"), but the operations themselves are there: the four refused calls are made on the
-//! concrete type here.
+//! Burn's dispatch layer refuses to put capture tensors under autodiff or to run their backward ("Capture tensors do
+//! not support autodiff"), but the operations themselves exist: this module makes the four refused calls on the
+//! concrete type.
 
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::ir::{TensorId, TensorIr, TensorStatus};
@@ -14,14 +14,14 @@ use burn::backend::{
 };
 use burn::tensor::{DType, Device, DeviceConfig, DeviceSettings, GradientCheckpointingStrategy, Shape};
 
-/// Has a capture device the default element types of the device that it stands for?
+/// Returns true if a capture device has the default element types of the device that it stands for.
 pub(crate) fn alike(capture: &Device, like: &Device) -> bool {
     let types = |settings: DeviceSettings| (settings.float_dtype, settings.int_dtype, settings.bool_dtype);
     types(capture.settings()) == types(like.clone().inner().settings())
 }
 
-/// Gives a capture device, in an open scope, the default element types of the device that it stands for; a device can be given
-/// other ones than its own only once.
+/// Gives a capture device, in an open scope, the default element types of the device that it stands for. A device can
+/// be given types other than its own only once.
 pub(crate) fn configured(capture: &Device, like: &Device) -> Result<(), String> {
     if alike(capture, like) {
         return Ok(());
@@ -30,8 +30,8 @@ pub(crate) fn configured(capture: &Device, like: &Device) -> Result<(), String> 
     let DeviceSettings { float_dtype, int_dtype, bool_dtype, .. } = settings;
     let config = DeviceConfig::default().float_dtype(float_dtype).int_dtype(int_dtype).bool_dtype(bool_dtype);
     capture.clone().configure(config).map_err(|error| error.to_string())?;
-    // Burn keeps one set of settings for the dispatched device and one for the backend's own. Autodiff asks the second where it
-    // composes an operation of several.
+    // Burn keeps one set of settings for the dispatched device and one for the backend's own. Autodiff reads the
+    // second when it composes an operation from several.
     match capture.as_dispatch() {
         DispatchDevice::Capture(own) => {
             set_default_dtypes::<Capture>(own, float_dtype, int_dtype, bool_dtype).map_err(|error| error.to_string())

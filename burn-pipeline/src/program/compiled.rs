@@ -1,7 +1,7 @@
-//! Programs compiled by `burn-pipeline-compile`, for the backend that it knows: Flex.
+//! Programs compiled by `burn-pipeline-compile`, for the one backend that it supports: Flex.
 //!
-//! Guarantees: a compiled program reads, leaves and gives the tensors that its operations do, so a microbatch may run one of a
-//! stage's programs compiled and another one operation by operation.
+//! Guarantees: a compiled program reads, leaves and returns the same tensors as its operations. So a microbatch may
+//! run one of a stage's programs compiled and another operation by operation.
 
 #[cfg(feature = "flex")]
 pub(crate) use flex::{Bf16, compiles};
@@ -26,7 +26,7 @@ mod flex {
     use std::fmt::{self, Display, Formatter};
     use std::ops::Range;
 
-    /// Is there a compiler for this device?
+    /// Returns true if there is a compiler for this device.
     pub(crate) fn compiles(device: &Device) -> bool {
         matches!(device.clone().inner().as_dispatch(), DispatchDevice::Flex(_))
     }
@@ -39,7 +39,8 @@ mod flex {
     }
 
     impl Compiled {
-        /// Of these operations, after which `kept` are there; `rounded` says whether operands of products are rounded.
+        /// Compiles these operations, after which the tensors in `kept` exist; `rounded` says whether operands of
+        /// matmuls are rounded.
         pub(crate) fn new(operations: &[OperationIr], kept: HashSet<TensorId>, rounded: Option<Bf16>) -> Option<Self> {
             let steps = burn_pipeline_compile::Compiled::new(operations, kept, rounded);
             let summary = steps.summary();
@@ -50,12 +51,12 @@ mod flex {
             self.steps.len()
         }
 
-        /// The most bytes alive during a run, which leaves them in this memory.
+        /// The most bytes alive during a run that starts with this memory; leaves the memory as it is after the run.
         pub(crate) fn peak(&self, memory: &mut Memory) -> usize {
             memory.run(&self.steps)
         }
 
-        /// Are all its operations compiled?
+        /// Returns true if all its operations are compiled.
         pub(crate) fn is_whole(&self) -> bool {
             self.summary.interpreted.is_empty()
         }
@@ -76,7 +77,7 @@ mod flex {
         }
     }
 
-    /// The tensors of a replay, and running sums of what it gives.
+    /// The tensors of a replay, and the running sums that its results are added to.
     struct Replayed<'a> {
         replay: &'a mut dyn Replay,
         sums: &'a mut Sums,
@@ -150,7 +151,7 @@ mod nothing {
         operations.to_vec()
     }
 
-    /// No product is rounded.
+    /// No matmul is rounded.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) enum Bf16 {}
 

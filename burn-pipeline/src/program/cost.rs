@@ -1,7 +1,7 @@
-//! What an operation costs: floating-point operations and bytes moved.
+//! The cost of an operation: floating-point operations and bytes moved.
 //!
-//! Products of matrices and convolutions count two operations a multiply-add; everything else counts one an
-//! element, of what it writes or of what it reduces; views and lookups are free. Custom operations say it themselves.
+//! Matmuls and convolutions count two operations per multiply-add. Everything else counts one per element that it
+//! writes or reduces; views and lookups are free. Custom operations report their own count.
 
 use super::custom::CustomOps;
 use super::storage::bytes_of;
@@ -59,7 +59,7 @@ fn module_flops(op: &ModuleOperationIr) -> Option<u64> {
         Op::ConvTranspose1d(op) => convolution(&op.x, &op.weight),
         Op::ConvTranspose2d(op) => convolution(&op.x, &op.weight),
         Op::ConvTranspose3d(op) => convolution(&op.x, &op.weight),
-        // Rows are looked up; in backward, those of one token are added. The table's size plays no part.
+        // Rows are looked up; in backward, those of one token are added. The table's size does not matter.
         Op::Embedding(_) => 0,
         Op::EmbeddingBackward(op) => elements(&op.out_grad),
         // Scores from queries and keys, then a mix of values.
@@ -68,7 +68,7 @@ fn module_flops(op: &ModuleOperationIr) -> Option<u64> {
     })
 }
 
-/// Every element on the side of the first weight dimension meets one filter.
+/// Every element on the side of the first weight dimension is multiplied with one filter.
 fn convolution(side: &TensorIr, weight: &TensorIr) -> u64 {
     2 * elements(side) * elements(weight) / (weight.shape.first().copied().unwrap_or(1).max(1) as u64)
 }

@@ -1,16 +1,17 @@
-//! Operations of backend extensions in captured programs: recorded as one operation each, replayed by calling them.
+//! Operations of backend extensions in captured programs: each is recorded as one operation, and replayed by calling
+//! it.
 //!
 //! Guarantees: every custom operation of a program can be replayed, since the operation itself is kept with the
-//! recording. Nothing is registered ahead, nothing is global, and this crate knows no extension.
+//! recording. Nothing is registered in advance, nothing is global, and this crate knows no extension.
 //!
-//! 1. While a stage is captured, its thread knows for which device ([`captured_for`]). An extension that has kernels
-//!    there records its operations whole, in its implementation for Burn's `Capture`; elsewhere it composes them of
-//!    Burn's own, which any device replays.
-//! 2. [`record_op`] writes one `CustomOpIr` between the operations of the capture, and keeps the [`CapturedOp`] under its
-//!    name. A backward is recorded the same way: its operations are operations like others, and are cut into `I` and `W`.
-//! 3. A replay hands the names and their operations to `burn_router`'s interpreter, which calls them with the tensors of
-//!    the stage's own device. What they give is compared with what they declared: a program ends at one that differs, since what follows
-//!    was made for the declared shapes.
+//! 1. While a stage is captured, its thread knows for which device ([`captured_for`]). An extension with kernels for
+//!    that device records its operations whole, in its implementation for Burn's `Capture`; otherwise it composes
+//!    them from Burn's own operations, which any device replays.
+//! 2. [`record_op`] writes one `CustomOpIr` between the operations of the capture, and keeps the [`CapturedOp`] under
+//!    its name. A backward is recorded the same way: its operations are split into `I` and `W` like any others.
+//! 3. A replay hands the names and their operations to `burn_router`'s interpreter, which calls them with the tensors
+//!    of the stage's own device. Their results are compared with their declarations. A program ends at one that
+//!    differs, since the operations after it were made for the declared shapes.
 //!
 //! The registry of handlers by name is `burn_router`'s, made for its remote server.
 
@@ -26,14 +27,14 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 
-/// An operation of a backend extension that programs hold as one operation.
+/// An operation of a backend extension that programs contain as one operation.
 ///
-/// Its tensors are inputs; whatever else it reads (sizes, options) is held by the value itself.
+/// Its tensors are inputs; the value itself holds whatever else it reads (sizes, options).
 pub trait CapturedOp: Debug + Send + Sync + 'static {
-    /// Its name, which must include its options: two operations with one name are taken to be the same.
+    /// Its name, which must include its options: two operations with one name count as the same.
     fn name(&self) -> String;
 
-    /// Shape and element type of each output, computed from those of its inputs alone.
+    /// Shape and element type of each output, computed only from those of its inputs.
     fn outputs(&self, inputs: &[(Shape, DType)]) -> Vec<(Shape, DType)>;
 
     /// Floating-point operations, given shapes and element types of all its tensors; by default one for each element of
@@ -43,27 +44,29 @@ pub trait CapturedOp: Debug + Send + Sync + 'static {
         inputs.iter().chain(outputs).map(elements).max().unwrap_or(0)
     }
 
-    /// Does it exchange tensors with the other ranks of the stage's group? All of them must come to it at the same place of
-    /// their rows, so it is never left out or left to `W`, and compiled programs keep the order of such operations. Ranks compare
-    /// names, and shapes and element types of inputs, before a stage's first training forward runs.
+    /// Returns true if it exchanges tensors with the other ranks of the stage's group. All of them must run it at the
+    /// same place of their rows, so it is never left out or left to `W`, and compiled programs keep the order of such
+    /// operations. Ranks compare the names and the shapes and element types of inputs before a stage's first training
+    /// forward runs.
     fn is_collective(&self) -> bool {
         false
     }
 
-    /// Are those ranks the stage's data-parallel replicas, and not those that hold it together?
+    /// Returns true if those ranks are the stage's data-parallel replicas, and not its tensor-parallel group.
     fn is_among_replicas(&self) -> bool {
         false
     }
 
-    /// The two halves of such an exchange, if it has them: a start, which gives to the others, does not wait and has no outputs, and a
-    /// wait, which takes from them and has the operation's outputs. Both read its inputs. A program runs other operations between
-    /// them; on every rank it starts exchanges in the recorded order, and awaits them in that order.
+    /// Returns the two halves of such an exchange, if it has them. The start gives to the others, does not wait and
+    /// has no outputs. The wait takes from them and has the operation's outputs. Both read its inputs. A program runs
+    /// other operations between them; on every rank it starts exchanges in the recorded order, and waits for them in
+    /// that order.
     fn halves(&self) -> Option<[Arc<dyn CapturedOp>; 2]> {
         None
     }
 
-    /// Runs it on tensors of the device that replays it, without autodiff. The results must be as `outputs` says,
-    /// on the same device; others end the program with an error ([`ProgramError::Operation`]).
+    /// Runs it on tensors of the replaying device, without autodiff. The results must match `outputs` and be on the
+    /// same device; otherwise the program ends with an error ([`ProgramError::Operation`]).
     fn run(&self, inputs: Vec<DispatchTensor>) -> Vec<DispatchTensor>;
 }
 
@@ -84,12 +87,12 @@ impl CustomOps {
         self.0.keys().map(String::as_str)
     }
 
-    /// Do ranks run any of them together?
+    /// Returns true if any of them is a collective.
     pub(crate) fn exchanges(&self) -> bool {
         self.0.values().any(|op| op.is_collective())
     }
 
-    /// Is this operation one that ranks of a group run together?
+    /// Returns true if this operation is a collective.
     pub(super) fn is_collective(&self, op: &OperationIr) -> bool {
         self.ranks_of(op).is_some()
     }
@@ -101,13 +104,13 @@ impl CustomOps {
         Some(if custom.is_among_replicas() { Among::Replicas } else { Among::Members })
     }
 
-    /// The names of an exchange's halves, if this operation is one that has them.
+    /// The names of an exchange's halves, if this operation has them.
     pub(super) fn halves(&self, op: &OperationIr) -> Option<[String; 2]> {
         let OperationIr::Custom(op) = op else { return None };
         Some(self.0.get(&op.id)?.halves()?.map(|half| half.name()))
     }
 
-    /// The same with halves in the place of the exchanges that have them.
+    /// The same operations, with halves in place of the exchanges that have them.
     pub(super) fn with_halves(&self) -> Self {
         let parts = |op: &Arc<dyn CapturedOp>| op.halves().map_or_else(|| vec![op.clone()], Vec::from);
         Self::of(self.0.values().flat_map(parts))
@@ -124,7 +127,7 @@ impl CustomOps {
         self.0.get(&op.id).map_or(0, |custom| custom.flops(&specs(&op.inputs), &specs(&op.outputs)))
     }
 
-    /// What an interpreter calls for each of them; the first one that fails leaves its error, and its outputs are not there.
+    /// The handlers that an interpreter calls. The first one that fails stores its error, and sets no outputs.
     pub(super) fn registry<B: BackendIr>(&self, failed: &Arc<OnceLock<ProgramError>>) -> CustomOpRegistry<B>
     where
         DispatchTensor: DispatchKindConversion<B>,
@@ -155,7 +158,7 @@ where
     })
 }
 
-/// Gives an operation's outputs to the interpreter, if they are what it declared.
+/// Gives an operation's outputs to the interpreter, if they match its declaration.
 fn give<B: BackendIr>(
     handles: &mut HandleContainer<B::Handle>,
     ir: &CustomOpIr,
@@ -186,7 +189,8 @@ where
     Ok(())
 }
 
-/// Returns true if a tensor has the shape and the element type of a program's; devices store truth values in types of their own.
+/// Returns true if a tensor has the shape and the element type of a program's; devices store booleans in types of
+/// their own.
 pub(crate) fn is_like(expected: &TensorIr, tensor: &DispatchTensor) -> bool {
     let (dtype, is_bool) = (tensor.dtype(), |dtype: DType| dtype.is_bool());
     tensor.shape() == expected.shape && (dtype == expected.dtype || is_bool(dtype) && is_bool(expected.dtype))
@@ -197,7 +201,7 @@ pub(crate) fn spec(shape: &Shape, dtype: DType) -> String {
     format!("{:?} of {dtype:?}", shape.to_vec())
 }
 
-/// The capture that a thread is in.
+/// The capture that a thread runs.
 struct Open {
     device: Device,
     ops: CustomOps,
@@ -229,16 +233,16 @@ pub(crate) fn capturing<T>(device: &Device, capture: impl FnOnce() -> T) -> (T, 
     (given, ops.unwrap_or_default())
 }
 
-/// Records an operation as one, and returns its outputs. Outside a capture of a stage, and for an operation without input,
-/// it records nothing and returns `None`.
+/// Records an operation as one, and returns its outputs. Outside a capture of a stage, and for an operation without
+/// inputs, it records nothing and returns `None`.
 ///
-/// Call it in an extension's implementation for `Capture`, if the device that [`captured_for`] returns has a kernel for the
-/// operation.
+/// Call it in an extension's implementation for `Capture`, if the device that [`captured_for`] returns has a kernel
+/// for the operation.
 pub fn record_op(op: impl CapturedOp, inputs: Vec<FloatTensor<Capture>>) -> Option<Vec<FloatTensor<Capture>>> {
     record(Arc::new(op), inputs)
 }
 
-/// As [`record_op`].
+/// Like [`record_op`].
 pub(crate) fn record(op: Arc<dyn CapturedOp>, inputs: Vec<FloatTensor<Capture>>) -> Option<Vec<FloatTensor<Capture>>> {
     let client = inputs.first()?.client.clone();
     let name = op.name();

@@ -1,6 +1,6 @@
-//! Programs as text: one operation a line, with its tensors' numbers, element types and shapes.
+//! Programs as text: one operation per line, with its tensors' numbers, element types and shapes.
 //!
-//! `!` after a tensor marks its last use. A program that is not read by anything prints its head alone.
+//! `!` after a tensor marks its last use. A program without operations and edges prints only its head.
 
 use super::op_name::name;
 use super::part::{Phase, Program};

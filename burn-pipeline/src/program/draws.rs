@@ -1,13 +1,13 @@
 //! Random draws of a program, from a generator that the caller owns.
 //!
-//! Guarantees: the numbers depend on the generator alone, whatever other threads draw and whatever the device; they are those
-//! that Burn's Flex backend draws from the same generator (its own code makes them, [`TensorData::random`]).
+//! Guarantees: the numbers depend only on the generator, not on other threads or the device. They are those that
+//! Burn's Flex backend draws from the same generator (its own code makes them, [`TensorData::random`]).
 
 use burn::backend::ir::{FloatOperationIr, NumericOperationIr, OperationIr, TensorIr};
 use burn::tensor::{DType, Distribution, Shape, TensorData, bf16, f16};
 use rand::rngs::StdRng;
 
-/// A random draw: what it makes, and from which distribution.
+/// A random draw: its output and its distribution.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Draw<'a> {
     pub(crate) out: &'a TensorIr,
@@ -21,7 +21,7 @@ impl Draw<'_> {
     }
 }
 
-/// The random draw that an operation is, if it is one.
+/// The random draw that an operation makes, if it makes one.
 pub(crate) fn draw(op: &OperationIr) -> Option<Draw<'_>> {
     match op {
         OperationIr::Float(_, FloatOperationIr::Random(random))
@@ -32,7 +32,7 @@ pub(crate) fn draw(op: &OperationIr) -> Option<Draw<'_>> {
     }
 }
 
-/// The drawn numbers.
+/// Draws the numbers.
 pub(crate) fn drawn(draw: Draw<'_>, generator: &mut StdRng) -> TensorData {
     drawn_as(draw.out.shape.clone(), draw.out.dtype, draw.distribution, generator)
 }

@@ -1,4 +1,4 @@
-//! The exchanges of a stage, for the ranks that hold it together to compare.
+//! The exchanges of a stage, which the ranks that hold it compare.
 
 use super::op_name::name;
 use super::recording::Recording;
@@ -6,7 +6,7 @@ use super::slices::slices;
 use crate::plan::{Collective, Collectives};
 
 impl Recording {
-    /// The exchanges of `F` and of `I` in the order in which they are started, each with its name and what it reads. `W` has none.
+    /// The exchanges of `F` and `I` in the order in which they start, each with its name and inputs. `W` has none.
     pub(crate) fn exchanges(&self) -> Collectives {
         let parts = slices(self);
         let described = |place: usize| {

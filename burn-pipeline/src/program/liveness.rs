@@ -2,12 +2,13 @@
 //!
 //! 1. The last operation, in any program of the sequence, that reads a tensor is found; taking a tensor out after a
 //!    program counts as a read.
-//! 2. There the tensor's status becomes `ReadWrite`: the interpreter releases the storage, and the backend may write in its
-//!    place. An operation that reads one tensor twice must not, so an explicit drop follows it.
+//! 2. There the tensor's status becomes `ReadWrite`: the interpreter releases the storage, and the backend may write
+//!    in place. An operation that reads one tensor twice must not, so an explicit drop follows it.
 //! 3. A tensor that nothing reads is dropped at once.
-//! 4. Parameters and views of them that are alive between two programs are listed, so that they can be released there.
-//! 5. The storage that is alive at the end of each program is counted, except parameters and constants, which the module
-//!    holds in any case.
+//! 4. Parameters, and views of them, that are alive between two programs are listed, so that they can be released
+//!    there.
+//! 5. The storage that is alive at the end of each program is counted, except that of parameters and constants, which
+//!    the module holds in any case.
 
 use super::cost;
 use super::custom::CustomOps;
@@ -22,16 +23,16 @@ use std::collections::{HashMap, HashSet};
 pub(super) struct Draft {
     pub(super) phase: Phase,
     pub(super) operations: Vec<OperationIr>,
-    /// What can be fed before it; only what is read will be.
+    /// What can be fed before it; only what is read is fed.
     pub(super) feeds: Vec<TensorIr>,
     /// What is taken out after it.
     pub(super) takes: Vec<TensorIr>,
 }
 
-/// A point in a sequence: the program's place, then the operation's; taking results out comes after all operations.
+/// A point in a sequence: the program's index, then the operation's. Results are taken out after all operations.
 type Point = (usize, usize);
 
-/// Finds last uses along one sequence, whose custom operations are among these.
+/// Finds last uses along one sequence; `custom` contains its custom operations.
 pub(super) fn programs(drafts: Vec<Draft>, recording: &Recording, custom: &CustomOps) -> Vec<Program> {
     let last = last_uses(&drafts);
     let mut live = Live::new(recording);
@@ -67,7 +68,7 @@ fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mu
     }
     let mut takes = draft.takes;
     let mut given = HashSet::new();
-    // Backwards, since a tensor that is taken out twice may only be released the second time.
+    // In reverse, since a tensor that is taken out twice may only be released the second time.
     for taken in takes.iter_mut().rev() {
         let gives_up = last.get(&taken.id) == Some(&(part, end)) && given.insert(taken.id);
         taken.status = if gives_up { TensorStatus::ReadWrite } else { TensorStatus::ReadOnly };
@@ -93,7 +94,7 @@ fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mu
     }
 }
 
-/// Sets the status of an operation's tensors; returns what is to be dropped after it.
+/// Sets the status of an operation's tensors; returns the tensors to be dropped after it.
 fn mark(op: &mut OperationIr, point: Point, last: &HashMap<TensorId, Point>) -> Vec<TensorIr> {
     let outputs: Vec<TensorIr> = op.outputs().cloned().collect();
     let mut reads: HashMap<TensorId, usize> = HashMap::new();
@@ -130,18 +131,18 @@ impl IrVisitorMut for Mark<'_> {
     }
 }
 
-/// What is alive while walking along.
+/// What is alive at a point of the sequence.
 struct Live {
     /// Each tensor with the one that owns its storage.
     tensors: HashMap<TensorId, TensorId>,
-    /// How many live tensors have the storage that this one owns.
+    /// The number of live tensors that use the storage that this one owns.
     holders: HashMap<TensorId, usize>,
     storages: Storages,
     /// Parameters and constants: storage that the module holds.
     borrowed: HashSet<TensorId>,
     /// The module's parameters.
     parameters: Vec<TensorIr>,
-    /// Of the storages behind all live tensors, without what is borrowed.
+    /// The size of the storages behind all live tensors, without borrowed ones.
     bytes: usize,
     peak: usize,
 }
@@ -161,7 +162,7 @@ impl Live {
         }
     }
 
-    /// Parameters that are alive, each once.
+    /// The parameters that are alive, each once.
     fn parameters(&self) -> Vec<TensorIr> {
         let mut seen = HashSet::new();
         let is_alive = |tensor: &&TensorIr| self.tensors.contains_key(&tensor.id) && seen.insert(tensor.id);
@@ -169,7 +170,7 @@ impl Live {
         alive.map(|tensor| TensorIr { status: TensorStatus::ReadWrite, ..tensor.clone() }).collect()
     }
 
-    /// Are tensors alive that are views of parameters?
+    /// Returns true if views of parameters are alive.
     fn holds_views(&self) -> bool {
         let parameters: HashSet<TensorId> = self.parameters.iter().map(|parameter| parameter.id).collect();
         self.tensors.iter().any(|(id, root)| !parameters.contains(id) && parameters.contains(root))

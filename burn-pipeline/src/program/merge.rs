@@ -1,15 +1,15 @@
-//! `W` of several microbatches at once: one product over all their rows instead of a product each and a sum.
+//! `W` of several microbatches at once: one matmul over all their rows instead of a matmul each and a sum.
 //!
 //! Guarantees: the same gradients up to the order of additions; nothing more is held between `I` and `W`.
 //!
-//! 1. The gradient of a linear layer's weight is `xᵀ·g` over the rows of a microbatch: a matrix product with a transposed
-//!    left side, possibly summed over a leading dimension and reshaped. Such chains at the end of `W` that nothing else
-//!    reads are found and cut off. The rest of `W` returns `x` and `g`, and all other gradients.
-//! 2. For `k` microbatches, the rows of all `x` and of all `g` are concatenated and multiplied once. A leading dimension
-//!    that was summed over becomes rows as well.
-//! 3. That copies `x` and `g`, and saves writing and adding `k` gradients. It is done for a product only where it
-//!    moves fewer bytes ([`Product::is_worth`]): many short microbatches of a wide layer. Otherwise each
-//!    microbatch's product is computed by itself and added.
+//! 1. The gradient of a linear layer's weight is `xᵀ·g` over the rows of a microbatch: a matmul with a transposed
+//!    left side, possibly summed over a leading dimension and reshaped. Such chains at the end of `W` that nothing
+//!    else reads are found and cut off. The rest of `W` returns `x` and `g`, and all other gradients.
+//! 2. For `k` microbatches, the rows of all `x` and of all `g` are concatenated and multiplied once. A leading
+//!    dimension that was summed over becomes rows as well.
+//! 3. This copies `x` and `g`, and saves writing and adding `k` gradients. It is done for a matmul only if it moves
+//!    fewer bytes ([`Product::is_worth`]): many short microbatches of a wide layer. Otherwise each microbatch's
+//!    matmul is computed separately and added.
 //!
 //! Sums over rows are then added in another order than microbatch by microbatch, so results differ by rounding.
 
@@ -22,24 +22,24 @@ use burn::backend::{Dispatch, DispatchTensor};
 use burn::tensor::Shape;
 use std::collections::{HashMap, HashSet};
 
-/// A weight gradient that is a product over rows.
+/// A weight gradient that is a matmul over rows.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Product {
-    /// Its place among the stage's weight gradients.
+    /// Its index among the stage's weight gradients.
     pub(crate) gradient: usize,
     pub(super) x: TensorIr,
     pub(super) g: TensorIr,
-    /// Is the leading dimension summed over?
+    /// True if the leading dimension is summed over.
     summed: bool,
     shape: Shape,
 }
 
 impl Product {
-    /// Does one product over `microbatches` microbatches move fewer bytes than one each?
+    /// Returns true if one matmul over `microbatches` microbatches moves fewer bytes than one each.
     ///
-    /// Counted in elements: putting rows together reads and writes every `x` and `g`; products by themselves write
-    /// a gradient each (one a leading index, which is read again to be summed), and adding one to another reads
-    /// two and writes one.
+    /// Counted in elements: concatenating rows reads and writes every `x` and `g`. Separate matmuls write one
+    /// gradient each (one per leading index, which is read again to be summed), and adding one to another reads two
+    /// and writes one.
     pub(crate) fn is_worth(&self, microbatches: usize) -> bool {
         let (x, g) = (self.x.shape.num_elements(), self.g.shape.num_elements());
         let gradient = self.shape.num_elements();
@@ -65,12 +65,12 @@ impl Product {
         Some(Dispatch::float_reshape(product, self.shape.clone()))
     }
 
-    /// Dimensions of the operands of the product.
+    /// The number of dimensions of the matmul's operands.
     fn rank(&self) -> usize {
         if self.summed { 2 } else { self.x.shape.num_dims() }
     }
 
-    /// A leading dimension that is summed over, as rows.
+    /// Turns a leading dimension that is summed over into rows.
     fn rows(&self, tensor: DispatchTensor, spec: &TensorIr) -> DispatchTensor {
         match self.summed {
             true => {
@@ -82,18 +82,18 @@ impl Product {
     }
 }
 
-/// `W`, cut so that products over several microbatches can be one.
+/// `W`, cut so that matmuls over several microbatches can be merged.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct MergedWeight {
-    /// What each microbatch runs by itself; it returns operands of products, then the other gradients.
+    /// What each microbatch runs separately; it returns operands of matmuls, then the other gradients.
     pub(crate) program: Program,
-    /// The gradients that are products over rows.
+    /// The gradients that are matmuls over rows.
     pub(crate) products: Vec<Product>,
-    /// Places of the gradients that are not, in the order in which the program returns them.
+    /// Indices of the gradients that are not, in the order in which the program returns them.
     pub(crate) others: Vec<usize>,
 }
 
-/// The products of a recording, and the operations of `W` that they replace.
+/// The matmuls of a recording, and the operations of `W` that they replace.
 pub(super) fn products(recording: &Recording, parts: &Slices) -> (Vec<Product>, HashSet<usize>) {
     let graph = Ends::new(recording, parts);
     let (mut products, mut replaced) = (Vec::new(), HashSet::new());
@@ -106,11 +106,11 @@ pub(super) fn products(recording: &Recording, parts: &Slices) -> (Vec<Product>, 
     (products, replaced)
 }
 
-/// Who makes and who reads the tensors of `W`.
+/// The producers and readers of the tensors of `W`.
 struct Ends<'a> {
     recording: &'a Recording,
     made: HashMap<TensorId, usize>,
-    /// Reads, and hand-outs as a gradient.
+    /// The number of reads, including returns as a gradient.
     uses: HashMap<TensorId, usize>,
 }
 
@@ -134,7 +134,7 @@ impl<'a> Ends<'a> {
         (self.uses.get(&tensor.id) == Some(&1)).then(|| (place, &self.recording.operations[place]))
     }
 
-    /// Walks back from a gradient to the product that it is.
+    /// Walks back from a gradient to the matmul that computes it.
     fn product(&self, gradient: usize, tensor: &TensorIr) -> Option<(Product, Vec<usize>)> {
         let (mut chain, mut summed, mut at) = (Vec::new(), false, tensor);
         loop {
@@ -184,7 +184,7 @@ mod tests {
         assert!(worth(3, 2));
         // Long ones: 256 + 2 * 2 * 2 * 1,024 against 5 * 256.
         assert!(!worth(64, 2));
-        // One microbatch: there is nothing to put together.
+        // One microbatch: there is nothing to concatenate.
         assert!(!worth(3, 1));
     }
 }

@@ -1,31 +1,33 @@
-//! Exchanges of a group beside computation: each is started as early as it can be, and awaited where its result is first read.
+//! Overlaps exchanges of a group with computation: each starts as early as possible, and is awaited where its result
+//! is first read.
 //!
-//! Guarantees: every operation computes what it computed, since it reads what it read; random draws keep their order; exchanges are
-//! started in the recorded order, on all members alike, and awaited in that order; no more than [`UNDER_WAY`] are under way at once.
-//! None is under way where the program ends.
+//! Guarantees: every operation computes what it did before, since it reads the same tensors. Random draws keep their
+//! order. Exchanges start in the recorded order, on all members alike, and are awaited in that order. At most
+//! [`UNDER_WAY`] are in flight at once, and none at the end of the program.
 //!
 //! 1. An exchange becomes its two halves ([`CapturedOp::halves`](super::CapturedOp::halves)).
-//! 2. What the next start needs comes first, up to the start. So an operation that it does not need (the gradient of a weight,
-//!    recorded before the exchange of the input's gradient) comes after it.
-//! 3. Where that needs a result that is under way, or nothing is left to start, what was recorded before it and before the first
-//!    reader of such a result runs.
-//! 4. Then the exchange that was started first is awaited.
+//! 2. What the next start needs comes first, up to the start. So an operation that it does not need (the gradient of
+//!    a weight, recorded before the exchange of the input's gradient) comes after it.
+//! 3. If the start needs a result that is in flight, or nothing is left to start, everything runs that was recorded
+//!    before that start and before the first reader of a result in flight.
+//! 4. Then the exchange that started first is awaited.
 //!
-//! What step 2 puts off keeps its operands as long as that: those of the operations between two exchanges. Nothing else runs earlier than
-//! recorded but what a start needs.
+//! An operation that step 2 delays keeps its operands for that long: those of the operations between two exchanges.
+//! Only what a start needs runs earlier than recorded.
 //!
-//! It is the overlap of tensor parallelism in Megatron-LM (`async_tensor_model_parallel_allreduce`), for all exchanges of a program.
+//! This is the overlap of tensor parallelism in Megatron-LM (`async_tensor_model_parallel_allreduce`), for all
+//! exchanges of a program.
 
 use super::custom::CustomOps;
 use super::draws::draw;
 use burn::backend::ir::{CustomOpIr, OperationIr, TensorId};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-/// Exchanges under way at once: what was sent waits in the memory of its receiver. A block's backward has three
-/// without an order among them, those of an activation and of a norm's two weights.
+/// The maximum number of exchanges in flight: what was sent waits in the memory of its receiver. A block's backward
+/// has three without an order among them: those of an activation and of a norm's two weights.
 const UNDER_WAY: usize = 4;
 
-/// The operations of one program with its exchanges overlapped.
+/// The operations of one program, with its exchanges overlapped.
 pub(super) fn overlapped(operations: Vec<OperationIr>, custom: &CustomOps) -> Vec<OperationIr> {
     match operations.iter().any(|op| custom.halves(op).is_some()) {
         true => Overlap::new(halved(operations, custom)).ordered(),
@@ -33,7 +35,7 @@ pub(super) fn overlapped(operations: Vec<OperationIr>, custom: &CustomOps) -> Ve
     }
 }
 
-/// What an operation is to the order of exchanges.
+/// The role of an operation in the order of exchanges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Computes,
@@ -41,7 +43,7 @@ enum Kind {
     Waits,
 }
 
-/// Each exchange as its halves, one behind the other.
+/// Replaces each exchange by its halves, one after the other.
 fn halved(operations: Vec<OperationIr>, custom: &CustomOps) -> Vec<(Kind, OperationIr)> {
     let mut all = Vec::with_capacity(operations.len());
     for op in operations {
@@ -60,24 +62,24 @@ fn halved(operations: Vec<OperationIr>, custom: &CustomOps) -> Vec<(Kind, Operat
     all
 }
 
-/// Operations on their way into a new order; each is known by its place in the old one.
+/// Operations that are being reordered; each is identified by its index in the old order.
 struct Overlap {
     operations: Vec<(Kind, OperationIr)>,
-    /// Those that each comes after.
+    /// The operations that each one comes after.
     needs: Vec<Vec<usize>>,
-    /// Those that come after each.
+    /// The operations that come after each one.
     needed: Vec<Vec<usize>>,
-    /// How many of those that it comes after are not there yet.
+    /// How many of the operations that each one comes after are not placed yet.
     missing: Vec<usize>,
-    /// What could come next, waits apart.
+    /// What could come next, except waits.
     ready: BTreeSet<usize>,
-    /// Exchanges that have not started: their starts.
+    /// The starts of exchanges that have not started.
     starts: VecDeque<usize>,
-    /// Is it one of those that the first of them needs, or that start itself?
+    /// True for the operations that the first of these needs, and for that start itself.
     for_start: Vec<bool>,
-    /// Exchanges under way: their waits.
+    /// The waits of exchanges in flight.
     waits: VecDeque<usize>,
-    /// The first reader of what each wait gives.
+    /// The first reader of each wait's result.
     reader: HashMap<usize, usize>,
 }
 
@@ -122,7 +124,7 @@ impl Overlap {
         start.or_else(other).or_else(|| self.waits.front().copied())
     }
 
-    /// Takes an operation as the next one.
+    /// Places an operation next.
     fn place(&mut self, place: usize) {
         self.ready.remove(&place);
         for at in std::mem::take(&mut self.needed[place]) {
@@ -135,7 +137,7 @@ impl Overlap {
             Kind::Computes => {}
             Kind::Starts => {
                 self.starts.pop_front();
-                // A wait stands right behind its start.
+                // A wait follows its start in the old order.
                 self.waits.push_back(place + 1);
                 self.find_for_start();
             }
@@ -143,7 +145,7 @@ impl Overlap {
         }
     }
 
-    /// Finds what the next start needs.
+    /// Finds the operations that the next start needs.
     fn find_for_start(&mut self) {
         let mut left: Vec<usize> = self.starts.front().copied().into_iter().collect();
         while let Some(place) = left.pop() {
@@ -154,7 +156,8 @@ impl Overlap {
     }
 }
 
-/// What each operation comes after: the makers of what it reads, and of a draw the one before. Starts and waits keep their order in queues.
+/// The operations that each one comes after: the producers of its inputs and, for a draw, the draw before. Starts and
+/// waits keep their order in queues.
 fn needs<'a>(operations: impl Iterator<Item = &'a OperationIr>) -> Vec<Vec<usize>> {
     let mut makers: HashMap<TensorId, usize> = HashMap::new();
     let (mut all, mut drawn) = (Vec::new(), None);
@@ -171,7 +174,7 @@ fn needs<'a>(operations: impl Iterator<Item = &'a OperationIr>) -> Vec<Vec<usize
     all
 }
 
-/// For each wait, the first operation that reads what it gives.
+/// For each wait, the first operation that reads its result.
 fn first_readers(operations: &[(Kind, OperationIr)]) -> HashMap<usize, usize> {
     let mut given: HashMap<TensorId, usize> = HashMap::new();
     let mut readers = HashMap::new();

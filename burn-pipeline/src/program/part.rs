@@ -38,7 +38,7 @@ pub struct Program {
     pub(super) borrowed: Vec<TensorIr>,
     pub(super) views: bool,
     pub(super) custom: CustomOps,
-    /// The same compiled, if it is run so.
+    /// The compiled program, if it runs compiled.
     pub(super) compiled: Option<Compiled>,
 }
 
@@ -71,15 +71,15 @@ impl Program {
         self.bytes
     }
 
-    /// Bytes held of a microbatch after this program for later ones, without parameters and constants.
+    /// Bytes that a microbatch holds after this program for later ones, without parameters and constants.
     pub fn held_bytes(&self) -> usize {
         self.held
     }
 
-    /// The most bytes of tensors alive during a run, with what was held before it, without parameters, constants and running sums of
-    /// gradients. Of a compiled program it is exact where nothing is interpreted and what is fed lies in order, on one thread: each
-    /// further one may hold one more matrix of attention's scores. Of what an interpreted operation allocates, only its outputs
-    /// are known, as if it wrote nothing in place.
+    /// The most bytes of tensors alive during a run, including what was held before it, without parameters, constants
+    /// and running sums of gradients. For a compiled program it is exact if nothing is interpreted, fed tensors are
+    /// contiguous, and one thread runs: each further thread may hold one more matrix of attention scores. For an
+    /// interpreted operation only the outputs are known, as if it wrote nothing in place.
     pub fn peak_bytes(&self) -> usize {
         self.peak
     }
@@ -89,20 +89,20 @@ impl Program {
         &self.borrowed
     }
 
-    /// Are views of parameters held after a run?
+    /// Returns true if views of parameters are held after a run.
     pub(crate) fn holds_views(&self) -> bool {
         self.views
     }
 
-    /// What became of its operations, if it is compiled: how many are fused into how many regions, which are interpreted, and
-    /// each step on a line.
+    /// Describes the compiled program, if there is one: how many operations are fused into how many regions, which
+    /// are interpreted, and each step on a line.
     pub fn compiled(&self) -> Option<String> {
         self.compiled.as_ref().map(ToString::to_string)
     }
 
-    /// Compiles it, if there is a compiler; `rounded` says whether operands of products are rounded.
+    /// Compiles it, if there is a compiler; `rounded` says whether operands of matmuls are rounded.
     pub(super) fn compile(&mut self, rounded: Option<Bf16>) {
-        // What an earlier program made may be read here, and later once more.
+        // A tensor of an earlier program may be read here, and once more later.
         let tensors = self.operations.iter().flat_map(OperationIr::nodes).chain(&self.feeds);
         let released = self.released();
         let left = tensors.map(|tensor| tensor.id).filter(|id| !released.contains(id));
@@ -110,8 +110,8 @@ impl Program {
         self.compiled = Compiled::new(&self.operations, kept, rounded);
     }
 
-    /// Finds the peak of the compiled program after others, which left what is in this memory. Of the tensors that it is fed, only
-    /// these count.
+    /// Finds the peak of the compiled program after others, which left their tensors in `memory`. Of the tensors that
+    /// it is fed, only those in `counted` count.
     pub(super) fn find_peak(&mut self, memory: &mut Memory, counted: &HashSet<TensorId>) {
         let Some(compiled) = &self.compiled else { return };
         for tensor in &self.feeds {
@@ -122,17 +122,17 @@ impl Program {
         given_up.for_each(|taken| memory.release(taken.id));
     }
 
-    /// Its peak, where it is compiled and nothing of it is interpreted.
+    /// Its peak, if it is compiled and none of it is interpreted.
     pub(crate) fn known_peak(&self) -> Option<usize> {
         self.compiled.as_ref().filter(|compiled| compiled.is_whole()).map(|_| self.peak)
     }
 
-    /// The pieces that it runs in.
+    /// The number of pieces that it runs in.
     pub(crate) fn pieces(&self) -> usize {
         self.compiled.as_ref().map_or(self.operations.len(), Compiled::pieces)
     }
 
-    /// Runs some pieces. Where it is compiled, results are added to the sums that are given for them, if it can.
+    /// Runs some pieces. A compiled program adds results to the sums that are given for them, if it can.
     pub(crate) fn run(
         &self,
         pieces: Range<usize>,
@@ -169,7 +169,7 @@ impl Program {
         released
     }
 
-    /// Is it given for one purpose alone?
+    /// Returns true if a result is returned for only one purpose.
     pub(crate) fn gives_once(&self, tensor: &TensorIr) -> bool {
         self.takes.iter().filter(|taken| taken.id == tensor.id).count() == 1
     }

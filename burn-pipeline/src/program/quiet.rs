@@ -1,12 +1,12 @@
-//! Running what may panic as a way to refuse, without a word of it on the standard error.
+//! Runs code that may refuse by panicking, and prints nothing of the panic on the standard error.
 //!
-//! Burn's capture device has no other way to refuse: reading a value, or a tensor of another device, panics. The refusal is
-//! reported by `tracing` and `Pipeline::engines`, and a panic of the user's own code comes again when the stage then runs
-//! eagerly, in full view.
+//! Burn's capture device can refuse only this way: reading a value, or a tensor of another device, panics. `tracing`
+//! and `Pipeline::engines` report the refusal. If the user's own code panicked, it panics again, visibly, when the
+//! stage then runs eagerly.
 //!
-//! 1. The first call puts one hook in front of the process's panic hook, for good. It hands on every panic but those of a
-//!    thread that is inside [`quietly`].
-//! 2. A hook that the program sets later takes its place, as any hook would: refusals are then printed again, and nothing
+//! 1. The first call puts one hook in front of the process's panic hook, for good. It passes on every panic except
+//!    those of a thread inside [`quietly`].
+//! 2. A hook that the program sets later replaces it, like any hook: refusals are then printed again, and nothing
 //!    else changes.
 
 use std::cell::Cell;
@@ -17,7 +17,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs it; a panic is returned as its message, and not printed.
+/// Runs a function; returns a panic as its message, without printing it.
 pub(crate) fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     struct Restore(bool);
 
@@ -31,7 +31,7 @@ pub(crate) fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     HOOK.call_once(|| {
         let before = take_hook();
         set_hook(Box::new(move |panic| {
-            // Thread-locals are gone while a thread ends; a panic there is not ours.
+            // Thread-locals are gone while a thread ends; a panic then is not ours.
             if !QUIET.try_with(Cell::get).unwrap_or(false) {
                 before(panic);
             }

@@ -1,8 +1,9 @@
 //! The result of a capture: operations, constants, and the tensors at the edges.
 //!
-//! Guarantees: tensors are numbered from 0 in order of appearance, so that two captures of one stage are equal;
-//! the operations that made placeholders are removed. Two recordings that [`Recording::difference`] finds equal compute the
-//! same numbers from the same inputs: operations, their order, sizes and scalars (to the last bit), constants, edges.
+//! Guarantees: tensors are numbered from 0 in order of appearance, so that two captures of one stage are equal; the
+//! operations that made placeholders are removed. Two recordings that [`Recording::difference`] finds equal compute
+//! the same numbers from the same inputs. It compares operations, their order, sizes, scalars (to the last bit),
+//! constants and edges.
 
 use super::custom::CustomOps;
 use super::draws::{Draw, draw};
@@ -12,20 +13,20 @@ use burn::tensor::{DType, TensorData};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-/// The tensors that go into and come out of a captured stage.
+/// The tensors that enter and leave a captured stage.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Edges {
     /// Tensors of input, extra and target, in this order.
     pub(crate) inputs: Vec<TensorIr>,
     /// Parameters and buffers, in visiting order.
     pub(crate) parameters: Vec<TensorIr>,
-    /// The gradient of each output; `None` where it plays no part.
+    /// The gradient of each output; `None` if it is not used.
     pub(crate) seeds: Vec<Option<TensorIr>>,
-    /// Outputs; or the loss, and its weight if that is computed.
+    /// Outputs; or the loss, and its weight if it is computed.
     pub(crate) outputs: Vec<TensorIr>,
     /// The gradient of each tensor of the input.
     pub(crate) input_gradients: Vec<Option<TensorIr>>,
-    /// The gradients of parameters, with the parameter's place.
+    /// The gradients of parameters, with the parameter's index.
     pub(crate) weight_gradients: Vec<(usize, TensorIr)>,
 }
 
@@ -53,12 +54,12 @@ pub(crate) struct Recording {
     pub(crate) edges: Edges,
     /// Its custom operations.
     pub(crate) custom: CustomOps,
-    /// The bits of all scalars, in order: `0.0` and `-0.0` are equal numbers, and give different products.
+    /// The bits of all scalars, in order: `0.0` and `-0.0` compare equal, but give different results.
     scalars: Vec<u64>,
 }
 
 impl Recording {
-    /// From the operations and initial values of a capture scope.
+    /// Makes a recording from the operations and initial values of a capture scope.
     pub(crate) fn new(
         mut operations: Vec<OperationIr>,
         values: BTreeMap<TensorId, TensorData>,
@@ -66,11 +67,11 @@ impl Recording {
         custom: CustomOps,
     ) -> Self {
         let fed: HashSet<TensorId> = edges.fed().map(|tensor| tensor.id).collect();
-        // Placeholders and constants are fed, not made.
+        // Placeholders and constants are fed, not computed.
         let is_fed = |op: &OperationIr| op.outputs().any(|output| fed.contains(&output.id));
         operations.retain(|op| !matches!(op, OperationIr::Init(_)) && !is_fed(op));
         let mut numbers = Numbers::default();
-        // What is fed is numbered first, the rest where operations make it.
+        // Fed tensors are numbered first, the others where operations make them.
         edges.fed_mut().for_each(|tensor| numbers.visit_tensor_mut(tensor));
         operations.iter_mut().for_each(|op| op.visit_mut(&mut numbers));
         edges.made_mut().for_each(|tensor| numbers.visit_tensor_mut(tensor));
@@ -86,7 +87,7 @@ impl Recording {
         Self { operations, ..self.clone() }
     }
 
-    /// What differs from another recording, in words; `None` if both compute the same.
+    /// Says what differs from another recording; `None` if both compute the same.
     pub(crate) fn difference(&self, other: &Self) -> Option<String> {
         let operations = self.operations.iter().zip(&other.operations).enumerate();
         for (place, (mine, theirs)) in operations {
@@ -108,9 +109,9 @@ impl Recording {
             .then(|| "which tensors it returns, or which of them have a gradient, changed".to_owned())
     }
 
-    /// The same without the gradients of the outputs at these places, as autodiff would give it: an operation whose gradients
-    /// are all absent is not computed, and a sum with an absent gradient is the other one. Tensors keep their numbers. `None`
-    /// where another operation joins a gradient that is absent with one that is there.
+    /// The same recording without the gradients of the outputs at these indices, as autodiff would compute it: an
+    /// operation whose gradients are all absent is not computed, and a sum with an absent gradient becomes the other
+    /// one. Tensors keep their numbers. `None` if another operation joins an absent gradient with a present one.
     pub(crate) fn without(&self, absent: &[usize]) -> Option<Self> {
         let seeds = |wanted: &dyn Fn(usize) -> bool| -> HashSet<TensorId> {
             let seeds = self.edges.seeds.iter().enumerate().filter(|(place, _)| wanted(*place));
@@ -152,7 +153,7 @@ impl Recording {
         Some(Self { operations, constants, edges, custom, scalars })
     }
 
-    /// The float types that its operations read and give their results in, each with the name of the first one that does.
+    /// The float types of its operations' inputs and results, each with the name of the first operation that has it.
     pub(crate) fn float_types(&self) -> Vec<(String, DType)> {
         let mut types: Vec<(String, DType)> = Vec::new();
         for op in &self.operations {
@@ -171,7 +172,7 @@ impl Recording {
     }
 }
 
-/// Are both the same operation? NaN equals NaN here.
+/// Returns true if both are the same operation. NaN equals NaN here.
 fn same(mine: &OperationIr, theirs: &OperationIr) -> bool {
     mine == theirs || {
         let (mine, theirs) = (format!("{mine:?}"), format!("{theirs:?}"));
@@ -186,7 +187,7 @@ fn described(op: &OperationIr) -> String {
     format!("{}: {}", name(op), &text[..end])
 }
 
-/// Tensors that are read in the place of others.
+/// Tensors that are read in place of others.
 #[derive(Default)]
 struct Renamed(HashMap<TensorId, TensorId>);
 

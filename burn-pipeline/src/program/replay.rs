@@ -1,4 +1,4 @@
-//! Running programs on a device: `burn_router`'s interpreter behind a trait without the backend's type.
+//! Runs programs on a device: `burn_router`'s interpreter behind a trait without the backend's type.
 
 use super::custom::CustomOps;
 use super::draws::{draw, drawn};
@@ -12,14 +12,14 @@ use rand::rngs::StdRng;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-/// Running sums by the result that may be added to each; `None` once it was, and the result is the sum.
+/// Running sums, by the result that may be added to each; `None` once it was added, and the result is the sum.
 pub(crate) type Sums = HashMap<TensorId, Option<DispatchTensor>>;
 
 /// One microbatch's run through the programs of a stage. It holds the tensors that later parts need.
 pub(crate) trait Replay: Send {
-    /// Gives it a tensor of this device, without autodiff.
+    /// Feeds a tensor of this device, without autodiff.
     fn feed(&mut self, id: TensorId, tensor: DispatchTensor) -> Result<(), String>;
-    /// Runs operations, up to the first one that gives something else than the program was made for.
+    /// Runs operations, up to the first one that gives something other than the program was made for.
     fn run(&mut self, operations: &[OperationIr]) -> Result<(), ProgramError>;
     /// Draws the random numbers of operations from this generator, instead of the device's.
     fn draw_from(&mut self, generator: StdRng);
@@ -30,7 +30,7 @@ pub(crate) trait Replay: Send {
 /// Why a stage on another device cannot be replayed.
 pub(crate) const NO_REPLAY: &str = "stages are replayed on Flex and CubeCL devices only";
 
-/// A new run on a device, of programs with these custom operations; `None` where its backend cannot replay.
+/// A new run on a device, for programs with these custom operations; `None` if its backend cannot replay.
 pub(crate) fn interpreter(device: &Device, custom: &CustomOps) -> Option<Box<dyn Replay>> {
     match device.clone().inner().as_dispatch() {
         #[cfg(feature = "flex")]
@@ -44,8 +44,8 @@ pub(crate) fn interpreter(device: &Device, custom: &CustomOps) -> Option<Box<dyn
     }
 }
 
-/// Runs a recording without inputs on a device, its draws from this generator, and returns its outputs; `None` where the
-/// device's backend cannot replay.
+/// Runs a recording without inputs on a device, with draws from this generator, and returns its outputs; `None` if
+/// the device's backend cannot replay.
 pub(crate) fn computed(
     recording: &Recording,
     device: &Device,
@@ -79,7 +79,7 @@ struct Interpreter<B: BackendIr> {
     operations: TensorInterpreter<B>,
     device: Device,
     generator: Option<StdRng>,
-    /// What a custom operation did wrong.
+    /// The first error of a custom operation.
     failed: Arc<OnceLock<ProgramError>>,
 }
 
@@ -113,7 +113,7 @@ where
         for op in operations {
             if let (Some(draw), Some(generator)) = (draw(op), &mut self.generator) {
                 let drawn = on_device(drawn(draw, generator), &self.device);
-                // Both are of this device, so this cannot fail.
+                // Both are on this device, so this cannot fail.
                 if self.feed(draw.out.id, drawn).is_ok() {
                     continue;
                 }

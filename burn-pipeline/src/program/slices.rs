@@ -1,18 +1,20 @@
-//! A recording cut into what the forward, the input's gradients and the weights' gradients need.
+//! Splits a recording into what the forward, the input's gradients and the weights' gradients need.
 //!
-//! Guarantees: an operation is in one slice at most, the first of `F`, `I`, `W` that needs it, so that nothing is computed
-//! twice; each slice keeps the recorded order, in which every operation comes after those that it reads from. That is why
-//! running `F`, `I`, `W` in this order gives autodiff's own numbers.
+//! Guarantees: an operation is in at most one slice, the first of `F`, `I`, `W` that needs it, so that nothing is
+//! computed twice. Each slice keeps the recorded order, in which every operation comes after those that it reads
+//! from. So running `F`, `I`, `W` in this order gives autodiff's own numbers.
 //!
-//! An exchange between the ranks of a group is never left out, whether or not this rank needs what it gives: the others wait for it. It is
-//! in `F`, or in `I` where it depends on a gradient that the backward is given, and so stands at one place on all of them.
+//! An exchange between the ranks of a group is never left out, even if this rank does not need its result: the others
+//! wait for it. It is in `F`, or in `I` if it depends on a gradient that the backward is given, so its place is the
+//! same on all ranks.
 
 use super::draws::draw;
 use super::recording::Recording;
 use burn::backend::ir::{TensorId, TensorIr};
 use std::collections::{HashMap, HashSet};
 
-/// The places of the operations of each program, in recorded order. An operation that nothing needs is in none, unless it is an exchange.
+/// The indices of the operations of each program, in recorded order. An operation that nothing needs is in none,
+/// unless it is an exchange.
 #[derive(Debug, Default)]
 pub(super) struct Slices {
     pub(super) forward: Vec<usize>,
@@ -24,8 +26,8 @@ pub(super) fn slices(recording: &Recording) -> Slices {
     let graph = Graph::new(recording);
     let edges = &recording.edges;
     let forward = graph.needed_for(edges.outputs.iter());
-    // A first stage has no input's gradient to compute. Its `I` is then the backbone that the weights' gradients share
-    // (the gradients of hidden states), and each weight's own product is left to `W`.
+    // A first stage has no input gradient to compute. Its `I` is then the backbone that the weights' gradients share
+    // (the gradients of hidden states), and each weight's own matmul is left to `W`.
     let input = match edges.input_gradients.iter().flatten().count() {
         0 => graph.needed_by_several(edges.weight_gradients.iter().map(|(_, gradient)| gradient)),
         _ => graph.needed_for(edges.input_gradients.iter().flatten()),
@@ -34,7 +36,7 @@ pub(super) fn slices(recording: &Recording) -> Slices {
     let exchanged = graph.exchanged();
     let mut slices = Slices::default();
     for place in 0..recording.operations.len() {
-        // A draw that nothing reads still moves the generator on.
+        // A draw that nothing reads still advances the generator.
         if forward[place] || exchanged.forward[place] || draw(&recording.operations[place]).is_some() {
             slices.forward.push(place);
         } else if input[place] || exchanged.backward[place] {
@@ -46,7 +48,7 @@ pub(super) fn slices(recording: &Recording) -> Slices {
     slices
 }
 
-/// The operations that exchanges of the forward and of the backward need, themselves among them.
+/// The operations that exchanges of the forward and of the backward need, including the exchanges.
 struct Exchanged {
     forward: Vec<bool>,
     backward: Vec<bool>,
@@ -78,7 +80,7 @@ impl<'a> Graph<'a> {
         needed
     }
 
-    /// What exchanges between the ranks of a group need.
+    /// Finds what exchanges between the ranks of a group need.
     fn exchanged(&self) -> Exchanged {
         let Recording { operations, custom, edges, .. } = self.recording;
         let mut of_backward: HashSet<TensorId> = edges.seeds.iter().flatten().map(|seed| seed.id).collect();

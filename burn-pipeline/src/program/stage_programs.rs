@@ -71,15 +71,15 @@ impl StagePrograms {
         let mut split = programs(split, recording, &custom);
         let mut whole = programs(whole, recording, &custom);
         let mut merged = programs(merged, recording, &custom);
-        // The sequences were just built, of three parts and of two.
+        // The sequences were built above, with three parts and with two.
         let (weight, input, forward) = (split.remove(2), split.remove(1), split.remove(0));
         let backward = whole.remove(1);
         let merged = MergedWeight { program: merged.remove(2), products, others };
         Self { forward, input, weight, backward, merged, rounded: None, edges: recording.edges.clone(), custom }
     }
 
-    /// The programs compiled for a device, and less held between them; as [`StagePrograms::new`] if there is no compiler for it.
-    /// `rounded` says whether operands of products are rounded.
+    /// The programs compiled for a device, holding less between them; like [`StagePrograms::new`] if there is no
+    /// compiler for it. `rounded` says whether operands of matmuls are rounded.
     pub(crate) fn compiled(recording: &Recording, device: &Device, rounded: Option<Bf16>) -> Self {
         match compiles(device) {
             true => Self::new(&holding_less(recording, rounded)).compile(rounded),
@@ -87,8 +87,8 @@ impl StagePrograms {
         }
     }
 
-    /// The programs of the same recording without the gradients of the outputs at these places, compiled if these are. `None` if
-    /// it cannot be cut, or its backward reads what the forward has released.
+    /// The programs of the same recording without the gradients of the outputs at these indices, compiled if these
+    /// are. `None` if the recording cannot be cut, or the backward reads what the forward has released.
     pub(crate) fn without(&self, recording: &Recording, absent: &[usize]) -> Option<Self> {
         let part = match self.is_compiled() {
             // What is held was decided for the whole recording, whose forward has run.
@@ -115,24 +115,24 @@ impl StagePrograms {
         self
     }
 
-    /// The peaks of `F`, `I`, `W` and `B`, where all are known.
+    /// The peaks of `F`, `I`, `W` and `B`, if all are known.
     pub(crate) fn peaks(&self) -> Option<[usize; 4]> {
         let Self { forward, input, weight, backward, .. } = self;
         Some([forward.known_peak()?, input.known_peak()?, weight.known_peak()?, backward.known_peak()?])
     }
 
-    /// Are its programs compiled?
+    /// Returns true if its programs are compiled.
     pub fn is_compiled(&self) -> bool {
         self.forward.compiled.is_some()
     }
 
-    /// Are operands of their products rounded to `bf16`? See `Builder::bf16_products`.
+    /// Returns true if operands of matmuls are rounded to `bf16`. See `Builder::bf16_matmuls`.
     pub fn is_rounded(&self) -> bool {
         self.rounded.is_some()
     }
 
-    /// Can a microbatch that ran the whole recording's forward run this backward, of the recording without some gradients?
-    /// It reads nothing that the forward has released.
+    /// Returns true if a microbatch that ran the whole recording's forward can run this backward, which lacks some
+    /// gradients: it must read nothing that the forward has released.
     fn continues(&self, whole: &Self) -> bool {
         let seeds = self.edges.seeds.iter().flatten();
         let made = self.backward.operations.iter().flat_map(OperationIr::outputs).chain(seeds);
@@ -164,12 +164,13 @@ impl StagePrograms {
         }
     }
 
-    /// The names of the operations of backend extensions in it, in alphabetical order; see [`CapturedOp`](super::CapturedOp).
+    /// The names of its operations of backend extensions, in alphabetical order; see
+    /// [`CapturedOp`](super::CapturedOp).
     pub fn custom_operations(&self) -> impl Iterator<Item = &str> {
         self.custom.names()
     }
 
-    /// Are exchanges of the stage's groups among them?
+    /// Returns true if they include exchanges of the stage's groups.
     pub(crate) fn exchanges(&self) -> bool {
         self.custom.exchanges()
     }
@@ -194,12 +195,12 @@ impl StagePrograms {
         &self.backward
     }
 
-    /// `W`, cut so that the products of several microbatches can be one.
+    /// `W`, cut so that the matmuls of several microbatches can be merged.
     pub(crate) fn merged_weight(&self) -> &MergedWeight {
         &self.merged
     }
 
-    /// The share of the backward's floating-point operations that can wait.
+    /// The share of the backward's floating-point operations that `W` can defer.
     pub fn deferrable(&self) -> f64 {
         match self.input.flops + self.weight.flops {
             0 => 0.0,
@@ -208,7 +209,8 @@ impl StagePrograms {
     }
 }
 
-/// The recording with fewer tensors that its backward reads of its forward, and smaller ones where operands of products are rounded.
+/// The recording with fewer tensors that the backward reads from the forward, and smaller ones if operands of matmuls
+/// are rounded.
 fn holding_less(recording: &Recording, rounded: Option<Bf16>) -> Recording {
     let less = recording.rewritten(hold_less(&recording.operations, &forward(recording)));
     match rounded {
@@ -217,7 +219,7 @@ fn holding_less(recording: &Recording, rounded: Option<Bf16>) -> Recording {
     }
 }
 
-/// Which operations are the forward's.
+/// Marks the operations of the forward.
 fn forward(recording: &Recording) -> Vec<bool> {
     let mut forward = vec![false; recording.operations.len()];
     slices(recording).forward.into_iter().for_each(|place| forward[place] = true);

@@ -1,12 +1,12 @@
-//! Which tensors share storage: views made by reshaping, swapping, slicing and expanding cost no memory.
+//! Which tensors share storage: views made by reshaping, swapping, slicing and expanding take no memory.
 //!
-//! Follows the rules of Burn's Flex backend: all of these are views, but for a reshape of a tensor whose elements
-//! do not lie in order, which copies. A backend that copies more holds more.
+//! Follows the rules of Burn's Flex backend: all of these are views, except a reshape of a tensor that is not
+//! contiguous, which copies. A backend that copies more holds more.
 
 use burn::backend::ir::{BaseOperationIr, OperationIr, TensorId, TensorIr};
 use std::collections::HashMap;
 
-/// Where a tensor's elements lie: in whose storage, and with which strides.
+/// A tensor's storage and its strides in it.
 #[derive(Clone, Debug)]
 struct Place {
     root: TensorId,
@@ -20,19 +20,19 @@ pub(super) struct Storages {
     bytes: HashMap<TensorId, usize>,
 }
 
-/// Bytes that a tensor's elements take.
+/// The size of a tensor's elements in bytes.
 pub(super) fn bytes_of(tensor: &TensorIr) -> usize {
     tensor.shape.num_elements() * tensor.dtype.size()
 }
 
 impl Storages {
-    /// A tensor with storage of its own.
+    /// Adds a tensor with storage of its own.
     pub(super) fn own(&mut self, tensor: &TensorIr) {
         self.bytes.insert(tensor.id, bytes_of(tensor));
         self.places.insert(tensor.id, Place { root: tensor.id, strides: in_order(tensor) });
     }
 
-    /// Notes what an operation makes.
+    /// Adds what an operation makes.
     pub(super) fn note(&mut self, op: &OperationIr) {
         if let Some((input, output, strides)) = self.view(op) {
             let root = self.root(input);
@@ -48,7 +48,7 @@ impl Storages {
         self.places.get(&tensor).map_or(tensor, |place| place.root)
     }
 
-    /// Bytes of the storage that a root owns.
+    /// The size in bytes of the storage that a root owns.
     pub(super) fn bytes(&self, root: TensorId) -> usize {
         self.bytes.get(&root).copied().unwrap_or_default()
     }
@@ -87,7 +87,7 @@ impl Storages {
     }
 }
 
-/// The strides of elements that lie in order.
+/// The strides of a contiguous tensor.
 fn in_order(tensor: &TensorIr) -> Vec<usize> {
     let mut step = 1;
     let mut strides = Vec::with_capacity(tensor.shape.num_dims());

@@ -7,27 +7,34 @@ use crate::ops::DeferredError;
 use crate::program::ProgramError;
 use burn::tensor::DType;
 
-/// An error inside one stage; the executor adds rank, stage, microbatch and operation. Tensors and outputs count from 0.
+/// An error inside one stage; the executor adds rank, stage, microbatch and operation. Tensors and outputs count
+/// from 0.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum StageError {
     /// The received value is not the stage's input.
     #[error(
-        "the received value does not fit the stage's input: {0}; the output of the stage before, or the batch, must have the type of `Stage::Input`"
+        "the received value does not fit the stage's input: {0}; the output of the stage before, or the batch, must \
+         have the type of `Stage::Input`"
     )]
     Input(#[source] BoundaryError),
     /// The extras do not have the type that the stage reads.
-    #[error("the batch's extras {} do not fit `Stage::Extra`: {source}; name them in its order, and give the batch values of its types", listed(.names))]
+    #[error(
+        "the batch's extras {} do not fit `Stage::Extra`: {source}; name them in its order, and give the batch values \
+         of its types",
+        listed(.names)
+    )]
     Extra { names: Vec<&'static str>, source: BoundaryError },
     /// The stage reads extras and names none.
     #[error(
-        "`Stage::Extra` reads something, but `Stage::extras` names none of the batch's extras ({source}); implement `extras` to name them"
+        "`Stage::Extra` reads something, but `Stage::extras` names none of the batch's extras ({source}); implement \
+         `extras` to name them"
     )]
     NoExtras { source: BoundaryError },
     /// The target does not have the type that the loss function takes.
     #[error("the batch's target does not fit the loss function: {0}")]
     Target(#[source] BoundaryError),
-    /// The last stage of a training step has no loss.
+    /// The last stage has no loss in a training step.
     #[error("the last stage has no loss to start the backward from; build it with `StageBox::with_loss`")]
     NoLoss,
     /// There is a loss, but no target for it.
@@ -38,12 +45,14 @@ pub enum StageError {
     LossShape { shape: Vec<usize> },
     /// The reduction needs weights, and the loss came without one.
     #[error(
-        "the reduction is `Weighted`, but the loss came without a weight; return `Loss::weighted`, or choose another reduction (`Builder::reduction`)"
+        "the reduction is `Weighted`, but the loss came without a weight; return `Loss::weighted`, or choose another \
+         reduction (`Builder::reduction`)"
     )]
     NoWeight,
     /// The loss came with a weight that the reduction does not use.
     #[error(
-        "the loss came with a weight, which the reduction `{reduction:?}` does not use; choose `Reduction::Weighted` (`Builder::reduction`), or return the loss alone"
+        "the loss came with a weight, which the reduction `{reduction:?}` does not use; choose `Reduction::Weighted` \
+         (`Builder::reduction`), or return the loss alone"
     )]
     UnusedWeight { reduction: Reduction },
     /// The number of gradients is not the number of the stage's outputs.
@@ -53,50 +62,64 @@ pub enum StageError {
     GradientCount { got: usize, expected: usize },
     /// The stage's output does not hold one value for each edge that starts at it.
     #[error(
-        "the stage's output holds {got} value(s) that go past the next stage, but {expected} edge(s) start here; return one `Skip` for each `Builder::skip`"
+        "the stage's output holds {got} value(s) that go past the next stage, but {expected} edge(s) start here; \
+         return one `Skip` for each `Builder::skip`"
     )]
     SkipCount { got: usize, expected: usize },
-    /// A payload at the stage's boundary differs from its metadata: in a tensor, or, without one, in its structure.
+    /// A payload at the stage's boundary differs from its metadata: in a tensor, or, if `tensor` is `None`, in its
+    /// structure.
     #[error(
-        "{} of the stage's {port}: expected {expected}, got {got}; correct the stage that computes it, or declare the size free (`PayloadSpec::free`)",
+        "{} of the stage's {port}: expected {expected}, got {got}; correct the stage that computes it, or declare \
+         the size free (`PayloadSpec::free`)",
         tensor.map_or("the structure".to_owned(), |tensor| format!("tensor {tensor}"))
     )]
     Metadata { port: StagePort, tensor: Option<usize>, expected: String, got: String },
-    /// A declared gradient that cannot be that of its tensor.
+    /// A declared gradient does not fit its tensor.
     #[error(
-        "{} of the declared {port}: {got}, where it can be {expected}; a gradient has the shape and type of its tensor, and only float tensors have one: correct the declaration (`StageBox::declare_metadata`)",
+        "{} of the declared {port}: {got}, where it can be {expected}; a gradient has the shape and type of its \
+         tensor, and only float tensors have one: correct the declaration (`StageBox::declare_metadata`)",
         tensor.map_or("the structure".to_owned(), |tensor| format!("tensor {tensor}"))
     )]
     DeclaredGradient { port: StagePort, tensor: Option<usize>, expected: String, got: String },
-    /// A piece that goes to a group of another size, and is cut over another number of ranks than its sender's group has.
+    /// A piece for a group of another size was not cut over the number of ranks in its sender's group.
     #[error(
-        "{piece} is passed on, but {ranks} rank(s) hold this stage together; make pieces with the stage's own group (`Cut::new`)"
+        "{piece} was cut for another group size than this stage's {ranks}; make pieces with the stage's own group \
+         (`Cut::new`)"
     )]
     CutOtherwise { piece: String, ranks: usize },
-    /// A piece that cannot be cut evenly for a group of another size.
+    /// A piece cannot be cut evenly for a group of another size.
     #[error(
-        "{piece} cannot be cut evenly over the {ranks} rank(s) that hold the stage at the other end; cut along an axis that can be, pass the whole tensor (`TensorGroup::gather_from`), or change the sizes of groups (`Builder::tensor_parallel`)"
+        "{piece} cannot be cut evenly over the {ranks} rank(s) that hold the stage at the other end; cut along an \
+         axis that can be, pass the whole tensor (`TensorGroup::gather_from`), or change the sizes of groups \
+         (`Builder::tensor_parallel`)"
     )]
     CutUnevenly { piece: String, ranks: usize },
-    /// Ranks that hold the stage at the other end together sent pieces that are not of one value.
+    /// The members of the tensor-parallel group at the other end sent pieces of different structure.
     #[error(
-        "ranks {first} and {other} hold the stage at the other end together, but sent what does not fit together: {ours}, and {theirs}; what a stage passes on must have one structure on all ranks of its group"
+        "ranks {first} and {other} are members of the tensor-parallel group at the other end, but sent values that \
+         do not fit together: {ours}, and {theirs}; what a stage passes on must have one structure on all members of \
+         its group"
     )]
     Unjoined { first: usize, other: usize, ours: String, theirs: String },
-    /// Ranks that hold the stage at the other end together gave different values of what is whole on all of them.
+    /// The members of the tensor-parallel group at the other end gave different values of a tensor that is whole on
+    /// all of them.
     #[error(
-        "ranks {first} and {other} hold the stage at the other end together, but gave different values of {tensor}, which is whole on both of them; pass the input of cut layers through `TensorGroup::copy_to` and partial results through `TensorGroup::reduce_from`, and draw random numbers by `nn::GroupDropout` alone"
+        "ranks {first} and {other} are members of the tensor-parallel group at the other end, but gave different \
+         values of {tensor}, which is whole on both of them; pass the input of cut layers through \
+         `TensorGroup::copy_to` and partial results through `TensorGroup::reduce_from`, and draw random numbers by \
+         `nn::GroupDropout` alone"
     )]
     MembersUnlike { first: usize, other: usize, tensor: String },
-    /// An id of the batch is no word of the vocabulary that is spread.
+    /// An id of the batch is outside the vocabulary of a vocabulary-parallel layer.
     #[error(
-        "id {id} is outside of the vocabulary of {words} words, which are numbered from 0; correct the batch, or give the layer of `Builder::vocabulary` more words"
+        "id {id} is outside of the vocabulary of {words} words, which are numbered from 0; correct the batch, or \
+         give the layer of `Builder::vocabulary` more words"
     )]
     NoWord { id: i64, words: usize },
     /// A gradient's shape or element type differs from its output's.
     #[error("the gradient of output {output} is {got}, but the output is {expected}")]
     GradientSpec { output: usize, got: String, expected: String },
-    /// A backward for a microbatch of which no forward is held.
+    /// A backward of a microbatch whose forward is not held.
     #[error("no forward of this microbatch is held; its forward did not run, or its backward ran already")]
     NotHeld,
     /// A captured stage's program stopped.
@@ -113,27 +136,33 @@ pub enum StageError {
         "the new value of `{path}` is {got}, but the parameter is {expected}; give the stepped value of this parameter"
     )]
     Replaced { path: String, got: String, expected: String },
-    /// Under a seed, an eager forward may have drawn random numbers that others disturbed.
+    /// Under a seed, an eager forward may have drawn random numbers that other threads disturbed.
     #[error(
-        "the stage's random numbers cannot be proved to be those of `Builder::seed`, as {reason}; let the stage be captured (`SplitBackward` says which can be, and captured ones own their generator), let other threads draw from generators of their own, or build the pipeline without a seed"
+        "the stage's random numbers cannot be proved to be those of `Builder::seed`, as {reason}; let the stage be \
+         captured (`SplitBackward` says which can be, and captured ones own their generator), let other threads draw \
+         from generators of their own, or build the pipeline without a seed"
     )]
     Draws { reason: String },
-    /// Other ranks wait for this one inside of its forward, which cannot be known to draw what one device draws.
+    /// Other ranks wait for this one inside its forward, which may not draw what one device draws.
     #[error("other ranks wait for this one inside of the stage's forward, and {why}")]
     DrawsInGroup { why: &'static str },
     /// A stage's forward computes in an element type that its device does not compute in.
     #[error(
-        "the stage computes in {dtype:?} (first in {place}), in which {why}; cast to f32 there, or choose another device"
+        "the stage computes in {dtype:?} (first in {place}), in which {why}; cast to f32 there, or choose another \
+         device"
     )]
     ElementType { place: Box<str>, dtype: DType, why: Box<str> },
     /// A parameter is quantised.
     #[error(
-        "`{path}` is quantised ({dtype:?}), which stages do not take yet; build the stage with the plain weight (`Module::apply_lora` in place of `apply_qlora`), or dequantise it (`Tensor::dequantize`)"
+        "`{path}` is quantised ({dtype:?}), which stages do not take yet; build the stage with the plain weight \
+         (`Module::apply_lora` in place of `apply_qlora`), or dequantise it (`Tensor::dequantize`)"
     )]
     Quantised { path: Box<str>, dtype: DType },
-    /// A parameter is computed of trained ones and counted as frozen.
+    /// A parameter is computed from trained ones, but counts as frozen.
     #[error(
-        "`{path}` is computed of trained parameters, but counts as frozen, so nothing says whether it is to be trained; compute it with `Param::map`, which keeps that, or take its value out of the graph (`Tensor::detach`) and say it with `Param::set_require_grad`"
+        "`{path}` is computed from trained parameters, but counts as frozen, so nothing says whether it is to be \
+         trained; compute it with `Param::map`, which keeps that, or take its value out of the graph \
+         (`Tensor::detach`) and say it with `Param::set_require_grad`"
     )]
     Unclear { path: Box<str> },
     /// The stage cannot be run this way.

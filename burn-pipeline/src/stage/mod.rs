@@ -1,8 +1,8 @@
-//! Stages: parts of a user's model, with tensors crossing the boundaries between them.
+//! Stages: the parts of a user's model, and what crosses the boundaries between them.
 //!
-//! A user cuts an existing Burn model by its layers. Each part is a module that implements [`Stage`], which names the types
-//! of its input and output. It is built on its own rank and device, so the whole model never exists in one place. The last
-//! part gets a loss.
+//! A user cuts an existing Burn model by its layers. Each part is a module that implements [`Stage`], which names
+//! the types of its input and output. It is built on its own rank and device, so the whole model never exists in one
+//! place. The last part gets a loss.
 //!
 //! Reading order: `module` ([`Stage`]), `stage_box` (what a factory returns), `boundary` (what crosses), `batch` (a
 //! batch, its microbatches, the loss contract), `random` (seeds), `state` (parameters, gradient sums, optimizer state),

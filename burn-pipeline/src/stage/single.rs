@@ -1,4 +1,4 @@
-//! One stage run by hand, without a pipeline.
+//! Runs one stage by hand, without a pipeline.
 
 use super::StageBox;
 use super::boundary::{AnyTensor, Payload, PayloadPart};
@@ -10,8 +10,8 @@ use burn::optim::ModuleOptimizer;
 
 /// One stage run by hand, for a test or a benchmark of a stage: payloads and gradients go in and out.
 ///
-/// Weight gradients are summed over microbatches, which are numbered from 0. Gradients are lists with one place for each
-/// tensor, `None` where there is none.
+/// Weight gradients are summed over microbatches, which are numbered from 0. Gradients are lists with one entry for
+/// each tensor, `None` if it has no gradient.
 ///
 /// ```
 /// use burn::module::{Module, Param};
@@ -55,7 +55,7 @@ impl std::fmt::Debug for SingleStage {
 }
 
 impl SingleStage {
-    /// A stage whose backwards run this way; `splits` says whether `I` and `W` will be run, or only `B`.
+    /// A stage whose backwards run as `split` says; `splits` says whether `I` and `W` will be run, or only `B`.
     pub fn new(stage: StageBox, split: SplitBackward, splits: bool) -> Self {
         let mut stage = stage.into_inner();
         stage.choose(split, splits, false);
@@ -76,18 +76,18 @@ impl SingleStage {
         self
     }
 
-    /// `F`: the outputs, without autodiff. What the backward needs is held.
+    /// `F`: returns the outputs, without autodiff, and holds what the backward needs.
     ///
     /// # Errors
-    /// If input or extras do not fit the stage.
+    /// Returns [`StageError`] if input or extras do not fit the stage.
     pub fn forward(&mut self, microbatch: usize, input: Payload, extra: Payload) -> Result<Payload, StageError> {
         self.run_forward(microbatch, input, extra, None)
     }
 
-    /// `F` of a model's last stage: the loss.
+    /// `F` of a model's last stage: returns the loss.
     ///
     /// # Errors
-    /// As [`SingleStage::forward`]; if the stage has no loss, or the target does not fit it.
+    /// Like [`SingleStage::forward`]; also if the stage has no loss, or the target does not fit it.
     pub fn loss(
         &mut self,
         microbatch: usize,
@@ -113,10 +113,11 @@ impl SingleStage {
         })
     }
 
-    /// `B`: the gradients of the input, given those of the outputs (or of the loss); those of the weights are added.
+    /// `B`: returns the gradients of the input, given those of the outputs (or of the loss), and adds those of the
+    /// weights.
     ///
     /// # Errors
-    /// If no forward of the microbatch is held, or a gradient does not fit its output.
+    /// Returns [`StageError`] if no forward of the microbatch is held, or a gradient does not fit its output.
     pub fn backward(
         &mut self,
         microbatch: usize,
@@ -125,10 +126,10 @@ impl SingleStage {
         self.stage.backward(microbatch, of_outputs)
     }
 
-    /// `I`: the gradients of the input; what `W` needs is held.
+    /// `I`: returns the gradients of the input, and holds what `W` needs.
     ///
     /// # Errors
-    /// As [`SingleStage::backward`].
+    /// Like [`SingleStage::backward`].
     pub fn backward_input(
         &mut self,
         microbatch: usize,
@@ -140,7 +141,7 @@ impl SingleStage {
     /// `W` of one microbatch, or of several at once: the same sums up to the order of additions.
     ///
     /// # Errors
-    /// If no `I` of a microbatch is held.
+    /// Returns [`StageError`] if no `I` of a microbatch is held.
     pub fn backward_weight(&mut self, microbatches: &[usize]) -> Result<(), StageError> {
         match microbatches {
             [microbatch] => self.stage.backward_weight(*microbatch),
@@ -159,7 +160,7 @@ impl SingleStage {
         self.stage.weights().into_iter().map(|(_, weight)| weight).collect()
     }
 
-    /// Steps the weights with the gradient sums and drops these; without an optimizer it only drops them.
+    /// Steps the weights with the gradient sums and drops the sums; without an optimizer it only drops them.
     pub fn optimize(&mut self, learning_rate: f64) {
         self.stage.optimize(learning_rate.into());
         self.stage.gradients().begin(Some(0));

@@ -39,23 +39,24 @@ impl StageBox {
         Self(Box::new(Typed::new(module, function)))
     }
 
-    /// Declares the specs of the stage's input and output; see [`StageMetadata`]. The last stage gives a loss and has no
-    /// output to declare.
+    /// Declares the specs of the stage's input and output; see [`StageMetadata`]. The last stage gives a loss and
+    /// has no output to declare.
     pub fn declare(self, input: PayloadSpec, output: Option<PayloadSpec>) -> Self {
         self.declare_metadata(StageMetadata { input: Some(input), output, ..StageMetadata::default() })
     }
 
-    /// Declares all that is known of the stage's boundary: its gradients, too, as lists with one optional tensor for each tensor.
-    /// [`Pipeline::metadata`](crate::train::Pipeline::metadata) tells what a run on zeros finds. What is not said is not compared;
-    /// messages are then expected to carry a gradient of each float tensor.
+    /// Declares all that is known about the stage's boundary, including its gradients, as lists with one optional
+    /// tensor for each tensor. [`Pipeline::metadata`](crate::train::Pipeline::metadata) returns what a run on zeros
+    /// finds. Parts that are not declared are not compared; messages are then expected to carry a gradient of each
+    /// float tensor.
     ///
-    /// A gradient that cannot be that of its tensor is refused when the stage is built; one that is there or missing otherwise
-    /// than declared is refused where [`Validate`](crate::stage::Validate) compares.
+    /// A gradient that does not fit its tensor is refused when the stage is built. A gradient that is present or
+    /// missing against the declaration is refused where [`Validate`](crate::stage::Validate) compares.
     ///
     /// ```
     /// use burn::tensor::{Bool, Device, Tensor};
     /// use burn_pipeline::stage::{PayloadSpec, StageMetadata};
-    /// // Hidden states of width 8 with a mask, of which the hidden states alone have a gradient.
+    /// // Hidden states of width 8 with a mask. Only the hidden states have a gradient.
     /// let hidden = || Tensor::<2>::zeros([1, 8], &Device::flex());
     /// let mask = Tensor::<2, Bool>::full([1, 8], false, &Device::flex());
     /// let input = Some(PayloadSpec::of((hidden(), mask)).free(0));
@@ -68,38 +69,38 @@ impl StageBox {
         self
     }
 
-    /// Sets the names of the stage's parameters in the whole model, so that checkpoints fit other cuts; by default they are
-    /// the paths within the stage.
+    /// Sets the names of the stage's parameters in the whole model, so that checkpoints fit other cuts; by default
+    /// they are the paths within the stage.
     pub fn named(mut self, names: Names) -> Self {
         self.0.options_mut().names = names;
         self
     }
 
-    /// Recomputes activations: the stage keeps only its input from forward to backward, and runs the forward again there.
-    /// That takes less memory for each microbatch in flight, and one more forward.
+    /// Recomputes activations: the stage keeps only its input until its backward, and then runs the forward again.
+    /// This takes less memory for each microbatch in flight, and one more forward.
     pub fn recomputed(mut self, recompute: bool) -> Self {
         self.0.options_mut().recompute = recompute;
         self
     }
 
-    /// Compiles the stage, if it is captured and runs on a processor, as `Builder::compile` does all stages: faster, and up to
-    /// rounding the same numbers.
+    /// Compiles the stage if it is captured and runs on a processor, as `Builder::compile` does for all stages:
+    /// faster, with the same numbers up to rounding.
     pub fn compiled(mut self, compile: bool) -> Self {
         self.0.options_mut().compile = compile;
         self
     }
 
-    /// Sets whether the stage's parameters, gradients and optimizer state are sharded over data-parallel replicas, instead
-    /// of what `Builder::sharded` sets for all stages. All replicas must set the same; without replicas it has no effect.
+    /// Sets whether the stage's parameters, gradients and optimizer state are sharded over data-parallel replicas,
+    /// overriding `Builder::sharded`. All replicas must set the same; without replicas it has no effect.
     ///
-    /// `Builder::sharded(true)` writes into plans when stages are gathered and released. Without it, a stage that is sharded
-    /// here stays gathered for the whole step.
+    /// `Builder::sharded(true)` writes into plans when stages are gathered and released. Without it, a stage that is
+    /// sharded here stays gathered for the whole step.
     pub fn sharded(mut self, sharded: bool) -> Self {
         self.0.options_mut().sharded = Some(sharded);
         self
     }
 
-    /// The stage, to be run.
+    /// Unwraps the stage, to be run.
     pub(crate) fn into_inner(self) -> Box<dyn ErasedStage> {
         self.0
     }

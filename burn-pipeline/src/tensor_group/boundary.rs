@@ -1,19 +1,21 @@
-//! An activation that crosses a stage boundary in pieces: each member sends its own to the member with its place in the next stage's
-//! group, or what of it that group's members need, where groups differ in size (`execute/recut`).
+//! A cut activation that crosses a stage boundary: each member sends its piece to the member with its index in the
+//! next stage's group or, if the groups differ in size, the parts that that group's members need (`execute/recut`).
 //!
-//! Guarantees: a piece is taken for nothing but a piece of a tensor that is cut along the same axis over as many ranks as hold the stage;
-//! errors name the shapes of piece and whole.
+//! Guarantees: a piece is only accepted as a piece of a tensor that is cut along the same axis over as many ranks
+//! as the stage's group has; errors name the shapes of piece and whole.
 
 use super::group::TensorGroup;
 use crate::stage::{Boundary, BoundaryError, CutOver, Payload, PayloadReader};
 use burn::tensor::Tensor;
 
-/// A tensor of rank `D` that is cut along `AXIS` over the ranks that hold a stage together, in a stage's input or output or in a
-/// [`Skip`](crate::stage::Skip). A rank has its piece, and sends that: one part in as many as the group has ranks. A next stage that more or
-/// fewer ranks hold gets the same tensor in as many pieces. Gradients go back in pieces too.
+/// A tensor of rank `D` that is cut along `AXIS` over a tensor-parallel group, in a stage's input or output or in a
+/// [`Skip`](crate::stage::Skip). In a group of `n` ranks, each rank has one of `n` equal pieces, and sends only
+/// that. A next stage with a group of another size gets the same tensor in its own number of pieces. Gradients go
+/// back in pieces too.
 ///
-/// A group of one rank cuts nothing, so one stage serves groups of any size. What comes from the batch is whole, a `Tensor` and no `Cut`: where a type of stage may
-/// stand first, its input is an enum of both (`boundary!(enum Signal { Whole(x), Piece(cut) })`), and [`Cut::of_whole`] cuts the first.
+/// A group of one rank cuts nothing, so one stage type serves groups of any size. The input from the batch is a
+/// whole `Tensor`, not a `Cut`. If a stage type may be the first stage, its input is an enum of both
+/// (`boundary!(enum Signal { Whole(x), Piece(cut) })`), and [`Cut::of_whole`] cuts the whole one.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -35,38 +37,38 @@ pub struct Cut<const D: usize, const AXIS: usize> {
 }
 
 impl<const D: usize, const AXIS: usize> Cut<D, AXIS> {
-    /// Of this rank's piece.
+    /// Makes it from this rank's piece.
     pub fn new(piece: Tensor<D>, group: &TensorGroup) -> Self {
         const { assert!(AXIS < D, "a tensor has no such axis") };
         Self { piece, ranks: group.size() }
     }
 
-    /// This rank's piece of a whole tensor, as [`TensorGroup::scatter_to`] cuts it.
+    /// Cuts this rank's piece from a whole tensor, like [`TensorGroup::scatter_to`].
     ///
     /// # Panics
-    /// If the axis cannot be cut evenly.
+    /// Panics if the axis cannot be cut evenly.
     pub fn of_whole(whole: Tensor<D>, group: &TensorGroup) -> Self {
         Self::new(group.scatter_to(whole, AXIS), group)
     }
 
-    /// The piece, for a stage that this group holds.
+    /// The piece, for a stage of this group.
     ///
     /// # Panics
-    /// If it is cut over another number of ranks than the group has.
+    /// Panics if it is cut over another number of ranks than the group has.
     pub fn piece(self, group: &TensorGroup) -> Tensor<D> {
         let (Self { piece, ranks }, size) = (self, group.size());
         if ranks != size {
             let (of_piece, mut of_whole) = (piece.dims(), piece.dims());
             of_whole[AXIS] *= ranks;
             panic!(
-                "the piece {of_piece:?} of {of_whole:?} is cut along axis {AXIS} over {ranks} rank(s), but {size} hold this stage \
-                 together; make pieces with the group of the stage that passes them on (`Cut::new`)"
+                "the piece {of_piece:?} of {of_whole:?} is cut along axis {AXIS} over {ranks} rank(s), but this \
+                 stage's group has {size}; make pieces with the group of the stage that passes them on (`Cut::new`)"
             );
         }
         piece
     }
 
-    /// The whole tensor, for use by all ranks alike: [`TensorGroup::gather_from`].
+    /// The whole tensor, for the same use by all ranks: [`TensorGroup::gather_from`].
     ///
     /// # Panics
     /// As [`Cut::piece`].

@@ -1,11 +1,13 @@
 //! Collectives of a group that the link runs by itself.
 //!
-//! Guarantees: the same shapes and values as by messages, sums up to the order in which terms are added; members that come to different
-//! collectives all end with an error that names both, and launch none.
+//! Guarantees: the same shapes and values as with messages, up to the order of additions; if members run different
+//! collectives, all get an error that names both, and none launches.
 //!
-//! 1. The link's collectives ([`Collectives`]) take flat tensors. A tensor that is cut along an axis is laid out piece by piece before; one that is
-//!    joined along an axis comes piece by piece, and is joined here. Along the first axis neither moves anything.
-//! 2. A start begins one, and a wait ends the oldest that was begun: collectives end in the order in which they begin (`exchange.rs`).
+//! 1. The link's collectives ([`Collectives`]) take flat tensors. A tensor that is cut along an axis is first
+//!    stored piece by piece; a tensor that is joined along an axis arrives piece by piece, and is joined here.
+//!    Along the first axis nothing moves.
+//! 2. A start begins a collective, and a wait ends the oldest one: collectives end in the order in which they begin
+//!    (`exchange.rs`).
 //! 3. Rows of uneven numbers (`rows.rs`) and lists of collectives still travel as messages.
 
 use super::collective::{Collective, described, piece};
@@ -38,10 +40,11 @@ impl TensorGroup {
         });
     }
 
-    /// Ends the oldest collective that was begun, this one, which got the tensor `own`.
+    /// Ends the oldest collective, which must be this one and got the tensor `own`.
     ///
     /// # Panics
-    /// Unwinds with a [`LinkError`] if members came to different ones, or another rank failed, left or did not answer.
+    /// Unwinds with a [`LinkError`] if members ran different collectives, or another rank failed, left or did not
+    /// answer.
     pub(super) fn end_by_link(&self, collective: Collective, own: AnyTensor) -> AnyTensor {
         let own_piece = |axis| piece(&own, axis, self.member, self.size());
         if let Collective::OwnPiece { axis } = collective {
@@ -63,17 +66,17 @@ impl TensorGroup {
     /// The link's collectives.
     pub(super) fn collectives<'a>(&self, link: &'a mut dyn Link) -> Result<&'a mut dyn Collectives, LinkError> {
         let rank = self.ranks[self.member];
-        let message = "its collectives are gone".to_owned();
+        let message = "the link has no collectives any more".to_owned();
         link.collectives().ok_or(LinkError::Closed { rank, message })
     }
 
-    /// Says that this rank waits for another member.
+    /// Records that this rank waits for another member.
     pub(super) fn waits(&self, link: &mut dyn Link, activity: Activity) {
         let other = self.ranks[usize::from(self.member == 0)];
         link.set_activity(Activity::Waiting(header(activity), other));
     }
 
-    /// A tensor whose memory holds all members' pieces along an axis one after the other.
+    /// A tensor whose memory holds all members' pieces along an axis, one after the other.
     fn piece_by_piece(&self, own: &AnyTensor, axis: usize) -> AnyTensor {
         if axis == 0 {
             return own.clone();
@@ -82,7 +85,7 @@ impl TensorGroup {
         AnyTensor::cat(pieces, 0).unwrap_or_else(|| own.clone())
     }
 
-    /// Joins pieces like this one, which come one after the other, along an axis.
+    /// Joins pieces shaped like `like`, stored one after the other, along an axis.
     fn pieces_joined(&self, flat: AnyTensor, like: &AnyTensor, axis: usize) -> AnyTensor {
         let mut shape = like.shape().to_vec();
         let each = shape[0];
@@ -96,7 +99,7 @@ impl TensorGroup {
     }
 }
 
-/// What the link does; `None` where members exchange nothing.
+/// The link's collective; `None` if members exchange nothing.
 fn flat(collective: Collective) -> Option<FlatCollective> {
     Some(match collective {
         Collective::AllReduce => FlatCollective::AllReduce,

@@ -1,18 +1,20 @@
 //! The collectives of a group, as operations on tensors without autodiff.
 //!
-//! Guarantees: a result that is whole has the same bits on all members, since sums are added in the order of members wherever they
-//! are made, or in one order of the link's; a sum of floats alone is made.
+//! Guarantees: a replicated result has the same bits on all members, since sums are added in member order wherever
+//! they are made, or in one order of the link's; only floats are summed.
 //!
-//! 1. *All-reduce*: every member sends its tensor to all others and adds all in the order of members. That is one message's latency;
-//!    each member sends its tensor once to each other one.
-//! 2. *All-gather* along an axis: every member sends its piece to all others. *Reduce-scatter*: it cuts its tensor along the axis,
-//!    sends each member its piece and adds those that it gets.
-//! 3. *Broadcast* and *reduce*: from the root to all, and from all to the root; a reduce leaves zeros on the others.
+//! 1. *All-reduce*: every member sends its tensor to all others and adds all of them in member order. That takes
+//!    one message's latency; each member sends its tensor once to each other one.
+//! 2. *All-gather* along an axis: every member sends its piece to all others. *Reduce-scatter*: it cuts its tensor
+//!    along the axis, sends each member its piece and adds those that it gets.
+//! 3. *Broadcast* and *reduce*: from the root to all, and from all to the root; a reduce returns zeros on the
+//!    others.
 //! 4. *All-to-all* along an axis: it cuts its tensor, sends each member its piece, and joins those that it gets.
 //! 5. *Own piece*: the member's part along an axis, without a message.
-//! 6. Where the link runs collectives by itself, it gets the tensors, laid out for it, in place of messages (`by_link`).
-//! 7. Each is two halves: a start, which sends and does not wait, and a wait, which receives and computes. A captured program has them as
-//!    two operations, with others between them ([`CapturedOp::halves`]).
+//! 6. If the link runs collectives by itself, it gets the tensors, in the layout that it needs, instead of messages
+//!    (`by_link`).
+//! 7. Each has two halves: a start, which sends and does not wait, and a wait, which receives and computes. A
+//!    captured program has them as two operations, with others between them ([`CapturedOp::halves`]).
 
 use super::group::TensorGroup;
 use crate::program::CapturedOp;
@@ -22,7 +24,7 @@ use burn::tensor::{DType, Shape};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What the members do together.
+/// A collective.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Collective {
     AllReduce,
@@ -56,7 +58,7 @@ pub(super) struct GroupOp {
     part: Part,
 }
 
-/// How much of a collective an operation does.
+/// The half of a collective that an operation runs, or all of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Part {
     Whole,
@@ -146,7 +148,7 @@ impl TensorGroup {
         self.wait(collective, own)
     }
 
-    /// Begins a collective: sends what others get of this member's tensor.
+    /// Begins a collective: sends the others what they need of this member's tensor.
     fn start(&self, collective: Collective, own: &AnyTensor) {
         if self.by_link {
             return self.begin_by_link(collective, own);
@@ -167,7 +169,7 @@ impl TensorGroup {
         self.send_each(&described(collective, own), tensors);
     }
 
-    /// Ends a collective that was begun with the same tensor: takes what the others sent.
+    /// Ends a collective that was begun with the same tensor: receives what the others sent.
     fn wait(&self, collective: Collective, own: AnyTensor) -> AnyTensor {
         if self.by_link {
             return self.end_by_link(collective, own);
@@ -178,7 +180,7 @@ impl TensorGroup {
             Collective::AllReduce => self.sum(own.clone(), others(&own)),
             Collective::AllGather { axis } => {
                 let pieces = self.in_order(own.clone(), others(&own));
-                // There is at least one piece, its own.
+                // There is at least this member's own piece.
                 AnyTensor::cat(pieces, axis).unwrap_or(own)
             }
             Collective::ReduceScatter { axis } => {
@@ -198,7 +200,8 @@ impl TensorGroup {
         }
     }
 
-    /// What the members `from` but this one sent in a collective, each a tensor like this; zeros, if they are not there.
+    /// The tensors that the members in `from`, except this one, sent in a collective, shaped like `like`; zeros if
+    /// they are absent.
     fn receive_alike(&self, what: &str, from: Range<usize>, like: &AnyTensor) -> Vec<AnyTensor> {
         match self.absent {
             false => self.receive_each(what, from),
@@ -206,7 +209,7 @@ impl TensorGroup {
         }
     }
 
-    /// The values that member 0 has. All members call it with tensors of one shape.
+    /// The values of member 0. All members call it with tensors of one shape.
     ///
     /// # Panics
     /// As [`TensorGroup::run`].
@@ -214,7 +217,7 @@ impl TensorGroup {
         self.run(Collective::Broadcast { root: 0 }, own)
     }
 
-    /// The tensors of all members in their order; `others` are those of the others.
+    /// The tensors of all members in order.
     fn in_order(&self, own: AnyTensor, mut others: Vec<AnyTensor>) -> Vec<AnyTensor> {
         others.insert(self.member, own);
         others
@@ -227,7 +230,7 @@ impl TensorGroup {
     }
 }
 
-/// A collective with shape and element type of what a member gives to it.
+/// Describes a collective, with shape and element type of the member's tensor.
 pub(super) fn described(collective: Collective, own: &AnyTensor) -> String {
     format!("{collective} of {:?} {:?}", own.shape().to_vec(), own.dtype())
 }

@@ -1,12 +1,13 @@
-//! Captured stages' collectives, proved to be met in one order before any of them runs.
+//! Proves that all ranks meet captured stages' collectives in one order, before any of them runs.
 //!
-//! Guarantees: where all holders of a stage have recorded it, its collectives and the plan's transfers end on all of them; else they all end
-//! with an error that names the first place where they would not.
+//! Guarantees: if all ranks of a stage have recorded it, its collectives and the plan's transfers end on all of
+//! them; otherwise all of them return an error that names the first place where they would not.
 //!
-//! 1. Before a captured stage's first training forward each member tells the others what it recorded, and, where experts are spread over
-//!    replicas, each replica tells the others what its members did.
-//! 2. Each then has the lists of all holders, and asks the proof ([`CheckedPlan::check_collectives`]).
-//! 3. A member that runs the stage's code itself has no list; each message's text then tells the first difference.
+//! 1. Before a captured stage's first training forward each member tells the others what it recorded. With expert
+//!    parallelism over replicas, each replica then tells the others what its members recorded.
+//! 2. Each rank then has the lists of all, and runs the proof ([`CheckedPlan::check_collectives`]).
+//! 3. A member that runs the stage's code itself has no list; the text in each message then shows the first
+//!    difference.
 
 use super::exchange::{header, place, read};
 use super::group::TensorGroup;
@@ -19,16 +20,17 @@ use serde::de::DeserializeOwned;
 use std::time::Instant;
 
 impl Holders<'_> {
-    /// Proves that the collectives which this rank recorded for a stage are met by all its holders in one order, with those that they
-    /// recorded; `None` where it recorded none and runs the stage's code itself. All holders call it.
+    /// Proves that all holders of a stage meet their recorded collectives in one order. `recorded` is this rank's
+    /// list, or `None` if it recorded none and runs the stage's code itself. All holders call it.
     ///
     /// # Panics
-    /// Unwinds with a [`LinkError`] that names the first place where they are not, or if a holder is elsewhere, failed, left or did not answer.
+    /// Unwinds with a [`LinkError`] that names the first place where the orders are incompatible, or if a holder
+    /// runs something else, failed, left or did not answer.
     pub(crate) fn compare(&self, plan: &CheckedPlan, stage: StageId, recorded: Option<Collectives>) {
         let Self { members, replicas } = self;
         let rank = if members.is_alone() { replicas.own_rank() } else { members.own_rank() };
         let mut all = vec![members.lists((rank, recorded))];
-        // Other replicas exchange nothing in tasks, and need not run the same stage at all.
+        // Otherwise replicas exchange nothing in tasks, and need not run the same stage at all.
         if !replicas.cut_parameters().is_empty() {
             all = replicas.lists(all.remove(0));
         }
@@ -49,7 +51,7 @@ impl Holders<'_> {
 }
 
 impl TensorGroup {
-    /// The lists of all members, in their order.
+    /// The lists of all members, in order.
     fn lists<T: Serialize + DeserializeOwned>(&self, own: T) -> Vec<T> {
         if self.is_alone() {
             return vec![own];
@@ -82,7 +84,7 @@ impl TensorGroup {
         })
     }
 
-    /// This rank in the job.
+    /// This rank's number in the job.
     fn own_rank(&self) -> usize {
         self.ranks[self.member]
     }

@@ -1,7 +1,8 @@
 //! Which parameters of a rank are pieces of larger ones.
 //!
-//! Guarantees: a parameter is a piece if and only if a layer cut it from a whole one through [`TensorGroup::cut`]; all members cut the
-//! values of member 0, so that the pieces make one tensor whichever values the members' own layers have.
+//! Guarantees: a parameter is a piece if and only if a layer cut it from a whole one through [`TensorGroup::cut`].
+//! All members cut the values of member 0, so the pieces make one tensor whatever values the members' own layers
+//! have.
 
 use super::group::{CutAlong, TensorGroup};
 use crate::stage::{AnyTensor, Standing};
@@ -12,13 +13,13 @@ use std::collections::HashSet;
 use std::sync::PoisonError;
 
 impl TensorGroup {
-    /// This member's piece of a parameter, for a layer of one's own: its share along `axis`, of the values that member 0 has. All members
-    /// call it while a stage is made, for the same parameters in the same order. The layer's forward has to see to the sums
-    /// over members, as [`TensorGroup::copy_to`] and [`TensorGroup::reduce_from`] do.
+    /// Cuts this member's piece of a parameter, for custom layers: its share along `axis` of member 0's values. All
+    /// members call it while a stage is built, for the same parameters in the same order. The layer's forward must
+    /// sum over members, with [`TensorGroup::copy_to`] and [`TensorGroup::reduce_from`].
     ///
     /// # Panics
-    /// If the axis cannot be cut evenly over the members, a low-rank adapter is attached, which would not be cut with it, or the
-    /// parameter is quantised.
+    /// Panics if the axis cannot be cut evenly over the members, the parameter has a low-rank adapter, which would
+    /// not be cut with it, or the parameter is quantised.
     pub fn cut<const D: usize>(&self, whole: Param<Tensor<D>>, axis: usize) -> Param<Tensor<D>> {
         if self.is_alone() {
             return whole;
@@ -27,10 +28,11 @@ impl TensorGroup {
         self.cut_part(whole, axis)
     }
 
-    /// As [`TensorGroup::cut`], where the first members may get one row or column more than the others ([`TensorGroup::part`]).
+    /// As [`TensorGroup::cut`], but the first members may get one row or column more than the others
+    /// ([`TensorGroup::part`]).
     ///
     /// # Panics
-    /// If a low-rank adapter is attached, or it is quantised.
+    /// Panics if the parameter has a low-rank adapter or is quantised.
     pub(crate) fn cut_part<const D: usize>(&self, whole: Param<Tensor<D>>, axis: usize) -> Param<Tensor<D>> {
         if self.is_alone() {
             return whole;
@@ -58,8 +60,8 @@ impl TensorGroup {
         Param::from_mapped_value(id, Tensor::<D>::from_dispatch(piece.into_dispatch()), mapper)
     }
 
-    /// The whole tensor of which all members have the parameter's piece, or something like it (its gradient); any other tensor as it is.
-    /// All members call it.
+    /// Joins the members' pieces of a parameter, or of a tensor cut like it (its gradient); returns any other
+    /// tensor unchanged. All members call it.
     ///
     /// # Panics
     /// Unwinds with a [`LinkError`](crate::link::LinkError) if another rank failed.
@@ -70,7 +72,7 @@ impl TensorGroup {
         }
     }
 
-    /// The shape of the whole parameter of which all members have a piece of this shape.
+    /// The shape of the whole parameter, given the shape of the members' pieces.
     pub(crate) fn whole_shape(&self, parameter: ParamId, own: Shape) -> Shape {
         let Some(cut) = self.cut_of(parameter) else { return own };
         let mut dims = own.to_vec();
@@ -78,20 +80,21 @@ impl TensorGroup {
         Shape::from(dims)
     }
 
-    /// This member's piece of a whole parameter, or of something like it, in storage of its own; what was not cut stays whole.
+    /// Cuts this member's piece of a whole parameter, or of a tensor like it, into its own storage; returns an
+    /// uncut one unchanged.
     pub(crate) fn own_piece(&self, parameter: ParamId, whole: AnyTensor) -> AnyTensor {
         let Some(cut) = self.cut_of(parameter) else { return whole };
         let own = self.part(cut.whole);
         whole.narrow(cut.axis, own.start, own.end).compact()
     }
 
-    /// A parameter that was cut and is not among these.
+    /// A parameter that was cut and is not in `held`.
     pub(crate) fn cut_beside(&self, held: &HashSet<ParamId>) -> Option<ParamId> {
         let cuts = self.cuts.0.lock().unwrap_or_else(PoisonError::into_inner);
         cuts.keys().copied().find(|id| !held.contains(id))
     }
 
-    /// The axis along which a parameter was cut; `None` for one that is whole on every member.
+    /// The axis along which a parameter was cut; `None` if it is whole on every member.
     pub(crate) fn axis_of(&self, parameter: ParamId) -> Option<usize> {
         self.cut_of(parameter).map(|cut| cut.axis)
     }
@@ -100,7 +103,7 @@ impl TensorGroup {
         self.cuts.0.lock().unwrap_or_else(PoisonError::into_inner).get(&parameter).copied()
     }
 
-    /// The pieces of all members, which may have different lengths, side by side.
+    /// Joins the pieces of all members, which may have different lengths.
     fn joined(&self, cut: CutAlong, own: AnyTensor) -> AnyTensor {
         let mut dims = own.shape().to_vec();
         dims[cut.axis] = cut.whole;

@@ -1,21 +1,25 @@
 //! Messages between the members of a group.
 //!
-//! Guarantees: a member takes a tensor only from the same collective of the same task, given tensors of one shape and element type;
-//! every wait ends at the timeout with an error that names the member, or at once where another rank failed.
+//! Guarantees: a member accepts a tensor only from the same collective of the same task, with the same shape and
+//! element type; every wait ends at the timeout with an error that names the member, or at once if another rank
+//! failed.
 //!
-//! 1. Each message begins with a text: the task, the collective, and shape and type of what its sender gave to it.
-//! 2. A member sends to all that get something of it, and receives in the order of members. Sends do not wait for their
-//!    receives ([`Link::send`]), so a program may compute in between.
-//!    Collectives begin in one order on all members, and each member ends them in that order, so the next message from a member is of
-//!    the collective that this one waits for. None waits in a circle: the first collective that a member waits in was
-//!    begun by the others after waits in earlier ones alone.
-//! 3. Between replicas sums of gradients travel too, and may come first: they wait in the inbox of the replicas' exchanges.
-//! 4. At the end of a row each member tells the others ([`TensorGroup::end_row`]). One that is in a collective too many gets that message in
-//!    place of a tensor, and ends with an error at once. The ends are taken before the next collective, so that no row waits for them.
-//! 5. Before its first training forward runs, a captured stage's collectives are proved to be met in one order (`compare`). A stage that is not
-//!    captured has no list; each message's text then tells the first difference.
-//! 6. Inside a stage's code an error cannot be returned: it unwinds as the payload of a panic that prints nothing, up to the
-//!    executor, which returns it.
+//! 1. Each message begins with a text: the task, the collective, and shape and type of the sender's tensor.
+//! 2. A member first sends to all that need something from it, and receives in member order. Sends do not wait for
+//!    their receives ([`Link::send`]), so a program may compute in between. All members begin collectives in one
+//!    order, and each ends them in that order, so the next message from a member belongs to the collective that
+//!    this one waits for. Waits cannot form a circle: before the others began the first open collective, they
+//!    waited only in earlier ones.
+//! 3. Between replicas sums of gradients travel too, and may come first: they wait in the inbox of the replicas'
+//!    exchanges.
+//! 4. At the end of a row each member tells the others ([`TensorGroup::end_row`]). A member that is in one
+//!    collective too many gets that message instead of a tensor, which is an error at once. The ends are received
+//!    before the next collective, so no row waits for them.
+//! 5. Before its first training forward runs, a captured stage's collectives are proved to be met in one order
+//!    (`compare`). A stage that is not captured has no list; the text in each message then shows the first
+//!    difference.
+//! 6. Inside a stage's code an error cannot be returned: it unwinds as the payload of a panic that prints nothing,
+//!    up to the executor, which returns it.
 
 use super::group::TensorGroup;
 use crate::link::{Activity, Header, Link, LinkError, Message, MessageKind};
@@ -25,8 +29,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl TensorGroup {
-    /// Sends each member its tensor; what is meant for this one itself is not sent. It does not wait. `what` is the collective, with shape
-    /// and element type of what the member gave to it.
+    /// Sends each other member its tensor, without waiting. `what` is the collective, with shape and element type
+    /// of the member's tensor.
     ///
     /// # Panics
     /// Unwinds with a [`LinkError`] if another rank failed.
@@ -47,11 +51,11 @@ impl TensorGroup {
         })
     }
 
-    /// Waits for the tensors that the members `from` sent in the same collective, and returns them in that order; this one's own is not
-    /// among them.
+    /// Waits for the tensors that the members in `from` sent in the same collective, and returns them in that
+    /// order, without this member's own.
     ///
     /// # Panics
-    /// Unwinds with a [`LinkError`] if a member is elsewhere, failed, left or did not answer.
+    /// Unwinds with a [`LinkError`] if a member runs something else, failed, left or did not answer.
     pub(super) fn receive_each(&self, what: &str, from: impl Iterator<Item = usize>) -> Vec<AnyTensor> {
         self.over_link(|link, activity| {
             let (rank, deadline, header) = (link.rank(), Instant::now() + self.timeout, header(activity));
@@ -71,7 +75,7 @@ impl TensorGroup {
         })
     }
 
-    /// The next message of a member.
+    /// Takes the next message of a member.
     pub(super) fn take(
         &self,
         link: &mut dyn Link,
@@ -85,10 +89,11 @@ impl TensorGroup {
         }
     }
 
-    /// Tells the other members that this one's row has ended; the link's own collectives ([`Link::collectives`]) meet there. All members call it.
+    /// Tells the other members that this one's row has ended. With the link's own collectives
+    /// ([`Link::collectives`]) the members meet there. All members call it.
     ///
     /// # Errors
-    /// If a member was in a collective of the row before, failed, left or did not answer.
+    /// Returns [`LinkError`] if a member was in a collective of the row before, failed, left or did not answer.
     pub(crate) fn end_row(&self) -> Result<(), LinkError> {
         if self.is_alone() {
             return Ok(());
@@ -100,7 +105,7 @@ impl TensorGroup {
                 return self.collectives(link)?.meet(ours.to_owned(), deadline);
             }
             let header = Header::of(MessageKind::RowEnd);
-            // Those of the last row, if no collective has taken them since.
+            // Take those of the last row, unless a collective has taken them since.
             self.take_ends(link, deadline)?;
             for peer in self.ranks.iter().copied().filter(|&peer| peer != rank) {
                 link.send(peer, Message { header, payload: Payload::default() }, deadline)?;
@@ -110,7 +115,7 @@ impl TensorGroup {
         })
     }
 
-    /// Takes the others' messages of the end of the last row, which stand before all later ones.
+    /// Takes the others' messages of the end of the last row, which come before all later ones.
     pub(super) fn take_ends(&self, link: &mut dyn Link, deadline: Instant) -> Result<(), LinkError> {
         if !self.ended.swap(false, Ordering::Relaxed) {
             return Ok(());
@@ -123,12 +128,12 @@ impl TensorGroup {
         Ok(())
     }
 
-    /// Forgets that the others' messages of the end of a row are to come: the link has dropped them.
+    /// Forgets that the others' messages of the end of a row will come: the link has dropped them.
     pub(crate) fn forget_ends(&self) {
         self.ended.store(false, Ordering::Relaxed);
     }
 
-    /// The error of two members that are at different places.
+    /// The error of two members in different places.
     pub(super) fn unlike(&self, rank: usize, peer: usize, ours: String, theirs: String) -> LinkError {
         match self.is_of_replicas() {
             true => LinkError::Replicas { rank, peer, ours, theirs },
@@ -136,7 +141,7 @@ impl TensorGroup {
         }
     }
 
-    /// What came from a member in place of what this one waits for says where that member is.
+    /// Turns a message out of order into the error that says where its sender is.
     fn elsewhere(&self, error: LinkError, ours: &str) -> LinkError {
         match error {
             LinkError::Order { rank, peer, got, .. } => self.unlike(rank, peer, ours.to_owned(), got),
@@ -144,7 +149,7 @@ impl TensorGroup {
         }
     }
 
-    /// Uses this rank's end of the link, told what it is doing; an error unwinds.
+    /// Calls `f` with this rank's end of the link and its activity; an error unwinds.
     pub(super) fn over_link<T>(&self, f: impl FnOnce(&mut dyn Link, Activity) -> Result<T, LinkError>) -> T {
         self.try_over_link(f).unwrap_or_else(|error| std::panic::resume_unwind(Box::new(error)))
     }
@@ -161,7 +166,7 @@ impl TensorGroup {
     }
 }
 
-/// A collective with the task that it is in, in words.
+/// Describes a collective and its task.
 pub(super) fn place(activity: Activity, what: &str) -> String {
     match activity {
         Activity::Task(task) => format!("{task}, {what}"),
@@ -179,7 +184,7 @@ pub(super) fn header(activity: Activity) -> Header {
     Header { kind: MessageKind::Member, stage, microbatch }
 }
 
-/// The text of a message and what it comes with.
+/// Reads the text of a message and its content.
 pub(super) fn read(payload: Payload) -> (String, Option<PayloadPart>) {
     let mut parts = payload.into_parts();
     match (parts.next(), parts.next(), parts.next()) {

@@ -1,4 +1,4 @@
-//! One rank's handle of the group that holds its stages.
+//! One rank's handle of a tensor-parallel group.
 
 use crate::group::SharedInbox;
 use crate::link::StageEnd;
@@ -9,41 +9,43 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The ranks that hold a stage together, or the data-parallel replicas of a stage, as one of them sees it; clones are one group.
+/// One rank's handle of a tensor-parallel group, or of the data-parallel replicas of a stage. Clones are one group.
 ///
-/// A stage's factory finds both in its [`StageContext`](crate::train::StageContext): `group`, for the layers of [`nn`](crate::nn), and `replicas`, for
-/// layers that send tokens to weights. A group of one rank exchanges nothing, so one factory serves groups of any size.
+/// A stage's factory finds both in its [`StageContext`](crate::train::StageContext): `group`, for the layers of
+/// [`nn`](crate::nn), and `replicas`, for layers that send tokens to weights. A group of one rank exchanges
+/// nothing, so one factory serves groups of any size.
 ///
-/// A tensor of a group is in one of three states. It is *whole*: all members hold the same values, and use them alike. It is *cut*
-/// along an axis: each holds its piece. Or it is *partial*: what each holds are terms of a sum. Gradients have the same
-/// states, and each function goes one way in the forward and the way back in the backward:
+/// A tensor of a group is in one of three states. *Whole*: all members have the same values, and use them in the
+/// same way. *Cut* along an axis: each member has its piece. *Partial*: each member has one term of a sum.
+/// Gradients have the same states. Each function changes the state in the forward, and changes it back in the
+/// backward:
 ///
 /// | function | from | to | backward |
 /// |---|---|---|---|
-/// | [`copy_to`](TensorGroup::copy_to) (Megatron's f) | whole | used by each member in its own way | all-reduce |
+/// | [`copy_to`](TensorGroup::copy_to) (Megatron's f) | whole | own use by each member | all-reduce |
 /// | [`reduce_from`](TensorGroup::reduce_from) (Megatron's g) | partial | whole | nothing |
 /// | [`scatter_to`](TensorGroup::scatter_to) | whole | cut | all-gather |
 /// | [`gather_from`](TensorGroup::gather_from) | cut | whole | own piece |
-/// | [`all_gather`](TensorGroup::all_gather) | cut | used by each member in its own way | reduce-scatter |
+/// | [`all_gather`](TensorGroup::all_gather) | cut | own use by each member | reduce-scatter |
 /// | [`reduce_scatter`](TensorGroup::reduce_scatter) | partial | cut | all-gather |
 /// | [`all_to_all`](TensorGroup::all_to_all) | cut along another axis | cut along this one | all-to-all |
-/// | [`broadcast`](TensorGroup::broadcast) | one member's | used by each member in its own way | reduce to that member |
+/// | [`broadcast`](TensorGroup::broadcast) | one member's | own use by each member | reduce to that member |
 #[derive(Clone, Debug)]
 pub struct TensorGroup {
     pub(super) member: usize,
-    /// The members' ranks in the job, in their order.
+    /// The members' ranks in the job, in order.
     pub(super) ranks: Arc<[usize]>,
     /// `None` for a group of one.
     pub(super) end: Option<StageEnd>,
     pub(super) timeout: Duration,
     pub(super) cuts: Cuts,
-    /// Are the other members not there?
+    /// True if the other members do not exist (for measuring).
     pub(super) absent: bool,
-    /// Does the link run its collectives?
+    /// True if the link runs the group's collectives.
     pub(super) by_link: bool,
-    /// Are the others' messages of the end of a row still to be taken?
+    /// True if the others' messages of the end of a row have not been taken yet.
     pub(super) ended: Arc<AtomicBool>,
-    /// Where its messages wait if they come amid others; `None` where the ranks exchange nothing else.
+    /// Where messages wait if others come between them; `None` if the ranks exchange nothing else.
     pub(super) inbox: Option<SharedInbox>,
 }
 
@@ -51,7 +53,7 @@ pub struct TensorGroup {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cuts(pub(super) Arc<Mutex<HashMap<ParamId, CutAlong>>>);
 
-/// An axis, and the length of the whole along it.
+/// An axis, and the whole length along it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CutAlong {
     pub(super) axis: usize,
@@ -59,7 +61,7 @@ pub(super) struct CutAlong {
 }
 
 impl TensorGroup {
-    /// A group of one rank: its layers hold whole weights.
+    /// A group of one rank: its layers have whole weights.
     pub fn alone() -> Self {
         Self {
             member: 0,
@@ -74,23 +76,23 @@ impl TensorGroup {
         }
     }
 
-    /// The group of the ranks `ranks` of a job, as the one at place `member` sees it.
+    /// This rank's handle of a group: `ranks` are its members' ranks in the job, and `member` is this rank's index.
     pub(crate) fn new(member: usize, ranks: impl IntoIterator<Item = usize>, end: StageEnd, timeout: Duration) -> Self {
         Self { member, ranks: ranks.into_iter().collect(), end: Some(end), timeout, ..Self::alone() }
     }
 
-    /// A group of so many ranks as the first one sees it if the others are not there: exchanges have the shapes and take the memory that they have
-    /// among all, with zeros in the place of what others would send. For measuring a stage.
+    /// The first rank's handle of a group of `size` ranks whose other ranks do not exist. Exchanges have the shapes
+    /// and memory of the real ones, with zeros instead of the others' tensors. For measuring a stage.
     pub(crate) fn without_others(size: usize) -> Self {
         Self { ranks: (0..size).collect(), absent: size > 1, ..Self::alone() }
     }
 
-    /// The same of data-parallel replicas, whose other messages come amid those of the group.
+    /// Makes it a group of data-parallel replicas, whose other messages come between those of the group.
     pub(crate) fn of_replicas(self, inbox: SharedInbox) -> Self {
         Self { inbox: Some(inbox), ..self }
     }
 
-    /// The same group, whose collectives the link runs if `by_link`; it has formed the group then
+    /// Sets whether the link runs the group's collectives; it must have formed the group then
     /// ([`Collectives::form`](crate::link::Collectives::form)).
     pub(crate) fn by_link(self, by_link: bool) -> Self {
         Self { by_link, ..self }
@@ -101,87 +103,91 @@ impl TensorGroup {
         self.ranks.len()
     }
 
-    /// This rank's place in the group, from 0.
+    /// This rank's index in the group, from 0.
     pub fn member(&self) -> usize {
         self.member
     }
 
-    /// Is a rank of the job in the group?
+    /// Returns true if a rank of the job is in the group.
     pub(crate) fn contains(&self, rank: usize) -> bool {
         self.ranks.contains(&rank)
     }
 
-    /// Where messages of its ranks wait.
+    /// Where messages of the group's ranks wait.
     pub(crate) fn inbox(&self) -> SharedInbox {
         self.inbox.clone().unwrap_or_default()
     }
 
-    /// The parameters of which the members have pieces.
+    /// The parameters that are cut over the members.
     pub(crate) fn cut_parameters(&self) -> HashSet<ParamId> {
         self.cuts.0.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
     }
 
-    /// Have the members pieces of one of these parameters?
+    /// Returns true if one of these parameters is cut over the members.
     pub(crate) fn cuts_any(&self, parameters: impl IntoIterator<Item = ParamId>) -> bool {
         parameters.into_iter().any(|id| self.axis_of(id).is_some())
     }
 
-    /// Is there no other rank in the group?
+    /// Returns true if the group has no other rank.
     pub(super) fn is_alone(&self) -> bool {
         self.size() == 1
     }
 
-    /// Are its ranks the data-parallel replicas of a stage?
+    /// Returns true if the group's ranks are the data-parallel replicas of a stage.
     pub(super) fn is_of_replicas(&self) -> bool {
         self.inbox.is_some()
     }
 
-    /// Its ranks in words: a stage may run the same collective over both kinds of groups, under different names.
+    /// Describes the group's ranks. A stage may run the same collective over both kinds of groups, under different
+    /// names.
     pub(super) fn in_words(&self) -> String {
         format!("{} {}", self.size(), if self.is_of_replicas() { "replicas" } else { "ranks" })
     }
 
-    /// Makes sure, for a layer that is named, that these ranks hold a stage together ([`StageContext::group`](crate::train::StageContext)): all
-    /// have the same samples.
+    /// Checks, for the named layer, that this is a tensor-parallel group
+    /// ([`StageContext::group`](crate::train::StageContext)), whose members all have the same samples.
     ///
     /// # Panics
-    /// If they are a stage's data-parallel replicas.
+    /// Panics if its ranks are a stage's data-parallel replicas.
     pub fn expect_members(&self, layer: &str) {
         let replicas = self.inbox.is_some();
         assert!(
             !replicas,
-            "{layer} is cut over the ranks that hold its stage together, not over data-parallel replicas: give it `StageContext::group`"
+            "{layer} is cut over a tensor-parallel group, not over data-parallel replicas: \
+             give it `StageContext::group`"
         );
     }
 
-    /// Makes sure, for a layer that is named, that these are a stage's data-parallel replicas ([`StageContext::replicas`](crate::train::StageContext)):
-    /// each has samples of its own.
+    /// Checks, for the named layer, that these are a stage's data-parallel replicas
+    /// ([`StageContext::replicas`](crate::train::StageContext)), each of which has its own samples.
     ///
     /// # Panics
-    /// If they hold a stage together.
+    /// Panics if it is a tensor-parallel group.
     pub fn expect_replicas(&self, layer: &str) {
         let members = self.inbox.is_none() && !self.is_alone();
         assert!(
             !members,
-            "{layer} is spread over data-parallel replicas, not over the ranks that hold its stage together: give it `StageContext::replicas`"
+            "{layer} is cut over data-parallel replicas, not over a tensor-parallel group: \
+             give it `StageContext::replicas`"
         );
     }
 
-    /// This member's part of `count` things that are cut evenly.
+    /// This member's part of `count` things that must be cut evenly.
     ///
     /// # Panics
-    /// If they cannot be cut evenly; `what` names them.
+    /// Panics if they cannot be cut evenly. `what` names them.
     pub fn share(&self, count: usize, what: &str) -> Range<usize> {
         let size = self.size();
         let choice = if self.is_of_replicas() { "Builder::data_parallel" } else { "Builder::tensor_parallel" };
         assert!(
             count.is_multiple_of(size),
-            "{count} {what} cannot be cut evenly over the {size} ranks of a group; make their number a multiple of {size}, or choose a size that divides {count} (`{choice}`)"
+            "{count} {what} cannot be cut evenly over the {size} ranks of a group; make their number a multiple of \
+             {size}, or choose a size that divides {count} (`{choice}`)"
         );
         self.part(count)
     }
 
-    /// This member's part of `count` things, of which the first members have one more where they cannot be cut evenly.
+    /// This member's part of `count` things. If they cannot be cut evenly, the first members have one more.
     pub(crate) fn part(&self, count: usize) -> Range<usize> {
         let (each, more) = (count / self.size(), count % self.size());
         let start = |member: usize| member * each + member.min(more);

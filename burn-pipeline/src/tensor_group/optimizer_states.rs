@@ -1,8 +1,10 @@
-//! The state of an optimizer that steps pieces of parameters: joined for a checkpoint, and cut again when one is loaded.
+//! The state of an optimizer that steps pieces of parameters: joined for a checkpoint, and cut again when it is
+//! loaded.
 //!
-//! Guarantees: what is joined and cut again is equal to the last bit. One parameter's tensor is on the device at a time.
+//! Guarantees: joining and cutting again changes no bit. Only one parameter's tensor is on the device at a time.
 //!
-//! Tensors of the state that have their parameter's shape (moments) are cut as it is. All else (step counters) is the same on all ranks.
+//! Tensors of the state with their parameter's shape (moments) are cut like it. Everything else (step counters) is
+//! equal on all ranks.
 
 use super::holders::Holders;
 use crate::stage::{AnyTensor, ParameterState, StateValue};
@@ -11,11 +13,11 @@ use burn::tensor::TensorData;
 use std::collections::{HashMap, HashSet};
 
 impl Holders<'_> {
-    /// Replaces the pieces in an optimizer's state by whole tensors. All ranks call it, with the same parameters in the same order;
-    /// those that do not keep it get nothing to the host.
+    /// Replaces the pieces in an optimizer's state by whole tensors. All ranks call it, with the same parameters in
+    /// the same order. Only ranks that keep the result copy it to the host.
     ///
     /// # Errors
-    /// The error of the device, once all ranks have exchanged everything.
+    /// Returns the error of the device, once all ranks have exchanged everything.
     ///
     /// # Panics
     /// Unwinds with a [`LinkError`](crate::link::LinkError) if another rank failed.
@@ -26,7 +28,7 @@ impl Holders<'_> {
         keeps: bool,
     ) -> Result<(), String> {
         let mut joined = Ok(());
-        // A parameter that stands at several paths comes once for each.
+        // A parameter at several paths is listed once for each.
         let mut seen = HashSet::new();
         for (id, weight) in weights.iter().filter(|(id, _)| self.is_cut(*id) && seen.insert(*id)) {
             let Some(state) = states.get_mut(id) else { continue };
@@ -44,10 +46,10 @@ impl Holders<'_> {
         joined
     }
 
-    /// Cuts a parameter's whole state down to this rank's piece, given the piece of the parameter.
+    /// Cuts a parameter's whole state to this rank's piece, given the piece of the parameter.
     ///
     /// # Errors
-    /// The error of the device.
+    /// Returns the error of the device.
     pub(crate) fn cut_state(
         &self,
         parameter: ParamId,
@@ -65,7 +67,7 @@ impl Holders<'_> {
     }
 }
 
-/// The tensors of a state that have this shape, in the order of their fields' names.
+/// The tensors of a state with this shape, in the order of their fields' names.
 fn tensors_like<'a>(state: &'a mut ParameterState, shape: &[usize]) -> Vec<&'a mut TensorData> {
     let tensors = state.values_mut().filter_map(|value| match value {
         StateValue::Tensor(data) => Some(data),

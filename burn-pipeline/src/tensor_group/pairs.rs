@@ -1,9 +1,9 @@
 //! Collectives with their backwards.
 //!
-//! Guarantees: if every member uses these functions as their states say, the gradient of a whole tensor is one device's on every
-//! member, and that of a piece is the piece of one device's.
+//! Guarantees: if every member uses these functions as the states require, the gradient of a whole tensor is one
+//! device's on every member, and the gradient of a piece is the piece of one device's.
 //!
-//! The states of tensors, and which collective of a forward has which in its backward, are told by the type, [`TensorGroup`].
+//! [`TensorGroup`] describes the states of tensors, and which collective runs in which function's backward.
 
 use super::collective::{Collective, GroupOp};
 use super::group::TensorGroup;
@@ -14,19 +14,20 @@ use burn::tensor::Tensor;
 use std::sync::Arc;
 
 impl TensorGroup {
-    /// A whole tensor for use by each member in its own way (by its piece of a weight): unchanged, and its gradient is the sum over
-    /// members.
+    /// Returns a whole tensor unchanged, for use by each member in its own way (with its piece of a weight). Its
+    /// gradient is the sum over members.
     pub fn copy_to<const D: usize>(&self, whole: Tensor<D>) -> Tensor<D> {
         self.paired(whole, None, Some(Collective::AllReduce))
     }
 
-    /// A module whose parameters all members hold whole, for use on this member's piece of an activation (a norm in a region where the
-    /// sequence is cut): each member knows the gradients of the parameters in part, and gets the sum over members.
+    /// A module with replicated parameters, for use on this member's piece of an activation (such as a norm in a
+    /// region where the sequence is cut). Each member computes a part of the parameters' gradients, and gets the
+    /// sum over members.
     pub fn for_pieces<M: Module>(&self, module: &M) -> M {
         if self.is_alone() { module.clone() } else { module.clone().map(&mut CopyEach(self)) }
     }
 
-    /// The sum over members of a partial tensor. Its gradient is that of the sum, which all members have.
+    /// The sum over members of a partial tensor. Its gradient is the gradient of the sum, which all members have.
     pub fn reduce_from<const D: usize>(&self, partial: Tensor<D>) -> Tensor<D> {
         self.paired(partial, Some(Collective::AllReduce), None)
     }
@@ -34,18 +35,18 @@ impl TensorGroup {
     /// This member's piece of a whole tensor along an axis.
     ///
     /// # Panics
-    /// If the axis cannot be cut evenly.
+    /// Panics if the axis cannot be cut evenly.
     pub fn scatter_to<const D: usize>(&self, whole: Tensor<D>, axis: usize) -> Tensor<D> {
         self.share(whole.dims()[axis], "elements along an axis");
         self.paired(whole, Some(Collective::OwnPiece { axis }), Some(Collective::AllGather { axis }))
     }
 
-    /// The whole tensor of all members' pieces along an axis, for use by all members alike.
+    /// Joins all members' pieces along an axis into the whole tensor, for the same use by all members.
     pub fn gather_from<const D: usize>(&self, piece: Tensor<D>, axis: usize) -> Tensor<D> {
         self.paired(piece, Some(Collective::AllGather { axis }), Some(Collective::OwnPiece { axis }))
     }
 
-    /// The whole tensor of all members' pieces along an axis, for use by each member in its own way.
+    /// Joins all members' pieces along an axis into the whole tensor, for use by each member in its own way.
     pub fn all_gather<const D: usize>(&self, piece: Tensor<D>, axis: usize) -> Tensor<D> {
         self.paired(piece, Some(Collective::AllGather { axis }), Some(Collective::ReduceScatter { axis }))
     }
@@ -53,29 +54,29 @@ impl TensorGroup {
     /// This member's piece along an axis of the sum over members of a partial tensor.
     ///
     /// # Panics
-    /// If the axis cannot be cut evenly.
+    /// Panics if the axis cannot be cut evenly.
     pub fn reduce_scatter<const D: usize>(&self, partial: Tensor<D>, axis: usize) -> Tensor<D> {
         self.share(partial.dims()[axis], "elements along an axis");
         self.paired(partial, Some(Collective::ReduceScatter { axis }), Some(Collective::AllGather { axis }))
     }
 
-    /// The pieces along an axis that all members have for this one, in the order of members: of each member's tensor the piece with this
-    /// member's place. Gradients go back the same way.
+    /// Gets from each member the piece with this member's index along an axis, and joins these in member order.
+    /// Gradients go back the same way.
     ///
     /// # Panics
-    /// If the axis cannot be cut evenly.
+    /// Panics if the axis cannot be cut evenly.
     pub fn all_to_all<const D: usize>(&self, tensor: Tensor<D>, axis: usize) -> Tensor<D> {
         self.share(tensor.dims()[axis], "elements along an axis");
         self.paired(tensor, Some(Collective::AllToAll { axis }), Some(Collective::AllToAll { axis }))
     }
 
-    /// The tensor of the member `root`, for use by each member in its own way. The others give one of the same shape, which is not read and
-    /// has a gradient of zeros. Autodiff may track some members' tensors and not others', by weights that are trained on some members alone: the
-    /// backward runs on all of them. Where they come to it from graphs of different depths, and to other collectives in between, they get an
-    /// error that names both.
+    /// The tensor of the member `root`, for use by each member in its own way. The others pass a tensor of the same
+    /// shape, which is not read and has a gradient of zeros. Autodiff may track the tensor on some members only, if
+    /// some weights are trained on some members only: the backward runs on all of them. If members reach it from
+    /// graphs of different depths, with other collectives in between, they get an error that names both.
     ///
     /// # Panics
-    /// If there is no such member.
+    /// Panics if there is no such member.
     pub fn broadcast<const D: usize>(&self, tensor: Tensor<D>, root: usize) -> Tensor<D> {
         assert!(root < self.size(), "there is no member {root} in a group of {}", self.size());
         let (forward, backward) = (Collective::Broadcast { root }, Collective::Reduce { root });
@@ -101,7 +102,7 @@ impl TensorGroup {
     }
 }
 
-/// Passes each parameter through [`TensorGroup::copy_to`].
+/// Applies [`TensorGroup::copy_to`] to each parameter.
 struct CopyEach<'a>(&'a TensorGroup);
 
 impl ModuleMapper for CopyEach<'_> {

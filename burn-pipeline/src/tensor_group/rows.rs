@@ -1,10 +1,12 @@
-//! Rows that each member sends to the members that want them: an all-to-all of uneven parts, with a backward.
+//! All-to-all of uneven parts: each member sends rows to the members that need them, with a backward.
 //!
-//! Guarantees: rows keep their order, those of one member after those of the member before it; no message is sent for no rows; no
-//! tensor is empty, since a row of zeros stands after all others.
+//! Guarantees: rows keep their order, ordered by sender; no message is sent for zero rows; no tensor is empty,
+//! since a row of zeros follows all others.
 //!
-//! 1. The members tell each other how many rows there are ([`TensorGroup::all_counts`]): numbers on the host, so a capture cannot hold it.
-//! 2. Each sends its rows, and takes what the others send ([`TensorGroup::all_to_all_rows`]). Gradients go back the same way.
+//! 1. The members tell each other the numbers of rows ([`TensorGroup::all_counts`]). These are numbers on the host,
+//!    so a capture cannot contain this.
+//! 2. Each sends its rows, and receives the others' ([`TensorGroup::all_to_all_rows`]). Gradients go back the same
+//!    way.
 
 use super::collective::Collective;
 use super::group::TensorGroup;
@@ -25,10 +27,11 @@ struct RowsOp {
 }
 
 impl TensorGroup {
-    /// The numbers of all members, each of which gives equally many, in the order of members. They are read from the device.
+    /// Gathers the numbers of all members, in member order; each passes equally many. They are read from the
+    /// device.
     ///
     /// # Panics
-    /// If the device fails, or in a capture, which holds no numbers.
+    /// Panics if the device fails, or in a capture, which has no numbers.
     pub fn all_counts(&self, own: Tensor<1, Int>) -> Vec<Vec<usize>> {
         let device = own.device();
         let numbers: Vec<i64> = own.into_data().iter::<i64>().collect();
@@ -40,14 +43,14 @@ impl TensorGroup {
         all.chunks(count).map(<[usize]>::to_vec).collect()
     }
 
-    /// Sends each member its rows, and gives those that the members send to this one, in the order of members.
+    /// Sends each member its rows, and returns those that the members send to this one, in member order.
     ///
-    /// Before and after, a row of zeros stands behind the rows `[n, width]`: the tensors have `[n + 1, width]`, `n` the sum of `sent`
-    /// before and that of `received` after. `sent` and `received` have one number for each member, this one too; all members must have
-    /// the same idea of them ([`TensorGroup::all_counts`]).
+    /// Before and after, a row of zeros follows the rows: the tensors are `[n + 1, width]`, with `n` the sum of
+    /// `sent` before and of `received` after. `sent` and `received` have one number for each member, including this
+    /// one. All members must agree on them ([`TensorGroup::all_counts`]).
     ///
     /// # Panics
-    /// If there are more or fewer rows than that.
+    /// Panics if the number of rows is different.
     pub fn all_to_all_rows(&self, rows: Tensor<2>, sent: &[usize], received: &[usize]) -> Tensor<2> {
         assert_eq!((sent.len(), received.len()), (self.size(), self.size()), "numbers of rows, one for each member");
         assert_eq!(rows.dims()[0], sent.iter().sum::<usize>() + 1, "rows to be sent, and a row of zeros");
@@ -59,7 +62,7 @@ impl TensorGroup {
 }
 
 impl RowsOp {
-    /// Where the rows for a member are.
+    /// The range of the rows for a member.
     fn rows_for(&self, member: usize) -> Range<usize> {
         let start = self.sent[..member].iter().sum();
         start..start + self.sent[member]
@@ -95,7 +98,7 @@ impl RowsOp {
         AnyTensor::cat(parts, 0).unwrap_or(zero)
     }
 
-    /// Unwinds with the error that a member sent other rows than it said.
+    /// Unwinds with the error that a member sent another number of rows than announced.
     fn refuse(&self, member: usize, ours: String, theirs: String) -> ! {
         let (rank, peer) = (self.group.ranks[self.group.member()], self.group.ranks[member]);
         std::panic::resume_unwind(Box::new(self.group.unlike(rank, peer, ours, theirs)))

@@ -1,4 +1,5 @@
-//! Each function against what one device computes of all members' tensors, forward and backward, over random shapes.
+//! Compares each function with one device's computation on all members' tensors, forward and backward, over random
+//! shapes.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -10,7 +11,7 @@ use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, propt
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// Runs `body` for each member on a thread of its own; a panic becomes the link error that it holds.
+/// Runs `body` for each member on its own thread; a panic becomes the link error in its payload.
 fn members<T: Send>(size: usize, body: impl Fn(&TensorGroup) -> T + Sync) -> Vec<Result<T, LinkError>> {
     let threads = Threads::new(size);
     std::thread::scope(|scope| {
@@ -32,7 +33,7 @@ fn members<T: Send>(size: usize, body: impl Fn(&TensorGroup) -> T + Sync) -> Vec
     })
 }
 
-/// Made-up values, other ones for each seed.
+/// Arbitrary values that depend on the seed.
 fn values(dims: [usize; 3], seed: usize) -> Tensor<3> {
     let count = dims.iter().product::<usize>();
     let value = |i: usize| ((i * 37 + seed * 101 + 11) % 64) as f32 / 8.0 - 4.0;
@@ -44,7 +45,8 @@ fn piece(tensor: &Tensor<3>, axis: usize, member: usize, size: usize) -> Tensor<
     tensor.clone().narrow(axis, member * each, each)
 }
 
-/// A function's name, itself, what it gives a member of all inputs, and the gradient of a member's input of the gradients of all outputs.
+/// A function's name, the function, its expected result on a member from all inputs, and the expected gradient of a
+/// member's input from the gradients of all outputs.
 type Case = (
     &'static str,
     fn(&TensorGroup, Tensor<3>, usize) -> Tensor<3>,
@@ -135,7 +137,7 @@ proptest! {
     }
 }
 
-/// Made-up rows, other ones for each seed.
+/// Arbitrary rows that depend on the seed.
 fn rows(count: usize, width: usize, seed: usize) -> Tensor<2> {
     values([count, width, 1], seed).reshape([count, width])
 }
@@ -146,7 +148,7 @@ proptest! {
     fn rows_and_their_gradients_come_from_where_they_were_sent(
         size in 1usize..5, width in 1usize..4, table in proptest::collection::vec(0usize..4, 16)
     ) {
-        // How many rows the first member sends the second.
+        // The number of rows that one member sends another.
         let count = |from: usize, to: usize| table[4 * from + to];
         let sent = |member: usize| (0..size).map(|to| count(member, to)).collect::<Vec<_>>();
         let total = |counts: &[usize]| counts.iter().sum::<usize>();
@@ -155,9 +157,12 @@ proptest! {
             0 => rows_of_zeros(width),
             rows_sent => with_zeros(vec![rows(rows_sent, width, member)]),
         };
-        let gradient = |member: usize| rows((0..size).map(|from| count(from, member)).sum::<usize>() + 1, width, 50 + member);
+        let gradient = |member: usize| {
+            rows((0..size).map(|from| count(from, member)).sum::<usize>() + 1, width, 50 + member)
+        };
         let got = members(size, |group| {
-            let own = Tensor::<1, Int>::from_ints(&*sent(group.member()).iter().map(|&n| n as i32).collect::<Vec<_>>(), &Device::flex());
+            let own = sent(group.member()).iter().map(|&n| n as i32).collect::<Vec<_>>();
+            let own = Tensor::<1, Int>::from_ints(&*own, &Device::flex());
             let all = group.all_counts(own);
             let received: Vec<usize> = all.iter().map(|counts| counts[group.member()]).collect();
             let x = input(group.member()).require_grad();
@@ -165,7 +170,7 @@ proptest! {
             let gradients = (y.clone() * gradient(group.member())).sum().backward();
             (y.into_data(), x.grad(&gradients).unwrap().into_data())
         });
-        // The rows of a tensor that are for one member, of so many for each.
+        // One member's rows of a tensor, given the number for each.
         let part = |tensor: Tensor<2>, counts: &[usize], of: usize| {
             (counts[of] > 0).then(|| tensor.narrow(0, total(&counts[..of]), counts[of]))
         };
@@ -272,7 +277,7 @@ proptest! {
                     prop_assert_eq!(different(first.member, second.member), Some(first.number));
                     prop_assert_eq!(first.number, second.number);
                 }
-                // Another rank found it first.
+                // Another rank found the difference first.
                 Err(other) => prop_assert!(matches!(other, LinkError::Peer(_) | LinkError::Left { .. }), "{}", other),
                 Ok(()) => {}
             }
@@ -343,7 +348,7 @@ fn one_collective_over_members_and_over_replicas_has_two_names() {
     use super::collective::{Collective, GroupOp};
     use crate::group::SharedInbox;
     use crate::program::CapturedOp;
-    // A program holds one operation for each name: with one name, a stage that uses both would run one of them twice.
+    // A program has one operation for each name: with one name, a stage that uses both would run one of them twice.
     let got = members(2, |group| {
         let replicas = group.clone().of_replicas(SharedInbox::default());
         [group.clone(), replicas].map(|group| {
@@ -363,7 +368,8 @@ fn a_circle_of_members_and_replicas_is_refused_on_all_of_them() {
     let plan = Plan::from_csv("one", "0F0,0B0\n").unwrap().check(&CheckOptions::default()).unwrap();
     let (sum, tokens) = ((Among::Members, "sum"), (Among::Replicas, "tokens"));
     let (one, other) = ([sum, tokens], [tokens, sum]);
-    // Ranks 0 and 1 hold the stage together, and ranks 2 and 3; two of a group never meet other collectives than each other.
+    // Ranks 0 and 1 are one group, and ranks 2 and 3 another. The collectives of any two ranks match; only their
+    // orders differ.
     for (order, circle) in [([one, other, other, one], true), ([one, one, other, other], false)] {
         let threads = Threads::new(4);
         let run = |rank: usize| {

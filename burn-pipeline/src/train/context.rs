@@ -1,7 +1,8 @@
-//! Where a stage is built: what a factory is given.
+//! The context in which a factory builds a stage.
 //!
-//! Guarantees: each layer of the model is in one stage. A factory that asks for the share of layers that no cut into these stages has is stopped
-//! there, and the numbers that it asks for are known ([`asking`]), so that all stages can be seen to ask for the same.
+//! Guarantees: each layer of the model is in one stage. If a factory requests its share of a number of layers that
+//! cannot be cut into these stages, it is stopped. The requested numbers are recorded ([`asking`]), to check that all
+//! stages request the same.
 
 use crate::cost::{Partition, PartitionError};
 use crate::tensor_group::TensorGroup;
@@ -12,11 +13,11 @@ use std::ops::Range;
 use std::panic::resume_unwind;
 
 thread_local! {
-    /// The numbers of layers that a factory on this thread has asked for its share of.
+    /// The numbers of layers of which a factory on this thread has requested its share.
     static ASKED: RefCell<Option<BTreeSet<usize>>> = const { RefCell::new(None) };
 }
 
-/// Calls a factory, and tells of how many layers it asked for its share.
+/// Calls a factory; also returns the numbers of layers of which it requested its share.
 pub(crate) fn asking<T>(factory: impl FnOnce() -> T) -> (T, BTreeSet<usize>) {
     struct Restore(Option<BTreeSet<usize>>);
 
@@ -31,38 +32,41 @@ pub(crate) fn asking<T>(factory: impl FnOnce() -> T) -> (T, BTreeSet<usize>) {
     (made, ASKED.take().unwrap_or_default())
 }
 
-/// Where a stage is to be built.
+/// The context in which a stage is built.
 #[derive(Debug, Clone)]
 pub struct StageContext {
     /// The stage, 0 at the model's input.
     pub index: usize,
-    /// How many stages the model has.
+    /// The number of stages of the model.
     pub stages: usize,
-    /// The rank of the job that builds it.
+    /// The rank that builds the stage.
     pub rank: usize,
     /// The rank's device, with autodiff.
     pub device: Device,
-    /// How the model's layers are cut, where that was given or planned ([`Builder::cut`](crate::train::Builder::cut)).
+    /// The cut of the model's layers, if it was given or planned ([`Builder::cut`](crate::train::Builder::cut)).
     pub cut: Option<Partition>,
-    /// The ranks that hold the stage together ([`Builder::tensor_parallel`](crate::train::Builder::tensor_parallel)), for the layers of
-    /// [`nn`](crate::nn).
+    /// The stage's tensor-parallel group ([`Builder::tensor_parallel`](crate::train::Builder::tensor_parallel)), for
+    /// the layers of [`nn`](crate::nn).
     pub group: TensorGroup,
-    /// The data-parallel replicas of the stage ([`Builder::data_parallel`](crate::train::Builder::data_parallel)), for layers whose weights are
-    /// spread over them: experts (`burn_pipeline_moe::layers::Block::spread`). Each replica runs its own microbatches. A weight that was
-    /// cut over replicas must get the tokens of all of them ([`TensorGroup::all_to_all`]), since its gradient is not summed over replicas.
+    /// The data-parallel replicas of the stage ([`Builder::data_parallel`](crate::train::Builder::data_parallel)), for
+    /// layers whose weights are cut over them: expert parallelism
+    /// (`burn_pipeline_moe::layers::Block::expert_parallel`). Each replica runs its own microbatches. A weight that is
+    /// cut over replicas must get the tokens of all of them ([`TensorGroup::all_to_all`]), because its gradient is not
+    /// summed over replicas.
     pub replicas: TensorGroup,
 }
 
 impl StageContext {
-    /// This stage's share of `layers` layers, in order: that of [`StageContext::cut`], if there is one. Else all stages get equally
-    /// many; earlier ones take one more where it is not even. All stages that ask must ask for the same numbers.
+    /// This stage's share of `layers` layers, in order: according to [`StageContext::cut`], if there is one; otherwise
+    /// an even cut, in which earlier stages take one more layer if needed. All stages that call this must pass the same
+    /// numbers.
     ///
     /// # Panics
-    /// If there are fewer layers than stages, or the cut is of other layers or stages. In a factory this ends
-    /// [`Builder::build`](crate::train::Builder::build) with an error that says so.
+    /// Panics if there are fewer layers than stages, or if the cut has other numbers of layers or stages. In a factory
+    /// this makes [`Builder::build`](crate::train::Builder::build) return an error with the reason.
     pub fn layers(&self, layers: usize) -> Range<usize> {
         self.share(layers).unwrap_or_else(|refused| match ASKED.with_borrow(Option::is_some) {
-            // An error of `build`: nothing is printed.
+            // Becomes an error of `build`, so nothing is printed.
             true => resume_unwind(Box::new(refused)),
             false => panic!("{refused}"),
         })
@@ -80,12 +84,12 @@ impl StageContext {
         cut.ranges().nth(self.index).ok_or(no_stage)
     }
 
-    /// Is it the first stage?
+    /// Returns true for the first stage.
     pub fn is_first(&self) -> bool {
         self.index == 0
     }
 
-    /// Is it the last stage?
+    /// Returns true for the last stage.
     pub fn is_last(&self) -> bool {
         self.index + 1 == self.stages
     }

@@ -1,4 +1,4 @@
-//! What a stage says of itself, wherever it lives: what it reads from a batch, its parameters' names and sizes.
+//! Stage metadata gathered from all ranks: what a stage reads from a batch, its parameters' names and sizes.
 
 use crate::plan::StageId;
 use crate::stage::{Batch, BatchChecks, ErasedStage, Kinds, NamedWeight, Payload, PayloadSpec, StageError};
@@ -7,39 +7,39 @@ use crate::vocabulary::{Piece, is_ids};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// What a stage says of itself once it is built.
+/// The metadata of a built stage.
 #[derive(Debug, Clone)]
 pub(crate) struct StageFacts {
     pub(crate) stage: StageId,
-    /// The kinds of what it takes, and of what it gives.
+    /// The kinds of its inputs and outputs.
     pub(crate) kinds: [Kinds; 2],
-    /// Of how many layers its factory asked for its share (`StageContext::layers`).
+    /// The numbers of layers of which its factory requested its share (`StageContext::layers`).
     pub(crate) layers: BTreeSet<usize>,
     /// Names of the extras that it reads from a batch.
     pub(crate) extras: Vec<&'static str>,
     pub(crate) has_loss: bool,
-    /// Were the specs at its boundary declared?
+    /// True if the specs at its boundary were declared.
     pub(crate) declared: bool,
     pub(crate) takes: BatchChecks,
     pub(crate) weight_bytes: usize,
-    /// Has it state that its forward can change (running statistics)?
+    /// True if it has state that its forward can change (running statistics).
     pub(crate) has_forward_state: bool,
-    /// Are some of its weights spread over data-parallel replicas?
-    pub(crate) spread: bool,
+    /// True if some of its weights are cut over data-parallel replicas.
+    pub(crate) cut_over_replicas: bool,
     /// Paths of its parameters, each with a name in the whole model.
     pub(crate) names: Vec<(String, String)>,
-    /// Was anything said of its names?
+    /// True if names were given to it.
     pub(crate) named: bool,
-    /// The lists of layers that were declared ([`Names::layers_from`](crate::stage::Names::layers_from)), each with
-    /// whether it has a parameter there.
+    /// The declared lists of layers ([`Names::layers_from`](crate::stage::Names::layers_from)), and whether it has a
+    /// parameter in each.
     pub(crate) lists: Vec<(String, bool)>,
-    /// The layer of the vocabulary that it is a piece of, where it is no stage.
+    /// The vocabulary-parallel layer that it is a piece of, if it is not a stage.
     pub(crate) piece: Option<Piece>,
 }
 
 impl StageFacts {
-    /// What a stage says; `spread` tells whether some of its weights are spread over data-parallel replicas.
-    pub(crate) fn of(stage: StageId, held: &dyn ErasedStage, spread: bool) -> Self {
+    /// The facts of a stage; `cut_over_replicas` is true if some of its weights are cut over data-parallel replicas.
+    pub(crate) fn of(stage: StageId, held: &dyn ErasedStage, cut_over_replicas: bool) -> Self {
         let (names, said) = (Self::names(held.named_weights()), &held.options().names);
         let paths: Vec<&str> = names.iter().map(|(path, _)| path.as_str()).collect();
         let (named, lists) = (!said.are_paths(), said.lists(&paths).collect());
@@ -53,7 +53,7 @@ impl StageFacts {
             takes: held.batch_checks(),
             has_forward_state: !held.forward_state().is_empty(),
             weight_bytes: held.weights().iter().map(|(_, weight)| weight.bytes()).sum(),
-            spread,
+            cut_over_replicas,
             names,
             named,
             lists,
@@ -61,12 +61,12 @@ impl StageFacts {
         }
     }
 
-    /// What the pieces of a vocabulary's layer say.
+    /// The facts of a piece of a vocabulary-parallel layer.
     pub(crate) fn of_piece(piece: Piece, stage: StageId, held: &dyn ErasedStage) -> Self {
         Self { piece: Some(piece), ..Self::of(stage, held, false) }
     }
 
-    /// Does the layer of the vocabulary take what a batch holds for it?
+    /// Checks that the vocabulary-parallel layer takes what the batch holds for it.
     pub(crate) fn check_ids(&self, batch: &Batch) -> Result<(), PipelineError> {
         let refused = |layer, source, got: &Payload| {
             let got = PayloadSpec::of_payload(got);
@@ -82,14 +82,13 @@ impl StageFacts {
         })
     }
 
-    /// Each path with each name.
+    /// Pairs each path with each of its names.
     fn names(weights: Vec<NamedWeight>) -> Vec<(String, String)> {
         let named = |weight: NamedWeight| weight.names.into_iter().map(move |name| (weight.path.clone(), name));
         weights.into_iter().flat_map(named).collect()
     }
 
-    /// Does the stage take what a batch holds for it?
-    /// With `embedded`, its input comes from the embedding.
+    /// Checks that the stage takes what the batch holds for it. With `embedded`, its input comes from the embedding.
     pub(crate) fn check(&self, batch: &Batch, embedded: bool) -> Result<(), PipelineError> {
         let refused = |source, got: &Payload| {
             let got = PayloadSpec::of_payload(got);
@@ -109,7 +108,7 @@ impl StageFacts {
     }
 }
 
-/// What another process learns of a stage.
+/// The part of a stage's facts that is sent to other processes.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct SentFacts {
     pub(crate) stage: StageId,
@@ -119,7 +118,7 @@ pub(crate) struct SentFacts {
     declared: bool,
     weight_bytes: usize,
     has_forward_state: bool,
-    spread: bool,
+    cut_over_replicas: bool,
     names: Vec<(String, String)>,
     named: bool,
     lists: Vec<(String, bool)>,
@@ -128,8 +127,17 @@ pub(crate) struct SentFacts {
 
 impl SentFacts {
     pub(crate) fn of(facts: &StageFacts) -> Self {
-        let StageFacts { stage, has_loss, declared, weight_bytes, has_forward_state, spread, named, piece, .. } =
-            *facts;
+        let StageFacts {
+            stage,
+            has_loss,
+            declared,
+            weight_bytes,
+            has_forward_state,
+            cut_over_replicas,
+            named,
+            piece,
+            ..
+        } = *facts;
         Self {
             stage,
             kinds: facts.kinds.clone(),
@@ -138,7 +146,7 @@ impl SentFacts {
             declared,
             weight_bytes,
             has_forward_state,
-            spread,
+            cut_over_replicas,
             names: facts.names.clone(),
             named,
             lists: facts.lists.clone(),
@@ -146,7 +154,7 @@ impl SentFacts {
         }
     }
 
-    /// Whether a batch fits the stage is checked by the process that holds it: elsewhere every batch does.
+    /// Accepts every batch, because the process that holds the stage checks whether a batch fits.
     pub(crate) fn facts(self) -> StageFacts {
         StageFacts {
             stage: self.stage,
@@ -158,7 +166,7 @@ impl SentFacts {
             takes: BatchChecks { input: |_| Ok(()), extra: |_| Ok(()), target: None },
             weight_bytes: self.weight_bytes,
             has_forward_state: self.has_forward_state,
-            spread: self.spread,
+            cut_over_replicas: self.cut_over_replicas,
             names: self.names,
             named: self.named,
             lists: self.lists,

@@ -1,18 +1,18 @@
 //! Training: what happens around a plan's run, and the type that a user holds.
 //!
-//! [`Pipeline`] is the front door: build it from stages, a schedule and a loss reduction; call
-//! [`step`](Pipeline::step) and [`eval`](Pipeline::eval). It drives one rank a thread ([`build`](Builder::build)), or one
-//! in each of several processes that all make the same calls ([`build_rank`](Builder::build_rank)).
+//! Start at [`Pipeline`]: build it from stages, a schedule and a loss reduction; call [`step`](Pipeline::step) and
+//! [`eval`](Pipeline::eval). Its ranks are threads ([`build`](Builder::build)), or it is one rank of several processes
+//! that all make the same calls ([`build_rank`](Builder::build_rank)).
 //!
-//! Rooms, from the bottom up:
+//! Modules, from the bottom up:
 //!
-//! 1. `error`, `non_finite`, `progress`, `report`, `context`, `facts`, `stages`: values that pipeline and user share.
-//! 2. `plans`: the plans that a pipeline runs. `shared`: parameters that several stages hold.
-//! 3. `step`: what one rank does with a batch and its weights.
+//! 1. `error`, `non_finite`, `progress`, `report`, `context`, `facts`, `stages`: values shared by pipeline and user.
+//! 2. `plans`: the plans that a pipeline runs. `shared`: tied parameters, which several stages hold.
+//! 3. `step`: the work of one rank with a batch and its weights.
 //! 4. `control`: commands to all ranks, and their replies.
 //! 5. `pipeline`: the type; `calls`: its methods, each with its commands; `checkpoint`: saving and loading.
-//! 6. `setup`: setting a pipeline up and starting it.
-//! 7. `choose`: measuring a model, and choosing a schedule by what was measured.
+//! 6. `setup`: configuring and starting a pipeline.
+//! 7. `choose`: measuring a model, and choosing a schedule from the measurements.
 
 mod calls;
 mod checkpoint;

@@ -1,31 +1,31 @@
-//! Losses and gradients that are NaN or infinite, and what a pipeline does about them.
+//! Losses and gradients that are NaN or infinite, and the policy for them.
 //!
-//! Guarantees: no weight is stepped by such a number, unless it may pass; all ranks decide alike.
+//! Guarantees: no weight is stepped with such a number unless the policy allows it. All ranks decide alike.
 //!
-//! 1. Every loss of a training batch, with its weight, is looked at once all ranks have the losses.
-//! 2. Every gradient is looked at before weights are stepped, as the optimizer would get it: summed over replicas and copies, and
-//!    scaled. With [`Builder::clip_norm`](crate::train::Builder::clip_norm) that is the norm of all of them, which is computed anyway; else
-//!    one pass over their elements. Ranks gather what each found, in one message.
+//! 1. Once all ranks have the losses of a training batch, every loss and its weight is checked.
+//! 2. Before the step, every gradient is checked as the optimizer would get it: summed over replicas and copies, and
+//!    scaled. With [`Builder::clip_norm`](crate::train::Builder::clip_norm) the norm of all of them is checked, which
+//!    is computed anyway; otherwise one pass over their elements. Ranks gather all results in one message.
 //!
-//! PyTorch's `GradScaler` skips steps for the same reason, and looks at every gradient too.
+//! PyTorch's `GradScaler` skips steps for the same reason, and also checks every gradient.
 
 use crate::execute::MicrobatchLoss;
 use crate::plan::StageId;
 
-/// What a training call does where a loss or a gradient is NaN or infinite.
+/// What a training call does if a loss or a gradient is NaN or infinite.
 ///
-/// Evaluations return such losses as they are. What forwards change by themselves (running statistics) has changed in
-/// every case.
+/// Evaluations return such losses unchanged. State changed by forwards (running statistics) stays changed in every
+/// case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnNonFinite {
-    /// The call is an error that names stage and microbatch, or parameter. Weights stay, gradients gathered since the last step are
-    /// dropped, and the pipeline goes on with the next batch.
+    /// Returns an error that names stage and microbatch, or parameter. Weights stay, gradients accumulated since the
+    /// last step are dropped, and the pipeline is ready for the next batch.
     #[default]
     Error,
-    /// The step leaves weights and optimizer state as they are, and drops the gradients of all its batches.
-    /// [`StepReport::skipped`](crate::train::StepReport::skipped) says so.
+    /// Skips the step: weights and optimizer state stay, and the gradients of all its batches are dropped.
+    /// [`StepReport::skipped`](crate::train::StepReport::skipped) has the number.
     Skip,
-    /// Nothing: weights are stepped with what came.
+    /// Steps the weights anyway.
     Pass,
 }
 
@@ -46,7 +46,7 @@ pub enum NonFinite {
         /// Its weight: the samples of the microbatch (`Mean`), 1 (`Sum`), or what the loss function gave.
         weight: f64,
     },
-    /// A gradient, where every loss is finite and gradients are not clipped.
+    /// A gradient, when every loss is finite and gradients are not clipped.
     #[error(
         "the gradient of `{name}` on stage {stage} has elements that are NaN or infinite, though every loss is finite"
     )]
@@ -56,7 +56,7 @@ pub enum NonFinite {
         /// The parameter's name in the whole model.
         name: Box<str>,
     },
-    /// The norm of all gradients, where every loss is finite.
+    /// The norm of all gradients, when every loss is finite.
     #[error("the norm of all gradients is {norm}, though every loss is finite")]
     Norm {
         /// The norm.
@@ -67,14 +67,14 @@ pub enum NonFinite {
 burn_pipeline_plan::debug_as_text!(NonFinite);
 
 impl NonFinite {
-    /// The first loss in the batch's order that is no finite number.
+    /// The first non-finite loss in the batch's order.
     pub(crate) fn among(losses: &[MicrobatchLoss]) -> Option<Self> {
         let odd = losses.iter().find(|part| !(part.loss.is_finite() && part.weight.is_finite()))?;
         let MicrobatchLoss { index, rank, stage, loss, weight } = *odd;
         Some(NonFinite::Loss { rank, stage, index, loss, weight })
     }
 
-    /// The norm, if it is no finite number.
+    /// The norm, if it is not finite.
     pub(crate) fn of_norm(norm: Option<f64>) -> Option<Self> {
         norm.filter(|norm| !norm.is_finite()).map(|norm| NonFinite::Norm { norm })
     }

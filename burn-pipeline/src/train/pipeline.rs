@@ -1,11 +1,11 @@
-//! The type that a user holds: a pipeline of ranks on threads of this process, or of processes.
+//! The type that a user holds: a pipeline with its ranks as threads of this process, or one rank of several processes.
 //!
-//! Guarantees: every call returns within the timeout, with a result or an error that names what failed; after a call that failed without having
-//! changed a weight the pipeline is as before; after the loss of a rank every later call says so at once; dropping the pipeline never waits for a rank that is stuck, and ends the
-//! waits of other processes for this one.
+//! Guarantees: every call returns within the timeout, with a result or an error that names what failed. After a failed
+//! call that changed no weight, the pipeline is unchanged. After the loss of a rank, every later call fails at once.
+//! Dropping the pipeline never waits for a stuck rank, and ends other processes' waits for this one.
 //!
-//! What it does stands beside what it takes: `setup` builds it, `calls` trains, evaluates and reads, `checkpoint` saves
-//! and loads, `choose` measures.
+//! Its methods are in other modules: `setup` builds it, `calls` trains, evaluates and reads, `checkpoint` saves and
+//! loads, `choose` measures.
 
 use crate::cost::Partition;
 use crate::plan::{CheckedPlan, Placement};
@@ -21,8 +21,8 @@ use crate::train::stages::Stages;
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// A pipeline of ranks on threads of this process ([`Builder::build`](crate::Builder::build)), or of one rank in each of several processes
-/// ([`Builder::build_rank`](crate::Builder::build_rank)).
+/// A pipeline with its ranks as threads of this process ([`Builder::build`](crate::Builder::build)), or one rank of
+/// several processes ([`Builder::build_rank`](crate::Builder::build_rank)).
 ///
 /// ```
 /// use burn::module::Module;
@@ -71,34 +71,34 @@ pub struct Pipeline {
     pub(super) plans: Plans,
     pub(super) stages: Stages,
     pub(super) training: Training,
-    /// Are the stages' metadata to be learned before the next batch?
+    /// True if the stages' metadata must be learned before the next batch.
     pub(super) learns_metadata: bool,
-    /// Are they to be learned at all, again after a module was replaced?
+    /// True if metadata are learned at all; then also again after a module was replaced.
     pub(super) wants_metadata: bool,
-    /// How the model's layers are cut, where that was given or planned.
+    /// The cut of the model's layers, if it was given or planned.
     pub(super) cut: Option<Partition>,
-    /// Has every stage the module that the factory makes?
+    /// True if every stage has the module that the factory makes.
     pub(super) is_as_built: bool,
-    /// Has no optimizer been given, and no step said so yet?
+    /// True if there is no optimizer and no step has warned about it yet.
     pub(super) lacks_optimizer: bool,
     pub(super) on_non_finite: OnNonFinite,
-    /// Do steps report the last stage's outputs to this process?
+    /// True if steps report the last stage's outputs to this process.
     pub(super) outputs: bool,
-    /// Do processes compare their batches?
+    /// True if processes compare their batches.
     pub(super) compares_batches: bool,
-    /// The checkpoints that it comes from.
+    /// The history of its checkpoints.
     pub(super) branch: Branch,
-    /// How the simulator prices messages of this pipeline's link.
+    /// The simulation options that fit this pipeline's link.
     pub(super) simulate: SimulateOptions,
 }
 
 impl Pipeline {
-    /// Where stages live.
+    /// The placement of stages on ranks.
     pub fn placement(&self) -> &Placement {
         self.plans.placement()
     }
 
-    /// The shared parameters as they were found, and how their gradients are summed.
+    /// The tied parameters that were found, and how their gradients are summed.
     pub fn shared(&self) -> &[SharedReport] {
         self.stages.shared()
     }
@@ -106,21 +106,21 @@ impl Pipeline {
     /// The lowered plan that trains a batch of this many microbatches; with data-parallel replicas, one replica's part.
     ///
     /// # Errors
-    /// If the schedule cannot be built for that many.
+    /// Returns [`BuildError`] if the schedule cannot be built for that number.
     pub fn plan(&mut self, microbatches: usize) -> Result<Arc<CheckedPlan>, BuildError> {
         self.plans.training(microbatches)
     }
 
-    /// Leaves a job of several processes because of an error outside of the pipeline, of a data loader, say: the calls of all
-    /// other processes end at once with an error that has this rank and `reason`. The pipeline is closed.
+    /// Leaves a job of several processes because of an error outside of the pipeline, for example of a data loader. The
+    /// calls of all other processes end at once with an error that has this rank and `reason`. The pipeline is closed.
     ///
-    /// A pipeline that is dropped without a word leaves too: the others get an error as soon as they wait for this rank. If a
-    /// panic drops it, they learn that.
+    /// A pipeline that is just dropped leaves too: the others get an error as soon as they wait for this rank. If a
+    /// panic drops it, their error says so.
     pub fn leave(&mut self, reason: impl Display) {
         self.ranks.leave(&format!("it left the job: {reason}"));
     }
 
-    /// Has every rank run a command; returns all replies, in the order of ranks. A failure may drop what was gathered.
+    /// Runs a command on every rank. Returns all replies, in rank order. A failure may drop accumulated gradients.
     pub(super) fn ask<C: Command>(&mut self, command: C) -> Result<Vec<C::Reply>, PipelineError> {
         let asked = self.ranks.ask(command);
         if asked.as_ref().is_err_and(PipelineError::drops_gradients) {
@@ -129,40 +129,42 @@ impl Pipeline {
         asked
     }
 
-    /// Where ranks are processes: tells the others when this one refuses a call, so that they do not run it.
+    /// When ranks are processes: tells the others if this one refuses a call, so that they do not run it.
     pub(super) fn admit<T, E: Display>(&mut self, admitted: Result<T, E>) -> Result<T, E> {
         if let (true, Err(refusal)) = (self.ranks.are_processes(), &admitted) {
-            // The reply is this very refusal, or a failure of another rank, which is logged; the next call says if it closed the pipeline.
+            // The reply is this refusal, or a failure of another rank, which is logged; if it closed the pipeline, the
+            // next call says so.
             let _ = self.ask(Refuse(refusal.to_string()));
         }
         admitted
     }
 
-    /// Refuses what does not work where several ranks hold a stage together.
+    /// Refuses calls that do not work with tensor-parallel stages.
     pub(super) fn whole_stages_only(&self, what: &'static str) -> Result<(), PipelineError> {
         if self.plans.members() > 1 { Err(PipelineError::TensorParallel { what }) } else { Ok(()) }
     }
 
-    /// Refuses what does not work with a vocabulary that is spread.
+    /// Refuses calls that do not work with a parallel vocabulary.
     pub(super) fn without_vocabulary(&self, what: &'static str) -> Result<(), PipelineError> {
         if self.plans.spread() { Err(PipelineError::Vocabulary { what }) } else { Ok(()) }
     }
 
-    /// Refuses what does not work with weights that are spread over data-parallel replicas.
-    pub(super) fn without_spread(&self, what: &'static str) -> Result<(), PipelineError> {
-        self.stages.spread().map_or(Ok(()), |stage| Err(PipelineError::Spread { stage, what }))
+    /// Refuses calls that do not work with weights that are cut over data-parallel replicas.
+    pub(super) fn without_cuts_over_replicas(&self, what: &'static str) -> Result<(), PipelineError> {
+        self.stages.cut_over_replicas().map_or(Ok(()), |stage| Err(PipelineError::CutOverReplicas { stage, what }))
     }
 
-    /// The parts of a batch of so many microbatches, if replicas that exchange tensors have equally many.
+    /// Returns the parts of a batch, or an error if replicas that exchange tensors would have different numbers of
+    /// microbatches.
     pub(super) fn met(&self, parts: Result<Parts, BuildError>, microbatches: usize) -> Result<Parts, PipelineError> {
         let parts = parts.map_err(|error| PipelineError::Plan(Box::new(error)))?;
-        match self.stages.spread().filter(|_| !parts.are_even()) {
+        match self.stages.cut_over_replicas().filter(|_| !parts.are_even()) {
             Some(stage) => Err(PipelineError::UnevenReplicas { stage, microbatches, replicas: parts.replicas() }),
             None => Ok(parts),
         }
     }
 
-    /// How far training has come.
+    /// The progress of the training.
     pub fn progress(&self) -> Progress {
         self.training.progress()
     }

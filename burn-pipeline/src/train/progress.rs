@@ -1,18 +1,18 @@
-//! How far a training job has come.
+//! The progress of a training job.
 
 use crate::stage::mixed;
 use serde::{Deserialize, Serialize};
 
-/// How far a training job has come.
+/// The progress of a training job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Progress {
-    /// Steps of the weights.
+    /// The number of optimizer steps.
     pub steps: u64,
-    /// Batches run forward and backward; more than steps where several count as one.
+    /// Batches run forward and backward; more than steps if several batches count as one step.
     pub batches: u64,
-    /// Samples in these batches: where a loader that goes through the data in order stands.
+    /// Samples in these batches: the position of a loader that goes through the data in order.
     pub samples: u64,
-    /// The seed that forwards draw from, see [`Builder::seed`](crate::train::Builder::seed).
+    /// The seed of forwards; see [`Builder::seed`](crate::train::Builder::seed).
     pub seed: Option<u64>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Training {
     pending: usize,
     /// Progress before the first of them.
     before: Progress,
-    /// Steps that left the weights alone, since the pipeline was built.
+    /// Steps skipped since the pipeline was built.
     skipped: u64,
 }
 
@@ -37,7 +37,7 @@ impl Training {
         self.progress
     }
 
-    /// Are there gradients that no step has used?
+    /// Returns true if there are unapplied gradients.
     pub(crate) fn is_mid_step(&self) -> bool {
         self.pending > 0
     }
@@ -61,23 +61,23 @@ impl Training {
         self.progress.steps += 1;
     }
 
-    /// A step left the weights alone.
+    /// Records a skipped step.
     pub(crate) fn skipped(&mut self) {
         self.pending = 0;
         self.skipped += 1;
     }
 
-    /// Steps that left the weights alone.
+    /// The number of skipped steps.
     pub(crate) fn skipped_steps(&self) -> u64 {
         self.skipped
     }
 
-    /// The gradients gathered since the last step are gone.
+    /// Records that the accumulated gradients are gone.
     pub(crate) fn gradients_gone(&mut self) {
         self.pending = 0;
     }
 
-    /// A failure has dropped the gradients gathered since the last step: their batches were not run.
+    /// Undoes the batches since the last step, after a failure that dropped their gradients.
     pub(crate) fn undo(&mut self) {
         if self.is_mid_step() {
             self.progress = self.before;
@@ -85,7 +85,7 @@ impl Training {
         }
     }
 
-    /// Goes on from a checkpoint; without a seed there, the job keeps its own.
+    /// Resumes from a checkpoint. If that has no seed, the job keeps its own.
     pub(crate) fn resume(&mut self, saved: Progress) {
         self.progress = Progress { seed: saved.seed.or(self.progress.seed), ..saved };
     }

@@ -1,4 +1,4 @@
-//! What a step or an evaluation reports to its caller.
+//! The reports of steps and evaluations.
 
 use crate::execute::MicrobatchLoss;
 use crate::plan::StageId;
@@ -9,83 +9,84 @@ use crate::train::non_finite::NonFinite;
 use crate::train::step::BatchOutcome;
 use std::collections::BTreeMap;
 
-/// What [`Pipeline::step`](crate::train::Pipeline::step) tells.
+/// The report of [`Pipeline::step`](crate::train::Pipeline::step).
 #[derive(Debug, Clone)]
 pub struct StepReport {
-    /// The loss over all batches since the weights were last stepped, by the loss contract.
+    /// The loss over all batches since the last step, by the loss contract.
     pub loss: f64,
     /// The norm of all gradients before clipping, if they are clipped.
     pub gradient_norm: Option<f64>,
-    /// The loss or gradient for which this step left the weights alone, with
-    /// [`OnNonFinite::Skip`](crate::train::OnNonFinite::Skip); of a batch that was only accumulated, the loss for which the
-    /// next step will.
+    /// The non-finite loss or gradient because of which this step was skipped, with
+    /// [`OnNonFinite::Skip`](crate::train::OnNonFinite::Skip). For a batch that was only accumulated, the loss because
+    /// of which the next step will be skipped.
     pub skipped: Option<NonFinite>,
-    /// Steps that were skipped since the pipeline was built, this one included.
+    /// The number of steps skipped since the pipeline was built, including this one.
     pub skipped_steps: u64,
-    /// The losses of this batch's microbatches, in order: on which rank and route, and with which weight in the batch's.
+    /// The losses of this batch's microbatches, in order, with their rank, route, and weight in the batch's loss.
     pub losses: Vec<MicrobatchLoss>,
-    /// The numbers that the loss function wants observed in this batch, by microbatch; see
+    /// The numbers that the loss function reported for this batch, by microbatch; see
     /// [`Loss::observing`](crate::stage::Loss::observing).
     pub observed: Vec<Vec<f64>>,
-    /// One a microbatch, by its index; none unless asked for.
+    /// One per microbatch, by its index; empty unless requested.
     pub(crate) outputs: Vec<(usize, Payload)>,
-    /// Microbatches run; a batch with fewer samples than microbatches gets one for each sample.
+    /// The number of microbatches that were run. A batch with fewer samples than microbatches gets one per sample.
     pub microbatches: usize,
-    /// Samples in the batch.
+    /// The number of samples in the batch.
     pub samples: usize,
     /// Seconds from call to return.
     pub seconds: f64,
     /// The most microbatches that each rank held at once, summed over its stages.
     pub peak_held: Vec<usize>,
-    /// The most bytes that each rank held for backwards at once, parameters not counted; `None` where a stage's engine
-    /// cannot tell (captured ones can).
+    /// The most bytes that each rank held for backwards at once, excluding parameters; `None` if a stage's engine does
+    /// not know (captured ones do).
     pub peak_held_bytes: Vec<Option<usize>>,
-    /// What each stage's largest microbatch leaves behind for its backward, in model order, where its engine can tell.
+    /// The activation bytes of each stage's largest microbatch, in model order, if its engine knows.
     pub activations: Vec<Option<ActivationBytes>>,
     /// Bytes of each stage's parameters, in model order.
     pub weight_bytes: Vec<usize>,
-    /// Bytes that each stage sent on for the largest microbatch, in model order; 0 for the last.
+    /// Bytes that each stage sent to the next one for its largest microbatch, in model order; 0 for the last.
     pub message_bytes: Vec<usize>,
-    /// Bytes of the largest value that each stage sent past the next one, in model order; 0 where no edge starts.
+    /// Bytes of the largest value that each stage sent over a skip edge, in model order; 0 if no edge starts there.
     pub skip_bytes: Vec<usize>,
-    /// What every rank did when.
+    /// The timeline of every rank.
     pub timeline: Track,
 }
 
 impl StepReport {
-    /// The last stage's outputs for this batch, of all microbatches joined along dimension 0; for a pipeline that was built with
-    /// [`Builder::outputs`](crate::Builder::outputs). They are those of the training forward, from before the step.
+    /// The last stage's outputs for this batch, all microbatches joined along dimension 0; for a pipeline built with
+    /// [`Builder::outputs`](crate::Builder::outputs). They are those of the training forward, before the step.
     ///
     /// # Errors
-    /// As [`EvalReport::output`]; and if outputs were not asked for.
+    /// Same as [`EvalReport::output`]. Also fails if outputs were not requested.
     pub fn output<O: Boundary>(&self) -> Result<O, BoundaryError> {
         joined(&self.outputs, None)
     }
 
-    /// The same, with each tensor joined along its own dimension, in the order in which `O` holds them: where samples are not the
-    /// first one.
+    /// Like [`StepReport::output`], with each tensor joined along its own dimension, in the order in which `O` holds
+    /// them: for samples in another dimension than the first.
     ///
     /// # Errors
-    /// As [`StepReport::output`], and if a tensor does not have its dimension, or they are not one a tensor.
+    /// Same as [`StepReport::output`]. Also fails if a tensor does not have its dimension, or if `dims` does not have
+    /// one per tensor.
     pub fn output_along<O: Boundary>(&self, dims: &[usize]) -> Result<O, BoundaryError> {
         joined(&self.outputs, Some(dims))
     }
 
-    /// The last stage's outputs for this batch, one for each microbatch, in order, for a reduction of your own; see
-    /// [`EvalReport::outputs`]. None if they were not asked for.
+    /// The last stage's outputs for this batch, one per microbatch, in order, for your own reduction; see
+    /// [`EvalReport::outputs`]. Empty if they were not requested.
     ///
     /// # Errors
-    /// If the last stage does not put out an `O`.
+    /// Returns [`BoundaryError`] if the last stage's output is not an `O`.
     pub fn outputs<O: Boundary>(&self) -> Result<Vec<O>, BoundaryError> {
         self.outputs.iter().cloned().map(|(_, output)| O::from_payload(output)).collect()
     }
 
-    /// Samples a second, from call to return.
+    /// Samples per second, from call to return.
     pub fn samples_per_second(&self) -> f64 {
         self.samples as f64 / self.seconds
     }
 
-    /// The share of the rows' time in which a rank does not compute, on average: the measured
+    /// The share of time in which a rank does not compute, on average over ranks: the measured
     /// [`Simulation::bubble_rate_makespan`](crate::simulate::Simulation::bubble_rate_makespan).
     pub fn bubble_rate(&self) -> f64 {
         let computes = |event: &&Event| event.action.tasks().any(|task| task.op().is_compute());
@@ -93,7 +94,7 @@ impl StepReport {
         1.0 - busy / (self.timeline.rows() as f64 * self.timeline.end())
     }
 
-    /// When and why each rank idled, in order of time: for inputs, for gradients, for transfers, ..
+    /// When and why each rank was idle, in order of time: for inputs, for gradients, for transfers, ..
     pub fn idle(&self) -> Vec<Vec<IdlePeriod>> {
         idle_periods(&self.timeline)
     }
@@ -106,7 +107,7 @@ impl StepReport {
         seconds
     }
 
-    /// Adds what one rank reports; ranks come in order.
+    /// Adds one rank's report; ranks come in order.
     pub(super) fn add(&mut self, outcome: BatchOutcome) {
         (self.loss, self.skipped, self.losses) = (outcome.loss, outcome.non_finite, outcome.losses);
         self.observed = outcome.observed;
@@ -128,7 +129,7 @@ fn raise(largest: &mut [usize], bytes: BTreeMap<StageId, usize>) {
     bytes.into_iter().for_each(|(stage, bytes)| largest[stage.index()] = bytes.max(largest[stage.index()]));
 }
 
-/// The results of an evaluation that a process wants.
+/// The evaluation results that a process wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EvalResults {
     /// The outputs, and the loss.
@@ -140,35 +141,35 @@ pub enum EvalResults {
     Nothing,
 }
 
-/// What [`Pipeline::eval`](crate::train::Pipeline::eval) tells.
+/// The report of [`Pipeline::eval`](crate::train::Pipeline::eval).
 #[derive(Debug, Clone)]
 pub struct EvalReport {
     /// The loss, if the batch had a target and this process wants it.
     pub loss: Option<f64>,
-    /// The losses of the microbatches, in order, where `loss` is one.
+    /// The losses of the microbatches, in order, if there is a `loss`.
     pub losses: Vec<MicrobatchLoss>,
-    /// The numbers that the loss function wants observed, by microbatch.
+    /// The numbers that the loss function reported, by microbatch.
     pub observed: Vec<Vec<f64>>,
-    /// Microbatches run.
+    /// The number of microbatches that were run.
     pub microbatches: usize,
-    /// Samples in the batch.
+    /// The number of samples in the batch.
     pub samples: usize,
-    /// One a microbatch, by its index, in order; none where this process wants none.
+    /// One per microbatch, by its index, in order; empty if this process wants none.
     pub(crate) outputs: Vec<(usize, Payload)>,
 }
 
 impl EvalReport {
-    /// The last stage's outputs, of all microbatches joined along dimension 0.
+    /// The last stage's outputs, all microbatches joined along dimension 0.
     ///
     /// # Errors
-    /// If the last stage does not put out an `O`, or microbatches put out tensors that differ in more than their
-    /// number of samples (see [`EvalReport::outputs`]).
+    /// Returns [`BoundaryError`] if the last stage's output is not an `O`, or microbatches' tensors differ in more than
+    /// their number of samples (see [`EvalReport::outputs`]).
     pub fn output<O: Boundary>(&self) -> Result<O, BoundaryError> {
         joined(&self.outputs, None)
     }
 
-    /// The last stage's outputs, of all microbatches, with each tensor joined along its own dimension, in the order in which `O`
-    /// holds them: where samples are not the first one.
+    /// The last stage's outputs of all microbatches, with each tensor joined along its own dimension, in the order in
+    /// which `O` holds them: for samples in another dimension than the first.
     ///
     /// ```
     /// # use burn::tensor::Tensor;
@@ -180,13 +181,14 @@ impl EvalReport {
     /// ```
     ///
     /// # Errors
-    /// As [`EvalReport::output`], and if a tensor does not have its dimension, or they are not one a tensor.
+    /// Same as [`EvalReport::output`]. Also fails if a tensor does not have its dimension, or if `dims` does not have
+    /// one per tensor.
     pub fn output_along<O: Boundary>(&self, dims: &[usize]) -> Result<O, BoundaryError> {
         joined(&self.outputs, Some(dims))
     }
 
-    /// The last stage's outputs, one for each microbatch, in order: to be joined in another way, or reduced. Shapes may differ
-    /// where the batch came cut.
+    /// The last stage's outputs, one per microbatch, in order: to join them in another way, or reduce them. Shapes may
+    /// differ if the batch was given in microbatches.
     ///
     /// ```
     /// # use burn::tensor::Tensor;
@@ -200,13 +202,13 @@ impl EvalReport {
     /// ```
     ///
     /// # Errors
-    /// If the last stage does not put out an `O`.
+    /// Returns [`BoundaryError`] if the last stage's output is not an `O`.
     pub fn outputs<O: Boundary>(&self) -> Result<Vec<O>, BoundaryError> {
         self.outputs.iter().cloned().map(|(_, output)| O::from_payload(output)).collect()
     }
 }
 
-/// The outputs of all microbatches joined, each tensor along its dimension, or along 0.
+/// The outputs of all microbatches joined, each tensor along its dimension, by default 0.
 fn joined<O: Boundary>(outputs: &[(usize, Payload)], dims: Option<&[usize]>) -> Result<O, BoundaryError> {
     let unlike = |_| BoundaryError::Structure { expected: "outputs that can be joined (read them with `outputs`)" };
     let outputs = outputs.iter().map(|(_, output)| output.clone()).collect();

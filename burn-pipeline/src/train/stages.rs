@@ -1,4 +1,4 @@
-//! What a pipeline knows of its stages, in model order, wherever they live.
+//! The facts of a pipeline's stages, in model order, on whichever rank they are.
 
 use super::facts::StageFacts;
 use crate::plan::{SkipEdge, StageId};
@@ -10,11 +10,11 @@ use burn::module::{ParamGroup, ParamId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// All stages of a model, and the parameters that they share.
+/// All stages of a model, and their tied parameters.
 #[derive(Debug)]
 pub(crate) struct Stages {
     facts: Vec<StageFacts>,
-    /// The layers of the vocabulary of which all ranks have pieces.
+    /// The vocabulary-parallel layers.
     pieces: Vec<StageFacts>,
     shared: Vec<SharedReport>,
     /// The names of all parameters and buffers in the model, each once.
@@ -22,7 +22,7 @@ pub(crate) struct Stages {
 }
 
 impl Stages {
-    /// From what all ranks say; data-parallel replicas say the same of a stage.
+    /// Collects the facts of all ranks. Data-parallel replicas have the same facts of a stage.
     pub(crate) fn new(mut facts: Vec<StageFacts>, shared: Vec<SharedReport>) -> Self {
         facts.sort_by_key(|facts| facts.stage);
         facts.dedup_by_key(|facts| facts.stage);
@@ -32,7 +32,7 @@ impl Stages {
         Self { facts, pieces, shared, names }
     }
 
-    /// The same where some stages say something else now.
+    /// Replaces the facts of some stages.
     pub(crate) fn renewed(&self, now: Vec<StageFacts>) -> Self {
         let others =
             self.facts.iter().chain(&self.pieces).filter(|known| !now.iter().any(|facts| facts.stage == known.stage));
@@ -46,7 +46,7 @@ impl Stages {
 
     /// A group that matches no parameter of the model.
     pub(crate) fn empty_group(&self, groups: &[ParamGroup]) -> Option<ParamGroup> {
-        // No parameter has this identifier: they differ from rank to rank, so groups find parameters by name.
+        // No parameter has this id. Ids differ from rank to rank, so groups find parameters by name.
         let matches = |group: &ParamGroup| self.names.iter().any(|name| group.matches(&ParamId::from(0), Some(name)));
         groups.iter().find(|group| !matches(group)).cloned()
     }
@@ -64,22 +64,22 @@ impl Stages {
         paths.iter().take(8).map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ")
     }
 
-    /// Was anything said of a stage's names?
+    /// Returns true if a stage was given names.
     pub(crate) fn are_named(&self) -> bool {
         self.facts.iter().any(|facts| facts.named)
     }
 
-    /// The shared parameters.
+    /// The tied parameters.
     pub(crate) fn shared(&self) -> &[SharedReport] {
         &self.shared
     }
 
-    /// Has the model a loss?
+    /// Returns true if the model has a loss.
     pub(crate) fn has_loss(&self) -> bool {
         self.spreads(Piece::Head) || self.facts.iter().any(|facts| facts.has_loss)
     }
 
-    /// Is this layer of the vocabulary spread?
+    /// Returns true if this layer is vocabulary parallel.
     fn spreads(&self, layer: Piece) -> bool {
         self.pieces.iter().filter_map(|facts| facts.piece).any(|piece| piece.layers().contains(&layer))
     }
@@ -91,7 +91,8 @@ impl Stages {
         (lacks && !self.spreads(Piece::Head)).then_some(last)
     }
 
-    /// Refuses stages that do not fit together: of other numbers of layers, or of which one gives what the other does not take.
+    /// Refuses stages that do not fit together: with different numbers of layers, or with an output type that is not
+    /// the next one's input type.
     pub(crate) fn fit_together(&self, skips: &[SkipEdge]) -> Result<(), BuildError> {
         let mut asked = self.facts.iter().filter(|facts| !facts.layers.is_empty());
         if let Some(first) = asked.next()
@@ -102,11 +103,11 @@ impl Stages {
             return Err(BuildError::OtherLayers { stage, layers: of(first), differs, others: of(other) });
         }
         let copies = || self.facts.iter().flat_map(|from| self.facts.iter().map(move |to| (from, to)));
-        for (from, to) in copies().filter(|(from, to)| from.stage.replica() == to.stage.replica()) {
+        for (from, to) in copies().filter(|(from, to)| from.stage.route() == to.stage.route()) {
             let (sender, receiver) = (from.stage.index(), to.stage.index());
             let next = (sender + 1 == receiver).then(|| Some((from.kinds[1].next(), to.kinds[0].next())));
             let edge = skips.contains(&SkipEdge { from: sender, to: receiver }).then(|| {
-                // Values of edges are in the order of the stages at their other ends.
+                // Values of skip edges are ordered by the stages at their other ends.
                 let starts = skips.iter().filter(|edge| edge.from == sender && edge.to < receiver).count();
                 let ends = skips.iter().filter(|edge| edge.to == receiver && edge.from < sender).count();
                 from.kinds[1].edge(starts).zip(to.kinds[0].edge(ends))
@@ -119,41 +120,41 @@ impl Stages {
         Ok(())
     }
 
-    /// A stage with a loss that is not the last one, and the last.
+    /// A stage with a loss that is not the last one, and the last stage.
     pub(crate) fn loss_inside(&self) -> Option<(usize, usize)> {
         let last = self.facts.iter().map(|facts| facts.stage.index()).max()?;
         let inside = self.facts.iter().find(|facts| facts.has_loss && facts.stage.index() != last)?;
         Some((inside.stage.index(), last))
     }
 
-    /// A stage with a loss, where the loss comes with a head that is spread.
+    /// A stage with a loss, when the vocabulary-parallel head computes the loss.
     pub(crate) fn loss_before_head(&self) -> Option<usize> {
         let with_loss = self.facts.iter().find(|facts| facts.has_loss).filter(|_| self.spreads(Piece::Head));
         with_loss.map(|facts| facts.stage.index())
     }
 
-    /// Has every stage declared the specs at its boundary, and is there nothing else?
+    /// Returns true if every stage has declared the specs at its boundary, and there are no vocabulary-parallel layers.
     pub(crate) fn are_declared(&self) -> bool {
         self.pieces.is_empty() && self.facts.iter().all(|facts| facts.declared)
     }
 
-    /// The first stage with weights that are spread over data-parallel replicas.
-    pub(crate) fn spread(&self) -> Option<StageId> {
-        self.facts.iter().find(|facts| facts.spread).map(|facts| facts.stage)
+    /// The first stage with weights that are cut over data-parallel replicas.
+    pub(crate) fn cut_over_replicas(&self) -> Option<StageId> {
+        self.facts.iter().find(|facts| facts.cut_over_replicas).map(|facts| facts.stage)
     }
 
-    /// Has any stage state that its forward can change (running statistics)?
+    /// Returns true if any stage has state that its forward can change (running statistics).
     pub(crate) fn have_forward_state(&self) -> bool {
         self.facts.iter().any(|facts| facts.has_forward_state)
     }
 
     /// Bytes of each stage's parameters, in model order.
     pub(crate) fn weight_bytes(&self) -> Vec<usize> {
-        self.facts.iter().filter(|facts| facts.stage.replica() == 0).map(|facts| facts.weight_bytes).collect()
+        self.facts.iter().filter(|facts| facts.stage.route() == 0).map(|facts| facts.weight_bytes).collect()
     }
 
-    /// Cuts a batch into at most `wanted` microbatches, and makes sure that it holds what the stages take. No rank has run
-    /// anything then, and gathered gradients stay.
+    /// Cuts a batch into at most `wanted` microbatches, and checks that the stages take it. No rank has run anything
+    /// yet, and accumulated gradients stay.
     pub(crate) fn admit(&self, batch: Batch, wanted: usize) -> Result<Microbatches, PipelineError> {
         let batch = batch.cut(wanted)?;
         let embedded = self.spreads(Piece::Embedding);
@@ -169,7 +170,7 @@ impl Stages {
         Ok(batch)
     }
 
-    /// As [`Stages::admit`], for a batch to train on.
+    /// Like [`Stages::admit`], for a batch to train on.
     pub(crate) fn admit_training(
         &self,
         batch: Batch,
@@ -186,10 +187,10 @@ impl Stages {
         Ok(batch)
     }
 
-    /// A name that two stages claim for parameters that are not copies of a shared one, and the stages.
+    /// A name that two stages claim for parameters that are not copies of a tied one, and the two stages.
     pub(crate) fn claimed_twice(&self) -> Option<(String, usize, usize)> {
         let mut claimed: BTreeMap<&str, (usize, Option<usize>)> = BTreeMap::new();
-        for facts in self.facts.iter().chain(&self.pieces).filter(|facts| facts.stage.replica() == 0) {
+        for facts in self.facts.iter().chain(&self.pieces).filter(|facts| facts.stage.route() == 0) {
             let stage = facts.stage.index();
             for (path, name) in &facts.names {
                 let shared = self.shared_at(stage, path);
@@ -204,7 +205,7 @@ impl Stages {
         None
     }
 
-    /// The shared parameter that a stage holds at this path, by its place among all.
+    /// The index of the tied parameter that a stage holds at this path.
     fn shared_at(&self, stage: usize, path: &str) -> Option<usize> {
         let holds = |report: &SharedReport| report.copies.iter().any(|copy| copy.stage == stage && copy.path == path);
         self.shared.iter().position(holds)

@@ -1,14 +1,14 @@
-//! The ranks that hold a rank's stages together with it, and those that hold the pieces of the vocabulary.
+//! A rank's groups: its tensor-parallel group, its replicas, and the ranks that hold the shards of the vocabulary.
 //!
-//! The pieces of the embedding are stage `stages`, and those of the head stage `stages + 1`, on all ranks: so whatever goes through a
-//! rank's stages (optimizers, norms, checkpoints) goes through its pieces too. Where both layers are one matrix, its pieces are the
-//! embedding's. No plan names them.
+//! On all ranks, the shards of the embedding are stage `stages`, and those of the head are stage `stages + 1`. So
+//! everything that iterates over a rank's stages (optimizers, norms, checkpoints) includes its shards. If both
+//! layers are one tied matrix, its shards are the embedding's. No plan contains these stages.
 
 use super::piece::Piece;
 use crate::plan::StageId;
 use crate::tensor_group::{Holders, TensorGroup};
 
-/// The pipeline ranks that hold the pieces, and which pieces there are.
+/// The pipeline ranks that hold the shards, and the stages of these shards.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VocabularyGroup {
     group: TensorGroup,
@@ -19,16 +19,16 @@ pub(crate) struct VocabularyGroup {
 /// The groups of one rank.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StageGroups {
-    /// The ranks that hold its stages together.
+    /// The tensor-parallel group of its stages.
     pub(crate) members: TensorGroup,
     /// The data-parallel replicas of its stages.
     pub(crate) replicas: TensorGroup,
-    /// The ranks that hold the pieces of the vocabulary.
+    /// The ranks that hold the shards of the vocabulary.
     pub(crate) vocabulary: VocabularyGroup,
 }
 
 impl VocabularyGroup {
-    /// The group of these pieces, beside so many stages.
+    /// The group of these shards, in a model of `stages` stages.
     pub(crate) fn new(group: TensorGroup, pieces: &[Piece], stages: usize) -> Self {
         let stage =
             |layer| pieces.iter().find(|piece| piece.layers().contains(&layer)).map(|piece| piece.stage(stages));
@@ -40,39 +40,39 @@ impl VocabularyGroup {
         &self.group
     }
 
-    /// The number of the embedding's pieces, if it is spread.
+    /// The stage of the embedding's shards, if it is vocabulary parallel.
     pub(crate) fn embedding(&self) -> Option<StageId> {
         self.embedding
     }
 
-    /// The number of the head's pieces, if it is spread.
+    /// The stage of the head's shards, if it is vocabulary parallel.
     pub(crate) fn head(&self) -> Option<StageId> {
         self.head
     }
 
-    /// Are both layers one matrix, that of the embedding?
+    /// Returns true if both layers are one matrix, the embedding's.
     pub(crate) fn is_tied(&self) -> bool {
         self.head.is_some() && self.head == self.embedding
     }
 
-    /// Is nothing spread?
+    /// Returns true if neither layer is vocabulary parallel.
     pub(crate) fn is_nothing(&self) -> bool {
         self.embedding.is_none() && self.head.is_none()
     }
 
-    /// Is it the number of pieces, and not that of a stage?
+    /// Returns true if the stage is one of shards.
     pub(crate) fn holds(&self, stage: StageId) -> bool {
         Some(stage) == self.embedding || Some(stage) == self.head
     }
 }
 
 impl StageGroups {
-    /// Forgets that the ends of rows are to come: see [`TensorGroup::forget_ends`].
+    /// Forgets that the ends of rows will come: see [`TensorGroup::forget_ends`].
     pub(crate) fn forget_ends(&self) {
         [&self.members, &self.replicas, &self.vocabulary.group].into_iter().for_each(TensorGroup::forget_ends);
     }
 
-    /// The ranks among which the parameters of a stage, or of pieces, are cut.
+    /// The ranks over which the parameters of a stage, or of shards, are cut.
     pub(crate) fn of(&self, stage: StageId) -> Holders<'_> {
         let members = if self.vocabulary.holds(stage) { &self.vocabulary.group } else { &self.members };
         Holders::new(members, &self.replicas)

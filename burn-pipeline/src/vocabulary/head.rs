@@ -1,17 +1,18 @@
-//! `S`, `REDUCE_S` and `T`: a rank's piece of the head and of the cross entropy, without autodiff.
+//! `S`, `REDUCE_S` and `T`: a rank's shard of the head and of the cross entropy, without autodiff.
 //!
-//! With `e_r = exp(y_r - m_r)` of the scores `y_r` of rank `r`, the whole softmax is `k_r e_r / s_r`, where the rank's share `k_r = s_r
-//! exp(m_r - m) / s` of `m = max m_r` and `s = sum s_r exp(m_r - m)` is one number a row. So a rank computes all products with its piece
-//! before it knows the others' numbers, and its part of the gradient of `x` is scaled afterwards.
+//! With `e_r = exp(y_r - m_r)` of the scores `y_r` of rank `r`, the whole softmax is `k_r e_r / s_r`, where the
+//! rank's share `k_r = s_r exp(m_r - m) / s` of `m = max m_r` and `s = sum s_r exp(m_r - m)` is one number per row.
+//! So a rank computes all matmuls with its shard before it knows the others' numbers, and its part of the gradient
+//! of `x` is scaled afterwards.
 
 use super::own::OwnIds;
 use burn::tensor::{IndexingUpdateOp, Tensor};
 
-/// What a rank keeps of a microbatch from `S` to `T`.
+/// What a rank stores of a microbatch from `S` to `T`.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct SavedScores {
     hidden: Tensor<2>,
-    /// The softmax over the rank's piece alone.
+    /// The softmax over the rank's shard alone.
     softmax: Tensor<2>,
     targets: OwnIds,
 }
@@ -19,36 +20,36 @@ pub(crate) struct Kept {
 /// A rank's part of the gradient of the head's input, before its share is known: two tensors `[n, d]`.
 #[derive(Clone, Debug)]
 pub(crate) struct InputParts {
-    /// Of the softmax; it counts by the rank's share.
+    /// The part of the softmax, to be scaled by the rank's share.
     pub(crate) softmax: Tensor<2>,
-    /// Of the rank's own targets.
+    /// The part of the rank's own targets.
     pub(crate) targets: Tensor<2>,
 }
 
-/// What all ranks' numbers give together.
+/// The joined statistics of all ranks.
 #[derive(Debug)]
-pub(crate) struct Joined {
+pub(crate) struct JoinedStatistics {
     /// The cross entropy of each row, in nats, `[n, 1]`.
     pub(crate) losses: Tensor<2>,
-    /// The share of each rank's piece in the softmax of each row, `[n, ranks]`.
+    /// The share of each rank's shard in the softmax of each row, `[n, ranks]`.
     shares: Tensor<2>,
 }
 
-impl Joined {
-    /// The share of one rank's piece, `[n, 1]`.
+impl JoinedStatistics {
+    /// The share of one rank's shard, `[n, 1]`.
     pub(crate) fn share(&self, rank: usize) -> Tensor<2> {
         self.shares.clone().narrow(1, rank, 1)
     }
 }
 
-/// `S`: the statistics `[n, 3]` of the scores of `hidden` `[n, d]` under the piece `weight` `[d, V / ranks]` (their maximum, the sum of
-/// exponentials, the target's score), and what training needs beside them.
+/// `S`: the statistics `[n, 3]` of the scores of `hidden` `[n, d]` with the shard `weight` `[d, V / ranks]` (their
+/// maximum, the sum of exponentials, the target's score), and the tensors that training needs in addition.
 pub(crate) fn score(
     weight: Tensor<2>,
     hidden: Tensor<2>,
     targets: OwnIds,
     trains: bool,
-) -> (Tensor<2>, Option<(Kept, InputParts)>) {
+) -> (Tensor<2>, Option<(SavedScores, InputParts)>) {
     let scores = hidden.clone().matmul(weight.clone());
     let largest = scores.clone().max_dim(1);
     let of_target = targets.keep(scores.clone().gather(1, targets.column()));
@@ -63,11 +64,11 @@ pub(crate) fn score(
         softmax: softmax.clone().matmul(weight.clone().transpose()),
         targets: targets.keep(weight.select(1, targets.places()).transpose()),
     };
-    (statistics, Some((Kept { hidden, softmax, targets }, parts)))
+    (statistics, Some((SavedScores { hidden, softmax, targets }, parts)))
 }
 
-/// Joins the statistics of all ranks, of which there is at least one; they come in their order.
-pub(crate) fn join(statistics: &[Tensor<2>]) -> Joined {
+/// Joins the statistics of all ranks, at least one, in rank order.
+pub(crate) fn join(statistics: &[Tensor<2>]) -> JoinedStatistics {
     let of_ranks = |number: usize| {
         let columns = statistics.iter().map(|of_rank| of_rank.clone().narrow(1, number, 1));
         Tensor::cat(columns.collect(), 1)
@@ -76,27 +77,28 @@ pub(crate) fn join(statistics: &[Tensor<2>]) -> Joined {
     let of_all = largest.clone().max_dim(1);
     let sums = sums * (largest - of_all.clone()).exp();
     let sum = sums.clone().sum_dim(1);
-    Joined { losses: sum.clone().log() + of_all - of_target.sum_dim(1), shares: sums / sum }
+    JoinedStatistics { losses: sum.clone().log() + of_all - of_target.sum_dim(1), shares: sums / sum }
 }
 
-/// The gradient of the head's input: the parts of all ranks, added in their order, times `factor`. `None` without a rank.
-pub(crate) fn input_gradient(joined: &Joined, parts: Vec<InputParts>, factor: f64) -> Option<Tensor<2>> {
+/// The gradient of the head's input: the parts of all ranks, added in rank order, times `factor`. `None` without a
+/// rank.
+pub(crate) fn input_gradient(joined: &JoinedStatistics, parts: Vec<InputParts>, factor: f64) -> Option<Tensor<2>> {
     let of_rank = |(rank, part): (usize, InputParts)| part.softmax * joined.share(rank) - part.targets;
     let sum = parts.into_iter().enumerate().map(of_rank).reduce(|sum, part| sum + part);
     sum.map(|sum| sum.mul_scalar(factor))
 }
 
-impl Kept {
-    /// `T`: the gradient of the piece, given this rank's share, times `factor`.
+impl SavedScores {
+    /// `T`: the gradient of the shard, from this rank's share, times `factor`.
     pub(crate) fn weight_gradient(self, share: Tensor<2>, factor: f64) -> Tensor<2> {
         let ones = self.targets.keep(share.ones_like());
         let places = self.targets.column();
         let of_scores = (self.softmax * share).scatter(1, places, ones.neg(), IndexingUpdateOp::Add);
-        // The factor goes to the smaller operand.
+        // Scale the smaller operand.
         self.hidden.mul_scalar(factor).transpose().matmul(of_scores)
     }
 
-    /// Bytes that it holds.
+    /// The size of its tensors in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let of = |tensor: &Tensor<2>| tensor.shape().num_elements() * tensor.dtype().size();
         of(&self.hidden) + of(&self.softmax)

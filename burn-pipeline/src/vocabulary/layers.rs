@@ -1,4 +1,4 @@
-//! The layers of a vocabulary that is spread, as a user gives them, and the pieces that are cut from them.
+//! The user's layers for vocabulary parallelism, and the shards that are cut from them.
 
 use super::group::VocabularyGroup;
 use super::piece::Piece;
@@ -11,17 +11,17 @@ use std::sync::Arc;
 
 type Make<M> = Arc<dyn Fn(&Device) -> M + Send + Sync>;
 
-/// The embedding and the head of a model, to be spread over all pipeline ranks ([`Builder::vocabulary`](crate::Builder::vocabulary)): either of
-/// them, or both.
+/// The vocabulary-parallel embedding and head of a model ([`Builder::vocabulary`](crate::Builder::vocabulary)):
+/// either of them, or both. They are sharded over all pipeline ranks.
 ///
-/// Each is given as the ordinary layer, as one device would hold it, and by its path in the model, which its parameter's name begins
-/// with. A rank makes the whole layer and keeps its piece, of the values that the first rank has. Where the words are no multiple of the number of
-/// pipeline ranks, the first ranks have one more than the others.
+/// Each is given as the ordinary layer of one device, with its path in the model, which begins its parameter's
+/// name. A rank makes the whole layer and keeps its shard of the first rank's values. If the number of words is no
+/// multiple of the number of pipeline ranks, the first ranks have one more than the others.
 #[derive(Clone, Default)]
 pub struct Vocabulary {
     embedding: Option<(String, Make<Embedding>)>,
     head: Option<(String, Make<Linear>)>,
-    /// Is the embedding's matrix the head's, too?
+    /// True if the head uses the embedding's matrix.
     tied: bool,
 }
 
@@ -35,13 +35,13 @@ impl fmt::Debug for Vocabulary {
 }
 
 impl Vocabulary {
-    /// Nothing yet.
+    /// No layer yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Spreads the embedding. The batch's input is the token ids, one integer tensor of any rank, and the first stage's input a
-    /// `Tensor` of one rank more: their vectors.
+    /// Makes the embedding vocabulary parallel. The batch's input is the token ids, one integer tensor of any rank.
+    /// The first stage's input is their vectors, a `Tensor` of one rank more.
     pub fn embedding(
         mut self,
         path: impl Into<String>,
@@ -52,11 +52,12 @@ impl Vocabulary {
         self
     }
 
-    /// Spreads the embedding and a head of the same matrix: the score of a word is the product of the last stage's output with the word's
-    /// vector. Batches are those of [`Vocabulary::embedding`] and [`Vocabulary::head`], and the path is the embedding's.
+    /// Makes the embedding and a head of the same matrix vocabulary parallel: a word's score is the dot product of
+    /// the last stage's output with the word's vector. Batches are those of [`Vocabulary::embedding`] and
+    /// [`Vocabulary::head`], and the path is the embedding's.
     ///
-    /// On one device that is `hidden.matmul(token.weight.val().transpose())`: one parameter, whose gradients from both uses are
-    /// added, in checkpoints too.
+    /// On one device that is `hidden.matmul(token.weight.val().transpose())`: one tied parameter, whose gradients
+    /// from both uses are added, and which checkpoints store once.
     pub fn tied(
         mut self,
         path: impl Into<String>,
@@ -67,18 +68,19 @@ impl Vocabulary {
         self
     }
 
-    /// Spreads the head, a linear layer without bias from the last stage's output (one float tensor `[.., width]`) to the scores, and
-    /// the cross entropy behind it: the loss is its mean in nats over the targets of a microbatch
-    /// ([`Reduction::Mean`](crate::Reduction::Mean)), or their sum ([`Reduction::Sum`](crate::Reduction::Sum)). The batch's target is the wanted
-    /// ids, one integer tensor with an id for each row of the output. The last stage has no loss of its own. A layer that was given
-    /// before ([`Vocabulary::tied`], too) is replaced.
+    /// Makes the head vocabulary parallel: a linear layer without bias from the last stage's output (one float
+    /// tensor `[.., width]`) to the scores, and the cross entropy after it. The loss is the mean in nats over the
+    /// targets of a microbatch ([`Reduction::Mean`](crate::Reduction::Mean)), or their sum
+    /// ([`Reduction::Sum`](crate::Reduction::Sum)). The batch's target is one integer tensor with the target id of
+    /// each row of the output. The last stage has no loss of its own. An earlier head ([`Vocabulary::tied`], too)
+    /// is replaced.
     pub fn head(mut self, path: impl Into<String>, make: impl Fn(&Device) -> Linear + Send + Sync + 'static) -> Self {
         self.head = Some((path.into(), Arc::new(make)));
         self.tied = false;
         self
     }
 
-    /// What each rank gets a piece of.
+    /// The layers that each rank has a shard of.
     pub(crate) fn pieces(&self) -> Vec<Piece> {
         if self.tied {
             return vec![Piece::Tied];
@@ -92,11 +94,11 @@ impl Vocabulary {
         self.pieces().into_iter().flat_map(Piece::layers).copied().collect()
     }
 
-    /// Makes a layer and cuts this rank's piece from it; `None` if it is not given. All ranks call it, for the same layers in
-    /// the same order.
+    /// Makes a layer and cuts this rank's shard from it; `None` if it is not given. All ranks call it, for the same
+    /// layers in the same order.
     ///
     /// # Panics
-    /// If the layer cannot be cut.
+    /// Panics if the layer cannot be cut.
     pub(crate) fn cut(&self, piece: Piece, device: &Device, ranks: &VocabularyGroup) -> Option<Box<dyn ErasedStage>> {
         let group = ranks.group();
         let (path, layer) = match piece {
@@ -109,7 +111,7 @@ impl Vocabulary {
             Piece::Head => {
                 let (path, make) = self.head.as_ref()?;
                 let Linear { weight, bias } = make(device);
-                assert!(bias.is_none(), "a head with a bias cannot be spread: make it `with_bias(false)`");
+                assert!(bias.is_none(), "a vocabulary-parallel head cannot have a bias: make it `with_bias(false)`");
                 enough(group.size(), weight.shape()[1], "head");
                 (path, Layer { embedding: None, head: Some(Linear { weight: group.cut_part(weight, 1), bias: None }) })
             }
@@ -120,23 +122,22 @@ impl Vocabulary {
     }
 }
 
-/// Makes sure that every rank gets a word.
+/// Checks that every rank gets a word.
 fn enough(ranks: usize, words: usize, layer: &str) {
     assert!(words >= ranks, "{words} words of the {layer} cannot be cut over {ranks} ranks, each of which needs one");
 }
 
-/// Is a payload what a vocabulary takes of a batch: one integer tensor?
+/// Checks that a payload is the vocabulary's part of a batch: one integer tensor.
 pub(crate) fn is_ids(payload: Payload) -> Result<(), BoundaryError> {
     let mut parts = payload.into_parts();
     match (parts.next(), parts.next()) {
         (Some(PayloadPart::Tensor(ids)), None) if ids.kind() == TensorKind::Int => Ok(()),
-        _ => {
-            Err(BoundaryError::Structure { expected: "one integer tensor of ids, for the vocabulary that is spread," })
-        }
+        _ => Err(BoundaryError::Structure { expected: "one integer tensor of ids, for a vocabulary-parallel layer," }),
     }
 }
 
-/// A piece as a module, so that it is kept as a stage's are. It is never run: the executor computes with its weight.
+/// A shard as a module, so that it is stored like a stage's. It is never run: the executor computes with its
+/// weight.
 #[derive(Module, Debug)]
 struct Layer {
     embedding: Option<Embedding>,

@@ -1,19 +1,19 @@
-//! The ids of a microbatch of which a rank has the vectors.
+//! The ids of a microbatch that belong to a rank's shard.
 
 use crate::nn::own_ids;
 use crate::tensor_group::TensorGroup;
 use burn::tensor::{Bool, Int, Tensor};
 
-/// Ids as places in a rank's piece of the vocabulary; those of other ranks are at place 0, and marked.
+/// Ids as indices into a rank's shard of the vocabulary. Other ranks' ids have index 0, and are marked.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnIds {
     places: Tensor<1, Int>,
-    /// Which ids are another rank's; `None` if one rank has all.
+    /// Which ids are another rank's; `None` if one rank has all words.
     elsewhere: Option<Tensor<1, Bool>>,
 }
 
 impl OwnIds {
-    /// From ids `[n]` of the whole vocabulary of so many words.
+    /// Makes it from ids `[n]` of a vocabulary of `words` words.
     pub(crate) fn of(group: &TensorGroup, words: usize, ids: Tensor<1, Int>) -> Self {
         match own_ids(group, group.part(words), ids.clone()) {
             Some((places, elsewhere)) => Self { places, elsewhere: Some(elsewhere) },
@@ -21,17 +21,17 @@ impl OwnIds {
         }
     }
 
-    /// The places `[n]`.
+    /// The indices `[n]`.
     pub(super) fn places(&self) -> Tensor<1, Int> {
         self.places.clone()
     }
 
-    /// The places as a column `[n, 1]`.
+    /// The indices as a column `[n, 1]`.
     pub(super) fn column(&self) -> Tensor<2, Int> {
         self.places().unsqueeze_dim(1)
     }
 
-    /// Rows `[n, k]` with zeros where the id is another rank's.
+    /// Rows `[n, k]`, with zeros for other ranks' ids.
     pub(super) fn keep(&self, rows: Tensor<2>) -> Tensor<2> {
         match &self.elsewhere {
             None => rows,

@@ -1,27 +1,27 @@
-//! The layers of a vocabulary of which ranks have pieces.
+//! The vocabulary-parallel layers.
 
 use crate::plan::StageId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A layer of which each rank has a piece.
+/// A layer that is cut into one shard for each rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Piece {
     /// The embedding.
     Embedding,
     /// The head.
     Head,
-    /// Both, of one matrix.
+    /// Both, as one tied matrix.
     Tied,
 }
 
 impl Piece {
-    /// The number of the pieces beside so many stages.
+    /// The stage number of the shards, in a model of `stages` stages.
     pub(crate) fn stage(self, stages: usize) -> StageId {
         StageId::new(stages + usize::from(self == Piece::Head))
     }
 
-    /// The layers that it is of: the embedding, the head, or both.
+    /// Its layers: the embedding, the head, or both.
     pub(crate) fn layers(self) -> &'static [Piece] {
         match self {
             Piece::Embedding => &[Piece::Embedding],

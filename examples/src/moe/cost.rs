@@ -1,5 +1,5 @@
-//! The mixture-of-experts model as layers for partitioners: its blocks, the embeddings counted with the first and the
-//! head and the modules of tokens ahead with the last, as stages hold them.
+//! The mixture-of-experts model as layers for partitioners: its blocks. The first one includes the embeddings, the
+//! last one the head and the modules of tokens ahead, as in the stages.
 
 use crate::moe::gpt::{MoeGptConfig, MoeGptError};
 use burn_pipeline::cost::{Dtype, Layer, Layers};
@@ -7,7 +7,7 @@ use burn_pipeline_moe::cost::MicrobatchSize;
 use burn_pipeline_moe::layers::BlockKind;
 
 impl MoeGptConfig {
-    /// One layer a block, with parameters and FLOPs, for microbatches of this size.
+    /// One layer per block, with parameters and FLOPs, for microbatches of this size.
     ///
     /// # Errors
     /// As [`MoeGptConfig::blocks`].
@@ -26,7 +26,7 @@ impl MoeGptConfig {
             for (place, &kind) in (kinds.len()..).zip(ahead) {
                 let block = self.block_config(place).layer(kind, size)?;
                 let join = 2 * self.d_model * self.d_model;
-                // Two norms, and the product that joins hidden states and tokens.
+                // Two norms, and the matmul that joins hidden states and tokens.
                 parameters += block.parameters + (4 * self.d_model + join) as u64;
                 flops += block.flops + tokens * (2.0 * join as f64 + head);
             }
@@ -36,7 +36,7 @@ impl MoeGptConfig {
         Ok(Layers::new(layers)?)
     }
 
-    /// Weights of the whole model, what stages share counted once.
+    /// The number of weights of the whole model, counting tied ones once.
     ///
     /// # Errors
     /// As [`MoeGptConfig::blocks`].

@@ -1,7 +1,8 @@
-//! Where `train_moe` cuts its model: as written, or so that stages are alike in blocks, parameters or FLOPs, experts counted.
+//! Where `train_moe` cuts its model: as given, or so that stages have equal numbers of blocks, parameters or FLOPs,
+//! including experts.
 //!
-//! Blocks weigh as many parameters as they hold, all experts among them, and as many FLOPs as the experts that tokens go to;
-//! see [`burn_pipeline_moe::cost`]. Nothing is measured, so that all processes cut alike.
+//! A block counts the parameters of all its experts, and the FLOPs of the experts that each token goes to; see
+//! [`burn_pipeline_moe::cost`]. Nothing is measured, so all processes cut alike.
 
 use crate::cut::Cut;
 use crate::moe::gpt::{MoeGptConfig, MoeGptError};
@@ -10,53 +11,53 @@ use burn_pipeline::cost::{Dtype, Layers, Measure, Partition, PartitionError, Par
 use burn_pipeline_moe::cost::MicrobatchSize;
 use clap::ValueEnum;
 
-/// What the cut into stages balances.
+/// What the stages balance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Balance {
-    /// Their number.
+    /// The number of blocks.
     Blocks,
-    /// Parameters, all experts counted: as much memory in each.
+    /// Parameters of all experts: equal memory per stage.
     Parameters,
-    /// FLOPs, the experts counted that tokens go to: as much time on each rank.
+    /// FLOPs of the experts that tokens go to: equal time per rank.
     Flops,
 }
 
-/// Why there is no cut.
+/// Why the model cannot be cut.
 #[derive(thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MoeCutError {
-    /// The model cannot be cut so.
+    /// The model cannot be cut like this.
     #[error("--balance: {0}")]
     Partition(#[from] PartitionError),
-    /// There is no such model.
+    /// The model is invalid.
     #[error(transparent)]
     Model(#[from] MoeGptError),
-    /// A cut for a plan that is not known yet.
-    #[error("--schedule auto places stages anew, so that --balance cannot cut for them; leave one of them out")]
+    /// The plan is not known yet.
+    #[error("--schedule auto chooses the stages, so --balance cannot cut them; leave one of them out")]
     Auto,
-    /// A cut of the other model's layers.
-    #[error("--cut optimal and --costs are for `train_gpt`, which measures its layers; say --balance flops")]
+    /// The cut is for the other model's layers.
+    #[error("--cut optimal and --costs are for `train_gpt`, which measures its layers; use --balance flops")]
     Measured,
-    /// Two cuts.
-    #[error("--cut says where stages begin, and --balance, too; leave one of them out")]
+    /// Two cuts were given.
+    #[error("--cut and --balance both choose the stages; leave one of them out")]
     Twice,
-    /// The text is of another model.
+    /// The given blocks are of another model.
     #[error("--cut has the blocks {given}, and the model is {model}; write those of --pattern, repeated to --layers")]
     OtherModel { given: String, model: String },
-    /// The number of stages is another.
+    /// The cut has another number of stages than the schedule.
     #[error("--cut makes {cut} stages, and the schedule runs {stages}")]
     Stages { cut: usize, stages: usize },
 }
 
 burn_pipeline::debug_as_text!(MoeCutError);
 
-/// FLOPs a second that seconds are estimated at; a cut does not depend on it.
+/// The FLOPs per second for estimating seconds; the cut does not depend on it.
 const RATE: f64 = 1e10;
 
-/// The model with the boundaries of its stages, as the flags say.
+/// The model with the stage boundaries that the flags request.
 ///
 /// # Errors
-/// [`MoeCutError`] for flags that contradict each other or the model.
+/// Returns a [`MoeCutError`] if the flags contradict each other or the model.
 pub fn cut(model: &MoeGptConfig, balance: Balance, setup: &Setup) -> Result<MoeGptConfig, MoeCutError> {
     let options = &setup.options;
     if options.cut == Cut::Optimal || options.costs.is_some() {
@@ -84,7 +85,7 @@ fn as_given(model: &MoeGptConfig, given: &Pattern, stages: usize) -> Result<MoeG
 }
 
 impl Balance {
-    /// The model with the boundaries of its stages.
+    /// The model with its stage boundaries.
     fn of(self, model: &MoeGptConfig, setup: &Setup) -> Result<MoeGptConfig, MoeCutError> {
         let plan = &setup.plan;
         let batch = setup.options.batch.div_ceil(plan.total_microbatches() * setup.options.data_parallel);

@@ -1,5 +1,5 @@
-//! What the mixture-of-experts model adds to token embeddings, and to scores of attention: optional parts
-//! that the library does not know.
+//! Optional parts of the mixture-of-experts model that the library does not know: additions to token embeddings and
+//! to attention scores.
 
 use burn::module::{Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig, Initializer};
@@ -11,24 +11,25 @@ pub(crate) const SMALL: Initializer = Initializer::Normal { mean: 0.0, std: 0.02
 
 /// Embeddings of the last two and the last three tokens, hashed into tables.
 ///
-/// Huang et al., "Over-Tokenized Transformer" (2025): n-grams are far more than a table has rows, so they share them.
+/// Huang et al., "Over-Tokenized Transformer" (2025): there are far more n-grams than table rows, so n-grams share
+/// rows.
 #[derive(Module, Debug)]
 pub struct NGramHash {
     tables: Vec<Embedding>,
     buckets: usize,
 }
 
-/// A prime larger than a byte: equal tokens in another order land elsewhere.
+/// A prime larger than a byte, so that equal tokens in another order hash differently.
 const PRIME: i64 = 257;
 
 impl NGramHash {
-    /// Tables of so many rows.
+    /// Tables of `buckets` rows.
     pub fn new(buckets: usize, d_model: usize, device: &Device) -> Self {
         let table = |_| EmbeddingConfig::new(buckets, d_model).with_initializer(SMALL).init(device);
         Self { tables: (2..4).map(table).collect(), buckets }
     }
 
-    /// The sum of the tables' rows for each token of `[batch, seq]`. Before a sequence's first token there are zeros.
+    /// The sum of the tables' rows for each token of `[batch, seq]`. Positions before a sequence count as zeros.
     pub fn forward(&self, tokens: &Tensor<2, Int>) -> Tensor<3> {
         let embed = |(n, table): (usize, &Embedding)| table.forward_deferred(hashed(tokens, n + 2, self.buckets));
         let [first, second] = [0, 1].map(|n| embed((n, &self.tables[n])));
@@ -48,7 +49,7 @@ pub fn hashed(tokens: &Tensor<2, Int>, n: usize, buckets: usize) -> Tensor<2, In
         _ => Tensor::zeros([batch, seq], &device),
     };
     let start = Tensor::<2, Int>::zeros([batch, seq], &device);
-    // Taken modulo at every step, so that 32 bits suffice for any number of buckets below eight million.
+    // Reduced modulo at every step, so that 32 bits suffice for any number of buckets below eight million.
     (0..n).rev().fold(start, |hash, steps| (hash.mul_scalar(PRIME) + back(steps)).remainder_scalar(buckets as i64))
 }
 
@@ -77,7 +78,7 @@ impl DynamicTanh {
     }
 }
 
-/// A bias on scores of attention for each relation that two tokens are in, one number a relation and head. Every stage
+/// A bias on attention scores for each relation between two tokens: one number per relation and head. Every stage
 /// holds a copy of the one table.
 #[derive(Module, Debug)]
 pub struct RelationBias {
@@ -90,8 +91,8 @@ impl RelationBias {
         Self { table: SMALL.init([heads, relations], device) }
     }
 
-    /// Relations of pairs of tokens `[batch, relations, seq, seq]`, zeros and ones, as a bias `[batch, heads, seq,
-    /// seq]`.
+    /// Converts the relations of token pairs `[batch, relations, seq, seq]`, zeros and ones, to a bias
+    /// `[batch, heads, seq, seq]`.
     pub fn forward(&self, related: Tensor<4>) -> Tensor<4> {
         let [batch, relations, seq, _] = related.dims();
         let [heads, _] = self.table.dims();

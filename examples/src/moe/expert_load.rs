@@ -1,7 +1,8 @@
-//! The load of experts as a drawing: how uneven it was at each step, and each expert's share in the end.
+//! Draws the load of experts: how uneven it was at each step, and each expert's share at the end.
 //!
-//! 1. Above, for each layer with experts, the largest load over the mean one, step by step; 1 is even.
-//! 2. Below, one row a layer and one cell an expert: its share of the last steps' choices, over the even share.
+//! 1. Above: the largest load over the mean load of each layer with experts, step by step; 1 is even.
+//! 2. Below: one row per layer and one cell per expert, with its share of the last steps' choices relative to the
+//!    even share.
 
 use crate::line_chart::{HEIGHT, Line, MARGIN, WIDTH, begin, lines};
 use crate::moe::record::MoeStepRecord;
@@ -9,7 +10,7 @@ use std::fmt::Write;
 
 const ROW: f64 = 26.0;
 
-/// Choices that fell on each expert of each layer over the last `last` steps.
+/// The choices of each expert of each layer over the last `last` steps.
 fn loads(records: &[MoeStepRecord], last: usize) -> Vec<Vec<f64>> {
     let mut sums: Vec<Vec<f64>> = Vec::new();
     for record in &records[records.len().saturating_sub(last)..] {
@@ -22,12 +23,12 @@ fn loads(records: &[MoeStepRecord], last: usize) -> Vec<Vec<f64>> {
     sums
 }
 
-/// Largest load over mean load of each layer with experts, over the last `last` steps.
+/// The largest load over the mean load of each layer with experts, over the last `last` steps.
 pub fn imbalance(records: &[MoeStepRecord], last: usize) -> Vec<f64> {
     loads(records, last).iter().map(|load| relative(load).into_iter().fold(0.0, f64::max)).collect()
 }
 
-/// Loads over their mean.
+/// Loads relative to their mean.
 fn relative(load: &[f64]) -> Vec<f64> {
     let mean = load.iter().sum::<f64>() / load.len().max(1) as f64;
     load.iter().map(|load| if mean > 0.0 { load / mean } else { 1.0 }).collect()
@@ -58,7 +59,7 @@ fn cells(out: &mut String, loads: &[Vec<f64>], last: usize) {
         let width = WIDTH / load.len().max(1) as f64;
         for (expert, share) in relative(load).into_iter().enumerate() {
             let (x, y) = (MARGIN + width * expert as f64, top + ROW * layer as f64);
-            // White at nothing, full at three times the even share.
+            // White at zero, opaque at three times the even share.
             let opacity = (share / 3.0).min(1.0);
             let _ = writeln!(
                 out,
@@ -101,7 +102,7 @@ mod tests {
 
     #[test]
     fn loads_are_summed_before_they_are_compared() {
-        // Each step is uneven, but not always to the same expert.
+        // Each step is uneven, but not always in favour of the same expert.
         let records =
             [record(1, vec![vec![9.0, 1.0]]), record(2, vec![vec![6.0, 2.0]]), record(3, vec![vec![2.0, 6.0]])];
         assert_eq!(imbalance(&records, 2), [1.0]);

@@ -1,8 +1,8 @@
-//! A byte-level GPT whose blocks are dense, have experts, or are mixtures of depths, as a pattern string says.
+//! A byte-level GPT whose blocks are dense, have experts, or are mixtures of depths, as given by a pattern string.
 //!
-//! This file says what the model consists of and which part of it a stage holds; [`part`](crate::moe::part) runs it. Every
-//! layer draws its initial values from its own seed, so that the weights are the same however the model is cut. What
-//! several stages hold a copy of is declared by [`MoeGptConfig::shared`], to be given to the pipeline's builder.
+//! This file defines the model and the part of it that a stage holds; [`part`](crate::moe::part) runs it. Every
+//! layer draws its initial values with its own seed, so the weights do not depend on the cut.
+//! [`MoeGptConfig::shared`] lists the parameters that several stages hold copies of, for the pipeline's builder.
 
 use crate::moe::enrich::{DynamicTanh, NGramHash, RelationBias, SMALL};
 use crate::moe::part::{Ahead, Embed, Head, MoeGptPart, next_token_loss};
@@ -21,102 +21,103 @@ use burn_pipeline_moe::layers::{
 use burn_pipeline_moe::router::{Capacity, Scoring};
 use std::ops::Range;
 
-/// Which stages' auxiliary losses reach their routers.
+/// The stages whose auxiliary losses reach their routers.
 #[derive(Config, Debug, Copy, PartialEq, Eq)]
 pub enum Injection {
-    /// All stages'.
+    /// All stages.
     All,
-    /// Only the last stage's: as without injection, where the main loss adds only what its own stage has.
+    /// Only the last stage, as without injection, when the main loss adds only its own stage's losses.
     LastStage,
     /// None.
     Nowhere,
 }
 
-/// The model's size and ways.
+/// The model's size and options.
 #[derive(Config, Debug)]
 pub struct MoeGptConfig {
-    /// One letter a block: D dense, E experts, d and e the same as mixtures of depths.
+    /// One letter per block: D dense, E experts, d and e the same as mixtures of depths.
     #[config(default = "String::from(\"DEDE\")")]
     pub pattern: String,
-    /// Width of the hidden state.
+    /// The width of the hidden state.
     #[config(default = 64)]
     pub d_model: usize,
-    /// Attention heads; they divide the width.
+    /// The number of attention heads, which divides the width.
     #[config(default = 4)]
     pub heads: usize,
-    /// The longest sequence.
+    /// The maximum sequence length.
     #[config(default = 64)]
     pub seq: usize,
-    /// Different tokens.
+    /// The number of distinct tokens.
     #[config(default = 256)]
     pub vocab: usize,
-    /// Width inside an expert; dense layers are as wide as the experts that a token takes.
+    /// The width inside an expert. Dense layers are as wide as the experts of one token together.
     #[config(default = 64)]
     pub d_hidden: usize,
-    /// Experts to choose from.
+    /// The number of experts to choose from.
     #[config(default = 8)]
     pub experts: usize,
-    /// Experts a token goes to.
+    /// The number of experts per token.
     #[config(default = 2)]
     pub top_k: usize,
-    /// Experts that every token goes to beside.
+    /// The number of additional experts that every token goes to.
     #[config(default = 0)]
     pub shared: usize,
-    /// How many tokens an expert takes.
+    /// The number of tokens that an expert accepts.
     #[config(default = "Capacity::Factor(1.5)")]
     pub capacity: Capacity,
     /// How logits become scores.
     #[config(default = "Scoring::Softmax")]
     pub scoring: Scoring,
-    /// How far the experts' bias moves after each step, towards an even load (DeepSeek-V3: 0.001); without a bias if 0.
+    /// How much the experts' bias changes after each step, towards an even load (DeepSeek-V3: 0.001); no bias if 0.
     #[config(default = 0.0)]
     pub bias_rate: f64,
-    /// What auxiliary losses weigh.
+    /// The weights of auxiliary losses.
     #[config(default = "AuxiliaryWeights::new()")]
     pub auxiliary: AuxiliaryWeights,
-    /// Which stages' auxiliary losses reach their routers.
+    /// The stages whose auxiliary losses reach their routers.
     #[config(default = "Injection::All")]
     pub injection: Injection,
-    /// How many tokens back each block sees, itself included, in turns; 0 for all, as all do if there is none.
+    /// The number of tokens that each block attends to, itself included, for the blocks in turn; 0 for all. If
+    /// empty, all blocks attend to all.
     #[config(default = "Vec::new()")]
     pub windows: Vec<usize>,
     /// Multiply token embeddings by the square root of the width (Vaswani et al., 2017, section 3.4).
     #[config(default = false)]
     pub scale_embeddings: bool,
-    /// Turn queries and keys by position, in place of learned positions.
+    /// Use rotary positions instead of learned ones.
     #[config(default = false)]
     pub rotary: bool,
-    /// Blocks that do not, counted from 0.
+    /// Blocks without rotary positions, counted from 0.
     #[config(default = "Vec::new()")]
     pub without_rotary: Vec<usize>,
-    /// Rows of each table of hashed n-grams; 0 for no such table.
+    /// The rows of each table of hashed n-grams; 0 for none.
     #[config(default = 0)]
     pub ngram_buckets: usize,
-    /// Different structure ids; 0 for no such embedding.
+    /// The number of distinct structure ids; 0 for no such embedding.
     #[config(default = 0)]
     pub structures: usize,
-    /// Different platforms; 0 for no such embedding.
+    /// The number of distinct platforms; 0 for no such embedding.
     #[config(default = 0)]
     pub platforms: usize,
-    /// Squash embeddings by a [`DynamicTanh`].
+    /// Squash embeddings with a [`DynamicTanh`].
     #[config(default = false)]
     pub squash: bool,
-    /// Relations between tokens that scores of attention get a bias for; 0 for no bias.
+    /// The number of relations between tokens with an attention bias; 0 for no bias.
     #[config(default = 0)]
     pub relations: usize,
-    /// One letter, as the pattern's, for each token to predict after the next one.
+    /// One letter of the pattern for each token to predict after the next one.
     #[config(default = "String::new()")]
     pub ahead: String,
-    /// What the mean loss of these tokens weighs beside the next one's (DeepSeek-V3: 0.3, later 0.1).
+    /// The weight of these tokens' mean loss relative to the next one's (DeepSeek-V3: 0.3, later 0.1).
     #[config(default = 0.3)]
     pub ahead_weight: f64,
-    /// Spread experts over data-parallel replicas.
+    /// Makes experts parallel over data-parallel replicas.
     #[config(default = false)]
-    pub spread: bool,
-    /// The blocks at which stages begin, without the first; even if there is none.
+    pub expert_parallel: bool,
+    /// The blocks at which stages start, without the first; if empty, an even cut.
     #[config(default = "Vec::new()")]
     pub boundaries: Vec<usize>,
-    /// Initial values depend on this alone.
+    /// The seed of the initial values.
     #[config(default = 0)]
     pub seed: u64,
 }
@@ -125,30 +126,30 @@ pub struct MoeGptConfig {
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MoeGptError {
-    /// The pattern is none.
+    /// The pattern is invalid.
     #[error(transparent)]
     Pattern(#[from] PatternError),
-    /// The tokens ahead have another letter.
+    /// The letters of the tokens ahead are invalid.
     #[error("tokens ahead: {0}")]
     Ahead(PatternError),
-    /// The boundaries are none.
+    /// The boundaries are invalid.
     #[error(transparent)]
     Boundaries(#[from] PartitionError),
-    /// The cut is of another number of stages than the plan.
+    /// The cut has another number of stages than the plan.
     #[error("the model is cut into {cut} stages, and the plan has {stages}; give one boundary fewer than stages")]
     Stages { cut: usize, stages: usize },
 }
 
 burn_pipeline::debug_as_text!(MoeGptError);
 
-/// What the loss observed of one microbatch, by meaning.
+/// The observations of the loss for one microbatch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observed {
-    /// Each block, those of tokens ahead last.
+    /// The observation of each block, those of tokens ahead last.
     pub layers: Vec<LayerObservation>,
     /// The mean loss of the next token.
     pub next: f64,
-    /// Those of the tokens after it.
+    /// The mean losses of the tokens after it.
     pub ahead: Vec<f64>,
 }
 
@@ -156,7 +157,7 @@ impl MoeGptConfig {
     /// The blocks of the whole model, those of tokens ahead last.
     ///
     /// # Errors
-    /// If a pattern has a letter without meaning, or the main one none.
+    /// Returns a [`MoeGptError`] if a pattern has an unknown letter, or the main one is empty.
     pub fn blocks(&self) -> Result<Vec<BlockKind>, MoeGptError> {
         Ok([parse_pattern(&self.pattern)?, self.ahead_blocks()?].concat())
     }
@@ -177,7 +178,7 @@ impl MoeGptConfig {
         Ok(AuxiliaryLosses::new(self.auxiliary, &self.blocks()?))
     }
 
-    /// A block at its place; those after the last are of tokens ahead.
+    /// The configuration of a block. Those after the last are of tokens ahead.
     pub(crate) fn block_config(&self, block: usize) -> BlockConfig {
         let mixture = MixtureOfExpertsConfig::new(self.d_model, self.d_hidden, self.experts);
         let mixture = mixture.with_top_k(self.top_k).with_shared(self.shared).with_capacity(self.capacity);
@@ -193,7 +194,8 @@ impl MoeGptConfig {
     /// The blocks that a stage holds.
     ///
     /// # Errors
-    /// If the boundaries are none, or of a cut into another number of stages (but for the whole model's one).
+    /// Returns a [`MoeGptError`] if the boundaries are invalid, or are for another number of stages (except for the
+    /// whole model as one stage).
     pub fn layers(&self, at: &StageContext) -> Result<Range<usize>, MoeGptError> {
         let blocks = self.pattern.chars().count();
         if self.boundaries.is_empty() || at.stages == 1 {
@@ -205,19 +207,19 @@ impl MoeGptConfig {
         range.ok_or(MoeGptError::Stages { cut: of, stages })
     }
 
-    /// How a stage's parameters are called in the whole model.
+    /// The names of a stage's parameters in the whole model.
     ///
     /// # Errors
     /// As [`MoeGptConfig::layers`].
     pub fn names(&self, at: &StageContext) -> Result<Names, MoeGptError> {
         let names = Names::default().layers_from("blocks", self.layers(at)?.start);
-        // The copy is the first stage's table.
+        // The copy has the name of the first stage's table.
         Ok(names.renamed(|name| {
             name.strip_prefix("ahead.token.").map_or_else(|| name.to_owned(), |rest| format!("embed.token.{rest}"))
         }))
     }
 
-    /// The parameters that several stages hold a copy of.
+    /// The parameters that several stages hold copies of.
     pub fn shared(&self) -> Vec<SharedParameter> {
         let token = SharedParameter::new("embedding").at("embed.token.weight").at("ahead.token.weight");
         let relation = SharedParameter::new("relation bias").at("relation.table");
@@ -247,11 +249,11 @@ impl MoeGptConfig {
             init_seeded(seeded(after + 1), device, |device| RelationBias::new(self.relations, self.heads, device))
         });
         let alone = TensorGroup::alone();
-        let replicas = if self.spread { &at.replicas } else { &alone };
+        let replicas = if self.expert_parallel { &at.replicas } else { &alone };
         let block = |layer: usize| {
             init_seeded(seeded(layer + 1), device, |device| self.block_config(layer).init(kinds[layer], device))
                 .cut(&at.group)
-                .spread(replicas)
+                .expert_parallel(replicas)
         };
         let ahead = (at.is_last() && !self.ahead.is_empty()).then(|| Ahead {
             token: (!at.is_first()).then(|| self.token_table(seeded(0), device)),
@@ -259,7 +261,7 @@ impl MoeGptConfig {
                 .map(|place| {
                     let config = self.block_config(place);
                     let make = |device: &Device| MultiTokenPrediction::new(&config, kinds[place], device);
-                    init_seeded(seeded(place + 4), device, make).cut(&at.group).spread(replicas)
+                    init_seeded(seeded(place + 4), device, make).cut(&at.group).expert_parallel(replicas)
                 })
                 .collect(),
         });
@@ -307,7 +309,7 @@ impl MoeGptConfig {
         }
     }
 
-    /// A stage of the model, or something around one, with the loss on the last one.
+    /// A stage of the model, or of a wrapper around its part, with the loss on the last one.
     ///
     /// # Errors
     /// As [`MoeGptConfig::layers`].

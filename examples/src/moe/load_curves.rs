@@ -1,30 +1,30 @@
-//! How the load of experts goes with the auxiliary losses of all stages, of the last one alone, and of none: three
+//! Compares the load of experts with the auxiliary losses of all stages, of the last one alone, and of none: three
 //! trainings, one drawing.
 //!
-//! 1. Each training is the same but for the injection: same data, same initial weights.
-//! 2. At each step, loads are summed over the last [`WINDOW`] steps, for each layer with experts; what is drawn is the
-//!    largest load over the mean one, of the worst layer of the inner stages and of the last stage.
+//! 1. The trainings differ only in the injection: same data, same initial weights.
+//! 2. At each step, loads are summed over the last [`WINDOW`] steps, for each layer with experts. Drawn are the
+//!    largest loads over the mean loads of the worst layer of the inner stages, and of the last stage.
 
 use crate::line_chart::{HEIGHT, Line, MARGIN, begin, lines};
 use crate::moe::expert_load::imbalance;
 use crate::moe::record::MoeStepRecord;
 
-/// Steps that loads are summed over.
+/// The number of steps that loads are summed over.
 pub const WINDOW: usize = 20;
 
 /// One training's curves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadCurve {
-    /// Whose auxiliary losses were injected.
+    /// The stages whose auxiliary losses were injected.
     pub injection: String,
-    /// Largest load over mean load of the worst layer before the last stage, step by step.
+    /// The largest load over the mean load of the worst layer before the last stage, step by step.
     pub inner: Vec<f64>,
     /// The same in the last stage.
     pub last: Vec<f64>,
 }
 
 impl LoadCurve {
-    /// The curves of a training, of whose layers with experts the first `inner` are not in the last stage.
+    /// The curves of a training. The first `inner` of its layers with experts are not in the last stage.
     pub fn new(injection: String, records: &[MoeStepRecord], inner: usize) -> Self {
         let worst = |layers: &[f64]| layers.iter().copied().fold(1.0, f64::max);
         let at = |step: usize| imbalance(&records[..=step], WINDOW);
@@ -53,8 +53,8 @@ pub fn svg(title: &str, curves: &[LoadCurve]) -> String {
     };
     let drawn: Vec<Line> = curves.iter().enumerate().flat_map(both).collect();
     let caption = format!(
-        "max/mean load of the worst layer over {WINDOW} steps: inner stages solid, last stage dashed; by whose auxiliary \
-         losses reach routers"
+        "max/mean load of the worst layer over {WINDOW} steps: inner stages solid, last stage dashed; \
+         by the stages whose auxiliary losses reach routers"
     );
     lines(&mut out, &drawn, 120.0, &caption);
     out.push_str("</svg>\n");
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn the_worst_layer_of_each_part_is_followed_over_a_window() {
-        // Two inner layers, one in the last stage; the second inner one is uneven at first and evens out.
+        // Two inner layers, and one in the last stage; the second inner one is uneven at first and evens out.
         let early = || vec![vec![2.0, 2.0], vec![4.0, 0.0], vec![1.0, 3.0]];
         let late = || vec![vec![2.0, 2.0], vec![2.0, 2.0], vec![3.0, 1.0]];
         let records: Vec<_> = (1..=2 * WINDOW).map(|i| record(i, if i <= WINDOW { early() } else { late() })).collect();

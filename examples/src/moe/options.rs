@@ -1,4 +1,4 @@
-//! The flags of `train_moe`: those of `train_gpt`, and the experts'.
+//! The flags of `train_moe`: those of `train_gpt`, and those of experts.
 
 use crate::moe::cut::{self, Balance, MoeCutError};
 use crate::moe::gpt::{Injection, MoeGptConfig, MoeGptError};
@@ -19,20 +19,20 @@ use std::path::PathBuf;
 #[derive(Parser, Debug, Clone)]
 #[command(name = "train_moe")]
 pub struct MoeOptions {
-    /// What `train_gpt` takes too.
+    /// The flags that `train_gpt` has too.
     #[command(flatten)]
     pub common: Options,
     /// Experts and their losses.
     #[command(flatten)]
     pub experts: ExpertOptions,
-    /// Parts beside blocks.
+    /// The parts beside blocks.
     #[command(flatten)]
     pub parts: PartOptions,
-    /// What stages have alike.
+    /// What the stages balance.
     #[arg(long, value_enum, default_value_t = Balance::Blocks, value_name = "NAME")]
     pub balance: Balance,
-    /// Trains three times, with auxiliary losses of all stages, of the last one and of none, and draws how uneven the
-    /// load of experts was.
+    /// Trains three times, with auxiliary losses of all stages, of the last one and of none, and draws how uneven
+    /// the experts' load was.
     #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["save", "resume"])]
     pub curves: Option<PathBuf>,
 }
@@ -40,44 +40,46 @@ pub struct MoeOptions {
 /// The flags of experts and their losses.
 #[derive(Args, Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExpertOptions {
-    /// Blocks, repeated until there are `--layers`: D dense, E experts, d and e the same with tokens going around.
+    /// Blocks, repeated to `--layers`: D dense, E experts, d and e the same as mixtures of depths, which some
+    /// tokens bypass.
     #[arg(long, default_value = "DE", value_name = "LETTERS")]
     pub pattern: String,
-    /// Experts of a block.
+    /// The number of experts in a block.
     #[arg(long, default_value_t = 8, value_name = "N")]
     pub experts: usize,
-    /// Experts a token goes to.
+    /// The number of experts per token.
     #[arg(long, default_value_t = 2, value_name = "N")]
     pub top_k: usize,
-    /// Experts that every token goes to beside.
+    /// The number of additional experts that every token goes to.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub shared: usize,
-    /// Width inside an expert.
+    /// The width inside an expert.
     #[arg(long, default_value_t = 128, value_name = "N")]
     pub d_hidden: usize,
-    /// How many times its even share of tokens an expert takes at most; `0` drops none.
+    /// The maximum number of tokens of an expert, as a multiple of its even share; `0` drops none.
     #[arg(long, default_value_t = 0.0, value_name = "FACTOR")]
     pub capacity: f64,
-    /// How logits of routers become scores.
+    /// How routers' logits become scores.
     #[arg(long, value_enum, default_value_t = ScoringName::Softmax, value_name = "NAME")]
     pub scoring: ScoringName,
-    /// How far a bias of each expert moves towards an even load after each step (DeepSeek-V3: 0.001); no bias if 0.
+    /// How much a bias of each expert changes after each step, towards an even load (DeepSeek-V3: 0.001); no bias
+    /// if 0.
     #[arg(long, default_value_t = 0.0, value_name = "RATE")]
     #[serde(default)]
     pub bias_rate: f64,
-    /// Weight of the load-balancing loss.
+    /// The weight of the load-balancing loss.
     #[arg(long, default_value_t = 0.01, value_name = "WEIGHT")]
     pub load_balance: f64,
-    /// Weight of the router z-loss.
+    /// The weight of the router z-loss.
     #[arg(long, default_value_t = 0.001, value_name = "WEIGHT")]
     pub router_z: f64,
-    /// Weight of the router loss of blocks that tokens go around.
+    /// The weight of the router loss of mixtures of depths.
     #[arg(long, default_value_t = 0.01, value_name = "WEIGHT")]
     pub depth_router: f64,
-    /// Which stages' auxiliary losses reach their routers.
+    /// The stages whose auxiliary losses reach their routers.
     #[arg(long, value_enum, default_value_t = InjectionName::All, value_name = "STAGES")]
     pub injection: InjectionName,
-    /// The byte that begins a document, which attention does not leave; none unless given.
+    /// The byte that starts a document; attention does not cross documents. By default there are none.
     #[arg(long, value_name = "BYTE")]
     pub bos: Option<u8>,
 }
@@ -87,11 +89,11 @@ pub struct ExpertOptions {
 pub enum ScoringName {
     /// Experts compete.
     Softmax,
-    /// Each expert by itself.
+    /// Each expert alone.
     Sigmoid,
 }
 
-/// Which stages inject.
+/// The stages that inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum InjectionName {
     /// All.
@@ -105,30 +107,30 @@ pub enum InjectionName {
 /// Options that were checked.
 #[derive(Debug, Clone)]
 pub struct MoeSetup {
-    /// Plan, data, rates and device.
+    /// The plan, data, rates and device.
     pub common: Setup,
     /// The model's size.
     pub model: MoeGptConfig,
-    /// Weights of the whole model.
+    /// The number of weights of the whole model.
     pub parameters: usize,
-    /// The byte that begins a document.
+    /// The byte that starts a document.
     pub bos: Option<u8>,
-    /// The flags that losses depend on, as a checkpoint keeps them.
+    /// The flags that losses depend on, as saved in a checkpoint.
     pub flags: MoeRunFlags,
-    /// Where curves of three trainings go, if they are asked for.
+    /// The file for the curves of three trainings, if requested.
     pub curves: Option<PathBuf>,
 }
 
 /// The flags that losses depend on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MoeRunFlags {
-    /// Those that `train_gpt` has too.
+    /// The flags that `train_gpt` has too.
     #[serde(flatten)]
     pub common: RunFlags,
-    /// The experts'.
+    /// The flags of experts.
     #[serde(flatten)]
     pub experts: ExpertOptions,
-    /// The other parts'.
+    /// The flags of the other parts.
     #[serde(flatten)]
     pub parts: PartOptions,
 }
@@ -137,31 +139,31 @@ pub struct MoeRunFlags {
 #[derive(thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MoeOptionsError {
-    /// What `train_gpt` would refuse too.
+    /// An error that `train_gpt` has too.
     #[error(transparent)]
     Common(#[from] OptionsError),
-    /// The pattern is none.
+    /// The pattern is invalid.
     #[error("--pattern: {0}")]
     Pattern(#[from] PatternError),
-    /// There is no such model.
+    /// The model is invalid.
     #[error(transparent)]
     Model(#[from] MoeGptError),
-    /// The model cannot be cut so.
+    /// The model cannot be cut like this.
     #[error(transparent)]
     Cut(#[from] MoeCutError),
-    /// Windows are too short for so many tokens ahead.
+    /// The windows are too short for this many tokens ahead.
     #[error("--ahead {ahead} predicts {} tokens after the next one, which --seq {seq} has no room for", ahead.len())]
     Ahead { ahead: String, seq: usize },
-    /// Buckets that hashes of 32 bits cannot number.
+    /// Too many buckets for 32-bit hashes.
     #[error("--ngram {buckets} is more than {MOST_BUCKETS} rows")]
     Buckets { buckets: usize },
-    /// Tokens cannot go to so many experts.
+    /// Tokens cannot go to this many experts.
     #[error("--top-k {top_k} is not between 1 and --experts {experts}")]
     TopK { top_k: usize, experts: usize },
-    /// A width of zero.
-    #[error("--d-hidden is at least 1")]
+    /// The width is zero.
+    #[error("--d-hidden must be at least 1")]
     Width,
-    /// A factor or weight that is no size.
+    /// The factor or weight is invalid.
     #[error("--{flag} {value} is not a finite number of at least 0")]
     Size { flag: &'static str, value: f64 },
 }
@@ -175,23 +177,23 @@ impl AsRef<Setup> for MoeSetup {
 }
 
 impl MoeOptions {
-    /// Parses arguments; files go to `runs/train_moe` by default.
+    /// Parses arguments. Files go to `runs/train_moe` by default.
     ///
     /// # Errors
-    /// What clap says of arguments that are none, or of `--help`.
+    /// Returns clap's error for invalid arguments, or for `--help`.
     pub fn from_arguments(arguments: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
         let command = Self::command().mut_arg("trace", |trace| trace.default_value("runs/train_moe"));
-        // It is about the other model's layers.
+        // It is for the other model's layers.
         let command = command.mut_arg("costs", |costs| costs.hide(true));
         let command =
             command.mut_arg("cut", |cut| cut.help("Stages, such as DE|DE, in place of --balance").value_name("STAGES"));
         Self::from_arg_matches(&command.try_get_matches_from(arguments)?)
     }
 
-    /// Checks the flags and makes what they stand for.
+    /// Checks the flags and builds a [`MoeSetup`] from them.
     ///
     /// # Errors
-    /// [`MoeOptionsError`] for flags that no run can have.
+    /// Returns a [`MoeOptionsError`] for flags that describe no run.
     pub fn check(self) -> Result<MoeSetup, MoeOptionsError> {
         let ExpertOptions { pattern, experts, top_k, shared, d_hidden, capacity, scoring, injection, bos, .. } =
             self.experts.clone();
@@ -283,7 +285,7 @@ mod tests {
             ("--cut DE|D|E", "--cut makes 3 stages, and the schedule runs 2"),
             ("--cut DE|DE --balance flops", "leave one of them out"),
             ("--bias-rate=-1", "--bias-rate -1"),
-            ("--schedule auto --balance flops", "--schedule auto places stages anew"),
+            ("--schedule auto --balance flops", "--schedule auto chooses the stages"),
         ] {
             let message = parse(flags).unwrap().check().unwrap_err().to_string();
             assert!(message.contains(says), "{flags}: {message}");

@@ -1,14 +1,14 @@
-//! A part of the mixture-of-experts model, running: one module type serves every stage, as in [`gpt`](crate::gpt).
+//! Runs a part of the mixture-of-experts model: one module type serves every stage, as in [`gpt`](crate::gpt).
 //!
-//! Beside hidden states, one row of numbers a layer travels downstream (auxiliary losses, loads), which the loss hands to
-//! the runtime; see [`auxiliary`](burn_pipeline_moe::auxiliary).
+//! Besides hidden states, one row of numbers per layer goes downstream (auxiliary losses, loads), which the loss
+//! passes to the runtime; see [`auxiliary`](burn_pipeline_moe::auxiliary).
 //!
-//! 1. The first stage embeds tokens, and adds what [`enrich`](crate::moe::enrich) has.
-//! 2. Every stage runs its blocks: each has its window, and turns queries and keys by position or not. The relation
-//!    bias is one table, of which every stage holds a copy.
-//! 3. The last stage scores the next token and, with modules of multi-token prediction, those after it: these read
-//!    the tokens as side data, and embed them with a copy of the first stage's table.
-//! 4. After a step, the bias of each router moves as the loads of all microbatches say; see
+//! 1. The first stage embeds tokens, and adds the parts of [`enrich`](crate::moe::enrich).
+//! 2. Every stage runs its blocks: each has its window, with or without rotary positions. The relation bias is one
+//!    table, of which every stage holds a copy.
+//! 3. The last stage scores the next token and, with modules of multi-token prediction, those after it. These
+//!    modules read the tokens as side data, and embed them with a copy of the first stage's table.
+//! 4. After a step, the bias of each router changes according to the loads of all microbatches; see
 //!    [`balance`](burn_pipeline_moe::balance).
 
 use crate::moe::enrich::{DynamicTanh, NGramHash, RelationBias};
@@ -34,14 +34,14 @@ pub(crate) struct Embed {
     pub(crate) structure: Option<Embedding>,
     pub(crate) platform: Option<Embedding>,
     pub(crate) squash: Option<DynamicTanh>,
-    /// What token embeddings are multiplied by.
+    /// The factor of token embeddings.
     pub(crate) scale: f64,
 }
 
 /// Predicts tokens after the next one.
 #[derive(Module, Debug)]
 pub(crate) struct Ahead {
-    /// The first stage's table, where that is another stage.
+    /// A copy of the first stage's table, if that is another stage.
     pub(crate) token: Option<Embedding>,
     pub(crate) modules: Vec<MultiTokenPrediction>,
 }
@@ -62,20 +62,20 @@ pub struct MoeGptPart {
     pub(crate) head: Option<Head>,
     pub(crate) experts: usize,
     pub(crate) injects: bool,
-    /// The place of its first block in the model.
+    /// The index of its first block in the model.
     pub(crate) first: usize,
-    /// How far the experts' bias moves after each step.
+    /// How much the experts' bias changes after each step.
     pub(crate) bias_rate: f64,
     #[module(skip)]
     pub(crate) losses: AuxiliaryLosses,
 }
 
-/// The mean cross-entropy of the next token, in nats, and `ahead_weight` times the mean of those of tokens after it,
-/// with the rows of all layers and each of these losses to be observed.
+/// The mean cross-entropy of the next token, in nats, plus `ahead_weight` times the mean of those of the tokens
+/// after it. Reports the rows of all layers and each of these losses as observed.
 ///
-/// Each is a mean over the samples' tokens, so microbatches and accumulated batches weigh all of them alike.
+/// Each is a mean over the samples' tokens, so microbatches and accumulated batches weight all of them equally.
 pub fn next_token_loss(output: MoeSignal, target: Tensor<2, Int>, ahead_weight: f64) -> Loss {
-    let MoeSignal::Scores(scores) = output else { panic!("the last stage puts out scores; was it built with a head?") };
+    let MoeSignal::Scores(scores) = output else { panic!("the last stage must output scores; does it have a head?") };
     let Scores { next, ahead, observed } = scores;
     let (next, ahead) = cross_entropies(next, ahead, target);
     // Loads are counts: a half-precision loss must not round them.
@@ -85,7 +85,7 @@ pub fn next_token_loss(output: MoeSignal, target: Tensor<2, Int>, ahead_weight: 
     Loss::from(joint_loss(next, ahead, ahead_weight)).observing(observed)
 }
 
-/// The loss of the next token and `ahead_weight` times the mean of the others.
+/// The loss of the next token, plus `ahead_weight` times the mean of the others.
 pub fn joint_loss(next: Tensor<1>, ahead: Vec<Tensor<1>>, ahead_weight: f64) -> Tensor<1> {
     let share = ahead_weight / ahead.len().max(1) as f64;
     match ahead.into_iter().reduce(|a, b| a + b) {
@@ -141,7 +141,7 @@ impl MoeGptPart {
     fn embed(&self, tokens: Tensor<2, Int>, sides: &Sides) -> Tensor<3> {
         match &self.embed {
             Some(embed) => embed.forward(tokens, sides),
-            None => panic!("tokens came to a stage without an embedding; only the first one has it"),
+            None => panic!("a stage without an embedding got tokens; only the first one has it"),
         }
     }
 
@@ -164,8 +164,8 @@ impl MoeGptPart {
         AttentionContext::new(sides.documents.clone()).with_bias(bias)
     }
 
-    /// Runs the blocks and, after the last one, the modules of tokens ahead; gives their hidden states and what all
-    /// routers left.
+    /// Runs the blocks and, after the last one, the modules of tokens ahead. Returns their hidden states and what
+    /// all routers reported.
     fn run(&self, x: Tensor<3>, sides: &Sides) -> (Tensor<3>, Vec<Tensor<3>>, Vec<LayerAuxiliary>) {
         let context = self.context(sides);
         let mut left = Vec::with_capacity(self.blocks.len());
@@ -188,7 +188,7 @@ impl MoeGptPart {
         (x, hidden, left)
     }
 
-    /// Scores of a whole model and what its routers left, with nothing injected: what a plain loop adds up.
+    /// The scores of a whole model and what its routers reported, without injection, for a plain loop to add up.
     pub fn whole(&self, tokens: Tensor<2, Int>, sides: &Sides) -> (Scores, Vec<LayerAuxiliary>) {
         let (x, ahead, left) = self.run(self.embed(tokens, sides), sides);
         let ahead = ahead.into_iter().map(|x| self.scores(x)).collect();
@@ -225,7 +225,7 @@ impl Stage for MoeGptPart {
         let (x, upstream) = match input {
             MoeSignal::Tokens(tokens) => (self.embed(tokens, &sides), None),
             MoeSignal::Hidden(hidden) => (hidden.x, hidden.observed),
-            MoeSignal::Scores(_) => panic!("scores came to a stage; only the last one puts them out"),
+            MoeSignal::Scores(_) => panic!("a stage got scores; only the last one outputs them"),
         };
         let device: Device = x.device();
         let (x, ahead, left) = self.run(x, &sides);

@@ -6,43 +6,43 @@ use crate::moe::sides::{PLATFORMS_OF_TEXT, RELATIONS_OF_TEXT, STRUCTURES_OF_TEXT
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-/// The most rows of a table of hashed n-grams.
+/// The maximum number of rows of a table of hashed n-grams.
 pub(crate) const MOST_BUCKETS: usize = 8_000_000;
 
 /// The flags of the model's parts beside blocks.
 #[derive(Args, Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PartOptions {
-    /// Predicts tokens after the next one: one letter, as the pattern's, for each.
+    /// Predicts tokens after the next one: one letter of the pattern for each.
     #[arg(long, default_value = "", value_name = "LETTERS")]
     pub ahead: String,
-    /// Weight of the mean loss of tokens after the next one.
+    /// The weight of the mean loss of tokens after the next one.
     #[arg(long, default_value_t = 0.3, value_name = "WEIGHT")]
     pub ahead_weight: f64,
-    /// How many bytes back blocks see, in turns; 0 for all.
+    /// The number of bytes that blocks attend to, for the blocks in turn; 0 for all.
     #[arg(long, value_delimiter = ',', value_name = "N,N..")]
     pub windows: Vec<usize>,
-    /// Rotary positions in place of learned ones.
+    /// Rotary positions instead of learned ones.
     #[arg(long)]
     pub rotary: bool,
     /// Blocks without rotary positions, counted from 0.
     #[arg(long, value_delimiter = ',', requires = "rotary", value_name = "N,N..")]
     pub without_rotary: Vec<usize>,
-    /// Embeds the last two and three bytes, too, hashed into tables of so many rows; 0 for none.
+    /// Embeds the last two and three bytes too, hashed into tables of this many rows; 0 for none.
     #[arg(long, default_value_t = 0, value_name = "ROWS")]
     pub ngram: usize,
-    /// Embeds what kind of byte each is: letter, capital, space, new line, other.
+    /// Embeds the kind of each byte: letter, capital, space, new line, other.
     #[arg(long)]
     pub structure: bool,
-    /// Embeds how a window begins: within a word, before one, on a new line.
+    /// Embeds how a window starts: within a word, before one, on a new line.
     #[arg(long)]
     pub platform: bool,
     /// Multiplies embeddings of bytes by the square root of the width.
     #[arg(long)]
     pub scale_embeddings: bool,
-    /// Squashes embeddings by a dynamic tanh.
+    /// Squashes embeddings with a dynamic tanh.
     #[arg(long)]
     pub squash: bool,
-    /// Attention has a bias for bytes of one line, and of one word; one table, shared by all stages.
+    /// Adds an attention bias for bytes of one line, and of one word; all stages share one table.
     #[arg(long)]
     pub relations: bool,
 }

@@ -1,33 +1,33 @@
-//! What the routers of a model with experts did in one step, as it is printed.
+//! What the routers of a model with experts did in one step, in printed form.
 
 use crate::moe::gpt::{MoeGptConfig, MoeGptError, Observed};
 use crate::training::StepRecord;
 use burn_pipeline_moe::auxiliary::{LayerObservation, combine_microbatches};
 use serde::Serialize;
 
-/// What is printed of a step; a line of `--log json`.
+/// The printed record of a step; a line of `--log json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MoeStepRecord {
-    /// As of any training; the loss is that of the next token.
+    /// The record of any training; the loss is that of the next token.
     #[serde(flatten)]
     pub step: StepRecord,
-    /// Mean loss of the tokens after the next one; 0 where none are predicted.
+    /// The mean loss of the tokens after the next one; 0 if none are predicted.
     pub ahead: f64,
-    /// Mean load-balancing loss over layers with experts: 1 where even.
+    /// The mean load-balancing loss over layers with experts: 1 if even.
     pub load_balance: f64,
-    /// Mean router z-loss over layers with experts.
+    /// The mean router z-loss over layers with experts.
     pub router_z: f64,
-    /// Mean router loss over layers that tokens go around.
+    /// The mean router loss over mixtures of depths.
     pub depth_router: f64,
-    /// Choices that found their expert full, over all choices.
+    /// The fraction of choices that were dropped because their expert was full.
     pub dropped: f64,
-    /// Largest load over mean load, of each layer with experts.
+    /// The largest load over the mean load, of each layer with experts.
     pub imbalance: Vec<f64>,
-    /// Choices that fell on each expert, of each layer with experts.
+    /// The number of choices of each expert, of each layer with experts.
     pub load: Vec<Vec<f64>>,
 }
 
-/// The losses and loads that microbatches of so many samples observed.
+/// The losses and loads observed for microbatches of `samples` samples.
 #[derive(Debug)]
 pub struct Observations {
     of_microbatches: Vec<Observed>,
@@ -35,12 +35,12 @@ pub struct Observations {
 }
 
 impl Observations {
-    /// Reads what the loss had observed of each microbatch.
+    /// Reads the loss's observations of each microbatch.
     pub fn new(model: &MoeGptConfig, observed: &[Vec<f64>], samples: usize) -> Self {
         Self { of_microbatches: observed.iter().map(|numbers| model.read(numbers)).collect(), samples }
     }
 
-    /// The mean over samples: microbatches differ by one sample at most, larger ones come first.
+    /// The mean over samples. Microbatches differ by one sample at most, and larger ones come first.
     fn mean(&self, value: impl Fn(&Observed) -> f64) -> f64 {
         let (samples, count) = (self.samples, self.of_microbatches.len().max(1));
         let size = |index: usize| samples / count + usize::from(index < samples % count);
@@ -48,15 +48,15 @@ impl Observations {
         weighted.sum::<f64>() / samples.max(1) as f64
     }
 
-    /// The loss of the next token alone; `whole` is the loss that was trained on.
+    /// The loss of the next token alone; `whole` is the training loss.
     pub fn next_loss(&self, model: &MoeGptConfig, whole: f64) -> f64 {
         if model.ahead.is_empty() { whole } else { self.mean(|one| one.next) }
     }
 
-    /// What is printed of a step.
+    /// The printed record of a step.
     ///
     /// # Errors
-    /// If the model's pattern has a letter without meaning.
+    /// Returns a [`MoeGptError`] if the model's pattern has an unknown letter.
     pub fn record(&self, model: &MoeGptConfig, step: StepRecord) -> Result<MoeStepRecord, MoeGptError> {
         let rows: Vec<&[LayerObservation]> = self.of_microbatches.iter().map(|one| &*one.layers).collect();
         let (layers, kinds) = (combine_microbatches(&rows), model.blocks()?);
@@ -79,7 +79,7 @@ impl Observations {
     }
 }
 
-/// The mean; 0 of nothing.
+/// The mean; 0 if empty.
 fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = values.len().max(1) as f64;
     values.fold(0.0, |sum, value| sum + value) / count

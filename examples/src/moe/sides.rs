@@ -1,5 +1,5 @@
-//! Side data of windows of text for the mixture-of-experts model: made once for a batch, cut with its samples, and read
-//! by the stages that name it.
+//! Side data of text windows for the mixture-of-experts model: computed once per batch, cut with its samples, and
+//! read by the stages that name it.
 //!
 //! | side data | from the bytes | who reads it |
 //! |---|---|---|
@@ -17,14 +17,14 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_pipeline::stage::AnyTensor;
 use burn_pipeline_moe::extras::{BatchExtras, document_ids};
 
-/// Relations that the text has.
+/// The number of relations in the text.
 pub const RELATIONS_OF_TEXT: usize = 2;
-/// Kinds of bytes.
+/// The number of kinds of bytes.
 pub const STRUCTURES_OF_TEXT: usize = 5;
-/// Ways in which windows begin.
+/// The number of ways in which windows start.
 pub const PLATFORMS_OF_TEXT: usize = 3;
 
-/// What the model's stages read beside windows of text; without `bos`, a window is one document.
+/// The side data that the model's stages read. Without `bos`, a window is one document.
 pub fn sides(model: &MoeGptConfig, windows: &Windows, bos: Option<u8>, device: &Device) -> BatchExtras {
     let (inputs, seq) = (tokens(&windows.inputs, windows.seq, device), windows.seq);
     let found = match bos {
@@ -50,7 +50,7 @@ pub fn sides(model: &MoeGptConfig, windows: &Windows, bos: Option<u8>, device: &
     sides
 }
 
-/// Small letter, capital, space, new line, anything else.
+/// The kind of a byte: small letter, capital, space, new line, anything else.
 fn kind(byte: u8) -> i32 {
     match byte {
         b'a'..=b'z' => 0,
@@ -69,7 +69,7 @@ fn beginning(byte: u8) -> i32 {
     }
 }
 
-/// `[rows, 2, seq, seq]`: 1 where two bytes stand on one line, and where they stand in one word.
+/// `[rows, 2, seq, seq]`: 1 if two bytes are on one line, and if they are in one word.
 fn relations(windows: &Windows, device: &Device) -> Tensor<4> {
     let (rows, seq) = (windows.rows(), windows.seq);
     let mut values = Vec::with_capacity(rows * RELATIONS_OF_TEXT * seq * seq);
@@ -81,7 +81,7 @@ fn relations(windows: &Windows, device: &Device) -> Tensor<4> {
     Tensor::from_data(TensorData::new(values, [rows, RELATIONS_OF_TEXT, seq, seq]), device)
 }
 
-/// For each byte, how many ends of lines or words came up to it.
+/// For each byte, the number of line or word ends up to it.
 fn counted(row: &[u8], ends: fn(u8) -> bool) -> Vec<usize> {
     let count = |count: &mut usize, &byte: &u8| {
         *count += usize::from(ends(byte));

@@ -1,19 +1,21 @@
-//! What crosses between the stages of the mixture-of-experts model, and what stages read beside it.
+//! The values that cross between the stages of the mixture-of-experts model, and the stages' extras.
 
 use burn::tensor::{Int, Tensor};
 use burn_pipeline::boundary;
 use burn_pipeline_moe::extras::StageExtras;
 
-/// The extra that holds the document of each token, `[batch, seq]`: every stage reads it.
+/// The name of the extra with the document of each token, `[batch, seq]`. Every stage reads it.
 pub const DOCUMENTS: &str = "documents";
-/// The extra that holds which pairs of tokens are related, `[batch, relations, seq, seq]` of zeros and ones: every
-/// stage reads it, if the model has a relation bias.
+/// The name of the extra with the related pairs of tokens, `[batch, relations, seq, seq]` of zeros and ones. Every
+/// stage reads it if the model has a relation bias.
 pub const RELATIONS: &str = "relations";
-/// The extra that holds the structure id of each token, `[batch, seq]`: the first stage reads it, if it has a table.
+/// The name of the extra with the structure id of each token, `[batch, seq]`. The first stage reads it if it has a
+/// table.
 pub const STRUCTURE: &str = "structure";
-/// The extra that holds the platform of each sample, `[batch]`: the first stage reads it, if it has a table.
+/// The name of the extra with the platform of each sample, `[batch]`. The first stage reads it if it has a table.
 pub const PLATFORM: &str = "platform";
-/// The extra that holds the tokens once more, `[batch, seq]`: the last stage reads it, if it predicts several ahead.
+/// The name of the extra with the tokens again, `[batch, seq]`. The last stage reads it if it predicts several
+/// ahead.
 pub const TOKENS: &str = "tokens";
 
 /// Hidden states, and one row of numbers for each layer so far.
@@ -32,7 +34,7 @@ boundary!(
     }
 );
 
-/// What the last stage puts out.
+/// The output of the last stage.
 #[derive(Debug, Clone)]
 pub struct Scores {
     /// Scores of the next token, `[batch, seq, vocab]`.
@@ -51,7 +53,7 @@ boundary!(
     }
 );
 
-/// What crosses between stages.
+/// The values that cross between stages.
 #[derive(Debug, Clone)]
 pub enum MoeSignal {
     /// Token ids `[batch, seq]`, into the first stage.
@@ -70,7 +72,7 @@ boundary!(
     }
 );
 
-/// What a stage reads beside: the loss's seed from the runtime, and the side data that it names.
+/// A stage's extras: the loss's seed from the runtime, and the side data that it names.
 #[derive(Debug, Clone)]
 pub struct MoeExtras {
     /// One element.
@@ -86,7 +88,7 @@ boundary!(
     }
 );
 
-/// The side data of some samples, all of it or what one stage reads.
+/// The side data of some samples: all of it, or what one stage reads.
 #[derive(Debug, Clone)]
 pub struct Sides {
     /// See [`DOCUMENTS`].

@@ -1,5 +1,5 @@
-//! The edges of the kernels: no tokens, numbers that are none, ties, views, and more units than one dimension of a
-//! grid holds.
+//! Edge cases of the kernels: no tokens, NaN and infinite numbers, ties, views, and more units than one dimension
+//! of a grid holds.
 
 use super::{difference, differentiate, integers, ints, noise, numbers, tensor};
 use crate::{devices, turn};
@@ -13,7 +13,7 @@ const OPTIONS: [RouteOptions; 2] = [
     RouteOptions { top_k: 3, sigmoid: true, normalize: false },
 ];
 
-/// Equal, what is no number included.
+/// Asserts that the numbers agree. NaN equals NaN.
 fn assert_same(got: &[f64], expected: &[f64], place: &str) {
     assert_eq!(got.len(), expected.len(), "{place}");
     for (index, (a, b)) in got.iter().zip(expected).enumerate() {
@@ -104,7 +104,7 @@ fn ties_go_to_the_first_experts_on_all_devices_down_to_the_last_choice() {
     for device in devices().into_iter().chain([Device::flex()]) {
         for (experts, k) in [(1, 1), (5, 5), (7, 3)] {
             let options = RouteOptions { top_k: k, sigmoid: true, normalize: true };
-            // Rows of one number, and rows of two of which the larger comes every second time.
+            // Rows of one number, and rows of two numbers whose larger one comes every second time.
             let mut values = vec![0.25; 3 * experts];
             values.extend((0..experts).map(|e| if e % 2 == 1 { 1.0 } else { -1.0 }));
             let routed = route(tensor(&values, [4, experts], &device, DType::F32), None, options);
@@ -137,7 +137,7 @@ fn without_tokens_there_is_nothing_and_nothing_fails() {
     }
 }
 
-/// The same numbers as a view whose elements do not lie in order: columns of something wider, turned around.
+/// The same numbers as a view that is not contiguous: columns of a wider tensor, transposed.
 fn viewed(values: &[f64], [rows, columns]: [usize; 2], device: &Device) -> Tensor<2> {
     let plain = tensor::<2>(values, [rows, columns], device, DType::F32);
     let border = Tensor::full([1, rows], 77.0, device);
@@ -197,13 +197,13 @@ fn choices_given_as_a_view_have_the_rows_of_their_copy() {
 fn more_workgroups_than_one_dimension_of_a_grid_holds_are_all_run() {
     let _turn = turn();
     for device in devices() {
-        // 65,535 workgroups of the few units that a processor's have are far fewer units than this.
+        // 65,535 workgroups of a processor's few units hold far fewer tokens than this.
         let tokens = 600_011;
         let values: Vec<f64> = noise(76, tokens).iter().map(|x| x * 4.0).collect();
         let got = differentiate(std::slice::from_ref(&values), &device, DType::F32, |x| {
             z_loss(x[0].clone().reshape([tokens, 1]))
         });
-        // With one expert the log-sum-exp is the logit itself.
+        // With one expert, the log-sum-exp is the logit itself.
         let mean = values.iter().map(|x| x * x).sum::<f64>() / tokens as f64;
         assert!((got.output[0] / mean - 1.0).abs() < 1e-3, "{} is not {mean}", got.output[0]);
         let weight = noise(99, 1)[0];

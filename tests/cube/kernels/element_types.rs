@@ -1,6 +1,6 @@
-//! Kernels called by themselves, without a pipeline, in types that the device does not compute in: each operation says so before it
-//! runs, whether the runtime says of itself that it lacks the type (bf16 on wgpu) or only the trial shows it (f64 on Mesa's
-//! software Vulkan, bf16 on processors without the instruction).
+//! Kernels called directly, without a pipeline, in types that the device does not compute in. Each operation
+//! returns an error before it runs, whether the runtime reports that it lacks the type (bf16 on wgpu) or only a
+//! trial computation shows it (f64 on Mesa's software Vulkan, bf16 on processors without the instruction).
 
 use super::{ints, tensor};
 use crate::{devices, refusals, turn};
@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 type Run<'a> = Box<dyn Fn() + 'a>;
 
-/// Every operation that a user calls, on tensors of a type.
+/// Every public operation, on tensors of one type.
 fn operations(device: &Device, dtype: DType) -> Vec<(&'static str, Run<'_>)> {
     let of = move |shape: [usize; 2]| tensor(&vec![0.5; shape[0] * shape[1]], shape, device, dtype);
     let packed = move || PackedRows::new(ints(&[0, 1], [2, 1], device), ints(&[1, 1], [2], device), 2);

@@ -1,4 +1,4 @@
-//! Products of uneven groups of rows.
+//! Grouped matmuls over uneven groups of rows.
 
 use super::{assert_agree, assert_finite_differences, difference, differentiate, ints, noise, numbers, tensor, types};
 use crate::{devices, devices_in_f64, turn};
@@ -8,7 +8,7 @@ use burn::tensor::{DType, Tensor};
 use burn_pipeline::ops::Deferral;
 use burn_pipeline_moe::ops::grouped_matmul;
 
-/// Rows of each expert, rows of none behind them, width in and out.
+/// A name, the rows of each expert, trailing rows without an expert, input width, output width.
 const CASES: [(&str, &[usize], usize, usize, usize); 5] = [
     ("one row", &[1], 0, 1, 1),
     ("uneven", &[5, 1, 13, 2], 0, 3, 5),
@@ -27,11 +27,11 @@ fn parameter(weight: Tensor<3>) -> Param<Tensor<3>> {
     Param::initialized(burn::module::ParamId::new(), weight)
 }
 
-/// Each expert's rows times its matrix, one after the other.
+/// Multiplies each expert's rows by its matrix, one expert after the other.
 fn composed(rows: Tensor<2>, weight: Tensor<3>, counts: &[usize]) -> Tensor<2> {
     let ([n, _], [_, d, h]) = (rows.dims(), weight.dims());
     let offsets = offsets(counts);
-    // Every row and matrix takes part, so that each has a gradient, be it zero.
+    // Every row and matrix takes part, so that each has a gradient, if only zero.
     let mut y = (rows.clone().sum() * 0.0 + weight.clone().sum() * 0.0).reshape([1, 1]).expand([n, h]);
     for (expert, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
         let (start, matrix) = (offsets[expert] as usize, weight.clone().narrow(0, expert, 1).reshape([d, h]));
@@ -118,8 +118,8 @@ fn the_gradient_of_matrices_can_wait_for_w() {
         let of = |leaf: &Tensor<3>, gradients: &_| {
             Dispatch::grad(&leaf.clone().into_dispatch(), gradients).map(|g| numbers(Tensor::<3>::from_dispatch(g)))
         };
-        assert_eq!(deferral.waiting(), 1, "the product waits for W on {device:?}");
-        assert!(of(&weight, &gradients).is_none(), "W's gradient came with I");
+        assert_eq!(deferral.waiting(), 1, "the weight's matmul is not deferred to W on {device:?}");
+        assert!(of(&weight, &gradients).is_none(), "I computed W's gradient");
         assert!(difference(&of(&x, &gradients).unwrap(), &expected[0]) < 1e-6);
         deferral.run(&mut gradients).unwrap();
         assert!(difference(&of(&weight, &gradients).unwrap(), &expected[1]) < 1e-6);

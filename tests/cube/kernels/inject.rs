@@ -1,16 +1,17 @@
-//! The injection: gradients of losses from one launch, against the same losses added to the main loss.
+//! Gradient injection: gradients of auxiliary losses from one launch, compared with adding the same losses to the
+//! main loss.
 
 use super::{assert_finite_differences, difference, noise, numbers, rounded, tensor, types};
 use crate::{devices, devices_in_f64, turn};
 use burn::tensor::{DType, Device, Tensor};
 use burn_pipeline_moe::ops::{BUCKETS, InjectedWeights, inject, inject_weighted, z_loss};
 
-/// How many losses are in each bucket; one is empty.
+/// The number of losses in each bucket. One bucket is empty.
 const COUNTS: [[usize; BUCKETS]; 4] = [[1, 0, 0], [3, 2, 1], [0, 5, 0], [2, 0, 7]];
 
 const WEIGHTS: InjectedWeights = [0.01, 0.7, -1.3];
 
-/// Losses of odd-sized pieces of `x`, bucket by bucket, each another function of its piece.
+/// Losses of odd-sized pieces of `x`, bucket by bucket. Each loss is a different function of its piece.
 fn losses(x: &Tensor<1>, counts: [usize; BUCKETS]) -> [Vec<Tensor<1>>; BUCKETS] {
     let mut at = 0;
     counts.map(|count| {
@@ -26,7 +27,7 @@ fn main_loss(hidden: Tensor<1>) -> Tensor<1> {
     hidden.square().sum()
 }
 
-/// Gradients of hidden states and of what the losses are made of; `injected` or added with the same weights.
+/// Gradients of hidden states and of the losses' inputs, with the losses injected or added with the same weights.
 fn gradients(
     device: &Device,
     (dtype, scale_dtype): (DType, DType),
@@ -66,9 +67,9 @@ fn injected_losses_count_as_ones_that_were_added() {
                     let place = format!("{counts:?} in {dtype:?}, scale in {scale_dtype:?}");
                     assert!(
                         difference(&got[0], &reference[0]) <= tolerance,
-                        "{place}: the hidden states' own gradient"
+                        "{place}: the gradient of the hidden states"
                     );
-                    // The composed form rounds products of bf16 several times.
+                    // The composed form rounds bf16 matmuls several times.
                     let distance = difference(&got[1], &reference[1]);
                     assert!(distance <= 3.0 * tolerance, "{place}: {distance:e} off");
                 }
@@ -93,7 +94,7 @@ fn half_the_scale_or_the_weights_of_other_buckets_would_be_seen() {
 fn gradients_are_those_of_finite_differences() {
     let _turn = turn();
     for device in devices_in_f64() {
-        // Injection changes no output, so differences are taken of the sum that it stands for.
+        // Injection changes no output, so finite differences use the sum that it stands for.
         let counts = [3, 2, 1];
         let inputs = [noise(53, 17)];
         let sum = |x: Vec<Tensor<1>>| {
@@ -121,7 +122,7 @@ fn the_scale_is_read_in_backward_and_stays_on_the_device() {
     let _turn = turn();
     for device in devices() {
         let tracked = device.clone().autodiff();
-        // A scale that is computed, and a z-loss in a kernel of its own.
+        // A computed scale, and a z-loss in its own kernel.
         let scale = Tensor::<1>::from_floats([3.0, 1.0], &tracked).sum().mul_scalar(0.125);
         let logits = tensor(&noise(54, 21), [7, 3], &tracked, DType::F32).require_grad();
         let hidden = tensor(&noise(55, 4), [4], &tracked, DType::F32);

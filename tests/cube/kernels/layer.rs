@@ -1,4 +1,4 @@
-//! A mixture of experts on the device, where it runs kernels, against the same weights on Flex, where it does not.
+//! A mixture of experts on a device that runs the kernels, compared with the same weights on Flex, which does not.
 
 use super::{difference, integers, noise, numbers, tensor};
 use crate::{devices, turn};
@@ -12,7 +12,7 @@ use burn_pipeline_moe::router::{Capacity, Scoring};
 const SHAPE: [usize; 3] = [2, 5, 4];
 
 fn layer(config: &MixtureOfExpertsConfig, device: &Device) -> MixtureOfExperts {
-    // Drawn in one place, so that both devices have the same weights.
+    // Drawn on one device, so that both have the same weights.
     let drawn = init_seeded(61, &Device::flex().autodiff(), |device| config.init(device));
     drawn.fork(&device.clone().autodiff())
 }
@@ -27,7 +27,8 @@ impl ModuleVisitor for Visited<'_> {
     }
 }
 
-/// Output, auxiliary losses and gradients of all weights; then load and dropped choices.
+/// Returns the output, the auxiliary losses and the gradients of all weights; then the load and the dropped
+/// choices.
 fn run(config: &MixtureOfExpertsConfig, device: &Device) -> (Vec<Vec<f64>>, Vec<i64>) {
     let layer = layer(config, device);
     let x = tensor(&noise(62, SHAPE.iter().product()), SHAPE, &device.clone().autodiff(), DType::F32).require_grad();
@@ -38,7 +39,7 @@ fn run(config: &MixtureOfExpertsConfig, device: &Device) -> (Vec<Vec<f64>>, Vec<
     let gradients = loss.backward();
     let mut visited = Visited(&gradients, Vec::new());
     layer.visit(&mut visited);
-    assert!(visited.1.len() >= 4, "router, gate, up and down have gradients");
+    assert!(visited.1.len() >= 4, "router, gate, up and down need gradients");
     let mut all = vec![numbers(y), numbers(balance), numbers(z), numbers(x.grad(&gradients).unwrap())];
     all.extend(visited.1);
     let counts = [integers(left.load.unwrap()), integers(left.dropped.unwrap())].concat();

@@ -1,8 +1,8 @@
-//! The kernels of `burn-pipeline-moe` against the same thing composed of Burn's operations on Flex, with Burn's own
-//! autodiff for the gradients; and against finite differences, in f64, of what the kernels themselves put out.
+//! The kernels of `burn-pipeline-moe`, compared with the same computation composed of Burn's operations on Flex,
+//! whose gradients come from Burn's autodiff, and with finite differences of the kernels' own outputs in f64.
 //!
-//! bf16: inputs are rounded first and the composed form computes in f32 from the rounded ones, so what is left is the
-//! rounding of results: kernels must accumulate in f32.
+//! For bf16, inputs are rounded first and the composed form computes in f32 from the rounded inputs. Only the
+//! rounding of results remains, so kernels must accumulate in f32.
 
 mod edges;
 mod element_types;
@@ -25,8 +25,9 @@ pub(crate) fn noise(seed: u64, count: usize) -> Vec<f64> {
     (0..count).map(|_| next()).collect()
 }
 
-/// What kernels are tried in, where the device computes in it, and how far results may be apart, relative to the largest number.
-/// To compile them takes most of the time: what computes in bf16 leaves f32 to wgpu, which does not.
+/// The types that kernels are tested in, if the device computes in them, each with the allowed difference relative
+/// to the largest number. Compiling takes most of the time: in builds with wgpu, which lacks bf16, a device that
+/// computes in bf16 skips f32.
 pub(crate) fn types(device: &Device) -> impl Iterator<Item = (DType, f64)> {
     let in_bf16 = crate::refusals::takes(device, DType::BF16);
     let elsewhere = cfg!(feature = "wgpu") && in_bf16;
@@ -34,7 +35,7 @@ pub(crate) fn types(device: &Device) -> impl Iterator<Item = (DType, f64)> {
     all.into_iter().filter(|(.., here)| *here).map(|(dtype, off, _)| (dtype, off))
 }
 
-/// The nearest number below that the type has.
+/// The numbers rounded to the type.
 pub(crate) fn rounded(values: &[f64], dtype: DType) -> Vec<f64> {
     let round = |value: &f64| match dtype {
         DType::BF16 => f32::from_bits((*value as f32).to_bits() & 0xffff_0000) as f64,
@@ -61,9 +62,9 @@ pub(crate) fn integers<const D: usize>(tensor: Tensor<D, Int>) -> Vec<i64> {
     tensor.into_data().iter::<i64>().collect()
 }
 
-/// The largest difference, over the largest number expected.
+/// The largest difference, relative to the largest expected number.
 pub(crate) fn difference(got: &[f64], expected: &[f64]) -> f64 {
-    assert_eq!(got.len(), expected.len(), "as many numbers");
+    assert_eq!(got.len(), expected.len(), "the number of elements");
     let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
     let difference = got.iter().zip(expected).fold(0.0f64, |max, (a, b)| {
         assert!(a.is_finite(), "{a} came");
@@ -72,7 +73,7 @@ pub(crate) fn difference(got: &[f64], expected: &[f64]) -> f64 {
     if difference == 0.0 { 0.0 } else { difference / largest.max(1e-9) }
 }
 
-/// A function's output and the gradients of its inputs, for a loss that weighs the output with fixed numbers.
+/// A function's output and its inputs' gradients, for a loss that weights the output with fixed numbers.
 pub(crate) struct Differentiated {
     pub(crate) output: Vec<f64>,
     pub(crate) gradients: Vec<Vec<f64>>,
@@ -88,7 +89,7 @@ pub(crate) fn differentiate<const D: usize>(
     weighed(inputs, device, dtype, dtype, function)
 }
 
-/// Kernels on a device against the composed form on Flex.
+/// Asserts that kernels on a device agree with the composed form on Flex.
 pub(crate) fn assert_agree<const D: usize>(
     place: &str,
     inputs: &[Vec<f64>],
@@ -108,7 +109,7 @@ pub(crate) fn assert_agree<const D: usize>(
     }
 }
 
-/// As [`differentiate`]; the fixed numbers are rounded to another type than is computed in.
+/// Like [`differentiate`], with the fixed weights rounded to another type than the function computes in.
 fn weighed<const D: usize>(
     inputs: &[Vec<f64>],
     device: &Device,
@@ -127,7 +128,7 @@ fn weighed<const D: usize>(
     Differentiated { output: numbers(output), gradients: leaves.into_iter().map(gradient).collect() }
 }
 
-/// Gradients of kernels against central differences of their own output, along one direction for each input.
+/// Compares the kernels' gradients with central differences of their own output, along one direction per input.
 pub(crate) fn assert_finite_differences<const D: usize>(
     place: &str,
     inputs: &[Vec<f64>],

@@ -1,4 +1,4 @@
-//! Fused routing: scores, the best experts, gates, and the statistics of load balancing.
+//! Fused routing: scores, top-k experts, gates, and load-balancing statistics.
 
 use super::{
     assert_agree, assert_finite_differences, difference, differentiate, integers, noise, rounded, tensor, types,
@@ -24,13 +24,13 @@ fn bias(experts: usize) -> Vec<f64> {
     noise(12, experts).iter().map(|x| x * 0.3).collect()
 }
 
-/// Everything that has a gradient, in one row.
+/// Every differentiable result, in one row.
 fn joined(routed: Routed) -> Tensor<1> {
     let [tokens, k] = routed.gates.dims();
     Tensor::cat(vec![routed.gates.reshape([tokens * k]), routed.mean_probabilities], 0)
 }
 
-/// The `k` best, from sorting on the host: larger first, of equal ones the earlier.
+/// The `k` best experts, sorted on the host: larger scores first, and the lower index among equal ones.
 fn best(scores: &[f64], experts: usize, k: usize) -> Vec<i64> {
     let of_row = |row: &[f64]| {
         let mut order: Vec<usize> = (0..experts).collect();
@@ -40,7 +40,7 @@ fn best(scores: &[f64], experts: usize, k: usize) -> Vec<i64> {
     scores.chunks(experts).flat_map(of_row).collect()
 }
 
-/// Shazeer's and DeepSeek-V3's gates and Switch's mean probabilities, from Burn's operations.
+/// The gates of Shazeer and of DeepSeek-V3 and Switch's mean probabilities, from Burn's operations.
 fn composed(logits: Tensor<2>, bias: Option<Tensor<1>>, options: RouteOptions) -> Routed {
     let ([tokens, experts], device) = (logits.dims(), logits.device());
     let scores = if options.sigmoid { sigmoid(logits) } else { softmax(logits, 1) };
@@ -56,7 +56,7 @@ fn composed(logits: Tensor<2>, bias: Option<Tensor<1>>, options: RouteOptions) -
     Routed { gates, mean_probabilities: probabilities.mean_dim(0).reshape([experts]), experts: chosen, load }
 }
 
-/// Each of the options, in each type that the device computes in.
+/// Every combination of options with each type that the device computes in.
 fn each(k: usize, device: &Device) -> impl Iterator<Item = (RouteOptions, (DType, f64))> {
     options(k).flat_map(move |options| types(device).map(move |precision| (options, precision)))
 }
@@ -150,7 +150,10 @@ fn gates_alone_or_statistics_alone_have_another_gradient() {
             got.gradients[0].clone()
         };
         let all = run(false, false);
-        assert!(difference(&run(true, false), &all) > 0.01, "the gates' part is missing and was not seen");
-        assert!(difference(&run(false, true), &all) > 0.01, "the statistics' part is missing and was not seen");
+        assert!(difference(&run(true, false), &all) > 0.01, "the comparison does not notice a missing gate gradient");
+        assert!(
+            difference(&run(false, true), &all) > 0.01,
+            "the comparison does not notice a missing gradient of the statistics"
+        );
     }
 }

@@ -1,11 +1,11 @@
-//! Tokens to rows of their experts, and back.
+//! Moves tokens to the rows of their experts, and back.
 
 use super::{assert_agree, assert_finite_differences, difference, differentiate, integers, ints, noise, types};
 use crate::{devices, devices_in_f64, turn};
 use burn::tensor::{DType, Device, Int, Tensor};
 use burn_pipeline_moe::ops::PackedRows;
 
-/// Choices of tokens, how many experts there are and how many rows one takes.
+/// The tokens' choices, the number of experts and the capacity of each.
 struct Case {
     name: &'static str,
     chosen: Vec<i64>,
@@ -15,7 +15,7 @@ struct Case {
     capacity: usize,
 }
 
-/// Odd numbers, more choices than one unit counts, experts without tokens, and one with all.
+/// Odd sizes, more choices than one unit counts, experts without tokens, and one expert with all tokens.
 fn cases() -> Vec<Case> {
     let drawn = |tokens: usize, k: usize, experts: usize, capacity: usize, name| {
         let of_token = |draw: f64| {
@@ -32,7 +32,7 @@ fn cases() -> Vec<Case> {
         drawn(131, 2, 3, 40, "full experts"),
         drawn(7, 2, 5, 0, "no capacity at all"),
         drawn(7, 2, 5, 1000, "more capacity than choices"),
-        drawn(7, 2, 5, usize::MAX, "capacity without end"),
+        drawn(7, 2, 5, usize::MAX, "unlimited capacity"),
         drawn(9, 4, 4, 9, "every expert chosen by all"),
         Case { name: "one expert gets all", chosen: vec![2; 70], tokens: 70, k: 1, experts: 4, capacity: 70 },
         Case {
@@ -83,7 +83,7 @@ fn with_zero_row(x: Tensor<2>) -> Tensor<2> {
     Tensor::cat(vec![x, zero], 0)
 }
 
-/// Rows by index; a row of no choice reads a zero row.
+/// Rows by index. The index of a dropped choice reads a zero row.
 fn permuted(case: &Case, x: Tensor<2>) -> Tensor<2> {
     let [_, _, choice_of] = placed(case);
     let none = (case.tokens * case.k) as i64;
@@ -137,7 +137,7 @@ fn unpermuting_equals_the_composed_form() {
     let _turn = turn();
     for device in devices_in_f64() {
         for case in cases() {
-            // One width that vectors do not divide, one that they do, one of more vectors than one lane takes.
+            // A width that vectors do not divide, one that they do, and one of more vectors than a lane takes.
             for d in [7, 16, 1040] {
                 let (shape, choices) = ([case.tokens, case.k], case.tokens * case.k);
                 if d > 16 && choices > 100 {
@@ -194,6 +194,6 @@ fn there_and_back_with_gates_of_one_half_is_the_identity_and_a_full_expert_shows
             difference(&got.output, &x)
         };
         assert!(there_and_back(&enough) < 1e-6);
-        assert!(there_and_back(&full) > 0.1, "dropped choices were not seen");
+        assert!(there_and_back(&full) > 0.1, "the comparison does not notice dropped choices");
     }
 }

@@ -5,12 +5,12 @@ use crate::{devices, devices_in_f64, turn};
 use burn::tensor::{DType, Device, Tensor};
 use burn_pipeline_moe::ops::z_loss;
 
-/// Logits that are not small, so that the largest must be taken out first.
+/// Large logits, whose maximum must be subtracted first.
 fn logits(tokens: usize, experts: usize) -> Vec<f64> {
     noise(3, tokens * experts).iter().map(|x| x * 6.0 + 2.0).collect()
 }
 
-/// ST-MoE, equation 5, as it is written.
+/// Equation 5 of ST-MoE, as written.
 fn composed(logits: Tensor<2>) -> Tensor<1> {
     logits.exp().sum_dim(1).log().square().mean()
 }

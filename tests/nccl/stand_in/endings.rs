@@ -1,4 +1,4 @@
-//! Links that are dropped: what was sent arrives, the wait for it has a bound, and the others go on.
+//! Dropped links: what was sent arrives, the wait for it is bounded, and the other ranks continue.
 
 use super::links::ORDERINGS;
 use super::messages::{failed_after, header, on, read, send};
@@ -8,7 +8,7 @@ use burn_pipeline::link::{Link, LinkError};
 use burn_pipeline::stage::AnyTensor;
 use std::time::{Duration, Instant};
 
-/// What a rank's process does, by name; `false` if the name is not one of these.
+/// Runs the named part of a rank's process. Returns false if the name is not one of these.
 pub(super) fn part(name: &str) -> bool {
     match name {
         "leaves at once" => leaves_at_once(),
@@ -39,7 +39,7 @@ fn leaves_at_once() {
     }
 }
 
-/// Also where they take longer than the end of a communicator may.
+/// Also if they take longer than a communicator may take to end.
 #[test]
 fn a_link_that_is_dropped_with_transfers_in_flight_delivers_them() {
     std::thread::scope(|scope| {
@@ -67,12 +67,12 @@ fn drops() {
 fn dropping_a_link_whose_transfers_do_not_end_gives_up_at_the_pipelines_timeout() {
     let ended = start(2, "drops", &[("STAND_IN_SILENT_AFTER", "1:1")]).end();
     for (rank, (passed, text)) in ended.iter().enumerate() {
-        // Not before the timeout, of which 0.2 s have passed, or the other rank's.
+        // Not before the timeout of this rank or of the other, of which 0.2 s have passed.
         assert!(*passed && (500..4_000).contains(&failed_after(text)), "rank {rank}: {text}");
     }
 }
 
-/// The GPU answers no more: the memory is leaked, and the rank goes on.
+/// The GPU no longer answers: the memory is leaked, and the rank continues.
 #[test]
 fn dropping_a_link_whose_transfers_cannot_be_aborted_gives_up_later() {
     let ended = start(2, "drops", &[("STAND_IN_STUCK_AFTER", "1:1")]).end();
@@ -82,7 +82,7 @@ fn dropping_a_link_whose_transfers_cannot_be_aborted_gives_up_later() {
     }
 }
 
-/// Rank 1 leaves without having received anything, while the others go on sending to it, and with each other.
+/// Rank 1 leaves without having received anything, while the others continue to send to it and to each other.
 fn leaves_unread() {
     let (mut link, device) = link();
     let (me, timeout) = (link.rank(), Duration::from_secs(5));
@@ -125,7 +125,7 @@ fn all(link: &mut impl Link, deadline: Instant) -> Vec<usize> {
     members
 }
 
-/// Rank 1 leaves; the others come to a sum with it before or after that.
+/// Rank 1 leaves; the others start a sum with it before or after that.
 fn leaves_before() {
     let (mut link, device) = link();
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -147,14 +147,14 @@ fn a_sum_with_a_rank_that_has_left_ends_at_once() {
         let ended = start(4, "leaves before", &[("ORDERING", ordering)]).end();
         for (rank, (passed, text)) in ended.iter().enumerate().filter(|(rank, _)| *rank != 1) {
             assert!(*passed && failed_after(text) < 2_000, "rank {rank}: {text}");
-            // Those that come late may find that others have given up, and left as well.
+            // Late ranks may find that others have given up and left as well.
             assert!(text.contains(", which has left the job"), "rank {rank}: {text}");
             assert!(rank != 0 || text.contains("from rank 1"), "{text}");
         }
     }
 }
 
-/// Every rank sums another list, and leaves with the error.
+/// Every rank sums a different list, and leaves with the error.
 fn refuses() {
     let (mut link, device) = link();
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -164,7 +164,7 @@ fn refuses() {
     assert!(matches!(error, LinkError::Lists { .. }), "{error}");
 }
 
-/// The first to learn it is gone before the last one does.
+/// The first rank to learn it leaves before the last one learns it.
 #[test]
 fn a_sum_of_lists_that_differ_is_refused_on_all_ranks_though_each_leaves_at_once() {
     for _ in 0..5 {

@@ -9,7 +9,7 @@ use burn_pipeline::stage::Boundary;
 use burn_pipeline_nccl::NcclLink;
 use std::time::{Duration, Instant};
 
-/// What a rank's process does, by name; `false` if the name is not one of these.
+/// Runs the named part of a rank's process. Returns false if the name is not one of these.
 pub(super) fn part(name: &str) -> bool {
     match name {
         "waits" => waits(),
@@ -22,7 +22,7 @@ pub(super) fn part(name: &str) -> bool {
     true
 }
 
-/// Waits for a failure without a wait of the link's, and tells of it.
+/// Waits for a failure without calling a wait of the link, and prints it.
 fn fails(link: NcclLink, began: Instant) {
     let monitor = link.monitor();
     while monitor.failure().is_none() && began.elapsed() < Duration::from_secs(30) {
@@ -33,7 +33,7 @@ fn fails(link: NcclLink, began: Instant) {
     println!("failed after {} ms: {failure:?}", began.elapsed().as_millis());
 }
 
-/// Sends to the next rank, with the timeout of a pipeline.
+/// Sends to the next rank, with a pipeline's timeout.
 fn waits() {
     let (mut link, device) = link();
     let (next, began) = ((link.rank() + 1) % link.ranks(), Instant::now());
@@ -52,7 +52,7 @@ fn sends_much() {
     fails(link, began);
 }
 
-/// The link was made with a timeout of a minute. Calls tell the pipeline's, of two seconds.
+/// The link was created with a timeout of a minute. Calls pass the pipeline's timeout of two seconds.
 #[test]
 fn a_transfer_that_does_not_end_fails_for_all_at_the_pipelines_timeout() {
     for ranks in [2, 4] {
@@ -170,7 +170,7 @@ fn a_rank_that_panics_has_failed_for_all_at_once() {
     }
 }
 
-/// Memory for 64 MiB is not there on rank 1: it is asked for before anything is launched.
+/// Rank 1 has no memory for 64 MiB. Memory is allocated before anything is launched.
 #[test]
 fn a_rank_without_memory_for_what_it_is_offered_fails_at_once_for_all() {
     for ranks in [2, 4] {

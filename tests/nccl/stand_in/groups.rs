@@ -1,4 +1,4 @@
-//! Stages that several ranks hold together, with NCCL's own collectives.
+//! Tensor-parallel groups with NCCL's own collectives.
 
 #[allow(dead_code, reason = "the tests of groups use all of it")]
 #[path = "../../tensor/model.rs"]
@@ -19,7 +19,7 @@ use pipeline_tests::on_device::OnDevice;
 use plain::{Config, SEQUENCE, SMALL};
 use std::time::Instant;
 
-/// What a rank's process does, by name; `false` if the name is not one of these.
+/// Runs the named part of a rank's process. Returns false if the name is not one of these.
 pub(super) fn part(name: &str) -> bool {
     match name {
         "own collectives" => own_collectives(),
@@ -30,14 +30,14 @@ pub(super) fn part(name: &str) -> bool {
     true
 }
 
-/// How often this rank has called a collective of NCCL's.
+/// The number of calls of an NCCL collective by this rank.
 fn calls(name: &str) -> usize {
     let of = |name: &str| std::env::var(name).unwrap();
     let written = std::fs::read_to_string(format!("{}/calls-{}", of("STAND_IN_ROOMS"), of("RANK")));
     written.unwrap_or_default().lines().filter(|call| *call == name).count()
 }
 
-/// This rank's group: `MEMBERS` ranks in a row, or what is left of them.
+/// This rank's group: `MEMBERS` consecutive ranks, or the remaining ones.
 fn group(link: &dyn Link) -> Vec<usize> {
     let members: usize = std::env::var("MEMBERS").unwrap().parse().unwrap();
     let first = link.rank() / members * members;
@@ -74,7 +74,7 @@ fn own_collectives() {
             (FlatCollective::Broadcast { root }, all[root].clone()),
             (FlatCollective::Reduce { root }, sums),
         ];
-        // All of them are under way at once.
+        // All of them are in flight at once.
         for (collective, _) in &expected {
             let tensor = AnyTensor::new(on(&device, of(me, length)));
             collectives.begin(*collective, format!("{collective:?}"), tensor).unwrap();
@@ -82,7 +82,7 @@ fn own_collectives() {
         for (collective, expected) in expected {
             let got = collectives.end(deadline).unwrap().to_data().unwrap();
             let got: Vec<f32> = got.iter::<f32>().collect();
-            // The others of a reduction get anything.
+            // The other members of a reduce receive unspecified values.
             if collective != (FlatCollective::Reduce { root }) || place == root {
                 assert!(got == expected, "{collective:?} of {length}: {:?}, {:?}", &got[..1], &expected[..1]);
             }
@@ -103,7 +103,7 @@ fn nccl_runs_the_collectives_of_groups() {
     }
 }
 
-/// The last member is at the end of its row, the others in a sum.
+/// The last member is at the end of its row, the others are in a sum.
 fn elsewhere() {
     let (mut link, device) = link();
     let (me, deadline, began) = (link.rank(), Instant::now() + TIMEOUT, Instant::now());
@@ -136,7 +136,7 @@ fn members_at_other_places_of_their_row_are_named_at_once() {
     }
 }
 
-/// A decoder over NCCL, against the same one over threads.
+/// A decoder over NCCL, compared with the same one over threads.
 fn trains_as_threads_do(config: Config, split: SplitBackward, grid: Grid) {
     let builder = || -> Builder { builder_of(config, ("1F1B", 1), grid).split(split).clip_norm(0.1).timeout(TIMEOUT) };
     let (link, device) = link();
@@ -161,7 +161,7 @@ fn tensor_groups() {
     let cut = [SplitBackward::Eager, SplitBackward::Captured];
     cut.into_iter().for_each(|split| trains_as_threads_do(Config { blocks: 2, ..SEQUENCE }, split, (ranks / 2, 1, 2)));
     let more = calls("all-gather") + calls("reduce-scatter") - parts;
-    // Each block has two sums, in the forward and in the backward.
+    // Each block has two sums, one in the forward and one in the backward.
     let own = std::env::var("ORDERED_SUMS").is_err();
     assert!(if own { sums > 50 && more > 50 } else { sums + more == 0 }, "{sums} sums, {more} of pieces");
 }
@@ -175,7 +175,7 @@ fn groups_train_with_the_bits_of_threads_by_collectives_of_nccl() {
     });
 }
 
-/// By messages, and so none of NCCL's collectives.
+/// With messages, so without NCCL's collectives.
 #[test]
 fn groups_train_with_ordered_sums_too() {
     start(2, "tensor groups", &[("ORDERED_SUMS", "1")]).all_pass();

@@ -1,4 +1,4 @@
-//! What the link delivers over the stand-in, in which order.
+//! What the link delivers over the mock libraries, and in which order.
 
 use super::messages::{header, read, send};
 use super::start;
@@ -9,7 +9,7 @@ use burn_pipeline::link::{Link, Message};
 use burn_pipeline::stage::Payload;
 use std::time::Instant;
 
-/// What a rank's process does, by name; `false` if the name is not one of these.
+/// Runs the named part of a rank's process. Returns false if the name is not one of these.
 pub(super) fn part(name: &str) -> bool {
     match name {
         "storm" => storm(),
@@ -25,7 +25,7 @@ pub(super) const ORDERINGS: [&str; 2] = ["host", "context"];
 
 #[test]
 fn nccl_is_a_link() {
-    // At once: some cases wait for most of their time.
+    // Concurrently: some cases mostly wait.
     std::thread::scope(|scope| {
         for (ranks, ordering) in [(2, "host"), (2, "context"), (4, "host"), (4, "context")] {
             scope.spawn(move || start(ranks, "conformance", &[("ORDERING", ordering)]).all_pass());
@@ -33,7 +33,7 @@ fn nccl_is_a_link() {
     });
 }
 
-/// Rank 0 sends tensors by NCCL, and right behind each one a message that goes over the connection.
+/// Rank 0 sends tensors by NCCL, each followed by a message over the connection.
 fn both_ways() {
     let (mut link, device) = link();
     let deadline = Instant::now() + TIMEOUT;
@@ -75,10 +75,10 @@ fn groups_sum_share_join_and_spread() {
     }
 }
 
-/// The negative control: the stand-in notices where the link keeps no order.
+/// The negative control: the mock notices a link that keeps no order.
 #[test]
 fn without_order_the_stand_in_ends_the_process() {
-    // Transfers take so long that what they bring is read before them.
+    // Transfers take so long that their results are read too early.
     let ended = start(2, "storm", &[("ORDERING", "unchecked"), ("STAND_IN_PAUSE_MS", "100")]).end();
     assert!(
         ended.iter().any(|(passed, text)| !passed && text.contains("memory is used before its event")),

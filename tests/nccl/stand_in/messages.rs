@@ -1,4 +1,4 @@
-//! Messages of the tests here, and what a rank says of a failure.
+//! Messages of these tests, and how a rank reports a failure.
 
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_pipeline::link::{Header, Link, Message, MessageKind};
@@ -20,13 +20,13 @@ pub(super) fn read(payload: Payload) -> Vec<f32> {
     Tensor::<1>::from_payload(payload).unwrap().into_data().iter::<f32>().collect()
 }
 
-/// A message that takes several steps, and is told from others by its values.
+/// A message that takes several steps, and is identified by its values.
 pub(super) fn send(link: &mut NcclLink, device: &Device, to: usize, place: usize, timeout: Duration) {
     let payload = on(device, vec![place as f32; 40_000]).into_payload();
     link.send(to, Message { header: header(place), payload }, Instant::now() + timeout).unwrap();
 }
 
-/// The milliseconds after which a rank says that it failed.
+/// The milliseconds after which a rank reported its failure.
 pub(super) fn failed_after(text: &str) -> u64 {
     let after = text.lines().find_map(|line| line.strip_prefix("failed after ")?.split(' ').next());
     after.unwrap_or_else(|| panic!("{text}")).parse().unwrap()

@@ -1,15 +1,17 @@
-//! The link over a stand-in for CUDA's driver and NCCL, on a machine without a GPU.
+//! The link over mock CUDA and NCCL libraries, on a machine without a GPU.
 //!
-//! The stand-in (`library/lib.rs`) is compiled here, with nothing but the standard library, and the ranks' processes find it
-//! through `LD_LIBRARY_PATH`. It keeps the rules of both libraries and ends a process that breaks one. The link runs
-//! unchanged on it, and so does CubeCL's CUDA runtime, except kernels.
+//! The mock (`library/lib.rs`) is compiled here with the standard library alone, and the ranks' processes find it
+//! through `LD_LIBRARY_PATH`. It enforces the rules of both libraries and ends a process that breaks one. The link
+//! runs on it unchanged, and so does CubeCL's CUDA runtime, except for kernels.
 //!
-//! Stages compute on the host where the tests train some: their tensors go to the device to be sent (`tests/on_device.rs`).
+//! Where the tests train, stages compute on the host and their tensors are moved to the device to be sent
+//! (`tests/on_device.rs`).
 //!
-//! What this leaves to a GPU: kernels, so tensors with padded rows and all computing; NCCL's own transports; how CUDA orders
-//! events over a context; speed.
+//! Only a GPU can test the rest: kernels, and with them padded rows and all computing; NCCL's own transports; how
+//! CUDA orders events over a context; speed.
 
 mod endings;
+mod expert_parallel;
 mod failures;
 mod groups;
 #[cfg(any())]
@@ -18,7 +20,6 @@ mod library;
 mod links;
 mod messages;
 mod rules;
-mod spread;
 mod storm;
 
 use crate::processes::Processes;
@@ -27,10 +28,10 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Runs a part of a rank's process, by its name.
+/// Runs a part of a rank's process, by name.
 pub(crate) fn run(part: &str) {
     let links = || links::part(part) || failures::part(part) || endings::part(part);
-    let known = links() || groups::part(part) || spread::part(part) || rules::part(part);
+    let known = links() || groups::part(part) || expert_parallel::part(part) || rules::part(part);
     assert!(known, "there is no part {part}");
 }
 
@@ -60,7 +61,7 @@ fn folder() -> &'static Path {
     })
 }
 
-/// Ranks that run a part over the stand-in.
+/// Starts ranks that run a part over the mock libraries.
 fn start(ranks: usize, part: &str, more: &[(&str, &str)]) -> Processes {
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     let rooms = folder().join(format!("rooms-{}", STARTED.fetch_add(1, Ordering::Relaxed)));

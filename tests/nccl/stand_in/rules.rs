@@ -1,4 +1,5 @@
-//! Every check of the stand-in ends a process that breaks its rule, and names the rule; the same calls in order pass.
+//! The mock ends a process that breaks a rule, and names the rule, for each of its checks. The same calls in order
+//! pass.
 
 use super::start;
 use cudarc::driver::sys::{CUevent, CUevent_flags, CUstream};
@@ -32,7 +33,7 @@ impl Rank {
         let stream = || driver::stream::create(driver::stream::StreamKind::NonBlocking).unwrap();
         let mut config = Config(size_of::<Config>(), 0xcafe_beef, 21800, 0, [i32::MIN; 3], 0, i32::MIN);
         let (id, mut communicator) = (nccl::ncclUniqueId { internal: [7; 128] }, null_mut());
-        // SAFETY: both pointers are good, and the configuration is that of NCCL 2.18.
+        // SAFETY: both pointers are valid, and the configuration is that of NCCL 2.18.
         let joined =
             unsafe { nccl::ncclCommInitRankConfig(&mut communicator, ranks, id, rank, (&raw mut config).cast()) };
         assert_eq!(joined, ncclResult_t::ncclSuccess);
@@ -51,7 +52,7 @@ impl Rank {
     }
 
     fn write(&self, to: u64, stream: CUstream) {
-        // SAFETY: the memory has so many bytes, unless that is the broken rule.
+        // SAFETY: the memory is that long, unless the test breaks this rule.
         unsafe { driver::memcpy_htod_async(to, &[3_u8; BYTES], stream) }.unwrap();
     }
 
@@ -67,7 +68,7 @@ impl Rank {
 
     fn send(&self, memory: u64, bytes: usize) {
         let kind = ncclDataType_t::ncclUint8;
-        // SAFETY: memory, communicator and stream are good, unless that is the broken rule.
+        // SAFETY: memory, communicator and stream are valid, unless the test breaks this rule.
         let sent = unsafe {
             nccl::ncclSend(memory as *const _, bytes, kind, self.other(), self.communicator, self.transfers.cast())
         };
@@ -110,7 +111,7 @@ impl Rank {
         unsafe { driver::stream::synchronize(stream) }.unwrap();
     }
 
-    /// Rank 0 sends memory to rank 1, in order; it is where that is received.
+    /// Rank 0 sends memory to rank 1, in order. Returns the address that receives it.
     fn transfer(&self) -> u64 {
         let memory = self.memory();
         match self.rank {
@@ -125,7 +126,7 @@ impl Rank {
     }
 }
 
-/// What a rank's process does: it breaks the rule of that name. `false` if there is none.
+/// Breaks the rule of that name in a rank's process. Returns false if there is none.
 pub(super) fn part(name: &str) -> bool {
     let bytes = ncclDataType_t::ncclUint8;
     let rank = Rank::new();
@@ -153,7 +154,7 @@ pub(super) fn part(name: &str) -> bool {
         "freed" => {
             let used = rank.transfer();
             rank.settle();
-            // SAFETY: none: this is the broken rule.
+            // SAFETY: none; this breaks the rule.
             unsafe { driver::free_sync(used) }.unwrap();
         }
         "beyond" => rank.send(memory + 1, BYTES),
@@ -170,7 +171,7 @@ pub(super) fn part(name: &str) -> bool {
             rank.receive(memory, BYTES, bytes);
         }),
         "itself" => rank.group(|| {
-            // SAFETY: the calls' arguments are good.
+            // SAFETY: the arguments are valid.
             unsafe {
                 nccl::ncclSend(memory as *const _, BYTES, bytes, rank.rank, rank.communicator, rank.transfers.cast())
             };
@@ -199,7 +200,7 @@ fn keeps_order(rank: &Rank) {
         rank.settle();
         rank.wait(rank.compute, rank.event(rank.transfers));
         let mut read = [0_u8; BYTES];
-        // SAFETY: the memory has so many bytes, and the host waits before it looks.
+        // SAFETY: the memory is that long, and the host waits before it reads.
         unsafe { driver::memcpy_dtoh_async(&mut read, there, rank.compute) }.unwrap();
         rank.finish(rank.compute);
         assert_eq!(read, [3; BYTES]);

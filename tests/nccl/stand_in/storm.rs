@@ -1,4 +1,5 @@
-//! Messages of many sizes from every rank to every other, both ways at once, with sums over groups between them.
+//! Messages of many sizes from every rank to every other, in both directions at once, with sums over groups in
+//! between.
 
 use super::messages::{header, on, read};
 use crate::{TIMEOUT, link};
@@ -8,10 +9,10 @@ use std::time::Instant;
 
 const ROUNDS: usize = 24;
 
-/// What one rank sends another, in one round: no two messages are alike.
+/// What one rank sends another in one round; no two messages are equal.
 fn values(from: usize, to: usize, round: usize) -> Vec<f32> {
     let seed = (from * 8 + to) * 1009 + round;
-    // From nothing to more than the stand-in moves at once.
+    // From zero to more elements than the mock moves at once.
     let length = [0, 1, 7, 300, 5_000, 70_000][(seed * 7 + round) % 6];
     (0..length).map(|place| ((seed * 31 + place) % 4093) as f32).collect()
 }
@@ -39,12 +40,12 @@ pub(super) fn storm() {
             let got: Vec<f32> = summed[0].as_ref().unwrap().to_data().unwrap().iter::<f32>().collect();
             assert_eq!(got, vec![sum; 64 + round]);
         }
-        // Some rounds are received late, when more has been sent.
+        // Some rounds are received late, after more has been sent.
         if round % 4 == 3 {
             for late in round - 3..=round {
                 for &from in others.iter().rev() {
                     let got = read(link.receive(from, header(late), deadline).unwrap());
-                    assert!(got == values(from, me, late), "round {late} from rank {from}: other values came");
+                    assert!(got == values(from, me, late), "round {late} from rank {from}: wrong values");
                 }
             }
         }

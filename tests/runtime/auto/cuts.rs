@@ -1,4 +1,5 @@
-//! Another cut, another number of microbatches, recomputation: stages move while training goes on, and the numbers stay.
+//! Another cut, another number of microbatches, recomputation: stages move during training, and the numbers do not
+//! change.
 
 use super::{LIMIT, MICROBATCHES, RATE, assert_follows_trials, on_ranks, ordered, slow, train_to_the_end, weights};
 use crate::cases::{Case, Text, range, sizes};
@@ -15,7 +16,7 @@ use pipeline_tests::reference::Reference;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Costs of the model's eight layers, of which the last takes as long as the others together.
+/// The costs of the model's eight layers. The last one takes as long as the others together.
 fn heavy_head() -> Profile {
     with_heavy_head(100.0)
 }
@@ -30,7 +31,7 @@ fn with_heavy_head(weight_bytes: f64) -> Profile {
     Profile::new((0..8).map(layer).collect(), LinkCosts::default()).unwrap()
 }
 
-/// Any cut of the model's layers may be chosen, and whatever is best by prediction runs. Copies of all layers on one rank, which
+/// Allows any cut of the model's layers, and runs the best predicted plan. Copies of all layers on one rank, which
 /// would balance any cut, do not fit.
 fn any_cut(ranks: usize) -> AutoOptions {
     let options = AutoOptions { warm_up: 1, measured: 1, trial: 0, layers: Some(8), ..AutoOptions::default() };
@@ -66,10 +67,10 @@ fn two_cuts_take_turns_step_by_step_and_change_no_number() {
     let (Decision::Kept(Choice { trials, .. }) | Decision::Switched(Choice { trials, .. })) = auto.decision() else {
         panic!("{}", auto.decision())
     };
-    // The planner's best, and 1F1B.
+    // The planner's best plan, and 1F1B.
     assert_eq!(trials.len(), 2, "{}", auto.decision());
     assert!(trials[1].challenger.starts_with("1F1B"), "{}", trials[1]);
-    // To the other plan and back, twice, as often as the two were too close to tell.
+    // Two switches to the other plan and back, repeated while the two were too close to tell.
     let won = trials.iter().filter(|trial| trial.is_won()).count();
     let rounds = (auto.switches() - won) / 4;
     assert_eq!(auto.switches(), rounds * 4 + won);
@@ -117,7 +118,7 @@ fn a_folder_that_cannot_be_made_leaves_training_as_it_was_on_all_ranks() {
 #[test]
 fn stages_recompute_where_nothing_else_fits_under_the_cap() {
     let size = Size { ranks: 2, chunks: 2, microbatches: MICROBATCHES };
-    // One microbatch leaves 40 bytes on a rank behind.
+    // One microbatch leaves 40 bytes on a rank.
     let options = AutoOptions { cap: Some(35.0), recompute: true, ..any_cut(size.ranks) };
     let mut auto = AutoPipeline::new(ordered(size), size, options).unwrap().with_profile(with_heavy_head(0.0));
     train_to_the_end(&mut auto);
@@ -234,5 +235,5 @@ fn smaller_batches_run_whatever_was_chosen() {
         let Decision::Switched(Choice { planned, .. }) = auto.decision() else { panic!("{}", auto.decision()) };
         synthesised += usize::from(planned.best.strategy == Strategy::Synthesised);
     }
-    assert!(synthesised > 0, "no family builds such a plan for another size");
+    assert!(synthesised > 0, "no schedule builds such a plan for another size");
 }

@@ -1,4 +1,4 @@
-//! A schedule that is chosen by measured costs: whatever is chosen, the numbers stay.
+//! A schedule chosen by measured costs: whatever is chosen, the numbers do not change.
 
 mod cuts;
 
@@ -18,7 +18,7 @@ use pipeline_tests::reference::Reference;
 const STEPS: usize = 6;
 const MICROBATCHES: usize = 6;
 const RATE: f64 = 1e-2;
-/// The most steps until a decision stands: trials of plans that are too close to tell go on.
+/// The maximum number of steps until the decision is final: trials of plans that are too close to tell continue.
 const LIMIT: usize = 160;
 
 fn ordered(size: Size) -> Builder {
@@ -26,7 +26,7 @@ fn ordered(size: Size) -> Builder {
     builder::<Text>(any.as_ref(), Size { chunks: 1, ..size }).accumulation(Accumulation::Ordered)
 }
 
-/// Losses of all steps, and the weights after them.
+/// The losses of all steps, and the weights after them.
 fn train(size: Size, options: AutoOptions) -> (Vec<f64>, Vec<Vec<f32>>, AutoPipeline) {
     let mut auto = AutoPipeline::new(ordered(size), size, options).unwrap();
     let step = |_| auto.step(Text::new(MICROBATCHES).batch(), 1e-2).unwrap().loss;
@@ -40,14 +40,15 @@ fn a_switch_at_a_step_boundary_changes_no_number() {
     for (ranks, chunks) in [(2, 1), (2, 2), (4, 2)] {
         let size = Size { ranks, chunks, microbatches: MICROBATCHES };
         let short = AutoOptions { warm_up: 1, measured: 2, trial: 0, ..AutoOptions::default() };
-        // The best is never twice as slow as what runs: a switch is certain. And it never takes no time at all.
+        // The best plan is never twice as slow as the current one, so a switch is certain. And it never takes zero
+        // time.
         let (losses, weights, switched) = train(size, AutoOptions { gain: -1.0, ..short.clone() });
         let (expected, same, kept) = train(size, AutoOptions { gain: 1.0, ..short });
         assert!(matches!(kept.decision(), Decision::Kept(_)), "{:?}", kept.decision());
         let Decision::Switched(Choice { planned, seconds, .. }) = switched.decision() else {
             panic!("{:?}", switched.decision())
         };
-        assert!(planned.best.seconds <= *seconds * (1.0 + 1e-9), "worse than what ran was chosen");
+        assert!(planned.best.seconds <= *seconds * (1.0 + 1e-9), "a worse plan than the current one was chosen");
         assert_eq!(losses, expected, "{size:?}");
         assert_eq!(weights, same, "{size:?}");
     }
@@ -142,7 +143,7 @@ fn ranks_that_measured_otherwise_go_on_with_the_median() {
         let ranks: Vec<_> = (0..3).map(|rank| scope.spawn(move || agree(rank))).collect();
         ranks.into_iter().for_each(|rank| assert_eq!(rank.join().unwrap(), profile(0.2)));
     });
-    // Ranks of one process have one caller.
+    // The ranks of one process have one caller.
     let mut alone = builder::<Text>(&OneFOneB, Size::new(3, 3)).build().unwrap();
     assert_eq!(alone.agree_on_profile(&profile(0.1)).unwrap(), profile(0.1));
 }
@@ -162,7 +163,7 @@ fn a_slow_network_is_measured_and_planned_for() {
     assert!(*seconds >= 0.04 && planned.best.seconds >= 0.04);
 }
 
-/// Costs that say nothing of a slow network, and room for one microbatch a rank: whatever is chosen by them runs one
+/// Costs that omit a slow network, and memory for one microbatch per rank: the plan chosen by them runs one
 /// microbatch after the other.
 fn misleading(stages: usize) -> (Profile, AutoOptions) {
     let stage = StageCost { forward: 1.0, input: Some(1.0), weight: Some(1.0), ..StageCost::default() };
@@ -171,12 +172,12 @@ fn misleading(stages: usize) -> (Profile, AutoOptions) {
     (Profile::new(vec![stage; stages], LinkCosts::default()).unwrap(), AutoOptions { cap: Some(1.0), ..options })
 }
 
-/// Messages that take far longer than everything else: schedules differ by how often ranks wait for one.
+/// Messages that take far longer than everything else: schedules differ in how often ranks wait for one.
 fn slow() -> LinkCosts {
     LinkCosts { default: LinkCost { latency: 0.02, bandwidth: None }, ..LinkCosts::default() }
 }
 
-/// Steps until a decision stands, and a few more; losses and weights are those of the plain loop.
+/// Trains until the decision is final, and a few steps more. Losses and weights are those of the plain loop.
 fn train_to_the_end(auto: &mut AutoPipeline) -> Vec<f64> {
     let (mut losses, mut after) = (Vec::new(), 0);
     while after < 2 {
@@ -192,7 +193,7 @@ fn weights(auto: &mut AutoPipeline) -> Vec<Vec<f32>> {
     auto.pipeline().weights().unwrap().iter().flatten().map(read).collect()
 }
 
-/// Losses and weights are those of the plain loop on one device, bit for bit.
+/// Asserts that losses and weights equal those of the plain loop on one device bit for bit.
 fn assert_plain(losses: &[f64], weights: &[Vec<f32>]) {
     let (case, cut) = (Text::new(MICROBATCHES), sizes(MICROBATCHES, MICROBATCHES));
     let mut reference = Reference::new(case.model());
@@ -203,7 +204,8 @@ fn assert_plain(losses: &[f64], weights: &[Vec<f32>]) {
     assert_eq!(weights, reference.weights());
 }
 
-/// The plan that runs is the one that the trials say, whatever was measured: the winner of the last trial that was won.
+/// Asserts that the current plan is the one that the trials chose, whatever was measured: the winner of the last
+/// won trial.
 fn assert_follows_trials(auto: &mut AutoPipeline) {
     let (runs, switches) = (auto.current_plan().unwrap(), auto.switches());
     let (choice, kept) = match auto.decision() {
@@ -217,7 +219,7 @@ fn assert_follows_trials(auto: &mut AutoPipeline) {
     if won.last().is_some_and(|trial| choice.planned.best.to_string() == trial.challenger) {
         assert_eq!(runs.plan().rows(), choice.planned.plan.plan().rows());
     }
-    // To the other plan and back, twice a round, and up to three rounds a trial.
+    // Two switches to the other plan and back per round, and up to three rounds per trial.
     let (rounds, rest) = ((switches - won.len()) / 4, (switches - won.len()) % 4);
     let trials = choice.trials.len();
     assert!(rest == 0 && (trials..=3 * trials).contains(&rounds), "{switches} switches in {trials} trials");
@@ -243,13 +245,13 @@ fn a_choice_that_takes_longer_than_predicted_is_tried_and_changes_no_number() {
         panic!("{}", auto.decision())
     };
     assert_eq!((tried.as_str(), trials.len()), (first.plan().name(), 1));
-    // By its costs it was the best under that cap.
+    // By its costs, it was the best within that cap.
     assert_eq!(planned.simulation.peak_activations(), 1.0);
 }
 
 #[test]
 fn a_choice_by_measured_costs_runs_if_it_won_its_trial() {
-    // A V hands two values on where a loop of two stages a rank hands on three.
+    // A V sends two values where a loop of two stages per rank sends three.
     let size = Size { ranks: 2, chunks: 2, microbatches: MICROBATCHES };
     let options = AutoOptions { warm_up: 1, measured: 2, trial: 4, gain: f64::NEG_INFINITY, ..AutoOptions::default() };
     let mut auto = AutoPipeline::new(ordered(size).delayed(slow()), size, options).unwrap();
@@ -270,7 +272,7 @@ fn smaller_batches_are_no_part_of_the_trial() {
     assert!(matches!(auto.decision(), Decision::Kept(_)), "{}", auto.decision());
 }
 
-/// What each of some ranks of their own comes to.
+/// The results of each of some ranks in one process.
 fn on_ranks<T: Send>(ranks: usize, run: impl Fn(Box<dyn burn_pipeline::link::Link>) -> T + Sync) -> Vec<T> {
     let (threads, run) = (Threads::new(ranks), &run);
     std::thread::scope(|scope| {

@@ -1,12 +1,12 @@
-//! A checkpoint that is not what was written is refused with the file that is wrong, nothing changes, and the one
-//! before it is there.
+//! A damaged checkpoint is refused with the name of the damaged file. Nothing changes, and the previous checkpoint
+//! can be loaded.
 
 use super::{Cut, Folder, RATE, SAMPLES, weights};
 use crate::cases::{Case, Text};
 use burn_pipeline::train::{Checkpoint, CheckpointError, Checkpoints, Pipeline};
 use std::path::{Path, PathBuf};
 
-const CUT: Cut = Cut { family: "1F1B", ranks: 2, chunks: 1 };
+const CUT: Cut = Cut { schedule: "1F1B", ranks: 2, chunks: 1 };
 
 /// Two checkpoints, after steps 1 and 2.
 fn two(folder: &Folder) -> (Checkpoints, Pipeline) {
@@ -46,7 +46,7 @@ fn every_file_that_is_cut_short_changed_or_gone_is_refused_by_name() {
             bytes[at] ^= 1 << (at % 8);
             Some(bytes)
         });
-        // A manifest that ends in a space says the same; a file of tensors does not.
+        // A manifest with a trailing space means the same; a tensor file does not.
         let longer = longer.filter(|_| path.extension().is_some_and(|e| e == "safetensors"));
         for bytes in cut_short.chain(longer).chain(flipped).chain([None]) {
             match &bytes {
@@ -69,7 +69,7 @@ fn every_file_that_is_cut_short_changed_or_gone_is_refused_by_name() {
     assert_eq!(weights(&mut pipeline), intact, "a refused checkpoint changed the weights");
     assert_eq!(checkpoints.latest_intact().unwrap().progress().steps, 2);
     load(&checkpoints, &mut pipeline).unwrap();
-    println!("{refused} damages were refused");
+    println!("{refused} damaged checkpoints were refused");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn another_version_of_the_format_is_refused_by_its_number() {
 fn a_save_that_fails_leaves_the_pipeline_and_the_checkpoints_as_they_were() {
     let folder = Folder::new("damage-full");
     let (checkpoints, mut pipeline) = two(&folder);
-    // A file in the way of the folder.
+    // A file with the name of the folder.
     let blocked = folder.join("blocked");
     std::fs::write(&blocked, "").unwrap();
     let error = pipeline.save(&Checkpoints::new(&blocked), &()).unwrap_err();

@@ -1,4 +1,4 @@
-//! Random numbers, running statistics and frozen weights come back as well.
+//! Random numbers, running statistics and frozen weights are restored as well.
 
 use super::{Folder, RATE};
 use burn_pipeline::train::{Checkpoints, Pipeline};
@@ -21,12 +21,12 @@ fn a_seeded_job_that_is_taken_up_again_draws_what_it_would_have_drawn() {
     let mut first = builder("1F1B").seed(7).build().unwrap();
     assert_eq!(losses(&mut first, 0..3), expected[..3]);
     first.save(&checkpoints, &()).unwrap();
-    // The seed comes with the checkpoint, and the schedule makes no difference to what is drawn.
-    for family in ["1F1B", "GPipe"] {
-        let mut second = builder(family).build().unwrap();
+    // The checkpoint holds the seed, and the random numbers do not depend on the schedule.
+    for schedule in ["1F1B", "GPipe"] {
+        let mut second = builder(schedule).build().unwrap();
         second.load(&checkpoints.latest().unwrap()).unwrap();
-        assert_eq!(losses(&mut second, 3..6), expected[3..], "{family}");
-        assert_eq!(held_out(&mut second), evaluated, "running statistics, {family}");
+        assert_eq!(losses(&mut second, 3..6), expected[3..], "{schedule}");
+        assert_eq!(held_out(&mut second), evaluated, "running statistics, {schedule}");
     }
     let mut other = builder("1F1B").seed(8).build().unwrap();
     assert_ne!(losses(&mut other, 0..3), expected[..3]);

@@ -1,4 +1,4 @@
-//! The whole model in one safetensors file, as any other tool reads it.
+//! The whole model in one safetensors file that any other tool can read.
 
 use super::{Cut, Folder, RATE, SAMPLES};
 use crate::cases::{Case, Text, read};
@@ -12,9 +12,9 @@ use safetensors::{Dtype, SafeTensors};
 fn an_exported_model_holds_every_weight_under_its_name_whatever_the_cut() {
     let folder = Folder::new("export");
     let mut files = Vec::new();
-    for (place, (family, ranks)) in [("GPipe", 1), ("1F1B", 3), ("ZBVZeroBubble", 2)].into_iter().enumerate() {
-        let chunks = if family == "ZBVZeroBubble" { 2 } else { 1 };
-        let mut pipeline = Cut { family, ranks, chunks }.pipeline();
+    for (place, (schedule, ranks)) in [("GPipe", 1), ("1F1B", 3), ("ZBVZeroBubble", 2)].into_iter().enumerate() {
+        let chunks = if schedule == "ZBVZeroBubble" { 2 } else { 1 };
+        let mut pipeline = Cut { schedule, ranks, chunks }.pipeline();
         pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();
         let checkpoints = Checkpoints::new(folder.join(place.to_string()));
         pipeline.save(&checkpoints, &()).unwrap();
@@ -33,12 +33,12 @@ fn an_exported_model_holds_every_weight_under_its_name_whatever_the_cut() {
         }
         assert_eq!(tensors.len(), held);
     }
-    let missing = Cut { family: "GPipe", ranks: 1, chunks: 1 }.pipeline().export(folder.join("no/such/folder/model"));
+    let missing = Cut { schedule: "GPipe", ranks: 1, chunks: 1 }.pipeline().export(folder.join("no/such/folder/model"));
     assert!(missing.unwrap_err().to_string().contains("no/such/folder/model"));
-    assert!(files.windows(2).all(|pair| pair[0] == pair[1]), "the cut shows in the file");
+    assert!(files.windows(2).all(|pair| pair[0] == pair[1]), "the file depends on the cut");
 }
 
-/// Each rank a pipeline of its own, as in processes; gives what each call gave.
+/// Builds one pipeline per rank, as in processes; returns the result of each call.
 pub(crate) fn on_each_rank<T: Send>(
     builder: &Builder,
     ranks: usize,
@@ -57,7 +57,7 @@ pub(crate) fn on_each_rank<T: Send>(
 
 #[test]
 fn ranks_that_are_apart_export_the_file_of_threads_byte_for_byte() {
-    for (family, ranks, chunks, replicas, sharded) in [
+    for (schedule, ranks, chunks, replicas, sharded) in [
         ("1F1B", 3, 1, 1, false),
         ("ZBVZeroBubble", 2, 2, 1, false),
         ("DualPipe", 2, 1, 1, false),
@@ -66,7 +66,7 @@ fn ranks_that_are_apart_export_the_file_of_threads_byte_for_byte() {
     ] {
         let folder = Folder::new("export-apart");
         std::fs::create_dir_all(&*folder).unwrap();
-        let mut builder = Cut { family, ranks, chunks }.builder().data_parallel(replicas);
+        let mut builder = Cut { schedule, ranks, chunks }.builder().data_parallel(replicas);
         if sharded {
             builder = builder.sharded(true).accumulation(Accumulation::AsTheyCome);
         }
@@ -76,12 +76,12 @@ fn ranks_that_are_apart_export_the_file_of_threads_byte_for_byte() {
         let expected: Vec<Vec<String>> = names(&mut together);
         let reported = on_each_rank(&builder, ranks * replicas, |rank, pipeline| {
             pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();
-            // The first rank's folder counts.
+            // The first rank's path is used.
             let name = if rank == 0 { "apart" } else { "no/such/folder" };
             pipeline.export(folder.join(name)).unwrap();
             names(pipeline)
         });
-        let place = format!("{family}, {replicas} replicas, sharded: {sharded}");
+        let place = format!("{schedule}, {replicas} replicas, sharded: {sharded}");
         assert!(reported.iter().all(|reported| *reported == expected), "{place}");
         let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
         assert!(read("apart") == read("together"), "{place}: another file");
@@ -101,7 +101,7 @@ fn names(pipeline: &mut Pipeline) -> Vec<Vec<String>> {
 fn a_file_that_cannot_be_written_is_an_error_on_every_rank_and_the_pipeline_goes_on() {
     let folder = Folder::new("export-fails");
     std::fs::create_dir_all(&*folder).unwrap();
-    let builder = Cut { family: "1F1B", ranks: 3, chunks: 1 }.builder();
+    let builder = Cut { schedule: "1F1B", ranks: 3, chunks: 1 }.builder();
     let errors = on_each_rank(&builder, 3, |_, pipeline| {
         let error = pipeline.export(folder.join("no/such/folder/model")).unwrap_err();
         pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();

@@ -1,10 +1,10 @@
-//! What is kept, what is named, and what is removed.
+//! Which checkpoints are kept, how they are named, and which are removed.
 
 use super::{Cut, Folder, RATE, SAMPLES};
 use crate::cases::{Case, Text};
 use burn_pipeline::train::{Checkpoint, CheckpointError, Checkpoints};
 
-const CUT: Cut = Cut { family: "GPipe", ranks: 2, chunks: 1 };
+const CUT: Cut = Cut { schedule: "GPipe", ranks: 2, chunks: 1 };
 
 fn names(checkpoints: &Checkpoints) -> Vec<String> {
     let name = |path: &std::path::PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
@@ -20,15 +20,15 @@ fn as_many_are_kept_as_was_asked_for_and_the_one_just_saved_always() {
         pipeline.save(&checkpoints, &()).unwrap();
     }
     assert_eq!(names(&checkpoints), ["step-00000003", "step-00000004"]);
-    // Back to an earlier step: what comes by a step again gets a name of its own, and is the latest.
+    // After going back to an earlier step, a repeated step gets a new name and is the latest.
     pipeline.load(&Checkpoint::open(folder.join("step-00000003")).unwrap()).unwrap();
     let saved = pipeline.save(&checkpoints, &()).unwrap();
     assert_eq!(saved, folder.join("step-00000003-2"));
     assert_eq!(checkpoints.latest().unwrap().folder(), saved);
-    assert_eq!(names(&checkpoints), ["step-00000003", "step-00000003-2"], "it went back from step 4");
+    assert_eq!(names(&checkpoints), ["step-00000003", "step-00000003-2"], "the job went back from step 4");
 }
 
-/// A pipeline that has taken and saved these steps.
+/// A pipeline that has trained to these steps and saved at each.
 fn saved_at(checkpoints: &Checkpoints, steps: &[u64]) -> burn_pipeline::train::Pipeline {
     let mut pipeline = CUT.pipeline();
     steps.iter().for_each(|&step| save_at(&mut pipeline, checkpoints, step));
@@ -61,7 +61,7 @@ fn after_damage_a_job_that_went_back_takes_up_what_it_went_back_to() {
     pipeline.load(&Checkpoint::open(folder.join("step-00000001")).unwrap()).unwrap();
     save_at(&mut pipeline, &checkpoints, 2);
     std::fs::write(folder.join("step-00000002/stage-000.safetensors"), "damaged").unwrap();
-    assert_eq!(checkpoints.latest_intact().unwrap().progress().steps, 1, "step 3 is what had diverged");
+    assert_eq!(checkpoints.latest_intact().unwrap().progress().steps, 1, "step 3 had diverged");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn another_process_that_saves_into_the_folder_is_refused_until_the_first_is_gone
     let folder = Folder::new("folder-two-jobs");
     let (checkpoints, mut pipeline) = (Checkpoints::new(&*folder), CUT.pipeline());
     std::fs::create_dir_all(&*folder).unwrap();
-    // A lock is the file's, not the process's: one that was opened by itself stands for another process.
+    // A lock belongs to the open file, not to the process: a second open file acts like another process.
     let other = std::fs::File::create(folder.join("LOCK")).unwrap();
     other.lock().unwrap();
     let error = pipeline.save(&checkpoints, &()).unwrap_err();
@@ -112,7 +112,7 @@ fn what_a_killed_process_left_half_written_is_no_checkpoint_and_goes_with_the_ne
     std::fs::create_dir_all(folder.join("step-00000009.partial")).unwrap();
     std::fs::write(folder.join("step-00000009.partial/stage-000.safetensors"), "half").unwrap();
     std::fs::write(folder.join("LATEST.partial"), "step-0").unwrap();
-    // Files of the user's end alike, and stay.
+    // Files of the user's with similar endings are kept.
     for foreign in ["corpus.partial", "step-final.partial", "step-9.partial"] {
         std::fs::write(folder.join(foreign), "a download").unwrap();
     }

@@ -1,4 +1,4 @@
-//! Each parameter's optimizer is found again, on another cut too.
+//! Each parameter's optimizer is restored, also on another cut.
 
 use super::{Cut, Folder, RATE, SAMPLES, weights};
 use crate::cases::{Case, Text};
@@ -17,7 +17,7 @@ fn pipeline(cut: Cut) -> Pipeline {
 
 #[test]
 fn a_resumed_cut_steps_each_group_as_the_one_that_saved_it() {
-    let cut = |ranks| Cut { family: "1F1B", ranks, chunks: 1 };
+    let cut = |ranks| Cut { schedule: "1F1B", ranks, chunks: 1 };
     let folder = Folder::new("groups");
     let mut first = pipeline(cut(2));
     for _ in 0..2 {

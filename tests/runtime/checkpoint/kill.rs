@@ -1,10 +1,10 @@
-//! A process that is killed while it saves leaves a checkpoint that can be taken up: as many times as `KILLS` says, in each
-//! of five folders at the same time.
+//! A process that is killed while it saves leaves a usable checkpoint: `KILLS` kills in each of five folders at the
+//! same time.
 //!
-//! The job is a process of its own: this test's binary, run with the filter `saves_until_it_is_killed`. Each time it
-//! takes up what the last one left, trains, says that it starts to save, and is killed a random time after that: a
-//! kill counts if the save had not returned by then. Every checkpoint that is left is taken up here too: its next
-//! loss must be that of a job that never stopped.
+//! The job is a process: this test's binary, run with the filter `saves_until_it_is_killed`. Each time it resumes
+//! from the last checkpoint, trains, prints that it starts to save, and is killed a random time later. A kill
+//! counts if the save had not returned by then. This test also loads every checkpoint: its next loss must be that
+//! of a job that never stopped.
 
 use super::{Cut, Folder, RATE, SAMPLES};
 use crate::cases::{Case, Text, noise};
@@ -15,9 +15,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const FOLDER: &str = "BURN_PIPELINE_KILL_TEST_FOLDER";
-/// Folders with jobs at the same time.
+/// The number of folders with jobs at the same time.
 const LANES: usize = 5;
-const CUT: Cut = Cut { family: "1F1B", ranks: 2, chunks: 1 };
+const CUT: Cut = Cut { schedule: "1F1B", ranks: 2, chunks: 1 };
 
 #[test]
 #[ignore = "the job that another test starts and kills"]
@@ -38,7 +38,7 @@ fn saves_until_it_is_killed() {
     }
 }
 
-/// A job, with the lines that it says.
+/// A job, and the lines that it prints.
 struct Job {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -61,7 +61,7 @@ impl Job {
         assert!(came, "the job ended before it was {word}: it could not take up what was left");
     }
 
-    /// Kills it; returns the last step that it said it had saved, and whether it was saving another one.
+    /// Kills it. Returns the last step that it reported as saved, and whether it was saving another one.
     fn kill(mut self) -> (u64, bool) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -74,7 +74,7 @@ impl Job {
     }
 }
 
-/// How long a save takes, said by one that was left alone.
+/// The duration of a save, printed by a job that is not killed.
 fn save_time() -> Duration {
     let folder = Folder::new("kill-time");
     let mut job = Job::start(&folder);
@@ -89,7 +89,7 @@ fn save_time() -> Duration {
     time
 }
 
-/// Kills jobs in one folder, each amid a save, until this many were; returns how many left files behind.
+/// Kills jobs in one folder during saves until `kills` of them were; returns how many left partial files behind.
 fn kill_amid_saves(lane: usize, kills: usize, time: Duration) -> usize {
     let folder = Folder::new(&format!("kill-{lane}"));
     let checkpoints = Checkpoints::new(&*folder);
@@ -112,7 +112,7 @@ fn kill_amid_saves(lane: usize, kills: usize, time: Duration) -> usize {
         std::thread::sleep(time.mul_f32(shares.next().unwrap()));
         let (saved, saving) = job.kill();
         amid += usize::from(saving);
-        // A job that was killed early has not made its folder yet.
+        // A job that was killed early has not created its folder yet.
         let left = std::fs::read_dir(&*folder).into_iter().flatten().flatten();
         partial += usize::from(left.filter(|e| e.file_name().to_string_lossy().ends_with(".partial")).count() > 0);
         let checkpoint = match checkpoints.latest() {

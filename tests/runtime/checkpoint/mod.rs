@@ -1,4 +1,4 @@
-//! Checkpoints: taken up again on any cut, killed while they are written, damaged on the disk.
+//! Checkpoints: resumed on any cut, killed while they are written, damaged on disk.
 
 mod damage;
 mod draws;
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 const RATE: f64 = 1e-2;
 const SAMPLES: usize = 6;
 
-/// A folder that is gone once the test is over.
+/// A folder that is removed after the test.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -51,24 +51,24 @@ impl Drop for Folder {
     }
 }
 
-/// A cut of the small GPT: a family, its ranks and chunks.
+/// A cut of the small GPT: a schedule, its ranks and chunks.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
-    family: &'static str,
+    schedule: &'static str,
     ranks: usize,
     chunks: usize,
 }
 
-/// The families of the issue on 1 to 4 ranks, with at most one stage a layer.
+/// The schedules to test on 1 to 4 ranks, with at least one layer per stage.
 fn cuts() -> Vec<Cut> {
     let mut cuts = Vec::new();
-    for family in ["GPipe", "1F1B", "Interleaved1F1B", "ZBVZeroBubble"] {
+    for schedule in ["GPipe", "1F1B", "Interleaved1F1B", "ZBVZeroBubble"] {
         for ranks in 1..=4 {
-            let chunks = match by_name(family).unwrap().family().chunks {
+            let chunks = match by_name(schedule).unwrap().info().chunks {
                 Chunks::Exactly(chunks) => chunks,
                 Chunks::Any => 2,
             };
-            cuts.push(Cut { family, ranks, chunks });
+            cuts.push(Cut { schedule, ranks, chunks });
         }
     }
     cuts
@@ -77,7 +77,7 @@ fn cuts() -> Vec<Cut> {
 impl Cut {
     fn builder(self) -> Builder {
         let size = Size { ranks: self.ranks, chunks: self.chunks, microbatches: SAMPLES };
-        let builder = Pipeline::builder().schedule(self.family, size);
+        let builder = Pipeline::builder().schedule(self.schedule, size);
         let builder = builder.devices(vec![device()]).accumulation(Accumulation::Ordered);
         builder.stages(Text::stage).optimizer(|| AdamWConfig::new().init())
     }

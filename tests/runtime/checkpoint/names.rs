@@ -14,7 +14,7 @@ use burn_pipeline::train::{
 };
 use pipeline_tests::layers::Layer;
 
-const CUT: Cut = Cut { family: "1F1B", ranks: 2, chunks: 1 };
+const CUT: Cut = Cut { schedule: "1F1B", ranks: 2, chunks: 1 };
 
 fn saved(pipeline: &mut Pipeline, folder: &Folder) -> Checkpoint {
     let checkpoints = Checkpoints::new(&**folder);
@@ -23,7 +23,7 @@ fn saved(pipeline: &mut Pipeline, folder: &Folder) -> Checkpoint {
     checkpoints.latest().unwrap()
 }
 
-/// Loading is refused with this message, and changes nothing.
+/// Asserts that loading is refused without changes; returns the message.
 fn refused(builder: Builder, checkpoint: &Checkpoint) -> String {
     let mut pipeline = builder.build().unwrap();
     let before = weights(&mut pipeline);
@@ -55,10 +55,10 @@ fn stages_that_claim_one_name_take_no_pretrained_weights() {
     let stored = Pretrained::new(move || SafetensorsStore::from_file(&path));
     named(true).build().unwrap().load_pretrained(&stored).unwrap();
 
-    // Layer 1 would take what is stored of layer 0, and what is stored of layer 1 would be left over.
+    // Layer 1 would load the values of layer 0, and those of layer 1 would be unused.
     let error = named(false).build().unwrap_err();
     assert!(matches!(error, BuildError::SameName { first: 0, second: 1, .. }), "{error}");
-    // Where nothing was said of names, a pipeline is built, and takes nothing by name.
+    // If no stage has names, a pipeline is built, but cannot load by name.
     let mut wrong = layers(|stage, _| stage).build().unwrap();
     let before = weights(&mut wrong);
     let error = wrong.load_pretrained(&stored.ignored(|_| true)).unwrap_err();
@@ -78,7 +78,7 @@ fn a_list_of_layers_in_which_no_stage_has_a_parameter_is_refused() {
     let error = declared("layer").build().unwrap_err();
     assert!(matches!(&error, BuildError::EmptyList { list, .. } if list == "layer"), "{error}");
     assert!(error.to_string().contains("`linear.bias`, `linear.weight`"), "{error}");
-    // One stage with a parameter there is enough: the others may hold none of these layers.
+    // It takes only one stage with a parameter; the others may hold none of these layers.
     let blocks = CUT.builder().stages(|at| small_gpt().stage(at));
     blocks.build().unwrap();
 }
@@ -88,11 +88,12 @@ fn two_stages_that_claim_one_name_cannot_be_saved_and_are_told_why() {
     let folder = Folder::new("names-twice");
     let mut pipeline = layers(|stage, _| stage).build().unwrap();
     let error = pipeline.save(&Checkpoints::new(&*folder), &()).unwrap_err();
-    let says = "stages 0 and 1 both claim a parameter named `linear.weight`; say where their layers stand in the model with `StageBox::named`";
+    let says = "stages 0 and 1 both claim a parameter named `linear.weight`; \
+                set the position of their layers in the model with `StageBox::named`";
     assert_eq!(error.to_string(), says);
     assert!(matches!(pipeline.export(folder.join("model")), Err(CheckpointError::SameName { .. })));
     assert!(!folder.exists());
-    // Once every stage says what it is called, it can.
+    // Once every stage names its parameters, it can.
     let mut pipeline = layers(|stage, at| {
         let index = at.index;
         stage.named(Names::default().renamed(move |path| format!("layers.{index}.{path}")))
@@ -108,7 +109,7 @@ fn pipeline_of(builder: &mut Builder) -> Pipeline {
     builder.clone().build().unwrap()
 }
 
-/// A model that holds one weight at two places.
+/// A model that holds one weight in two places.
 #[derive(Module, Debug)]
 struct Tied {
     first: Param<Tensor<2>>,
@@ -163,7 +164,7 @@ fn a_model_of_another_width_is_refused_with_both_shapes() {
 }
 
 #[test]
-fn optimizers_must_be_of_one_family_and_have_been_saved() {
+fn optimizers_must_be_of_one_type_and_have_been_saved() {
     let folder = Folder::new("names-optimizer");
     let checkpoint = saved(&mut CUT.pipeline(), &folder);
     let sgd = refused(CUT.builder().optimizer(|| SgdConfig::new().init()), &checkpoint);

@@ -1,5 +1,5 @@
-//! Over random cuts, uneven batches and random choices of what is recomputed: a job that moves to another cut half-way
-//! is the plain loop, bit for bit.
+//! Over random cuts, uneven batches and random choices of recomputed stages: a job that moves to another cut
+//! half-way equals the plain loop bit for bit.
 
 use super::{Folder, RATE};
 use crate::cases::{Case, Stack, range, read, sizes};
@@ -17,26 +17,26 @@ use proptest::{prop_assert_eq, proptest};
 /// A cut with random boundaries.
 #[derive(Clone, Debug)]
 struct Cut {
-    family: &'static str,
+    schedule: &'static str,
     size: Size,
-    /// Where each stage's layers start; the next one's start is their end.
+    /// The first layer of each stage; a stage ends where the next one starts.
     starts: Vec<usize>,
     recomputed: Vec<bool>,
     captured: bool,
 }
 
 fn cut() -> impl Strategy<Value = Cut> {
-    let family = prop_oneof![Just("GPipe"), Just("1F1B"), Just("Interleaved1F1B"), Just("ZBVZeroBubble")];
+    let schedule = prop_oneof![Just("GPipe"), Just("1F1B"), Just("Interleaved1F1B"), Just("ZBVZeroBubble")];
     let boundaries = proptest::collection::vec(0..=mlp::LAYERS, 7);
     let choices = proptest::collection::vec(any::<bool>(), 8);
-    (family, 1..=4usize, 1..=5usize, boundaries, choices, any::<bool>()).prop_map(
-        |(family, ranks, microbatches, boundaries, recomputed, captured)| {
-            let chunks = if ["GPipe", "1F1B"].contains(&family) { 1 } else { 2 };
-            // Stages may be empty: they hand on what they get.
+    (schedule, 1..=4usize, 1..=5usize, boundaries, choices, any::<bool>()).prop_map(
+        |(schedule, ranks, microbatches, boundaries, recomputed, captured)| {
+            let chunks = if ["GPipe", "1F1B"].contains(&schedule) { 1 } else { 2 };
+            // Stages may be empty: they pass on their input.
             let mut starts = boundaries[..ranks * chunks - 1].to_vec();
             starts.push(0);
             starts.sort_unstable();
-            Cut { family, size: Size { ranks, chunks, microbatches }, starts, recomputed, captured }
+            Cut { schedule, size: Size { ranks, chunks, microbatches }, starts, recomputed, captured }
         },
     )
 }
@@ -45,7 +45,7 @@ impl Cut {
     fn pipeline(&self) -> Pipeline {
         let (starts, recomputed) = (self.starts.clone(), self.recomputed.clone());
         let split = if self.captured { SplitBackward::Auto } else { SplitBackward::Eager };
-        let builder = Pipeline::builder().schedule(self.family, self.size).split(split);
+        let builder = Pipeline::builder().schedule(self.schedule, self.size).split(split);
         let builder = builder.devices(vec![Device::flex()]).accumulation(Accumulation::Ordered);
         let builder = builder.optimizer(|| AdamWConfig::new().init());
         let stages = builder.stages(move |at| {

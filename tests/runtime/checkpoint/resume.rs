@@ -1,4 +1,4 @@
-//! A job that is taken up again, on whatever cut, goes on with the losses and weights of one that never stopped.
+//! A resumed job, on any cut, has the losses and weights of a job that never stopped.
 
 use super::{Cut, Folder, RATE, SAMPLES, cuts, weights};
 use crate::cases::{Case, Text, range, sizes};
@@ -9,10 +9,11 @@ use pipeline_tests::at_once::for_each_at_once;
 use pipeline_tests::device::few;
 use pipeline_tests::reference::{Reference, ReferenceStep};
 
-/// One step past the longest part that is saved: its loss shows the weights, and the weights after it the optimizer's state.
+/// One step past the last saved one: its loss depends on the weights, and the weights after it on the optimizer's
+/// state.
 const STEPS: usize = 3;
 
-/// The text that is learned.
+/// The text to learn.
 fn text() -> Text {
     Text::new(SAMPLES)
 }
@@ -22,7 +23,7 @@ fn reference_step<M: Case>(case: &M, reference: &mut Reference<M::Model>) -> Ref
     reference.step(&sizes, RATE, None, |model, i| case.loss(model, range(&sizes, i)))
 }
 
-/// Losses and weights after each step of the unpipelined model.
+/// The losses and weights after each step of the unpipelined model.
 fn plain() -> Vec<(f64, Vec<Vec<f32>>)> {
     let mut reference = Reference::new(text().model());
     let step = |_| (reference_step(&text(), &mut reference).loss, reference.weights());
@@ -43,7 +44,7 @@ fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
     rows.iter().map(|row| row.iter().map(|x| x.to_bits()).collect()).collect()
 }
 
-/// Goes on from a checkpoint and compares every step.
+/// Resumes from a checkpoint and compares every step.
 fn goes_on(checkpoint: &Checkpoint, cut: Cut, expected: &[(f64, Vec<Vec<f32>>)]) {
     let mut pipeline = cut.pipeline();
     pipeline.load(checkpoint).unwrap();
@@ -59,7 +60,7 @@ fn goes_on(checkpoint: &Checkpoint, cut: Cut, expected: &[(f64, Vec<Vec<f32>>)])
 #[test]
 fn every_cut_takes_up_what_the_one_before_it_has_saved() {
     let (folder, expected, cuts) = (Folder::new("resume-ring"), plain(), cuts());
-    // Another number of ranks and, at the seams, another family.
+    // Another number of ranks and, where the list wraps, another schedule.
     let pairs: Vec<(Cut, Cut)> = cuts.iter().copied().zip(cuts.iter().copied().cycle().skip(1)).collect();
     for_each_at_once(5, &pairs, |&(cut, next)| goes_on(&saved_after(2, cut, &folder), next, &expected));
 }
@@ -67,15 +68,17 @@ fn every_cut_takes_up_what_the_one_before_it_has_saved() {
 #[test]
 fn every_cut_takes_up_what_one_of_them_has_saved() {
     let (folder, expected) = (Folder::new("resume-star"), plain());
-    let checkpoint = saved_after(1, Cut { family: "ZBVZeroBubble", ranks: 3, chunks: 2 }, &folder);
+    let checkpoint = saved_after(1, Cut { schedule: "ZBVZeroBubble", ranks: 3, chunks: 2 }, &folder);
     for_each_at_once(5, &few(cuts(), 1), |&cut| goes_on(&checkpoint, cut, &expected));
 }
 
 #[test]
 fn both_replicas_of_a_bidirectional_placement_take_up_one_copy() {
     let (folder, expected) = (Folder::new("resume-replicas"), plain());
-    let one_way = Cut { family: "1F1B", ranks: 3, chunks: 1 };
-    for both_ways in [Cut { family: "DualPipe", ranks: 2, chunks: 1 }, Cut { family: "Chimera", ranks: 4, chunks: 1 }] {
+    let one_way = Cut { schedule: "1F1B", ranks: 3, chunks: 1 };
+    for both_ways in
+        [Cut { schedule: "DualPipe", ranks: 2, chunks: 1 }, Cut { schedule: "Chimera", ranks: 4, chunks: 1 }]
+    {
         let checkpoint = saved_after(2, both_ways, &folder);
         assert_eq!(checkpoint.parameters().len(), saved_after(2, one_way, &folder).parameters().len());
         goes_on(&checkpoint, one_way, &expected);
@@ -102,7 +105,7 @@ fn the_unpipelined_model_takes_up_what_every_cut_has_saved() {
 #[test]
 fn progress_and_what_was_saved_beside_come_back() {
     let folder = Folder::new("resume-progress");
-    let cut = Cut { family: "1F1B", ranks: 2, chunks: 1 };
+    let cut = Cut { schedule: "1F1B", ranks: 2, chunks: 1 };
     let checkpoint = saved_after(3, cut, &folder);
     assert_eq!(checkpoint.beside::<String>().unwrap(), "step 3");
     assert!(checkpoint.beside::<u32>().unwrap_err().to_string().contains("beside the model"));
@@ -117,7 +120,7 @@ fn progress_and_what_was_saved_beside_come_back() {
 #[test]
 fn weights_alone_start_a_new_job_with_a_new_optimizer() {
     let folder = Folder::new("resume-weights");
-    let cut = Cut { family: "GPipe", ranks: 2, chunks: 1 };
+    let cut = Cut { schedule: "GPipe", ranks: 2, chunks: 1 };
     let checkpoint = saved_after(2, cut, &folder);
     let mut pipeline = cut.pipeline();
     pipeline.load_weights(&checkpoint).unwrap();

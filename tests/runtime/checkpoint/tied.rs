@@ -1,5 +1,4 @@
-//! Checkpoints of models that hold one parameter in several places: the number of copies depends on the cut, what is
-//! trained does not.
+//! Checkpoints of models with tied parameters: the number of copies depends on the cut, the trained values do not.
 
 use super::{Folder, RATE};
 use crate::cases::{range, read, sizes};
@@ -27,15 +26,15 @@ const CUTS: [Cut; 7] = [
     Cut("Interleaved1F1B", 1, 3),
 ];
 
-/// The table is shared; the bias, too, if `biases`.
-fn builder(Cut(family, ranks, chunks): Cut, biases: bool) -> Builder {
+/// The table is tied, and the bias too if `biases`.
+fn builder(Cut(schedule, ranks, chunks): Cut, biases: bool) -> Builder {
     let size = Size { ranks, chunks, microbatches: SAMPLES };
     let make = stage(SMALL);
-    let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule(schedule, size).devices(vec![Device::flex()]);
     let builder = builder.accumulation(Accumulation::Ordered).optimizer(|| AdamWConfig::new().init());
     let builder = builder.stages(move |at| {
         let (first, index) = (at.layers(SMALL.layers).start, at.index);
-        // Every stage's bias has a name of its own, so that a cut knows names that another one does not.
+        // Every stage's bias has its own name, so that a cut has names that another one lacks.
         let renamed = move |name: &str| if name == "bias" { format!("biases.{index}") } else { name.to_owned() };
         make(at).named(Names::default().layers_from("blocks", first).renamed(renamed))
     });
@@ -78,8 +77,8 @@ fn any_cut_takes_up_any_other_with_the_losses_of_the_tied_model_on_one_device() 
 
 #[test]
 fn a_cut_that_takes_up_another_is_bit_equal_to_one_that_never_moved() {
-    // Two copies of the table have one sum, whatever the order; so biases are not declared, and each cut has those of
-    // its own: only cuts of one number of stages are compared.
+    // Two copies of the table have one sum in any order. So biases are not tied; each cut has its own, and only
+    // cuts with equal numbers of stages are compared.
     let folder = Folder::new("tied-bits");
     let mut stays = builder(Cut("1F1B", 4, 1), false).build().unwrap();
     let losses: Vec<f64> = (0..6).map(|step| stays.step(text(step).batch(), RATE).unwrap().loss).collect();
@@ -144,12 +143,12 @@ fn a_stage_that_does_not_declare_what_it_holds_alone_takes_up_all_copies() {
 #[test]
 fn copies_that_were_saved_unequal_are_refused() {
     let folder = Folder::new("tied-unequal");
-    // Nothing ties the tables here: they start apart and are trained apart.
+    // The tables are not tied here: they start and train separately.
     let [_, bias] = declared();
-    let Cut(family, ranks, chunks) = CUTS[1];
+    let Cut(schedule, ranks, chunks) = CUTS[1];
     let size = Size { ranks, chunks, microbatches: SAMPLES };
     let make = stage(SMALL);
-    let difference = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
+    let difference = Pipeline::builder().schedule(schedule, size).devices(vec![Device::flex()]);
     let difference = difference.optimizer(|| AdamWConfig::new().init()).share(bias).stages(move |at| {
         let (first, index) = (at.layers(SMALL.layers).start, at.index);
         let renamed = move |name: &str| if name == "bias" { format!("biases.{index}") } else { name.to_owned() };
@@ -158,7 +157,7 @@ fn copies_that_were_saved_unequal_are_refused() {
     let mut pipeline = difference.build().unwrap();
     pipeline.step(text(0).batch(), RATE).unwrap();
     let checkpoint = saved(&mut pipeline, &folder);
-    // Where they are one parameter, the last stage's table is one that the model does not have.
+    // If they are tied, the last stage's table is not a parameter of the model.
     let error = builder(CUTS[0], true).build().unwrap().load(&checkpoint).unwrap_err();
     assert!(matches!(&error, CheckpointError::UnknownParameters { names } if names == &["scores"]), "{error}");
 }

@@ -1,8 +1,9 @@
-//! Weights and moments of other element types than f32: a job that is taken up again goes on bit for bit, or is refused
-//! before anything changes.
+//! Weights and moments of element types other than f32: a resumed job continues bit for bit, or is refused before
+//! anything changes.
 //!
-//! Burn's optimizers take their state back in the default type of the default device, which a process chooses once. So
-//! what goes on is shown by a process of its own for each type: this test's binary, run with the filter `goes_on`.
+//! Burn's optimizers load their state in the default type of the default device, which a process chooses once. So
+//! the tests that resume run in a separate process for each type: this test's binary, run with the filter
+//! `goes_on`.
 
 use super::Folder;
 use burn::module::{Module, Param};
@@ -49,8 +50,8 @@ fn batch(dtype: DType) -> Batch {
     Batch::new(tensor(7, SAMPLES, dtype, &device)).target(tensor(8, SAMPLES, dtype, &device))
 }
 
-fn pipeline(family: &str, ranks: usize, dtype: DType, optimizer: fn() -> ModuleOptimizer) -> Pipeline {
-    let builder = Pipeline::builder().schedule(family, Size::new(ranks, 4)).devices(vec![Device::flex()]);
+fn pipeline(schedule: &str, ranks: usize, dtype: DType, optimizer: fn() -> ModuleOptimizer) -> Pipeline {
+    let builder = Pipeline::builder().schedule(schedule, Size::new(ranks, 4)).devices(vec![Device::flex()]);
     let builder = builder.optimizer(optimizer).stages(move |at| {
         let share = at.layers(LAYERS);
         let weight = |layer| Param::from_tensor(tensor(layer, WIDTH, dtype, &at.device));
@@ -86,7 +87,7 @@ fn trained(pipeline: &mut Pipeline, dtype: DType, steps: usize) -> Vec<Step> {
     (0..steps).map(step).collect()
 }
 
-/// A pipeline that was saved after two steps, the checkpoint, and the two steps that come next.
+/// A pipeline that was saved after two steps, the checkpoint, and the next two steps.
 fn saved(folder: &Folder, dtype: DType, optimizer: fn() -> ModuleOptimizer) -> (Checkpoint, Vec<Step>) {
     let mut pipeline = pipeline("1F1B", 2, dtype, optimizer);
     trained(&mut pipeline, dtype, 2);
@@ -95,7 +96,7 @@ fn saved(folder: &Folder, dtype: DType, optimizer: fn() -> ModuleOptimizer) -> (
 }
 
 #[test]
-#[ignore = "what other tests run, each in a process of its own"]
+#[ignore = "other tests run it, each in its own process"]
 fn goes_on() {
     let Ok(name) = std::env::var(TYPE) else { return };
     let types = [FloatDType::BF16, FloatDType::F16, FloatDType::F64];
@@ -105,10 +106,10 @@ fn goes_on() {
     for (kind, optimizer) in [("adamw", adamw as fn() -> ModuleOptimizer), ("momentum", momentum)] {
         let folder = Folder::new(&format!("types-{name}-{kind}"));
         let (checkpoint, expected) = saved(&folder, dtype, optimizer);
-        for (family, ranks) in [("1F1B", 2), ("GPipe", 1), ("ZBH1", 4)] {
-            let mut resumed = pipeline(family, ranks, dtype, optimizer);
+        for (schedule, ranks) in [("1F1B", 2), ("GPipe", 1), ("ZBH1", 4)] {
+            let mut resumed = pipeline(schedule, ranks, dtype, optimizer);
             resumed.load(&checkpoint).unwrap();
-            assert_eq!(trained(&mut resumed, dtype, 2), expected, "{name}, {kind}, {family} on {ranks} ranks");
+            assert_eq!(trained(&mut resumed, dtype, 2), expected, "{name}, {kind}, {schedule} on {ranks} ranks");
         }
     }
 }
@@ -130,7 +131,7 @@ fn moments_that_burn_would_convert_are_refused_by_name_and_the_pipeline_goes_on(
         for (kind, optimizer) in [("adamw", adamw as fn() -> ModuleOptimizer), ("momentum", momentum)] {
             let folder = Folder::new(&format!("types-{dtype:?}-{kind}"));
             let (checkpoint, expected) = saved(&folder, dtype, optimizer);
-            // The one that is asked to load has come as far on its own.
+            // The pipeline that is to load it has taken as many steps.
             let mut other = pipeline("GPipe", 1, dtype, optimizer);
             trained(&mut other, dtype, 2);
             let before = bytes(&mut other);
@@ -140,7 +141,7 @@ fn moments_that_burn_would_convert_are_refused_by_name_and_the_pipeline_goes_on(
             assert_eq!(bytes(&mut other), before, "a refused checkpoint changed the weights");
             assert_eq!(other.progress().steps, 2);
             assert_eq!(trained(&mut other, dtype, 2), expected, "{dtype:?}, {kind}");
-            // Its weights are whole.
+            // All its weights can be loaded.
             other.load_weights(&checkpoint).unwrap();
             assert_eq!(bytes(&mut other), before);
         }

@@ -1,4 +1,4 @@
-//! The eager engine runs `I` and `W` apart for layers that defer: numbers, what is reported, and what goes wrong.
+//! The eager engine runs `I` and `W` separately for layers that defer: numbers, reports, and errors.
 
 use super::own::Wrong;
 use crate::cases::read;
@@ -11,7 +11,7 @@ use burn_pipeline::stage::{
     Accumulation, AnyTensor, Boundary, DeferredShare, Payload, SingleStage, SplitBackward, Stage, StageBox, StageError,
 };
 
-/// Runs one microbatch with the weight gradients computed by `B`, or by `I` and then `W`.
+/// One microbatch with weight gradients computed by `B`, or by `I` and then `W`.
 struct Ran {
     input: Vec<Option<Vec<f32>>>,
     weights: Vec<Option<Vec<f32>>>,
@@ -31,7 +31,7 @@ fn forward(stage: &mut SingleStage, microbatch: usize, input: impl Boundary) -> 
     output.tensors().cloned().collect()
 }
 
-/// Numbers in place of the gradients of outputs.
+/// Numbers for the gradients of outputs.
 fn seeds(outputs: &[AnyTensor]) -> Vec<Option<AnyTensor>> {
     let seed = |output: &AnyTensor| {
         let count = output.shape().num_elements();
@@ -53,7 +53,7 @@ fn weights(stage: &mut SingleStage) -> Vec<Option<Vec<f32>>> {
 fn run<M: Stage>(module: &M, splits: bool, whole: bool, input: impl Boundary + Clone) -> Ran {
     let mut stage = stage(module, SplitBackward::Eager, splits);
     let mut given = Vec::new();
-    // Both forwards first, as schedules do.
+    // Both forwards run first, as in schedules.
     let outputs: Vec<_> = (0..2).map(|microbatch| forward(&mut stage, microbatch, input.clone())).collect();
     for (microbatch, outputs) in outputs.iter().enumerate() {
         given = match whole {
@@ -70,7 +70,7 @@ fn run<M: Stage>(module: &M, splits: bool, whole: bool, input: impl Boundary + C
     Ran { input: rows(&given), weights: weights(&mut stage), share: stage.report().deferred }
 }
 
-/// `B` and `I`+`W` of a split schedule equal the plain engine bit for bit; gives what was deferred.
+/// Asserts that `B` and `I`+`W` of a split schedule equal the plain engine bit for bit; returns the deferred share.
 fn assert_equal<M: Stage>(module: &M, input: impl Boundary + Clone) -> DeferredShare {
     let plain = run(module, false, true, input.clone());
     assert!(plain.weights.iter().any(Option::is_some));
@@ -99,9 +99,12 @@ fn noise() -> Tensor<2> {
     Tensor::random([4, 6], Distribution::Normal(0.0, 1.0), &Device::flex())
 }
 
-/// What the test's stages are: some parts, and a function of them.
+/// Defines the test's stages from their parts and a forward function.
 macro_rules! stages {
-    ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* } ($self:ident, $x:ident: $input:ty) -> $output:ty $body:block)*) => {$(
+    ($(
+        $(#[$doc:meta])*
+        $name:ident { $($field:ident: $type:ty),* } ($self:ident, $x:ident: $input:ty) -> $output:ty $body:block
+    )*) => {$(
         $(#[$doc])*
         #[derive(Module, Debug)]
         struct $name { $($field: $type),* }
@@ -121,7 +124,7 @@ stages! {
     Tower { layers: Vec<Linear> } (self, x: Tensor<2>) -> Tensor<2> {
         self.layers.iter().fold(x, |x, layer| relu(layer.forward_deferred(x)))
     }
-    /// One weight, twice.
+    /// One weight, used twice.
     Twice { linear: Linear } (self, x: Tensor<2>) -> Tensor<2> {
         self.linear.forward_deferred(relu(self.linear.forward_deferred(x)))
     }
@@ -133,7 +136,7 @@ stages! {
     Tied { linear: Linear, other: Linear } (self, x: Tensor<2>) -> Tensor<2> {
         self.other.forward_deferred(self.linear.forward_deferred(x)).matmul(self.linear.weight.val().transpose())
     }
-    /// A table that is read by a layer that defers and is the head's weight as well.
+    /// A table that a layer that defers reads and that is also the head's weight.
     TiedTable { table: Embedding, body: Linear } (self, ids: Tensor<2, Int>) -> Tensor<2> {
         let rows = self.table.forward_deferred(ids).sum_dim(1).squeeze_dim::<2>(1);
         self.body.forward_deferred(rows).matmul(self.table.weight.val().transpose())
@@ -143,7 +146,7 @@ stages! {
         let hidden = self.a.forward_deferred(x);
         (hidden.clone(), self.b.forward_deferred(relu(hidden)))
     }
-    /// A forward that reads a value, so that it cannot be captured.
+    /// A forward that reads a value and so cannot be captured.
     Reads { a: Linear, b: Linear } (self, x: Tensor<2>) -> Tensor<2> {
         let y = self.a.forward_deferred(x);
         if y.clone().sum().into_scalar::<f32>() > 0.0 { self.b.forward_deferred(relu(y)) } else { relu(y) }
@@ -153,7 +156,7 @@ stages! {
         let operands = vec![x.into_dispatch(), self.linear.weight.val().into_dispatch()];
         Tensor::from_dispatch(deferred(Wrong { operand: 1 }, operands))
     }
-    /// Two weights that go one after the other, of which the first does not matter to the output.
+    /// Two weights in sequence, the first of which does not affect the output.
     Unused { used: Linear, unused: Linear } (self, x: Tensor<2>) -> Tensor<2> {
         drop(self.unused.forward_deferred(x.clone()));
         self.used.forward_deferred(x)
@@ -221,7 +224,7 @@ fn frozen_weights_get_no_gradient() {
     frozen.weight = frozen.weight.set_require_grad(false);
     let stage = Tower { layers: vec![square(), frozen, square().no_grad(), square()] };
     let share = assert_equal(&stage, noise());
-    // The frozen weight's bias is trained, by Burn's own layer.
+    // The frozen weight's bias is trained by Burn's own layer.
     assert_eq!(share, DeferredShare { operations: 2, elements: 2 * LINEAR, of: 2 * LINEAR + 6 });
     let ran = run(&stage, true, false, noise());
     let there: Vec<bool> = ran.weights.iter().map(Option::is_some).collect();

@@ -1,4 +1,4 @@
-//! Weight gradients that wait for `W`: the operations, the engine that runs them, and whole pipelines.
+//! Weight gradients deferred to `W`: the operations, the engine that runs them, and whole pipelines.
 
 mod engine;
 mod operations;

@@ -1,4 +1,5 @@
-//! Each deferred operation against Burn's own, bit for bit; what waits, what does not, and what is refused.
+//! Each deferred operation equals Burn's own bit for bit; which gradients are deferred, which are not, and what is
+//! refused.
 
 use super::own::Affine;
 use burn::backend::autodiff::grads::Gradients;
@@ -14,7 +15,7 @@ fn device() -> Device {
     Device::flex().autodiff()
 }
 
-/// Numbers of both signs that sums round.
+/// Numbers of both signs whose sums are rounded.
 fn values<const D: usize>(seed: usize, shape: [usize; D]) -> Tensor<D> {
     let count: usize = shape.iter().product();
     let numbers: Vec<f32> = (0..count).map(|i| ((i * 37 + seed * 101) % 199) as f32 / 83.0 - 1.2).collect();
@@ -35,15 +36,15 @@ pub(super) fn backward<const D: usize>(y: Tensor<D>) -> Gradients {
     Dispatch::backward((y * values(9, shape)).sum().into_dispatch())
 }
 
-/// Gradients of some tensors, `None` where there is none.
+/// The gradients of some tensors, `None` for a missing one.
 pub(super) type Rows = Vec<Option<Vec<f32>>>;
 
 pub(super) fn row<const D: usize>(tensor: &Tensor<D>, gradients: &Gradients) -> Option<Vec<f32>> {
     Dispatch::grad(&tensor.clone().into_dispatch(), gradients).map(|g| read(Tensor::<D>::from_dispatch(g)))
 }
 
-/// Runs `forward` plainly and in a scope, where the gradients of the first `inputs` tensors must be there after
-/// backward and those of the others only after the tasks ran; all equal the plain ones bit for bit.
+/// Runs `forward` plainly and in a scope. There, the gradients of the first `inputs` tensors must exist after
+/// backward, and the others only after the tasks have run. All must equal the plain ones bit for bit.
 pub(super) fn assert_deferred<const D: usize>(
     what: &str,
     inputs: usize,
@@ -70,7 +71,7 @@ pub(super) fn assert_deferred<const D: usize>(
     assert_eq!(rows(&gradients), expected, "{what}: gradients");
 }
 
-/// A layer with a weight and, maybe, a bias, on an input that needs its gradient.
+/// A layer with a weight and an optional bias, on an input that needs a gradient.
 macro_rules! assert_layer_deferred {
     ($layer:ident, $x:ident, $($what:tt)*) => {
         assert_deferred(
@@ -238,7 +239,7 @@ fn a_weight_computed_from_others_gets_its_gradient_at_once() {
     let deferral = Deferral::default();
     let gradients = backward(Tensor::<2>::from_dispatch(deferral.scope(merged)));
     assert_eq!((row(&base, &gradients), deferral.waiting()), (row(&base, &expected), 0));
-    // And with a bias that is a leaf: the weight's gradient goes on through the graph, the bias's waits.
+    // With a bias that is a leaf, the weight's gradient flows through the graph and the bias's is deferred.
     let bias = leaf(3, [1, 3]);
     let merged = || {
         let operands = [x.clone(), base.clone().mul_scalar(0.5), bias.clone()].map(Tensor::into_dispatch);
@@ -278,7 +279,7 @@ fn gradient_checkpointing_gives_the_same_numbers() {
     let rows = |g: &Gradients| -> Rows {
         layers.iter().map(|layer| row(&layer.weight.val(), g)).chain([row(&x, g)]).collect()
     };
-    // Relu is memory bound: its output, the next layer's input, is recomputed in backward.
+    // Relu is memory-bound: its output, the next layer's input, is recomputed in backward.
     let expected = rows(&run(layers.iter().fold(x.clone(), |x, layer| layer.forward(relu(x).exp()))));
     let deferral = Deferral::default();
     let forward = || layers.iter().fold(x.clone(), |x, layer| layer.forward_deferred(relu(x).exp()));

@@ -1,4 +1,4 @@
-//! Operations of a user's own: deferred as Burn's layers are, and refused by name where their gradients do not fit.
+//! User-defined operations are deferred like Burn's layers, and refused by name if their gradients do not fit.
 
 use super::operations::{Rows, assert_deferred, backward, leaf, row};
 use burn::backend::DispatchTensor;
@@ -6,7 +6,7 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::tensor::Tensor;
 use burn_pipeline::ops::{Deferral, DeferredOp, deferred};
 
-/// `y = x w + b` with any number of biases: an operation of a user's own.
+/// `y = x w + b` with any number of biases, as a user-defined operation.
 #[derive(Debug)]
 pub(super) struct Affine;
 
@@ -58,7 +58,7 @@ fn an_operation_of_a_users_own_is_deferred_with_up_to_four_operands() {
     }
 }
 
-/// An operation that gives the output's gradient as that of one operand, whatever its shape.
+/// An operation that returns the output's gradient as that of one operand, whatever its shape.
 #[derive(Debug)]
 pub(super) struct Wrong {
     pub(super) operand: usize,

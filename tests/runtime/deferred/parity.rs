@@ -1,4 +1,4 @@
-//! Whole pipelines of layers that defer equal the plain loop bit for bit under schedules that split.
+//! Whole pipelines of layers that defer equal the plain loop bit for bit under schedules that split backwards.
 
 use crate::cases::{Case, noise};
 use crate::parity::{assert_parity, builder};
@@ -16,7 +16,7 @@ use pipeline_tests::reference::whole;
 const WIDTH: usize = 6;
 const LAYERS: usize = 8;
 
-/// How the layers of a stack are run.
+/// How the layers of a stack run.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Plain,
@@ -29,7 +29,7 @@ struct Layer {
     rows: Embedding,
 }
 
-/// A part of a stack of linear layers and tables; the fields are those of a plain one.
+/// A part of a stack of linear layers and tables, with a plain stack's field names.
 #[derive(Module, Debug)]
 struct Stack {
     layers: Vec<Layer>,
@@ -121,7 +121,7 @@ impl Case for Stacks {
     }
 }
 
-/// An image's planes, and its pixels read as one line.
+/// An image's planes, and its pixels as one row.
 #[derive(Module, Debug)]
 struct Picture {
     plane: Conv2d,
@@ -220,7 +220,7 @@ fn assert_all<C: Case>(new: impl Fn(usize) -> C, share: impl Fn(usize, usize) ->
     }
 }
 
-/// Layer 4's weight is frozen, so its bias is left to Burn's own layer; all else that is trained is deferred.
+/// Layer 4's weight is frozen, so Burn's own layer computes its bias's gradient. All other gradients are deferred.
 fn stack_share(stage: usize, stages: usize) -> f64 {
     let layers = StageContext {
         index: stage,

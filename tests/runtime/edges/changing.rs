@@ -1,5 +1,5 @@
-//! Which outputs are used differs from microbatch to microbatch and from step to step: each weight has the gradient, or
-//! has none, that it has on one device. AdamW tells the two apart, as it lets weights with a gradient of zero decay.
+//! The used outputs differ from microbatch to microbatch and from step to step: each weight has a gradient, or
+//! none, exactly as on one device. AdamW tells the difference, since weights with a zero gradient still decay.
 
 use crate::cases::{noise, read};
 use burn::module::Module;
@@ -21,7 +21,7 @@ const LAYERS: usize = 4;
 const ROWS: usize = 2;
 const RATE: f64 = 1e-2;
 
-/// Which of the model's two outputs the loss is taken of.
+/// Which of the model's two outputs the loss uses.
 #[derive(Debug, Clone)]
 enum Wanted {
     First(Tensor<2>),
@@ -36,15 +36,15 @@ boundary!(
     }
 );
 
-/// What every step's microbatches use: `1`, `2`, or `b` for both.
+/// The outputs that every step's microbatches use: `1`, `2`, or `b` for both.
 const STEPS: [&str; 5] = ["12b", "111", "b22", "222", "1bb"];
 
-/// Two ways beside each other.
+/// Two parallel branches.
 #[derive(Module, Debug)]
 struct Layer {
     first: Linear,
     second: Linear,
-    /// How often forwards ran, in a model whose forward is not the same operations each time.
+    /// The number of forwards so far, in a model whose forward changes its operations.
     #[module(skip)]
     calls: Option<Arc<AtomicUsize>>,
 }
@@ -52,7 +52,7 @@ struct Layer {
 impl Layer {
     fn forward(&self, (a, b): (Tensor<2>, Tensor<2>)) -> (Tensor<2>, Tensor<2>) {
         let calls = self.calls.as_ref().map_or(0, |calls| calls.fetch_add(1, Ordering::Relaxed));
-        // The same numbers either way, and the same gradients.
+        // The same numbers and gradients either way.
         let twice = |x: Tensor<2>| if calls.is_multiple_of(2) { x.mul_scalar(2.0) } else { x.clone() + x };
         (twice(tanh(self.first.forward(a))), twice(tanh(self.second.forward(b))))
     }
@@ -97,7 +97,7 @@ fn rows(seed: usize) -> Tensor<2> {
     Tensor::from_data(TensorData::new(noise(seed as u64, ROWS * WIDTH), [ROWS, WIDTH]), &Device::flex())
 }
 
-/// A microbatch of a step: what enters, and what is wanted.
+/// A microbatch of a step: its input, and the wanted output.
 fn piece(step: usize, place: usize) -> ((Tensor<2>, Tensor<2>), Wanted) {
     let seed = 100 * step + 10 * place;
     let wanted = match &STEPS[step][place..=place] {
@@ -113,17 +113,17 @@ fn batch(step: usize) -> Batch {
     Batch::from_microbatches(cut.map(|(input, wanted)| Batch::new(input).target(wanted)).collect())
 }
 
-fn builder(family: &str, chunks: usize, unsteady: bool) -> Builder {
+fn builder(schedule: &str, chunks: usize, unsteady: bool) -> Builder {
     let size = Size { ranks: 2, chunks, microbatches: 3 };
     let stage = move |at: &StageContext| match at.is_last() {
         true => StageBox::with_loss(Part::new(at, unsteady), loss),
         false => StageBox::new(Part::new(at, unsteady)),
     };
-    let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule(schedule, size).devices(vec![Device::flex()]);
     builder.stages(stage).optimizer(|| AdamWConfig::new().init()).accumulation(Accumulation::Ordered)
 }
 
-/// Losses and weights of all steps are those of the plain loop.
+/// Asserts that losses and weights of all steps are those of the plain loop.
 fn assert_parity(pipeline: &mut Pipeline, place: &str) {
     let mut reference = Reference::new(Part::new(&whole(), false));
     for step in 0..STEPS.len() {
@@ -143,24 +143,24 @@ fn assert_parity(pipeline: &mut Pipeline, place: &str) {
     }
 }
 
-const FAMILIES: [(&str, usize); 4] = [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)];
+const SCHEDULES: [(&str, usize); 4] = [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)];
 
 #[test]
 fn weights_step_and_rest_as_on_one_device_whatever_each_microbatch_uses() {
-    for (family, chunks) in FAMILIES {
+    for (schedule, chunks) in SCHEDULES {
         for split in [SplitBackward::Eager, SplitBackward::Auto, SplitBackward::Captured] {
-            let mut pipeline = builder(family, chunks, false).split(split).build().unwrap();
-            assert_parity(&mut pipeline, &format!("{family}, {split:?}"));
+            let mut pipeline = builder(schedule, chunks, false).split(split).build().unwrap();
+            assert_parity(&mut pipeline, &format!("{schedule}, {split:?}"));
         }
     }
 }
 
 #[test]
 fn a_stage_whose_forward_is_other_operations_each_time_gets_no_zeros_either() {
-    for (family, chunks) in FAMILIES {
+    for (schedule, chunks) in SCHEDULES {
         for split in [SplitBackward::Auto, SplitBackward::Captured] {
-            let mut pipeline = builder(family, chunks, true).split(split).build().unwrap();
-            assert_parity(&mut pipeline, &format!("{family}, {split:?}"));
+            let mut pipeline = builder(schedule, chunks, true).split(split).build().unwrap();
+            assert_parity(&mut pipeline, &format!("{schedule}, {split:?}"));
         }
     }
 }
@@ -168,7 +168,7 @@ fn a_stage_whose_forward_is_other_operations_each_time_gets_no_zeros_either() {
 #[test]
 fn validation_says_where_a_gradient_that_was_there_is_missing() {
     let mut pipeline = builder("GPipe", 1, false).validate(Validate::EveryMicrobatch).build().unwrap();
-    // The first microbatch, by which the metadata are learned, uses both outputs; the others do not.
+    // The first microbatch, from which the metadata are learned, uses both outputs; the others do not.
     let error = pipeline.step(batch(2), RATE).unwrap_err();
     let of_rank = error.of_rank().unwrap();
     let ExecuteError::Stage { stage, microbatch, source, .. } = of_rank.cause() else { panic!("{error}") };

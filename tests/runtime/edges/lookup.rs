@@ -1,5 +1,5 @@
-//! A model whose first layers have no parameters and hand whole numbers on, so that early stages have no gradient to
-//! take or give.
+//! A model whose first layers have no parameters and pass integers on, so that early stages neither receive nor
+//! send gradients.
 
 use crate::cases::{Case, noise};
 use burn::module::Module;
@@ -28,7 +28,7 @@ boundary!(
 
 #[derive(Module, Debug)]
 enum Layer {
-    /// Takes whole numbers on; no parameter.
+    /// Adds to integers; no parameter.
     Shift(usize),
     Embed(Embedding),
     Linear(Linear),

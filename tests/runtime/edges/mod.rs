@@ -1,5 +1,5 @@
-//! Everything that may cross a boundary, through whole pipelines: nested structs, whole numbers, booleans, values
-//! without gradient, outputs that nobody uses, frozen and parameterless stages, and extras cut each in its own way.
+//! Everything that may cross a boundary, through whole pipelines: nested structs, integers, booleans, values
+//! without gradient, unused outputs, frozen and parameterless stages, and extras that are each cut differently.
 
 mod changing;
 mod lookup;
@@ -12,20 +12,20 @@ use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Accumulation, SplitBackward, Validate};
 
 fn over_every_kind_of_schedule<C: Case>(captured: bool, new: impl Fn(usize) -> C) {
-    for (family, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)] {
+    for (schedule, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)] {
         for ranks in 1..=4 {
             for (microbatches, samples) in [(1, 3), (3, 5), (4, 4)] {
                 let size = Size { ranks, chunks, microbatches };
-                let builder = builder::<C>(by_name(family).unwrap().as_ref(), size);
+                let builder = builder::<C>(by_name(schedule).unwrap().as_ref(), size);
                 let split = match microbatches {
                     3 => SplitBackward::Auto,
                     4 if captured => SplitBackward::Captured,
                     _ => SplitBackward::Eager,
                 };
-                // Validation sees every form at every port.
+                // Validation checks every form at every port.
                 let validate = if microbatches == 4 { Validate::EveryMicrobatch } else { Validate::Off };
                 let builder = builder.accumulation(Accumulation::Ordered).split(split).validate(validate);
-                let name = format!("{family} on {ranks} ranks with {chunks} chunks");
+                let name = format!("{schedule} on {ranks} ranks with {chunks} chunks");
                 let case = new(samples);
                 match captured && split != SplitBackward::Eager {
                     true => assert_parity_from_the_second_batch(&case, &builder, (microbatches, samples), &name),

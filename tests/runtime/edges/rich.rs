@@ -26,7 +26,7 @@ struct Aside {
     positive: Tensor<2, Bool>,
     /// Needs no gradient: it was detached.
     scale: Tensor<2>,
-    /// Has a gradient, which nobody asks for.
+    /// Has a gradient that nobody uses.
     unused: Tensor<2>,
     /// Only from every other layer.
     again: Vec<Tensor<2>>,
@@ -70,7 +70,7 @@ impl Part {
         let layer = |index: usize| {
             let make = |device: &Device| LinearConfig::new(WIDTH, WIDTH).init(device);
             let linear = init_seeded(300 + index as u64, &at.device, make);
-            // The first layer is frozen: what it puts out has no graph at all.
+            // The first layer is frozen, so its output has no graph.
             Layer { linear: if index == 0 { linear.no_grad() } else { linear }, index }
         };
         Self { layers: at.layers(LAYERS).map(layer).collect() }

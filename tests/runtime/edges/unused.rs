@@ -1,5 +1,5 @@
-//! Outputs that nobody downstream uses: they get no gradient, and neither does what only they depend on. A gradient of
-//! zeros would show: AdamW would let the weights decay.
+//! Outputs that nothing downstream uses get no gradient, and neither do values that only they depend on. Zeros
+//! instead would be noticed: AdamW would let the weights decay.
 
 use crate::cases::{Case, noise, read};
 use crate::parity::builder;
@@ -18,15 +18,15 @@ use pipeline_tests::reference::whole;
 const WIDTH: usize = 4;
 const LAYERS: usize = 8;
 
-/// What crosses between layers.
+/// The values that cross between layers.
 #[derive(Debug, Clone)]
 pub(super) struct Wide {
-    /// Made anew by every layer and used by none.
+    /// New in every layer, and unused.
     aside: Option<Tensor<2>>,
     x: Tensor<2>,
-    /// Made by the first layer and handed on by all, used by none.
+    /// Made by the first layer and passed on by all, unused.
     carried: Option<Tensor<2>>,
-    /// Made by the first layer and handed on by all, used by the last.
+    /// Made by the first layer and passed on by all, used by the last.
     late: Option<Tensor<2>>,
 }
 boundary!(struct Wide { aside, x, carried, late });
@@ -126,7 +126,7 @@ impl Case for Unused {
     }
 }
 
-/// The tensors of a list of gradients that are there.
+/// For each tensor of a list of gradients, true if it is there.
 fn present(spec: &PayloadSpec) -> Vec<bool> {
     // Its length, then for each tensor `tag 1` and the tensor's spec, or `tag 0`.
     let text = spec.to_string();
@@ -149,7 +149,7 @@ fn nothing_is_handed_back_for_an_output_that_nobody_uses() {
     }
 }
 
-/// Two outputs, each of an input and a weight of its own.
+/// Two outputs, each of its own input and weight.
 #[derive(Module, Debug)]
 struct Two {
     first: Param<Tensor<2>>,
@@ -182,11 +182,11 @@ fn each_set_of_used_outputs_has_the_gradients_of_what_it_depends_on_and_no_other
     for split in [SplitBackward::Eager, SplitBackward::Captured] {
         for choice in 0..8 {
             let [recompute, halves, checkpoints] = [1, 2, 4].map(|bit| choice & bit != 0);
-            // With Burn's gradient checkpointing, backwards compute parts of the forward again.
+            // With Burn's gradient checkpointing, backwards recompute parts of the forward.
             let device = Device::flex().autodiff();
             let device = if checkpoints { device.gradient_checkpointing() } else { device };
             let mut stage = two(split, recompute, &device);
-            // The same stage for all sets, in turn, with several microbatches under way.
+            // One stage for all sets in turn, with several microbatches in flight.
             for microbatch in 0..8 {
                 let input = (ones(&Device::flex()), ones(&Device::flex())).into_payload();
                 stage.forward(microbatch, input, Payload::default()).unwrap();
@@ -216,7 +216,7 @@ fn each_set_of_used_outputs_has_the_gradients_of_what_it_depends_on_and_no_other
     }
 }
 
-/// One value that three others are made of, all of them used by the first output, and two by the second.
+/// One value from which three others are computed. The first output uses all of them, the second two.
 #[derive(Module, Debug)]
 struct Three {
     weights: Vec<Param<Tensor<2>>>,
@@ -249,7 +249,7 @@ fn gradients_are_added_as_if_an_unused_output_were_not_there() {
             let seeds = vec![Some(AnyTensor::new(draw(20 + microbatch as u64))), None];
             read(stage.backward(microbatch, seeds).unwrap()[0].as_ref().unwrap())
         });
-        // Which outputs are used shows in the first backward.
+        // The first backward shows which outputs are used.
         match microbatch {
             0 => assert!(expected.iter().zip(&given).all(|(a, b)| (a - b).abs() < 1e-6)),
             _ => assert_eq!(given, expected),

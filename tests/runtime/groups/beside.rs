@@ -1,5 +1,5 @@
-//! Reductions go on beside what their rows still do: proved by the order of events, with ranks that are held back until
-//! their peers have sent what comes first.
+//! Reductions run concurrently with the rest of their rows. Shown by the order of events, with ranks that wait
+//! until their peers have sent the earlier pieces.
 
 use super::{RATE, replicated, weights};
 use crate::cases::{Case, Text};
@@ -12,10 +12,10 @@ use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-/// Something sent between replicas: by which rank, of which stage, and whether it was a sum.
+/// A piece sent between replicas: by which rank, of which stage, and whether it was a sum.
 type Piece = (usize, StageId, bool);
 
-/// What was sent between replicas.
+/// The pieces sent between replicas so far.
 #[derive(Clone, Default)]
 struct Sent(Arc<(Mutex<HashSet<Piece>>, Condvar)>);
 
@@ -31,23 +31,23 @@ impl Sent {
     }
 }
 
-/// A rank that begins two of its tasks only once its peer, of the other replica, has sent its pieces, and its sums; and that
-/// does not see these sums before the first of the two is done.
-struct Held {
+/// A link that delays two of its rank's tasks until the peer in the other replica has sent its pieces, and its
+/// sums. The rank does not see these sums before the first of the two tasks is done.
+struct HeldBack {
     link: ThreadLink,
     sent: Sent,
     reduction: Reduction,
-    /// Has the first task begun, and is it over?
+    /// Whether the first task has begun, and whether it is over.
     first: (bool, bool),
 }
 
-impl Held {
+impl HeldBack {
     fn hides(&self, header: Header) -> bool {
         !self.first.1 && matches!(header.kind, MessageKind::ReplicaSum { .. })
     }
 }
 
-impl Link for Held {
+impl Link for HeldBack {
     burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, receive);
     burn_pipeline::forward_link!(link: all_gather, form_groups, abort);
 
@@ -92,7 +92,7 @@ impl Link for Held {
     }
 }
 
-/// A link that cannot tell what has come.
+/// A link that cannot tell what has arrived.
 struct Blind {
     link: ThreadLink,
 }
@@ -117,7 +117,7 @@ fn reduction(plan: &Plan, rank: usize) -> Reduction {
     Reduction { stage: tasks[at].stage(), first: after[0], last: after[after.len() - 1] }
 }
 
-/// One step of two replicas of two ranks of two chunks: every rank's events and weights.
+/// One step of two replicas of two ranks with two chunks: every rank's events and weights.
 fn step(link: impl Fn(usize, &Plan) -> Box<dyn Link> + Sync) -> Vec<(Vec<Event>, Vec<Vec<f32>>)> {
     let case = Text::new(16);
     let builder = replicated::<Text>(("Interleaved1F1B", 2), 4, 2);
@@ -157,7 +157,7 @@ fn a_reduction_starts_and_ends_beside_what_its_row_still_computes() {
             let reduction = reduction(plan, rank / 2);
             reductions.lock().unwrap().push((rank, reduction));
             let link = threads.link(rank, Device::flex());
-            Box::new(Held { link, sent: sent.clone(), reduction, first: (false, false) })
+            Box::new(HeldBack { link, sent: sent.clone(), reduction, first: (false, false) })
         });
         for (rank, Reduction { stage, first, .. }) in reductions.into_inner().unwrap() {
             let (events, weights) = &ranks[rank];
@@ -187,7 +187,7 @@ fn on_a_link_that_cannot_tell_what_has_come_the_same_sums_are_waited_for_after_t
                 events.iter().filter(|event| event.action.tasks().any(|task| task.op() == Op::ReduceGrad)).collect();
             assert_eq!(reduced.len(), 2, "rank {rank}");
             assert!(reduced.iter().all(|event| event.end >= last), "rank {rank}: {reduced:?} until {last}");
-            // What was waited for is what is exposed.
+            // The reported exposed time is the time spent waiting.
             let waited: f64 = events
                 .iter()
                 .filter(|event| event.action.tasks().any(|task| task.op() == Op::WaitReduceGrad))

@@ -1,5 +1,5 @@
-//! The loss contract holds over replicas: means, sums and weighted sums, batches of unlike sizes that count as one, and
-//! draws of random numbers. What one pipeline gives is proved against the plain loop elsewhere.
+//! The loss contract holds over replicas: means, sums and weighted sums, batches of different sizes that count as
+//! one, and random numbers. Other tests compare one pipeline with the plain loop.
 
 use super::{RATE, difference, gradients, weights};
 use crate::contract::{Data, builder};
@@ -8,7 +8,8 @@ use burn_pipeline::stage::{Accumulation, Reduction};
 use burn_pipeline::train::{Builder, Pipeline};
 use pipeline_tests::noisy;
 
-/// Loss, gradients, and the loss of an evaluation of three batches, the last of which is smaller than two replicas are.
+/// The loss, the gradients, and the losses of an evaluation of three batches, the last one smaller than two
+/// replicas' parts.
 fn run(builder: Builder) -> (Vec<f64>, Vec<Vec<f32>>) {
     let data = Data::new(30);
     let mut pipeline = builder.build().unwrap();
@@ -23,16 +24,17 @@ fn run(builder: Builder) -> (Vec<f64>, Vec<Vec<f32>>) {
 #[test]
 fn every_reduction_means_over_replicas_what_it_means_on_one_pipeline() {
     for reduction in [Reduction::Mean, Reduction::Sum, Reduction::Weighted] {
-        for family in ["1F1B", "ZBVZeroBubble"] {
-            let place = format!("{reduction:?}, {family}");
-            let (losses, alone) = run(builder(family, 2, 8, reduction));
-            // Ordered sums are those of one device.
+        for schedule in ["1F1B", "ZBVZeroBubble"] {
+            let place = format!("{reduction:?}, {schedule}");
+            let (losses, alone) = run(builder(schedule, 2, 8, reduction));
+            // Ordered sums equal those of one device.
             assert_eq!(
-                run(builder(family, 2, 4, reduction).data_parallel(2)),
+                run(builder(schedule, 2, 4, reduction).data_parallel(2)),
                 (losses.clone(), alone.clone()),
                 "{place}"
             );
-            let as_they_come = builder(family, 2, 4, reduction).accumulation(Accumulation::AsTheyCome).data_parallel(2);
+            let as_they_come =
+                builder(schedule, 2, 4, reduction).accumulation(Accumulation::AsTheyCome).data_parallel(2);
             for (what, builder) in [("whole", as_they_come.clone()), ("sharded", as_they_come.sharded(true))] {
                 let (other, gradients) = run(builder);
                 assert_eq!(other, losses, "{place}, {what}");

@@ -1,5 +1,5 @@
-//! One rank a caller, as processes have it; and proof that the tests notice what is wrong: without the reduction, or
-//! with another average, numbers are others.
+//! One rank per caller, as in processes; and proof that the tests notice errors: without the reduction, or with
+//! another average, the numbers differ.
 
 use super::{RATE, difference, parts, replicated, weights};
 use crate::cases::{Case, Stack, range, sizes};
@@ -10,19 +10,19 @@ use burn_pipeline::train::{Builder, Pipeline};
 use pipeline_tests::reference::Reference;
 use std::time::Instant;
 
-/// What is done to gradients on their way between replicas.
+/// A change to gradients on their way between replicas.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Tamper {
     /// Nothing.
     Not,
-    /// All pieces are this many times what they were.
+    /// Scales all pieces by this factor.
     Scale(f64),
-    /// What this rank sends is lost.
+    /// Loses what this rank sends.
     Lose {
         /// The rank.
         rank: usize,
     },
-    /// This rank's pieces of sharded parameters are lost.
+    /// Loses this rank's pieces of sharded parameters.
     LoseShards {
         /// The rank.
         rank: usize,
@@ -60,7 +60,7 @@ impl Link for Tampering {
     }
 }
 
-/// What each of four ranks gets, where each has a caller of its own.
+/// The results of each of four ranks, each with its own caller.
 pub(crate) fn on_links<T: Send>(builder: &Builder, tamper: Tamper, run: impl Fn(&mut Pipeline) -> T + Sync) -> Vec<T> {
     let threads = Threads::new(4);
     std::thread::scope(|scope| {
@@ -74,7 +74,8 @@ pub(crate) fn on_links<T: Send>(builder: &Builder, tamper: Tamper, run: impl Fn(
     })
 }
 
-/// How far the weights after two steps are from the plain loop's, and the losses of both steps.
+/// The distance of the weights after two steps from the plain loop's, and whether the losses of both steps are
+/// equal.
 fn distance(tamper: Tamper) -> (f32, bool) {
     let case = Stack::new(13);
     let sizes = sizes(13, 8);

@@ -1,4 +1,4 @@
-//! What fails in one replica ends all, with the rank of the job that failed.
+//! A failure in one replica ends all replicas, with the rank of the job that failed.
 
 use super::{RATE, replicated};
 use crate::cases::{Case, Text};

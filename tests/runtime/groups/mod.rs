@@ -1,4 +1,4 @@
-//! Data-parallel replicas of a pipeline: what they compute, and what happens when one of them fails.
+//! Data-parallel replicas of a pipeline: their results, and what happens when one of them fails.
 
 mod beside;
 mod contract;
@@ -17,14 +17,14 @@ use pipeline_tests::device::device;
 
 pub(crate) const RATE: f64 = 1e-2;
 
-/// Families with one and two chunks a rank, whole and split backwards.
-pub(crate) const FAMILIES: [(&str, usize); 4] =
+/// Schedules with one and two chunks per rank, with whole and split backwards.
+pub(crate) const SCHEDULES: [(&str, usize); 4] =
     [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBVZeroBubble", 2)];
 
-/// Two ranks, and this many replicas of them.
-pub(crate) fn replicated<C: Case>((family, chunks): (&str, usize), microbatches: usize, replicas: usize) -> Builder {
+/// `replicas` replicas of two ranks.
+pub(crate) fn replicated<C: Case>((schedule, chunks): (&str, usize), microbatches: usize, replicas: usize) -> Builder {
     Pipeline::builder()
-        .schedule(family, Size { ranks: 2, chunks, microbatches })
+        .schedule(schedule, Size { ranks: 2, chunks, microbatches })
         .devices(vec![device()])
         .stages(C::stage)
         .optimizer(|| AdamWConfig::new().init())
@@ -48,7 +48,7 @@ pub(crate) fn difference(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
     a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// Whose microbatches are whose: over `batches` batches of `count`, replica by replica.
+/// The microbatches of each replica: over `batches` batches of `count`, replica by replica.
 pub(crate) fn parts(count: usize, batches: usize, replicas: usize) -> Vec<Vec<usize>> {
     let sizes = crate::cases::sizes(count, replicas);
     let of = |replica| {

@@ -1,5 +1,4 @@
-//! What else a pipeline can do, with replicas: shared parameters, both directions, evaluation, checkpoints, and plans
-//! that the user gives.
+//! Other features with replicas: tied parameters, both routes, evaluation, checkpoints, and plans from the user.
 
 use super::{RATE, gradients, replicated, weights};
 use crate::cases::{Case, Text, range, sizes};
@@ -15,17 +14,17 @@ use pipeline_tests::reference::Reference;
 
 #[test]
 fn both_directions_of_replicas_equal_the_plain_loop_bit_for_bit() {
-    for (family, samples) in [("DualPipe", 16), ("DualPipe", 13), ("Chimera", 16), ("DualPipeV", 16)] {
-        let chunks = if family == "DualPipeV" { 2 } else { 1 };
+    for (schedule, samples) in [("DualPipe", 16), ("DualPipe", 13), ("Chimera", 16), ("DualPipeV", 16)] {
+        let chunks = if schedule == "DualPipeV" { 2 } else { 1 };
         let case = Text::new(samples);
         let sizes = sizes(samples, samples);
         let mut reference = Reference::new(case.model());
-        let builder = replicated::<Text>((family, chunks), 8, 2).accumulation(Accumulation::Ordered);
+        let builder = replicated::<Text>((schedule, chunks), 8, 2).accumulation(Accumulation::Ordered);
         let mut pipeline = builder.build().unwrap();
         for _ in 0..2 {
             let expected = reference.step(&sizes, RATE, None, |model, i| case.loss(model, range(&sizes, i)));
-            assert_eq!(pipeline.step(case.batch(), RATE).unwrap().loss, expected.loss, "{family}, {samples}");
-            assert_eq!(weights(&mut pipeline), reference.weights(), "{family}, {samples}");
+            assert_eq!(pipeline.step(case.batch(), RATE).unwrap().loss, expected.loss, "{schedule}, {samples}");
+            assert_eq!(weights(&mut pipeline), reference.weights(), "{schedule}, {samples}");
         }
     }
 }
@@ -44,7 +43,7 @@ fn every_replica_reduces_at_the_place_that_the_plan_says() {
             let is = |event: &&Event| event.action.tasks().any(|task| task.op() == op);
             if last { of_rank.iter().rposition(is) } else { of_rank.iter().position(is) }
         };
-        // The first chunk's reduction starts before the last backward of the other one.
+        // The first chunk's reduction starts before the other one's last backward.
         let (first, backward) = (place(Op::ReduceGrad, false), place(Op::Backward, true));
         assert!(first.is_some() && first < backward, "rank {rank}: {first:?}, {backward:?}");
         let reduces = |event: &&&Event| event.action.tasks().any(|task| task.op() == Op::ReduceGrad);
@@ -62,22 +61,22 @@ fn a_plan_of_the_users_own_is_run_by_every_replica() {
         let loss = pipeline.step(case.batch(), RATE).unwrap().loss;
         (loss, weights(&mut pipeline))
     };
-    // With and without reductions of its own.
+    // With and without reductions in the plan.
     assert_eq!(run(plan.with_reduce_grad()), run(plan));
 }
 
 #[test]
 fn exchanges_with_waits_of_their_own_change_no_number() {
     let case = Text::new(16);
-    for family in [("Interleaved1F1B", 2), ("ZBVZeroBubble", 2)] {
-        let size = Size { ranks: 2, chunks: family.1, microbatches: 4 };
-        let plan = by_name(family.0).unwrap().build(size).unwrap();
+    for schedule in [("Interleaved1F1B", 2), ("ZBVZeroBubble", 2)] {
+        let size = Size { ranks: 2, chunks: schedule.1, microbatches: 4 };
+        let plan = by_name(schedule.0).unwrap().build(size).unwrap();
         let run = |builder: Builder| {
             let mut pipeline = builder.build().unwrap();
             let losses: Vec<f64> = (0..2).map(|_| pipeline.step(case.batch(), RATE).unwrap().loss).collect();
             (losses, weights(&mut pipeline))
         };
-        let whole = run(replicated::<Text>(family, 4, 2));
+        let whole = run(replicated::<Text>(schedule, 4, 2));
         for placing in [Placing::AtOnce, Placing::Late] {
             for sharded in [false, true] {
                 let gathering = if sharded { plan.with_unshard(1).unwrap() } else { plan.clone() };
@@ -85,8 +84,8 @@ fn exchanges_with_waits_of_their_own_change_no_number() {
                 let waiting = lowered.with_waits(&WaitOptions::all(placing));
                 let waits = |op| waiting.any_task(|task| task.op() == op);
                 assert_eq!((waits(Op::WaitUnshard), waits(Op::WaitReduceGrad)), (sharded, true));
-                let builder = replicated::<Text>(family, 4, 2).plan(waiting).sharded(sharded);
-                assert_eq!(run(builder), whole, "{family:?}, {placing:?}, sharded {sharded}");
+                let builder = replicated::<Text>(schedule, 4, 2).plan(waiting).sharded(sharded);
+                assert_eq!(run(builder), whole, "{schedule:?}, {placing:?}, sharded {sharded}");
             }
         }
     }
@@ -94,7 +93,7 @@ fn exchanges_with_waits_of_their_own_change_no_number() {
 
 #[test]
 fn evaluation_gives_the_outputs_and_the_loss_of_the_whole_batch() {
-    // One sample alone, too: one replica has nothing to do.
+    // Also a single sample: one replica has nothing to do.
     for samples in [1, 2, 7, 16] {
         let case = Text::new(samples);
         let read = |pipeline: &mut Pipeline| {
@@ -157,13 +156,13 @@ fn a_schedule_that_is_chosen_by_itself_changes_no_number_of_replicas() {
         (losses, weights(auto.pipeline()), decided)
     };
     for sharded in [false, true] {
-        // A switch is certain, and none.
+        // A certain switch, and none.
         let (losses, switched, decided) = train(-1.0, sharded);
         assert!(decided.starts_with("Switched"), "{decided}");
         let (expected, kept, decided) = train(1.0, sharded);
         assert!(decided.starts_with("Kept"), "{decided}");
         if sharded {
-            // What runs after the switch may add up microbatches in another order.
+            // After the switch, microbatches may be added in another order.
             assert!(losses.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-5), "{losses:?}, {expected:?}");
         } else {
             assert_eq!((losses, switched), (expected, kept));
@@ -182,7 +181,7 @@ fn links_are_measured_as_plans_count_ranks() {
 
 #[test]
 fn a_gradient_that_nobody_has_stays_none() {
-    // Taken gradients leave nothing behind, on any replica.
+    // Taking gradients leaves none behind, on any replica.
     let case = Text::new(8);
     let mut pipeline = replicated::<Text>(("1F1B", 1), 4, 2).build().unwrap();
     pipeline.accumulate(case.batch()).unwrap();

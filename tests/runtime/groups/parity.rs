@@ -1,6 +1,6 @@
 //! Two replicas of a pipeline of two ranks compute what one device computes on the whole batch.
 
-use super::{FAMILIES, RATE, difference, gradients, parts, replicated, weights};
+use super::{RATE, SCHEDULES, difference, gradients, parts, replicated, weights};
 use crate::cases::{Case, Stack, Text, range, sizes};
 use burn_pipeline::stage::{Accumulation, SplitBackward};
 use burn_pipeline::train::Builder;
@@ -10,12 +10,12 @@ use pipeline_tests::reference::{Reference, ReferenceStep};
 /// Small enough that gradients are clipped.
 const CLIP: f64 = 0.05;
 
-/// How a pipeline's additions are ordered, and so with which plain loop it agrees bit for bit.
+/// The order of a pipeline's additions, which decides the plain loop that it equals bit for bit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Order {
-    /// Microbatch by microbatch, as one device does.
+    /// Microbatch by microbatch, as on one device.
     Plain,
-    /// Each replica by itself, then the replicas' sums.
+    /// Within each replica, then over the replicas' sums.
     Parts,
 }
 
@@ -36,7 +36,7 @@ fn plain<C: Case>(case: &C, order: Order, samples: usize, batches: usize) -> Vec
     vec![step(), step()]
 }
 
-/// Losses, norms and weights of all steps equal the plain loop's.
+/// Asserts that losses, norms and weights of all steps equal the plain loop's.
 fn assert_equal<C: Case>(
     case: &C,
     builder: Builder,
@@ -53,7 +53,7 @@ fn assert_equal<C: Case>(
         }
         let report = pipeline.step(case.batch(), RATE).unwrap();
         assert_eq!((report.microbatches, report.samples), (count, samples));
-        // Batches' losses are added up by themselves first: as many roundings of 2^-53 as there are batches.
+        // The batches' losses are added up separately first: as many roundings of 2^-53 as there are batches.
         let close = |a: f64, b: f64| (a - b).abs() <= b.abs() * 1e-15 * batches as f64;
         assert!(close(report.loss, expected.loss), "{place}: loss {} for {}", report.loss, expected.loss);
         assert_eq!(report.gradient_norm, Some(expected.norm), "{place}");
@@ -61,7 +61,7 @@ fn assert_equal<C: Case>(
     }
 }
 
-/// Samples and batches of a step: even and uneven microbatches and replicas, and fewer microbatches than were asked for.
+/// Samples and batches of a step: even and uneven microbatches and replicas, and fewer microbatches than requested.
 const STEPS: [(usize, usize); 5] = [(8, 1), (13, 1), (13, 3), (16, 1), (7, 3)];
 
 #[test]
@@ -69,11 +69,11 @@ fn replicas_equal_the_plain_loop_bit_for_bit_with_ordered_accumulation() {
     for (samples, batches) in few(STEPS.to_vec(), 1) {
         let case = Text::new(samples);
         let plain = plain(&case, Order::Plain, samples, batches);
-        // Capturing every stage anew takes most of a small test's time: single batches do it.
+        // Capturing every stage again takes most of a small test's time, so only single batches do it.
         let split = if batches == 1 { SplitBackward::Auto } else { SplitBackward::Eager };
-        for family in few(FAMILIES.to_vec(), 1) {
-            let builder = replicated::<Text>(family, 4, 2).accumulation(Accumulation::Ordered).split(split);
-            let place = format!("{family:?}, ordered");
+        for schedule in few(SCHEDULES.to_vec(), 1) {
+            let builder = replicated::<Text>(schedule, 4, 2).accumulation(Accumulation::Ordered).split(split);
+            let place = format!("{schedule:?}, ordered");
             assert_equal(&case, builder, &plain, (samples, batches), &place);
         }
     }
@@ -84,9 +84,9 @@ fn sums_of_replicas_equal_a_plain_loop_that_adds_up_parts_bit_for_bit() {
     for (samples, batches) in STEPS {
         let case = Stack::new(samples);
         let plain = plain(&case, Order::Parts, samples, batches);
-        for family in FAMILIES {
-            let builder = replicated::<Stack>(family, 4, 2);
-            assert_equal(&case, builder, &plain, (samples, batches), &format!("{family:?}"));
+        for schedule in SCHEDULES {
+            let builder = replicated::<Stack>(schedule, 4, 2);
+            assert_equal(&case, builder, &plain, (samples, batches), &format!("{schedule:?}"));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Two replicas of a pipeline of two ranks, each with a piece of every parameter, compute what one device computes.
 
 use super::control::{Tamper, on_links};
-use super::{FAMILIES, RATE, difference, gradients, parts, replicated, weights};
+use super::{RATE, SCHEDULES, difference, gradients, parts, replicated, weights};
 use crate::cases::{Case, Stack, Text, range, sizes};
 use burn_pipeline::plan::{CheckError, Op, Plan};
 use burn_pipeline::stage::{Accumulation, SplitBackward};
@@ -12,8 +12,8 @@ use pipeline_tests::reference::Reference;
 /// Small enough that gradients are clipped.
 const CLIP: f64 = 0.05;
 
-fn sharded<C: Case>(family: (&str, usize), most: usize) -> Builder {
-    replicated::<C>(family, 4, 2).sharded(true).gathered_stages(most)
+fn sharded<C: Case>(schedule: (&str, usize), most: usize) -> Builder {
+    replicated::<C>(schedule, 4, 2).sharded(true).gathered_stages(most)
 }
 
 /// Three steps: losses and weights.
@@ -33,26 +33,26 @@ fn assert_equal<C: Case>(case: &C, builder: Builder, samples: usize, place: &str
 
 #[test]
 fn shards_equal_the_plain_loop_bit_for_bit() {
-    for family in FAMILIES {
+    for schedule in SCHEDULES {
         for most in [1, 3] {
             // Even and uneven microbatches and replicas.
             for samples in [16, 13, 7] {
-                let place = format!("{family:?}, at most {most} gathered");
-                assert_equal(&Stack::new(samples), sharded::<Stack>(family, most), samples, &place);
+                let place = format!("{schedule:?}, at most {most} gathered");
+                assert_equal(&Stack::new(samples), sharded::<Stack>(schedule, most), samples, &place);
             }
-            assert_equal(&Text::new(8), sharded::<Text>(family, most), 8, &format!("{family:?}, {most}, text"));
+            assert_equal(&Text::new(8), sharded::<Text>(schedule, most), 8, &format!("{schedule:?}, {most}, text"));
         }
     }
 }
 
 #[test]
 fn captured_and_recomputed_stages_take_gathered_parameters() {
-    for family in few(vec![("Interleaved1F1B", 2), ("ZBVZeroBubble", 2)], 1) {
+    for schedule in few(vec![("Interleaved1F1B", 2), ("ZBVZeroBubble", 2)], 1) {
         for split in [SplitBackward::Eager, SplitBackward::Captured] {
             for recompute in [false, true] {
-                let builder = sharded::<Stack>(family, 1).split(split);
+                let builder = sharded::<Stack>(schedule, 1).split(split);
                 let builder = builder.stages(move |at| Stack::stage(at).recomputed(recompute));
-                assert_equal(&Stack::new(13), builder, 13, &format!("{family:?}, {split:?}, recompute {recompute}"));
+                assert_equal(&Stack::new(13), builder, 13, &format!("{schedule:?}, {split:?}, recompute {recompute}"));
             }
         }
     }
@@ -60,7 +60,7 @@ fn captured_and_recomputed_stages_take_gathered_parameters() {
 
 #[test]
 fn sums_over_several_batches_and_clipped_ones_equal_the_plain_loop() {
-    for family in FAMILIES {
+    for schedule in SCHEDULES {
         for (samples, batches) in [(8, 1), (8, 3), (13, 3)] {
             let case = Stack::new(samples);
             let of_one = sizes(samples, 8);
@@ -69,7 +69,7 @@ fn sums_over_several_batches_and_clipped_ones_equal_the_plain_loop() {
             let parts = parts(8, batches, 2);
             let mut reference = Reference::new(case.model());
             let expected = reference.step_in_parts(&all, &parts, RATE, Some(CLIP), loss_of);
-            let build = || sharded::<Stack>(family, 2).clip_norm(CLIP).build().unwrap();
+            let build = || sharded::<Stack>(schedule, 2).clip_norm(CLIP).build().unwrap();
             let (mut pipeline, mut other) = (build(), build());
             for _ in 1..batches {
                 pipeline.accumulate(case.batch()).unwrap();
@@ -77,8 +77,8 @@ fn sums_over_several_batches_and_clipped_ones_equal_the_plain_loop() {
             }
             other.accumulate(case.batch()).unwrap();
             let report = pipeline.step(case.batch(), RATE).unwrap();
-            let place = format!("{family:?}, {samples} samples, {batches} batches");
-            // The norm's squares are added piece by piece, and batches one by one: a few roundings to 2^-24.
+            let place = format!("{schedule:?}, {samples} samples, {batches} batches");
+            // The norm's squares are added piece by piece and batches one by one: a few roundings to 2^-24.
             let norm = report.gradient_norm.unwrap();
             assert!((norm - expected.norm).abs() < 1e-6 * expected.norm, "{place}: {norm} for {}", expected.norm);
             assert!((report.loss - expected.loss).abs() < 1e-14 * expected.loss, "{place}");
@@ -90,14 +90,14 @@ fn sums_over_several_batches_and_clipped_ones_equal_the_plain_loop() {
 
 #[test]
 fn ordered_sums_of_sharded_gradients_equal_the_plain_loop_bit_for_bit() {
-    for family in [("1F1B", 1), ("ZBVZeroBubble", 2), ("DualPipe", 1)] {
+    for schedule in [("1F1B", 1), ("ZBVZeroBubble", 2), ("DualPipe", 1)] {
         for (samples, batches) in [(16, 1), (13, 1), (13, 3), (7, 2)] {
             let case = Stack::new(samples);
             let of_one = sizes(samples, 8.min(samples));
             let all: Vec<usize> = (0..batches).flat_map(|_| of_one.clone()).collect();
             let loss_of = |model: &_, i: usize| case.loss(model, range(&of_one, i % of_one.len()));
             let mut reference = Reference::new(case.model());
-            let builder = sharded::<Stack>(family, 2).accumulation(Accumulation::Ordered);
+            let builder = sharded::<Stack>(schedule, 2).accumulation(Accumulation::Ordered);
             let mut pipeline = builder.build().unwrap();
             for step in 0..2 {
                 reference.step(&all, RATE, None, loss_of);
@@ -105,7 +105,7 @@ fn ordered_sums_of_sharded_gradients_equal_the_plain_loop_bit_for_bit() {
                     pipeline.accumulate(case.batch()).unwrap();
                 }
                 pipeline.step(case.batch(), RATE).unwrap();
-                let place = format!("{family:?}, {samples} samples, {batches} batches, step {step}");
+                let place = format!("{schedule:?}, {samples} samples, {batches} batches, step {step}");
                 assert_eq!(weights(&mut pipeline), reference.weights(), "{place}");
             }
         }
@@ -116,25 +116,26 @@ fn ordered_sums_of_sharded_gradients_equal_the_plain_loop_bit_for_bit() {
 fn single_stages_can_be_sharded_or_left_whole() {
     let folder = std::env::temp_dir().join(format!("sharded-alone-{}", std::process::id()));
     for (of_all, of_one) in [(true, false), (false, true)] {
-        for family in [("1F1B", 1), ("Interleaved1F1B", 2)] {
+        for schedule in [("1F1B", 1), ("Interleaved1F1B", 2)] {
             let build = move || {
-                let builder = replicated::<Stack>(family, 4, 2).sharded(of_all);
-                // The last stage is not as the others are.
+                let builder = replicated::<Stack>(schedule, 4, 2).sharded(of_all);
+                // The last stage's limit differs from the others'.
                 builder.stages(move |at| match at.is_last() {
                     true => Stack::stage(at).sharded(of_one),
                     false => Stack::stage(at),
                 })
             };
-            let place = format!("{family:?}, all {of_all}, the last {of_one}");
+            let place = format!("{schedule:?}, all {of_all}, the last {of_one}");
             assert_equal(&Stack::new(13), build(), 13, &place);
-            // Accumulated and clipped, and gone on with from a checkpoint by replicas that have everything.
+            // Accumulated and clipped, then resumed from a checkpoint by replicas with whole parameters.
             let case = Stack::new(16);
             let step = |pipeline: &mut Pipeline| {
                 pipeline.accumulate(case.batch()).unwrap();
                 pipeline.step(case.batch(), RATE).unwrap();
                 weights(pipeline)
             };
-            let (mut mixed, mut whole) = (build().build().unwrap(), replicated::<Stack>(family, 4, 2).build().unwrap());
+            let (mut mixed, mut whole) =
+                (build().build().unwrap(), replicated::<Stack>(schedule, 4, 2).build().unwrap());
             let distance = difference(&step(&mut mixed), &step(&mut whole));
             // Batches of sharded stages are added one by one.
             assert!(distance < 1e-5, "{place}: {distance}");
@@ -220,7 +221,7 @@ fn checkpoints_hold_whole_tensors_and_fit_any_number_of_replicas() {
             resumed.load(&Checkpoint::open(&saved).unwrap()).unwrap();
             assert_eq!(next(&mut resumed), straight, "saved sharded: {saves_sharded}, loaded: {loads_sharded}");
         }
-        // One rank's order of additions is another, so its weights are compared before it steps.
+        // One rank adds in another order, so its weights are compared before it steps.
         let mut alone = replicated::<Stack>(("1F1B", 1), 8, 1).build().unwrap();
         alone.load(&Checkpoint::open(&saved).unwrap()).unwrap();
         let mut again = replicas(true);

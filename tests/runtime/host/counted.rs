@@ -1,4 +1,4 @@
-//! The user's code runs once for each forward of a microbatch, whatever its backward is given.
+//! The user's code runs once for each forward of a microbatch, whichever gradients its backward gets.
 
 use crate::cases::read;
 use burn::module::{Module, Param};
@@ -13,7 +13,7 @@ struct Counting {
     weight: Param<Tensor<1>>,
     #[module(skip)]
     forwards: Arc<AtomicUsize>,
-    /// Do the outputs depend on the count?
+    /// True if the outputs depend on the count.
     tells: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What a forward reads from the host may change its gradients alone, and not its numbers: gradients are then the plain loop's
-//! too.
+//! A forward may read host values that change only its gradients and not its outputs; gradients are then still the
+//! plain loop's.
 
 use super::model::{LAYERS, SAMPLES, WIDTH, batch, tensor};
 use crate::cases::read;
@@ -19,7 +19,7 @@ const RATE: f64 = 1e-2;
 const STEPS: usize = 4;
 const MICROBATCHES: usize = 8;
 
-/// Takes its weights out of the backward in every third forward, and, if its index is even, when the host says so.
+/// Detaches its weights in every third forward and, if its index is even, when the host says so.
 #[derive(Module, Debug)]
 struct Layer {
     linear: Linear,
@@ -84,12 +84,12 @@ fn plain() -> Vec<(f64, Vec<Vec<f32>>)> {
 #[test]
 fn a_host_value_that_changes_gradients_alone_changes_those_of_its_microbatch() {
     let expected = plain();
-    for (family, chunks) in [("1F1B", 1), ("Interleaved1F1B", 2), ("ZBH1", 1), ("ZBVZeroBubble", 2)] {
+    for (schedule, chunks) in [("1F1B", 1), ("Interleaved1F1B", 2), ("ZBH1", 1), ("ZBVZeroBubble", 2)] {
         let captured = SplitBackward::Captured;
         for (split, recomputed) in [(SplitBackward::Eager, false), (captured, false), (captured, true)] {
             let (frozen, size) = (Arc::default(), Size::new(2, MICROBATCHES).with_chunks(chunks));
             let read_here = Arc::clone(&frozen);
-            let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]).split(split);
+            let builder = Pipeline::builder().schedule(schedule, size).devices(vec![Device::flex()]).split(split);
             let builder = builder.optimizer(|| AdamWConfig::new().init()).accumulation(Accumulation::Ordered);
             let builder = builder.stages(move |at| {
                 let part = Part::new(at, &read_here);
@@ -103,7 +103,7 @@ fn a_host_value_that_changes_gradients_alone_changes_those_of_its_microbatch() {
                 (loss, pipeline.weights().unwrap().iter().flatten().map(read).collect())
             };
             let given: Vec<(f64, Vec<Vec<f32>>)> = (0..STEPS).map(step).collect();
-            assert_eq!(given, expected, "{family}, {split:?}, recomputed: {recomputed}");
+            assert_eq!(given, expected, "{schedule}, {split:?}, recomputed: {recomputed}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a forward reads from the host, counts and changes there: as in the plain loop, captured or not.
+//! Host values that a forward reads, counts and changes: same results as in the plain loop, captured or not.
 
 mod counted;
 mod gradients;

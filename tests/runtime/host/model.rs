@@ -14,7 +14,7 @@ pub(super) const WIDTH: usize = 4;
 pub(super) const LAYERS: usize = 8;
 pub(super) const SAMPLES: usize = 16;
 
-/// What the host holds beside the model, and changes.
+/// The host's values beside the model, which it changes.
 #[derive(Debug, Default)]
 pub(super) struct Host {
     heat: AtomicU32,
@@ -24,7 +24,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// The values of a step.
+    /// Sets the values of a step.
     pub(super) fn set(&self, step: usize) {
         let value = |start: f32, rate: f32| (start + rate * step as f32).to_bits();
         self.heat.store(value(1.0, 0.25), Ordering::Relaxed);
@@ -39,7 +39,7 @@ pub(super) struct Layer {
     linear: Linear,
     /// Annealed after each step.
     scale: f64,
-    /// Every third forward of a layer that counts goes past it.
+    /// Every third forward of a layer that counts skips the layer.
     #[module(skip)]
     calls: Option<Arc<AtomicUsize>>,
 }

@@ -1,10 +1,10 @@
-//! A refused capture is silent, and a program's own panics are not.
+//! A refused capture prints nothing, and a program's own panics are still printed.
 
 use crate::split::models::{Looking, Running, WIDTH, noise};
 use burn_pipeline::stage::{Boundary, Payload, SingleStage, SplitBackward, StageBox};
 use std::process::Command;
 
-/// Runs in a process of its own, whose standard error the test below reads.
+/// Runs in its own process, whose standard error the test below reads.
 #[test]
 #[ignore = "run by the test below"]
 fn refusals() {

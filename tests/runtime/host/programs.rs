@@ -1,4 +1,4 @@
-//! Which programs a stage keeps: one for each shape and for each combination of what it reads from the host, up to a limit.
+//! The programs that a stage keeps: one for each shape and each combination of host values, up to a limit.
 
 use super::model::{Host, Part, WIDTH, tensor};
 use burn::module::Module;
@@ -35,7 +35,7 @@ fn a_value_that_comes_back_finds_its_programs_again() {
     assert!(given[0] != given[1] && given[1] != given[4] && given[0] != given[4]);
 }
 
-/// Drops a share of its input, in tenths, that the host changes.
+/// Drops a share of its input, in tenths, which the host changes.
 #[derive(Module, Debug)]
 struct Dropping {
     #[module(skip)]

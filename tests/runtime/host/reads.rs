@@ -1,4 +1,4 @@
-//! A forward that reads the value of a tensor is not captured, however it reads: what it decides then depends on the batch.
+//! A forward that reads a tensor's value is not captured, however it reads it: its decision depends on the batch.
 
 use super::model::{WIDTH, tensor};
 use burn::module::Module;
@@ -8,7 +8,7 @@ use burn_pipeline::stage::{Boundary, Payload, SingleStage, SplitBackward, Stage,
 /// Decides by a value.
 type Decides = fn(Tensor<2>) -> bool;
 
-/// Doubles its input where the decision says so.
+/// Doubles its input if the decision is true.
 #[derive(Module, Debug)]
 struct Deciding {
     #[module(skip)]

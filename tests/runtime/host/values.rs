@@ -1,5 +1,5 @@
-//! Values that the host changes between steps, and counters that a forward moves on, give the plain loop's numbers in every
-//! family, captured or not, recomputed or not.
+//! Values that the host changes between steps, and counters that a forward advances, give the plain loop's numbers
+//! under every schedule, captured or not, recomputed or not.
 
 use super::model::{Host, LAYERS, Part, SAMPLES, WIDTH, batch, loss, stage, tensor};
 use crate::cases::read;
@@ -15,9 +15,9 @@ const RATE: f64 = 1e-2;
 const STEPS: usize = 4;
 const MICROBATCHES: usize = 8;
 
-fn builder(family: &str, chunks: usize, host: &Arc<Host>, counts: bool, recomputed: bool) -> Builder {
+fn builder(schedule: &str, chunks: usize, host: &Arc<Host>, counts: bool, recomputed: bool) -> Builder {
     let (size, host) = (Size { ranks: 2, chunks, microbatches: MICROBATCHES }, host.clone());
-    let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule(schedule, size).devices(vec![Device::flex()]);
     let builder = builder.optimizer(|| AdamWConfig::new().init()).accumulation(Accumulation::Ordered);
     builder.stages(move |at| stage(at, &host, counts).recomputed(recomputed))
 }
@@ -51,12 +51,12 @@ fn piped(builder: &Builder, host: &Host) -> Vec<(f64, Vec<Vec<f32>>)> {
 }
 
 #[test]
-fn what_the_host_changes_is_read_anew_by_every_family() {
+fn what_the_host_changes_is_read_anew_by_every_schedule() {
     assert_eq!((LAYERS % 4, WIDTH), (0, 4));
     let expected = plain(false);
-    for schedule in all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly") {
-        let name = schedule.family().name;
-        let chunks = if let Chunks::Exactly(chunks) = schedule.family().chunks { chunks } else { 2 };
+    for schedule in all().into_iter().filter(|schedule| schedule.info().name != "ForwardOnly") {
+        let name = schedule.info().name;
+        let chunks = if let Chunks::Exactly(chunks) = schedule.info().chunks { chunks } else { 2 };
         for (split, recomputed) in
             [(SplitBackward::Auto, false), (SplitBackward::Captured, false), (SplitBackward::Captured, true)]
         {

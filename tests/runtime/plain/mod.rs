@@ -1,5 +1,5 @@
-//! Plain numbers and strings as extras, and across boundaries: each microbatch's forward and backward use its own, and no
-//! captured program those of another.
+//! Plain numbers and strings as extras and across boundaries: each microbatch's forward and backward use its own,
+//! and a captured program never uses another microbatch's.
 
 #[allow(dead_code, reason = "the tests over processes use all of it")]
 pub(crate) mod model;
@@ -16,7 +16,7 @@ use model::{MICROBATCHES, builder, plain_loop, train};
 #[test]
 fn each_microbatch_is_computed_with_its_own_numbers_and_strings() {
     let expected = plain_loop();
-    for (family, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBH1", 1), ("ZBVZeroBubble", 2)] {
+    for (schedule, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBH1", 1), ("ZBVZeroBubble", 2)] {
         for (split, recomputed, seed) in [
             (SplitBackward::Eager, false, None),
             (SplitBackward::Eager, true, Some(3)),
@@ -25,16 +25,16 @@ fn each_microbatch_is_computed_with_its_own_numbers_and_strings() {
             (SplitBackward::Captured, true, None),
         ] {
             let size = Size::new(2, MICROBATCHES).with_chunks(chunks);
-            let mut builder = builder(recomputed).schedule(family, size).split(split);
+            let mut builder = builder(recomputed).schedule(schedule, size).split(split);
             builder = builder.validate(Validate::EveryMicrobatch);
             builder = if let Some(seed) = seed { builder.seed(seed) } else { builder };
             let given = train(&mut builder.build().unwrap());
-            assert_eq!(given, expected, "{family}, {split:?}, recomputed: {recomputed}, {seed:?}");
+            assert_eq!(given, expected, "{schedule}, {split:?}, recomputed: {recomputed}, {seed:?}");
         }
     }
 }
 
-/// Heats its input, whatever it is called.
+/// Heats its input and ignores its name.
 #[derive(Module, Debug)]
 struct Heating {}
 
@@ -98,7 +98,7 @@ fn a_number_of_another_type_is_refused_before_anything_runs_with_what_the_batch_
         assert!(error.to_string().ends_with(&format!("; the batch holds {holds}")), "{error}");
     }
     pipeline.accumulate(batch().extra("heat", 2.0)).unwrap();
-    // The same of a tensor: its type and shape are reported.
+    // The same for a tensor: its type and shape are reported.
     let error = pipeline.accumulate(batch().extra("heat", 2.0).target(rows(3).unsqueeze_dim::<3>(1))).unwrap_err();
     assert!(error.to_string().ends_with("; the batch holds (float F32 [6, 1, 3])"), "{error}");
 }

@@ -1,4 +1,5 @@
-//! A model that reads plain numbers and strings beside its tensors, each microbatch others, and sends some on to its next part.
+//! A model that reads plain numbers and strings beside its tensors, different in each microbatch, and sends some to
+//! its next part.
 
 use crate::cases::read;
 use burn::module::Module;
@@ -16,7 +17,7 @@ const LAYERS: usize = 8;
 const WIDTH: usize = 4;
 const RATE: f64 = 1e-2;
 pub(crate) const STEPS: usize = 3;
-/// Samples of each microbatch.
+/// The samples of each microbatch.
 const SIZES: [usize; 4] = [3, 2, 3, 1];
 pub(crate) const MICROBATCHES: usize = SIZES.len();
 
@@ -41,7 +42,7 @@ impl Plain {
     }
 }
 
-/// What goes from part to part: hidden states, the layers behind them, and the language.
+/// The values between parts: hidden states, the number of layers so far, and the language.
 #[derive(Debug)]
 pub(crate) struct Signal {
     x: Tensor<2>,
@@ -131,7 +132,7 @@ pub(crate) fn builder(recomputed: bool) -> Builder {
 /// Losses and weights after each step.
 pub(crate) type Steps = Vec<(f64, Vec<Vec<f32>>)>;
 
-/// Those of the plain loop.
+/// The plain loop's steps.
 pub(crate) fn plain_loop() -> Steps {
     let mut reference = Reference::new(Part::new(&whole()));
     let step = |step: usize| {
@@ -145,7 +146,7 @@ pub(crate) fn plain_loop() -> Steps {
     (0..STEPS).map(step).collect()
 }
 
-/// Those of a pipeline.
+/// A pipeline's steps.
 pub(crate) fn train(pipeline: &mut Pipeline) -> Steps {
     let step = |step: usize| {
         let loss = pipeline.step(batch(step), RATE).unwrap().loss;

@@ -1,5 +1,5 @@
-//! A call that fails without having changed a weight leaves the pipeline as it was: what follows equals the plain loop that never saw
-//! the batch, to the last bit.
+//! A call that fails before any weight changed leaves the pipeline as it was: what follows equals, bit for bit, the
+//! plain loop that never got the batch.
 
 mod processes;
 mod rows;
@@ -28,7 +28,7 @@ pub(crate) struct Extras {
     pub(crate) dropout: bool,
 }
 
-/// A layer that looks up the rows of its ids. One that guards puts ids into range before.
+/// A layer that looks up its ids in a table. With `guards`, it first clamps ids to the table's range.
 #[derive(Module, Debug)]
 pub(crate) struct Layer {
     linear: Linear,
@@ -69,7 +69,7 @@ pub(crate) fn loss((y, _): (Tensor<2>, Tensor<2, Int>), target: Tensor<2>) -> Te
     (y - target).square().mean()
 }
 
-/// The factory of stages of which the one at `open` does not guard.
+/// A stage factory in which the stage at `open` does not guard.
 pub(crate) fn stages(open: usize, extras: Extras) -> impl Fn(&StageContext) -> StageBox + Send + Sync + 'static {
     move |at| {
         let layer = Layer::new(at.index, &at.device, extras, at.index != open);
@@ -79,7 +79,7 @@ pub(crate) fn stages(open: usize, extras: Extras) -> impl Fn(&StageContext) -> S
     }
 }
 
-/// Numbers of batch `number`, four samples a microbatch; microbatch `bad` has an id for which there is no row.
+/// The data of batch `number`, four samples per microbatch; microbatch `bad` has an id without a row in the table.
 pub(crate) fn data(number: u64, microbatches: usize, bad: Option<usize>) -> (Tensor<2>, Tensor<2, Int>, Tensor<2>) {
     let (device, samples) = (Device::flex(), 4 * microbatches);
     let numbers = |seed| Tensor::<1>::from_floats(&*noise(seed, samples * WIDTH), &device).reshape([samples, WIDTH]);
@@ -108,13 +108,13 @@ pub(crate) fn weights(pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
     pipeline.weights().unwrap().iter().flatten().map(read).collect()
 }
 
-/// A call failed and left no trace.
+/// Asserts that a call failed and changed nothing.
 pub(crate) fn assert_undone<T: std::fmt::Debug>(result: Result<T, PipelineError>, drops: bool, says: &str) {
     match result.unwrap_err() {
         PipelineError::Undone { source, dropped } => {
             assert_eq!(dropped, drops, "{source}");
-            assert!(source.to_string().contains(says), "{source} does not say {says}");
+            assert!(source.to_string().contains(says), "{source} does not contain {says}");
         }
-        other => panic!("not undone: {other}"),
+        other => panic!("expected an undone call: {other}"),
     }
 }

@@ -1,4 +1,5 @@
-//! Ranks that each hold a pipeline of their own, as processes do, over links between threads and over TCP: all go on together.
+//! Ranks that each hold a pipeline, as processes do, over links between threads and over TCP, continue together
+//! after a failed call.
 
 use super::{Extras, RATE, assert_undone, batch, builder, stages, weights};
 use crate::faulty::{Fault, How, batch as numbered, faulty};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 const MICROBATCHES: usize = 4;
 
-/// What each rank gives, with its number.
+/// The results of each rank, with its number.
 fn each<T: Send>(
     tcp: bool,
     ranks: usize,
@@ -39,9 +40,9 @@ fn each<T: Send>(
 fn an_id_without_a_row_leaves_no_trace_in_any_process() {
     within(400, "ids without a row in processes", || {
         for tcp in [false, true] {
-            for (family, open) in [(("1F1B", 1), 0), (("1F1B", 1), 1), (("GPipe", 1), 2), (("ZBVZeroBubble", 2), 5)] {
+            for (schedule, open) in [(("1F1B", 1), 0), (("1F1B", 1), 1), (("GPipe", 1), 2), (("ZBVZeroBubble", 2), 5)] {
                 let extras = Extras { norm: false, dropout: true };
-                let make = || builder(family, 3, MICROBATCHES).stages(stages(open, extras));
+                let make = || builder(schedule, 3, MICROBATCHES).stages(stages(open, extras));
                 let mut twin = make().build().unwrap();
                 (0..3).for_each(|number| drop(twin.step(batch(number, MICROBATCHES, None), RATE).unwrap()));
                 let all = each(tcp, 3, make, |_, pipeline| {
@@ -56,7 +57,7 @@ fn an_id_without_a_row_leaves_no_trace_in_any_process() {
                     weights(pipeline)
                 });
                 let expected = weights(&mut twin);
-                assert!(all.iter().all(|got| *got == expected), "{family:?}, stage {open}, over TCP: {tcp}");
+                assert!(all.iter().all(|got| *got == expected), "{schedule:?}, stage {open}, over TCP: {tcp}");
             }
         }
     });

@@ -1,4 +1,5 @@
-//! Rows that fail: an id without a row in one microbatch, on any stage, under any schedule and engine; a loss that panics.
+//! Failing tasks: an id without a row in the table in one microbatch, on any stage, under any schedule and engine;
+//! and a loss that panics.
 
 use super::{Extras, Layer, RATE, assert_undone, batch, builder, data, loss, stages, weights};
 use crate::faulty::{Fault, How, batch as numbered, faulty};
@@ -43,7 +44,8 @@ impl Whole {
     }
 }
 
-/// Steps over batches 0, 1 and 2, with failing calls of every kind in between; the weights must be the plain loop's.
+/// Steps over batches 0, 1 and 2, with failing calls of every kind in between. The weights must be the plain
+/// loop's.
 fn assert_as_if_it_never_was(builder: Builder, layers: usize, extras: Extras, microbatch: usize, what: &str) {
     let mut pipeline = builder.build().unwrap();
     let mut plain = Reference::new(Whole::new(layers, extras));
@@ -57,7 +59,7 @@ fn assert_as_if_it_never_was(builder: Builder, layers: usize, extras: Extras, mi
         pipeline.step(batch(number, MICROBATCHES, None), RATE).unwrap();
         plain.step(&[4; MICROBATCHES], RATE, None, |model, i| model.loss(number, i));
     }
-    // Burn keeps the last update of running statistics aside; a copy for evaluation has it.
+    // Burn keeps the last update of running statistics separately; a copy for evaluation includes it.
     assert!(weights(&mut pipeline) == plain_weights(&plain.model.valid()), "{what}");
 }
 
@@ -89,7 +91,7 @@ fn running_statistics_go_back_to_what_they_were() {
     });
 }
 
-/// A pipeline that saw a failing batch before each batch, and one that did not, hold the same weights.
+/// Asserts that a pipeline that got a failing batch before each batch holds the same weights as one that did not.
 fn assert_twins(make: impl Fn() -> Builder, microbatches: usize, what: &str) {
     let (mut pipeline, mut twin) = (make().build().unwrap(), make().build().unwrap());
     for number in 0..3 {
@@ -140,7 +142,7 @@ fn a_failed_batch_takes_what_was_accumulated_along_and_an_evaluation_does_not() 
         assert_eq!(pipeline.progress(), twin.progress(), "the first batch is gone, too");
         for number in [0, 1] {
             pipeline.accumulate(good(number)).unwrap();
-            // What is gathered stays.
+            // Accumulated gradients are kept.
             assert_undone(pipeline.eval(batch(8, MICROBATCHES, Some(3))), false, "microbatch 3");
             twin.accumulate(good(number)).unwrap();
         }
@@ -168,7 +170,7 @@ fn a_panic_in_the_loss_or_in_a_backward_leaves_the_weights_as_they_are() {
                     assert_undone(pipeline.eval(numbered(4)), false, "a broken loss");
                 }
                 assert!(weights(&mut pipeline) == before, "{schedule}, {how:?}");
-                // Of these ids none is that of the microbatch that fails.
+                // None of these ids belongs to the microbatch that fails.
                 let x = Tensor::<2>::ones([4, 4], &Device::flex());
                 let ids = Tensor::<2, burn::tensor::Int>::zeros([4, 1], &Device::flex());
                 pipeline.step(Batch::new((x.clone(), ids)).target(x), RATE).unwrap();
@@ -183,7 +185,7 @@ proptest! {
 
     #[test]
     fn random_failures_leave_no_trace(
-        family in prop::sample::select(&SCHEDULES[..]),
+        schedule in prop::sample::select(&SCHEDULES[..]),
         ranks in 1..4usize,
         factor in 1..3usize,
         open in 0..8usize,
@@ -193,8 +195,9 @@ proptest! {
         let microbatches = 2 * ranks * factor;
         let split = if captured { SplitBackward::Captured } else { SplitBackward::Auto };
         let make = || {
-            let open = open % (ranks * family.1);
-            builder(family, ranks, microbatches).split(split).stages(stages(open, Extras { norm: false, dropout: true }))
+            let open = open % (ranks * schedule.1);
+            let stages = stages(open, Extras { norm: false, dropout: true });
+            builder(schedule, ranks, microbatches).split(split).stages(stages)
         };
         let (mut pipeline, mut twin) = (make().build().unwrap(), make().build().unwrap());
         for (number, fails) in fails.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! User code that takes longer than the timeout on a rank that is alive is waited for.
+//! The pipeline waits for user code that takes longer than the timeout, as long as its rank is alive.
 
 use super::{Extras, RATE, batch, builder, stages};
 use crate::watchdog::within;
@@ -16,7 +16,7 @@ fn plain() -> Builder {
     builder(("1F1B", 1), 2, 4).stages(stages(0, Extras::default())).timeout(TIMEOUT)
 }
 
-/// A factory that is slow on one stage.
+/// A stage factory that is slow on one stage.
 fn slow_factory(slow: usize) -> impl Fn(&StageContext) -> StageBox + Send + Sync + 'static {
     let sound = stages(0, Extras::default());
     move |at| {
@@ -27,7 +27,7 @@ fn slow_factory(slow: usize) -> impl Fn(&StageContext) -> StageBox + Send + Sync
     }
 }
 
-/// Both ranks as processes would be, over links between threads.
+/// Both ranks as processes, over links between threads.
 fn each(make: impl Fn() -> Builder, run: impl Fn(usize, &mut Pipeline) + Sync) {
     let links = Threads::new(2);
     std::thread::scope(|scope| {

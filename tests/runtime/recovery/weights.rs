@@ -1,4 +1,4 @@
-//! A failure while weights were changed: the pipeline says so, gives the weights, and takes a checkpoint.
+//! A failure while weights change: the pipeline says so, returns the weights, and can load a checkpoint.
 
 use super::{Extras, RATE, batch, builder, stages, weights};
 use crate::watchdog::within;
@@ -76,13 +76,14 @@ fn an_optimizer_that_panics_leaves_weights_that_can_be_read_and_a_load_heals() {
             let said =
                 format!("rank {rank} panicked while stepping the weights of stage {rank} in step 2: no momentum");
             assert!(error.to_string().starts_with(&said) && error.to_string().contains("load a checkpoint"), "{error}");
-            // Three parameters a stage: of the failing one the first was stepped, and the others are as before.
+            // Three parameters per stage: the failing stage has stepped its first one, and the others are
+            // unchanged.
             let after = weights(&mut pipeline);
             let changed: Vec<bool> = before.iter().zip(&after).map(|(before, after)| before != after).collect();
             assert!(changed[3 * rank] && !changed[3 * rank + 1] && !changed[3 * rank + 2], "{changed:?}");
             assert_eq!(pipeline.progress().steps, 1);
             assert_refuses(&mut pipeline, rank);
-            // It must not replace a checkpoint that is whole.
+            // It must not replace an intact checkpoint.
             let refused = pipeline.save(&saved, &()).unwrap_err();
             assert!(matches!(refused, CheckpointError::HalfStepped), "{refused}");
             let beside = Checkpoints::new(folder(&format!("{rank}-beside")));

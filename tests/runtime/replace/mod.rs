@@ -1,5 +1,6 @@
-//! A stage's module replaced mid-run: a new head of another size, new layers, layers frozen and thawed. Later steps and
-//! checkpoints are those of the plain loop that replaces the same layers; what does not fit changes nothing.
+//! Replaces a stage's module during a run: a new head of another size, new layers, layers frozen and unfrozen.
+//! Later steps and checkpoints are those of the plain loop that replaces the same layers. A module that does not
+//! fit changes nothing.
 
 use crate::cases::{noise, range, read, sizes};
 use burn::module::Module;
@@ -27,7 +28,7 @@ const RATE: f64 = 0.02;
 struct Part {
     layers: Vec<Linear>,
     head: Option<Linear>,
-    /// Does it say that it cannot be captured?
+    /// True if it declares that it cannot be captured.
     reads: bool,
 }
 
@@ -53,7 +54,7 @@ fn linear(seed: usize, to: usize, device: &Device) -> Linear {
     init_seeded(seed as u64, device, |device| LinearConfig::new(WIDTH, to).init(device))
 }
 
-/// The part of a model whose head has so many classes.
+/// The part of a model whose head has `classes` classes.
 fn part(at: &StageContext, classes: usize) -> Part {
     let layers = at.layers(LAYERS).map(|layer| linear(layer, WIDTH, &at.device)).collect();
     Part { layers, head: at.is_last().then(|| linear(100 + classes, classes, &at.device)), reads: false }
@@ -70,7 +71,7 @@ fn stage_with(at: &StageContext, classes: usize) -> StageBox {
 
 fn builder(schedule: &str, classes: usize) -> Builder {
     let schedule = by_name(schedule).unwrap();
-    let chunks = match schedule.family().chunks {
+    let chunks = match schedule.info().chunks {
         Chunks::Exactly(chunks) => chunks,
         Chunks::Any => 2,
     };
@@ -106,19 +107,19 @@ fn plain_step_in(microbatches: usize, reference: &mut Reference<Part>, number: u
     reference.step(&sizes, RATE, None, loss).loss
 }
 
-/// Layers of the pipeline's stages, in model order: a bidirectional placement shows each stage once.
+/// The layers of the pipeline's stages, in model order: each stage of a bidirectional placement once.
 fn pipeline_weights(pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
     pipeline.weights().unwrap().iter().flatten().map(read).collect()
 }
 
-/// Another last layer, and another head of five classes, drawn from a seed.
+/// A new last layer, and a new head of five classes, drawn with a seed.
 fn renewed(mut part: Part, seed: usize, device: &Device) -> Part {
     part.layers.pop();
     part.layers.push(linear(seed, WIDTH, device));
     Part { head: Some(linear(seed + 1, 5, device)), ..part }
 }
 
-/// Losses and weights of a plain loop of four steps that has another last layer and head after two.
+/// The losses and weights of a plain loop of four steps whose last layer and head are replaced after two.
 fn expected(microbatches: usize) -> (Vec<f64>, Vec<Vec<f32>>) {
     let mut reference = Reference::new(part(&whole(), 3));
     let mut losses: Vec<f64> = (0..2).map(|number| plain_step_in(microbatches, &mut reference, number, 3)).collect();
@@ -127,7 +128,8 @@ fn expected(microbatches: usize) -> (Vec<f64>, Vec<Vec<f32>>) {
     (losses, reference.weights())
 }
 
-/// The same in a pipeline. All copies but that on rank `first` draw other values, and have to take the first one's.
+/// The same in a pipeline. All copies except the one on rank `first` draw other values and must take over the first
+/// one's.
 fn replaced_mid_run(pipeline: &mut Pipeline, first: usize) -> (Vec<f64>, Vec<Vec<f32>>) {
     let mut losses: Vec<f64> = (0..2).map(|number| step(pipeline, number, 3)).collect();
     let last = pipeline.placement().stages() - 1;
@@ -137,17 +139,17 @@ fn replaced_mid_run(pipeline: &mut Pipeline, first: usize) -> (Vec<f64>, Vec<Vec
     (losses, pipeline_weights(pipeline))
 }
 
-/// The rank of one replica that holds the last stage, its first copy.
+/// The rank of one replica that holds the last stage's first copy.
 fn last_stages_rank(pipeline: &Pipeline) -> usize {
     let placement = pipeline.placement();
     placement.rank_of(StageId::new(placement.stages() - 1))
 }
 
 #[test]
-fn every_family_goes_on_as_the_plain_loop_with_the_new_layers() {
+fn every_schedule_goes_on_as_the_plain_loop_with_the_new_layers() {
     let expected = expected(MICROBATCHES);
-    for schedule in all().into_iter().filter(|schedule| schedule.family().name != "ForwardOnly") {
-        let name = schedule.family().name;
+    for schedule in all().into_iter().filter(|schedule| schedule.info().name != "ForwardOnly") {
+        let name = schedule.info().name;
         for split in [SplitBackward::Eager, SplitBackward::Captured] {
             let mut pipeline = builder(name, 3).split(split).build().unwrap();
             let first = last_stages_rank(&pipeline);
@@ -164,7 +166,7 @@ fn copies_on_data_parallel_replicas_and_in_processes_get_the_same_new_layers() {
         assert!(replaced_mid_run(&mut pipeline, 2 * first) == expected(2 * MICROBATCHES), "{name} on replicas");
         let expected = expected(MICROBATCHES);
         let links = Threads::new(2);
-        // Each rank a pipeline of its own, as if it were a process.
+        // One pipeline per rank, as in processes.
         std::thread::scope(|scope| {
             let rank = |rank: usize| {
                 let link = Box::new(links.link(rank, Device::flex()));
@@ -186,7 +188,7 @@ fn a_checkpoint_holds_the_new_layers_and_no_longer_fits_the_old_ones() {
     pipeline.save(&checkpoints, &()).unwrap();
     let after = [step(&mut pipeline, 4, 5), step(&mut pipeline, 5, 5)];
 
-    // Another cut, whose factory makes the new head.
+    // Another cut, whose factory builds the new head.
     let mut resumed = builder("Interleaved1F1B", 5).build().unwrap();
     resumed.load(&checkpoints.latest().unwrap()).unwrap();
     assert_eq!([step(&mut resumed, 4, 5), step(&mut resumed, 5, 5)], after);
@@ -256,7 +258,7 @@ fn what_is_known_of_a_stage_is_what_its_new_module_says() {
     assert!(!captured(&mut pipeline));
     pipeline.replace_module(0, |part: Part, _| Part { reads: false, ..part }).unwrap();
     pipeline.replace_module(1, |part: Part, at| renewed(part, 50, &at.device)).unwrap();
-    // Two classes more.
+    // Two more classes.
     assert_eq!(bytes(&mut pipeline, 5), before + 2 * (WIDTH + 1) * size_of::<f32>());
     assert!(captured(&mut pipeline));
 }

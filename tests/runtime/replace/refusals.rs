@@ -1,4 +1,4 @@
-//! Modules that do not fit: each is refused, and the pipeline is as before.
+//! Modules that do not fit are refused, and the pipeline is as before.
 
 use super::{Part, WIDTH, builder, data, linear, part, plain_step, step};
 use burn::module::Param;

@@ -1,5 +1,5 @@
-//! Shared parameters: copies start equal, stay bit-equal, and the model trains as the one on a single device does
-//! that holds each of them once.
+//! Tied parameters: copies start equal and stay bitwise equal, and the model trains as on a single device that
+//! holds each of them once.
 
 pub(crate) mod model;
 mod reduce;
@@ -18,17 +18,17 @@ use proptest::proptest;
 
 const RATE: f64 = 1e-2;
 
-/// Families with a placement of each kind, and chunks a rank.
-const FAMILIES: [(&str, usize); 5] =
+/// Schedules with each kind of placement, and their chunks per rank.
+const SCHEDULES: [(&str, usize); 5] =
     [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2), ("InterleavedZeroBubble", 2)];
 
-fn builder(size: Size, family: &str, plan: PlanSize) -> Builder {
-    let builder = Pipeline::builder().schedule(family, plan).devices(vec![Device::flex()]);
+fn builder(size: Size, schedule: &str, plan: PlanSize) -> Builder {
+    let builder = Pipeline::builder().schedule(schedule, plan).devices(vec![Device::flex()]);
     let builder = builder.stages(stage(size)).optimizer(|| AdamWConfig::new().init());
     declared().into_iter().fold(builder, Builder::share)
 }
 
-/// The values of all copies of a shared parameter, in model order.
+/// The values of all copies of a tied parameter, in model order.
 fn copies(pipeline: &mut Pipeline, shared: &str) -> Vec<Vec<f32>> {
     let report = pipeline.shared().iter().find(|report| report.name == shared).unwrap().clone();
     let weights = pipeline.weights().unwrap();
@@ -68,13 +68,20 @@ fn once(pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
 }
 
 /// Trains the pipeline and the model on one device side by side.
-fn assert_equals_one_device(size: Size, family: &str, plan: PlanSize, samples: usize, steps: usize, clip: Option<f64>) {
-    let name = format!("{family} {plan:?}, {samples} samples");
-    let builder = builder(size, family, plan);
+fn assert_equals_one_device(
+    size: Size,
+    schedule: &str,
+    plan: PlanSize,
+    samples: usize,
+    steps: usize,
+    clip: Option<f64>,
+) {
+    let name = format!("{schedule} {plan:?}, {samples} samples");
+    let builder = builder(size, schedule, plan);
     assert_trains_alike(builder, size, &name, sizes(samples, plan.microbatches.min(samples)), steps, clip);
 }
 
-/// The same of a pipeline whose batches are cut like this.
+/// The same for a pipeline whose batches are cut in this way.
 fn assert_trains_alike(mut builder: Builder, size: Size, name: &str, cut: Vec<usize>, steps: usize, clip: Option<f64>) {
     if let Some(norm) = clip {
         builder = builder.clip_norm(norm);
@@ -104,27 +111,27 @@ fn assert_trains_alike(mut builder: Builder, size: Size, name: &str, cut: Vec<us
 
 #[test]
 fn tied_copies_stay_bit_equal_for_20_steps_and_train_as_the_tied_model_on_one_device() {
-    for (family, chunks) in FAMILIES {
+    for (schedule, chunks) in SCHEDULES {
         for ranks in 1..=4 {
             let plan = PlanSize { ranks, chunks, microbatches: 4 };
             // Seven samples in four microbatches: uneven.
-            assert_equals_one_device(SMALL, family, plan, 7, 20, (ranks % 2 == 0).then_some(0.5));
+            assert_equals_one_device(SMALL, schedule, plan, 7, 20, (ranks % 2 == 0).then_some(0.5));
         }
     }
 }
 
 #[test]
 fn tied_copies_are_shared_over_sharded_replicas() {
-    for (family, chunks) in [("1F1B", 1), ("ZBV", 2), ("DualPipe", 1)] {
+    for (schedule, chunks) in [("1F1B", 1), ("ZBV", 2), ("DualPipe", 1)] {
         for accumulation in [Accumulation::AsTheyCome, Accumulation::Ordered] {
             for samples in [8, 7] {
                 let plan = PlanSize { ranks: 2, chunks, microbatches: 4 };
-                let replicas = builder(SMALL, family, plan).data_parallel(2).accumulation(accumulation);
-                let name = format!("{family}, {accumulation:?}, {samples} samples over two sharded replicas");
+                let replicas = builder(SMALL, schedule, plan).data_parallel(2).accumulation(accumulation);
+                let name = format!("{schedule}, {accumulation:?}, {samples} samples over two sharded replicas");
                 let cut = sizes(samples, 8.min(samples));
                 let clip = (samples == 7).then_some(0.5);
                 assert_trains_alike(replicas.clone().sharded(true), SMALL, &name, cut, 10, clip);
-                // Element by element, the sums are those of replicas that have everything.
+                // Element by element, the sums are those of replicas with whole parameters.
                 let train = |builder: Builder| {
                     let mut pipeline = builder.build().unwrap();
                     let text = Text::new(SMALL, samples, 10);
@@ -139,24 +146,24 @@ fn tied_copies_are_shared_over_sharded_replicas() {
 
 #[test]
 fn both_replicas_of_a_bidirectional_placement_share_alike() {
-    for family in ["DualPipe", "Chimera"] {
+    for schedule in ["DualPipe", "Chimera"] {
         let plan = PlanSize { ranks: 4, chunks: 2, microbatches: 8 };
-        if by_name(family).is_ok_and(|schedule| schedule.build(plan).is_ok()) {
-            assert_equals_one_device(SMALL, family, plan, 9, 5, Some(1.0));
+        if by_name(schedule).is_ok_and(|schedule| schedule.build(plan).is_ok()) {
+            assert_equals_one_device(SMALL, schedule, plan, 9, 5, Some(1.0));
         } else {
             let plan = PlanSize { chunks: 1, ..plan };
-            assert_equals_one_device(SMALL, family, plan, 9, 5, Some(1.0));
+            assert_equals_one_device(SMALL, schedule, plan, 9, 5, Some(1.0));
         }
     }
 }
 
 #[test]
 fn with_ordered_accumulation_the_cut_does_not_show_in_a_single_bit() {
-    // Two copies: their sum does not depend on the order, so neither rank nor schedule may show. (Several biases
-    // are added up rank by rank, so only the tables are declared, and biases are each stage's own.)
-    let train = |family: &str, ranks, chunks| {
+    // The sum of two copies does not depend on the order, nor therefore on rank or schedule. (Several biases are
+    // added rank by rank, so only the tables are tied, and each stage has its own bias.)
+    let train = |schedule: &str, ranks, chunks| {
         let plan = PlanSize { ranks, chunks, microbatches: 4 };
-        let builder = Pipeline::builder().schedule(family, plan).devices(vec![Device::flex()]);
+        let builder = Pipeline::builder().schedule(schedule, plan).devices(vec![Device::flex()]);
         let builder = builder.stages(stage(SMALL)).optimizer(|| AdamWConfig::new().init());
         let [tables, _] = declared();
         let mut pipeline = builder.share(tables).accumulation(Accumulation::Ordered).build().unwrap();
@@ -175,20 +182,20 @@ fn with_ordered_accumulation_the_cut_does_not_show_in_a_single_bit() {
 fn shapes() -> impl Strategy<Value = (Size, usize, usize, usize, usize)> {
     let size = (2usize..9, 1usize..6, 1usize..5, 4usize..9);
     let size = size.prop_map(|(vocab, width, length, layers)| Size { vocab, width, length, layers });
-    (size, 0usize..FAMILIES.len(), 1usize..=4, 1usize..=5, 1usize..=8)
+    (size, 0usize..SCHEDULES.len(), 1usize..=4, 1usize..=5, 1usize..=8)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn any_shape_any_cut_and_any_uneven_batch_trains_as_on_one_device(
-        (size, family, ranks, microbatches, samples) in shapes(),
+        (size, schedule, ranks, microbatches, samples) in shapes(),
     ) {
-        let (family, chunks) = FAMILIES[family];
+        let (schedule, chunks) = SCHEDULES[schedule];
         // Every stage has a layer.
         let ranks = ranks.min(size.layers / chunks).max(1);
         let plan = PlanSize { ranks, chunks, microbatches };
-        assert_equals_one_device(size, family, plan, samples, 2, None);
+        assert_equals_one_device(size, schedule, plan, samples, 2, None);
     }
 }
 

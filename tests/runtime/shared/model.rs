@@ -1,4 +1,4 @@
-//! A small language model whose input and output embedding are one, and a bias that every stage reads.
+//! A small language model whose input and output embedding are tied, and a bias that every stage reads.
 
 use crate::cases::noise;
 use burn::module::{Module, Param};
@@ -10,7 +10,7 @@ use burn_pipeline::boundary;
 use burn_pipeline::stage::{Batch, Stage, StageBox, init_seeded};
 use burn_pipeline::train::{SharedParameter, StageContext};
 
-/// Sizes of the model and its data.
+/// The sizes of the model and its data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
     pub(crate) vocab: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Size {
 
 pub(crate) const SMALL: Size = Size { vocab: 11, width: 6, length: 5, layers: 8 };
 
-/// What crosses between stages.
+/// The values that cross between stages.
 #[derive(Clone, Debug)]
 pub(crate) enum Signal {
     Tokens(Tensor<2, Int>),
@@ -47,7 +47,7 @@ pub(crate) struct Tied {
     is_last: bool,
 }
 
-/// A parameter of these numbers.
+/// A parameter with random values.
 pub(crate) fn table(seed: u64, rows: usize, columns: usize, device: &Device) -> Param<Tensor<2>> {
     let values = TensorData::new(noise(seed, rows * columns), [rows, columns]);
     Param::from_tensor(Tensor::from_data(values, device))
@@ -57,7 +57,7 @@ pub(crate) fn vector(seed: u64, width: usize, device: &Device) -> Param<Tensor<1
     Param::from_tensor(Tensor::from_data(TensorData::new(noise(seed, width), [width]), device))
 }
 
-/// The part that a stage holds. Copies get other values on every stage: sharing must make them equal.
+/// The part that a stage holds. Copies have different values on every stage: tying must make them equal.
 pub(crate) fn part(size: Size, at: &StageContext) -> Tied {
     let device = &at.device;
     let block = |layer: usize| {
@@ -114,13 +114,13 @@ pub(crate) fn stage(size: Size) -> impl Fn(&StageContext) -> StageBox + Send + S
     }
 }
 
-/// The tables are one parameter, and so are the biases.
+/// Ties the tables, and the biases.
 pub(crate) fn declared() -> [SharedParameter; 2] {
     let tables = SharedParameter::new("table").at("token").at("scores");
     [tables, SharedParameter::new("bias").at("bias")]
 }
 
-/// Tokens and what follows them.
+/// Tokens, and the tokens that follow them.
 #[derive(Clone, Debug)]
 pub(crate) struct Text {
     pub(crate) ids: Tensor<2, Int>,

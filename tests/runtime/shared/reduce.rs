@@ -1,4 +1,4 @@
-//! The sum over some ranks: right, and bit-equal everywhere.
+//! The sum over some ranks is right, and bitwise equal on all of them.
 
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::link::{Link, LinkError, ThreadLink, Threads};
@@ -11,7 +11,7 @@ fn one(number: f32) -> AnyTensor {
     AnyTensor::new(Tensor::<1>::from_floats([number, number / 3.0], &Device::flex()))
 }
 
-/// A group, and for each rank whether it has something to add.
+/// A group, and for each rank whether it has a value to add.
 type Group = (Vec<usize>, Vec<bool>);
 
 fn groups() -> impl Strategy<Value = Vec<Group>> {
@@ -19,7 +19,7 @@ fn groups() -> impl Strategy<Value = Vec<Group>> {
     proptest::collection::vec((ranks, proptest::collection::vec(proptest::bool::ANY, 5)), 1..6)
 }
 
-/// What one rank has after all groups were reduced: of each group that it belongs to, the sum's first element.
+/// The results of one rank after all groups were reduced: the first element of each of its groups' sums.
 fn run(rank: usize, link: &mut ThreadLink, groups: &[Group]) -> Vec<Option<f32>> {
     let deadline = Instant::now() + Duration::from_secs(20);
     let lists: Vec<Vec<usize>> = groups.iter().map(|(ranks, _)| ranks.clone()).collect();

@@ -1,4 +1,4 @@
-//! What would let copies drift apart unseen is refused, with the place.
+//! Anything that would let copies diverge unnoticed is refused, with the place.
 
 use super::model::{SMALL, Size, Text, Tied, loss, part, stage, table, vector};
 use super::{PlanSize, RATE};
@@ -36,7 +36,7 @@ fn tables() -> SharedParameter {
     SharedParameter::new("table").at("token").at("scores")
 }
 
-/// The usual stages, but for what `change` does to the last one.
+/// The usual stages, with `change` applied to the last one.
 fn changed(change: fn(&mut Tied, &StageContext)) -> impl Fn(&StageContext) -> StageBox + Send + Sync + 'static {
     move |at| {
         let mut last = part(SMALL, at);
@@ -70,7 +70,8 @@ fn a_parameter_that_is_declared_twice_is_refused() {
 fn copies_of_other_shape_are_refused() {
     let other = changed(|last, at| last.scores = Some(table(3, SMALL.width, SMALL.vocab, &at.device)));
     let error = refused(builder(other).share(tables()));
-    let said = "shared parameter `table`: `scores` of stage 1 is [6, 11] of F32, trained, but `token` of stage 0 is [11, 6] of F32, trained; copies must be alike";
+    let said = "shared parameter `table`: `scores` of stage 1 is [6, 11] of F32, trained, but `token` of stage 0 is \
+                [11, 6] of F32, trained; copies must be alike";
     assert_eq!(error.to_string(), said);
 }
 
@@ -85,7 +86,7 @@ fn a_copy_that_is_frozen_while_others_are_trained_is_refused() {
 
 #[test]
 fn one_identifier_on_two_stages_without_a_declaration_is_refused() {
-    // As if parts of a whole model were handed out, its one table to both ends.
+    // Hands out parts of a whole model, whose one table is at both ends.
     let whole: Param<Tensor<2>> = table(1, SMALL.vocab, SMALL.width, &Device::flex().autodiff());
     let stages = move |at: &StageContext| {
         let mut part = part(SMALL, at);
@@ -104,7 +105,7 @@ fn one_identifier_on_two_stages_without_a_declaration_is_refused() {
     let expected =
         SharedError::Undeclared { first_stage: 0, first_path: "token".into(), stage: 1, path: "scores".into() };
     assert_eq!(error, expected);
-    // Declared, it trains.
+    // Declared as tied, it trains.
     let mut pipeline = builder(stages).share(tables()).build().unwrap();
     pipeline.step(Text::new(SMALL, 4, 1).batch(), RATE).unwrap();
 }
@@ -199,7 +200,7 @@ fn copies_of_which_one_is_sharded_are_refused() {
         matches!(&error, SharedError::HalfSharded { name, stage: 1, first_stage: 0 } if name == "table"),
         "{error}"
     );
-    // What is said of both, or of neither, is taken.
+    // A shape declared for both copies, or for neither, is accepted.
     for sharded in [false, true] {
         let both = move |at: &StageContext| stage(SMALL)(at).sharded(sharded);
         let shared = builder(both).share(tables()).share(SharedParameter::new("bias").at("bias"));

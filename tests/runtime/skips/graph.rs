@@ -1,4 +1,4 @@
-//! Random graphs: any stage hands values to any later ones, and all gradients are summed.
+//! Random graphs: any stage sends values to any later ones, and all gradients are summed.
 
 use crate::cases::{noise, range, read, sizes};
 use burn::module::Module;
@@ -18,10 +18,10 @@ const WIDTH: usize = 4;
 
 pub(crate) type Edges = BTreeSet<(usize, usize)>;
 
-/// What goes past: a hidden state, whole numbers that have no gradient, and perhaps nothing more.
+/// A skip's value: a hidden state, integers without gradient, and an optional tensor.
 pub(crate) type Past = (Tensor<2>, Tensor<2, Int>, Option<Tensor<2>>);
 
-/// One node of the graph; a stage each.
+/// One node of the graph, which is one stage.
 #[derive(Module, Debug)]
 struct Node {
     linear: Linear,
@@ -36,7 +36,7 @@ impl Node {
         Self { linear, index, edges: edges.clone() }
     }
 
-    /// The node's value from its input and what came past.
+    /// The node's value from its input and the skips that arrive.
     fn value(&self, x: Tensor<2>, past: Vec<Past>) -> Tensor<2> {
         let add = |x: Tensor<2>, (hidden, numbers, more): Past| {
             let x = x + hidden * numbers.float().mul_scalar(0.5);
@@ -45,7 +45,7 @@ impl Node {
         tanh(self.linear.forward(past.into_iter().fold(x, add)))
     }
 
-    /// What the node hands past the next one, for each of its edges.
+    /// The values that the node sends along its skip edges.
     fn past(&self, value: &Tensor<2>) -> Vec<Past> {
         let own = self.edges.iter().filter(|(from, _)| *from == self.index);
         own.map(|&(_, to)| {
@@ -100,7 +100,7 @@ pub(crate) fn rows(seed: u64, samples: usize) -> Tensor<2> {
     Tensor::from_data(TensorData::new(noise(seed, samples * WIDTH), [samples, WIDTH]), &Device::flex())
 }
 
-/// Stages of the graph with these edges, a node each.
+/// The stages of the graph with these edges, one per node.
 pub(crate) fn factory(edges: &Edges) -> impl Fn(&StageContext) -> StageBox + Send + Sync + 'static {
     let edges = edges.clone();
     move |at| {
@@ -112,17 +112,17 @@ pub(crate) fn factory(edges: &Edges) -> impl Fn(&StageContext) -> StageBox + Sen
     }
 }
 
-/// A family with chunks, its size, edges between its stages, and samples.
+/// A schedule with chunks, its size, edges between its stages, and samples.
 fn cases() -> impl Strategy<Value = (&'static str, Size, Edges, usize)> {
-    let families = [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2), ("Interleaved1F1B", 3)];
+    let schedules = [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2), ("Interleaved1F1B", 3)];
     let ends = proptest::collection::vec((0usize..12, 0usize..12), 0..7);
-    (0..families.len(), 1usize..=4, 1usize..=5, ends, 1usize..=7).prop_map(
-        move |(family, ranks, microbatches, ends, samples)| {
-            let (family, chunks) = families[family];
+    (0..schedules.len(), 1usize..=4, 1usize..=5, ends, 1usize..=7).prop_map(
+        move |(schedule, ranks, microbatches, ends, samples)| {
+            let (schedule, chunks) = schedules[schedule];
             let stages = ranks * chunks;
             let inside = ends.into_iter().map(|(from, to)| (from % stages, to % stages));
             let edges = inside.filter(|(from, to)| *to > from + 1).collect();
-            (family, Size { ranks, chunks, microbatches }, edges, samples)
+            (schedule, Size { ranks, chunks, microbatches }, edges, samples)
         },
     )
 }
@@ -137,10 +137,10 @@ fn assert_close(got: &[f32], expected: &[f32], what: &str) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn any_graph_over_any_schedule_has_the_gradients_of_one_device((family, size, edges, samples) in cases()) {
+    fn any_graph_over_any_schedule_has_the_gradients_of_one_device((schedule, size, edges, samples) in cases()) {
         let stages = size.ranks * size.chunks;
         let (x, target) = (rows(1, samples), rows(2, samples));
-        let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
+        let builder = Pipeline::builder().schedule(schedule, size).devices(vec![Device::flex()]);
         let builder = builder.stages(factory(&edges)).optimizer(|| AdamWConfig::new().init());
         let mut pipeline = edges.iter().fold(builder, |b, &(from, to)| b.skip(from, to)).build().unwrap();
         let mut reference = Reference::new(Graph::new(stages, &edges));
@@ -151,7 +151,7 @@ proptest! {
         });
         let batch = || Batch::new((x.clone(), Skips::<Past>(vec![]))).target(target.clone());
         let report = pipeline.accumulate(batch()).unwrap();
-        let place = format!("{family} {size:?} {edges:?} {samples} samples");
+        let place = format!("{schedule} {size:?} {edges:?} {samples} samples");
         assert_close(&[report.loss as f32], &[expected.loss as f32], &place);
         let gradients = pipeline.take_gradients().unwrap();
         let gradients = gradients.iter().flatten().map(|g| g.as_ref().map(read).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Edges past the next stage: a U-Net and random graphs train as on one device, whatever the cut.
+//! Skip edges: a U-Net and random graphs train as on one device, whatever the cut.
 
 pub(crate) mod graph;
 mod refusals;
@@ -13,7 +13,7 @@ use burn_pipeline::train::{Builder, StageContext};
 use pipeline_examples::unet::{UNetConfig, UNetPart, picture, squared_error};
 use pipeline_tests::reference::whole;
 
-/// Nine blocks on pictures of 16 x 16.
+/// Nine blocks on images of 16 x 16.
 pub(crate) fn unet() -> UNetConfig {
     UNetConfig::new().with_levels(4).with_channels(2).with_seed(5)
 }
@@ -64,18 +64,18 @@ fn with_edges(builder: Builder, stages: usize) -> Builder {
 #[test]
 fn a_u_net_equals_the_plain_loop_bit_for_bit_over_every_kind_of_schedule() {
     let mut edges = 0;
-    for (family, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)] {
+    for (schedule, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)] {
         for ranks in 1..=4 {
             let stages = ranks * chunks;
             edges += unet().edges(stages).len();
             for (microbatches, samples) in [(1, 1), (3, 4), (4, 4)] {
                 let size = Size { ranks, chunks, microbatches };
-                let schedule = by_name(family).unwrap();
-                let builder = builder::<Pictures>(schedule.as_ref(), size).accumulation(Accumulation::Ordered);
-                // Some sizes run captured programs where the schedule splits.
+                let built = by_name(schedule).unwrap();
+                let builder = builder::<Pictures>(built.as_ref(), size).accumulation(Accumulation::Ordered);
+                // Some sizes run captured programs under schedules that split backwards.
                 let split = if microbatches == 3 { SplitBackward::Auto } else { SplitBackward::Eager };
                 let builder = with_edges(builder, stages).split(split);
-                let name = format!("{family} on {ranks} ranks, {stages} stages");
+                let name = format!("{schedule} on {ranks} ranks, {stages} stages");
                 assert_parity(&Pictures::new(samples), &builder, microbatches, samples, &name);
             }
         }
@@ -119,31 +119,31 @@ fn evaluation_and_the_step_report_know_the_edges() {
 #[test]
 fn awaited_values_past_neighbours_equal_the_plain_loop_bit_for_bit() {
     use burn_pipeline::pass::{Placing, WaitOptions};
-    for (family, ranks, chunks) in [("1F1B", 4, 1), ("ZBVZeroBubble", 3, 2), ("Interleaved1F1B", 2, 3)] {
+    for (schedule, ranks, chunks) in [("1F1B", 4, 1), ("ZBVZeroBubble", 3, 2), ("Interleaved1F1B", 2, 3)] {
         let size = Size { ranks, chunks, microbatches: 4 };
-        let plan = by_name(family).unwrap().build(size).unwrap();
+        let plan = by_name(schedule).unwrap().build(size).unwrap();
         let edges = unet().edges(ranks * chunks).into_iter().map(Into::into).collect();
         let lowered = plan.with_skips(edges).unwrap().with_transfers().unwrap();
         for placing in [Placing::AtOnce, Placing::Late] {
             let waiting = lowered.with_waits(&WaitOptions::all(placing));
             let awaited = (0..ranks).flat_map(|rank| waiting.tasks(rank)).filter(|t| t.is_skip() && t.op().is_wait());
             let awaited = awaited.count();
-            assert!(awaited > 0, "{family}");
-            let builder = builder::<Pictures>(by_name(family).unwrap().as_ref(), size).plan(waiting);
+            assert!(awaited > 0, "{schedule}");
+            let builder = builder::<Pictures>(by_name(schedule).unwrap().as_ref(), size).plan(waiting);
             let builder = builder.accumulation(Accumulation::Ordered).split(SplitBackward::Eager);
-            assert_parity(&Pictures::new(4), &builder, 4, 4, family);
+            assert_parity(&Pictures::new(4), &builder, 4, 4, schedule);
             let replicas = builder.clone().data_parallel(2);
-            assert_parity(&Pictures::new(8), &replicas, 8, 8, &format!("{family}, two replicas"));
+            assert_parity(&Pictures::new(8), &replicas, 8, 8, &format!("{schedule}, two replicas"));
             let report = builder.build().unwrap().accumulate(Pictures::new(4).batch()).unwrap();
             let shown = report.timeline.events.iter().flat_map(|event| event.action.tasks());
-            assert_eq!(shown.filter(|t| t.is_skip() && t.op().is_wait()).count(), awaited, "{family}");
+            assert_eq!(shown.filter(|t| t.is_skip() && t.op().is_wait()).count(), awaited, "{schedule}");
         }
     }
 }
 
 #[test]
 fn layers_are_measured_with_their_edges() {
-    // As `denoise_unet` trains it: 7 blocks, microbatches of 4 pictures.
+    // As `denoise_unet` trains it: 7 blocks, microbatches of 4 images.
     let config = pipeline_examples::unet::UNetConfig::new();
     let (blocks, edges) = (config.blocks(), config.edges(config.blocks()));
     assert_eq!(edges, [(0, 6), (1, 5), (2, 4)]);
@@ -155,7 +155,7 @@ fn layers_are_measured_with_their_edges() {
     let layers = measured.layers;
     let known: Vec<(usize, usize)> = layers.skips().iter().map(|&edge| edge.into()).collect();
     assert_eq!((layers.len(), known), (blocks, edges));
-    // Four pictures of eight channels, on every level a quarter of the size.
+    // Four images of eight channels; each level has a quarter of the size of the one above.
     let level = |level: usize| (4 * 8 * (SIDE >> level) * (SIDE >> level) * 4) as f64;
     let bytes: Vec<f64> = layers.all().iter().map(|layer| layer.skip_bytes).collect();
     assert_eq!(bytes, [level(0), level(1), level(2), 0.0, 0.0, 0.0, 0.0]);

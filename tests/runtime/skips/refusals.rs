@@ -1,4 +1,4 @@
-//! Edges that stages and pipeline do not agree on are refused, with the stage.
+//! Skip edges that differ between stages and pipeline are refused, with the stage.
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -9,7 +9,7 @@ use burn_pipeline::schedule::{GPipe, Schedule, Size};
 use burn_pipeline::stage::{Batch, Skips, Stage, StageBox, StageError};
 use burn_pipeline::train::{BuildError, Builder, Pipeline, StageContext};
 
-/// Sends a given number of values past the next stage, and takes all that arrive.
+/// Sends a given number of skips, and takes all that arrive.
 #[derive(Module, Debug)]
 struct Loose {
     linear: Linear,

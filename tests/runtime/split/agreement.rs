@@ -1,4 +1,4 @@
-//! The captured engine gives what the plain engine gives: outputs, gradients of inputs and of weights, and errors.
+//! The captured engine gives the results of the plain engine: outputs, gradients of inputs and weights, and errors.
 
 use super::models::{
     Bare, Constant, Detached, Frozen, Lookup, Noisy, Running, Several, Through, Tied, Tower, Twice, WIDTH, device,
@@ -13,14 +13,15 @@ use burn_pipeline::stage::{
     Accumulation, AnyTensor, Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox, StageError, TensorKind,
 };
 
-/// What one microbatch gave: outputs, gradients of the input.
+/// The results of one microbatch: outputs, and gradients of the input.
 type Given = (Vec<Vec<f32>>, Vec<Option<Vec<f32>>>);
 
 fn choose(stage: StageBox, split: SplitBackward) -> SingleStage {
     SingleStage::new(stage, split, true).trained(Accumulation::AsTheyCome, Some(SgdConfig::new().init()))
 }
 
-/// The gradient of every float output: its own numbers, turned around; every third one does not come.
+/// The gradients of the float outputs: their own numbers in reverse order. With `missing`, every third one is
+/// missing.
 fn seeds(outputs: &Payload, missing: bool) -> Vec<Option<AnyTensor>> {
     let seed = |(place, output): (usize, &AnyTensor)| {
         let comes = output.kind() == TensorKind::Float && !(missing && place % 3 == 0);
@@ -29,7 +30,7 @@ fn seeds(outputs: &Payload, missing: bool) -> Vec<Option<AnyTensor>> {
     outputs.tensors().enumerate().map(seed).collect()
 }
 
-/// Two steps of three microbatches each, the backward whole or split, with microbatches in flight together.
+/// Two steps of three microbatches each, with whole or split backwards and several microbatches in flight.
 fn run(stage: &mut SingleStage, input: &dyn Fn() -> (Payload, Payload), split: bool) -> Vec<Given> {
     let mut given = Vec::new();
     for step in 0..2 {

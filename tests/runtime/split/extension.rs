@@ -1,5 +1,5 @@
-//! Operations of a backend extension in a captured stage: recorded as one each, cut into `F`, `I` and `W` with the rest,
-//! and replayed by calling them.
+//! Backend extensions in a captured stage: each operation is recorded as one, cut into `F`, `I` and `W` with the
+//! rest, and replayed by calling it.
 
 use super::models::{WIDTH, noise};
 use super::programs::{count, programs};
@@ -18,7 +18,7 @@ use burn_pipeline::program::{CapturedOp, ProgramError, captured_for, record_op};
 use burn_pipeline::stage::{Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox, StageError};
 use std::cell::Cell;
 
-/// A product of matrices as an extension has it: `x` times `w`, and the two gradients.
+/// A matmul as an extension: `x` times `w`, and the two gradients.
 #[backend_extension(Flex, Capture, Autodiff)]
 trait ProductOps: Backend {
     /// `[n, d]` times `[d, h]`.
@@ -43,7 +43,7 @@ impl ProductOps for Flex {
     }
 }
 
-/// What an operation gives that breaks its promise.
+/// A wrong result of an operation.
 #[derive(Debug, Clone, Copy)]
 enum Otherwise {
     Rows,
@@ -52,7 +52,7 @@ enum Otherwise {
 }
 
 thread_local! {
-    /// The operation of this thread's stages that breaks its promise, and how.
+    /// The operation of this thread's stages that gives a wrong result, and how.
     static OTHERWISE: Cell<Option<(Product, Otherwise)>> = const { Cell::new(None) };
 }
 
@@ -151,7 +151,7 @@ impl<B: Backend + ProductOps, C: CheckpointStrategy> ProductOps for Autodiff<B, 
     }
 }
 
-/// Layers whose products are the extension's.
+/// Layers whose matmuls are the extension's.
 #[derive(Module, Debug)]
 struct Products {
     weights: Vec<Param<Tensor<2>>>,
@@ -177,7 +177,7 @@ impl Stage for Products {
     }
 }
 
-/// Outputs, gradients of the input and of the weights of two microbatches in flight together.
+/// The outputs and the gradients of the input and of the weights, of two microbatches in flight together.
 fn run(module: &Products, split: SplitBackward) -> Vec<Vec<f32>> {
     let mut stage = SingleStage::new(StageBox::new(module.clone()), split, true);
     let numbers = || Tensor::<1, Int>::arange(0..(3 * WIDTH) as i64, &Device::flex()).float();

@@ -1,4 +1,4 @@
-//! Small stages, each with one thing that a capture can get wrong.
+//! Small stages that each have one property that a capture can get wrong.
 
 use burn::module::{Module, Param};
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Embedding, EmbeddingConfig, Linear, LinearConfig};
@@ -16,7 +16,7 @@ pub(super) fn linear() -> Linear {
     LinearConfig::new(WIDTH, WIDTH).init(&device())
 }
 
-/// Numbers without autodiff.
+/// Random numbers without autodiff.
 pub(crate) fn noise<const D: usize>(shape: [usize; D]) -> Tensor<D> {
     Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex())
 }
@@ -54,7 +54,7 @@ impl Tower {
 
 stage!(Tower, Tensor<2>, (), Tensor<2>, |this, x, ()| this.layers.iter().fold(x, |x, l| relu(l.forward(x))));
 
-/// One weight, used twice in a row.
+/// One weight, used twice in sequence.
 #[derive(Module, Debug)]
 pub(super) struct Twice {
     weight: Param<Tensor<2>>,
@@ -68,7 +68,7 @@ impl Twice {
 
 stage!(Twice, Tensor<2>, (), Tensor<2>, |this, x, ()| x.matmul(this.weight.val()).matmul(this.weight.val()));
 
-/// The same parameter under two fields.
+/// The same parameter in two fields.
 #[derive(Module, Debug)]
 pub(super) struct Tied {
     first: Param<Tensor<2>>,
@@ -87,7 +87,7 @@ stage!(Tied, Tensor<2>, (), Tensor<2>, |this, x, ()| {
     gelu(this.between.forward(x.matmul(this.first.val()))).matmul(this.second.val().transpose())
 });
 
-/// An intermediate value and a function of it, an integer tensor, the input itself, and a value that tracks nothing.
+/// An intermediate value and a function of it, an integer tensor, the input itself, and an untracked value.
 #[derive(Module, Debug)]
 pub(super) struct Several {
     first: Linear,
@@ -108,7 +108,7 @@ stage!(Several, (Tensor<2>, Tensor<2, Int>), (), Outputs, |this, (x, ids), ()| {
     (hidden.clone(), this.second.forward(hidden), ids, x, constant)
 });
 
-/// A frozen layer between two that are trained, and a frozen bias.
+/// A frozen layer between two trained ones, and a frozen bias.
 #[derive(Module, Debug)]
 pub(super) struct Frozen {
     first: Linear,
@@ -130,7 +130,7 @@ stage!(Frozen, Tensor<2>, (), Tensor<2>, |this, x, ()| {
     this.last.forward(relu(this.frozen.forward(relu(this.first.forward(x)))))
 });
 
-/// Integer input, an optional one, and extras; no float arrives.
+/// An integer input, an optional one, and extras, but no float input.
 #[derive(Module, Debug)]
 pub(super) struct Lookup {
     rows: Embedding,
@@ -186,7 +186,7 @@ impl Bare {
 
 stage!(Bare, Tensor<2>, (), (Tensor<2>, Tensor<2>), |this, x, ()| (x.clone().mul_scalar(this.factor), x.exp()));
 
-/// Hands its input on twice.
+/// Returns its input twice.
 #[derive(Module, Debug)]
 pub(super) struct Through {
     unused: Linear,
@@ -200,7 +200,7 @@ impl Through {
 
 stage!(Through, Tensor<2>, (), (Tensor<2>, Tensor<2>), |_this, x, ()| (x.clone(), x));
 
-/// Drops half of what arrives, and scales it by a weight.
+/// Drops half of its input, and scales it by a weight.
 #[derive(Module, Debug)]
 pub(super) struct Noisy {
     dropout: Dropout,
@@ -219,7 +219,7 @@ impl Noisy {
 
 stage!(Noisy, Tensor<2>, (), Tensor<2>, |this, x, ()| this.dropout.forward(x) * this.weight.val());
 
-/// Looks at a value to decide what to do.
+/// Reads a value to decide what to do.
 #[derive(Module, Debug)]
 pub(crate) struct Looking {
     layer: Linear,
@@ -248,7 +248,7 @@ impl Running {
         Self { layer: linear(), norm: BatchNormConfig::new(WIDTH).init(&device()) }
     }
 
-    /// Statistics that stay.
+    /// Keeps its statistics fixed.
     pub(super) fn frozen() -> Self {
         let Self { layer, norm } = Self::new();
         Self { layer, norm: norm.freeze() }

@@ -1,4 +1,4 @@
-//! Programs as values: what is in them, what they cost, and what they hold.
+//! Programs as values: their contents, their costs, and the bytes that they hold.
 
 use super::models::{Noisy, Tower, WIDTH, noise};
 use crate::cases::small_gpt;
@@ -75,9 +75,9 @@ fn a_stack_of_linear_layers_costs_a_third_each() {
 fn what_is_held_is_what_the_formulas_say() {
     let (layers, programs) = (5, tower(5));
     let activation = ROWS * WIDTH * FLOAT;
-    // Each layer's input for its weight, each sum before its ReLU: the last layer's output was handed on.
+    // Each layer's input for its weight, and each sum before its ReLU; the last layer's output was sent on.
     assert_eq!(programs.forward().held_bytes(), 2 * layers * activation);
-    // Each layer's input, and the gradient at its output.
+    // Each layer's input, and the gradient of its output.
     assert_eq!(programs.input().held_bytes(), 2 * layers * activation);
     assert_eq!(programs.weight().held_bytes(), 0);
     assert_eq!(programs.backward().held_bytes(), 0);
@@ -95,12 +95,12 @@ fn checkpointing_holds_less_and_computes_again() {
 
 #[test]
 fn unused_work_is_dropped() {
-    // No gradient of the input is wanted: its last product is not computed.
+    // Without a gradient of the input, its last matmul is not computed.
     let wanted = tower(3);
     let unwanted = programs(StageBox::new(Tower::new(3)), noise([ROWS, WIDTH]).into_payload(), false);
     assert_eq!(count(wanted.backward(), "Matmul"), 6);
     assert_eq!(count(unwanted.backward(), "Matmul"), 5);
-    // The backward of the first stage is split all the same: the chain in I, weights in W.
+    // The backward of the first stage is still split: the chain in I, weights in W.
     assert_eq!((count(unwanted.input(), "Matmul"), count(unwanted.weight(), "Matmul")), (2, 3));
 }
 

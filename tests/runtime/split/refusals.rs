@@ -1,4 +1,4 @@
-//! What cannot be captured is refused with the reason, and run the plain way with the plain numbers.
+//! A stage that cannot be captured is refused with the reason, or runs plainly with the plain numbers.
 
 use super::models::{Looking, Running, Tower, WIDTH, linear, noise};
 use crate::cases::read;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The loss, the gradients, and each stage's engine.
 type Ran = (f64, Vec<Vec<f32>>, Vec<(StageId, EngineReport)>);
 
-/// Runs two ranks, of which the second is this stage, and returns loss, weights and engines.
+/// Runs two ranks, the second with this stage, and returns loss, weights and engines.
 fn run(
     stage: impl Fn() -> StageBox + Send + Sync + 'static,
     split: SplitBackward,
@@ -59,7 +59,7 @@ fn control_flow_on_values() {
 #[test]
 fn running_statistics() {
     let module = Running::new();
-    // Running statistics are shared between copies of a module: each run gets a record of its own.
+    // Copies of a module share running statistics, so each run loads its own record.
     assert_refused(
         move || StageBox::with_loss(burn::module::Module::fork(module.clone(), &super::models::device()), distance),
         "running statistics",
@@ -88,7 +88,7 @@ fn a_panic_of_the_user_is_the_user_s_and_names_its_place() {
 
 static FORWARDS: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
-/// Reads a value, counts its forwards, and says that it reads or keeps it to itself.
+/// Reads a value and counts its forwards. It may declare that it reads.
 #[derive(Module, Debug)]
 struct Reading {
     looking: Looking,
@@ -122,7 +122,7 @@ fn a_stage_that_says_that_it_cannot_be_captured_is_not_tried() {
     assert!(engines[1].1.reason.contains("it looks at a value"), "{}", engines[1].1.reason);
     let (plain_loss, plain_gradients, _) = ran(false, SplitBackward::Auto).unwrap();
     assert_eq!((loss, gradients), (plain_loss, plain_gradients));
-    // Two microbatches of one form; where nothing is said, one attempt more, which ends in a panic.
+    // Two microbatches of one shape. Without the declaration there is one more attempt, which ends in a panic.
     let [silent, saying] = FORWARDS.each_ref().map(|count| count.load(Ordering::Relaxed));
     assert_eq!((saying, silent), (2, 3));
     let refused = ran(true, SplitBackward::Captured).unwrap_err().to_string();

@@ -1,9 +1,9 @@
-//! The row of each choice: a running count of each expert's choices, in parts.
+//! The row of each choice, from a running count of each expert's choices, computed in parts.
 //!
-//! 1. Each expert's choices are counted in every part of the choices.
-//! 2. Each expert adds its counts: how many of its choices come before each part, and where its rows start.
-//! 3. Each expert walks each part once more and assigns rows to its choices. Parts run in parallel, because (2) gave each its
-//!    first row; a part walks in order, so rows have the order of choices without atomics.
+//! 1. In each part of the choices, each expert's choices are counted.
+//! 2. Each expert's counts are summed: how many of its choices come before each part, and where its rows start.
+//! 3. Each expert walks each part again and assigns rows to its choices. Parts run in parallel, because (2) gave each
+//!    its first row. A part is walked in order, so rows have the order of choices without atomics.
 
 use super::launch::{INT, PART, empty, filled, launch};
 use burn::backend::TensorMetadata;
@@ -16,7 +16,7 @@ fn expert_of(chosen: &Tensor<i32>, choice: usize, tokens: usize, #[comptime] k: 
     chosen[choice % tokens * k + choice / tokens]
 }
 
-/// One unit per expert and part: the number of its choices there.
+/// One unit per expert and part: counts its choices in that part.
 #[cube(launch, address_type = "dynamic")]
 fn count_in_parts(
     chosen: &Tensor<i32>,
@@ -42,7 +42,8 @@ fn count_in_parts(
     counts[index] = count;
 }
 
-/// One unit per expert: replaces counts by the counts before each part, and writes the expert's number of rows.
+/// One unit per expert: replaces the counts by the number of choices before each part, and writes the expert's number
+/// of rows.
 #[cube(launch, address_type = "dynamic")]
 fn count_before_parts(counts: &mut Tensor<i32>, rows: &mut Tensor<i32>, experts: usize, parts: usize, capacity: i32) {
     let expert = ABSOLUTE_POS;
@@ -58,7 +59,7 @@ fn count_before_parts(counts: &mut Tensor<i32>, rows: &mut Tensor<i32>, experts:
     rows[expert] = min(before, capacity);
 }
 
-/// One unit per expert and one for the end: where rows start.
+/// One unit per expert and one for the end: computes where rows start.
 #[cube(launch, address_type = "dynamic")]
 fn first_rows(rows: &Tensor<i32>, offsets: &mut Tensor<i32>, experts: usize) {
     let expert = ABSOLUTE_POS;
@@ -72,7 +73,7 @@ fn first_rows(rows: &Tensor<i32>, offsets: &mut Tensor<i32>, experts: usize) {
     offsets[expert] = first;
 }
 
-/// One unit per expert and part: assigns rows to its choices there.
+/// One unit per expert and part: assigns rows to its choices in that part.
 #[cube(launch, address_type = "dynamic")]
 fn give_rows(
     chosen: &Tensor<i32>,
@@ -106,7 +107,7 @@ fn give_rows(
     }
 }
 
-/// First rows, rows of choices, and choices of rows, for choices `[t, k]`.
+/// The first rows, the row of each choice, and the choice of each row, for choices `[t, k]`.
 pub(super) fn forward(chosen: CubeTensor, experts: usize, capacity: usize) -> (CubeTensor, CubeTensor, CubeTensor) {
     let [tokens, k] = chosen.shape().dims();
     let choices = tokens * k;

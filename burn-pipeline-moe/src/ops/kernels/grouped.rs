@@ -1,8 +1,8 @@
-//! Products of uneven groups of rows, each with its own matrix.
+//! Grouped matmuls: uneven groups of rows, each times its own matrix.
 //!
 //! Blocks of [`BLOCK`] rows never cross from one expert to the next. A unit finds its block's expert by counting blocks
-//! from the offsets, so the host does not need them, and the launch covers the largest possible number of blocks.
-//! Each unit keeps a block of sums in registers and reads the matrix once for all of them.
+//! from the offsets, so the host does not need them, and the launch covers the largest possible number of blocks. Each
+//! unit keeps a block of sums in registers and reads the matrix once for all of them.
 
 #![allow(clippy::manual_div_ceil, reason = "kernels say which operations they take")]
 
@@ -11,11 +11,11 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-/// Rows (or columns, for the gradient of matrices) that a unit computes together.
+/// The number of rows (or columns, for the gradient of matrices) that a unit computes together.
 const BLOCK: usize = 4;
 
-/// The expert of a block, its first row, and the end of the expert's rows. For rows of no expert, the expert is one beyond the
-/// last.
+/// The expert of a block, its first row, and the end of the expert's rows. For rows of no expert, the expert index is
+/// one past the last.
 #[cube]
 fn find_block(
     offsets: &Tensor<i32>,
@@ -72,7 +72,7 @@ fn product<F: Float, A: Float, N: Size>(
             let factor = Vector::<A, N>::cast_from(weight[matrix + k * width]);
             #[unroll]
             for row in 0..size {
-                // A unit at the end reads the last row again instead of branching; its sums are not written.
+                // A unit at the end reads the last row again instead of branching; those sums are not written.
                 let value = A::cast_from(x[min(first + row, end - 1) * inner + k]);
                 sums[row] += factor * Vector::<A, N>::new(value);
             }

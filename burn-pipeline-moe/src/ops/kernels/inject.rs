@@ -8,7 +8,7 @@ use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-/// One unit; the scale is read in its own type, and results are written in that of the losses.
+/// One unit. The scale is read in its own type; results are written in the losses' type.
 #[cube(launch, address_type = "dynamic")]
 fn scale_weights<S: Float, F: Float, A: Float>(
     scale: &Tensor<S>,

@@ -1,4 +1,4 @@
-//! What the launches of all kernels share: element types, sizes and new tensors.
+//! Helpers for launching kernels: element types, sizes and new tensors.
 
 use crate::ops::specs::accumulator;
 use burn::backend::cubecl::dtype_to_storage_type;
@@ -13,10 +13,11 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::ir::{AddressType, ElemType};
 use cubecl::prelude::{CubeCount, CubeDim, InputScalar};
 
-/// Launches a kernel, one unit for each of `units`: on the device of the tensor `on`, for addresses that cover the tensors
-/// `over`. A kernel over vectors of numbers has their size after `by`. Then come its tensors, and its other arguments.
+/// Launches a kernel with `units` units on the device of the tensor `on`, with addresses that cover the tensors `over`.
+/// For a kernel over vectors, `by` gives their size. The kernel's tensors follow, then its other arguments.
 macro_rules! launch {
-    ($kernel:ident $(by $vector:ident)?, $units:expr, on $on:ident, over [$($wide:ident),*], [$($tensor:expr),*], [$($other:expr),*]) => {{
+    ($kernel:ident $(by $vector:ident)?, $units:expr, on $on:ident, over [$($wide:ident),*],
+     [$($tensor:expr),*], [$($other:expr),*]) => {{
         let (count, dim) = crate::ops::kernels::launch::grid(&$on, $units);
         let address = crate::ops::kernels::launch::address(&[$(&$wide),*]);
         $kernel::launch(
@@ -29,10 +30,10 @@ pub(super) use launch;
 /// How many numbers one unit adds.
 pub(super) const PART: usize = 64;
 
-/// Element type of the integers that kernels read and write.
+/// The element type of the integers that kernels read and write.
 pub(super) const INT: DType = DType::I32;
 
-/// The types that a kernel over floats is compiled for: of tensors, and of sums.
+/// The types that a kernel over floats is compiled for: that of tensors and that of sums.
 pub(super) fn types(dtype: DType) -> [ElemType; 2] {
     [dtype_to_storage_type(dtype), dtype_to_storage_type(accumulator(dtype))]
 }
@@ -48,10 +49,10 @@ pub(super) fn filled<const D: usize>(like: &CubeTensor, shape: [usize; D], value
     full_device_dtype(like.client.clone(), Shape::new(shape), like.device.clone(), value, INT)
 }
 
-/// Enough cubes for `units` units.
+/// A grid of enough cubes for `units` units.
 ///
 /// # Panics
-/// If the device does not compute in the tensor's element type: it would run something else, without saying so.
+/// Panics if the device does not compute in the tensor's element type; the kernel would silently give wrong values.
 pub(super) fn grid(like: &CubeTensor, units: usize) -> (CubeCount, CubeDim) {
     assert!(
         CubeBackend::supports_dtype(&like.device, like.dtype),

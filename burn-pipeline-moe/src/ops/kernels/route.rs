@@ -8,10 +8,10 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-/// NaN and scores below this count as this when experts are chosen.
+/// NaN and lower scores are replaced by this when experts are chosen.
 const LEAST: f32 = f32::MIN;
 
-/// The largest logit of a token and the sum of its scores before division; for a sigmoid the sum of the scores.
+/// The largest logit of a token and the sum of its scores before division; for a sigmoid, the sum of the scores.
 #[cube]
 fn normalizer<F: Float, A: Float>(logits: &Tensor<F>, row: usize, experts: usize, #[comptime] sigmoid: bool) -> (A, A) {
     let mut largest = A::new(0.0);
@@ -70,8 +70,8 @@ fn choose<F: Float, A: Float>(
             probabilities[row + expert] = score;
         }
     }
-    // Each choice is the best after the previous one in the order (score, index): no mask over experts is needed, and equal
-    // scores are chosen in index order.
+    // Each choice is the best after the previous one in the order (score, index), so no mask over experts is needed,
+    // and equal scores are chosen in index order.
     let mut last = A::new(0.0);
     let mut last_at = 0usize;
     let mut of_chosen = A::new(0.0);
@@ -109,7 +109,7 @@ fn choose<F: Float, A: Float>(
     }
 }
 
-/// One unit per expert and part of the tokens: sums of probabilities, counts of choices.
+/// One unit per expert and part of the tokens: sums probabilities and counts choices.
 #[cube(launch, address_type = "dynamic")]
 fn parts_of_statistics<A: Float>(
     probabilities: &Tensor<A>,
@@ -171,7 +171,7 @@ fn statistics<F: Float, A: Float>(
     load[expert] = count;
 }
 
-/// One unit per token: the gradient of its logits, from those of its gates and of the mean probabilities.
+/// One unit per token: the gradient of its logits, from the gradients of its gates and of the mean probabilities.
 #[cube(launch, address_type = "dynamic")]
 fn gradient_of_logits<F: Float, A: Float>(
     logits: &Tensor<F>,
@@ -192,8 +192,8 @@ fn gradient_of_logits<F: Float, A: Float>(
     let (largest, sum) = normalizer::<F, A>(logits, row, experts, options.sigmoid);
     let share = A::new(1.0) / A::cast_from(tokens);
 
-    // Normalized gates are `score / sum`: a score's gradient is its gate's minus the mean gradient along the gates, over
-    // the sum.
+    // Normalized gates are `score / sum`. A score's gradient is its gate's gradient minus the mean gradient along the
+    // gates, divided by the sum.
     let mut of_chosen = A::new(1.0);
     let mut along_gates = A::new(0.0);
     if comptime![options.normalize] {
@@ -207,7 +207,7 @@ fn gradient_of_logits<F: Float, A: Float>(
         along_gates /= of_chosen;
     }
 
-    // The gradient of the scores along the scores: dividing by their sum (softmax, or sigmoid probabilities) removes it.
+    // The gradient's component along the scores; dividing by their sum (softmax, or sigmoid probabilities) removes it.
     let mut along = A::new(0.0);
     for expert in 0..experts {
         let score = score::<A>(A::cast_from(logits[row + expert]), largest, sum, options.sigmoid);
@@ -244,7 +244,7 @@ fn gradient_of_logits<F: Float, A: Float>(
     }
 }
 
-/// Gates and mean probabilities in one row, choices, and load, of logits `[t, e]`.
+/// Gates and mean probabilities in one row, choices, and load, for logits `[t, e]`.
 pub(super) fn forward(
     logits: CubeTensor,
     bias: CubeTensor,

@@ -1,4 +1,4 @@
-//! Tokens to rows and back: one unit per vector of numbers, each written once.
+//! Permutes tokens to rows and back. One unit per vector of numbers; each vector is written once.
 
 use super::launch::{PART, empty, launch, types, vector_size};
 use crate::ops::specs::accumulator;
@@ -6,10 +6,10 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-/// How many units share the product of one row with one gradient; adjacent units read adjacent numbers.
+/// How many units share the dot product of one row with one gradient. Adjacent units read adjacent numbers.
 const LANES: usize = 32;
 
-/// One unit per vector of a row: that of the row's token, times the gate if there are gates.
+/// One unit per vector of a row: copies that of the row's token, times the gate if gates are given.
 #[cube(launch, address_type = "dynamic")]
 fn spread_tokens<F: Float, A: Float, N: Size>(
     of_tokens: &Tensor<Vector<F, N>>,
@@ -41,7 +41,7 @@ fn spread_tokens<F: Float, A: Float, N: Size>(
     }
 }
 
-/// One unit per vector of a token: the sum of its rows, times the gates if there are gates.
+/// One unit per vector of a token: sums its rows, times the gates if gates are given.
 #[cube(launch, address_type = "dynamic")]
 fn collect_rows<F: Float, A: Float, N: Size>(
     rows: &Tensor<Vector<F, N>>,
@@ -74,7 +74,7 @@ fn collect_rows<F: Float, A: Float, N: Size>(
     of_tokens[index] = Vector::cast_from(sum);
 }
 
-/// One unit per choice and lane: a part of the product of the choice's row with its token's gradient.
+/// One unit per choice and lane: a part of the dot product of the choice's row with its token's gradient.
 #[cube(launch, address_type = "dynamic")]
 fn products_of_lanes<F: Float, A: Float, N: Size>(
     of_tokens: &Tensor<Vector<F, N>>,
@@ -141,7 +141,7 @@ pub(super) fn spread(of_tokens: CubeTensor, gates: Option<CubeTensor>, choice_of
     let rows = empty(&of_tokens, [choices, d], of_tokens.dtype);
     let width = d / vector;
     let weighted = gates.is_some();
-    // A kernel's arguments cannot be absent: without gates another tensor is passed, which is not read.
+    // Kernel arguments cannot be absent: without gates another tensor is passed, which is not read.
     launch!(
         spread_tokens by vector, choices * width, on rows, over [of_tokens, rows],
         [of_tokens, gates.unwrap_or_else(|| of_tokens.clone()), choice_of_row, rows],
@@ -175,7 +175,7 @@ pub(super) fn gates_backward(of_tokens: CubeTensor, rows: CubeTensor, row_of_cho
     let ([tokens, d], [choices, _]) = (of_tokens.shape().dims(), rows.shape().dims());
     let (vector, types) = (vector_size(&rows, d), types(rows.dtype));
     let width = d / vector;
-    // Narrow rows need fewer lanes than there may be.
+    // Narrow rows need fewer lanes.
     let lanes = width.div_ceil(PART).clamp(1, LANES);
     let products = empty(&rows, [choices, lanes], accumulator(rows.dtype));
     launch!(

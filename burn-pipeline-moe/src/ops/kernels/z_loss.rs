@@ -1,4 +1,4 @@
-//! The z-loss: one kernel a token, two small ones for the mean, one for the gradient.
+//! The z-loss: one kernel over tokens, two small ones for the mean, one for the gradient.
 
 use super::launch::{PART, empty, launch, types};
 use crate::ops::specs::accumulator;
@@ -6,7 +6,7 @@ use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-/// One unit per token.
+/// One unit per token: its log-sum-exp.
 #[cube(launch, address_type = "dynamic")]
 fn log_sums_of_tokens<F: Float, A: Float>(
     logits: &Tensor<F>,
@@ -31,7 +31,7 @@ fn log_sums_of_tokens<F: Float, A: Float>(
     log_sums[token] = sum.ln() + largest;
 }
 
-/// One unit per part of the tokens.
+/// One unit per part of the tokens: the sum of squares.
 #[cube(launch, address_type = "dynamic")]
 fn squares_of_parts<A: Float>(
     log_sums: &Tensor<A>,
@@ -52,7 +52,7 @@ fn squares_of_parts<A: Float>(
     squares[index] = sum;
 }
 
-/// One unit.
+/// One unit: the mean.
 #[cube(launch, address_type = "dynamic")]
 fn mean_of_parts<F: Float, A: Float>(
     squares: &Tensor<A>,
@@ -71,7 +71,7 @@ fn mean_of_parts<F: Float, A: Float>(
     loss[0] = F::cast_from(sum / A::cast_from(tokens));
 }
 
-/// One unit per logit.
+/// One unit per logit: its gradient.
 #[cube(launch, address_type = "dynamic")]
 fn gradient_of_logits<F: Float, A: Float>(
     logits: &Tensor<F>,

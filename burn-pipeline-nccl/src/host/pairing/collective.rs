@@ -1,4 +1,5 @@
-//! Collectives in the order of transfers: all members are ready, a call goes upwards, the highest member says start.
+//! Collectives in the order of transfers: all members are ready, a call goes upwards, the highest member sends the
+//! start.
 
 use super::{Action, Bound, Note, Pairing};
 
@@ -8,7 +9,7 @@ pub(super) struct Awaited {
     pub(super) group: u32,
     pub(super) round: u64,
     pub(super) members: Vec<usize>,
-    /// At the lowest member: the parts that are here.
+    /// At the lowest member: the parts that have arrived.
     pub(super) parts: Vec<Option<Vec<u8>>>,
 }
 
@@ -21,7 +22,8 @@ impl Awaited {
 }
 
 impl Pairing {
-    /// This rank is ready for a collective; `part` describes what it brings. `members` ascend and hold this rank.
+    /// This rank is ready for a collective; `part` describes its part. `members` are in ascending order and contain
+    /// this rank.
     pub(crate) fn ready(&mut self, group: u32, round: u64, members: &[usize], part: Vec<u8>) -> Vec<Action> {
         let mut awaited = Awaited { group, round, members: members.to_vec(), parts: vec![None; members.len()] };
         if awaited.members.first() == Some(&self.rank) {
@@ -39,12 +41,12 @@ impl Pairing {
         self.proceed()
     }
 
-    /// Whether this rank is ready for a collective that it may still launch.
+    /// Returns true if this rank is ready for a collective that it may still launch.
     pub(crate) fn awaits(&self, group: u32, round: u64) -> bool {
         self.awaited.iter().any(|awaited| (awaited.group, awaited.round) == (group, round))
     }
 
-    /// As the lowest member of a collective for which all are ready: sends the call.
+    /// As the lowest member of a collective that all members are ready for: sends the call.
     pub(super) fn begin_collective(&mut self) -> bool {
         let whole = |awaited: &Awaited| awaited.parts.iter().all(Option::is_some);
         let Some(awaited) = self.awaited.iter().find(|awaited| whole(awaited)) else { return false };
@@ -54,7 +56,7 @@ impl Pairing {
         true
     }
 
-    /// Binds itself to a collective and passes the call to the next member; the last member sends the start.
+    /// Binds this rank to a collective and passes the call to the next member; the last member sends the start.
     pub(super) fn pass_on(&mut self, group: u32, round: u64, parts: Vec<u8>) {
         let awaited = self.awaited.iter().find(|awaited| (awaited.group, awaited.round) == (group, round));
         let Some(members) = awaited.map(|awaited| awaited.members.clone()) else { return };

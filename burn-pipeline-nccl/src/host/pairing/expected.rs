@@ -1,9 +1,9 @@
-//! What a rank that keeps to the rules can send, and when.
+//! Which notes a correct rank can send, and when.
 
 use super::{Bound, Note, Pairing};
 
 impl Pairing {
-    /// Whether a rank that keeps to the rules can send this now.
+    /// Returns true if a correct rank can send this note now.
     pub(super) fn is_expected(&self, from: usize, note: &Note) -> bool {
         // An offer arrives before the note that counts it.
         let counts = |offered: &u64| {

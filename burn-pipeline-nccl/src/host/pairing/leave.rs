@@ -1,9 +1,9 @@
-//! Ranks that leave while others go on.
+//! Ranks that leave while others continue.
 
 use super::{Action, Bound, Channel, Note, Pairing};
 
 impl Pairing {
-    /// Whether this rank is bound to no group, so that it may leave.
+    /// Returns true if this rank is bound to no group, so that it may leave.
     pub(crate) fn is_free(&self) -> bool {
         self.bound == Bound::Free
     }
@@ -15,12 +15,13 @@ impl Pairing {
         others.map(|rank| Action::Send(rank, note())).collect()
     }
 
-    /// Whether a rank has left.
+    /// Returns true if a rank has left.
     pub(crate) fn has_left(&self, rank: usize) -> bool {
         self.channels[rank].left
     }
 
-    /// Launches nothing more with a rank, but a collective that this one is bound to and that one has `launched`.
+    /// Launches nothing more with a rank that has left, except a collective that this rank is bound to and that one
+    /// has `launched`.
     pub(super) fn forget(&mut self, rank: usize, launched: &[(u32, u64)]) {
         self.channels[rank] = Channel { left: true, ..Channel::default() };
         self.waiting.retain(|(from, _)| *from != rank);

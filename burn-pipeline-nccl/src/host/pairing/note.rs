@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What ranks send each other to agree on an order, beside the offers themselves.
+/// A note between ranks that agree on an order, besides the offers themselves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Note {
-    /// From the lower rank of a pair: proposes to launch what was offered so far, of which this many are its own.
+    /// From the lower rank of a pair: proposes to launch everything offered so far, including this many offers of
+    /// its own.
     Propose { offered: u64 },
-    /// From the higher rank: agrees, and waits; it has offered this many.
+    /// From the higher rank: agrees, and waits; it has made this many offers.
     Agree { offered: u64 },
     /// From the lower rank, which launches now: launch it too.
     Go,
@@ -17,18 +18,18 @@ pub(crate) enum Note {
     Call { group: u32, round: u64, parts: Vec<u8> },
     /// From the highest member: launch it.
     Start { group: u32, round: u64 },
-    /// The sender leaves, and launches nothing more; it has launched so many collectives of each group.
+    /// The sender leaves, and launches nothing more. It has launched this many collectives of each group.
     Leave { launched: Vec<(u32, u64)> },
 }
 
 impl Note {
-    /// As bytes.
+    /// The note as bytes.
     pub(crate) fn write(&self) -> Vec<u8> {
-        // Nothing in a note can fail to be written.
+        // A note can always be encoded.
         postcard::to_stdvec(self).unwrap_or_default()
     }
 
-    /// From bytes; `None` if they are no note.
+    /// Reads a note; `None` if the bytes are not one.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let (note, rest) = postcard::take_from_bytes(bytes).ok()?;
         rest.is_empty().then_some(note)

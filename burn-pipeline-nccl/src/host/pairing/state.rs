@@ -1,6 +1,6 @@
-//! What a rank knows of each other one, and what it has bound itself to.
+//! What a rank knows about each other rank, and which group it is bound to.
 
-/// What has been offered and launched with one rank.
+/// The offers and launches between this rank and another one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Channel {
     /// Offers that this rank made, and how many of them were launched.
@@ -19,7 +19,7 @@ impl Channel {
     }
 }
 
-/// The group that this rank has committed to.
+/// The group that this rank is bound to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Bound {
     Free,
@@ -34,7 +34,7 @@ pub(super) enum Bound {
         own: u64,
         theirs: u64,
     },
-    /// It has passed the call for a collective on.
+    /// It has passed on the call for a collective.
     Called {
         group: u32,
         round: u64,

@@ -1,12 +1,12 @@
-//! Ranks with one queue each, in which a group waits until all its members have reached it, as in NCCL's streams.
-//! Notes and offers are delivered in any order that keeps those of one rank to another in theirs.
+//! Simulated ranks with one queue each, in which a group waits until all its members have reached it, as in NCCL's
+//! streams. Notes and offers are delivered in any order that keeps each sender's order to each receiver.
 
 mod leaving;
 
 use super::{Action, Note, Pairing};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Numbers that look random, the same every time.
+/// Pseudo-random numbers, the same every time.
 struct Draw(u64);
 
 impl Draw {
@@ -31,15 +31,16 @@ enum Parcel {
 
 struct World {
     pairings: Vec<Pairing>,
-    /// On their way from one rank to another.
+    /// Parcels on their way from one rank to another.
     parcels: BTreeMap<(usize, usize), VecDeque<Parcel>>,
     queues: Vec<VecDeque<Entry>>,
     launched: BTreeMap<(usize, usize), [u64; 2]>,
-    /// Offers that their receivers have read, and made memory for.
+    /// Offers that their receivers have read and allocated memory for.
     landed: BTreeMap<(usize, usize), u64>,
     groups: Vec<Vec<usize>>,
     done: usize,
-    /// Collectives are refused, so that no rank waits for another one's: each rank and round where that happened.
+    /// If set, collectives are refused, so no rank waits for another one's. Contains each rank and round where that
+    /// happened.
     refused: Option<Vec<(usize, u64)>>,
 }
 
@@ -107,7 +108,7 @@ impl World {
         }
     }
 
-    /// Delivers one parcel; `false` if none is on its way.
+    /// Delivers one parcel. Returns false if none is on its way.
     fn deliver(&mut self, draw: &mut Draw) -> bool {
         let open: Vec<_> =
             self.parcels.iter().filter(|(_, parcels)| !parcels.is_empty()).map(|(&way, _)| way).collect();
@@ -127,7 +128,7 @@ impl World {
         true
     }
 
-    /// Runs what stands at the heads of the queues.
+    /// Runs the groups at the heads of the queues.
     fn run(&mut self) {
         while let Some(entry) = (0..self.queues.len()).find_map(|rank| self.ripe(rank)) {
             for &member in &entry.members {
@@ -137,7 +138,7 @@ impl World {
         }
     }
 
-    /// The head of a rank's queue, if all its members have come to it. They must then agree on what is in it.
+    /// Returns the head of a rank's queue, if all its members have reached it. They must then agree on its content.
     fn ripe(&self, rank: usize) -> Option<Entry> {
         let head = self.queues[rank].front()?;
         let matches = |member: &usize| self.queues[*member].front().filter(|entry| entry.members == head.members);
@@ -162,11 +163,11 @@ fn opposing_transfers_of_one_tick_are_one_group() {
 
 #[test]
 fn nothing_is_launched_before_its_receiver_has_made_the_memory() {
-    // The higher rank's offer is under way while the lower one proposes; the assertion is where groups are launched.
+    // The higher rank's offer is under way while the lower one proposes; groups are checked when they are launched.
     let mut world = World::new(2, Vec::new());
     world.offer(0, 1);
     world.offer(1, 0);
-    // The lower rank's offer and proposal, not the higher one's offer.
+    // Deliver the lower rank's offer and proposal, but not the higher one's offer.
     for _ in 0..2 {
         let parcel = world.parcels.get_mut(&(0, 1)).and_then(VecDeque::pop_front).unwrap();
         let actions = match parcel {
@@ -192,7 +193,7 @@ fn any_transfers_and_collectives_in_any_order_end() {
         let ranks = 1 + draw.below(7);
         let groups = vec![(0..ranks).collect(), (0..ranks).filter(|rank| rank % 2 == 0).collect(), vec![ranks - 1]];
         let mut world = World::new(ranks, groups.clone());
-        // Each rank's collectives are in one order, as the link demands; transfers lie between them anyhow.
+        // Each rank's collectives have one order, as the link requires, with transfers between them in any order.
         let mut left: Vec<(usize, Vec<(u32, u64)>)> = (0..ranks)
             .map(|rank| {
                 let all = (0..6).map(|i| ((i % 3) as u32, i / 3)).filter(|(g, _)| groups[*g as usize].contains(&rank));
@@ -200,7 +201,7 @@ fn any_transfers_and_collectives_in_any_order_end() {
             })
             .collect();
         let expected: usize = left.iter().map(|(transfers, _)| transfers).sum::<usize>() + 6;
-        // A rank waits for its collective before it comes to the next, but not for transfers.
+        // A rank waits for its collective before it reaches the next, but not for transfers.
         let mut waits = vec![None; ranks];
         loop {
             let rank = draw.below(ranks);
@@ -232,7 +233,7 @@ fn any_transfers_and_collectives_in_any_order_end() {
     }
 }
 
-/// What the agreement is for: each transfer queued as it comes, on two ranks that send to each other.
+/// Shows why the agreement is needed: each transfer is queued as it comes, on two ranks that send to each other.
 #[test]
 fn without_agreement_the_queues_stand_in_a_circle() {
     let mut world = World::new(2, Vec::new());
@@ -241,7 +242,7 @@ fn without_agreement_the_queues_stand_in_a_circle() {
     world.queues[1].extend([entry(1, 0), entry(0, 1)]);
     let stands = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.run()));
     assert!(stands.is_err(), "heads of the queues that differ must be noticed");
-    // And in a circle of three.
+    // The same in a circle of three.
     let mut world = World::new(3, Vec::new());
     let entry = |from: usize, to: usize| {
         let mut members = vec![from, to];
@@ -262,25 +263,25 @@ fn what_no_rank_tells_is_refused_and_nothing_is_launched() {
         let said = pairing.receive(from, note.clone()).unwrap_err();
         assert!(said.contains(&format!("rank {from} sent {note:?}")), "{said}");
     };
-    // More offers than have come; a proposal from a higher rank; a rank that there is not.
+    // More offers than have come; a proposal from a higher rank; a rank that does not exist.
     let mut middle = of(1);
     assert_eq!(middle.offered(0), []);
     refused(&mut middle, 0, Note::Propose { offered: 2 });
     refused(&mut middle, 2, Note::Propose { offered: 0 });
     refused(&mut middle, 7, Note::Propose { offered: 0 });
-    // An agreement that nobody asked for, and one that counts too much.
+    // An agreement that nobody asked for, and one that counts too many.
     refused(&mut middle, 2, Note::Agree { offered: 0 });
     assert_eq!(middle.offer(2), [Action::Send(2, Note::Propose { offered: 1 })]);
     refused(&mut middle, 0, Note::Agree { offered: 1 });
     refused(&mut middle, 2, Note::Agree { offered: 1 });
-    // A call from above, readiness from below or of a rank that is no member, a start that nobody is bound to.
+    // A call from above, readiness from below or from a rank that is not a member, a start that nobody is bound to.
     refused(&mut middle, 2, Note::Call { group: 0, round: 0, parts: Vec::new() });
     refused(&mut middle, 0, Note::Ready { group: 0, round: 0, part: Vec::new() });
     refused(&mut middle, 2, Note::Start { group: 0, round: 0 });
     let mut lowest = of(0);
     assert_eq!(lowest.ready(4, 0, &[0, 2], Vec::new()), []);
     refused(&mut lowest, 1, Note::Ready { group: 4, round: 0, part: Vec::new() });
-    // It goes on as if nothing had been received.
+    // It continues as if nothing had been received.
     refused(&mut middle, 2, Note::Go);
     let going_on = middle.receive(2, Note::Agree { offered: 0 }).unwrap();
     assert_eq!(going_on, [Action::Send(2, Note::Go), Action::Exchange { peer: 2, sends: 1, receives: 0 }]);

@@ -1,4 +1,4 @@
-//! `check`: prove that a plan from a file can run.
+//! `check`: proves that a plan from a file can run.
 
 use crate::failure::Failure;
 use crate::source::load;
@@ -15,18 +15,18 @@ pub(crate) struct Arguments {
     /// The plan as CSV: one row a rank, one cell an action, empty cells for idle slots.
     #[arg(value_name = "FILE.csv")]
     file: PathBuf,
-    /// Require that the file holds sends and receives. Without this flag, a plan of computations is checked as it is, and
-    /// once more with inserted sends and receives.
+    /// Require that the file has sends and receives. Without this flag, a plan without them is checked as it is, and
+    /// again with sends and receives inserted.
     #[arg(long)]
     lowered: bool,
     /// When a send is done: rendezvous (its receive is posted), buffered=K (K messages fit in a buffer) or unbounded.
     #[arg(long, default_value = "rendezvous", value_parser = transport)]
     transport: Transport,
-    /// Refuse a plan in which a rank holds more activations, in rank-microbatches (1 = one microbatch on all of a rank's
-    /// stages).
+    /// Refuse a plan in which a rank holds more activations than this, in rank-microbatches (1 = one microbatch on
+    /// all of a rank's stages).
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = amount)]
     cap: Option<f64>,
-    /// Of a plan that is refused, print all steps of all ranks with the fault's step marked, not only those around it.
+    /// For a refused plan, print all steps of all ranks with the fault's step marked, not only the steps around it.
     #[arg(long)]
     grid: bool,
 }
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     let crosses = plan.placement().all_stages().any(|stage| plan.placement().crosses_after(stage));
     if arguments.lowered && crosses && !plan.is_lowered() {
         return Err(Failure::Refused(format!(
-            "{} holds no sends and receives; leave --lowered out, or lower it first",
+            "{} has no sends and receives; omit --lowered, or lower the plan first",
             arguments.file.display()
         )));
     }
@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     summary(runnable.plan(), lowered, arguments.transport, out)
 }
 
-/// The error, with the whole grid in place of its part around the fault if there is a plan to show.
+/// The error. With `whole`, the whole grid replaces the excerpt around the fault.
 fn refused(error: &CheckError, whole: Option<&Plan>) -> Failure {
     let text = error.to_string();
     let (Some(plan), Some((rank, step))) = (whole, error.place()) else { return Failure::Refused(text) };

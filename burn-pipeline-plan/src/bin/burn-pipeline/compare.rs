@@ -1,8 +1,8 @@
-//! `compare`: all families side by side under the same costs.
+//! `compare`: compares all schedules under the same costs.
 //!
-//! 1. Every family is built with each number of chunks that was asked for, or with its own number if that is fixed. The
-//!    cost-driven family is built with memory for `p` and for `2p` activations.
-//! 2. The plans are simulated. Those with a peak above the cap are left out.
+//! 1. Every schedule is built with each number of chunks from the flags, or with its own number if that is fixed. The
+//!    cost-driven schedule is built with memory for `p` and for `2p` activations.
+//! 2. The plans are simulated. Plans with a peak above the cap are left out.
 //! 3. The others are sorted by makespan. A star marks the Pareto front of makespan and peak.
 
 use crate::costs::CostArguments;
@@ -26,16 +26,16 @@ pub(crate) struct Arguments {
     /// Number of microbatches a step.
     #[arg(long, value_name = "M")]
     microbatches: usize,
-    /// Numbers of stages a rank to compare, for families that take any number.
+    /// Numbers of stages a rank to compare, for schedules that accept any number.
     #[arg(long, value_name = "V", value_delimiter = ',', default_value = "2")]
     chunks: Vec<usize>,
     #[command(flatten)]
     costs: CostArguments,
-    /// Leave out plans in which a rank holds more activations, in rank-microbatches (1 = one microbatch on all of a rank's
-    /// stages).
+    /// Leave out plans in which a rank holds more activations than this, in rank-microbatches (1 = one microbatch on
+    /// all of a rank's stages).
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = amount)]
     cap: Option<f64>,
-    /// Write the table and its Pareto front, and the fastest family's timeline, as one HTML page.
+    /// Write the table and its Pareto front, and the fastest schedule's timeline, as one HTML page.
     #[arg(long, value_name = "OUT.html")]
     html: Option<PathBuf>,
     /// Print the result as one JSON object.
@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// A family with a number of chunks, built and simulated.
+/// A schedule with a number of chunks, built and simulated.
 #[derive(Debug)]
 struct Candidate {
     name: String,
@@ -56,7 +56,7 @@ struct Candidate {
     step: Simulation,
 }
 
-/// A family that cannot be used, and why.
+/// An unusable schedule, and the reason.
 #[derive(Debug)]
 struct Refusal {
     name: String,
@@ -64,16 +64,16 @@ struct Refusal {
     reason: String,
 }
 
-/// Prints the table and the families that cannot be used.
+/// Prints the table and the unusable schedules.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     if let Some(path) = &arguments.costs.profile {
-        // An unreadable profile is one failure of the command, not one for each family.
+        // Report an unreadable profile once, not for each schedule.
         burn_pipeline_plan::cost::Profile::from_json(&read(path)?)?;
     }
     let (mut candidates, mut refusals) = (Vec::new(), Vec::new());
-    for (name, family) in families(arguments) {
-        for chunks in chunks_of(&*family, &arguments.chunks) {
-            match candidate(&name, &*family, chunks, arguments) {
+    for (name, schedule) in schedules(arguments) {
+        for chunks in chunks_of(&*schedule, &arguments.chunks) {
+            match candidate(&name, &*schedule, chunks, arguments) {
                 Ok(candidate) => candidates.push(candidate),
                 Err(failure) => refusals.push(Refusal { name: name.clone(), chunks, reason: failure.to_string() }),
             }
@@ -89,19 +89,19 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     }
     print(&candidates, &refusals, out)?;
     if candidates.is_empty() {
-        return Err(Failure::Refused("no family can be used at this size and under this cap".into()));
+        return Err(Failure::Refused("no schedule can be used at this size and under this cap".into()));
     }
     Ok(())
 }
 
-/// The table as a picture, below the fastest family's timeline.
+/// The page: the fastest schedule's timeline, and the table as a picture.
 fn page(candidates: &[Candidate], refusals: &[Refusal], arguments: &Arguments) -> Page {
     let name = |name: &str, chunks: usize| format!("{name}, {chunks} chunks a rank");
     let choice =
         |c: &Candidate| Choice { name: name(&c.name, c.chunks), seconds: c.makespan, peak: c.peak, pareto: c.best };
     let dropped = refusals.iter().map(|refusal| (name(&refusal.name, refusal.chunks), refusal.reason.clone()));
     let (usable, dropped) = (candidates.iter().map(choice).collect(), dropped.collect());
-    let title = format!("All families on {} ranks, {} microbatches", arguments.ranks, arguments.microbatches);
+    let title = format!("All schedules on {} ranks, {} microbatches", arguments.ranks, arguments.microbatches);
     let page = Page::new(title).choices(Choices { unit: "rank-microbatches".into(), usable, dropped });
     match candidates.first() {
         Some(fastest) => arguments.costs.on(page).simulation(&fastest.name, &fastest.step),
@@ -109,33 +109,33 @@ fn page(candidates: &[Candidate], refusals: &[Refusal], arguments: &Arguments) -
     }
 }
 
-/// All families with their names; the cost-driven one once for each memory limit.
-fn families(arguments: &Arguments) -> Vec<(String, Box<dyn Schedule>)> {
-    let auto = ZbAuto::default().family().name;
-    let mut families: Vec<(String, Box<dyn Schedule>)> = Vec::new();
-    for family in all() {
-        let name = family.family().name;
+/// All schedules with their names; the cost-driven schedule once for each memory limit.
+fn schedules(arguments: &Arguments) -> Vec<(String, Box<dyn Schedule>)> {
+    let auto = ZbAuto::default().info().name;
+    let mut schedules: Vec<(String, Box<dyn Schedule>)> = Vec::new();
+    for schedule in all() {
+        let name = schedule.info().name;
         if name != auto || arguments.costs.profile.is_some() {
-            families.push((name.into(), family));
+            schedules.push((name.into(), schedule));
             continue;
         }
         for times in [1.0, 2.0] {
             let limited = zb_auto(&arguments.costs, Some(times * arguments.ranks as f64));
-            families.push((format!("{name} {times}p"), Box::new(limited)));
+            schedules.push((format!("{name} {times}p"), Box::new(limited)));
         }
     }
-    families
+    schedules
 }
 
-fn chunks_of(family: &dyn Schedule, asked: &[usize]) -> Vec<usize> {
-    if let Chunks::Exactly(n) = family.family().chunks { vec![n] } else { asked.to_vec() }
+fn chunks_of(schedule: &dyn Schedule, asked: &[usize]) -> Vec<usize> {
+    if let Chunks::Exactly(n) = schedule.info().chunks { vec![n] } else { asked.to_vec() }
 }
 
-fn candidate(name: &str, family: &dyn Schedule, chunks: usize, arguments: &Arguments) -> Result<Candidate, Failure> {
+fn candidate(name: &str, schedule: &dyn Schedule, chunks: usize, arguments: &Arguments) -> Result<Candidate, Failure> {
     let (ranks, microbatches) = (arguments.ranks, arguments.microbatches);
-    let plan = build(family, Wanted { ranks, chunks: Some(chunks), microbatches })?;
+    let plan = build(schedule, Wanted { ranks, chunks: Some(chunks), microbatches })?;
     if !plan.has_backward() {
-        return Err(Failure::Refused("it runs forwards alone, which is not a training step".into()));
+        return Err(Failure::Refused("it has no backwards, so it is not a training step".into()));
     }
     let (plan, profile) = arguments.costs.over(plan)?;
     let step = simulate(&plan, &profile, &SimulateOptions::default())?;
@@ -155,9 +155,9 @@ fn candidate(name: &str, family: &dyn Schedule, chunks: usize, arguments: &Argum
     })
 }
 
-/// Marks the Pareto front: the candidates that no other beats in both makespan and peak.
+/// Marks the Pareto front of makespan and peak.
 fn mark_best(candidates: &mut [Candidate]) {
-    // Sums of the same numbers in another order differ in their last bits; such values are equal.
+    // Sums of the same numbers in another order differ in their last bits. They count as equal.
     let same = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs());
     let front: Vec<bool> = candidates
         .iter()
@@ -175,7 +175,7 @@ fn mark_best(candidates: &mut [Candidate]) {
 }
 
 fn print(candidates: &[Candidate], refusals: &[Refusal], out: &mut impl Write) -> Result<(), Failure> {
-    let [name, chunks, makespan] = ["family", "chunks", "makespan"];
+    let [name, chunks, makespan] = ["schedule", "chunks", "makespan"];
     writeln!(
         out,
         "  {name:<22} {chunks:>6} {makespan:>12} {:>12} {:>12} {:>10}",
@@ -206,7 +206,7 @@ fn print_json(candidates: &[Candidate], refusals: &[Refusal], out: &mut impl Wri
     };
     let refusal = |r: &Refusal| json!({ "name": r.name, "chunks": r.chunks, "reason": r.reason });
     let report = json!({
-        "families": candidates.iter().map(candidate).collect::<Vec<_>>(),
+        "schedules": candidates.iter().map(candidate).collect::<Vec<_>>(),
         "refused": refusals.iter().map(refusal).collect::<Vec<_>>(),
     });
     writeln!(out, "{report}")?;

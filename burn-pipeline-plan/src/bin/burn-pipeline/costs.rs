@@ -1,4 +1,4 @@
-//! The flags for costs: numbers for all stages, or a profile from a file.
+//! The flags for costs: uniform numbers, or a profile from a file.
 
 use crate::failure::Failure;
 use crate::files::read;
@@ -8,10 +8,10 @@ use burn_pipeline_plan::page::Page;
 use burn_pipeline_plan::plan::{Placement, Plan};
 use std::path::PathBuf;
 
-/// The factor of a kind of operation.
+/// Selects the factor of a kind of operation.
 type Kind = fn(&mut Factors) -> &mut f64;
 
-/// Parses `transfer=2` and the like.
+/// Parses a factor such as `transfer=2`.
 fn factor(text: &str) -> Result<(Kind, f64), String> {
     let (kind, value) = text.split_once('=').ok_or("write KIND=FACTOR")?;
     let kind: Kind = match kind {
@@ -30,13 +30,13 @@ fn factor(text: &str) -> Result<(Kind, f64), String> {
 /// The flags for costs.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct CostArguments {
-    /// Seconds of a rank's forward for one microbatch; a stage takes 1/V of it with V stages a rank.
+    /// Seconds of a rank's forward for one microbatch. With V stages a rank, each takes 1/V of it.
     #[arg(long, value_name = "F", allow_negative_numbers = true, default_value_t = 1.0, value_parser = amount)]
     pub(crate) forward: f64,
-    /// Seconds of a rank's backward for the input, likewise.
+    /// Seconds of a rank's backward for the input, divided in the same way.
     #[arg(long, value_name = "I", allow_negative_numbers = true, default_value_t = 1.0, value_parser = amount)]
     pub(crate) input: f64,
-    /// Seconds of a rank's backward for the weights, likewise.
+    /// Seconds of a rank's backward for the weights, divided in the same way.
     #[arg(long, value_name = "W", allow_negative_numbers = true, default_value_t = 1.0, value_parser = amount)]
     pub(crate) weight: f64,
     /// Seconds of a forward fused with a backward [default: the sum of both].
@@ -45,8 +45,8 @@ pub(crate) struct CostArguments {
     /// Seconds that a message takes between two ranks.
     #[arg(long, value_name = "C", allow_negative_numbers = true, default_value_t = 0.0, value_parser = amount)]
     pub(crate) transfer: f64,
-    /// A profile with the costs of every stage and link, instead of the numbers above. Without one, pieces of a spread
-    /// vocabulary take no time.
+    /// A profile with the costs of every stage and link, instead of the numbers above. Without a profile, pieces of a
+    /// parallel vocabulary take no time.
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["forward", "input", "weight", "fused", "transfer"])]
     pub(crate) profile: Option<PathBuf>,
     /// Multiply the seconds of a kind of operation, in all stages or links: forward, input, weight, backward, unshard,
@@ -72,12 +72,12 @@ impl CostArguments {
         Ok(profile.scaled(&factors)?)
     }
 
-    /// A page that counts memory as these costs do: without a profile, a rank's activations of one microbatch are 1.
+    /// Sets the page's unit of memory: without a profile, a rank's activations of one microbatch count 1.
     pub(crate) fn on(&self, page: Page) -> Page {
         if self.profile.is_some() { page } else { page.memory_in("rank-microbatches") }
     }
 
-    /// A plan with its profile. A plan without transfers gets the skip edges of the profile.
+    /// Returns a plan with its profile. A plan without transfers gets the profile's skip edges.
     pub(crate) fn over(&self, plan: Plan) -> Result<(Plan, Profile), Failure> {
         let profile = self.profile(plan.placement())?;
         if plan.is_lowered() || profile.skips().is_empty() {

@@ -10,7 +10,7 @@ use burn_pipeline_plan::simulate::SimulateError;
 /// Why a command failed.
 #[derive(thiserror::Error)]
 pub(crate) enum Failure {
-    /// The input cannot be used.
+    /// The input is invalid.
     #[error("{0}")]
     Input(String),
     /// The plan was refused.
@@ -24,7 +24,7 @@ pub(crate) enum Failure {
 burn_pipeline_plan::debug_as_text!(Failure);
 
 impl Failure {
-    /// The exit code: 1 for a refused plan, 2 for input that cannot be used.
+    /// The exit code: 1 for a refused plan, 2 otherwise.
     pub(crate) fn code(&self) -> u8 {
         if matches!(self, Failure::Refused(_)) { 1 } else { 2 }
     }

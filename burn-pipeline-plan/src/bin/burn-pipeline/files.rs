@@ -1,4 +1,4 @@
-//! Text files of the command line.
+//! Reads and writes text files.
 
 use crate::failure::Failure;
 use std::path::Path;

@@ -1,10 +1,10 @@
 //! The command line: builds, checks, simulates, compares, plans and draws pipeline schedules.
 //!
-//! 1. Each subcommand is a file. They share where a plan comes from ([`source`]), what it costs ([`costs`]), the parsers
-//!    of flags ([`values`]) and files ([`files`]).
+//! 1. Each subcommand is a file. They share the flags for a plan ([`source`]) and its costs ([`costs`]), the parsers of
+//!    flags ([`values`]), and reading and writing files ([`files`]).
 //! 2. Results go to standard output. A failure writes one message to standard error.
-//! 3. Exit codes: 0 for success; 1 if the plan is refused (it cannot be built, does not pass the check, deadlocks); 2 if
-//!    the input cannot be used (a bad flag, an unreadable file, malformed CSV or JSON).
+//! 3. Exit codes: 0 for success; 1 if the plan is refused (it cannot be built, does not pass the check, deadlocks); 2
+//!    if the input is invalid (a bad flag, an unreadable file, malformed CSV or JSON).
 //! 4. If the reader of standard output goes away (`| head`), the program ends without an error.
 
 mod check;
@@ -29,8 +29,8 @@ use std::process::ExitCode;
 
 /// Builds, checks, simulates, compares and plans schedules for pipeline parallelism.
 ///
-/// A plan lists, for each rank (device), the actions it runs: F (forward), I and W (backward for the input and for the
-/// weights), B (both), sends and receives. A model is cut into stages; a rank holds one or several of them (its chunks).
+/// A plan lists, for each rank (device), the actions that it runs: F (forward), I and W (backward for the input and for
+/// the weights), B (both), sends and receives. A model is cut into stages; a rank has one or several of them (chunks).
 /// Start with `schedules`, then `schedule --name 1F1B --ranks 4 --microbatches 8 --format grid`.
 #[derive(Parser, Debug)]
 #[command(name = "burn-pipeline", version, arg_required_else_help = true)]
@@ -41,9 +41,9 @@ struct Arguments {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// List the families of schedules: name, placement, chunks a rank, accepted microbatches, source.
+    /// List the schedules: name, placement, chunks a rank, accepted microbatches, source.
     Schedules(schedules::Arguments),
-    /// Build a plan from a family and print it as CSV, a grid or JSON.
+    /// Build a plan from a schedule and print it as CSV, a grid or JSON.
     Schedule(schedule::Arguments),
     /// Prove that a plan is complete and cannot deadlock, or say why not (exit code 1).
     Check(check::Arguments),
@@ -51,7 +51,7 @@ enum Command {
     Simulate(simulate::Arguments),
     /// Move a plan's sends, receives and waits to where computation hides them.
     Overlap(overlap::Arguments),
-    /// Compare all families under the same costs.
+    /// Compare all schedules under the same costs.
     Compare(compare::Arguments),
     /// Cut a model's layers into stages, and report what each stage holds.
     Partition(partition::Arguments),
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // `--help` and `--version` come here too, with exit code 0. A closed pipe is no failure.
+            // `--help` and `--version` come here too, with exit code 0. A closed pipe is not a failure.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Output(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(failure) => {
-            // What was printed before the failure stays. If it cannot be written, the failure is still reported.
+            // Keep the output printed before the failure. If it cannot be written, the failure is still reported.
             let _ = out.flush();
             let _ = writeln!(std::io::stderr(), "error: {failure}");
             ExitCode::from(failure.code())

@@ -1,4 +1,4 @@
-//! `overlap`: run the overlap passes on a plan, print what each did, write the plan.
+//! `overlap`: runs the overlap passes on a plan, prints their reports, and writes the plan.
 
 use crate::costs::CostArguments;
 use crate::failure::Failure;
@@ -21,15 +21,15 @@ pub(crate) struct Arguments {
     costs: CostArguments,
     #[command(flatten)]
     transfers: TransferArguments,
-    /// Insert UNSHARD and RESHARD first; a rank keeps at most this many stages gathered.
+    /// Insert UNSHARD and RESHARD first. A rank keeps at most this many stages gathered.
     #[arg(long, value_name = "STAGES")]
     shard: Option<usize>,
     #[command(flatten)]
     overlap: OverlapArguments,
-    /// Make only the first N of all moves, to find the one after which numbers are wrong.
+    /// Make only the first N of all moves, to find the move after which numbers are wrong.
     #[arg(long, value_name = "N")]
     moves: Option<usize>,
-    /// Print the reports as one JSON object: for each start what moved along, what hides it, and what stopped it.
+    /// Print the reports as one JSON object: for each start, what moved with it, what hides it, and what stopped it.
     #[arg(long)]
     json: bool,
     /// Write the resulting plan as CSV.
@@ -49,7 +49,7 @@ pub(crate) struct OverlapArguments {
     /// Bytes by which a rank's peak may grow.
     #[arg(long, value_name = "BYTES", default_value_t = 0.0, value_parser = amount)]
     extra_bytes: f64,
-    /// The share of its peak by which a rank's peak may grow beside that: 0.1 for a tenth.
+    /// The share of its peak by which a rank's peak may grow in addition: 0.1 for a tenth.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = amount)]
     extra_share: f64,
     /// The most computations that a transfer or a wait may move past.
@@ -61,10 +61,10 @@ pub(crate) struct OverlapArguments {
     /// How much longer than a transfer the computation beside it should be, as a share of the transfer's seconds.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = amount)]
     margin: f64,
-    /// Do not decide by seconds: move as far as order, data, memory and reach allow.
+    /// Do not use time estimates: move as far as order, data, memory and reach allow.
     #[arg(long)]
     no_estimates: bool,
-    /// Recount memory after every swap and compare: a check of the passes themselves, slow for long plans.
+    /// Recount memory after every swap and compare. This checks the passes themselves, and is slow for long plans.
     #[arg(long)]
     recount: bool,
 }
@@ -115,7 +115,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
         let (_, all) = unmoved.first_moves(&after.plan, usize::MAX)?;
         let (moved, made) = unmoved.first_moves(&after.plan, moves)?;
         if !arguments.json {
-            writeln!(out, "{made} of {all} moves are made; the tables tell of all")?;
+            writeln!(out, "{made} of {all} moves are made; the tables list all")?;
         }
         after.plan = moved;
     }
@@ -143,7 +143,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     arguments.out.as_ref().map_or(Ok(()), |path| write(path, &after.plan.to_csv()))
 }
 
-/// The plan with sends and receives, and UNSHARD and RESHARD if asked for.
+/// The plan with sends and receives, and with UNSHARD and RESHARD on request.
 fn lowered(arguments: &Arguments, plan: Plan) -> Result<Plan, Failure> {
     let plan = arguments.shard.map_or(Ok(plan.clone()), |active| plan.with_unshard(active))?;
     if plan.is_lowered() { Ok(plan) } else { Ok(plan.without_idle().with_transfers()?) }

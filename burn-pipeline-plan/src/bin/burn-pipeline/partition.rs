@@ -1,4 +1,4 @@
-//! `partition`: cut a model's layers into stages, and report what each holds.
+//! `partition`: cuts a model's layers into stages, and reports the costs of each.
 //!
 //! 1. Layers come from a JSON file that lists every layer, or kinds and a pattern.
 //! 2. The cut is even, greedy by weight, optimal, or given (by boundaries, or a pattern with `|`).
@@ -28,7 +28,8 @@ pub(crate) struct Arguments {
     /// Number of stages a rank.
     #[arg(long, value_name = "V", default_value_t = 1)]
     chunks: usize,
-    /// How stages are placed on ranks: loop, v, wave or bidirectional. V has 2 stages a rank, bidirectional 1 of each of two replicas.
+    /// How stages are placed on ranks: loop, v, wave or bidirectional. V has 2 stages a rank; bidirectional has 1 of
+    /// each of two routes.
     #[arg(long, default_value = "loop", value_parser = placement)]
     placement: PlacementKind,
     /// How to cut the layers.
@@ -37,10 +38,10 @@ pub(crate) struct Arguments {
     /// What weighted and optimal cuts balance: seconds, flops or parameters.
     #[arg(long, default_value = "seconds", value_parser = measure)]
     measure: Measure,
-    /// Cut at these layers, counted from 0, instead of --by; each begins a stage (not listed: the first stage).
+    /// Cut at these layers, counted from 0, instead of --by. Each begins a stage; the first stage is not listed.
     #[arg(long, value_name = "L", value_delimiter = ',', conflicts_with = "by")]
     boundaries: Option<Vec<usize>>,
-    /// Cut as this pattern says, such as EAAM|AAML*2, instead of --by. Its kinds have to be those of the layers.
+    /// Cut as this pattern says, such as EAAM|AAML*2, instead of --by. Its kinds must match the layers.
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["by", "boundaries"])]
     pattern: Option<String>,
     /// Estimate the seconds of layers from their FLOPs, at this many FLOPs a second.
@@ -89,7 +90,7 @@ pub(crate) fn read_layers(path: &Path, rate: Option<f64>) -> Result<(Layers, Opt
     }
 }
 
-/// Cuts and reports.
+/// Cuts the layers and prints the report.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let (layers, pattern) = read_layers(&arguments.layers, arguments.rate)?;
     let placement = Placement::of_kind(arguments.placement, arguments.ranks, arguments.chunks)
@@ -120,7 +121,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     Ok(())
 }
 
-/// The cut that the flags ask for; with the search's result if it is optimal.
+/// The cut from the flags, with the search's result if the cut is optimal.
 fn cut(
     arguments: &Arguments,
     layers: &Layers,

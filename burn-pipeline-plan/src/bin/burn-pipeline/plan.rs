@@ -1,6 +1,6 @@
-//! `plan`: find the best plan for a model, ranks, links and a memory cap.
+//! `plan`: finds the best plan for a model, ranks, links and a memory cap.
 //!
-//! 1. The model is a file of layers, which are cut here, or a profile of stages, which stay as they are.
+//! 1. The model is a file of layers, which the planner cuts into stages, or a profile of stages, which it does not cut.
 //! 2. The report is printed as text or JSON. The plan and the costs of its stages can be written to files for `check`,
 //!    `simulate` and the runtime.
 
@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     /// Bytes a second between two ranks [default: unlimited].
     #[arg(long, value_name = "BYTES", value_parser = positive)]
     bandwidth: Option<f64>,
-    /// Links as a profile has them: {"default": {...}, "between": [...]}.
+    /// Links in the form of a profile: {"default": {...}, "between": [...]}.
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["latency", "bandwidth"])]
     links: Option<PathBuf>,
     /// The most bytes that a rank may hold.
@@ -66,16 +66,16 @@ pub(crate) struct Arguments {
     /// Numbers of stages a rank to try.
     #[arg(long, value_name = "V", value_delimiter = ',', default_value = "1,2,4")]
     chunks: Vec<usize>,
-    /// Do not synthesise schedules: try only the families that `schedules` lists.
+    /// Do not synthesise schedules; try only those that `schedules` lists.
     #[arg(long)]
     no_synthesis: bool,
     /// Do not recompute forwards in the backward.
     #[arg(long)]
     no_recompute: bool,
-    /// Try plans that spread the vocabulary over all ranks, too: the first layer is the embedding, and the last one the head.
+    /// Try vocabulary-parallel plans too: the first layer is the embedding, the last one the head.
     #[arg(long, conflicts_with = "profile")]
-    spread_vocabulary: bool,
-    /// Numbers of ranks that may hold each stage together (tensor parallel), beside 1. Layers need `summed_bytes`.
+    vocabulary_parallel: bool,
+    /// Sizes of tensor-parallel groups to try beside 1. Layers need `summed_bytes`.
     #[arg(long, value_name = "T", value_delimiter = ',', conflicts_with = "profile")]
     tensor_groups: Vec<usize>,
     /// Do not try plans without a pipeline (one device, data parallelism).
@@ -85,19 +85,19 @@ pub(crate) struct Arguments {
     transfers: TransferArguments,
     #[command(flatten)]
     overlap: OverlapArguments,
-    /// List the candidates that were dropped, and why.
+    /// List the dropped candidates with their reasons.
     #[arg(long)]
     dropped: bool,
     /// Write the best plan, with its sends and receives, as CSV.
     #[arg(long, value_name = "OUT.csv")]
     csv: Option<PathBuf>,
-    /// Write the profile of its stages as JSON.
+    /// Write the profile of the best plan's stages as JSON.
     #[arg(long, value_name = "OUT.json")]
     costs: Option<PathBuf>,
-    /// Write its simulated timeline as SVG.
+    /// Write the best plan's simulated timeline as SVG.
     #[arg(long, value_name = "OUT.svg")]
     svg: Option<PathBuf>,
-    /// Write its timeline, idle times and memory, and all candidates, as one HTML page.
+    /// Write the best plan's timeline, idle times and memory, and all candidates, as one HTML page.
     #[arg(long, value_name = "OUT.html")]
     html: Option<PathBuf>,
     /// Print the report as one JSON object.
@@ -168,12 +168,12 @@ fn request(arguments: &Arguments) -> Result<Request, Failure> {
         synthesis: (!arguments.no_synthesis).then(Synthesis::default),
         unpipelined: !arguments.pipeline_only,
         members: arguments.tensor_groups.clone(),
-        spread_vocabulary: arguments.spread_vocabulary,
+        vocabulary_parallel: arguments.vocabulary_parallel,
         simulate: arguments.transfers.options(),
     })
 }
 
-/// The layers, links, numbers of chunks and cuts that the flags give.
+/// The layers, links, numbers of chunks and cuts from the flags.
 fn model(arguments: &Arguments) -> Result<(Layers, LinkCosts, Vec<usize>, Vec<Cut>), Failure> {
     let named = |path: &PathBuf, error: String| Failure::Input(format!("{}: {error}", path.display()));
     if let Some(path) = &arguments.profile {
@@ -181,7 +181,7 @@ fn model(arguments: &Arguments) -> Result<(Layers, LinkCosts, Vec<usize>, Vec<Cu
         let stages = profile.stages().len();
         if arguments.ranks == 0 || !stages.is_multiple_of(arguments.ranks) {
             return Err(Failure::Input(format!(
-                "{}: {stages} stages do not go onto {} ranks evenly; measure another cut, or give the layers",
+                "{}: {stages} stages do not divide evenly among {} ranks; measure another cut, or give the layers",
                 path.display(),
                 arguments.ranks
             )));
@@ -208,10 +208,13 @@ fn report(planned: &PlannerReport) -> Value {
             "placement": c.placement, "chunks": c.chunks, "cut": c.cut.to_string(),
             "partition": c.partition.to_string(), "boundaries": c.partition.boundaries(),
             "microbatches": c.microbatches, "recomputing": c.recomputing,
-            "passes": c.passes.to_string(), "spread_vocabulary": c.spread_vocabulary, "members": c.members, "groups": c.groups,
+            "passes": c.passes.to_string(), "vocabulary_parallel": c.vocabulary_parallel,
+            "members": c.members, "groups": c.groups,
         })
     };
     let limits = planned.breakdown;
+    let faster = planned.faster_without_cap.as_ref();
+    let dropped = planned.dropped.iter().map(|(what, reason)| json!({ "what": what, "reason": reason }));
     json!({
         "best": candidate(&planned.best),
         "overlap": planned.overlap,
@@ -220,8 +223,8 @@ fn report(planned: &PlannerReport) -> Value {
             "work": limits.work, "imbalance": limits.imbalance, "ends": limits.ends, "waiting": limits.waiting,
             "transfer": limits.transfer, "reduction": limits.reduction,
         },
-        "faster_without_cap": planned.faster_without_cap.as_ref().map(|(what, seconds)| json!({ "what": what, "seconds": seconds })),
+        "faster_without_cap": faster.map(|(what, seconds)| json!({ "what": what, "seconds": seconds })),
         "candidates": planned.candidates.iter().map(candidate).collect::<Vec<_>>(),
-        "dropped": planned.dropped.iter().map(|(what, reason)| json!({ "what": what, "reason": reason })).collect::<Vec<_>>(),
+        "dropped": dropped.collect::<Vec<_>>(),
     })
 }

@@ -1,4 +1,4 @@
-//! `report`: a trace that was measured, as one HTML page.
+//! `report`: writes a measured trace as one HTML page.
 
 use crate::failure::Failure;
 use crate::files::{read, write};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// The flags of `report`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {
-    /// The trace: what `train_gpt`, or `simulate --trace`, wrote.
+    /// The trace, written by `train_gpt` or `simulate --trace`.
     #[arg(value_name = "TRACE.json")]
     trace: PathBuf,
     /// The page.
@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     Ok(())
 }
 
-/// The tracks of a trace in a file.
+/// Reads the tracks of a trace file.
 pub(crate) fn tracks(path: &Path) -> Result<Vec<Track>, Failure> {
     read_chrome(&read(path)?).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))
 }

@@ -1,7 +1,7 @@
-//! `schedule`: build a plan of a family, insert transfers and waits if asked for, print it.
+//! `schedule`: builds a plan of a schedule, inserts transfers and waits on request, and prints the plan.
 
 use crate::failure::Failure;
-use crate::source::{Wanted, build, family};
+use crate::source::{Wanted, build, schedule};
 use burn_pipeline_plan::pass::{Placing, WaitOptions};
 use std::io::Write;
 
@@ -19,14 +19,14 @@ enum Format {
     Json,
 }
 
-/// Which transfers and collectives get waits of their own, and where.
+/// Which transfers and collectives get waits, and where.
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
 enum Waits {
-    /// All of them, right behind the start.
+    /// All of them, right after the start.
     AtOnce,
     /// All of them, as late as possible: before the result is used.
     Late,
-    /// As PyTorch 2.15: sends as late as possible, reductions right behind the start.
+    /// As in PyTorch 2.15: sends as late as possible, reductions right after the start.
     Pytorch,
 }
 
@@ -43,13 +43,13 @@ impl Waits {
 /// The flags of `schedule`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {
-    /// The family of schedules (see `schedules`).
+    /// The schedule (see `schedules`).
     #[arg(long)]
     name: String,
     /// Number of ranks (devices).
     #[arg(long, value_name = "P")]
     ranks: usize,
-    /// Number of stages a rank [default: what the family needs, otherwise 2].
+    /// Number of stages a rank [default: the number that the schedule needs, otherwise 2].
     #[arg(long, value_name = "V")]
     chunks: Option<usize>,
     /// Number of microbatches a step.
@@ -58,11 +58,11 @@ pub(crate) struct Arguments {
     /// Insert sends and receives.
     #[arg(long)]
     lower: bool,
-    /// Pad rows with idle cells, so that every rank runs its cell number k in step k: the form of PyTorch's schedules without
+    /// Pad rows with idle cells, so that every rank runs cell k in step k: the form of PyTorch's schedules without
     /// transfers.
     #[arg(long, conflicts_with_all = ["lower", "shard", "waits"])]
     steps: bool,
-    /// Insert UNSHARD and RESHARD, which gather and release sharded parameters; a rank keeps at most 3 stages gathered.
+    /// Insert UNSHARD and RESHARD, which gather and release sharded parameters. A rank keeps at most 3 stages gathered.
     #[arg(long)]
     shard: bool,
     /// Insert waits. Waits of sends and receives need --lower.
@@ -76,7 +76,7 @@ pub(crate) struct Arguments {
 /// Prints the plan.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let Arguments { ranks, chunks, microbatches, .. } = *arguments;
-    let mut plan = build(&*family(&arguments.name, None)?, Wanted { ranks, chunks, microbatches })?;
+    let mut plan = build(&*schedule(&arguments.name, None)?, Wanted { ranks, chunks, microbatches })?;
     if arguments.steps {
         plan = plan.with_idle()?;
     }

@@ -1,4 +1,4 @@
-//! `schedules`: list the families, one line each.
+//! `schedules`: lists the schedules, one line each.
 
 use crate::failure::Failure;
 use burn_pipeline_plan::schedule::all;
@@ -11,12 +11,12 @@ pub(crate) struct Arguments {}
 /// Prints the list in columns.
 pub(crate) fn run(_: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let head = ["name", "placement", "chunks", "microbatches", "source"].map(String::from);
-    let families = all().into_iter().map(|schedule| {
-        let family = schedule.family();
-        let (placement, chunks) = (family.placement.to_string(), family.chunks.to_string());
-        [family.name.into(), placement, chunks, family.microbatches.into(), family.source.into()]
+    let schedules = all().into_iter().map(|schedule| {
+        let schedule = schedule.info();
+        let (placement, chunks) = (schedule.placement.to_string(), schedule.chunks.to_string());
+        [schedule.name.into(), placement, chunks, schedule.microbatches.into(), schedule.source.into()]
     });
-    let lines: Vec<[String; 5]> = std::iter::once(head).chain(families).collect();
+    let lines: Vec<[String; 5]> = std::iter::once(head).chain(schedules).collect();
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
     let widths = [0, 1, 2, 3].map(width);
     for line in &lines {

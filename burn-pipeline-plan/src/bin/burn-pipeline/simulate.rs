@@ -1,4 +1,4 @@
-//! `simulate`: simulate a plan under given costs, print the report, draw the timeline.
+//! `simulate`: simulates a plan under given costs, prints the report, and draws the timeline.
 
 use crate::costs::CostArguments;
 use crate::failure::Failure;
@@ -25,8 +25,8 @@ pub(crate) struct Arguments {
     /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
-    /// Simulate one step an action instead (PyTorch's `_simulate_comms_compute`), and print the steps as CSV; drawings show
-    /// a second a step.
+    /// Let every action take one step instead (PyTorch's `_simulate_comms_compute`), and print the steps as CSV.
+    /// Drawings show one second a step.
     #[arg(long, conflicts_with_all = ["json", "measured"])]
     unit_steps: bool,
     /// Write the timeline as a trace for Perfetto or chrome://tracing.
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     /// Write the timeline, idle times and memory as one HTML page.
     #[arg(long, value_name = "OUT.html")]
     html: Option<PathBuf>,
-    /// A trace of the same plan, measured: the page shows it over the prediction.
+    /// A measured trace of the same plan: the page shows it beside the prediction.
     #[arg(long, value_name = "TRACE.json", requires = "html")]
     measured: Option<PathBuf>,
     /// Draw the timeline as text of this many columns below the report.
@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
 /// The most columns of an ASCII timeline.
 const MOST_COLUMNS: usize = 100_000;
 
-/// Simulates and reports. Of a plan that deadlocks, the steps until then are drawn.
+/// Simulates and reports. If the plan deadlocks, draws the steps before the deadlock.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let plan = arguments.source.plan(&arguments.costs)?;
     if arguments.unit_steps {
@@ -74,7 +74,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     draw_ascii(&track, arguments, out)
 }
 
-/// The unit-step simulation knows only transfers and single tasks, so the plan is lowered and fused actions are split.
+/// Runs the unit-step simulation. It supports only transfers and single tasks, so the plan is lowered and fused actions
+/// are split first.
 fn run_unit_steps(plan: &Plan, arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let lowered = if plan.is_lowered() { plan.clone() } else { plan.without_idle().with_transfers()? };
     let split = |row: &Vec<Action>| row.iter().flat_map(|action| action.tasks().map(Action::from)).collect();
@@ -88,7 +89,7 @@ fn run_unit_steps(plan: &Plan, arguments: &Arguments, out: &mut impl Write) -> R
     draw_ascii(&track, arguments, out)
 }
 
-/// Draws what ran before a deadlock, if that is the error.
+/// If the error is a deadlock, draws the actions before it.
 fn draw_deadlock(error: Option<&SimulateError>, arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let Some(SimulateError::Deadlock { so_far, .. }) = error else { return Ok(()) };
     let track = Track { name: format!("{}, until the deadlock", so_far.name), ..Track::clone(so_far) };
@@ -104,7 +105,7 @@ fn draw(track: &Track, arguments: &Arguments) -> Result<(), Failure> {
     arguments.svg.as_ref().map_or(Ok(()), |path| write(path, &track.svg(&SvgOptions::fitting(track))))
 }
 
-/// A page of a track without costs.
+/// Writes a page of a track without costs.
 fn draw_page(track: &Track, arguments: &Arguments) -> Result<(), Failure> {
     let page = || Page::new(&track.name).track(track).html();
     arguments.html.as_ref().map_or(Ok(()), |path| write(path, &page()))

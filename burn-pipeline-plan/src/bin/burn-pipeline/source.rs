@@ -1,4 +1,4 @@
-//! The flags for a plan: a family and a size, or a CSV file.
+//! The flags for a plan: a schedule and a size, or a CSV file.
 
 use crate::costs::CostArguments;
 use crate::failure::Failure;
@@ -9,10 +9,10 @@ use burn_pipeline_plan::schedule::{Chunks, Schedule, Size, ZbAuto, by_name};
 use burn_pipeline_plan::simulate::SimulateOptions;
 use std::path::{Path, PathBuf};
 
-/// Plans with more actions are refused, because they would take too much memory.
+/// The most actions of a plan. Larger plans are refused, since they would take too much memory.
 const MOST_ACTIONS: usize = 100_000_000;
 
-/// The size of a plan. Without chunks, the family decides.
+/// The size of a plan. Without `chunks`, the schedule's default applies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) ranks: usize,
@@ -20,22 +20,22 @@ pub(crate) struct Wanted {
     pub(crate) microbatches: usize,
 }
 
-/// The chunks a rank if none are given: what the family needs, otherwise 2.
+/// The default number of chunks a rank: the number that the schedule needs, otherwise 2.
 fn default_chunks(chunks: Chunks) -> usize {
     if let Chunks::Exactly(n) = chunks { n } else { 2 }
 }
 
-/// The flags for a plan: a family and a size, or a file.
+/// The flags for a plan: a schedule and a size, or a file.
 #[derive(clap::Args, Debug)]
 #[command(group(clap::ArgGroup::new("source").required(true).args(["name", "plan"])))]
 pub(crate) struct PlanArguments {
-    /// Build a plan of this family (see `schedules`); needs --ranks and --microbatches.
+    /// Build a plan of this schedule (see `schedules`); needs --ranks and --microbatches.
     #[arg(long, requires = "ranks", requires = "microbatches")]
     name: Option<String>,
     /// Number of ranks (devices).
     #[arg(long, value_name = "P", requires = "name")]
     ranks: Option<usize>,
-    /// Number of stages a rank [default: what the family needs, otherwise 2].
+    /// Number of stages a rank [default: the number that the schedule needs, otherwise 2].
     #[arg(long, value_name = "V", requires = "name")]
     chunks: Option<usize>,
     /// Number of microbatches a step.
@@ -47,7 +47,7 @@ pub(crate) struct PlanArguments {
 }
 
 impl PlanArguments {
-    /// Builds or reads the plan. The cost-driven family gets these costs.
+    /// Builds or reads the plan. The cost-driven schedule gets these costs.
     pub(crate) fn plan(&self, costs: &CostArguments) -> Result<Plan, Failure> {
         match (self, &self.plan) {
             (_, Some(path)) => load(path),
@@ -60,7 +60,7 @@ impl PlanArguments {
                     ..
                 },
                 _,
-            ) => build(&*family(name, Some(costs))?, Wanted { ranks, chunks, microbatches }),
+            ) => build(&*schedule(name, Some(costs))?, Wanted { ranks, chunks, microbatches }),
             _ => Err(Failure::Input("give --name, --ranks and --microbatches, or --plan".into())),
         }
     }
@@ -72,7 +72,7 @@ pub(crate) struct TransferArguments {
     /// When a send is done: rendezvous (its receive is posted), buffered=K (K messages fit in a buffer) or unbounded.
     #[arg(long, default_value = "rendezvous", value_parser = transport)]
     transport: Transport,
-    /// Sends and receives without a wait of their own keep their ranks from computing.
+    /// Sends and receives without a wait block their ranks.
     #[arg(long)]
     blocking: bool,
 }
@@ -83,30 +83,31 @@ impl TransferArguments {
     }
 }
 
-/// Builds a family's plan of a size.
-pub(crate) fn build(family: &dyn Schedule, wanted: Wanted) -> Result<Plan, Failure> {
+/// Builds a schedule's plan of a size.
+pub(crate) fn build(schedule: &dyn Schedule, wanted: Wanted) -> Result<Plan, Failure> {
     let Wanted { ranks, chunks, microbatches } = wanted;
-    let chunks = chunks.unwrap_or_else(|| default_chunks(family.family().chunks));
+    let chunks = chunks.unwrap_or_else(|| default_chunks(schedule.info().chunks));
     // Three actions a stage and microbatch at most: F, I and W.
     let actions = ranks.saturating_mul(chunks).saturating_mul(microbatches).saturating_mul(3);
     if actions > MOST_ACTIONS {
         return Err(Failure::Refused(format!(
-            "{ranks} ranks with {chunks} chunks and {microbatches} microbatches make about {actions} actions; at most {MOST_ACTIONS} are built here"
+            "{ranks} ranks with {chunks} chunks and {microbatches} microbatches make about {actions} actions; \
+             the limit is {MOST_ACTIONS}"
         )));
     }
-    Ok(family.build(Size { ranks, chunks, microbatches })?)
+    Ok(schedule.build(Size { ranks, chunks, microbatches })?)
 }
 
-/// The family with this name. The cost-driven family gets these costs.
-pub(crate) fn family(name: &str, costs: Option<&CostArguments>) -> Result<Box<dyn Schedule>, Failure> {
-    let family = by_name(name)?;
+/// The schedule with this name. The cost-driven schedule gets these costs.
+pub(crate) fn schedule(name: &str, costs: Option<&CostArguments>) -> Result<Box<dyn Schedule>, Failure> {
+    let schedule = by_name(name)?;
     match costs {
-        Some(costs) if family.family().name == ZbAuto::default().family().name => Ok(Box::new(zb_auto(costs, None))),
-        _ => Ok(family),
+        Some(costs) if schedule.info().name == ZbAuto::default().info().name => Ok(Box::new(zb_auto(costs, None))),
+        _ => Ok(schedule),
     }
 }
 
-/// The cost-driven family with the costs of the flags.
+/// The cost-driven schedule with the costs from the flags.
 pub(crate) fn zb_auto(costs: &CostArguments, limit: Option<f64>) -> ZbAuto {
     ZbAuto { limit, ..ZbAuto::uniform(costs.forward, costs.input, costs.weight, costs.transfer) }
 }

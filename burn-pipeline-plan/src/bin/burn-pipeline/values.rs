@@ -38,7 +38,7 @@ pub(crate) fn placement(text: &str) -> Result<PlacementKind, String> {
     found.ok_or_else(|| "write loop, v, wave or bidirectional".into())
 }
 
-/// Parses what cuts balance.
+/// Parses the measure that cuts balance.
 pub(crate) fn measure(text: &str) -> Result<Measure, String> {
     let measures = [Measure::Seconds, Measure::Flops, Measure::Parameters];
     let found = measures.into_iter().find(|measure| format!("{measure:?}").eq_ignore_ascii_case(text));

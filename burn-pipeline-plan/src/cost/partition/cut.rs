@@ -1,4 +1,4 @@
-//! A cut of a model into contiguous stages: made evenly, by boundaries or greedily, and priced as a profile.
+//! A cut of a model into contiguous stages: even, by boundaries or greedy, with its costs as a profile.
 
 use crate::cost::amount::is_amount;
 use crate::cost::layer::Layer;
@@ -22,7 +22,7 @@ impl Partition {
     /// The same number of layers in each stage; if it does not divide evenly, the first stages get one more.
     ///
     /// # Errors
-    /// [`PartitionError::Stages`] if there are fewer layers than stages, or no stages.
+    /// Returns [`PartitionError::Stages`] if there are fewer layers than stages, or no stages.
     ///
     /// ```
     /// use burn_pipeline_plan::cost::Partition;
@@ -38,8 +38,8 @@ impl Partition {
     /// Stages that begin at the given layers. The first stage begins at layer 0 and is not listed.
     ///
     /// # Errors
-    /// [`PartitionError::Boundary`] if the boundaries do not rise, or one is 0 or beyond the last layer, and
-    /// [`PartitionError::NoLayer`] if there are no layers.
+    /// Returns [`PartitionError::Boundary`] if the boundaries do not increase, or one is 0 or beyond the last
+    /// layer, and [`PartitionError::NoLayer`] if there are no layers.
     pub fn from_boundaries(layers: usize, boundaries: &[usize]) -> Result<Self, PartitionError> {
         let last = layers.checked_sub(1).ok_or(PartitionError::NoLayer)?;
         let mut before = 0;
@@ -52,14 +52,14 @@ impl Partition {
         Ok(Self::trusted(layers, boundaries.to_vec()))
     }
 
-    /// A greedy cut by weight: each stage takes layers until it has its share of the remaining weight, and leaves at least
-    /// one layer for each later stage. If all weights are zero, the cut is even.
+    /// A greedy cut by weight: each stage takes layers until it has its share of the remaining weight, and leaves
+    /// at least one layer for each later stage. If all weights are zero, the cut is even.
     ///
-    /// Weights by parameters balance memory rather than time; for time, see
-    /// [`Partition::optimal`].
+    /// Weights by parameters balance memory rather than time; for time, see [`Partition::optimal`].
     ///
     /// # Errors
-    /// [`PartitionError::Stages`] as in [`Partition::even`], [`PartitionError::Weight`] if a weight is negative, infinite or NaN.
+    /// Returns [`PartitionError::Stages`] as in [`Partition::even`], and [`PartitionError::Weight`] if a weight is
+    /// negative, infinite or NaN.
     pub fn weighted(weights: &[f64], stages: usize) -> Result<Self, PartitionError> {
         refuse_stages(weights.len(), stages)?;
         if let Some((layer, value)) = weights.iter().enumerate().find(|(_, weight)| !is_amount(**weight)) {
@@ -91,12 +91,12 @@ impl Partition {
         Self { layers, boundaries }
     }
 
-    /// Number of layers.
+    /// The number of layers.
     pub fn layers(&self) -> usize {
         self.layers
     }
 
-    /// Number of stages.
+    /// The number of stages.
     pub fn stages(&self) -> usize {
         self.boundaries.len() + 1
     }
@@ -113,20 +113,21 @@ impl Partition {
         starts.zip(ends).map(|(start, end)| start..end)
     }
 
-    /// The stage that holds a layer.
+    /// The stage of a layer.
     fn stage_of(&self, layer: usize) -> usize {
         self.boundaries.partition_point(|&start| start <= layer)
     }
 
-    /// The costs of the stages, for the simulator. Seconds and bytes of the layers are added up; a stage's message is the
-    /// output of its last layer.
+    /// The costs of the stages, for the simulator. Seconds and bytes of the layers are summed; a stage's message is
+    /// the output of its last layer.
     ///
-    /// A skip edge inside a stage costs nothing. One to the next stage adds its bytes to the message. One past the next
-    /// stage becomes a skip edge of the profile; a stage's `skip_bytes` are those of its heaviest such edge.
+    /// A skip edge inside a stage costs nothing. An edge to the next stage adds its bytes to the message. An edge
+    /// past the next stage becomes a skip edge of the profile; a stage's `skip_bytes` are those of its largest such
+    /// edge.
     ///
     /// # Errors
-    /// [`PartitionError::Size`] if the cut is of another number of layers, and [`PartitionError::Profile`] if the links
-    /// are refused.
+    /// Returns [`PartitionError::Size`] if the cut is for another number of layers, and [`PartitionError::Profile`]
+    /// if the links are refused.
     pub fn profile(&self, layers: &Layers, links: LinkCosts) -> Result<Profile, PartitionError> {
         self.refuse_other(layers)?;
         let mut stages: Vec<StageCost> = self.ranges().map(|range| stage_cost(&layers.all()[range])).collect();
@@ -145,7 +146,7 @@ impl Partition {
         Ok(Profile::new(stages, links)?.with_skips(past.into_keys().collect())?)
     }
 
-    /// Refuses layers whose number is not that of the cut.
+    /// Refuses layers whose number differs from that of the cut.
     pub(super) fn refuse_other(&self, layers: &Layers) -> Result<(), PartitionError> {
         if self.layers == layers.len() {
             return Ok(());
@@ -175,7 +176,7 @@ fn stage_cost(inside: &[Layer]) -> StageCost {
         backward: whole.then(|| sum(Layer::full_backward)),
         overlap: inside.iter().map(|l| l.overlap).sum(),
         activation_bytes: sum(|l| l.activation_bytes),
-        // Sums in another order may round differently, and a profile refuses a part above the whole.
+        // Sums in another order may round differently, and a profile refuses a part larger than the whole.
         freed_at_input_bytes: sum(|l| l.freed_at_input_bytes)
             .min(sum(|l| l.activation_bytes) + sum(|l| l.recomputed_bytes)),
         recomputed_bytes: sum(|l| l.recomputed_bytes),

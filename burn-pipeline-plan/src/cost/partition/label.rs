@@ -1,11 +1,12 @@
-//! Dynamic programming over (stage, layers so far, loads of all ranks), for placements with several stages a rank.
+//! Dynamic programming over (stage, layers so far, loads of all ranks), for placements with several stages per
+//! rank.
 //!
-//! Guarantees: a cut that is returned fits under the cap, and its largest load is below the given bound. If no label was
-//! left out for want of room, no cut is better; and if no cut is returned, none below the bound fits.
+//! Guarantees: a returned cut fits under the cap, and its largest load is below the given bound. If no label was
+//! left out for lack of room, no cut is better; and if no cut is returned, none below the bound fits.
 //!
 //! 1. A *label* is one way to cut the first layers into the first stages, with the loads and bytes of all bins.
-//! 2. A label is dropped if (a) a bin reaches the bound or the cap, (b) the bins of the remaining stages have less room
-//!    than the remaining layers need, or (c) another label of the same stage and layer is no worse in any bin.
+//! 2. A label is dropped if (a) a bin reaches the bound or the cap, (b) the bins of the remaining stages have less
+//!    room than the remaining layers need, or (c) another label of the same stage and layer is no worse in any bin.
 //! 3. At most `states` labels of a stage and layer are kept: the most even ones.
 
 use super::problem::Problem;
@@ -21,10 +22,10 @@ struct Label {
     unevenness: f64,
 }
 
-/// The best cut below the bound, and whether no label was left out.
+/// Returns the best cut below the bound, and true if no label was left out.
 pub(super) fn search(problem: &Problem, bound: f64, states: usize) -> (Option<Vec<usize>>, bool) {
     let (layers, stages) = (problem.layers(), problem.stages());
-    // A cut that is better by rounding alone is not better.
+    // A cut that is better only by rounding is not better.
     let bound = bound * (1.0 - 1e-12);
     let mut complete = true;
     let start = Label {
@@ -62,7 +63,7 @@ fn open_bins(problem: &Problem, stage: usize) -> Vec<usize> {
     bins
 }
 
-/// Extends a label by one stage, with every end that the stage can have.
+/// Extends a label by one stage, with every possible end.
 fn extend(
     problem: &Problem,
     label: &Label,
@@ -101,7 +102,7 @@ fn extend(
     }
 }
 
-/// Keeps the labels that no other label dominates, at most `states` of them; false if some were left out.
+/// Keeps the labels that no other label dominates, at most `states` of them. Returns false if some were left out.
 fn keep(labels: &mut Vec<Label>, open: &[usize], states: usize) -> bool {
     labels.sort_by(|a, b| a.unevenness.total_cmp(&b.unevenness).then(a.boundaries.cmp(&b.boundaries)));
     let mut kept: Vec<Label> = Vec::with_capacity(labels.len().min(states));
@@ -120,7 +121,7 @@ fn keep(labels: &mut Vec<Label>, open: &[usize], states: usize) -> bool {
     complete
 }
 
-/// Whether label `a` dominates label `b`: bins without remaining stages matter only through `largest`.
+/// Returns true if label `a` dominates label `b`: bins without remaining stages matter only through `largest`.
 fn no_worse(a: &Label, b: &Label, open: &[usize]) -> bool {
     a.largest <= b.largest && open.iter().all(|&bin| a.weights[bin] <= b.weights[bin] && a.bytes[bin] <= b.bytes[bin])
 }

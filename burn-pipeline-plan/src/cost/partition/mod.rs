@@ -1,13 +1,13 @@
-//! Cuts of a model into stages: contiguous, every stage with at least one layer.
+//! Cuts of a model into contiguous stages.
 //!
 //! Guarantees: a [`Partition`] covers every layer once, in order, and no stage is empty.
 //!
-//! 1. `cut`: [`Partition`], made evenly, from boundaries, or greedily by weight; [`Partition::profile`] gives the costs of
+//! 1. `cut`: [`Partition`], even, from boundaries, or greedy by weight; [`Partition::profile`] gives the costs of
 //!    its stages to the simulator and the planner.
 //! 2. `pattern`: [`Pattern`], a model and its cut as a line of text.
-//! 3. `optimal`: [`Partition::optimal`] makes the load of the busiest rank as small as possible, under a memory cap. It
-//!    works on a `problem`, and where a rank has several stages with `label`s.
-//! 4. `report`: [`PartitionReport`] lists what each stage and rank holds.
+//! 3. `optimal`: [`Partition::optimal`] minimises the load of the busiest rank, under a memory cap. It uses
+//!    `problem`, and `label` if a rank has several stages.
+//! 4. `report`: [`PartitionReport`] lists the layers, seconds and bytes of each stage and rank.
 
 mod cut;
 mod label;

@@ -1,16 +1,16 @@
 //! The cut that minimises the load of the busiest rank, under a memory cap.
 //!
-//! Guarantees: the cut is never worse than the even cut, the weighted cut, or what moving single boundaries makes of
-//! them. With one stage a rank it is always the best cut. With several stages a rank it is the best cut if
-//! [`OptimalPartition::proved`] is true. No cut has a load below [`OptimalPartition::lower_bound`].
+//! Guarantees: the cut is never worse than the even cut, the weighted cut, or their improvement by moving single
+//! boundaries. With one stage per rank it is always the best cut. With several stages per rank it is the best cut
+//! if [`OptimalPartition::proved`] is true. No cut has a load below [`OptimalPartition::lower_bound`].
 //!
-//! 1. A rank's load is the sum of its stages' weights. In a bidirectional placement each replica takes its share of the
-//!    microbatches. Embedding and head are layers, so they count.
-//! 2. One stage a rank: dynamic programming over (stage, layers so far), first for the smallest largest load, then for the
-//!    least sum of squares among such cuts ([`super::problem`]).
-//! 3. Several stages a rank (loop, V, wave, bidirectional, any map): moving boundaries gives a good cut. Then dynamic
-//!    programming whose states carry the loads of all ranks looks for a better one ([`super::label`]). If it had to leave
-//!    states out, the result is not proved.
+//! 1. A rank's load is the sum of its stages' weights. In a bidirectional placement each route takes its share of
+//!    the microbatches. Embedding and head are layers, so they count.
+//! 2. One stage per rank: dynamic programming over (stage, layers so far), first for the smallest largest load,
+//!    then for the least sum of squares among such cuts ([`super::problem`]).
+//! 3. Several stages per rank (loop, V, wave, bidirectional, any map): moving boundaries gives a good cut. Then
+//!    dynamic programming over states with the loads of all ranks searches for a better one ([`super::label`]). If
+//!    it had to leave states out, the result is not proved.
 
 use super::cut::{Partition, refuse_stages};
 use super::label;
@@ -20,16 +20,16 @@ use crate::cost::layers::Layers;
 use crate::cost::partition_error::PartitionError;
 use crate::plan::Placement;
 
-/// The best cut that was found, and how good it is.
+/// The best cut found, and its quality.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OptimalPartition {
     /// The cut.
     pub partition: Partition,
-    /// Load of the busiest rank for one microbatch, in the unit of the [`Measure`](super::Measure).
+    /// The load of the busiest rank for one microbatch, in the unit of the [`Measure`](super::Measure).
     pub largest: f64,
     /// A lower bound on the load of the busiest rank over all cuts for this placement.
     pub lower_bound: f64,
-    /// Whether it is known that no cut is better.
+    /// True if it is proved that no cut is better.
     pub proved: bool,
 }
 
@@ -37,7 +37,7 @@ impl Partition {
     /// Finds the cut that minimises the load of the busiest rank of a placement.
     ///
     /// # Errors
-    /// - [`PartitionError::Stages`] if the placement has more stages than there are layers.
+    /// - Returns [`PartitionError::Stages`] if the placement has more stages than there are layers.
     /// - [`PartitionError::Memory`] if a limit is negative, infinite or NaN.
     /// - [`PartitionError::DoesNotFit`] if no cut keeps every rank under the cap.
     ///
@@ -73,7 +73,7 @@ impl Partition {
     }
 }
 
-/// Most rounds of the label search. Each starts with the bound that the round before it found.
+/// The most rounds of the label search. Each starts with the bound of the previous round.
 const ROUNDS: usize = 4;
 
 /// The best cut if some rank has several stages, and whether it is proved to be the best.

@@ -1,4 +1,4 @@
-//! What the search for the best cut minimises, and the memory that it has to respect.
+//! The objective of the search for the best cut, and its memory limit.
 
 use crate::cost::amount::is_amount;
 use crate::cost::layer::Layer;
@@ -12,7 +12,7 @@ pub enum Measure {
     Seconds,
     /// Floating-point operations.
     Flops,
-    /// Number of parameters.
+    /// The number of parameters.
     Parameters,
 }
 
@@ -27,21 +27,21 @@ impl Measure {
     }
 }
 
-/// What the search for the best cut minimises, and its limits.
+/// The objective of the search for the best cut, and its limits.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PartitionOptions {
     /// The quantity to balance over the ranks.
     pub measure: Measure,
     /// The most bytes that a rank may hold; `None` for no limit.
     pub cap: Option<f64>,
-    /// Bytes held for each byte of parameters: 1 for the parameters, plus 1 for gradients, plus 2 for Adam's moments.
+    /// Bytes held per byte of parameters: 1 for the parameters, plus 1 for gradients, plus 2 for Adam's moments.
     /// Default: 1.
     pub state_factor: f64,
-    /// Microbatches whose activations each stage holds at its peak, one entry a stage. An empty list means one microbatch a
-    /// stage. 1F1B on `p` ranks holds `p - s` on stage `s`.
+    /// The number of microbatches whose activations each stage holds at its peak, one entry per stage. An empty
+    /// list means one microbatch per stage. 1F1B on `p` ranks holds `p - s` on stage `s`.
     pub held: Vec<f64>,
-    /// States kept for each stage and boundary if a rank has several stages. More states find better cuts and take longer.
-    /// Default: 128.
+    /// States kept for each stage and boundary if a rank has several stages. More states find better cuts and take
+    /// longer. Default: 128.
     pub states: usize,
 }
 
@@ -52,7 +52,7 @@ impl Default for PartitionOptions {
 }
 
 impl PartitionOptions {
-    /// Refuses limits that are not amounts, or whose list has the wrong length.
+    /// Refuses limits that are negative, infinite or NaN, or a list of the wrong length.
     pub(super) fn check(&self, stages: usize) -> Result<(), PartitionError> {
         let refuse =
             |field, value: f64, expected| Err(PartitionError::Memory { field, value: value.to_string(), expected });

@@ -42,7 +42,7 @@ enum Item {
 }
 
 /// An open parenthesis: its column in the text, and the index of the group's first item.
-struct Open {
+struct OpenGroup {
     column: usize,
     first: usize,
 }
@@ -50,8 +50,8 @@ struct Open {
 #[derive(Default)]
 struct Parser {
     items: Vec<Item>,
-    groups: Vec<Open>,
-    /// The index of the first item that a `*` would repeat, if one may stand here.
+    groups: Vec<OpenGroup>,
+    /// The index of the first item that a `*` would repeat, if one is allowed here.
     repeatable: Option<usize>,
 }
 
@@ -64,7 +64,7 @@ impl Parser {
                 None
             }
             '(' => {
-                self.groups.push(Open { column, first: self.items.len() });
+                self.groups.push(OpenGroup { column, first: self.items.len() });
                 None
             }
             ')' => {
@@ -93,8 +93,8 @@ impl Parser {
         Ok(())
     }
 
-    /// Refuses a pattern before it grows without bound. A valid pattern has fewer boundaries than layers, so twice the
-    /// limit of layers holds both.
+    /// Refuses a pattern before it grows without bound. A valid pattern has fewer boundaries than layers, so twice
+    /// the layer limit suffices for both.
     fn refuse_long(&self, more: usize) -> Result<(), String> {
         if self.items.len().saturating_add(more) > 2 * Layers::MAX { Err(too_long()) } else { Ok(()) }
     }
@@ -106,7 +106,7 @@ impl Parser {
         if digits.bytes().all(|digit| digit == b'0') {
             return Err("`*` needs a count of at least 1".into());
         }
-        // All digits, so only a number that is too large fails to parse; it is refused below.
+        // All are digits, so parsing fails only for a number that is too large; it is refused below.
         let count: usize = digits.parse().unwrap_or(usize::MAX);
         let length = self.items.len() - first;
         self.refuse_long(length.saturating_mul(count - 1))?;
@@ -115,7 +115,7 @@ impl Parser {
         Ok(())
     }
 
-    /// The pattern, once the text has ended at column `end`.
+    /// Returns the pattern once the text has ended at column `end`.
     fn finish(self, end: usize) -> Result<Pattern, PartitionError> {
         let at = |column, problem: String| Err(PartitionError::Pattern { column, problem });
         if let Some(group) = self.groups.last() {
@@ -137,7 +137,7 @@ impl Parser {
         match self.items.last() {
             None => at(end, "the pattern holds no layer; write at least one letter".into()),
             Some(&Item::Boundary(column)) => {
-                at(column, "a boundary stands last; put a layer after it or remove it".into())
+                at(column, "the pattern ends in a boundary; put a layer after it or remove it".into())
             }
             _ if kinds.len() > Layers::MAX => at(end, too_long()),
             _ => Ok(Pattern { kinds, boundaries }),
@@ -177,14 +177,14 @@ impl Pattern {
     /// The pattern of a model's layers under a cut.
     ///
     /// # Errors
-    /// [`PartitionError::Size`] if the cut is of another number of layers.
+    /// Returns [`PartitionError::Size`] if the cut is for another number of layers.
     pub fn new(layers: &Layers, partition: &Partition) -> Result<Self, PartitionError> {
         partition.refuse_other(layers)?;
         let kinds = layers.all().iter().map(|layer| layer.kind).collect();
         Ok(Self { kinds, boundaries: partition.boundaries().to_vec() })
     }
 
-    /// Kinds of all layers, in order.
+    /// The kinds of all layers, in order.
     pub fn kinds(&self) -> &[char] {
         &self.kinds
     }
@@ -199,10 +199,10 @@ impl Pattern {
         Partition::trusted(self.kinds.len(), self.boundaries.clone())
     }
 
-    /// The cut at the boundaries, for a model whose layers are of the pattern's kinds.
+    /// The cut at the boundaries, for a model whose layers have the pattern's kinds.
     ///
     /// # Errors
-    /// [`PartitionError::Mismatch`] at the first layer that differs.
+    /// Returns [`PartitionError::Mismatch`] at the first layer that differs.
     pub fn partition_of(&self, layers: &Layers) -> Result<Partition, PartitionError> {
         for layer in 0..layers.len().max(self.kinds.len()) {
             let expected = self.kinds.get(layer).copied();

@@ -1,12 +1,12 @@
-//! The cutting problem as the searches see it (loads and bytes of ranks under a cut), and two simple searches.
+//! The cutting problem for the searches (loads and bytes of ranks under a cut), and two simple searches.
 //!
-//! Guarantees: [`Problem::one_a_rank`] returns the best cut. [`Problem::improve`] never returns a worse cut than it was
-//! given, and only a cut that fits.
+//! Guarantees: [`Problem::one_a_rank`] returns the best cut. [`Problem::improve`] never returns a worse cut than
+//! the given one, and only a cut that fits.
 //!
-//! 1. Ranks that hold the same stages form one *bin*: the two ranks of a pair in a bidirectional placement, say.
+//! 1. Ranks with the same stages form one *bin*, such as the two ranks of a pair in a bidirectional placement.
 //! 2. Sums over layers are differences of prefix sums.
-//! 3. To improve a cut, each boundary in turn moves to the best place between its neighbours, until none moves. Cuts
-//!    are compared by their largest load, then by the sum of squared loads.
+//! 3. To improve a cut, each boundary in turn moves to the best place between its neighbours, until none moves.
+//!    Cuts are compared by their largest load, then by the sum of squared loads.
 
 use super::options::PartitionOptions;
 use crate::cost::layer::Layer;
@@ -22,7 +22,8 @@ const ROUNDING: f64 = 1.0 + 1e-12;
 pub(super) struct Share {
     /// The bin.
     pub(super) bin: usize,
-    /// How often the stage stands on each rank of the bin: twice on the middle rank of a bidirectional placement.
+    /// The number of times the stage is on each rank of the bin: twice on the middle rank of a bidirectional
+    /// placement.
     times: f64,
 }
 
@@ -39,7 +40,7 @@ pub(super) struct Problem {
     routes: f64,
 }
 
-/// What stages add to a bin.
+/// The weight and bytes that stages add to a bin.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) weight: f64,
@@ -61,7 +62,7 @@ impl Problem {
             let inside = bins.iter().enumerate().map(|(bin, held)| Share { bin, times: times(held) as f64 });
             inside.filter(|share| share.times > 0.0).collect()
         };
-        // Without a cap bytes do not count: cuts that differ in them alone are alike.
+        // Without a cap bytes do not count: cuts that differ only in bytes are equal.
         let factor = options.cap.map_or(0.0, |_| options.state_factor);
         Self {
             weight: prefix(layers, |layer| options.measure.of(layer)),
@@ -87,19 +88,19 @@ impl Problem {
         self.bins
     }
 
-    /// The bins that hold a stage.
+    /// The bins that have a stage.
     pub(super) fn shares(&self, stage: usize) -> &[Share] {
         &self.shares[stage]
     }
 
-    /// What a stage adds to one of its bins if it holds the layers `from..to`.
+    /// The load that a stage with the layers `from..to` adds to one of its bins.
     pub(super) fn load(&self, stage: usize, share: Share, from: usize, to: usize) -> Load {
         let held = self.cap.map_or(0.0, |_| self.held.get(stage).copied().unwrap_or(1.0));
         let bytes = self.state[to] - self.state[from] + held * (self.activations[to] - self.activations[from]);
         Load { weight: share.times * (self.weight[to] - self.weight[from]) / self.routes, bytes: share.times * bytes }
     }
 
-    /// Whether a rank may hold so many bytes.
+    /// Returns true if a rank may hold this many bytes.
     pub(super) fn fits(&self, bytes: f64) -> bool {
         self.cap.is_none_or(|cap| bytes <= cap * ROUNDING)
     }
@@ -109,14 +110,15 @@ impl Problem {
         self.cap.filter(|&cap| cap > 0.0).map_or(0.0, |cap| bytes / cap)
     }
 
-    /// The least weight that the stages from `stage` on add to all bins together if they hold the layers from `from` on.
+    /// The least weight that the stages from `stage` on add to all bins together if they have the layers from
+    /// `from` on.
     pub(super) fn to_come(&self, stage: usize, from: usize) -> f64 {
         let times = |shares: &Vec<Share>| shares.iter().map(|share| share.times).sum::<f64>();
         let least = self.shares[stage..].iter().map(times).fold(f64::INFINITY, f64::min);
         if least.is_finite() { (self.weight[self.layers()] - self.weight[from]) * least / self.routes } else { 0.0 }
     }
 
-    /// Whether every bin holds one stage, so that no loads add up.
+    /// Returns true if every bin has one stage, so that no loads add up.
     pub(super) fn is_simple(&self) -> bool {
         self.bins == self.stages() && self.shares.iter().all(|shares| shares.len() == 1)
     }
@@ -129,7 +131,7 @@ impl Problem {
         share.max(heaviest * once / self.routes)
     }
 
-    /// Weight and bytes of all bins.
+    /// The weight and bytes of all bins.
     fn totals(&self, boundaries: &[usize]) -> Vec<Load> {
         let mut totals = vec![Load { weight: 0.0, bytes: 0.0 }; self.bins];
         let ends = boundaries.iter().copied().chain([self.layers()]);
@@ -145,12 +147,12 @@ impl Problem {
         totals
     }
 
-    /// Weights of all bins.
+    /// The weights of all bins.
     pub(super) fn loads(&self, boundaries: &[usize]) -> Vec<f64> {
         self.totals(boundaries).into_iter().map(|load| load.weight).collect()
     }
 
-    /// Weight of the heaviest bin.
+    /// The weight of the heaviest bin.
     pub(super) fn largest(&self, boundaries: &[usize]) -> f64 {
         self.loads(boundaries).into_iter().fold(0.0, f64::max)
     }
@@ -167,7 +169,7 @@ impl Problem {
         compare(&self.score(a), &self.score(b))
     }
 
-    /// Moves boundaries one at a time while that improves the cut; `None` if the result does not fit.
+    /// Moves boundaries one at a time while that improves the cut. Returns `None` if the result does not fit.
     pub(super) fn improve(&self, mut boundaries: Vec<usize>) -> Option<Vec<usize>> {
         let mut best = self.score(&boundaries);
         let mut moved = true;
@@ -192,17 +194,17 @@ impl Problem {
 
     /// The best cut if every rank has one stage; `None` if no cut fits.
     pub(super) fn one_a_rank(&self) -> Option<Vec<usize>> {
-        // Two passes: the smallest largest load, then the most even cut among those that reach it.
+        // Two passes: the smallest largest load, then the most even cut among those with that load.
         let worst = |so_far: f64, load: f64| so_far.max(load);
         let (largest, _) = self.chain(f64::INFINITY, worst)?;
-        // Squares of seconds can be too large for a number; divided by a power of two they compare alike.
+        // Squares of seconds can overflow; divided by a power of two they compare the same.
         let unit = if largest > 0.0 { largest.log2().ceil().exp2() } else { 1.0 };
         let (_, boundaries) = self.chain(largest * ROUNDING, |so_far, load| so_far + (load / unit) * (load / unit))?;
         Some(boundaries)
     }
 
-    /// Dynamic programming over (stage, layers so far). `add` combines the loads of the stages to a value; the result is
-    /// the least value of cuts whose stages fit and weigh at most `most`, with the boundaries of such a cut.
+    /// Dynamic programming over (stage, layers so far). `add` combines the loads of the stages into a value.
+    /// Returns the least value of cuts whose stages fit and weigh at most `most`, and the boundaries of such a cut.
     fn chain(&self, most: f64, add: impl Fn(f64, f64) -> f64) -> Option<(f64, Vec<usize>)> {
         let (layers, stages) = (self.layers(), self.stages());
         let mut best = vec![f64::INFINITY; layers + 1];
@@ -251,7 +253,7 @@ fn compare(a: &[f64; 3], b: &[f64; 3]) -> Ordering {
     a[0].total_cmp(&b[0]).then(a[1].total_cmp(&b[1])).then(a[2].total_cmp(&b[2]))
 }
 
-/// Whether a score is better by more than rounding: otherwise boundaries could move back and forth for ever.
+/// Returns true if a score is better by more than rounding; otherwise boundaries could move back and forth forever.
 fn improves(new: &[f64; 3], old: &[f64; 3]) -> bool {
     let close = |a: f64, b: f64| (a - b).abs() <= 1e-12 * a.abs().max(b.abs());
     let first = (0..3).find(|&i| !close(new[i], old[i]));

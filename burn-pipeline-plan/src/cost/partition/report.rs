@@ -1,4 +1,4 @@
-//! The report of a cut: what each stage and each rank holds, as values and as a table.
+//! The report of a cut by stage and by rank, as values and as a table.
 
 use super::cut::Partition;
 use crate::cost::dtype::Dtype;
@@ -11,16 +11,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// What one stage holds. Seconds, FLOPs and activation bytes are those of one microbatch.
+/// The costs of one stage. Seconds, FLOPs and activation bytes are for one microbatch.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct StageReport {
-    /// The ranks that hold it: one, or two in a bidirectional placement.
+    /// The ranks of the stage: one, or two in a bidirectional placement.
     pub ranks: Vec<usize>,
     /// Its range of layers.
     pub layers: Range<usize>,
     /// The number of layers of each kind.
     pub kinds: BTreeMap<char, usize>,
-    /// Number of parameters.
+    /// The number of parameters.
     pub parameters: u64,
     /// Bytes of parameters by element type.
     pub bytes: BTreeMap<Dtype, u64>,
@@ -28,19 +28,19 @@ pub struct StageReport {
     pub flops: f64,
     /// Seconds of `F`, `I` and `W`.
     pub seconds: f64,
-    /// Bytes of activations that the forward keeps for the backward.
+    /// Bytes of activations that the forward saves for the backward.
     pub activation_bytes: f64,
     /// Bytes of the message to the next stage.
     pub output_bytes: f64,
 }
 
-/// A cut, by stage and by rank: as text a table, as JSON its fields.
+/// A cut, by stage and by rank. As text it is a table, as JSON its fields.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PartitionReport {
-    /// One entry a stage, in model order.
+    /// One entry per stage, in model order.
     pub stages: Vec<StageReport>,
-    /// Seconds of one microbatch on each rank. In a bidirectional placement each replica takes half of the microbatches, so
-    /// half of a stage's seconds count on each of its ranks.
+    /// The seconds of one microbatch on each rank. In a bidirectional placement each route takes half of the
+    /// microbatches, so half of a stage's seconds count on each of its ranks.
     pub rank_seconds: Vec<f64>,
 }
 
@@ -48,14 +48,15 @@ impl PartitionReport {
     /// The report of a cut over a placement.
     ///
     /// # Errors
-    /// [`PartitionError::Size`] if the cut is of another number of layers than the model, or of stages than the placement.
+    /// Returns [`PartitionError::Size`] if the number of layers differs between cut and model, or the number of
+    /// stages between cut and placement.
     pub fn new(layers: &Layers, partition: &Partition, placement: &Placement) -> Result<Self, PartitionError> {
         partition.refuse_other(layers)?;
         if partition.stages() != placement.stages() {
             let (cut, given) = (partition.stages(), placement.stages());
             return Err(PartitionError::Size { what: "stages", cut, given });
         }
-        let ranks = |stage| (0..placement.routes()).map(|r| placement.rank_of(StageId::in_replica(r, stage))).collect();
+        let ranks = |stage| (0..placement.routes()).map(|r| placement.rank_of(StageId::in_route(r, stage))).collect();
         let stages: Vec<StageReport> =
             partition.ranges().enumerate().map(|(stage, range)| stage_report(layers, range, ranks(stage))).collect();
         let mut rank_seconds = vec![0.0; placement.ranks()];
@@ -65,7 +66,7 @@ impl PartitionReport {
         Ok(Self { stages, rank_seconds })
     }
 
-    /// Seconds of the busiest rank divided by the average over ranks: 1 is perfectly even.
+    /// The seconds of the busiest rank divided by the average over ranks: 1 is perfectly even.
     pub fn imbalance(&self) -> f64 {
         let total: f64 = self.rank_seconds.iter().sum();
         let largest = self.rank_seconds.iter().copied().fold(0.0, f64::max);
@@ -96,7 +97,7 @@ fn stage_report(layers: &Layers, range: Range<usize>, ranks: Vec<usize>) -> Stag
     }
 }
 
-/// Writes a table with one line a stage, then the seconds of each rank.
+/// Writes a table with one line per stage, then the seconds of each rank.
 impl fmt::Display for PartitionReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [stage, rank, layers, parameters, activations] = ["stage", "rank", "layers", "parameters", "activations"];
@@ -113,12 +114,13 @@ impl fmt::Display for PartitionReport {
             let (parameters, flops, activations) = (s.parameters, s.flops, s.activation_bytes);
             writeln!(
                 f,
-                "{stage:>5} {ranks:>5} {layers:>9} {parameters:>14} {flops:>10.3e} {activations:>11.3e} {:>10.4}  {kinds}  {bytes}",
+                "{stage:>5} {ranks:>5} {layers:>9} {parameters:>14} {flops:>10.3e} {activations:>11.3e} {:>10.4}  \
+                 {kinds}  {bytes}",
                 s.seconds
             )?;
         }
         for (rank, seconds) in self.rank_seconds.iter().enumerate() {
-            writeln!(f, "rank {rank}: {seconds:.4} s a microbatch")?;
+            writeln!(f, "rank {rank}: {seconds:.4} s per microbatch")?;
         }
         write!(f, "busiest rank over average: {:.4}", self.imbalance())
     }

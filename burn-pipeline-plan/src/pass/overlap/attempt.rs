@@ -1,35 +1,36 @@
-//! Applies one pass to all rows, without judging the result, and tells how each start moved.
+//! Applies one pass to all rows, without judging the result, and reports how each start moved.
 
 use super::cell::{self, Cell, Role};
 use super::graph::{self, Graph, Uses};
 use super::judge::Judge;
 use super::options::OverlapPass;
 use super::order::{self, communication_order};
-use super::report::{Moved, StartReport};
+use super::report::{Movement, StartReport};
 use super::{estimate, greedy, iterative};
 use crate::pass::error::PassError;
 use crate::plan::Action;
 use crate::plan::edges::Edges;
 use std::collections::HashMap;
 
-/// The rows that a pass would give.
+/// The rows that a pass produces.
 #[derive(Default)]
 pub(super) struct Attempt {
     pub(super) rows: Vec<Vec<Action>>,
     pub(super) table: Vec<StartReport>,
     pub(super) recounts: usize,
-    /// Cells, edges and neighbours visited: a measure of time that no machine changes.
+    /// The number of cells, edges and neighbours visited: a machine-independent measure of time.
     pub(super) work: usize,
 }
 
-/// What all attempts of a pass on one plan share.
-pub(super) struct Prepared {
+/// The data that all attempts of a pass on one plan share.
+pub(super) struct PassInput {
     rows: Vec<Vec<Cell>>,
-    /// Pairs of cells of each row that must keep their order. Empty for the iterative passes, which ask `rules` instead.
+    /// Pairs of cells of each row that must keep their order. Empty for the iterative passes, which use `rules`
+    /// instead.
     needs: Vec<Vec<(u32, u32)>>,
 }
 
-impl Prepared {
+impl PassInput {
     pub(super) fn new(judge: &Judge<'_>, pass: OverlapPass) -> Result<Self, PassError> {
         let plan = &judge.plan;
         let mut rows = cell::rows(plan, &judge.profile.costs(plan.placement())?);
@@ -55,7 +56,7 @@ impl Prepared {
         Ok(Self { rows, needs })
     }
 
-    /// Applies the pass, rank by rank; greedy ones within `reach`.
+    /// Applies the pass, rank by rank; greedy passes within `reach`.
     pub(super) fn attempt(&self, judge: &Judge<'_>, pass: OverlapPass, reach: usize) -> Result<Attempt, PassError> {
         let mut attempt = Attempt::default();
         for (rank, (cells, needs)) in self.rows.iter().zip(&self.needs).enumerate() {
@@ -79,10 +80,10 @@ impl Prepared {
     }
 }
 
-/// A row's new order. `moved` is given by the passes that move starts one by one.
+/// A row's new order. `moved` is set by the passes that move starts one by one.
 struct Row {
     order: Vec<u32>,
-    moved: Option<HashMap<u32, Moved>>,
+    moved: Option<HashMap<u32, Movement>>,
     recounts: usize,
     work: usize,
 }
@@ -114,8 +115,8 @@ fn placed(cells: &[Cell], needs: &[(u32, u32)], aim: greedy::Aim) -> Row {
     Row { order, moved: None, recounts: 0, work: cells.len() + needs.len() }
 }
 
-/// One table row for each start that has a wait of its own.
-fn table(rank: usize, cells: &[Cell], order: &[u32], moved: Option<HashMap<u32, Moved>>) -> Vec<StartReport> {
+/// One report for each start that has its own wait.
+fn table(rank: usize, cells: &[Cell], order: &[u32], moved: Option<HashMap<u32, Movement>>) -> Vec<StartReport> {
     let place: Vec<u32> = (0..cells.len() as u32).collect();
     let (before, after) = (estimate::of_starts(cells, &place), estimate::of_starts(cells, order));
     let mut hiding = estimate::hiding(cells, order, StartReport::NAMED);
@@ -124,8 +125,8 @@ fn table(rank: usize, cells: &[Cell], order: &[u32], moved: Option<HashMap<u32, 
     let displaced = |cell: u32| position.get(cell as usize).map_or(0, |at| at.abs_diff(cell as usize));
     let row = |(cell, content): (usize, &Cell)| {
         let start = content.task().filter(|_| content.role == Role::Start)?;
-        let placed = || Moved { moves: displaced(cell as u32) + displaced(content.partner), ..Moved::default() };
-        let Moved { moves, along, limit } =
+        let placed = || Movement { moves: displaced(cell as u32) + displaced(content.partner), ..Movement::default() };
+        let Movement { moves, along, limit } =
             moved.as_ref().map_or_else(placed, |moved| moved.get(&(cell as u32)).cloned().unwrap_or_default());
         Some(StartReport {
             rank,

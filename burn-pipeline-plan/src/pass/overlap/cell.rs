@@ -1,12 +1,12 @@
 //! A row with costs: the seconds and bytes of each cell, and the wait of each start.
 //!
-//! Guarantees: linear in the row. Bytes are whole numbers (of 1/1024 byte), so that a running count, changed by adding and
-//! subtracting in any order, equals a recount exactly.
+//! Guarantees: linear in the row. Bytes are whole multiples of 1/1024 byte, so that a running count, changed by
+//! adding and subtracting in any order, equals a recount exactly.
 //!
-//! Memory is counted along the row, not in time: a cell's allocation counts from before the cell, its release from after
-//! it. `F` allocates the activation, `I`, `W` and `B` free their parts of it. A receive buffer counts from the receive to
-//! the end of its use, a send buffer from the send to its wait (without a wait, not at all), gathered parameters from
-//! `UNSHARD` to `RESHARD`.
+//! Memory is counted along the row, not in time: a cell's allocation counts from before the cell, its release from
+//! after it. `F` allocates the activation, `I`, `W` and `B` free their parts of it. A receive buffer counts from
+//! the receive to the end of its use, a send buffer from the send to its wait (without a wait, not at all),
+//! gathered parameters from `UNSHARD` to `RESHARD`.
 
 use crate::cost::Costs;
 use crate::plan::edges::Edges;
@@ -24,11 +24,11 @@ pub(super) const NONE: u32 = u32::MAX;
 pub(super) enum Role {
     /// Computes.
     Compute,
-    /// Starts a transfer or a collective that has a wait of its own.
+    /// Starts a transfer or a collective that has its own wait.
     Start,
-    /// A transfer or a collective without one, which ends in its own cell.
+    /// A transfer or a collective without a wait, which ends in its own cell.
     Whole,
-    /// Waits for one.
+    /// Waits for a start.
     Wait,
     /// Frees gathered parameters.
     Release,
@@ -49,13 +49,13 @@ impl Role {
 pub(super) struct Cell {
     pub(super) action: Action,
     pub(super) role: Role,
-    /// Seconds that it computes.
+    /// The seconds that it computes.
     pub(super) seconds: f64,
-    /// Seconds that the operation which it starts takes.
+    /// The seconds of the operation that it starts.
     pub(super) comm: f64,
-    /// Memory that counts from before the cell.
+    /// The memory that counts from before the cell.
     pub(super) alloc: i64,
-    /// Memory that no longer counts after the cell.
+    /// The memory that no longer counts after the cell.
     pub(super) free: i64,
     /// The wait of a start, or the start of a wait; [`NONE`] for other cells.
     pub(super) partner: u32,
@@ -68,12 +68,12 @@ impl Cell {
     }
 }
 
-/// A memory amount in bytes.
+/// Converts a memory amount into bytes.
 pub(super) fn bytes(units: i64) -> f64 {
     units as f64 / UNITS
 }
 
-/// Bytes as a memory amount.
+/// Converts bytes into a memory amount.
 pub(super) fn units(bytes: f64) -> i64 {
     (bytes * UNITS).round() as i64
 }
@@ -84,19 +84,19 @@ pub(super) fn rows(plan: &Plan, costs: &Costs<'_>) -> Vec<Vec<Cell>> {
     let edges = Edges::new(&plan);
     let awaited = Awaited::new(&plan, &edges);
     let pricing = Pricing { plan: &plan, costs, training: plan.has_backward(), lowered: plan.is_lowered() };
-    let mut open = Open::new(&plan, &edges);
+    let mut open = OpenStarts::new(&plan, &edges);
     (0..plan.ranks()).map(|rank| pricing.row(rank, &awaited, &mut open)).collect()
 }
 
-/// The last start of each value, and of each stage's collectives, that still lacks its wait. One table serves all rows,
-/// since each pair is on one rank.
-struct Open<'a> {
+/// The last start of each value, and of each stage's collectives, whose wait has not come yet. One table serves all
+/// rows, since each pair is on one rank.
+struct OpenStarts<'a> {
     edges: &'a Edges,
     values: Vec<[u32; 4]>,
     collectives: Vec<[u32; 2]>,
 }
 
-impl<'a> Open<'a> {
+impl<'a> OpenStarts<'a> {
     fn new(plan: &Plan, edges: &'a Edges) -> Self {
         // Without waits no table is needed, and for a sparse plan it would be far larger than the plan.
         let kept = plan.has_waits() && !edges.is_sparse(plan);
@@ -104,7 +104,7 @@ impl<'a> Open<'a> {
         Self { edges, values: vec![[NONE; 4]; pairs], collectives: vec![[NONE; 2]; slots] }
     }
 
-    /// The entry of a start, or of the start that a wait is for. Transfers along skip edges never move and have none.
+    /// The entry of a start, or of a wait's start. Transfers along skip edges never move and have none.
     fn entry(&mut self, task: Task) -> Option<&mut u32> {
         if task.is_skip() {
             return None;
@@ -131,7 +131,7 @@ struct Pricing<'a> {
 }
 
 impl Pricing<'_> {
-    fn row(&self, rank: usize, awaited: &Awaited, open: &mut Open<'_>) -> Vec<Cell> {
+    fn row(&self, rank: usize, awaited: &Awaited, open: &mut OpenStarts<'_>) -> Vec<Cell> {
         let mut cells: Vec<Cell> = Vec::with_capacity(self.plan.row(rank).len());
         for (step, &action) in self.plan.row(rank).iter().enumerate() {
             let mut cell = self.cell(rank, action, awaited.at(rank, step));
@@ -159,7 +159,7 @@ impl Pricing<'_> {
             let cost = self.costs.stage(task.stage());
             // A stage that recomputes holds its recomputed activations from `I` (or `B`) on.
             let all = cost.activation_bytes + cost.recomputed_bytes;
-            // A transfer along a skip edge never moves, so its buffer changes no comparison; the judge's simulation
+            // A transfer along a skip edge never moves, so its buffer affects no comparison; the judge's simulation
             // counts it.
             let payload = payload_of(task).filter(|_| !task.is_skip());
             let payload = payload.map_or(0.0, |stage| self.costs.stage(stage).message_bytes);
@@ -191,7 +191,7 @@ impl Pricing<'_> {
         Cell { action, role, seconds, comm, alloc: units(alloc), free: units(free), partner: NONE }
     }
 
-    /// Bytes of a value from another rank, which are freed once it is used.
+    /// The bytes of a value from another rank, which are freed once it is used.
     fn received(&self, rank: usize, from: Option<StageId>, output_of: Option<StageId>) -> f64 {
         match (from, output_of) {
             (Some(from), Some(stage)) if self.lowered && self.plan.placement().rank_of(from) != rank => {
@@ -201,7 +201,7 @@ impl Pricing<'_> {
         }
     }
 
-    /// Seconds of a transfer or a collective.
+    /// The seconds of a transfer or a collective.
     fn seconds(&self, rank: usize, task: Task) -> f64 {
         let (placement, stage) = (self.plan.placement(), task.stage());
         let peer = match task.op() {
@@ -231,8 +231,8 @@ fn role_of(op: Op, awaited: bool) -> Role {
     }
 }
 
-/// The stage whose output (or its gradient) a transfer between neighbours moves. `None` for all else, transfers along skip
-/// edges included.
+/// The stage whose output (or its gradient) a transfer between neighbours moves. `None` for all else, including
+/// transfers along skip edges.
 fn payload_of(task: Task) -> Option<StageId> {
     if task.is_skip() {
         return None;

@@ -1,16 +1,19 @@
-//! Estimates, from a row alone, how much of a transfer or collective computation hides and how much is exposed.
+//! Estimates, from a row alone, how much of a transfer or collective is hidden by computation and how much is
+//! exposed.
 //!
 //! Guarantees: linear in the row, for all its starts (or all its waits) at once.
 //!
 //! 1. Computations between a start and its wait hide that much of it.
-//! 2. If another operation is both started and awaited in between, the rank also stops for that one. Then only the
-//!    computations before the other's wait count (seen from the start), or those before the other's start (seen from the
-//!    wait). A transfer without a wait starts and is awaited in one place, so nothing hides it.
-//! 3. The rest is exposed. It is an estimate, since it does not know when the other rank is ready; what was really
-//!    exposed in a simulated or measured step says [`Track::exposed_times`](crate::trace::Track::exposed_times).
+//! 2. If another operation is both started and awaited in between, the rank also blocks on that one. Then only the
+//!    computations before the other's wait count (seen from the start), or those before the other's start (seen
+//!    from the wait). A transfer without a wait starts and is awaited in one place, so nothing hides it.
+//! 3. The rest is exposed. This is an estimate: it does not know when the other rank is ready.
+//!    [`Track::exposed_times`](crate::trace::Track::exposed_times) gives the actual exposed time in a simulated or
+//!    measured step.
 //!
 //! Follows `coll_exposed_communication_time` and `wait_exposed_communication_time` of PyTorch's
-//! `torch/_inductor/comms.py` as their comments describe them, with suffix minima and a stack instead of a walk for each.
+//! `torch/_inductor/comms.py` as their comments describe them, with suffix minima and a stack instead of one walk
+//! for each.
 
 use super::cell::{Cell, NONE, Role};
 use crate::plan::Action;
@@ -18,25 +21,25 @@ use crate::plan::Action;
 /// The estimate for one start or wait.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct OverlapEstimate {
-    /// Seconds of the transfer or collective.
+    /// The seconds of the transfer or collective.
     pub(super) communication: f64,
-    /// Seconds of computation that run beside it.
+    /// The seconds of computation that run concurrently.
     pub(super) computation: f64,
 }
 
 impl OverlapEstimate {
-    /// Seconds that no computation hides.
+    /// The seconds that no computation hides.
     pub(super) fn exposed(&self) -> f64 {
         (self.communication - self.computation).max(0.0)
     }
 
-    /// Seconds that computation hides.
+    /// The seconds that computation hides.
     pub(super) fn hidden(&self) -> f64 {
         self.communication.min(self.computation)
     }
 }
 
-/// Positions of a row's cells in an order, and the seconds computed before each position.
+/// The positions of a row's cells in an order, and the seconds computed before each position.
 struct Timeline<'a> {
     cells: &'a [Cell],
     order: &'a [u32],
@@ -70,8 +73,8 @@ impl<'a> Timeline<'a> {
         OverlapEstimate { communication: self.cells[start as usize].comm, computation }
     }
 
-    /// The starts, from the last to the first, each with the position up to which computation hides it: where it is
-    /// awaited, or a later start is before.
+    /// The starts, from the last to the first, each with the position up to which computation hides it: that of its
+    /// wait, or of the wait of a later start if earlier.
     fn spans(&self) -> impl Iterator<Item = (u32, usize)> + '_ {
         // The earliest end among the starts visited so far, which all come later in the row.
         self.starts().rev().scan(usize::MAX, |first, start| {
@@ -95,7 +98,8 @@ pub(super) fn of_starts(cells: &[Cell], order: &[u32]) -> Vec<OverlapEstimate> {
     estimates
 }
 
-/// The computations that hide each start, by cell: the first ones beside it that cover its seconds, at most `most`.
+/// The computations that hide each start, by cell: the first concurrent ones that cover its seconds, at most
+/// `most`.
 pub(super) fn hiding(cells: &[Cell], order: &[u32], most: usize) -> Vec<Vec<(Action, f64)>> {
     let timeline = Timeline::new(cells, order);
     let computes = |place: &usize| cells[order[*place] as usize].seconds > 0.0;
@@ -120,8 +124,8 @@ pub(super) fn hiding(cells: &[Cell], order: &[u32], most: usize) -> Vec<Vec<(Act
 pub(super) fn of_waits(cells: &[Cell], order: &[u32]) -> Vec<OverlapEstimate> {
     let timeline = Timeline::new(cells, order);
     let mut estimates = vec![OverlapEstimate::default(); cells.len()];
-    // A stack of later starts. An entry that ends after its successor can never be the first to end, so it is removed;
-    // the ends then fall towards the top, and the nearest start that ends before this one is on top.
+    // A stack of later starts. An entry that ends after its successor can never be the first to end, so it is
+    // removed. So ends decrease towards the top, and the top is the nearest start that ends before this one.
     let mut later: Vec<u32> = Vec::new();
     for start in timeline.starts().rev() {
         let end = timeline.end(start);
@@ -172,7 +176,7 @@ mod tests {
             (vec!["0F1 1".into(), "0F2 1".into()], vec!["0F2 1".into()])
         );
         assert!(named("0SEND_F2").is_empty());
-        // Without a wait of its own it is exposed as a whole.
+        // Without its own wait it is fully exposed.
         assert_eq!((from_start("0SEND_F2"), from_wait("0SEND_F2")), (exposure(0.0), None));
     }
 }

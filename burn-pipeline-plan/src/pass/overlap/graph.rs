@@ -1,8 +1,8 @@
 //! The order that a row must keep, as a graph with a number of edges linear in the row.
 //!
-//! Guarantees: every order that follows the edges can be reached by the swaps of [`rules`](super::rules), so it is legal if
-//! the row was. Only the nearest edges are kept: a use of parameters depends on the last gathering, a release on the uses
-//! since then, a reduction on its stage's weight gradients.
+//! Guarantees: every order that follows the edges can be reached by the swaps of [`rules`](super::rules), so it is
+//! legal if the row was. Only the nearest edges are kept: a use of parameters depends on the last gathering, a
+//! release on the uses since then, a reduction on its stage's weight gradients.
 
 use super::cell::{Cell, NONE, Role};
 use crate::plan::edges::{Edges, Side};
@@ -11,10 +11,10 @@ use crate::plan::{Op, Task};
 /// Edges from earlier cells to later ones.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
-    /// Edges by the cell that they leave, laid out one after the other.
+    /// Targets of edges, grouped by the cell that they leave.
     targets: Vec<u32>,
     begins: Vec<usize>,
-    /// Edges that enter a cell.
+    /// The number of edges that enter each cell.
     pub(super) entering: Vec<u32>,
 }
 
@@ -38,13 +38,13 @@ impl Graph {
         Self { targets, begins, entering }
     }
 
-    /// The cells that wait for this one.
+    /// The cells that depend on this one.
     pub(super) fn after(&self, cell: u32) -> &[u32] {
         &self.targets[self.begins[cell as usize]..self.begins[cell as usize + 1]]
     }
 }
 
-/// The edges that keep the starts in their order, and waits behind the starts that stand before them.
+/// The edges that keep the starts in their order, and waits after the starts that precede them.
 pub(super) fn starts(cells: &[Cell]) -> Vec<(u32, u32)> {
     let mut last = None;
     let mut found = Vec::new();
@@ -59,7 +59,7 @@ pub(super) fn starts(cells: &[Cell]) -> Vec<(u32, u32)> {
     found
 }
 
-/// The edges that keep each computation, and each start that takes up memory, from overtaking more than `reach`
+/// The edges that keep each computation, and each start that allocates memory, from moving before more than `reach`
 /// computations.
 pub(super) fn reach(cells: &[Cell], reach: usize) -> Vec<(u32, u32)> {
     let mut computed: Vec<u32> = Vec::new();
@@ -77,7 +77,7 @@ pub(super) fn reach(cells: &[Cell], reach: usize) -> Vec<(u32, u32)> {
     found
 }
 
-/// Chains of a pair: the forward, the backward for the input, and the four transfers.
+/// The chains of a pair: the forward, the backward for the input, and the four transfers.
 const KINDS: usize = 6;
 const FORWARD: usize = 0;
 const BACKWARD: usize = 1;
@@ -92,8 +92,8 @@ fn crossing(start: Op) -> Option<usize> {
     }
 }
 
-/// Finds the edges that data and parameters require, row by row. One table serves all rows, since each pair is on one
-/// rank.
+/// Finds the edges that data and parameters require, row by row. One table serves all rows, since each pair is on
+/// one rank.
 pub(super) struct Uses<'a> {
     edges: &'a Edges,
     /// The last cell of each chain of each pair.
@@ -120,7 +120,7 @@ impl<'a> Uses<'a> {
         }
     }
 
-    /// The edges of one rank's row. Call it once for each rank.
+    /// The edges of one rank's row. Must be called once per rank.
     pub(super) fn of(&mut self, cells: &[Cell]) -> Vec<(u32, u32)> {
         for (cell, Cell { action, .. }) in cells.iter().enumerate() {
             for task in action.tasks() {

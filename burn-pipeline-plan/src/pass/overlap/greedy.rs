@@ -1,11 +1,12 @@
-//! A greedy list scheduler with three scores: waits move later, communication earlier, computations between them.
+//! A greedy list scheduler with three scores: it moves waits later, communication earlier, and computations between
+//! them.
 //!
-//! Guarantees: rows follow the edges of [`graph`](super::graph), so plans stay legal; `O(n log n)` in the row. Without a
-//! bound on the reach it is idempotent.
+//! Guarantees: rows follow the edges of [`graph`](super::graph), so plans stay legal; `O(n log n)` in the row.
+//! Without a bound on the reach it is idempotent.
 //!
-//! 1. Each cell has three scores; lower ones run sooner. The number of the first start that depends on it (if
-//!    communication moves earlier; without such a start it comes last), whether it is a wait (if waits move later), and
-//!    its place in the row.
+//! 1. Each cell has three scores; lower ones run sooner: the number of the first start that depends on it (if
+//!    communication moves earlier; cells without such a start come last), whether it is a wait (if waits move
+//!    later), and its place in the row.
 //! 2. Of all cells whose predecessors have run, the one with the lowest scores runs next.
 //! 3. To reorder for overlap, a start is followed by ready computations, lowest scores first, until they cover its
 //!    seconds; then comes the next start.
@@ -17,7 +18,7 @@ use super::graph::Graph;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What the scheduler is to do.
+/// The goals of the scheduler.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Aim {
     pub(super) raise: bool,
@@ -25,10 +26,10 @@ pub(super) struct Aim {
     pub(super) overlap: bool,
 }
 
-/// Scores and cell, lowest first.
-type Scored = Reverse<(u32, bool, u32)>;
+/// The scores and the cell, lowest first.
+type Entry = Reverse<(u32, bool, u32)>;
 
-/// A new order of a row's cells.
+/// Returns a new order of a row's cells.
 pub(super) fn schedule(cells: &[Cell], graph: &Graph, aim: Aim) -> Vec<u32> {
     let leads = if aim.raise { leads_to(cells, graph) } else { vec![NONE; cells.len()] };
     let score = |cell: u32| Reverse((leads[cell as usize], aim.sink && cells[cell as usize].role == Role::Wait, cell));
@@ -60,7 +61,7 @@ pub(super) fn schedule(cells: &[Cell], graph: &Graph, aim: Aim) -> Vec<u32> {
     run.order
 }
 
-/// The number of the first start that depends on each cell; [`NONE`] for none.
+/// The number of the first start that depends on each cell, or [`NONE`].
 fn leads_to(cells: &[Cell], graph: &Graph) -> Vec<u32> {
     let mut leads = vec![NONE; cells.len()];
     let mut number = cells.iter().filter(|cell| cell.role.starts()).count() as u32;
@@ -74,17 +75,17 @@ fn leads_to(cells: &[Cell], graph: &Graph) -> Vec<u32> {
     leads
 }
 
-struct Run<'a, S: Fn(u32) -> Scored> {
+struct Run<'a, S: Fn(u32) -> Entry> {
     cells: &'a [Cell],
     graph: &'a Graph,
     entering: Vec<u32>,
-    computations: BinaryHeap<Scored>,
-    others: BinaryHeap<Scored>,
+    computations: BinaryHeap<Entry>,
+    others: BinaryHeap<Entry>,
     order: Vec<u32>,
     score: &'a S,
 }
 
-impl<S: Fn(u32) -> Scored> Run<'_, S> {
+impl<S: Fn(u32) -> Entry> Run<'_, S> {
     fn ready(&mut self, cell: u32) {
         let computes = matches!(self.cells[cell as usize].role, Role::Compute | Role::Release);
         let heap = if computes { &mut self.computations } else { &mut self.others };
@@ -92,7 +93,7 @@ impl<S: Fn(u32) -> Scored> Run<'_, S> {
     }
 
     fn take_lowest(&mut self) -> Option<u32> {
-        // The heap gives the greatest, and scores are stored reversed: the greater entry is the lower score.
+        // The heap pops the greatest entry, and scores are stored reversed: the greater entry is the lower score.
         let other_first = self.others.peek() > self.computations.peek();
         let heap = if other_first { &mut self.others } else { &mut self.computations };
         heap.pop().map(|Reverse((_, _, cell))| cell)

@@ -1,15 +1,16 @@
-//! Moves starts earlier (raises them) and waits later (sinks them), swap by swap, while that hides something and memory
-//! allows it.
+//! Moves starts earlier (raises them) and waits later (sinks them), swap by swap, while that hides something and
+//! memory allows it.
 //!
-//! Guarantees: only swaps that [`rules`](super::rules) allow; no swap raises the row's memory above its former peak plus
-//! the extra allowed; the limit of each move is reported; time is linear in the row for a given reach and group.
+//! Guarantees: only swaps that [`rules`](super::rules) allow. No swap raises the row's memory above its former peak
+//! plus the allowed extra. The limit of each move is reported. Time is linear in the row for a given reach and
+//! group.
 //!
-//! 1. Starts are taken from the first to the last, waits from the last to the first. Each changes places with its
+//! 1. Starts are taken from the first to the last, waits from the last to the first. Each is swapped with its
 //!    neighbour as long as it is exposed.
-//! 2. A neighbour that must keep its order with it joins it, up to a number of cells, and the group moves on together.
-//!    Computations and releases may join, waits only when a start rises, another start never.
-//! 3. Waits that move earlier with a group lose the neighbour's computation, which no longer hides what they wait for.
-//!    The group moves only if the start gains more than these lose.
+//! 2. A neighbour that must keep its order with it joins it, up to a number of cells, and the group moves on
+//!    together. Computations and releases may join, waits only when a start rises, another start never.
+//! 3. Waits that move earlier with a group lose the neighbour's computation, which no longer hides their
+//!    operations. The group moves only if the start gains more than these lose.
 //! 4. Without estimates nothing counts as hidden or lost, and computations do not join.
 //!
 //! Follows `_reorder_communication_preserving_peak_memory_internal` and `sink_waits_iterative` of PyTorch's
@@ -19,19 +20,19 @@ use super::cell::{Cell, NONE, Role, bytes};
 use super::estimate::{OverlapEstimate, of_starts, of_waits};
 use super::memory::Order;
 use super::options::OverlapOptions;
-use super::report::{Limit, Moved};
+use super::report::{Limit, Movement};
 use super::rules::{are_tied, may_swap};
 use crate::pass::error::PassError;
 
-/// Swaps allowed for each computation that may be passed, since its sends, receives and waits stand around it.
+/// The number of swaps allowed per computation that may be passed, to allow for its sends, receives and waits.
 const SWAPS: usize = 8;
 
 /// A row's new order, and how each start (or wait) moved.
 pub(super) struct Outcome {
     pub(super) order: Vec<u32>,
-    pub(super) moved: Vec<(u32, Moved)>,
+    pub(super) moved: Vec<(u32, Movement)>,
     pub(super) recounts: usize,
-    /// Comparisons of a neighbour with a cell of a group.
+    /// The number of comparisons of a neighbour with a cell of a group.
     pub(super) looked: usize,
 }
 
@@ -59,7 +60,7 @@ pub(super) fn sink_waits(
     options: &OverlapOptions,
 ) -> Result<Outcome, PassError> {
     let order: Vec<u32> = (0..cells.len() as u32).collect();
-    // Estimates are kept with the start, whichever end moves.
+    // Estimates are stored with the start, whichever end moves.
     let mut estimates = of_starts(cells, &order);
     for (wait, estimate) in of_waits(cells, &order).into_iter().enumerate() {
         let start = cells[wait].partner;
@@ -79,11 +80,11 @@ struct Mover<'a> {
     rank: usize,
     options: &'a OverlapOptions,
     order: Order<'a>,
-    /// The most that the row may hold.
+    /// The most memory that the row may hold.
     most: i64,
     estimates: Vec<OverlapEstimate>,
     group: Vec<u32>,
-    moved: Vec<(u32, Moved)>,
+    moved: Vec<(u32, Movement)>,
     recounts: usize,
     looked: usize,
 }
@@ -118,24 +119,25 @@ impl<'a> Mover<'a> {
         &self.order.cells[cell as usize]
     }
 
-    /// Does computation cover the seconds of a start, and the margin? Unknown without estimates.
+    /// Returns true if computation covers the seconds of a start and the margin. Always false without estimates.
     fn is_hidden(&self, start: u32) -> bool {
         let OverlapEstimate { communication, computation } = self.estimates[start as usize];
         self.options.estimates && computation >= communication * (1.0 + self.options.margin)
     }
 
-    /// May a cell move along? What a computation's move costs is not known without estimates.
+    /// Returns true if a cell may join the group. Without estimates, the cost of moving a computation is unknown.
     fn joins(&self, cell: &Cell) -> bool {
         self.group.len() <= self.options.group && (self.options.estimates || cell.role != Role::Compute)
     }
 
-    /// The most swaps of one start or wait. It bounds the cells without computation too, which the reach does not count.
+    /// The most swaps of one start or wait. Also bounds moves past cells without computation, which the reach
+    /// ignores.
     fn most_moves(&self) -> usize {
         self.options.reach.saturating_add(1).saturating_mul(SWAPS)
     }
 
-    fn raise(&mut self, start: u32) -> Result<Moved, PassError> {
-        let mut moved = Moved::default();
+    fn raise(&mut self, start: u32) -> Result<Movement, PassError> {
+        let mut moved = Movement::default();
         let mut passed = 0;
         self.group = vec![start];
         moved.limit = loop {
@@ -173,7 +175,8 @@ impl<'a> Mover<'a> {
         Ok(moved)
     }
 
-    /// The reason why the group may not move before the candidate. Without one, updates the estimates as if it had moved.
+    /// Returns the reason why the group may not move before the candidate. If it may, updates the estimates for the
+    /// move.
     fn refuse_raise(&mut self, start: u32, candidate: u32, passed: usize) -> Option<Limit> {
         let cell = self.cell(candidate);
         if passed >= self.options.reach && cell.role == Role::Compute {
@@ -186,8 +189,9 @@ impl<'a> Mover<'a> {
         if peak > self.most {
             return Some(Limit::Memory { bytes: bytes(peak) });
         }
-        // A wait in the group moves before the candidate, whose computation then no longer hides its start; the raised
-        // start gains that computation. If the candidate is a wait, its start gains the group's computations.
+        // A wait in the group moves before the candidate, whose computation then no longer hides its start; the
+        // raised start gains that computation. If the candidate is a wait, its start gains the group's
+        // computations.
         let (group_seconds, later) = (self.group_seconds(), self.awaited_by(candidate));
         let sooner = self.group.iter().filter_map(|&member| self.awaited_by(member));
         let loss = sooner.map(|start| self.loss(start, cell.seconds)).sum::<f64>();
@@ -204,8 +208,8 @@ impl<'a> Mover<'a> {
         None
     }
 
-    fn sink(&mut self, wait: u32) -> Result<Moved, PassError> {
-        let mut moved = Moved::default();
+    fn sink(&mut self, wait: u32) -> Result<Movement, PassError> {
+        let mut moved = Movement::default();
         let start = self.cell(wait).partner;
         let mut passed = 0;
         self.group = vec![wait];
@@ -241,7 +245,8 @@ impl<'a> Mover<'a> {
         Ok(moved)
     }
 
-    /// The reason why the group may not move after the candidate. Without one, updates the estimates as if it had moved.
+    /// Returns the reason why the group may not move after the candidate. If it may, updates the estimates for the
+    /// move.
     fn refuse_sink(&mut self, start: u32, candidate: u32, passed: usize) -> Option<Limit> {
         let cell = self.cell(candidate);
         if passed >= self.options.reach && cell.role == Role::Compute {
@@ -255,7 +260,8 @@ impl<'a> Mover<'a> {
             return Some(Limit::Memory { bytes: bytes(peak) });
         }
         let group_seconds = self.group_seconds();
-        // If the candidate is a wait, it moves before the group's computations, which then no longer hide its start.
+        // If the candidate is a wait, it moves before the group's computations, which then no longer hide its
+        // start.
         let sooner = self.awaited_by(candidate);
         let loss = sooner.map_or(0.0, |start| self.loss(start, group_seconds));
         let gain = self.gain(start, cell.seconds);
@@ -270,25 +276,25 @@ impl<'a> Mover<'a> {
         None
     }
 
-    /// The start that a wait is for.
+    /// The start of a wait.
     fn awaited_by(&self, wait: u32) -> Option<u32> {
         let cell = self.cell(wait);
         (cell.role == Role::Wait && cell.partner != NONE).then_some(cell.partner)
     }
 
-    /// Seconds that the group computes.
+    /// The seconds that the group computes.
     fn group_seconds(&self) -> f64 {
         self.group.iter().map(|&member| self.cell(member).seconds).sum()
     }
 
-    /// Seconds more exposed if `seconds` of computation no longer hide a start.
+    /// The additional exposed seconds if `seconds` of computation no longer hide a start.
     fn loss(&self, start: u32, seconds: f64) -> f64 {
         let estimate = self.estimates[start as usize];
         let less = OverlapEstimate { computation: estimate.computation - seconds, ..estimate };
         less.exposed() - estimate.exposed()
     }
 
-    /// Seconds less exposed if `seconds` of computation more hide a start.
+    /// The saved exposed seconds if another `seconds` of computation hide a start.
     fn gain(&self, start: u32, seconds: f64) -> f64 {
         let estimate = self.estimates[start as usize];
         let more = OverlapEstimate { computation: estimate.computation + seconds, ..estimate };
@@ -301,7 +307,7 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// Compares the levels with a recount, if that was asked for.
+    /// Compares the levels with a recount, if the options request it.
     fn recount(&mut self, cell: u32) -> Result<(), PassError> {
         if !self.options.recount {
             return Ok(());

@@ -3,13 +3,13 @@
 use super::cell::{self, Cell, units};
 use super::memory::{peak, recount};
 use super::options::OverlapOptions;
-use super::report::Kept;
+use super::report::Rejection;
 use crate::cost::Profile;
 use crate::pass::error::PassError;
 use crate::plan::{CheckOptions, Plan};
 use crate::simulate::{Simulation, simulate};
 
-/// Room for rounding: times and bytes are sums of many.
+/// Tolerance for rounding: times and bytes are sums of many terms.
 pub(super) const ROUNDING: f64 = 1e-9;
 
 /// The last accepted plan, its simulated step, and the memory limits.
@@ -17,13 +17,13 @@ pub(super) struct Judge<'a> {
     pub(super) plan: Plan,
     pub(super) profile: &'a Profile,
     pub(super) options: OverlapOptions,
-    /// The simulated step of the plan as it stands.
+    /// The simulated step of the current plan.
     pub(super) step: Simulation,
-    /// Bytes that each rank may hold, as the simulator counts them.
+    /// The bytes that each rank may hold, as the simulator counts them.
     peaks: Vec<f64>,
-    /// Memory that each row may hold, as `memory` counts it along the row.
+    /// The memory that each row may hold, as `memory` counts it along the row.
     pub(super) most: Vec<i64>,
-    /// Actions that were checked and simulated.
+    /// The number of actions that were checked and simulated.
     pub(super) judged: usize,
 }
 
@@ -46,28 +46,30 @@ impl<'a> Judge<'a> {
     }
 
     /// Accepts a plan, or says why not.
-    pub(super) fn admit(&mut self, plan: Plan) -> Result<(), Kept> {
+    pub(super) fn admit(&mut self, plan: Plan) -> Result<(), Rejection> {
         self.admit_within(plan, ROUNDING)
     }
 
-    /// The same with another bound: the step may be longer by the share `room`, or must be shorter if that is negative.
-    pub(super) fn admit_within(&mut self, plan: Plan, room: f64) -> Result<(), Kept> {
+    /// Accepts a plan with another bound: the step may be longer by the share `room`, or must be shorter by it if
+    /// negative.
+    pub(super) fn admit_within(&mut self, plan: Plan, room: f64) -> Result<(), Rejection> {
         if plan == self.plan {
             return Ok(());
         }
         self.judged += plan.rows().iter().map(Vec::len).sum::<usize>();
-        let checked = plan.check(&check_options(&self.options)).map_err(|error| Kept::Refused(error.to_string()))?;
+        let checked =
+            plan.check(&check_options(&self.options)).map_err(|error| Rejection::Refused(error.to_string()))?;
         let plan = checked.into_plan();
         let step = simulate(&plan, self.profile, &self.options.simulate);
-        let step = step.map_err(|error| Kept::Refused(error.to_string()))?;
-        // Where nothing takes time, no share of it tells a shorter step from an equal one.
+        let step = step.map_err(|error| Rejection::Refused(error.to_string()))?;
+        // If nothing takes time, no share of it distinguishes a shorter step from an equal one.
         let slower = step.makespan > self.step.makespan * (1.0 + room);
         if slower || (room < 0.0 && step.makespan >= self.step.makespan) {
-            return Err(Kept::Slower { makespan: step.makespan });
+            return Err(Rejection::Slower { makespan: step.makespan });
         }
         let over = |(rank, most): (usize, &f64)| {
             let bytes = step.ranks[rank].peak_bytes;
-            (bytes > most * (1.0 + ROUNDING)).then_some(Kept::Memory { rank, bytes })
+            (bytes > most * (1.0 + ROUNDING)).then_some(Rejection::Memory { rank, bytes })
         };
         match self.peaks.iter().enumerate().find_map(over) {
             Some(kept) => Err(kept),

@@ -1,19 +1,20 @@
-//! A running count of memory along a row while cells change places.
+//! A running count of memory along a row while cells are swapped.
 //!
-//! Guarantees: after any number of [`raise`](Order::raise)s and [`sink`](Order::sink)s the levels equal those of a recount
-//! along the new order ([`Order::recounts`] compares them; see [`OverlapOptions::recount`](super::OverlapOptions)).
-//! A swap of a group with one cell takes time in the group alone.
+//! Guarantees: after any number of [`raise`](Order::raise)s and [`sink`](Order::sink)s the levels equal those of a
+//! recount along the new order ([`Order::recounts`] compares them; see
+//! [`OverlapOptions::recount`](super::OverlapOptions)). A swap of a group with one cell takes time only in the
+//! group.
 //!
 //! ```text
 //! before   .. candidate [group] ..     after   .. [group] candidate ..
 //! ```
 //!
-//! Only the levels of the candidate and the group change, since the sum of both is the same before and after. Follows the iterative update of
-//! PyTorch's `reorder_communication_preserving_peak_memory`.
+//! Only the levels of the candidate and the group change, since the sum of both is the same before and after.
+//! Follows the iterative update of PyTorch's `reorder_communication_preserving_peak_memory`.
 
 use super::cell::{Cell, NONE};
 
-/// The level before a cell runs (with what it allocates) and after it (without what it frees).
+/// The level before a cell runs (with its allocation) and after it (without what it frees).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Level {
     pub(super) before: i64,
@@ -68,12 +69,12 @@ impl<'a> Order<'a> {
         })
     }
 
-    /// Are the levels those of a recount?
+    /// Returns true if the levels equal those of a recount.
     pub(super) fn recounts(&self) -> bool {
         self.levels == recount(self.cells, self.iter())
     }
 
-    /// The peak of `candidate` and the group after it, if they changed places.
+    /// The peak of `candidate` and the group after it, if they were swapped.
     pub(super) fn peak_if_raised(&self, candidate: u32, group: &[u32]) -> i64 {
         let Cell { alloc, free, .. } = self.cells[candidate as usize];
         let shift = free - alloc;
@@ -82,14 +83,14 @@ impl<'a> Order<'a> {
         highest.max(end + alloc)
     }
 
-    /// The peak of a group and `candidate` after it, if they changed places.
+    /// The peak of a group and `candidate` after it, if they were swapped.
     pub(super) fn peak_if_sunk(&self, group: &[u32], candidate: u32) -> i64 {
         let Cell { alloc, free, .. } = self.cells[candidate as usize];
         let highest = group.iter().map(|&cell| self.levels[cell as usize].before + alloc - free).max();
         highest.unwrap_or(i64::MIN).max(self.level_before(group) + alloc)
     }
 
-    /// Moves the group, which stands right after `candidate`, before it.
+    /// Moves the group, which is right after `candidate`, before it.
     pub(super) fn raise(&mut self, candidate: u32, group: &[u32]) {
         let Cell { alloc, free, .. } = self.cells[candidate as usize];
         self.shift(group, free - alloc);
@@ -98,7 +99,7 @@ impl<'a> Order<'a> {
         self.relink(&[candidate], group);
     }
 
-    /// Moves the group, which stands right before `candidate`, after it.
+    /// Moves the group, which is right before `candidate`, after it.
     pub(super) fn sink(&mut self, group: &[u32], candidate: u32) {
         let Cell { alloc, free, .. } = self.cells[candidate as usize];
         let start = self.level_before(group);

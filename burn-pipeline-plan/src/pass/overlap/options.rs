@@ -5,13 +5,13 @@ use crate::simulate::SimulateOptions;
 /// A pass over the communication of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum OverlapPass {
-    /// Gives all ranks one order of messages, if their rows do not follow one already.
+    /// Gives all ranks one order of messages, if their rows do not already follow one.
     OrderCommunication,
     /// Greedily schedules waits as late as possible.
     SinkWaits,
     /// Greedily schedules starts as early as possible.
     RaiseCommunication,
-    /// Both, and then fills the time that each start takes with computations, those needed soonest first.
+    /// Does both, then fills the seconds of each start with computations, those needed soonest first.
     ReorderCompute,
     /// Moves waits later, swap by swap, while something is exposed and memory allows it.
     SinkWaitsIteratively,
@@ -34,7 +34,7 @@ impl OverlapPass {
     pub const USUAL: [OverlapPass; 3] =
         [OverlapPass::ReorderCompute, OverlapPass::SinkWaitsIteratively, OverlapPass::ReorderCommunication];
 
-    /// Its name in reports and on the command line.
+    /// The name in reports and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             OverlapPass::OrderCommunication => "order-communication",
@@ -51,20 +51,20 @@ impl OverlapPass {
         OverlapPass::ALL.into_iter().find(|pass| pass.name() == name)
     }
 
-    /// Does it place all cells of a row at once, within a reach?
+    /// Returns true if it places all cells of a row at once, within a reach.
     pub(super) fn is_greedy(self) -> bool {
         matches!(self, OverlapPass::SinkWaits | OverlapPass::RaiseCommunication | OverlapPass::ReorderCompute)
     }
 }
 
-/// The budgets of the passes, and how results are judged.
+/// The budgets of the passes, and the criteria for their results.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct OverlapOptions {
     /// How steps are simulated. Plans are checked for the same transport.
     pub simulate: SimulateOptions,
-    /// Bytes that a rank may hold beyond its peak under the original plan.
+    /// The bytes that a rank may hold beyond its peak under the original plan.
     pub extra_bytes: f64,
-    /// Beside those, the share of that peak that it may hold beyond it: 0.1 for a tenth more.
+    /// The additional share of that peak that it may hold beyond it: 0.1 for a tenth more.
     pub extra_share: f64,
     /// Prefetch distance: the most computations that a cell may pass.
     pub reach: usize,
@@ -72,15 +72,15 @@ pub struct OverlapOptions {
     pub group: usize,
     /// A start counts as hidden once computation covers its seconds times `1 + margin`.
     pub margin: f64,
-    /// Decide by seconds? If not, no seconds decide where cells go: see [`overlap`](super). For profiles that know bytes
-    /// alone, or nothing.
+    /// If true, passes use time estimates. If false, only order, data and memory limit the moves: see
+    /// [`overlap`](super). For profiles with bytes only, or without costs.
     pub estimates: bool,
-    /// Recount memory after every swap and compare: a debugging aid, quadratic in the plan.
+    /// If true, memory is recounted after every swap and compared: a debugging aid, quadratic in the plan.
     pub recount: bool,
 }
 
 impl Default for OverlapOptions {
-    /// No extra memory, a reach of 8 computations, up to 4 cells that move along, no margin, decisions by estimates.
+    /// No extra memory, a reach of 8 computations, groups of up to 4 more cells, no margin, decisions by estimates.
     fn default() -> Self {
         let simulate = SimulateOptions::default();
         let (extra_bytes, extra_share, margin) = (0.0, 0.0, 0.0);

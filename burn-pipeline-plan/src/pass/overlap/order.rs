@@ -1,15 +1,15 @@
 //! One order of all messages that every rank follows.
 //!
-//! Guarantees: [`communication_order`] finds one if there is one, in linear time. A plan whose rows follow one cannot
-//! deadlock, wherever its waits are and whatever the transport. The proof: of all messages that ranks wait for, take the
-//! first in the order. Its other end waits for no earlier message, so it can go on until it has started this one.
+//! Guarantees: [`communication_order`] finds one if there is one, in linear time. A plan whose rows follow one
+//! cannot deadlock, for any waits and any transport. Proof: of all messages that ranks wait for, take the first in
+//! the order. Its other end waits for no earlier message, so it can continue until it has started this one.
 //!
-//! Rows from [`Plan::with_transfers`] follow one. Rows in which two ranks start the same two
-//! messages in opposite orders, which is legal only with waits, do not. They get one as follows:
+//! Rows from [`Plan::with_transfers`] follow one. Rows in which two ranks start the same two messages in opposite
+//! orders, which is legal only with waits, do not. They get one as follows:
 //!
-//! 1. Messages are ordered by the time at which they start in simulation, those of one instant by a dry run, so that
-//!    none comes before one that it needs.
-//! 2. Each row is scheduled anew with its sends and receives in that order, everything else in the order that it had.
+//! 1. Messages are ordered by their start time in simulation, simultaneous ones by a dry run, so that no message
+//!    precedes one that it needs.
+//! 2. Each row is rescheduled with its sends and receives in that order, everything else in its previous order.
 //!
 //! The counterpart for point-to-point messages of `decide_global_ordering_of_comms` in PyTorch's
 //! `torch/_inductor/comms.py`, which keeps the order of the program.
@@ -23,7 +23,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 pub(super) fn communication_order(plan: &Plan) -> Option<Vec<Task>> {
     let rows: Vec<Vec<Task>> = (0..plan.ranks()).map(|rank| messages(plan, rank).collect()).collect();
     let mut next = vec![0; rows.len()];
-    // The ranks that have come to each message; with both, the message is next in the order.
+    // The ranks that have reached each message; once both have, the message is next in the order.
     let mut ends: HashMap<Task, Vec<usize>> = HashMap::new();
     let mut order = Vec::new();
     let mut ready: VecDeque<usize> = (0..rows.len()).collect();
@@ -43,7 +43,7 @@ pub(super) fn communication_order(plan: &Plan) -> Option<Vec<Task>> {
     (0..rows.len()).all(|rank| next[rank] == rows[rank].len()).then_some(order)
 }
 
-/// The messages that a rank sends and receives, by their sends, in the order of its row.
+/// The messages that a rank sends and receives, as their sends, in the order of its row.
 fn messages(plan: &Plan, rank: usize) -> impl Iterator<Item = Task> + '_ {
     plan.tasks(rank).filter_map(|task| sent_by(plan, task))
 }
@@ -62,12 +62,11 @@ fn sent_by(plan: &Plan, task: Task) -> Option<Task> {
     }
 }
 
-/// The number of each message in an order by starting time.
+/// The index of each message in the order of start times.
 pub(super) fn by_time(plan: &Plan, step: &Simulation) -> HashMap<Task, u32> {
     let times: HashMap<Task, f64> =
         step.events.iter().filter_map(|event| Some((single(event.action)?, event.start))).collect();
-    // A stable sort keeps messages that start at one instant in the order of the dry run, where none precedes one that
-    // it needs.
+    // A stable sort keeps simultaneous messages in the order of the dry run, where none precedes one that it needs.
     let mut sends = dry_run(plan);
     sends.sort_by(|a, b| times.get(a).unwrap_or(&0.0).total_cmp(times.get(b).unwrap_or(&0.0)));
     sends.into_iter().zip(0..).collect()
@@ -80,7 +79,7 @@ fn single(action: Action) -> Option<Task> {
     }
 }
 
-/// All sends in an order in which they can be carried out if sends never wait.
+/// All sends in an order that is possible if sends never wait.
 fn dry_run(plan: &Plan) -> Vec<Task> {
     let rows: Vec<Vec<Task>> = (0..plan.ranks()).map(|rank| plan.tasks(rank).collect()).collect();
     let mut sent: HashSet<Task> = HashSet::new();

@@ -1,4 +1,4 @@
-//! What a pass did, start by start.
+//! The result of a pass, start by start.
 
 use crate::plan::{Action, Task};
 use serde::Serialize;
@@ -14,20 +14,20 @@ pub enum Limit {
     End,
     /// By the estimates, nothing of it is exposed any more.
     Hidden,
-    /// Starts keep their order, and waits do not move before starts: this cell is in the way.
+    /// Starts keep their order, and waits do not move before starts: this cell blocks the move.
     Order(Action),
-    /// This cell computes what it needs, or uses what it receives, and may not move along.
+    /// This cell computes its value, or uses the received value, and may not move along.
     Data(Action),
-    /// The rank would have held more than its peak and the extra allowed.
+    /// The rank would have held more than its peak and the allowed extra.
     Memory {
-        /// What it would have held, in bytes (weights not counted).
+        /// The bytes that it would have held (without weights).
         bytes: f64,
     },
     /// It has passed as many cells as the reach allows.
     Reach,
     /// The move would expose more of other operations than it hides of this one.
     Exposes {
-        /// Seconds more on balance.
+        /// The net increase in seconds.
         seconds: f64,
     },
 }
@@ -49,13 +49,13 @@ impl fmt::Display for Limit {
 
 /// How a start or a wait was moved.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(super) struct Moved {
+pub(super) struct Movement {
     pub(super) moves: usize,
     pub(super) along: Vec<Action>,
     pub(super) limit: Limit,
 }
 
-/// What a pass did to one start of a transfer or a collective that has a wait of its own. Seconds are those of the pass's
+/// The result of a pass for one start of a transfer or a collective that has its own wait. Seconds are the pass's
 /// estimates, from the rank's row alone.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct StartReport {
@@ -63,27 +63,29 @@ pub struct StartReport {
     pub rank: usize,
     /// The start.
     pub start: Task,
-    /// Seconds that it takes.
+    /// The seconds of the operation.
     pub communication: f64,
-    /// Seconds of that which computation hides afterwards.
+    /// Of these, the seconds that computation hides afterwards.
     pub hidden: f64,
     /// The first computations that hide it afterwards, each with its seconds: until they cover it, at most
     /// [`StartReport::NAMED`].
     pub hidden_by: Vec<(Action, f64)>,
-    /// Seconds that nothing hid before.
+    /// The seconds that nothing hid before.
     pub exposed_before: f64,
-    /// Seconds that nothing hides afterwards.
+    /// The seconds that nothing hides afterwards.
     pub exposed_after: f64,
-    /// Swaps that moved it; for the passes that place all cells at once, places that its start and its wait moved.
+    /// The swaps that moved it; for passes that place all cells at once, the places that its start and its wait
+    /// moved.
     pub moves: usize,
-    /// The cells that moved along, in the order in which they joined; none for the passes that place all cells at once.
+    /// The cells that moved along, in the order in which they joined; empty for passes that place all cells at
+    /// once.
     pub along: Vec<Action>,
     /// What stopped it.
     pub limit: Limit,
 }
 
 impl StartReport {
-    /// Computations that a report names at most for each start, so that it grows as the plan does.
+    /// The most computations that a report names for each start, so that it grows linearly with the plan.
     pub const NAMED: usize = 16;
 
     fn along(&self) -> String {
@@ -95,7 +97,7 @@ impl StartReport {
     }
 }
 
-/// Words one after the other, or a dash for none.
+/// The words separated by commas, or a dash if there are none.
 fn listed(words: impl Iterator<Item = String>) -> String {
     let words = words.collect::<Vec<_>>().join(", ");
     if words.is_empty() { "-".into() } else { words }
@@ -103,77 +105,78 @@ fn listed(words: impl Iterator<Item = String>) -> String {
 
 /// Why a pass left the plan unchanged.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Kept {
-    /// Its result takes longer, in simulation.
+pub(super) enum Rejection {
+    /// The result takes longer, in simulation.
     Slower {
-        /// Seconds of the step with the result.
+        /// The seconds of the step with the result.
         makespan: f64,
     },
-    /// Its result holds more than the budget allows, in simulation.
+    /// The result holds more than the budget allows, in simulation.
     Memory {
         /// The rank.
         rank: usize,
-        /// Its peak with the result, in bytes.
+        /// The rank's peak with the result, in bytes.
         bytes: f64,
     },
-    /// The check refused its result, with this error. The passes are built so that this does not happen.
+    /// The check refused the result, with this error. The passes are built so that this does not happen.
     Refused(String),
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kept::Slower { makespan } => write!(f, "the step would take {makespan:.4} s"),
-            Kept::Memory { rank, bytes } => write!(f, "rank {rank} would hold {bytes:.0} bytes"),
-            Kept::Refused(reason) => write!(f, "the result was refused: {reason}"),
+            Rejection::Slower { makespan } => write!(f, "the step would take {makespan:.4} s"),
+            Rejection::Memory { rank, bytes } => write!(f, "rank {rank} would hold {bytes:.0} bytes"),
+            Rejection::Refused(reason) => write!(f, "the result was refused: {reason}"),
         }
     }
 }
 
-/// What a pass did, in simulated seconds and bytes.
+/// The result of a pass, in simulated seconds and bytes.
 ///
-/// As text it is a table with one line a transfer or collective: the estimated seconds that it takes, that computation hides
-/// and that stay exposed, how far it was moved, what stopped it, what moved along and what hides it; as JSON its fields. If
-/// the plan was left unchanged, the lines describe the rejected attempt. A [`tracing`] event at debug level tells of each pass,
-/// one at trace level of each start.
+/// As text it is a table with one line per transfer or collective: the estimated seconds of the operation, the
+/// hidden and the exposed seconds, how far it moved, what stopped it, what moved along and what hides it. As JSON
+/// it has its fields. If the plan was left unchanged, the lines describe the rejected attempt. A [`tracing`] event
+/// is emitted at debug level for each pass, and at trace level for each start.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PassReport {
     /// The pass.
     pub pass: &'static str,
-    /// Computations that a cell could pass: the reach of the options, or less if a greedy pass was tried again.
+    /// The number of computations that a cell could pass: the reach of the options, or less if a greedy pass was
+    /// retried.
     pub reach: usize,
     /// The starts, by rank and by place.
     pub starts: Vec<StartReport>,
-    /// Seconds of the step before.
+    /// The seconds of the step before.
     pub makespan_before: f64,
-    /// Seconds of the step with the plan returned.
+    /// The seconds of the step with the returned plan.
     pub makespan_after: f64,
-    /// Bytes held at most on any rank before.
+    /// The highest peak of any rank before, in bytes.
     pub peak_before: f64,
-    /// Bytes held at most on any rank with the plan returned.
+    /// The highest peak of any rank with the returned plan, in bytes.
     pub peak_after: f64,
     /// Why the plan was left unchanged, if it was: the result is slower, or holds more than the budget allows.
     pub kept: Option<String>,
-    /// Moves after which memory was recounted and compared.
+    /// The number of moves after which memory was recounted and compared.
     pub recounts: usize,
-    /// Cells, edges and neighbours visited, and actions checked and simulated, over all attempts: a measure of time
-    /// that does not depend on the machine.
+    /// The cells, edges and neighbours visited, plus the actions checked and simulated, over all attempts: a
+    /// machine-independent measure of time.
     pub work: usize,
 }
 
 impl PassReport {
-    /// Moves of all starts.
+    /// The moves of all starts.
     pub fn moves(&self) -> usize {
         self.starts.iter().map(|start| start.moves).sum()
     }
 
-    /// Exposed seconds of all starts, before and after.
+    /// The exposed seconds of all starts, before and after.
     pub fn exposed(&self) -> (f64, f64) {
         let add = |sums: (f64, f64), row: &StartReport| (sums.0 + row.exposed_before, sums.1 + row.exposed_after);
         self.starts.iter().fold((0.0, 0.0), add)
     }
 
-    /// Emits the events of the report.
+    /// Emits the tracing events of the report.
     pub(super) fn emit(&self) {
         let (before, after) = self.exposed();
         let Self { pass, makespan_before, makespan_after, kept, .. } = self;
@@ -213,7 +216,7 @@ impl fmt::Display for PassReport {
             self.makespan_after, self.peak_after
         )?;
         if let Some(kept) = &self.kept {
-            writeln!(f, "the plan was left as it was: {kept}; the rows tell of the attempt")?;
+            writeln!(f, "the plan was left unchanged: {kept}; the rows describe the rejected attempt")?;
         }
         let start = self.starts.iter().map(|row| row.start.to_string().len()).fold("start".len(), usize::max);
         writeln!(

@@ -1,32 +1,33 @@
-//! Rules for swaps: which two neighbouring cells of a row may change places.
+//! Rules for swaps: which two neighbouring cells of a row may be swapped.
 //!
-//! Guarantees: rows rewritten by these swaps alone still pass [`check`](crate::plan::Plan::check) under the same transport:
+//! Guarantees: rows rewritten by these swaps alone still pass [`check`](crate::plan::Plan::check) under the same
+//! transport:
 //!
-//! 1. A use of something stays after the cell that computes or receives it ([`tied`]).
-//! 2. Starts keep their order, so both ends of every channel still have the same order, and all ranks still start their
-//!    collectives in one order.
-//! 3. A start may move before a wait, but no wait before a start. A deadlock is a cycle of ranks, each at a wait that comes
-//!    before the start which the next rank needs. A swap of this kind removes such a pair of wait and start and never
-//!    adds one, so it can break a cycle but not close one.
+//! 1. A use of a value stays after the cell that computes or receives it ([`tied`]).
+//! 2. Starts keep their order, so both ends of every channel still have the same order, and all ranks still start
+//!    their collectives in one order.
+//! 3. A start may move before a wait, but no wait before a start. A deadlock is a cycle of ranks, each at a wait
+//!    that precedes the start which the next rank needs. A swap of this kind removes such a pair of wait and start
+//!    and never adds one, so it can break a cycle but not close one.
 
 use super::cell::Cell;
 use crate::plan::{Op, Task};
 
-/// May `first` and `second`, which stand in this order, change places?
+/// Returns true if `first` and `second`, neighbours in this order, may be swapped.
 pub(super) fn may_swap(first: &Cell, second: &Cell) -> bool {
     let starts = first.role.starts() && (second.role.starts() || second.role.waits());
     !starts && !are_tied(first, second)
 }
 
-/// Must two cells of one rank keep their order?
+/// Returns true if two cells of one rank must keep their order.
 pub(super) fn are_tied(first: &Cell, second: &Cell) -> bool {
     first.action.tasks().any(|a| second.action.tasks().any(|b| tied(a, b)))
 }
 
-/// Must two tasks of one rank keep their order, since they share data or parameters? Symmetric.
+/// Returns true if two tasks of one rank must keep their order because they share data or parameters. Symmetric.
 fn tied(a: Task, b: Task) -> bool {
     if a.stage() != b.stage() {
-        let next = a.stage().replica() == b.stage().replica() && a.stage().index().abs_diff(b.stage().index()) == 1;
+        let next = a.stage().route() == b.stage().route() && a.stage().index().abs_diff(b.stage().index()) == 1;
         let forwards = a.op() == Op::Forward && b.op() == Op::Forward;
         let backwards = a.op().gives_input_gradient() && b.op().gives_input_gradient();
         return next && a.microbatch() == b.microbatch() && (forwards || backwards);
@@ -39,7 +40,7 @@ fn tied(a: Task, b: Task) -> bool {
     }
 }
 
-/// Of the same stage and microbatch.
+/// Returns true if two operations on the same stage and microbatch are tied.
 fn tied_in_pair(a: Op, b: Op) -> bool {
     match (value(a), value(b)) {
         (None, None) => true,
@@ -49,7 +50,7 @@ fn tied_in_pair(a: Op, b: Op) -> bool {
     }
 }
 
-/// An operation on a whole stage, and one for a microbatch of it.
+/// Returns true if an operation on a whole stage and one on a microbatch of it are tied.
 fn tied_to_stage(whole: Op, op: Op) -> bool {
     match whole {
         Op::ReduceGrad => op.gives_weight_gradient(),
@@ -62,13 +63,13 @@ fn is_parameters(op: Op) -> bool {
     matches!(op, Op::Unshard | Op::WaitUnshard | Op::Reshard)
 }
 
-/// The start of a transfer or of the transfer that a wait is for: it identifies the value that is moved.
+/// The start of a transfer, or of a wait's transfer: it identifies the moved value.
 fn value(op: Op) -> Option<Op> {
     let start = op.awaits().unwrap_or(op);
     start.is_transfer().then_some(start)
 }
 
-/// Does a computation produce or use the value of a transfer?
+/// Returns true if a computation produces or uses the value of a transfer.
 fn touches(compute: Op, transfer: Op) -> bool {
     match transfer {
         Op::SendForward | Op::ReceiveForward => compute == Op::Forward,

@@ -1,4 +1,4 @@
-//! Runs passes one after the other, each on the result of the one before.
+//! Runs passes one after the other, each on the result of the previous one.
 
 use super::judge::Judge;
 use super::options::{OverlapOptions, OverlapPass};
@@ -8,7 +8,7 @@ use crate::pass::error::PassError;
 use crate::pass::waits::{Placing, WaitOptions};
 use crate::plan::Plan;
 
-/// A plan after some passes, with one report a pass.
+/// A plan after some passes, with one report per pass.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Overlapped {
     /// The plan after the last pass.
@@ -18,13 +18,16 @@ pub struct Overlapped {
 }
 
 impl Plan {
-    /// Runs passes one after the other on a lowered plan. Only starts with waits of their own move. Idle cells are dropped.
+    /// Runs passes one after the other on a lowered plan. Only starts with their own waits move. Idle cells are
+    /// dropped.
     ///
-    /// The memory budget counts from the original plan, for all passes together.
+    /// The memory budget is relative to the original plan, for all passes together.
     ///
     /// # Errors
-    /// [`PassError::NotLowered`]; [`PassError::OverlapSpread`] if the plan spreads the vocabulary; [`PassError::Check`], [`PassError::Simulate`] or [`PassError::Profile`] if the
-    /// original plan cannot be run or the profile does not fit it.
+    /// Returns [`PassError::NotLowered`] if the plan has no transfers but needs them,
+    /// [`PassError::OverlapVocabulary`] if it is vocabulary parallel, and [`PassError::Check`],
+    /// [`PassError::Simulate`] or [`PassError::Profile`] if the original plan cannot run or the profile does not
+    /// fit it.
     ///
     /// ```
     /// use burn_pipeline_plan::cost::{Profile, UniformCosts};
@@ -47,7 +50,7 @@ impl Plan {
         options: &OverlapOptions,
     ) -> Result<Overlapped, PassError> {
         if self.has_vocabulary() {
-            return Err(PassError::OverlapSpread);
+            return Err(PassError::OverlapVocabulary);
         }
         let mut judge = Judge::new(self, profile, options)?;
         let reports = passes.iter().map(|&pass| judge.run(pass)).collect::<Result<_, _>>()?;
@@ -56,11 +59,12 @@ impl Plan {
 
     /// Gives every start between neighbours a wait, then runs passes.
     ///
-    /// Four placings of the waits are tried in order, and the first that costs neither time nor memory beyond the budget is
-    /// kept: all late ([`Placing::Late`]); sends at once, so that the passes can move them; all at once; sends without waits.
+    /// Four placings of the waits are tried in order, and the first that costs neither time nor memory beyond the
+    /// budget is kept: all late ([`Placing::Late`]); sends at once, so that the passes can move them; all at once;
+    /// sends without waits.
     ///
     /// # Errors
-    /// As [`Plan::run_passes`].
+    /// Returns the errors of [`Plan::run_passes`].
     pub fn overlap(
         &self,
         profile: &Profile,
@@ -68,7 +72,7 @@ impl Plan {
         options: &OverlapOptions,
     ) -> Result<Overlapped, PassError> {
         if self.has_vocabulary() {
-            return Err(PassError::OverlapSpread);
+            return Err(PassError::OverlapVocabulary);
         }
         let mut judge = Judge::new(self, profile, options)?;
         // Transfers along skip edges get no waits: the passes do not move them.

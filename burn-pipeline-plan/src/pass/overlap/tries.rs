@@ -1,27 +1,27 @@
 //! Runs one pass: attempts within shorter and shorter reaches, each judged.
 
-use super::attempt::Prepared;
+use super::attempt::PassInput;
 use super::judge::{Judge, ROUNDING};
 use super::options::OverlapPass;
 use super::report::PassReport;
 use crate::pass::error::PassError;
 
-/// Second attempts start from this reach at most, and divide it by `SHORTER` each time. So the number of attempts does
-/// not depend on the length of the plan.
+/// Further attempts start from this reach at most, and divide it by `SHORTER` each time. So the number of attempts
+/// does not depend on the length of the plan.
 const LONGEST: usize = 64;
 const SHORTER: usize = 4;
 
 impl Judge<'_> {
-    /// Runs a pass and takes its result if that is no worse. A greedy pass that moves something and gains nothing is tried
-    /// again within a shorter reach; then the result must be faster.
+    /// Runs a pass and accepts its result if it is no worse. A greedy pass that moves something and gains nothing
+    /// is retried within a shorter reach; then the result must be faster.
     pub(super) fn run(&mut self, pass: OverlapPass) -> Result<PassReport, PassError> {
         let (makespan_before, peak_before) = (self.step.makespan, self.step.peak_bytes());
-        let prepared = Prepared::new(self, pass)?;
+        let prepared = PassInput::new(self, pass)?;
         let mut reach = self.options.reach;
         let before = self.plan.clone();
         let mut report = self.run_within(&prepared, pass, reach, ROUNDING)?;
         reach = reach.min(LONGEST);
-        // If the attempt was accepted and changed nothing, there is nothing to move within any reach.
+        // If the attempt was accepted and changed nothing, nothing can move within any reach.
         let again = pass.is_greedy() && (report.kept.is_some() || self.plan != before);
         while again && self.step.makespan >= makespan_before && reach > 0 {
             reach /= SHORTER;
@@ -36,7 +36,7 @@ impl Judge<'_> {
 
     fn run_within(
         &mut self,
-        prepared: &Prepared,
+        prepared: &PassInput,
         pass: OverlapPass,
         reach: usize,
         room: f64,

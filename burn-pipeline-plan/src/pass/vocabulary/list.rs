@@ -1,37 +1,36 @@
-//! Rows run in time, with pieces of the vocabulary put between their cells.
+//! Runs rows in simulated time, and inserts the pieces of the vocabulary between their cells.
 //!
-//! Whenever a rank is free it takes the first of these that it can run:
+//! A free rank takes the first of these that it can run:
 //!
-//! 1. `S`: all ranks wait for the slowest one's.
+//! 1. `S`: all ranks wait for the slowest rank's.
 //! 2. `IF`, up to [`AHEAD`] microbatches ahead of the first stage.
-//! 3. `T` or `IB`, if as many wait as may.
+//! 3. `T` or `IB`, if the allowed number is waiting.
 //! 4. The next cell of its row.
-//! 5. `T` or `IB`; a patient rank leaves them if its next cell could run before they were done.
+//! 5. `T` or `IB`; a patient rank leaves them if its next cell could run before they ended.
 //!
-//! So the pieces fill what would be idle time, and otherwise come once in each turn of the row, as in the paper's building
-//! blocks.
+//! So the pieces fill idle time, and otherwise come once per turn of the row, as in the paper's building blocks.
 
 use crate::cost::{Costs, VocabularyCost};
 use crate::plan::{Action, MicrobatchTask, Op, Plan, StageId, Task};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Microbatches whose `IF` may be ahead of the first stage's `F`.
+/// The number of microbatches by which `IF` may be ahead of the first stage's `F`.
 const AHEAD: usize = 2;
 
-/// The time of what has not happened yet.
+/// The time of an event that has not happened yet.
 const NEVER: f64 = f64::INFINITY;
 
-/// What a listing tries.
+/// The rules of a listing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    /// How many `T` (and `IB`) may wait before one comes first.
+    /// The number of `T` (or `IB`) that may wait before one takes precedence.
     pub(super) delay: usize,
-    /// Does a rank leave `T` and `IB` for a cell that will be ready before they were done?
+    /// If true, a rank leaves `T` and `IB` for a cell that will be ready before they end.
     pub(super) patient: bool,
 }
 
-/// Rows with pieces, and the collectives with the times when they ended.
+/// Rows with pieces, and the collectives with their end times.
 #[derive(Clone, Debug)]
 pub(super) struct Listing {
     pub(super) rows: Vec<Vec<Action>>,
@@ -39,7 +38,8 @@ pub(super) struct Listing {
     pub(super) makespan: f64,
 }
 
-/// One kind of collective: which microbatches are given to by how many ranks, and which are over, in order.
+/// One kind of collective: for each microbatch the number of ranks that have given their part and the last time,
+/// and the ended collectives in order.
 #[derive(Clone, Debug)]
 struct Kind {
     given: Vec<(usize, f64)>,
@@ -47,7 +47,7 @@ struct Kind {
     seconds: f64,
 }
 
-/// A rank: its next cell, when it is free, and how many pieces of each kind it has run.
+/// A rank: its next cell, the time when it is free, and the number of pieces of each kind that it has run.
 #[derive(Clone, Debug, Default)]
 struct RankState {
     next: usize,
@@ -69,15 +69,16 @@ pub(super) struct List<'a> {
     /// Seconds of each kind of piece.
     seconds: [f64; 4],
     kinds: [Kind; 4],
-    /// When a stage's input, and the gradient of its output, are on its rank; by stage and microbatch.
+    /// The times when a stage's input, and the gradient of its output, are on its rank; by stage and microbatch.
     inputs: Vec<f64>,
     gradients: Vec<f64>,
-    /// The order of the first stage's forwards, and how many have started.
+    /// The order of the first stage's forwards, and the number that have started.
     first: Vec<usize>,
     started: usize,
     communicator: f64,
     ranks: Vec<RankState>,
-    /// Times at which a rank may have something to run, earliest first; times are not negative, so their bits have their order.
+    /// Times at which a rank may have something to run, earliest first. Times are not negative, so their bits have
+    /// the same order.
     wakes: BinaryHeap<Reverse<(u64, usize)>>,
 }
 
@@ -110,7 +111,7 @@ impl<'a> List<'a> {
         }
     }
 
-    /// Runs the rows; `None` if ranks wait for each other.
+    /// Runs the rows. Returns `None` if ranks wait for each other.
     pub(super) fn run(mut self, rows: &[Vec<Action>]) -> Option<Listing> {
         self.wake_all(0.0);
         while let Some(Reverse((bits, rank))) = self.wakes.pop() {
@@ -136,7 +137,7 @@ impl<'a> List<'a> {
         Some(Listing { collectives, makespan, rows: self.ranks.into_iter().map(|state| state.row).collect() })
     }
 
-    /// Runs what a free rank takes first, if anything.
+    /// Runs the first possible piece or cell of a free rank, if any.
     fn turn(&mut self, rank: usize, now: f64, row: &[Action]) {
         let [head, head_weight, embedding, embedding_weight] = [0, 1, 2, 3];
         let cell = row.get(self.ranks[rank].next).copied();
@@ -161,7 +162,7 @@ impl<'a> List<'a> {
         }
     }
 
-    /// How many pieces of a kind a rank could run now.
+    /// The number of pieces of a kind that a rank could run now.
     fn waiting(&self, rank: usize, piece: usize, now: f64) -> usize {
         let run = self.ranks[rank].pieces[piece];
         if PIECES[piece] == Op::EmbeddingForward {
@@ -175,11 +176,12 @@ impl<'a> List<'a> {
 
     /// The collectives that a kind of piece waits for, in order.
     fn queue(&self, piece: usize) -> &[(usize, f64)] {
-        // `S` waits for `BCAST_S`, `T` for `REDUCE_S`, `IB` for `BCAST_IB`: both lists have one order.
+        // `S` waits for `BCAST_S`, `T` for `REDUCE_S`, `IB` for `BCAST_IB`: pieces and collectives are numbered
+        // alike.
         &self.kinds[piece].over
     }
 
-    /// When a cell's inputs are there.
+    /// The time when a cell's inputs are available.
     fn ready(&self, cell: Action) -> f64 {
         let needs = cell.tasks().filter_map(|task| task.of_microbatch()).map(|task| match task.op() {
             Op::Forward => self.inputs[self.at(task.stage(), task.microbatch())],
@@ -235,7 +237,7 @@ impl<'a> List<'a> {
         self.wake(rank, end);
     }
 
-    /// A value reaches the neighbouring stage's rank.
+    /// Delivers a value to the neighbouring stage's rank.
     fn deliver(&mut self, from: StageId, to: StageId, microbatch: usize, made: f64, forward: bool) {
         let placement = self.plan.placement();
         let (source, target) = (placement.rank_of(from), placement.rank_of(to));
@@ -246,7 +248,7 @@ impl<'a> List<'a> {
         self.wake(target, arrived);
     }
 
-    /// A rank gives its part to a collective, which begins once all parts are there.
+    /// Adds a rank's part to a collective, which begins once all parts have been added.
     fn give(&mut self, op: Op, microbatch: usize, end: f64) {
         let parts = if matches!(op, Op::ReduceHead | Op::ReduceEmbedding) { self.ranks.len() } else { 1 };
         let kind = &mut self.kinds[op as usize - Op::BroadcastHidden as usize];
@@ -272,7 +274,7 @@ impl<'a> List<'a> {
         self.wake_all(over);
     }
 
-    /// The stage that an operation of the vocabulary names.
+    /// The stage that a vocabulary operation names.
     fn stage_for(&self, op: Op) -> StageId {
         let of_head = matches!(op, Op::HeadForward | Op::HeadBackward | Op::BroadcastHidden | Op::ReduceHead);
         StageId::new(if of_head { self.plan.stages() - 1 } else { 0 })

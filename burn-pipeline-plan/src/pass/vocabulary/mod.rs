@@ -1,24 +1,25 @@
-//! The vocabulary spread over all ranks: every rank gets a piece of the embedding and of the head.
+//! Vocabulary parallelism over all ranks: every rank gets a piece of the embedding and of the head.
 //!
 //! ```text
 //! before   rank 0: 0F0 0F1 0B0 0B1                       (the embedding before stage 0)
-//!          rank 1: 1F0 1B0 1F1 1B1                       (the head behind stage 1)
+//!          rank 1: 1F0 1B0 1F1 1B1                       (the head after stage 1)
 //! after    rank 0: 0IF0 0REDUCE_IF0 0F0 1BCAST_S0 1S0 1REDUCE_S0 0F1 1T0 0B0 0BCAST_IB0 0IB0 ...
 //!          rank 1: 0IF0 0REDUCE_IF0 1F0 1BCAST_S0 1S0 1REDUCE_S0 1F1 1B0 1T0 0BCAST_IB0 0IB0 ...
 //! ```
 //!
-//! Guarantees: the plan computes the same, forwards and backwards of every rank keep their orders, and the collectives of all
-//! ranks have one order. Idempotent. Peak activations rise by at most one microbatch a rank.
+//! Guarantees: the plan computes the same values, forwards and backwards of every rank keep their orders, and the
+//! collectives of all ranks have one order. Idempotent. Peak activations rise by at most one microbatch per rank.
 //!
-//! 1. Between a microbatch's last forward and its first backward now lies a barrier of all ranks. So that ranks have work
-//!    meanwhile, forwards move ahead of backwards by up to one microbatch ([`shift`]).
-//! 2. The rows are run in time, and pieces are put where ranks would idle or where they are due ([`list`]).
-//! 3. Collectives are written where ranks can start them, in the order in which they end ([`merge`]).
-//! 4. The fastest of several shifts is kept, then it is tried whether ranks should wait for their next cell, and whether `T` and
-//!    `IB` should come later. What needs more memory has to gain [`GAIN`].
+//! 1. There is now a barrier of all ranks between a microbatch's last forward and its first backward. To give ranks
+//!    work meanwhile, forwards move ahead of backwards by up to one microbatch ([`shift`]).
+//! 2. The rows are run in simulated time, and pieces are placed where ranks would idle or where they are due
+//!    ([`list`]).
+//! 3. Collectives are inserted where ranks can start them, in the order in which they end ([`merge`]).
+//! 4. The fastest of several shifts is kept. Then two variants are tried: ranks wait for their next cell, and `T`
+//!    and `IB` come later. A variant with more memory must be faster by [`GAIN`].
 //!
-//! Follows Algorithm 2 and the building blocks of Yeung et al., Balancing Pipeline Parallelism with Vocabulary Parallelism,
-//! 2024 (arXiv:2411.05288): one barrier a microbatch, one extra activation for 1F1B.
+//! Follows Algorithm 2 and the building blocks of Yeung et al., Balancing Pipeline Parallelism with Vocabulary
+//! Parallelism, 2024 (arXiv:2411.05288): one barrier per microbatch, one extra activation for 1F1B.
 
 mod list;
 mod merge;
@@ -29,31 +30,32 @@ use crate::cost::{Profile, ProfileError};
 use crate::plan::{CheckOptions, Plan};
 use list::{List, Listing, Rules};
 
-/// The share by which a variant with more memory has to be faster.
+/// The share by which a variant with more memory must be faster.
 const GAIN: f64 = 1e-3;
 
 impl Plan {
-    /// Spreads embedding and head over all ranks, with the costs of the profile's
-    /// [`vocabulary`](crate::cost::Profile::vocabulary): the plan's stages are the layers between the two. Run it before
-    /// [`Plan::with_transfers`].
+    /// Makes the embedding and the head vocabulary parallel over all ranks, with the costs of the profile's
+    /// [`vocabulary`](crate::cost::Profile::vocabulary). The plan's stages are the layers between the two. Run it
+    /// before [`Plan::with_transfers`].
     ///
-    /// Idempotent: a plan that spreads the vocabulary is returned unchanged. `burn-pipeline` runs such plans, and makes them by itself
-    /// where its builder is given the layers (`Builder::vocabulary`).
+    /// Idempotent: a vocabulary-parallel plan is returned unchanged. `burn-pipeline` runs such plans, and builds
+    /// them itself if its builder is given the layers (`Builder::vocabulary`).
     ///
     /// # Errors
-    /// [`PassError::Spread`] if the plan has transfers or two routes, [`PassError::Check`] if it cannot be run, and
-    /// [`PassError::Profile`] if the profile does not fit it or has no costs of a vocabulary.
+    /// Returns [`PassError::Vocabulary`] if the plan has transfers or two routes, [`PassError::Check`] if it cannot
+    /// run, and [`PassError::Profile`] if the profile does not fit it or has no vocabulary costs.
     ///
     /// ```
     /// use burn_pipeline_plan::cost::{Profile, UniformCosts, VocabularyCost};
     /// use burn_pipeline_plan::plan::{CheckOptions, Plan};
     ///
     /// let plan = Plan::from_csv("mine", "0F0,0B0\n1F0,1B0\n")?;
-    /// let pieces = VocabularyCost { head_forward: 0.5, head_input: 0.5, head_weight: 0.5, ..VocabularyCost::default() };
+    /// let pieces =
+    ///     VocabularyCost { head_forward: 0.5, head_input: 0.5, head_weight: 0.5, ..VocabularyCost::default() };
     /// let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0))?.with_vocabulary(pieces)?;
-    /// let spread = plan.with_vocabulary(&profile)?;
-    /// assert!(spread.to_csv().contains("1BCAST_S0,1S0,1REDUCE_S0"));
-    /// assert!(spread.with_transfers()?.check(&CheckOptions::default()).is_ok());
+    /// let parallel = plan.with_vocabulary(&profile)?;
+    /// assert!(parallel.to_csv().contains("1BCAST_S0,1S0,1REDUCE_S0"));
+    /// assert!(parallel.with_transfers()?.check(&CheckOptions::default()).is_ok());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn with_vocabulary(&self, profile: &Profile) -> Result<Plan, PassError> {
@@ -63,11 +65,12 @@ impl Plan {
         let costs = profile.costs(self.placement())?;
         let pieces = *profile.vocabulary().ok_or(ProfileError::NoVocabulary)?;
         if self.is_lowered() {
-            return Err(PassError::Spread { reason: "its transfers are inserted; spread it before" });
+            return Err(PassError::Vocabulary { reason: "it already has transfers; run `with_vocabulary` first" });
         }
         if self.placement().routes() > 1 {
-            return Err(PassError::Spread {
-                reason: "its schedule is bidirectional: each rank holds stages of both routes, first ones and last ones; choose a schedule with one route, such as 1F1B, ZBH1 or DualPipeV",
+            return Err(PassError::Vocabulary {
+                reason: "its schedule is bidirectional: each rank holds stages of both routes, first and last ones; \
+                         choose a schedule with one route, such as 1F1B, ZBH1 or DualPipeV",
             });
         }
         self.clone().check(&CheckOptions::default())?;
@@ -87,6 +90,6 @@ impl Plan {
             offer(forwards, Rules { delay: delay.max(rules.delay), patient: patient || rules.patient }, &mut best);
         }
         let best = best.map(|(_, _, listing)| merge::merged(self, listing));
-        best.ok_or(PassError::Spread { reason: "no order of the pieces was found; please report the plan" })
+        best.ok_or(PassError::Vocabulary { reason: "no order of the pieces was found; please report the plan" })
     }
 }

@@ -1,17 +1,17 @@
-//! Forwards moved ahead of backwards, in every row alike.
+//! Moves forwards ahead of backwards, by the same number in every row.
 //!
 //! ```text
 //! before   rank 1: 1F0 1B0 1F1 1B1 1F2 1B2
 //! by one   rank 1: 1F0 1F1 1B0 1F2 1B1 1B2
 //! ```
 //!
-//! The i-th forward of a row moves to the place of the forward `by` places before it. Forwards keep their order, and so do all
-//! other cells.
+//! The i-th forward of a row moves to the place of the forward `by` places before it. Forwards keep their order,
+//! and so do all other cells.
 
 use crate::plan::{Action, Op, Plan};
 
-/// The shifts to try, in forwards of a rank: none, half a microbatch's, and one microbatch's. Cells that are fused, and those of
-/// a stage as a whole, stand for more than their order says, so such plans stay as they are.
+/// The shifts to try, in forwards of a rank: none, those of half a microbatch, and those of one microbatch. Plans
+/// with fused or whole-stage cells are not shifted: their order has constraints beyond these.
 pub(super) fn shifts(plan: &Plan) -> Vec<usize> {
     let plain = |action: &Action| match action {
         Action::Idle => true,
@@ -27,7 +27,7 @@ pub(super) fn shifts(plan: &Plan) -> Vec<usize> {
     shifts
 }
 
-/// The rows with their forwards moved ahead by this many, without idle cells.
+/// The rows with their forwards moved ahead by `by`, without idle cells.
 pub(super) fn shifted(plan: &Plan, by: usize) -> Vec<Vec<Action>> {
     plan.without_idle().rows().iter().map(|row| shifted_row(row, by)).collect()
 }

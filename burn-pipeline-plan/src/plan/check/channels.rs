@@ -1,14 +1,14 @@
-//! Channels: ordered pairs of ranks, and the order of what goes through them.
+//! Channels: ordered pairs of ranks, and the order of the transfers on each.
 //!
-//! Guarantees: after [`refuse_disorder`] has passed, the j-th send of every channel moves the same value as its j-th
-//! receive. This relies on the scan, by which each transfer stands once, so that both ends hold the same set.
+//! Guarantees: after [`refuse_disorder`] has passed, the j-th send of every channel moves the same value as its
+//! j-th receive. This relies on the scan: each transfer occurs once, so both ends have the same set.
 //!
-//! 1. Each stage uses up to four channels (for its input, its output, and the gradients of both). The pairs of ranks that
-//!    occur are sorted, which numbers the channels densely.
-//! 2. A transfer is packed into one word: its channel, its end, whether it is started or awaited there (or both), and the
-//!    number of its value. Both ends compute the same number, that of the sending pair and the direction.
-//! 3. Collectives of all ranks, and their uses, stand in the same lists under a channel number of their own.
-//! 4. Only starts have an order. A counting sort lays the sends out channel by channel in one array, and each receive is
+//! 1. Each stage uses up to four channels (for its input, its output, and the gradients of both). Sorting the pairs
+//!    of ranks that occur numbers the channels densely.
+//! 2. A transfer is packed into one word: its channel, its end, whether the cell starts it, waits for it or both,
+//!    and the number of its value. Both ends compute the same number, that of the sending pair and the direction.
+//! 3. Collectives of all ranks, and their uses, are in the same lists under a reserved channel number.
+//! 4. Only starts are ordered. A counting sort groups the sends by channel in one array, and each receive is
 //!    compared with the next entry of its channel.
 
 use super::error::CheckError;
@@ -16,30 +16,30 @@ use crate::plan::action::Action;
 use crate::plan::edges::{Edges, Side, Skip};
 use crate::plan::op::Op;
 use crate::plan::rows::Plan;
-use crate::plan::spread::Spread;
 use crate::plan::task::Task;
+use crate::plan::vocabulary::VocabularyLayers;
 
-/// Two ranks, the first of which sends to the second.
+/// A pair of ranks; `from` sends to `to`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Channel {
     pub(super) from: u32,
     pub(super) to: u32,
 }
 
-/// The part of a send or receive that a cell carries out.
+/// The part of a send or receive that a cell performs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Part {
-    /// Starts it; a wait follows in a cell of its own.
+    /// Starts it; a later cell waits for it.
     Start = 2,
-    /// Waits for one that was started.
+    /// Waits for a started one.
     Wait = 4,
     /// Starts it and waits for it.
     Whole = 6,
 }
 
-/// One send or receive, or a part of it, in one word, so that the lists of large plans stay short: 36 bits of value, 25 of
-/// channel, 2 of part, 1 of end. The widths hold for every plan: a stage of one of two replicas has at most 2 channels to
-/// its neighbour and 126 times 2 along skip edges, and 65,535 such stages stay below 2^25 channels.
+/// A send or receive, or a part of one, in one word, to keep the lists of large plans short: 36 bits of value, 25
+/// of channel, 2 of part, 1 of end. The widths suffice for every plan: a stage on one of two routes has at most 2
+/// channels to its neighbour and 126 times 2 along skip edges, and 65,535 such stages stay below 2^25 channels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Transfer(u64);
 
@@ -52,10 +52,10 @@ impl Transfer {
         Self((value as u64) << (Self::CHANNEL_BITS + Self::LOW_BITS) | low)
     }
 
-    /// The channel number of collectives of all ranks, which are no channel.
+    /// The reserved channel number of collectives of all ranks.
     const COLLECTIVE: u32 = (1 << Self::CHANNEL_BITS) - 1;
 
-    /// Is it a collective of all ranks? Its value is the collective's number.
+    /// Returns true for a collective of all ranks. Its value is the collective's number.
     #[inline]
     pub(super) fn is_collective(self) -> bool {
         self.channel() == Self::COLLECTIVE as usize
@@ -66,13 +66,13 @@ impl Transfer {
         self.0 & 1 != 0
     }
 
-    /// Does it start the transfer?
+    /// Returns true if it starts the transfer.
     #[inline]
     pub(super) fn starts(self) -> bool {
         self.0 & Part::Start as u64 != 0
     }
 
-    /// Does it wait for the transfer?
+    /// Returns true if it waits for the transfer.
     #[inline]
     pub(super) fn waits(self) -> bool {
         self.0 & Part::Wait as u64 != 0
@@ -83,14 +83,14 @@ impl Transfer {
         (self.0 >> Self::LOW_BITS) as usize & ((1 << Self::CHANNEL_BITS) - 1)
     }
 
-    /// The same on both ends.
+    /// The value's number, the same on both ends.
     #[inline]
     pub(super) fn value(self) -> u64 {
         self.0 >> (Self::CHANNEL_BITS + Self::LOW_BITS)
     }
 }
 
-/// The channels of one stage, by operation; unused ones are 0 and never read.
+/// The channels of one stage, by operation. Unused ones are 0 and never read.
 #[derive(Clone, Copy, Default, Debug)]
 struct Ports {
     send_forward: u32,
@@ -104,7 +104,7 @@ struct Ports {
 pub(super) struct Transfers {
     pub(super) channels: Vec<Channel>,
     ports: Vec<Ports>,
-    /// The channels of each skip edge: for the value, and for its gradient.
+    /// The channels of each skip edge: for its value, and for the gradient.
     skip_ports: Vec<[u32; 2]>,
     list: Vec<Transfer>,
     rows: Vec<usize>,
@@ -146,7 +146,7 @@ impl Transfers {
         Self { channels, ports, skip_ports, list, rows, has_waits: false }
     }
 
-    /// Adds a transfer of the current rank, or a part of it; `op` is that of the start.
+    /// Adds a transfer of the current rank, or a part of one; `op` is the operation of its start.
     #[inline]
     pub(super) fn push(&mut self, slot: usize, microbatches: usize, pair: usize, op: Op, part: Part) {
         let ports = self.ports[slot];
@@ -160,8 +160,8 @@ impl Transfers {
         self.list.push(Transfer::new(value, channel, sends, part));
     }
 
-    /// Adds a transfer along a skip edge, or a part of it. `skip` is the edge, `value` the number of the value (above those
-    /// of all pairs), and `op` the operation of the start.
+    /// Adds a transfer along a skip edge, or a part of one. `skip` is the edge, `value` the number of the value
+    /// (above those of all pairs), and `op` the operation of the start.
     pub(super) fn push_skip(&mut self, skip: usize, value: usize, op: Op, part: Part) {
         let [onward, back] = self.skip_ports[skip];
         let (value, channel) = match op {
@@ -176,7 +176,7 @@ impl Transfers {
         self.list.push(Transfer::new(number, Transfer::COLLECTIVE, false, part));
     }
 
-    /// The current rank's row has ended.
+    /// Ends the current rank's row.
     pub(super) fn end_row(&mut self) {
         self.rows.push(self.list.len());
     }
@@ -192,18 +192,18 @@ impl Transfers {
         self.list.iter().filter(move |t| t.starts() && t.sends() == sends && !t.is_collective())
     }
 
-    /// Has any transfer a wait of its own?
+    /// Returns true if any transfer has its own wait.
     pub(super) fn has_waits(&self) -> bool {
         self.has_waits
     }
 }
 
-/// The cell and task of a rank's n-th transfer (or part of one). Called for errors only.
+/// The cell and task of a rank's n-th transfer (or part of one). Used for errors only.
 pub(super) fn locate(plan: &Plan, rank: usize, n: usize) -> Option<(usize, Action, Task)> {
     let cells = plan.row(rank).iter().enumerate();
     let tasks = cells.flat_map(|(step, action)| action.tasks().map(move |task| (step, *action, task)));
-    let spread = Spread::of(plan);
-    let uses = |task: &Task| task.of_microbatch().and_then(|task| spread.awaited(task)).is_some();
+    let vocabulary = VocabularyLayers::of(plan);
+    let uses = |task: &Task| task.of_microbatch().and_then(|task| vocabulary.awaited(task)).is_some();
     let listed = |op: Op| op.is_transfer() || op.is_transfer_wait() || op.is_rank_collective();
     tasks.filter(|(_, _, task)| listed(task.op()) || uses(task)).nth(n)
 }
@@ -211,12 +211,12 @@ pub(super) fn locate(plan: &Plan, rank: usize, n: usize) -> Option<(usize, Actio
 /// The values of all sends, channel by channel in sending order.
 #[derive(Debug)]
 pub(super) struct Order {
-    /// Where each channel begins.
+    /// The offset of each channel in `values`.
     pub(super) starts: Vec<usize>,
     pub(super) values: Vec<u64>,
 }
 
-/// Refuses a channel whose two ends disagree on the order.
+/// Refuses a plan if the two ends of a channel disagree on the order.
 pub(super) fn refuse_disorder(plan: &Plan, transfers: &Transfers) -> Result<Order, Box<CheckError>> {
     let mut starts = vec![0usize; transfers.channels.len() + 1];
     transfers.starts(true).for_each(|t| starts[t.channel() + 1] += 1);
@@ -252,7 +252,7 @@ fn disorder(plan: &Plan, transfers: &Transfers, channel: usize, position: usize)
             .filter(|(_, t)| t.starts() && t.channel() == channel && t.sends() == sends);
         own.map(|(n, _)| n).nth(position).and_then(|n| locate(plan, rank, n))
     };
-    // The scan has counted as many transfers at both ends, so both are found.
+    // The scan has counted equally many transfers at both ends, so both are found.
     let nothing = (0, Action::Idle, Task::new(0, Op::Forward, 0));
     let (sent_step, _, sent) = at(from, true).unwrap_or(nothing);
     let (step, _, received) = at(rank, false).unwrap_or(nothing);

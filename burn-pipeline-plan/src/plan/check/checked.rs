@@ -1,4 +1,4 @@
-//! [`CheckedPlan`] and [`Plan::check`], the only way to make one.
+//! [`CheckedPlan`], and [`Plan::check`], which creates it.
 
 use super::channels::refuse_disorder;
 use super::deadlock::{refuse_lowered, refuse_unlowered};
@@ -9,7 +9,7 @@ use super::vocabulary::refuse_collective_disorder;
 use crate::plan::edges::Edges;
 use crate::plan::rows::Plan;
 
-/// A plan that has passed [`Plan::check`]. There is no other way to make one.
+/// A plan that has passed [`Plan::check`], the only way to create it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CheckedPlan {
     plan: Plan,
@@ -22,7 +22,7 @@ impl CheckedPlan {
         &self.plan
     }
 
-    /// The plan, no longer checked, so that it may be rewritten.
+    /// Returns the plan, unchecked, so that it can be rewritten.
     pub fn into_plan(self) -> Plan {
         self.plan
     }
@@ -34,30 +34,30 @@ impl CheckedPlan {
 }
 
 impl Plan {
-    /// Proves that the plan can be run, or refuses it. What is proved, for a declared [`Transport`]:
+    /// Proves that the plan can run, or refuses it. For the [`Transport`] in `options`, this proves:
     ///
-    /// - every stage does every microbatch of its route exactly once, on the rank that holds the stage: `F`, then `B`, or
-    ///   `I` and later `W`; a plan for evaluation has `F` alone everywhere;
-    /// - in a lowered plan, each value that crosses ranks is sent once after it is computed and received once before it is
-    ///   used, nothing else is sent, and both ends of a channel (an ordered pair of ranks) have the same order; values
-    ///   along skip edges ([`SkipEdge`](crate::plan::SkipEdge)) follow the same rules;
-    /// - each wait comes once, after the start that it is for and before every use of what it waits for;
-    /// - if any stage is unsharded, each stage is unsharded whenever it computes, and computes whenever it was unsharded; if any
-    ///   stage's gradients are reduced, each stage's are, once, after its last weight gradient;
-    /// - if the vocabulary is spread, every rank runs its pieces and starts its collectives once a microbatch, each after what it
-    ///   needs, and all ranks start the collectives in one order;
-    /// - it cannot deadlock: under that transport, or any laxer one, every rank reaches the end of its row;
-    /// - activations, received payloads and sent payloads stay under the caps given.
+    /// - Every stage computes every microbatch of its route exactly once, on the rank that holds the stage: `F`,
+    ///   then `B`, or `I` and later `W`. A plan for evaluation has only `F`.
+    /// - In a lowered plan, each value that crosses ranks is sent once after it is computed and received once
+    ///   before it is used, and nothing else is sent. Both ends of a channel (an ordered pair of ranks) use the
+    ///   same order. Values along skip edges ([`SkipEdge`](crate::plan::SkipEdge)) follow the same rules.
+    /// - Each wait occurs once, after its start and before every use of the result.
+    /// - If any stage is unsharded, each stage is unsharded whenever it computes, and computes whenever it was
+    ///   unsharded. If any stage's gradients are reduced, each stage's are, once, after its last weight gradient.
+    /// - In a vocabulary-parallel plan, every rank runs its pieces and starts its collectives once per microbatch,
+    ///   each after its inputs, and all ranks start the collectives in one order.
+    /// - There is no deadlock: under this transport, or any laxer one, every rank reaches the end of its row.
+    /// - Activations, received payloads and sent payloads stay within the given caps.
     ///
-    /// What the ranks that hold a stage together exchange inside of its computations is known later, and has a check of its own:
+    /// The collectives inside a stage's computations are checked separately, once they are known:
     /// [`CheckedPlan::check_collectives`].
     ///
     /// An unlowered plan is checked as if every value were available to its user as soon as it is computed.
     ///
     /// # Errors
-    /// A [`CheckError`] that names rank, step, action and fault. Rows are scanned in rank order, so of several faults the
-    /// one on the lowest rank is reported. Faults between two ranks (order on a channel, deadlock) are reported only if
-    /// there is no other.
+    /// Returns a [`CheckError`] with the rank, step, action and fault. Rows are scanned in rank order, so of
+    /// several faults the one on the lowest rank is reported. Faults between two ranks (order on a channel,
+    /// deadlock) are reported only if there is no other.
     ///
     /// ```
     /// use burn_pipeline_plan::plan::{CheckOptions, Plan};

@@ -1,4 +1,5 @@
-//! The check of collectives: the lists of each computation's holders, run against each other. What it proves is in [`collectives`](super::collectives).
+//! Runs the collectives of each computation's holders against each other. [`collectives`](super::collectives)
+//! explains the proof.
 
 use super::checked::CheckedPlan;
 use super::collectives::{Among, Collective, CollectiveError, StageCollectives, Standing};
@@ -7,9 +8,10 @@ use crate::plan::op::Op;
 use crate::plan::task::Task;
 
 impl CheckedPlan {
-    /// Proves that the holders of stages meet their collectives in one order beside the plan's transfers, without a circle of waits.
+    /// Proves that the holders of stages call their collectives in one order, without a cycle of waits, together
+    /// with the plan's transfers.
     ///
-    /// Stages that are not given are taken to meet none, or to meet theirs in order.
+    /// Stages that are not given are assumed to call no collectives, or to call them in order.
     ///
     /// ```
     /// use burn_pipeline_plan::plan::{Among, CheckOptions, Collective, Collectives, Plan, StageCollectives};
@@ -21,12 +23,13 @@ impl CheckedPlan {
     /// let stage = |holders| [StageCollectives { stage: 1.into(), members: 2, holders }];
     /// assert!(plan.check_collectives(&stage(vec![holder("[2, 4]"), holder("[2, 4]")])).is_ok());
     /// let error = plan.check_collectives(&stage(vec![holder("[2, 4]"), holder("[2, 3]")])).unwrap_err();
-    /// assert!(error.to_string().starts_with("rank 1, step 0, 1F0: holders of stage 1 meet different collectives in F"));
+    /// let error = error.to_string();
+    /// assert!(error.starts_with("rank 1, step 0, 1F0: ranks of stage 1 call different collectives in F"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// A [`CollectiveError`] that names the cell, the holders and their collectives.
+    /// Returns a [`CollectiveError`] with the cell, the holders and their collectives.
     pub fn check_collectives(&self, stages: &[StageCollectives]) -> Result<(), Box<CollectiveError>> {
         stages.iter().try_for_each(|stage| self.check_stage(stage))
     }
@@ -46,7 +49,7 @@ impl CheckedPlan {
                     continue;
                 }
                 seen.push(task.op());
-                Lists::new(of, task.op()).run().map_err(|stuck| Box::new(stuck.at(rank, step, action, task)))?;
+                Lists::new(of, task.op()).run().map_err(|deadlock| Box::new(deadlock.at(rank, step, action, task)))?;
             }
         }
         Ok(())
@@ -60,17 +63,17 @@ struct Lists<'a> {
     next: Vec<usize>,
 }
 
-/// Holders that wait for ever.
-enum Stuck {
+/// Holders that wait forever.
+enum Deadlock {
     Differ([Standing; 2]),
     Circle(Vec<Standing>),
 }
 
-impl Stuck {
+impl Deadlock {
     fn at(self, rank: usize, step: usize, action: Action, task: Task) -> CollectiveError {
         match self {
-            Stuck::Differ([first, second]) => CollectiveError::Differ { rank, step, action, task, first, second },
-            Stuck::Circle(circle) => CollectiveError::Circle { rank, step, action, task, circle },
+            Deadlock::Differ([first, second]) => CollectiveError::Differ { rank, step, action, task, first, second },
+            Deadlock::Circle(circle) => CollectiveError::Circle { rank, step, action, task, circle },
         }
     }
 }
@@ -81,8 +84,8 @@ impl<'a> Lists<'a> {
         Self { members: of.members, lists, next: vec![0; of.holders.len()] }
     }
 
-    /// Runs them to their ends.
-    fn run(mut self) -> Result<(), Stuck> {
+    /// Runs the lists to their ends.
+    fn run(mut self) -> Result<(), Deadlock> {
         let mut ready: Vec<usize> = (0..self.lists.len()).rev().collect();
         while let Some(holder) = ready.pop() {
             let Some(collective) = self.head(holder) else { continue };
@@ -94,16 +97,16 @@ impl<'a> Lists<'a> {
         }
         match (0..self.lists.len()).find(|&holder| self.head(holder).is_some()) {
             None => Ok(()),
-            Some(holder) => Err(self.stuck(holder)),
+            Some(holder) => Err(self.deadlock(holder)),
         }
     }
 
-    /// Where a holder stands; `None` at the end of its list, or without one.
+    /// The next collective of a holder; `None` at the end of its list, or if it has no list.
     fn head(&self, holder: usize) -> Option<&'a Collective> {
         self.lists[holder].as_ref()?.get(self.next[holder]).copied()
     }
 
-    /// The holders that run a collective with this one, itself among them, of those whose lists are known.
+    /// The holders that take part in a collective of this holder, including itself, if their lists are known.
     fn known(&self, holder: usize, among: Among) -> impl Iterator<Item = usize> + use<'_, 'a> {
         let members = self.members;
         let same = move |other: &usize| match among {
@@ -113,21 +116,22 @@ impl<'a> Lists<'a> {
         (0..self.lists.len()).filter(same).filter(|&other| self.lists[other].is_some())
     }
 
-    /// The first holder for which this one waits, if it has not ended.
+    /// The first holder that this one waits for, if it has not ended.
     fn awaited(&self, holder: usize) -> Option<usize> {
         let collective = self.head(holder)?;
         self.known(holder, collective.among).find(|&other| self.head(other) != Some(collective))
     }
 
-    /// Why none goes on, where this holder does not: two at different collectives of the same ranks, or else a circle from this one.
-    fn stuck(&self, first: usize) -> Stuck {
+    /// Why this holder cannot continue: two holders at different collectives of the same ranks, or else a cycle of
+    /// waits from this one.
+    fn deadlock(&self, first: usize) -> Deadlock {
         for holder in first..self.lists.len() {
             let Some(collective) = self.head(holder) else { continue };
             let differs = |&other: &usize| {
                 self.head(other).is_none_or(|head| head.among == collective.among && head != collective)
             };
             if let Some(other) = self.known(holder, collective.among).find(differs) {
-                return Stuck::Differ([holder, other].map(|holder| self.standing(holder)));
+                return Deadlock::Differ([holder, other].map(|holder| self.standing(holder)));
             }
         }
         let mut path = vec![first];
@@ -138,7 +142,7 @@ impl<'a> Lists<'a> {
             }
             path.push(next);
         }
-        Stuck::Circle(path.into_iter().map(|holder| self.standing(holder)).collect())
+        Deadlock::Circle(path.into_iter().map(|holder| self.standing(holder)).collect())
     }
 
     fn standing(&self, holder: usize) -> Standing {

@@ -1,6 +1,7 @@
-//! Collectives of all ranks: every rank has to start them in one order, since they share a communicator.
+//! Collectives of all ranks: every rank must start them in one order, since they share a communicator.
 //!
-//! The scan has proved that each stands once in every row, so rows are compared place by place with the first one's.
+//! The scan has proved that each occurs once in every row, so rows are compared with the first one position by
+//! position.
 
 use super::error::CheckError;
 use crate::plan::rows::Plan;

@@ -1,44 +1,44 @@
-//! Branch and bound: finds the optimum of small plans, where the other searches stop close to it.
+//! Branch and bound: finds the optimum of small plans, for which the other searches only come close.
 //!
-//! Guarantees: the result is complete, legal, under the cap and faster than the best order that was known. The same input
-//! gives the same rows. If the search ends before its nodes are used up, no order under the cap is faster than its result
-//! (or, without a result, than the best order that was known).
+//! Guarantees: the result is complete, legal, under the cap and faster than the best known order. The same input
+//! gives the same rows. If the search ends before its nodes are used up, no order under the cap is faster than its
+//! result (or, without a result, than the best known order).
 //!
-//! 1. A node is the first part of every row, with times. Among all steps that could be next, the one that would end first
-//!    fixes a rank. Each step of that rank that could start before that end is a branch (Giffler and Thompson 1960): a
-//!    rank that started none of them would idle so long that the step could run first without delaying anything.
-//!    All microbatches cost the same, so a stage takes them in order.
-//! 2. If whole backwards are worth trying, `I` and `B` are two branches. Both count as ending when the longer one would:
-//!    an order that takes the longer one must not be cut off because the shorter one would end first.
-//! 3. With a memory cap, point 1 alone would miss optima: a step that takes memory and runs early may leave no room for
-//!    another one that comes first in every best order. So there is one more branch, in which the step that would end
-//!    first is *held back* until another step that takes memory has run on its rank. Steps that only free memory are never
-//!    held back.
-//! 4. A node is dropped if its lower bound is not below the best makespan. The bound adds up what a rank still has to do
-//!    after its earliest next start, and what has to follow the last `F` and the last `I` of each stage on other ranks.
-//! 5. A node is dropped, too, if a node with the same steps done was visited before, and no time of it was later. The
-//!    times that count are the clocks of ranks, and the ends of steps whose results are not used yet.
+//! 1. A node is a prefix of every row, with times. Of all possible next steps, the one that would end first selects a
+//!    rank. Each step of that rank that could start before that end is a branch (Giffler and Thompson 1960): if the
+//!    rank started none of them, it would idle so long that the step could run first without delaying anything. All
+//!    microbatches cost the same, so a stage takes them in order.
+//! 2. If whole backwards are tried, `I` and `B` are two branches. Both count as ending when the longer one would:
+//!    otherwise the shorter one's end would cut off orders that take the longer one.
+//! 3. With a memory cap, point 1 alone would miss optima: a step that takes memory early may leave no room for a step
+//!    that comes first in every best order. So one more branch *delays* the step that would end first until another
+//!    step that takes memory has run on its rank. Steps that only free memory are never delayed.
+//! 4. A node is dropped if its lower bound is not below the best makespan. The bound adds up the remaining work of a
+//!    rank after its earliest next start, and what has to follow the last `F` and the last `I` of each stage on other
+//!    ranks.
+//! 5. A node is also dropped if an earlier node has the same steps done and no later time. The compared times are the
+//!    clocks of ranks, and the ends of steps whose results are not used yet.
 
 use super::instance::{Instance, Step, StepKind, in_turn};
 use std::collections::HashMap;
 
-/// The most steps of a plan that is tried. Few larger plans would be finished.
+/// The most steps of a plan that is searched. Few larger searches would finish.
 pub(super) const LARGEST: usize = 128;
 
 const KINDS: [StepKind; 4] = [StepKind::Forward, StepKind::Input, StepKind::Weight, StepKind::Whole];
 
-/// Tolerance for rounding: a makespan that is better by less is not better.
+/// The tolerance for rounding: a makespan counts as better only if it is better by more than this share.
 const ROUNDING: f64 = 1e-9;
 
 /// The outcome of the search.
 pub(super) struct Finished {
-    /// Rows that are faster than the best known, with their makespan.
+    /// Rows that are faster than the best known order, with their makespan.
     pub(super) rows: Option<(f64, Vec<Vec<Step>>)>,
-    /// Whether no order under the cap is faster than these rows, or than the best known.
+    /// True if no order under the cap is faster than these rows (or, without rows, than the best known order).
     pub(super) proven: bool,
 }
 
-/// Searches for rows faster than `known` seconds, visiting at most `most` nodes.
+/// Searches for rows faster than `known` seconds. Visits at most `most` nodes.
 pub(super) fn finish(instance: &Instance, known: f64, most: usize) -> Finished {
     let least = known <= instance.lower_bound() * (1.0 + ROUNDING);
     if instance.steps() > LARGEST || least {
@@ -48,18 +48,18 @@ pub(super) fn finish(instance: &Instance, known: f64, most: usize) -> Finished {
         done: vec![[0; 3]; instance.slots.len()],
         clock: vec![0.0; instance.ranks()],
         held: instance.weights.clone(),
-        back: vec![[false; 2]; instance.slots.len()],
+        delayed: vec![[false; 2]; instance.slots.len()],
         ends: [vec![f64::NAN; instance.pairs], vec![f64::NAN; instance.pairs]],
     };
     let (heads, tails) = (instance.heads(), tails(instance));
-    let (path, seen) = (Vec::new(), HashMap::new());
-    let mut branch = Branch { instance, heads, tails, best: known, rows: None, path, seen, left: most };
+    let (path, visited) = (Vec::new(), HashMap::new());
+    let mut branch = Branch { instance, heads, tails, best: known, rows: None, path, visited, left: most };
     branch.visit(&root);
     let (best, proven) = (branch.best, branch.left > 0);
     Finished { rows: branch.rows.map(|rows| (best, rows)), proven }
 }
 
-/// The first part of every row.
+/// A prefix of every row.
 #[derive(Clone)]
 struct Node {
     /// The number of `F`, `I` and `W` done by each slot; a `B` counts as an `I` and a `W`.
@@ -68,8 +68,8 @@ struct Node {
     clock: Vec<f64>,
     /// Bytes that each rank holds.
     held: Vec<f64>,
-    /// Whether the next `F` and the next `I` of each slot are held back.
-    back: Vec<[bool; 2]>,
+    /// True for the next `F` and the next `I` of each slot if they are delayed (point 3).
+    delayed: Vec<[bool; 2]>,
     /// Ends of `F` and of `I`, by pair.
     ends: [Vec<f64>; 2],
 }
@@ -77,7 +77,7 @@ struct Node {
 /// The search.
 struct Branch<'a> {
     instance: &'a Instance,
-    /// The earliest that each slot's first `F` can start.
+    /// The earliest time at which each slot's first `F` can start.
     heads: Vec<f64>,
     /// The least seconds that follow the end of a slot's last `F`, and of its last `I`.
     tails: Vec<[f64; 2]>,
@@ -86,8 +86,8 @@ struct Branch<'a> {
     rows: Option<Vec<Vec<Step>>>,
     /// The steps from the root to this node.
     path: Vec<Step>,
-    /// The times of the nodes that were visited, by the steps done.
-    seen: HashMap<Vec<[u8; 3]>, Vec<Vec<f64>>>,
+    /// The times of visited nodes, by the steps done.
+    visited: HashMap<Vec<[u8; 3]>, Vec<Vec<f64>>>,
     /// Nodes that may still be visited.
     left: usize,
 }
@@ -129,7 +129,7 @@ impl Branch<'_> {
         let here = |&&(at, step): &&(f64, Step)| self.instance.slots[step.slot].rank == rank && at < until;
         let mut next: Vec<(f64, Step)> = ready.iter().filter(here).copied().collect();
         if next.is_empty() {
-            // The first step takes no time, so it is not below its own end.
+            // The first step takes no time, so it does not start before its own end.
             next.push(*first);
         }
         // `I` first, then `F`, then `W`: good rows found early cut off more of the rest.
@@ -142,10 +142,10 @@ impl Branch<'_> {
             self.path.pop();
         }
         // The additional branch of point 3.
-        if self.may_be_held_back(node, first.1) {
-            let mut back = node.clone();
-            back.back[first.1.slot][first.1.kind.place()] = true;
-            self.visit(&back);
+        if self.may_be_delayed(node, first.1) {
+            let mut other = node.clone();
+            other.delayed[first.1.slot][first.1.kind.place()] = true;
+            self.visit(&other);
         }
     }
 
@@ -164,14 +164,14 @@ impl Branch<'_> {
         KINDS.into_iter().take(if self.instance.mixes { 4 } else { 3 })
     }
 
-    /// Whether a step holds more memory, while it runs or after its end.
+    /// Returns true if a step takes memory, while it runs or after its end.
     fn takes_memory(&self, step: Step) -> bool {
         let (more, fewer) = self.instance.bytes(step);
         more > 0.0 || more > fewer
     }
 
-    /// Whether another step that takes memory may have to come before this one on its rank.
-    fn may_be_held_back(&self, node: &Node, step: Step) -> bool {
+    /// Returns true if another step that takes memory may have to run before this one on its rank.
+    fn may_be_delayed(&self, node: &Node, step: Step) -> bool {
         if self.instance.cap.is_infinite() || !self.takes_memory(step) {
             return false;
         }
@@ -199,19 +199,19 @@ impl Branch<'_> {
             ends[slot.base + step.microbatch] = end;
         }
         if self.takes_memory(step) {
-            self.instance.slots_of[slot.rank].iter().for_each(|&slot| after.back[slot] = [false; 2]);
+            self.instance.slots_of[slot.rank].iter().for_each(|&slot| after.delayed[slot] = [false; 2]);
         }
         after
     }
 
-    /// The next step of each slot and kind whose inputs have been made and which fits, with its start.
+    /// The next step of each slot and kind, with its start, if its inputs have been made and it fits.
     fn ready(&self, node: &Node) -> Vec<(f64, Step)> {
         let mut ready = Vec::new();
         for (number, slot) in self.instance.slots.iter().enumerate() {
             for kind in self.kinds() {
                 let microbatch = usize::from(node.done[number][kind.place()]);
-                let held_back = node.back[number].get(kind.place()).is_some_and(|&back| back);
-                if microbatch == slot.microbatches || held_back {
+                let delayed = node.delayed[number].get(kind.place()).is_some_and(|&delayed| delayed);
+                if microbatch == slot.microbatches || delayed {
                     continue;
                 }
                 let step = Step { kind, slot: number, microbatch };
@@ -230,7 +230,8 @@ impl Branch<'_> {
         self.instance.fits((held + more).max(held + more - fewer))
     }
 
-    /// When the inputs of a step arrive; NaN while that is not known. A `W` may be of any microbatch whose `I` has run.
+    /// The time at which the inputs of a step arrive; NaN while unknown. A `W` may be of any microbatch whose `I` has
+    /// run.
     fn arrival(&self, node: &Node, step: Step) -> f64 {
         let slot = &self.instance.slots[step.slot];
         let pair = slot.base + step.microbatch;
@@ -241,7 +242,7 @@ impl Branch<'_> {
             (StepKind::Input | StepKind::Whole, _, None) => forwards[pair],
             (StepKind::Input | StepKind::Whole, _, Some(crossing)) => {
                 let (own, gradient) = (forwards[pair], inputs[pair + slot.microbatches] + crossing);
-                // `max` alone would ignore a NaN, and take the known time for the answer.
+                // `max` would ignore a NaN and return the known time.
                 if own.is_nan() || gradient.is_nan() { f64::NAN } else { own.max(gradient) }
             }
             (StepKind::Weight, ..) => {
@@ -279,7 +280,7 @@ impl Branch<'_> {
         bound
     }
 
-    /// The earliest start of any step that a slot has left.
+    /// The earliest start of any remaining step of a slot.
     fn soonest(&self, node: &Node, slot: usize, kinds_left: impl Iterator<Item = StepKind>) -> f64 {
         let at = |kind: StepKind| {
             let step = Step { kind, slot, microbatch: usize::from(node.done[slot][kind.place()]) };
@@ -289,13 +290,14 @@ impl Branch<'_> {
         kinds_left.map(at).fold(f64::INFINITY, f64::min)
     }
 
-    /// Whether a node with the same steps done had no time later (point 5). If not, this node is recorded.
+    /// Returns true if an earlier node with the same steps done has no later time (point 5). Otherwise records this
+    /// node.
     fn is_dominated(&mut self, node: &Node) -> bool {
         let mut times = node.clock.clone();
         for (number, slot) in self.instance.slots.iter().enumerate() {
             let [forwards, inputs, _] = node.done[number].map(usize::from);
             // An end counts until the neighbour's step has used it. The slot's own later steps start after the rank's
-            // clock in any case.
+            // clock anyway.
             if slot.after.is_some() {
                 let used = usize::from(node.done[number + 1][0]);
                 times.extend(&node.ends[0][slot.base + used..slot.base + forwards]);
@@ -306,16 +308,16 @@ impl Branch<'_> {
             }
         }
         let no_later = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| a <= b);
-        // Counts are small, so the highest bit can say what is held back.
-        let mark = |(done, back): (&[u8; 3], &[bool; 2])| {
-            [done[0] | u8::from(back[0]) << 7, done[1] | u8::from(back[1]) << 7, done[2]]
+        // Counts are small, so the highest bit can mark delayed steps.
+        let mark = |(done, delayed): (&[u8; 3], &[bool; 2])| {
+            [done[0] | u8::from(delayed[0]) << 7, done[1] | u8::from(delayed[1]) << 7, done[2]]
         };
-        let seen = self.seen.entry(node.done.iter().zip(&node.back).map(mark).collect()).or_default();
-        if seen.iter().any(|other| no_later(other, &times)) {
+        let visited = self.visited.entry(node.done.iter().zip(&node.delayed).map(mark).collect()).or_default();
+        if visited.iter().any(|other| no_later(other, &times)) {
             return true;
         }
-        seen.retain(|other| !no_later(&times, other));
-        seen.push(times);
+        visited.retain(|other| !no_later(&times, other));
+        visited.push(times);
         false
     }
 

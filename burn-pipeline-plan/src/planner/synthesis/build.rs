@@ -1,13 +1,14 @@
 //! The synthesis from end to end: list schedules, branch and bound, local search, and the choice among their orders.
 //!
-//! 1. The list scheduler ([`super::list`]) runs with some hundred rules that split every backward. If whole backwards may
-//!    be cheaper or hold less, they are tried in two more ways: as `B` in place of each `I` whose `W` follows at once, and
-//!    by rules that never split. One microbatch at a time, and the given plans if they fit, are orders too.
-//! 2. Branch and bound ([`super::branch`]) finishes small plans: it finds the optimum under the cap if it has enough nodes.
+//! 1. The list scheduler ([`super::list`]) runs with some hundred rules that split every backward. If whole backwards
+//!    may be cheaper or hold less memory, they are tried in two more ways: as a `B` in place of each `I` whose `W`
+//!    follows at once, and by rules that never split. One microbatch at a time is an order too, and so are the given
+//!    plans that fit.
+//! 2. Branch and bound ([`super::branch`]) solves small plans: with enough nodes it finds the optimum under the cap.
 //! 3. Otherwise local search ([`super::local`]) improves the best few orders, and branch and bound runs once more.
-//! 4. Each `I` with the `W` right behind it becomes one `B`, if that is neither slower nor larger.
-//! 5. Messages on their way are not counted in steps 1 to 4. If the simulation finds more memory than the cap, the cap is
-//!    lowered by the excess and the synthesis starts again.
+//! 4. Each `I` with the `W` right behind it becomes one `B`, if that is neither slower nor takes more memory.
+//! 5. Steps 1 to 4 do not count messages in flight. If the simulated peak is above the cap, the cap is lowered by the
+//!    excess and the synthesis starts again.
 
 use super::instance::{Instance, Step, joined};
 use super::{branch, list, local, timing};
@@ -34,15 +35,15 @@ use rayon::prelude::*;
 pub struct Synthesis {
     /// The most bytes that a rank may hold, as [`simulate`] counts them; `None` for no limit.
     pub cap: Option<f64>,
-    /// How many of the best orders local search improves. With 0, the best list schedule is the result.
+    /// The number of best orders that local search improves. With 0, the best list schedule is the result.
     pub starts: usize,
-    /// Effort of local search on one order, counted in steps: evaluating one change of an order of `n` steps costs `n`.
+    /// The effort of local search on one order, in steps: evaluating one change of an order of `n` steps costs `n`.
     pub effort: usize,
-    /// Nodes that branch and bound visits at most, for plans of at most 128 steps. If whole backwards are tried beside
-    /// split ones, it visits eight times as many, since there are more orders of the same steps.
+    /// The most nodes that branch and bound visits, for plans of at most 128 steps. Eight times as many if whole
+    /// backwards are tried beside split ones, since the same steps then have more orders.
     pub nodes: usize,
-    /// Effort of the list scheduler, counted in steps: an order of `n` steps is built by `listing / n` of its rules, at
-    /// least 8.
+    /// The effort of the list scheduler, in steps: for orders of `n` steps, `listing / n` of its rules are tried, and
+    /// at least 8.
     pub listing: usize,
 }
 
@@ -57,18 +58,18 @@ impl Default for Synthesis {
 pub struct SynthesisedPlan {
     /// The plan, without transfers, named `Synthesised`.
     pub plan: Plan,
-    /// Its simulated seconds, without transfers in the plan.
+    /// The simulated seconds of the plan, without transfers.
     pub makespan: f64,
     /// A lower bound on the seconds of every order for the same placement and costs.
     pub lower_bound: f64,
-    /// Where the search for it began: a rule of the list scheduler, a given plan, or branch and bound.
+    /// The origin of the plan: a rule of the list scheduler, a given plan, or branch and bound.
     pub start: String,
 }
 
-/// How often the cap is lowered to make room for messages.
+/// How often the cap is lowered to leave memory for messages.
 const TIGHTENINGS: usize = 5;
 
-/// Rows of steps with their makespan, and where the search for them began.
+/// Rows of steps with their makespan and origin.
 struct Order {
     makespan: f64,
     start: String,
@@ -76,12 +77,12 @@ struct Order {
 }
 
 impl Synthesis {
-    /// Makes the fastest plan that it finds under the cap for `microbatches` (one count a route). `starts` are plans for the
-    /// same placement and counts; they are improved beside the list schedules.
+    /// Returns the fastest plan found under the cap for `microbatches` (one count a route). `starts` are plans for the
+    /// same placement and counts; the search improves them as well as the list schedules.
     ///
     /// # Errors
-    /// [`PlannerError::NoOrderFits`] if no order fits under the cap, and other [`PlannerError`]s for input that does
-    /// not fit together.
+    /// Returns [`PlannerError::NoOrderFits`] if no order fits under the cap, and other [`PlannerError`]s if the
+    /// arguments do not fit together.
     pub fn build(
         &self,
         profile: &Profile,
@@ -94,7 +95,7 @@ impl Synthesis {
         }
         let cap = self.cap.unwrap_or(f64::INFINITY);
         let (mut limit, mut found) = (cap, None);
-        // How much room messages need is found with little effort. The full effort then runs with that limit.
+        // A quick search finds how much memory messages need. The full search then runs with that limit.
         let quick = Self { starts: 0, listing: self.listing / 8, ..*self };
         let efforts =
             if self.starts == 0 { vec![(*self, TIGHTENINGS)] } else { vec![(quick, TIGHTENINGS), (*self, 2)] };
@@ -113,8 +114,8 @@ impl Synthesis {
         found.ok_or(PlannerError::NoOrderFits { cap })
     }
 
-    /// The fastest plan whose orders keep under `limit` without messages, and its peak with messages. If no plan keeps
-    /// under `cap` with messages, the one with the lowest peak.
+    /// The fastest plan that stays under `limit` without messages and under `cap` with them, and its peak with
+    /// messages. If no plan stays under `cap` with messages, the plan with the lowest peak.
     fn attempt(
         &self,
         profile: &Profile,
@@ -170,7 +171,7 @@ impl Synthesis {
             }
         };
         let mut improved: Vec<Order> = orders.into_par_iter().map(improve).collect();
-        // With the same best makespan branch and bound would visit the same nodes again, and find nothing again.
+        // With the same best makespan, branch and bound would visit the same nodes again and find nothing.
         if fastest(&improved) < known {
             self.finish(instance, &mut improved);
         }
@@ -178,7 +179,8 @@ impl Synthesis {
         improved
     }
 
-    /// Adds the order of branch and bound if it is faster than all others. True if no order is faster than the best then.
+    /// Adds the result of branch and bound if it is faster than all orders. Returns true if the fastest order is then
+    /// proven optimal.
     fn finish(&self, instance: &Instance, orders: &mut Vec<Order>) -> bool {
         let best = fastest(orders);
         if self.starts == 0 || best.is_infinite() {
@@ -191,14 +193,14 @@ impl Synthesis {
         finished.proven
     }
 
-    /// The orders of the list scheduler's rules, with all backwards split or all whole. For a long plan only every n-th
-    /// rule is used.
+    /// The orders of the list scheduler's rules, with all backwards split or all whole. For a long plan, only every
+    /// n-th rule is used.
     fn listed(&self, instance: &Instance, split: bool) -> Vec<Order> {
         let rules = list::rules(split);
         let most = (self.listing / instance.steps().max(1)).clamp(8, rules.len());
         let stride = rules.len().div_ceil(most);
-        // The rules are nested loops, the inner ones over an even number of choices. An even stride would meet only half of
-        // the innermost choices; an odd one meets all.
+        // The rules come from nested loops, the inner ones over an even number of choices. An even stride would reach
+        // only half of the innermost choices; an odd stride reaches all.
         let stride = if stride > 1 { stride | 1 } else { 1 };
         let chosen: Vec<list::Rule> = rules.into_iter().step_by(stride).collect();
         let order = |rule: list::Rule| order_of(instance, list::schedule(instance, rule)?, rule.to_string());
@@ -213,7 +215,8 @@ fn fastest(orders: &[Order]) -> f64 {
     orders.iter().map(|order| order.makespan).fold(f64::INFINITY, f64::min)
 }
 
-/// The plan with each `I` and the `W` right behind it as one `B`, if that is neither slower nor larger.
+/// The plan with each `I` and the `W` right behind it merged into one `B`, if that is neither slower nor takes more
+/// memory.
 fn merged_or_not(plan: Plan, profile: &Profile) -> Result<(Plan, Simulation), SimulateError> {
     let options = SimulateOptions::default();
     let merged = plan.merge_backward();
@@ -222,7 +225,7 @@ fn merged_or_not(plan: Plan, profile: &Profile) -> Result<(Plan, Simulation), Si
     Ok(if better { (merged, joined) } else { (plan, split) })
 }
 
-/// The order of these rows, if they are complete, fit, and can be run.
+/// The order of these rows, if they are complete, fit under the cap, and can run.
 fn order_of(instance: &Instance, rows: Vec<Vec<Step>>, start: String) -> Option<Order> {
     let fits = rows.iter().enumerate().all(|(rank, row)| instance.fits(instance.peak(rank, row)));
     let complete = instance.is_complete(&rows);

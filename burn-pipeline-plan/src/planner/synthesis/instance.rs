@@ -1,12 +1,13 @@
 //! The problem of a synthesis: a placement and its costs as flat, numbered tables, and the steps to order.
 //!
-//! 1. The stages of all replicas are *slots*, in the order of `Placement::slot`. The pairs (slot, microbatch) are numbered
-//!    one after the other, so a neighbour's pair is found by adding or subtracting the microbatch count.
+//! 1. The stages of all routes are *slots*, in the order of `Placement::slot`. The pairs (slot, microbatch) are
+//!    numbered consecutively, so a neighbour's pair is found by adding or subtracting the microbatch count.
 //! 2. The backward of a microbatch on a slot is an `I` and a `W`, or one whole `B`. If some stage's `B` costs less than
-//!    both, or holds less, both ways are worth trying ([`Instance::mixes`]).
-//! 3. Memory along a row does not depend on times. `F` adds its activations at its start, and holds what will be
-//!    recomputed while it runs. `I` adds the recomputed bytes at its start and frees its part at its end (or leaves more
-//!    than it frees). `W` frees the rest at its end. `B` adds what `I` adds, and frees everything at its end.
+//!    its `I` and `W` together, or holds less memory, both forms are tried ([`Instance::mixes`]).
+//! 3. Memory along a row does not depend on times. `F` adds its activations at its start; while it runs, it also
+//!    holds those that will be recomputed. `I` adds the recomputed bytes at its start and frees its part at its end
+//!    (a negative number if it leaves more than it frees). `W` frees the rest at its end. `B` adds what `I` adds, and
+//!    frees everything at its end.
 
 use crate::cost::Costs;
 use crate::plan::{Action, Plan, Task};
@@ -23,7 +24,8 @@ pub(super) enum StepKind {
 }
 
 impl StepKind {
-    /// Its index in lists of `F`, `I` and `W`. A whole backward makes the gradient that an `I` makes, so it has that index.
+    /// Its index in lists of `F`, `I` and `W`. A whole backward makes the same gradient as `I`, so it has the index
+    /// of `I`.
     pub(super) fn place(self) -> usize {
         match self {
             StepKind::Forward => 0,
@@ -32,7 +34,7 @@ impl StepKind {
         }
     }
 
-    /// The indices of what it does among `F`, `I` and `W`.
+    /// The indices of the operations that it performs, among `F`, `I` and `W`.
     pub(super) fn does(self) -> &'static [usize] {
         match self {
             StepKind::Forward => &[0],
@@ -51,16 +53,16 @@ pub(super) struct Step {
     pub(super) microbatch: usize,
 }
 
-/// One stage of one replica.
+/// One stage of one route.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) rank: usize,
-    /// The number of its first pair.
+    /// The number of the slot's first pair.
     pub(super) base: usize,
     pub(super) microbatches: usize,
-    /// Seconds in which its input crosses from the stage before, if there is one.
+    /// Transfer seconds of its input from the stage before, if there is one.
     pub(super) before: Option<f64>,
-    /// Seconds in which its output's gradient crosses from the stage after, if there is one.
+    /// Transfer seconds of its output's gradient from the stage after, if there is one.
     pub(super) after: Option<f64>,
     /// Seconds of `F`, `I` and `W`.
     pub(super) seconds: [f64; 3],
@@ -68,17 +70,17 @@ pub(super) struct Slot {
     pub(super) whole: f64,
     /// Bytes that `F`, `I` and `W` add at their starts.
     pub(super) added: [f64; 3],
-    /// Bytes that they free at their ends; fewer than none if `I` leaves more than it frees.
+    /// Bytes that they free at their ends; negative if `I` leaves more than it frees.
     pub(super) freed: [f64; 3],
 }
 
 impl Slot {
-    /// The most bytes that one `I` or one `B` adds, while it runs or after its end.
+    /// The most bytes that one `I`, or one `B` if `whole`, adds while it runs or after its end.
     fn backward_adds(&self, whole: bool) -> f64 {
         if whole { self.added[1] } else { self.added[1].max(self.added[1] - self.freed[1]) }
     }
 
-    /// Seconds from the start of an `I` or a `B` to its gradient.
+    /// Seconds from the start of an `I`, or of a `B` if `whole`, to its gradient.
     pub(super) fn gradient_after(&self, whole: bool) -> f64 {
         if whole { self.whole } else { self.seconds[1] }
     }
@@ -106,9 +108,9 @@ pub(super) struct Instance {
     /// Bytes of parameters on each rank.
     pub(super) weights: Vec<f64>,
     pub(super) cap: f64,
-    /// Whether whole backwards are worth trying beside split ones.
+    /// True if whole backwards are tried beside split ones.
     pub(super) mixes: bool,
-    /// Pairs of slot and microbatch.
+    /// The number of pairs of slot and microbatch.
     pub(super) pairs: usize,
 }
 
@@ -117,7 +119,7 @@ impl Instance {
         let placement = costs.placement();
         let (mut pairs, mut slots) = (0, Vec::with_capacity(placement.slots()));
         for stage in placement.all_stages() {
-            let (cost, rank, count) = (costs.stage(stage), placement.rank_of(stage), microbatches[stage.replica()]);
+            let (cost, rank, count) = (costs.stage(stage), placement.rank_of(stage), microbatches[stage.route()]);
             let crossing = |from, to, output_of| costs.crossing_seconds(from, to, output_of);
             let all = cost.activation_bytes + cost.recomputed_bytes;
             let freed = cost.freed_at_input_bytes;
@@ -151,12 +153,12 @@ impl Instance {
         self.slots_of.len()
     }
 
-    /// Steps of a complete order, where a `B` counts as two.
+    /// The number of steps of a complete order; a `B` counts as two.
     pub(super) fn steps(&self) -> usize {
         self.pairs * 3
     }
 
-    /// The number of a step, for tables. A `B` has the number of the `I` that it replaces.
+    /// The index of a step in tables. A `B` has the index of the `I` that it replaces.
     pub(super) fn index(&self, step: Step) -> usize {
         step.kind.place() * self.pairs + self.slots[step.slot].base + step.microbatch
     }
@@ -173,7 +175,7 @@ impl Instance {
         (slot.added[place], fewer)
     }
 
-    /// Whether the rows have as many steps as a complete order.
+    /// Returns true if the rows have as many steps as a complete order.
     pub(super) fn is_complete(&self, rows: &[Vec<Step>]) -> bool {
         rows.iter().flatten().map(|step| step.kind.does().len()).sum::<usize>() == self.steps()
     }
@@ -191,19 +193,19 @@ impl Instance {
         peak
     }
 
-    /// Whether so many bytes are within the cap, up to rounding.
+    /// Returns true if this many bytes are within the cap, up to rounding.
     pub(super) fn fits(&self, bytes: f64) -> bool {
         bytes <= self.cap * (1.0 + 1e-12)
     }
 
-    /// The most bytes that one backward adds on each rank, while it runs or until its `W`.
+    /// For each rank, the most bytes that one backward adds, while it runs or until its `W`.
     pub(super) fn again(&self, whole: bool) -> Vec<f64> {
         let most = |of: &Vec<usize>| of.iter().map(|&slot| self.slots[slot].backward_adds(whole)).fold(0.0, f64::max);
         self.slots_of.iter().map(most).collect()
     }
 
-    /// A lower bound on the makespan of every order: the work of a rank after the earliest start of its first step, or one
-    /// microbatch's forwards and backwards through all stages.
+    /// A lower bound on the makespan of every order: the work of a rank after the earliest start of its first step,
+    /// or one microbatch's forwards and backwards through all stages.
     pub(super) fn lower_bound(&self) -> f64 {
         let mut bound: f64 = 0.0;
         let heads = self.heads();
@@ -222,7 +224,7 @@ impl Instance {
         there_and_back.fold(bound, f64::max)
     }
 
-    /// The earliest that each slot's first `F` can start.
+    /// The earliest time at which each slot's first `F` can start.
     pub(super) fn heads(&self) -> Vec<f64> {
         let mut heads = vec![0.0; self.slots.len()];
         for slot in 0..self.slots.len() {
@@ -238,19 +240,20 @@ impl Instance {
         self.way_back(slot, |slot| slot.least_backward().1)
     }
 
-    /// Seconds from the start of a slot's `F` to its gradient, where a slot takes `gradient_after` seconds to make one.
+    /// Seconds from the start of a slot's `F` to its gradient, if each slot makes its gradient in `gradient_after`
+    /// seconds.
     pub(super) fn way_back(&self, slot: usize, gradient_after: impl Fn(&Slot) -> f64 + Copy) -> f64 {
         let own = &self.slots[slot];
         let beyond = |back| self.to_next(slot) + self.way_back(slot + 1, gradient_after) + back;
         own.seconds[0] + own.after.map_or(0.0, beyond) + gradient_after(own)
     }
 
-    /// Seconds in which a slot's output crosses to the next slot.
+    /// Transfer seconds of a slot's output to the next slot.
     fn to_next(&self, slot: usize) -> f64 {
         self.slots.get(slot + 1).and_then(|next| next.before).unwrap_or(0.0)
     }
 
-    /// The rows as actions of a plan.
+    /// Converts rows to the actions of a plan.
     pub(super) fn actions(&self, costs: &Costs<'_>, rows: &[Vec<Step>]) -> Vec<Vec<Action>> {
         let stages: Vec<_> = costs.placement().all_stages().collect();
         let action = |step: &Step| {
@@ -265,7 +268,7 @@ impl Instance {
         rows.iter().map(|row| row.iter().map(action).collect()).collect()
     }
 
-    /// The steps of a plan for the same placement; `None` if it has other actions than single `F`, `I`, `W` and `B`.
+    /// The steps of a plan for the same placement; `None` if it has actions other than single `F`, `I`, `W` and `B`.
     pub(super) fn rows_of(plan: &Plan) -> Option<Vec<Vec<Step>>> {
         use crate::plan::Op;
         let step = |task: Task| {
@@ -289,7 +292,7 @@ impl Instance {
     }
 }
 
-/// Puts the `W` of each slot into the order of their `I`. All microbatches cost the same, so no order gets slower.
+/// Puts the `W` of each slot into the order of their `I`. All microbatches cost the same, so the order gets no slower.
 pub(super) fn in_turn(rows: &mut [Vec<Step>]) {
     for row in rows {
         let mut owed: HashMap<usize, VecDeque<usize>> = HashMap::new();
@@ -304,7 +307,7 @@ pub(super) fn in_turn(rows: &mut [Vec<Step>]) {
     }
 }
 
-/// The same rows with each `I` and a `W` of its slot right behind it replaced by one `B`.
+/// The same rows, with each `I` followed at once by a `W` of its slot replaced by one `B`.
 pub(super) fn joined(rows: &[Vec<Step>]) -> Vec<Vec<Step>> {
     let join = |row: &Vec<Step>| {
         let mut joined: Vec<Step> = Vec::with_capacity(row.len());

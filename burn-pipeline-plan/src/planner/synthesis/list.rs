@@ -1,19 +1,21 @@
-//! List scheduling: whenever a rank is free, it starts the step that a rule ranks first among those that are ready and fit.
+//! List scheduling: whenever a rank is free, it starts the step that a rule ranks first among the steps that are ready
+//! and fit.
 //!
-//! Guarantees: the rows hold every step once, in an order that the inputs allow, with memory under the cap. If a rule leads
-//! to no such rows, there is no result.
+//! Guarantees: the rows hold every step once, in an order that the inputs allow, with memory under the cap. A rule that
+//! leads to no such rows has no result.
 //!
-//! 1. Ranks decide in order of time, so each decision knows everything that was made by then.
-//! 2. Microbatches go through each stage in order. A stage runs at most a given number of `F` ahead of its `I`: the rule's
-//!    multiple of the number that fills the time from an `F` to its gradient.
-//! 3. `W` runs right after its `I`, in gaps, or last, as the rule says, and always when memory is short. Or all backwards
-//!    are whole.
-//! 4. An `F` starts only if there is still room for what the oldest unfinished microbatch of each route has to run on the
-//!    rank. So the oldest microbatch can always be finished and frees its memory, and the search never gets stuck.
+//! 1. Ranks decide in order of time, so every decision sees all results made by then.
+//! 2. Microbatches go through each stage in order. A stage runs at most a given number of `F` ahead of its `I`: the
+//!    rule's multiple of the number that fills the time from an `F` to its gradient.
+//! 3. `W` runs right after its `I`, in gaps, or last, as the rule says, and always when memory is short. Or all
+//!    backwards are whole.
+//! 4. An `F` starts only if enough memory is left for the remaining steps of each route's oldest unfinished
+//!    microbatch on this rank. So the oldest microbatch can always finish and free its memory, and the scheduler
+//!    never gets stuck.
 
 use super::instance::{Instance, Slot, Step, StepKind};
 
-/// Which of the ready steps comes first.
+/// The order of steps that are ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Order {
     /// `I` before `F`, later chunks first.
@@ -47,7 +49,7 @@ pub(super) struct Rule {
     /// How many `F` may run ahead of their `I`, as a multiple of the number that fills the time to the first gradient.
     /// Infinite for no limit.
     pub(super) ahead: f64,
-    /// How long to wait for a step that ranks higher, as a share of the seconds of the step that is ready.
+    /// How long to wait for a higher-ranked step, as a share of the seconds of the step that is ready.
     pub(super) waiting: f64,
 }
 
@@ -65,11 +67,11 @@ impl std::fmt::Display for Rule {
             Weights::Last => "W last".to_owned(),
             Weights::Whole => "whole backwards".to_owned(),
         };
-        write!(f, "{order}, {weights}, {} ahead, timeout {}", self.ahead, self.waiting)
+        write!(f, "{order}, {weights}, {} ahead, waiting {}", self.ahead, self.waiting)
     }
 }
 
-/// All rules, in the order in which they are tried: those that split backwards, or those that do not.
+/// All rules that split backwards, or all that do not, in the order in which they are tried.
 pub(super) fn rules(split: bool) -> Vec<Rule> {
     let orders = [Order::BackwardDeep, Order::BackwardShallow, Order::ForwardDeep, Order::Oldest];
     let aheads = [1.0, 1.5, 2.0, 3.0, f64::INFINITY, 0.5];
@@ -96,7 +98,7 @@ struct Proposal {
     step: Step,
 }
 
-/// A list schedule in the making.
+/// The state of a list schedule that is being built.
 struct Run<'a> {
     instance: &'a Instance,
     rule: Rule,
@@ -106,13 +108,13 @@ struct Run<'a> {
     again: Vec<f64>,
     clock: Vec<f64>,
     held: Vec<f64>,
-    /// Steps done of each slot: `F`, `I`, `W`.
+    /// The numbers of `F`, `I` and `W` done by each slot.
     done: Vec<[usize; 3]>,
     /// Ends of `F` and of `I`, by pair.
     ends: [Vec<f64>; 2],
     rows: Vec<Vec<Step>>,
     proposals: Vec<Option<Proposal>>,
-    /// Their starts; infinite for a rank without a proposal.
+    /// The start of each rank's proposal; infinite without a proposal.
     starts: Vec<f64>,
     /// A buffer for `propose`, to save allocations.
     ready: Vec<Proposal>,
@@ -145,7 +147,7 @@ pub(super) fn schedule(instance: &Instance, rule: Rule) -> Option<Vec<Vec<Step>>
     instance.is_complete(&run.rows).then_some(run.rows)
 }
 
-/// Rows that run one microbatch at a time, forward and back. No order holds less.
+/// Rows that run one microbatch at a time, forward and back. No order takes less memory.
 pub(super) fn one_by_one(instance: &Instance, whole: bool) -> Vec<Vec<Step>> {
     let mut rows = vec![Vec::new(); instance.ranks()];
     let most = instance.slots.iter().map(|slot| slot.microbatches).max().unwrap_or(0);
@@ -175,20 +177,20 @@ fn forwards_ahead(instance: &Instance, rule: Rule) -> Vec<usize> {
     let period = instance.slots_of.iter().map(seconds).fold(0.0, f64::max);
     let ahead = |slot: usize| {
         let way = instance.way_back(slot, |slot| slot.gradient_after(whole)) / period;
-        // A period of zero makes this infinite or NaN: then there is no limit.
+        // A period of zero makes this infinite or NaN. Then there is no limit.
         if way.is_finite() && rule.ahead.is_finite() { ((rule.ahead * way).ceil() as usize).max(1) } else { usize::MAX }
     };
     (0..instance.slots.len()).map(ahead).collect()
 }
 
 impl Run<'_> {
-    /// Updates what a rank would do next.
+    /// Updates the proposal of a rank.
     fn look(&mut self, rank: usize) {
         self.proposals[rank] = self.propose(rank);
         self.starts[rank] = self.proposals[rank].map_or(f64::INFINITY, |proposal| proposal.start);
     }
 
-    /// What a rank would do next; `None` if no step is ready and fits.
+    /// The step that a rank would run next; `None` if no step is ready and fits.
     fn propose(&mut self, rank: usize) -> Option<Proposal> {
         let mut ready = std::mem::take(&mut self.ready);
         let proposal = self.propose_from(rank, &mut ready);
@@ -231,7 +233,7 @@ impl Run<'_> {
             (Weights::Last, None) => !to_come,
             (Weights::Last, Some(_)) => false,
         };
-        // Where memory is short and the rank would idle, a `W` frees some.
+        // If memory is short and the rank would idle, a `W` frees some.
         let room = short && first.is_none_or(|f| f.start > clock);
         if at_once || room { Some(Proposal { start: clock, step: weight }) } else { first }
     }
@@ -244,10 +246,10 @@ impl Run<'_> {
         in_time.min_by(|a, b| self.key(a.step).cmp(&self.key(b.step)).then(a.start.total_cmp(&b.start))).copied()
     }
 
-    /// The rank of a step under the rule; the lowest comes first.
+    /// The sort key of a step under the rule; the lowest comes first.
     fn key(&self, step: Step) -> (usize, usize, usize) {
         let (backward, last) = (usize::from(step.kind == StepKind::Forward), self.instance.slots.len() - step.slot);
-        // Deep means late on a microbatch's way: for an `F` the later stage, for a backward the earlier one.
+        // Deep means late in a microbatch's path: a later stage for an `F`, an earlier stage for a backward.
         let deep = if step.kind == StepKind::Forward { last } else { step.slot };
         match self.rule.order {
             Order::BackwardDeep => (backward, deep, step.microbatch),
@@ -280,7 +282,8 @@ impl Run<'_> {
         (!arrived.is_nan()).then_some(arrived.max(own))
     }
 
-    /// Whether the next `F` of a slot leaves room to finish the oldest microbatch of each route (point 4 above).
+    /// Returns true if the next `F` of a slot leaves room to finish the oldest microbatch of each route (point 4
+    /// above).
     fn forward_fits(&self, rank: usize, slot: usize) -> bool {
         if self.instance.cap.is_infinite() {
             return true;
@@ -292,7 +295,7 @@ impl Run<'_> {
             if owed && other != slot {
                 bytes += slots[other].kept();
             }
-            // For `slot` itself there is nothing to add: its next `F` is the oldest microbatch's, or that one has run.
+            // Nothing is added for `slot` itself: its next `F` is the oldest microbatch's, or that one has run already.
         }
         self.instance.fits(bytes)
     }
@@ -302,7 +305,7 @@ impl Run<'_> {
         self.done[self.instance.last_of[slot]][0]
     }
 
-    /// Runs a step, and updates the ranks whose next step may change.
+    /// Runs a step, and updates the proposals that it may change.
     fn commit(&mut self, rank: usize, Proposal { start, step }: Proposal) {
         let slot = &self.instance.slots[step.slot];
         let end = start + self.instance.seconds(step);
@@ -325,7 +328,7 @@ impl Run<'_> {
         }
         let limited = self.instance.cap.is_finite();
         if limited && step.kind == StepKind::Forward && slot.after.is_none() {
-            // The next microbatch is the oldest now, so ranks that kept room for this one may have room again.
+            // The next microbatch is now the oldest, so ranks that kept room for this one may have room again.
             (0..self.rows.len()).for_each(|rank| self.look(rank));
         }
     }

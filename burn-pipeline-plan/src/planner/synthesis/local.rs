@@ -1,19 +1,19 @@
-//! Local search: tabu search that moves steps along their rows, on the longest chain of steps.
+//! Local search: tabu search that moves steps of the longest chain along their rows.
 //!
 //! Guarantees: the result is never slower than the given rows, fits under the cap if they do, and depends only on the
 //! input.
 //!
-//! 1. Only a change on the longest chain can shorten the makespan. The chain visits ranks in *runs* of consecutive steps.
-//!    The moves of a run are: exchange two neighbours; move its first step behind it, or its last step before it; move a
-//!    `W` to the next gap or to the row's end (the neighbourhoods N5 and N6 of job shops: Nowicki and Smutnicki 1996;
-//!    Balas and Vazacopoulos 1998).
-//! 2. If whole backwards are worth trying, two more moves are: join a `W` with its `I`, and split a `B` into an `I` and a
-//!    `W` that follows at once, in the next gap or at the row's end.
-//! 3. Steps of one stage and operation stay in the order of microbatches. All microbatches cost the same, so this excludes
-//!    no makespan.
-//! 4. Each round makes the best move, even if it is worse than no move, and does not move that step again for some rounds
-//!    (tabu), so that the search leaves local optima. It ends at the lower bound or when the evaluations are used up.
-//!    A round with too many moves looks at every n-th.
+//! 1. Only a change on the longest chain can shorten the makespan. The chain visits ranks in *runs* of consecutive
+//!    steps. The moves of a run are: swap two neighbours; move its first step behind it, or its last step before it;
+//!    move a `W` to the next gap or to the row's end (the neighbourhoods N5 and N6 of job shops: Nowicki and
+//!    Smutnicki 1996; Balas and Vazacopoulos 1998).
+//! 2. If whole backwards are tried, there are two more moves: join a `W` with its `I`, and split a `B` into an `I`
+//!    and a `W` that follows at once, in the next gap or at the row's end.
+//! 3. Steps of one stage and operation stay in the order of microbatches. All microbatches cost the same, so no
+//!    makespan is lost.
+//! 4. Each round makes the best move, even if it is worse than no move. That step then stays in place for some rounds
+//!    (tabu), so that the search leaves local optima. The search ends at the lower bound, or when the evaluations are
+//!    used up. A round with too many moves tries every n-th.
 
 use super::instance::{Instance, Step, StepKind};
 use super::timing::Timing;
@@ -30,7 +30,7 @@ struct Move {
     kind: MoveKind,
 }
 
-/// What a move does.
+/// The kind of a move.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum MoveKind {
     /// The step at `from` moves to `to`.
@@ -67,14 +67,14 @@ struct Search<'a> {
     instance: &'a Instance,
     rows: Vec<Vec<Step>>,
     timing: Timing,
-    /// The place of each step in its row.
+    /// The index of each step in its row.
     places: Vec<usize>,
     /// The round until which a step must not move.
     tabu: Vec<usize>,
 }
 
-/// Improves the rows with at most so many evaluations. Returns the best rows with their makespan; `None` if the given rows
-/// cannot be run.
+/// Improves the rows with at most `evaluations` evaluations. Returns the best rows with their makespan; `None` if the
+/// given rows cannot run.
 pub(super) fn improve(instance: &Instance, rows: Vec<Vec<Step>>, evaluations: usize) -> Option<(f64, Vec<Vec<Step>>)> {
     let steps = instance.steps();
     let timing = Timing::new(instance);
@@ -98,13 +98,13 @@ pub(super) fn improve(instance: &Instance, rows: Vec<Vec<Step>>, evaluations: us
             if spans.iter().all(Option::is_none) {
                 break;
             }
-            // Every move is tabu. Lift that, or the search would end here.
+            // Every move is tabu. Clear the list, or the search would end here.
             search.tabu.fill(0);
             search.timing.run(instance, &search.rows)?;
             continue;
         };
         let moved = instance.index(search.rows[moves[i].rank][moves[i].from]);
-        // The tenure varies from step to step, so that the search does not run in a cycle.
+        // The tenure varies from step to step, so that the search does not cycle.
         search.tabu[moved] = round + 6 + (round * 7 + moved) % 7;
         search.rows[moves[i].rank] = moves[i].made(&search.rows[moves[i].rank]);
         let now = search.timing.run(instance, &search.rows)?;
@@ -116,7 +116,7 @@ pub(super) fn improve(instance: &Instance, rows: Vec<Vec<Step>>, evaluations: us
 }
 
 impl Search<'_> {
-    /// The moves of this round in a fixed order; every n-th of them if there are too many.
+    /// The moves of this round in a fixed order; only every n-th if there are too many.
     fn moves(&mut self, round: usize) -> Vec<Move> {
         for row in &self.rows {
             for (place, &step) in row.iter().enumerate() {
@@ -156,7 +156,7 @@ impl Search<'_> {
         Move { rank, from, to: input, kind: MoveKind::Join }
     }
 
-    /// The places to which a `W` can move behind its run: before the next gap, and the row's end.
+    /// The indices behind its run to which a `W` can move: before the next gap, and the row's end.
     fn later(&self, rank: usize, from: usize, last: usize) -> impl Iterator<Item = usize> + use<> {
         let row = &self.rows[rank];
         let time = |place: usize| {
@@ -167,7 +167,8 @@ impl Search<'_> {
         [gap, Some(row.len() - 1)].into_iter().flatten().filter(move |&to| to > from)
     }
 
-    /// Whether the step passes none that it must stay before or behind, and the row still fits under the cap.
+    /// Returns true if the step passes no step whose order relative to it is fixed, and the row still fits under the
+    /// cap.
     fn is_legal(&self, m: Move) -> bool {
         let row = &self.rows[m.rank];
         let step = row[m.from];
@@ -182,7 +183,7 @@ impl Search<'_> {
         self.instance.cap.is_infinite() || self.instance.fits(self.instance.peak(m.rank, &m.made(row)))
     }
 
-    /// The makespan after a move; `None` if the rows cannot be run then.
+    /// The makespan after a move; `None` if the rows then cannot run.
     fn try_move(&mut self, m: Move) -> Option<f64> {
         let made = m.made(&self.rows[m.rank]);
         let before = std::mem::replace(&mut self.rows[m.rank], made);

@@ -4,7 +4,7 @@
 
 use super::instance::{Instance, Step, StepKind};
 
-/// Starts and ends of all steps. The buffers are reused: local search evaluates many thousand changes.
+/// Starts and ends of all steps. The buffers are reused, since local search evaluates many thousand changes.
 #[derive(Clone, Debug)]
 pub(super) struct Timing {
     pub(super) start: Vec<f64>,
@@ -19,7 +19,7 @@ impl Timing {
         Self { start: vec![0.0; steps], end: vec![f64::NAN; steps], next: vec![0; instance.ranks()], queue: Vec::new() }
     }
 
-    /// Times the rows and returns their makespan; `None` if some rank can never go on.
+    /// Times the rows and returns their makespan; `None` if they deadlock.
     pub(super) fn run(&mut self, instance: &Instance, rows: &[Vec<Step>]) -> Option<f64> {
         self.end.fill(f64::NAN);
         self.next.fill(0);
@@ -46,7 +46,7 @@ impl Timing {
         ended.then_some(makespan)
     }
 
-    /// When the inputs of a step arrive; `None` while one of them has not been made.
+    /// The time at which the inputs of a step arrive; `None` until all of them have been made.
     fn ready(&self, instance: &Instance, step: Step) -> Option<f64> {
         let (slot, index) = (&instance.slots[step.slot], instance.index(step));
         let known = |end: f64| (!end.is_nan()).then_some(end);
@@ -66,7 +66,7 @@ impl Timing {
         }
     }
 
-    /// The steps of a longest chain, last step first, as (rank, place in the row).
+    /// The steps of a longest chain, last step first, as (rank, index in the row).
     pub(super) fn critical(&self, instance: &Instance, rows: &[Vec<Step>], places: &[usize]) -> Vec<(usize, usize)> {
         let last = |rank: &usize| rows[*rank].last().map_or(0.0, |&step| self.end[instance.index(step)]);
         let Some(mut rank) = (0..rows.len()).max_by(|a, b| last(a).total_cmp(&last(b)).then(b.cmp(a))) else {
@@ -99,7 +99,8 @@ fn receiver(instance: &Instance, step: Step) -> Option<usize> {
     }
 }
 
-/// The neighbour's step whose result a step waits for. It may be an `I` where the row has a `B`: both have one index.
+/// The neighbour's step whose result a step waits for. It may be an `I` where the row has a `B`: both have the same
+/// index.
 fn maker(instance: &Instance, step: Step) -> Option<Step> {
     let slot = &instance.slots[step.slot];
     match step.kind {

@@ -1,20 +1,20 @@
-//! Steps 1, 3, 4 and 5 of the room's header: from one block to the rows of a plan.
+//! Steps 1, 3, 4 and 5 of the [module](super): from one block to the rows of a plan.
 
 use super::reorder;
 use super::slots::{B0, B1, F0, F1, Slots, W, in_order, latest_input, occupancy};
 use crate::plan::{Action, Placement, Plan};
-use crate::schedule::family::{Family, ScheduleError, Size};
+use crate::schedule::schedule_trait::{ScheduleError, ScheduleInfo, Size};
 
-/// Slots between two microbatches: each microbatch has six operations on each rank.
+/// Slots between two microbatches: each has six operations on each rank.
 const PERIOD: usize = 6;
 
 /// Builds a plan from the slots of [F0, F1, B1, B0] of the first microbatch on each rank.
 pub(in crate::schedule) fn build(
-    family: &Family,
+    schedule: &ScheduleInfo,
     size: Size,
     block: impl Fn(usize) -> [usize; 4],
 ) -> Result<Plan, ScheduleError> {
-    family.check_length(size, size.microbatches + size.ranks)?;
+    schedule.check_length(size, size.microbatches + size.ranks)?;
     let mut ranks: Vec<Slots> = (0..size.ranks).map(|rank| unroll(block(rank), size.microbatches)).collect();
     ranks.iter_mut().for_each(place_weights);
     reorder::with_weights(&mut ranks);
@@ -25,18 +25,18 @@ pub(in crate::schedule) fn build(
     squeeze(&mut ranks);
     ranks.iter_mut().for_each(place_weights);
     let rows = ranks.iter().enumerate().map(|(rank, slots)| row(slots, rank, size.ranks)).collect();
-    Ok(Plan::new(family.name, Placement::v(size.ranks)?, vec![size.microbatches], rows)?)
+    Ok(Plan::new(schedule.name, Placement::v(size.ranks)?, vec![size.microbatches], rows)?)
 }
 
-/// Builds a plan with whole backwards from the slots of [F0, F1, B1, B0] of the first microbatch on each rank: unrolled,
-/// and every operation moved as in step 2. A whole backward takes two slots, of which the second is kept as a W in
-/// [`Slots`].
+/// Builds a plan with whole backwards from the slots of [F0, F1, B1, B0] of the first microbatch on each rank:
+/// unrolled, with every operation moved as in step 2. A whole backward takes two slots; [`Slots`] stores the second
+/// as a W.
 pub(in crate::schedule) fn build_whole(
-    family: &Family,
+    schedule: &ScheduleInfo,
     size: Size,
     block: impl Fn(usize) -> [usize; 4],
 ) -> Result<Plan, ScheduleError> {
-    family.check_length(size, size.microbatches + size.ranks)?;
+    schedule.check_length(size, size.microbatches + size.ranks)?;
     let mut ranks: Vec<Slots> = (0..size.ranks).map(|rank| unroll(block(rank), size.microbatches)).collect();
     for slots in &mut ranks {
         let mut seconds: Vec<usize> = slots[B1].iter().chain(&slots[B0]).map(|slot| slot + 1).collect();
@@ -56,16 +56,16 @@ pub(in crate::schedule) fn build_whole(
         occupancy(slots).into_iter().flatten().filter_map(action).collect()
     };
     let rows = ranks.iter().enumerate().map(row).collect();
-    Ok(Plan::new(family.name, Placement::v(size.ranks)?, vec![size.microbatches], rows)?)
+    Ok(Plan::new(schedule.name, Placement::v(size.ranks)?, vec![size.microbatches], rows)?)
 }
 
-/// A block's operations, repeated once a microbatch.
+/// Repeats a block's operations for every microbatch.
 fn unroll(block: [usize; 4], microbatches: usize) -> Slots {
     let [f0, f1, b1, b0] = block.map(|offset| (0..microbatches).map(|mb| offset + PERIOD * mb).collect());
     [f0, f1, b1, b0, Vec::new()]
 }
 
-/// Places the W anew: one into every free slot while one is due, the rest after the last operation.
+/// Places all W again: one in every free slot while one is due, the rest after the last operation.
 fn place_weights(slots: &mut Slots) {
     slots[W].clear();
     let cells = occupancy(slots);
@@ -85,7 +85,7 @@ fn place_weights(slots: &mut Slots) {
     slots[W] = weights;
 }
 
-/// Starts every operation as soon as its inputs are there and its rank is free, in the order of the slots.
+/// Starts every operation, in slot order, as soon as its inputs are available and its rank is free.
 fn squeeze(ranks: &mut [Slots]) {
     let mut free = vec![0; ranks.len()];
     for (_, rank, pass, mb) in in_order(ranks) {
@@ -95,7 +95,7 @@ fn squeeze(ranks: &mut [Slots]) {
     }
 }
 
-/// A rank's actions, with a W of chunk 1 before one of chunk 0 where both are due.
+/// A rank's actions. If W of both chunks are due, one of chunk 1 runs first.
 fn row(slots: &Slots, rank: usize, ranks: usize) -> Vec<Action> {
     let (first, last) = (rank, 2 * ranks - 1 - rank);
     let mut due: [std::ops::Range<usize>; 2] = [0..0, 0..0];

@@ -1,37 +1,37 @@
 //! Moves the operations of warm-up and cool-down to earlier slots without raising the peak of activations.
 //!
-//! 1. Operations are visited in running order. The warm-up ends with rank 0's first B0, the cool-down begins with the last
-//!    microbatch's F0; the steady phase between them stays.
-//! 2. An operation may go to any free slot after its latest input. It takes the first one at which no slot of its rank
-//!    holds more activations than any rank did at its peak in the original order.
-//! 3. A rank's memory is a running count by slot ([`Rank`]). A move changes it only between the new slot and the old one,
-//!    so it is recounted from the new slot until it equals the old count.
+//! 1. Operations are visited in running order. The warm-up ends with rank 0's first B0, the cool-down begins with
+//!    the last microbatch's F0; the steady phase between them stays.
+//! 2. An operation may move to any free slot after its latest input. It takes the first one that keeps its rank's
+//!    activations at or below the peak of all ranks in the original order.
+//! 3. A rank's memory is a running count by slot ([`Rank`]). A move changes it only between the new slot and the
+//!    old one, so it is recounted from the new slot until it equals the old count.
 
 use super::slots::{B0, B1, F0, F1, Slots, W, in_order, latest_input, occupancy};
 
 /// One rank's slots, and the memory held after each.
 struct Rank {
     cells: Vec<Option<usize>>,
-    after: Vec<Held>,
+    after: Vec<Memory>,
     weights_fill: bool,
 }
 
-/// Activations held (in chunks), and W that are due: their backward has run and they have not.
+/// Activations held (in chunks), and W that are due, i.e. that have not run although their backward has.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-struct Held {
+struct Memory {
     activations: usize,
     due: usize,
 }
 
-impl Held {
-    /// The state after a slot. With `weights_fill`, a free slot runs a W if one is due.
+impl Memory {
+    /// The memory after a slot. With `weights_fill`, a free slot runs a W if one is due.
     fn then(self, cell: Option<usize>, weights_fill: bool) -> Self {
-        let Held { activations, due } = self;
+        let Memory { activations, due } = self;
         match cell {
-            Some(F0 | F1) => Held { activations: activations + 1, due },
-            Some(B1 | B0) => Held { activations, due: due + 1 },
-            Some(_) => Held { activations: activations.saturating_sub(1), due: due.saturating_sub(1) },
-            None if weights_fill && due > 0 => Held { activations: activations - 1, due: due - 1 },
+            Some(F0 | F1) => Memory { activations: activations + 1, due },
+            Some(B1 | B0) => Memory { activations, due: due + 1 },
+            Some(_) => Memory { activations: activations.saturating_sub(1), due: due.saturating_sub(1) },
+            None if weights_fill && due > 0 => Memory { activations: activations - 1, due: due - 1 },
             None => self,
         }
     }
@@ -40,7 +40,7 @@ impl Held {
 impl Rank {
     fn new(slots: &Slots, weights_fill: bool) -> Self {
         let cells: Vec<Option<usize>> = occupancy(slots).into_iter().map(|cell| cell.map(|(pass, _)| pass)).collect();
-        let mut held = Held::default();
+        let mut held = Memory::default();
         let count = |&cell: &Option<usize>| {
             held = held.then(cell, weights_fill);
             held
@@ -53,10 +53,11 @@ impl Rank {
         self.after.iter().map(|held| held.activations).max().unwrap_or(0)
     }
 
-    /// Moves the operation at slot `from` to the free slot `to` before it, or returns the slot at which the cap is broken.
+    /// Moves the operation at slot `from` to the free slot `to` before it, or returns the slot that exceeds the
+    /// cap.
     fn try_move(&mut self, from: usize, to: usize, cap: usize) -> Result<(), usize> {
         self.cells.swap(from, to);
-        let mut held = if to == 0 { Held::default() } else { self.after[to - 1] };
+        let mut held = if to == 0 { Memory::default() } else { self.after[to - 1] };
         let mut recounted = Vec::with_capacity(from - to + 1);
         for (slot, &cell) in self.cells.iter().enumerate().skip(to) {
             held = held.then(cell, self.weights_fill);
@@ -73,14 +74,14 @@ impl Rank {
         Ok(())
     }
 
-    /// Moves a backward and the W right after it to the first two adjacent free slots from `earliest` on, and returns its
-    /// slot. There is no check of the cap, since a backward that runs earlier frees memory earlier.
+    /// Moves a backward and the W right after it to the first two adjacent free slots from `earliest` on, and
+    /// returns the backward's slot. The cap is not checked: an earlier backward frees memory earlier.
     fn move_pair_forward(&mut self, from: usize, earliest: usize) -> usize {
         let fits = |to: &usize| self.cells[*to].is_none() && self.cells[to + 1].is_none();
         let Some(to) = (earliest..from).find(fits) else { return from };
         self.cells.swap(from, to);
         self.cells.swap(from + 1, to + 1);
-        let mut held = if to == 0 { Held::default() } else { self.after[to - 1] };
+        let mut held = if to == 0 { Memory::default() } else { self.after[to - 1] };
         for slot in to..=from + 1 {
             held = held.then(self.cells[slot], self.weights_fill);
             self.after[slot] = held;
@@ -88,15 +89,16 @@ impl Rank {
         to
     }
 
-    /// Moves the operation at slot `from` to the first slot from `earliest` on that keeps the cap, and returns its slot.
+    /// Moves the operation at slot `from` to the first slot from `earliest` on that keeps the cap; returns its
+    /// slot.
     fn move_forward(&mut self, from: usize, earliest: usize, cap: usize) -> usize {
         let mut to = earliest;
         while to < from {
             if self.cells[to].is_none() {
                 match self.try_move(from, to, cap) {
                     Ok(()) => return to,
-                    // With W in fixed slots, an F that breaks the cap at a slot does so from every slot before it, so
-                    // the search continues after it.
+                    // With W in fixed slots, an F that exceeds the cap at a slot does so from every earlier slot
+                    // too, so the search continues after it.
                     Err(broken) if !self.weights_fill => to = broken,
                     Err(_) => {}
                 }
@@ -107,7 +109,7 @@ impl Rank {
     }
 }
 
-/// Moves every operation, of any phase. A backward and the slot after it move together, into two free slots.
+/// Moves every operation of any phase. A backward and the slot after it move together, into two free slots.
 pub(super) fn whole_backwards(ranks: &mut [Slots]) {
     let mut timelines: Vec<Rank> = ranks.iter().map(|slots| Rank::new(slots, false)).collect();
     let cap = timelines.iter().map(Rank::peak).max().unwrap_or(0);
@@ -119,8 +121,8 @@ pub(super) fn whole_backwards(ranks: &mut [Slots]) {
                 let earliest = input.map_or(0, |input| input + 1);
                 ranks[rank][pass][mb] = timelines[rank].move_forward(slot, earliest, cap);
             }
-            // Its inputs are backwards, which take two slots. The exception is B1 at the turn on rank 0, which follows an
-            // F1 of one slot.
+            // Its inputs are backwards, which take two slots; only B1 at the turn on rank 0 follows an F1 of one
+            // slot.
             _ => {
                 let earliest = input.map_or(0, |input| input + 1 + usize::from(pass == B0 || rank > 0));
                 let moved = timelines[rank].move_pair_forward(slot, earliest);
@@ -131,7 +133,7 @@ pub(super) fn whole_backwards(ranks: &mut [Slots]) {
     }
 }
 
-/// Moves the operations of warm-up and cool-down, with W in slots of their own.
+/// Moves the operations of warm-up and cool-down, with W in their own slots.
 pub(super) fn with_weights(ranks: &mut [Slots]) {
     reorder(ranks, false);
 }
@@ -175,14 +177,14 @@ fn reorder(ranks: &mut [Slots], weights_fill: bool) {
     }
 }
 
-/// The slots of both chunks' backwards, sorted: the order in which W become due.
+/// The slots of both chunks' backwards, sorted: W become due in this order.
 fn sorted_backwards(slots: &Slots) -> Vec<usize> {
     let mut backwards: Vec<usize> = slots[B1].iter().chain(&slots[B0]).copied().collect();
     backwards.sort_unstable();
     backwards
 }
 
-/// Replaces a value of a sorted list by a smaller one.
+/// Replaces a value of a sorted list with a smaller one.
 fn replace_sorted(sorted: &mut [usize], old: usize, new: usize) {
     let (to, from) = (sorted.partition_point(|&s| s < new), sorted.partition_point(|&s| s < old));
     sorted[to..=from].rotate_right(1);

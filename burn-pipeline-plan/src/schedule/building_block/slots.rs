@@ -1,13 +1,13 @@
-//! The slots of a rank's operations, and what follows from them.
+//! The slots of a rank's operations, and their order and inputs.
 
-/// The operations of a microbatch on one rank, in the order in which they run; then W.
+/// The operations of a microbatch on one rank, in running order; then W.
 pub(super) const F0: usize = 0;
 pub(super) const F1: usize = 1;
 pub(super) const B1: usize = 2;
 pub(super) const B0: usize = 3;
 pub(super) const W: usize = 4;
 
-/// The slots of every microbatch's operations on one rank. W are in running order, or absent while they are not placed.
+/// The slots of every microbatch's operations on one rank. W are in running order; empty while W are not placed.
 pub(super) type Slots = [Vec<usize>; 5];
 
 /// The contents of each slot of a rank: an operation, and its number among those of its kind.
@@ -34,8 +34,8 @@ pub(super) fn in_order(ranks: &[Slots]) -> Vec<(usize, usize, usize, usize)> {
     events
 }
 
-/// The latest slot that an operation has to come after: its input from the next or previous rank, the operation before it
-/// of the same microbatch, and the same operation of the microbatch before.
+/// The latest slot that must precede an operation: that of its input from the next or previous rank, of the
+/// previous operation of the same microbatch, or of the same operation of the previous microbatch.
 pub(super) fn latest_input(ranks: &[Slots], rank: usize, pass: usize, mb: usize) -> Option<usize> {
     let neighbour = match pass {
         F0 | B1 => rank.checked_sub(1),

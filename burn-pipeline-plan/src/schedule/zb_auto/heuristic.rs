@@ -1,25 +1,26 @@
 //! The heuristic behind [`ZbAuto`].
 //!
 //! Guarantees: every F, I and W once on every rank, I after its F and W after its I, microbatches in order, and
-//! the memory limit kept, for any limit of at least one activation.
+//! memory within the limit, for any limit of at least one activation.
 //!
-//! 1. Warm-up: one F on every rank. Then, from the last rank back, as many more as memory holds and time allows before the
-//!    first I arrives (flag `late_first_input`: also one more that delays it). Rank r stays at least one F ahead of r+1.
-//! 2. Steady, for each microbatch after the first: a round of F down the ranks, then a round of I back up. Before each F
-//!    or I, the rank runs W in three cases: memory is full; the gap until the input arrives holds a whole W; or the gap is
-//!    shorter than a W, but leaving it idle would give this rank the largest bubble of all (flag `fill_small_gaps`: in any
-//!    gap).
-//! 3. A rank that is two or more F ahead of the next one skips an F that would delay the next rank's I, and so do all ranks
-//!    before it (flag `inputs_first`).
+//! 1. Warm-up: one F on every rank. Then, from the last rank back, as many more as memory and time allow before the
+//!    first I arrives (flag `late_first_input`: also one more that delays it). Rank r stays at least one F ahead of
+//!    r+1.
+//! 2. Steady, for each microbatch after the first: a round of F down the ranks, then a round of I back up. Before
+//!    each F or I, the rank runs W in three cases: memory is full; the gap until the input arrives fits a whole W;
+//!    or the gap is shorter than a W, but leaving it idle would give this rank the largest bubble of all (flag
+//!    `fill_small_gaps`: in any gap).
+//! 3. A rank that is two or more F ahead of the next one skips an F that would delay the next rank's I, and so do
+//!    all ranks before it (flag `inputs_first`).
 //! 4. Once rank 0 has run its last F, it runs every W that is due. The remaining W come last.
 //!
-//! Time is counted in whole ticks: a millionth of the largest cost, rounded down to a power of ten. So costs written with
-//! few digits are exact, and equal times compare equal whatever the unit.
+//! Time is counted in whole ticks: a millionth of the largest cost, rounded down to a power of ten. So costs with
+//! few digits are exact, and equal times compare equal in any unit.
 
 use super::options::ZbAuto;
-use crate::schedule::family::Size;
+use crate::schedule::schedule_trait::Size;
 
-/// What a step of the heuristic places.
+/// The operation that a step of the heuristic places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pass {
     Forward,
@@ -27,7 +28,7 @@ pub(super) enum Pass {
     Weight,
 }
 
-/// Costs in ticks, memory as given.
+/// Costs in ticks, memory in the given unit.
 pub(super) struct Problem {
     ranks: usize,
     microbatches: usize,
@@ -38,7 +39,7 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// The problem that `auto` states at this size. Its fields have been validated.
+    /// The problem of `auto` at this size. Its fields have been validated.
     pub(super) fn new(auto: &ZbAuto, size: Size, limit: f64) -> Self {
         let of_rank = |rank: usize| auto.costs[rank.min(auto.costs.len() - 1)];
         let largest = (0..size.ranks).flat_map(of_rank).fold(auto.transfer, f64::max);
@@ -51,13 +52,13 @@ impl Problem {
             costs: (0..size.ranks).map(|rank| of_rank(rank).map(ticks)).collect(),
             transfer: ticks(auto.transfer),
             memory: [all, kept - all, -kept],
-            // Sums of many activations are rounded; a limit of exactly that many must still hold them.
+            // Sums of many activations are rounded; a limit of exactly that many must still fit them.
             limit: limit * (1.0 + 1e-9),
         }
     }
 }
 
-/// The three choices, of which all combinations are tried.
+/// The three choices; all combinations are tried.
 #[derive(Clone, Copy)]
 struct Flags {
     late_first_input: bool,
@@ -85,7 +86,7 @@ struct Run<'a> {
     largest_bubble: u64,
 }
 
-/// The orders, one a rank, of the shortest of the 8 runs; the first of them in a tie.
+/// The orders, one per rank, of the shortest of the 8 runs; the first of them in a tie.
 pub(super) fn shortest(problem: &Problem) -> Vec<Vec<(Pass, usize)>> {
     let choices = [true, false];
     let combinations = [false, true].into_iter().flat_map(|late_first_input| {
@@ -134,7 +135,7 @@ impl<'a> Run<'a> {
         self.ranks[rank].done[0] < self.problem.microbatches
     }
 
-    /// The time at which the input of a rank's next F or I arrives, if it comes from another rank.
+    /// The arrival time of the input of a rank's next F or I, if it comes from another rank.
     fn arrival(&self, rank: usize, pass: Pass) -> Option<u64> {
         let from = match pass {
             Pass::Forward => rank.checked_sub(1)?,
@@ -169,8 +170,8 @@ impl<'a> Run<'a> {
         }
         let mut more = self.forwards_before_first_input();
         for rank in 1..self.problem.ranks {
-            // Every rank has put one F so far. To stay ahead of the next rank, a rank must put more F than that one here,
-            // unless it puts all that there are.
+            // Every rank has run one F so far. To stay ahead of the next rank, a rank must run more F here than
+            // that one, unless it runs all of its F.
             if more[rank] >= more[rank - 1] && 1 + more[rank - 1] < self.problem.microbatches {
                 more[rank] = more[rank].min(more[rank - 1].saturating_sub(1));
             }
@@ -185,7 +186,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The number of further F that each rank has time and memory for before the first I reaches it.
+    /// The number of further F that fit into each rank's time and memory before the first I reaches it.
     fn forwards_before_first_input(&self) -> Vec<usize> {
         let mut more = vec![0; self.problem.ranks];
         let last = self.problem.ranks - 1;
@@ -240,8 +241,8 @@ impl<'a> Run<'a> {
         while self.has_weight(rank) && self.ranks[rank].now + weight <= arrival {
             self.put(rank, Pass::Weight);
         }
-        // A W in a gap shorter than itself delays the next operation. That pays while this rank's bubble would otherwise
-        // become the largest, since the longest rank determines the step.
+        // A W in a gap shorter than itself delays the next operation. That pays if this rank's bubble would
+        // otherwise become the largest, since the longest rank determines the step.
         let gap = arrival.saturating_sub(self.ranks[rank].now);
         let spare = self.largest_bubble - self.ranks[rank].bubble;
         if self.has_weight(rank) && gap > 0 && (gap > spare || self.flags.fill_small_gaps) {
@@ -249,7 +250,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Should a rank that is well ahead skip its F in this round, since that would delay the next rank's I?
+    /// Returns true if a rank well ahead should skip its F in this round because it would delay the next rank's I.
     fn skips_forward(&self, rank: usize) -> bool {
         let Some(next) = self.ranks.get(rank + 1) else { return false };
         let state = &self.ranks[rank];
@@ -261,7 +262,7 @@ impl<'a> Run<'a> {
         if state.now >= due {
             return true;
         }
-        // The F may need room first: the W that would have to run before it count too.
+        // The F may need memory first: count the W that would have to run before it.
         let (mut memory, mut weights) = (state.memory + self.problem.memory[0], 0);
         while memory > self.problem.limit && state.done[2] + weights < state.done[1] {
             memory += self.problem.memory[2];

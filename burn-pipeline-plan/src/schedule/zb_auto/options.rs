@@ -3,17 +3,17 @@
 /// The cost- and memory-driven zero-bubble schedule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ZbAuto {
-    /// Seconds of `F`, `I` and `W` of one microbatch, by rank, in any unit; the last entry stands for all ranks after it.
-    /// Default: one entry of F = I = W = 1.
+    /// Seconds of `F`, `I` and `W` of one microbatch, by rank, in any unit; the last entry applies to all further
+    /// ranks. Default: one entry of F = I = W = 1.
     pub costs: Vec<[f64; 3]>,
     /// Latency of a transfer between neighbours, in the unit of the costs. Default 0.
     pub transfer: f64,
     /// Memory of one microbatch's activations on a rank (`M_B`), in any unit. Default 1.
     pub activation: f64,
-    /// The part of it that is kept from `I` to `W` (`M_W`). Default 1: `I` frees nothing.
+    /// The part of it that is held from `I` to `W` (`M_W`). Default 1: `I` frees nothing.
     pub weight_activation: f64,
-    /// Memory that a rank may hold, in the unit of `activation`; infinity for any amount. `None` (the default) means p
-    /// activations, as much as 1F1B's first rank: the paper's ZB-1P. Twice as much gives its ZB-2P.
+    /// The memory that a rank may hold, in the unit of `activation`; infinity for no limit. `None` (the default)
+    /// means p activations, as much as 1F1B's first rank: the paper's ZB-1P. Twice as much gives its ZB-2P.
     pub limit: Option<f64>,
 }
 
@@ -24,12 +24,12 @@ impl Default for ZbAuto {
 }
 
 impl ZbAuto {
-    /// The same costs for every rank, everything else as by default.
+    /// The same costs for every rank, and defaults for all other fields.
     pub fn uniform(forward: f64, input: f64, weight: f64, transfer: f64) -> Self {
         Self { costs: vec![[forward, input, weight]], transfer, ..Self::default() }
     }
 
-    /// The limit in the unit of `activation`, or a sentence that says what is wrong with the fields.
+    /// The limit in the unit of `activation`, or an error message about the fields.
     pub(super) fn memory_limit(&self, ranks: usize) -> Result<f64, String> {
         let times = self.costs.iter().flatten().copied().chain([self.transfer]);
         if self.costs.is_empty() || times.clone().any(|t| !t.is_finite() || t < 0.0) || times.sum::<f64>() == 0.0 {
@@ -40,7 +40,7 @@ impl ZbAuto {
         }
         if !(0.0..=self.activation).contains(&self.weight_activation) {
             let (kept, all) = (self.weight_activation, self.activation);
-            return Err(format!("W keeps a part of the activation memory: at least 0 and at most {all}, not {kept}"));
+            return Err(format!("W holds a part of the activation memory: at least 0 and at most {all}, not {kept}"));
         }
         let limit = self.limit.unwrap_or(ranks as f64 * self.activation);
         if limit.is_nan() || limit < self.activation {

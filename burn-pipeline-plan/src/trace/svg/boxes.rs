@@ -1,4 +1,4 @@
-//! The contents of a rank's row: hatched ground, boxes for computations, bars for transfers and collectives.
+//! The contents of a rank's row: hatched background, boxes for computations, bars for transfers and collectives.
 
 use super::drawing::Drawing;
 use super::layout::{LANE, LEFT, TITLE};
@@ -8,11 +8,11 @@ use crate::trace::axis::short;
 use crate::trace::event::Event;
 use crate::trace::kind::Kind;
 
-/// The smallest number that is still drawn.
+/// The smallest font size at which a number is drawn.
 const SMALLEST: f64 = 5.0;
 
 impl Drawing<'_> {
-    /// The title and the hatched ground of each rank, which shows where nothing is drawn over it.
+    /// Draws the title, and each rank's hatched background, which stays visible where the rank is idle.
     pub(super) fn rows(&mut self) {
         let (height, width) = (self.options.row_height, self.plot_width());
         let title = escape(&self.track.name);
@@ -57,7 +57,7 @@ impl Drawing<'_> {
             r#"<rect x="{x:.2}" y="{y:.2}" width="{width:.2}" height="{height:.2}" fill="{}"/>"#,
             hex(fill)
         ));
-        if task.stage().replica() == 1 {
+        if task.stage().route() == 1 {
             let foot = (height * 0.16).max(2.0);
             self.put(format_args!(
                 r##"<rect x="{x:.2}" y="{:.2}" width="{width:.2}" height="{foot:.2}" fill="#222"/>"##,
@@ -65,7 +65,7 @@ impl Drawing<'_> {
             ));
         }
         let Some(number) = task.microbatch().map(|m| m.to_string()) else { return };
-        // All numbers have the size at which the longest one fits, so that boxes of one width look alike.
+        // All numbers have the size at which the longest one fits, so that boxes of equal width look alike.
         let fitting = width * 1.25 / self.digits as f64;
         let size = (height * 0.52).max(9.5).min(height * 0.8).min(fitting).min(14.0);
         if size >= SMALLEST {
@@ -80,8 +80,8 @@ impl Drawing<'_> {
     /// The colour of a task: later chunks of a rank are lighter.
     fn shade(&self, rank: usize, task: Task) -> [u8; 3] {
         let stages = &self.chunks[rank];
-        // The second replica has a mark of its own, so shades only need to distinguish chunks of one replica.
-        let peers: Vec<&StageId> = stages.iter().filter(|s| s.replica() == task.stage().replica()).collect();
+        // Boxes of the second route have a mark, so shades only need to distinguish the chunks of one route.
+        let peers: Vec<&StageId> = stages.iter().filter(|s| s.route() == task.stage().route()).collect();
         let chunk = peers.iter().position(|&&stage| stage == task.stage()).unwrap_or(0);
         let light = if peers.len() < 2 { 0.0 } else { 0.6 * chunk as f64 / (peers.len() - 1).max(1) as f64 };
         Kind::of(task).colour().map(|c| (f64::from(c) + (255.0 - f64::from(c)) * light).round() as u8)

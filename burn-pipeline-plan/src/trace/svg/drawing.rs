@@ -1,4 +1,4 @@
-//! The drawing: positions of times and ranks, and the text so far; and its parts in order.
+//! The drawing: the order of its parts, positions of times and ranks, and the SVG text so far.
 
 use super::layout::{GAP, LANE, LEFT, RIGHT, TITLE, digits};
 use super::options::SvgOptions;

@@ -39,10 +39,10 @@ impl Drawing<'_> {
         let kinds: BTreeSet<Kind> = tasks.iter().map(|&task| Kind::of(task)).collect();
         let mut entries: Vec<(String, String)> =
             kinds.into_iter().map(|kind| (hex(kind.colour()), kind.words().to_owned())).collect();
-        let most = self.chunks.iter().map(|s| s.iter().filter(|s| s.replica() == 0).count()).max().unwrap_or(0);
+        let most = self.chunks.iter().map(|s| s.iter().filter(|s| s.route() == 0).count()).max().unwrap_or(0);
         entries.push(("url(#idle)".into(), "idle".into()));
-        if tasks.iter().any(|t| t.stage().replica() == 1) {
-            entries.push(("url(#replica)".into(), "second replica".into()));
+        if tasks.iter().any(|t| t.stage().route() == 1) {
+            entries.push(("url(#replica)".into(), "second route".into()));
         }
         if most > 1 {
             entries.push(("url(#chunks)".into(), format!("chunks 0 to {}, later ones lighter", most - 1)));

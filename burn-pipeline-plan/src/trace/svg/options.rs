@@ -1,10 +1,10 @@
-//! Sizes and words of a drawing.
+//! Sizes and labels of a drawing.
 
 use super::layout::{LEFT, RIGHT, digits};
 use crate::trace::event::Track;
 use crate::trace::kind::is_compute;
 
-/// Sizes and words of a drawing.
+/// Sizes and labels of a drawing.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SvgOptions {
     /// Width of the whole drawing, in pixels.
@@ -13,9 +13,9 @@ pub struct SvgOptions {
     pub row_height: f64,
     /// The label below the axis.
     pub time_label: String,
-    /// The end of the axis, to draw several tracks to one scale; by default the track's own end.
+    /// The end of the axis, to draw several tracks at one scale; `None` for the end of the track.
     pub until: Option<f64>,
-    /// Are transfers and collectives drawn?
+    /// True to draw transfers and collectives.
     pub transfers: bool,
 }
 
@@ -26,7 +26,7 @@ impl Default for SvgOptions {
 }
 
 impl SvgOptions {
-    /// The defaults, but wide enough to read the numbers in boxes of the median length (up to 8000 pixels).
+    /// The defaults, but wide enough (up to 8000 pixels) to read the numbers in boxes of median length.
     pub fn fitting(track: &Track) -> Self {
         let mut lengths: Vec<f64> =
             track.events.iter().filter(|e| is_compute(e)).map(|e| e.end - e.start).filter(|&l| l > 0.0).collect();

@@ -1,4 +1,4 @@
-//! Bad input, and a reader that goes away.
+//! Invalid input, and a reader that goes away.
 
 use super::{PROGRAM, file, model, run};
 use std::io::Read;
@@ -14,7 +14,7 @@ fn bad_input_gives_one_message_and_an_exit_code() {
     let model = model("bad_input_gives_one_message_and_an_exit_code");
     let cut = |flags: &str| format!("partition --layers {model} {flags}");
     let cases = [
-        (cut("--ranks 11"), 1, "ask for 1 to 10"),
+        (cut("--ranks 11"), 1, "choose 1 to 10"),
         (cut("--ranks 2 --cap 10"), 1, "no cut into 2 stages fits 10 bytes"),
         (cut("--ranks 2 --pattern EA*4||A*4L"), 2, "--pattern: column 6: the stage that ends here has no layer"),
         (cut("--ranks 2 --pattern EA*5|A*4L"), 2, "layer 9 is of kind `L`, but the pattern has `A` there"),
@@ -33,7 +33,7 @@ fn bad_input_gives_one_message_and_an_exit_code() {
         ("schedule --name GPipe --ranks -2 --microbatches 9".to_owned(), 2, "unexpected argument"),
         (format!("check {broken}"), 2, "broken.csv: line 2, cell 2: `1X0` is not an action"),
         (format!("simulate --plan {broken}"), 2, "line 2, cell 2"),
-        (format!("simulate --plan {deadlock}"), 1, "deadlock: rank 0 stands at step 1 (0B0)"),
+        (format!("simulate --plan {deadlock}"), 1, "deadlock: rank 0 is stuck at step 1 (0B0)"),
         (format!("simulate --plan {}", file("empty.csv", "")), 2, "empty.csv"),
         (format!("simulate --plan {}", file("far.csv", "0F4000000000\n")), 1, "4000000001 microbatches"),
         (format!("simulate --plan {}", binary.to_str().unwrap()), 2, "cannot read"),

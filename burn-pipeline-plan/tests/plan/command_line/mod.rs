@@ -1,6 +1,7 @@
 //! The command line as a user sees it: output, exit codes, messages.
 //!
-//! `plans`: schedules, checks. `timelines`: simulations, comparisons, overlap. `models`: cuts and the planner. `failures`.
+//! `plans`: schedules, checks. `timelines`: simulations, comparisons, overlap. `models`: cuts and the planner.
+//! `failures`.
 
 mod failures;
 mod models;
@@ -34,7 +35,7 @@ fn print(arguments: &str) -> String {
     outcome.out
 }
 
-/// A file of this test binary's own folder, with this text.
+/// A file with this text, in a folder of this test binary.
 fn file(name: &str, text: &str) -> String {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::write(&path, text).unwrap();
@@ -49,7 +50,7 @@ fn near(value: &Value, expected: f64) -> bool {
     (value.as_f64().unwrap() - expected).abs() < 1e-9
 }
 
-/// Eight blocks, and a head that weighs five of them; one file a test, since they run side by side.
+/// Eight blocks, and a head with the weight of five. Each test has its own file, since tests run in parallel.
 fn model(test: &str) -> String {
     let kinds = r#"{"kind": "E", "parameters": 1000, "bytes": {"f32": 4000}, "output_bytes": 64},
         {"kind": "A", "forward": 1, "input": 1, "weight": 1, "flops": 8, "activation_bytes": 100, "output_bytes": 64},

@@ -1,4 +1,4 @@
-//! Models that are cut, planned for and simulated.
+//! Models are cut, planned for and simulated.
 
 use super::{file, json, model, near, print, run};
 
@@ -63,7 +63,7 @@ fn plan_says_what_limits_it_and_what_was_dropped() {
     let kept = json(&print(&format!("plan --profile {stages} --ranks 2 --microbatches 4 --pipeline-only --json")));
     assert!(kept["candidates"].as_array().unwrap().iter().all(|c| c["partition"] == "1+1"), "{kept}");
     let odd = run(&format!("plan --profile {stages} --ranks 3 --microbatches 4"));
-    assert!(odd.code == 2 && odd.err.contains("2 stages do not go onto 3 ranks evenly"), "{}", odd.err);
+    assert!(odd.code == 2 && odd.err.contains("2 stages do not divide evenly among 3 ranks"), "{}", odd.err);
     let full = run(&format!("plan --layers {model} --ranks 2 --microbatches 4 --cap 10"));
     assert!(full.code == 1 && full.err.contains("the leanest holds"), "{}", full.err);
 }
@@ -75,7 +75,7 @@ fn values_past_the_next_layer_are_cut_planned_and_simulated() {
     let name = |what: &str| format!("values_past_the_next_layer_{what}.json");
     let model = file(&name("model"), &layers("[[0, 5], [1, 4], [2, 4]]"));
     let profile = file(&name("profile"), "");
-    // 2 + 2 + 2: from the first stage past the second one, and from the second one along to the third.
+    // 2 + 2 + 2: from the first stage past the second one, and from the second one to the third.
     print(&format!("partition --layers {model} --ranks 3 --by even --profile {profile}"));
     let written = json(&std::fs::read_to_string(&profile).unwrap());
     assert_eq!(written["skips"], json("[[0, 2]]"));
@@ -92,22 +92,22 @@ fn values_past_the_next_layer_are_cut_planned_and_simulated() {
     let again = json(&print(&format!("simulate --plan {plan} --profile {costs} --json")));
     assert!(near(&again["makespan"], seconds) || best["best"]["placement"] == "bidirectional", "{best} {again}");
     assert!(std::fs::read_to_string(&plan).unwrap().contains("SEND_F0>2"));
-    // An edge that is none is refused by name.
+    // The message names an edge that does not exist.
     let wrong = run(&format!("partition --layers {} --ranks 3", file(&name("wrong"), &layers("[[4, 5]]"))));
     assert!(wrong.code != 0 && wrong.err.contains("the edge 4 -> 5 leads to the next stage"), "{}", wrong.err);
 }
 
 #[test]
-fn a_spread_vocabulary_is_planned_checked_and_simulated() {
-    let name = "a_spread_vocabulary_is_planned_checked_and_simulated";
+fn a_vocabulary_parallel_is_planned_checked_and_simulated() {
+    let name = "a_vocabulary_parallel_is_planned_checked_and_simulated";
     let (model, csv, costs) = (model(name), file("spread.csv", ""), file("spread.json", ""));
-    // Three ranks: two could run the model in both directions at once, which balances it as well.
+    // Three ranks: two could run the model in both directions at once, which balances as well.
     let flags = "--ranks 3 --microbatches 8 --chunks 1 --no-synthesis --pipeline-only --no-recompute";
     let out = format!("--csv {csv} --costs {costs} --json");
     let alone = json(&print(&format!("plan --layers {model} {flags} --json")));
-    let answer = json(&print(&format!("plan --layers {model} {flags} --spread-vocabulary --tensor-groups 3 {out}")));
+    let answer = json(&print(&format!("plan --layers {model} {flags} --vocabulary-parallel --tensor-groups 3 {out}")));
     let best = &answer["best"];
-    assert_eq!((best["spread_vocabulary"].as_bool(), best["members"].as_u64()), (Some(true), Some(1)), "{best}");
+    assert_eq!((best["vocabulary_parallel"].as_bool(), best["members"].as_u64()), (Some(true), Some(1)), "{best}");
     assert!(best["seconds"].as_f64() < alone["best"]["seconds"].as_f64(), "{answer}");
     assert!(print(&format!("check {csv} --lowered")).contains("ok under rendezvous"));
     let step = json(&print(&format!("simulate --plan {csv} --profile {costs} --json")));

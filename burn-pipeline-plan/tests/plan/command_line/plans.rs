@@ -1,16 +1,16 @@
-//! Plans that are listed, printed, lowered and checked.
+//! Plans are listed, printed, lowered and checked.
 
 use super::{file, json, print, run};
 
 #[test]
-fn schedules_are_listed_a_line_a_family() {
+fn schedules_are_listed_a_line_a_schedule() {
     let list = print("schedules");
-    let families = burn_pipeline_plan::schedule::all();
-    assert_eq!(list.lines().count(), families.len() + 1);
-    for family in families {
-        let family = family.family();
-        let line = list.lines().find(|line| line.split_whitespace().next() == Some(family.name)).unwrap();
-        assert!(line.contains(family.source) && line.contains(family.microbatches), "{line}");
+    let schedules = burn_pipeline_plan::schedule::all();
+    assert_eq!(list.lines().count(), schedules.len() + 1);
+    for schedule in schedules {
+        let schedule = schedule.info();
+        let line = list.lines().find(|line| line.split_whitespace().next() == Some(schedule.name)).unwrap();
+        assert!(line.contains(schedule.source) && line.contains(schedule.microbatches), "{line}");
     }
 }
 

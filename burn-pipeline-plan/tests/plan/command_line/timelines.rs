@@ -1,4 +1,4 @@
-//! Plans that are simulated, drawn, compared and overlapped.
+//! Plans are simulated, drawn, compared and overlapped.
 
 use super::{file, json, near, print, run};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ fn simulate_prints_the_fields_that_scripts_read() {
     // The closed form with transfers: 9 of bubble and (2*3*(8/4+1)-2) messages of 0.1.
     let report = json(&print("simulate --name 1F1B --ranks 4 --microbatches 8 --transfer 0.1 --json"));
     assert!(near(&report["makespan"], 34.6), "{report}");
-    // The same, and (8 + 4 - 1) (2 + 6), by factors.
+    // The same, and (8 + 4 - 1) (2 + 6), with factors.
     let report =
         json(&print("simulate --name 1F1B --ranks 4 --microbatches 8 --transfer 0.05 --scale transfer=2 --json"));
     assert!(near(&report["makespan"], 34.6), "{report}");
@@ -63,7 +63,7 @@ fn simulate_takes_plans_and_profiles_from_files() {
 fn simulate_prints_the_unit_steps() {
     let steps = print("simulate --name 1F1B --ranks 2 --microbatches 1 --unit-steps");
     assert_eq!(steps, "0F0,0SEND_F0,,,0RECV_B0,0B0\n,1RECV_F0,1F0,1B0,1SEND_B0\n");
-    // Fused actions are split, which PyTorch's function needs.
+    // Fused actions are split, as PyTorch's function requires.
     let steps = print("simulate --name DualPipeV --ranks 2 --microbatches 4 --unit-steps");
     assert!(!steps.contains("OVERLAP") && steps.contains("0SEND_F3"), "{steps}");
 }
@@ -77,7 +77,8 @@ fn unit_steps_are_drawn_a_second_a_step() {
     assert!(steps.contains("rank 1 |"), "{steps}");
     let events = json(&std::fs::read_to_string(trace).unwrap());
     let drawn = events["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X");
-    // As PyTorch's `_dump_chrometrace`: a step lasts one, and starts at its number (there microseconds, here seconds).
+    // As PyTorch's `_dump_chrometrace`: a step takes one unit and starts at its number (microseconds there, seconds
+    // here).
     let drawn: Vec<_> = drawn.map(|e| (e["name"].as_str().unwrap(), e["ts"].as_f64().unwrap() / 1e6)).collect();
     assert_eq!(drawn.len(), 8);
     for expected in [("0F0", 0.0), ("0RECV_B0", 4.0), ("0B0", 5.0), ("1RECV_F0", 1.0), ("1SEND_B0", 4.0)] {
@@ -93,7 +94,7 @@ fn of_a_deadlock_what_ran_before_is_drawn() {
     for unit in ["", "--unit-steps"] {
         let trace = file("stuck.json", "");
         let outcome = run(&format!("simulate --plan {plan} --trace {trace} --ascii 60 {unit}"));
-        assert!(outcome.code == 1 && outcome.err.contains("rank 1 stands at step 2 (1SEND_B0)"), "{}", outcome.err);
+        assert!(outcome.code == 1 && outcome.err.contains("rank 1 is stuck at step 2 (1SEND_B0)"), "{}", outcome.err);
         assert!(outcome.out.contains("rank 0 |0F0"), "{}", outcome.out);
         let trace = std::fs::read_to_string(trace).unwrap();
         assert!(
@@ -118,22 +119,23 @@ fn simulate_draws() {
 #[test]
 fn compare_sorts_marks_the_front_and_says_what_was_refused() {
     let report = json(&print("compare --ranks 4 --microbatches 8 --chunks 2,4 --json"));
-    let families = report["families"].as_array().unwrap();
-    let numbers = |key: &str| families.iter().map(|f| f[key].as_f64().unwrap()).collect::<Vec<_>>();
+    let schedules = report["schedules"].as_array().unwrap();
+    let numbers = |key: &str| schedules.iter().map(|f| f[key].as_f64().unwrap()).collect::<Vec<_>>();
     let (makespans, peaks) = (numbers("makespan"), numbers("peak_activations"));
     assert!(makespans.is_sorted(), "{makespans:?}");
-    for (i, family) in families.iter().enumerate() {
+    for (i, schedule) in schedules.iter().enumerate() {
         let no_worse = |j: usize| makespans[j] <= makespans[i] + 1e-9 && peaks[j] <= peaks[i];
         let better = |j: usize| makespans[j] < makespans[i] - 1e-9 || peaks[j] < peaks[i];
-        let beaten = (0..families.len()).any(|j| no_worse(j) && better(j));
-        assert_eq!(family["pareto"], !beaten, "{family}");
+        let beaten = (0..schedules.len()).any(|j| no_worse(j) && better(j));
+        assert_eq!(schedule["pareto"], !beaten, "{schedule}");
     }
-    assert!(families.iter().any(|f| f["name"] == "Interleaved1F1B" && f["chunks"] == 4));
+    assert!(schedules.iter().any(|f| f["name"] == "Interleaved1F1B" && f["chunks"] == 4));
     let capped = print("compare --ranks 4 --microbatches 8 --cap 3");
     let (used, refused) = capped.split_once("not used:").unwrap();
     assert!(used.contains("VHalf") && !used.contains("GPipe"), "{capped}");
     assert!(refused.contains("GPipe") && refused.contains("8 rank-microbatches, above the cap of 3"), "{capped}");
-    // An odd number of ranks has no bidirectional placement: refused with a reason, the rest compared.
+    // An odd number of ranks has no bidirectional placement: those schedules are refused with a reason, the rest
+    // compared.
     let odd = print("compare --ranks 3 --microbatches 4");
     assert!(odd.split_once("not used:").unwrap().1.contains("DualPipe cannot be built for 3 ranks"), "{odd}");
     assert_eq!(run("compare --ranks 4 --microbatches 8 --cap 0.1").code, 1);
@@ -153,10 +155,10 @@ fn overlap_prints_a_table_a_pass_and_writes_the_plan() {
     assert!(last.starts_with("ZBH1: step") && times[1] < times[0], "{last}");
     let plan = out.to_str().unwrap();
     print(&format!("check {plan}"));
-    // The plan that was written takes what the last line says.
+    // The written plan takes the seconds of the last line.
     let step = json(&print(&format!("simulate --plan {plan} --transfer 0.5 --blocking --json")));
     assert!((step["makespan"].as_f64().unwrap() - times[1]).abs() < 1e-4, "{last}");
-    // Some of the moves, then all of them, which is the plan again; and other ones without estimates.
+    // Some of the moves, then all of them, which gives the plan again; and other moves without estimates.
     let written = || std::fs::read_to_string(&out).unwrap();
     let whole = written();
     let some = print(&format!("overlap {size} --moves 3 --out {plan}"));
@@ -176,7 +178,7 @@ fn overlap_prints_a_table_a_pass_and_writes_the_plan() {
         assert_eq!(pass["recounts"], if iterative { moves } else { 0 }, "{pass}");
     }
     assert!((report["makespan"][1].as_f64().unwrap() - times[1]).abs() < 1e-4, "{report}");
-    // Two more bytes are 1/2 of the peak of 4.
+    // Two more bytes are half of the peak of 4.
     let share = size.replace("--extra-bytes 2", "--extra-share 0.5");
     print(&format!("overlap {share} --out {plan}"));
     assert_eq!(written(), whole);

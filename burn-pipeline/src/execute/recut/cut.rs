@@ -11,7 +11,7 @@ pub(in crate::execute) struct Recut {
     pub(super) receivers: usize,
 }
 
-/// What a message has of tensors and plain values that are whole.
+/// How a message treats tensors and plain values that are not cut.
 #[derive(Clone, Copy)]
 enum Whole {
     Sent,
@@ -21,21 +21,22 @@ enum Whole {
 }
 
 impl Recut {
-    /// What crosses from one pipeline rank to another.
+    /// The group sizes of two pipeline ranks.
     pub(in crate::execute) fn between(grid: &Grid, from: usize, to: usize) -> Self {
         Self { senders: grid.size_of(from), receivers: grid.size_of(to) }
     }
 
-    /// Is nothing cut otherwise on the way?
+    /// Returns true if nothing is re-cut.
     pub(in crate::execute) fn is_even(self) -> bool {
         self.senders == self.receivers
     }
 
-    /// What a member of the sending group sends of a value to each of its counterparts, in their order: of gradients, given how the tensors
-    /// that they belong to are cut. With hashes of what it holds whole and does not send, if `compared` asks for them.
+    /// The messages of a member of the sending group to each of its counterparts, in their order. For gradients,
+    /// `cuts` says how the tensors that they belong to are cut. If `compared`, they contain hashes of replicated
+    /// tensors that the member does not send.
     ///
     /// # Errors
-    /// [`StageError::CutUnevenly`] or [`StageError::CutOtherwise`] for a piece that cannot be re-cut.
+    /// Returns [`StageError::CutUnevenly`] or [`StageError::CutOtherwise`] for a piece that cannot be re-cut.
     pub(in crate::execute) fn messages(
         self,
         member: usize,
@@ -51,7 +52,7 @@ impl Recut {
         Ok(self.cut(member, parts, compared)?.into_iter().map(Payload::from_parts).collect())
     }
 
-    /// The same of the entries of a value or of its spec.
+    /// As [`Recut::messages`], for the parts of a payload or of its spec.
     ///
     /// # Errors
     /// As [`Recut::messages`].
@@ -65,7 +66,7 @@ impl Recut {
             return Ok(vec![parts]);
         }
         let places = (self.receivers / self.senders).max(1);
-        // The first of a receiver's senders gives what all of them have.
+        // The first of a receiver's senders sends what is equal on all of them.
         let whole = match member.is_multiple_of((self.senders / self.receivers).max(1)) {
             true => Whole::Sent,
             false if compared => Whole::Hashed,
@@ -74,7 +75,7 @@ impl Recut {
         (0..places).map(|place| self.message(&parts, (place, places), whole)).collect()
     }
 
-    /// The message with one place of each piece.
+    /// The message with the given place of each piece.
     fn message<P: Part>(
         self,
         parts: &[P],
@@ -109,7 +110,7 @@ impl Recut {
             return Err(StageError::CutOtherwise { piece: piece(), ranks: self.senders });
         }
         match tensor.dims.get(cut.axis) {
-            // A size that is not known is cut when it is.
+            // An unknown size is cut when it becomes known.
             Some(size) if size.is_none_or(|size| size.is_multiple_of(places)) => Ok(()),
             _ => Err(StageError::CutUnevenly { piece: piece(), ranks: self.receivers }),
         }

@@ -1,12 +1,12 @@
-//! What crosses a boundary as one rank alone can tell, where stages are measured without a link.
+//! Re-cutting on one rank, where stages are measured without a link.
 
 use super::cut::Recut;
 use crate::stage::{Payload, StageError};
 
-/// What the first of so many receivers gets of a value that its senders have alike: their pieces are like this one's.
+/// What the first of `receivers` ranks gets of a value, if all senders have equal values and equal pieces.
 ///
 /// # Errors
-/// [`StageError::CutUnevenly`] or [`StageError::CutOtherwise`] for a piece that cannot be re-cut.
+/// Returns [`StageError::CutUnevenly`] or [`StageError::CutOtherwise`] for a piece that cannot be re-cut.
 pub(crate) fn received_by_first(senders: usize, receivers: usize, value: Payload) -> Result<Payload, StageError> {
     let (recut, sends) = (Recut { senders, receivers }, 0..(senders / receivers).max(1));
     let first = |member| Ok(recut.messages(member, value.clone(), None, false)?.swap_remove(0));

@@ -1,4 +1,4 @@
-//! A value from the messages in which it came.
+//! Joins a value from its messages.
 
 use super::cut::Recut;
 use super::part::{Part, described};
@@ -7,10 +7,11 @@ use std::iter::Peekable;
 use std::ops::Range;
 
 impl Recut {
-    /// The value that came in one message of each counterpart, whose ranks in the job are `from`.
+    /// Joins the messages of the counterparts whose ranks in the job are `from`.
     ///
     /// # Errors
-    /// [`StageError::Unjoined`] if the messages are not of one value, [`StageError::MembersUnlike`] if they say that what is whole is not.
+    /// Returns [`StageError::Unjoined`] if the messages are not of one value, [`StageError::MembersUnlike`] if
+    /// replicated tensors differ.
     pub(in crate::execute) fn join(self, from: Range<usize>, messages: Vec<Payload>) -> Result<Payload, StageError> {
         let (places, mut messages) = (from.len(), messages.into_iter());
         let first = messages.next().unwrap_or_default();
@@ -37,15 +38,15 @@ impl Recut {
     }
 }
 
-/// The other messages of a value, read beside the first.
+/// The other messages of a value, read in parallel with the first.
 struct Beside<I: Iterator> {
-    /// The ranks that sent the first one and the others.
+    /// The rank that sent the first message.
     first: usize,
     others: Vec<(usize, Peekable<I>)>,
 }
 
 impl<I: Iterator<Item = PayloadPart>> Beside<I> {
-    /// What all others have next, if it fits what the first has there.
+    /// Returns the next part of all other messages, if it fits the first message's.
     fn next(
         &mut self,
         ours: impl Fn() -> String,
@@ -68,7 +69,7 @@ impl<I: Iterator<Item = PayloadPart>> Beside<I> {
         self.next(|| in_words(&SpecPart::Tag(tag)), same).map(drop)
     }
 
-    /// The first one's piece joined with those that the others have next.
+    /// Joins the first message's piece with the next pieces of the others.
     fn join(&mut self, own: AnyTensor, cut: CutOver) -> Result<AnyTensor, StageError> {
         let spec = TensorSpec::of(&own);
         let alike = |part: Option<&PayloadPart>| match part {
@@ -79,11 +80,11 @@ impl<I: Iterator<Item = PayloadPart>> Beside<I> {
             PayloadPart::Tensor(piece) => Some(piece),
             PayloadPart::Host(_) | PayloadPart::Tag(_) => None,
         });
-        // There is at least the first one's piece.
+        // There is at least the first message's piece.
         Ok(AnyTensor::cat(std::iter::once(own.clone()).chain(pieces).collect(), cut.axis).unwrap_or(own))
     }
 
-    /// The first one's whole tensor, if all others that send a hash send that of its elements.
+    /// Returns the first message's replicated tensor, if every hash in the others equals its own.
     fn compared(&mut self, own: AnyTensor) -> Result<AnyTensor, StageError> {
         let mut ours = None;
         for (other, parts) in &mut self.others {
@@ -102,7 +103,7 @@ impl<I: Iterator<Item = PayloadPart>> Beside<I> {
     }
 }
 
-/// An entry of a message in words.
+/// A part of a message in words.
 fn in_words(part: &SpecPart) -> String {
     let cut = if let SpecPart::Tag(tag) = part { CutOver::of(*tag) } else { None };
     cut.map_or_else(|| part.to_string(), |cut| format!("a piece that is {cut}"))

@@ -1,25 +1,25 @@
-//! What messages are lists of, and the marks of pieces among them.
+//! The parts of messages, and the marks of pieces among them.
 //!
-//! A payload and its spec are re-cut by the same code, so that what is expected is what is sent.
+//! The same code re-cuts a payload and its spec, so expected and sent messages agree.
 
 use crate::stage::{CutOver, HostValue, Payload, PayloadPart, PayloadSpec, SpecPart, TensorSpec};
 
-/// One entry of a payload, or of a payload's spec.
+/// One part of a payload, or of a payload's spec.
 pub(in crate::execute) trait Part: Clone {
-    /// A tag.
+    /// Makes a tag.
     fn of_tag(tag: usize) -> Self;
 
-    /// What it is, without values.
+    /// Its spec, without values.
     fn spec(&self) -> SpecPart;
 
-    /// Its place `place` of `places` along an axis that can be cut evenly; of a tensor alone.
+    /// For a tensor, the slice `place` of `places` equal ones along an axis that divides evenly.
     fn narrow(&self, axis: usize, place: usize, places: usize) -> Self;
 
-    /// A hash of a tensor's elements, where they are known.
+    /// A hash of a tensor's elements, if they are known.
     fn digest(&self) -> Option<Self>;
 }
 
-/// How each tensor is cut, in their order.
+/// Returns how each tensor is cut, in order.
 pub(in crate::execute) fn cuts<P: Part>(parts: &[P]) -> Vec<Option<CutOver>> {
     let mut mark = None;
     let cut = |part: &P| match part.spec() {
@@ -33,9 +33,9 @@ pub(in crate::execute) fn cuts<P: Part>(parts: &[P]) -> Vec<Option<CutOver>> {
     parts.iter().filter_map(cut).collect()
 }
 
-/// A list of optional gradients, marked like the tensors that they belong to.
+/// Marks a list of optional gradients like the tensors that they belong to.
 pub(in crate::execute) fn marked<P: Part>(gradients: Vec<P>, cuts: &[Option<CutOver>]) -> Vec<P> {
-    // The length of the list comes first, then whether each of its gradients is there.
+    // The list begins with its length; each gradient is preceded by a tag that says whether it is present.
     let mut tags = 0;
     let mark = |part: P| {
         let is_tensor = matches!(part.spec(), SpecPart::Tensor(_));
@@ -46,13 +46,13 @@ pub(in crate::execute) fn marked<P: Part>(gradients: Vec<P>, cuts: &[Option<CutO
     gradients.into_iter().flat_map(mark).collect()
 }
 
-/// The same without marks.
+/// Removes the marks.
 pub(in crate::execute) fn unmarked(gradients: Payload) -> Payload {
     let is_mark = |part: &PayloadPart| matches!(part, PayloadPart::Tag(tag) if CutOver::of(*tag).is_some());
     Payload::from_parts(gradients.into_parts().filter(|part| !is_mark(part)))
 }
 
-/// A piece in words, with the whole tensor's shape.
+/// Describes a piece in words, with the whole tensor's shape.
 pub(super) fn described(piece: &TensorSpec, cut: CutOver) -> String {
     PayloadSpec::from_parts([SpecPart::Tag(cut.tag()), SpecPart::Tensor(piece.clone())]).to_string()
 }
@@ -78,7 +78,7 @@ impl Part for PayloadPart {
 
     fn digest(&self) -> Option<Self> {
         let PayloadPart::Tensor(tensor) = self else { return None };
-        // A device that cannot be read says so where its tensors are used.
+        // A device that cannot be read reports it where its tensors are used.
         tensor.digest().ok().map(|digest| PayloadPart::Host(HostValue::Int(digest.cast_signed())))
     }
 }

@@ -1,4 +1,4 @@
-//! Whatever crosses between groups of whatever sizes arrives whole, once, and in the right pieces.
+//! Values between groups of any sizes arrive complete, once, and in the right pieces.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -11,11 +11,11 @@ use burn::tensor::{Device, TensorData};
 use proptest::prelude::{Strategy, any};
 use proptest::{prop_assert_eq, prop_oneof, proptest};
 
-/// One entry of a value that crosses.
+/// One part of a value.
 #[derive(Clone, Debug)]
 enum Entry {
     Whole(Vec<usize>),
-    /// A shape, and the axis that is cut, whose size is to be multiplied by the larger group's.
+    /// A shape, and the axis that is cut; its size is multiplied by the larger group's.
     Cut(Vec<usize>, usize),
     Host(i64),
     Tag(usize),
@@ -31,7 +31,7 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
     )
 }
 
-/// Sizes of two groups, of which one divides the other.
+/// Sizes of two groups, one of which divides the other.
 fn sizes() -> impl Strategy<Value = [usize; 2]> {
     (1usize..4, 1usize..5, any::<bool>()).prop_map(|(small, times, falls)| match falls {
         true => [small * times, small],
@@ -45,7 +45,7 @@ fn numbered(first: usize, shape: &[usize]) -> AnyTensor {
     AnyTensor::from_data_exact(TensorData::new(values, shape.to_vec()), &Device::flex())
 }
 
-/// What one member of a group holds; all numbers in the tensors of a value are different.
+/// The value on one member of a group; all numbers in its tensors differ.
 fn held(entries: &[Entry], larger: usize, member: usize, members: usize) -> Payload {
     let (mut payload, mut next) = (Payload::default(), 0);
     let mut tensor = |shape: &[usize]| {
@@ -74,7 +74,7 @@ fn elements(tensor: &AnyTensor) -> Vec<i64> {
     tensor.to_data().unwrap().iter::<f32>().map(|number| number as i64).collect()
 }
 
-/// Everything in a payload.
+/// All parts of a payload with their elements.
 fn content(payload: &Payload) -> Vec<(SpecPart, Vec<i64>)> {
     let values = |part: &PayloadPart| match part {
         PayloadPart::Tensor(tensor) => elements(tensor),
@@ -83,17 +83,18 @@ fn content(payload: &Payload) -> Vec<(SpecPart, Vec<i64>)> {
     payload.parts().map(|part| (SpecPart::of(part), values(part))).collect()
 }
 
-/// The elements of all tensors, in order of their numbers.
+/// The elements of all tensors, sorted.
 fn numbers<'a>(payloads: impl IntoIterator<Item = &'a Payload>) -> Vec<i64> {
     let mut all: Vec<i64> = payloads.into_iter().flat_map(Payload::tensors).flat_map(elements).collect();
     all.sort_unstable();
     all
 }
 
-/// A value, or gradients with the cuts of what they belong to.
+/// A value, or gradients with the cuts of the tensors that they belong to.
 type Sent = (Payload, Option<Vec<Option<CutOver>>>);
 
-/// What each rank of the first group sends to the second one, by sender and receiver; ranks are those of a job of two groups.
+/// The messages of each rank of the first group to the second, by sender and receiver. Ranks are those of a job of
+/// two groups.
 fn messages(sizes: [usize; 2], compared: bool, value: impl Fn(usize) -> Sent) -> Vec<(usize, usize, Payload)> {
     let sent = |member: usize| {
         let (grid, (payload, cuts)) = (Grid::new(member, 1, sizes.into()), value(member));
@@ -104,7 +105,7 @@ fn messages(sizes: [usize; 2], compared: bool, value: impl Fn(usize) -> Sent) ->
     (0..sizes[0]).flat_map(sent).collect()
 }
 
-/// What a rank of the second group makes of its messages, which come from the ranks that it expects them from.
+/// Joins the messages of a rank of the second group, and checks that they come from the ranks that it expects.
 fn joined(sizes: [usize; 2], receiver: usize, sent: &[(usize, usize, Payload)]) -> Payload {
     let grid = Grid::new(receiver, 1, sizes.into());
     let own = sent.iter().filter(|(_, to, _)| *to == receiver);
@@ -126,7 +127,7 @@ proptest! {
             let to_rank = sent.iter().filter(|(_, to, _)| *to == rank).map(|(.., payload)| payload);
             prop_assert_eq!(numbers(to_rank), numbers([&expected]));
         }
-        // So the link carries what is whole once for each receiver, and what is cut once.
+        // So the link carries replicated tensors once per receiver, and cut tensors once.
         let bytes = |entry: &Entry| match entry {
             Entry::Whole(shape) => 4 * shape.iter().product::<usize>() * sizes[1],
             Entry::Cut(shape, _) => 4 * shape.iter().product::<usize>() * larger,
@@ -142,7 +143,7 @@ proptest! {
         present in proptest::collection::vec(any::<bool>(), 6)
     ) {
         let larger = sizes[0].max(sizes[1]);
-        // The first group's gradients for what the second one had sent it: as if all were equal to the values.
+        // The first group's gradients of the second one's values: here equal to the values.
         let gradients = |member, members| -> Gradients {
             let value = held(&entries, larger, member, members);
             value.tensors().zip(&present).map(|(tensor, there)| there.then(|| tensor.clone())).collect()
@@ -187,7 +188,7 @@ fn a_piece_that_cannot_be_re_cut_is_refused_with_both_shapes() {
     assert!(matches!(error, StageError::CutUnevenly { ranks: 4, .. }), "{error}");
     let error = error.to_string();
     assert!(error.contains("float F32 [2, 3], a piece of [2, 6] cut along axis 1 over 2 rank(s)"), "{error}");
-    // Made with another group than the stage's own.
+    // A piece that was made with another group than the stage's own.
     let error = cut(4, 2, piece(&[2, 3], 1, 1));
     assert!(matches!(error, StageError::CutOtherwise { ranks: 4, .. }), "{error}");
     assert!(matches!(cut(2, 4, piece(&[2, 3], 2, 2)), StageError::CutUnevenly { .. }));

@@ -1,4 +1,4 @@
-//! The collectives of a spread vocabulary: their start, and taking what was given.
+//! Vocabulary-parallel collectives: starting them, and receiving their messages.
 
 use crate::execute::error::ExecuteError;
 use crate::execute::executor::Executor;
@@ -9,7 +9,7 @@ use crate::plan::{MicrobatchTask, Op, Task};
 use crate::stage::Payload;
 
 impl Executor {
-    /// Posts all messages that the other ranks will send here, if the plan spreads the vocabulary.
+    /// Posts all messages that the other ranks will send to this one, if the plan is vocabulary parallel.
     pub(in crate::execute) fn announce(&self, state: &mut RunState<'_>) {
         if self.groups.vocabulary.is_nothing() {
             return;
@@ -28,7 +28,7 @@ impl Executor {
         }
     }
 
-    /// The start of a collective: sends what this rank gives.
+    /// Starts a collective: sends this rank's message.
     pub(in crate::execute) fn start_collective(
         &mut self,
         state: &mut RunState<'_>,
@@ -39,7 +39,7 @@ impl Executor {
         let (header, holder) = (header(task, own), state.plan().placement().rank_of(task.stage()));
         let receivers: Vec<usize> = (0..ranks).filter(|&to| gives(state, task, own, to)).collect();
         for to in receivers {
-            // Parts of the gradient are for the last stage alone.
+            // Only the last stage needs the parts of the gradient.
             let payload = match task.op() {
                 Op::ReduceHead if to != holder => Payload::from_parts(payload.parts().take(1).cloned()),
                 _ => payload.clone(),
@@ -54,7 +54,7 @@ impl Executor {
         Ok(())
     }
 
-    /// What a pipeline rank gave to a collective, for a task that needs it.
+    /// Takes a pipeline rank's message of a collective, for a task that needs it.
     pub(super) fn take_given(
         &mut self,
         state: &mut RunState<'_>,
@@ -74,12 +74,12 @@ impl Executor {
             _ => "gradient of the first stage's input",
         };
         state.note(task, what, Some((collective.stage(), sender)), &given);
-        // The task itself starts when what it needs is here.
+        // The task itself starts when its input has arrived.
         state.started = state.now();
         Ok(given)
     }
 
-    /// What all pipeline ranks gave to a collective, in their order.
+    /// Takes all pipeline ranks' messages of a collective, in rank order.
     pub(super) fn take_all(
         &mut self,
         state: &mut RunState<'_>,
@@ -93,7 +93,7 @@ impl Executor {
     }
 }
 
-/// The header of what a pipeline rank gives to a collective.
+/// The header of a pipeline rank's message of a collective.
 fn header(collective: MicrobatchTask, from: usize) -> Header {
     let kind = match collective.op() {
         Op::BroadcastHidden => MessageKind::Hidden,
@@ -104,17 +104,17 @@ fn header(collective: MicrobatchTask, from: usize) -> Header {
     Header { kind, stage: collective.stage(), microbatch: collective.microbatch() }
 }
 
-/// Does the head run, so that there is a target?
+/// Returns true if the head runs, because there is a target.
 pub(super) fn scores(state: &RunState<'_>) -> bool {
     state.run.batch.has_target()
 }
 
-/// Does pipeline rank `to` need what rank `from` gives to a collective?
+/// Returns true if pipeline rank `to` needs the message of rank `from` in a collective.
 fn gives(state: &RunState<'_>, collective: MicrobatchTask, from: usize, to: usize) -> bool {
     let holder = state.plan().placement().rank_of(collective.stage());
     match collective.op() {
         Op::BroadcastHidden => from == holder && scores(state),
-        // In evaluation the loss is all that is wanted.
+        // An evaluation only needs the loss.
         Op::ReduceHead => scores(state) && (to == holder || state.run.trains()),
         Op::ReduceEmbedding => to == holder,
         Op::BroadcastGradient => from == holder,

@@ -10,8 +10,8 @@ use crate::vocabulary::{OwnIds, look_up, weight_gradient};
 use burn::tensor::{Int, Shape, Tensor};
 
 impl Executor {
-    /// Is the embedding spread?
-    pub(in crate::execute) fn spreads_embedding(&self) -> bool {
+    /// Returns true if the embedding is vocabulary parallel.
+    pub(in crate::execute) fn has_parallel_embedding(&self) -> bool {
         self.groups.vocabulary.embedding().is_some()
     }
 
@@ -54,7 +54,7 @@ impl Executor {
         Ok(())
     }
 
-    /// The first stage's input: the vectors of all ranks' pieces, added up.
+    /// The first stage's input: the sum of all ranks' vectors.
     pub(in crate::execute) fn embedded(
         &mut self,
         state: &mut RunState<'_>,
@@ -89,7 +89,7 @@ impl Executor {
             if !held.named_parameters().iter().any(|parameter| parameter.trainable) {
                 return Ok(());
             }
-            // There is none if the stage did not use its input.
+            // There is no gradient if the stage did not use its input.
             let of_vectors = gradients.into_iter().flatten().next().map(|gradient| {
                 let own = OwnIds::of(&group, group.whole_shape(id, weight.shape())[0], ids);
                 let matrix = Shape::new(as_matrix(&gradient.shape()));

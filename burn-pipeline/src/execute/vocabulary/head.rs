@@ -1,4 +1,4 @@
-//! `S` and `T`, and the numbers of `REDUCE_S` between them.
+//! `S` and `T`, and the results of `REDUCE_S` between them.
 
 use super::collectives::scores;
 use super::read::{as_matrix, id_named, ids, matrices, one_float, piece};
@@ -11,8 +11,8 @@ use crate::vocabulary::{InputParts, OwnIds, input_gradient, join, score};
 use burn::tensor::{Int, Shape, Tensor};
 
 impl Executor {
-    /// Is the head spread?
-    pub(in crate::execute) fn spreads_head(&self) -> bool {
+    /// Returns true if the head is vocabulary parallel.
+    pub(in crate::execute) fn has_parallel_head(&self) -> bool {
         self.groups.vocabulary.head().is_some()
     }
 
@@ -31,14 +31,15 @@ impl Executor {
         Ok(())
     }
 
-    /// Keeps the last stage's output for the head, if that is spread. Returns whether it is wanted as an output, too.
+    /// Stores the last stage's output for a vocabulary-parallel head. Returns true if it is also a requested
+    /// output.
     pub(in crate::execute) fn gives_hidden(
         &self,
         state: &mut RunState<'_>,
         task: MicrobatchTask,
         output: &Payload,
     ) -> bool {
-        if !self.spreads_head() {
+        if !self.has_parallel_head() {
             return true;
         }
         if scores(state) {
@@ -94,8 +95,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Joins what all ranks gave to `REDUCE_S`, unless that was done: this rank's share, and on the last stage's rank the loss and the
-    /// gradient of its output.
+    /// Joins all ranks' messages of `REDUCE_S`, once: gives this rank its share and, on the last stage's rank, the
+    /// loss and the gradient of its output.
     fn join_head(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<(), ExecuteError> {
         let (microbatch, index, own) = (task.microbatch(), state.index(task), self.grid().pipeline_rank());
         let Some(head) = self.groups.vocabulary.head().filter(|_| state.vocabulary.joined.insert(microbatch)) else {
@@ -132,7 +133,7 @@ impl Executor {
         Ok(())
     }
 
-    /// The gradient of the last stage's output, from the head.
+    /// The gradient of the last stage's output, computed by the head.
     pub(in crate::execute) fn hidden_gradient(
         &mut self,
         state: &mut RunState<'_>,
@@ -171,7 +172,7 @@ impl Executor {
         self.refuse_unwritten(task, std::iter::empty())
     }
 
-    /// After an evaluation's row, the losses on the last stage's rank.
+    /// Computes the losses on the last stage's rank after an evaluation's row.
     pub(in crate::execute) fn read_heads(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
         let mut left: Vec<usize> = state.vocabulary.shapes.keys().copied().collect();
         left.sort_unstable();
@@ -181,7 +182,8 @@ impl Executor {
     }
 }
 
-/// What the gradient of each row's loss is multiplied by, where a microbatch has so many: the loss's seed, over the rows for a mean.
+/// The factor of the gradient of each row's loss in a microbatch with `rows` rows: the loss's seed, divided by the
+/// rows for a mean.
 fn factor(state: &RunState<'_>, index: usize, rows: usize) -> f64 {
     let seed = state.run.seeding.seed(state.run.batch, index);
     if state.run.seeding.reduction == Reduction::Mean { seed / rows as f64 } else { seed }
@@ -189,7 +191,8 @@ fn factor(state: &RunState<'_>, index: usize, rows: usize) -> f64 {
 
 fn one_id_a_row(ids: &Tensor<1, Int>, output: &Shape) -> Result<(), StageError> {
     let (ids, [rows, _]) = (ids.dims()[0], as_matrix(output));
-    let reason = || format!("the target holds {ids} ids, and the last stage's output {rows} rows; give one id a row");
+    let reason =
+        || format!("the target has {ids} ids, but the last stage's output has {rows} rows; give one id per row");
     if ids == rows { Ok(()) } else { Err(StageError::Unsupported(reason())) }
 }
 
@@ -197,7 +200,8 @@ fn takes_width(head: &Tensor<2>, output: &Shape) -> Result<(), StageError> {
     let ([_, width], takes) = (as_matrix(output), head.dims()[0]);
     let reason = || {
         format!(
-            "the last stage's output has width {width}, and the head that is spread takes {takes}; make the head of `Builder::vocabulary` as wide as the last stage's output"
+            "the last stage's output has width {width}, but the vocabulary-parallel head takes {takes}; \
+             make the head of `Builder::vocabulary` as wide as the last stage's output"
         )
     };
     if width == takes { Ok(()) } else { Err(StageError::Unsupported(reason())) }

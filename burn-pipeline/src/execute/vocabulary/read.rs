@@ -1,4 +1,4 @@
-//! Tensors out of the payloads and pieces of a spread vocabulary.
+//! Reads tensors from payloads and from shards of a vocabulary-parallel layer.
 
 use crate::execute::error::ExecuteError;
 use crate::plan::MicrobatchTask;
@@ -7,26 +7,26 @@ use crate::vocabulary::is_ids;
 use burn::module::ParamId;
 use burn::tensor::{Int, Shape, Tensor};
 
-/// The rows and the width of what has this shape, taken as a matrix.
+/// The rows and the width of a tensor of this shape as a matrix.
 pub(super) fn as_matrix(shape: &Shape) -> [usize; 2] {
     let width = shape.to_vec().last().copied().unwrap_or(1);
     [shape.num_elements() / width.max(1), width]
 }
 
-/// Tensors of rank 2, out of a message's list.
+/// Reads the tensors of a message as matrices.
 pub(super) fn matrices(payload: &Payload) -> Result<Vec<Tensor<2>>, StageError> {
     let matrix = |tensor: &AnyTensor| tensor.clone().into_tensor::<2, burn::tensor::Float>();
     let read: Result<Vec<Tensor<2>>, _> = payload.tensors().map(matrix).collect();
     read.map_err(|_| StageError::Unsupported("a rank sent other tensors than those of its piece".to_owned()))
 }
 
-/// The parameter of a piece.
+/// The parameter of a shard.
 pub(super) fn piece(weights: Vec<(ParamId, AnyTensor)>) -> Result<(ParamId, Tensor<2>), StageError> {
     let weight = weights.into_iter().next().and_then(|(id, weight)| Some((id, weight.into_tensor::<2, _>().ok()?)));
     weight.ok_or_else(|| StageError::Unsupported("a piece of the vocabulary has lost its weight".to_owned()))
 }
 
-/// The only tensor of a payload, of floats.
+/// Reads the only tensor of a payload, which must be of floats.
 pub(super) fn one_float(payload: &Payload) -> Result<AnyTensor, StageError> {
     let mut tensors = payload.tensors();
     match (tensors.next(), tensors.next()) {
@@ -34,18 +34,19 @@ pub(super) fn one_float(payload: &Payload) -> Result<AnyTensor, StageError> {
         _ => {
             let got = PayloadSpec::of_payload(payload);
             let reason = format!(
-                "a vocabulary that is spread reads one float tensor, and got {got}; have the last stage return hidden states alone"
+                "a vocabulary-parallel layer reads one float tensor, but got {got}; \
+                 have the last stage return only hidden states"
             );
             Err(StageError::Unsupported(reason))
         }
     }
 }
 
-/// Says of an operation whose code panicked which of its ids is no word of the vocabulary, if one is: devices that refuse it do not say
-/// which. Only then are ids read from the device.
+/// If the operation panicked because an id is not a word of the vocabulary, names that id: devices that refuse an
+/// id do not name it. Only then are ids read from the device.
 pub(super) fn id_named(error: ExecuteError, task: MicrobatchTask, ids: &Tensor<1, Int>, words: usize) -> ExecuteError {
     let ExecuteError::Panic { rank, .. } = error else { return error };
-    // The code panicked before its words were known.
+    // The code panicked before it knew the number of words.
     if words == 0 {
         return error;
     }
@@ -60,7 +61,7 @@ pub(super) fn id_named(error: ExecuteError, task: MicrobatchTask, ids: &Tensor<1
     }
 }
 
-/// The ids of a payload, in one row.
+/// Reads the ids of a payload, flattened.
 pub(super) fn ids(payload: &Payload) -> Result<Tensor<1, Int>, StageError> {
     is_ids(payload.clone()).map_err(StageError::Input)?;
     let ids = payload.tensors().next().cloned();

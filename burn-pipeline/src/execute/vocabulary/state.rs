@@ -1,36 +1,36 @@
-//! What a row holds for its pieces of the vocabulary.
+//! What a row holds for this rank's shards of the vocabulary.
 
 use crate::plan::MicrobatchTask;
 use crate::stage::{AnyTensor, Payload};
-use crate::vocabulary::Kept;
+use crate::vocabulary::SavedScores;
 use burn::tensor::{Shape, Tensor};
 use std::collections::{HashMap, HashSet};
 
-/// What a row holds for its pieces, by microbatch.
+/// What a row holds for this rank's shards of the vocabulary, by microbatch.
 #[derive(Debug, Default)]
 pub(in crate::execute) struct VocabularyState {
-    /// What this rank gives to collectives that it has not started.
+    /// This rank's messages to collectives that it has not started.
     pub(super) given: HashMap<MicrobatchTask, Payload>,
     /// From `S` to `T`.
-    pub(super) kept: HashMap<usize, Kept>,
+    pub(super) kept: HashMap<usize, SavedScores>,
     /// The shape of the last stage's output, from `S` on its rank to its backward.
     pub(super) shapes: HashMap<usize, Shape>,
     /// Microbatches whose `REDUCE_S` was joined.
     pub(super) joined: HashSet<usize>,
-    /// This rank's share in the softmax, for `T`.
+    /// This rank's share of the softmax, for `T`.
     pub(super) shares: HashMap<usize, Tensor<2>>,
     /// The gradient of the last stage's output, on its rank.
     pub(super) gradients: HashMap<usize, AnyTensor>,
 }
 
 impl VocabularyState {
-    /// Keeps what this rank gives to a collective until its start.
+    /// Stores this rank's message to a collective until it starts.
     pub(in crate::execute) fn give(&mut self, collective: MicrobatchTask, payload: Payload) {
         self.given.insert(collective, payload);
     }
 
     /// Bytes held from `S` to `T`.
     pub(in crate::execute) fn bytes(&self) -> usize {
-        self.kept.values().map(Kept::bytes).sum()
+        self.kept.values().map(SavedScores::bytes).sum()
     }
 }

@@ -1,4 +1,4 @@
-//! Every rank has one place, and groups of different sizes meet evenly.
+//! Every rank has its own position, and groups of different sizes meet evenly.
 
 use super::Grid;
 use crate::group::GroupSizes;
@@ -16,7 +16,7 @@ fn ranks_are_numbered_replica_by_replica_within_a_pipeline_rank() {
 
 #[test]
 fn the_members_of_a_group_are_neighbours() {
-    // Megatron-Core's example of 16 ranks, `tp2-dp2-pp4` as its `RankGenerator` orders them.
+    // Megatron-Core's example of 16 ranks, `tp2-dp2-pp4` in the order of its `RankGenerator`.
     let grid = Grid::new(6, 2, 2.into());
     assert_eq!((grid.pipeline_rank(), grid.replica(), grid.member()), (1, 1, 0));
     assert_eq!(grid.member_ranks(), 6..8);
@@ -38,7 +38,7 @@ fn groups_of_different_sizes_follow_each_other() {
     assert_eq!(grid.replica_ranks().collect::<Vec<_>>(), [3, 5]);
 }
 
-/// Sizes of some pipeline ranks' groups, of which one divides the other in each pair.
+/// Group sizes of some pipeline ranks, one of which divides the other in each pair.
 fn sizes() -> impl Strategy<Value = Vec<usize>> {
     let powers = proptest::collection::vec((0u32..4).prop_map(|power| 2usize.pow(power)), 1..5);
     let with_ones = proptest::collection::vec(proptest::bool::ANY.prop_map(|three| if three { 3 } else { 1 }), 1..5);
@@ -53,7 +53,7 @@ proptest! {
         let mut seen = BTreeSet::new();
         for grid in (0..all).map(grid) {
             let (pipeline_rank, replica, member) = (grid.pipeline_rank(), grid.replica(), grid.member());
-            // Places are as ordered as ranks are.
+            // Positions have the order of ranks.
             prop_assert!(seen.last().is_none_or(|last| *last < (pipeline_rank, replica, member)));
             prop_assert!(seen.insert((pipeline_rank, replica, member)));
             prop_assert!(pipeline_rank < pipeline && replica < replicas && member < sizes[pipeline_rank]);
@@ -78,8 +78,12 @@ proptest! {
         let grid = |rank| Grid::new(rank, replicas, sizes.clone().into());
         let all = sizes.iter().sum::<usize>() * replicas;
         for (a, b) in (1..sizes.len()).map(|b| (b - 1, b)) {
-            let of = |one, other: usize| (0..all).map(grid).filter(move |grid| grid.pipeline_rank() == one).filter_map(move |grid| Some((grid.rank(), grid.partner(other)?)));
-            let (forth, back): (BTreeSet<_>, BTreeSet<_>) = (of(a, b).collect(), of(b, a).map(|(b, a)| (a, b)).collect());
+            let of = |one, other: usize| {
+                let of_one = (0..all).map(grid).filter(move |grid| grid.pipeline_rank() == one);
+                of_one.filter_map(move |grid| Some((grid.rank(), grid.partner(other)?)))
+            };
+            let forth: BTreeSet<_> = of(a, b).collect();
+            let back: BTreeSet<_> = of(b, a).map(|(b, a)| (a, b)).collect();
             prop_assert_eq!(&forth, &back);
             prop_assert_eq!(forth.len(), sizes[a].min(sizes[b]) * replicas);
         }
@@ -119,7 +123,8 @@ proptest! {
                     *met.entry((grid.pipeline_rank(), rank)).or_default() += 1;
                 }
             }
-            // Each rank there meets as many of a group as the larger of the two has for each of the smaller.
+            // Each rank of the other group has as many counterparts as the larger group has for each rank of the
+            // smaller.
             for ((pipeline_rank, _), times) in met {
                 prop_assert_eq!(times, (sizes[pipeline_rank] / size).max(1));
             }

@@ -1,4 +1,4 @@
-//! Cases of what goes wrong: it is named, and nobody waits beyond a deadline.
+//! Cases of failures: they are named, and nobody waits beyond a deadline.
 
 use super::material::{TIMEOUT, assert_same, barrier, deadline, header, message, numbers, others};
 use crate::link::{Activity, Link, LinkError};
@@ -38,7 +38,7 @@ pub(super) fn keeps_deadlines(link: &mut dyn Link) {
         link.set_activity(Activity::Task(Task::new(1, Op::Forward, 7)));
         barrier(link);
     }
-    // A deadline that has passed spoils nothing: the others come here while rank 0 still waits.
+    // A passed deadline breaks nothing: the others come here while rank 0 still waits.
     barrier(link);
 }
 
@@ -60,23 +60,23 @@ pub(super) fn notices_who_leaves(link: &mut dyn Link) {
         for to in others(link) {
             link.send(to, message(0, numbers(me, to, 0, 1 << 16).into_payload()), deadline()).unwrap();
         }
-        // Its end is dropped when it returns.
+        // Its end is dropped when this returns.
         return;
     }
     let began = Instant::now();
-    // What it sent before still arrives.
+    // Messages that it sent before still arrive.
     assert_same(&link.receive(last, header(0), deadline()).unwrap(), &numbers(last, me, 0, 1 << 16).into_payload());
     let error = link.receive(last, header(1), deadline()).unwrap_err();
     assert_eq!(error, LinkError::Left { rank: me, peer: last, what: header(1).to_string() });
     assert_eq!(link.probe(&[last], deadline()).unwrap(), None);
-    // The others go on with each other. Those that are done leave as well.
+    // The others go on with each other. Ranks that are done leave as well.
     assert!(matches!(link.all_gather(Vec::new(), deadline()), Err(LinkError::Left { .. })));
     assert!(began.elapsed() < TIMEOUT / 4, "it was noticed after {:?}", began.elapsed());
 }
 
 pub(super) fn wakes_everybody(link: &mut dyn Link) {
     let last = link.ranks() - 1;
-    // The failure may overtake what other ranks have sent: it comes when all have said that nothing more is to come.
+    // The failure may overtake earlier messages, so the last rank fails when all have said that they are done.
     if link.rank() == last {
         others(link).into_iter().for_each(|from| drop(link.receive(from, header(9), deadline()).unwrap()));
     } else {
@@ -129,7 +129,8 @@ pub(super) fn goes_on_after_an_interruption(link: &mut dyn Link) {
         assert_same(&received, &numbers(before, me, round, 5).into_payload());
         let rows = link.all_gather(vec![me as u8, round as u8], deadline()).unwrap();
         assert_eq!(rows, (0..ranks).map(|rank| vec![rank as u8, round as u8]).collect::<Vec<_>>());
-        // The last rank fails again once all have their rows: who still waits for them would be interrupted.
+        // The last rank fails again once all have their rows: a rank that still waits for them would be
+        // interrupted.
         match me == last {
             true => (0..last).for_each(|from| drop(link.receive(from, header(53), deadline()).unwrap())),
             false => link.send(last, message(53, Payload::default()), deadline()).unwrap(),

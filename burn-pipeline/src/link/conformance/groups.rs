@@ -5,21 +5,21 @@ use crate::link::{Link, LinkError};
 use crate::stage::{AnyTensor, Payload, PayloadPart};
 use burn::tensor::DType;
 
-/// Ranks that are members of several groups, in other company each time.
+/// Groups in which each rank is a member of several, with other members each time.
 fn groups_of(ranks: usize) -> Vec<Vec<usize>> {
     let all = (0..ranks).collect();
     let pairs = (1..ranks).map(|rank| vec![rank - 1, rank]);
     std::iter::once(all).chain(pairs).chain([(0..ranks).step_by(2).collect(), vec![ranks - 1]]).collect()
 }
 
-/// A rank's list: lengths that do and do not divide evenly, two element types, no elements, several dimensions.
+/// A rank's list: lengths that do and do not divide evenly, two element types, an empty tensor, several dimensions.
 fn list_of(rank: usize, group: usize) -> Vec<AnyTensor> {
     let flat = |length: usize| numbers(rank, group, length, length) * 0.1;
     let wide = AnyTensor::new(flat(11).cast(DType::F64));
     vec![AnyTensor::new(flat(13)), AnyTensor::new(flat(24).reshape([2, 3, 4])), wide, AnyTensor::new(flat(0))]
 }
 
-/// What they sum to, added in the order of ranks: flat.
+/// The sums of the ranks' lists, added in rank order and flattened.
 fn summed(ranks: &[usize], group: usize) -> Vec<AnyTensor> {
     let lists = ranks.iter().map(|&rank| list_of(rank, group));
     let add = |sums: Vec<AnyTensor>, list: Vec<AnyTensor>| sums.into_iter().zip(list).map(|(a, b)| a.plus(b)).collect();
@@ -37,7 +37,7 @@ fn payload_of(list: &[AnyTensor]) -> Payload {
 pub(super) fn serves_groups(link: &mut dyn Link) {
     let (me, groups) = (link.rank(), groups_of(link.ranks()));
     link.form_groups(&groups, deadline()).unwrap();
-    // Twice: a second round looks like the first.
+    // Run twice: a second round looks like the first.
     for _ in 0..2 {
         for (number, ranks) in groups.iter().enumerate().filter(|(_, ranks)| ranks.contains(&me)) {
             let expected = summed(ranks, number);

@@ -1,4 +1,4 @@
-//! What the cases share: deadlines, headers, and payloads whose every bit is known.
+//! Shared helpers of the cases: deadlines, headers, and payloads whose every bit is known.
 
 use crate::link::{Header, Link, Message, MessageKind};
 use crate::plan::StageId;
@@ -6,7 +6,7 @@ use crate::stage::{AnyTensor, Boundary, Payload, PayloadSpec, TensorKind};
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use std::time::{Duration, Instant};
 
-/// The longest that a wait may take where no failure is expected.
+/// The longest that a wait may take if no failure is expected.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Late enough for everything that must succeed.
@@ -29,7 +29,7 @@ pub(super) fn others(link: &dyn Link) -> Vec<usize> {
     (0..link.ranks()).filter(|&rank| rank != link.rank()).collect()
 }
 
-/// Returns once all ranks are here; what was sent before has not necessarily arrived.
+/// Returns once all ranks are here; earlier messages have not necessarily arrived.
 pub(super) fn barrier(link: &mut dyn Link) {
     link.barrier(deadline()).unwrap();
 }
@@ -54,7 +54,7 @@ pub(super) fn assert_same(payload: &Payload, expected: &Payload) {
     assert!(read(payload) == read(expected), "another payload came");
 }
 
-/// A payload with floats of every width, integers, booleans, a tensor without elements, missing tensors, empty lists, and
+/// A payload with floats of every width, integers, booleans, an empty tensor, missing tensors, empty lists, and
 /// plain values.
 pub(super) fn mixed_payload() -> Payload {
     let device = Device::flex();

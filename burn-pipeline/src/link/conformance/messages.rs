@@ -6,7 +6,7 @@ use crate::plan::StageId;
 use crate::stage::{Boundary, Payload, PayloadSpec};
 use std::time::{Duration, Instant};
 
-/// Messages that nobody has received yet: more bytes than sockets hold.
+/// Messages that are sent before the first receive: more bytes than sockets hold.
 const AHEAD: usize = 64;
 
 pub(super) fn keeps_order(link: &mut dyn Link) {
@@ -38,7 +38,7 @@ pub(super) fn tells_what_has_come(link: &mut dyn Link) {
     for &from in ranks.iter().rev() {
         for microbatch in [3, 1] {
             let reported = link.probe(&[from], deadline()).unwrap();
-            // A link may not be able to tell; what it tells is so, as often as it is asked.
+            // A link may not be able to probe; if it can, every probe gives the same answer.
             assert!(reported.is_none_or(|reported| reported == (from, header(microbatch))), "{reported:?}");
             assert_eq!(link.probe(&[from], Instant::now()).unwrap(), reported);
             let payload = link.receive(from, header(microbatch), deadline()).unwrap();
@@ -72,7 +72,7 @@ pub(super) fn carries_every_kind(link: &mut dyn Link) {
     }
 }
 
-/// 12 MiB: no transport takes that eagerly.
+/// 12 MiB: no transport sends that eagerly.
 const LARGE: usize = 3 << 20;
 
 pub(super) fn carries_large_messages(link: &mut dyn Link) {
@@ -85,13 +85,13 @@ pub(super) fn carries_large_messages(link: &mut dyn Link) {
     }
 }
 
-/// Elements of the messages of one stream, one after the other: repeated, changed, changed back, none at all, by turns.
+/// The lengths of one stream's messages: repeated, changed, changed back, zero, by turns.
 const LENGTHS: [usize; 24] =
     [5, 5, 5, 5, 9, 5, 5, 5, 5, 0, 0, 0, 0, 7, 0, 7, 0, 40_000, 40_000, 40_000, 40_000, 5, 5, 5];
 
 pub(super) fn lets_shapes_change(link: &mut dyn Link) {
     let me = link.rank();
-    // Two streams to and from each rank, with lengths of their own, and an empty tensor now and then.
+    // Two streams to and from each rank, with their own lengths, and an empty tensor now and then.
     let streams = [(StageId::new(1), MessageKind::Activation), (StageId::new(0), MessageKind::Gradient)];
     let payload = |from: usize, to: usize, place: usize, stream: usize| {
         let length = LENGTHS[(place + 3 * stream) % LENGTHS.len()];
@@ -102,7 +102,8 @@ pub(super) fn lets_shapes_change(link: &mut dyn Link) {
         let (stage, kind) = streams[stream];
         Header { stage, microbatch: place * 7, kind }
     };
-    // All ahead of their receives, then each awaited before the next: memory waits for messages, and messages for it.
+    // First all are sent ahead of their receives, then each is received before the next: memory waits for messages,
+    // and messages for memory.
     for ahead in [LENGTHS.len(), 1] {
         for first in (0..LENGTHS.len()).step_by(ahead) {
             let places = || (first..first + ahead).flat_map(|place| [(place, 0), (place, 1)]);
@@ -122,7 +123,8 @@ pub(super) fn lets_shapes_change(link: &mut dyn Link) {
     }
 }
 
-/// Lists of two tensors of these sizes are expected, then come, and lists of other sizes; then others are expected.
+/// Lists of two tensors of these sizes are expected, then arrive, with lists of other sizes; then others are
+/// expected.
 pub(super) fn expects(link: &mut dyn Link) {
     let (me, ranks) = (link.rank(), link.ranks());
     let list = |from, to, microbatch, size| vec![numbers(from, to, microbatch, size), numbers(to, from, microbatch, 3)];
@@ -174,7 +176,7 @@ pub(super) fn overlaps(link: &mut dyn Link) {
     for to in others(link) {
         link.send(to, message(0, numbers(me, to, 0, LARGE).into_payload()), deadline()).unwrap();
     }
-    // The computation: nothing here calls the link. What was sent above must then be here.
+    // The computation: nothing here calls the link. The messages above must arrive meanwhile.
     std::thread::sleep(Duration::from_secs(2));
     barrier(link);
     for from in others(link) {

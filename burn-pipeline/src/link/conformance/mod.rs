@@ -1,16 +1,16 @@
 //! The conformance suite: what every link must do, for tests of transports.
 //!
-//! A transport that passes [`CASES`] with two, three and five ranks keeps the contract of [`Link`]: messages arrive in
-//! order and bit for bit, whatever their shapes; gathers and groups give every rank the same; every wait ends at its
-//! deadline with an error that names the rank it waited for; a failure wakes every rank; a link that goes on after an interruption has forgotten what was sent before; a rank that drops its link ends the
-//! waits for it.
+//! A transport that passes [`CASES`] with two, three and five ranks fulfils the contract of [`Link`]: messages
+//! arrive in order and bit for bit, whatever their shapes; gathers and groups give every rank the same; every wait
+//! ends at its deadline with an error that names the awaited rank; a failure wakes every rank; after an
+//! interruption a link has dropped earlier messages; a rank that drops its link ends the waits for it.
 //!
-//! 1. All ranks run the same case at once, each with its own end of one fresh link. A case that fails panics, as a
-//!    test does.
-//! 2. Where ranks are threads of one process, [`run_on_threads`] does that for every case. Where they are processes, each
-//!    process goes through [`CASES`] in order and opens a new link for each.
+//! 1. All ranks run the same case at once, each with its own end of one new link. A failed case panics, like a
+//!    test.
+//! 2. If ranks are threads of one process, [`run_on_threads`] runs every case. If they are processes, each process
+//!    runs [`CASES`] in order and opens a new link for each.
 //!
-//! Reading order: `messages.rs`, `gathers.rs`, `groups.rs`, `failures.rs`; what they share is in `material.rs`.
+//! Reading order: `messages.rs`, `gathers.rs`, `groups.rs`, `failures.rs`; their helpers are in `material.rs`.
 //!
 //! ```no_run
 //! use burn::tensor::Device;
@@ -37,8 +37,8 @@ use std::thread::Builder;
 
 type Case = (&'static str, fn(&mut dyn Link));
 
-/// All cases: what a link must do, in words, and the function that tries it as one rank of two or more, with this rank's
-/// end of the link. It panics if the link does something else.
+/// All cases: what a link must do, and the function that tests it as one rank of two or more, with this rank's end
+/// of the link. It panics if the link does something else.
 pub const CASES: &[Case] = &[
     ("messages keep their order and their contents", messages::keeps_order),
     ("every kind of tensor arrives bit for bit", messages::carries_every_kind),
@@ -64,10 +64,10 @@ pub const CASES: &[Case] = &[
 
 /// Runs every case with `ranks` threads.
 ///
-/// `open` is called once a case; what it returns gives each rank, on the rank's own thread, its end of a new link.
+/// `open` is called once for each case; its result returns each rank's end of a new link, on the rank's own thread.
 ///
 /// # Panics
-/// If a link breaks its contract, or a thread cannot be started. The panic's thread has the name of the case.
+/// Panics if a link breaks its contract, or a thread cannot be started. The panicking thread has the case's name.
 pub fn run_on_threads<L: Link, E: Fn(usize) -> L + Sync>(ranks: usize, open: impl Fn() -> E) {
     for (name, case) in CASES {
         let end = &open();

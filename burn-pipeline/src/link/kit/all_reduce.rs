@@ -1,4 +1,4 @@
-//! A sum over a group for links that replace [`Link::all_reduce`] and fall back on its default.
+//! The default all-reduce, for links that replace [`Link::all_reduce`] and fall back on it.
 
 use super::collective;
 use crate::link::error::LinkError;

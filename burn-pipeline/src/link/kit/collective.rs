@@ -1,18 +1,17 @@
 //! Operations of a group of ranks on lists of tensors, made of messages alone.
 //!
-//! Guarantees: every member ends with bit-equal results, since each sum is made once, in rank order. A list travels as one
-//! buffer for each element type ([`tensor_list`](super::tensor_list)). Nothing deadlocks, even where a send waits for its
-//! receive.
+//! Guarantees: every member ends with bitwise equal results, since each sum is made once, in rank order. A list
+//! travels as one buffer for each element type ([`tensor_list`](super::tensor_list)).
 //!
-//! 1. *All-reduce*: the lowest rank receives the other members' lists in rank order, adds them in that order, and sends the
-//!    sums back. Other members send before they receive, and ranks in several groups take them in one order, so the
-//!    unfinished group with the smallest number can always go on.
-//! 2. *Reduce-scatter*: every member cuts each flattened tensor into one piece for each member, sends the pieces, and sums
-//!    those that it receives. *All-gather*: every member sends its pieces to all others. One after the other, they are an
-//!    all-reduce in which each member sends and receives less than twice the list, whatever the number of members
-//!    (Thakur, Rabenseifner and Gropp, 2005).
-//! 3. Where a send does not wait for its receive, everything is sent before anything is received. Elsewhere pairs of
-//!    members exchange in rank order, and the lower rank sends first.
+//! 1. *All-reduce*: the lowest rank receives the other members' lists in rank order, adds them in that order, and
+//!    sends back the sums. Ranks in several groups take them in one order, so the unfinished group with the
+//!    smallest number can always proceed.
+//! 2. *Reduce-scatter*: every member cuts each flattened tensor into one piece for each member, sends the pieces,
+//!    and sums those that it receives. *All-gather*: every member sends its pieces to all others. Together they are
+//!    an all-reduce in which each member sends and receives less than twice the list, whatever the number of
+//!    members (Thakur, Rabenseifner and Gropp, 2005).
+//! 3. Every member sends everything before it receives anything. This cannot deadlock, since no send waits for its
+//!    receive (the contract of [`Link::send`](crate::link::Link::send)).
 
 use super::group_messages::GroupMessages;
 use super::tensor_list::{TensorList, cut, join, pack, sum, unpack};
@@ -95,7 +94,7 @@ pub(in crate::link) fn broadcast<L: GroupMessages + ?Sized>(
     Ok(tensors)
 }
 
-/// Sends each member its list; gives the lists that all members have for this one, in rank order.
+/// Sends each member its list; returns the lists that all members have for this rank, in rank order.
 fn exchange<L: GroupMessages + ?Sized>(
     link: &mut L,
     group: usize,

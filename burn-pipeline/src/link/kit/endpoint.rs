@@ -1,10 +1,12 @@
-//! A link that is made of a mailbox and a way to send envelopes.
+//! A link made of a mailbox and a way to send envelopes.
 //!
-//! Guarantees: a send does not wait for its receiver; a rank may send to itself; every wait ends at its deadline, and asks
-//! all ranks what they are doing before it does; a failure is sent to all other ranks, once. A link that is dropped is
-//! closed for all other ranks, and one that is dropped by a panic has failed. After an interruption all ranks can go on, if a message and the
-//! envelopes from one rank to another keep one order (a stream of bytes): a transport whose messages travel beside its envelopes
-//! does not forward [`Link::interrupt`] and [`Link::recover`], and is closed by any failure.
+//! Guarantees: a send does not wait for its receiver; a rank may send to itself; before a wait ends at its
+//! deadline, it asks all ranks what they are doing; a failure is sent to all other ranks, once. Dropping a link
+//! closes it for all other ranks; dropping it in a panic is a failure.
+//!
+//! After an interruption all ranks can go on if a rank's messages and envelopes to another rank keep one order (a
+//! stream of bytes). A transport whose messages travel beside its envelopes does not forward [`Link::interrupt`]
+//! and [`Link::recover`], so any failure closes it.
 
 use super::envelope::Envelope;
 use super::frame::Frame;
@@ -27,27 +29,27 @@ use std::time::{Duration, Instant};
 /// How long messages that travel beside the envelopes may take after their sender has closed the link.
 const LATE: Duration = Duration::from_secs(2);
 
-/// The other ranks of a link: what a transport implements, and [`Endpoint`] makes a link of.
+/// The other ranks of a link. A transport implements it, and [`Endpoint`] makes a link of it.
 pub trait Peers: Debug + Send + Sync + 'static {
     /// Where the transport's threads put what arrives.
     fn mailbox(&self) -> &Mailbox;
 
-    /// Sends an envelope, and the bytes of a message's tensors behind it, without waiting for the receiver. `to` is
-    /// never this rank. If the
-    /// connection to that rank is lost, nothing is sent: the thread that receives from it reports the loss.
+    /// Sends an envelope, and a message's tensors after it, without waiting for the receiver. `to` is never this
+    /// rank. Sends nothing if the connection to that rank is lost: the thread that receives from it reports the
+    /// loss.
     ///
     /// # Errors
-    /// If the transport has ended.
+    /// Returns [`LinkError`] if the transport has ended.
     fn send(&self, to: usize, envelope: Envelope, bodies: Vec<Bytes>) -> Result<(), LinkError>;
 
-    /// Ends the link, when its [`Endpoint`] is dropped: sends [`Envelope::Close`] to all other ranks, and gives what was
-    /// sent before some time to leave this process.
+    /// Ends the link when its [`Endpoint`] is dropped: sends [`Envelope::Close`] to all other ranks, and gives
+    /// earlier envelopes some time to leave this process.
     fn close(&self);
 
     /// Sends an envelope to all other ranks.
     fn send_all(&self, envelope: &Envelope) {
         for rank in self.mailbox().others() {
-            // It fails if the transport has ended, which the next call for a message returns as an error.
+            // This fails if the transport has ended, which the next call for a message returns as an error.
             let _ = self.send(rank, envelope.clone(), Vec::new());
         }
     }
@@ -75,8 +77,8 @@ impl<P: Peers> Monitor for P {
 
 /// One rank's end of a link over any [`Peers`].
 ///
-/// Sends are unbounded: what is sent waits in this process's memory until the receiver takes it. Dropping it closes the
-/// link.
+/// Sends are unbounded: messages wait in this process's memory until the receiver takes them. Dropping it closes
+/// the link.
 #[derive(Debug)]
 pub struct Endpoint<P: Peers> {
     peers: Arc<P>,
@@ -105,10 +107,10 @@ impl<P: Peers> Endpoint<P> {
         LinkError::Wire { rank: self.mailbox().rank, peer, source }
     }
 
-    /// Sends a message that was packed before. One that goes to several ranks is then read off its device once.
+    /// Sends a packed message. A message to several ranks is then read from its device once.
     ///
     /// # Errors
-    /// If another rank failed, or there is no such rank.
+    /// Returns [`LinkError`] if another rank failed, or there is no such rank.
     pub fn send_packed(&self, to: usize, packed: Packed) -> Result<(), LinkError> {
         let to = self.mailbox().known(to)?;
         self.mailbox().fail_if_failed()?;
@@ -135,19 +137,19 @@ impl<P: Peers> Endpoint<P> {
         self.mailbox().receive(group, from, header, &self.device, deadline, &ask)
     }
 
-    /// Informs all other ranks that this one failed, if its thread panics. A link around an endpoint that has more to do before it is
-    /// closed calls it when it is dropped; the endpoint itself does so too.
+    /// Tells all other ranks that this one failed, if its thread panics. The endpoint does so when it is dropped. A
+    /// wrapper that has more to do before the link closes calls it first.
     pub fn abort_if_panicking(&mut self) {
         if std::thread::panicking() {
             self.abort(PANICKED.to_owned());
         }
     }
 
-    /// Waits until `take` gives what was received from a rank; `what` names it in the error. When the rank has closed the
-    /// link, what it sent before has two seconds to arrive.
+    /// Waits until `take` returns what was received from a rank; `what` names it in the error. After the rank has
+    /// closed the link, messages that it sent before have two seconds to arrive.
     ///
     /// # Errors
-    /// With the first failure, or if the deadline passes.
+    /// Returns the first failure, or an error if the deadline passes.
     pub fn wait_for<T>(
         &self,
         from: usize,
@@ -183,7 +185,7 @@ impl<P: Peers> Link for Endpoint<P> {
     }
 
     fn send(&mut self, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
-        // Before the tensors are read off their device, which takes time.
+        // Check before the tensors are read from their device, which takes time.
         let to = self.mailbox().known(to)?;
         self.mailbox().fail_if_failed()?;
         let packed = Packed::new(message).map_err(|source| self.wire(to, source))?;
@@ -231,7 +233,7 @@ impl<P: Peers> Link for Endpoint<P> {
 impl<P: Peers> Drop for Endpoint<P> {
     fn drop(&mut self) {
         self.abort_if_panicking();
-        // Others may learn that this rank leaves before they learn of the failure that makes it leave.
+        // Others may learn that this rank leaves before they learn of the failure that caused it.
         if let Some(failure) = self.mailbox().end() {
             self.peers.send_all(&Envelope::Failed(failure));
         }

@@ -1,4 +1,4 @@
-//! What two processes send each other on a link: messages, and what the links themselves have to say.
+//! What two processes send each other on a link: messages and the link's own control envelopes.
 //!
 //! The encoding is postcard's. Bytes that are not exactly one envelope are refused.
 
@@ -38,20 +38,21 @@ pub enum Envelope {
     },
     /// The sender closes the link: nothing more comes from it.
     Close,
-    /// A rank's call failed, and the link is sound.
+    /// A rank's call failed, but the link still works.
     Interrupted(Failure),
-    /// The sender goes on after an interruption: what it sent before counts no more.
+    /// The sender has recovered from an interruption: its earlier messages are dropped.
     Recovered,
 }
 
 impl Envelope {
     /// The envelope as bytes.
     pub fn write(&self) -> Vec<u8> {
-        // Numbers and text always have an encoding; no bytes at all are refused by the receiver.
+        // Numbers and text always have an encoding. The receiver refuses an empty envelope.
         postcard::to_stdvec(self).unwrap_or_default()
     }
 
-    /// Reads an envelope; `None` if the bytes are not exactly one. Texts of the other end are made printable.
+    /// Reads an envelope; `None` if the bytes are not exactly one. Control characters in the other end's text are
+    /// escaped.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (mut envelope, left) = postcard::take_from_bytes(bytes).ok()?;
         match &mut envelope {
@@ -69,7 +70,7 @@ impl Envelope {
     }
 }
 
-/// A text of another process with its control characters escaped, all but ends of lines: they would act on a terminal.
+/// Escapes the control characters of another process's text, except newlines: they would act on a terminal.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -131,7 +132,7 @@ mod tests {
             }
             assert_eq!(Envelope::read(&[&bytes[..], &[0]].concat()), None, "{envelope:?} and a byte");
         }
-        // A kind that there is not, and text that is no UTF-8.
+        // An unknown kind, and text that is not UTF-8.
         for bytes in [&[8][..], &[2, 0, 1, 0xff]] {
             assert_eq!(Envelope::read(bytes), None, "{bytes:?}");
         }

@@ -1,13 +1,13 @@
-//! The frame of a message: a few bytes that say what the message is about and which tensors follow.
+//! The frame of a message: a few bytes that describe the message and the tensors that follow.
 //!
 //! Guarantees: a frame that is written and read again has the same header, tags, element types and shapes. A frame
-//! that was cut, lengthened or changed in any byte is refused with the reason, never a panic and never another message.
+//! that was cut, lengthened or changed in any byte is refused with the reason, without a panic.
 //!
 //! 1. A frame is [sealed](super::sealed) bytes: magic `bplk`, the version, the header and the parts in postcard's
 //!    encoding, a CRC-32.
 //! 2. A part is a tag of the payload's structure, a plain value, or a tensor's element type and shape.
-//! 3. The bytes of the tensors follow the frame, in its order ([`Packed`](super::Packed)). They have no checksum: the
-//!    transports are reliable, and a sum over activations would cost a pass over memory.
+//! 3. The bytes of the tensors follow the frame, in its order ([`Packed`](super::Packed)). They have no checksum:
+//!    the transports are reliable, and a checksum of activations would cost a pass over memory.
 
 use super::sealed::{open, seal};
 use crate::link::header::{Header, Message};
@@ -37,12 +37,12 @@ pub(super) enum FramePart {
 }
 
 impl FramePart {
-    /// A tensor that can cross a link.
+    /// Describes a tensor that can cross a link.
     pub(super) fn tensor(dtype: DType, shape: Vec<usize>) -> Result<Self, WireError> {
         if matches!(dtype, DType::QFloat(_)) {
             return Err(WireError::Quantised { dtype });
         }
-        // What is longer than `isize::MAX` bytes cannot be allocated.
+        // More than `isize::MAX` bytes cannot be allocated.
         match shape.iter().try_fold(dtype.size(), |bytes, &size| bytes.checked_mul(size)) {
             Some(bytes) if bytes <= isize::MAX as usize => Ok(Self::Tensor { dtype, shape }),
             _ => Err(WireError::TooLarge { shape: shape.iter().map(|&size| size as u64).collect() }),
@@ -55,10 +55,10 @@ impl Frame {
         Self { header, parts: parts.into() }
     }
 
-    /// The frame of a message; its tensors are not read.
+    /// The frame of a message, made without reading its tensors.
     ///
     /// # Errors
-    /// If a tensor is quantised.
+    /// Returns [`WireError`] if a tensor is quantised.
     pub fn of(message: &Message) -> Result<Self, WireError> {
         let parts = message.payload.parts().map(|part| match part {
             PayloadPart::Tag(tag) => Ok(FramePart::Tag(*tag)),
@@ -68,8 +68,8 @@ impl Frame {
         Ok(Self::new(message.header, parts.collect::<Result<_, _>>()?))
     }
 
-    /// The frame of a message that is still to come, for microbatch 0; `None` if a size or an element type of its payload
-    /// is not known, or no message can be like that.
+    /// The frame of a future message, for microbatch 0; `None` if a size or an element type of its payload is
+    /// unknown, or no such message can exist.
     pub fn expected(header: Header, spec: &PayloadSpec) -> Option<Self> {
         let parts = spec.parts().iter().map(|part| match part {
             SpecPart::Tag(tag) => Some(FramePart::Tag(*tag)),
@@ -85,7 +85,7 @@ impl Frame {
     /// The frame as bytes.
     ///
     /// # Errors
-    /// If it cannot be encoded.
+    /// Returns [`WireError`] if it cannot be encoded.
     pub fn write(&self) -> Result<Vec<u8>, WireError> {
         seal(MAGIC, &(self.header, &*self.parts))
     }
@@ -93,11 +93,12 @@ impl Frame {
     /// Reads a frame.
     ///
     /// # Errors
-    /// If the bytes are no frame, were changed or cut, are of another version, or announce a tensor that cannot exist.
+    /// Returns [`WireError`] if the bytes are not a frame, were changed or cut, have another version, or announce a
+    /// tensor that cannot exist.
     pub fn read(bytes: &[u8]) -> Result<Self, WireError> {
         let (header, parts): (Header, Vec<FramePart>) = open(MAGIC, bytes)?;
         let checked = parts.into_iter().map(|part| match part {
-            // Not the scheme that came: Burn panics where it prints one that cannot be.
+            // Not the received scheme: Burn panics when it prints an invalid one.
             FramePart::Tensor { dtype: DType::QFloat(_), .. } => {
                 Err(WireError::Quantised { dtype: DType::QFloat(QuantScheme::default()) })
             }
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_quantised_tensor_is_refused_whatever_its_scheme_says() {
-        // Blocks of more dimensions than there can be.
+        // Blocks of more dimensions than possible.
         let content = [
             11, 7, 0, 0, 8, 4, 1, 14, 0, 0, 0, 0, 1, 241, 14, 46, 11, 183, 7, 1, 4, 0, 1, 0, 4, 1, 1, 4, 0, 1, 0, 4, 1,
             3, 1, 3, 1, 8, 3, 255, 255, 255, 255, 4, 77, 2,

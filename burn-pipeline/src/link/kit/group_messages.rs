@@ -1,11 +1,11 @@
-//! What an operation over a group of ranks needs of a link: messages between the members.
+//! What an operation over a group of ranks needs of a link: messages between members.
 
 use crate::link::error::LinkError;
 use crate::link::header::{Header, Message};
 use crate::stage::Payload;
 use std::time::Instant;
 
-/// One member's way to the others of its groups. Every [`Link`](crate::link::Link) has it.
+/// Sends and receives messages of groups. Every [`Link`](crate::link::Link) implements it.
 pub(in crate::link) trait GroupMessages {
     /// This rank.
     fn own_rank(&self) -> usize;

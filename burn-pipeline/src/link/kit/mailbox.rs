@@ -1,13 +1,13 @@
-//! What the computing thread of one rank shares with the threads that serve its link: what has arrived, and who failed.
+//! State that a rank's computing thread shares with its link's threads: what has arrived, and who failed.
 //!
-//! 1. Threads that serve the link put in whole messages ([`Mailbox::deliver`]) and hand over all other envelopes
+//! 1. The link's threads put in complete messages ([`Mailbox::deliver`]) and hand over all other envelopes
 //!    ([`Mailbox::handle`]).
 //! 2. The computing thread waits for them (`waiting.rs`).
 //! 3. The first failure ends every wait, and stays.
-//! 4. An interruption ends every wait until all ranks have recovered. Each rank says to each other one that it goes on
-//!    ([`Envelope::Recovered`]); what had come from it before is dropped there, and what comes after it stays. A rank has recovered
-//!    when all have said so. Another one may by then be in the next call already, and be interrupted there: interruptions
-//!    are kept by the number of recoveries that their sender had begun.
+//! 4. An interruption ends every wait until all ranks have recovered. Each rank sends every other rank
+//!    [`Envelope::Recovered`]. The receiver drops what had come from the sender before it, and keeps what comes
+//!    after it. A rank has recovered when all have sent it. Another rank may by then be in the next call, and be
+//!    interrupted there, so interruptions are stored under the number of recoveries that their sender had begun.
 
 use super::envelope::Envelope;
 use super::frame::Frame;
@@ -34,10 +34,10 @@ pub struct Mailbox {
     pub(super) waiting: AtomicBool,
 }
 
-/// A message whose tensors have all arrived.
+/// A message with all of its tensors.
 pub(super) type Delivery = (Frame, Vec<Bytes>);
 
-/// What a rank is doing.
+/// A rank's answer to a question.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     pub(super) activity: String,
@@ -53,9 +53,9 @@ pub(super) struct Contents {
     pub(super) inbox: Vec<VecDeque<Delivery>>,
     /// Messages within groups, by group and rank, in order.
     pub(super) group_inbox: BTreeMap<(usize, usize), VecDeque<Delivery>>,
-    /// The ranks' bytes in gathers that are incomplete or not taken yet, by round.
+    /// The ranks' bytes in gathers that are incomplete or not yet taken, by round.
     pub(super) gathers: BTreeMap<u64, Vec<Option<Vec<u8>>>>,
-    /// The first failure that is known here.
+    /// The first failure that this rank knows.
     pub(super) failure: Option<Failure>,
     /// The number of the last question.
     pub(super) question: u64,
@@ -63,11 +63,11 @@ pub(super) struct Contents {
     pub(super) answers: Vec<Option<Answer>>,
     /// Ranks that have closed the link.
     pub(super) closed: Vec<bool>,
-    /// Why nothing more can arrive, if so.
+    /// Why nothing more can arrive, if nothing can.
     pub(super) broken: Option<LinkError>,
-    /// A failure of which the other ranks are still to be informed.
+    /// A failure that the other ranks are still to be told.
     pub(super) outgoing_failure: Option<Failure>,
-    /// Interruptions, by the number of recoveries before.
+    /// Interruptions, by the number of earlier recoveries.
     interruptions: BTreeMap<u64, Failure>,
     /// How many recoveries each rank has begun.
     begun: Vec<u64>,
@@ -76,7 +76,7 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// The next message of a rank, within a group or not.
+    /// Takes the next message of a rank, within a group or not.
     pub(super) fn take(&mut self, group: Option<usize>, from: usize) -> Option<Delivery> {
         match group {
             None => self.inbox[from].pop_front(),
@@ -84,7 +84,7 @@ impl Contents {
         }
     }
 
-    /// Whether there was a failure, here or elsewhere.
+    /// Returns true if there was a failure, here or elsewhere.
     fn failed(&self) -> bool {
         self.failure.is_some() || self.broken.is_some()
     }
@@ -96,14 +96,14 @@ impl Contents {
         self.failure.clone().map_or(Ok(()), |failure| Err(LinkError::Peer(failure)))
     }
 
-    /// As [`Contents::refuse_failed`]; an interruption counts too, unless this rank is recovering from it.
+    /// As [`Contents::refuse_failed`], but also refuses an interruption, unless this rank is recovering from it.
     pub(super) fn refuse_interrupted(&self, rank: usize) -> Result<(), LinkError> {
         self.refuse_failed()?;
         let current = self.interruptions.get(&self.recovered).filter(|_| self.begun[rank] == self.recovered);
         current.cloned().map_or(Ok(()), |failure| Err(LinkError::Interrupted(failure)))
     }
 
-    /// A rank begins to recover: drops what had come from it.
+    /// A rank begins to recover: drops what had come from it before.
     fn begin_recovery(&mut self, from: usize) {
         self.begun[from] += 1;
         self.inbox[from].clear();
@@ -154,9 +154,9 @@ impl Mailbox {
         }
     }
 
-    /// The contents, to be read or changed. Call [`Mailbox::wake`] after a change that a thread may wait for.
+    /// Locks the contents. Call [`Mailbox::wake`] after a change that a thread may wait for.
     pub(super) fn contents(&self) -> MutexGuard<'_, Contents> {
-        // Locked in spite of poisoning: nothing panics between two changes that belong together.
+        // Locks despite poisoning: nothing panics between two changes that belong together.
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -169,13 +169,13 @@ impl Mailbox {
     /// Checks that a rank exists.
     ///
     /// # Errors
-    /// [`LinkError::NoSuchRank`].
+    /// Returns [`LinkError::NoSuchRank`].
     pub fn known(&self, rank: usize) -> Result<usize, LinkError> {
         let ranks = self.ranks;
         if rank < ranks { Ok(rank) } else { Err(LinkError::NoSuchRank { rank, ranks }) }
     }
 
-    /// Puts in a message, within a group or not. Call [`Mailbox::wake`] afterwards.
+    /// Adds a message, within a group or not. Call [`Mailbox::wake`] afterwards.
     pub fn deliver(&self, group: Option<usize>, from: usize, message: (Frame, Vec<Bytes>)) {
         let mut contents = self.contents();
         match group {
@@ -184,7 +184,7 @@ impl Mailbox {
         }
     }
 
-    /// Takes an envelope that is no message, and wakes the thread that waits. Gives the envelope to send back, if any.
+    /// Handles an envelope that is not a message, and wakes the waiting thread. Returns the reply to send, if any.
     pub fn handle(&self, from: usize, envelope: Envelope) -> Option<Envelope> {
         let mut contents = self.contents();
         match envelope {
@@ -216,15 +216,16 @@ impl Mailbox {
         None
     }
 
-    /// Wakes the thread that waits.
+    /// Wakes the waiting thread.
     pub fn wake(&self) {
-        // What it waits for may have changed outside the contents, where a GPU's transfer ended. A thread that has looked
-        // and does not sleep yet still holds the lock: without taking it here, that thread would miss the call.
+        // The awaited change may lie outside the contents (a GPU transfer that ended). A thread that has checked
+        // and not yet gone to sleep still holds the lock; without taking it here, that thread would miss the
+        // wake-up.
         drop(self.contents());
         self.changed.notify_all();
     }
 
-    /// Notes that this rank waits on for one that does what may take long: for those who look whether it hangs, that is progress.
+    /// Counts an extended wait for a slow rank as progress, so this rank does not seem to hang.
     pub(super) fn waits_on(&self) {
         self.activities.fetch_add(1, Ordering::Relaxed);
     }
@@ -240,43 +241,43 @@ impl Mailbox {
         *self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the computing thread waits.
+    /// Returns true if the computing thread waits.
     pub fn is_waiting(&self) -> bool {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Whether there was a failure, here or elsewhere.
+    /// Returns true if there was a failure, here or elsewhere.
     pub fn has_failed(&self) -> bool {
         self.contents().failed()
     }
 
-    /// Whether a rank has closed the link.
+    /// Returns true if a rank has closed the link.
     pub fn has_closed(&self, rank: usize) -> bool {
         self.contents().closed[rank]
     }
 
-    /// The failure of which the other ranks are still to be informed. It is given out once, so that it does not travel in
-    /// circles.
+    /// Takes the failure that the other ranks are still to be told. It is returned once, so it is not sent around
+    /// forever.
     pub fn take_failure(&self) -> Option<Failure> {
         self.contents().outgoing_failure.take()
     }
 
-    /// Records why nothing more can arrive, and wakes the thread that waits.
+    /// Records why nothing more can arrive, and wakes the waiting thread.
     pub fn break_off(&self, error: LinkError) {
         self.contents().broken.get_or_insert(error);
         self.wake();
     }
 
-    /// Fails if a failure is known.
+    /// Returns an error if a failure is known.
     ///
     /// # Errors
-    /// With the first failure.
+    /// Returns the first failure.
     pub fn fail_if_failed(&self) -> Result<(), LinkError> {
         self.contents().refuse_interrupted(self.rank)
     }
 
-    /// Records that this rank's call failed, and wakes the thread that waits. Returns true if it is the first interruption, of which the
-    /// others are to be informed.
+    /// Records that this rank's call failed, and wakes the waiting thread. Returns true if it is the first
+    /// interruption, which the other ranks are to be told.
     pub(super) fn interrupt(&self, failure: Failure) -> bool {
         let mut contents = self.contents();
         let recovered = contents.recovered;
@@ -292,7 +293,7 @@ impl Mailbox {
         self.contents().failure.clone()
     }
 
-    /// Drops what this rank has sent to itself, before it tells the others that it goes on.
+    /// Drops what this rank has sent to itself, before it tells the others that it has recovered.
     pub(super) fn begin_recovery(&self) {
         self.contents().begin_recovery(self.rank);
     }
@@ -300,7 +301,7 @@ impl Mailbox {
 
 impl Monitor for Mailbox {
     fn activity(&self, rank: usize) -> Activity {
-        // Other ranks are asked only when a wait is about to fail; the error then has their answers.
+        // Other ranks are asked only when a wait is about to fail; the error then contains their answers.
         if rank == self.rank { self.own_activity() } else { Activity::Idle }
     }
 

@@ -1,28 +1,30 @@
-//! What transports are made of, for writing one outside of this crate.
+//! The parts of transports, for writing one outside of this crate.
 //!
-//! A transport moves [`Envelope`]s between ranks, with the bytes of a message's tensors behind the envelope. It implements
-//! [`Peers`], and [`Endpoint`] makes a [`Link`](super::Link) of it. In steps:
+//! A transport moves [`Envelope`]s between ranks, each with a message's tensors after it. It implements [`Peers`],
+//! and [`Endpoint`] makes a [`Link`](super::Link) of it. In steps:
 //!
 //! 1. Connect the ranks, and give each a [`Mailbox`].
-//! 2. Implement [`Peers::send`] so that it does not wait for the receiver: a thread for each connection writes
-//!    [`Envelope::write`], preceded by its length, then the bodies.
-//! 3. A second thread for each connection reads. For [`Envelope::Message`] it reads the [`Frame`], receives the tensors
-//!    into [`Frame::buffers`], and puts both into the mailbox ([`Mailbox::deliver`], [`Mailbox::wake`]). It gives every other
-//!    envelope to [`Mailbox::handle`], and sends the reply if there is one. After [`Envelope::Close`], which goes to
-//!    `handle` too, the thread ends.
-//! 4. A connection that ends without [`Envelope::Close`] is a failure of that rank: call [`abort`](super::Monitor::abort)
-//!    on the [`Peers`], not on the mailbox, which cannot send. All waits then end with an error, on every rank.
+//! 2. Implement [`Peers::send`] so that it does not wait for the receiver: a thread for each connection writes the
+//!    length of [`Envelope::write`], its bytes, then the tensors.
+//! 3. A second thread for each connection reads. For [`Envelope::Message`] it reads the [`Frame`], receives the
+//!    tensors into [`Frame::buffers`], and puts both into the mailbox ([`Mailbox::deliver`], [`Mailbox::wake`]). It
+//!    gives every other envelope to [`Mailbox::handle`], and sends the reply if there is one. After
+//!    [`Envelope::Close`], which goes to `handle` too, the thread ends.
+//! 4. A connection that ends without [`Envelope::Close`] is a failure of that rank: call
+//!    [`abort`](super::Monitor::abort) on the [`Peers`], not on the mailbox, which cannot send. All waits then end
+//!    with an error, on every rank.
 //! 5. Run the [conformance suite](super::conformance) with two, three and five ranks.
 //!
 //! The repository's example `unix_socket_link` is such a transport in 200 lines. Beyond that:
 //!
-//! - A transport may have a better way than the default of some method of `Link`: it then wraps the endpoint, forwards the
-//!   other methods with [`forward_link!`](crate::forward_link), and waits with [`Endpoint::wait_for`].
+//! - If a transport can do better than the default of a `Link` method, it wraps the endpoint, forwards the other
+//!   methods with [`forward_link!`](crate::forward_link), and waits with [`Endpoint::wait_for`].
 //! - Operations over groups are made of messages ([`all_reduce`]). A transport with communicators checks with
 //!   [`same_groups`] that all ranks form the same groups, and delivers a group's messages under its number.
 //! - A message that repeats an earlier one may travel under the shorter frame [`Repeat`].
-//! - [`Mesh`] is a TCP connection between every two ranks. A transport whose tensors travel another way (from GPU to GPU)
-//!   uses it for everything else: [`Mesh::offer`] announces a message, [`Mesh::note`] carries its own bytes.
+//! - [`Mesh`] is a TCP connection between every two ranks. A transport whose tensors travel another way (from GPU
+//!   to GPU) uses it for everything else: [`Mesh::offer`] announces a message, [`Mesh::note`] carries the
+//!   transport's own bytes.
 
 mod all_reduce;
 pub(in crate::link) mod collective;

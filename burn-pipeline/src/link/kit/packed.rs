@@ -1,8 +1,8 @@
 //! A message as bytes: its frame, and the bytes of its tensors.
 //!
-//! Guarantees: [`Packed::new`], then [`Frame::read`] and [`Frame::message`], gives the same message back, with every bit of
-//! every element, tensors without elements included. Tensors are read off their device once. A tensor that nobody else
-//! holds is not copied on the way: its bytes are the ones that are sent, and the ones that arrive become the tensor.
+//! Guarantees: [`Packed::new`], then [`Frame::read`] and [`Frame::message`], returns the same message, bit for bit,
+//! including tensors without elements. Tensors are read from their device once. A tensor without other handles is
+//! not copied: its bytes are sent as they are, and the received bytes become the tensor.
 
 use super::frame::{Frame, FramePart};
 use crate::link::header::Message;
@@ -10,7 +10,7 @@ use crate::link::wire_error::WireError;
 use crate::stage::{AnyTensor, Payload, PayloadPart};
 use burn::tensor::{Bytes, Device, TensorData};
 
-/// Messages below this size find memory, or nothing does.
+/// Smaller messages are allocated without a check for memory.
 const LARGE: usize = 1 << 24;
 
 /// A message that is ready to be sent.
@@ -23,10 +23,10 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Reads the tensors off their device, waiting for it, and writes the frame.
+    /// Reads the tensors from their device, waiting for it, and writes the frame.
     ///
     /// # Errors
-    /// If a tensor is quantised or cannot be read.
+    /// Returns [`WireError`] if a tensor is quantised or cannot be read.
     pub fn new(message: Message) -> Result<Self, WireError> {
         let (mut parts, mut bodies) = (Vec::new(), Vec::new());
         for part in message.payload.into_parts() {
@@ -47,13 +47,13 @@ impl Packed {
 }
 
 impl Frame {
-    /// Memory for each tensor, in order: zeroed, of the right length and alignment.
+    /// Allocates memory for each tensor, in order: zeroed, with the right length and alignment.
     ///
     /// # Errors
-    /// [`WireError::NoMemory`] if the frame announces more than this machine can allocate.
+    /// Returns [`WireError::NoMemory`] if the frame announces more than this machine can allocate.
     pub fn buffers(&self) -> Result<Vec<Bytes>, WireError> {
         let bytes = self.lengths().try_fold(0usize, usize::checked_add);
-        // The memory is not touched here. Allocating zeroes would end the process where there is no such memory.
+        // This does not touch the memory. Allocating zeros without enough memory would end the process.
         let fits = bytes.is_some_and(|bytes| bytes < LARGE || Vec::<u8>::new().try_reserve_exact(bytes).is_ok());
         if !fits {
             return Err(WireError::NoMemory {
@@ -73,7 +73,7 @@ impl Frame {
     /// The message, with its tensors on `device`.
     ///
     /// # Errors
-    /// If the number of bodies or the length of one is not what the frame announces.
+    /// Returns [`WireError`] if the number of bodies or a body's length is not what the frame announces.
     pub fn message(self, bodies: Vec<Bytes>, device: &Device) -> Result<Message, WireError> {
         let mut bodies = bodies.into_iter().enumerate();
         let mut payload = Payload::default();
@@ -99,7 +99,7 @@ impl Frame {
         }
     }
 
-    /// The message's payload, from tensors that are already on their device, as many as the frame announces.
+    /// The message's payload, from tensors on their device, as many as the frame announces.
     pub fn with_tensors(&self, tensors: Vec<AnyTensor>) -> Payload {
         let mut tensors = tensors.into_iter();
         let parts = self.parts.iter().filter_map(|part| match part {

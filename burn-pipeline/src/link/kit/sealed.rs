@@ -1,7 +1,7 @@
-//! Short pieces of bytes that cannot be mistaken for anything else: four bytes of magic, the version (2 bytes,
-//! little-endian), a value in postcard's encoding, and a CRC-32 over all of it (4 bytes, little-endian).
+//! Short byte strings with a checksum: four bytes of magic, the version (2 bytes, little-endian), a value in
+//! postcard's encoding, and a CRC-32 over all of it (4 bytes, little-endian).
 //!
-//! Guarantees: bytes that were cut, lengthened or changed are refused, never a panic and never another value.
+//! Guarantees: bytes that were cut, lengthened or changed are refused, without a panic.
 
 use crate::link::wire_error::{WIRE_VERSION, WireError};
 use serde::Serialize;
@@ -27,7 +27,7 @@ pub(super) fn open<T: DeserializeOwned>(magic: [u8; 4], bytes: &[u8]) -> Result<
     if crc32fast::hash(content).to_le_bytes() != *checksum {
         return Err(WireError::Checksum);
     }
-    // Before the value is read, so that ranks of two versions learn that and not of a broken frame.
+    // Check the version first, so that ranks of two versions do not report a broken frame.
     match u16::from_le_bytes(*version) {
         WIRE_VERSION => {}
         got => return Err(WireError::Version { got }),

@@ -1,6 +1,6 @@
 //! Lists of tensors that travel as one buffer for each element type.
 //!
-//! Guarantees: [`unpack`] gives back the list that [`pack`] took, missing tensors included; an incomplete payload is
+//! Guarantees: [`unpack`] returns the list that [`pack`] took, missing tensors included; an incomplete payload is
 //! refused with the reason.
 
 use crate::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
@@ -9,7 +9,8 @@ use burn::tensor::{DType, Shape};
 /// A list of tensors, some of which may be missing.
 pub(in crate::link) type TensorList = Vec<Option<AnyTensor>>;
 
-/// Cuts a flattened tensor into pieces of one length; the last ones are shorter or empty where it does not divide evenly.
+/// Cuts a flattened tensor into pieces of equal length; if it does not divide evenly, the last pieces are shorter
+/// or empty.
 pub(super) fn cut(tensor: AnyTensor, parts: usize) -> Vec<AnyTensor> {
     let length = tensor.shape().num_elements();
     let flat = tensor.reshape(Shape::from([length]));
@@ -31,8 +32,8 @@ pub(super) fn join(pieces: Vec<AnyTensor>) -> Option<AnyTensor> {
     }
 }
 
-/// A list as a payload of one buffer for each element type. Its tags are: the number of tensors; for each tensor 0 if it is
-/// missing, else its buffer's position from 1, its number of dimensions, and the dimensions.
+/// Packs a list into a payload of one buffer for each element type. Its tags are the number of tensors and, for
+/// each tensor, 0 if it is missing, else its buffer's index from 1, its number of dimensions, and the dimensions.
 pub(super) fn pack(tensors: TensorList) -> Payload {
     let mut payload = Payload::default();
     let mut buffers: Vec<(DType, Vec<AnyTensor>)> = Vec::new();
@@ -58,7 +59,7 @@ pub(super) fn pack(tensors: TensorList) -> Payload {
     payload
 }
 
-/// The list of a payload.
+/// Unpacks the list of a payload.
 pub(super) fn unpack(payload: Payload) -> Result<TensorList, String> {
     let (mut tags, mut buffers) = (Vec::new(), Vec::new());
     for part in payload.into_parts() {
@@ -97,7 +98,7 @@ pub(super) fn unpack(payload: Payload) -> Result<TensorList, String> {
     Ok(list)
 }
 
-/// The sum of two lists, tensor by tensor.
+/// Adds two lists, tensor by tensor.
 pub(super) fn sum(ours: TensorList, theirs: TensorList) -> Result<TensorList, String> {
     if ours.len() != theirs.len() {
         return Err(format!("{} tensors came, {} are held", theirs.len(), ours.len()));

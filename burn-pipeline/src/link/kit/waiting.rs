@@ -1,12 +1,13 @@
 //! Waiting at a mailbox.
 //!
-//! Guarantees: a wait ends at its deadline, which moves while some rank answers that it does what may take long (`moving_deadline.rs`), or at once when a failure is known or the rank that is waited for has closed
-//! the link. Before it gives up, every rank was asked
-//! what it is doing, so that the error distinguishes a rank that is busy from one that is gone.
+//! Guarantees: a wait ends at its deadline, which moves while some rank reports slow work (`moving_deadline.rs`),
+//! or at once if a failure is known or the awaited rank has closed the link. Before a wait fails, it asks every
+//! rank what it is doing, so the error distinguishes a busy rank from a dead one.
 //!
 //! 1. A wait that has used half of its time asks all ranks, once.
-//! 2. At the deadline, if a rank has answered that it builds, reads or writes, the wait begins anew, with an event.
-//! 3. Else the error follows the answers: what the peer is doing, which rank that one waits for, and so on;
+//! 2. At the deadline, if a rank has answered that it builds, reads or writes, the wait starts again and logs an
+//!    event.
+//! 3. Otherwise the error follows the answers: what the peer is doing, which rank that one waits for, and so on;
 //!    then all ranks that have not answered.
 
 use super::mailbox::{Contents, Delivery, Mailbox};
@@ -19,27 +20,27 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What is said of a rank that has not answered.
+/// The state of a rank that has not answered.
 const GONE: &str = "does not answer (killed, stopped, or its machine is lost)";
 
 /// What a wait is for.
 pub(crate) struct Awaited<'a> {
-    /// The rank that is waited for.
+    /// The awaited rank.
     pub(super) peer: &'a dyn Fn(&Contents) -> usize,
     /// What is to arrive, for the error.
     pub(super) what: &'a dyn Fn() -> String,
     /// Sends a question with this number to all other ranks.
     pub(super) ask: &'a dyn Fn(u64),
-    /// How long what a rank has sent may still be on its way when it has closed the link: no time, unless messages travel
+    /// How long messages may still arrive after their sender has closed the link: zero, unless messages travel
     /// beside the envelopes.
     pub(super) late: Duration,
 }
 
 impl Mailbox {
-    /// Waits until `take` gives something.
+    /// Waits until `take` returns something.
     ///
     /// # Errors
-    /// With the first failure; if the rank that is waited for has left, or the deadline passes.
+    /// Returns the first failure, or an error if the awaited rank has left, or the deadline passes.
     pub(super) fn wait<T>(
         &self,
         deadline: Instant,
@@ -85,11 +86,11 @@ impl Mailbox {
         result
     }
 
-    /// Waits until the next message of one of these ranks is here; `None` when the deadline passes, or at once when one of
-    /// them has left.
+    /// Waits until the next message of one of these ranks has arrived; `None` when the deadline passes, or at once
+    /// when one of them has left.
     ///
     /// # Errors
-    /// With the first failure.
+    /// Returns the first failure.
     pub fn probe(&self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
         let mut contents = self.contents();
         loop {
@@ -111,7 +112,8 @@ impl Mailbox {
     /// Waits for the next message from a rank, within a group or not; its tensors are put on `device`.
     ///
     /// # Errors
-    /// With the first failure; if the rank has left, the deadline passes, or the message has another header or cannot be read.
+    /// Returns the first failure, or an error if the rank has left, the deadline passes, or the message has another
+    /// header or cannot be read.
     pub fn receive(
         &self,
         group: Option<usize>,
@@ -132,7 +134,7 @@ impl Mailbox {
     /// Refuses a message that is not the expected one.
     ///
     /// # Errors
-    /// [`LinkError::Order`].
+    /// Returns [`LinkError::Order`].
     pub fn check_order(&self, from: usize, expected: Header, got: Header) -> Result<(), LinkError> {
         if expected == got {
             return Ok(());
@@ -141,10 +143,11 @@ impl Mailbox {
         Err(LinkError::Order { rank: self.rank, peer: from, expected, got })
     }
 
-    /// Waits for the bytes of all ranks in a gather; this rank's are `own`. They were sent to all other ranks before.
+    /// Waits for the bytes of all ranks in a gather. This rank's bytes are `own`, and were already sent to all
+    /// other ranks.
     ///
     /// # Errors
-    /// With the first failure; if a rank has left without its part, or the deadline passes.
+    /// Returns the first failure, or an error if a rank has left without its part, or the deadline passes.
     pub fn gather(
         &self,
         round: u64,
@@ -153,7 +156,7 @@ impl Mailbox {
         ask: &dyn Fn(u64),
     ) -> Result<Vec<Vec<u8>>, LinkError> {
         self.contents().put_gather(round, self.rank, own);
-        // A rank that has left before one that may still come.
+        // Report a rank that has left before one that may still come.
         let missing = |contents: &Contents| {
             let Some(rows) = contents.gathers.get(&round) else { return self.rank };
             let missing = || (0..rows.len()).filter(|&rank| rows[rank].is_none());
@@ -168,17 +171,17 @@ impl Mailbox {
         })
     }
 
-    /// Waits until all ranks have begun to recover from an interruption. This one has, and has told the others.
+    /// Waits until all ranks have begun to recover from an interruption. This rank has, and has told the others.
     ///
     /// # Errors
-    /// With the first failure that ended the link; if a rank has left, or the deadline passes.
+    /// Returns the first failure that ended the link, or an error if a rank has left, or the deadline passes.
     pub(super) fn recover(&self, deadline: Instant, ask: &dyn Fn(u64)) -> Result<(), LinkError> {
         let peer = |contents: &Contents| contents.not_recovering().unwrap_or(self.rank);
         let awaited = Awaited { peer: &peer, what: &|| AGREEMENT.to_owned(), ask, late: Duration::ZERO };
         self.wait(deadline, &awaited, |contents| contents.end_recovery().then_some(()))
     }
 
-    /// Does some rank, by its last answer, do what this one waits on for? An event says so.
+    /// Returns true if some rank's last answer justifies a longer wait, and logs an event.
     fn waits_on_for(&self, contents: &Contents, awaited: &Awaited<'_>) -> bool {
         let own = self.own_activity();
         let mut answers =
@@ -197,7 +200,7 @@ impl Mailbox {
         LinkError::Deadline { rank: self.rank, peer, what, seconds, peer_state }
     }
 
-    /// What a rank is doing, then the rank that it waits for, and so on; then all that have not answered.
+    /// What a rank is doing, then the rank that it waits for, and so on; then all ranks that have not answered.
     fn states_from(&self, contents: &Contents, peer: usize) -> String {
         let (mut parts, mut named, mut next) = (Vec::new(), vec![self.rank], Some(peer));
         while let Some(rank) = next.filter(|rank| *rank < self.ranks && !named.contains(rank)) {
@@ -237,7 +240,7 @@ mod tests {
                 arrived.store(true, Ordering::SeqCst);
                 mailbox.wake();
             });
-            let ask = |_| panic!("it slept through half of its time");
+            let ask = |_| panic!("it slept for half of its time");
             let awaited = Awaited { peer: &|_| 1, what: &|| "a transfer".to_owned(), ask: &ask, late: Duration::ZERO };
             let mut first = true;
             let take = |_: &mut Contents| {

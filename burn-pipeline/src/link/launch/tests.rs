@@ -63,7 +63,7 @@ fn ranks_of_one_machine_need_no_address_and_others_do() {
     assert_eq!(master(&local), Some(("127.0.0.1".to_owned(), 29500)));
     let spread = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")];
     assert_eq!(launch(&spread).unwrap().unwrap().rendezvous(), Err(LaunchError::NoRendezvous));
-    // Tasks of a Slurm job may be spread in ways that only the list of machines tells.
+    // Only the list of machines tells where Slurm placed the tasks.
     let spread = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "8"), ("SLURM_NTASKS_PER_NODE", "4(x2)")];
     assert_eq!(master(&spread), None);
 }
@@ -191,7 +191,7 @@ fn ranks_of_one_machine_meet_on_its_loopback_address_whatever_its_name() {
     let local = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "192.0.2.7"), ("MASTER_PORT", "9")];
     let here = [&local[..], &[("LOCAL_WORLD_SIZE", "2")]].concat();
     assert_eq!(master(&here), Some(("127.0.0.1".to_owned(), 9)));
-    // Not where others may join, nor where some ranks are elsewhere.
+    // Not if others may join, nor if some ranks are elsewhere.
     let named = Some(("192.0.2.7".to_owned(), 9));
     assert_eq!(master(&[&here[..], &[("BURN_PIPELINE_SECRET", "0123456789abcdef")]].concat()), named);
     assert_eq!(master(&[&local[..], &[("LOCAL_WORLD_SIZE", "1")]].concat()), named);

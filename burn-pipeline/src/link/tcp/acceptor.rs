@@ -1,11 +1,12 @@
-//! Accepts connections, and gives those whose other end has proved the job's secret and said who it is.
+//! Accepts connections, and returns those whose other end has proved the job's secret and introduced itself.
 //!
-//! Guarantees: connections that are silent, slow or no rank's neither end nor delay anything: each is heard on a thread of
-//! its own until all ranks are there, or until it gives way to newer ones ([`Pending`]). An end that has proved the secret
-//! and introduced itself gets a receipt, and is then kept; one whose connection ends before that may try again. So a rank
-//! may take as long as it likes. What does not belong is logged and closed.
+//! Guarantees: connections that are silent, slow or not from a rank neither end nor delay anything. Each is read on
+//! its own thread until all ranks have joined, or until newer connections displace it ([`Pending`]). An end that
+//! has proved the secret and introduced itself gets a receipt, and is then kept. An end whose connection closes
+//! before that may try again, so a rank may take as long as it likes. Connections that do not belong to the job are
+//! logged and closed.
 //!
-//! Dropping it closes the listeners, and all connections that are still heard.
+//! Dropping it closes the listeners, and all connections that are still being read.
 
 use super::handshake::{read, write};
 use super::key::Key;
@@ -19,14 +20,15 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Between two looks at the listeners.
+/// The pause between two checks of the listeners.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How much longer than the acceptor connections are heard: until it has said at its deadline which of them are silent.
+/// How much longer than the acceptor the connections are read: until the acceptor has reported at its deadline
+/// which of them are silent.
 const MARGIN: Duration = Duration::from_secs(1);
-/// Strangers that are logged as warnings; a flood of them must not flood the log.
+/// How many strangers are logged as warnings. A flood of connections must not flood the log.
 const WARNINGS: usize = 20;
 
-/// A connection, its other end's address, and what that end said first.
+/// A connection, its other end's address, and that end's introduction.
 type Arrival<T> = (TcpStream, SocketAddr, T);
 
 /// Accepts connections that introduce themselves with a `T`.
@@ -41,19 +43,19 @@ pub(super) struct Acceptor<T> {
 }
 
 impl<T: DeserializeOwned + Send + 'static> Acceptor<T> {
-    /// Starts to accept, until the deadline.
+    /// Starts to accept connections, until the deadline.
     pub(super) fn start(listeners: Vec<TcpListener>, key: Key, deadline: Instant) -> Result<Self, Error> {
         let (sender, arrivals) = channel();
         let (pending, stop) = (Arc::new(Pending::default()), Arc::new(AtomicBool::new(false)));
         listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
-        let hearing = Hearing { key, deadline: deadline + MARGIN, pending: pending.clone(), arrivals: sender };
+        let greeter = Greeter { key, deadline: deadline + MARGIN, pending: pending.clone(), arrivals: sender };
         let stopped = stop.clone();
-        let body = move || accept_until(&stopped, &listeners, &hearing);
+        let body = move || accept_until(&stopped, &listeners, &greeter);
         let thread = Some(Builder::new().name("tcp accept".to_owned()).spawn(body)?);
         Ok(Self { arrivals, pending, deadline, stop, thread, ignored: 0, last_ignored: None })
     }
 
-    /// The next connection that belongs to the job; `None` at the deadline.
+    /// Returns the next connection that belongs to the job; `None` at the deadline.
     pub(super) fn next(&mut self) -> Option<Arrival<T>> {
         loop {
             let left = self.deadline.saturating_duration_since(Instant::now());
@@ -77,7 +79,7 @@ impl<T> Acceptor<T> {
         self.last_ignored = Some(format!("the connection from {from}: {reason}"));
     }
 
-    /// The last connection that was not used, and why; if there is none, one that is silent.
+    /// The last connection that was not used, and why; if there is none, a silent one.
     pub(super) fn last_ignored(&self) -> Option<String> {
         let silent = || Some(format!("the connection from {}: it has not said who it is", self.pending.oldest()?));
         self.last_ignored.clone().or_else(silent)
@@ -88,44 +90,44 @@ impl<T> Drop for Acceptor<T> {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It looks at `stop` after each pause; it panics nowhere.
+            // It checks `stop` after each pause, and never panics.
             let _ = thread.join();
         }
         self.pending.close();
     }
 }
 
-/// What the thread of each connection needs.
-struct Hearing<T> {
+/// What each connection's thread needs.
+struct Greeter<T> {
     key: Key,
     deadline: Instant,
     pending: Arc<Pending>,
     arrivals: Sender<Result<Arrival<T>, (SocketAddr, Error)>>,
 }
 
-impl<T> Clone for Hearing<T> {
+impl<T> Clone for Greeter<T> {
     fn clone(&self) -> Self {
         let Self { key, deadline, pending, arrivals } = self;
         Self { key: key.clone(), deadline: *deadline, pending: pending.clone(), arrivals: arrivals.clone() }
     }
 }
 
-impl<T: DeserializeOwned> Hearing<T> {
-    /// The body of the thread that hears a connection.
+impl<T: DeserializeOwned> Greeter<T> {
+    /// The body of a connection's thread.
     fn run(&self, stream: Arc<TcpStream>, from: SocketAddr) {
         let introduced = self.hear(&stream);
-        // From here on no other connection replaces it: a rank with a receipt is kept.
+        // From here on no other connection displaces it: a rank with a receipt is kept.
         let kept = self.pending.take(stream);
         let arrival = introduced.and_then(|said| {
             let stream = kept.ok_or_else(|| Error::new(ErrorKind::ConnectionAborted, "it gave way to others"))?;
             write(&stream, &(), self.deadline)?;
             Ok((stream, from, said))
         });
-        // It fails once all are there and nobody listens any more.
+        // This fails once all ranks have joined and nobody receives any more.
         let _ = self.arrivals.send(arrival.map_err(|error| (from, error)));
     }
 
-    /// What the other end says first, once it has proved the secret.
+    /// Reads the other end's introduction, once it has proved the secret.
     fn hear(&self, stream: &TcpStream) -> Result<T, Error> {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
@@ -134,22 +136,22 @@ impl<T: DeserializeOwned> Hearing<T> {
     }
 }
 
-/// The body of the thread that accepts.
+/// The body of the accepting thread.
 fn accept_until<T: DeserializeOwned + Send + 'static>(
     stop: &AtomicBool,
     listeners: &[TcpListener],
-    hearing: &Hearing<T>,
+    greeter: &Greeter<T>,
 ) {
     while !stop.load(Ordering::Relaxed) {
         let mut any = false;
         for listener in listeners {
-            // No connection, or one that is gone again.
+            // There is no connection, or it is already gone.
             let Ok((stream, from)) = listener.accept() else { continue };
             any = true;
-            let (stream, hearing) = (Arc::new(stream), hearing.clone());
-            hearing.pending.add(from, &stream);
-            // If there is no room for a thread, the connection is closed, and the other end tries again.
-            let _ = Builder::new().name("tcp hears".to_owned()).spawn(move || hearing.run(stream, from));
+            let (stream, greeter) = (Arc::new(stream), greeter.clone());
+            greeter.pending.add(from, &stream);
+            // If no thread can be started, the connection is closed, and the other end tries again.
+            let _ = Builder::new().name("tcp hears".to_owned()).spawn(move || greeter.run(stream, from));
         }
         if !any {
             std::thread::sleep(PAUSE);

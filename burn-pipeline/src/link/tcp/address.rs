@@ -1,9 +1,9 @@
-//! Where ranks listen, and under which addresses the others reach them.
+//! Where ranks listen, and under which addresses other ranks reach them.
 //!
-//! Guarantees: a rank listens at the address that was named for rank 0, or by which it reaches rank 0, and at no other; it
-//! listens at all of them only where a name means loopback on its own machine, as on Debian, and another address
-//! elsewhere, or where there is no such address ([`listen_anywhere`]). An address of loopback is given to no rank that
-//! came from another machine. Where only this machine's processes may join, only loopback is used.
+//! Guarantees: a rank listens only at rank 0's named address, or at the address by which it reaches rank 0. It listens
+//! at all addresses only if a name means loopback on its own machine, as on Debian, and another address elsewhere, or
+//! if there is no such address ([`listen_anywhere`]). No rank from another machine gets a loopback address. If only
+//! this machine's processes may join, only loopback is used.
 
 use super::error::TcpError;
 use super::handshake::Address;
@@ -13,7 +13,7 @@ use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// How long a machine may take to look up its own name, before its name is all that it says.
+/// How long a machine may take to look up its own name. After that it gives only its name.
 const OWN_NAME: Duration = Duration::from_secs(2);
 
 /// Rank 0's listeners.
@@ -28,12 +28,12 @@ pub(super) fn listen_at(at: &Address, admission: &Admission, deadline: Instant) 
     listen_at_all(places).map_err(failed)
 }
 
-/// A listener at each of these places, or at one of them that means all addresses.
+/// Binds a listener at each of these addresses, or at one of them that means all addresses.
 fn listen_at_all(mut places: Vec<SocketAddr>) -> Result<Vec<TcpListener>, ErrorKind> {
     let (mut listeners, mut last) = (Vec::new(), ErrorKind::NotFound);
     places.sort_unstable();
     places.dedup();
-    // Two listeners of one port may not be at all addresses and at one of them. IPv6's takes connections of both kinds.
+    // A port cannot have listeners at all addresses and at one of them. IPv6's takes connections of both kinds.
     let everywhere = places.iter().any(|place| place.ip().is_unspecified());
     if everywhere {
         places.retain(|place| place.ip().is_unspecified());
@@ -47,7 +47,7 @@ fn listen_at_all(mut places: Vec<SocketAddr>) -> Result<Vec<TcpListener>, ErrorK
                     break;
                 }
             }
-            // Another process is there, and would be taken for this one.
+            // Another process listens there, and would be taken for this one.
             Err(error) if error.kind() == ErrorKind::AddrInUse => return Err(error.kind()),
             Err(error) => last = error.kind(),
         }
@@ -55,7 +55,8 @@ fn listen_at_all(mut places: Vec<SocketAddr>) -> Result<Vec<TcpListener>, ErrorK
     if listeners.is_empty() { Err(last) } else { Ok(listeners) }
 }
 
-/// A listener of a rank that has reached rank 0, at this address, over this connection, and its port.
+/// Binds a listener for a rank that has reached rank 0 at this address over this connection. Returns it with its
+/// port.
 pub(super) fn listen_beside(
     connection: &TcpStream,
     at: &Address,
@@ -66,15 +67,15 @@ pub(super) fn listen_beside(
     Ok((listener, port))
 }
 
-/// A listener at all addresses of this machine, and its port.
+/// Binds a listener at all addresses of this machine. Returns it with its port.
 pub(super) fn listen_anywhere() -> Result<(TcpListener, u16), Error> {
-    // The first takes connections of both kinds; it fails where there is no IPv6.
+    // The first takes connections of both kinds. It fails if there is no IPv6.
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).or_else(|_| TcpListener::bind("0.0.0.0:0"))?;
     let port = listener.local_addr()?.port();
     Ok((listener, port))
 }
 
-/// Where to listen for the ranks that have named this address `host`: all addresses, if a name means loopback here.
+/// Where to listen for ranks that know this address as `host`: at all addresses, if a name means loopback here.
 fn reachable(ip: IpAddr, host: &str, admission: &Admission) -> IpAddr {
     let means_loopback = host.parse::<IpAddr>().is_ok() || host == "localhost";
     match ip {
@@ -84,11 +85,11 @@ fn reachable(ip: IpAddr, host: &str, admission: &Admission) -> IpAddr {
     }
 }
 
-/// The address of a rank that reached rank 0 from `seen`, for one that has reached rank 0 at `reached`.
+/// The address of a rank that reached rank 0 from `seen`, for a rank that has reached rank 0 at `reached`.
 pub(super) fn for_rank(seen: IpAddr, reached: IpAddr) -> IpAddr {
-    // A listener of both kinds of addresses sees those of IPv4 as IPv6's.
+    // A listener for both kinds of addresses sees IPv4 addresses as IPv6.
     let (seen, reached) = (seen.to_canonical(), reached.to_canonical());
-    // A rank of rank 0's machine is reached as rank 0 is.
+    // A rank on rank 0's machine is reached as rank 0 is.
     if seen.is_loopback() { reached } else { seen }
 }
 
@@ -97,10 +98,10 @@ pub(super) fn host_name() -> String {
     gethostname::gethostname().to_string_lossy().into_owned()
 }
 
-/// Under what this machine may be reached: the addresses of its routes to others, those behind its name, its name.
+/// The hosts under which this machine may be reached: the addresses of its routes, those behind its name, its name.
 pub(super) fn own_hosts(deadline: Instant) -> Vec<String> {
-    // Connecting a datagram socket sends nothing: it makes the system choose the address to send from. The addresses are
-    // those that are set aside for documentation (RFC 5737, RFC 3849).
+    // Connecting a datagram socket sends nothing: it makes the system choose the source address. The addresses are
+    // reserved for documentation (RFC 5737, RFC 3849).
     let route = |from: &str, to: &str| {
         let socket = UdpSocket::bind(from).ok()?;
         socket.connect(to).ok()?;

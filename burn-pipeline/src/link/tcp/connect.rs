@@ -1,17 +1,19 @@
-//! How processes find each other, and connect every two of them.
+//! How processes find each other, and connect every pair.
 //!
-//! Guarantees: everything ends at the deadline, with the ranks that are missing. Only a process that proves the job's
-//! secret is heard ([`Key`]). One that knows it and is of a job of another size, or has a rank that is taken, gets the
-//! reason. Neither such a process nor any other connection ends or delays the others' job; each is logged.
+//! Guarantees: everything ends at the deadline, with an error that names the missing ranks. Only processes that
+//! prove the job's secret are heard ([`Key`]). A process that knows the secret, but expects another number of ranks
+//! or has a rank that is taken, is told the reason. Neither it nor any other connection ends or delays the job;
+//! each is logged.
 //!
-//! 1. Rank 0 listens at the rendezvous address. The others try to connect until it is there, and send their rank, the
-//!    number of ranks that they expect, and the port at which they listen themselves ([`Hello`]), until they get a receipt.
-//! 2. When all are there, rank 0 sends each the addresses of all, and random bytes for the job ([`Welcome`]). Later
-//!    connections prove these too, so that jobs with the same secret stay apart.
-//! 3. Each rank connects to the ranks below it ([`Introduction`]) and accepts the connections of those above. The
+//! 1. Rank 0 listens at the rendezvous address. The others try to connect until it does, and send their rank, the
+//!    number of ranks that they expect, and the port at which they listen ([`Hello`]), until they get a receipt.
+//! 2. When all have joined, rank 0 sends each the addresses of all, and random bytes for the job ([`Welcome`]).
+//!    Later connections prove these too, so jobs with the same secret stay apart.
+//! 3. Each rank connects to the ranks below it ([`Introduction`]) and accepts connections from those above. The
 //!    connection to rank 0 stays.
 //!
-//! Ranks that have a link already exchange their addresses and the random bytes over it instead ([`Mesh::connect_over`]).
+//! Ranks that already have a link exchange their addresses and the random bytes over it instead
+//! ([`Mesh::connect_over`]).
 
 use super::acceptor::Acceptor;
 use super::address::{for_rank, host_name, listen_anywhere, listen_at, listen_beside, own_hosts};
@@ -29,15 +31,15 @@ use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How much longer than rank 0 the others wait, so that they receive from it which ranks are missing.
+/// How much longer than rank 0 the others wait, so that rank 0 can tell them which ranks are missing.
 const GRACE: Duration = Duration::from_secs(2);
 
 impl Mesh {
-    /// Connects the ranks that find each other at rank 0's address.
+    /// Connects ranks that find each other at rank 0's address.
     ///
     /// # Errors
-    /// If ranks are missing at the deadline, rank 0 refuses this process, or there is no secret and the address is not of
-    /// this machine.
+    /// Returns [`TcpError`] if ranks are missing at the deadline, rank 0 refuses this process, or there is no secret
+    /// and the address is not on this machine.
     pub fn connect_at(rendezvous: &Rendezvous, timeout: Duration) -> Result<Connections, TcpError> {
         let Rendezvous { rank, ranks, .. } = *rendezvous;
         let deadline = Instant::now() + timeout;
@@ -51,8 +53,8 @@ impl Mesh {
         settle(connections?)
     }
 
-    /// Connects the ranks of a link, over which they exchange the addresses at which they listen, and the bytes that the
-    /// connections prove. All ranks must call it.
+    /// Connects the ranks of a link. They exchange over it the addresses at which they listen, and the bytes that
+    /// the connections prove. All ranks must call it.
     ///
     /// # Errors
     /// As [`Mesh::connect_at`], and if the link fails.
@@ -63,22 +65,23 @@ impl Mesh {
         let own = (nonce().map_err(broken(rank))?, host_name(), own_hosts(deadline), port);
         let rows = gather(link, &own, deadline);
         let rows: Vec<(Nonce, String, Vec<String>, u16)> = rows.map_err(|error| TcpError::Link(error.to_string()))?;
-        // All use rank 0's bytes.
+        // All ranks use rank 0's bytes.
         let Some(&(job, ..)) = rows.first() else { return Ok(Vec::new()) };
-        // A machine may not be reachable under its own addresses from within.
+        // A machine may not be able to reach itself under its own addresses.
         let local = |theirs: &String| (*theirs == own.1).then(|| "127.0.0.1".to_owned());
         let hosts = rows.into_iter().map(|(_, name, hosts, port)| {
             local(&name).into_iter().chain(hosts).map(|host| (host, port)).collect::<Vec<Address>>()
         });
         let addresses: Vec<Vec<Address>> = hosts.collect();
         let admission = &Admission::Anyone;
-        let all = All { rank, first: 0, addresses: &addresses, key: Key::of(admission).of_job(&job), admission };
+        let all =
+            AddressTable { rank, first: 0, addresses: &addresses, key: Key::of(admission).of_job(&job), admission };
         settle(all.connect(listener, deadline)?)
     }
 }
 
 /// A rank that has joined: its connection, where it came from, and the port at which it listens.
-pub(super) struct Joined {
+pub(super) struct JoinedRank {
     stream: TcpStream,
     from: IpAddr,
     port: u16,
@@ -89,19 +92,19 @@ fn host(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
     let Rendezvous { ranks, ref address, ref admission, .. } = *rendezvous;
     let listeners = listen_at(address, admission, deadline)?;
     let mut acceptor = Acceptor::<Hello>::start(listeners, Key::of(admission), deadline).map_err(thread)?;
-    let mut joined: Vec<Option<Joined>> = (0..ranks).map(|_| None).collect();
+    let mut joined: Vec<Option<JoinedRank>> = (0..ranks).map(|_| None).collect();
     while !all_are_there(&mut joined) {
         let Some((stream, from, hello)) = acceptor.next() else {
             let missing = (1..ranks).filter(|&rank| joined[rank].is_none()).collect();
             let error = TcpError::Missing { missing, at: address.clone(), ignored: acceptor.last_ignored() };
-            for Joined { stream, .. } in joined.iter().flatten() {
+            for JoinedRank { stream, .. } in joined.iter().flatten() {
                 // A process that is gone needs no reason.
                 let _ = write(stream, &Welcome::Err(error.to_string()), deadline + GRACE);
             }
             return Err(error);
         };
         match refusal(&hello, &joined) {
-            None => joined[hello.rank] = Some(Joined { stream, from: from.ip(), port: hello.port }),
+            None => joined[hello.rank] = Some(JoinedRank { stream, from: from.ip(), port: hello.port }),
             Some(reason) => {
                 let error = TcpError::Stranger { rank: hello.rank, reason }.to_string();
                 acceptor.ignore(from, &error);
@@ -109,12 +112,12 @@ fn host(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
             }
         }
     }
-    let joined: Vec<Joined> = joined.into_iter().flatten().collect();
+    let joined: Vec<JoinedRank> = joined.into_iter().flatten().collect();
     let job = nonce().map_err(broken(0))?;
     let mut tables = Vec::new();
     for (rank, receiver) in (1..).zip(&joined) {
         let reached = receiver.stream.local_addr().map_err(broken(rank))?.ip();
-        let address = |rank: &Joined| (for_rank(rank.from, reached).to_string(), rank.port);
+        let address = |rank: &JoinedRank| (for_rank(rank.from, reached).to_string(), rank.port);
         tables.push(joined.iter().map(address).collect::<Vec<Address>>());
     }
     let mut connections = vec![None];
@@ -125,9 +128,9 @@ fn host(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
     Ok(connections)
 }
 
-/// Whether all have joined; a process that has ended since then makes room for the one that is started in its place.
-fn all_are_there(joined: &mut [Option<Joined>]) -> bool {
-    let complete = |joined: &[Option<Joined>]| joined.iter().skip(1).all(Option::is_some);
+/// Returns true if all have joined. A process that has ended since makes room for its replacement.
+fn all_are_there(joined: &mut [Option<JoinedRank>]) -> bool {
+    let complete = |joined: &[Option<JoinedRank>]| joined.iter().skip(1).all(Option::is_some);
     if complete(joined) {
         for place in joined.iter_mut() {
             place.take_if(|rank| is_gone(&rank.stream));
@@ -136,8 +139,8 @@ fn all_are_there(joined: &mut [Option<Joined>]) -> bool {
     complete(joined)
 }
 
-/// Why a process that knows the secret cannot join, if so.
-pub(super) fn refusal(hello: &Hello, joined: &[Option<Joined>]) -> Option<String> {
+/// Returns why a process that knows the secret cannot join, if it cannot.
+pub(super) fn refusal(hello: &Hello, joined: &[Option<JoinedRank>]) -> Option<String> {
     let (rank, theirs, ranks) = (hello.rank, hello.ranks, joined.len());
     match joined.get(rank) {
         _ if theirs != ranks => Some(format!("it expects {theirs} rank(s), and rank 0 expects {ranks}")),
@@ -150,7 +153,7 @@ pub(super) fn refusal(hello: &Hello, joined: &[Option<Joined>]) -> Option<String
     }
 }
 
-/// Whether the other end of a connection, on which nothing is to come yet, has closed it.
+/// Returns true if the other end of a connection, which has nothing to send yet, has closed it.
 fn is_gone(stream: &TcpStream) -> bool {
     let looked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
     // If this fails, so does the next use of the connection.
@@ -169,14 +172,14 @@ fn join(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
     })?;
     let welcome: Welcome = read(&stream, deadline).map_err(broken(0))?;
     let (job, addresses) = table(welcome, ranks)?;
-    // The addresses begin with rank 1's: the connection to rank 0 is there.
-    let all = All { rank, first: 1, addresses: &addresses, key: key.of_job(&job), admission };
+    // The addresses begin with rank 1's: the connection to rank 0 exists.
+    let all = AddressTable { rank, first: 1, addresses: &addresses, key: key.of_job(&job), admission };
     let mut connections = all.connect(listener, deadline)?;
     connections.insert(0, Some(stream));
     Ok(connections)
 }
 
-/// What rank 0 says of this many ranks: the job's random bytes and the addresses of each from rank 1 on.
+/// Reads rank 0's reply: the job's random bytes and the addresses of each rank from 1 on.
 pub(super) fn table(welcome: Welcome, ranks: usize) -> Result<(Nonce, Vec<Vec<Address>>), TcpError> {
     let (job, addresses) = welcome.map_err(|reason| TcpError::Refused(printable(&reason)))?;
     if addresses.len() + 1 != ranks {
@@ -185,8 +188,8 @@ pub(super) fn table(welcome: Welcome, ranks: usize) -> Result<(Nonce, Vec<Vec<Ad
     Ok((job, addresses.into_iter().map(|address| vec![address]).collect()))
 }
 
-/// The ranks from `first` on, which all know each other's addresses.
-struct All<'a> {
+/// The ranks from `first` on, with their addresses.
+struct AddressTable<'a> {
     rank: usize,
     first: usize,
     addresses: &'a [Vec<Address>],
@@ -194,8 +197,8 @@ struct All<'a> {
     admission: &'a Admission,
 }
 
-impl All<'_> {
-    /// Connects to the ranks `first..rank` and accepts the connections of those above. What it gives begins with rank
+impl AddressTable<'_> {
+    /// Connects to the ranks `first..rank` and accepts the connections of those above. The result begins with rank
     /// `first`.
     fn connect(&self, listener: TcpListener, deadline: Instant) -> Result<Connections, TcpError> {
         let Self { rank, first, addresses, ref key, admission } = *self;
@@ -223,7 +226,7 @@ impl All<'_> {
     }
 }
 
-/// Ends the time limits of the handshake.
+/// Removes the timeouts of the handshake.
 fn settle(connections: Connections) -> Result<Connections, TcpError> {
     for (rank, stream) in connections.iter().enumerate() {
         let Some(stream) = stream else { continue };

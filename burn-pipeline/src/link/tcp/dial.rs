@@ -1,8 +1,8 @@
-//! Connects to a rank that may not listen yet, has it prove the job's secret, and introduces this one.
+//! Connects to a rank that may not listen yet, lets it prove the job's secret, and introduces this rank.
 //!
-//! Guarantees: it ends at its deadline. A connection that ends before the other end has given its receipt is tried again.
-//! What listens there and does not know the secret is logged and tried again too: it may be a stranger in the place of a
-//! rank that is still to come.
+//! Guarantees: it ends at its deadline. A connection that ends before the other end has sent its receipt is tried
+//! again. A listener that does not know the secret is logged and tried again too: it may be a stranger in the place
+//! of a rank that is still to come.
 
 use super::error::TcpError;
 use super::handshake::{Address, read, write};
@@ -14,12 +14,12 @@ use std::io::{Error, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Between two attempts.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The same after the other end has not proved the secret.
+/// The pause after the other end has failed to prove the secret.
 const LONG_PAUSE: Duration = Duration::from_millis(500);
-/// How long the first attempt waits for the other end's proof. Each that waits in vain makes the next one wait twice as long,
-/// since the other end's machine may be slow.
+/// How long the first attempt waits for the other end's proof. Each attempt that times out doubles the time of the
+/// next one, since the other end's machine may be slow.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
 /// How to reach a rank.
@@ -33,8 +33,8 @@ pub(super) struct Dial<'a> {
 }
 
 impl Dial<'_> {
-    /// A connection to the rank, which has given its receipt for what `introduce` makes of the connection: what is said,
-    /// and what is to be kept with the connection.
+    /// Connects to the rank and waits for its receipt. `introduce` returns the introduction to send, and what to
+    /// keep with the connection.
     pub(super) fn connect<T: Serialize, K>(
         &self,
         introduce: impl Fn(&TcpStream) -> Result<(T, K), Error>,
@@ -48,7 +48,10 @@ impl Dial<'_> {
                     match self.call(place, attempt, &introduce) {
                         Ok(connected) => return Ok(connected),
                         Err(error) if is_wrong_secret(&error) => {
-                            tracing::warn!(rank = self.peer, at = %place, "what listens there does not know the job's secret");
+                            tracing::warn!(
+                                rank = self.peer, at = %place,
+                                "what listens there does not know the job's secret"
+                            );
                             wrong_secret = true;
                         }
                         Err(error) => {
@@ -75,29 +78,29 @@ impl Dial<'_> {
         attempt: Duration,
         introduce: impl Fn(&TcpStream) -> Result<(T, K), Error>,
     ) -> Result<(TcpStream, K), Error> {
-        // An attempt may begin at the deadline, so that there is one for every timeout.
+        // An attempt may begin at the deadline, so that every timeout allows one.
         let left = self.deadline.saturating_duration_since(Instant::now()).clamp(PAUSE, attempt);
         let until = Instant::now() + left;
         let stream = TcpStream::connect_timeout(&place, left)?;
         if stream.local_addr()? == stream.peer_addr()? {
-            // Where nobody listens yet, the system may choose that very port to connect from.
+            // If nobody listens yet, the system may choose that very port to connect from.
             return Err(ErrorKind::ConnectionRefused.into());
         }
         stream.set_nodelay(true)?;
         self.key.call(&stream, until)?;
         let (said, kept) = introduce(&stream)?;
-        // What knows the secret is a rank, which may take its time.
+        // The other end knows the secret, so it is a rank, and may take its time.
         let until = until.max(self.deadline);
         write(&stream, &said, until)?;
         read::<()>(&stream, until)?;
         Ok((stream, kept))
     }
 
-    /// Why the rank was not reached.
+    /// The error if the rank was not reached.
     fn error(&self, last: Option<ErrorKind>, wrong_secret: bool, look_ups: &[LookUp<'_>]) -> TcpError {
         let (rank, at) = (self.peer, self.at.first().cloned().unwrap_or_default());
         match (last, look_ups.first()) {
-            // It says more than what another address of the same rank gives.
+            // This says more than an error from another address of the same rank.
             _ if wrong_secret => TcpError::Secret { rank, at },
             (Some(error), _) => TcpError::Unreachable { rank, at, error },
             (None, Some(look_up)) => look_up.error(),

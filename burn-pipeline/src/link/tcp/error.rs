@@ -12,25 +12,43 @@ pub enum TcpError {
     /// Rank 0 cannot listen.
     #[error("rank 0 cannot listen at {}:{} ({error}); {}", at.0, at.1, advice(*error))]
     Listen { at: (String, u16), error: ErrorKind },
-    /// Processes of other machines are to join, and nothing says which of them belong to the job.
-    #[error("{}:{} is no loopback address, and the job has no secret by which to know its ranks; set BURN_PIPELINE_SECRET to the same long random text for all of them (`openssl rand -hex 32`), or choose `Admission::Anyone` where you trust the whole network", at.0, at.1)]
+    /// Processes of other machines are to join, but the job has no secret to recognise its ranks.
+    #[error(
+        "{}:{} is not a loopback address, and the job has no secret to recognise its ranks; set BURN_PIPELINE_SECRET \
+         to the same long random text for all of them (`openssl rand -hex 32`), or choose `Admission::Anyone` if you \
+         trust the whole network",
+        at.0, at.1
+    )]
     NoSecret { at: (String, u16) },
-    /// The secret has no bytes: anybody could prove it.
+    /// The secret is empty, so anybody could prove it.
     #[error("the job's secret is empty; give all ranks the same long random text (`openssl rand -hex 32`)")]
     EmptySecret,
-    /// What listens where a rank should be does not know the job's secret.
-    #[error("what listens at {}:{} in place of rank {rank} does not know this rank's secret; set BURN_PIPELINE_SECRET to the same text for all ranks", at.0, at.1)]
+    /// The process that listens in a rank's place does not know the job's secret.
+    #[error(
+        "the process at {}:{}, where rank {rank} should be, does not know this rank's secret; set BURN_PIPELINE_SECRET \
+         to the same text on all ranks",
+        at.0, at.1
+    )]
     Secret { rank: usize, at: (String, u16) },
     /// Ranks are missing.
-    #[error("rank(s) {missing:?} did not connect to {}:{} in time; was every rank started, with the same MASTER_ADDR, MASTER_PORT and BURN_PIPELINE_SECRET?{}", at.0, at.1, ignored.iter().map(|last| format!(" Last ignored: {last}")).collect::<String>())]
-    Missing { missing: Vec<usize>, at: (String, u16), ignored: Option<String> },
-    /// No address is found for a host.
     #[error(
-        "no address is found for the host \"{host}\" ({reason}); set MASTER_ADDR to a name that this machine can look up, or to an address"
+        "rank(s) {missing:?} did not connect to {}:{} in time; check that every rank was started, with the same \
+         MASTER_ADDR, MASTER_PORT and BURN_PIPELINE_SECRET{}",
+        at.0, at.1, ignored.iter().map(|last| format!(". Last ignored: {last}")).collect::<String>()
+    )]
+    Missing { missing: Vec<usize>, at: (String, u16), ignored: Option<String> },
+    /// A host has no address.
+    #[error(
+        "no address found for the host \"{host}\" ({reason}); set MASTER_ADDR to a name that this machine can look up, \
+         or to an address"
     )]
     Host { host: String, reason: String },
     /// A rank cannot be reached.
-    #[error("rank {rank} cannot be reached at {}:{} ({error}); is it running, and is the port open to this machine?", at.0, at.1)]
+    #[error(
+        "rank {rank} cannot be reached at {}:{} ({error}); \
+         check that it runs, and that the port is open to this machine",
+        at.0, at.1
+    )]
     Unreachable { rank: usize, at: (String, u16), error: ErrorKind },
     /// A process that knows the secret is not one of the ranks.
     #[error("a process that claims to be rank {rank} cannot join: {reason}")]

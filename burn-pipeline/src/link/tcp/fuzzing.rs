@@ -1,6 +1,6 @@
-//! A door for fuzz targets (`--cfg fuzzing`): this rank's end of a connection in each of its states.
+//! The entry point of fuzz targets (`--cfg fuzzing`): this rank's end of a connection in each of its states.
 
-use super::connect::{Joined, refusal, table};
+use super::connect::{JoinedRank, refusal, table};
 use super::handshake::{Hello, Introduction, Welcome, read};
 use super::key::Key;
 use super::packet::Received;
@@ -15,23 +15,23 @@ use std::time::{Duration, Instant};
 /// What a rank reads while connections are made.
 #[derive(Debug, Clone, Copy)]
 pub enum State {
-    /// The proof of one that calls.
+    /// The proof of a caller.
     Caller,
-    /// The proof of one that was called.
+    /// The proof of a listener.
     Listener,
-    /// What a rank tells rank 0 of 4 ranks.
+    /// A rank's message to rank 0 of 4 ranks.
     Hello,
-    /// What a rank tells another one.
+    /// A rank's message to another rank.
     Introduction,
-    /// What rank 0 tells a rank of 4.
+    /// Rank 0's reply to a rank of 4.
     Welcome,
 }
 
-/// Reads what the other end says in this state; whether it is accepted.
+/// Reads what the other end sends in this state. Returns true if it is accepted.
 pub fn hear(state: State, stream: &TcpStream) -> bool {
     let key = Key::of(&Admission::Secret(Secret::new("known to the ranks of the job")));
     let deadline = Instant::now() + Duration::from_secs(2);
-    let none: [Option<Joined>; 4] = [const { None }; 4];
+    let none: [Option<JoinedRank>; 4] = [const { None }; 4];
     match state {
         State::Caller => key.answer(stream, deadline).is_ok(),
         State::Listener => key.call(stream, deadline).is_ok(),

@@ -1,8 +1,8 @@
-//! What processes send each other, once they have proved who they are, until they are connected: values in postcard's
-//! encoding behind their length.
+//! What processes send each other between the proofs and the end of the handshake: values in postcard's encoding
+//! after their length.
 //!
-//! Guarantees: reading ends at its deadline, however slowly bytes come; no more than [`LONGEST`] bytes are taken. Writing
-//! ends at its deadline where the other end takes nothing.
+//! Guarantees: reading ends at its deadline, however slowly bytes come, and takes at most [`LONGEST`] bytes.
+//! Writing ends at its deadline if the other end takes nothing.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,9 @@ use std::io::{Error, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// What a write may take at its deadline, so that a reason can still be given.
+/// The time for a write at its deadline, so that a reason can still be sent.
 const LEAST: Duration = Duration::from_millis(10);
-/// No value of a handshake is longer: the addresses of ten thousand ranks.
+/// The longest value of a handshake: the addresses of ten thousand ranks.
 const LONGEST: usize = 1 << 20;
 
 /// Random bytes.
@@ -30,7 +30,7 @@ pub(super) struct Hello {
     pub(super) port: u16,
 }
 
-/// What rank 0 sends back: the job's random bytes and the addresses of all ranks from 1 on, or why it refuses.
+/// Rank 0's reply: the job's random bytes and the addresses of all ranks from 1 on, or the reason for a refusal.
 pub(super) type Welcome = Result<(Nonce, Vec<Address>), String>;
 
 /// What a rank sends to one below it.
@@ -59,7 +59,7 @@ pub(super) fn read<T: DeserializeOwned>(stream: &TcpStream, deadline: Instant) -
     postcard::from_bytes(&body).map_err(|error| Error::new(ErrorKind::InvalidData, error))
 }
 
-/// Fills the buffer before the deadline, however the bytes are spread over the time until then.
+/// Fills the buffer before the deadline, even if bytes arrive one by one.
 pub(super) fn read_exact(mut stream: &TcpStream, buffer: &mut [u8], deadline: Instant) -> Result<(), Error> {
     let mut filled = 0;
     while filled < buffer.len() {

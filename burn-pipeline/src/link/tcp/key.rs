@@ -1,12 +1,12 @@
 //! How the two ends of a connection prove to each other that they know the job's secret.
 //!
-//! Guarantees: an end that does not know the secret is found out before anything else that it sends is read; a proof is
-//! of use for one connection and one direction only; nothing is learned from how long a comparison takes.
+//! Guarantees: an end that does not know the secret is detected before anything else that it sends is read; a proof
+//! is valid for one connection and one direction only; the time of a comparison reveals nothing.
 //!
 //! 1. Each end sends 32 random bytes, the caller first.
-//! 2. The caller sends the HMAC-SHA256 (RFC 2104) of both under the secret, then the listener does. Each begins with the
-//!    name of its side, so that no proof can be sent back.
-//! 3. A listener that gets a wrong proof answers with no proof, so that the caller learns that the secrets differ.
+//! 2. The caller sends the HMAC-SHA256 (RFC 2104) of both under the secret, then the listener does. Each HMAC
+//!    begins with the name of its side, so no proof can be sent back.
+//! 3. A listener that gets a wrong proof answers with zeros, so the caller learns that the secrets differ.
 //!
 //! Without a secret the key is empty, and the proof shows only that the other end is a rank of some job.
 
@@ -18,11 +18,11 @@ use std::io::{Error, ErrorKind, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-/// Recognises the protocol and its version.
+/// Identifies the protocol and its version.
 const MAGIC: [u8; 4] = *b"bpt3";
 const SIZE: usize = size_of::<Nonce>();
 
-/// What both ends of a connection must know.
+/// The key that both ends of a connection must know.
 #[derive(Clone)]
 pub(super) struct Key(Vec<u8>);
 
@@ -35,12 +35,12 @@ impl Key {
         }
     }
 
-    /// The key of one job: nobody knows it who does not know this one and the job's random bytes.
+    /// The key of one job. Only those who know this key and the job's random bytes know it.
     pub(super) fn of_job(&self, job: &Nonce) -> Self {
         Self([self.0.as_slice(), job].concat())
     }
 
-    /// Proves it to the listener at the other end, then has it proved by the listener.
+    /// Proves the key to the listener at the other end, then checks the listener's proof.
     pub(super) fn call(&self, mut stream: &TcpStream, deadline: Instant) -> Result<(), Error> {
         let ours = nonce()?;
         send_nonce(stream, &ours)?;
@@ -64,7 +64,7 @@ impl Key {
         }
     }
 
-    /// What a side proves the key with.
+    /// The HMAC with which a side proves the key.
     fn proof(&self, side: &str, caller: &Nonce, listener: &Nonce) -> Result<Hmac<Sha256>, Error> {
         let keyed = <Hmac<Sha256> as Mac>::new_from_slice(&self.0);
         let mut proof = keyed.map_err(|error| Error::other(error.to_string()))?;
@@ -87,8 +87,8 @@ fn check(stream: &TcpStream, expected: Hmac<Sha256>, deadline: Instant) -> Resul
 #[error("it does not know the job's secret")]
 struct WrongSecret;
 
-/// Whether an error says that the other end does not know the secret. The system has errors of the same kind, where a
-/// firewall forbids a connection.
+/// Returns true if an error says that the other end does not know the secret. The system has errors of the same
+/// kind, if a firewall forbids a connection.
 pub(super) fn is_wrong_secret(error: &Error) -> bool {
     error.get_ref().is_some_and(|error| error.is::<WrongSecret>())
 }

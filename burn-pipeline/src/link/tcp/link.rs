@@ -13,27 +13,25 @@ use std::time::Duration;
 
 /// One rank's end of a link over TCP.
 ///
-/// Sends are unbounded: what is sent waits in this process's memory until the receiver takes it. Only
-/// processes that [`Rendezvous::admission`] admits can join; data is not encrypted.
+/// Sends are unbounded: messages wait in this process's memory until the receiver takes them. Only processes that
+/// [`Rendezvous::admission`] admits can join; data is not encrypted.
 #[derive(Debug)]
 pub struct TcpLink {
     endpoint: Endpoint<Mesh>,
 }
 
 impl TcpLink {
-    /// Connects to the other ranks at rank 0's address. What the link receives is put on `device`.
-    ///
-    /// `timeout` is the longest that it may take.
+    /// Connects to the other ranks at rank 0's address, within `timeout`. Received tensors are put on `device`.
     ///
     /// # Errors
-    /// If ranks are missing at the deadline, rank 0 refuses this process, or there is no secret and the address is not of
-    /// this machine.
+    /// Returns [`TcpError`] if ranks are missing at the deadline, rank 0 refuses this process, or there is no secret
+    /// and the address is not on this machine.
     pub fn connect(rendezvous: &Rendezvous, device: Device, timeout: Duration) -> Result<Self, TcpError> {
         let connections = Mesh::connect_at(rendezvous, timeout)?;
         Self::over(rendezvous.rank, rendezvous.ranks, connections, device)
     }
 
-    /// Connects the ranks of another link, over which they exchange their addresses. All ranks must call it.
+    /// Connects the ranks of another link, which exchange their addresses over it. All ranks must call it.
     ///
     /// # Errors
     /// As [`TcpLink::connect`], and if the link fails.
@@ -46,7 +44,7 @@ impl TcpLink {
         let mailbox = Arc::new(Mailbox::new(rank, ranks));
         let inbox = mailbox.clone();
         let sink = move |from, received| {
-            // Offers and notes are for links between GPUs.
+            // Only links between GPUs use offers and notes.
             if let Received::Message(frame, bodies) = received {
                 inbox.deliver(None, from, (frame, bodies));
                 inbox.wake();

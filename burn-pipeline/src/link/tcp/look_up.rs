@@ -1,7 +1,7 @@
-//! Looks up the addresses behind a name.
+//! Looks up the addresses behind a host name.
 //!
-//! Guarantees: nobody waits for a look-up longer than to its deadline. It cannot be cancelled, so it has a thread of its
-//! own, which ends when the system answers. A number is no name and needs no look-up.
+//! Guarantees: nobody waits for a look-up beyond its deadline. A look-up cannot be cancelled, so it has its own
+//! thread, which ends when the system answers. A numeric address needs no look-up.
 
 use super::error::TcpError;
 use super::handshake::Address;
@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// Between two look-ups of one name.
+/// The pause between two look-ups of one name.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// A host and port whose addresses are looked up.
@@ -26,7 +26,7 @@ pub(super) struct LookUp<'a> {
 }
 
 impl<'a> LookUp<'a> {
-    /// Begins.
+    /// Starts the look-up.
     pub(super) fn start(at: &'a Address) -> Self {
         let host = host(at);
         let known = host.parse::<IpAddr>().map(|ip| vec![SocketAddr::new(ip, at.1)]);
@@ -38,7 +38,7 @@ impl<'a> LookUp<'a> {
         Self { at, answer, began: Instant::now(), known }
     }
 
-    /// The addresses that are known at that time, or before if there is an answer.
+    /// Waits for an answer until the given time. Returns the addresses that are known then.
     pub(super) fn wait(&mut self, until: Instant) -> &[SocketAddr] {
         let left = until.saturating_duration_since(Instant::now());
         let answer = self.answer.as_ref().and_then(|answer| answer.recv_timeout(left).ok());
@@ -49,7 +49,7 @@ impl<'a> LookUp<'a> {
         self.known.as_deref().unwrap_or_default()
     }
 
-    /// Looks the name up again some time after the last answer: a name that is not known now may be known later, when all
+    /// Looks the name up again some time after the last answer: a name that is unknown now may be known when all
     /// machines are up.
     pub(super) fn renew(&mut self) {
         if self.answer.is_none() && self.began.elapsed() >= PAUSE && host(self.at).parse::<IpAddr>().is_err() {
@@ -57,10 +57,10 @@ impl<'a> LookUp<'a> {
         }
     }
 
-    /// As [`LookUp::wait`], those that may be used.
+    /// As [`LookUp::wait`], but returns only the addresses that may be used.
     ///
     /// # Errors
-    /// [`TcpError::NoSecret`] if there are some, and none may be used.
+    /// Returns [`TcpError::NoSecret`] if there are addresses, and none may be used.
     pub(super) fn usable(&mut self, admission: &Admission, until: Instant) -> Result<Vec<SocketAddr>, TcpError> {
         let found = self.wait(until).to_vec();
         let any = !found.is_empty();
@@ -69,27 +69,27 @@ impl<'a> LookUp<'a> {
         if any && usable.is_empty() { Err(TcpError::NoSecret { at: self.at.clone() }) } else { Ok(usable) }
     }
 
-    /// The error of a name without an address.
+    /// The error if the name has no address.
     pub(super) fn error(&self) -> TcpError {
-        let reason = self.known.as_ref().err().cloned().unwrap_or_else(|| "it has none".to_owned());
+        let reason = self.known.as_ref().err().cloned().unwrap_or_else(|| "it has no address".to_owned());
         TcpError::Host { host: self.at.0.clone(), reason }
     }
 }
 
-/// A host without the brackets in which IPv6's addresses are written.
+/// A host without the brackets around an IPv6 address.
 pub(super) fn host(at: &Address) -> &str {
     at.0.trim_start_matches('[').trim_end_matches(']')
 }
 
-/// What the system says of a name.
+/// The system's answer for a name.
 type Answer = Result<Vec<SocketAddr>, Error>;
 
-/// Asks on a thread of its own.
+/// Looks up on a separate thread.
 fn ask(look_up: impl FnOnce() -> Answer + Send + 'static) -> Receiver<Answer> {
     let (sender, answer) = channel();
     let failed = sender.clone();
     let body = move || {
-        // It fails if nobody waits any more.
+        // This fails if nobody waits any more.
         let _ = sender.send(look_up());
     };
     if let Err(error) = Builder::new().name("tcp look-up".to_owned()).spawn(body) {

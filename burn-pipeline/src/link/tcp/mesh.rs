@@ -1,4 +1,4 @@
-//! A connection to every other rank, served by two threads each: one reads, one writes.
+//! A connection to every other rank, each with a reading and a writing thread.
 
 use super::error::TcpError;
 use super::packet::{Packet, Received, Sink};
@@ -14,10 +14,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The longest that the last packets may take to be written when a link is dropped.
+/// The longest time for writing the last packets when a link is dropped.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One connection to every other rank, in rank order; none to this one. See [`Mesh::connect_at`].
+/// One connection to every other rank, in rank order; `None` for this rank. See [`Mesh::connect_at`].
 pub type Connections = Vec<Option<TcpStream>>;
 
 /// The connections of one rank.
@@ -27,15 +27,15 @@ pub struct Mesh {
     pub mailbox: Arc<Mailbox>,
     writers: Writers,
     streams: Vec<Option<TcpStream>>,
-    /// Peers whose thread that writes has ended.
+    /// Peers whose writing thread has ended.
     written: Mutex<Receiver<usize>>,
 }
 
 impl Mesh {
-    /// Starts the threads; what they receive goes to `sink`, in the order of each rank.
+    /// Starts the threads. `sink` gets what they receive, in each sender's order.
     ///
     /// # Errors
-    /// If a connection is broken, or a thread cannot be started.
+    /// Returns [`TcpError`] if a connection is broken, or a thread cannot be started.
     pub fn start(
         connections: Connections,
         mailbox: Arc<Mailbox>,
@@ -57,7 +57,7 @@ impl Mesh {
             let (outgoing, done) = (stream.try_clone().map_err(broken)?, done.clone());
             let body = move || {
                 write_all(outgoing, &taken);
-                // It fails if the link is gone, and then nothing waits for it.
+                // This fails if the link is gone, and then nothing waits for it.
                 let _ = done.send(peer);
             };
             std::thread::Builder::new().name(format!("tcp to {peer}")).spawn(body).map_err(thread_error)?;
@@ -74,13 +74,13 @@ impl Mesh {
         Ok(mesh)
     }
 
-    /// Announces a message whose tensors travel another way, by its frame. If the connection to that rank is lost, nothing
-    /// is sent: the thread that reads it reports the loss.
+    /// Announces a message whose tensors travel another way, by its frame. Sends nothing if the connection to that
+    /// rank is lost: its reading thread reports the loss.
     pub fn offer(&self, to: usize, frame: Vec<u8>) {
         self.writers.send(to, Packet::Offer(frame));
     }
 
-    /// Sends bytes of the transport's own, as [`Mesh::offer`] does.
+    /// Sends the transport's own bytes, like [`Mesh::offer`].
     pub fn note(&self, to: usize, bytes: Vec<u8>) {
         self.writers.send(to, Packet::Note(bytes));
     }
@@ -96,7 +96,7 @@ impl Peers for Mesh {
         Ok(())
     }
 
-    /// Closes the link, and waits a short time until what was sent is written.
+    /// Closes the link, and waits a short time for the remaining writes.
     fn close(&self) {
         self.send_all(&Envelope::Close);
         self.writers.others().for_each(|rank| self.writers.send(rank, Packet::End));
@@ -111,7 +111,7 @@ impl Peers for Mesh {
         }
         for rank in open {
             if let Some(stream) = &self.streams[rank] {
-                // The peer does not read: this ends the thread that writes.
+                // The peer does not read: this ends the writing thread.
                 let _ = stream.shutdown(Shutdown::Both);
             }
         }

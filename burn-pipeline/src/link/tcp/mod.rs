@@ -1,17 +1,19 @@
-//! Ranks as processes over TCP: nothing but the network is needed, no MPI.
+//! Ranks as processes over TCP, without MPI.
 //!
-//! Guarantees: a send never waits; messages of one rank to another keep their order; every wait ends at its deadline, and
-//! its error says which ranks still answer; a rank that fails informs all others at once; a rank whose connection ends
-//! without [`Envelope::Close`](super::kit::Envelope::Close) (killed, or its machine restarted) is named at once.
+//! Guarantees: a send never waits; messages of one rank to another keep their order; every wait ends at its
+//! deadline, and its error says which ranks still answer; a rank that fails tells all others at once; a rank whose
+//! connection ends without [`Envelope::Close`](super::kit::Envelope::Close) (killed, or its machine restarted) is
+//! named at once.
 //!
-//! 1. The processes find each other at rank 0's address, as launchers give it, or over another link (`connect.rs`). Both
-//!    ends of a connection prove first that they know the job's secret (`key.rs`).
+//! 1. The processes find each other at rank 0's address, which launchers set, or over another link (`connect.rs`).
+//!    Both ends of a connection first prove that they know the job's secret (`key.rs`).
 //! 2. Every two ranks have one connection. At each end, one thread reads and one writes (`mesh.rs`, `reader.rs`,
-//!    `writer.rs`), so that messages travel while ranks compute.
-//! 3. A message is its frame and the bytes of its tensors. Gathers, questions and failures are envelopes too (`link.rs`).
+//!    `writer.rs`), so messages travel while ranks compute.
+//! 3. A message is its frame and the bytes of its tensors. Gathers, questions and failures are envelopes too
+//!    (`link.rs`).
 //!
-//! It is meant for small jobs without MPI, and as the control connection of links between GPUs. Only the ranks of the job
-//! can connect. What they send is not encrypted: who can change packets on the way can change data.
+//! It is meant for small jobs without MPI, and as the control connection of links between GPUs. Only the job's
+//! ranks can connect. Data is not encrypted: whoever can change packets in transit can change it.
 
 mod acceptor;
 mod address;

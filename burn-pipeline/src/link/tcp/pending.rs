@@ -1,16 +1,16 @@
-//! Connections that have not said yet which rank is at their other end.
+//! Connections whose other end has not introduced itself yet.
 //!
-//! Guarantees: there are [`MOST`] at the most. The oldest gives way to a new one, so that no number of silent connections
-//! keeps a rank out; a rank whose connection gives way has had no receipt, and tries again.
+//! Guarantees: there are at most [`MOST`]. A new connection displaces the oldest, so silent connections cannot keep
+//! a rank out. A rank whose connection is displaced has no receipt, and tries again.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Each has a thread that hears it.
+/// The most pending connections; each has a thread.
 const MOST: usize = 256;
 
-/// A connection, which the thread that hears it owns, and where it comes from.
+/// The address of a connection's other end, and the connection, which its thread owns.
 type Connection = (SocketAddr, Weak<TcpStream>);
 
 /// The connections, the oldest first.
@@ -21,7 +21,7 @@ impl Pending {
     /// Adds a connection.
     pub(super) fn add(&self, from: SocketAddr, stream: &Arc<TcpStream>) {
         let mut connections = self.connections();
-        // Those whose thread could not be started are gone.
+        // Connections whose thread could not be started are gone.
         connections.retain(|(_, stream)| stream.strong_count() > 0);
         if connections.len() >= MOST {
             connections.pop_front().iter().for_each(close);
@@ -29,7 +29,7 @@ impl Pending {
         connections.push_back((from, Arc::downgrade(stream)));
     }
 
-    /// Takes out a connection that has said who it is, or has ended; `None` if it had to give way.
+    /// Removes a connection that has introduced itself or has ended; `None` if it was displaced.
     pub(super) fn take(&self, stream: Arc<TcpStream>) -> Option<TcpStream> {
         let mut connections = self.connections();
         let place = connections.iter().position(|(_, other)| other.as_ptr() == Arc::as_ptr(&stream))?;
@@ -48,12 +48,12 @@ impl Pending {
     }
 
     fn connections(&self) -> MutexGuard<'_, VecDeque<Connection>> {
-        // Locked in spite of poisoning: nothing panics between two changes that belong together.
+        // Locks despite poisoning: nothing panics between two changes that belong together.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Ends a connection, and so the thread that hears it.
+/// Closes a connection, which ends its thread.
 fn close((_, stream): &Connection) {
     if let Some(stream) = stream.upgrade() {
         // The other end may have closed it already.

@@ -1,4 +1,4 @@
-//! The threads that read, one for each connection.
+//! The reading threads, one for each connection.
 
 use super::packet::{LONGEST, Received, Sink};
 use crate::link::error::{Failure, LinkError};
@@ -24,7 +24,7 @@ enum End {
     Closed,
     /// The connection is gone.
     Broken(Error),
-    /// The peer sent what no rank sends.
+    /// The peer sent bytes that no rank sends.
     Garbled(LinkError),
 }
 
@@ -35,7 +35,7 @@ impl From<Error> for End {
 }
 
 impl<P: Peers> Reader<P> {
-    /// The body of the thread: until the link or the connection ends.
+    /// The body of the thread; runs until the link or the connection ends.
     pub(super) fn run(self, stream: impl Read) {
         let mut input = BufReader::with_capacity(1 << 16, stream);
         let end = loop {
@@ -47,7 +47,8 @@ impl<P: Peers> Reader<P> {
         let message = match end {
             End::Closed => return,
             End::Broken(error) => format!(
-                "its connection to rank {me} ended without being closed ({}): it was killed, or its machine is lost",
+                "its connection to rank {me} ended without being closed ({}): \
+                 the rank was killed, or its machine is lost",
                 error.kind()
             ),
             End::Garbled(error) => {
@@ -66,7 +67,7 @@ impl<P: Peers> Reader<P> {
         if length > LONGEST {
             return Err(self.garbled());
         }
-        // Memory for what arrives, not for what is announced.
+        // Allocate for the bytes that arrive, not for the announced length.
         let mut bytes = Vec::new();
         if input.take(length as u64).read_to_end(&mut bytes)? < length {
             return Err(End::Broken(ErrorKind::UnexpectedEof.into()));
@@ -102,7 +103,7 @@ impl<P: Peers> Reader<P> {
             }
             other => {
                 if let Some(reply) = self.peers.mailbox().handle(self.peer, other) {
-                    // It fails if the link has ended, and then nobody waits for the reply.
+                    // This fails if the link has ended, and then nobody waits for the reply.
                     let _ = self.peers.send(self.peer, reply, Vec::new());
                 }
             }
@@ -119,7 +120,7 @@ impl<P: Peers> Reader<P> {
     }
 
     fn garbled(&self) -> End {
-        let message = format!("rank {} sent what no rank sends; build all ranks from one version", self.peer);
+        let message = format!("rank {} sent bytes that no rank sends; build all ranks from one version", self.peer);
         End::Garbled(LinkError::Closed { rank: self.peers.mailbox().rank, message })
     }
 }

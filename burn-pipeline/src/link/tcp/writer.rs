@@ -1,4 +1,4 @@
-//! The threads that write, one for each connection, and the queues to them.
+//! The writing threads, one for each connection, and their queues.
 
 use super::packet::{Packet, write};
 use std::io::{BufWriter, Write};
@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender};
 pub(super) struct Writers(pub(super) Vec<Option<Sender<Packet>>>);
 
 impl Writers {
-    /// Queues a packet. To a rank whose connection is gone nothing is sent: the thread that reads it reports that.
+    /// Queues a packet. Drops it if the connection to that rank is gone: the reading thread reports that.
     pub(super) fn send(&self, to: usize, packet: Packet) {
         if let Some(Some(writer)) = self.0.get(to) {
             let _ = writer.send(packet);
@@ -22,7 +22,7 @@ impl Writers {
     }
 }
 
-/// The body of a thread that writes: until the link or the connection ends.
+/// The body of a writing thread; runs until the link or the connection ends.
 pub(super) fn write_all(stream: TcpStream, packets: &Receiver<Packet>) {
     let mut out = BufWriter::with_capacity(1 << 16, &stream);
     while let Ok(first) = packets.recv() {
@@ -33,7 +33,7 @@ pub(super) fn write_all(stream: TcpStream, packets: &Receiver<Packet>) {
                 let _ = stream.shutdown(Shutdown::Write);
                 return;
             }
-            // The threads that read this connection report that it is gone.
+            // The reading threads of this connection report that it is gone.
             if let Err(error) = write(&mut out, packet) {
                 tracing::error!(%error, "a message could not be sent");
                 let _ = stream.shutdown(Shutdown::Both);
@@ -41,7 +41,7 @@ pub(super) fn write_all(stream: TcpStream, packets: &Receiver<Packet>) {
             }
             next = packets.try_recv().ok();
         }
-        // Nothing more is queued: what the buffer holds must not wait for the next packet.
+        // Nothing more is queued: the buffer's content must not wait for the next packet.
         if out.flush().is_err() {
             return;
         }

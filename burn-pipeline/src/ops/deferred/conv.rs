@@ -1,4 +1,4 @@
-//! Burn's convolutions of one and two dimensions, their weight and bias gradients deferred.
+//! Burn's convolutions of one and two dimensions, with deferred weight and bias gradients.
 
 use super::padding::{padding_1d, padding_2d};
 use super::{DeferredForward, DeferredOp, deferred, defers, operands};
@@ -8,7 +8,7 @@ use burn::nn::conv::{Conv1d, Conv2d};
 use burn::tensor::Tensor;
 use burn::tensor::ops::ConvOptions;
 
-/// A convolution over so many dimensions, by Burn's functions for it.
+/// A convolution with this number of dimensions, from Burn's functions for it.
 macro_rules! convolution {
     ($(#[$doc:meta])* $op:ident: $dims:literal, $forward:ident, $of_x:ident, $of_weight:ident, $of_bias:ident) => {
         $(#[$doc])*
@@ -41,12 +41,12 @@ macro_rules! convolution {
 }
 
 convolution! {
-    /// Operands: input `[b, i, l]`, weight `[o, i / groups, k]` and, where there is one, bias `[o]`.
+    /// Operands: input `[b, i, l]`, weight `[o, i / groups, k]` and, if there is one, bias `[o]`.
     Conv1dOp: 1, conv1d, conv1d_x_backward, conv1d_weight_backward, conv1d_bias_backward
 }
 
 convolution! {
-    /// Operands: input `[b, i, h, w]`, weight `[o, i / groups, k, k]` and, where there is one, bias `[o]`.
+    /// Operands: input `[b, i, h, w]`, weight `[o, i / groups, k, k]` and, if there is one, bias `[o]`.
     Conv2dOp: 2, conv2d, conv2d_x_backward, conv2d_weight_backward, conv2d_bias_backward
 }
 

@@ -1,4 +1,4 @@
-//! Burn's embedding layer, the gradient of its table deferred.
+//! Burn's embedding layer, with a deferred gradient of its table.
 
 use super::{DeferredForward, DeferredOp, deferred, defers};
 use burn::backend::ops::ModuleOps;
@@ -6,7 +6,7 @@ use burn::backend::{AutodiffBackend, Dispatch, DispatchAutodiffContext, Dispatch
 use burn::nn::Embedding;
 use burn::tensor::{Int, Tensor};
 
-/// Rows `[b, s, d]` of a table `[n, d]`, chosen by indices `[b, s]`; the table is the one operand.
+/// Rows `[b, s, d]` of a table `[n, d]`, selected by indices `[b, s]`; the only operand is the table.
 #[derive(Debug)]
 struct EmbeddingOp {
     indices: DispatchTensor,

@@ -1,4 +1,4 @@
-//! The batched matmul of experts, its weight gradient deferred.
+//! The batched matmul of experts, with a deferred weight gradient.
 
 use super::{DeferredOp, deferred, defers, operands};
 use burn::backend::ops::FloatTensorOps;
@@ -33,12 +33,13 @@ impl DeferredOp for ExpertMatmul {
 }
 
 /// Each expert's rows times its own matrix: `[e, n, d]` by `[e, d, k]` gives `[e, n, k]`.
+/// Multiplies each expert's rows by its own matrix: `[e, n, d]` by `[e, d, k]` gives `[e, n, k]`.
 ///
-/// In a split schedule the gradient of the matrices is computed in `W`. Where one of the two is broadcast over
-/// experts, this is Burn's `matmul`.
+/// In a split schedule the gradient of the matrices is computed in `W`. If one of the two is broadcast over experts,
+/// this is Burn's `matmul`.
 ///
 /// # Panics
-/// Where Burn's `matmul` does (shapes that do not fit).
+/// Panics if shapes do not fit, like Burn's `matmul`.
 pub fn expert_matmul(x: Tensor<3>, weight: &Param<Tensor<3>>) -> Tensor<3> {
     if x.dims()[0] != weight.val().dims()[0] || !defers(weight) {
         return x.matmul(weight.val());

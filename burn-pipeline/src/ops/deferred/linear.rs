@@ -1,8 +1,8 @@
-//! Burn's linear layer, its weight and bias gradients deferred.
+//! Burn's linear layer, with deferred weight and bias gradients.
 //!
-//! Burn 0.22 runs a linear layer as a matmul and an addition: on the flattened rows of the input where the rows of
-//! one batch alone make a poor tile, else batch by batch with the weight broadcast. Its backward follows the
-//! forward, and so does this one, call by call: other orders of summation would round otherwise.
+//! Burn 0.22 runs a linear layer as a matmul and an addition: on the flattened rows of the input if the rows of one
+//! batch alone make a poor tile, else batch by batch with the weight broadcast. Its backward follows the forward, and
+//! so does this one, call by call: another order of summation would round differently.
 
 use super::{DeferredForward, DeferredOp, deferred, defers, operands};
 use burn::backend::ops::{FloatTensorOps, ModuleOps};
@@ -10,7 +10,7 @@ use burn::backend::{Dispatch, DispatchTensor, TensorMetadata};
 use burn::nn::Linear;
 use burn::tensor::{Shape, Tensor};
 
-/// `y = x W + b`, of shapes `[.., i]`, `[i, o]` and `[o]`; operands `x`, `W` and, where there is one, `b`.
+/// `y = x W + b`, of shapes `[.., i]`, `[i, o]` and `[o]`; operands `x`, `W` and, if there is one, `b`.
 #[derive(Debug)]
 struct LinearOp;
 
@@ -35,12 +35,12 @@ impl DeferredOp for LinearOp {
             Some(rows) => (Some(rows), 1),
             None => (None, rank - 1),
         };
-        // `lead` dimensions stand before the last one in what the matmul saw.
-        let seen = |tensor: &DispatchTensor, last: usize| match rows {
+        // The matmul's inputs have `lead` dimensions before the last one.
+        let matmul_input = |tensor: &DispatchTensor, last: usize| match rows {
             Some(rows) => Dispatch::float_reshape(tensor.clone(), Shape::new([rows, last])),
             None => tensor.clone(),
         };
-        let of_output = seen(of_output, d_out);
+        let of_output = matmul_input(of_output, d_out);
         let ones = |count: usize| std::iter::repeat_n(1, count);
         match operand {
             0 => {
@@ -49,7 +49,7 @@ impl DeferredOp for LinearOp {
                 Dispatch::float_reshape(gradient, x.shape())
             }
             1 => {
-                let gradient = Dispatch::float_matmul(Dispatch::float_transpose(seen(x, d_in)), of_output);
+                let gradient = Dispatch::float_matmul(Dispatch::float_transpose(matmul_input(x, d_in)), of_output);
                 reshaped(summed(gradient, lead - 1), [d_in, d_out])
             }
             _ => reshaped(summed(of_output, lead), [d_out]),
@@ -57,7 +57,7 @@ impl DeferredOp for LinearOp {
     }
 }
 
-/// The rows of all batches together, where Burn flattens the input of a linear layer.
+/// The number of rows of all batches together, if Burn flattens the input of a linear layer.
 fn flattened_rows(input: &Shape, d_out: usize) -> Option<usize> {
     const TILE: usize = 32;
     let rank = input.num_dims();
@@ -85,7 +85,7 @@ fn summed(tensor: DispatchTensor, lead: usize) -> DispatchTensor {
 impl<const D: usize> DeferredForward<Tensor<D>> for Linear {
     type Output = Tensor<D>;
 
-    /// Of ranks 2 and above; a vector is left to Burn's layer.
+    /// For ranks 2 and above; a vector is left to Burn's layer.
     fn forward_deferred(&self, input: Tensor<D>) -> Tensor<D> {
         if D == 1 || !defers(&self.weight) {
             return self.forward(input);

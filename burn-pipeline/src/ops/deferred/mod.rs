@@ -1,18 +1,19 @@
-//! Operations with deferred weight gradients: the backward computes the input's gradient, and the weights' gradients later.
+//! Operations with deferred weight gradients: the backward computes the input's gradient first, and the weights'
+//! later.
 //!
-//! Guarantees: the numbers are those of Burn's own operations, since both gradients are computed by the same calls,
-//! only at another time. Outside a [`Deferral::scope`] (in every run except that of a split schedule) the functions
-//! here *are* Burn's own: nothing is recorded or deferred. One caveat: if a weight is used three times or more in a stage,
-//! alternately by deferred and plain operations, its parts are added in another order (plain ones first), so the sum may
-//! differ in the last bit.
+//! Guarantees: the numbers are those of Burn's own operations, since the same calls compute both gradients, only at
+//! another time. Outside a [`Deferral::scope`] (in every run except that of a split schedule) the functions here
+//! *are* Burn's own: nothing is recorded or deferred. One caveat: if a stage uses a weight three times or more,
+//! alternately by deferred and plain operations, the parts of its gradient are added in another order (plain ones
+//! first), so the sum may differ in the last bit.
 //!
 //! 1. An engine runs a forward inside a scope; the layers below find the scope's [`Deferral`] on their thread.
 //! 2. They compute their output without autodiff and record one step in the graph; see [`record`].
 //! 3. In backward (`I`) the step registers its inputs' gradients, and leaves the [`Deferral`] a task for the weights.
 //! 4. In `W` the tasks run and add their gradients to those of the backward.
 //!
-//! Only gradients of leaves are deferred. The rest of the backward consumes the gradient of a weight that is computed from
-//! others (cast, merged with an adapter), so that one is computed at once. Frozen weights get none.
+//! Only gradients of leaves are deferred. The gradient of a weight that is computed from others (cast, merged with an
+//! adapter) is needed by the rest of the backward, so it is computed at once. Frozen weights get none.
 //!
 //! Follows the split of "Zero Bubble Pipeline Parallelism" (Qi et al., 2023), its weight-gradient store, and the
 //! `dw_builder` hook of PyTorch's pipeline stages.
@@ -67,10 +68,10 @@ use burn::module::Param;
 use burn::tensor::Tensor;
 use std::sync::Arc;
 
-/// An operation of a user's own whose weight gradients may wait.
+/// A user-defined operation whose weight gradients can be deferred.
 ///
 /// Its operands are float tensors: first the inputs, whose gradients the stage before waits for, then the weights.
-/// Anything else it reads (indices, masks, options) is held by the value itself. Run it with [`deferred`].
+/// The value itself holds anything else it reads (indices, masks, options). Run it with [`deferred`].
 ///
 /// ```
 /// use burn::backend::{Dispatch, DispatchTensor};
@@ -115,7 +116,7 @@ pub trait DeferredOp: std::fmt::Debug + Send + Sync + 'static {
     /// Its name, for messages.
     fn name(&self) -> &'static str;
 
-    /// How many of the operands, counted from the first, are inputs; the others are weights.
+    /// The number of inputs among the operands; they come first, and the others are weights.
     fn inputs(&self) -> usize;
 
     /// The output, from ordinary tensor operations on the operands, with or without autodiff.
@@ -128,13 +129,13 @@ pub trait DeferredOp: std::fmt::Debug + Send + Sync + 'static {
     fn gradient(&self, operand: usize, operands: &[DispatchTensor], of_output: &DispatchTensor) -> DispatchTensor;
 }
 
-/// Operands that one deferred operation may have: the graph has operations of up to four.
+/// The maximum number of operands of a deferred operation: the graph has operations of up to four.
 const MAX_OPERANDS: usize = 4;
 
-/// Runs an operation, its weight gradients deferred if this thread is inside a [`Deferral::scope`] and one of the
-/// weights is a leaf that requires its gradient; otherwise it is [`DeferredOp::forward`] and no more.
+/// Runs an operation. Its weight gradients are deferred if this thread is inside a [`Deferral::scope`] and one of the
+/// weights is a leaf that requires its gradient; otherwise this is only [`DeferredOp::forward`].
 ///
-/// An operation of more than four operands is never deferred.
+/// An operation with more than four operands is never deferred.
 pub fn deferred(op: impl DeferredOp, operands: Vec<DispatchTensor>) -> DispatchTensor {
     let weights = operands.get(op.inputs()..).unwrap_or_default();
     let trains = || weights.iter().any(Dispatch::float_is_require_grad);
@@ -144,7 +145,7 @@ pub fn deferred(op: impl DeferredOp, operands: Vec<DispatchTensor>) -> DispatchT
     }
 }
 
-/// A layer of Burn's that can leave its weight gradients for later.
+/// A Burn layer that can defer its weight gradients.
 pub trait DeferredForward<Input> {
     /// The layer's output.
     type Output;
@@ -152,16 +153,17 @@ pub trait DeferredForward<Input> {
     /// The layer's `forward`; in a split schedule its weight gradients are computed in `W`.
     ///
     /// # Panics
-    /// Where the layer's `forward` does (shapes that do not fit).
+    /// Panics if shapes do not fit, like the layer's `forward`.
     fn forward_deferred(&self, input: Input) -> Self::Output;
 }
 
-/// Is it worth recording an operation with this weight: is there a scope, and is the weight a leaf to be trained?
+/// Returns true if an operation with this weight is to be recorded: there is a scope, and the weight is a leaf to be
+/// trained.
 fn defers<const D: usize>(weight: &Param<Tensor<D>>) -> bool {
     Deferral::is_open() && weight.val().is_require_grad()
 }
 
-/// The operands of a layer: input, weight and, where there is one, bias.
+/// The operands of a layer: input, weight and, if there is one, bias.
 fn operands<const I: usize, const W: usize>(
     input: Tensor<I>,
     weight: &Param<Tensor<W>>,

@@ -1,6 +1,7 @@
-//! The padding that Burn's convolution layers work out from their configuration, which Burn keeps to itself.
+//! The padding that Burn's convolution layers compute from their configuration, with functions that Burn keeps
+//! private.
 //!
-//! Pairs are (start, end) for each dimension. `Same` keeps `ceil(size / stride)` outputs; where it is odd, the
+//! Pairs are (start, end) for each dimension. `Same` keeps `ceil(size / stride)` outputs; if the padding is odd, the
 //! larger half goes to the end, as in ONNX's `SAME_UPPER`.
 
 use burn::nn::{PaddingConfig1d, PaddingConfig2d};

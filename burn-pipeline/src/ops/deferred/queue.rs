@@ -1,7 +1,7 @@
 //! The tasks that compute deferred weight gradients, between `I` and `W`.
 //!
-//! Guarantees: a task runs once, in the order of the backward that left it, and releases what it holds when it ends. A scope
-//! ends with the call that opened it, also by a panic, and exists for its own thread only.
+//! Guarantees: a task runs once, in the order of the backward that left it, and releases what it holds when it ends.
+//! A scope ends with the call that opened it, even by a panic, and exists only for its own thread.
 
 use burn::backend::autodiff::grads::Gradients;
 use std::cell::RefCell;
@@ -9,19 +9,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Task = Box<dyn FnOnce(&mut Gradients) + Send>;
 
-/// A gradient that does not fit what it is the gradient of.
+/// A gradient that does not fit its operand.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the deferred operation `{operation}` gave a gradient of shape {got:?} for operand {operand}, which has shape {expected:?}; shape, element type and backend must be the operand's"
+    "the deferred operation `{operation}` gave a gradient of shape {got:?} for operand {operand}, which has shape \
+     {expected:?}; shape, element type and backend must be the operand's"
 )]
 pub struct DeferredError {
     /// The operation's name.
     pub operation: &'static str,
-    /// Which operand, from 0.
+    /// The index of the operand, from 0.
     pub operand: usize,
-    /// Shape that came.
+    /// The shape of the gradient.
     pub got: Vec<usize>,
-    /// Shape of the operand.
+    /// The shape of the operand.
     pub expected: Vec<usize>,
 }
 
@@ -67,7 +68,7 @@ impl Deferral {
         OPEN.with_borrow(Clone::clone)
     }
 
-    /// Is this thread in a scope?
+    /// Returns true if this thread is in a scope.
     pub fn is_open() -> bool {
         OPEN.with_borrow(Option::is_some)
     }
@@ -80,17 +81,17 @@ impl Deferral {
     /// Computes the weight gradients and adds them to those of the backward that left them.
     ///
     /// # Errors
-    /// If an operation gave a gradient that does not fit its operand, now or in backward.
+    /// Returns [`DeferredError`] if an operation gave a gradient that does not fit its operand, now or in backward.
     pub fn run(&self, gradients: &mut Gradients) -> Result<(), Box<DeferredError>> {
         let tasks = std::mem::take(&mut self.lock().tasks);
         tasks.into_iter().for_each(|task| task(gradients));
         self.check()
     }
 
-    /// Did every gradient so far fit its operand?
+    /// Checks that every gradient so far fit its operand.
     ///
     /// # Errors
-    /// The first that did not.
+    /// Returns the first [`DeferredError`].
     pub fn check(&self) -> Result<(), Box<DeferredError>> {
         self.lock().error.take().map_or(Ok(()), Err)
     }

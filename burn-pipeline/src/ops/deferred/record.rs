@@ -1,9 +1,9 @@
 //! The one step that every deferred operation records in the graph.
 //!
-//! 1. The output is computed without autodiff, then joined to the graph as the child of all operands; the operands
+//! 1. The output is computed without autodiff, then joined to the graph as the child of all operands. The operands
 //!    are checkpointed as Burn's own operations do it, so that gradient checkpointing may recompute them.
-//! 2. In backward each operand that is due gets its gradient: inputs, and weights that are no leaves.
-//! 3. For leaves of weights one task is left, which holds the operands and the output's gradient.
+//! 2. In backward, inputs and weights that are not leaves get their gradients at once.
+//! 3. For weights that are leaves, one task is left, which holds the operands and the output's gradient.
 
 use super::DeferredOp;
 use super::queue::{Deferral, DeferredError};
@@ -21,7 +21,7 @@ use burn::backend::{
 };
 use std::sync::Arc;
 
-/// An operation on its way into the graph.
+/// An operation that is being recorded in the graph.
 #[derive(Debug, Clone)]
 pub(crate) struct DeferredCall {
     op: Arc<dyn DeferredOp>,
@@ -34,7 +34,7 @@ impl DeferredCall {
         Self { op, deferral }
     }
 
-    /// The gradient of one operand; zeros and a noted error if the operation gave one that does not fit.
+    /// The gradient of one operand; if the operation gave one that does not fit, zeros and a recorded error.
     fn gradient<B: Backend>(
         &self,
         operand: usize,

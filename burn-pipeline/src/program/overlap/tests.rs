@@ -1,4 +1,4 @@
-//! Random programs: the order that the pass may not change, the room that it makes, and the numbers of what is run.
+//! Random programs: the order that the pass must keep, the overlap that it makes, and the numbers of the programs.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -192,7 +192,7 @@ fn check_order(listed: &Listed) {
     check_room(listed, &order);
 }
 
-/// Starts come as early, and waits as late, as the recorded order and the other exchanges let them.
+/// Starts come as early, and waits as late, as the recorded order and the other exchanges allow.
 fn check_room(listed: &Listed, order: &[OperationIr]) {
     let ancestors = ancestors(&listed.operations);
     let recorded: HashMap<TensorId, usize> =
@@ -227,7 +227,7 @@ fn check_room(listed: &Listed, order: &[OperationIr]) {
     }
 }
 
-/// A stage of random operations: what follows the seed is its backward.
+/// A stage of random operations; those after the seed are its backward.
 fn recorded(forward: &[Step], backward: &[Step]) -> (Recording, Log) {
     let mut listed = Listed::default();
     let (input, parameter) = (listed.tensor(), listed.tensor());
@@ -277,7 +277,7 @@ fn generator() -> rand::rngs::StdRng {
     rand::SeedableRng::seed_from_u64(3)
 }
 
-/// Output, input's gradient and weight's gradient of the operations as they were recorded.
+/// Output, input's gradient and weight's gradient of the operations as recorded.
 fn plain(recording: &Recording) -> Vec<Vec<u32>> {
     let mut replay = interpreter(&Device::flex(), &recording.custom).unwrap();
     replay.draw_from(generator());
@@ -295,7 +295,7 @@ fn run(program: &Program, replay: &mut dyn Replay, fed: &[(TensorId, DispatchTen
     program.takes().iter().map(|tensor| bits(replay.take(tensor))).collect()
 }
 
-/// The same of a stage's programs, run in this order.
+/// The same from a stage's programs, run in this order.
 fn programs(recording: &Recording, programs: &StagePrograms, phases: &[Phase]) -> Vec<Vec<u32>> {
     let mut replay = interpreter(&Device::flex(), &programs.custom).unwrap();
     replay.draw_from(generator());
@@ -303,7 +303,7 @@ fn programs(recording: &Recording, programs: &StagePrograms, phases: &[Phase]) -
     phases.iter().flat_map(|&phase| run(programs.program(phase), &mut *replay, &fed)).collect()
 }
 
-/// What was logged since, as starts and waits.
+/// Takes what was logged, as starts and waits.
 fn taken(log: &Log) -> Vec<String> {
     std::mem::take(&mut *log.lock().unwrap())
 }
@@ -360,7 +360,8 @@ proptest! {
 
 #[test]
 fn a_weights_gradient_runs_between_start_and_wait() {
-    // As autodiff records a column-parallel layer: the input's gradient, the weight's, the exchange of the first, what reads that.
+    // As autodiff records a column-parallel layer: the input's gradient, the weight's, the exchange of the first,
+    // what reads that.
     let mut listed = Listed::default();
     let (g, w) = (listed.tensor(), listed.tensor());
     let of = |tensor: &TensorIr| tensor.id.value() as usize;

@@ -1,14 +1,14 @@
-//! A checksum over all that a batch holds, by which processes compare their batches.
+//! A checksum of a batch's contents, with which processes compare their batches.
 
 use super::microbatches::Microbatches;
 use super::split::Cuttable;
 use crate::stage::boundary::PayloadPart;
 
 impl Microbatches {
-    /// CRC-32 over names, tags, plain values, and every tensor's element type, shape and values, which are read off their devices.
+    /// CRC-32 of names, tags, plain values, and every tensor's element type, shape and values, read from its device.
     ///
     /// # Errors
-    /// If a device cannot be read.
+    /// Returns the device's message if a device cannot be read.
     pub(crate) fn checksum(&self) -> Result<u32, String> {
         let mut hasher = crc32fast::Hasher::new();
         for batch in self.wholes() {

@@ -1,4 +1,4 @@
-//! The outputs of microbatches joined to those of the batch.
+//! Joins the outputs of microbatches to the outputs of the batch.
 
 use super::microbatches::Microbatches;
 use super::split::MicrobatchError;
@@ -6,12 +6,13 @@ use crate::stage::boundary::AnyTensor;
 use crate::stage::boundary::{Payload, PayloadPart};
 
 impl Microbatches {
-    /// Joins the outputs of all microbatches, in order: each of their tensors along its own dimension of `dims`, or all along
-    /// dimension 0 if that is `None`.
+    /// Joins the outputs of all microbatches, in order. Each tensor is joined along its own dimension of `dims`, or
+    /// along dimension 0 if `dims` is `None`.
     ///
     /// # Errors
-    /// If they differ in kinds, element types, ranks, variants, or in sizes other than along the dimension to join; if a tensor
-    /// has no such dimension, or `dims` is not one a tensor.
+    /// Returns [`MicrobatchError`] if the outputs differ in kinds, element types, ranks, variants, or in sizes other
+    /// than along the dimension to join; if a tensor has no such dimension; or if `dims` does not have one entry per
+    /// tensor.
     pub fn join(outputs: Vec<Payload>, dims: Option<&[usize]>) -> Result<Payload, MicrobatchError> {
         let mut columns: Vec<Vec<PayloadPart>> = Vec::new();
         for (row, output) in outputs.into_iter().enumerate() {
@@ -39,7 +40,7 @@ impl Microbatches {
     }
 }
 
-/// Joins one part of all microbatches: tensors along `dim`, others if they are all equal.
+/// Joins one part of all microbatches: tensors along `dim`; other parts must be equal.
 fn join(column: Vec<PayloadPart>, dim: usize) -> Result<PayloadPart, MicrobatchError> {
     let mut tensors: Vec<AnyTensor> = Vec::new();
     let mut others = Vec::new();

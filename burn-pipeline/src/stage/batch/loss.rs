@@ -1,18 +1,19 @@
-//! The loss contract: what the loss of a microbatch means for the whole batch. [`Reduction`] states it.
+//! The loss contract: what the loss of a microbatch means for the whole batch. See [`Reduction`].
 //!
-//! Each backward is seeded with the microbatch's number of samples over the first one's (1 if microbatches have the same
-//! size), and the accumulated gradients are scaled once, after the last backward. So even microbatches cost no scaling.
+//! Each backward is seeded with the microbatch's number of samples divided by the first microbatch's (1 if all have
+//! the same size). The accumulated gradients are scaled once, after the last backward, so even microbatches need no
+//! scaling of their own.
 
 use crate::stage::boundary::{AnyTensor, Payload};
 use burn::tensor::{Device, Tensor};
 
-/// The name of an extra that the runtime provides: a `Tensor<1>` of one element, the gradient that the microbatch's loss
-/// is seeded with.
+/// The name of an extra that the runtime provides: a `Tensor<1>` of one element, the gradient that seeds the backward
+/// of the microbatch's loss.
 ///
-/// A stage that names it among its extras can add gradients of its own that count as the loss's do: whatever is
-/// seeded with this number is cut, accumulated and scaled as the loss of the same microbatch. It is 1 for
-/// [`Reduction::Sum`] and [`Reduction::Weighted`], and the microbatch's share relative to the first for
-/// [`Reduction::Mean`]. A batch does not hold it.
+/// A stage that names it among its extras can add gradients of its own that count as the loss's do: anything seeded
+/// with this number is cut, accumulated and scaled like the loss of the same microbatch. It is 1 for
+/// [`Reduction::Sum`] and [`Reduction::Weighted`]; for [`Reduction::Mean`] it is the microbatch's number of samples
+/// relative to the first one's. It is not part of the batch.
 pub const LOSS_SEED: &str = "burn-pipeline/loss-seed";
 
 /// The value of [`LOSS_SEED`].
@@ -20,21 +21,21 @@ pub(crate) fn loss_seed(seed: f64, device: &Device) -> AnyTensor {
     AnyTensor::new(Tensor::<1>::full([1], seed, &device.clone().inner()))
 }
 
-/// How the loss function reduces over a microbatch, and with it what the loss of the whole batch is.
+/// How the loss function reduces over a microbatch, which decides what the loss of the whole batch is.
 ///
-/// For every schedule, cut and accumulation, loss and gradients are those of one loss over the whole batch (over all
-/// batches that are accumulated before a step):
+/// For every schedule, cut and accumulation, loss and gradients equal those of one loss over the whole batch (or over
+/// all batches accumulated before a step):
 ///
 /// | reduction | loss of microbatch `i` | loss of the batch |
 /// |---|---|---|
 /// | `Mean` | the mean over its `n_i` samples | sum of `n_i * loss_i`, over sum of `n_i` |
 /// | `Sum` | a sum | sum of `loss_i` |
-/// | `Weighted` | a sum with its weight `w_i` ([`Loss::weighted`]; number of tokens, say) | sum of `loss_i`, over sum of `w_i` |
+/// | `Weighted` | a sum with its weight `w_i`, such as a number of tokens | sum of `loss_i`, over sum of `w_i` |
 ///
-/// `Mean` counts samples, and nothing can be seen of a closure that counts something else. A mean over what *counts* (a
-/// cross-entropy with class weights, or one that leaves out padding) divides by another number in each microbatch, so the
-/// mean of these means is not the mean over the batch. Return the sum with what it is to be divided by, and choose
-/// `Weighted`:
+/// `Mean` counts samples; the runtime cannot see whether the loss function counts something else. A mean over
+/// something else (a cross-entropy with class weights, or one that leaves out padding) divides by a different number
+/// in each microbatch, so the mean of these means is not the mean over the batch. In that case return the sum and its
+/// divisor ([`Loss::weighted`]), and choose `Weighted`:
 ///
 /// ```
 /// use burn::tensor::{Int, Tensor, activation::log_softmax};
@@ -55,7 +56,7 @@ pub enum Reduction {
     Mean,
     /// A sum.
     Sum,
-    /// A sum that comes with its weight. A weight is refused with the other two.
+    /// A sum with its weight. The other two reductions refuse a weight.
     Weighted,
 }
 
@@ -81,7 +82,7 @@ impl<K: burn::tensor::kind::Basic> From<Tensor<1, K>> for Weight {
 }
 
 impl Weight {
-    /// The number, read from the device if it was computed there.
+    /// Returns the number, read from the device if it was computed there.
     pub(crate) fn read(&self) -> Result<f64, String> {
         match self {
             Weight::Host(weight) => Ok(*weight),
@@ -99,13 +100,13 @@ fn first(tensor: &AnyTensor) -> Result<f64, String> {
         .ok_or_else(|| "the loss or its weight has no element; give a tensor of one element".to_owned())
 }
 
-/// What a user's loss function returns: a `Tensor<1>` as it is, or one with a weight.
+/// What a user's loss function returns: a `Tensor<1>`, alone or with a weight.
 #[derive(Clone, Debug)]
 pub struct Loss {
     pub(crate) value: Tensor<1>,
     pub(crate) weight: Option<Weight>,
     pub(crate) observed: Option<Tensor<1>>,
-    /// The outputs that it is the loss of, where the caller wants them.
+    /// The outputs that the loss was computed from, if the caller wants them.
     pub(crate) output: Option<Payload>,
 }
 
@@ -115,8 +116,8 @@ impl Loss {
         Self { value: sum, weight: Some(weight.into()), observed: None, output: None }
     }
 
-    /// The same loss, with numbers of the microbatch that every rank knows once the step is over (auxiliary losses,
-    /// counts). They are read with the losses and take no part in the backward.
+    /// Adds numbers of the microbatch that every rank receives once the step is over (auxiliary losses, counts). They
+    /// are read together with the losses and take no part in the backward.
     pub fn observing(self, numbers: Tensor<1>) -> Self {
         Self { observed: Some(numbers), ..self }
     }
@@ -128,7 +129,7 @@ impl From<Tensor<1>> for Loss {
     }
 }
 
-/// One microbatch's loss as the executor gets it, without autodiff.
+/// One microbatch's loss as the executor receives it, without autodiff.
 #[derive(Clone, Debug)]
 pub(crate) struct LossPart {
     /// The loss.
@@ -137,7 +138,7 @@ pub(crate) struct LossPart {
     pub weight: Option<Weight>,
     /// The observed numbers, if the loss function gave some.
     pub observed: Option<AnyTensor>,
-    /// The outputs that it is the loss of, where the caller wants them.
+    /// The outputs that the loss was computed from, if the caller wants them.
     pub output: Option<Payload>,
 }
 
@@ -150,7 +151,7 @@ impl From<Loss> for LossPart {
 }
 
 impl LossPart {
-    /// What is read of it once the step is over.
+    /// The tensors that are read once the step is over.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &AnyTensor> {
         let weight = match &self.weight {
             Some(Weight::Device(weight)) => Some(weight),

@@ -1,22 +1,22 @@
 //! A batch that has been cut into microbatches.
 //!
-//! Guarantees: microbatches differ by one sample at most, the first ones are the larger ones, and none is empty: a batch of
-//! fewer samples than the microbatches asked for gives as many microbatches as it has samples ([`Microbatches::len`]).
-//! Inputs, extras and targets are cut at the same samples, so a target always has its input. Pieces are views, made when
-//! asked for; joined again they are the batch.
+//! Guarantees: the sizes of microbatches differ by at most one sample, larger ones come first, and none is empty: a
+//! batch with fewer samples than the requested microbatches gives one microbatch per sample ([`Microbatches::len`]).
+//! Inputs, extras and targets are cut at the same samples, so every target matches its input. Pieces are views, made
+//! on request; joined again they equal the batch.
 //!
-//! Follows PyTorch's `_microbatch.py` (`TensorChunkSpec`, `_Replicate`, `split_args_kwargs_into_chunks`, `merge_chunks`),
-//! which can cut a target into more pieces than its input.
+//! Follows PyTorch's `_microbatch.py` (`TensorChunkSpec`, `_Replicate`, `split_args_kwargs_into_chunks`,
+//! `merge_chunks`), which, unlike this, can cut a target into more pieces than its input.
 
 use super::split::{Cuttable, MicrobatchError};
 use super::whole::Batch;
 use crate::stage::boundary::Payload;
 
 impl Batch {
-    /// Checks all split rules and cuts into at most `count` microbatches.
+    /// Checks all split rules and cuts the batch into at most `count` microbatches.
     ///
     /// # Errors
-    /// If rules do not fit tensors, or tensors disagree on the number of samples.
+    /// Returns [`MicrobatchError`] if rules do not fit tensors, or tensors disagree on the number of samples.
     pub fn cut(self, count: usize) -> Result<Microbatches, MicrobatchError> {
         if !self.pieces.is_empty() {
             return self.cut_given();
@@ -46,7 +46,7 @@ fn bounds(samples: usize, count: usize) -> Vec<usize> {
     (0..=count).map(|piece| piece * size + piece.min(larger)).collect()
 }
 
-/// A batch that has been cut; pieces are views, made when asked for.
+/// A batch that has been cut; pieces are views, made on request.
 #[derive(Clone, Debug)]
 pub struct Microbatches {
     batch: Batch,
@@ -54,7 +54,7 @@ pub struct Microbatches {
 }
 
 impl Microbatches {
-    /// How many microbatches there are.
+    /// The number of microbatches.
     pub fn len(&self) -> usize {
         self.bounds.len() - 1
     }
@@ -74,7 +74,7 @@ impl Microbatches {
         self.bounds[microbatch + 1] - self.bounds[microbatch]
     }
 
-    /// Has the batch a target?
+    /// Returns true if the batch has a target.
     pub fn has_target(&self) -> bool {
         self.batch.has_target()
     }
@@ -101,12 +101,12 @@ impl Microbatches {
         Ok(Batch { input, target, extras, early: batch.early.clone(), pieces: Vec::new() })
     }
 
-    /// The batch that a microbatch is cut from; the microbatch itself if the batch came in microbatches.
+    /// The batch that a microbatch is cut from; the microbatch itself if the batch was given as microbatches.
     pub(super) fn piece_batch(&self, microbatch: usize) -> &Batch {
         self.batch.pieces.get(microbatch).unwrap_or(&self.batch)
     }
 
-    /// Batches that between them have the tensors of all microbatches: the batch, or its microbatches if it came in those.
+    /// The batches that together hold the tensors of all microbatches: the batch itself, or the given microbatches.
     pub(crate) fn wholes(&self) -> impl Iterator<Item = &Batch> {
         let pieces = self.batch.pieces.iter();
         pieces.chain(std::iter::once(&self.batch).filter(|batch| batch.pieces.is_empty()))
@@ -115,7 +115,7 @@ impl Microbatches {
     /// One microbatch's input.
     ///
     /// # Errors
-    /// None after a successful cut; the type is shared with the other parts.
+    /// Returns no error after a successful cut; the type is shared with the other parts.
     pub fn input(&self, microbatch: usize) -> Result<Payload, MicrobatchError> {
         self.piece(&self.piece_batch(microbatch).input, "the input", microbatch)
     }
@@ -135,7 +135,7 @@ impl Microbatches {
     /// The extras that a stage reads for one microbatch, in the order of their names.
     ///
     /// # Errors
-    /// If the batch does not hold one of them.
+    /// Returns [`MicrobatchError`] if the batch does not hold one of them.
     pub fn extra(&self, stage: usize, names: &[&str], microbatch: usize) -> Result<Payload, MicrobatchError> {
         let mut parts = Vec::new();
         for &name in names {

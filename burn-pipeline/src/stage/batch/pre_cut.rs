@@ -1,4 +1,4 @@
-//! Batches that come in microbatches already, each of its own shape (sequences of several lengths), and batches of zeros.
+//! Batches given as microbatches, each with its own shape (sequences of several lengths), and batches of zeros.
 
 use super::microbatches::Microbatches;
 use super::split::{Cuttable, MicrobatchError, Split};
@@ -7,7 +7,7 @@ use crate::stage::boundary::zeros_like;
 use burn::tensor::Shape;
 
 impl Batch {
-    /// A batch of given microbatches, each of its own shape; each counts by its samples.
+    /// A batch made of given microbatches. Each has its own shape, and counts by its number of samples.
     ///
     /// ```
     /// use burn::tensor::{Device, Int, Tensor};
@@ -25,7 +25,7 @@ impl Batch {
         Self { pieces, ..first }
     }
 
-    /// The given microbatches, however many were asked for.
+    /// Returns the given microbatches, whatever number was requested.
     pub(super) fn cut_given(self) -> Result<Microbatches, MicrobatchError> {
         let (mut bounds, mut targets) = (vec![0], 0);
         for piece in &self.pieces {
@@ -41,10 +41,10 @@ impl Batch {
 }
 
 impl Microbatches {
-    /// Zeros of the first microbatch's shape, with `more` samples added, as `count` microbatches.
+    /// Zeros with the first microbatch's shape plus `more` samples, as `count` microbatches.
     ///
     /// # Errors
-    /// None after a successful cut; the type is shared with the other parts.
+    /// Returns no error after a successful cut; the type is shared with the other parts.
     pub fn zeros(&self, count: usize, more: usize) -> Result<Self, MicrobatchError> {
         let batch = self.piece_batch(0);
         let samples = count * (self.size(0) + more);

@@ -1,4 +1,4 @@
-//! How the tensors of a batch are cut into microbatches, and what can go wrong with it.
+//! How the tensors of a batch are cut into microbatches, and the errors.
 
 use crate::stage::boundary::Payload;
 
@@ -11,25 +11,27 @@ pub enum Split {
     Replicate,
 }
 
-/// The reason for which a batch cannot be cut, or outputs cannot be joined. `what` is the input, the target, or an extra by
-/// name, and `tensor` its place there, from 0.
+/// Why a batch cannot be cut, or outputs cannot be joined. `what` is the input, the target, or an extra by name;
+/// `tensor` is the index of a tensor there, from 0.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MicrobatchError {
     /// The number of split rules is not the number of tensors.
-    #[error("{what} holds {tensors} tensor(s), but {splits} split rule(s) were given; give one a tensor")]
+    #[error("{what} holds {tensors} tensor(s), but {splits} split rule(s) were given; give one per tensor")]
     SplitCount { what: String, tensors: usize, splits: usize },
     /// The dimension to cut does not exist.
     #[error(
-        "tensor {tensor} of {what} has rank {rank} and cannot be cut along dimension {dim}; name an existing one or `Split::Replicate`"
+        "tensor {tensor} of {what} has rank {rank} and cannot be cut along dimension {dim}; \
+         name an existing one or `Split::Replicate`"
     )]
     NoSuchDim { what: String, tensor: usize, rank: usize, dim: usize },
     /// Tensors disagree on the number of samples.
     #[error(
-        "tensor {tensor} of {what} has {got} samples along the dimension to cut, others have {expected}; {}", agree(*.got)
+        "tensor {tensor} of {what} has {got} samples along the dimension to cut, others have {expected}; {}",
+        agree(*.got)
     )]
     SampleCount { what: String, tensor: usize, got: usize, expected: usize },
-    /// Split rules for something that the batch does not hold.
+    /// Split rules were given for something that the batch does not hold.
     #[error("split rules were given for {what}, which the batch does not hold; check its name, or add it")]
     SplitOfNothing { what: String },
     /// Nothing can be cut.
@@ -45,7 +47,9 @@ pub enum MicrobatchError {
     #[error("{targets} of {pieces} microbatches have a target; give one to all or to none")]
     SomeTargets { targets: usize, pieces: usize },
     /// The number of dimensions to join along is not the number of tensors.
-    #[error("an output holds {tensors} tensor(s), but {dims} dimension(s) to join along were given; give one a tensor")]
+    #[error(
+        "an output holds {tensors} tensor(s), but {dims} dimension(s) to join along were given; give one per tensor"
+    )]
     JoinCount { tensors: usize, dims: usize },
     /// Outputs to join differ in their structure.
     #[error("the outputs of microbatches differ in kinds, element types, ranks or variants and cannot be joined")]
@@ -54,17 +58,18 @@ pub enum MicrobatchError {
 
 burn_pipeline_plan::debug_as_text!(MicrobatchError);
 
-/// What to do where numbers of samples differ: a single row (a mask, say) may be meant for all samples.
+/// What to do if numbers of samples differ: a single row (such as a mask) may be meant for all samples.
 fn agree(got: usize) -> &'static str {
     match got {
         1 => {
-            "all must agree; if it is one for all samples, give it `Split::Replicate` (`Batch::split_extra`, `split_input`, `split_target`)"
+            "all must agree; if a single row is meant for all samples, give it `Split::Replicate` \
+             (`Batch::split_extra`, `split_input`, `split_target`)"
         }
         _ => "all must agree",
     }
 }
 
-/// A payload with its split rules; `None` is dimension 0 for every tensor.
+/// A payload with its split rules; `None` cuts every tensor along dimension 0.
 #[derive(Clone, Debug)]
 pub(super) struct Cuttable {
     pub(super) payload: Payload,
@@ -77,7 +82,7 @@ impl Cuttable {
         splits.get(tensor).copied().ok_or_else(|| self.count_error(what, splits.len()))
     }
 
-    /// How a tensor is cut, where the rules are known to fit.
+    /// Returns the rule of a tensor; the rules must have been checked.
     pub(super) fn rule(&self, tensor: usize) -> Split {
         self.splits.as_ref().and_then(|splits| splits.get(tensor).copied()).unwrap_or(Split::Dim(0))
     }
@@ -86,7 +91,7 @@ impl Cuttable {
         MicrobatchError::SplitCount { what: what.to_owned(), tensors: self.payload.tensors().count(), splits }
     }
 
-    /// Checks the rules and returns the number of samples, which must be `expected` if that is known.
+    /// Checks the rules and returns the number of samples, which must be `expected` if that is `Some`.
     pub(super) fn samples(&self, what: &str, mut expected: Option<usize>) -> Result<Option<usize>, MicrobatchError> {
         if let Some(splits) = self.splits.as_ref().filter(|splits| splits.len() != self.payload.tensors().count()) {
             return Err(self.count_error(what, splits.len()));

@@ -1,11 +1,11 @@
-//! A batch: the input, and what the loss and the stages read beside it.
+//! A batch: the input, the target of the loss, and extra inputs of the stages.
 
 use super::loss::{LOSS_SEED, loss_seed};
 use super::split::{Cuttable, MicrobatchError, Split};
 use crate::stage::boundary::{AnyTensor, Boundary, Payload, PayloadPart};
 use std::collections::BTreeMap;
 
-/// One training or evaluation batch: an input, and what the loss and the stages read beside it.
+/// One training or evaluation batch: an input, the target of the loss, and extra inputs of the stages.
 ///
 /// Every tensor is cut along dimension 0 unless a `split_` method says otherwise.
 #[derive(Clone, Debug)]
@@ -13,9 +13,9 @@ pub struct Batch {
     pub(super) input: Cuttable,
     pub(super) target: Option<Cuttable>,
     pub(super) extras: BTreeMap<String, Cuttable>,
-    /// Split rules that were given before the tensors that they are for; the target's under `None`.
+    /// Split rules that were given before their tensors; the target's under `None`.
     pub(super) early: BTreeMap<Option<String>, Vec<Split>>,
-    /// The microbatches, if the batch came in those; the fields above are then the first one's.
+    /// The microbatches, if the batch was given as microbatches; the fields above are then the first one's.
     pub(super) pieces: Vec<Batch>,
 }
 
@@ -32,8 +32,8 @@ impl Batch {
         self
     }
 
-    /// Adds an extra that stages read beside their input, by name (see `Stage::extras`). Plain numbers and strings are the same
-    /// for all microbatches, unless these come cut ([`Batch::from_microbatches`]).
+    /// Adds an extra, by name: a value that stages read besides their input (see `Stage::extras`). Plain numbers and
+    /// strings are the same for all microbatches, unless the microbatches are given ([`Batch::from_microbatches`]).
     pub fn extra(mut self, name: impl Into<String>, value: impl Boundary) -> Self {
         let name = name.into();
         let splits = self.early.remove(&Some(name.clone()));
@@ -41,13 +41,13 @@ impl Batch {
         self
     }
 
-    /// Sets how the input's tensors are cut, one rule a tensor.
+    /// Sets how the input's tensors are cut, one rule per tensor.
     pub fn split_input(mut self, splits: Vec<Split>) -> Self {
         self.input.splits = Some(splits);
         self
     }
 
-    /// Sets how the target's tensors are cut, one rule a tensor.
+    /// Sets how the target's tensors are cut, one rule per tensor.
     pub fn split_target(mut self, splits: Vec<Split>) -> Self {
         match &mut self.target {
             Some(target) => target.splits = Some(splits),
@@ -56,7 +56,7 @@ impl Batch {
         self
     }
 
-    /// Sets how an extra's tensors are cut, one rule a tensor.
+    /// Sets how an extra's tensors are cut, one rule per tensor.
     pub fn split_extra(mut self, name: &str, splits: Vec<Split>) -> Self {
         match self.extras.get_mut(name) {
             Some(extra) => extra.splits = Some(splits),
@@ -75,10 +75,10 @@ impl Batch {
         self.target.as_ref().map(|target| &target.payload)
     }
 
-    /// The extras that a stage reads, for all samples, in the order of their names; 1 for [`LOSS_SEED`].
+    /// The extras that a stage reads, for all samples, in the order of their names; [`LOSS_SEED`] is 1.
     ///
     /// # Errors
-    /// If the batch does not hold one of them.
+    /// Returns [`MicrobatchError`] if the batch does not hold one of them.
     pub(crate) fn whole_extra(&self, stage: usize, names: &[&str]) -> Result<Payload, MicrobatchError> {
         let mut parts = Vec::new();
         for &name in names {
@@ -93,7 +93,7 @@ impl Batch {
         Ok(Payload::from_parts(parts))
     }
 
-    /// Has it a target?
+    /// Returns true if the batch has a target.
     pub fn has_target(&self) -> bool {
         self.target.is_some()
     }

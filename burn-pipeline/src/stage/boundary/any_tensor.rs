@@ -1,7 +1,7 @@
-//! A tensor whose rank and kind are known only when it is there: what crosses a stage boundary.
+//! A tensor whose rank and kind are known only at run time: what crosses a stage boundary.
 //!
-//! Guarantees: wrapping and unwrapping moves a handle, never data; a wrong kind or rank is an error that says
-//! what was expected and what came, not a panic.
+//! Guarantees: wrapping and unwrapping moves a handle, never data. A wrong kind or rank is an error that states the
+//! expected and the received one, not a panic.
 
 use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
 use burn::backend::{AutodiffBackend, Dispatch, DispatchTensor, TensorMetadata};
@@ -10,8 +10,8 @@ use burn::tensor::{DType, Device, FloatDType, GradientCheckpointingStrategy, Sha
 use std::any::TypeId;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Elements whose squares one sum of Burn's adds. Flex adds 2^22 and more in several threads, in an order that depends on
-/// which thread is free first.
+/// The most elements whose squares one Burn sum adds. From 2^22 elements on, Flex adds in several threads, in an
+/// order that depends on which thread is free first.
 const SUMMED_AT_ONCE: usize = (1 << 22) - 1;
 
 /// Float, int or bool.
@@ -35,7 +35,7 @@ impl TensorKind {
         }
     }
 
-    /// The kind that Burn's type `K` stands for: `Float`, `Int` or `Bool`, and there is no other.
+    /// The kind of Burn's type `K`, which is `Float`, `Int` or `Bool`.
     pub(super) fn of_marker<K: Basic + 'static>() -> Self {
         match TypeId::of::<K>() {
             id if id == TypeId::of::<burn::tensor::Float>() => TensorKind::Float,
@@ -55,7 +55,7 @@ impl std::fmt::Display for TensorKind {
     }
 }
 
-/// Is it one of CubeCL's devices? They carry operations out later than these are asked for.
+/// Returns true if this is a CubeCL device. Such devices run operations asynchronously.
 pub(crate) fn is_cubecl(device: &Device) -> bool {
     #[cfg(feature = "cubecl-backend")]
     return matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Cube(_));
@@ -87,12 +87,12 @@ impl AnyTensor {
         Self(tensor.into_dispatch())
     }
 
-    /// Wraps what Burn's dispatch layer works on.
+    /// Wraps a tensor of Burn's dispatch layer.
     pub fn from_dispatch(tensor: DispatchTensor) -> Self {
         Self(tensor)
     }
 
-    /// Puts elements from the host on a device, without autodiff; floats keep their element type, integers and
+    /// Copies elements from the host to a device, without autodiff. Floats keep their element type; integers and
     /// booleans get the device's.
     pub fn from_data(data: TensorData, device: &Device) -> Self {
         let plain = device.clone().inner();
@@ -105,8 +105,8 @@ impl AnyTensor {
         })
     }
 
-    /// As [`AnyTensor::from_data`], but every element type stays what it is. Booleans alone get the device's, as they have the
-    /// same values in all of them.
+    /// Like [`AnyTensor::from_data`], but keeps every element type except that of booleans, which get the device's:
+    /// their values are the same in all boolean types.
     pub fn from_data_exact(data: TensorData, device: &Device) -> Self {
         let plain = device.clone().inner();
         let target = plain.as_dispatch();
@@ -116,12 +116,12 @@ impl AnyTensor {
         Self(by_kind!(TensorKind::of(data.dtype()), float_from_data | int_from_data | bool_from_data(data, target)))
     }
 
-    /// Unwraps to what Burn's dispatch layer works on.
+    /// Unwraps the tensor of Burn's dispatch layer.
     pub fn into_dispatch(self) -> DispatchTensor {
         self.0
     }
 
-    /// Borrows what Burn's dispatch layer works on.
+    /// Borrows the tensor of Burn's dispatch layer.
     pub fn as_dispatch(&self) -> &DispatchTensor {
         &self.0
     }
@@ -129,7 +129,7 @@ impl AnyTensor {
     /// Unwraps a tensor of rank `D` and kind `K`.
     ///
     /// # Errors
-    /// Gives the tensor's own kind and rank back if they are others.
+    /// Returns the tensor's own kind and rank if they differ.
     pub fn into_tensor<const D: usize, K: Basic + 'static>(self) -> Result<Tensor<D, K>, (TensorKind, usize)> {
         match (self.kind(), self.rank()) {
             (kind, rank) if kind == TensorKind::of_marker::<K>() && rank == D => Ok(Tensor::from_dispatch(self.0)),
@@ -157,7 +157,7 @@ impl AnyTensor {
         self.0.dtype()
     }
 
-    /// Bytes that its elements take.
+    /// The size of its elements in bytes.
     pub fn bytes(&self) -> usize {
         self.shape().num_elements() * self.dtype().size()
     }
@@ -179,7 +179,7 @@ impl AnyTensor {
         self.0.autodiff != burn::backend::DispatchAutodiffContext::Disabled
     }
 
-    /// The same tensor as a leaf of a new graph; `tracked` asks for its gradient (floats only).
+    /// The same tensor as a leaf of a new graph; if `tracked`, its gradient is computed (floats only).
     pub fn leaf(self, strategy: GradientCheckpointingStrategy, tracked: bool) -> Self {
         let plain = self.inner();
         let mut tensor = by_kind!(plain.kind(), from_inner | int_from_inner | bool_from_inner(plain.0));
@@ -188,23 +188,23 @@ impl AnyTensor {
         Self(if float && tracked { Dispatch::float_set_require_grad(tensor, true) } else { tensor })
     }
 
-    /// Does its graph lead to anything that needs a gradient?
+    /// Returns true if its graph leads to anything that needs a gradient.
     pub fn is_tracked(&self) -> bool {
         self.kind() == TensorKind::Float && self.device_is_autodiff() && Dispatch::is_tracked(&self.0)
     }
 
-    /// Zeros (false, of booleans) of this kind, element type and device, without autodiff.
+    /// Zeros (false for booleans) of this kind, element type and device, without autodiff.
     pub fn zeros(&self, shape: Shape) -> Self {
         let (device, dtype) = (self.device().inner(), self.dtype());
         Self(by_kind!(self.kind(), float_zeros | int_zeros | bool_zeros(shape, device.as_dispatch(), dtype.into())))
     }
 
-    /// The same tensor on another device; the handle itself if it is there already.
+    /// The same tensor on another device; the handle itself if it is already there.
     pub fn to_device(self, device: &Device) -> Self {
         if &self.device() == device {
             return self;
         }
-        // Burn hands another backend booleans in a representation that it may not have.
+        // Burn hands booleans to another backend in a representation that it may not support.
         if self.kind() == TensorKind::Bool
             && let Ok(data) = self.to_data()
         {
@@ -214,25 +214,27 @@ impl AnyTensor {
         Self(by_kind!(self.kind(), float_to_device | int_to_device | bool_to_device(self.0, target)))
     }
 
-    /// The same elements for another thread: on CubeCL devices in memory of their own, else the handle itself.
-    /// `link/hand_over.rs` says why.
+    /// The same elements for another thread: copied on CubeCL devices, else the handle itself. See
+    /// `link/hand_over.rs`.
     pub(crate) fn unshared(self) -> Self {
         if self.is_on_cubecl() { self.copied() } else { self }
     }
 
-    /// The same elements in memory of their own; on Flex, which reverses nothing without a copy, the handle itself.
+    /// The same elements in memory of their own; on Flex, where flipping no dimension copies nothing, the handle
+    /// itself.
     pub(crate) fn copied(self) -> Self {
-        // Reversing no dimension is the one operation that copies tensors of every kind and shape, also of one element.
+        // Flipping no dimension is the one operation that copies tensors of every kind and shape, including one
+        // element.
         Self(by_kind!(self.kind(), float_flip | int_flip | bool_flip(self.0, &[])))
     }
 
-    /// The same elements in storage that holds no others: a view keeps all that it is a view of.
+    /// The same elements in storage of their own size: a view keeps the whole tensor that it is a view of.
     pub(crate) fn compact(self) -> Self {
         if self.is_on_cubecl() {
             return self.copied();
         }
         let device = self.device();
-        // Elements that cannot be read stay where they are: whoever reads them next says why.
+        // If the elements cannot be read, keep the handle: the next reader reports why.
         self.to_data().map_or(self, |data| Self::from_data_exact(data, &device))
     }
 
@@ -248,33 +250,33 @@ impl AnyTensor {
         Self(by_kind!(self.kind(), float_slice | int_slice | bool_slice(self.0, &slices)))
     }
 
-    /// The same elements in another shape, which must have as many.
+    /// The same elements in another shape, which must have the same number of elements.
     pub fn reshape(self, shape: Shape) -> Self {
         Self(by_kind!(self.kind(), float_reshape | int_reshape | bool_reshape(self.0, shape)))
     }
 
-    /// Joins pieces of one kind along a dimension; `None` if there is none.
+    /// Joins pieces of one kind along a dimension; `None` if there are no pieces.
     pub fn cat(pieces: Vec<AnyTensor>, dim: usize) -> Option<Self> {
         let kind = pieces.first()?.kind();
         let pieces: Vec<DispatchTensor> = pieces.into_iter().map(|t| t.0).collect();
         Some(Self(by_kind!(kind, float_cat | int_cat | bool_cat(pieces, dim))))
     }
 
-    /// The sum of two float tensors of one shape; the left one's storage is reused where nobody else holds it.
+    /// The sum of two float tensors of one shape. Reuses the left one's storage if nobody else holds it.
     pub fn plus(self, other: Self) -> Self {
         Self(Dispatch::float_add(self.0, other.0))
     }
 
-    /// Each element times a factor; storage is reused where nobody else holds it. Half precision, in which small factors would be 0,
-    /// is multiplied in f32.
+    /// Multiplies each element by a factor, reusing the storage if nobody else holds it. Half precision, in which
+    /// small factors would become 0, is multiplied in f32.
     pub fn scale(self, factor: f64) -> Self {
         let dtype = self.dtype();
         let scaled = Dispatch::float_mul_scalar(self.widened().0, factor.into());
         Self(if scaled.dtype() == dtype { scaled } else { Dispatch::float_cast(scaled, dtype.into()) })
     }
 
-    /// The same elements in a type that has the range and the digits for squares and factors: f32 for half precision, as in Burn's
-    /// own clipping, else the tensor's own.
+    /// The same elements in a type with enough range and digits for squares and factors: f32 for half precision, as
+    /// in Burn's own gradient clipping, else the tensor's own type.
     fn widened(self) -> Self {
         match self.dtype() {
             DType::F64 | DType::F32 => self,
@@ -282,11 +284,11 @@ impl AnyTensor {
         }
     }
 
-    /// The sum of squares, read back to the host (waits for the device). It is the same in every run, also with several
-    /// compute threads. Half precision is squared and added in f32.
+    /// The sum of squares, read back to the host (waits for the device). It is the same in every run, even with
+    /// several compute threads. Half precision is squared and added in f32.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Returns the device's message if it reports a failure.
     pub fn squared_norm(&self) -> Result<f64, String> {
         let elements = self.shape().num_elements();
         let squares = |part: Self| {
@@ -307,10 +309,10 @@ impl AnyTensor {
         Ok(sums.iter::<f64>().sum())
     }
 
-    /// A hash of its shape and its elements' bits (waits for the device).
+    /// Hashes its shape and its elements' bits (waits for the device).
     ///
     /// # Errors
-    /// What the device reports.
+    /// Returns the device's message if it reports a failure.
     pub(crate) fn digest(&self) -> Result<u64, String> {
         let mut hasher = DefaultHasher::new();
         let data = self.to_data()?;
@@ -318,18 +320,18 @@ impl AnyTensor {
         Ok(hasher.finish())
     }
 
-    /// Its elements on the host (waits for the device).
+    /// Copies its elements to the host (waits for the device).
     ///
     /// # Errors
-    /// What the device reports.
+    /// Returns the device's message if it reports a failure.
     pub fn to_data(&self) -> Result<TensorData, String> {
         self.clone().into_data()
     }
 
-    /// Its elements on the host (waits for the device); not copied where the host holds them and nobody else does.
+    /// Moves its elements to the host (waits for the device); copies nothing if the host alone holds them.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Returns the device's message if it reports a failure.
     pub fn into_data(self) -> Result<TensorData, String> {
         let read = match self.kind() {
             TensorKind::Float => burn::tensor::try_read_sync(Dispatch::float_into_data(self.0)),

@@ -1,22 +1,23 @@
-//! Does a device compute in a float type?
+//! Checks whether a device computes in a float type.
 //!
-//! 1. What a device lacks by its own account (`Device::supports_dtype`), it does not compute in: bf16 in WGSL.
-//! 2. On CubeCL's devices the account is the runtime's, and not the processor's or the driver's. Its processor runtime names bf16, and
-//!    where the processor has no instruction that rounds to it, calls a function that is not there (`__truncsfbf2`), reports
-//!    nothing and leaves what was in memory. Mesa's software Vulkan names f64, and gives wrong exponentials. So other types than f32
-//!    are tried there: a few numbers go through the functions that layers are made of, and must come back as the host
-//!    computes them.
-//! 3. A type is tried once a device and process.
+//! 1. A device does not compute in a type that it reports as unsupported (`Device::supports_dtype`), such as bf16 in
+//!    WGSL.
+//! 2. CubeCL's devices report what the runtime supports, not what the processor or the driver does. Its processor
+//!    runtime reports bf16; where the processor has no instruction that rounds to bf16, it calls a missing function
+//!    (`__truncsfbf2`), reports nothing and leaves the memory as it was. Mesa's software Vulkan reports f64 and
+//!    computes wrong exponentials. So types other than f32 are probed there: a few numbers go through the functions
+//!    that layers are made of, and the results must be those of the host.
+//! 3. A type is probed once per device and process.
 //!
-//! Parameters and buffers are asked about when a stage is built, what a stage casts to before its forward runs (`engine/casts.rs`), and
-//! kernels of backend extensions ask before they run by themselves.
+//! Parameters and buffers are checked when a stage is built; types that a stage casts to, before its forward runs
+//! (`engine/casts.rs`). Kernels of backend extensions call [`computes_in`] themselves before they run.
 
 use super::any_tensor::{AnyTensor, is_cubecl};
 use super::unwritten::first_line;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use parking_lot::Mutex;
 
-/// Numbers that every type has.
+/// Numbers that every type can represent.
 const NUMBERS: [f64; 4] = [0.25, 0.5, 1.5, 3.0];
 
 /// A function, on the device and on the host.
@@ -35,24 +36,25 @@ const FUNCTIONS: [Function; 6] = [
     Function { name: "tanh", there: Tensor::tanh, here: f64::tanh },
 ];
 
-/// A device, a type, and what came of trying it there.
+/// A device, a type, and the result of probing it.
 type Tried = (Device, DType, Result<(), String>);
 
-/// Whether a device computes in a float type: by its own account, and on CubeCL's devices by trying it, once a device, type and process.
-/// Whoever adds kernels to Burn asks before one runs: Burn refuses no type, and the numbers of a kernel in one that is lacking are wrong.
+/// Checks whether a device computes in a float type: by its own report and, on CubeCL's devices, by probing it once
+/// per device, type and process. Code that adds kernels to Burn must call this before a kernel runs: Burn refuses no
+/// type, and a kernel in an unsupported type gives wrong numbers.
 ///
 /// # Errors
-/// Why it does not, in words: the account, or the function that gave another number and which.
+/// Returns the reason in words: the device's report, or the function that gave a wrong number, and the number.
 pub fn computes_in(device: &Device, dtype: DType) -> Result<(), String> {
     static TRIED: Mutex<Vec<Tried>> = Mutex::new(Vec::new());
     let device = device.clone().inner();
     if !device.supports_dtype(dtype) {
-        return Err("it lacks the type (`Device::supports_dtype`)".to_owned());
+        return Err("it does not support the type (`Device::supports_dtype`)".to_owned());
     }
     if dtype == DType::F32 || !is_cubecl(&device) {
         return Ok(());
     }
-    // Held meanwhile, so that of ranks that share the device one tries it.
+    // Locked while probing, so that only one of the ranks that share the device probes it.
     let mut tried = TRIED.lock();
     if let Some((.., known)) = tried.iter().find(|(one, its, _)| (one, *its) == (&device, dtype)) {
         return known.clone();

@@ -1,25 +1,25 @@
-//! The mark before a tensor of which each rank of a group holds a piece.
+//! The mark before a tensor of which each member of a tensor-parallel group holds a piece.
 //!
-//! Guarantees: a mark crosses every link like a tag; it is no other tag, and no list has such a length.
+//! Guarantees: a mark crosses every link like a tag, and differs from every other tag and list length.
 //!
-//! The mark is a tag, so that links and captured programs need to know nothing of it: code that compares or prints what crosses a
+//! The mark is a tag, so links and captured programs need not know it. Code that compares or prints what crosses a
 //! boundary reads it ([`CutOver::of`]).
 
 use super::payload::EDGE;
 use std::fmt;
 
-/// Along which axis a tensor is cut, and over how many ranks.
+/// The axis along which a tensor is cut, and the number of its pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CutOver {
     /// The axis.
     pub(crate) axis: usize,
-    /// Ranks that hold a piece each, all of one size.
+    /// The number of ranks. Each holds one piece, all of one size.
     pub(crate) ranks: usize,
 }
 
 /// The bit that only marks have.
 const MARK: usize = 1 << (usize::BITS - 1);
-/// The bits of the number of ranks.
+/// The number of bits for the number of ranks.
 const RANKS: u32 = 24;
 
 impl CutOver {
@@ -28,7 +28,7 @@ impl CutOver {
         MARK | self.axis << RANKS | self.ranks
     }
 
-    /// The mark that a tag is, if it is one.
+    /// The mark that a tag encodes; `None` for other tags.
     pub(crate) fn of(tag: usize) -> Option<Self> {
         let (axis, ranks) = ((tag & !MARK) >> RANKS, tag & ((1 << RANKS) - 1));
         (tag != EDGE && tag & MARK != 0).then_some(Self { axis, ranks })

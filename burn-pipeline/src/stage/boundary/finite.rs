@@ -1,20 +1,23 @@
-//! Which of some tensors has an element that is NaN or infinite.
+//! Finds a tensor with an element that is NaN or infinite.
 //!
-//! Guarantees: the answer is exact for every float type, large elements do not count as infinite; nothing is copied or changed.
+//! Guarantees: the answer is exact for every float type: large finite elements do not count as infinite. Nothing is
+//! copied or changed.
 //!
-//! 1. On Flex the elements are read where they are, in one pass: one is not finite if all bits of its exponent are set.
-//! 2. Elsewhere, and for views that are no slice of memory, a tensor times 0 is summed on its device: 0, or NaN. One number a tensor
-//!    is read back, for all tensors at once.
+//! 1. On Flex the elements are read in place, in one pass: an element is not finite if all bits of its exponent are
+//!    set.
+//! 2. On other backends, and for views that are not contiguous in memory, each tensor is multiplied by 0 and summed
+//!    on its device: the sum is 0 or NaN. One number per tensor is read back, for all tensors at once.
 
 use super::any_tensor::AnyTensor;
 use burn::backend::Dispatch;
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::FloatDType;
 
-/// The place of the first of these float tensors, all on one device, that is not finite throughout (waits for the device).
+/// Returns the index of the first of these float tensors, all on one device, with a non-finite element (waits for the
+/// device).
 ///
 /// # Errors
-/// What the device reports.
+/// Returns the device's message if it reports a failure.
 pub(crate) fn first_non_finite<'a>(tensors: impl IntoIterator<Item = &'a AnyTensor>) -> Result<Option<usize>, String> {
     let (mut places, mut sums, mut here) = (Vec::new(), Vec::new(), None);
     for (place, tensor) in tensors.into_iter().enumerate() {
@@ -36,19 +39,19 @@ pub(crate) fn first_non_finite<'a>(tensors: impl IntoIterator<Item = &'a AnyTens
     Ok(there.map(|(_, place)| place).or(here))
 }
 
-/// One number.
+/// One element: 0 if all elements are finite, else NaN.
 fn zero_or_nan(tensor: AnyTensor) -> AnyTensor {
     let sum = Dispatch::float_sum(Dispatch::float_mul_scalar(tensor.into_dispatch(), 0.0.into()));
     AnyTensor::from_dispatch(Dispatch::float_cast(sum, FloatDType::F32))
 }
 
-/// Whether all elements are finite, where the host holds them as one slice.
+/// Returns true if all elements are finite; `None` if the host does not hold them as one slice.
 #[cfg(feature = "flex")]
 fn is_finite_here(tensor: &AnyTensor) -> Option<bool> {
     use burn::backend::{BackendTensor, DispatchKindConversion, DispatchTensor, Flex};
     use burn::tensor::DType;
 
-    /// Elements between two looks at the result.
+    /// The number of elements between two checks of the result.
     const AT_ONCE: usize = 1 << 12;
 
     macro_rules! finite {
@@ -98,7 +101,7 @@ mod tests {
             let fine = || tensor(&[0.0, -0.0, 1.0, -largest, largest, dtype.finfo().unwrap().min_positive], dtype);
             assert_eq!(first_non_finite(&[fine(), fine()]), Ok(None), "{dtype:?}");
             for odd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-                // In a place that no block of vectors covers, too.
+                // Also at indices that no vector block covers.
                 for place in [0, 1, 4095, 4096, 10_000] {
                     let mut values = vec![largest; 10_001];
                     values[place] = odd;

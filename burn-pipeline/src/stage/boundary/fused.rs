@@ -1,12 +1,14 @@
-//! Fused operations, where a tensor goes from one thread to another.
+//! Fused operations, when a tensor goes from one thread to another.
 //!
-//! With `fusion`, a rank's operations wait in a queue of the rank's own until a group of them is whole (`link/hand_over.rs`). A thread
-//! that reads a tensor of another queue makes Burn run all that waits there, wherever its rank has got to: the groups would be
-//! others in each step, and be searched for and compiled anew. So
+//! With `fusion`, a rank's operations wait in the rank's own queue until a group of them is complete
+//! (`link/hand_over.rs`). When a thread reads a tensor of another queue, Burn runs everything that waits there,
+//! however far its rank has got: the groups would differ in each step, and be searched for and compiled anew.
+//! Therefore:
 //!
-//! 1. who gives a tensor to another thread runs what waits in its own queue first, at that place in its row in every step
-//!    ([`run_waiting`]);
-//! 2. who takes it takes it into its own queue once ([`AnyTensor::taken`]). Else Burn would at every use, and wait each time.
+//! 1. A thread that gives a tensor to another thread first runs what waits in its own queue, at the same place in its
+//!    row in every step ([`run_waiting`]).
+//! 2. The receiving thread moves the tensor into its own queue once ([`AnyTensor::taken`]). Otherwise Burn would do
+//!    so at every use, and wait each time.
 //!
 //! Without `fusion` both do nothing.
 
@@ -27,7 +29,7 @@ pub(crate) fn run_waiting<'a>(tensors: impl Iterator<Item = &'a AnyTensor>) {
             let tensor = tensor.clone().inner().into_dispatch();
             let plain = <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(tensor);
             if let Ok(BackendTensor::Float(tensor) | BackendTensor::Int(tensor) | BackendTensor::Bool(tensor)) = plain {
-                // What fails is told by whoever reads the results.
+                // Whoever reads the results reports the failure.
                 let _ = tensor.client.try_sync(|| ());
             }
         }
@@ -37,9 +39,9 @@ pub(crate) fn run_waiting<'a>(tensors: impl Iterator<Item = &'a AnyTensor>) {
 }
 
 impl AnyTensor {
-    /// The same tensor in this thread's queue.
+    /// Moves the tensor to this thread's queue.
     pub(crate) fn taken(self) -> Self {
-        // Burn gives a clone the queue of the thread that clones.
+        // Burn gives a clone the queue of the cloning thread.
         if cfg!(feature = "fusion") && self.is_on_cubecl() { Self::clone(&self) } else { self }
     }
 }

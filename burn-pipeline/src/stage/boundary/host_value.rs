@@ -1,11 +1,12 @@
-//! Plain numbers and strings: what crosses a stage boundary, or is an extra, without being a tensor.
+//! Plain numbers and strings: values other than tensors that cross a stage boundary or are extras.
 //!
-//! Guarantees: a value keeps its type and, to the last bit, its contents, on every link; one type is never read as another.
+//! Guarantees: a value keeps its type and all its bits on every link; a value of one type is never read as another
+//! type.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A plain value. Two are equal if their types and bits are, so that NaN equals itself and -0 is not 0.
+/// A plain value. Two are equal if their types and bits are equal, so NaN equals itself and -0 differs from 0.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum HostValue {
     /// A floating-point number.
@@ -19,7 +20,7 @@ pub enum HostValue {
 }
 
 impl HostValue {
-    /// Is it of the same type?
+    /// Returns true if both have the same type.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }

@@ -1,9 +1,11 @@
-//! What a stage gives beside what another one takes, known from their types before anything runs.
+//! Compares what a stage gives with what another one takes, by their types, before anything runs.
 //!
-//! Guarantees: values whose parts would be read as others are told apart, in ranks and kinds of tensors too; types that are made of the same
-//! parts are alike whatever their names, but enums and types with a `Boundary` of their own, which are known by name.
+//! Guarantees: two types differ if the parts of one would be misread as the other's, including ranks and kinds of
+//! tensors. Types made of the same parts are alike whatever their names, except enums and types with their own
+//! `Boundary` implementation, which are identified by name.
 //!
-//! 1. [`Boundary::kinds`] lists the kinds of a type's parts; a mark stands before each value that goes past the next stage.
+//! 1. [`Boundary::kinds`] lists the kinds of a type's parts, with a mark before each value that goes past the next
+//!    stage.
 //! 2. [`Kinds`] cuts the list at the marks: the part for the next stage, and one for each edge.
 
 use super::values::{ANY_TENSOR, Boundary};
@@ -11,12 +13,12 @@ use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 use std::any::type_name;
 
-/// Stands before the kinds of one value that goes past the next stage.
+/// The mark before the kinds of one value that goes past the next stage.
 pub(super) const ONE_EDGE: &str = "skip";
-/// Stands before the kinds of each of any number of such values.
+/// The mark before the kinds of any number of such values, all of one type.
 pub(super) const ANY_EDGES: &str = "skips";
 
-/// The kinds of what a stage takes, or of what it gives.
+/// The kinds of a stage's input or output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Kinds(Vec<String>);
 
@@ -25,13 +27,13 @@ impl Kinds {
         Self(T::kinds())
     }
 
-    /// The value that comes from the stage before, or goes to the next one.
+    /// The value received from the stage before, or sent to the next one.
     pub(crate) fn next(&self) -> &[String] {
         let end = self.0.iter().position(|kind| is_mark(kind)).unwrap_or(self.0.len());
         &self.0[..end]
     }
 
-    /// The value of an edge past the next stage, by its place among those of the stage; `None` if there is none.
+    /// The value of an edge past the next stage, by its index among the stage's edges; `None` if there is none.
     pub(crate) fn edge(&self, place: usize) -> Option<&[String]> {
         let marks: Vec<usize> = (0..self.0.len()).filter(|&at| is_mark(&self.0[at])).collect();
         let any = marks.iter().position(|&at| self.0[at] == ANY_EDGES).unwrap_or(usize::MAX);
@@ -45,7 +47,7 @@ fn is_mark(kind: &str) -> bool {
     kind == ONE_EDGE || kind == ANY_EDGES
 }
 
-/// Returns true if what is given can be read as what is taken.
+/// Returns true if `given` can be read as `taken`.
 pub(crate) fn alike(given: &[String], taken: &[String]) -> bool {
     let tensors = type_name::<Tensor<1>>().split('<').next().unwrap_or_default();
     let is_tensor = |kind: &str| kind == ANY_TENSOR || kind.split('<').next() == Some(tensors);
@@ -54,7 +56,7 @@ pub(crate) fn alike(given: &[String], taken: &[String]) -> bool {
     given.len() == taken.len() && given.iter().zip(taken).all(same)
 }
 
-/// Kinds as a message names them: without the paths of modules.
+/// Kinds as messages show them: without module paths.
 pub(crate) fn listed(kinds: &[String]) -> String {
     let mut text = String::new();
     for piece in kinds.join(", ").split_inclusive(['<', '>', ',', ' ', '(', ')']) {

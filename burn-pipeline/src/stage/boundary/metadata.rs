@@ -1,23 +1,23 @@
-//! What is known of a stage's boundary before real data crosses it.
+//! What is known about a stage's boundary before real data crosses it.
 //!
-//! 1. *Static*: the user declares the specs of a stage's input and output (`StageBox::declare`), and if they like which of
-//!    their tensors have gradients (`StageBox::declare_metadata`). What cannot be a gradient of its tensor is refused when the
-//!    stage is built.
-//! 2. *Dynamic*: every stage runs on zeros of the first microbatch's shape, forward and then backward, each stage on the
-//!    output of the one before; then again with one more sample. Sizes that change with the number of samples are free.
-//! 3. All ranks use one mode: the static one if every stage of every rank declares its specs. If only some do, what is
-//!    declared is compared with what was found.
+//! 1. *Static*: the user declares the specs of a stage's input and output (`StageBox::declare`), and optionally which
+//!    of their tensors have gradients (`StageBox::declare_metadata`). A gradient that does not fit its tensor is
+//!    refused when the stage is built.
+//! 2. *Dynamic*: every stage runs forward and backward on zeros of the first microbatch's shape, each on the output
+//!    of the stage before; then again with one more sample. Sizes that change with the number of samples are free.
+//! 3. All ranks use one mode: the static one if every stage of every rank declares its specs. If only some do, the
+//!    declared specs are compared with those found on zeros.
 //!
 //! Metadata is never required: every message describes its own contents, so shapes may change from microbatch to
-//! microbatch. It has two uses. A link that posts receives can post them, at the right size, before the first message
-//! ([`Link::expect`](crate::link::Link::expect)). And a shape that changes where it should not is reported by name at once
-//! ([`Validate`]).
+//! microbatch. It has two uses. A link that posts receives can post them with the right size before the first message
+//! ([`Link::expect`](crate::link::Link::expect)). And a shape that changes where it should not is reported by name at
+//! once ([`Validate`]).
 
 use super::any_tensor::TensorKind;
 use super::payload_spec::{PayloadSpec, SpecMismatch};
 use super::tensor_spec::TensorSpec;
 
-/// Which payloads are compared with the metadata while training.
+/// Which payloads are compared with the metadata during training.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Validate {
     /// None.
@@ -32,9 +32,9 @@ pub enum Validate {
 /// A place at a stage's boundary.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum StagePort {
-    /// The stage's input, including values from past its neighbour.
+    /// The stage's input, including values from past the stage before.
     Input,
-    /// Its output, including values that go past the next stage.
+    /// The stage's output, including values that go past the next stage.
     Output,
     /// The gradients of its outputs, as received.
     OutputGradient,
@@ -53,19 +53,19 @@ impl std::fmt::Display for StagePort {
     }
 }
 
-/// What is known of one stage's boundary.
+/// What is known about one stage's boundary.
 ///
-/// Gradients are described as a list of optional tensors: its length, then for each tensor tag 1 and the gradient's spec,
-/// or tag 0 where there is none (integers, outputs that nothing uses, the model's input).
+/// Gradients are described as a list of optional tensors: its length, then for each tensor tag 1 and the gradient's
+/// spec, or tag 0 if it has no gradient (integers, unused outputs, the model's input).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StageMetadata {
     /// Its input.
     pub input: Option<PayloadSpec>,
     /// Its output; `None` for the last stage in training, which gives a loss.
     pub output: Option<PayloadSpec>,
-    /// The gradients of its outputs; known if they were declared, or from a run on zeros.
+    /// The gradients of its outputs, if they were declared or found on zeros.
     pub output_gradients: Option<PayloadSpec>,
-    /// The gradients of its inputs; known if they were declared, or from a run on zeros.
+    /// The gradients of its inputs, if they were declared or found on zeros.
     pub input_gradients: Option<PayloadSpec>,
 }
 
@@ -80,8 +80,8 @@ impl StageMetadata {
         }
     }
 
-    /// The first gradient that cannot be that of its tensor: of another shape or type, of a tensor that is not float, or of
-    /// none.
+    /// Returns the first gradient that does not fit its tensor: its shape or type differs, or its tensor is not
+    /// float, or does not exist.
     pub(crate) fn unfit_gradient(&self) -> Option<(StagePort, SpecMismatch)> {
         let ports = [
             (StagePort::OutputGradient, &self.output, &self.output_gradients),
@@ -92,7 +92,7 @@ impl StageMetadata {
         })
     }
 
-    /// Records the spec at one port; if one is known, sizes in which they differ become free.
+    /// Records the spec at one port. If a spec is already known, sizes in which they differ become free.
     ///
     /// # Errors
     /// Returns both specs if they differ in more than sizes.
@@ -112,7 +112,7 @@ impl StageMetadata {
     }
 }
 
-/// The first of these gradients that cannot be that of its tensor.
+/// Returns the first of these gradients that does not fit its tensor.
 fn unfit(value: &PayloadSpec, gradients: &PayloadSpec) -> Option<SpecMismatch> {
     let tensors: Vec<&TensorSpec> = value.tensors().collect();
     let count = || format!("a list of {} optional tensor(s)", tensors.len());

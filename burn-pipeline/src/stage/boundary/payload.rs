@@ -1,8 +1,9 @@
 //! The flat list in which a value crosses a stage boundary.
 //!
-//! A [`Payload`] holds tensors, plain values, and a tag (a small number) wherever a value's layout varies: is the option there,
-//! how long is the list, which variant is it. A value that goes past the next stage has a mark before it, and so has a tensor of which
-//! each rank of a group holds a piece ([`CutOver`](super::cut_over::CutOver)): tags that are nothing else.
+//! A [`Payload`] holds tensors, plain values, and a tag (a small number) wherever a value's layout varies: whether an
+//! option is there, how long a list is, which variant it is. A mark, which is a tag with no other use, comes before
+//! each value that goes past the next stage, and before each tensor of which every member of a tensor-parallel group
+//! holds a piece ([`CutOver`](super::cut_over::CutOver)).
 
 use super::any_tensor::AnyTensor;
 use super::fused::run_waiting;
@@ -10,7 +11,7 @@ use super::host_value::HostValue;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-/// The tag before each value that goes past the next stage; no list is as long.
+/// The tag before each value that goes past the next stage; no list has this length.
 pub(super) const EDGE: usize = usize::MAX;
 
 /// One entry of a [`Payload`].
@@ -20,7 +21,7 @@ pub enum PayloadPart {
     Tensor(AnyTensor),
     /// A plain number or string.
     Host(HostValue),
-    /// A number that says what follows: is an option there, a list's length, a variant.
+    /// A number that says what follows: whether an option is there, a list's length, a variant.
     Tag(usize),
 }
 
@@ -29,7 +30,7 @@ pub enum PayloadPart {
 pub struct Payload(pub(super) VecDeque<PayloadPart>);
 
 impl Payload {
-    /// A payload of given parts.
+    /// A payload of the given parts.
     pub fn from_parts(parts: impl IntoIterator<Item = PayloadPart>) -> Self {
         Self(parts.into_iter().collect())
     }
@@ -93,19 +94,19 @@ impl Payload {
         payload
     }
 
-    /// The same payload on the thread that got it: see [`AnyTensor::taken`].
+    /// The same payload on the receiving thread: see [`AnyTensor::taken`].
     pub(crate) fn taken(self) -> Self {
         let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.taken()));
         payload
     }
 
-    /// The same payload in memory of its own.
+    /// The same payload in memory of its own: see [`AnyTensor::copied`].
     pub(crate) fn copied(self) -> Self {
         let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.copied()));
         payload
     }
 
-    /// Bytes that its tensors take.
+    /// The size of its tensors in bytes.
     pub fn bytes(&self) -> usize {
         self.tensors().map(AnyTensor::bytes).sum()
     }

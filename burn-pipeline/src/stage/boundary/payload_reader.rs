@@ -1,6 +1,6 @@
-//! Reading a value from the front of a payload.
+//! Reads a value from the front of a payload.
 //!
-//! Guarantees: a payload that does not hold the value that is read from it is refused, with the part that did not fit.
+//! Guarantees: a payload that does not hold the value being read is refused, with the part that does not fit.
 
 use super::any_tensor::{AnyTensor, TensorKind};
 use super::cut_over::CutOver;
@@ -11,23 +11,24 @@ use burn::tensor::Tensor;
 use burn::tensor::kind::Basic;
 use std::collections::VecDeque;
 
-/// The reason for which a payload is not the value that was to be read from it. Parts count from 0.
+/// Why a payload cannot be read as a value. Parts count from 0.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum BoundaryError {
     /// A tensor of another kind or rank.
     #[error(
-        "tensor {index} of the payload is a {got} tensor of rank {got_rank}, but a {expected} tensor of rank {expected_rank} is expected"
+        "tensor {index} of the payload is a {got} tensor of rank {got_rank}, \
+         but a {expected} tensor of rank {expected_rank} is expected"
     )]
     Mismatch { index: usize, got: TensorKind, got_rank: usize, expected: TensorKind, expected_rank: usize },
-    /// A tensor that is whole where a piece is expected, or a piece where a whole one is, or one that is cut otherwise.
+    /// A tensor is whole where a piece is expected, or a piece where a whole one is, or cut differently.
     #[error("tensor {index} of the payload is {got}, but {expected} is expected")]
     Cut { index: usize, got: String, expected: String },
     /// The payload ended too early.
     #[error("the payload ended where {expected} was expected")]
     Missing { expected: &'static str },
-    /// Parts were left over.
-    #[error("the payload holds {left} part(s) more than the value that reads it")]
+    /// Parts are left over.
+    #[error("the payload has {left} part(s) more than the value that is read from it")]
     LeftOver { left: usize },
     /// A part of another kind (a tensor, a plain value of one type, a tag), or an unknown variant.
     #[error("the payload does not hold {expected} where it is expected")]
@@ -57,7 +58,7 @@ impl PayloadReader {
     /// Takes a tensor.
     ///
     /// # Errors
-    /// If the next part is not a tensor of that rank and kind.
+    /// Returns [`BoundaryError`] if the next part is not a tensor of that rank and kind.
     pub fn tensor<const D: usize, K: Basic + 'static>(&mut self) -> Result<Tensor<D, K>, BoundaryError> {
         if let Some(cut) = self.mark() {
             let expected = format!("a whole {} tensor of rank {D}", TensorKind::of_marker::<K>());
@@ -78,7 +79,7 @@ impl PayloadReader {
     /// Takes a tensor of any rank and kind.
     ///
     /// # Errors
-    /// If the next part is not a tensor.
+    /// Returns [`BoundaryError`] if the next part is not a tensor.
     pub fn any_tensor(&mut self) -> Result<AnyTensor, BoundaryError> {
         match self.next("a tensor")? {
             PayloadPart::Tensor(tensor) => Ok(tensor),
@@ -86,7 +87,7 @@ impl PayloadReader {
         }
     }
 
-    /// Takes a piece of a float tensor that is cut along `axis`, and the number of ranks that have one.
+    /// Takes a piece of a float tensor that is cut along `axis`, and returns it with the number of pieces.
     pub(crate) fn piece<const D: usize>(&mut self, axis: usize) -> Result<(Tensor<D>, usize), BoundaryError> {
         match self.mark() {
             Some(cut) if cut.axis == axis => {
@@ -101,7 +102,7 @@ impl PayloadReader {
         }
     }
 
-    /// The mark that is next.
+    /// The mark, if the next part is one.
     fn mark(&self) -> Option<CutOver> {
         match self.parts.front() {
             Some(PayloadPart::Tag(tag)) => CutOver::of(*tag),
@@ -109,7 +110,7 @@ impl PayloadReader {
         }
     }
 
-    /// The error of a tensor that is cut otherwise than it is read.
+    /// The error of a tensor that is cut differently from what is read.
     fn cut_otherwise(&mut self, cut: Option<CutOver>, expected: String) -> BoundaryError {
         let tensor = self.parts.iter().find_map(|part| match part {
             PayloadPart::Tensor(tensor) => Some(TensorSpec::of(tensor)),
@@ -124,7 +125,7 @@ impl PayloadReader {
     /// Takes a plain value of any type.
     ///
     /// # Errors
-    /// If the next part is none.
+    /// Returns [`BoundaryError`] if the next part is not a plain value.
     pub fn host(&mut self, expected: &'static str) -> Result<HostValue, BoundaryError> {
         match self.next(expected)? {
             PayloadPart::Host(value) => Ok(value),
@@ -132,7 +133,7 @@ impl PayloadReader {
         }
     }
 
-    /// All that was not read.
+    /// Takes all parts that were not read.
     pub fn rest(&mut self) -> Payload {
         Payload(std::mem::take(&mut self.parts))
     }
@@ -142,7 +143,7 @@ impl PayloadReader {
         self.parts.len()
     }
 
-    /// Is the next part the mark of a value that goes past the next stage?
+    /// Returns true if the next part is the mark of a value that goes past the next stage.
     pub(super) fn is_at_edge(&self) -> bool {
         matches!(self.parts.front(), Some(PayloadPart::Tag(EDGE)))
     }
@@ -159,7 +160,7 @@ impl PayloadReader {
     /// Takes a tag, which must be below `limit`.
     ///
     /// # Errors
-    /// If the next part is no tag, or is too large.
+    /// Returns [`BoundaryError`] if the next part is not a tag, or is too large.
     pub fn tag(&mut self, limit: usize, expected: &'static str) -> Result<usize, BoundaryError> {
         match self.next(expected)? {
             PayloadPart::Tag(tag) if tag < limit => Ok(tag),

@@ -1,5 +1,5 @@
-//! Kinds, element types and sizes of a payload, without its tensors' values: what is expected at a stage's boundary. Of a
-//! plain value only the type is expected.
+//! Kinds, element types and sizes of a payload, without its tensors' values: what is expected at a stage's boundary.
+//! Of a plain value only the type is expected.
 
 use super::any_tensor::AnyTensor;
 use super::cut_over::CutOver;
@@ -12,14 +12,14 @@ use burn::tensor::Shape;
 #[cfg(test)]
 mod tests;
 
-/// One entry of a [`PayloadSpec`], for one of the payload.
+/// One entry of a [`PayloadSpec`], for one part of the payload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum SpecPart {
     /// A tensor.
     Tensor(TensorSpec),
     /// A plain value.
     Host(HostValue),
-    /// A tag (is an option there, a list's length, a variant).
+    /// A tag (whether an option is there, a list's length, a variant).
     Tag(usize),
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum SpecPart {
 /// ```
 /// use burn::tensor::{Device, Tensor};
 /// use burn_pipeline::stage::PayloadSpec;
-/// // Hidden states of width 8, however many samples and however long.
+/// // Hidden states of width 8, with any number of samples and any length.
 /// let example = Tensor::<3>::zeros([1, 1, 8], &Device::flex());
 /// let spec = PayloadSpec::of(example).free(0).free(1);
 /// assert_eq!(spec.to_string(), "(float F32 [?, ?, 8])");
@@ -39,11 +39,11 @@ pub struct PayloadSpec(Vec<SpecPart>);
 /// The first part of a payload that differs from its spec.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SpecMismatch {
-    /// Which tensor, from 0; `None` if a tag differs.
+    /// The index of the tensor, from 0; `None` if a tag differs.
     pub tensor: Option<usize>,
     /// What was expected.
     pub expected: String,
-    /// What came.
+    /// What was received.
     pub got: String,
 }
 
@@ -101,7 +101,7 @@ impl PayloadSpec {
         &self.0
     }
 
-    /// The same spec with any size of dimension `dim`, in every tensor that has that dimension.
+    /// The same spec with any size allowed for dimension `dim`, in every tensor that has it.
     pub fn free(mut self, dim: usize) -> Self {
         for part in &mut self.0 {
             if let SpecPart::Tensor(tensor) = part
@@ -113,13 +113,13 @@ impl PayloadSpec {
         self
     }
 
-    /// The spec of what goes to the next stage, and of each value that goes past it; see [`Payload::split_skips`].
+    /// The specs of what goes to the next stage, and of each value that goes past it; see [`Payload::split_skips`].
     pub(crate) fn split_skips(&self) -> (Self, Vec<Self>) {
         let mut pieces = self.0.split(|part| *part == SpecPart::Tag(EDGE)).map(|piece| Self(piece.to_vec()));
         (pieces.next().unwrap_or_default(), pieces.collect())
     }
 
-    /// The spec that both fit: sizes in which they differ are free. `None` if they differ in more.
+    /// The spec that both fit: sizes in which they differ become free. `None` if they differ in anything else.
     pub(crate) fn join(&self, other: &Self) -> Option<Self> {
         let both = |(one, other): (&SpecPart, &SpecPart)| match (one, other) {
             (SpecPart::Tensor(one), SpecPart::Tensor(other)) => {
@@ -134,12 +134,12 @@ impl PayloadSpec {
         parts.filter(|_| self.0.len() == other.0.len()).map(Self)
     }
 
-    /// The tensors, as specs.
+    /// The specs of the tensors.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorSpec> + Clone {
         self.0.iter().filter_map(|part| if let SpecPart::Tensor(tensor) = part { Some(tensor) } else { None })
     }
 
-    /// The entries of a list of optional tensors, as gradients are described; `None` if it is no such list.
+    /// The entries of a list of optional tensors, which describes gradients; `None` if this is not such a list.
     pub(crate) fn optional_tensors(&self) -> Option<Vec<Option<&TensorSpec>>> {
         let mut parts = self.0.iter().filter(|part| !part.is_mark());
         let Some(SpecPart::Tag(length)) = parts.next() else { return None };
@@ -157,7 +157,7 @@ impl PayloadSpec {
         (list.len() == *length).then_some(list)
     }
 
-    /// A part in words; a mark and the tensor behind it are one.
+    /// Describes a part in words; a mark and the tensor after it count as one.
     fn described(&self, place: usize) -> String {
         let cut = |place: usize| match self.0.get(place) {
             Some(SpecPart::Tag(tag)) => CutOver::of(*tag),
@@ -173,7 +173,7 @@ impl PayloadSpec {
         }
     }
 
-    /// Is there a tensor at this place, or the mark of one?
+    /// Returns true if there is a tensor at this index, or the mark of one.
     fn has_tensor(&self, place: usize) -> bool {
         match self.0.get(place) {
             Some(SpecPart::Tensor(_)) => true,
@@ -182,7 +182,7 @@ impl PayloadSpec {
         }
     }
 
-    /// The first part that does not fit what is expected.
+    /// Returns the first part that does not fit what is expected.
     pub(crate) fn mismatch(&self, expected: &Self) -> Option<SpecMismatch> {
         let mut tensors = 0;
         for place in 0..self.0.len().max(expected.0.len()) {
@@ -203,7 +203,8 @@ impl PayloadSpec {
     }
 }
 
-/// A payload of zeros (false, of booleans) with another's tensors and tags; `resize` may change the shape of each tensor.
+/// A payload of zeros (false for booleans) with another's tensors and tags; `resize` may change the shape of each
+/// tensor.
 pub(in crate::stage) fn zeros_like(payload: &Payload, resize: impl Fn(usize, Shape) -> Shape) -> Payload {
     let zeros = |place: usize, tensor: AnyTensor| {
         let shape = resize(place, tensor.shape());

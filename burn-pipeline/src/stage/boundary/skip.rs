@@ -1,16 +1,16 @@
 //! Values that go past the next stage (skip connections): how a stage sends and receives them.
 //!
-//! 1. A stage's [`Output`](crate::stage::Stage::Output) is what goes to the next stage, followed by one [`Skip`] for each
-//!    edge that starts there, in the order of the stages that they lead to.
-//! 2. Its [`Input`](crate::stage::Stage::Input) is what comes from the stage before (or the batch), followed by one [`Skip`]
-//!    for each edge that ends there, in the order of the stages that they come from.
+//! 1. A stage's [`Output`](crate::stage::Stage::Output) is what goes to the next stage, followed by one [`Skip`] for
+//!    each edge that starts there, in the order of the stages that they lead to.
+//! 2. Its [`Input`](crate::stage::Stage::Input) is what comes from the stage before (or the batch), followed by one
+//!    [`Skip`] for each edge that ends there, in the order of the stages that they come from.
 //! 3. `Builder::skip` declares the edges. [`Skips`] holds any number of values, for a module type whose stages have
 //!    different numbers of edges.
 //!
 //! ```
 //! use burn::tensor::Tensor;
 //! use burn_pipeline::stage::{Boundary, Skip};
-//! // The left half of a U-Net sends its picture down, and across to the other side.
+//! // The left half of a U-Net sends its feature map down, and across to the other side.
 //! type Output = (Tensor<4>, Skip<Tensor<4>>);
 //! # fn boundary<T: Boundary>() {}
 //! # boundary::<Output>();
@@ -23,11 +23,12 @@ use super::values::Boundary;
 
 /// A value that goes past the next stage, to the stage at the other end of an edge.
 ///
-/// In a stage's input or output it comes after everything that is no `Skip`.
+/// In a stage's input or output, it comes after all parts that are not a `Skip`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Skip<T>(pub T);
 
-/// As many [`Skip`]s as edges start or end at a stage, for module types that serve stages with several numbers of them.
+/// One [`Skip`] for each edge that starts or ends at a stage, for module types whose stages have different numbers of
+/// edges.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Skips<T>(pub Vec<T>);
 

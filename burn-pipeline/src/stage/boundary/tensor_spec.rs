@@ -4,7 +4,7 @@ use super::any_tensor::{AnyTensor, TensorKind};
 use super::cut_over::CutOver;
 use burn::tensor::DType;
 
-/// Kind, element type and sizes of one tensor; `None` where anything may come.
+/// Kind, element type and sizes of one tensor; `None` stands for any.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TensorSpec {
     /// Float, int or bool.
@@ -32,7 +32,7 @@ impl TensorSpec {
 }
 
 impl TensorSpec {
-    /// In words, with the whole tensor's shape if this is a piece of it.
+    /// The spec in words, with the whole tensor's shape if this is a piece of it.
     pub(super) fn described(&self, cut: Option<CutOver>) -> String {
         match cut {
             Some(cut) => format!("{self}, a piece of {} {cut}", sizes(&cut.whole(&self.dims))),
@@ -41,7 +41,7 @@ impl TensorSpec {
     }
 }
 
-/// `[2, ?, 8]`: sizes, and a question mark where one is not known.
+/// `[2, ?, 8]`: the sizes, with a question mark for an unknown one.
 fn sizes(dims: &[Option<usize>]) -> String {
     let dims: Vec<String> = dims.iter().map(|d| d.map_or("?".to_owned(), |d| d.to_string())).collect();
     format!("[{}]", dims.join(", "))

@@ -1,8 +1,9 @@
-//! Tensors that a CubeCL device did not write: it lacks memory, or is lost.
+//! Tensors that a CubeCL device did not write, because it is out of memory or lost.
 //!
-//! CubeCL reports nothing at once. A buffer for which there is no memory carries the failure; a kernel that would read it is skipped,
-//! and what it would have written carries the failure on. A read tells, and so does a question without a read ([`written`]), which
-//! waits until the device's thread on the host has taken up what was asked of it before, and not for the device.
+//! CubeCL does not report a failure at once. A buffer that could not be allocated carries the failure; a kernel that
+//! would read it is skipped, and its outputs carry the failure on. A read reports it. So does [`written`], without a
+//! read: it waits until the device's thread on the host has accepted all earlier requests, but not for the device
+//! itself.
 
 use super::any_tensor::{AnyTensor, is_cubecl};
 use burn::tensor::{Device, TensorData};
@@ -11,15 +12,16 @@ use burn::tensor::{Device, TensorData};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(not(feature = "cubecl-backend"), allow(dead_code, reason = "other devices write at once"))]
 pub(crate) enum Unwritten {
-    /// The device had no memory for them, or for what they are computed from.
+    /// The device was out of memory for them, or for what they are computed from.
     Memory(String),
     /// The device is lost: nothing on it can be read any more.
     Lost(String),
-    /// Another failure, of a kernel say.
+    /// Another failure, such as a kernel's.
     Failed(String),
 }
 
-/// Asks the device whether these tensors were written, as far as it knows by now. Devices of other kinds always compute.
+/// Checks that these tensors were written, as far as the device knows by now. Always succeeds on other kinds of
+/// devices.
 pub(crate) fn written<'a>(tensors: impl Iterator<Item = &'a AnyTensor>) -> Result<(), Unwritten> {
     #[cfg(feature = "cubecl-backend")]
     return cube::written(tensors);
@@ -30,8 +32,8 @@ pub(crate) fn written<'a>(tensors: impl Iterator<Item = &'a AnyTensor>) -> Resul
     }
 }
 
-/// What a device of CubeCL's says if it is lost: it cannot be waited for, or does not give back what it is given. It waits for the
-/// device, so it is for when something has failed.
+/// Returns the message of a CubeCL device if it is lost: it cannot be waited for, or does not return what it was
+/// given. Waits for the device, so it is meant for use after a failure.
 pub(crate) fn lost(device: &Device) -> Option<String> {
     if !is_cubecl(device) {
         return None;
@@ -41,11 +43,11 @@ pub(crate) fn lost(device: &Device) -> Option<String> {
         device.sync().map_err(|error| error.to_string())?;
         AnyTensor::from_data(TensorData::from([1.0_f32]), &device).to_data().map(drop)
     };
-    // On a lost device its thread may panic.
+    // The thread of a lost device may panic.
     crate::program::quietly(answers).and_then(|answered| answered).err().map(|message| first_line(&message))
 }
 
-/// The cause in one line, without the trace behind it.
+/// The cause in one line, without the trace after it.
 pub(super) fn first_line(message: &str) -> String {
     let causes = ["The device is poisoned", "Caused by:"];
     let mut lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -72,7 +74,7 @@ mod cube {
         Ok(())
     }
 
-    /// The tensor behind one that is on such a device. With operations fused, those queued for it run first.
+    /// The CubeCL tensor behind a tensor of such a device. With fusion, operations queued for it run first.
     fn cube(tensor: &AnyTensor) -> Option<CubeTensor> {
         if !tensor.is_on_cubecl() {
             return None;
@@ -97,7 +99,7 @@ mod cube {
         }
     }
 
-    /// `None` where Burn's own `fusion` makes other tensors of them, without this crate's.
+    /// `None` if only Burn's own `fusion` feature is on, not this crate's: tensors then have another type.
     #[cfg(not(feature = "fusion"))]
     fn plain<T: 'static>(tensor: T) -> Option<CubeTensor> {
         (Box::new(tensor) as Box<dyn std::any::Any>).downcast().ok().map(|tensor| *tensor)
@@ -106,7 +108,7 @@ mod cube {
     fn unwritten(error: &ServerError) -> Unwritten {
         let roots = roots(error);
         let message = |root: &ServerError| match root {
-            // Their own texts say it in one line, behind a word on where it was noticed.
+            // Their own texts are one line, after a note on where the failure was noticed.
             ServerError::Io(error) => first_line(&error.to_string()),
             root => first_line(&root.to_string()),
         };
@@ -119,7 +121,7 @@ mod cube {
         }
     }
 
-    /// The failures behind those that were passed on.
+    /// The original failures behind those that were passed on.
     fn roots(error: &ServerError) -> Vec<&ServerError> {
         match error {
             ServerError::Unwritten { root, .. } => roots(root),

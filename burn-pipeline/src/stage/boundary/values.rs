@@ -1,7 +1,7 @@
-//! What may cross a stage boundary: tensors of any rank and kind and plain numbers and strings, alone, in tuples, options,
-//! vectors, or in a user's own structs and enums.
+//! What may cross a stage boundary: tensors of any rank and kind, plain numbers and strings; alone, in tuples,
+//! options or vectors, or in a user's own structs and enums.
 //!
-//! Guarantees: [`Boundary::into_payload`] and then [`Boundary::from_payload`] give the same value back.
+//! Guarantees: [`Boundary::from_payload`] gives back the value that [`Boundary::into_payload`] was given.
 //!
 //! ```
 //! use burn::tensor::{Int, Tensor};
@@ -26,7 +26,7 @@ pub(super) const ANY_TENSOR: &str = "any tensor";
 
 /// A value that crosses stage boundaries.
 ///
-/// A type of one's own that is not said how to cross is an error of the compiler, which names [`boundary!`](crate::boundary):
+/// A type of your own that does not implement it is a compile error, which names [`boundary!`](crate::boundary):
 ///
 /// ```compile_fail,E0277
 /// # use burn::tensor::Tensor;
@@ -39,21 +39,23 @@ pub(super) const ANY_TENSOR: &str = "any tensor";
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot cross a stage boundary",
     label = "not a `Boundary`",
-    note = "for a struct or an enum of tensors write `burn_pipeline::boundary!(struct Name {{ field, field }});` or `boundary!(enum Name {{ Variant(a), Variant(b) }});`",
-    note = "tensors, `f64`, `i64`, `usize`, `bool` and `String`, and tuples, options and vectors of such values, cross as they are"
+    note = "for a struct or an enum of tensors write `burn_pipeline::boundary!(struct Name {{ field, field }});` or \
+            `boundary!(enum Name {{ Variant(a), Variant(b) }});`",
+    note = "tensors, `f64`, `i64`, `usize`, `bool` and `String`, and tuples, options and vectors of such values, \
+            cross as they are"
 )]
 pub trait Boundary: Sized + Send + 'static {
     /// Appends the value's parts.
     fn write(self, payload: &mut Payload);
 
-    /// Takes the value's parts off the front.
+    /// Reads the value's parts from the front.
     ///
     /// # Errors
-    /// If the parts are not those of such a value.
+    /// Returns [`BoundaryError`] if the parts are not those of such a value.
     fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError>;
 
-    /// The kinds of its parts, in order, by which a stage's output is compared with the next one's input before anything runs. A type that
-    /// says nothing of its parts is known by its name.
+    /// The kinds of its parts, in order. A stage's output is compared with the next one's input by them before
+    /// anything runs. By default the name of the type.
     #[doc(hidden)]
     fn kinds() -> Vec<String> {
         vec![std::any::type_name::<Self>().to_owned()]
@@ -66,10 +68,10 @@ pub trait Boundary: Sized + Send + 'static {
         payload
     }
 
-    /// The value that a payload holds, all of it.
+    /// Reads the value that makes up a whole payload.
     ///
     /// # Errors
-    /// If the parts are not those of such a value.
+    /// Returns [`BoundaryError`] if the parts are not those of such a value.
     fn from_payload(payload: Payload) -> Result<Self, BoundaryError> {
         let mut reader = PayloadReader::new(payload);
         let value = Self::read(&mut reader)?;
@@ -128,7 +130,7 @@ host_values! {
     String => Text, "a string";
 }
 
-/// Crosses as an `i64`. One above [`i64::MAX`] is refused where it is read.
+/// Crosses as an `i64`. A value above [`i64::MAX`] is refused when it is read.
 impl Boundary for usize {
     fn write(self, payload: &mut Payload) {
         (self as u64).cast_signed().write(payload);
@@ -205,15 +207,15 @@ macro_rules! tuples {
 
 tuples! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) }
 
-/// The kinds of a field, of which [`boundary!`](crate::boundary) knows the name alone.
+/// The kinds of a field; [`boundary!`](crate::boundary) knows only its name.
 #[doc(hidden)]
 pub fn kinds_of_field<S, T: Boundary>(_: fn(S) -> T) -> Vec<String> {
     T::kinds()
 }
 
-/// Implements [`Boundary`](crate::stage::Boundary) for a struct with named fields, or for an enum whose
-/// variants hold one value each; a variant with several holds a tuple: `Decoding((Tensor<3>, Tensor<3>))`. The names in
-/// parentheses are free.
+/// Implements [`Boundary`](crate::stage::Boundary) for a struct with named fields, or for an enum whose variants hold
+/// one value each. A variant with several values holds a tuple: `Decoding((Tensor<3>, Tensor<3>))`. The names in
+/// parentheses are arbitrary.
 #[macro_export]
 macro_rules! boundary {
     (struct $name:ident { $($field:ident),+ $(,)? }) => {
@@ -222,7 +224,9 @@ macro_rules! boundary {
                 $($crate::stage::Boundary::write(self.$field, payload);)+
             }
 
-            fn read(payload: &mut $crate::stage::PayloadReader) -> ::core::result::Result<Self, $crate::stage::BoundaryError> {
+            fn read(
+                payload: &mut $crate::stage::PayloadReader,
+            ) -> ::core::result::Result<Self, $crate::stage::BoundaryError> {
                 ::core::result::Result::Ok(Self { $($field: $crate::stage::Boundary::read(payload)?),+ })
             }
 
@@ -246,7 +250,9 @@ macro_rules! boundary {
                 }
             }
 
-            fn read(payload: &mut $crate::stage::PayloadReader) -> ::core::result::Result<Self, $crate::stage::BoundaryError> {
+            fn read(
+                payload: &mut $crate::stage::PayloadReader,
+            ) -> ::core::result::Result<Self, $crate::stage::BoundaryError> {
                 let variants = [$(::core::stringify!($variant)),+].len();
                 let tag = payload.tag(variants, ::core::concat!("a variant of ", ::core::stringify!($name)))?;
                 let mut _variant = 0;
@@ -256,7 +262,9 @@ macro_rules! boundary {
                     }
                     _variant += 1;
                 )+
-                ::core::result::Result::Err($crate::stage::BoundaryError::Structure { expected: ::core::concat!("a variant of ", ::core::stringify!($name)) })
+                ::core::result::Result::Err($crate::stage::BoundaryError::Structure {
+                    expected: ::core::concat!("a variant of ", ::core::stringify!($name)),
+                })
             }
         }
     };

@@ -14,9 +14,9 @@ pub(crate) struct ForwardCall {
     pub extra: Payload,
     /// The target, on a stage that ends its route.
     pub target: Option<Payload>,
-    /// Does the stage end its route, so that its loss is wanted instead of its outputs?
+    /// True if the stage ends its route, so that its loss is wanted instead of its outputs.
     pub ends_route: bool,
-    /// Is the gradient of the input wanted (on all stages but the first)?
+    /// True if the gradient of the input is wanted (on all stages but the first).
     pub wants_input_gradient: bool,
 }
 
@@ -30,7 +30,7 @@ pub(crate) enum ForwardOutput {
 }
 
 impl ForwardOutput {
-    /// The tensors of outputs, or the loss.
+    /// The tensors of the outputs, or of the loss.
     pub(super) fn tensors(&self) -> Box<dyn Iterator<Item = &AnyTensor> + '_> {
         match self {
             ForwardOutput::Activations(payload) => Box::new(payload.tensors()),

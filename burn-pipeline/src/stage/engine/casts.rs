@@ -1,14 +1,15 @@
-//! Float types that a stage's forward casts to, and that its device does not compute in.
+//! Refuses forwards that cast to a float type that their device does not compute in.
 //!
-//! Burn computes in them all the same, and gives anything. Parameters and buffers were looked at when the stage was built
-//! ([`computes_in`]); what a forward casts to is known only from a recording of it.
+//! Burn computes in such types all the same, with wrong results. Parameters and buffers are checked when the stage is
+//! built ([`computes_in`]); what a forward casts to is known only from a recording of it.
 //!
-//! 1. A captured stage is recorded anyway, and looked at where its programs are made ([`refuse_types`]).
-//! 2. A forward under plain autodiff is recorded before it runs, once for each signature, where the device lacks a float type at
-//!    all ([`Casts::refuse`]). A recording runs the user's code once more and computes nothing; on devices that lack nothing, and on
-//!    Flex, there is none.
-//! 3. Where a forward cannot be recorded, or is not to be tried ([`Stage::skip_capture`]), and in evaluations, only what the stage
-//!    gives, or its loss, is looked at ([`refuse_given`]). A second run of an evaluation could do harm: it may keep tensors for the next one (keys and values).
+//! 1. A captured stage is recorded anyway, and checked when its programs are made ([`refuse_types`]).
+//! 2. A forward under plain autodiff is recorded before it runs, once for each signature, if the device lacks any
+//!    float type ([`Casts::refuse`]). A recording runs the user's code once more and computes nothing. Devices that
+//!    lack no type, and Flex, need no recording.
+//! 3. If a forward cannot be recorded, or must not be ([`Stage::skip_capture`]), and in evaluations, only the stage's
+//!    outputs or its loss are checked ([`refuse_given`]). A second run of an evaluation could do harm: it may keep
+//!    tensors for the next one (keys and values).
 
 use super::call::ForwardCall;
 use super::function::StageFunction;
@@ -19,20 +20,20 @@ use crate::stage::module::Stage;
 use burn::tensor::{DType, Device};
 use std::collections::HashSet;
 
-/// Signatures that are remembered.
+/// The number of signatures that are remembered.
 const REMEMBERED: usize = 256;
 
 /// The float types that a device may lack.
 const TYPES: [DType; 3] = [DType::BF16, DType::F16, DType::F64];
 
-/// The forwards of a stage that were looked at.
+/// The forwards of a stage that were checked.
 #[derive(Default)]
 pub(super) struct Casts {
     capture: Option<Device>,
-    /// Does the device lack a type? `None` before the first forward.
+    /// True if the device lacks a type; `None` before the first forward.
     lacking: Option<bool>,
     known: HashSet<Signature>,
-    /// Was a recording refused?
+    /// True if a recording was refused.
     unseen: bool,
 }
 
@@ -74,7 +75,7 @@ impl Casts {
         }
     }
 
-    /// Notes a forward that was looked at.
+    /// Remembers a forward that was checked.
     pub(super) fn saw(&mut self, signature: Signature) {
         if self.known.len() >= REMEMBERED {
             self.known.clear();
@@ -82,18 +83,19 @@ impl Casts {
         self.known.insert(signature);
     }
 
-    /// Refuses what a forward that could not be recorded has given.
+    /// Checks the results of a forward that could not be recorded.
     pub(super) fn refuse_given<'a>(&self, given: impl Iterator<Item = &'a AnyTensor>) -> Result<(), StageError> {
         if self.unseen { refuse_given(given) } else { Ok(()) }
     }
 
-    /// Recordings are refused from now on: another engine has tried.
+    /// Stops recording, because another engine has tried in vain.
     pub(super) fn cannot_record(&mut self) {
         self.unseen = true;
     }
 }
 
-/// Is there a float type that the device does not compute in? Others than CubeCL's compute in all that they make.
+/// Returns true if there is a float type that the device does not compute in. Only CubeCL's devices lack types;
+/// others compute in every type that they create.
 fn lacks_a_type(device: &Device) -> bool {
     is_cubecl(device) && TYPES.iter().any(|&dtype| computes_in(device, dtype).is_err())
 }

@@ -1,6 +1,7 @@
-//! What every way to run a stage offers: forwards, backwards, and what it says of itself.
+//! The interface of every way to run a stage: forwards, backwards and reports.
 //!
-//! Guarantees: whatever the engine, `backward` gives the numbers of `backward_input` followed by `backward_weight`.
+//! Guarantees: with every engine, `backward` gives the same numbers as `backward_input` followed by
+//! `backward_weight`.
 
 use super::call::{ForwardCall, ForwardOutput, Gradients};
 use super::function::StageFunction;
@@ -11,9 +12,9 @@ use crate::stage::module::Stage;
 use crate::stage::random::ForwardSeed;
 use crate::stage::state::GradientStore;
 
-/// The side of an engine that needs no module: what it holds, and work that has started.
+/// The part of an engine that needs no module: what it holds, and work that has started.
 pub(crate) trait EngineState: Send {
-    /// The engine, the reason for it, and what it measured.
+    /// The engine, the reason for choosing it, and what it measured.
     fn report(&self) -> EngineReport;
 
     /// Sets the seed that forwards draw random numbers from.
@@ -34,12 +35,13 @@ pub(crate) trait EngineState: Send {
     /// The number of microbatches between their forward and the last part of their backward.
     fn held(&self) -> usize;
 
-    /// Does anything held refer to the module's parameters, so that they cannot be replaced before its backward?
+    /// Returns true if anything held refers to the module's parameters, so that they cannot be replaced before its
+    /// backward.
     fn pins_weights(&self) -> bool {
         self.held() > 0
     }
 
-    /// Releases the module's parameters where nothing pins them; backwards then read the module's present ones.
+    /// Releases the module's parameters if nothing pins them; backwards then read the module's current ones.
     fn unload_weights(&mut self) {}
 
     /// Bytes held between forward and the last part of their backward, without parameters; `None` if unknown.
@@ -47,7 +49,7 @@ pub(crate) trait EngineState: Send {
         None
     }
 
-    /// What the largest microbatch so far left for its backward; `None` if unknown.
+    /// What the largest microbatch so far held for its backward; `None` if unknown.
     fn activation(&self) -> Option<ActivationBytes> {
         None
     }
@@ -56,7 +58,7 @@ pub(crate) trait EngineState: Send {
     fn clear(&mut self);
 }
 
-/// A way to run a stage's forwards and backwards. It holds what backwards need, by microbatch.
+/// Runs a stage's forwards and backwards, and holds what backwards need, by microbatch.
 pub(crate) trait Engine<M: Stage>: EngineState {
     /// Runs the forward of a microbatch and holds what its backward needs.
     fn forward(
@@ -66,8 +68,8 @@ pub(crate) trait Engine<M: Stage>: EngineState {
         call: ForwardCall,
     ) -> Result<ForwardOutput, StageError>;
 
-    /// Runs the forward of a microbatch as in training and holds nothing of it for a backward; `forward_again` follows. Fails
-    /// if it is sure not to give the same numbers again.
+    /// Runs the forward of a microbatch as in training, but holds nothing for a backward; `forward_again` follows.
+    /// Fails if the second forward is known to give other numbers.
     fn forward_only(
         &mut self,
         function: &StageFunction<M>,
@@ -88,7 +90,8 @@ pub(crate) trait Engine<M: Stage>: EngineState {
         self.forward(function, module, call)
     }
 
-    /// Is `forward_again` of this microbatch sure to give the numbers of `forward_only`, running none of the user's code?
+    /// Returns true if `forward_again` of this microbatch certainly gives the numbers of `forward_only`, and runs
+    /// none of the user's code.
     fn repeats(&self, microbatch: usize) -> bool {
         let _ = microbatch;
         false

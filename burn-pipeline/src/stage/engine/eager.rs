@@ -2,12 +2,12 @@
 //!
 //! 1. Forward: each float input becomes a leaf of a new graph, the module runs, and the outputs are returned without
 //!    autodiff. Only their graph nodes are kept ([`HeldOutputs`]), so an output's storage is free once it was sent.
-//! 2. Backward: it starts from the outputs that have a gradient. An output that nothing downstream used has none; nothing
-//!    is computed for it, and weights and inputs that influence it alone get no gradient either.
-//! 3. `I` and `W`: Burn computes both kinds of gradients at once, so `I` runs the whole backward and holds the weights'
-//!    gradients until `W` adds them. That is right under every schedule, but takes no work off `I`.
-//! 4. With a seed, forwards draw from it alone ([`SeededDraws`]).
-//! 5. In a plan that splits, forwards run inside a [`Deferral`](crate::ops::Deferral): layers that defer leave their
+//! 2. Backward: it starts from the outputs that have a gradient. An output that nothing downstream used has none;
+//!    nothing is computed for it, and weights and inputs that influence only it get no gradient either.
+//! 3. `I` and `W`: Burn computes both kinds of gradients at once, so `I` runs the whole backward and holds the
+//!    weights' gradients until `W` adds them. This is correct under every schedule, but makes `I` no cheaper.
+//! 4. With a seed, forwards draw only from it ([`SeededDraws`]).
+//! 5. In a plan that splits, forwards run inside a [`Deferral`](crate::ops::Deferral): deferring layers leave their
 //!    weight gradients to `W`, which computes them and adds them to those that `I` held. `B` runs both at once.
 //! 6. A forward that casts to a type that the device does not compute in is refused before it runs ([`Casts`]).
 
@@ -37,25 +37,25 @@ use std::collections::HashMap;
 struct OutputSpec {
     shape: Shape,
     dtype: DType,
-    /// Can it have a gradient?
+    /// True if it can have a gradient.
     differentiable: bool,
 }
 
-/// What is held of a microbatch between forward and backward.
-struct Held {
-    /// Float inputs whose gradient is wanted; `None` at the place of other inputs.
+/// What is held of a microbatch between its forward and its backward.
+struct HeldForward {
+    /// Float inputs whose gradient is wanted; `None` for other inputs.
     leaves: Vec<Option<AnyTensor>>,
     /// Nodes of the outputs that can have a gradient; `None` if there is no backward to run.
     nodes: Option<HeldOutputs>,
     outputs: Vec<OutputSpec>,
     /// The outputs themselves, if they are kept until the backward.
     _kept: Vec<AnyTensor>,
-    /// What deferring layers leave of the backward for `W`.
+    /// What deferring layers leave to `W`.
     deferral: Option<Deferral>,
 }
 
 /// What is held of a microbatch between `I` and `W`.
-struct Halfway {
+struct HeldBackward {
     /// All gradients that the backward computed; `None` if there was none to run.
     gradients: Option<GraphGradients>,
     deferral: Option<Deferral>,
@@ -64,15 +64,15 @@ struct Halfway {
 /// Runs a stage with Burn's autodiff.
 #[derive(Default)]
 pub(crate) struct Eager {
-    /// The reason for running the stage this way.
+    /// Why the stage runs this way.
     reason: String,
-    /// Hold outputs until their backward, as a plain autodiff loop does?
+    /// True if outputs are held until their backward, as in a plain autodiff loop.
     keeps_outputs: bool,
-    /// May layers defer their weight gradients?
+    /// True if layers may defer their weight gradients.
     defers: bool,
     share: Option<DeferredShare>,
-    held: HashMap<usize, Held>,
-    halfway: HashMap<usize, Halfway>,
+    held: HashMap<usize, HeldForward>,
+    halfway: HashMap<usize, HeldBackward>,
     /// Forwards that draw random numbers from a seed.
     seeded: SeededDraws,
     /// The types that forwards cast to.
@@ -85,35 +85,35 @@ impl Eager {
         Self { reason: reason.into(), ..Self::default() }
     }
 
-    /// The same engine, which holds outputs until their backward if `keeps`.
+    /// Sets whether outputs are held until their backward.
     pub(crate) fn keeping_outputs(self, keeps: bool) -> Self {
         Self { keeps_outputs: keeps, ..self }
     }
 
-    /// The same engine, whose layers may defer their weight gradients if `defers`: for plans that split.
+    /// Sets whether layers may defer their weight gradients, for plans that split.
     pub(crate) fn deferring(self, defers: bool) -> Self {
         Self { defers, ..self }
     }
 
-    /// The same engine; `awaited` says whether other ranks wait for this one inside of its forwards.
+    /// Sets whether other ranks wait for this one inside its forwards.
     pub(crate) fn awaited(mut self, awaited: bool) -> Self {
         self.seeded.set_awaited(awaited);
         self
     }
 
-    /// Notes what a recorded forward draws, and that its types were looked at.
+    /// Remembers what a recorded forward draws, and that its types were checked.
     pub(super) fn learn(&mut self, signature: Signature, recorded: &Recorded) {
         self.casts.saw(signature.clone());
         self.seeded.learn(signature, recorded);
     }
 
-    /// Its forwards cannot be recorded: another engine has tried.
+    /// Stops recording forwards, because another engine has tried in vain.
     pub(super) fn cannot_record(&mut self) {
         self.casts.cannot_record();
     }
 
     /// Runs the backward of a microbatch, except for the weight gradients that layers defer.
-    fn run_backward(&mut self, microbatch: usize, seeds: Gradients) -> Result<(Gradients, Halfway), StageError> {
+    fn run_backward(&mut self, microbatch: usize, seeds: Gradients) -> Result<(Gradients, HeldBackward), StageError> {
         let held = self.held.remove(&microbatch).ok_or(StageError::NotHeld)?;
         if seeds.len() != held.outputs.len() {
             return Err(StageError::GradientCount { got: seeds.len(), expected: held.outputs.len() });
@@ -132,7 +132,7 @@ impl Eager {
         }
         let deferral = held.deferral;
         let Some(root) = held.nodes.and_then(|nodes| nodes.seed(given)) else {
-            return Ok((held.leaves.iter().map(|_| None).collect(), Halfway { gradients: None, deferral }));
+            return Ok((held.leaves.iter().map(|_| None).collect(), HeldBackward { gradients: None, deferral }));
         };
         let mut gradients = Dispatch::backward(root);
         deferral.as_ref().map_or(Ok(()), Deferral::check)?;
@@ -141,12 +141,12 @@ impl Eager {
                 .map(AnyTensor::from_dispatch)
         };
         let inputs = held.leaves.into_iter().map(take).collect();
-        Ok((inputs, Halfway { gradients: Some(gradients), deferral }))
+        Ok((inputs, HeldBackward { gradients: Some(gradients), deferral }))
     }
 
     /// Runs what layers deferred, and returns the gradients of all weights.
-    fn finish<M: Module>(&mut self, module: &M, halfway: Halfway) -> Result<WeightGradients, StageError> {
-        let Halfway { gradients: Some(mut gradients), deferral } = halfway else { return Ok(Vec::new()) };
+    fn finish<M: Module>(&mut self, module: &M, halfway: HeldBackward) -> Result<WeightGradients, StageError> {
+        let HeldBackward { gradients: Some(mut gradients), deferral } = halfway else { return Ok(Vec::new()) };
         let Some(deferral) = deferral else { return Ok(weight_gradients(module, gradients)) };
         let operations = deferral.waiting();
         let early = self.share.is_none().then(|| elements_present(module, &gradients));
@@ -160,7 +160,7 @@ impl Eager {
     }
 }
 
-/// Forwards, once.
+/// The part that all forwards share.
 impl Eager {
     fn run_forward<M: Stage>(
         &mut self,
@@ -192,7 +192,7 @@ impl Eager {
         let floats =
             tracked.into_iter().filter(|t| t.kind() == TensorKind::Float).map(AnyTensor::into_dispatch).collect();
         let nodes = HeldOutputs::new(floats);
-        self.held.insert(microbatch, Held { leaves, nodes, outputs, _kept: kept, deferral });
+        self.held.insert(microbatch, HeldForward { leaves, nodes, outputs, _kept: kept, deferral });
         Ok(outcome)
     }
 
@@ -205,8 +205,8 @@ impl Eager {
         call.input = attach(call.input, strategy, false, None);
         call.extra = attach(call.extra, strategy, false, None);
         call.target = call.target.map(|target| attach(target, strategy, false, None));
-        // The device stays an autodiff device, since layers such as dropout read from it that they train. Without gradients
-        // for the module's parameters nothing is tracked, so nothing is held.
+        // Keep the device an autodiff device: layers such as dropout read from it that they are training. Without
+        // gradients for the module's parameters nothing is tracked, so nothing is held.
         let computed = function.train(&module.clone().no_grad(), call)?;
         Ok(detached(computed).0)
     }
@@ -284,8 +284,8 @@ impl EngineState for Eager {
     }
 }
 
-/// Puts a payload's tensors under autodiff. Float ones become leaves if their gradient is wanted; these are collected in
-/// `leaves`.
+/// Puts a payload's tensors under autodiff. Float ones become leaves if their gradient is wanted; these are
+/// collected in `leaves`.
 fn attach(
     payload: Payload,
     strategy: GradientCheckpointingStrategy,
@@ -344,7 +344,7 @@ fn weight_gradients<M: Module>(module: &M, gradients: GraphGradients) -> WeightG
     take.taken
 }
 
-/// Elements of the parameters that have a gradient by now, each parameter counted once.
+/// The number of elements of the parameters that have a gradient by now, each parameter counted once.
 fn elements_present<M: Module>(module: &M, gradients: &GraphGradients) -> usize {
     struct Count<'a> {
         gradients: &'a GraphGradients,

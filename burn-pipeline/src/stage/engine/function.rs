@@ -9,13 +9,13 @@ use burn::module::Module;
 use burn::tensor::GradientCheckpointingStrategy;
 use std::sync::Arc;
 
-/// Checks that a payload holds a value of a type.
+/// Checks that a payload holds a value of a certain type.
 pub(crate) type PayloadCheck = fn(Payload) -> Result<(), BoundaryError>;
 
-/// Checks of what a stage reads from the batch, so that a batch that does not fit is refused before anything runs.
+/// Checks of what a stage reads from the batch: a batch that does not fit is refused before anything runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchChecks {
-    /// The input (it comes from the batch on the first stage only).
+    /// The input (only the first stage's comes from the batch).
     pub(crate) input: PayloadCheck,
     /// The extras.
     pub(crate) extra: PayloadCheck,
@@ -38,11 +38,11 @@ pub(crate) enum TrackedOutput {
     Loss(Box<Loss>),
 }
 
-/// The forward of a stage's module, with the user's loss where it is the last.
+/// The forward of a stage's module, followed by the user's loss on the last stage.
 pub(crate) struct StageFunction<M: Stage> {
     loss: Option<LossFunction<M::Output>>,
     target: Option<PayloadCheck>,
-    /// Do losses come with the outputs that they are of?
+    /// True if losses are returned with the outputs that they were computed from.
     keeps_output: bool,
 }
 
@@ -72,7 +72,7 @@ impl<M: Stage> StageFunction<M> {
         Self { loss: Some(Arc::new(erased)), target: Some(check::<T>), keeps_output: false }
     }
 
-    /// Whether training forwards return outputs beside their loss.
+    /// Sets whether training forwards return outputs besides their loss.
     pub(crate) fn keep_output(&mut self, keep: bool) {
         self.keeps_output = keep;
     }

@@ -1,11 +1,11 @@
-//! The other ranks that hold a stage, as its engine knows them.
+//! The other ranks that hold a stage, as its engine sees them.
 
 use crate::plan::Collectives;
 use std::fmt;
 use std::sync::Arc;
 
-/// Compares the exchanges of a captured stage with those that the other ranks recorded which hold it. Each of them calls it once, before
-/// its first forward runs; `None` where the stage cannot be captured. It unwinds where they differ.
+/// Compares the recorded exchanges of a captured stage with those of the other ranks that hold it. Each rank calls it
+/// once, before its first forward runs, with `None` if the stage cannot be captured. Unwinds if they differ.
 #[derive(Clone)]
 pub(crate) struct Members(Arc<Compare>);
 

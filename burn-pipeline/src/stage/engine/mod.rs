@@ -1,9 +1,10 @@
 //! The ways to run a stage's forwards and backwards, all with the same numbers.
 //!
-//! Reading order: [`call`] (what a forward takes and gives), [`function`] (module and loss as one function of tensors),
-//! [`contract`] (what an engine offers), [`members`] (the ranks that hold the stage together), [`recording`] (a forward and its backward as a list of operations), [`casts`] (types that the device lacks), [`seeded`]
-//! (random numbers of eager forwards), [`eager`] (Burn's autodiff), [`captured`] (programs that are replayed), [`recompute`]
-//! (around either of them), [`work`] (forwards and backwards in pieces), [`report`].
+//! Reading order: [`call`] (what a forward takes and returns), [`function`] (module and loss as one function of
+//! tensors), [`contract`] (what an engine offers), [`members`] (the other ranks that hold the stage), [`recording`]
+//! (a forward and its backward as a list of operations), [`casts`] (types that the device does not compute in),
+//! [`seeded`] (random numbers of eager forwards), [`eager`] (Burn's autodiff), [`captured`] (replayed programs),
+//! [`recompute`] (around either of them), [`work`] (forwards and backwards in pieces), [`report`].
 
 mod call;
 mod captured;

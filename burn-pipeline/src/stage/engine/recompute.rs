@@ -1,17 +1,18 @@
-//! Activation recomputation: a stage keeps the input of its forward alone, and runs the forward again when its
-//! backward comes (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, with the stage as segment).
+//! Activation recomputation: a stage keeps only the input of its forward, and runs the forward again before its
+//! backward (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, with the stage as segment).
 //!
-//! Guarantees: the gradients of a stage that keeps its activations, bit for bit; between `F` and the backward a
-//! microbatch holds its input, extra and target, and nothing else. It costs one more forward in `B`, or in `I` where the
-//! plan splits; `W` uses what `I` left.
+//! Guarantees: the gradients equal those of a stage that keeps its activations, bit for bit. Between `F` and the
+//! backward a microbatch holds only its input, extra and target. The cost is one more forward in `B`, or in `I` if
+//! the plan splits; `W` uses what `I` left.
 //!
 //! 1. `F` runs without a graph (a captured one drops its interpreter), and its call is kept.
 //! 2. `B` and `I` run the forward again with the same call, hold what backwards need, and continue from there.
 //! 3. Running statistics, which the first forward updated, are restored after the second.
-//! 4. The second forward must give what the first gave, and draws from the same seed (see [`ForwardSeed`]). A captured one
-//!    replays the same programs, and runs none of the user's code. Of an eager one, the outputs of both are compared for every
-//!    microbatch (by a checksum, as the first ones are gone), so that a forward that draws without a seed, or that counts its
-//!    calls, is refused when it shows. That reads both outputs on the host.
+//! 4. The second forward must give what the first gave, and draws from the same seed (see [`ForwardSeed`]). A
+//!    captured forward replays the same programs, and runs none of the user's code. For an eager one, the outputs of
+//!    both runs are compared for every microbatch (by a checksum, as the first outputs are gone). A forward that
+//!    draws without a seed, or counts its calls, is thus refused once its outputs differ. The comparison reads both
+//!    outputs on the host.
 
 use super::call::{ForwardCall, ForwardOutput, Gradients};
 use super::contract::{Engine, EngineState};
@@ -27,25 +28,27 @@ use crate::stage::state::GradientStore;
 use crate::stage::state::{Names, named_weights};
 use std::collections::HashMap;
 
-/// Another engine, whose forwards run again before their backward.
+/// Wraps another engine, and runs its forwards again before their backward.
 pub(crate) struct Recompute<M: Stage> {
     inner: Box<dyn Engine<M>>,
     function: StageFunction<M>,
-    calls: HashMap<usize, Kept>,
-    /// Bytes of the largest call.
+    calls: HashMap<usize, FirstForward>,
+    /// The size of the largest call in bytes.
     call_bytes: usize,
-    /// Has the module buffers? `None` before its first forward.
+    /// True if the module has buffers; `None` before its first forward.
     buffers: Option<bool>,
 }
 
 /// A microbatch between its two forwards.
-struct Kept {
+struct FirstForward {
     call: ForwardCall,
-    /// The checksum of what the first forward gave; `None` if the second is sure to give the same.
+    /// The checksum of the first forward's output; `None` if the second certainly gives the same.
     given: Option<u32>,
 }
 
-const DIFFERS: &str = "its forward gives other numbers when it runs again, so its activations cannot be recomputed; if it draws random numbers, give the pipeline a seed (`Builder::seed`); if it counts its forwards or reads what changes, build the stage without `StageBox::recomputed`";
+const DIFFERS: &str = "its forward gives other numbers when it runs again, so its activations cannot be recomputed; \
+    if it draws random numbers, give the pipeline a seed (`Builder::seed`); if it counts its forwards or reads what \
+    changes, build the stage without `StageBox::recomputed`";
 
 impl<M: Stage> Recompute<M> {
     pub(crate) fn new(inner: Box<dyn Engine<M>>, function: StageFunction<M>) -> Self {
@@ -67,9 +70,9 @@ impl<M: Stage> Recompute<M> {
         result
     }
 
-    /// Runs the forward again, and holds what backwards need. Refuses one that gives other numbers.
+    /// Runs the forward again, and holds what backwards need. Refuses a forward that gives other numbers.
     fn again(&mut self, module: &M, microbatch: usize) -> Result<(), StageError> {
-        let Kept { call, given } = self.calls.remove(&microbatch).ok_or(StageError::NotHeld)?;
+        let FirstForward { call, given } = self.calls.remove(&microbatch).ok_or(StageError::NotHeld)?;
         let again = self.uncounted(module, |this| this.inner.forward_again(&this.function, module, call))?;
         match given {
             Some(given) if checksum(&again)? != given => Err(StageError::Unsupported(DIFFERS.to_owned())),
@@ -86,15 +89,15 @@ impl<M: Stage> Engine<M> for Recompute<M> {
         call: ForwardCall,
     ) -> Result<ForwardOutput, StageError> {
         if self.buffers.is_none() {
-            // Reading the values also initialises lazy parameters. A forward without a graph runs on a copy, and would
-            // initialise the copy's alone.
+            // Reading the values also initialises lazy parameters. A forward without a graph runs on a copy, and
+            // would initialise only the copy's.
             drop(named_weights(module, &Names::default()));
             self.buffers = Some(buffers(module).is_some());
         }
         let outcome = self.inner.forward_only(function, module, call.clone())?;
         let given = if self.inner.repeats(call.microbatch) { None } else { Some(checksum(&outcome)?) };
         self.call_bytes = self.call_bytes.max(bytes(&call));
-        self.calls.insert(call.microbatch, Kept { call, given });
+        self.calls.insert(call.microbatch, FirstForward { call, given });
         Ok(outcome)
     }
 
@@ -175,7 +178,7 @@ impl<M: Stage> EngineState for Recompute<M> {
     }
 }
 
-/// Bytes of a call.
+/// The size of a call in bytes.
 fn bytes(call: &ForwardCall) -> usize {
     call.input.bytes() + call.extra.bytes() + call.target.as_ref().map_or(0, Payload::bytes)
 }

@@ -1,19 +1,22 @@
-//! Eager forwards under a seed: they draw from the device's one generator, and it is proved that nobody else drew meanwhile.
+//! Eager forwards under a seed: they draw from the device's only generator, with a proof that nobody else drew
+//! meanwhile.
 //!
-//! Guarantees: a forward that draws returns numbers of its seed alone, or an error.
+//! Guarantees: a forward that draws returns numbers that depend only on its seed, or an error.
 //!
-//! 1. Forwards of the process's eager stages take turns. Each seeds the generator, runs, and draws some numbers more.
-//! 2. If these are the first that the seed gives, nothing was drawn ([`Following`]).
-//! 3. Else the forward is recorded, once for each signature, to learn what it draws. Draws move the generator on and never
-//!    back. So if the numbers are those that follow the forward's own draws, nobody else drew.
-//! 4. Else the buffers are restored, and the forward runs again, a few times.
+//! 1. Forwards of the process's eager stages take turns. Each seeds the generator, runs, and then draws a few more
+//!    numbers.
+//! 2. If these are the first numbers of the seed, nothing was drawn ([`RngProbe`]).
+//! 3. Otherwise the forward is recorded, once for each signature, to learn what it draws. A generator moves on and
+//!    never back. So if the numbers are those that follow the forward's own draws, nobody else drew.
+//! 4. Otherwise the buffers are restored, and the forward runs again, a few times.
 //!
-//! Ranks that hold a stage together wait for each other inside of their forwards, and so do replicas over which experts are spread: these
-//! cannot take turns. Theirs are recorded before each of them runs, and refused if anything draws but layers that have the forward's own
-//! generator (`random::of_layers`). Without a seed the former are recorded once for each signature, where they can be, and refused if they draw.
+//! The members of a tensor-parallel group wait for each other inside their forwards, and so do expert-parallel
+//! replicas: they cannot take turns. Their forwards are recorded before each run, and refused if anything draws
+//! except layers that have the forward's own generator (`random::of_layers`). Without a seed, forwards of
+//! tensor-parallel groups are recorded once for each signature, if possible, and refused if they draw.
 //!
-//! Only the generator of Flex can be followed so. On other devices, and for a stage whose draws cannot be recorded, a forward
-//! that may draw is refused.
+//! Only the generator of Flex can be followed this way. On other devices, and for a stage whose draws cannot be
+//! recorded, a forward that may draw is refused.
 
 use super::call::ForwardCall;
 use super::function::StageFunction;
@@ -21,23 +24,23 @@ use super::recording::{Parameters, Recorded, Refusal, Signature, record};
 use crate::stage::Stage;
 use crate::stage::boundary::AnyTensor;
 use crate::stage::error::StageError;
-use crate::stage::random::{Drawn, Following, ForwardSeed, device_generator, drawing};
+use crate::stage::random::{Drawn, ForwardSeed, RngProbe, device_generator, drawing};
 use crate::stage::state::{Names, named_weights, with_weights};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, Tensor};
 use std::collections::HashMap;
 
-/// Forwards that another thread disturbed, before the stage gives up.
+/// The number of disturbed forwards after which the stage gives up.
 const ATTEMPTS: usize = 16;
 
-/// Signatures whose draws are remembered.
+/// The number of signatures whose draws are remembered.
 const REMEMBERED: usize = 256;
 
-/// Why ranks that hold a stage together refuse a draw.
-pub(super) const PAST_LAYERS: &str = "its forward draws otherwise than by `nn::GroupDropout`, which alone knows which piece of a tensor a rank has; \
-    put that layer in the place of Burn's `Dropout`";
+/// Why a forward that other ranks wait for may not draw like this.
+pub(super) const DRAWS_OUTSIDE_LAYERS: &str = "its forward draws otherwise than by `nn::GroupDropout`, the only layer \
+    that knows which piece of a tensor a rank has; use that layer instead of Burn's `Dropout`";
 
-/// The same without a seed.
+/// Why such a forward may not draw without a seed.
 pub(super) const NO_SEED: &str =
     "its forward draws without a seed that all of them draw from; give the pipeline one (`Builder::seed`)";
 
@@ -47,11 +50,11 @@ const DISTURBED: &str = "another thread, or `init_seeded` in the forward itself,
 #[derive(Default)]
 pub(super) struct SeededDraws {
     seed: ForwardSeed,
-    /// Do other ranks wait for this one inside of its forwards?
+    /// True if other ranks wait for this one inside its forwards.
     awaited: bool,
     capture: Option<Device>,
     known: HashMap<Signature, Drawn>,
-    /// Was a recording refused without which a forward may run?
+    /// True if a recording was refused, and forwards may run without one.
     unseen: bool,
 }
 
@@ -64,7 +67,7 @@ impl SeededDraws {
         self.awaited = awaited;
     }
 
-    /// Notes what a recorded call draws.
+    /// Remembers what a recorded call draws.
     pub(super) fn learn(&mut self, signature: Signature, recorded: &Recorded) -> Drawn {
         let drawn = recorded.drawn();
         if self.known.len() >= REMEMBERED {
@@ -74,7 +77,7 @@ impl SeededDraws {
         drawn
     }
 
-    /// Runs a forward whose random numbers come from the seed; without one, from wherever the device's generator stands.
+    /// Runs a forward whose random numbers come from the seed; without a seed, from the device's generator as it is.
     pub(super) fn run<M: Stage, T>(
         &mut self,
         function: &StageFunction<M>,
@@ -92,8 +95,8 @@ impl SeededDraws {
         for attempt in 0..ATTEMPTS {
             device.seed(seed);
             let given = run(call.clone())?;
-            let follows = |drawn: &[_]| Following::after(&device, seed, drawn);
-            let next = if follows(&[]).is_some() { Some(Following::next(&device)?) } else { None };
+            let follows = |drawn: &[_]| RngProbe::after(&device, seed, drawn);
+            let next = if follows(&[]).is_some() { Some(RngProbe::next(&device)?) } else { None };
             if next.is_some() && next == follows(&[]) {
                 return Ok(given);
             }
@@ -110,7 +113,7 @@ impl SeededDraws {
         Err(StageError::Draws { reason: DISTURBED.to_owned() })
     }
 
-    /// The same where several ranks hold the stage together.
+    /// Like [`Self::run`], for forwards in which other ranks wait for this one.
     fn run_awaited<M: Stage, T>(
         &mut self,
         function: &StageFunction<M>,
@@ -121,8 +124,8 @@ impl SeededDraws {
         let generator = self.seed.generator(call.microbatch);
         let seeded = generator.is_some();
         match seeded {
-            true if self.recorded(function, module, &call)?.draws_past_layers() => {
-                return Err(StageError::DrawsInGroup { why: PAST_LAYERS });
+            true if self.recorded(function, module, &call)?.draws_outside_layers() => {
+                return Err(StageError::DrawsInGroup { why: DRAWS_OUTSIDE_LAYERS });
             }
             true => {}
             false => self.refuse_draws(function, module, &call)?,
@@ -134,7 +137,8 @@ impl SeededDraws {
         }
     }
 
-    /// Refuses a forward that draws without a seed, as far as it can be recorded: each rank would draw numbers of its own.
+    /// Refuses a forward that draws without a seed, as far as it can be recorded: each rank would draw different
+    /// numbers.
     fn refuse_draws<M: Stage>(
         &mut self,
         function: &StageFunction<M>,
@@ -151,7 +155,9 @@ impl SeededDraws {
             return Ok(());
         }
         match record(&mut self.capture, function, module, call, &parameters, &[]) {
-            Ok(recorded) if recorded.draws_past_layers() => Err(StageError::DrawsInGroup { why: PAST_LAYERS }),
+            Ok(recorded) if recorded.draws_outside_layers() => {
+                Err(StageError::DrawsInGroup { why: DRAWS_OUTSIDE_LAYERS })
+            }
             Ok(recorded) if !recorded.drawn().is_empty() => Err(StageError::DrawsInGroup { why: NO_SEED }),
             Ok(recorded) => {
                 self.learn(signature, &recorded);
@@ -176,7 +182,8 @@ impl SeededDraws {
     ) -> Result<Drawn, StageError> {
         let parameters = Parameters::of(module);
         let signature = Signature::new(call, &parameters, &[]);
-        // Some forwards draw only later (a dropout whose probability grows), so that one drew nothing is not remembered.
+        // Some forwards draw only later (a dropout whose probability grows), so a forward without draws is recorded
+        // again.
         if let Some(known) = self.known.get(&signature).filter(|known| !anew && !known.is_empty()) {
             return Ok(known.clone());
         }
@@ -184,7 +191,7 @@ impl SeededDraws {
         Ok(self.learn(signature, &recorded))
     }
 
-    /// A forward, recorded.
+    /// Records a forward.
     fn recorded<M: Stage>(
         &mut self,
         function: &StageFunction<M>,
@@ -204,7 +211,7 @@ impl SeededDraws {
     }
 }
 
-/// The values of a module that has float parameters which are not trained: running statistics are among them.
+/// The values of a module that has frozen float parameters, such as running statistics; `None` for other modules.
 pub(super) fn buffers<M: Module>(module: &M) -> Option<HashMap<ParamId, AnyTensor>> {
     struct Find(bool);
 

@@ -1,4 +1,4 @@
-//! A forward or a backward that is run in pieces, so that one of each can be interleaved on a device.
+//! A forward or a backward that runs in pieces, so that one of each can be interleaved on a device.
 
 use super::call::{ForwardCall, ForwardOutput, Gradients};
 
@@ -13,7 +13,7 @@ pub(crate) enum StageWork {
     BackwardInput(usize, Gradients),
 }
 
-/// Selects one of the two that may run in pieces on a stage at a time: one forward and one backward.
+/// The two kinds of work that may run in pieces on a stage at the same time, one of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
     /// A forward.

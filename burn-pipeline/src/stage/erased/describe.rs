@@ -1,4 +1,4 @@
-//! What a stage is, before anything runs: its module's type, what it reads from a batch, and what the user said of it.
+//! What is known about a stage before anything runs: its module's type, what it reads from a batch, and its options.
 
 use super::options::StageOptions;
 use super::typed::Typed;
@@ -7,21 +7,21 @@ use crate::stage::engine::BatchChecks;
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 
-/// What is known of a stage before anything runs.
+/// What is known about a stage before anything runs.
 pub(crate) trait DescribeStage {
     /// The type of its module, for messages.
     fn module_type(&self) -> &'static str;
-    /// The kinds of what it takes, and of what it gives.
+    /// The kinds of its input and its output.
     fn kinds(&self) -> [Kinds; 2];
     /// Why its module was refused, if it was.
     fn refused(&self) -> Option<StageError>;
     /// The names of the extras that it reads.
     fn extras(&self) -> Vec<&'static str>;
-    /// Checks of what it reads from a batch; it has a loss if there is a check of the target.
+    /// Checks of what it reads from a batch; the target has a check if the stage has a loss.
     fn batch_checks(&self) -> BatchChecks;
-    /// What the user said of it.
+    /// The user's options for it.
     fn options(&self) -> &StageOptions;
-    /// The same, to be changed before an engine is chosen.
+    /// The user's options, to be changed before an engine is chosen.
     fn options_mut(&mut self) -> &mut StageOptions;
 }
 

@@ -1,5 +1,4 @@
-//! A stage whose module's type is hidden: its engine is chosen, it runs `F`, `I`, `W` and `B`, and its weights are
-//! stepped.
+//! A stage whose module's type is hidden: chooses its engine, runs `F`, `I`, `W` and `B`, and steps its weights.
 
 use super::describe::DescribeStage;
 use super::interleave::InterleaveStage;
@@ -20,20 +19,20 @@ use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
 use std::panic::resume_unwind;
 
-/// A stage of any module type, as the executor drives it: payloads and gradients go in and out.
+/// A stage of any module type, as the executor uses it: payloads and gradients go in and out.
 pub(crate) trait ErasedStage:
     DescribeStage + InterleaveStage + ReplaceModule + StageWeights + UpdateStage + Send
 {
-    /// Chooses the engine, before any forward: `splits` says whether the plan runs `I` and `W` on this stage, and
+    /// Chooses the engine, before any forward. `splits` says whether the plan runs `I` and `W` on this stage,
     /// `keep_outputs` whether plain autodiff holds outputs until their backward.
     fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool);
     /// Sets the order in which gradients are added, and the optimizer that steps the weights.
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>);
-    /// The engine, the reason for it, and what it measured.
+    /// The engine, the reason for choosing it, and what it measured.
     fn report(&self) -> EngineReport;
     /// Runs a forward as in training, and holds what its backward needs.
     fn forward(&mut self, call: ForwardCall) -> Result<ForwardOutput, StageError>;
-    /// Runs a forward without autodiff. Returns the outputs and, where there are a loss and a target, the loss.
+    /// Runs a forward without autodiff. Returns the outputs and, if there are a loss and a target, the loss.
     fn evaluate(&self, call: ForwardCall) -> Result<(Payload, Option<LossPart>), StageError>;
     /// `B`: returns the gradients of the input, and adds those of the weights to the sums. `seeds` holds the gradient
     /// of each output tensor, or the loss's seed.
@@ -50,14 +49,14 @@ pub(crate) trait ErasedStage:
     fn parameters(&self) -> Vec<ParamId>;
     /// The value of every float parameter, in visiting order, without autodiff.
     fn weights(&self) -> Vec<(ParamId, AnyTensor)>;
-    /// Steps the weights with the gradient sums and drops these; without an optimizer it only drops them. Groups of the
-    /// learning rate and the optimizer match the model's names.
+    /// Steps the weights with the gradient sums and drops the sums; without an optimizer it only drops them.
+    /// Parameter groups of the learning rate and the optimizer match the model's names.
     fn optimize(&mut self, learning_rate: ModuleLearningRate);
     /// The number of microbatches between their forward and the last part of their backward.
     fn held(&self) -> usize;
     /// Drops everything held and the gradients.
     fn clear(&mut self);
-    /// Drops what a failed call left: everything held, and what was offered. Gradients stay.
+    /// Drops what a failed call left: everything held, and everything offered. Gradients stay.
     fn restart(&mut self);
 }
 
@@ -123,7 +122,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
             && let Ok(module) = Self::taken(&mut self.module)
         {
             let gradients = collected(&module, &mut self.store);
-            // Burn's optimizers step a parameter that sits at several paths at the first of them alone.
+            // Burn's optimizers step a parameter with several paths at the first of them only.
             let names = &self.options.names;
             let (stepped, panic) = step_in_model(optimizer, learning_rate, module, gradients, names);
             self.module = Ok(retie(stepped));
@@ -146,8 +145,9 @@ impl<M: Stage> ErasedStage for Typed<M> {
         (self.offered, self.replacement) = (None, None);
         self.engine.clear();
         self.module.iter().for_each(free_abandoned);
-        // A forward that panicked while it was recorded may have been taken for one that cannot be captured. And where the stage's holders
-        // compare what they recorded, some have done so in the failed call, and others not.
+        // A forward that panicked while it was recorded may have been mistaken for one that cannot be captured. And
+        // if the ranks that hold the stage compare their recordings, some have done so in the failed call, and others
+        // not.
         if self.options.members.is_some() || !self.engine.report().captured {
             let (split, splits, keep_outputs) = self.chosen;
             self.choose_engine(split, splits, keep_outputs);

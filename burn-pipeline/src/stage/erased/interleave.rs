@@ -1,4 +1,4 @@
-//! How the executor reaches a stage's engine: seeds of forwards, work in pieces, and what is held.
+//! The executor's access to a stage's engine: seeds of forwards, work in pieces, and what is held.
 
 use super::typed::Typed;
 use crate::stage::engine::{Direction, EngineState, StageWork, WorkResult, WorkStarted};
@@ -10,7 +10,7 @@ use crate::stage::random::ForwardSeed;
 pub(crate) trait InterleaveStage {
     /// What the engine holds.
     fn engine(&self) -> &dyn EngineState;
-    /// The same, to be changed.
+    /// The engine, to be changed.
     fn engine_mut(&mut self) -> &mut dyn EngineState;
     /// Sets the seed that the forwards of the next batches draw random numbers from.
     fn set_forward_seed(&mut self, seed: ForwardSeed);

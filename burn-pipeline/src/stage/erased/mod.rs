@@ -2,9 +2,10 @@
 //!
 //! Guarantees: the code that drives a stage sees payloads and gradients, never a module's type.
 //!
-//! One type implements everything, [`typed`]; each trait is one concern, in a file with its implementation:
+//! One type, [`typed`], implements everything. Each trait has one concern, in a file with its implementation:
 //! [`describe`] (what the stage is), [`interleave`] (work in pieces, and the engine), [`weights`] (parameters and
-//! checkpoints), [`update`] (around the optimizer step), [`replace`] (another module in its place), [`erased_stage`] (running and stepping; it stands on the others).
+//! checkpoints), [`update`] (around the optimizer step), [`replace`] (replacing the module), [`erased_stage`]
+//! (running and stepping; it builds on the others).
 
 mod describe;
 mod erased_stage;

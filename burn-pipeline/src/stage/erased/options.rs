@@ -1,4 +1,4 @@
-//! What the user says of a stage beside its module, with [`StageBox`](crate::stage::StageBox)'s methods or for all stages.
+//! The user's options for a stage, from [`StageBox`](crate::stage::StageBox)'s methods or for all stages.
 
 use crate::program::Bf16;
 use crate::stage::boundary::StageMetadata;
@@ -6,38 +6,39 @@ use crate::stage::engine::Members;
 use crate::stage::state::Names;
 use std::collections::BTreeSet;
 
-/// What the user says of a stage beside its module.
+/// The user's options for a stage.
 #[derive(Clone, Debug)]
 pub(crate) struct StageOptions {
     /// Specs of what crosses its boundary.
     pub(crate) declared: Option<StageMetadata>,
     /// The names of its parameters in the whole model.
     pub(crate) names: Names,
-    /// Of how many layers its factory asked for its share.
+    /// The numbers of layers that its factory passed to `StageContext::layers`.
     pub(crate) layers: BTreeSet<usize>,
-    /// Are its activations recomputed? Read when its engine is chosen.
+    /// True if its activations are recomputed. Read when its engine is chosen.
     pub(crate) recompute: bool,
-    /// Are its parameters sharded over data-parallel replicas? `None` leaves that to the pipeline.
+    /// Whether its parameters are sharded over data-parallel replicas; `None` leaves that to the pipeline.
     pub(crate) sharded: Option<bool>,
     /// The most programs that a captured stage keeps.
     pub(crate) programs: usize,
-    /// Are captured programs compiled?
+    /// True if captured programs are compiled.
     pub(crate) compile: bool,
-    /// Do compiled programs round operands of products?
+    /// Set if compiled programs round the operands of matmuls.
     pub(crate) rounded: Option<Bf16>,
-    /// Do its forwards draw random numbers from a seed?
+    /// True if its forwards draw random numbers from a seed.
     pub(crate) seeded: bool,
-    /// Do training forwards give the outputs beside the loss?
+    /// True if training forwards return the outputs besides the loss.
     pub(crate) outputs: bool,
-    /// The ranks that hold it together with this one, its data-parallel replicas too, if there are any.
+    /// The other ranks that hold it, including its data-parallel replicas, if there are any.
     pub(crate) members: Option<Members>,
-    /// Do several ranks compute each of its forwards together?
+    /// True if a tensor-parallel group computes each of its forwards.
     pub(crate) grouped: bool,
-    /// Do other ranks wait for this one inside of its forwards: those, or replicas over which experts are spread?
+    /// True if other ranks wait for this one inside its forwards: its tensor-parallel group, or expert-parallel
+    /// replicas.
     pub(crate) awaited: bool,
 }
 
-/// The programs that a captured stage keeps where nothing else is said.
+/// The default number of programs that a captured stage keeps.
 pub(crate) const PROGRAMS: usize = 64;
 
 impl Default for StageOptions {

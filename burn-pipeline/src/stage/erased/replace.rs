@@ -1,11 +1,13 @@
-//! Another module in a stage's place, between steps.
+//! Replaces a stage's module between steps.
 //!
-//! Guarantees: nothing changes before every rank has found its module to fit. Parameters whose identifiers stay keep what the
-//! optimizer knows of them; fresh ones start with nothing, as on one device.
+//! Guarantees: nothing changes before every rank has found its module to fit. Parameters that keep their identifiers
+//! keep their optimizer state; fresh ones start without, as on one device.
 //!
-//! 1. *Offered*: the caller's function makes a module from a copy of the present one. A parameter that stays must keep shape
-//!    and element type, and a fresh one must be on the stage's device, of a type that the device computes in.
-//! 2. *Adopted*: the module takes the place, and the engine is chosen anew, so that no program of the old module is left.
+//! 1. *Offered*: the caller's function makes a module from a copy of the current one. A parameter that stays must
+//!    keep its shape and element type. A fresh one must be on the stage's device, of a type that the device computes
+//!    in.
+//! 2. *Adopted*: the new module replaces the old one, and the engine is chosen anew, so that no program of the old
+//!    module is left.
 
 use super::typed::Typed;
 use crate::stage::boundary::computes_in;
@@ -20,24 +22,28 @@ use std::any::Any;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 
-/// Makes a stage's module anew.
+/// Makes the new module from the old one.
 pub(crate) struct Change<M>(pub(crate) Box<dyn Fn(M) -> M>);
 
-/// Why a stage keeps its module; the pipeline is as before.
+/// Why a stage's module is not replaced; the pipeline is unchanged.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ReplaceError {
-    /// Gradients were gathered for the old module's parameters.
-    #[error("gradients wait for a step; call `step`, or drop them with `take_gradients`, and replace it then")]
-    GradientsWait,
-    /// Its parameters are cut into pieces.
+    /// Gradients of the old module's parameters were not applied yet.
     #[error(
-        "its parameters are sharded over data-parallel replicas, and pieces are cut at the start; save a checkpoint, and build a pipeline with the new module"
+        "there are unapplied gradients; call `step`, or drop them with `take_gradients`, before you replace the module"
+    )]
+    GradientsWait,
+    /// Its parameters are sharded.
+    #[error(
+        "its parameters are sharded over data-parallel replicas, and the shards are fixed when the pipeline is built; \
+         save a checkpoint, and build a pipeline with the new module"
     )]
     Sharded,
-    /// A parameter stays, with another shape or element type.
+    /// A parameter that stays has another shape or element type.
     #[error(
-        "`{path}` is now {got}, but had {expected} under this identifier; make it with an identifier of its own (a new `Param`), as the optimizer's state is for the old one"
+        "`{path}` is now {got}, but had {expected} under this identifier; give it an identifier of its own (a new \
+         `Param`), as the optimizer's state is for the old one"
     )]
     Spec { path: String, got: String, expected: String },
     /// A fresh parameter is on another device.
@@ -46,20 +52,22 @@ pub enum ReplaceError {
     /// A fresh parameter has an element type that the stage's device does not compute in.
     #[error("`{path}` has elements of {dtype:?}, in which {device} does not compute: {why}; make it in f32")]
     ElementType { path: Box<str>, dtype: DType, device: Box<str>, why: Box<str> },
-    /// A shared parameter is no longer there, or another one is.
+    /// A shared parameter was removed or replaced.
     #[error(
-        "`{path}` belongs to a shared parameter (`Builder::share`), which has to stay; to share otherwise, save a checkpoint, and build a pipeline with the new module"
+        "`{path}` belongs to a shared parameter (`Builder::share`), which must stay; to change what is shared, save a \
+         checkpoint, and build a pipeline with the new module"
     )]
     Shared { path: String },
-    /// A fresh parameter is on another stage, too.
+    /// A fresh parameter is also on another stage.
     #[error(
-        "`{path}` is a parameter of another stage, too, by its identifier, and each would be trained on its own; give it an identifier of its own"
+        "`{path}` is also a parameter of another stage, by its identifier, and each copy would be trained on its own; \
+         give it an identifier of its own"
     )]
     Elsewhere { path: String },
-    /// The function made another module on another rank.
+    /// The function made a different module on another rank.
     #[error("the ranks that hold a copy of it made modules with other parameters: {one} and {other}")]
     Unlike { one: String, other: String },
-    /// A parameter that a stage does not take.
+    /// A parameter that stages do not support.
     #[error(transparent)]
     Parameter(#[from] Box<StageError>),
     /// The function panicked.
@@ -72,12 +80,12 @@ pub enum ReplaceError {
 
 burn_pipeline_plan::debug_as_text!(ReplaceError);
 
-/// What is offered in a module's place.
+/// A module that is offered as a replacement.
 #[derive(Clone, Debug)]
 pub(crate) struct Offered {
     /// The float parameters of the old module.
     pub(crate) before: Vec<NamedParameter>,
-    /// Those of the new one.
+    /// The float parameters of the new module.
     pub(crate) after: Vec<NamedParameter>,
 }
 
@@ -87,7 +95,7 @@ impl Offered {
         self.after.iter().filter(|new| !self.before.iter().any(|old| old.id == new.id))
     }
 
-    /// The first parameter that stays and is not what it was.
+    /// Returns an error for the first parameter that stays but has another shape or element type.
     fn misfit(&self) -> Option<ReplaceError> {
         let known: HashMap<ParamId, &NamedParameter> = self.before.iter().map(|old| (old.id, old)).collect();
         let spec = |of: &NamedParameter| format!("{:?} of {:?}", of.shape, of.dtype);
@@ -99,14 +107,14 @@ impl Offered {
     }
 }
 
-/// Takes another module in.
+/// Replaces a stage's module.
 pub(crate) trait ReplaceModule {
-    /// Makes a module by a [`Change`], and keeps it until it is adopted or withdrawn. `None` if the stage's module has another
-    /// type.
+    /// Makes a module with a [`Change`], and keeps it until it is adopted or withdrawn. Returns `None` if the stage's
+    /// module has another type.
     fn offer_module(&mut self, change: &dyn Any, device: &Device) -> Result<Option<Offered>, ReplaceError>;
-    /// Takes what was offered, if anything was.
+    /// Adopts the offered module, if there is one.
     fn adopt_module(&mut self);
-    /// Drops what was offered.
+    /// Drops the offered module.
     fn withdraw_module(&mut self);
 }
 
@@ -126,7 +134,7 @@ impl<M: Stage> ReplaceModule for Typed<M> {
                 let (path, device) = (fresh.path.as_str().into(), format!("{:?}", device.clone().inner()).into());
                 ReplaceError::ElementType { path, dtype: fresh.dtype, device, why: why.into() }
             })?;
-            // Devices are equal with and without autodiff, but without it a parameter would not be trained.
+            // Devices are equal with and without autodiff, but a parameter without autodiff would not be trained.
             let differs = |got: &&Device| *got != device || got.is_autodiff() != device.is_autodiff();
             let Some(got) = devices.get(&fresh.id.val()).filter(differs) else { continue };
             let (path, got, expected) = (fresh.path.clone(), format!("{got:?}"), format!("{device:?}"));

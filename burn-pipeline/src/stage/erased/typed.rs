@@ -1,5 +1,5 @@
-//! A stage of a known module type: the module, its engine, its gradient sums and its optimizer, on the rank that built
-//! them. Its methods stand in the files of the traits that it implements.
+//! A stage of a known module type: the module, its engine, its gradient sums and its optimizer, on the rank that
+//! built them. Its methods are in the files of the traits that it implements.
 
 use super::options::StageOptions;
 use crate::stage::boundary::AnyTensor;
@@ -14,26 +14,26 @@ use std::collections::HashMap;
 
 /// A module and what it needs to be trained.
 pub(in crate::stage) struct Typed<M: Stage> {
-    /// An error if it was refused, or while the optimizer or `after_step`, which take and return it, is at work.
+    /// An error if the module was refused, or while the optimizer or `after_step`, which take and return it, runs.
     pub(super) module: Result<M, StageError>,
     pub(super) function: StageFunction<M>,
     pub(super) engine: Box<dyn Engine<M>>,
     pub(super) store: GradientStore,
     pub(super) optimizer: Option<ModuleOptimizer>,
     pub(super) options: StageOptions,
-    /// What the module's forward can change, once it was looked for.
+    /// What the module's forward can change, once it is known.
     pub(super) forward_state: OnceCell<Vec<ParamId>>,
     /// How its engine was chosen: the way to split, whether the plan splits, and whether outputs are kept.
     pub(super) chosen: (SplitBackward, bool, bool),
-    /// Has its module an `after_step` of its own? `None` until it ran once.
+    /// True if its module has an `after_step` of its own; `None` until it ran once.
     pub(super) follows_rule: Option<bool>,
-    /// A module to take its place, until every rank has found its own to fit.
+    /// The offered module, until every rank has found its own to fit.
     pub(super) replacement: Option<M>,
-    /// Weights and optimizer from a checkpoint, until every rank has found its part of it readable.
+    /// Offered weights and optimizer of a checkpoint, until every rank has found its part readable.
     pub(super) offered: Option<(HashMap<ParamId, AnyTensor>, Option<ModuleOptimizer>)>,
 }
 
-const MODULE_LOST: &str = "a panic took its module along; build the pipeline anew";
+const MODULE_LOST: &str = "its module was lost in a panic; build the pipeline anew";
 
 impl<M: Stage> Typed<M> {
     pub(in crate::stage) fn new(module: M, function: StageFunction<M>) -> Self {
@@ -52,12 +52,12 @@ impl<M: Stage> Typed<M> {
         }
     }
 
-    /// The module, if there is one. It borrows the field alone, so that the engine can be borrowed beside it.
+    /// The module, if there is one. Borrows only this field, so that the engine can be borrowed at the same time.
     pub(super) fn present(module: &Result<M, StageError>) -> Result<&M, StageError> {
         module.as_ref().map_err(Clone::clone)
     }
 
-    /// Takes the module out, if there is one, until another is put there.
+    /// Takes the module out, if there is one, until another is put in its place.
     pub(super) fn taken(module: &mut Result<M, StageError>) -> Result<M, StageError> {
         match module {
             Ok(_) => std::mem::replace(module, Err(StageError::Unsupported(MODULE_LOST.to_owned()))),
@@ -65,7 +65,7 @@ impl<M: Stage> Typed<M> {
         }
     }
 
-    /// Replaces the module by what is made of it, if there is one.
+    /// Replaces the module, if there is one, by what `change` makes of it.
     pub(super) fn change(&mut self, change: impl FnOnce(M) -> M) {
         self.module = Self::taken(&mut self.module).map(change);
     }
@@ -93,7 +93,7 @@ impl<M: Stage> Typed<M> {
         };
         let engine: Box<dyn Engine<M>> = match (split, splits) {
             (SplitBackward::Eager, _) => Box::new(eager("it was asked for")),
-            // A captured forward has a generator of its own for its random numbers, and only a captured one is compiled.
+            // A captured forward has its own generator for random numbers, and only a captured one is compiled.
             (SplitBackward::Auto, false) if !self.options.seeded && !compile => {
                 Box::new(eager("the plan does not split its backward"))
             }

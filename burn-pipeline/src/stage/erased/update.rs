@@ -1,4 +1,4 @@
-//! The end of a step: what the stage makes of its stepped weights, and whether its optimizer can step pieces of them.
+//! The end of a step: the stage's own change of its stepped weights, and whether its optimizer can step shards.
 
 use super::typed::Typed;
 use crate::stage::error::StageError;
@@ -8,15 +8,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// What happens around an optimizer step.
 pub(crate) trait UpdateStage {
-    /// May [`UpdateStage::after_step`] change anything? It may until it ran once; then only if the module has one of its own.
+    /// Returns true if [`UpdateStage::after_step`] may change anything: until it ran once, and then if the module has
+    /// its own.
     fn follows_rule(&self) -> bool;
-    /// Gives the module what the loss observed since the step before; see [`Stage::after_step`].
+    /// Passes the module what the loss observed since the step before; see [`Stage::after_step`].
     ///
     /// # Errors
-    /// If it made a parameter that stages do not take; the module is lost then.
+    /// Returns [`StageError`] if it made a parameter that stages do not support; the module is lost then.
     fn after_step(&mut self, observed: &[Vec<f64>]) -> Result<(), StageError>;
-    /// Does the optimizer step each element of a parameter by itself, so that it can step shards? It is tried on a few
-    /// elements of each parameter, some steps long.
+    /// Returns true if the optimizer steps each element of a parameter independently, so that it can step shards.
+    /// This is tried on a few elements of each parameter, for some steps.
     fn steps_by_element(&self) -> Result<bool, StageError>;
 }
 
@@ -31,7 +32,7 @@ impl<M: Stage> UpdateStage for Typed<M> {
         }
         let module = Self::taken(&mut self.module)?;
         let (known, kept) = (trained(&module), module.clone());
-        // Unwind safety: the old module stays, and the panic goes on.
+        // Unwind safety: the old module stays, and the panic continues.
         match catch_unwind(AssertUnwindSafe(|| after_step(module, observed))) {
             Ok((module, own)) => {
                 self.follows_rule = Some(own);

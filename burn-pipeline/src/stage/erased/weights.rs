@@ -12,28 +12,29 @@ use burn::module::{Module, ParamId};
 use std::any::Any;
 use std::collections::HashMap;
 
-/// What checkpoints, replicas and shared parameters need of a stage.
+/// The weights of a stage, for checkpoints, replicas and shared parameters.
 pub(crate) trait StageWeights {
-    /// Float parameters by name, in visiting order; one that sits at several paths comes once for each.
+    /// Float parameters by name, in visiting order; one with several paths comes once for each.
     fn named_parameters(&self) -> Vec<NamedParameter>;
     /// Replaces the value of every float parameter, in visiting order.
     fn set_weights(&mut self, weights: Vec<AnyTensor>);
-    /// Replaces the values of those parameters and buffers that have a new one; moves it to the old one's device.
+    /// Replaces the values of the parameters and buffers that have a new one, which is moved to the old one's device.
     ///
     /// # Errors
-    /// If a value has another shape or element type than the old one: nothing was replaced.
+    /// Returns [`StageError`] if a value has another shape or element type than the old one; nothing was replaced
+    /// then.
     fn replace(&mut self, values: &HashMap<ParamId, AnyTensor>) -> Result<(), StageError>;
-    /// Brings running statistics up to date: Burn keeps the last update of each thread aside.
+    /// Brings running statistics up to date: Burn keeps each thread's last update aside.
     fn settle(&mut self);
     /// All parameters and buffers, in visiting order.
     fn named_weights(&self) -> Vec<NamedWeight>;
     /// What the module's forward can change (running statistics), in visiting order.
     fn forward_state(&self) -> Vec<NamedWeight>;
-    /// Has the stage an optimizer?
+    /// Returns true if the stage has an optimizer.
     fn has_optimizer(&self) -> bool;
-    /// What the optimizer keeps, by parameter; `None` without an optimizer.
+    /// The optimizer's state, by parameter; `None` without an optimizer.
     fn optimizer_state(&self) -> Result<Option<HashMap<ParamId, ParameterState>>, StageError>;
-    /// Keeps other values and optimizer state until they are adopted or declined; nothing else changes yet.
+    /// Keeps new values and optimizer state until they are adopted or declined; nothing else changes yet.
     fn offer(&mut self, state: StageState) -> Result<(), StageError>;
     /// Adopts what was offered, if anything was, and drops gradients and everything held.
     fn adopt(&mut self);
@@ -70,7 +71,7 @@ impl<M: Stage> StageWeights for Typed<M> {
     }
 
     fn settle(&mut self) {
-        // Making the copy writes the updates back; the copy itself is of no use.
+        // Making the copy writes the updates back; the copy itself is not needed.
         drop(self.module.as_ref().map(Module::valid));
     }
 
@@ -98,7 +99,7 @@ impl<M: Stage> StageWeights for Typed<M> {
     fn offer(&mut self, state: StageState) -> Result<(), StageError> {
         let optimizer = match (&self.optimizer, &state.optimizer) {
             (Some(optimizer), Some(states)) => {
-                // Burn finds a parameter's group by this name again.
+                // Burn looks up a parameter's group by this name.
                 let name = |weight: NamedWeight| (weight.id, self.options.names.of_parameter(weight.id, &weight.path));
                 let names = self.named_weights().into_iter().map(name).collect();
                 let loaded = with_optimizer_state(optimizer.clone(), states, &names);

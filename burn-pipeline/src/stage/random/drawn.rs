@@ -1,5 +1,5 @@
-//! The values of a module's parameters, computed of draws from a generator of their own; and whether the module holds drawn
-//! tensors beside them, which Burn's visitors do not show.
+//! The values of a module's parameters, computed with draws from the module's own generator; and whether the module
+//! also holds drawn tensors that Burn's visitors do not show.
 
 use super::following::Drawn;
 use crate::program::{CustomOps, Edges, Recording, alike, computed, configured, draw, edge, quietly};
@@ -13,18 +13,19 @@ use rand::rngs::StdRng;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-/// The device that modules are made on to be recorded; a process can open only a few.
+/// The device on which modules are made to be recorded; a process can open only a few.
 static CAPTURE: Mutex<Option<Device>> = Mutex::new(None);
 
-/// What a module is made of.
+/// The recorded values of a module.
 pub(super) struct DrawnApart {
     /// The value of each parameter and buffer, each once, in visiting order.
     pub(super) values: Vec<AnyTensor>,
-    /// Everything that is drawn, in order, if something drawn stays in the module outside of them (in a plain field, say).
+    /// Everything that is drawn, in order, if something drawn is also elsewhere in the module (such as in a plain
+    /// field).
     pub(super) elsewhere: Option<Drawn>,
 }
 
-/// The module's values, its draws from a generator of their own; `None` if the module cannot be recorded.
+/// Computes the module's values with draws from its own generator; `None` if the module cannot be recorded.
 pub(super) fn drawn_apart<M: Module>(seed: u64, device: &Device, make: impl Fn(&Device) -> M) -> Option<DrawnApart> {
     let capture = {
         let mut held = CAPTURE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,14 +56,14 @@ pub(super) fn drawn_apart<M: Module>(seed: u64, device: &Device, make: impl Fn(&
     Some(DrawnApart { values: values.into_iter().map(AnyTensor::from_dispatch).collect(), elsewhere })
 }
 
-/// The parameters, each once, on the capture device; `None` if one is elsewhere.
+/// The parameters on the capture device, each once; `None` if one is on another device.
 fn edges<M: Module>(module: &M) -> Option<Vec<TensorIr>> {
     let mut seen = HashSet::new();
     let each = values(module).into_iter().filter(|(id, _)| seen.insert(*id));
     each.map(|(_, value)| edge(value.as_dispatch()).ok()).collect()
 }
 
-/// Uses up each parameter by one operation, so that what is left then is held by something else.
+/// Consumes each parameter with one operation: tensors that are left then are held by something else.
 struct Marked(usize);
 
 impl ModuleMapper for Marked {
@@ -85,7 +86,7 @@ impl ModuleMapper for Marked {
     }
 }
 
-/// Is there a tensor, computed of something drawn, that no operation used up? The last operations are marks.
+/// Returns true if no operation consumes a tensor that was computed from a draw. The last operations are marks.
 fn stays(operations: &[OperationIr], marks: usize) -> bool {
     let made = operations.len().saturating_sub(marks);
     let mut random: HashSet<TensorId> = HashSet::new();

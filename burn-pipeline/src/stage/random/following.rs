@@ -1,4 +1,4 @@
-//! The numbers that a device's generator draws next. They tell whether anybody drew: a generator moves on and never back.
+//! The next numbers of a device's generator. They show whether anybody drew: a generator moves on and never back.
 
 use crate::program::drawn_as;
 use crate::stage::boundary::AnyTensor;
@@ -9,17 +9,17 @@ use burn::tensor::{DType, Device, Distribution, FloatDType, Shape, TensorData};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
-/// As many numbers as distinguish two states of a generator.
+/// Enough numbers to distinguish two states of a generator.
 const PROBED: usize = 4;
 
 /// What is drawn, in order.
 pub(in crate::stage) type Drawn = Vec<(Shape, DType, Distribution)>;
 
-/// The numbers that follow.
+/// The next numbers of a generator.
 #[derive(Clone, PartialEq, Debug)]
-pub(in crate::stage) struct Following(TensorData);
+pub(in crate::stage) struct RngProbe(TensorData);
 
-impl Following {
+impl RngProbe {
     /// Draws the next numbers of a device's generator.
     pub(in crate::stage) fn next(device: &Device) -> Result<Self, StageError> {
         let (shape, from, device) = (Shape::new([PROBED]), Distribution::Default, device.clone().inner());
@@ -27,7 +27,7 @@ impl Following {
         AnyTensor::from_dispatch(drawn).to_data().map_err(StageError::Device).map(Self)
     }
 
-    /// The first numbers of a seed; other devices than Flex are seeded for it.
+    /// The first numbers of a seed. Devices other than Flex are seeded to get them.
     pub(in crate::stage) fn of_seed(device: &Device, seed: u64) -> Result<Self, StageError> {
         match Self::after(device, seed, &[]) {
             Some(first) => Ok(first),
@@ -38,7 +38,7 @@ impl Following {
         }
     }
 
-    /// The numbers that follow these draws from a seed; `None` where the device's generator is not known.
+    /// The numbers that follow these draws from a seed; `None` if the device's generator is not known.
     pub(in crate::stage) fn after(device: &Device, seed: u64, drawn: &[(Shape, DType, Distribution)]) -> Option<Self> {
         is_flex(device).then(|| {
             let mut generator = StdRng::seed_from_u64(seed);

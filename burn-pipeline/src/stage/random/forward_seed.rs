@@ -1,11 +1,11 @@
-//! Random numbers in forwards (dropout, noise) that depend on a seed, the stage and the microbatch alone.
+//! Random numbers in forwards (dropout, noise) that depend only on a seed, the stage and the microbatch.
 //!
-//! Burn has one generator for each kind of device in a process, which every thread draws from. With a seed, a captured
-//! forward draws from a generator of its own instead, made of the batch's seed, the stage and the microbatch: so it draws the
-//! same whatever ran before, whatever other threads draw meanwhile, in a job that was taken up again and in a forward that is
-//! recomputed. A forward that runs eagerly must use the device's generator: the engine seeds it, and proves afterwards that
-//! nobody else drew (`engine::seeded`). Where several ranks hold a stage together, layers that know of the generator draw from it, captured or
-//! not (`of_layers`).
+//! Burn has one generator for each kind of device in a process, and all threads draw from it. With a seed, a captured
+//! forward draws from its own generator instead, made from the batch's seed, the stage and the microbatch. So it
+//! draws the same numbers whatever ran before, whatever other threads draw meanwhile, in a resumed job, and in a
+//! recomputed forward. A forward that runs eagerly must use the device's generator: the engine seeds it, and proves
+//! afterwards that nobody else drew (`engine::seeded`). In a tensor-parallel group, layers that know the forward's
+//! generator draw from it, captured or not (`of_layers`).
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -22,7 +22,7 @@ impl ForwardSeed {
         Self { seed }
     }
 
-    /// Is there a seed?
+    /// Returns true if there is a seed.
     pub(crate) fn is_set(&self) -> bool {
         self.seed.is_some()
     }
@@ -38,7 +38,7 @@ impl ForwardSeed {
     }
 }
 
-/// A number that depends on both, evenly spread: a round of SplitMix64 (Steele, Lea and Flood, 2014).
+/// A number that depends on both, evenly distributed: a round of SplitMix64 (Steele, Lea and Flood, 2014).
 pub(crate) fn mixed(seed: u64, number: u64) -> u64 {
     let mut z = seed.wrapping_add(number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! Random numbers that depend on seeds alone, whatever rank draws them and when.
+//! Random numbers that depend only on seeds, whatever rank draws them and when.
 
 mod drawn;
 mod following;
@@ -6,7 +6,7 @@ mod forward_seed;
 mod init;
 mod of_layers;
 
-pub(in crate::stage) use following::{Drawn, Following};
+pub(in crate::stage) use following::{Drawn, RngProbe};
 pub(crate) use forward_seed::{ForwardSeed, mixed};
 pub(in crate::stage) use init::device_generator;
 pub use init::init_seeded;

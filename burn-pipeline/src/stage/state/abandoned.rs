@@ -1,14 +1,15 @@
 //! Graphs of forwards that will have no backward, after a failure.
 //!
-//! Guarantees: what such forwards keep for their backwards is free, once nobody holds their tensors.
+//! Guarantees: what such forwards keep for their backwards is freed once nobody holds their tensors.
 //!
-//! Burn frees abandoned nodes of a graph in the next backward of that graph, and a module's parameters are leaves of the graphs of all its
-//! forwards. So one element of each parameter is taken through a backward of its own, whose gradient is dropped.
+//! Burn frees abandoned nodes of a graph in the next backward of that graph, and a module's parameters are leaves of
+//! the graphs of all its forwards. So a small backward runs over one element of each parameter, and its gradient is
+//! dropped.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
-/// Has Burn free what abandoned forwards of the module keep.
+/// Makes Burn free what abandoned forwards of the module keep.
 pub(in crate::stage) fn free_abandoned<M: Module>(module: &M) {
     struct Free;
 

@@ -1,19 +1,20 @@
-//! Does an optimizer step each element of a parameter by itself? Only then can shards of parameters be stepped.
+//! Tries whether an optimizer steps each element of a parameter independently. Only then can shards be stepped.
 //!
-//! Guarantees: nothing of the stage changes. `false` proves that the optimizer steps a shard differently from the whole;
-//! `true` is the result of a trial, not a proof.
+//! Guarantees: nothing in the stage changes. `false` proves that the optimizer steps a shard differently from the
+//! whole; `true` is the result of a trial, not a proof.
 //!
-//! The optimizer steps a copy of the module whose trained parameters are a few made-up elements, and one with the first half of them.
-//! If it looks at one element at a time, the halves are equal to the last bit after every step. Norms, matrix factors and clipping
-//! by norm are detected; so is an optimizer that panics on the made-up shapes.
+//! The optimizer steps a copy of the module whose trained parameters are a few made-up elements, and another copy
+//! with only the first half of them. If it looks at one element at a time, the halves are equal to the last bit after
+//! every step. Norms, matrix factors and clipping by norm are detected; so is an optimizer that panics on the made-up
+//! shapes.
 //!
 //! 1. Two steps have gradients of ordinary size, different from each other.
-//! 2. One has gradients near the root of the type's largest number: no larger norm can be computed, so any that is clipped to is
-//!    exceeded, but for
-//! 3. those nearer to it: in the last one, the squares of the half add up to a number, and those of the whole to infinity.
+//! 2. One step has gradients near the square root of the type's largest number. No larger norm can be computed, so
+//!    every norm that an optimizer clips to is exceeded, except those even nearer to the root.
+//! 3. The last step covers these: the squares of the half add up to a finite number, those of the whole to infinity.
 //!
-//! An element that is 0 shows the smallest update. Half precision, which has no such numbers, is tried in its own type with the
-//! largest that it has, and once more in f32.
+//! An element that is 0 shows the smallest update. Half precision, which has no such numbers, is tried in its own
+//! type with its largest number, and once more in f32.
 
 use super::gradients::collected;
 use super::gradients::{Accumulation, GradientStore};
@@ -28,15 +29,15 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Elements of a half.
+/// The number of elements in a half.
 const HALF: usize = 4;
 
-/// The gradients of the steps, by element and the root of the largest number.
+/// The gradients of the steps, by the element's index and the square root of the largest number.
 const STEPS: [fn(f64, f64) -> f64; 4] = [
     |i, _| 7.0 / (i + 1.0) - 3.0,
     |i, _| i * i - 5.0,
     |i, root| 0.05 * root * (i - 2.5),
-    // Of the largest number, 4 squares are 0.74, and 8 are 1.48.
+    // Relative to the largest number, 4 squares sum to 0.74, and 8 to 1.48.
     |i, root| 0.43 * root * (1.0 - 2.0 * (i % 2.0)),
 ];
 
@@ -77,7 +78,7 @@ impl<M: Module> Trial<'_, M> {
         // A panic means that the optimizer refuses the shape, so it would refuse shards too.
         let tried = |halves| catch_unwind(AssertUnwindSafe(|| self.steps(halves))).unwrap_or_else(|_| Ok(Vec::new()));
         let (whole, half) = (tried(2)?, tried(1)?);
-        // Whether a number is none may depend on the element alone, its bits on the instruction.
+        // Whether a value is NaN may depend on the element alone, but the bits of a NaN depend on the instruction.
         let bits = |value: &f64| if value.is_nan() { f64::NAN.to_bits() } else { value.to_bits() };
         let first = |values: &Elements, p: &NamedParameter| {
             values.get(&p.id).map(|values| values.iter().take(HALF).map(bits).collect::<Vec<_>>())
@@ -89,7 +90,7 @@ impl<M: Module> Trial<'_, M> {
         Ok(complete(&whole) && complete(&half) && whole.iter().zip(&half).all(alike))
     }
 
-    /// The trained parameters after each step, where each has this many halves.
+    /// The trained parameters after each step, if each parameter has this many halves.
     fn steps(&self, halves: usize) -> Result<Vec<Elements>, String> {
         let values = |of: fn(f64, f64) -> f64| -> HashMap<ParamId, AnyTensor> {
             self.trained.iter().map(|p| (p.id, tensor(p, halves, &self.device, of))).collect()

@@ -1,10 +1,10 @@
-//! State that a module's forward can change: running statistics.
+//! State that a module's forward can change, such as running statistics.
 //!
-//! Guarantees: what stands in Burn's `RunningState` is found, whatever module holds it; nothing of the module changes.
+//! Guarantees: everything in Burn's `RunningState` is found, whatever module holds it. Nothing in the module changes.
 //!
-//! `Stage::forward` borrows the module, so it can change only what copies of the module share. That is how such state is
-//! found: a copy gets other values, and where the module itself then shows them, both hold one state. The values are put
-//! back at once. State that Burn's visitors do not see (an atomic, say) is not found.
+//! `Stage::forward` borrows the module, so it can change only what copies of the module share. Such state is found by
+//! giving a copy other values: if the module itself then shows them, both share one state. The values are put back at
+//! once. State that Burn's visitors do not see (such as an atomic) is not found.
 
 use super::weights::{float_weights, with_weights};
 use crate::stage::boundary::AnyTensor;
@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 /// The identifiers of the float state that the module's forward can change.
 pub(in crate::stage) fn forward_state<M: Module>(module: &M) -> Vec<ParamId> {
-    // Making a `valid` copy writes updates back that are kept aside.
+    // Making a `valid` copy writes back updates that are kept aside.
     drop(module.valid());
     let values: HashMap<ParamId, AnyTensor> = float_weights(module).into_iter().collect();
     let marks = values.iter().map(|(&id, value)| (id, value.zeros(other_shape(&value.shape())))).collect();
@@ -29,7 +29,7 @@ pub(in crate::stage) fn forward_state<M: Module>(module: &M) -> Vec<ParamId> {
     shared.into_keys().collect()
 }
 
-/// Another shape of as many dimensions, of one or two elements.
+/// Another shape with as many dimensions, of one or two elements.
 fn other_shape(shape: &Shape) -> Shape {
     let mut other = vec![1; shape.num_dims()];
     if let (Some(first), true) = (other.first_mut(), shape.num_elements() == 1) {

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, HashMap};
 
 /// The order in which the gradients of microbatches are added.
 ///
-/// Floating-point addition rounds, so sums in different orders can differ in their last bits. Every schedule gives the same
-/// bits with `Ordered`; with `AsTheyCome` every schedule gives the sums of its own order.
+/// Floating-point addition rounds, so sums in different orders can differ in their last bits. With `Ordered`, every
+/// schedule gives the same bits; with `AsTheyCome`, every schedule adds in its own order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Accumulation {
-    /// In the order in which backwards end: needs no memory beside the sum.
+    /// In the order in which backwards end: needs no memory besides the sum.
     #[default]
     AsTheyCome,
     /// In the order of microbatches: bit-equal over all schedules. Gradients that come early are held back, which takes
@@ -73,8 +73,8 @@ impl GradientStore {
         }
     }
 
-    /// Adds one of two parts of a microbatch's gradients, of a parameter whose two uses have backwards of their own. Ordered sums have the
-    /// same bits whichever comes first.
+    /// Adds one of two parts of a microbatch's gradients, for a parameter whose two uses have separate backwards.
+    /// Ordered sums have the same bits whichever part comes first.
     pub(crate) fn add_half(&mut self, microbatch: usize, gradients: WeightGradients) {
         if self.accumulation == Accumulation::AsTheyCome {
             return self.sum(gradients);
@@ -83,7 +83,7 @@ impl GradientStore {
             self.halves.insert(microbatch, gradients);
             return;
         };
-        // A sum of two numbers does not depend on their order, one of three would.
+        // A sum of two numbers does not depend on their order; a sum of three would.
         let mut both: HashMap<ParamId, AnyTensor> = HashMap::new();
         for (id, gradient) in first.into_iter().chain(gradients) {
             let sum = match both.remove(&id) {
@@ -95,12 +95,12 @@ impl GradientStore {
         self.add(microbatch, both.into_iter().collect());
     }
 
-    /// Would gradients of this microbatch be added to the sums now, and not held back?
+    /// Returns true if gradients of this microbatch would be added to the sums now, and not held back.
     pub(in crate::stage) fn adds_now(&self, microbatch: usize) -> bool {
         self.accumulation == Accumulation::AsTheyCome || self.next == microbatch
     }
 
-    /// Adds gradients that are sums over microbatches already.
+    /// Adds gradients that are already sums over microbatches.
     pub(crate) fn add_merged(&mut self, gradients: WeightGradients) {
         self.sum(gradients);
     }
@@ -133,7 +133,7 @@ impl GradientStore {
         self.sums.insert(id, gradient);
     }
 
-    /// All that it holds: sums, and gradients that are held back.
+    /// All tensors that it holds: sums, and gradients that are held back.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &AnyTensor> {
         let early = self.early.values().chain(self.halves.values()).flatten().map(|(_, gradient)| gradient);
         self.sums.values().chain(early)

@@ -1,13 +1,12 @@
-//! A step of an optimizer over a module whose parameters stand at their names in the whole model.
+//! An optimizer step over a module whose parameters go by their names in the whole model.
 //!
-//! Guarantees: groups of parameters (Burn's `ParamGroup`), by which optimizers and learning rates differ, match the model's
-//! names, not the paths inside a stage; so they mean the same on any number of ranks.
+//! Guarantees: groups of parameters (Burn's `ParamGroup`), which have their own optimizers and learning rates, match
+//! the model's names, not the paths inside a stage. So they mean the same on any number of ranks. If the optimizer
+//! panics, no parameter is lost: the one being stepped, and those after it, keep their values.
 //!
-//! An optimizer that panics takes no parameter along: the one that it was at, and those after it, keep their values.
-//!
-//! Burn's optimizer goes through a module with a mapper and joins the names that it enters to a path. [`InModel`] puts a
-//! mapper of its own between the two: it keeps the path inside the stage to itself, and enters each parameter by its name
-//! in the model.
+//! Burn's optimizer goes through a module with a mapper and joins the names that it enters to a path. [`InModel`]
+//! puts its own mapper between the two: it hides the path inside the stage, and enters each parameter by its name in
+//! the model.
 
 use super::names::Names;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
@@ -21,13 +20,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A panic that was caught.
 pub(in crate::stage) type Panic = Box<dyn Any + Send>;
 
-/// Whatever was caught so far; a mapper's panic is caught before it could poison the lock.
+/// The panic caught so far. A mapper's panic is caught before it could poison the lock.
 fn held(panic: &Mutex<Option<Panic>>) -> MutexGuard<'_, Option<Panic>> {
     panic.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Steps a module's parameters, each by what the groups say of its name in the model. Beside the module comes the optimizer's panic, if it
-/// panicked.
+/// Steps a module's parameters, each according to the groups of its name in the model. Returns the module, and the
+/// optimizer's panic if it panicked.
 pub(in crate::stage) fn step_in_model<M: Module>(
     optimizer: &mut ModuleOptimizer,
     learning_rate: ModuleLearningRate,
@@ -90,7 +89,7 @@ impl<M: Module> Module for InModel<'_, M> {
     }
 }
 
-/// A mapper that is shown names in the model instead of paths.
+/// A mapper that sees names in the model instead of paths.
 struct Named<'a, T> {
     mapper: &'a mut T,
     names: &'a Names,

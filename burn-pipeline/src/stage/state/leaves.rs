@@ -1,16 +1,19 @@
 //! Parameters as leaves of autodiff's graph.
 //!
-//! Guarantees: what is trained of a stage's module is a leaf, whatever the user computed it of, so every step trains it; what is
-//! frozen stays frozen.
+//! Guarantees: every trained parameter of a stage's module is a leaf, whatever the user computed it from, so every
+//! step trains it. Frozen parameters stay frozen.
 //!
-//! `param.map(|t| t * 0.5)` (as GPT-2 scales initial values) or `t.cast(BF16)` on a device with autodiff gives a node of a graph: its
-//! gradient goes on to the value before, which is gone. Plain Burn panics at the second backward; a captured stage would run one
-//! step and then train nothing. The value is what the user meant, so it becomes a leaf:
+//! `param.map(|t| t * 0.5)` (as GPT-2 scales initial values) or `t.cast(BF16)` on a device with autodiff gives a node
+//! of a graph: its gradient goes on to the earlier value, which no longer exists. Plain Burn panics at the second
+//! backward; a captured stage would run one step and then train nothing. The user meant the value, so it becomes a
+//! leaf:
 //!
-//! 1. trained or frozen as it was, if the stage has had the parameter ([`Stage::after_step`](crate::stage::Stage::after_step), another
-//!    module in its place);
-//! 2. else trained where Burn's `Param` remembers that it is, as `Param::map` and `Param::from_mapped_value` have it do.
-//! 3. A node that counts as frozen (`Param::initialized` forgets) is refused by name, as nothing says what it was meant to be.
+//! 1. If the stage already had the parameter ([`Stage::after_step`](crate::stage::Stage::after_step), a replaced
+//!    module), it stays trained or frozen.
+//! 2. Otherwise it is trained if Burn's `Param` remembers that it is, as after `Param::map` and
+//!    `Param::from_mapped_value`.
+//! 3. A node that counts as frozen (`Param::initialized` forgets) is refused by name, as nothing says whether it is
+//!    to be trained.
 //!
 //! Quantised parameters, which have no gradient, no zeros and no plain view, are refused in the same pass.
 
@@ -20,25 +23,25 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, GradientCheckpointingStrategy, Tensor};
 use std::collections::HashMap;
 
-/// What a float parameter is to autodiff.
+/// How autodiff treats a float parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
     /// Gets gradients, or would if it were a leaf.
     Trained,
-    /// Gets none.
+    /// Gets no gradients.
     Frozen,
-    /// Computed of what gets gradients, and counted as frozen.
+    /// Computed from something that gets gradients, but counted as frozen.
     Unclear,
 }
 
 impl Standing {
-    /// Reads it off a parameter.
+    /// Reads it from a parameter.
     pub(crate) fn of<const D: usize>(param: &Param<Tensor<D>>) -> Self {
         let value = param.base();
         match (value.is_require_grad(), value.is_tracked()) {
             (true, _) => Standing::Trained,
             (false, false) => Standing::Frozen,
-            // Burn shows what it remembers of a parameter only here: `valid` suspends it and `train` restores it.
+            // Burn shows what it remembers about a parameter only here: `valid` suspends it and `train` restores it.
             (false, true) => match param.valid().train().base().is_require_grad() {
                 true => Standing::Trained,
                 false => Standing::Unclear,
@@ -46,23 +49,24 @@ impl Standing {
         }
     }
 
-    /// Another value for the parameter, of the same standing.
+    /// Another value for the parameter, with the same standing.
     pub(crate) fn lifted(self, value: AnyTensor, strategy: GradientCheckpointingStrategy) -> AnyTensor {
         let shape = value.shape();
         match self {
             Standing::Trained => value.leaf(strategy, true),
             Standing::Frozen => value.leaf(strategy, false),
-            // A node with the same elements, to be refused by name where the stage is built.
+            // A node with the same elements: it is refused by name when the stage is built.
             Standing::Unclear => value.leaf(strategy, true).reshape(shape),
         }
     }
 }
 
-/// The module with leaves for nodes; `known` tells of parameters that the stage has had whether they were trained. Lazy ones are
-/// drawn now.
+/// The module with leaves instead of nodes. `known` says whether parameters that the stage already had were trained.
+/// Initialises lazy parameters.
 ///
 /// # Errors
-/// The first parameter that is quantised, or of which nothing says whether it is to be trained.
+/// Returns [`StageError`] for the first parameter that is quantised, or of which nothing says whether it is to be
+/// trained.
 pub(in crate::stage) fn as_leaves<M: Module>(module: M, known: &HashMap<ParamId, bool>) -> Result<M, StageError> {
     let mut find = Find { path: Vec::new(), known, leaves: HashMap::new(), refused: None };
     module.visit(&mut find);
@@ -121,7 +125,7 @@ impl ModuleVisitor for Find<'_> {
             let path = self.path.join(".").into();
             self.refused.get_or_insert(StageError::Unclear { path });
         }
-        // One that sits at several paths becomes one leaf, of its first value.
+        // A parameter with several paths becomes one leaf, with its first value.
         self.leaves.entry(param.id).or_insert_with(|| standing.lifted(AnyTensor::new(value).inner(), strategy));
     }
 }

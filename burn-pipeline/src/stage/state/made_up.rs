@@ -1,14 +1,14 @@
-//! What an optimizer does to made-up parameters, so that processes can compare theirs: optimizers show none of their
-//! settings.
+//! What an optimizer does to made-up parameters, so that processes can compare their optimizers, which show none of
+//! their settings.
 //!
-//! Guarantees: nothing of a stage changes. Optimizers that bring a made-up parameter to different values differ. Those
-//! that bring all of them to the same values may still differ, in what 12 steps do not show.
+//! Guarantees: nothing in a stage changes. Optimizers that bring a made-up parameter to different values differ.
+//! Those that bring all of them to the same values may still differ in something that 12 steps do not show.
 //!
-//! 1. A small matrix stands at each of some names of the model, so that groups of parameters
+//! 1. A small matrix gets each of some names of the model, so that groups of parameters
 //!    ([`ModuleOptimizer::with_group`]) choose as they do in the model.
-//! 2. All take 12 steps with gradients whose norms grow by 8 each, from 3e-5 to 2e5: whatever norm or value an
-//!    optimizer clips to, some gradients are clipped and some are not; the first ones show epsilons. The rate is large,
-//!    so that weight decay shows.
+//! 2. All take 12 steps with gradients whose norms grow by a factor of 8, from 3e-5 to 2e5: whatever norm or value an
+//!    optimizer clips to, some gradients are clipped and some are not; the first ones show epsilons. The learning
+//!    rate is large, so that weight decay shows.
 
 use super::gradients::{Accumulation, GradientStore, collected};
 use super::in_model::step_in_model;
@@ -22,11 +22,11 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 use std::panic::resume_unwind;
 
-/// The most names at which matrices stand; of more, as many are taken evenly.
+/// The maximum number of names that get a matrix; of more names, this many are taken evenly.
 const NAMES: usize = 256;
 const STEPS: i32 = 12;
 const RATE: f64 = 1e3;
-/// Of the largest value: devices round differently.
+/// Relative to the largest value: devices round differently.
 const TOLERANCE: f32 = 1e-4;
 
 /// What an optimizer does to made-up parameters.
@@ -36,7 +36,7 @@ pub(crate) enum MadeUpSteps {
     None,
     /// It panics.
     Panics,
-    /// The elements of each after its steps.
+    /// The elements of each parameter after its steps.
     Steps(Vec<Vec<f32>>),
 }
 
@@ -45,13 +45,13 @@ struct MadeUp {
     at: Vec<Param<Tensor<2>>>,
 }
 
-/// The names of these at which matrices stand.
+/// The names that get a matrix.
 pub(crate) fn made_up_names(names: &[String]) -> Vec<String> {
     names.iter().step_by(names.len().div_ceil(NAMES).max(1)).cloned().collect()
 }
 
 impl MadeUpSteps {
-    /// Has an optimizer step a matrix at each of these names.
+    /// Steps a matrix with each of these names.
     pub(crate) fn of(optimizer: Option<ModuleOptimizer>, names: &[String], device: &Device) -> Self {
         match optimizer {
             None => Self::None,
@@ -71,7 +71,7 @@ impl MadeUpSteps {
         let in_model = Names::default().renamed(name);
         for step in 0..STEPS {
             let scale = 8f32.powi(step - 6);
-            // Each step goes another way, so that moments show what they keep.
+            // Each step goes in another direction, so that moments show what they keep.
             let values = [1.0, -2.0, 3.0, if step % 2 == 0 { -0.5 } else { 0.25 }];
             let gradient = AnyTensor::from_data_exact(data(values.map(|value| value * scale)), device);
             let mut store = GradientStore::new(Accumulation::AsTheyCome);
@@ -88,7 +88,7 @@ impl MadeUpSteps {
         steps.map_or(Self::Panics, Self::Steps)
     }
 
-    /// The place of the first matrix that two optimizers bring to different values, if there is one.
+    /// The index of the first matrix that two optimizers bring to different values, if there is one.
     pub(crate) fn differ(&self, other: &Self) -> Option<usize> {
         match (self, other) {
             (Self::None, Self::None) | (Self::Panics, Self::Panics) => None,
@@ -100,7 +100,7 @@ impl MadeUpSteps {
         }
     }
 
-    /// What is said of it in an error.
+    /// Describes the optimizer in an error message.
     pub(crate) fn described(&self, place: usize) -> String {
         match self {
             Self::None => "none".to_owned(),

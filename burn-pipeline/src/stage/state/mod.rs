@@ -1,9 +1,10 @@
 //! What a stage keeps from step to step: its parameters by name, the sums of their gradients, its optimizer's state.
 //!
-//! Reading order: [`named`] (float parameters), [`names`] (their names in the whole model), [`leaves`] (what is trained of them), [`weights`] (values, taken out
-//! and put back), [`forward_state`] (what forwards can change), [`gradients`] (sums over microbatches), [`in_model`] (a step, by names in the model), [`optimizer`] (its
-//! state, by parameter), [`by_element`] (can the optimizer step shards?), [`made_up`] (is it that of other processes?),
-//! [`shared_error`].
+//! Reading order: [`named`] (float parameters), [`names`] (their names in the whole model), [`leaves`] (which of them
+//! are trained), [`weights`] (values, taken out and put back), [`forward_state`] (what forwards can change),
+//! [`gradients`] (sums over microbatches), [`in_model`] (a step, by names in the model), [`optimizer`] (its state, by
+//! parameter), [`by_element`] (whether the optimizer can step shards), [`made_up`] (whether it equals that of other
+//! processes), [`shared_error`].
 
 mod abandoned;
 mod by_element;

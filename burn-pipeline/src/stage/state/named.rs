@@ -1,4 +1,4 @@
-//! A module's float parameters by path, and parameters that sit at several paths (tied weights).
+//! A module's float parameters by path, including tied parameters, which have several paths.
 
 use super::names::Names;
 use crate::stage::boundary::AnyTensor;
@@ -19,11 +19,11 @@ pub(crate) struct NamedParameter {
     pub(crate) shape: Vec<usize>,
     /// Element type.
     pub(crate) dtype: DType,
-    /// Does it get gradients?
+    /// True if it gets gradients.
     pub(crate) trainable: bool,
 }
 
-/// A module's float parameters in visiting order; one that sits at several paths comes once for each.
+/// A module's float parameters in visiting order; one with several paths comes once for each.
 pub(in crate::stage) fn named_parameters<M: Module>(module: &M, names: &Names) -> Vec<NamedParameter> {
     struct Find<'a> {
         path: Vec<String>,
@@ -61,8 +61,8 @@ pub(in crate::stage) fn named_parameters<M: Module>(module: &M, names: &Names) -
 
 /// Gives a parameter at every path the value of its first path, as one leaf of autodiff's graph.
 ///
-/// Burn's optimizers step a parameter that sits at several paths at the first of them alone. Without this the others would
-/// keep the old value, and as leaves of their own would split the gradient.
+/// Burn's optimizers step a parameter with several paths at the first of them only. Without this the other paths
+/// would keep the old value and, as leaves of their own, would split the gradient.
 pub(in crate::stage) fn retie<M: Module>(module: M) -> M {
     struct Places(Vec<ParamId>);
 

@@ -1,19 +1,19 @@
 //! The names of a stage's parameters in the whole model.
 //!
-//! Guarantees: a name depends on the model and not on its cut, once the stage has declared the position of its layers; so
-//! a checkpoint of one cut fits another.
+//! Guarantees: a name depends on the model, not on its cut, once the stage has declared the position of its layers.
+//! So a checkpoint of one cut fits another.
 //!
 //! 1. A parameter's path is that of Burn's visitors: fields and positions in lists, joined by dots
 //!    (`blocks.0.up.weight`).
-//! 2. By default the name is the path: right for a whole model, and where stages share no paths.
-//! 3. A stage that holds layers 4 to 7 of a list has them at positions 0 to 3 of its own:
+//! 2. By default the name is the path, which is right for a whole model, and for stages that share no paths.
+//! 3. A stage that holds layers 4 to 7 of a list has them at its own positions 0 to 3:
 //!    [`Names::layers_from`]`("blocks", 4)` adds 4.
 //! 4. [`Names::renamed`] changes the result, last.
-//! 5. For optimizers and learning rates, a copy of a shared parameter has the name of the model's first copy, as a parameter
-//!    that sits at several paths of one module has the name of its first path: all copies are stepped alike.
+//! 5. For optimizers and learning rates, a copy of a shared parameter has the name of the model's first copy, just as
+//!    a parameter with several paths in one module has the name of its first path. So all copies are stepped alike.
 //!
-//! If parameters of two stages have one name, the pipeline refuses to save, and where names were given it is not built.
-//! Nor is it where no stage has a parameter in a list of layers that was declared.
+//! If parameters of two stages have one name, the pipeline refuses to save; if names were given, it is not built. It
+//! is not built either if no stage has a parameter in a declared list of layers.
 
 use burn::module::ParamId;
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ type Rename = Arc<dyn Fn(&str) -> String + Send + Sync>;
 pub struct Names {
     lists: Vec<(String, usize)>,
     rename: Option<Rename>,
-    /// The names of the first copies, for shared parameters whose first copy stands on an earlier stage.
+    /// The names of the first copies, for shared parameters whose first copy is on an earlier stage.
     first_copies: HashMap<ParamId, String>,
 }
 
@@ -67,23 +67,23 @@ impl Names {
         }
     }
 
-    /// The name by which groups of optimizers and learning rates find a parameter of the stage.
+    /// The name by which the parameter groups of optimizers and learning rates find a parameter of the stage.
     pub(crate) fn of_parameter(&self, id: ParamId, path: &str) -> String {
         self.first_copies.get(&id).cloned().unwrap_or_else(|| self.in_model(path))
     }
 
-    /// Returns true if the paths alone are the names.
+    /// Returns true if the paths themselves are the names.
     pub(crate) fn are_paths(&self) -> bool {
         self.lists.is_empty() && self.rename.is_none()
     }
 
-    /// The declared lists, each with whether one of these paths leads through it.
+    /// The declared lists, each with true if one of these paths leads through it.
     pub(crate) fn lists<'a>(&'a self, paths: &'a [&str]) -> impl Iterator<Item = (String, bool)> + use<'a> {
         let leads = |list: &str| paths.iter().any(|path| moved(path, list, 0).is_some());
         self.lists.iter().map(move |(list, _)| (list.clone(), leads(list)))
     }
 
-    /// Says that a parameter is a copy of one that has this name where the model has it first.
+    /// Declares that a parameter is a copy of one whose first copy in the model has this name.
     pub(crate) fn copy_of(&mut self, id: ParamId, first: String) {
         self.first_copies.insert(id, first);
     }

@@ -1,15 +1,15 @@
 //! An optimizer's state, taken out and put back by parameter.
 //!
-//! Guarantees: state that is taken out and put back is equal to the last bit, and has its element type; or it is
+//! Guarantees: state that is taken out and put back is equal to the last bit, with its element type, or it is
 //! refused.
 //!
-//! Burn's optimizers give their state as a record whose entries are named by parameter id. Ids differ from run to run and
-//! from cut to cut, so the record is taken apart by id here, and put together with the ids of the module that it is for.
+//! Burn's optimizers give their state as a record whose entries are named by parameter id. Ids differ from run to run
+//! and from cut to cut, so the record is split by id here, and rebuilt with the ids of the module that it is for.
 //! Burn shows the inside of a record only in its stored form (`burn-pack`).
 //!
-//! Burn 0.22.1 makes every float of a record it loads one of the default device's default type, which a process chooses
-//! once (`Device::configure`), before the first tensor. An optimizer's state is private, so nothing can convert it
-//! afterwards: what was loaded is read back, and compared with what was saved.
+//! Burn 0.22.1 converts every float of a record that it loads to the default device's default type, which a process
+//! chooses once (`Device::configure`), before the first tensor. An optimizer's state is private, so nothing can
+//! convert it afterwards: the loaded state is read back, and compared with the saved one.
 
 use crate::program::quietly;
 use crate::stage::boundary::AnyTensor;
@@ -19,14 +19,14 @@ use burn::store::burn_pack::{self, Reader, Scalar, Writer};
 use burn::tensor::{Device, TensorData};
 use std::collections::{BTreeMap, HashMap};
 
-/// One entry of what an optimizer keeps for a parameter.
+/// One entry of an optimizer's state for a parameter.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum StateValue {
-    /// A tensor (a moment, say).
+    /// A tensor (such as a moment).
     Tensor(TensorData),
     /// A signed number.
     Int(i64),
-    /// A number that is not negative (a step counter, say).
+    /// A non-negative number (such as a step counter).
     UInt(u64),
     /// A floating-point number.
     Float(f64),
@@ -34,10 +34,10 @@ pub(crate) enum StateValue {
     Bool(bool),
 }
 
-/// What an optimizer keeps for one parameter, by field.
+/// An optimizer's state for one parameter, by field.
 pub(crate) type ParameterState = BTreeMap<String, StateValue>;
 
-/// What a stage takes over from a checkpoint: values by parameter, and the state of its optimizer.
+/// A stage's part of a checkpoint: values by parameter, and the state of its optimizer.
 #[derive(Debug, Default)]
 pub(crate) struct StageState {
     /// Values, on the device of the parameter that each is for.
@@ -46,10 +46,10 @@ pub(crate) struct StageState {
     pub(crate) optimizer: Option<HashMap<ParamId, ParameterState>>,
 }
 
-/// What an optimizer keeps, by parameter. Reads all of it to the host.
+/// An optimizer's state, by parameter. Reads all of it to the host.
 ///
 /// # Errors
-/// What Burn says of the record.
+/// Returns Burn's message if the record cannot be read.
 pub(crate) fn optimizer_state(optimizer: &ModuleOptimizer) -> Result<HashMap<ParamId, ParameterState>, String> {
     let bytes = optimizer.to_record().into_bytes().map_err(|e| e.to_string())?;
     let reader = Reader::from_bytes(bytes).map_err(|e| e.to_string())?;
@@ -70,10 +70,10 @@ pub(crate) fn optimizer_state(optimizer: &ModuleOptimizer) -> Result<HashMap<Par
     Ok(states)
 }
 
-/// The optimizer with other state: all of it, by parameter.
+/// Replaces all of an optimizer's state, by parameter.
 ///
 /// # Errors
-/// If the optimizer does not keep what it is given (it is of another family than the one that gave it).
+/// Returns a message if the optimizer does not keep what it is given, because another kind of optimizer gave it.
 pub(crate) fn with_optimizer_state(
     optimizer: ModuleOptimizer,
     states: &HashMap<ParamId, ParameterState>,
@@ -99,16 +99,17 @@ pub(crate) fn with_optimizer_state(
     }
     let bytes = writer.into_bytes().map_err(|e| e.to_string())?;
     let record = OptimizerRecord::from_bytes(bytes).map_err(|e| e.to_string())?;
-    // Burn panics where a state's tensors have another rank than the parameter.
+    // Burn panics if a state's tensors have another rank than the parameter.
     let loaded = quietly(|| optimizer.load_record(record)).map_err(|_| refused())?;
-    // Burn skips state of another optimizer family silently, and converts types, so it is read back and compared.
+    // Burn skips state of another kind of optimizer silently, and converts types, so it is read back and compared.
     let kept = optimizer_state(&loaded)?;
     for (id, state) in states {
         let path = || paths.get(id).cloned().unwrap_or_default();
         let kept = kept.get(id).filter(|kept| kept.keys().eq(state.keys())).ok_or_else(|| {
             let saved = state.keys().cloned().collect::<Vec<_>>().join(", ");
             format!(
-                "the optimizer does not keep what was saved for `{}` ({saved}); load the checkpoint with the optimizer that saved it",
+                "the optimizer does not keep what was saved for `{}` ({saved}); load the checkpoint with the \
+                 optimizer that saved it",
                 path()
             )
         })?;
@@ -121,7 +122,7 @@ pub(crate) fn with_optimizer_state(
     Ok(loaded)
 }
 
-/// A field that Burn changed when it took it.
+/// The message for a field that Burn changed when it took it.
 fn changed(path: &str, field: &str, saved: &StateValue, kept: &StateValue) -> String {
     let types = match (saved, kept) {
         (StateValue::Tensor(saved), StateValue::Tensor(kept)) => Some((saved.dtype(), kept.dtype())),
@@ -129,15 +130,16 @@ fn changed(path: &str, field: &str, saved: &StateValue, kept: &StateValue) -> St
     };
     match types.filter(|(saved, kept)| saved != kept) {
         Some((saved, kept)) => format!(
-            "`{field}` of `{path}` was saved as {saved:?}, and Burn's optimizers take their state back as {kept:?}, the default \
-             type of the default device, so that the next step would fail or differ; make {saved:?} the default before \
-             anything else (`Device::configure`), or go on from the weights alone (`Pipeline::load_weights`)"
+            "`{field}` of `{path}` was saved as {saved:?}, and Burn's optimizers take their state back as {kept:?}, \
+             the default type of the default device, so that the next step would fail or differ; make {saved:?} the \
+             default before anything else (`Device::configure`), or go on from the weights alone \
+             (`Pipeline::load_weights`)"
         ),
         None => format!("`{field}` of `{path}` is not what was saved, once Burn's optimizer has taken it"),
     }
 }
 
-/// Why Burn did not take a state. It puts it on the default device first, which may be one that is not there.
+/// Why Burn did not take a state. Burn puts it on the default device first, which may not exist.
 fn refused() -> String {
     match quietly(|| Device::default().sync()) {
         Ok(Ok(())) => "what was saved of the optimizer does not fit its parameters".to_owned(),

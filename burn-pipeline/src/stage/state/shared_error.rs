@@ -1,13 +1,15 @@
 //! Why parameters cannot be shared as declared.
 
-/// A declaration, or the lack of one, that would let copies of a parameter drift apart. A copy is at `path` in the module of
-/// its `stage`; `first_stage` and `first_path` are those of the first copy in model order.
+/// Parameters that are not shared as declared, or shared without a declaration, so that their copies would drift
+/// apart. A copy is at `path` in the module of its `stage`; `first_stage` and `first_path` are those of the first
+/// copy in model order.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum SharedError {
     /// A declared path leads nowhere.
     #[error(
-        "shared parameter `{name}`: no stage has a float parameter at `{path}`; correct the path, or leave it out; there are {there}"
+        "shared parameter `{name}`: no stage has a float parameter at `{path}`; correct the path, or leave it out; \
+         there are {there}"
     )]
     NotFound { name: String, path: String, there: String },
     /// Two declarations claim one parameter.
@@ -15,7 +17,8 @@ pub enum SharedError {
     DeclaredTwice { stage: usize, path: String, first: String, second: String },
     /// Copies differ in shape, element type, whether they are trained, or how they are cut.
     #[error(
-        "shared parameter `{name}`: `{path}` of stage {stage} is {got}, but `{first_path}` of stage {first_stage} is {expected}; copies must be alike"
+        "shared parameter `{name}`: `{path}` of stage {stage} is {got}, but `{first_path}` of stage {first_stage} is \
+         {expected}; copies must be alike"
     )]
     Unlike {
         name: String,
@@ -26,24 +29,30 @@ pub enum SharedError {
         first_path: String,
         expected: String,
     },
-    /// One parameter (by Burn's identifier) is on several stages, and nothing says so.
+    /// One parameter (by Burn's identifier) is on several stages without a declaration.
     #[error(
-        "`{first_path}` of stage {first_stage} and `{path}` of stage {stage} are one parameter by their identifier, but each would be trained on its own and drift apart; declare it with `Builder::share`, or give one of them an identifier of its own"
+        "`{first_path}` of stage {first_stage} and `{path}` of stage {stage} are one parameter by their identifier, \
+         but each would be trained on its own and drift apart; declare it with `Builder::share`, or give one of them \
+         an identifier of its own"
     )]
     Undeclared { first_stage: usize, first_path: String, stage: usize, path: String },
     /// The optimizer stepped copies differently.
     #[error(
-        "shared parameter `{name}`: after the first step `{path}` of stage {stage} differs from `{first_path}` of stage {first_stage}, though both got the same gradient; does `Builder::optimizer` make the same optimizer for every stage?"
+        "shared parameter `{name}`: after the first step `{path}` of stage {stage} differs from `{first_path}` of \
+         stage {first_stage}, though both got the same gradient; does `Builder::optimizer` make the same optimizer \
+         for every stage?"
     )]
     Diverged { name: String, stage: usize, path: String, first_stage: usize, first_path: String },
-    /// The stages that hold copies are held by groups of different sizes.
+    /// Tensor-parallel groups of different sizes hold the copies.
     #[error(
-        "shared parameter `{name}`: {ranks} rank(s) hold stage {stage} together, and {first_ranks} hold stage {first_stage}, which has a copy too; give both groups one size (`Builder::tensor_parallel`)"
+        "shared parameter `{name}`: {ranks} rank(s) hold stage {stage} together, and {first_ranks} hold stage \
+         {first_stage}, which has a copy too; give both groups one size (`Builder::tensor_parallel`)"
     )]
     GroupSizes { name: String, stage: usize, ranks: usize, first_stage: usize, first_ranks: usize },
-    /// Of two stages that hold a copy, one is sharded over data-parallel replicas.
+    /// Only one of two stages that hold a copy is sharded over data-parallel replicas.
     #[error(
-        "shared parameter `{name}`: stage {stage} is sharded over data-parallel replicas, and stage {first_stage}, which has a copy too, is not, or the other way round; say the same of both with `StageBox::sharded`"
+        "shared parameter `{name}`: stage {stage} is sharded over data-parallel replicas, and stage {first_stage}, \
+         which has a copy too, is not, or the other way round; set the same for both with `StageBox::sharded`"
     )]
     HalfSharded { name: String, stage: usize, first_stage: usize },
 }

@@ -1,7 +1,7 @@
 //! A module's parameters and buffers, taken out and put back.
 //!
-//! Guarantees: a value that is taken out and put back is equal to the last bit, whatever its element type; frozen
-//! parameters and buffers (running statistics) are among them. A parameter that sits at several paths of the module is one
+//! Guarantees: a value that is taken out and put back is equal to the last bit, whatever its element type. This
+//! includes frozen parameters and buffers (running statistics). A parameter with several paths in the module is one
 //! weight with several names.
 
 use super::leaves::Standing;
@@ -21,7 +21,8 @@ pub struct NamedWeight {
     pub path: String,
     /// Its names in the whole model, one for each path.
     pub names: Vec<String>,
-    /// The types of the modules around it, outermost first, as Burn's visitors name them: by them stores adapt layouts.
+    /// The types of the enclosing modules, outermost first, as Burn's visitors name them; stores use them to adapt
+    /// layouts.
     pub(crate) containers: Vec<String>,
     /// Its value, without autodiff.
     pub value: AnyTensor,
@@ -83,8 +84,8 @@ impl ModuleVisitor for Gather<'_> {
     }
 }
 
-/// The value of every parameter and buffer as it is stored, in visiting order; one that sits at several paths comes once for
-/// each. Lazy ones are drawn now.
+/// The value of every parameter and buffer as it is stored, in visiting order; one with several paths comes once for
+/// each. Initialises lazy ones.
 pub(in crate::stage) fn values<M: Module>(module: &M) -> Vec<(ParamId, AnyTensor)> {
     struct Values(Vec<(ParamId, AnyTensor)>);
 
@@ -107,7 +108,7 @@ pub(in crate::stage) fn values<M: Module>(module: &M) -> Vec<(ParamId, AnyTensor
     values.0
 }
 
-/// The value of every float parameter, in visiting order, without autodiff; one that sits at several paths comes once for
+/// The value of every float parameter, in visiting order, without autodiff; one with several paths comes once for
 /// each.
 pub(in crate::stage) fn float_weights<M: Module>(module: &M) -> Vec<(ParamId, AnyTensor)> {
     struct Weights(Vec<(ParamId, AnyTensor)>);
@@ -123,8 +124,8 @@ pub(in crate::stage) fn float_weights<M: Module>(module: &M) -> Vec<(ParamId, An
     weights.0
 }
 
-/// The module with other values; a parameter without one keeps its own. Each stays trainable or frozen as it was, and one
-/// that sits at several paths stays one leaf of autodiff's graph.
+/// The module with other values; a parameter without one keeps its own. Each stays trainable or frozen as it was, and
+/// one with several paths stays one leaf of autodiff's graph.
 pub fn with_weights<M: Module>(module: M, weights: &HashMap<ParamId, AnyTensor>) -> M {
     // An update that running statistics keep aside must not overwrite the new value later.
     drop(module.valid());

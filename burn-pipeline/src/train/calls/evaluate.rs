@@ -1,4 +1,4 @@
-//! Evaluation: forwards alone.
+//! Evaluation: runs forwards only.
 
 use super::outcomes::gather_outcomes;
 use crate::execute::ExecuteError;
@@ -13,21 +13,21 @@ use std::sync::Arc;
 use std::time::Instant;
 
 impl Pipeline {
-    /// Runs forwards alone over one batch: outputs, and the loss if the batch has a target. Where ranks are processes,
+    /// Evaluates one batch: returns the outputs, and the loss if the batch has a target. When ranks are processes,
     /// every one gets all of it; see [`Pipeline::eval_for`].
     ///
     /// # Errors
-    /// As [`Pipeline::step`].
+    /// Same as [`Pipeline::step`].
     pub fn eval(&mut self, batch: Batch) -> Result<EvalReport, PipelineError> {
         self.eval_for(batch, EvalResults::All)
     }
 
-    /// As [`Pipeline::eval`], for the results that this process wants. Where ranks are processes, all call it with the
-    /// same batch, and each chooses its results: outputs travel from the last stage to the ranks that want them, and to
-    /// no other.
+    /// Like [`Pipeline::eval`], but this process chooses its results. When ranks are processes, all make the call with
+    /// the same batch, and each chooses its own results. Outputs are sent only from the last stage to the ranks that
+    /// want them.
     ///
     /// # Errors
-    /// As [`Pipeline::step`].
+    /// Same as [`Pipeline::step`].
     pub fn eval_for(&mut self, batch: Batch, results: EvalResults) -> Result<EvalReport, PipelineError> {
         let admitted = self.admit_evaluation(batch);
         let (parts, batch) = self.admit(admitted)?;
@@ -61,13 +61,13 @@ impl Pipeline {
     }
 }
 
-/// Forwards of one batch, without autodiff.
+/// Runs the forwards of one batch, without autodiff.
 struct Evaluate {
     parts: Parts,
     batch: Arc<Microbatches>,
-    /// What processes compare of the batch's values.
+    /// The text by which processes compare the batch's values.
     values: String,
-    /// Does this process want the outputs?
+    /// True if this process wants the outputs.
     wants_outputs: bool,
 }
 

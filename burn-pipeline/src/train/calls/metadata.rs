@@ -1,4 +1,4 @@
-//! The specs at a pipeline's stage boundaries, learned before anything trains.
+//! The specs at a pipeline's stage boundaries, learned before training.
 
 use super::read::in_model_order;
 use crate::execute::ExecuteError;
@@ -14,12 +14,14 @@ use std::time::Instant;
 type Metadata = Vec<(StageId, StageMetadata)>;
 
 impl Pipeline {
-    /// What crosses the boundary of each stage, in model order: as all stages declared it
-    /// (`StageBox::declare`), or else as found in a run on zeros of the shape of the batch's first microbatch. It trains nothing,
-    /// but a stage that draws random numbers draws some. Where ranks are processes, of this process's stages.
+    /// Returns what crosses the boundary of each stage, in model order: as declared, if all stages did
+    /// (`StageBox::declare`); otherwise as found in a run on zeros of the shape of the batch's first microbatch. It
+    /// trains nothing, but a stage that draws random numbers draws some. When ranks are processes, it returns this
+    /// process's stages.
     ///
     /// # Errors
-    /// As [`Pipeline::step`]. Where only some stages declared their specs, it also fails if one differs from what was found.
+    /// Same as [`Pipeline::step`]. If only some stages declared their specs, it also fails if one differs from what was
+    /// found.
     pub fn metadata(&mut self, batch: Batch) -> Result<Metadata, PipelineError> {
         self.without_vocabulary("learning metadata")?;
         let admitted = self.stages.admit_training(batch, self.plans.microbatches(), self.placement().ranks());
@@ -27,7 +29,7 @@ impl Pipeline {
         self.learn_metadata(&batch)
     }
 
-    /// Learns the metadata before the first step, where something needs it.
+    /// Learns the metadata before the first step, if needed.
     pub(super) fn learn_metadata_once(&mut self, batch: &Microbatches) -> Result<(), PipelineError> {
         if self.learns_metadata { self.learn_metadata(batch).map(drop) } else { Ok(()) }
     }

@@ -1,8 +1,8 @@
-//! What a user calls on a pipeline, each call with the commands that it gives to the ranks.
+//! A pipeline's methods, each with the commands that it sends to the ranks.
 //!
 //! Read `step` (training), `evaluate`, `read` (weights, gradients, modules), `step_to` (weights that the caller
-//! stepped), `replace` (another module in a stage's place), `exchange` (values of the caller's own) and `metadata`; `outcomes`
-//! is how ranks in processes exchange what a batch gave.
+//! stepped), `replace` (a stage's module), `exchange` (the caller's values) and `metadata`; `outcomes` is how ranks in
+//! processes exchange the outcome of a batch.
 
 mod evaluate;
 mod exchange;

@@ -1,4 +1,4 @@
-//! How ranks in processes exchange what a batch gave.
+//! How ranks in processes exchange the outcome of a batch.
 
 use crate::execute::ExecuteError;
 use crate::plan::StageId;
@@ -9,7 +9,7 @@ use crate::train::step::{BatchOutcome, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What differs from rank to rank, except outputs, which only travel to ranks that want them.
+/// The part of an outcome that differs between ranks. Outputs are left out: they are sent only to ranks that want them.
 #[derive(Debug, Serialize, Deserialize)]
 struct RankPart {
     /// Actions as text, with their start and end.
@@ -18,7 +18,7 @@ struct RankPart {
     skip_bytes: BTreeMap<StageId, usize>,
     peak_held: usize,
     peak_held_bytes: Option<usize>,
-    /// Bytes after `F`, after `I`, and recomputed; then peaks.
+    /// Bytes after `F`, after `I`, and recomputed; then the peaks.
     activations: BTreeMap<StageId, ([usize; 3], Option<[usize; 4]>)>,
 }
 
@@ -59,7 +59,7 @@ impl RankPart {
     }
 }
 
-/// Gives every rank the outcomes of all ranks; its own keeps its outputs.
+/// Gives every rank the outcomes of all ranks. A rank's own outcome keeps its outputs.
 pub(super) fn gather_outcomes(rank: &mut Rank, own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
     let (timeout, me) = (rank.executor().timeout(), rank.number());
     let table = gather_all(rank.executor().link(), &RankPart::of(&own), timeout)?;

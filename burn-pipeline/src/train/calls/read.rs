@@ -1,4 +1,4 @@
-//! Reading what ranks hold: engines, modules, weights, gradients.
+//! Reads engines, modules, weights and gradients from the ranks.
 
 use crate::execute::ExecuteError;
 use crate::plan::StageId;
@@ -13,67 +13,67 @@ use burn::module::ParamId;
 use std::any::{Any, type_name};
 use std::time::Instant;
 
-/// Something of each of some stages.
+/// A value for each of some stages.
 type OfStages<T> = Vec<(StageId, T)>;
 
 impl Pipeline {
-    /// Which way each stage's forward and backward are run, and why, in model order. Whether a stage can be
-    /// captured is known once it has run. Where ranks are processes, of this process's stages.
+    /// Returns how each stage's forward and backward run, and why, in model order. Whether a stage can be captured is
+    /// known only after it has run. When ranks are processes, it returns this process's stages.
     ///
-    /// To read it, print [`EngineReport::captured`] and [`EngineReport::reason`]; `{:?}` prints the programs, too, which are long.
+    /// Print [`EngineReport::captured`] and [`EngineReport::reason`]; `{:?}` also prints the programs, which are long.
     ///
     /// # Errors
-    /// As [`Pipeline::step`].
+    /// Same as [`Pipeline::step`].
     pub fn engines(&mut self) -> Result<Vec<(StageId, EngineReport)>, PipelineError> {
         Ok(in_model_order(self.ask(Engines)?))
     }
 
-    /// A copy of the module of one stage; where several ranks hold the stage together, the first one's, with its pieces. Where ranks are
-    /// processes, only the one that holds the stage has it.
+    /// Returns a copy of the module of one stage. For a tensor-parallel stage this is the first member's module, with
+    /// its pieces. When ranks are processes, only the process that holds the stage has it.
     ///
     /// # Errors
-    /// If the stage is not an `M`, or a rank does not answer.
+    /// Returns [`PipelineError::NoSuchModule`] if the stage is not an `M`. Also fails if a rank does not respond.
     pub fn module<M: Stage>(&mut self, stage: usize) -> Result<M, PipelineError> {
         let modules = self.ask(Module { stage })?.into_iter().flatten();
-        // The copy stands in an `Option`, from which it can be moved out of the box.
+        // The copy is in an `Option`, from which it can be moved out of the box.
         let module = modules.filter_map(|module| module.downcast::<Option<M>>().ok()).find_map(|module| *module);
         module.ok_or(PipelineError::NoSuchModule { stage, wanted: type_name::<M>() })
     }
 
-    /// The weights: one list a stage, in model order of stages and parameters; then one for the embedding and one for the head, where they
-    /// are spread ([`Builder::vocabulary`](crate::Builder::vocabulary)).
+    /// Returns the weights: one list per stage, in model order of stages and parameters. A vocabulary-parallel
+    /// embedding and head follow, with one list each ([`Builder::vocabulary`](crate::Builder::vocabulary)).
     ///
     /// # Errors
-    /// As [`Pipeline::step`].
+    /// Same as [`Pipeline::step`].
     pub fn weights(&mut self) -> Result<Vec<Vec<AnyTensor>>, PipelineError> {
-        let weights = first_replica(self.ask(Weights)?);
+        let weights = first_route(self.ask(Weights)?);
         Ok(weights.into_iter().map(|stage| stage.into_iter().flatten().collect()).collect())
     }
 
-    /// All parameters and buffers with their names in the model: one list a stage, in model order. Where ranks are
-    /// processes, all call it, and each gets all of them.
+    /// Returns all parameters and buffers with their names in the model: one list per stage, in model order. When ranks
+    /// are processes, all make the call, and each gets all of them.
     ///
     /// # Errors
-    /// As [`Pipeline::step`].
+    /// Same as [`Pipeline::step`].
     pub fn named_weights(&mut self) -> Result<Vec<Vec<NamedWeight>>, PipelineError> {
-        Ok(first_replica(self.ask(NamedWeights)?))
+        Ok(first_route(self.ask(NamedWeights)?))
     }
 
-    /// The gradients gathered since the last step, scaled by the loss contract and clipped, as the optimizer
-    /// would get them: one list a stage, in model order of stages and parameters. Forgets them. Where a step would be skipped
+    /// Takes the gradients accumulated since the last step, scaled by the loss contract and clipped, as the optimizer
+    /// would get them: one list per stage, in model order of stages and parameters. If the step would be skipped
     /// ([`OnNonFinite::Skip`](crate::train::OnNonFinite::Skip)), no parameter has one.
     ///
     /// # Errors
-    /// As [`Pipeline::step`].
+    /// Same as [`Pipeline::step`].
     pub fn take_gradients(&mut self) -> Result<Vec<Vec<Option<AnyTensor>>>, PipelineError> {
         let (gradients, odd): (Vec<_>, Vec<_>) = self.ask(TakeGradients)?.into_iter().unzip();
         self.training.gradients_gone();
         self.refuse_non_finite(odd.iter().flatten().next())?;
-        Ok(first_replica(gradients))
+        Ok(first_route(gradients))
     }
 }
 
-/// The stages of all ranks in model order, each once: data-parallel replicas are equal.
+/// The stages of all ranks in model order, each once, because data-parallel replicas are equal.
 pub(super) fn in_model_order<T>(replies: Vec<OfStages<T>>) -> OfStages<T> {
     let mut stages: OfStages<T> = replies.into_iter().flatten().collect();
     stages.sort_by_key(|(stage, _)| *stage);
@@ -81,14 +81,15 @@ pub(super) fn in_model_order<T>(replies: Vec<OfStages<T>>) -> OfStages<T> {
     stages
 }
 
-/// The same of a bidirectional placement's first replica alone, which the second one is equal to.
-fn first_replica<T>(replies: Vec<OfStages<T>>) -> Vec<T> {
-    let stages = in_model_order(replies).into_iter().filter(|(stage, _)| stage.replica() == 0);
+/// The same, for the first route of a bidirectional placement only; the second route is equal.
+fn first_route<T>(replies: Vec<OfStages<T>>) -> Vec<T> {
+    let stages = in_model_order(replies).into_iter().filter(|(stage, _)| stage.route() == 0);
     stages.map(|(_, value)| value).collect()
 }
 
-/// What `read` gives of each stage, on the rank that answers for it: the first of those that hold it, in the first data-parallel replica.
-/// Ranks that have pieces of its parameters read it too, and that one gets theirs (`read` is given all holders for it).
+/// Returns `read` of each stage, on the rank that answers for the stage: its first holder, in the first data-parallel
+/// replica. All members of a tensor-parallel group call `read`, with all holders, and the answering rank gets the
+/// joined pieces.
 fn of_stages<T>(
     rank: &mut Rank,
     read: impl Fn(&mut dyn ErasedStage, Holders<'_>) -> T,
@@ -139,7 +140,7 @@ impl Command for Module {
         let stage = StageId::new(self.stage);
         let number = rank.number();
         rank.with_whole_weights(|rank| {
-            // The user's type may be cloned by the user's code.
+            // Cloning the user's type may run user code.
             let read = || Ok(rank.executor().stages().get(&stage).map(|held| held.module()));
             caught(number, || Self::NAME.to_owned(), read)
         })
@@ -196,7 +197,7 @@ impl Command for TakeGradients {
     }
 }
 
-/// Reads all weights with their names.
+/// Reads all named weights.
 struct NamedWeights;
 
 impl Command for NamedWeights {
@@ -215,7 +216,7 @@ impl Command for NamedWeights {
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
-        /// A weight without its values: its number, its path in the module, its names, and the modules around it.
+        /// A weight without its values: its id, its path in the module, its names, and the modules around it.
         type Label = (u64, String, Vec<String>, Vec<String>);
         let label = |weight: &NamedWeight| -> Label {
             (weight.id.val(), weight.path.clone(), weight.names.clone(), weight.containers.clone())

@@ -1,11 +1,12 @@
-//! Another module in a stage's place: a head of another size, layers frozen or thawed, an adapter added.
+//! Replaces a stage's module: for a head of another size, to freeze or unfreeze layers, to add an adapter.
 //!
-//! Guarantees: later steps, evaluations and checkpoints are those of a loop on one device that replaces the same layers between
-//! the same steps, in every copy of the stage; or the stage keeps its module, and the pipeline is as before.
+//! Guarantees: either every copy of the stage is replaced, and later steps, evaluations and checkpoints equal those of
+//! a single-device loop that replaces the same layers between the same steps; or the stage keeps its module, and the
+//! pipeline is unchanged.
 //!
-//! 1. Every rank that holds the stage makes its module anew and keeps it aside ([`Offer`]).
-//! 2. The caller makes sure that all fit: copies are alike, and no fresh parameter is on another stage, too.
-//! 3. Every rank adopts what it kept aside, or drops it ([`Finish`]); copies take the first one's weights, as at the start.
+//! 1. Every rank that holds the stage makes the new module and keeps it aside ([`Offer`]).
+//! 2. The caller checks that all offers fit: copies are alike, and no new parameter is also on another stage.
+//! 3. Every rank adopts its new module, or drops it ([`Finish`]); copies take the first one's weights, as at the start.
 
 use crate::cost::Partition;
 use crate::execute::ExecuteError;
@@ -26,13 +27,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 impl Pipeline {
-    /// Replaces the module of one stage between two steps by what `change` makes of a copy of it. `change` runs on every rank that
-    /// holds the stage (both copies of a bidirectional placement, data-parallel replicas); all copies then take the first
-    /// one's weights. Where ranks are processes, all make the call.
+    /// Replaces the module of one stage, between two steps, by the result of `change` on a copy of it. `change` runs on
+    /// every rank that holds the stage (both copies of a bidirectional placement, all data-parallel replicas); all
+    /// copies then take the first one's weights. When ranks are processes, all make the call.
     ///
-    /// The optimizer keeps what it knows of parameters whose identifiers stay, and starts anew with fresh ones, which are
-    /// made on [`StageContext::device`]. The stage's loss, names and options stay as they were. A checkpoint that is saved
-    /// from now on fits pipelines with the new module. An [`AutoPipeline`](crate::train::AutoPipeline) no longer switches.
+    /// The optimizer keeps its state of parameters whose ids stay, and starts anew with new parameters, which must be
+    /// on [`StageContext::device`]. The stage's loss, names and options stay as they were. A checkpoint saved from now
+    /// on fits pipelines with the new module. An [`AutoPipeline`](crate::train::AutoPipeline) no longer switches.
     ///
     /// ```
     /// # use burn::module::Module;
@@ -59,7 +60,8 @@ impl Pipeline {
     /// #         true => StageBox::with_loss(part, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean()),
     /// #     }
     /// # }
-    /// # let builder = Pipeline::builder().schedule("1F1B", Size::new(2, 2)).stages(stage).devices(vec![Device::flex()]);
+    /// # let builder = Pipeline::builder().schedule("1F1B", Size::new(2, 2)).stages(stage);
+    /// # let builder = builder.devices(vec![Device::flex()]);
     /// # let mut pipeline = builder.optimizer(|| SgdConfig::new().init()).build()?;
     /// # let batch = |classes: usize| {
     /// #     let ones = |width| Tensor::<2>::ones([4, width], &Device::flex());
@@ -75,15 +77,16 @@ impl Pipeline {
     /// ```
     ///
     /// # Errors
-    /// [`PipelineError::NoSuchModule`] if there is no such stage or its module is not an `M`, and [`PipelineError::Replace`] if the
-    /// new one does not fit: nothing was changed. If a rank fails, as [`Pipeline::step`].
+    /// Returns [`PipelineError::NoSuchModule`] if there is no such stage or its module is not an `M`, and
+    /// [`PipelineError::Replace`] if the new module does not fit; nothing was changed. If a rank fails, same as
+    /// [`Pipeline::step`].
     pub fn replace_module<M: Stage>(
         &mut self,
         stage: usize,
         change: impl Fn(M, &StageContext) -> M + Send + Sync + 'static,
     ) -> Result<(), PipelineError> {
         self.whole_stages_only("replacing a module")?;
-        self.without_spread("replacing a module")?;
+        self.without_cuts_over_replicas("replacing a module")?;
         let refused = |source| PipelineError::Replace { stage, source };
         let admitted = if self.training.is_mid_step() { Err(ReplaceError::GradientsWait) } else { Ok(()) };
         self.admit(admitted.map_err(refused))?;
@@ -103,18 +106,18 @@ impl Pipeline {
     }
 }
 
-/// What one rank offers.
+/// One rank's offer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct RankOffer {
-    /// The parameters of each copy that the rank holds, described.
+    /// The parameters of each copy that the rank holds, as text.
     copies: Vec<String>,
-    /// Parameters that the old module does not have: identifier and path.
+    /// Parameters that the old module does not have: id and path.
     fresh: Vec<(u64, String)>,
     /// The parameters of the rank's other stages.
     others: Vec<u64>,
 }
 
-/// Do the offers of all ranks go together?
+/// Checks that the offers of all ranks fit together.
 fn all_fit(offers: &[RankOffer]) -> Result<(), ReplaceError> {
     let copies: Vec<&String> = offers.iter().flat_map(|offer| &offer.copies).collect();
     if let [first, rest @ ..] = copies.as_slice()
@@ -132,11 +135,11 @@ fn all_fit(offers: &[RankOffer]) -> Result<(), ReplaceError> {
 /// The caller's function.
 type Make<M> = Arc<dyn Fn(M, &StageContext) -> M + Send + Sync>;
 
-/// Makes a stage's module anew and keeps it aside.
+/// Makes a stage's new module and keeps it aside.
 struct Offer<M> {
     stage: usize,
     change: Make<M>,
-    /// How the layers are cut that run now.
+    /// The current cut of the layers.
     cut: Option<Partition>,
 }
 
@@ -173,7 +176,7 @@ impl<M: Stage> Command for Offer<M> {
 }
 
 impl<M: Stage> Offer<M> {
-    /// One copy's offer; `None` if its module has another type.
+    /// Makes one copy's offer; `None` if its module has another type.
     fn offer(&self, rank: &mut Rank, stage: StageId) -> Result<Option<Offered>, ReplaceError> {
         if rank.executor().shards(stage) {
             return Err(ReplaceError::Sharded);
@@ -207,7 +210,7 @@ impl RankOffer {
     }
 }
 
-/// Adopts what was kept aside, or drops it.
+/// Adopts the new module, or drops it.
 struct Finish {
     stage: usize,
     adopt: bool,

@@ -20,13 +20,13 @@ impl Pipeline {
     /// Trains on one batch: forwards, backwards, and one step of the weights.
     ///
     /// The learning rate is a number, or Burn's [`ModuleLearningRate`] with a rate for each group of parameters, as
-    /// `ModuleLrScheduler` gives it. Groups match the parameters' names in the whole model ([`StageBox::named`]).
+    /// `ModuleLrScheduler` returns it. Groups match the parameters' names in the whole model ([`StageBox::named`]).
     ///
     /// # Errors
-    /// A batch that does not fit is refused before anything runs; a rank that fails: [`PipelineError::Undone`] and the variants after it. A
-    /// loss or a gradient that is NaN or
-    /// infinite: see [`OnNonFinite`]. A first step for which no parameter has a gradient is [`PipelineError::TrainsNothing`], unless the
-    /// learning rate is 0, which asks for that.
+    /// A batch that does not fit is refused before anything runs. If a rank fails, see [`PipelineError::Undone`] and
+    /// the variants after it. If a loss or a gradient is NaN or infinite, see [`OnNonFinite`]. Returns
+    /// [`PipelineError::TrainsNothing`] if no parameter has a gradient in the first step, unless the learning rate is
+    /// 0, which trains nothing on purpose.
     ///
     /// [`StageBox::named`]: crate::stage::StageBox::named
     pub fn step(
@@ -64,16 +64,16 @@ impl Pipeline {
         Ok(report)
     }
 
-    /// Runs forwards and backwards of one batch and leaves the weights: the next [`Pipeline::step`] steps them
-    /// with all batches since the last, as if they had been one.
+    /// Runs forwards and backwards of one batch, without a step. The next [`Pipeline::step`] steps the weights with all
+    /// batches since the last step, as if they had been one.
     ///
     /// # Errors
-    /// As [`Pipeline::step`]. The report's loss is this batch's own.
+    /// Same as [`Pipeline::step`]. The report's loss is that of this batch.
     pub fn accumulate(&mut self, batch: Batch) -> Result<StepReport, PipelineError> {
         self.train(batch, false)
     }
 
-    /// Forwards and backwards of one batch, the last one before a step or not.
+    /// Runs forwards and backwards of one batch; `last` is true if it is the last one before a step.
     fn train(&mut self, batch: Batch, last: bool) -> Result<StepReport, PipelineError> {
         let began = Instant::now();
         let admitted = self.admit_training(batch);
@@ -110,7 +110,8 @@ impl Pipeline {
         Ok(report)
     }
 
-    /// With [`OnNonFinite::Error`], the error for a number of this step. The ranks have dropped the step's gradients.
+    /// Returns the error for a non-finite number of this step, with [`OnNonFinite::Error`]. The ranks have dropped the
+    /// step's gradients.
     pub(super) fn refuse_non_finite(&mut self, number: Option<&NonFinite>) -> Result<(), PipelineError> {
         match number.filter(|_| self.on_non_finite == OnNonFinite::Error) {
             None => Ok(()),
@@ -121,7 +122,7 @@ impl Pipeline {
         }
     }
 
-    /// What processes compare of a batch's values, if they do, as text.
+    /// The text by which processes compare a batch's values, if they do.
     pub(super) fn compared(&self, batch: &Microbatches) -> String {
         match self.compares_batches.then(|| batch.checksum()) {
             None => String::new(),
@@ -141,19 +142,19 @@ impl Pipeline {
     }
 }
 
-/// Forwards and backwards of one batch.
+/// Runs forwards and backwards of one batch.
 struct Train {
     parts: Parts,
     batch: Microbatches,
-    /// What processes compare of the batch's values.
+    /// The text by which processes compare the batch's values.
     values: String,
-    /// What forwards draw random numbers from.
+    /// The seed of the forwards' random numbers.
     seed: Option<u64>,
-    /// The step that it is run for, counted from 1.
+    /// The step that the batch belongs to, counted from 1.
     step: u64,
-    /// Will the weights be stepped before the next batch?
+    /// True if the weights are stepped before the next batch.
     last: bool,
-    /// Does this process want the last stage's outputs?
+    /// True if this process wants the last stage's outputs.
     outputs: bool,
 }
 
@@ -188,7 +189,7 @@ impl Command for Train {
 
 /// A step of the weights.
 struct Apply {
-    /// Which one it is, counted from 1.
+    /// The number of the step, counted from 1.
     step: u64,
     learning_rate: ModuleLearningRate,
     /// The names of all parameters of the model.
@@ -198,7 +199,7 @@ struct Apply {
 impl Apply {
     /// The learning rate of each parameter of the model.
     fn rates(&self) -> Vec<f64> {
-        // Groups find parameters by name: identifiers differ from rank to rank.
+        // Groups match parameters by name, because ids differ from rank to rank.
         let rate = |name: &String| self.learning_rate.lr_from_param(ParamId::from(0), Some(name));
         self.names.iter().map(rate).collect()
     }

@@ -1,8 +1,8 @@
-//! Steps of the weights by the caller: an optimizer that lives outside of the pipeline.
+//! Steps by the caller, for an optimizer outside of the pipeline.
 //!
-//! 1. [`Pipeline::accumulate`] gathers gradients, of one batch or several.
-//! 2. [`Pipeline::take_gradients`] gives them as an optimizer of the pipeline would get them.
-//! 3. The caller steps its own copy of the weights, and [`Pipeline::step_to`] takes the new values over.
+//! 1. [`Pipeline::accumulate`] accumulates gradients of one or more batches.
+//! 2. [`Pipeline::take_gradients`] returns them as an optimizer of the pipeline would get them.
+//! 3. The caller steps its own copy of the weights, and [`Pipeline::step_to`] takes over the new values.
 
 use crate::execute::ExecuteError;
 use crate::stage::AnyTensor;
@@ -15,22 +15,25 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 impl Pipeline {
-    /// Takes over weights that the caller stepped, as if this pipeline's optimizer had: it counts as a step, and gathered
-    /// gradients are forgotten.
+    /// Takes over weights that the caller stepped, as if this pipeline's optimizer had. It counts as a step, and drops
+    /// the accumulated gradients.
     ///
-    /// Values find their parameters by the ids in the stages' modules ([`NamedWeight::id`](crate::stage::NamedWeight)); a
-    /// parameter without one keeps its own. Values are whole, as [`Pipeline::take_gradients`] gives gradients, also where several ranks hold a stage
-    /// together. `observed` is what the reports of the step's batches had observed, which
-    /// [`Stage::after_step`](crate::stage::Stage::after_step) gets. Where ranks are processes, all call it with the same values.
+    /// Values are matched to parameters by the ids in the stages' modules
+    /// ([`NamedWeight::id`](crate::stage::NamedWeight)); a parameter without a value keeps its own. Values are whole,
+    /// as are the gradients of [`Pipeline::take_gradients`], also for tensor-parallel stages. `observed` are the
+    /// observed numbers in the reports of the step's batches, for
+    /// [`Stage::after_step`](crate::stage::Stage::after_step). When ranks are processes, all make the call with the
+    /// same values.
     ///
     /// # Errors
-    /// As [`Pipeline::step`]; a value of another shape or element type than its parameter leaves other stages with the new values ([`PipelineError::HalfStepped`]).
+    /// Same as [`Pipeline::step`]. If a value has another shape or element type than its parameter, other stages may
+    /// already have the new values ([`PipelineError::HalfStepped`]).
     pub fn step_to(
         &mut self,
         weights: HashMap<ParamId, AnyTensor>,
         observed: Vec<Vec<f64>>,
     ) -> Result<(), PipelineError> {
-        self.without_spread("`step_to`")?;
+        self.without_cuts_over_replicas("`step_to`")?;
         self.without_vocabulary("`step_to`")?;
         let weights = weights.into_iter().map(|(id, weight)| (id, weight.unshared())).collect();
         self.ask(StepTo { step: self.training.progress().steps + 1, weights, observed })?;
@@ -41,7 +44,7 @@ impl Pipeline {
 
 /// Takes over weights that the caller stepped.
 struct StepTo {
-    /// Which step it is, counted from 1.
+    /// The number of the step, counted from 1.
     step: u64,
     weights: HashMap<ParamId, AnyTensor>,
     observed: Vec<Vec<f64>>,

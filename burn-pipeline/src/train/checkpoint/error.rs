@@ -1,4 +1,4 @@
-//! Why a checkpoint could not be written or read. If loading fails with one of these, the model has not changed.
+//! Errors of writing and reading checkpoints. If loading fails with one of these, the model is unchanged.
 
 use crate::train::error::PipelineError;
 use std::io;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 #[derive(thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum CheckpointError {
-    /// The file system refused.
+    /// A file system operation failed.
     #[error("{doing} {} failed: {source}", path.display())]
     Io { doing: &'static str, path: PathBuf, source: io::Error },
     /// The folder holds no checkpoint.
@@ -17,35 +17,43 @@ pub enum CheckpointError {
     /// Another job saves into the folder.
     #[error("{by} has {}; give each job a folder of its own, or end the other job", root.display())]
     InUse { root: PathBuf, by: String },
-    /// A file of the checkpoint is not there.
-    #[error("{} is missing, so this checkpoint cannot be read; an earlier one may be intact (`Checkpoints::latest_intact`)", path.display())]
+    /// A file of the checkpoint is missing.
+    #[error(
+        "{} is missing, so this checkpoint cannot be read; an earlier one may be intact (`Checkpoints::latest_intact`)",
+        path.display()
+    )]
     Missing { path: PathBuf },
-    /// A file is not what was written.
-    #[error("{} is damaged: {what}; an earlier checkpoint may be intact (`Checkpoints::latest_intact`)", path.display())]
+    /// A file's contents are not what was written.
+    #[error(
+        "{} is damaged: {what}; an earlier checkpoint may be intact (`Checkpoints::latest_intact`)",
+        path.display()
+    )]
     Damaged { path: PathBuf, what: String },
-    /// Another version of the format.
+    /// The checkpoint has another format version.
     #[error("{} is of format version {found}, but this library reads version {reads}", path.display())]
     Version { path: PathBuf, found: u32, reads: u32 },
-    /// Copies of a stage are no longer equal, so one of them is not the model.
+    /// Copies of a stage are no longer equal.
     #[error(
-        "ranks {first} and {other} hold copies of stage {stage}, which have become different, so no checkpoint is made of them; go on from an earlier one, and change weights alike on all ranks (optimizers, `Stage::after_step`)"
+        "ranks {first} and {other} hold copies of stage {stage} that now differ, so they cannot be saved; resume from \
+         an earlier checkpoint, and change weights alike on all ranks (optimizers, `Stage::after_step`)"
     )]
     Drifted { stage: usize, first: usize, other: usize },
-    /// Two stages call different parameters the same.
+    /// Two stages use one name for different parameters.
     #[error(
-        "stages {first} and {second} both claim a parameter named `{name}`; say where their layers stand in the model with `StageBox::named`"
+        "stages {first} and {second} both claim a parameter named `{name}`; set the position of their layers in the \
+         model with `StageBox::named`"
     )]
     SameName { name: String, first: usize, second: usize },
-    /// A parameter of the model, at this stage of a pipeline, is not in the checkpoint.
+    /// A parameter of the model, on this stage, is not in the checkpoint.
     #[error("the checkpoint holds no parameter named `{name}`{}, which the model has", in_stage(stage))]
     MissingParameter { name: String, stage: Option<usize> },
     /// Parameters of the checkpoint are not in the model.
     #[error("the checkpoint holds {} parameter(s) that the model does not have: {}", names.len(), names.join(", "))]
     UnknownParameters { names: Vec<String> },
-    /// A parameter has another shape or element type.
+    /// A parameter was saved with another shape or element type.
     #[error("`{name}` was saved as {saved}, but the model's is {wanted}")]
     Structure { name: String, saved: String, wanted: String },
-    /// Copies of a parameter that the model holds once are not equal.
+    /// The saved copies of a parameter that the model holds once differ.
     #[error("the model holds `{first}` and `{second}` as one parameter, but they were saved with different values")]
     Copies { first: String, second: String },
     /// A store of pretrained weights cannot be read.
@@ -55,38 +63,41 @@ pub enum CheckpointError {
     #[error(
         "the pretrained weights do not fit the model{}{}{}",
         listed(
-            "not stored (rename with `Names::renamed`, choose an adapter that knows the other program's names and layouts with `Pretrained::adapter`, or keep the initial values with `Pretrained::optional`)",
+            "not stored (rename with `Names::renamed`, set an adapter for the other program's names and layouts with \
+             `Pretrained::adapter`, or keep the initial values with `Pretrained::optional`)",
             missing
         ),
-        listed("stored in another form (an adapter changes layouts: `Pretrained::adapter`)", mismatched),
+        listed("stored with another shape or type (an adapter changes layouts: `Pretrained::adapter`)", mismatched),
         listed("not in the model (leave out with `Pretrained::ignored`)", unused)
     )]
     Pretrained { missing: Vec<String>, mismatched: Vec<String>, unused: Vec<String> },
-    /// The adapter of pretrained weights left every tensor as it was.
+    /// The adapter of pretrained weights changed no tensor.
     #[error(
-        "the adapter (`Pretrained::adapter`) changed no tensor; it is shown the parameters' names in the whole model, `{shown}` for one; leave it out if nothing has to change"
+        "the adapter (`Pretrained::adapter`) changed no tensor; it sees the parameters' names in the whole model, for \
+         example `{shown}`; leave it out if nothing has to change"
     )]
     IdleAdapter { shown: String },
     /// The checkpoint has no optimizer state, and the pipeline has an optimizer.
     #[error(
-        "the checkpoint holds no optimizer state; load its weights alone, or save from a pipeline with an optimizer"
+        "the checkpoint holds no optimizer state; load only its weights, or save from a pipeline with an optimizer"
     )]
     NoOptimizerState,
-    /// The state of an optimizer cannot be taken out or put back.
+    /// The state of an optimizer cannot be read or restored.
     #[error("{0}")]
     OptimizerState(String),
-    /// Gradients were gathered that no step has used; a checkpoint would lose them.
-    #[error("gradients were gathered since the last step, and a checkpoint holds none; step or take them first")]
+    /// There are unapplied gradients, which a checkpoint would lose.
+    #[error("gradients were accumulated since the last step, but a checkpoint holds none; step or take them first")]
     MidStep,
-    /// A failure left some ranks with weights from before a step and others with those from after it.
+    /// A failure left some ranks with weights from before a step and others from after it.
     #[error(
-        "a failure left some ranks with weights from before a step and others with those from after it, and the folder holds checkpoints that are whole; load one (`Pipeline::load`), or save into an empty folder"
+        "a failure left some ranks with weights from before a step and others with those from after it, and the folder \
+         holds good checkpoints; load one (`Pipeline::load`), or save into an empty folder"
     )]
     HalfStepped,
-    /// An element type that the format does not have.
+    /// The format does not have this element type.
     #[error("`{name}` has element type {dtype}, which safetensors cannot hold")]
     ElementType { name: String, dtype: String },
-    /// The value that the caller saved beside the model cannot be written, or not be read as this type.
+    /// The caller's value beside the model cannot be written, or cannot be read as this type.
     #[error("the value saved beside the model: {0}")]
     Beside(String),
     /// A tensor could not be read from its device.
@@ -94,11 +105,12 @@ pub enum CheckpointError {
     Device { name: String, message: String },
     /// Processes do not see the same folder.
     #[error(
-        "{} was made for this checkpoint, but this process does not see it; save into a folder on a file system that all processes share",
+        "{} was created for this checkpoint, but this process does not see it; save into a folder on a file system \
+         that all processes share",
         folder.display()
     )]
     NotShared { folder: PathBuf },
-    /// A rank in another process could not do its part.
+    /// A rank in another process failed to do its part.
     #[error("rank {rank}: {message}")]
     Elsewhere { rank: usize, message: String },
     /// A rank failed.
@@ -112,7 +124,7 @@ fn in_stage(stage: &Option<usize>) -> String {
     stage.map(|stage| format!(" (stage {stage})")).unwrap_or_default()
 }
 
-/// A part of a message: "; not stored:", and a name a line.
+/// A part of a message: "; not stored:", and one name per line.
 fn listed(what: &str, names: &[String]) -> String {
     if names.is_empty() { String::new() } else { format!("; {what}:\n  {}", names.join("\n  ")) }
 }
@@ -127,7 +139,7 @@ impl CheckpointError {
         }
     }
 
-    /// What a rank in another process said.
+    /// An error of a rank in another process.
     pub(super) fn elsewhere(rank: usize, message: String) -> Self {
         CheckpointError::Elsewhere { rank, message }
     }
@@ -137,5 +149,5 @@ impl CheckpointError {
     }
 }
 
-/// While reading, a file that does not exist is a missing part of a checkpoint.
+/// The operation in which a file that does not exist is a missing part of a checkpoint.
 pub(super) const READING: &str = "reading";

@@ -1,16 +1,17 @@
 //! The weights of the whole model in one safetensors file.
 //!
-//! Guarantees: the same file, byte for byte, whatever the cut, and whether ranks are threads or processes; rank 0 holds
-//! few tensors of other ranks at a time; a file that cannot be written is an error on every rank, and nothing hangs.
+//! Guarantees: the file is the same, byte for byte, for any cut, and whether ranks are threads or processes. Rank 0
+//! holds few tensors of other ranks at a time. If the file cannot be written, every rank gets an error, and nothing
+//! hangs.
 //!
-//! Where ranks are processes:
+//! When ranks are processes:
 //!
-//! 1. All exchange which tensors they hold: names, element types, shapes. So all know the order in which rank 0 will
-//!    write them.
-//! 2. All go through that order: the rank that holds a tensor sends it to rank 0, which writes it when it arrives. Ranks that have pieces
-//!    of it join them first, and the first of them sends.
-//! 3. After every [`IN_FLIGHT`] bytes all ranks wait for each other, so that no rank gets further ahead of the disk.
-//! 4. If rank 0 fails to write, it still receives what is sent, so that no sender blocks; then it reports the error.
+//! 1. All ranks exchange the names, element types and shapes of their tensors, so all know the order in which rank 0
+//!    writes them.
+//! 2. All ranks go through that order: the rank that holds a tensor sends it to rank 0, which writes it when it
+//!    arrives. For a tensor that is cut, the holders join the pieces first, and the first of them sends.
+//! 3. After every [`IN_FLIGHT`] bytes all ranks wait for each other, so no rank gets further ahead of the disk.
+//! 4. If rank 0 fails to write, it still receives what is sent, so no sender blocks; then it reports the error.
 
 use super::error::CheckpointError;
 use super::pretrained::adapted;
@@ -32,25 +33,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Bytes that may be in flight to rank 0.
+/// The most bytes in flight to rank 0.
 const IN_FLIGHT: usize = 64 << 20;
 
 impl Pipeline {
-    /// Writes the weights of the whole model into one safetensors file, by their names. Where ranks are processes, all
-    /// call it, and rank 0's writes the file at its path.
+    /// Writes the weights of the whole model into one safetensors file, by their names. When ranks are processes, all
+    /// make the call, and rank 0 writes the file at its path.
     ///
     /// # Errors
-    /// If two stages claim a parameter's name, or the file cannot be written.
+    /// Returns [`CheckpointError`] if two stages claim a parameter's name, or the file cannot be written.
     pub fn export(&mut self, path: impl AsRef<Path>) -> Result<(), CheckpointError> {
         self.export_as(path, IdentityAdapter)
     }
 
-    /// As [`Pipeline::export`], in the layout of another framework: with `BurnToPyTorchAdapter`, what PyTorch reads. A model that
-    /// was loaded with [`Pipeline::load_pretrained`] goes back under the names that it came with. A shared parameter is written
-    /// once for each name that its copies have: give them one ([`Names::renamed`](crate::stage::Names::renamed)).
+    /// Like [`Pipeline::export`], in the layout of another framework: with `BurnToPyTorchAdapter`, that of PyTorch. A
+    /// model that was loaded with [`Pipeline::load_pretrained`] is written under its original names. A tied parameter
+    /// is written once for each name that its copies have: give them one name
+    /// ([`Names::renamed`](crate::stage::Names::renamed)).
     ///
     /// # Errors
-    /// As [`Pipeline::export`].
+    /// Same as [`Pipeline::export`].
     pub fn export_as(
         &mut self,
         path: impl AsRef<Path>,
@@ -80,7 +82,7 @@ fn data(tensor: Stored) -> Result<TensorData, String> {
     bridge::into_data(tensor).map_err(|error| error.to_string())
 }
 
-/// A tensor that some rank holds.
+/// A tensor that a rank holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry {
     stage: usize,
@@ -125,8 +127,8 @@ fn export(
     let groups = rank.executor().groups().clone();
     let mut own: BTreeMap<String, (StageId, NamedWeight)> = BTreeMap::new();
     let mut entries = Vec::new();
-    // Replicas of a stage are equal, but for their pieces: the first one's tensors are written.
-    for (&stage, held) in rank.executor().stages().iter().filter(|(stage, _)| stage.replica() == 0) {
+    // Copies of a stage are equal, except for pieces: the first one's tensors are written.
+    for (&stage, held) in rank.executor().stages().iter().filter(|(stage, _)| stage.route() == 0) {
         let holders = groups.of(stage);
         for weight in held.named_weights().into_iter().filter(|weight| holders.joins([weight.id])) {
             let shape = holders.whole_shape(weight.id, weight.value.shape());
@@ -148,11 +150,11 @@ fn export(
     Ok(exported)
 }
 
-/// Every tensor once, with the rank that gives it, in the order in which they are written.
+/// Every tensor once, with the rank that sends it, in writing order.
 fn order(table: Vec<Vec<Entry>>) -> Vec<(usize, Entry)> {
     let all = table.into_iter().enumerate().flat_map(|(rank, row)| row.into_iter().map(move |entry| (rank, entry)));
     let mut all: Vec<(usize, Entry)> = all.collect();
-    // Of a shared parameter's copies, which are equal, the first stage's.
+    // Of a tied parameter's equal copies, use the first stage's.
     all.sort_by_key(|(_, entry)| entry.stage);
     let mut known = BTreeSet::new();
     all.retain(|(_, entry)| known.insert(entry.name.clone()));
@@ -160,7 +162,7 @@ fn order(table: Vec<Vec<Entry>>) -> Vec<(usize, Entry)> {
     all
 }
 
-/// One rank's walk through all tensors.
+/// One rank's pass over all tensors.
 struct Transfer<'a> {
     rank: &'a mut Rank,
     adapter: &'a dyn ModuleAdapter,
@@ -169,12 +171,12 @@ struct Transfer<'a> {
     own: BTreeMap<String, (StageId, NamedWeight)>,
     next: usize,
     in_flight: usize,
-    /// What went wrong between ranks.
+    /// An error between ranks.
     failed: Option<ExecuteError>,
 }
 
 impl Transfer<'_> {
-    /// Rank 0: writes its own tensors and those that arrive. It receives all of them, whatever happens to the file.
+    /// Rank 0 writes its own tensors and those that arrive. It receives all of them, even if writing fails.
     fn write(self, path: &Path) -> Result<Result<(), CheckpointError>, ExecuteError> {
         let order = self.order.clone();
         let exchange = RefCell::new(self);
@@ -193,7 +195,7 @@ impl Transfer<'_> {
         exchange.failed.map_or(Ok(written), Err)
     }
 
-    /// The other ranks: send what they hold.
+    /// Other ranks send their tensors.
     fn send(mut self) -> Result<(), ExecuteError> {
         while self.next < self.order.len() {
             self.step()?;
@@ -214,14 +216,14 @@ impl Transfer<'_> {
         }
     }
 
-    /// A weight as it is written, joined of the pieces of all ranks that hold it together, and its device.
+    /// A weight in the form in which it is written, joined from the pieces of all its holders, and its device.
     fn whole(&self, (stage, weight): (StageId, NamedWeight)) -> (Stored, Device) {
         let value = self.groups.of(stage).whole(weight.id, weight.value.clone());
         let (shape, device) = (value.shape(), value.device());
         (adapted(NamedWeight { value, ..weight }, shape, self.adapter), device)
     }
 
-    /// Moves the next tensor to rank 0, which gets its values, or why its device does not give them.
+    /// Moves the next tensor to rank 0, which gets its values, or the error of reading them from their device.
     fn step(&mut self) -> Result<Option<Result<TensorData, String>>, ExecuteError> {
         let Some((holder, entry)) = self.order.get(self.next).cloned() else { return Ok(None) };
         let (me, deadline) = (self.rank.executor().rank(), self.rank.executor().deadline());
@@ -237,7 +239,7 @@ impl Transfer<'_> {
             self.in_flight = 0;
             link.barrier(deadline).map_err(failed)?;
         }
-        // All ranks that have pieces of a weight join it, and the first of them gives it.
+        // All ranks that have pieces of a weight join it, and the first of them sends it.
         let grid = self.rank.executor().grid();
         let beside = grid.pipeline_rank_of(holder) == grid.pipeline_rank();
         let together = |stage: StageId| beside || self.groups.of(stage).contains(holder);

@@ -1,20 +1,21 @@
 //! The folder of a job's checkpoints, and how a checkpoint is completed atomically.
 //!
-//! Guarantees: whenever the process or the machine stops, every folder named `step-…` is complete, `LATEST` is absent or
-//! names one of them, and earlier checkpoints are untouched. It relies on POSIX's `rename` and `fsync`. A job that goes
-//! back to an earlier checkpoint keeps that one and what it saves from there before what it went back from.
+//! Guarantees: if the process or the machine stops at any time, every folder named `step-…` is complete, `LATEST` is
+//! absent or names one of them, and earlier checkpoints are unchanged. This relies on POSIX's `rename` and `fsync`.
+//! When a job goes back to an earlier checkpoint, cleanup keeps that checkpoint and its successors longer than the
+//! abandoned ones.
 //!
-//! 1. Files are written into a folder named `….partial`, each synchronised; the manifest comes last, with a serial
-//!    number that is higher than any other's in the folder: checkpoints are in the order in which they were completed.
-//! 2. The folder is synchronised, renamed to `step-<number>`, and the folder around it synchronised.
-//! 3. `LATEST` is written beside itself, synchronised, and renamed into place.
-//! 4. Only then are checkpoints beyond the number to keep removed, the job's own branch last
-//!    ([`Checkpoints::by_worth`]). Each is first renamed to `….partial`, so that no half-removed one looks complete.
-//!    The next save removes what is left of these (`step-….partial`, `LATEST.partial`) and nothing else. What cannot be
-//!    removed is a warning, not an error: the checkpoint is complete.
+//! 1. Files are written into a folder named `….partial`, each synchronised. The manifest comes last, with a serial
+//!    number higher than any other's in the folder: serial numbers give the order of completion.
+//! 2. The folder is synchronised and renamed to `step-<number>`, and its parent folder is synchronised.
+//! 3. The new `LATEST` is written next to the old one, synchronised, and renamed into place.
+//! 4. Then checkpoints beyond the number to keep are removed, the job's own branch last ([`Checkpoints::by_worth`]).
+//!    Each is first renamed to `….partial`, so that no half-removed one looks complete. The next save removes leftovers
+//!    of these (`step-….partial`, `LATEST.partial`) and nothing else. A failed removal is a warning, not an error,
+//!    because the checkpoint is complete.
 //!
-//! A folder belongs to one job, see `lock`. Where ranks are processes, rank 0's starts and completes a checkpoint, and
-//! all write into its folder.
+//! A folder belongs to one job, see `lock`. When ranks are processes, rank 0 starts and completes a checkpoint, and all
+//! write into its folder.
 
 use super::branch::{Branch, came_from, last_below};
 use super::error::{CheckpointError, READING};
@@ -28,7 +29,7 @@ use std::path::{Path, PathBuf};
 const LATEST: &str = "LATEST";
 const PARTIAL: &str = ".partial";
 
-/// A folder of checkpoints, one job's.
+/// The folder of a job's checkpoints.
 #[derive(Clone, Debug)]
 pub struct Checkpoints {
     root: PathBuf,
@@ -36,28 +37,30 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// The checkpoints in this folder, which is made when first needed. All are kept.
+    /// The checkpoints in this folder, which is created when first needed. All are kept.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), keep: None }
     }
 
-    /// Keeps this many, at least one: others are removed once a new one is complete. First those that the job does not
-    /// come from: it went back before them, or another run left them here; then its own, the earliest first.
+    /// Keeps this many checkpoints, at least one, and removes others once a new one is complete: first those that are
+    /// not on the job's branch (it went back before them, or another run left them here), then those of its branch, the
+    /// earliest first.
     pub fn keep(mut self, checkpoints: usize) -> Self {
         self.keep = Some(checkpoints.max(1));
         self
     }
 
-    /// The checkpoint that was completed last.
+    /// Opens the checkpoint that was completed last.
     ///
     /// # Errors
-    /// If there is no checkpoint, or its manifest is damaged; its files are read when it is loaded.
+    /// Returns [`CheckpointError`] if there is no checkpoint, or its manifest is damaged. Its files are read only when
+    /// it is loaded.
     pub fn latest(&self) -> Result<Checkpoint, CheckpointError> {
         let path = self.root.join(LATEST);
         match fs::read_to_string(&path) {
             Ok(name) if is_checkpoint(name.trim()) => Checkpoint::open(self.root.join(name.trim())),
             Ok(_) => Err(CheckpointError::damaged(&path, "it names no checkpoint")),
-            // A job that stopped between steps 2 and 3 of its first save.
+            // The job stopped between steps 2 and 3 of its first save.
             Err(error) if error.kind() == ErrorKind::NotFound => match self.all()?.pop() {
                 Some(folder) => Checkpoint::open(folder),
                 None => Err(CheckpointError::None { root: self.root.clone() }),
@@ -66,12 +69,11 @@ impl Checkpoints {
         }
     }
 
-    /// The last undamaged checkpoint, every byte compared; damaged ones are skipped with a warning. It starts at the
-    /// one that [`Checkpoints::latest`] is, goes back along those that it comes from, and takes another branch's only
-    /// if none of these is intact.
+    /// Opens the last undamaged checkpoint, comparing every byte; damaged ones are skipped with a warning. It starts at
+    /// [`Checkpoints::latest`], goes back along its branch, and uses another branch only if none of these is intact.
     ///
     /// # Errors
-    /// If there is no such checkpoint.
+    /// Returns [`CheckpointError`] if there is no such checkpoint.
     pub fn latest_intact(&self) -> Result<Checkpoint, CheckpointError> {
         let name = fs::read_to_string(self.root.join(LATEST)).unwrap_or_default();
         for folder in self.by_worth(name.trim())?.into_iter().rev() {
@@ -83,16 +85,16 @@ impl Checkpoints {
         Err(CheckpointError::None { root: self.root.clone() })
     }
 
-    /// The folders of all complete checkpoints, in the order in which they were completed.
+    /// Returns the folders of all complete checkpoints, in order of completion; none if the folder does not exist.
     ///
     /// # Errors
-    /// If the folder cannot be read; one that does not exist holds none.
+    /// Returns [`CheckpointError`] if the folder cannot be read.
     pub fn all(&self) -> Result<Vec<PathBuf>, CheckpointError> {
         Ok(self.complete()?.into_iter().map(|complete| self.root.join(complete.name)).collect())
     }
 
-    /// All complete checkpoints, in the order of completion. Those whose manifest cannot be read come first, then those
-    /// of versions that wrote no serial number, by their steps.
+    /// All complete checkpoints, in order of completion. Those with an unreadable manifest come first, then those
+    /// without a serial number (of earlier versions), by their steps.
     fn complete(&self) -> Result<Vec<Complete>, CheckpointError> {
         let names = names(&self.root)?.into_iter().filter(|name| is_checkpoint(name));
         let complete = |name: String| Complete { order: Order::read(&self.root.join(&name)).ok(), name };
@@ -101,8 +103,8 @@ impl Checkpoints {
         Ok(all)
     }
 
-    /// Complete checkpoints whose manifest can be read: the one with this name last, before it those that it comes
-    /// from, and first the others, each in the order of completion.
+    /// Complete checkpoints with a readable manifest: the one with this name last, preceded by its branch; before
+    /// these, all others; each part in order of completion.
     fn by_worth(&self, name: &str) -> Result<Vec<PathBuf>, CheckpointError> {
         let readable = |complete: Complete| Some((complete.order?, complete.name));
         let all: Vec<(Order, String)> = self.complete()?.into_iter().filter_map(readable).collect();
@@ -117,7 +119,7 @@ impl Checkpoints {
         Ok(others.chain(branch.iter().rev().copied()).map(|place| self.root.join(&all[place].1)).collect())
     }
 
-    /// Starts a checkpoint of a job; what earlier processes left half-written is removed.
+    /// Starts a checkpoint of a job, and removes half-written ones of earlier processes.
     pub(super) fn begin(&self, step: u64, job: &mut Branch) -> Result<Staging, CheckpointError> {
         create_durably(&self.root)?;
         let saving = FolderLock::of(&self.root, &mut job.locks)?;
@@ -132,10 +134,10 @@ impl Checkpoints {
         Ok(Staging { checkpoints: self.clone(), name, folder, leads: Some((saving, after)) })
     }
 
-    /// Takes part in a checkpoint that another process has started under this name.
+    /// Joins a checkpoint that another process has started under this name.
     ///
     /// # Errors
-    /// If that is no checkpoint's name: what another process says must not lead out of the folder.
+    /// Returns an error if it is not a checkpoint's name: a name from another process must not lead out of the folder.
     pub(super) fn join(&self, name: String) -> Result<Staging, CheckpointError> {
         if !is_ours(&name) {
             return Err(CheckpointError::elsewhere(0, format!("it named {name:?}, which is no checkpoint's name")));
@@ -143,12 +145,12 @@ impl Checkpoints {
         Ok(Staging { checkpoints: self.clone(), folder: self.partial(&name), name, leads: None })
     }
 
-    /// Where a checkpoint of this name is written, and where it is removed.
+    /// The path at which a checkpoint of this name is written, and removed.
     fn partial(&self, name: &str) -> PathBuf {
         self.root.join(format!("{name}{PARTIAL}"))
     }
 
-    /// Removes all but the number to keep, of which the one just completed is one.
+    /// Removes all but the number to keep, which includes the checkpoint just completed.
     fn remove_old(&self, complete: &str) {
         let Some(keep) = self.keep else { return };
         let all = self.by_worth(complete).unwrap_or_else(|error| {
@@ -166,34 +168,35 @@ impl Checkpoints {
     }
 }
 
-/// The name of a complete checkpoint, and its place among the others, if its manifest can be read.
+/// The name of a complete checkpoint, and its place in the order, if its manifest can be read.
 struct Complete {
     name: String,
     order: Option<Order>,
 }
 
-/// A checkpoint that is being written; dropped before it is complete, it is removed by the process that started it.
+/// A checkpoint being written. If dropped before it is complete, the process that started it removes it.
 #[derive(Debug)]
 pub(super) struct Staging {
     checkpoints: Checkpoints,
     name: String,
     folder: PathBuf,
-    /// In the process that started it, what keeps others from saving into the folder, and what it comes from there.
+    /// In the process that started it: the guard that keeps others from saving into the folder, and the serial number
+    /// of the previous checkpoint there.
     leads: Option<(Saving, Option<u64>)>,
 }
 
 impl Staging {
-    /// Where ranks write their files.
+    /// The folder into which ranks write their files.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Its name once it is complete.
+    /// Its name once complete.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Makes the checkpoint complete: steps 1 to 4 of the header; where another process started it, that process does.
+    /// Completes the checkpoint: steps 1 to 4 of the header. If another process started it, that process does this.
     /// Returns its folder.
     pub(super) fn commit(self, mut manifest: Manifest, job: &mut Branch) -> Result<PathBuf, CheckpointError> {
         let root = &self.checkpoints.root;
@@ -238,7 +241,7 @@ fn names(root: &Path) -> Result<Vec<String>, CheckpointError> {
     names.collect::<Result<_, _>>().map_err(CheckpointError::io(READING, root))
 }
 
-/// Removes what no longer counts; the next save tries again.
+/// Removes a leftover; on failure the next save tries again.
 fn remove(path: &Path) {
     let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     if let Err(error) = removed {
@@ -268,19 +271,19 @@ fn is_ours(name: &str) -> bool {
     numbers(name).is_some_and(|(step, again)| name == name_of(step, again))
 }
 
-/// Returns true for what a save leaves behind which did not end. A user's own file may end alike.
+/// Returns true for the leftovers of an interrupted save. A user's own file may have the same ending.
 fn is_partial(name: &str) -> bool {
     name.strip_suffix(PARTIAL).is_some_and(|name| name == LATEST || is_ours(name))
 }
 
-/// Makes a folder, and those around it that are not there, so that a machine that stops keeps them.
+/// Creates a folder and its missing parents durably.
 fn create_durably(folder: &Path) -> Result<(), CheckpointError> {
     let made: Vec<&Path> = folder.ancestors().take_while(|folder| !folder.is_dir()).collect();
     fs::create_dir_all(folder).map_err(CheckpointError::io("creating", folder))?;
     made.into_iter().try_for_each(synchronise_around)
 }
 
-/// Makes the entry of a file or folder in the folder around it durable.
+/// Makes the entry of a file or folder in its parent folder durable.
 pub(super) fn synchronise_around(path: &Path) -> Result<(), CheckpointError> {
     match path.parent() {
         Some(around) if around.as_os_str().is_empty() => synchronise(Path::new(".")),
@@ -294,7 +297,7 @@ fn synchronise(folder: &Path) -> Result<(), CheckpointError> {
     // Other systems cannot open folders; there, renames are as durable as the system makes them.
     if cfg!(unix) {
         match File::open(folder).and_then(|folder| folder.sync_all()) {
-            // Some file systems over networks cannot synchronise folders.
+            // Some network file systems cannot synchronise folders.
             Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {}
             synchronised => synchronised.map_err(CheckpointError::io("synchronising", folder))?,
         }

@@ -1,10 +1,10 @@
-//! Loading a checkpoint into a pipeline, whatever cut, ranks and schedule it was saved from; or pretrained weights.
+//! Loads a checkpoint into a pipeline, saved with any cut, ranks and schedule; or pretrained weights.
 //!
-//! Guarantees: nothing changes unless every rank found all that its stages need. Of ranks that have pieces of a stage, each reads the whole
-//! weights and keeps its pieces, one weight at a time.
+//! Guarantees: nothing changes unless every rank found everything that its stages need. Members of a tensor-parallel
+//! group read whole weights and keep their pieces, one weight at a time.
 //!
 //! 1. Every rank reads what its stages need, compares it with them, and keeps it aside ([`Read`], [`ReadPretrained`]).
-//! 2. The caller makes sure that nothing is stored that no stage took.
+//! 2. The caller checks that everything stored was used by some stage.
 //! 3. Every rank adopts what it kept aside, or discards it ([`Finish`]).
 
 use super::error::CheckpointError;
@@ -21,13 +21,14 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 impl Pipeline {
-    /// Loads a checkpoint's weights, optimizer state and progress, whatever cut it was saved from. Gathered
-    /// gradients are forgotten. Settings (the optimizer's, clipping, the loss's reduction) are those that this pipeline
-    /// was built with. Where ranks are processes, all call it, with the same checkpoint.
+    /// Loads a checkpoint's weights, optimizer state and progress, saved with any cut, and drops accumulated gradients.
+    /// Settings (the optimizer's, clipping, the loss's reduction) stay those of this pipeline. When ranks are
+    /// processes, all make the call with the same checkpoint.
     ///
     /// # Errors
-    /// If names, shapes or element types do not fit, or a file is missing or damaged: the pipeline is as before. After a failure that left
-    /// some ranks with weights from before a step ([`PipelineError::HalfStepped`](crate::train::PipelineError)), a load makes the pipeline ready again.
+    /// Returns [`CheckpointError`] if names, shapes or element types do not fit, or if a file is missing or damaged;
+    /// the pipeline is unchanged. After a failure that left some ranks with weights from before a step
+    /// ([`PipelineError::HalfStepped`](crate::train::PipelineError)), a load makes the pipeline usable again.
     pub fn load(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
         self.load_contents(checkpoint, Contents::All)?;
         self.training.resume(checkpoint.progress());
@@ -36,10 +37,10 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Loads a checkpoint's weights alone: to evaluate, generate, or train anew from them.
+    /// Loads only a checkpoint's weights: to evaluate, generate, or start a new training from them.
     ///
     /// # Errors
-    /// As [`Pipeline::load`].
+    /// Same as [`Pipeline::load`].
     pub fn load_weights(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
         self.load_contents(checkpoint, Contents::Weights)
     }
@@ -54,12 +55,13 @@ impl Pipeline {
         self.finish(found)
     }
 
-    /// Loads weights that another program stored; what an optimizer keeps, and the progress, stay as they are. Gathered
-    /// gradients are forgotten. Where ranks are processes, all call it, with the same weights.
+    /// Loads weights that another program stored, and drops accumulated gradients. Optimizer state and progress stay.
+    /// When ranks are processes, all make the call with the same weights.
     ///
     /// # Errors
-    /// [`CheckpointError::Pretrained`] lists parameters that are not stored, stored tensors that no stage takes, and those of
-    /// another shape or kind: the pipeline is as before, as it is if a store cannot be read, and if two stages claim a name.
+    /// Returns [`CheckpointError::Pretrained`], which lists parameters that are not stored, stored tensors that no
+    /// stage uses, and those of another shape or kind. Also fails if a store cannot be read, or two stages claim a
+    /// name. The pipeline is unchanged.
     pub fn load_pretrained(&mut self, weights: &Pretrained) -> Result<(), CheckpointError> {
         if let Some((name, first, second)) = self.stages.claimed_twice() {
             return Err(CheckpointError::SameName { name, first, second });
@@ -84,7 +86,7 @@ struct Read {
 }
 
 impl Command for Read {
-    /// The places in the checkpoint of the parameters that the rank took.
+    /// The indices of the checkpoint's parameters that the rank uses.
     type Reply = Result<BTreeSet<usize>, CheckpointError>;
     const NAME: &'static str = "reading a checkpoint";
 
@@ -126,7 +128,7 @@ impl Command for ReadPretrained {
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         whole_weights(rank)?;
         let (number, groups) = (rank.number(), rank.executor().groups().clone());
-        // What opens the store and adapts its tensors is user code.
+        // Opening the store and adapting its tensors run user code.
         rank.executor().link().set_activity(Activity::Loading);
         caught(
             number,
@@ -148,7 +150,7 @@ impl Command for ReadPretrained {
     }
 }
 
-/// Whole values are compared and adopted; [`Finish`] cuts them again.
+/// Gathers whole values to compare and adopt; [`Finish`] cuts them again.
 fn whole_weights(rank: &mut Rank) -> Result<(), ExecuteError> {
     if rank.executor().is_sharded() {
         rank.executor().gather_all()?;
@@ -156,7 +158,8 @@ fn whole_weights(rank: &mut Rank) -> Result<(), ExecuteError> {
     Ok(())
 }
 
-/// Offers each stage what `read` gives for it, up to the first error; `read` calls the function that it gets while it works.
+/// Offers each stage what `read` returns for it, up to the first error. `read` calls its last argument to report
+/// progress.
 fn offer_stages(
     rank: &mut Rank,
     mut read: impl FnMut(StageId, &dyn ErasedStage, &mut dyn FnMut()) -> Result<StageState, CheckpointError>,

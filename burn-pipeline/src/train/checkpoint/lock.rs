@@ -1,13 +1,13 @@
-//! One job at a time saves into a folder.
+//! A lock, so that only one job at a time saves into a folder.
 //!
-//! Guarantees: a save never meets another one in its folder, and a job never removes another's checkpoints while that
-//! one is there: its save is refused, naming the process that has the folder.
+//! Guarantees: two saves never run in a folder at once, and a job never removes checkpoints of another running job: its
+//! save is refused with an error that names the process that has the folder.
 //!
-//! 1. A pipeline's first save takes an exclusive lock of the file `LOCK` in the folder; it has it until it is dropped.
-//!    The system releases it with the process, however that ends.
-//! 2. Pipelines of one process have the lock together, since a process that resumes may still hold the pipeline that it
-//!    resumes from. Only one saves at a time.
-//! 3. A file system without locks is warned about, and trusted.
+//! 1. A pipeline's first save takes an exclusive lock of the file `LOCK` in the folder, and holds it until the pipeline
+//!    is dropped. The system releases it when the process ends, however it ends.
+//! 2. Pipelines of one process share the lock, because a process that resumes may still hold the pipeline that it
+//!    resumes from. Only one of them saves at a time.
+//! 3. On a file system without locks, it warns and continues.
 
 use super::error::CheckpointError;
 use std::collections::BTreeMap;
@@ -26,9 +26,9 @@ static LOCKED: Mutex<BTreeMap<PathBuf, Locked>> = Mutex::new(BTreeMap::new());
 struct Locked {
     /// Locked until it is closed.
     _file: File,
-    /// Pipelines that have saved into the folder.
+    /// The number of pipelines that have saved into the folder.
     holders: usize,
-    /// Is one of them saving now?
+    /// True if one of them is saving now.
     saving: bool,
 }
 
@@ -38,17 +38,18 @@ pub(super) struct FolderLock {
     root: PathBuf,
 }
 
-/// While it is there, no other pipeline of this process saves into the folder.
+/// A guard: while it exists, no other pipeline of this process saves into the folder.
 #[derive(Debug)]
 pub(super) struct Saving {
     root: PathBuf,
 }
 
 impl FolderLock {
-    /// Starts a save into a folder, with its lock, which is added to those that the pipeline has.
+    /// Starts a save into a folder, and adds the folder's lock to the pipeline's own if it is new.
     ///
     /// # Errors
-    /// If another process has the lock, or another pipeline is saving there now.
+    /// Returns [`CheckpointError::InUse`] if another process has the lock, or another pipeline of this process is
+    /// saving there now.
     pub(super) fn of(root: &Path, own: &mut Vec<Self>) -> Result<Saving, CheckpointError> {
         let root = root.canonicalize().map_err(CheckpointError::io("locking", root))?;
         let mut locked = locked();
@@ -101,14 +102,14 @@ fn locked() -> MutexGuard<'static, BTreeMap<PathBuf, Locked>> {
     LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks a folder's file, and writes this process's number into it, for the error of the next one.
+/// Locks a folder's file, and writes this process's id into it, for the error message of other processes.
 fn lock(root: &Path) -> Result<File, CheckpointError> {
     let path = root.join(LOCK);
     let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = opened.map_err(CheckpointError::io("locking", &path))?;
     match file.try_lock() {
         Ok(()) => {
-            // Without the number, the error says less.
+            // Without the id, the error message only says less.
             let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
         }
         Err(TryLockError::WouldBlock) => {
@@ -116,7 +117,9 @@ fn lock(root: &Path) -> Result<File, CheckpointError> {
             return Err(CheckpointError::InUse { root: root.to_owned(), by: format!("process {number}") });
         }
         Err(TryLockError::Error(error)) => {
-            tracing::warn!(path = %path.display(), %error, "this file system has no locks: see that no other job saves here");
+            tracing::warn!(
+                path = %path.display(), %error, "this file system has no locks: make sure that no other job saves here"
+            );
         }
     }
     Ok(file)

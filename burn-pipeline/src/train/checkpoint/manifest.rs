@@ -1,7 +1,7 @@
 //! The manifest: what a checkpoint holds, as JSON beside its files.
 //!
-//! Guarantees: it is written last, and names every file with its size and checksum; it holds a checksum of itself, so a
-//! manifest that was changed or cut short is noticed.
+//! Guarantees: it is written last, and names every file with its size and checksum. It contains a checksum of itself,
+//! so a changed or truncated manifest is detected.
 
 use super::error::{CheckpointError, READING};
 use crate::stage::StateValue;
@@ -37,24 +37,24 @@ pub struct ParameterEntry {
     pub dtype: String,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// Which of the files holds it.
+    /// The index of its file.
     pub(super) file: usize,
     /// What the optimizer keeps for it.
     #[serde(default)]
     pub(super) state: BTreeMap<String, StateEntry>,
 }
 
-/// What the optimizer keeps in one field.
+/// The value of one field of the optimizer's state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum StateEntry {
     /// A tensor of the file.
     Tensor,
-    /// A signed number.
+    /// A signed integer.
     Int(i64),
-    /// A number that is not negative.
+    /// An unsigned integer.
     Uint(u64),
-    /// The bits of a floating-point number: text would round it.
+    /// The bits of a floating-point number, because text would round it.
     FloatBits(u64),
     /// A flag.
     Bool(bool),
@@ -64,14 +64,14 @@ pub(super) enum StateEntry {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub(super) version: u32,
-    /// Its number among the checkpoints of the folder, in the order of their completion; earlier versions wrote none.
+    /// The serial number among the folder's checkpoints, in order of completion; earlier versions wrote none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) serial: Option<u64>,
-    /// The number of the one that the job had saved or loaded before, if that is in the same folder.
+    /// The serial number of the checkpoint that the job had saved or loaded before, if that is in the same folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) after: Option<u64>,
     pub(super) progress: Progress,
-    /// The caller's own value, as JSON text; kept byte for byte.
+    /// The caller's own value, as JSON text, kept byte for byte.
     pub(super) beside: String,
     pub(super) plan: String,
     pub(super) stages: usize,
@@ -86,10 +86,10 @@ struct Sealed {
     checkpoint: Manifest,
 }
 
-/// A checkpoint's place among others, as its manifest says.
+/// A checkpoint's place in the order of all, from its manifest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Order {
-    /// See [`Manifest`]; those of earlier versions are before all others.
+    /// See [`Manifest`]. Checkpoints without one, of earlier versions, come first.
     pub(super) serial: Option<u64>,
     /// See [`Manifest`].
     pub(super) after: Option<u64>,
@@ -98,7 +98,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Reads it from a checkpoint's folder, without the rest of the manifest.
+    /// Reads it from a checkpoint's folder, without parsing the rest of the manifest.
     pub(super) fn read(folder: &Path) -> Result<Self, CheckpointError> {
         #[derive(Deserialize)]
         struct Sealed {
@@ -148,7 +148,7 @@ impl Manifest {
         let text = std::fs::read(&path).map_err(CheckpointError::io(READING, &path))?;
         let value: serde_json::Value =
             serde_json::from_slice(&text).map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
-        // Another version may have other fields, so the version is compared before the rest is read.
+        // Other versions may have other fields, so the version is compared before the rest is parsed.
         let found = value["checkpoint"]["version"].as_u64().and_then(|found| u32::try_from(found).ok());
         if let Some(found) = found.filter(|&found| found != VERSION) {
             return Err(CheckpointError::Version { path, found, reads: VERSION });
@@ -167,14 +167,14 @@ impl Manifest {
 }
 
 impl ParameterEntry {
-    /// Names of the values that the optimizer keeps for it; none if no step was taken, or it is not trained.
+    /// The fields of its optimizer state; none if no step was taken, or it is not trained.
     pub fn optimizer_fields(&self) -> impl Iterator<Item = &str> {
         self.state.keys().map(String::as_str)
     }
 
     /// The name of its tensor in the file.
     pub(super) fn key(&self) -> &str {
-        // Another rank's may have none; such a manifest is refused when it is read.
+        // The names from another rank may be empty; such a manifest is refused when it is read.
         self.names.first().map_or("", String::as_str)
     }
 

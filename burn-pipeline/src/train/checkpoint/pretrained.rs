@@ -1,15 +1,16 @@
 //! Weights that another program stored, fitted to a model.
 //!
-//! Guarantees: every parameter and buffer of the model gets a stored tensor, and every stored tensor is taken, but for the
-//! exceptions that the user names; all that does not fit is in one error. A tensor is read only where a stage needs it.
+//! Guarantees: every parameter and buffer of the model gets a stored tensor, and every stored tensor is used, except
+//! those that the user excludes. One error lists everything that does not fit. A tensor is read only if a stage needs
+//! it.
 //!
-//! 1. Every rank opens the stores. Burn's list names, shapes and element types, and map the files.
-//! 2. A parameter is looked up by its names in the model ([`Names`](crate::stage::Names)), then by those that the adapter
-//!    gives it (`gamma` is PyTorch's `weight`); a copy of a shared parameter also by the name of its first copy.
-//! 3. The adapter changes its layout, as the module around it asks: PyTorch's linear layers are transposed. It sees the
-//!    parameter's name in the model, so that what is written for one layer means the same on any cut. One that changes
-//!    nothing anywhere is an error: it was written for other names.
-//! 4. The values become the parameter's element type.
+//! 1. Every rank opens the stores. Burn's stores list names, shapes and element types, and map the files.
+//! 2. A parameter is looked up by its names in the model ([`Names`](crate::stage::Names)), then by those that the
+//!    adapter gives it (`gamma` is PyTorch's `weight`); a copy of a tied parameter also by the name of its first copy.
+//! 3. The adapter changes its layout according to the surrounding module: PyTorch's linear layers are transposed. It
+//!    sees the parameter's name in the model, so code for one layer works with any cut. An adapter that changes nothing
+//!    anywhere is an error, because it was written for other names.
+//! 4. The values are converted to the parameter's element type.
 
 use super::error::CheckpointError;
 use crate::stage::{AnyTensor, ErasedStage, NamedWeight, StageState, TensorKind};
@@ -54,34 +55,35 @@ impl std::fmt::Debug for Pretrained {
 }
 
 impl Pretrained {
-    /// What a Burn store holds (`SafetensorsStore`, `PytorchStore`, `BurnpackStore`); every rank opens one. Of its settings
-    /// the renaming counts; filters and adapters do not.
+    /// Loads from a Burn store (`SafetensorsStore`, `PytorchStore`, `BurnpackStore`). Every rank opens one. Of the
+    /// store's settings only renaming has an effect; filters and adapters have none.
     pub fn new<S: ModuleStore>(open: impl Fn() -> S + Send + Sync + 'static) -> Self {
         let none: Which = Arc::new(|_| false);
         Self { stores: Vec::new(), adapter: None, optional: none.clone(), ignored: none }.and(open)
     }
 
-    /// And what another one holds: large models come in several files.
+    /// Adds another store, for models in several files.
     pub fn and<S: ModuleStore>(mut self, open: impl Fn() -> S + Send + Sync + 'static) -> Self {
         self.stores.push(Arc::new(move || open().get_all_tensors().cloned().map_err(|error| error.to_string())));
         self
     }
 
-    /// Changes layouts and the names inside modules: `PyTorchToBurnAdapter` for what PyTorch stored. A tensor comes
-    /// under the parameter's name in the whole model ([`Names`](crate::stage::Names)), with the last part as the module
-    /// calls it (`gamma`).
+    /// Sets an adapter that changes layouts and the names inside modules: `PyTorchToBurnAdapter` for PyTorch's files.
+    /// It sees a tensor under the parameter's name in the whole model ([`Names`](crate::stage::Names)), with the last
+    /// part as the module names it (`gamma`).
     pub fn adapter(mut self, adapter: impl ModuleAdapter + 'static) -> Self {
         self.adapter = Some(Box::new(adapter));
         self
     }
 
-    /// Parameters, by their names in the model, that keep their own values where none are stored: a new head.
+    /// Selects parameters, by their names in the model, that keep their values if none are stored: a new head, for
+    /// example.
     pub fn optional(mut self, which: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         self.optional = Arc::new(which);
         self
     }
 
-    /// Stored tensors, by their names, that the model need not take.
+    /// Selects stored tensors, by their names, that the model need not use.
     pub fn ignored(mut self, which: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         self.ignored = Arc::new(which);
         self
@@ -105,25 +107,25 @@ impl Pretrained {
     }
 }
 
-/// What one rank found; what all found decides.
+/// What one rank found. The fits of all ranks decide.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub(super) struct Fit {
-    /// Parameters for which nothing is stored.
+    /// Parameters that are not stored.
     missing: BTreeSet<String>,
-    /// What is stored of another shape or kind, in words.
+    /// Stored tensors of another shape or kind, as text.
     mismatched: BTreeSet<String>,
-    /// Stored tensors that no stage of the rank took.
+    /// Stored tensors that no stage of the rank used.
     unused: BTreeSet<String>,
-    /// While the adapter has changed nothing: a name that it was shown.
+    /// As long as the adapter has changed nothing: a name that it was shown.
     idle: Option<String>,
 }
 
 impl Fit {
-    /// Does all that is stored fit all that the ranks hold?
+    /// Checks that the stores fit the model, from the fits of all ranks.
     ///
     /// # Errors
-    /// [`CheckpointError::Pretrained`] lists what does not; [`CheckpointError::IdleAdapter`] if an adapter changed
-    /// nothing.
+    /// Returns [`CheckpointError::Pretrained`], which lists what does not fit, or [`CheckpointError::IdleAdapter`] if
+    /// an adapter changed nothing.
     pub(super) fn of_all(fits: Vec<Fit>) -> Result<(), CheckpointError> {
         let all = fits.into_iter().reduce(|mut all, mut next| {
             all.missing.append(&mut next.missing);
@@ -144,16 +146,17 @@ impl Fit {
 /// Open stores, and what was found in them so far.
 pub(super) struct Opened<'a> {
     from: &'a Pretrained,
-    /// Each tensor, and the number of its store.
+    /// Each tensor, and the index of its store.
     stored: BTreeMap<String, (usize, Stored)>,
     pub(super) fit: Fit,
 }
 
 impl Opened<'_> {
-    /// The values of a stage's parameters, of those that are cut this rank's pieces. What does not fit is noted, and left out.
+    /// Returns the values of a stage's parameters; of cut ones, this rank's pieces. What does not fit is recorded and
+    /// left out.
     ///
     /// # Errors
-    /// If a tensor cannot be read, or a parameter is stored twice, with different values.
+    /// Returns [`CheckpointError`] if a tensor cannot be read, or a parameter is stored twice with different values.
     pub(super) fn state_for(
         &mut self,
         held: &dyn ErasedStage,
@@ -167,7 +170,7 @@ impl Opened<'_> {
             for name in &found {
                 self.fit.unused.remove(name);
                 if !weight.names.contains(name) {
-                    // The adapter gave this name.
+                    // The adapter produced this name.
                     self.fit.idle = None;
                 }
             }
@@ -199,7 +202,7 @@ impl Opened<'_> {
         found.into_iter().collect()
     }
 
-    /// The name with what the adapter calls the parameter inside its module.
+    /// The name with the last part that the adapter uses for the parameter.
     fn alternative(&self, name: &str, weight: &NamedWeight) -> Option<String> {
         let (_, parameter) = split(&weight.path);
         let module = ModuleContext::new(&weight.containers).module_type()?;
@@ -207,7 +210,7 @@ impl Opened<'_> {
         Some(format!("{}{other}", split(name).0))
     }
 
-    /// The parameter's values in its own layout and element type; `None` if they do not fit, which is noted.
+    /// The parameter's values in its own layout and element type; `None` if they do not fit, which is recorded.
     fn read(&mut self, name: &str, weight: &NamedWeight, shape: &Shape) -> Result<Option<TensorData>, CheckpointError> {
         let Some((store, stored)) = self.stored.get(name).cloned() else { return Ok(None) };
         let read = |tensor: Stored| {
@@ -228,7 +231,7 @@ impl Opened<'_> {
             return Ok(None);
         }
         let data = read(tensor)?;
-        // A permutation keeps name and form.
+        // A permutation keeps name and shape.
         if self.fit.idle.is_some() {
             let is_changed = is_changed || data.as_bytes() != read(stored)?.as_bytes();
             self.fit.idle = (!is_changed).then_some(shown);
@@ -237,7 +240,7 @@ impl Opened<'_> {
     }
 }
 
-/// A weight of this shape as a store would hold it: read from its device when its values are asked for.
+/// A weight of this shape in the form of a store's tensor, read from its device only when its values are needed.
 pub(super) fn adapted(weight: NamedWeight, shape: Shape, adapter: &dyn ModuleAdapter) -> Stored {
     let shown = shown(&weight);
     let NamedWeight { mut names, containers, value, .. } = weight;
@@ -250,19 +253,19 @@ pub(super) fn adapted(weight: NamedWeight, shape: Shape, adapter: &dyn ModuleAda
     tensor
 }
 
-/// The name under which an adapter sees a weight: that in the whole model, but for the last part, by which adapters
-/// know what a module's parameter is.
+/// The name under which an adapter sees a weight: that in the whole model, with the last part of its path, by which
+/// adapters recognise a module's parameter.
 fn shown(weight: &NamedWeight) -> String {
     let name = weight.names.first().unwrap_or(&weight.path);
     format!("{}{}", split(name).0, split(&weight.path).1)
 }
 
-/// A path, and the last part of it: `blocks.0.` and `weight`.
+/// Splits a path before its last part: `blocks.0.` and `weight`.
 fn split(path: &str) -> (&str, &str) {
     path.split_at(path.rfind('.').map_or(0, |dot| dot + 1))
 }
 
-/// Can values of this element type become a parameter of this kind?
+/// Returns true if values of this element type can be converted to a parameter of this kind.
 fn becomes(stored: DType, kind: TensorKind) -> bool {
     match kind {
         TensorKind::Float => stored.is_float(),

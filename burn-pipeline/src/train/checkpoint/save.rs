@@ -1,13 +1,13 @@
 //! Saving a whole pipeline: every rank writes its own stages' files.
 //!
-//! Guarantees: what fails on one rank fails on all of them, before the next step, so that no process goes on with a
-//! checkpoint that others do not have. A process that dies meanwhile leaves the earlier checkpoints intact.
+//! Guarantees: a failure on one rank is a failure on all of them, before the next step, so no process continues with a
+//! checkpoint that others do not have. If a process dies during the save, earlier checkpoints stay intact.
 //!
-//! Where ranks are processes, all make the call together:
+//! When ranks are processes, all make the call together:
 //!
-//! 1. Rank 0's process creates the folder and tells its name to the others.
+//! 1. Rank 0 creates the folder and sends its name to the others.
 //! 2. Every process writes its stages' files there, and all get the entries of all files.
-//! 3. Rank 0's process completes the checkpoint and tells the others whether it could.
+//! 3. Rank 0 completes the checkpoint and tells the others whether it succeeded.
 
 use super::error::CheckpointError;
 use super::folder::{Checkpoints, Staging};
@@ -29,25 +29,25 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 impl Pipeline {
-    /// Saves weights, optimizers and progress, and `beside`, what the caller needs to take its own work up again (its
-    /// place in the data; `&()` for nothing). Every rank writes its stages' files; returns the checkpoint's folder.
+    /// Saves weights, optimizer state, progress, and `beside`: what the caller needs to resume its own work (its
+    /// position in the data; `&()` for nothing). Every rank writes its stages' files. Returns the checkpoint's folder.
     ///
-    /// Copies of a shared parameter that have one name in the model are one parameter of the checkpoint, so that
-    /// another cut, with more copies or fewer, finds it.
+    /// Copies of a tied parameter with one name in the model are one parameter of the checkpoint, so a cut with more or
+    /// fewer copies finds it.
     ///
-    /// Where ranks are processes, all call it, with folders that are one and the same on a file system that all of
-    /// them see; `beside` is rank 0's.
+    /// When ranks are processes, all make the call, with the same folder on a file system that all of them see;
+    /// `beside` is rank 0's.
     ///
     /// # Errors
-    /// If two stages claim a name of parameters that are not shared, gradients wait for a step, copies of a stage are
-    /// no longer equal, another job saves into the folder, or something cannot be written: the checkpoints that were
-    /// there are untouched, and the pipeline can go on.
+    /// Returns [`CheckpointError`] if two stages claim a name for parameters that are not tied, there are unapplied
+    /// gradients, copies of a stage are no longer equal, another job saves into the folder, or something cannot be
+    /// written. Existing checkpoints are unchanged, and the pipeline can continue.
     pub fn save(&mut self, checkpoints: &Checkpoints, beside: &impl Serialize) -> Result<PathBuf, CheckpointError> {
         let beside = self.ready_to_save(beside);
         let beside = self.admit(beside)?;
         let mut manifest = Manifest::new(self.progress(), beside, self.plans.name(), self.placement().stages());
         let staging = self.begin(checkpoints)?;
-        // Every rank has replied, so that none writes any more, before an error is returned.
+        // Every rank has replied, so none is still writing when an error is returned.
         let saved = self.ask(Save { folder: staging.folder().to_owned() })?;
         let mut stages = saved.into_iter().collect::<Result<Vec<Vec<SavedStage>>, _>>()?.concat();
         stages.sort_by_key(|stage| stage.stage);
@@ -56,18 +56,18 @@ impl Pipeline {
             manifest.optimizer |= stage.optimizer;
             let file = manifest.files.len();
             manifest.files.push(stage.file);
-            // The copies of a shared parameter are equal: the first one's file is named.
+            // The copies of a tied parameter are equal: the first one's file is named.
             let first = stage.parameters.into_iter().filter(|parameter| known.insert(parameter.key().to_owned()));
             manifest.parameters.extend(first.map(|parameter| ParameterEntry { file, ..parameter }));
         }
         let complete = staging.commit(manifest, &mut self.branch);
         let name = complete.as_ref().map(|path| path.display().to_string()).map_err(ToString::to_string);
         let first = self.rank_0_says(name);
-        // This process's own error says more than the text that the others get.
+        // This process's own error has more detail than the text that the others get.
         complete.and_then(|complete| first.map(|_| complete))
     }
 
-    /// What the caller saves, as text, if the pipeline can be saved now.
+    /// The caller's value as text, if the pipeline can be saved now.
     fn ready_to_save(&self, beside: &impl Serialize) -> Result<String, CheckpointError> {
         if self.training.is_mid_step() {
             return Err(CheckpointError::MidStep);
@@ -78,10 +78,10 @@ impl Pipeline {
         serde_json::to_string(beside).map_err(|e| CheckpointError::Beside(e.to_string()))
     }
 
-    /// Starts a checkpoint, or takes part in the one that rank 0's process starts.
+    /// Starts a checkpoint, or joins the one that rank 0 starts.
     fn begin(&mut self, checkpoints: &Checkpoints) -> Result<Staging, CheckpointError> {
         let (steps, job) = (self.progress().steps, &mut self.branch);
-        // A checkpoint of weights from before and after a step must not take the place of a good one.
+        // A checkpoint of weights from before and after a step must not replace a good one.
         let uneven = |all: Vec<PathBuf>| match self.ranks.are_uneven() && !all.is_empty() {
             true => Err(CheckpointError::HalfStepped),
             false => Ok(()),
@@ -100,7 +100,7 @@ impl Pipeline {
         }
     }
 
-    /// Where ranks are processes: gives what rank 0's says to all of them.
+    /// When ranks are processes: gives rank 0's value to all of them.
     fn rank_0_says(&mut self, own: Result<String, String>) -> Result<String, CheckpointError> {
         let first = match self.ranks.are_processes() {
             false => own,
@@ -115,13 +115,13 @@ impl Pipeline {
 struct SavedStage {
     stage: usize,
     file: FileEntry,
-    /// Its parameters; the caller numbers the files and sets `file` in them.
+    /// Its parameters. The caller numbers the files and sets `file` in them.
     parameters: Vec<ParameterEntry>,
-    /// Was an optimizer's state saved?
+    /// True if optimizer state was saved.
     optimizer: bool,
 }
 
-/// Writes one file a stage.
+/// Writes one file per stage.
 struct Save {
     folder: PathBuf,
 }
@@ -141,15 +141,16 @@ impl Command for Save {
     }
 }
 
-/// Writes this rank's stages. Of two replicas in a bidirectional placement the first is saved, as both are equal; of ranks that have pieces of
-/// a stage, the first one writes what it joins of all their pieces.
+/// Writes this rank's stages. Of a bidirectional placement the first route is saved, because both copies are equal. Of
+/// a tensor-parallel group, the first member writes what it joins from all pieces.
 fn save_stages(rank: &mut Rank, folder: &Path) -> Result<Result<Vec<SavedStage>, CheckpointError>, ExecuteError> {
     if let Some(Drifted { stage, first, other }) = rank.drifted()? {
         return Ok(Err(CheckpointError::Drifted { stage, first, other }));
     }
     let (sharing, groups) = (rank.sharing().clone(), rank.executor().groups().clone());
-    let stages: Vec<StageId> = rank.executor().stages().keys().copied().filter(|stage| stage.replica() == 0).collect();
-    // All data-parallel replicas gather the states of all stages, also after an error, since the others wait for them.
+    let stages: Vec<StageId> = rank.executor().stages().keys().copied().filter(|stage| stage.route() == 0).collect();
+    // All data-parallel replicas gather the states of all stages, even after an error, because the others wait for
+    // them.
     let mut saved = Vec::new();
     for stage in stages {
         let states = rank.executor().gather_optimizer_states(stage)?.map_err(CheckpointError::OptimizerState);
@@ -171,7 +172,7 @@ fn save_stages(rank: &mut Rank, folder: &Path) -> Result<Result<Vec<SavedStage>,
     Ok(saved.into_iter().collect())
 }
 
-/// What a stage's optimizer keeps of whole parameters. All that join them call it; `keeps` says whether this one saves it.
+/// A stage's optimizer state, of whole parameters. All holders call it; `keeps` is true for the one that saves it.
 fn join_states(
     holders: Holders<'_>,
     states: Option<States>,
@@ -183,10 +184,10 @@ fn join_states(
     joined.map(|()| Some(states)).map_err(CheckpointError::OptimizerState)
 }
 
-/// A weight, and the elements of the whole one where the rank holds a piece.
+/// A weight, and the elements of the whole one if the rank holds a piece.
 type Joined = (NamedWeight, Option<TensorData>);
 
-/// Gives the rank that saves the stage the whole of each weight, on the host. All that join them call it.
+/// Joins each weight, on the host, for the rank that saves the stage. All holders call it.
 fn join_weights(holders: Holders<'_>, weights: Vec<NamedWeight>, keeps: bool) -> Result<Vec<Joined>, CheckpointError> {
     let join = |weight: NamedWeight| {
         let whole = holders.is_cut(weight.id).then(|| holders.whole(weight.id, weight.value.clone()));
@@ -194,7 +195,7 @@ fn join_weights(holders: Holders<'_>, weights: Vec<NamedWeight>, keeps: bool) ->
         data.map_err(|message| CheckpointError::Device { name: weight.names[0].clone(), message })
             .map(|data| (weight, data))
     };
-    // All are joined before an error is returned, as the other ranks wait for each.
+    // All weights are joined before an error is returned, because the other ranks wait for each.
     let joined: Vec<Result<Joined, CheckpointError>> = weights.into_iter().map(join).collect();
     joined.into_iter().collect()
 }
@@ -221,7 +222,7 @@ fn save_stage(
     Ok(SavedStage { stage: stage.index(), file, parameters, optimizer })
 }
 
-/// A parameter's entry, and the tensors that are written for it.
+/// A parameter's entry, and the tensors to write for it.
 fn entry(weight: NamedWeight, whole: Option<TensorData>, states: &mut States) -> (ParameterEntry, Vec<Item<'static>>) {
     let NamedWeight { id, names, value, .. } = weight;
     let (dtype, shape) = (value.dtype(), whole.as_ref().map_or(value.shape(), |whole| whole.shape().clone()).to_vec());

@@ -1,9 +1,9 @@
-//! A complete checkpoint, to be read.
+//! A complete checkpoint, opened for reading.
 //!
 //! 1. [`Checkpoint::open`] reads the manifest. Names, shapes and element types are compared with a model's before any
 //!    file is opened.
-//! 2. A file is read once, whole, and its checksum compared; what a stage needs is copied out of it.
-//! 3. Nothing of a model changes until all of it was found to fit.
+//! 2. A file is read once, as a whole, and its checksum compared; what a stage needs is copied out of it.
+//! 3. Nothing of a model changes until everything was found to fit.
 
 use super::error::CheckpointError;
 use super::manifest::{Manifest, ParameterEntry, dtype_name};
@@ -29,36 +29,36 @@ use std::sync::LazyLock;
 pub struct Checkpoint {
     folder: PathBuf,
     manifest: Manifest,
-    /// The parameters' places by each of their names; copies of a shared parameter have one in common.
+    /// The indices of the parameters with each name; copies of a tied parameter share one name.
     places: BTreeMap<String, Vec<usize>>,
 }
 
-/// Prefix of the name that all copies of a shared parameter have in common; no path in a module contains a slash.
+/// Prefix of the name that all copies of a tied parameter share; no path in a module contains a slash.
 const SHARED: &str = "shared/";
 
 /// Which parts of a checkpoint to load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Contents {
-    /// Weights, and the optimizer's state where there is an optimizer.
+    /// Weights, and the optimizer's state if there is an optimizer.
     All,
-    /// Weights alone.
+    /// Only weights.
     Weights,
 }
 
-/// What a stage or a module takes of a checkpoint.
+/// What a stage or a module needs from a checkpoint.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) weights: &'a [NamedWeight],
-    /// The stage, for messages.
+    /// The stage, for error messages.
     pub(super) stage: Option<usize>,
-    /// The ranks among which it is cut: this one takes its pieces.
+    /// The ranks over which it is cut; this rank takes its pieces.
     pub(super) holders: Holders<'a>,
     pub(super) contents: Contents,
     pub(super) has_optimizer: bool,
 }
 
 impl<'a> Wanted<'a> {
-    /// All of a module by itself.
+    /// Everything of a single module.
     fn of_module(weights: &'a [NamedWeight], contents: Contents) -> Self {
         static ALONE: LazyLock<TensorGroup> = LazyLock::new(TensorGroup::alone);
         let holders = Holders::new(&ALONE, &ALONE);
@@ -70,7 +70,7 @@ impl Checkpoint {
     /// Opens the checkpoint in a folder and reads its manifest.
     ///
     /// # Errors
-    /// If the manifest is missing, damaged, or of another version.
+    /// Returns [`CheckpointError`] if the manifest is missing, damaged, or of another version.
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self, CheckpointError> {
         let folder = folder.into();
         let manifest = Manifest::read(&folder)?;
@@ -88,38 +88,38 @@ impl Checkpoint {
         &self.folder
     }
 
-    /// How far the job had come.
+    /// The progress of the job.
     pub fn progress(&self) -> Progress {
         self.manifest.progress
     }
 
-    /// Its number among the checkpoints of its folder.
+    /// Its serial number in its folder.
     pub(super) fn serial(&self) -> Option<u64> {
         self.manifest.serial
     }
 
-    /// What distinguishes it from other checkpoints: its name, its step, and the checksum of its manifest.
+    /// A text that distinguishes it from other checkpoints: its name, its step, and the checksum of its manifest.
     pub(crate) fn identity(&self) -> String {
         let name = self.folder.file_name().unwrap_or_default().to_string_lossy();
-        // Numbers and text always become JSON; if they did not, all ranks would get the same sum.
+        // Numbers and text can always be encoded; if that failed, all ranks would get the same sum.
         let sum = self.manifest.sum().unwrap_or_default();
         format!("{name}, step {}, #{sum:08x}", self.manifest.progress.steps)
     }
 
-    /// The plan that was run, by name, and its stages.
+    /// The name of the plan that was run, and the number of its stages.
     pub fn plan(&self) -> (&str, usize) {
         (&self.manifest.plan, self.manifest.stages)
     }
 
-    /// What the caller saved beside the model.
+    /// The value that the caller saved beside the model.
     ///
     /// # Errors
-    /// If that is no `T`.
+    /// Returns [`CheckpointError::Beside`] if it is not a `T`.
     pub fn beside<T: DeserializeOwned>(&self) -> Result<T, CheckpointError> {
         serde_json::from_str(&self.manifest.beside).map_err(|e| CheckpointError::Beside(e.to_string()))
     }
 
-    /// Every parameter that it holds.
+    /// The parameters that it holds.
     pub fn parameters(&self) -> &[ParameterEntry] {
         &self.manifest.parameters
     }
@@ -127,25 +127,27 @@ impl Checkpoint {
     /// Reads every file and compares its checksum.
     ///
     /// # Errors
-    /// The first file that is missing or damaged.
+    /// Returns the error of the first file that is missing or damaged.
     pub fn verify(&self) -> Result<(), CheckpointError> {
         self.manifest.files.iter().try_for_each(|file| Tensors::read(&self.folder, file).map(drop))
     }
 
-    /// A module of any part of the model, or all of it, with the weights that were saved.
+    /// Loads the saved weights into a module, which may be any part of the model or all of it.
     ///
     /// # Errors
-    /// If a parameter is missing or has another shape or element type, or a file is damaged.
+    /// Returns [`CheckpointError`] if a parameter is missing or has another shape or element type, or if a file is
+    /// damaged.
     pub fn load_module<M: Module>(&self, module: M, names: &Names) -> Result<M, CheckpointError> {
         let weights = named_weights(&module, names);
         let (state, _) = self.state_for(Wanted::of_module(&weights, Contents::Weights), &mut || ())?;
         Ok(with_weights(module, &state.weights))
     }
 
-    /// An optimizer with the state that was saved for a module's parameters.
+    /// Loads the state saved for a module's parameters into an optimizer.
     ///
     /// # Errors
-    /// As [`Checkpoint::load_module`]; if nothing was saved of an optimizer, or of one of another family.
+    /// Same as [`Checkpoint::load_module`]. Also fails if no optimizer state was saved, or that of another type of
+    /// optimizer.
     pub fn load_optimizer<M: Module>(
         &self,
         optimizer: ModuleOptimizer,
@@ -162,7 +164,7 @@ impl Checkpoint {
     /// Writes the weights of the whole model into one safetensors file, by their names.
     ///
     /// # Errors
-    /// If a file of the checkpoint is not what was written, or the new one cannot be written.
+    /// Returns [`CheckpointError`] if a file of the checkpoint is damaged, or the new file cannot be written.
     pub fn export(&self, path: impl AsRef<Path>) -> Result<(), CheckpointError> {
         let mut tensors: BTreeMap<&str, TensorData> = BTreeMap::new();
         for (place, file) in self.manifest.files.iter().enumerate() {
@@ -178,7 +180,7 @@ impl Checkpoint {
         write_model(path.as_ref(), items.collect())
     }
 
-    /// The parameters that none of these places is, nor a copy of one that is.
+    /// The parameters that are not among `used`, nor copies of one that is.
     pub(super) fn others(&self, used: &BTreeSet<usize>) -> Vec<String> {
         let shared = |entry: &'_ ParameterEntry| entry.names.iter().find(|name| name.starts_with(SHARED)).cloned();
         let taken: BTreeSet<String> =
@@ -190,7 +192,7 @@ impl Checkpoint {
         entries.map(|(_, entry)| entry.key().to_owned()).collect()
     }
 
-    /// What a stage takes over, and the places of the entries that it comes from.
+    /// Returns what a stage takes over, and the indices of the entries that it comes from.
     pub(super) fn state_for(
         &self,
         wanted: Wanted<'_>,
@@ -224,7 +226,7 @@ impl Checkpoint {
         Ok((state, used))
     }
 
-    /// The places of the entries for a parameter: one, or several where copies of it were saved.
+    /// The indices of the entries for a parameter: one, or several if copies of it were saved.
     fn find(&self, weight: &NamedWeight, of: &Wanted<'_>) -> Result<Vec<usize>, CheckpointError> {
         let mut places = Vec::new();
         for &place in weight.names.iter().filter_map(|name| self.places.get(name)).flatten() {
@@ -251,7 +253,7 @@ impl Checkpoint {
         Ok(places)
     }
 
-    /// Reads the entries at these places, file by file.
+    /// Reads the entries with these indices, file by file.
     fn read(
         &self,
         places: &BTreeSet<usize>,
@@ -283,7 +285,7 @@ impl Checkpoint {
         Ok(read)
     }
 
-    /// What the optimizer kept for a parameter.
+    /// The saved optimizer state of a parameter.
     fn kept(&self, entry: &ParameterEntry, tensors: &Tensors) -> Result<ParameterState, CheckpointError> {
         let mut state = ParameterState::new();
         for (field, kept) in &entry.state {
@@ -300,8 +302,8 @@ impl Checkpoint {
     }
 }
 
-/// A stage's weights with the names by which they are written and found. A copy of a shared parameter has the
-/// declaration's name beside its own: so a cut with more copies, or fewer, or in other places, finds the one parameter.
+/// A stage's weights with the names by which they are saved and found. A copy of a tied parameter also has the
+/// declaration's name, so a cut with more, fewer or other copies finds the parameter.
 pub(super) fn names_in_checkpoint(held: &dyn ErasedStage, stage: StageId, sharing: &Sharing) -> Vec<NamedWeight> {
     let mut weights = held.named_weights();
     for weight in &mut weights {
@@ -320,7 +322,7 @@ fn kind_of(dtype: &str) -> TensorKind {
     }
 }
 
-/// The ids of a stage's parameters with what an optimizer keeps for them.
+/// The optimizer state of each of a stage's parameters, by id.
 pub(super) type States = HashMap<ParamId, ParameterState>;
 
 #[cfg(test)]
@@ -345,7 +347,7 @@ mod tests {
             manifest.parameters.push(ParameterEntry { names, dtype, shape, file: 0, state });
             manifest.write(&folder).unwrap();
             let checkpoint = Checkpoint::open(&folder).unwrap();
-            // Another rank may say that it has used a parameter that there is not.
+            // Another rank may claim to have used a parameter that does not exist.
             assert_eq!(checkpoint.others(&BTreeSet::from([0, 9])), Vec::<String>::new());
             let read = checkpoint.read(&BTreeSet::from([0]), false, &mut || ());
             match read {

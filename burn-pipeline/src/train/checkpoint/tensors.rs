@@ -1,9 +1,9 @@
-//! Tensors in a file: safetensors, written one tensor at a time.
+//! Safetensors files, written one tensor at a time.
 //!
-//! 1. The header needs shapes and element types only, so weights are read from their devices one by one while they are
-//!    written. (An optimizer's state is on the host as a whole by then, since Burn gives no part of its record.)
-//! 2. The checksum is computed while the file is written; the file is synchronised before it counts as written.
-//! 3. A file is read whole, and its size and checksum compared first, so no byte of a damaged one is used.
+//! 1. The header needs only shapes and element types, so weights are read from their devices one by one while they are
+//!    written. (An optimizer's state is already on the host as a whole, because Burn returns its record as a whole.)
+//! 2. The checksum is computed while the file is written. A file counts as written only once it is synchronised.
+//! 3. A file is read as a whole, and its size and checksum are compared first, so no byte of a damaged one is used.
 
 use super::error::{CheckpointError, READING};
 use super::folder::synchronise_around;
@@ -24,7 +24,7 @@ pub(super) struct Item<'a> {
     pub(super) read: Box<dyn FnOnce() -> Result<TensorData, String> + 'a>,
 }
 
-/// Writes tensors and synchronises the file; `progress` is called after every tensor.
+/// Writes tensors and synchronises the file. `progress` is called after every tensor.
 pub(super) fn write(
     path: &Path,
     mut items: Vec<Item<'_>>,
@@ -59,32 +59,32 @@ pub(super) fn write(
     out.finish()
 }
 
-/// Wider elements first keeps every tensor aligned; then by name, so that equal models give equal files.
+/// Wider elements come first, which keeps every tensor aligned; then by name, so equal models give equal files.
 pub(super) fn in_file_order(a: (DType, &str), b: (DType, &str)) -> std::cmp::Ordering {
     stored(b.0).cmp(&stored(a.0)).then_with(|| a.1.cmp(b.1))
 }
 
-/// Writes a model's weights for others to read: whole, or not at all.
+/// Writes a model's weights for other programs, atomically.
 pub(super) fn write_model(path: &Path, items: Vec<Item<'_>>) -> Result<(), CheckpointError> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     let partial = Path::new(&partial);
-    // Hugging Face's loader asks for this entry.
+    // Hugging Face's loader needs this entry.
     let written = write(partial, items, &[("format", "pt".to_owned())], &mut || ());
     let written = written.and_then(|_| std::fs::rename(partial, path).map_err(CheckpointError::io("writing", path)));
     let written = written.and_then(|()| synchronise_around(path));
     written.inspect_err(|_| {
-        // The error that matters is the one of writing, not of this clean-up.
+        // Keep the error of writing, not that of the clean-up.
         let _ = std::fs::remove_file(partial);
     })
 }
 
 fn unstored(item: &Item<'_>) -> CheckpointError {
-    // A scheme that another rank announced is not printed: Burn panics at one that cannot be.
+    // A quantization scheme announced by another rank is not printed, because Burn panics on an invalid one.
     CheckpointError::ElementType { name: item.name.clone(), dtype: "QFloat".to_owned() }
 }
 
-/// Another rank announced a tensor that it does not have.
+/// The error for a tensor that differs from what another rank announced.
 fn other(name: &str) -> CheckpointError {
     CheckpointError::Device { name: name.to_owned(), message: "it is not as its rank announced it".to_owned() }
 }
@@ -93,7 +93,7 @@ fn format(path: &Path, error: &dyn std::fmt::Display) -> CheckpointError {
     CheckpointError::damaged(path, error.to_string())
 }
 
-/// Booleans as one byte each; everything else as it is.
+/// Converts booleans to one byte each; leaves everything else unchanged.
 fn plain(data: TensorData) -> TensorData {
     if data.dtype().is_bool() { data.convert_dtype(DType::Bool(BoolStore::Native)) } else { data }
 }
@@ -136,7 +136,7 @@ fn read_as(dtype: Dtype) -> Option<DType> {
     })
 }
 
-/// A file that is being written, with the checksum of what was written so far.
+/// A file being written, with the checksum of the bytes so far.
 struct Checked<'a> {
     path: &'a Path,
     file: BufWriter<File>,
@@ -166,7 +166,7 @@ impl<'a> Checked<'a> {
     }
 }
 
-/// A file that was read, and is what was written.
+/// A file that was read and verified.
 pub(super) struct Tensors {
     path: std::path::PathBuf,
     buffer: Vec<u8>,

@@ -1,9 +1,9 @@
-//! What all ranks agree on: costs, and decisions made by them.
+//! What all ranks agree on: costs, and decisions based on them.
 //!
-//! Guarantees: ranks in processes go on with the same profile, to the last bit.
+//! Guarantees: ranks in processes use the same profile, to the last bit.
 //!
-//! Every rank gives every other one what it measured; each number is replaced by the median ([`Profile::median`]). What
-//! is computed from it comes out alike everywhere. Follows `align_runtime_estimations_across_all_distributed_ranks` of
+//! All ranks exchange their measurements, and each number is replaced by the median ([`Profile::median`]). Everything
+//! computed from it is then the same everywhere. Follows `align_runtime_estimations_across_all_distributed_ranks` of
 //! PyTorch's `torch/_inductor/comms.py`.
 
 use super::decision::AutoError;
@@ -13,19 +13,20 @@ use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;
 
 impl Pipeline {
-    /// The profile that all ranks share: every number is the median of what the ranks measured, so that what is decided
-    /// by it comes out alike on all of them. (Ranks of one process have one caller, and one profile.)
+    /// Returns a profile shared by all ranks: every number is the median of the ranks' measurements, so decisions based
+    /// on it are the same on all ranks. (Ranks of one process have one caller, and one profile.)
     ///
     /// # Errors
-    /// [`AutoError::Pipeline`], as [`Pipeline::step`]; [`AutoError::Profile`] if some rank's is about other stages.
+    /// Returns [`AutoError::Pipeline`] as [`Pipeline::step`] does, or [`AutoError::Profile`] if a rank's profile has
+    /// other stages.
     pub fn agree_on_profile(&mut self, own: &Profile) -> Result<Profile, AutoError> {
-        // A profile leaves out what is not set, so it travels as JSON, which has field names.
+        // A profile leaves out unset fields, so it is sent as JSON, which has field names.
         let profiles = self.ask(Exchange(own.to_json()))?;
         let profiles: Result<Vec<Profile>, _> = profiles.iter().map(|text| Profile::from_json(text)).collect();
         Ok(Profile::median(&profiles?)?)
     }
 
-    /// The longest of what all ranks measured, in seconds, step by step: ranks that decide by it decide alike.
+    /// For each step, the longest of all ranks' measured seconds, so that ranks that decide by it decide alike.
     pub(super) fn agree_on_longest(&mut self, own: Vec<f64>) -> Result<Vec<f64>, PipelineError> {
         let longest = |all: Vec<f64>, other: Vec<f64>| all.iter().zip(other).map(|(a, b)| a.max(b)).collect();
         Ok(self.ask(Exchange(own.clone()))?.into_iter().fold(own, longest))

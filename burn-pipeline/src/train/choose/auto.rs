@@ -1,17 +1,18 @@
-//! A schedule chosen by what the first steps cost.
+//! A schedule chosen by the costs measured in the first steps.
 //!
-//! Guarantees: the numbers are those of a pipeline that never switched (bit for bit with ordered accumulation and one number of
-//! microbatches); a failure of planning or switching leaves what runs as it is, with the reason in [`Decision`]; what stays
-//! is the first plan, or was measured to be faster than what ran before it.
+//! Guarantees: the numbers are those of a pipeline that never switched (bit for bit with ordered accumulation and one
+//! number of microbatches). If planning or switching fails, the running plan stays, with the reason in [`Decision`].
+//! The final plan is the first one, or was measured to be faster than the one before it.
 //!
 //! 1. Training starts with a schedule that splits its backward, so that `F`, `I` and `W` are measured separately. The
-//!    first steps warm up; the next ones are measured, and the links after them, and layers where they may be cut ([`costs`](super::costs)).
-//! 2. The planner prices everything that can run on the same ranks ([`request`](super::request)): families, placements, cuts,
-//!    numbers of stages and of microbatches, recomputation, passes, and schedules synthesised for the costs. Costs are the
-//!    median of what all ranks measured, so that ranks in processes come to the same answer.
-//! 3. If the best one is predicted to be enough faster, it and what runs take turns ([`Trials`]): costs change with what runs
-//!    beside them, above all on shared cores, so what counts is what both take in the same minutes. Then 1F1B is tried, which splits
-//!    no backward and depends least on costs.
+//!    first steps warm up; the next ones are measured; then the links, and the layers if they may be cut
+//!    ([`costs`](super::costs)).
+//! 2. The planner prices everything that can run on the same ranks ([`request`](super::request)): schedules,
+//!    placements, cuts, numbers of stages and of microbatches, recomputation, passes, and schedules synthesised for the
+//!    costs. Costs are the median of all ranks' measurements, so ranks in processes get the same answer.
+//! 3. If the best plan is predicted to be enough faster, it and the running plan take turns ([`Trials`]). Costs depend
+//!    on what runs beside them, especially on shared cores, so both are measured in the same minutes. Then 1F1B is
+//!    tried, which does not split its backward and depends least on costs.
 
 use super::compare::{Setting, compare, first, first_schedule};
 use super::contender::Contender;
@@ -32,14 +33,15 @@ use std::sync::Arc;
 
 /// A pipeline that measures its first steps and then chooses its schedule.
 ///
-/// It starts with a zero-bubble schedule. After [`AutoOptions::measured`] steps it plans with the measured costs. If another plan
-/// is predicted to be enough faster, both take turns, and it stays if it is measured to be faster. Losses and weights are those
-/// of a pipeline that never switched.
+/// It starts with a zero-bubble schedule. After [`AutoOptions::measured`] steps it plans with the measured costs. If
+/// another plan is predicted to be enough faster, both take turns, and it stays if it is measured to be faster. Losses
+/// and weights are those of a pipeline that never switched.
 ///
-/// With [`AutoOptions::layers`] it may also cut the model otherwise, with [`AutoOptions::microbatches`] the batch, and with
-/// [`AutoOptions::recompute`] stages may recompute to fit under a cap. Stages that move are stored in a folder
-/// ([`AutoOptions::folder`]), so parameters need names that are unique in the model; see [`Names`](crate::stage::Names). While two
-/// plans with different stages take turns, a rank holds the weights and optimizer state of both.
+/// It may also change the cut of the model (with [`AutoOptions::layers`]), the number of microbatches
+/// ([`AutoOptions::microbatches`]), and recompute stages to fit under a cap ([`AutoOptions::recompute`]). Stages that
+/// move are stored in a folder ([`AutoOptions::folder`]), so parameters need names that are unique in the model; see
+/// [`Names`](crate::stage::Names). While two plans with different stages take turns, a rank holds the weights and
+/// optimizer state of both.
 #[derive(Debug)]
 pub struct AutoPipeline {
     setting: Setting,
@@ -49,14 +51,14 @@ pub struct AutoPipeline {
     decision: Decision,
 }
 
-/// What steps are measured for.
+/// The purpose of measuring steps.
 #[derive(Debug)]
 enum Phase {
-    /// To plan.
+    /// Measuring costs for planning.
     Measuring(Box<Contender>, Vec<StepReport>),
-    /// To compare plans.
+    /// Comparing plans.
     Trying(Box<Trials>),
-    /// For nothing.
+    /// Not measuring.
     Over,
 }
 
@@ -64,19 +66,19 @@ impl AutoPipeline {
     /// Starts with a zero-bubble schedule of this size. The builder needs no schedule. The ranks do not change.
     ///
     /// # Errors
-    /// As [`Builder::build`]; and if there are fewer layers than stages.
+    /// Same as [`Builder::build`]. Also fails if there are fewer layers than stages.
     pub fn new(builder: Builder, size: Size, options: AutoOptions) -> Result<Self, BuildError> {
         let first = first(&builder, size, &options)?;
         let pipeline = first.builder.clone().source(first.source.clone()).build()?;
         Self::measuring(Setting { builder, size, options, profile: None }, pipeline, first)
     }
 
-    /// As [`AutoPipeline::new`], with this process as one rank, joined to the others by `link`. All processes make the same
-    /// calls ([`Builder::build_rank`]) and come to the same decision. Stages move only if all see the folder
-    /// ([`AutoOptions::folder`]) and no parameter is shared by stages.
+    /// Like [`AutoPipeline::new`], for one rank in this process, connected to the others by `link`. All processes make
+    /// the same calls ([`Builder::build_rank`]) and reach the same decision. Stages move only if all processes see the
+    /// folder ([`AutoOptions::folder`]) and no parameter is tied across stages.
     ///
     /// # Errors
-    /// As [`Builder::build_rank`]; and if there are fewer layers than stages.
+    /// Same as [`Builder::build_rank`]. Also fails if there are fewer layers than stages.
     pub fn new_rank(
         builder: Builder,
         size: Size,
@@ -89,7 +91,7 @@ impl AutoPipeline {
     }
 
     fn measuring(setting: Setting, pipeline: Pipeline, first: Contender) -> Result<Self, BuildError> {
-        let alike = pipeline.without_spread("`AutoPipeline`");
+        let alike = pipeline.without_cuts_over_replicas("`AutoPipeline`");
         alike.map_err(|error| BuildError::Stages(Box::new(error)))?;
         Ok(Self::with(setting, pipeline, Phase::Measuring(Box::new(first), Vec::new()), Decision::Measuring))
     }
@@ -98,9 +100,9 @@ impl AutoPipeline {
         Self { setting, pipeline, phase, switches: 0, decision }
     }
 
-    /// Plans by these costs (of an earlier run, say) instead of measured ones: those of the layers, or of the first plan's stages,
-    /// which are kept then. Ranks in processes agree on the median of theirs. Steps are compared all the same, so misleading
-    /// costs choose nothing slower.
+    /// Plans with these costs, for example of an earlier run, instead of measured ones: costs of the layers, or of the
+    /// first plan's stages, which are then kept. Ranks in processes use the median of theirs. Plans are still compared
+    /// by measured steps, so wrong costs do not lead to a slower plan.
     pub fn with_profile(self, profile: Profile) -> Self {
         Self { setting: Setting { profile: Some(profile), ..self.setting }, ..self }
     }
@@ -108,45 +110,46 @@ impl AutoPipeline {
     /// The plan that runs while steps are measured, without transfers.
     ///
     /// # Errors
-    /// If no plan of that size can be built.
+    /// Returns [`ScheduleError`] if no plan of that size can be built.
     pub fn first_plan(size: Size) -> Result<Plan, ScheduleError> {
         first_schedule(size)?.build(size)
     }
 
-    /// A pipeline that keeps its schedule, for programs that hold either kind.
+    /// Wraps a pipeline that keeps its schedule, for programs that use either kind.
     pub fn fixed(pipeline: Pipeline) -> Self {
         let (builder, options) = (Builder::default(), AutoOptions::default());
         let setting = Setting { builder, size: Size::new(1, 1), options, profile: None };
         Self::with(setting, pipeline, Phase::Over, Decision::Fixed)
     }
 
-    /// The pipeline that runs now.
+    /// The running pipeline.
     pub fn pipeline(&mut self) -> &mut Pipeline {
         &mut self.pipeline
     }
 
-    /// What was decided, and why.
+    /// The decision and its reasons.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// How often the plan was changed so far: each turn of a trial counts.
+    /// How often the plan was changed so far; each turn of a trial counts.
     pub fn switches(&self) -> usize {
         self.switches
     }
 
-    /// The lowered plan that runs now.
+    /// The running plan, lowered.
     ///
     /// # Errors
-    /// As [`Pipeline::plan`].
+    /// Same as [`Pipeline::plan`].
     pub fn current_plan(&mut self) -> Result<Arc<CheckedPlan>, BuildError> {
         self.pipeline.plans.current()
     }
 
-    /// Trains on one batch. Plans after the last measured step, and later changes plans between steps while they are compared.
+    /// Trains on one batch. After the last measured step it also plans; later it changes plans between steps while they
+    /// are compared.
     ///
     /// # Errors
-    /// As [`Pipeline::step`]. Failures of planning and switching are no errors: see [`AutoPipeline::decision`].
+    /// Same as [`Pipeline::step`]. Failures of planning and switching are not errors: see [`AutoPipeline::decision`].
     pub fn step(
         &mut self,
         batch: Batch,
@@ -156,14 +159,14 @@ impl AutoPipeline {
         let last = matches!(&self.phase, Phase::Measuring(_, steps) if steps.len() + 1 >= wanted);
         let sample = last.then(|| batch.clone());
         let report = self.pipeline.step(batch, learning_rate)?;
-        // A smaller batch (an epoch's last, say) has other costs.
+        // A smaller batch (the last of an epoch, for example) has other costs.
         if report.microbatches == self.pipeline.plans.microbatches() {
             self.take(&report, sample);
         }
         Ok(report)
     }
 
-    /// Takes a step's measurements, and decides when there are enough of them.
+    /// Takes a step's measurements, and decides once there are enough.
     fn take(&mut self, report: &StepReport, sample: Option<Batch>) {
         let (mut trials, decided) = match (std::mem::replace(&mut self.phase, Phase::Over), sample) {
             (Phase::Over, _) => return,
@@ -210,7 +213,7 @@ impl AutoPipeline {
         }
     }
 
-    /// All trials are over.
+    /// Ends the trials.
     fn end(&mut self) {
         let decision = std::mem::replace(&mut self.decision, Decision::Measuring);
         self.decision = match decision {

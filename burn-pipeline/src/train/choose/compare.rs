@@ -1,8 +1,9 @@
-//! What runs first, and what is to be compared with it after the first steps.
+//! Chooses the first plan, and the plans to compare it with after the first steps.
 //!
-//! 1. The first plan is a zero-bubble one, over an even cut where layers may be cut.
-//! 2. The planner's best is tried where it is predicted to be enough faster.
-//! 3. The best 1F1B of all candidates is tried too: it splits no backward, and depends least on costs that may be misleading.
+//! 1. The first plan is a zero-bubble one, over an even cut if layers may be cut.
+//! 2. The planner's best plan is tried if it is predicted to be enough faster.
+//! 3. The best 1F1B of all candidates is tried too: it does not split its backward, and depends least on costs, which
+//!    may be misleading.
 
 use super::contender::{Contender, Folder};
 use super::costs::{Costs, Wanted};
@@ -23,23 +24,23 @@ use crate::train::setup::Builder;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The families that are tried whatever is predicted of them, the first one that fits.
+/// The schedules that are tried regardless of predictions; the first one that fits.
 const PLAIN: [&str; 2] = ["1F1B", "Interleaved1F1B"];
 
-/// By which share of a pass predictions may be off for these.
+/// The fraction of a pass by which predictions for these may be off.
 const DOUBT: f64 = 0.5;
 
-/// What the user chose.
+/// The user's choices.
 #[derive(Debug)]
 pub(super) struct Setting {
     pub(super) builder: Builder,
     pub(super) size: Size,
     pub(super) options: AutoOptions,
-    /// Costs to plan by instead of measured ones.
+    /// Costs to plan with, instead of measured ones.
     pub(super) profile: Option<Profile>,
 }
 
-/// Plans, and says what is to be compared.
+/// Plans, and returns the contenders.
 pub(super) fn compare(
     setting: &Setting,
     pipeline: &mut Pipeline,
@@ -96,7 +97,7 @@ fn cuts_layers(setting: &Setting) -> bool {
     setting.options.layers.is_some() && setting.builder.seed.is_none()
 }
 
-/// What is to be tried, in order.
+/// The plans to try, in order.
 fn contenders(
     setting: &Setting,
     planned: &PlannerReport,
@@ -111,7 +112,7 @@ fn contenders(
     }
     let of = |name: &str| {
         let mut found = planned.candidates.iter();
-        found.find(|found| found.strategy == Strategy::Family(name.to_owned()) && found.passes == PassChoice::AsBuilt)
+        found.find(|found| found.strategy == Strategy::Schedule(name.to_owned()) && found.passes == PassChoice::AsBuilt)
     };
     let plain = PLAIN.iter().find_map(|name| of(name));
     let worth = |seconds_of: f64| seconds_of < seconds * (1.0 - setting.options.gain + DOUBT);
@@ -124,7 +125,7 @@ fn contenders(
     Ok(contenders)
 }
 
-/// What runs first.
+/// The plan that runs first.
 pub(super) fn first(builder: &Builder, size: Size, options: &AutoOptions) -> Result<Contender, BuildError> {
     if builder.members.largest() > 1 {
         return Err(BuildError::TensorParallel { what: "`AutoPipeline`" });
@@ -143,7 +144,7 @@ pub(super) fn first(builder: &Builder, size: Size, options: &AutoOptions) -> Res
     Ok(Contender { source: Source::Schedule(Arc::from(schedule), size), builder, name, seconds: 0.0 })
 }
 
-/// A schedule that splits its backward and runs at any size with so many stages a rank.
+/// A schedule that splits its backward and works at any size with this number of stages per rank.
 pub(super) fn first_schedule(size: Size) -> Result<Box<dyn Schedule>, ScheduleError> {
     by_name(if size.chunks == 1 { "ZBH1" } else { "InterleavedZeroBubble" })
 }

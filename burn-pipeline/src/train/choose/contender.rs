@@ -1,9 +1,9 @@
-//! What could run instead of what runs, and how both change places at a step boundary.
+//! Alternatives to the running plan, and how to switch at a step boundary.
 //!
-//! 1. Where only the plan differs, plans change places. Ranks in processes compare them before.
-//! 2. Where stages differ (their cut, places, recomputation, or whether their backward is split), the others are built beside
-//!    those that run, and weights and optimizer state go from one to the other through a checkpoint
-//!    ([`Pipeline::exchange`]). So each stage is built and captured once, however often both take turns.
+//! 1. If only the plan differs, plans are swapped. Ranks in processes compare them first.
+//! 2. If stages differ (their cut, placement, recomputation, or whether their backward is split), the new stages are
+//!    built beside the running ones, and weights and optimizer state are moved through a checkpoint
+//!    ([`Pipeline::change_places`]). So each stage is built and captured only once, however often the two take turns.
 
 use super::costs::Costs;
 use super::decision::AutoError;
@@ -21,11 +21,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What could run.
+/// A plan that could run instead.
 #[derive(Clone, Debug)]
 pub(super) struct Contender {
     pub(super) source: Source,
-    /// How its stages are built.
+    /// The builder of its stages.
     pub(super) builder: Builder,
     pub(super) name: String,
     /// Predicted seconds of a pass.
@@ -33,7 +33,7 @@ pub(super) struct Contender {
 }
 
 impl Contender {
-    /// A candidate of the planner; its plan is given, or its family builds it.
+    /// Makes a contender from a planner's candidate, with the given plan or the one that its schedule builds.
     pub(super) fn new(
         candidate: &Candidate,
         plan: Option<&CheckedPlan>,
@@ -54,36 +54,36 @@ impl Contender {
     }
 }
 
-/// The candidate's family, if the family builds exactly this plan, so that larger batches can be run too; else the plan
+/// The candidate's schedule, if it builds exactly this plan, so that larger batches can run too; otherwise the plan
 /// itself.
 fn source(candidate: &Candidate, plan: Option<&Plan>, size: Size) -> Result<Source, AutoError> {
-    let builds_it = |family: &dyn Schedule| {
+    let builds_it = |schedule: &dyn Schedule| {
         let Some(plan) = plan else { return true };
-        let built = family.build(size).ok().and_then(|built| built.with_skips(plan.skips().to_vec()).ok());
+        let built = schedule.build(size).ok().and_then(|built| built.with_skips(plan.skips().to_vec()).ok());
         built.and_then(|built| built.with_transfers().ok()).is_some_and(|built| built.rows() == plan.rows())
     };
-    let family = match &candidate.strategy {
-        Strategy::Family(name) => by_name(name).ok().filter(|family| builds_it(family.as_ref())),
+    let schedule = match &candidate.strategy {
+        Strategy::Schedule(name) => by_name(name).ok().filter(|schedule| builds_it(schedule.as_ref())),
         _ => None,
     };
-    match (family, plan) {
+    match (schedule, plan) {
         (None, Some(plan)) => Ok(Source::Chosen(Arc::new(plan.clone()))),
-        (Some(family), _) => Ok(Source::Schedule(Arc::from(family), size)),
+        (Some(schedule), _) => Ok(Source::Schedule(Arc::from(schedule), size)),
         (None, None) => Ok(Source::Schedule(Arc::from(by_name("1F1B").map_err(crate::train::BuildError::from)?), size)),
     }
 }
 
-/// A contender that is ready to run, or what ran before it.
+/// A contender that is ready to run, or the plan that ran before it.
 #[derive(Debug)]
 pub(super) enum Ready {
-    /// The same stages run it.
+    /// Plans of the same stages.
     Plans(Plans),
-    /// Its stages stand by.
+    /// Other stages, on standby.
     Stages(Box<Standby>),
 }
 
 impl Ready {
-    /// Builds what a contender needs beside what runs.
+    /// Builds what a contender needs, beside the running stages.
     pub(super) fn new(
         pipeline: &mut Pipeline,
         running: &Contender,
@@ -102,7 +102,7 @@ impl Ready {
         Ok(Self::Stages(Box::new(pipeline.stand_by(&next.builder, next.source.clone())?)))
     }
 
-    /// Changes places with what runs.
+    /// Swaps it with the running one.
     pub(super) fn exchange(&mut self, pipeline: &mut Pipeline, folder: &Folder) -> Result<(), AutoError> {
         match self {
             Self::Plans(plans) => std::mem::swap(plans, &mut pipeline.plans),
@@ -120,7 +120,7 @@ impl Ready {
     }
 }
 
-/// Ranks in processes compare what they chose.
+/// Checks that ranks in processes chose the same plan.
 fn same_everywhere(pipeline: &mut Pipeline, plan: &Plan) -> Result<(), AutoError> {
     let own = fingerprint(plan);
     let chosen = pipeline.ask(Exchange(own.clone()))?;
@@ -130,17 +130,17 @@ fn same_everywhere(pipeline: &mut Pipeline, plan: &Plan) -> Result<(), AutoError
     }
 }
 
-/// A folder for stages that move, removed when it is dropped by the process that made it.
+/// A temporary folder for stages that move. The process that created it removes it on drop.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
     made_here: bool,
-    /// Do all ranks see it?
+    /// True if all ranks see it.
     pub(super) is_shared: bool,
 }
 
 impl Folder {
-    /// A folder of its own inside `root`, the same on all processes.
+    /// Creates a unique folder inside `root`, the same for all processes.
     pub(super) fn new(pipeline: &mut Pipeline, root: Option<&Path>) -> Result<Self, AutoError> {
         static FOLDERS: AtomicU64 = AtomicU64::new(0);
         let root = root.map_or_else(std::env::temp_dir, Path::to_path_buf);

@@ -1,12 +1,13 @@
-//! The costs that plans are priced by: of layers where they may be cut, else of the stages as they are.
+//! The costs that plans are priced with: of layers if they may be cut, otherwise of the stages.
 //!
-//! Guarantees: ranks in processes go on with the same costs, to the last bit; a cost that the running stages show is theirs.
+//! Guarantees: ranks in processes use the same costs, to the last bit. Costs that the running stages show are used as
+//! measured.
 //!
 //! 1. Seconds and bytes of the stages come from measured steps, with all ranks at work.
-//! 2. Where layers are finer than stages, or other numbers of microbatches are asked for, each layer is measured alone on a
-//!    microbatch of each size ([`Builder::measure_layers`]). Its seconds are then scaled, operation by operation, so that the
-//!    layers of a stage together take what the stage was measured to take beside the others.
-//! 3. All ranks take the median of what they measured.
+//! 2. If layers are finer than stages, or other numbers of microbatches are considered, each layer is measured alone on
+//!    a microbatch of each size ([`Builder::measure_layers`]). Its seconds are then scaled, per operation, so that the
+//!    layers of a stage together take the stage's measured time.
+//! 3. Every number is the median over all ranks.
 
 use super::decision::AutoError;
 use super::measure_error::MeasureError;
@@ -17,33 +18,32 @@ use crate::train::pipeline::Pipeline;
 use crate::train::report::StepReport;
 use crate::train::setup::Builder;
 
-/// Rounds over the layers of which medians are taken.
+/// The number of rounds over the layers; each number is the median over them.
 const ROUNDS: usize = 5;
 
-/// What plans are priced by.
+/// The costs that plans are priced with.
 pub(super) struct Costs {
-    /// The layers (or the stages, where these stay as they are) for each number of microbatches; that of the running plan is
-    /// first.
+    /// The layers (or the stages, if they are kept) for each number of microbatches; that of the running plan is first.
     pub(super) workloads: Vec<Workload>,
     pub(super) links: LinkCosts,
-    /// The cut that runs.
+    /// The current cut.
     pub(super) cut: Partition,
 }
 
-/// What costs are measured for.
+/// What to measure costs for.
 pub(super) struct Wanted<'a> {
     pub(super) builder: &'a Builder,
-    /// The cut that runs, of layers or of stages that stay as they are.
+    /// The current cut, of layers or of stages that are kept.
     pub(super) cut: &'a Partition,
-    /// Microbatches of one replica in the running plan, and others.
+    /// The number of microbatches of one replica in the running plan, and others to consider.
     pub(super) microbatches: usize,
     pub(super) others: &'a [usize],
-    /// Must bytes be known?
+    /// True if bytes must be known.
     pub(super) bytes: bool,
 }
 
 impl Costs {
-    /// From costs that the user knows: of the layers, if there are as many, or of the stages.
+    /// Uses costs given by the user: of the layers, if their number matches, or of the stages.
     pub(super) fn known(pipeline: &mut Pipeline, own: &Profile, wanted: &Wanted<'_>) -> Result<Self, AutoError> {
         let profile = pipeline.agree_on_profile(own)?;
         let stages = wanted.cut.stages();
@@ -58,7 +58,7 @@ impl Costs {
         Ok(Self { workloads, links: profile.links().clone(), cut })
     }
 
-    /// From steps of the running plan, and layers measured on a batch.
+    /// Computes costs from steps of the running plan, and from layers measured on a batch.
     pub(super) fn measured(
         pipeline: &mut Pipeline,
         steps: &[StepReport],
@@ -82,12 +82,12 @@ impl Costs {
     }
 }
 
-/// Layers as the stages of the finest cut.
+/// Treats layers as the stages of the finest cut.
 fn finest(layers: &Layers, links: LinkCosts) -> Result<Profile, AutoError> {
     Ok(Partition::even(layers.len(), layers.len())?.profile(layers, links)?)
 }
 
-/// Links that were not measured, as the running plan does not use them, count as the slowest that was.
+/// Links that were not measured, because the running plan does not use them, get the cost of the slowest measured link.
 fn everywhere(links: LinkCosts) -> LinkCosts {
     let mut default = links.default;
     for link in &links.between {
@@ -101,7 +101,7 @@ fn everywhere(links: LinkCosts) -> LinkCosts {
 }
 
 impl Wanted<'_> {
-    /// What this process measures.
+    /// Measures this process's costs.
     fn measure(&self, stages: &Profile, steps: &[StepReport], batch: &Batch) -> Result<Vec<Workload>, AutoError> {
         let as_they_are = self.cut.layers() == self.cut.stages();
         let unknown = |layer, reason: &str| Err(AutoError::UnknownBytes { layer, reason: reason.to_owned() });
@@ -117,7 +117,7 @@ impl Wanted<'_> {
         for &microbatches in std::iter::once(&self.microbatches).chain(self.others) {
             let cut = batch.clone().cut(microbatches * self.builder.replicas).map_err(MeasureError::from)?;
             if cut.len() != microbatches * self.builder.replicas {
-                // Too few samples, or a batch that came in microbatches.
+                // Too few samples, or the batch was given in microbatches.
                 continue;
             }
             let kinds = vec!['L'; self.cut.layers()];
@@ -141,7 +141,7 @@ impl Wanted<'_> {
     }
 }
 
-/// For each layer, by how much longer its stage's `F`, `I`, `W` and `B` take than its layers alone.
+/// For each layer, the ratio of its stage's measured `F`, `I`, `W` and `B` to the sum over its layers measured alone.
 fn scales(alone: &Layers, cut: &Partition, stages: &Profile) -> Result<Vec<[f64; 4]>, AutoError> {
     let summed = cut.profile(alone, LinkCosts::default())?;
     let mut scales = Vec::new();
@@ -158,7 +158,7 @@ fn scales(alone: &Layers, cut: &Partition, stages: &Profile) -> Result<Vec<[f64;
     Ok(scales)
 }
 
-/// Layers whose seconds are scaled.
+/// Scales the seconds of layers.
 fn beside_others(layers: &Layers, scales: &[[f64; 4]]) -> Result<Layers, AutoError> {
     let scaled = |(layer, [forward, input, weight, backward]): (&Layer, &[f64; 4])| Layer {
         forward: layer.forward * forward,
@@ -195,7 +195,7 @@ mod tests {
         for (got, wanted) in together.stages().iter().zip(stages.stages()) {
             assert_eq!((got.forward, got.input, got.weight), (wanted.forward, wanted.input, wanted.weight));
         }
-        // As measured; and where only its parts were, as much longer than alone as they.
+        // As measured; if only the parts were measured, scaled like them.
         assert_eq!(together.stages()[0].backward, Some(30.0));
         assert!((together.stages()[1].backward.unwrap() - 12.5 * 110.0 / 15.0).abs() < 1e-9);
         assert_eq!(scaled.all()[1].forward, 3.0 * scaled.all()[0].forward);

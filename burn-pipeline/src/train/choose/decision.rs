@@ -1,4 +1,4 @@
-//! What was decided about the schedule, and why.
+//! The decision about the schedule, and its reasons.
 
 use super::measure_error::MeasureError;
 use super::trial::Trial;
@@ -10,12 +10,12 @@ use crate::train::error::{BuildError, PipelineError};
 use crate::train::setup::MoveError;
 use std::path::PathBuf;
 
-/// What was decided about the schedule.
+/// The decision about the schedule.
 #[derive(Debug)]
 pub enum Decision {
     /// Nothing yet; steps are still measured.
     Measuring,
-    /// The schedule was fixed, not to be chosen.
+    /// The schedule was fixed by the user.
     Fixed,
     /// The running plan and a challenger take turns.
     Trying(Choice),
@@ -23,20 +23,20 @@ pub enum Decision {
     Kept(Choice),
     /// Another plan runs now.
     Switched(Choice),
-    /// What runs is kept, as something failed on the way.
+    /// The running plan is kept because an error occurred.
     Failed(AutoError),
 }
 
-/// What was compared, and what came of it.
+/// The plans that were compared, and the results.
 #[derive(Debug)]
 pub struct Choice {
-    /// What the planner found.
+    /// The planner's report.
     pub planned: Box<PlannerReport>,
     /// The first plan.
     pub first: String,
-    /// Its predicted seconds of a pass.
+    /// The predicted seconds of its pass.
     pub seconds: f64,
-    /// What runs now, or ran before the trial that is under way.
+    /// The running plan, or the one that ran before the current trial.
     pub running: String,
     /// The predicted seconds of its pass.
     pub running_seconds: f64,
@@ -53,13 +53,13 @@ impl std::fmt::Display for Choice {
     }
 }
 
-/// The decision and its reasons, in words.
+/// Prints the decision and its reasons.
 impl std::fmt::Display for Decision {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Decision::Measuring => f.write_str("none yet: steps are still measured"),
             Decision::Fixed => f.write_str("the schedule was given"),
-            Decision::Failed(error) => write!(f, "what runs is kept: {error}"),
+            Decision::Failed(error) => write!(f, "the running plan is kept: {error}"),
             Decision::Trying(choice) => {
                 let Choice { running, running_seconds, .. } = choice;
                 writeln!(f, "{running}, predicted {running_seconds:.6} s a pass, and another plan take turns")?;
@@ -94,20 +94,21 @@ pub enum AutoError {
     /// The planner found nothing.
     #[error("no plan was found: {0}")]
     Planner(#[from] PlannerError),
-    /// What runs cannot be simulated.
+    /// The running plan cannot be simulated.
     #[error("the running plan cannot be simulated: {0}")]
     Simulate(#[from] SimulateError),
     /// Layers cannot be measured.
     #[error("the layers cannot be measured: {0}")]
     Layers(#[from] MeasureError),
-    /// A cap was given, and nothing tells what a layer or stage holds for its backward.
+    /// A cap was given, but the activation bytes of a layer or stage are unknown.
     #[error(
-        "nobody knows what layer {layer} holds for its backward, so no plan can be kept under the cap: {reason}; give its costs (`AutoPipeline::with_profile`), or no cap"
+        "the activation bytes of layer {layer} are unknown, so no plan can be kept under the cap: {reason}; give its \
+         costs (`AutoPipeline::with_profile`), or no cap"
     )]
     UnknownBytes {
         /// The layer or stage.
         layer: usize,
-        /// Why it is not known.
+        /// Why they are unknown.
         reason: String,
     },
     /// Another process could not measure.
@@ -118,8 +119,8 @@ pub enum AutoError {
         /// Its error.
         message: String,
     },
-    /// A folder for stages that move cannot be made.
-    #[error("the folder {} for stages that move cannot be made: {message}", folder.display())]
+    /// The folder for stages that move cannot be created.
+    #[error("the folder {} for stages that move cannot be created: {message}", folder.display())]
     Folder {
         /// The folder.
         folder: PathBuf,

@@ -1,9 +1,9 @@
 //! The costs of one layer: counted in its capture, and timed.
 //!
-//! 1. FLOPs of the forward, and the bytes that it leaves behind, are counted in the layer's capture (see
-//!    [`program`](crate::program)): no formula is needed for each architecture.
-//! 2. Seconds of `F`, `I`, `W` and `B` are medians over some rounds, run the way that the builder's pipeline would run
-//!    them. The first round, which captures and compiles, is not counted.
+//! 1. FLOPs of the forward, and its saved activation bytes, are counted in the layer's capture (see
+//!    [`program`](crate::program)), so no formula per architecture is needed.
+//! 2. Seconds of `F`, `I`, `W` and `B` are medians over several rounds, run as the builder's pipeline would run them.
+//!    The first round, which captures and compiles, is not counted.
 
 use super::profile::median;
 use crate::cost::Layer;
@@ -18,15 +18,15 @@ use std::time::Instant;
 /// A layer that is measured.
 pub(super) struct MeasuredLayer<'a> {
     pub(super) held: Box<dyn ErasedStage>,
-    /// What its forward gets.
+    /// The arguments of its forward.
     pub(super) call: ForwardCall,
     pub(super) device: &'a Device,
-    /// What is known of it so far.
+    /// The costs known so far.
     pub(super) costs: Layer,
 }
 
 impl MeasuredLayer<'_> {
-    /// Captures the layer and counts; or tells why it cannot be captured.
+    /// Captures the layer and counts; returns the reason if it cannot be captured.
     pub(super) fn count(&mut self) -> Result<Option<String>, StageError> {
         self.held.choose(SplitBackward::Captured, true, false);
         self.held.gradients().begin(Some(0));
@@ -48,7 +48,7 @@ impl MeasuredLayer<'_> {
         Ok(None)
     }
 
-    /// Times the layer, and gives its output.
+    /// Times the layer, and returns its output.
     pub(super) fn time(&mut self, builder: &Builder, rounds: usize) -> Result<Payload, StageError> {
         self.held.choose(builder.split, true, builder.keep_outputs);
         self.held.prepare(builder.accumulation, None);
@@ -86,7 +86,7 @@ impl MeasuredLayer<'_> {
     }
 }
 
-/// A gradient for every output that can have one; its values do not matter.
+/// A gradient for every output that can have one. The values do not matter.
 fn seeds(output: &ForwardOutput, device: &Device) -> Gradients {
     match output {
         ForwardOutput::Loss(_) => vec![Some(loss_seed(1.0, device))],
@@ -97,7 +97,7 @@ fn seeds(output: &ForwardOutput, device: &Device) -> Gradients {
     }
 }
 
-/// Runs something to its end on the device, and gives its seconds.
+/// Runs `run` and waits for the device. Returns its result and the seconds.
 fn timed<T>(device: &Device, run: impl FnOnce() -> Result<T, StageError>) -> Result<(T, f64), StageError> {
     let began = Instant::now();
     let done = run()?;
@@ -105,7 +105,7 @@ fn timed<T>(device: &Device, run: impl FnOnce() -> Result<T, StageError>) -> Res
     Ok((done, began.elapsed().as_secs_f64()))
 }
 
-/// A payload on the device, without autodiff.
+/// Moves a payload to the device, without autodiff.
 pub(super) fn on_device(payload: Payload, device: &Device) -> Payload {
     let device = device.clone().inner();
     let moved = payload.map_tensors(|_, tensor| {

@@ -1,12 +1,11 @@
-//! The layers of a model, measured on the model itself: the costs that partitioners and the planner work with.
+//! Measures a model's layers, for partitioners and the planner.
 //!
-//! Guarantees: nothing of the model is kept or changed, and one layer at a time is in memory; numbers that could not be
+//! Guarantees: the model is not kept or changed, and only one layer at a time is in memory. Numbers that could not be
 //! measured are 0, and [`MeasuredLayers::uncaptured`] names their layers with the reason.
 //!
-//! 1. The pipeline's own factory makes the model's finest cut: one layer a stage. Embedding and head are layers like any
-//!    other.
+//! 1. The pipeline's own factory makes the model's finest cut: one layer per stage. Embedding and head are layers too.
 //! 2. Layers run one after the other on one device, with a rank's number of compute threads, each on the output of the
-//!    one before, and on values that skip edges bring.
+//!    previous one and on the values of skip edges.
 //! 3. Each layer is counted and timed; see `layer`.
 //! 4. Parameters and buffers are counted by element type.
 
@@ -18,7 +17,7 @@ use crate::stage::{Batch, Payload};
 use crate::train::setup::Builder;
 use burn::tensor::DType;
 
-/// What measuring a model's layers gave.
+/// The measured costs of a model's layers.
 #[derive(Clone, Debug)]
 pub struct MeasuredLayers {
     /// The layers.
@@ -28,14 +27,15 @@ pub struct MeasuredLayers {
 }
 
 impl Builder {
-    /// Measures every layer of the model on one microbatch. `kinds` describes the layers in order; the builder's factory
-    /// is called for as many stages, and must make one layer for each. With `rounds` of 0 nothing is timed, and
-    /// [`Layer::estimated`] estimates seconds from FLOPs. Devices, threads, skip edges and the way to split backwards are
-    /// the builder's; its schedule, optimizer and groups are not used: a layer is measured whole, and planners divide it over the ranks of a group if it
-    /// says what these add up ([`Layer::summed_bytes`]).
+    /// Measures every layer of the model on one microbatch. `kinds` describes the layers in order; the builder's
+    /// factory is called for that many stages, and must make one layer for each. With `rounds` of 0 nothing is timed,
+    /// and [`Layer::estimated`] estimates seconds from FLOPs. Devices, threads, skip edges and the way to split
+    /// backwards are the builder's; its schedule, optimizer and groups are not used. A layer is measured whole;
+    /// planners divide it over a tensor-parallel group if the layer gives the bytes that its members sum
+    /// ([`Layer::summed_bytes`]).
     ///
     /// # Errors
-    /// [`MeasureError`] names the layer.
+    /// Returns [`MeasureError`], which names the layer.
     ///
     /// ```
     /// use burn::module::Module;
@@ -64,9 +64,10 @@ impl Builder {
     ///     StageBox::new(Layer { linear: LinearConfig::new(8, 8).with_bias(false).init(&at.device) })
     /// });
     /// let kinds: Pattern = "LLL".parse()?;
-    /// let measured = builder.measure_layers(Batch::new(Tensor::<2>::ones([4, 8], &Device::flex())), kinds.kinds(), 1)?;
+    /// let microbatch = Batch::new(Tensor::<2>::ones([4, 8], &Device::flex()));
+    /// let measured = builder.measure_layers(microbatch, kinds.kinds(), 1)?;
     /// let layer = &measured.layers.all()[1];
-    /// // Two operations a multiply-add.
+    /// // Two FLOPs per multiply-add.
     /// assert_eq!((layer.flops, layer.parameters, layer.output_bytes), (2.0 * 4.0 * 64.0, 64, 4.0 * 8.0 * 4.0));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -107,7 +108,7 @@ impl Measuring<'_> {
         Ok(MeasuredLayers { layers, uncaptured: self.uncaptured })
     }
 
-    /// One layer's numbers, and its output.
+    /// Measures one layer; returns its costs and its output.
     fn layer(&mut self, index: usize, kind: char, input: Payload) -> Result<(Layer, Payload), MeasureError> {
         let factory = self.builder.factory.as_ref().ok_or(MeasureError::NoStages)?;
         let held = factory(&self.walk.context(index)).into_inner();
@@ -132,7 +133,7 @@ impl Measuring<'_> {
     }
 }
 
-/// An element type by name and width.
+/// The cost model's element type for a tensor's.
 fn dtype(dtype: DType) -> Dtype {
     match dtype {
         DType::F64 => Dtype::F64,
@@ -142,7 +143,7 @@ fn dtype(dtype: DType) -> Dtype {
         DType::I64 | DType::U64 => Dtype::I64,
         DType::I32 | DType::U32 => Dtype::I32,
         DType::I16 | DType::U16 => Dtype::I16,
-        // Booleans and packed integers by their bytes.
+        // Booleans and packed integers count as bytes.
         _ => Dtype::I8,
     }
 }

@@ -1,9 +1,9 @@
-//! Measuring links: messages sent there and back between ranks that are neighbours in some route.
+//! Measures links by sending messages back and forth between ranks that are neighbours in some route.
 //!
-//! 1. All ranks go through the same list of pairs, in the same order, and skip those that they are not in.
-//! 2. The lower rank of a pair sends a message and waits until it is back: first small ones, then large ones.
-//! 3. Half the median round trip of the small one is the latency; what the large one takes beyond that gives the
-//!    bandwidth. The device is synchronised, so that copies between devices are counted.
+//! 1. All ranks go through the same list of pairs, in the same order, and skip pairs that they are not part of.
+//! 2. The lower rank of a pair sends a message and waits until it comes back: first small ones, then large ones.
+//! 3. The latency is half the median round trip of the small message; the additional time of the large one gives the
+//!    bandwidth. The device is synchronised, so that copies between devices are included.
 
 use crate::cost::{LinkCosts, LinkOverride};
 use crate::execute::ExecuteError;
@@ -20,30 +20,30 @@ use std::time::Instant;
 
 /// Elements of the large message: 4 MiB.
 const LARGE: usize = 1 << 20;
-/// Round trips of each message; the first ones warm up.
+/// Round trips of each message; the first ones are warm-up.
 const ROUNDS: usize = 21;
-/// A large message must take this many times as long as a small one to tell a bandwidth: less is noise.
+/// A large message must take this many times as long as a small one to give a bandwidth; less is noise.
 const NOISE: f64 = 1.5;
 
 impl Pipeline {
-    /// Measures the links between ranks that exchange tensors: half a round trip of a small and of a large message, the
-    /// median of several.
+    /// Measures the links between ranks that exchange tensors: the median of half a round trip, for a small and a large
+    /// message.
     ///
-    /// Where several ranks hold stages together, a link is that between two pipeline ranks, as plans count them: each rank measures to its
+    /// For tensor-parallel stages, a link connects two pipeline ranks, as in plans: each rank measures to its
     /// counterpart, all at the same time, and the slowest counts.
     ///
-    /// Where a large message takes no longer than a small one (threads that move handles on one device), the link has
-    /// no bandwidth limit.
+    /// If a large message takes no longer than a small one (threads that move handles on one device), the link has no
+    /// bandwidth limit.
     ///
     /// # Errors
-    /// As [`Pipeline::step`].
+    /// Same as [`Pipeline::step`].
     pub fn measure_links(&mut self) -> Result<LinkCosts, PipelineError> {
         let between = slowest(self.ask(MeasureLinks)?.concat());
         Ok(LinkCosts { between, ..LinkCosts::default() })
     }
 }
 
-/// Measures each rank's links; the lower rank of each pair replies, for both directions.
+/// Measures each rank's links. The lower rank of each pair replies, for both directions.
 struct MeasureLinks;
 
 impl Command for MeasureLinks {
@@ -62,7 +62,7 @@ impl Command for MeasureLinks {
                 let bytes = (LARGE * size_of::<f32>()) as f64;
                 let bandwidth = (large > NOISE * small).then(|| bytes / (large - small));
                 let both = [(a, b), (b, a)].map(|(from, to)| LinkOverride { from, to, latency: small, bandwidth });
-                // All replicas measure, at the same time, as they will train; the first one replies.
+                // All replicas measure at the same time, as in training; the first one replies.
                 links.extend(both.into_iter().filter(|_| rank.is_first_replica()));
             } else {
                 (0..2 * ROUNDS).try_for_each(|_| echo(rank, peer))?;
@@ -72,7 +72,7 @@ impl Command for MeasureLinks {
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
-        // `LinkOverride` leaves fields out of its text, so it travels as plain numbers.
+        // `LinkOverride` omits fields when serialized, so it is sent as plain numbers.
         let numbers = |link: LinkOverride| (link.from, link.to, link.latency, link.bandwidth);
         let own: Vec<_> = own.into_iter().map(numbers).collect();
         let timeout = rank.executor().timeout();
@@ -82,7 +82,7 @@ impl Command for MeasureLinks {
     }
 }
 
-/// Each link once, as slow as any of the ranks measured it.
+/// Each link once, with the slowest measurement.
 fn slowest(links: Vec<LinkOverride>) -> Vec<LinkOverride> {
     let mut each: Vec<LinkOverride> = Vec::new();
     for link in links {
@@ -99,7 +99,7 @@ fn slowest(links: Vec<LinkOverride>) -> Vec<LinkOverride> {
     each
 }
 
-/// Ranks that exchange tensors, the lower one first.
+/// Pairs of ranks that exchange tensors, the lower one first.
 fn pairs(placement: &Placement) -> BTreeSet<(usize, usize)> {
     let stages = (0..placement.ranks()).flat_map(|rank| placement.stages_of(rank));
     let ends = stages.filter_map(|stage| Some((placement.rank_of(stage), placement.rank_of(placement.next(stage)?))));

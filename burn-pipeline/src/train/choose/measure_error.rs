@@ -1,31 +1,31 @@
-//! Why a model cannot be measured.
+//! Errors of measuring a model.
 
 use crate::cost::{PartitionError, ProfileError};
 use crate::stage::{MicrobatchError, StageError};
 
-/// Why layers or stages could not be measured; they count from 0.
+/// Why layers or stages could not be measured. Their numbers count from 0.
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MeasureError {
     /// No stages were given.
-    #[error("no stages were given; call `Builder::stages` with a factory that can make one layer a stage")]
+    #[error("no stages were given; call `Builder::stages` with a factory that can make one layer per stage")]
     NoStages,
-    /// A layer refused the output of the one before, or its device reported an error.
+    /// A layer refused the previous output, or its device reported an error.
     #[error("layer {layer} of {layers}: {source}")]
     Stage { layer: usize, layers: usize, source: StageError },
     /// A layer's code panicked.
     #[error("layer {layer} of {layers}: its code panicked: {message}")]
     Panic { layer: usize, layers: usize, message: String },
-    /// The microbatch does not hold what a layer reads.
+    /// The microbatch lacks an input of a layer.
     #[error(transparent)]
     Batch(#[from] MicrobatchError),
-    /// There is no layer, or there are too many.
+    /// There are no layers, or too many.
     #[error(transparent)]
     Layers(#[from] PartitionError),
-    /// The builder's plan, by which stages are made, cannot be built.
+    /// The builder's plan, which defines the stages, cannot be built.
     #[error("the stages to measure are those of the builder's plan: {0}")]
     Plan(String),
-    /// What was measured makes no profile.
+    /// The measurements do not give a profile.
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// The compute threads cannot be started.

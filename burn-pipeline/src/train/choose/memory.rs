@@ -1,23 +1,24 @@
-//! The memory of a model's stages, measured on the stages themselves: with it the simulator predicts what each rank needs.
+//! Measures the memory of a model's stages, from which the simulator predicts each rank's memory.
 //!
-//! Guarantees: whatever the engine (plain autodiff, captured, compiled, recomputed), what is measured is what it allocates,
-//! not what it is thought to hold; nothing of the model is kept or changed.
+//! Guarantees: for any engine (plain autodiff, captured, compiled, recomputed), actual allocations are measured. The
+//! model is not kept or changed.
 //!
-//! 1. Stages are made as [`Builder::build`] would, one at a time, and run on one microbatch. A first round, with a step of the
-//!    optimizer, compiles and makes what stays.
-//! 2. What stays beside the parameters is `optimizer_bytes`. Two rounds more run `F` and the backward, split where the plan
-//!    splits it. The first one leaves the sum of gradients, `gradient_bytes`; in the second one what is left and the most at once are
-//!    read after each action, beyond what stays and the sum.
-//! 3. What a stage receives is copied before each round, so that it counts where it is kept; on Flex it counts where it was made,
-//!    with the rank that sent it. Pieces of the batch do not count: they are views of what the caller holds.
-//! 4. Each action runs on threads of its own, which end with it, so that what threads keep to use again (see the compiler's
-//!    pool) is not taken for what the stage holds. Then some microbatches run on the same threads, two at a time: what the heap
-//!    needs there beyond what the actions need is kept by a rank too, and belongs to `optimizer_bytes`.
+//! 1. Stages are made as [`Builder::build`] would, one at a time, and run on one microbatch. A first round, with a step
+//!    of the optimizer, compiles and allocates what stays.
+//! 2. What stays beside the parameters is `optimizer_bytes`. Two more rounds run `F` and the backward, split if the
+//!    plan splits it. The first of them leaves the sum of gradients, `gradient_bytes`. In the second, the remaining and
+//!    the peak bytes are read after each action, minus what stays and the gradient sum.
+//! 3. A stage's input is copied before each round, so that it counts where it is kept. (On Flex it would count where it
+//!    was allocated, on the sending rank.) Pieces of the batch do not count, because they are views of the caller's
+//!    tensors.
+//! 4. Each action runs on its own threads, which end with it, so that memory that threads keep for reuse (see the
+//!    compiler's pool) does not count as the stage's. Then some microbatches run on the same threads, two at a time; a
+//!    rank also keeps what the heap needs there beyond the actions, so this is added to `optimizer_bytes`.
+//! 5. Of a tensor-parallel stage, the first member's piece is measured alone: collectives take their usual memory, and
+//!    no time (`TensorGroup::without_others`). All members hold the same amount, so a rank of the profile is one member
+//!    of a pipeline rank.
 //!
-//! 5. Of a stage that several ranks hold together, the first one's piece is measured alone: exchanges take the memory that they take among all, and no
-//!    time (`TensorGroup::without_others`). All members hold as much, so a rank of the profile is one of a pipeline rank's.
-//!
-//! What happens between steps (the optimizer's own intermediate values, sums over replicas) is not part of it, nor is what
+//! Not included: what happens between steps (the optimizer's temporaries, sums over replicas), and what
 //! [`Accumulation::Ordered`](crate::stage::Accumulation::Ordered) holds back.
 
 use super::measure_error::MeasureError;
@@ -33,27 +34,27 @@ use crate::train::plans::split_stages;
 use crate::train::setup::Builder;
 use std::time::Instant;
 
-/// Microbatches that run on the same threads, after the first one.
+/// The number of microbatches that run on the same threads, after the first one.
 const ROUNDS: usize = 4;
 
-/// Tells how much memory is allocated: on a processor a counting allocator, on another device its driver.
+/// Measures how much memory is allocated: a counting allocator on a processor, the driver on other devices.
 pub trait MemoryMeter: Sync {
-    /// Bytes that are allocated now.
+    /// The bytes allocated now.
     fn allocated(&self) -> usize;
-    /// The most bytes that were allocated at once since the last call, or since the start.
+    /// The peak of allocated bytes since the last call, or since the start.
     fn take_peak(&self) -> usize;
 }
 
 impl Builder {
-    /// Measures what every stage holds and needs of memory, and how long it takes, on one microbatch. With the profile,
-    /// [`simulate`](crate::simulate::simulate) predicts the peak of each rank, under any plan with the same stages that splits
-    /// the same backwards. Nothing else may allocate meanwhile.
+    /// Measures the memory and time of every stage on one microbatch. With the profile,
+    /// [`simulate`](crate::simulate::simulate) predicts the peak memory of each rank, for any plan with the same stages
+    /// that splits the same backwards. Nothing else may allocate meanwhile.
     ///
-    /// Where several ranks hold stages together ([`Builder::tensor_parallel`]), numbers are those of each of them, and seconds are without their
-    /// exchanges; measured steps have these ([`StepReport::profile`](crate::train::StepReport::profile)).
+    /// For tensor-parallel stages ([`Builder::tensor_parallel`]), numbers are per member, and seconds exclude
+    /// collectives; measured steps include them ([`StepReport::profile`](crate::train::StepReport::profile)).
     ///
     /// # Errors
-    /// [`MeasureError`] names the stage, or says what the builder lacks.
+    /// Returns [`MeasureError`], which names the stage, or what the builder lacks.
     pub fn measure_memory(&self, microbatch: Batch, meter: &dyn MemoryMeter) -> Result<Profile, MeasureError> {
         let planned = |error: BuildError| MeasureError::Plan(error.to_string());
         self.measures_without_vocabulary()?;
@@ -74,7 +75,7 @@ impl Builder {
         Ok(Profile::new(costs, LinkCosts::default())?.with_skips(self.skips.clone())?)
     }
 
-    /// One stage's numbers; its output takes the place of its input.
+    /// Measures one stage and replaces `value`, its input, by its output.
     fn stage_memory(
         &self,
         walk: &mut Walk<'_>,
@@ -84,7 +85,7 @@ impl Builder {
         meter: &dyn MemoryMeter,
     ) -> Result<StageCost, MeasureError> {
         let (before, context) = (meter.allocated(), walk.context(index));
-        // A member that is measured alone has nobody to compare its collectives with.
+        // A member that is measured alone has no others to compare collectives with.
         let members = (context.group.size() > 1).then(|| Members::new(drop));
         let mut held = in_pool(self.threads, || self.make_stage(&context, splits, self.outputs, members))?
             .ok_or(MeasureError::NoStages)?;
@@ -111,26 +112,26 @@ impl Builder {
     }
 }
 
-/// A stage, and what was read while it ran.
+/// A stage, and the readings while it ran.
 struct MeteredStage<'a> {
     held: Box<dyn ErasedStage>,
-    /// Does the plan split its backward?
+    /// True if the plan splits its backward.
     splits: bool,
     threads: usize,
     meter: &'a dyn MemoryMeter,
     failed: &'a dyn Fn(StageError) -> MeasureError,
-    /// Bytes that are not the microbatch's.
+    /// Allocated bytes that are not the microbatch's.
     base: usize,
     cost: StageCost,
 }
 
 impl MeteredStage<'_> {
-    /// Bytes allocated beyond the base.
+    /// The allocated bytes beyond the base.
     fn beyond(&self) -> f64 {
         self.meter.allocated().saturating_sub(self.base) as f64
     }
 
-    /// Runs an action; gives its result, its seconds, and the most bytes at once beyond the base.
+    /// Runs an action; returns its result, its seconds, and its peak bytes beyond the base.
     fn action<T: Send>(
         &mut self,
         run: impl FnOnce(&mut dyn ErasedStage) -> Result<T, StageError> + Send,
@@ -142,7 +143,7 @@ impl MeteredStage<'_> {
         Ok((given, began.elapsed().as_secs_f64(), peak))
     }
 
-    /// A round that compiles, and a step of the optimizer; gives the stage's output.
+    /// Runs a round that compiles, and a step of the optimizer. Returns the stage's output.
     fn first_round(&mut self, call: &ForwardCall) -> Result<Payload, MeasureError> {
         let output = match self.forward(call)? {
             ForwardOutput::Activations(output) => output.copied(),
@@ -157,7 +158,7 @@ impl MeteredStage<'_> {
         Ok(output)
     }
 
-    /// `F` and the backward of a microbatch.
+    /// Runs `F` and the backward of a microbatch.
     fn round(&mut self, call: &ForwardCall) -> Result<(), MeasureError> {
         self.held.gradients().begin(Some(0));
         let output = self.forward(call)?;
@@ -177,7 +178,7 @@ impl MeteredStage<'_> {
         Ok(())
     }
 
-    /// What the heap needs, where the same threads run one microbatch after the other, beyond what actions need.
+    /// The bytes that the heap needs beyond the actions if the same threads run one microbatch after the other.
     fn reserve(&mut self, call: &ForwardCall) -> Result<f64, MeasureError> {
         let cost = self.cost;
         let peaks = [cost.forward_peak_bytes, cost.input_peak_bytes, cost.weight_peak_bytes, cost.backward_peak_bytes];
@@ -207,14 +208,14 @@ impl MeteredStage<'_> {
     }
 }
 
-/// The call of another microbatch, which came in memory of its own; the first stage's input is a piece of the batch.
+/// The call for another microbatch, with its own copy of the input; the first stage's input is a piece of the batch.
 fn received(call: &ForwardCall, microbatch: usize) -> ForwardCall {
     let input = call.input.clone();
     let input = if call.wants_input_gradient { input.copied() } else { input };
     ForwardCall { microbatch, input, ..call.clone() }
 }
 
-/// The whole backward of a microbatch.
+/// Runs the whole backward of a microbatch.
 fn run_backward(
     held: &mut dyn ErasedStage,
     splits: bool,
@@ -228,7 +229,7 @@ fn run_backward(
     held.backward_weight(microbatch)
 }
 
-/// Gradients for an output, in memory of their own, and their bytes; their values do not matter.
+/// Gradients for an output, in their own memory, and their bytes. The values do not matter.
 fn seeds(output: &ForwardOutput) -> (Gradients, usize) {
     match output {
         ForwardOutput::Loss(loss) => {
@@ -244,7 +245,7 @@ fn seeds(output: &ForwardOutput) -> (Gradients, usize) {
     }
 }
 
-/// Runs something on compute threads of its own, which have ended when it returns.
+/// Runs `run` on new compute threads, which have ended when this returns.
 fn in_pool<T: Send>(threads: usize, run: impl FnOnce() -> T + Send) -> Result<T, MeasureError> {
     let mut started = Vec::new();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).spawn_handler(|thread| {
@@ -254,7 +255,7 @@ fn in_pool<T: Send>(threads: usize, run: impl FnOnce() -> T + Send) -> Result<T,
     let pool = pool.build().map_err(|error| MeasureError::Threads(error.to_string()))?;
     let given = pool.install(run);
     drop(pool);
-    // What they keep for themselves is given back when they end. None of them can have panicked: `install` passes that on.
+    // Joining frees the threads' own memory. None of them can have panicked, because `install` propagates panics.
     started.into_iter().for_each(|thread| drop(thread.join()));
     Ok(given)
 }

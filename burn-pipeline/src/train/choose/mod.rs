@@ -1,9 +1,9 @@
-//! Measuring a model and its links, and choosing a schedule by what was measured.
+//! Measures a model and its links, and chooses a schedule from the measurements.
 //!
-//! Read `layers` with `walk` and `layer`, `memory`, `links` and `profile` (what is measured), `agree` (what all ranks agree on),
-//! `costs` (what plans are priced by), `request` (what the planner is asked), `contender` (what could run, and how it changes
-//! places with what runs), `trial` (how two plans are compared), `trials` (one after the other), `compare` (which ones), then
-//! `auto` with `options` and `decision`.
+//! Read `layers` with `walk` and `layer`, `memory`, `links` and `profile` (measuring), `agree` (agreement of all
+//! ranks), `costs` (pricing of plans), `request` (the request to the planner), `contender` (an alternative to the
+//! running plan), `trial` (comparing two plans), `trials` (a series of them), `compare` (which plans), then `auto` with
+//! `options` and `decision`.
 
 mod agree;
 mod auto;

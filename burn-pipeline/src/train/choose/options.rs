@@ -1,41 +1,42 @@
-//! How a schedule is chosen.
+//! Options for choosing a schedule.
 
 use crate::pass::overlap::{OverlapOptions, OverlapPass};
 use std::path::PathBuf;
 
-/// How a schedule is chosen.
+/// Options for choosing a schedule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AutoOptions {
-    /// Steps before measuring, for captures, compiled kernels and the optimizer's first state.
+    /// Steps before measuring, for captures, kernel compilation and the optimizer's first state.
     pub warm_up: usize,
-    /// Steps that are measured.
+    /// The number of measured steps.
     pub measured: usize,
-    /// The share of a pass that the best plan must be predicted to save, to be tried.
+    /// The fraction of a pass that the best plan must be predicted to save in order to be tried.
     pub gain: f64,
-    /// Steps of each of two plans that are compared in a trial, rounded up to a multiple of 4; up to three times as many where they
-    /// are too close to tell. With 0 there is no trial: the best plan runs because it is predicted to.
+    /// Steps of each of two plans in a trial, rounded up to a multiple of 4; up to three times as many if the result is
+    /// too close. With 0 there is no trial: the best plan runs because of its prediction.
     pub trial: usize,
     /// The most bytes that a rank may hold.
     pub cap: Option<f64>,
-    /// Bytes held for each byte of parameters: 2 with gradients, 4 with Adam's moments.
+    /// Bytes held per byte of parameters: 2 with gradients, 4 with Adam's moments.
     pub state_factor: f64,
-    /// Layers of the model, if the stages' factory makes the layers that
-    /// [`StageContext::layers`](crate::train::StageContext::layers) gives it: then they may be cut in any way, into other
-    /// numbers of stages a rank. Skip edges of the builder are between layers then. `None` keeps the stages as they are; so does
-    /// a seed ([`Builder::seed`](crate::train::Builder::seed)), as random numbers belong to stages.
+    /// The number of layers of the model, if the stages' factory makes the layers given by
+    /// [`StageContext::layers`](crate::train::StageContext::layers). Then they may be cut in any way, with other
+    /// numbers of stages per rank, and the builder's skip edges connect layers. `None` keeps the stages; so does a seed
+    /// ([`Builder::seed`](crate::train::Builder::seed)), because random numbers belong to stages.
     pub layers: Option<usize>,
-    /// Other numbers of microbatches that a batch may be cut into. Sums are rounded in another order then, and memory, kernels
-    /// and batches that are too small differ; a model whose forward changes or draws anything keeps its number.
+    /// Other numbers of microbatches that a batch may be cut into. They change the order of sums (and so rounding),
+    /// memory, kernels, and which batches are too small. A model whose forward has state or draws random numbers keeps
+    /// its number.
     pub microbatches: Vec<usize>,
-    /// Whether stages may recompute, to fit under the cap. Their forwards must give the same numbers when they run again.
+    /// Whether stages may recompute, to fit under the cap. Their forwards must return the same numbers when run again.
     pub recompute: bool,
-    /// The overlap passes to try on the best plans, in order, where transfers and their waits may move; with none they stay
-    /// where they are needed.
+    /// The overlap passes to try on the best plans, in order; they may move transfers and their waits. If empty,
+    /// transfers stay where they are needed.
     pub overlap_passes: Vec<OverlapPass>,
-    /// The budgets of these passes: how far a transfer moves, how many cells along with it, what a rank may hold for that. (How
-    /// plans are simulated is the pipeline's own choice.)
+    /// The budgets of these passes: how far a transfer moves, how many cells move along with it, and how many bytes a
+    /// rank may hold for that. (The pipeline chooses the simulation options.)
     pub overlap: OverlapOptions,
-    /// Where stages are stored while they move: the system's temporary folder by default. Ranks in processes keep their stages
+    /// The folder for stages that move, the system's temporary folder by default. Ranks in processes keep their stages
     /// unless all of them see the folder.
     pub folder: Option<PathBuf>,
 }

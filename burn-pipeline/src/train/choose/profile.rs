@@ -1,11 +1,11 @@
-//! The costs of a model's stages as a run measured them, for the simulator and planners.
+//! The measured costs of a model's stages, for the simulator and planners.
 //!
-//! 1. Every compute event counts for its stage and operation, in both replicas of a bidirectional placement.
+//! 1. Every compute event counts for its stage and operation, on both routes of a bidirectional placement.
 //! 2. Each cost is the median over all steps, so that one slow step (the first one compiles) does not distort it.
-//! 3. A fused action that was interleaved counts for the `overlap` of its forward's stage, and for nothing else.
-//! 4. What a microbatch leaves behind after `F` and after `I` is known for captured stages, and 0 for others; the peak of each action,
-//!    where a stage is compiled and nothing of it is interpreted.
-//! 5. The event of a receive is how long a rank waited, which depends on the schedule more than on the link. So links are
+//! 3. A fused action that was interleaved counts only for the `overlap` of its forward's stage.
+//! 4. The activation bytes that a microbatch leaves after `F` and after `I` are known for captured stages, and 0 for
+//!    others; the peak of each action is known only for stages that are fully compiled.
+//! 5. A receive event shows how long a rank waited, which depends on the schedule more than on the link. So links are
 //!    measured separately (`Pipeline::measure_links`, `Profile::with_links`).
 
 use crate::cost::{LinkCosts, Profile, ProfileError, StageCost};
@@ -14,13 +14,13 @@ use crate::train::report::StepReport;
 use std::collections::HashMap;
 
 impl StepReport {
-    /// The profile that the timelines of some steps show.
+    /// Computes a profile from the timelines of some steps.
     ///
-    /// Build the pipeline with `Builder::synchronize` where the device computes asynchronously; otherwise events show how
+    /// Build the pipeline with `Builder::synchronize` if the device computes asynchronously; otherwise events show how
     /// long it took to submit work.
     ///
     /// # Errors
-    /// If a stage's forward was never run.
+    /// Returns [`ProfileError`] if a stage's forward never ran.
     pub fn profile(placement: &Placement, steps: &[StepReport]) -> Result<Profile, ProfileError> {
         let mut seconds: HashMap<(usize, Op), Vec<f64>> = HashMap::new();
         let mut overlaps: HashMap<usize, Vec<f64>> = HashMap::new();
@@ -46,7 +46,7 @@ impl StepReport {
             let held = held.unwrap_or_default();
             let peak = |at: usize| held.peaks.map(|peaks| peaks[at] as f64);
             StageCost {
-                // NaN where it never ran, which `Profile::new` refuses.
+                // NaN if it never ran, which `Profile::new` refuses.
                 forward: cost(index, Op::Forward).unwrap_or(f64::NAN),
                 input: cost(index, Op::BackwardInput),
                 weight: cost(index, Op::BackwardWeight),

@@ -1,4 +1,4 @@
-//! What the planner is asked.
+//! The request to the planner.
 
 use super::costs::Costs;
 use super::options::AutoOptions;
@@ -7,12 +7,12 @@ use crate::planner::{Cut, PassChoice, Recompute, Request};
 use crate::schedule::Size;
 use crate::train::pipeline::Pipeline;
 
-/// Stages a rank that are tried beside those of the first plan.
+/// Numbers of stages per rank to try, besides that of the first plan.
 const CHUNKS: [usize; 3] = [1, 2, 4];
 
-/// Asks for the best plan over the same ranks. Unless stages can move, it has the same stages in the same places.
+/// Requests the best plan over the same ranks. Unless stages can move, it keeps the stages and their placement.
 ///
-/// Plans are priced for the link's own transport. A plan that passes made for a stricter one is legal there, too.
+/// Plans are priced for the link's transport. A plan made by passes for a stricter transport is legal there, too.
 pub(super) fn request(
     pipeline: &Pipeline,
     size: Size,
@@ -23,7 +23,7 @@ pub(super) fn request(
     let request = Request::new(costs.workloads.clone(), size.ranks, costs.links.clone());
     let placements = match stages_move {
         false => Some(vec![pipeline.placement().kind()]),
-        // Copies of a stage would each keep running statistics of their own, so such plans are refused when they run.
+        // Copies of a stage would each keep their own running statistics, so such plans are refused when they run.
         true if pipeline.stages.have_forward_state() => {
             Some(vec![PlacementKind::Loop, PlacementKind::V, PlacementKind::Wave])
         }

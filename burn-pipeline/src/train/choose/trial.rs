@@ -1,52 +1,53 @@
 //! A trial: the running plan and a challenger take turns, and their steps are compared.
 //!
-//! Guarantees: what slows the machine down for a while, or more and more, falls on both alike; a challenger that is no
-//! faster wins by chance in about one of six trials, and then by less than the spread.
+//! Guarantees: temporary or growing slowdowns of the machine affect both alike. A challenger that is not faster wins by
+//! chance in about one of six trials, and then by less than the spread.
 //!
-//! 1. Of `4t` steps of each plan, the running one takes `t`, then the challenger `2t`, the running one `2t`, the challenger
-//!    `2t`, and the running one `t` (the order ABBA, repeated).
-//! 2. The first step of a turn is not counted, nor are those in which a challenger warms up.
-//! 3. Steps are paired in order. The challenger wins if the median of the pairs' differences is above its standard error:
-//!    `1.2533 s / sqrt(n)` for `n` pairs, with `s` estimated as 1.4826 times the median absolute deviation, which single slow
-//!    steps do not change (Rousseeuw and Croux, Alternatives to the Median Absolute Deviation, 1993).
-//! 4. While the median is within two standard errors of nothing, the turns are repeated, up to [`LOOKS`] times in all: on a machine
-//!    that others use, one round of turns cannot tell a plan that is a fifth faster from one that is not.
+//! 1. Of `4t` steps of each plan, the running one takes `t`, then the challenger `2t`, the running one `2t`, the
+//!    challenger `2t`, and the running one `t` (the order ABBA, repeated).
+//! 2. The first step of a turn and a challenger's warm-up steps are not counted.
+//! 3. Steps are paired in order. The challenger wins if the median of the pairs' differences is above its standard
+//!    error: `1.2533 s / sqrt(n)` for `n` pairs, with `s` estimated as 1.4826 times the median absolute deviation,
+//!    which is robust to single slow steps (Rousseeuw and Croux, Alternatives to the Median Absolute Deviation, 1993).
+//! 4. While the median is within two standard errors of zero, the turns are repeated, up to [`LOOKS`] times in all: on
+//!    a shared machine, one round of turns cannot tell whether a plan is a fifth faster.
 
 use super::profile::median;
 use std::collections::VecDeque;
 
-/// How often the turns are run at most, before a trial is decided as it stands.
+/// The maximum number of rounds of turns before a trial is decided.
 const LOOKS: usize = 3;
 
-/// How a challenger did against the plan that ran: seconds of steps, from call to return, the longest that any rank measured.
+/// The result of a challenger against the running plan. Seconds of a step are from call to return, the longest of all
+/// ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trial {
     /// The challenger.
     pub challenger: String,
-    /// The seconds of its pass that were predicted.
+    /// The predicted seconds of its pass.
     pub predicted: f64,
-    /// The median step of the plan that ran.
+    /// The median step of the running plan.
     pub running_seconds: f64,
     /// The median step of the challenger.
     pub challenger_seconds: f64,
-    /// What the challenger saves: the median difference between steps of both that were run close together.
+    /// The seconds saved by the challenger: the median difference of paired steps.
     pub saved: f64,
     /// The standard error of that median.
     pub spread: f64,
 }
 
 impl Trial {
-    /// Did the challenger win? It runs from then on.
+    /// Returns true if the challenger won. It then stays.
     pub fn is_won(&self) -> bool {
         self.saved > self.spread
     }
 
-    /// Is the difference so small, or so uncertain, that more steps may tell another winner?
+    /// Returns true if the difference is so small or uncertain that more steps may change the winner.
     pub(super) fn is_close(&self) -> bool {
         self.saved.abs() <= 2.0 * self.spread
     }
 
-    /// Compares steps of the plan that ran and of the challenger, paired in order.
+    /// Compares steps of the running plan and of the challenger, paired in order.
     pub(super) fn new(challenger: String, predicted: f64, [running, challenging]: [Vec<f64>; 2]) -> Self {
         let mut differences: Vec<f64> = running.iter().zip(&challenging).map(|(a, b)| a - b).collect();
         let saved = median(&mut differences);
@@ -67,14 +68,14 @@ impl std::fmt::Display for Trial {
     }
 }
 
-/// What comes after a step.
+/// What to do after a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
     /// Another step of the same plan.
     Same,
-    /// The other plan's turn.
+    /// Switch to the other plan.
     Change,
-    /// All steps were run; the plan that ran before runs.
+    /// All steps were run; the running plan of before runs again.
     Over,
 }
 
@@ -99,20 +100,20 @@ struct Turn {
 pub(super) struct Turns {
     left: VecDeque<Turn>,
     share: usize,
-    /// How often the turns were begun.
+    /// How often the turns were started.
     looks: usize,
-    /// Counted steps' seconds, of the plan that ran and of the challenger.
+    /// Seconds of counted steps, of the running plan and of the challenger.
     pub(super) seconds: [Vec<f64>; 2],
 }
 
 impl Turns {
-    /// Turns of so many counted steps of each plan; the challenger runs `warm_up` steps first.
+    /// Turns with this number of counted steps of each plan; the challenger first runs `warm_up` steps.
     pub(super) fn new(steps: usize, warm_up: usize) -> Self {
         let share = steps.div_ceil(4).max(1);
         Self { left: turns(share, warm_up), share, looks: 1, seconds: Default::default() }
     }
 
-    /// Begins the turns once more, if they may be; what was counted stays.
+    /// Starts the turns again, if allowed, and keeps the counted steps. Returns whether it did.
     pub(super) fn repeat(&mut self) -> bool {
         let may = self.looks < LOOKS;
         if may {
@@ -122,7 +123,7 @@ impl Turns {
         may
     }
 
-    /// Takes a step in.
+    /// Records a step.
     pub(super) fn take(&mut self, seconds: f64) -> Next {
         let Some(turn) = self.left.front_mut() else { return Next::Over };
         if turn.settle > 0 {

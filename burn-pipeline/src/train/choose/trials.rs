@@ -1,11 +1,12 @@
-//! Trials, one after the other: each contender against what runs then.
+//! Trials, one after the other: each contender against the running plan.
 //!
-//! Guarantees: what runs at the end is the first plan, or won a trial against what ran before it; an error leaves a plan
-//! running, with the weights of the last step.
+//! Guarantees: the final plan is the first one, or won a trial against the one before it. After an error some plan
+//! keeps running, with the weights of the last step.
 //!
-//! 1. A contender is made ready beside what runs ([`Ready`]), and both take turns ([`Turns`]), more than once where they are close.
-//! 2. Ranks in processes compare the longest of what they measured for each step, so that all decide alike.
-//! 3. A contender that wins stays. The loser is dropped, and the next contender is tried.
+//! 1. A contender is prepared beside the running plan ([`Ready`]), and both take turns ([`Turns`]), repeatedly if the
+//!    result is close.
+//! 2. Ranks in processes compare the longest measurement of each step over all ranks, so that all decide alike.
+//! 3. A winning contender stays. The loser is dropped, and the next contender is tried.
 
 use super::contender::{Contender, Folder, Ready};
 use super::decision::{AutoError, Choice};
@@ -13,22 +14,22 @@ use super::trial::{Next, Trial, Turns};
 use crate::train::pipeline::Pipeline;
 use std::collections::VecDeque;
 
-/// Trials that are under way.
+/// Trials in progress.
 pub(super) struct Trials {
     running: Contender,
     contenders: VecDeque<Contender>,
     contest: Option<Contest>,
     folder: Folder,
-    /// May stages move?
+    /// True if stages may move.
     stages_move: bool,
-    /// Steps of each plan in a trial, and those in which a contender warms up.
+    /// Steps of each plan in a trial, and a contender's warm-up steps.
     steps: usize,
     warm_up: usize,
-    /// How often plans changed places.
+    /// How often plans were switched.
     pub(super) switches: usize,
 }
 
-/// A contender that takes turns with what runs.
+/// A contender that takes turns with the running plan.
 struct Contest {
     contender: Contender,
     ready: Ready,
@@ -52,7 +53,7 @@ impl Trials {
         Self { running, contenders, contest: None, folder, stages_move, steps, warm_up, switches: 0 }
     }
 
-    /// Makes the next contender ready, if there is one. Without steps to try it in, it runs at once.
+    /// Prepares the next contender, if any. With 0 trial steps it runs at once.
     pub(super) fn next(&mut self, pipeline: &mut Pipeline, choice: &mut Choice) -> Result<bool, AutoError> {
         let Some(contender) = self.contenders.pop_front() else { return Ok(false) };
         let ready = Ready::new(pipeline, &self.running, &contender, self.stages_move)?;
@@ -66,7 +67,7 @@ impl Trials {
         self.next(pipeline, choice)
     }
 
-    /// Takes a step in. Returns whether trials go on.
+    /// Records a step. Returns whether trials continue.
     pub(super) fn take(
         &mut self,
         pipeline: &mut Pipeline,
@@ -96,7 +97,7 @@ impl Trials {
         self.next(pipeline, choice)
     }
 
-    /// What runs and the contender change places.
+    /// Swaps the running plan and the contender.
     fn change(&mut self, pipeline: &mut Pipeline) -> Result<(), AutoError> {
         let Some(contest) = &mut self.contest else { return Ok(()) };
         contest.ready.exchange(pipeline, &self.folder)?;
@@ -104,7 +105,7 @@ impl Trials {
         Ok(())
     }
 
-    /// Ends a contest: what does not run is dropped.
+    /// Ends a contest: drops the plan that does not run.
     fn settle(&mut self, pipeline: &mut Pipeline, won: bool, choice: &mut Choice) -> Result<(), AutoError> {
         let Some(contest) = self.contest.take() else { return Ok(()) };
         if won {
@@ -114,10 +115,10 @@ impl Trials {
         contest.ready.dismiss(pipeline)
     }
 
-    /// Drops a contender after an error; whatever runs goes on.
+    /// Drops a contender after an error; the running plan continues.
     pub(super) fn give_up(&mut self, pipeline: &mut Pipeline) {
         if let Some(contest) = self.contest.take() {
-            // A pipeline that cannot drop it is closed, which the next step says.
+            // A pipeline that cannot drop it is closed, and the next step returns that error.
             let _ = contest.ready.dismiss(pipeline);
         }
     }

@@ -1,7 +1,7 @@
-//! A walk through a model's stages on one device: what each one gets, and where what it gives goes.
+//! A walk through a model's stages on one device, which passes outputs on to later stages.
 //!
-//! Each stage runs on the output of the one before, and on values that skip edges bring. Of ranks that hold a stage together, the first is
-//! measured, without the others.
+//! Each stage runs on the output of the previous one and on the values of skip edges. Of a tensor-parallel stage, the
+//! first member is measured, without the others.
 
 use super::layer::on_device;
 use super::measure_error::MeasureError;
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Builder {
-    /// Refuses to measure stages between layers that all ranks hold together.
+    /// Refuses to measure stages of a vocabulary-parallel model.
     pub(super) fn measures_without_vocabulary(&self) -> Result<(), MeasureError> {
         match self.vocabulary.is_some() {
             true => Err(MeasureError::Plan(BuildError::WithVocabulary { what: "measuring stages" }.to_string())),
@@ -31,7 +31,7 @@ pub(super) struct Walk<'a> {
     builder: &'a Builder,
     batch: &'a Batch,
     stages: usize,
-    /// The ranks that hold each stage together.
+    /// The tensor-parallel group size of each stage.
     sizes: Vec<usize>,
     pub(super) device: Device,
     /// Values on skip edges that have not arrived yet, by the stages at both ends.
@@ -39,35 +39,35 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Through stages that so many ranks each hold together, as the first of them.
+    /// Starts a walk through stages with these group sizes, as the first member of each group.
     pub(super) fn new(builder: &'a Builder, batch: &'a Batch, sizes: Vec<usize>) -> Self {
         let device = builder.devices.first().cloned().unwrap_or_default();
         let device = if device.is_autodiff() { device } else { device.autodiff() };
-        // What is measured runs on threads of its own, as in a pipeline.
+        // Measurements run on their own threads, as in a pipeline.
         one_queue();
         Self { builder, batch, stages: sizes.len(), sizes, device, skipped: BTreeMap::new() }
     }
 
-    /// Where a stage is built.
+    /// The context in which a stage is built.
     pub(super) fn context(&self, index: usize) -> StageContext {
         let (device, cut) = (self.device.clone(), self.builder.cut.clone());
         let (group, replicas) = (TensorGroup::without_others(self.sizes[index]), TensorGroup::alone());
         StageContext { index, stages: self.stages, rank: 0, device, cut, group, replicas }
     }
 
-    /// What the first stage gets.
+    /// The first stage's input.
     pub(super) fn first_input(&self) -> Payload {
         on_device(self.batch.whole_input().clone(), &self.device)
     }
 
-    /// What a stage's forward gets.
+    /// The arguments of a stage's forward.
     pub(super) fn call(
         &mut self,
         held: &dyn ErasedStage,
         index: usize,
         input: Payload,
     ) -> Result<ForwardCall, MeasureError> {
-        // In the order of the stages that they come from, as a stage expects them.
+        // Ordered by sending stage, as a stage expects them.
         let arriving: Vec<(usize, usize)> = self.skipped.keys().copied().filter(|(_, to)| *to == index).collect();
         let arrived = arriving.iter().filter_map(|edge| self.skipped.remove(edge)).collect();
         let extra = on_device(self.batch.whole_extra(index, &held.extras())?, &self.device);
@@ -78,7 +78,7 @@ impl<'a> Walk<'a> {
         Ok(ForwardCall { microbatch: 0, input, extra, target, ends_route, wants_input_gradient })
     }
 
-    /// What the next stage gets of a stage's output, and the bytes of the largest value that goes past it.
+    /// The next stage's input from a stage's output, and the bytes of the largest value that skips it.
     pub(super) fn pass_on(&mut self, index: usize, output: Payload) -> Result<(Payload, usize), MeasureError> {
         let (output, skipped) = output.split_skips();
         let edges = self.builder.skips.iter().filter(|edge| edge.from == index).map(|edge| edge.to);
@@ -100,14 +100,14 @@ impl<'a> Walk<'a> {
         Ok((output, bytes))
     }
 
-    /// A stage's error, with its place.
+    /// Converts a stage's error to one with its place.
     pub(super) fn failed(&self, layer: usize) -> impl Fn(StageError) -> MeasureError + Copy + use<> {
         let layers = self.stages;
         move |source| MeasureError::Stage { layer, layers, source }
     }
 }
 
-/// Runs what runs a stage's code; a panic becomes an error with the stage's place.
+/// Runs a stage's code; a panic becomes an error with the stage's place.
 pub(super) fn caught<T>(
     layer: usize,
     layers: usize,

@@ -1,6 +1,6 @@
-//! What ranks in processes compare: their jobs and optimizers at the start, and their calls before each command.
+//! What ranks in processes compare: jobs and optimizers at the start, and calls before each command.
 //!
-//! Guarantees: all ranks come to the same result, and an error names the first rank that differs from most.
+//! Guarantees: all ranks get the same result, and an error names the first rank that differs from the majority.
 
 use super::command::Call;
 use super::exchange::gather_all;
@@ -11,7 +11,7 @@ use crate::train::error::PipelineError;
 use crate::train::step::Rank;
 use std::time::Duration;
 
-/// What all ranks of a job must have in common: names and values.
+/// The settings that all ranks of a job must share: names and values.
 pub(crate) type Job = Vec<(String, String)>;
 
 /// Compares the job with every rank's.
@@ -32,7 +32,7 @@ pub(crate) fn agree_on_job(link: &mut dyn Link, job: &Job, timeout: Duration) ->
     Ok(())
 }
 
-/// Compares what every rank's optimizer does to a made-up parameter at each of these names.
+/// Compares every rank's optimizer by its steps of a made-up parameter with each of these names.
 pub(crate) fn agree_on_optimizer(
     link: &mut dyn Link,
     names: &[String],
@@ -43,12 +43,13 @@ pub(crate) fn agree_on_optimizer(
     let Some((odd, most)) = odd_one_by(&table, |one, other| one.differ(other).is_none()) else { return Ok(()) };
     let place = table[odd].differ(most).unwrap_or_default();
     let of = names.get(place).map(|name| format!(" of `{name}`")).unwrap_or_default();
-    let what = format!("the optimizer{of} (its family, weight decay, betas, clipping and so on)");
+    let what = format!("the optimizer{of} (its type, weight decay, betas, clipping and so on)");
     let (theirs, others) = (table[odd].described(place), most.described(place));
     Err(ExecuteError::Handshake { rank: link.rank(), odd, what, theirs, others })
 }
 
-/// Two ranks that hold one stage must hold the same parameters: of each rank its stages, each with a description.
+/// Checks that ranks that hold the same stage hold the same parameters. `table` has each rank's stages with
+/// descriptions.
 pub(crate) fn agree_on_parameters(me: usize, table: &[Vec<(usize, String)>]) -> Result<(), ExecuteError> {
     let stages = || table.iter().enumerate().flat_map(|(rank, row)| row.iter().map(move |stage| (rank, stage)));
     for (rank, (stage, parameters)) in stages() {
@@ -62,7 +63,7 @@ pub(crate) fn agree_on_parameters(me: usize, table: &[Vec<(usize, String)>]) -> 
     Ok(())
 }
 
-/// Compares this rank's call with every rank's. The inner error says that no rank may run it.
+/// Compares this rank's call with every rank's. If the inner result is an error, no rank may run the call.
 pub(super) fn agree_on_call(rank: &mut Rank, call: Call) -> Result<Result<(), PipelineError>, ExecuteError> {
     let own: Result<String, String> = match call {
         Call::Local => return Ok(Ok(())),
@@ -84,7 +85,8 @@ pub(super) fn agree_on_call(rank: &mut Rank, call: Call) -> Result<Result<(), Pi
     })
 }
 
-/// The first value that differs from what most have (of equally many, from the earliest), and what most have.
+/// The first value that differs from the majority (among equally frequent values, the earliest), and the majority's
+/// value.
 fn odd_one(values: &[String]) -> Option<(usize, &String)> {
     odd_one_by(values, |one, other| one == other)
 }

@@ -1,15 +1,16 @@
-//! Waiting for the threads of ranks to end, so that links are closed in order before their process ends.
+//! Waits for the threads of ranks to end, so that links are closed in order before their process ends.
 //!
 //! Guarantees: dropping a pipeline that is one rank of several processes waits until its thread has closed its link, or
-//! until [`TIMEOUT`] has passed: a rank that is stuck in user code does not keep its process alive.
+//! until [`TIMEOUT`] has passed, so a rank stuck in user code does not keep its process alive.
 //!
-//! Each thread holds one end of a channel through which nothing is ever sent; it is disconnected when the thread ends.
+//! Each thread holds one end of a channel through which nothing is sent; the channel is disconnected when the thread
+//! ends.
 
 use std::convert::Infallible;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long threads may take to end, all together.
+/// The maximum wait for all threads together.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Waits for threads when it is dropped.
@@ -17,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Endings(Vec<Receiver<Infallible>>);
 
 impl Endings {
-    /// What a thread keeps until it ends.
+    /// Returns a value that a thread must keep until it ends.
     pub(super) fn add(&mut self) -> Sender<Infallible> {
         let (alive, ended) = channel();
         self.0.push(ended);
@@ -29,7 +30,7 @@ impl Drop for Endings {
     fn drop(&mut self) {
         let since = Instant::now();
         for ended in &self.0 {
-            // Returns when the thread has ended, or when the time is up.
+            // Returns when the thread has ended, or at the deadline.
             let _ = ended.recv_timeout(TIMEOUT.saturating_sub(since.elapsed()));
         }
     }

@@ -1,4 +1,4 @@
-//! How ranks in processes exchange their replies: values, results, and tensors.
+//! Exchanges replies between ranks in processes: values, results, and tensors.
 
 use super::command::Command;
 use crate::execute::ExecuteError;
@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// Gives every rank the values of all ranks, in the order of ranks.
+/// Gives every rank the values of all ranks, in rank order.
 pub(crate) fn gather_all<T: Serialize + DeserializeOwned>(
     link: &mut dyn Link,
     own: &T,
@@ -39,7 +39,8 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Command fo
     }
 }
 
-/// Gives every rank the results of all ranks: its own error as it is, another's made of its rank and message.
+/// Gives every rank the results of all ranks: its own error unchanged, errors of others made from their rank and
+/// message.
 pub(crate) fn gather_results<T: Clone + Serialize + DeserializeOwned, E: Display>(
     rank: &mut Rank,
     own: Result<T, E>,
@@ -56,7 +57,7 @@ pub(crate) fn gather_results<T: Clone + Serialize + DeserializeOwned, E: Display
     Ok(results)
 }
 
-/// Gives every rank the facts of all ranks' stages: its own as they are, the others' as they can be sent.
+/// Gives every rank the facts of all ranks' stages: its own unchanged, others in the form in which they can be sent.
 pub(crate) fn exchange_facts(
     link: &mut dyn Link,
     own: Vec<StageFacts>,
@@ -73,7 +74,7 @@ pub(crate) fn exchange_facts(
     Ok(own.into_iter().chain(foreign).collect())
 }
 
-/// Tensors of some stages.
+/// The tensors of some stages.
 type StageTensors = Vec<(StageId, Vec<Option<AnyTensor>>)>;
 
 /// Gives every rank the tensors of all stages.
@@ -91,8 +92,8 @@ pub(crate) fn gather_tensors(rank: &mut Rank, stages: StageTensors) -> Result<St
     stages.map(|(stage, payload)| Ok((stage, tensors(payload)?))).collect()
 }
 
-/// Gives every rank the payloads of all ranks, one for each stage in `table`. One rank sends after the other, so that it
-/// ends even where a send blocks until its receive.
+/// Gives every rank the payloads of all ranks, one for each stage in `table`. Ranks send one after the other, so this
+/// ends even if a send blocks until its receive.
 fn gather_payloads(rank: &mut Rank, own: Vec<Payload>, table: &[Vec<StageId>]) -> Result<Vec<Payload>, ExecuteError> {
     let (me, ranks) = (rank.number(), table.len());
     let mut all = Vec::new();

@@ -1,17 +1,17 @@
 //! Commands from the caller to the ranks, and their replies.
 //!
 //! Guarantees: a command has one type of reply, so a reply of another kind cannot be written. A call returns within the
-//! timeout of the last progress, with the replies of all ranks or an error that names the first cause; after a call that failed, all ranks
-//! go on together where ranks and links are sound, or else every later call says so at once. Where ranks are processes, a call returns the same on every process, and calls that
-//! differ between processes are noticed before anything runs.
+//! timeout after the last progress, with the replies of all ranks or an error that names the first cause. After a
+//! failed call all ranks continue together if ranks and links are sound; otherwise every later call fails at once. When
+//! ranks are processes, a call returns the same on every process, and different calls are detected before anything
+//! runs.
 //!
 //! 1. [`Ranks::ask`] sends a [`Command`] to the thread of every rank of this process, and collects the replies.
 //! 2. Each thread runs it on its [`Rank`](super::step::Rank) (`worker`).
-//! 3. Where ranks are processes, each has one such thread. Before the command runs, all ranks compare their calls
-//!    (`agreement`); after it ran, they exchange their replies (`exchange`), so that every caller gets all of them.
-//!
-//! 4. When a call has failed and all ranks have replied, they recover together ([`Rank::recover`](super::step::Rank)); `execute/README.md`
-//!    says what of a call is brought back, and what closes the pipeline.
+//! 3. When ranks are processes, each has one such thread. Before the command runs, all ranks compare their calls
+//!    (`agreement`); afterwards they exchange their replies (`exchange`), so that every caller gets all of them.
+//! 4. When a call has failed and all ranks have replied, they recover together ([`Rank::recover`](super::step::Rank)).
+//!    `execute/README.md` says what is restored, and what closes the pipeline.
 //!
 //! Read `command`, `ranks`, `worker`; then `agreement` and `exchange` for processes.
 

@@ -1,4 +1,4 @@
-//! The ranks of this process, as the caller sees them: asks all of them, and decides what silence and errors mean.
+//! The caller's handle of this process's ranks: sends commands to all, and interprets errors and missing replies.
 
 use super::command::{Call, Command};
 use super::endings::Endings;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// The ranks of this process: all of the job, or one where ranks are processes.
+/// The ranks of this process: all of the job, or one if ranks are processes.
 #[derive(Debug)]
 pub(crate) struct Ranks {
     numbers: Vec<usize>,
@@ -20,30 +20,30 @@ pub(crate) struct Ranks {
     processes: bool,
     monitor: Arc<dyn Monitor>,
     timeout: Duration,
-    /// What closed the pipeline.
+    /// The failure that closed the pipeline.
     failure: Option<Failure>,
-    /// What left some ranks with weights from before a step and others with those from after it.
+    /// The failure that left some ranks with weights from before a step and others from after it.
     uneven: Option<Failure>,
-    /// Dropped after `tasks`, whose end the threads see first.
+    /// Dropped after `tasks`, so that threads see the end of `tasks` first.
     #[expect(dead_code, reason = "it is there for its drop")]
     endings: Endings,
 }
 
-/// How ranks are started.
+/// How to start ranks.
 pub(crate) struct Start {
     /// One end of the link for each rank of this process.
     pub(crate) links: Vec<Box<dyn Link>>,
-    /// Are the other ranks processes?
+    /// True if the other ranks are processes.
     pub(crate) processes: bool,
     pub(crate) monitor: Arc<dyn Monitor>,
-    /// The longest that any wait may take.
+    /// The longest allowed wait.
     pub(crate) timeout: Duration,
-    /// Compute threads of each rank.
+    /// The number of compute threads of each rank.
     pub(crate) threads: usize,
 }
 
 impl Ranks {
-    /// Starts a thread for each link and builds its rank there. Returns what `build` says of each rank.
+    /// Starts a thread for each link and builds its rank there. Returns what `build` returns for each rank.
     pub(crate) fn start<T: Send + 'static>(
         start: Start,
         build: impl Fn(Box<dyn Link>) -> Result<(Rank, T), ExecuteError> + Clone + Send + 'static,
@@ -56,7 +56,7 @@ impl Ranks {
             let rank = link.rank();
             numbers.push(rank);
             tasks.push(sender);
-            // Threads of one process share the process's life; a process of its own waits until its link is closed.
+            // Threads end with their process, so only a rank in its own process waits until its link is closed.
             let alive = processes.then(|| endings.add());
             let worker = Worker { link, threads, build: build.clone(), ready: ready.clone(), tasks: receiver };
             let body = move || {
@@ -76,17 +76,17 @@ impl Ranks {
         }
     }
 
-    /// Are there ranks in other processes?
+    /// Returns true if there are ranks in other processes.
     pub(crate) fn are_processes(&self) -> bool {
         self.processes
     }
 
-    /// Is this rank one of this process?
+    /// Returns true if this process runs the rank.
     pub(crate) fn holds(&self, rank: usize) -> bool {
         self.numbers.contains(&rank)
     }
 
-    /// Closes the pipeline. Where ranks are processes, the others learn why this one leaves.
+    /// Closes the pipeline. When ranks are processes, the others get the reason.
     pub(crate) fn leave(&mut self, reason: &str) {
         let rank = self.numbers.first().copied().unwrap_or_default();
         let failure = Failure { rank, message: reason.to_owned() };
@@ -96,7 +96,7 @@ impl Ranks {
         self.failure.get_or_insert(failure);
     }
 
-    /// Has every rank run a command; returns all replies, in the order of ranks.
+    /// Runs a command on every rank. Returns all replies, in rank order.
     pub(crate) fn ask<C: Command>(&mut self, command: C) -> Result<Vec<C::Reply>, PipelineError> {
         if let Some(failure) = &self.failure {
             return Err(PipelineError::Closed(failure.clone()));
@@ -113,7 +113,7 @@ impl Ranks {
             move |rank: &mut Rank| {
                 let _entered = tracing::debug_span!(parent: span, "rank", rank = rank.number()).entered();
                 let reply = run(rank, command.as_ref(), began, processes);
-                // What the command holds (a batch) is released before the caller goes on.
+                // The command's contents (a batch) are released before the caller continues.
                 drop(command);
                 reply
             }
@@ -125,7 +125,7 @@ impl Ranks {
         }
     }
 
-    /// Has the thread of every rank run a task; gives the channel of their replies.
+    /// Runs a task on the thread of every rank. Returns the channel of their replies.
     fn tell<T: Send + 'static, F>(&self, task: impl Fn() -> F) -> Receiver<Reply<T>>
     where
         F: FnOnce(&mut Rank) -> Result<T, ExecuteError> + Send + 'static,
@@ -133,7 +133,7 @@ impl Ranks {
         let (sender, replies) = channel();
         for tasks in &self.tasks {
             let (task, sender) = (task(), sender.clone());
-            // A rank whose thread has ended sends no reply, which `collect` notices.
+            // A rank whose thread has ended sends no reply, which `collect` detects.
             let _ = tasks.send(Box::new(move |rank: &mut Rank| {
                 let reply = task(rank);
                 let _ = sender.send((rank.number(), reply));
@@ -142,27 +142,27 @@ impl Ranks {
         replies
     }
 
-    /// Weights are those of one checkpoint on all ranks.
+    /// Marks the weights of all ranks as those of one checkpoint.
     pub(crate) fn are_even_again(&mut self) {
         self.uneven = None;
     }
 
-    /// Have some ranks weights from before a step, and others those from after it?
+    /// Returns true if some ranks have weights from before a step, and others from after it.
     pub(crate) fn are_uneven(&self) -> bool {
         self.uneven.is_some()
     }
 
-    /// One reply of every rank, in the order of ranks.
+    /// Collects one reply of every rank, in rank order.
     fn collect<T>(&self, replies: Receiver<Reply<T>>) -> Result<Vec<T>, Failed> {
         let mut results: BTreeMap<usize, T> = BTreeMap::new();
         let mut failed = Failed { errors: Vec::new(), outstanding: self.numbers.clone(), waited: self.timeout };
-        // Ranks give up waiting at their timeout, so one that makes no progress for longer is stuck in user code.
-        // A step may take many times the timeout as long as some rank makes progress.
+        // Waits of ranks end at their timeout, so a rank that makes no progress for longer is stuck in user code. A
+        // step may take many times the timeout as long as some rank makes progress.
         let mut progress = self.monitor.progress();
         let grace = self.timeout + self.timeout / 4 + Duration::from_millis(200);
         let (began, mut prolongations) = (Instant::now(), PROLONGED);
         while !failed.outstanding.is_empty() {
-            // When the link has ended, the others reply at once, or are stuck.
+            // After the link has ended, the other ranks reply at once, or are stuck.
             let wait = if failed.is_of_calls() { grace } else { Duration::from_millis(500).min(grace) };
             match replies.recv_timeout(wait) {
                 Ok((rank, result)) => {
@@ -192,7 +192,7 @@ impl Ranks {
         }
     }
 
-    /// Does one of these ranks do what may take long? An event says so.
+    /// Returns true if one of these ranks does something that may take long, and logs an event.
     fn some_are_slow(&self, ranks: &[usize]) -> bool {
         let slow =
             |rank: &usize| Some((*rank, self.monitor.activity(*rank))).filter(|(_, does)| does.pace() == Pace::Long);
@@ -200,8 +200,8 @@ impl Ranks {
         slow.inspect(|(rank, does)| tracing::warn!(rank, %does, "waiting on for a rank that is slow")).is_some()
     }
 
-    /// Goes on after a call that failed, if ranks and links are sound and the ranks of all processes do; else closes the pipeline.
-    /// `gathers`: the call gathers gradients.
+    /// Recovers after a failed call if ranks and links are sound and all processes' ranks take part; otherwise closes
+    /// the pipeline. `gathers` is true if the call accumulates gradients.
     fn go_on(&mut self, failed: Failed, gathers: bool, step: Option<u64>) -> PipelineError {
         if !(failed.outstanding.is_empty() && failed.is_of_calls()) {
             return self.close(failed, step);
@@ -211,7 +211,9 @@ impl Ranks {
             return self.close(failed, step);
         };
         let (rank, error) = failed.first();
-        tracing::warn!(rank, error = %error.cause(), dropped, weights_changed = changed, "a call failed; the pipeline goes on");
+        tracing::warn!(
+            rank, error = %error.cause(), dropped, weights_changed = changed, "a call failed; the pipeline goes on"
+        );
         match changed {
             false => PipelineError::Undone { source: Box::new(error), dropped },
             true => {
@@ -221,7 +223,8 @@ impl Ranks {
         }
     }
 
-    /// Closes the pipeline and names the first cause: a rank's own error before what others say of it, and before silence.
+    /// Closes the pipeline and returns the first cause: a rank's own error before others' errors about it, and before a
+    /// missing reply.
     fn close(&mut self, failed: Failed, step: Option<u64>) -> PipelineError {
         let seconds = failed.waited.as_secs_f64();
         let silent = |rank, activity| PipelineError::Silent { rank, step, seconds, activity };
@@ -242,22 +245,23 @@ impl Ranks {
     }
 }
 
-/// What came of a call that failed on some rank.
+/// The outcome of a call that failed on some rank.
 struct Failed {
     errors: Vec<(usize, ExecuteError)>,
     /// Ranks that have not replied.
     outstanding: Vec<usize>,
-    /// How long they were waited for.
+    /// How long the caller waited for them.
     waited: Duration,
 }
 
 impl Failed {
-    /// Are ranks and links sound, as far as is known?
+    /// Returns true if ranks and links are sound, as far as is known.
     fn is_of_calls(&self) -> bool {
         self.errors.iter().all(|(_, error)| error.is_of_call())
     }
 
-    /// The first cause, not its echoes on other ranks, and the rank that failed. There is an error.
+    /// Returns the rank that failed and its error: the first cause, not its consequences on other ranks. There must be
+    /// an error.
     fn first(mut self) -> (usize, ExecuteError) {
         let place = self.errors.iter().position(|(_, error)| !error.is_secondary()).unwrap_or_default();
         let (rank, error) = self.errors.swap_remove(place);
@@ -279,7 +283,7 @@ impl Drop for Ranks {
     }
 }
 
-/// A refusal: no process runs the call.
+/// A refusal, so that no process runs the call.
 pub(crate) struct Refuse(pub(crate) String);
 
 impl Command for Refuse {

@@ -1,8 +1,8 @@
 //! A rank's thread: builds the rank, then runs commands until the pipeline is dropped.
 //!
-//! Guarantees: an error or a panic of one rank reaches all other ranks; each thread computes in a pool of its own, so
-//! that ranks do not compete for one. A panic of user code is caught where it is called; one that comes up to here is of the runtime itself,
-//! and closes the pipeline.
+//! Guarantees: an error or a panic of one rank reaches all other ranks. Each thread computes in its own pool, so ranks
+//! do not compete for one. Panics of user code are caught where it is called; a panic that reaches this file comes from
+//! the runtime itself, and closes the pipeline.
 
 use super::agreement::agree_on_call;
 use super::command::{Call, Command};
@@ -15,19 +15,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
-/// A command for a rank's thread, with the channel for its reply inside.
+/// A command for a rank's thread; it contains the channel of its reply.
 pub(super) type Task = Box<dyn FnOnce(&mut Rank) + Send>;
 
 /// A rank's reply.
 pub(super) type Reply<T> = (usize, Result<T, ExecuteError>);
 
-/// What the thread's whole life needs.
+/// The state of a rank's thread.
 pub(super) struct Worker<T, B> {
     pub(super) link: Box<dyn Link>,
-    /// Compute threads of its pool.
+    /// The number of compute threads in its pool.
     pub(super) threads: usize,
     pub(super) build: B,
-    /// Where it says that it is built.
+    /// The channel for the reply that the rank is built.
     pub(super) ready: Sender<Reply<T>>,
     pub(super) tasks: Receiver<Task>,
 }
@@ -41,7 +41,7 @@ impl<T: Send, B: FnOnce(Box<dyn Link>) -> Result<(Rank, T), ExecuteError> + Send
             Ok(pool) => pool.install(move || own_fusion_queue(|| self.serve())),
             Err(error) => {
                 let error = ExecuteError::Device { rank, message: format!("no compute threads: {error}") };
-                // A send fails only when the pipeline is gone, and then nobody waits for the reply.
+                // Sending fails only if the pipeline is gone; then nobody waits for the reply.
                 let _ = self.ready.send((rank, Err(error)));
             }
         }
@@ -53,7 +53,7 @@ impl<T: Send, B: FnOnce(Box<dyn Link>) -> Result<(Rank, T), ExecuteError> + Send
         match caught(number, || "building its stages".to_owned(), || build(link)) {
             Ok((mut rank, facts)) => {
                 let _ = ready.send((number, Ok(facts)));
-                // Dropped, so that a caller that waits for other ranks notices when all threads have ended.
+                // Dropped, so that a caller waiting for other ranks notices when all threads have ended.
                 drop(ready);
                 while let Ok(task) = tasks.recv() {
                     task(&mut rank);
@@ -68,8 +68,8 @@ impl<T: Send, B: FnOnce(Box<dyn Link>) -> Result<(Rank, T), ExecuteError> + Send
     }
 }
 
-/// Runs a command on a rank. The outer error is a failure, of which all other ranks are informed here; the inner one is
-/// a call that no process ran.
+/// Runs a command on a rank. The outer error is a failure, which this function reports to all other ranks; the inner
+/// one is a call that no process ran.
 pub(super) fn run<C: Command>(
     rank: &mut Rank,
     command: &C,
@@ -81,14 +81,15 @@ pub(super) fn run<C: Command>(
         Some(call) if !matches!(call, Call::Local) => run_together(rank, command, call),
         _ => command.run(rank, began).map(|reply| Ok(vec![reply])),
     };
-    // Unwind safety: a panic ends the link, and with it the pipeline.
+    // Unwind safety: a panic ends the link, and so the pipeline.
     let result = catch_unwind(AssertUnwindSafe(|| run(rank)));
     let result = result.unwrap_or_else(|panic| Err(of_panic(rank, C::NAME, panic.as_ref())));
     let result = result.map_err(|error| rank.executor().blame_device(error));
     result.inspect_err(|error| tell_failure(rank.number(), error)).inspect_err(|error| rank.executor().fail(error))
 }
 
-/// The error of a panic that came up to here: the link's, if a collective raised it, else one that ends the link.
+/// The error of a panic that reached this thread: the link's error if a collective raised it, otherwise one that ends
+/// the link.
 fn of_panic(rank: &mut Rank, doing: &str, panic: &(dyn Any + Send)) -> ExecuteError {
     let number = rank.number();
     if let Some(source) = panic.downcast_ref::<LinkError>() {
@@ -107,7 +108,7 @@ fn run_together<C: Command>(
     if let Err(refused) = agree_on_call(rank, call)? {
         return Ok(Err(refused));
     }
-    // Processes have no common clock. All ranks are here now, which comes nearest to a common start.
+    // Processes have no common clock. All ranks are here now, which is the closest to a common start.
     let own = command.run(rank, Instant::now())?;
     let replies = command.exchange(rank, own)?;
     rank.executor().link().set_activity(Activity::Idle);

@@ -1,12 +1,12 @@
-//! The plans of one pipeline: one for each number of microbatches that came, lowered and checked once.
+//! The plans of one pipeline: one for each number of microbatches used so far, lowered and checked once.
 //!
-//! Guarantees: all plans have one placement, since stages stay where they were built; every plan was checked for the
+//! Guarantees: all plans have one placement, because stages stay where they were built. Every plan was checked for the
 //! transport that it runs on.
 
 use super::parts::Parts;
 use super::replication::Replication;
 use super::source::Source;
-use super::spreading::Spreading;
+use super::vocabulary::VocabularyPass;
 use crate::execute::ReplicaShare;
 use crate::group::Grid;
 use crate::plan::{CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId};
@@ -21,7 +21,7 @@ pub(crate) struct Plans {
     source: Source,
     skips: Vec<SkipEdge>,
     replication: Replication,
-    spreading: Spreading,
+    vocabulary: VocabularyPass,
     placement: Placement,
     /// By the number of microbatches of one replica.
     training: HashMap<usize, Arc<CheckedPlan>>,
@@ -34,28 +34,28 @@ impl Plans {
         source: Source,
         declared: &[SkipEdge],
         replication: Replication,
-        spreading: Spreading,
+        vocabulary: VocabularyPass,
     ) -> Result<Self, BuildError> {
         let (skips, microbatches) = (source.skips(declared), source.microbatches());
-        let plan = Arc::new(training_plan(&source, &skips, microbatches, &replication, &spreading)?);
+        let plan = Arc::new(training_plan(&source, &skips, microbatches, &replication, &vocabulary)?);
         let placement = plan.plan().placement().clone();
         replication.fits(&placement, plan.plan().skips())?;
         let (training, evaluation) = (HashMap::from([(microbatches, plan)]), HashMap::new());
-        Ok(Self { source, skips, replication, spreading, placement, training, evaluation })
+        Ok(Self { source, skips, replication, vocabulary, placement, training, evaluation })
     }
 
-    /// The plans of the same ranks over other stages, with these skip edges.
+    /// The plans of the same ranks for other stages, with these skip edges.
     pub(crate) fn moved(&self, source: Source, skips: &[SkipEdge]) -> Result<Self, BuildError> {
-        let plans = Self::new(source, skips, self.replication.clone(), self.spreading.clone())?;
+        let plans = Self::new(source, skips, self.replication.clone(), self.vocabulary.clone())?;
         match (plans.placement.ranks(), self.placement.ranks()) {
             (ranks, linked) if ranks != linked => Err(BuildError::Ranks { ranks, linked }),
             _ => Ok(plans),
         }
     }
 
-    /// The same pipeline with something else to run; its first plan is built and checked.
+    /// The plans of the same pipeline for another source; the first one is built and checked.
     pub(crate) fn with_source(&self, source: Source) -> Result<Self, BuildError> {
-        let plans = Self::new(source, &self.skips, self.replication.clone(), self.spreading.clone())?;
+        let plans = Self::new(source, &self.skips, self.replication.clone(), self.vocabulary.clone())?;
         if plans.placement != self.placement {
             let microbatches = plans.source.microbatches();
             return Err(BuildError::Moved { schedule: plans.name(), microbatches });
@@ -76,22 +76,22 @@ impl Plans {
         self.training.values().next().map(|plan| plan.plan().name().to_owned()).unwrap_or_default()
     }
 
-    /// Microbatches that a whole batch is cut into, over all replicas.
+    /// The number of microbatches of a whole batch, over all replicas.
     pub(crate) fn microbatches(&self) -> usize {
         self.source.microbatches() * self.replication.replicas
     }
 
-    /// Ranks of all replicas and groups.
+    /// The number of ranks of all replicas and groups.
     pub(crate) fn ranks(&self) -> usize {
         self.replication.ranks(self.placement.ranks())
     }
 
-    /// Is a layer of the vocabulary spread over all ranks?
+    /// Returns true if a layer is vocabulary parallel.
     pub(crate) fn spread(&self) -> bool {
-        !self.spreading.pieces.is_empty()
+        !self.vocabulary.pieces.is_empty()
     }
 
-    /// The most ranks that hold a stage together.
+    /// The size of the largest tensor-parallel group.
     pub(crate) fn members(&self) -> usize {
         self.replication.members.largest()
     }
@@ -106,7 +106,7 @@ impl Plans {
         if let Some(plan) = self.training.get(&microbatches) {
             return Ok(plan.clone());
         }
-        let plan = training_plan(&self.source, &self.skips, microbatches, &self.replication, &self.spreading)?;
+        let plan = training_plan(&self.source, &self.skips, microbatches, &self.replication, &self.vocabulary)?;
         if plan.plan().placement() != &self.placement {
             return Err(BuildError::Moved { schedule: plan.plan().name().to_owned(), microbatches });
         }
@@ -115,7 +115,7 @@ impl Plans {
         Ok(plan)
     }
 
-    /// The plan that evaluates this many microbatches on one replica: forwards alone.
+    /// The plan that evaluates this many microbatches on one replica, with forwards only.
     fn evaluation(&mut self, microbatches: usize) -> Result<Arc<CheckedPlan>, BuildError> {
         if let Some(plan) = self.evaluation.get(&microbatches) {
             return Ok(plan.clone());
@@ -124,19 +124,19 @@ impl Plans {
             1 => vec![microbatches],
             _ => vec![microbatches.div_ceil(2), microbatches / 2],
         };
-        let plan = self.spreading.of(ForwardOnly::over(self.placement.clone(), counts)?)?;
+        let plan = self.vocabulary.of(ForwardOnly::over(self.placement.clone(), counts)?)?;
         let plan = plan.with_skips(self.skips.clone())?;
         let plan = Arc::new(check(self.replication.lower(&plan)?)?);
         self.evaluation.insert(microbatches, plan.clone());
         Ok(plan)
     }
 
-    /// Who trains which part of a batch of this many microbatches (at least one).
+    /// The part of each replica when training a batch of this many microbatches (at least one).
     pub(crate) fn training_parts(&mut self, microbatches: usize) -> Result<Parts, BuildError> {
         self.parts(microbatches, Self::training)
     }
 
-    /// Who evaluates which part of a batch of this many microbatches (at least one).
+    /// The part of each replica when evaluating a batch of this many microbatches (at least one).
     pub(crate) fn evaluation_parts(&mut self, microbatches: usize) -> Result<Parts, BuildError> {
         self.parts(microbatches, Self::evaluation)
     }
@@ -147,10 +147,10 @@ impl Plans {
         plan: fn(&mut Self, usize) -> Result<Arc<CheckedPlan>, BuildError>,
     ) -> Result<Parts, BuildError> {
         let shares = Grid::shares(microbatches, self.replication.replicas);
-        // Replicas can exchange gradients inside a row only if all of them run the same row.
+        // Replicas can exchange gradients inside a row only if all run the same row.
         let same_plan = shares.iter().all(|(_, count)| *count == shares[0].1);
         let part = |(first, count): (usize, usize)| {
-            // A replica without microbatches does not run its plan, whichever it is.
+            // A replica without microbatches does not run its plan, so any plan will do.
             let plan = plan(self, count.max(1))?;
             Ok((ReplicaShare { first, empty: count == 0, same_plan, ..ReplicaShare::default() }, plan))
         };
@@ -164,9 +164,9 @@ fn training_plan(
     skips: &[SkipEdge],
     microbatches: usize,
     replication: &Replication,
-    spreading: &Spreading,
+    vocabulary: &VocabularyPass,
 ) -> Result<CheckedPlan, BuildError> {
-    let mut plan = spreading.of(source.plan(microbatches)?)?;
+    let mut plan = vocabulary.of(source.plan(microbatches)?)?;
     if !skips.is_empty() {
         plan = plan.with_skips(skips.to_vec())?;
     }
@@ -177,7 +177,7 @@ fn training_plan(
     check(plan)
 }
 
-/// Proved for rendezvous, the strictest transport: so a plan that runs over one link runs over all.
+/// Proves the plan for rendezvous, the strictest transport, so a plan that runs over one link runs over all.
 fn check(plan: Plan) -> Result<CheckedPlan, BuildError> {
     let checked = plan.check(&CheckOptions::default())?;
     let plan = checked.plan();
@@ -188,7 +188,7 @@ fn check(plan: Plan) -> Result<CheckedPlan, BuildError> {
     Ok(checked)
 }
 
-/// The forwards of each rank before its first backward.
+/// The number of forwards of each rank before its first backward.
 fn warm_up(plan: &Plan) -> Vec<usize> {
     let first = |rank| plan.tasks(rank).take_while(|task| !task.op().gives_input_gradient());
     (0..plan.ranks()).map(|rank| first(rank).filter(|task| task.op() == Op::Forward).count()).collect()
@@ -200,8 +200,8 @@ pub(crate) fn split_stages(plan: &Plan) -> BTreeSet<StageId> {
     tasks.filter(|task| matches!(task.op(), Op::BackwardInput | Op::BackwardWeight)).map(|task| task.stage()).collect()
 }
 
-/// Name and checksum of a whole plan: placement, microbatches, and every action of every rank.
+/// The name and checksum of a whole plan: placement, microbatches, and every action of every rank.
 pub(crate) fn fingerprint(plan: &Plan) -> String {
-    // A plan is numbers and text, so encoding it cannot fail; if it did, all ranks would get the same sum.
+    // A plan is numbers and text, so encoding cannot fail; if it did, all ranks would get the same sum.
     format!("{} #{:08x}", plan.name(), crc32fast::hash(&serde_json::to_vec(plan).unwrap_or_default()))
 }

@@ -4,12 +4,12 @@ use crate::execute::ReplicaShare;
 use crate::plan::CheckedPlan;
 use std::sync::Arc;
 
-/// The parts of a batch, one a replica.
+/// The parts of a batch, one per replica.
 #[derive(Clone, Debug)]
 pub(crate) struct Parts(pub(super) Vec<(ReplicaShare, Arc<CheckedPlan>)>);
 
 impl Parts {
-    /// A replica's part, and its plan.
+    /// The part and the plan of a replica.
     pub(crate) fn of(&self, replica: usize) -> (ReplicaShare, &CheckedPlan) {
         let (share, plan) = &self.0[replica];
         (*share, plan)
@@ -20,7 +20,7 @@ impl Parts {
         self.0.len()
     }
 
-    /// Have all replicas equally many microbatches?
+    /// Returns true if all replicas have the same number of microbatches.
     pub(crate) fn are_even(&self) -> bool {
         self.0.iter().all(|(share, _)| share.same_plan)
     }

@@ -1,20 +1,20 @@
-//! How many ranks run one pipeline rank's row, and whether the groups that hold stages can exchange what crosses between them.
+//! How many ranks run one pipeline rank's row, and whether tensor-parallel groups can exchange values between stages.
 
 use crate::group::GroupSizes;
 use crate::plan::{Placement, Plan, SkipEdge, StageId};
 use crate::train::error::BuildError;
 
-/// How many ranks run one pipeline rank's row: data-parallel replicas, and the members of the group that holds its stages.
+/// How many ranks run one pipeline rank's row: data-parallel replicas, and members of its tensor-parallel group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Replication {
     pub(crate) replicas: usize,
     pub(crate) members: GroupSizes,
-    /// The most stages whose parameters a rank may have gathered, where they are sharded.
+    /// With sharding, the maximum number of stages whose parameters a rank has gathered at once.
     pub(crate) gathered: Option<usize>,
 }
 
 impl Replication {
-    /// The plan with transfers, and with `UNSHARD` and `RESHARD` where parameters are sharded.
+    /// Adds transfers to the plan and, with sharding, `UNSHARD` and `RESHARD`.
     pub(super) fn lower(&self, plan: &Plan) -> Result<Plan, BuildError> {
         match self.gathered {
             None => Ok(plan.with_transfers()?),
@@ -22,13 +22,13 @@ impl Replication {
         }
     }
 
-    /// Ranks of all replicas and groups of so many pipeline ranks.
+    /// The number of ranks of all replicas and groups, for this number of pipeline ranks.
     pub(super) fn ranks(&self, pipeline_ranks: usize) -> usize {
         self.members.before(pipeline_ranks) * self.replicas
     }
 
-    /// Refuses sizes that are not one for all pipeline ranks or one for each, and neighbours (over skip edges, too) of which neither
-    /// size divides the other, and copies of a stage that groups of different sizes hold.
+    /// Checks the group sizes: one for all pipeline ranks or one for each; of two neighbours (also over skip edges) one
+    /// size divides the other; and copies of a stage have groups of the same size.
     pub(super) fn fits(&self, placement: &Placement, skips: &[SkipEdge]) -> Result<(), BuildError> {
         let (sizes, ranks) = (self.members.given().len(), placement.ranks());
         if sizes != 1 && sizes != ranks {
@@ -38,7 +38,7 @@ impl Replication {
         for from in placement.all_stages() {
             let next = placement.next(from).into_iter();
             let past = skips.iter().filter(|edge| edge.from == from.index());
-            for to in next.chain(past.map(|edge| StageId::in_replica(from.replica(), edge.to))) {
+            for to in next.chain(past.map(|edge| StageId::in_route(from.route(), edge.to))) {
                 let (senders, receivers) = (of(from), of(to));
                 if !senders.is_multiple_of(receivers) && !receivers.is_multiple_of(senders) {
                     return Err(BuildError::GroupBoundary { from, to, senders, receivers });

@@ -1,23 +1,23 @@
-//! What a pipeline runs: a schedule family at a size, or one given plan.
+//! What a pipeline runs: a schedule at a size, or one given plan.
 
 use crate::plan::{Action, MicrobatchTask, Plan, PlanError, SkipEdge};
 use crate::schedule::{Schedule, Size};
 use crate::train::error::BuildError;
 use std::sync::Arc;
 
-/// What is run.
+/// A schedule or a plan.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
-    /// A family at a size.
+    /// A schedule at a size.
     Schedule(Arc<dyn Schedule>, Size),
-    /// One plan, with its number of microbatches.
+    /// One plan, with its own number of microbatches.
     Plan(Arc<Plan>),
-    /// A plan that was chosen for batches of this size; smaller ones leave out the microbatches that they lack.
+    /// A plan chosen for batches of this size; for smaller batches, the missing microbatches are left out.
     Chosen(Arc<Plan>),
 }
 
 impl Source {
-    /// The plan for this many microbatches, as the family builds it or as it was given.
+    /// The plan for this many microbatches, as the schedule builds it or as it was given.
     pub(super) fn plan(&self, microbatches: usize) -> Result<Plan, BuildError> {
         match self {
             Source::Schedule(schedule, size) => Ok(schedule.build(Size { microbatches, ..*size })?),
@@ -31,7 +31,7 @@ impl Source {
         }
     }
 
-    /// The number of microbatches that the user chose.
+    /// The number of microbatches chosen by the user.
     pub(super) fn microbatches(&self) -> usize {
         match self {
             Source::Schedule(_, size) => size.microbatches,
@@ -46,11 +46,11 @@ impl Source {
     }
 }
 
-/// The computations of a plan for its first microbatches, in its order; what they need still comes before them.
+/// The computations of a plan for its first microbatches, in its order; their dependencies still come before them.
 fn fewer(plan: &Plan, microbatches: usize) -> Result<Plan, PlanError> {
     let routes = plan.placement().routes();
     let share = |route: usize| (microbatches + routes - 1 - route) / routes;
-    let kept = |task: MicrobatchTask| task.op().is_compute() && task.microbatch() < share(task.stage().replica());
+    let kept = |task: MicrobatchTask| task.op().is_compute() && task.microbatch() < share(task.stage().route());
     let shorter = |action: &Action| match *action {
         Action::Overlap(a, b) if kept(a) && kept(b) => Some(*action),
         _ => action.tasks().find(|task| task.of_microbatch().is_some_and(kept)).map(Action::Single),

@@ -1,4 +1,4 @@
-//! Setting a pipeline up: everything that the user chooses.
+//! The builder: everything that the user chooses.
 
 use crate::cost::{LinkCosts, Partition, Profile};
 use crate::execute::FusedActions;
@@ -9,7 +9,7 @@ use crate::stage::{Accumulation, PROGRAMS, Reduction, SplitBackward, StageBox, V
 use crate::train::context::StageContext;
 use crate::train::non_finite::OnNonFinite;
 use crate::train::pipeline::Pipeline;
-use crate::train::plans::{Replication, Source, Spreading};
+use crate::train::plans::{Replication, Source, VocabularyPass};
 use crate::train::shared::SharedParameter;
 use crate::train::step::Settings;
 use crate::vocabulary::Vocabulary;
@@ -40,14 +40,14 @@ pub struct Builder {
     pub(crate) split: SplitBackward,
     pub(crate) captured_programs: usize,
     pub(crate) compile: bool,
-    pub(crate) bf16_products: bool,
+    pub(crate) bf16_matmuls: bool,
     pub(crate) keep_outputs: bool,
     pub(crate) outputs: bool,
     pub(crate) compare_batches: bool,
     pub(crate) shared: Vec<SharedParameter>,
     pub(crate) skips: Vec<SkipEdge>,
     pub(crate) cut: Option<Partition>,
-    /// Stages that recompute, whatever their factory says of them.
+    /// Stages that recompute, whatever their factory chooses.
     pub(crate) recomputing: Vec<usize>,
     pub(crate) validate: Validate,
     pub(crate) seed: Option<u64>,
@@ -55,10 +55,10 @@ pub struct Builder {
     pub(crate) fused: FusedActions,
     pub(crate) model: Option<String>,
     pub(crate) replicas: usize,
-    /// Ranks that hold each stage together.
+    /// The tensor-parallel group sizes.
     pub(crate) members: GroupSizes,
     pub(crate) sharded: bool,
-    /// Layers of which every rank has a piece.
+    /// The vocabulary-parallel layers.
     pub(crate) vocabulary: Option<Vocabulary>,
     pub(crate) gathered: usize,
     pub(crate) delay: Option<LinkCosts>,
@@ -76,7 +76,7 @@ impl std::fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// Runs this instead of what was given.
+    /// Sets the source, replacing the given one.
     pub(crate) fn source(mut self, source: Source) -> Self {
         self.source = Some(Ok(source));
         self
@@ -88,13 +88,13 @@ impl Builder {
         Replication { replicas: self.replicas, members: self.members.clone(), gathered }
     }
 
-    /// What plans spread over all ranks, and by which costs.
-    pub(super) fn spreading(&self) -> Spreading {
+    /// The vocabulary-parallel layers of plans, and the costs to place them.
+    pub(super) fn vocabulary_pass(&self) -> VocabularyPass {
         let pieces = self.vocabulary.as_ref().map(Vocabulary::layers).unwrap_or_default();
-        Spreading { pieces, profile: self.planned.clone() }
+        VocabularyPass { pieces, profile: self.planned.clone() }
     }
 
-    /// What all ranks do alike.
+    /// The settings that all ranks share.
     pub(super) fn settings(&self) -> Settings {
         let Self { reduction, clip_norm, on_non_finite, validate, outputs, .. } = *self;
         Settings { reduction, clip_norm, on_non_finite, validate, outputs }
@@ -119,7 +119,7 @@ impl Default for Builder {
             split: SplitBackward::default(),
             captured_programs: PROGRAMS,
             compile: false,
-            bf16_products: false,
+            bf16_matmuls: false,
             keep_outputs: false,
             outputs: false,
             compare_batches: false,
@@ -144,86 +144,89 @@ impl Default for Builder {
 }
 
 impl Pipeline {
-    /// Starts to set a pipeline up.
+    /// Creates a builder.
     pub fn builder() -> Builder {
         Builder::default()
     }
 }
 
 impl Builder {
-    /// Runs this family at this size: `schedule(OneFOneB, size)`, or by its name, `schedule("1F1B", size)`. A name that
-    /// no family has is an error of [`Builder::build`]. A batch of fewer samples than microbatches
-    /// asks the family for a smaller size; if the family refuses that size, the batch is refused.
+    /// Runs this schedule at this size: `schedule(OneFOneB, size)`, or by its name, `schedule("1F1B", size)`. An
+    /// unknown name is an error of [`Builder::build`]. For a batch with fewer samples than microbatches, a smaller size
+    /// is used; if the schedule refuses that size, the batch is refused.
     pub fn schedule(mut self, schedule: impl IntoSchedule, size: Size) -> Self {
         self.source = Some(schedule.into_schedule().map(|schedule| Source::Schedule(Arc::from(schedule), size)));
         self
     }
 
-    /// Runs this plan, with its number of microbatches and no other. Transfers are inserted if it has none.
+    /// Runs this plan, only with its own number of microbatches. Transfers are inserted if it has none.
     pub fn plan(mut self, plan: Plan) -> Self {
         self.source = Some(Ok(Source::Plan(Arc::new(plan))));
         self
     }
 
-    /// The function that makes a stage. It is called on the rank that holds the stage, so the whole model never exists in
-    /// one place. In a bidirectional placement it is called for both replicas; the second takes the first's weights.
+    /// Sets the function that makes a stage. It is called on the rank that holds the stage, so the whole model never
+    /// exists in one place. In a bidirectional placement it is called for both routes; the second takes the first one's
+    /// weights.
     pub fn stages(mut self, factory: impl Fn(&StageContext) -> StageBox + Send + Sync + 'static) -> Self {
         self.factory = Some(Arc::new(factory));
         self
     }
 
-    /// Cuts the model's layers in this way (as the planner found it, say): [`StageContext::layers`] gives each stage its share.
-    /// [`Builder::build`] refuses a cut into another number of stages than the plan has, and a factory that asks for another number of
-    /// layers.
+    /// Cuts the model's layers in this way, for example as the planner found: [`StageContext::layers`] returns each
+    /// stage's share. [`Builder::build`] refuses a cut into another number of stages than the plan's, and a factory
+    /// that requests a share of another number of layers.
     pub fn cut(mut self, cut: Partition) -> Self {
         self.cut = Some(cut);
         self
     }
 
-    /// The function that makes each stage's optimizer. Without one, `step` leaves weights as they are, forgets gradients,
-    /// and warns once; read them with [`Pipeline::accumulate`] and [`Pipeline::take_gradients`].
+    /// Sets the function that makes each stage's optimizer. Without one, `step` leaves weights unchanged, drops
+    /// gradients, and warns once; read gradients with [`Pipeline::accumulate`] and [`Pipeline::take_gradients`].
     ///
-    /// Its groups (`ModuleOptimizer::with_group`) match the parameters' names in the whole model, as
-    /// [`StageBox::named`] gives them; so they mean the same on any number of ranks. See [`Builder::parameter_group`].
+    /// Its groups (`ModuleOptimizer::with_group`) match the parameters' names in the whole model, from
+    /// [`StageBox::named`], so they mean the same on any number of ranks. See [`Builder::parameter_group`].
     pub fn optimizer(mut self, make: impl Fn() -> ModuleOptimizer + Send + Sync + 'static) -> Self {
         self.optimizers = Some(Arc::new(make));
         self
     }
 
-    /// Declares a group of parameters that the optimizer or a learning rate uses: building fails if it matches no parameter
-    /// of the whole model. Burn's optimizers do not show their groups, so a misspelt one that is not declared here goes unnoticed.
+    /// Declares a group of parameters that the optimizer or a learning rate uses: building fails if it matches no
+    /// parameter of the whole model. Burn's optimizers do not expose their groups, so a misspelt group that is not
+    /// declared here goes unnoticed.
     ///
-    /// Groups match by name; identifiers of parameters differ from rank to rank.
+    /// Groups match by name, because parameter ids differ from rank to rank.
     pub fn parameter_group(mut self, group: ParamGroup) -> Self {
         self.groups.push(group);
         self
     }
 
-    /// What the loss function returns over a microbatch, [`Reduction::Mean`] by default.
+    /// Sets what the loss function returns over a microbatch, [`Reduction::Mean`] by default.
     pub fn reduction(mut self, reduction: Reduction) -> Self {
         self.reduction = reduction;
         self
     }
 
-    /// One device for all ranks, or one for each rank (autodiff is added). Burn's default device by default.
+    /// Sets one device for all ranks, or one per rank (autodiff is added). Burn's default device by default.
     pub fn devices(mut self, devices: Vec<Device>) -> Self {
         self.devices = devices;
         self
     }
 
-    /// Compute threads of each rank, 1 by default. Each rank has its own pool, since ranks that share one delay each other.
+    /// Sets the number of compute threads of each rank, 1 by default. Each rank has its own pool, because ranks that
+    /// share one delay each other.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// The longest that any wait may take, 120 s by default. A stage's first run may compile kernels, so leave it time.
+    /// Sets the longest allowed wait, 120 s by default. Allow for a stage's first run, which may compile kernels.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The timeout that was set, or the one by default: for programs that use the link before the pipeline is built.
+    /// The timeout that was set, or the default: for programs that use the link before the pipeline is built.
     pub fn get_timeout(&self) -> Duration {
         self.timeout
     }

@@ -1,4 +1,4 @@
-//! What all ranks of a job must have in common. Ranks in processes compare it before they build their stages.
+//! The settings that all ranks of a job must share. Ranks in processes compare them before they build their stages.
 
 use super::builder::Builder;
 use crate::link::kit::WIRE_VERSION;
@@ -7,19 +7,19 @@ use crate::train::control::Job;
 use crate::train::plans::fingerprint;
 use burn::tensor::Device;
 
-/// Names and values. Every option of the builder is named here, so that a new one does not compile before somebody has
-/// decided whether ranks must have it alike.
+/// Names and values. Every option of the builder is listed here, so a new one does not compile until somebody decides
+/// whether ranks must share it.
 pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
     let Builder {
-        // The plan comes of these, and is compared itself.
+        // The plan is derived from these, and is compared itself.
         source: _,
         planned: _,
-        // Functions. What comes of them is compared: the parameters of each stage, and what the optimizer does.
+        // Functions. Their results are compared: the parameters of each stage, and the optimizer's steps.
         factory: _,
         optimizers: _,
-        // Each process holds its own against the names of the whole model.
+        // Each process checks its own against the names of the whole model.
         groups: _,
-        // Each process's own.
+        // May differ between processes.
         devices: _,
         threads: _,
         timeout: _,
@@ -33,7 +33,7 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         split,
         captured_programs,
         compile,
-        bf16_products,
+        bf16_matmuls,
         keep_outputs,
         compare_batches,
         shared,
@@ -45,7 +45,7 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         merge_weights,
         fused,
         model,
-        // Compared as what they give together.
+        // Compared by their combined effect.
         replicas: _,
         members: _,
         sharded: _,
@@ -59,9 +59,9 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         ("the number of microbatches", plan.total_microbatches().to_string()),
         ("the plan", fingerprint(plan)),
         ("the loss contract", format!("{reduction:?}, {accumulation:?} accumulation, clip norm {clip_norm:?}")),
-        ("what losses that are no numbers lead to", format!("{on_non_finite:?}")),
+        ("the policy for non-finite losses", format!("{on_non_finite:?}")),
         ("the data-parallel replicas", format!("{:?}", builder.replication())),
-        ("the vocabulary (`Builder::vocabulary`)", vocabulary.unwrap_or_else(|| "none that is spread".to_owned())),
+        ("the vocabulary (`Builder::vocabulary`)", vocabulary.unwrap_or_else(|| "not parallel".to_owned())),
         ("the shared parameters (`Builder::share`)", format!("{shared:?}")),
         ("the skip edges (`Builder::skip`)", format!("{skips:?}")),
         ("the cut of the layers (`Builder::cut`)", format!("{cut:?}")),
@@ -74,7 +74,7 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         ("the stages that recompute", format!("{recomputing:?}")),
         ("which specs are compared (`Builder::validate`)", format!("{validate:?}")),
         ("whether batches are compared (`Builder::compare_batches`)", format!("{compare_batches}")),
-        ("the operands of products", if *bf16_products { "bf16" } else { "not rounded" }.to_owned()),
+        ("the operands of matmuls", if *bf16_matmuls { "bf16" } else { "not rounded" }.to_owned()),
         ("the seed", format!("{seed:?}")),
         ("the default data types", format!("{:?} and {:?}", settings.float_dtype, settings.int_dtype)),
         ("the model", model.clone().unwrap_or_else(|| "no description".to_owned())),

@@ -1,7 +1,8 @@
-//! Setting a pipeline up and starting it.
+//! Configuring and starting a pipeline.
 //!
-//! Read `builder` (what the user chooses; more of it in `step_options` and `group_options`), `start` (plan, links, threads), `job` (what ranks in processes must have in
-//! common), `rank` (how a thread builds its stages) and `standby` (other stages for a pipeline that runs).
+//! Read `builder` (the user's choices; more in `step_options` and `group_options`), `start` (plan, links, threads),
+//! `job` (what ranks in processes must share), `rank` (how a thread builds its stages) and `standby` (other stages for
+//! a running pipeline).
 
 mod builder;
 mod group_options;

@@ -1,11 +1,11 @@
-//! Building one rank on its thread.
+//! Builds one rank on its thread.
 //!
-//! 1. Ranks in processes compare their jobs, and learn whether one of them wants outputs of steps. Where the link has collectives of its own, it
-//!    makes the groups that hold stages together.
-//! 2. The factory makes the rank's stages, one after the other. Then its pieces of a vocabulary that is spread are cut.
-//! 3. Ranks in processes exchange what they say of their stages. Two ranks that hold one stage must hold the same
-//!    parameters, and all ranks optimizers that do the same.
-//! 4. The rank starts: equal weights, shared parameters, shards ([`Rank::start`]).
+//! 1. Ranks in processes compare their jobs, and learn whether any of them wants outputs of steps. If the link has its
+//!    own collectives, it creates the tensor-parallel groups.
+//! 2. The factory makes the rank's stages, one after the other. Then its pieces of a parallel vocabulary are cut.
+//! 3. Ranks in processes exchange the facts of their stages. Two ranks that hold the same stage must hold the same
+//!    parameters, and all ranks must have optimizers that do the same.
+//! 4. The rank starts: equal weights, tied parameters, shards ([`Rank::start`]).
 
 use super::builder::Builder;
 use crate::execute::{ExecuteError, Executor, RunOptions};
@@ -29,7 +29,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What all ranks of this process are built from.
+/// The inputs from which all ranks of this process are built.
 pub(super) struct Blueprint {
     pub(super) builder: Builder,
     pub(super) placement: Placement,
@@ -37,13 +37,13 @@ pub(super) struct Blueprint {
     pub(super) splits: BTreeSet<StageId>,
     /// The training plan.
     pub(super) plan: Arc<CheckedPlan>,
-    /// What all ranks must have in common, where they are processes.
+    /// The settings that all ranks must share, if they are processes.
     pub(super) job: Option<Job>,
-    /// The most bytes that the plan was predicted to take, of each pipeline rank.
+    /// The predicted peak bytes of the plan, for each pipeline rank.
     pub(super) predicted: Vec<u64>,
 }
 
-/// What a rank has made: its stages and pieces, what it knows of them, and what their parameters are, in words.
+/// A rank's own stages and pieces, their facts, and descriptions of their parameters.
 #[derive(Default)]
 pub(super) struct Made {
     pub(super) stages: Stages,
@@ -51,7 +51,7 @@ pub(super) struct Made {
     parameters: Vec<(usize, String)>,
 }
 
-/// A rank, and what it knows of all stages, its own or those of all processes.
+/// A rank, and its facts of all stages: of this process, or of all processes.
 pub(super) type Built = (Rank, (Vec<StageFacts>, Vec<SharedReport>));
 
 impl Made {
@@ -74,7 +74,7 @@ impl Made {
     }
 }
 
-/// Refuses declared gradients that cannot be those of their tensors.
+/// Refuses declared gradients that do not fit their tensors.
 fn refuse_gradients(rank: usize, stage: StageId, declared: Option<&StageMetadata>) -> Result<(), ExecuteError> {
     let Some((port, SpecMismatch { tensor, expected, got })) = declared.and_then(StageMetadata::unfit_gradient) else {
         return Ok(());
@@ -89,7 +89,7 @@ impl Blueprint {
         let Self { builder, placement, .. } = self;
         let mut link: Box<dyn Link> = Box::new(Logged::new(link));
         let grid = self.grid(link.as_ref());
-        // While the link is still there: a rank that only closed it would not say why.
+        // Abort while the link exists: a rank that only closed it would give no reason.
         let agreed = self.agree(link.as_mut(), &grid).inspect_err(|error| link.abort(error.to_string()));
         let (outputs, by_link) = agreed?;
         let (mut link, groups) = self.groups(&grid, link, by_link);
@@ -115,7 +115,8 @@ impl Blueprint {
         Grid::new(link.rank(), self.builder.replicas, self.builder.members.clone())
     }
 
-    /// Does any process want outputs of steps, and does the link run the collectives of the ranks that hold stages together? Step 1 of the header.
+    /// Returns whether any process wants outputs of steps, and whether the link runs the collectives of tensor-parallel
+    /// groups: step 1 of the header.
     fn agree(&self, link: &mut dyn Link, grid: &Grid) -> Result<(bool, bool), ExecuteError> {
         let Self { builder, job, .. } = self;
         let (rank, mut outputs) = (link.rank(), builder.outputs);
@@ -132,8 +133,9 @@ impl Blueprint {
         Ok((outputs, true))
     }
 
-    /// The ranks that hold stages, or pieces of the vocabulary, together, and the replicas; and the rank's end of the link, which these use
-    /// too if there are several. `by_link`: the link runs the collectives of those that hold stages together.
+    /// The groups of tensor-parallel members, vocabulary pieces and replicas, and the rank's end of the link, which
+    /// they share if a group has several ranks. `by_link` is true if the link runs the collectives of tensor-parallel
+    /// groups.
     fn groups(&self, grid: &Grid, link: Box<dyn Link>, by_link: bool) -> (Box<dyn Link>, StageGroups) {
         let Builder { replicas, timeout, ref vocabulary, .. } = self.builder;
         let (mut groups, members) = (StageGroups::default(), grid.member_ranks().len());
@@ -157,7 +159,7 @@ impl Blueprint {
         (Box::new(link), groups)
     }
 
-    /// The rank's stages, and what it knows of all stages: steps 2 and 3 of the header.
+    /// The rank's stages, and its facts of all stages: steps 2 and 3 of the header.
     fn stages(
         &self,
         link: &mut dyn Link,
@@ -173,7 +175,7 @@ impl Blueprint {
         Ok((stages, facts))
     }
 
-    /// Compares the optimizers of all processes, by what they do at the names of the model.
+    /// Compares the optimizers of all processes by their steps with the model's parameter names.
     fn compare_optimizers(
         &self,
         link: &mut dyn Link,
@@ -188,7 +190,7 @@ impl Blueprint {
         agree_on_optimizer(link, &names, &MadeUpSteps::of(own, &names, device), self.builder.timeout)
     }
 
-    /// Makes the rank's stages; the last one keeps its outputs if they are wanted.
+    /// Makes the rank's stages. The last stage keeps its outputs if they are wanted.
     pub(super) fn make(
         &self,
         link: &mut dyn Link,
@@ -216,7 +218,7 @@ impl Blueprint {
         Ok(made)
     }
 
-    /// Makes a layer of the vocabulary and cuts the rank's piece from it.
+    /// Makes a vocabulary-parallel layer and cuts the rank's piece from it.
     fn piece(
         &self,
         rank: usize,
@@ -234,14 +236,14 @@ impl Blueprint {
         Ok(held)
     }
 
-    /// The stages, and what is known of all stages of all ranks of this process, or of all processes.
+    /// The stages, and the facts of all stages of all ranks of this process, or of all processes.
     pub(super) fn facts(&self, link: &mut dyn Link, made: Made) -> Result<(Stages, Vec<StageFacts>), ExecuteError> {
         let Made { stages, facts, parameters } = made;
         let facts = if self.job.is_some() { self.exchange(link, facts, parameters)? } else { facts };
         Ok((stages, facts))
     }
 
-    /// Makes one stage; the last one keeps its outputs if they are wanted.
+    /// Makes one stage. The last stage keeps its outputs if they are wanted.
     fn stage(
         &self,
         rank: usize,
@@ -264,7 +266,7 @@ impl Blueprint {
         Ok(held)
     }
 
-    /// What compares the collectives of a captured stage among its holders, if there are several.
+    /// The comparison of a captured stage's collectives among its holders, if there are several.
     fn members(&self, stage: StageId, groups: &StageGroups) -> Option<Members> {
         let StageGroups { members, replicas, .. } = groups.clone();
         let (several, plan) = (members.size() > 1 || replicas.size() > 1, self.plan.clone());
@@ -285,8 +287,8 @@ impl Blueprint {
 }
 
 impl Builder {
-    /// Makes a stage, and chooses the way that it runs; `splits` says whether the plan splits its backward, `outputs` whether the
-    /// last stage keeps its outputs, and `members` compares a captured stage's collectives. `None` without a factory.
+    /// Makes a stage and chooses its engine. `splits` is true if the plan splits its backward, `outputs` if the last
+    /// stage keeps its outputs; `members` compares a captured stage's collectives. `None` without a factory.
     pub(crate) fn make_stage(
         &self,
         context: &StageContext,
@@ -302,11 +304,11 @@ impl Builder {
         options.layers = layers;
         (options.programs, options.seeded) = (self.captured_programs, self.seed.is_some());
         (options.rounded, options.outputs) = (self.rounded(), outputs);
-        options.compile |= self.compile | self.bf16_products;
+        options.compile |= self.compile | self.bf16_matmuls;
         options.recompute |= self.recomputing.contains(&context.index);
         options.members = members;
         options.grouped = context.group.size() > 1;
-        // Without a seed forwards take no turns.
+        // Without a seed, forwards do not take turns.
         options.awaited = options.grouped || (options.seeded && spread);
         held.choose(self.split, splits, self.keep_outputs);
         held.prepare(self.accumulation, self.optimizers.as_ref().map(|make| make()));
@@ -314,12 +316,12 @@ impl Builder {
     }
 }
 
-/// Refuses a stage whose module holds parameters that stages do not take.
+/// Refuses a stage whose module holds parameters that stages do not support.
 fn taken(rank: usize, stage: StageId, held: &dyn ErasedStage) -> Result<(), ExecuteError> {
     held.refused().map_or(Ok(()), |source| Err(ExecuteError::Module { rank, stage, source }))
 }
 
-/// Refuses weights of a float type that the device does not compute in: it may hold them all the same, and then gives anything.
+/// Refuses weights of a float type that the device does not compute in: it may store them but compute wrong values.
 fn refuse_types(rank: usize, stage: StageId, device: &Device, weights: &[NamedWeight]) -> Result<(), ExecuteError> {
     let float = weights.iter().filter(|weight| weight.value.dtype().is_float());
     float.map(|weight| (weight, weight.value.dtype())).try_for_each(|(weight, dtype)| {
@@ -330,7 +332,7 @@ fn refuse_types(rank: usize, stage: StageId, device: &Device, weights: &[NamedWe
     })
 }
 
-/// Element types, and shapes of the whole parameters, in visiting order.
+/// Element types and shapes of the whole parameters, in visiting order.
 fn described(weights: &[(ParamId, AnyTensor)], group: &TensorGroup) -> String {
     let described = weights
         .iter()

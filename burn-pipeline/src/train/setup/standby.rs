@@ -1,13 +1,13 @@
-//! Other stages for a pipeline that runs: another cut or placement, recomputation, another engine.
+//! Other stages for a running pipeline: with another cut or placement, recomputation, or another engine.
 //!
-//! Guarantees: an error leaves the running pipeline as it was, on all ranks alike, unless a rank was lost; weights,
-//! optimizer state and progress are those of the stages that ran before, to the last bit.
+//! Guarantees: an error leaves the running pipeline unchanged, on all ranks alike, unless a rank was lost. Weights,
+//! optimizer state and progress are carried over to the last bit.
 //!
-//! 1. [`Pipeline::stand_by`]: every rank makes its other stages beside those that run, on the same thread and link. If
-//!    one cannot, none keeps them. They are agreed on as at the start of a pipeline ([`Rank::stand_by`]).
-//! 2. [`Pipeline::change_places`]: a checkpoint is saved, stages that stand by and those that run change places, and the ones
-//!    that run now load it. This can be repeated, both ways.
-//! 3. [`Pipeline::dismiss`]: what stands by is dropped. Until then both are in memory.
+//! 1. [`Pipeline::stand_by`]: every rank builds its other stages beside the running ones, on the same thread and link.
+//!    If one fails, none keeps them. Ranks agree on them as at the start of a pipeline ([`Rank::stand_by`]).
+//! 2. [`Pipeline::change_places`]: a checkpoint is saved, standby and running stages are swapped, and the new running
+//!    ones load it. This can be repeated, both ways.
+//! 3. [`Pipeline::dismiss`]: standby stages are dropped. Until then both are in memory.
 
 use super::builder::Builder;
 use super::rank::Blueprint;
@@ -25,7 +25,7 @@ use crate::train::stages::Stages;
 use crate::train::step::Rank;
 use std::time::Instant;
 
-/// Plans and stages that a pipeline could run instead of those that it runs.
+/// Plans and stages on standby: a pipeline could run them instead of its own.
 #[derive(Debug)]
 pub(crate) struct Standby {
     plans: Plans,
@@ -51,7 +51,7 @@ pub(crate) enum MoveError {
 }
 
 impl Pipeline {
-    /// Makes stages as this builder says, for what is to be run, and keeps them beside those that run.
+    /// Builds stages with this builder for `source`, and keeps them on standby beside the running ones.
     pub(crate) fn stand_by(&mut self, builder: &Builder, source: Source) -> Result<Standby, MoveError> {
         self.is_unchanged()?;
         let mut plans = self.plans.moved(source, &builder.skips)?;
@@ -80,10 +80,11 @@ impl Pipeline {
         Ok(Standby { plans, stages, learns_metadata, wants_metadata: learns_metadata, cut })
     }
 
-    /// Runs the stages that stand by, with the weights, optimizer state and progress of those that ran, which stand by then.
+    /// Runs the standby stages, with the weights, optimizer state and progress of the running ones, which become the
+    /// standby.
     pub(crate) fn change_places(&mut self, standby: &mut Standby, checkpoints: &Checkpoints) -> Result<(), MoveError> {
         self.is_unchanged()?;
-        // What moves stages is no checkpoint of the job's.
+        // The checkpoint that moves stages is not part of the job's history.
         let last = self.branch.last.clone();
         let saved = self.save(checkpoints, &());
         self.branch.last.clone_from(&last);
@@ -98,7 +99,7 @@ impl Pipeline {
         Ok(loaded?)
     }
 
-    /// Do all stages hold the modules with which they were built?
+    /// Checks that all stages hold the modules with which they were built.
     fn is_unchanged(&self) -> Result<(), MoveError> {
         if self.is_as_built { Ok(()) } else { Err(MoveError::Replaced) }
     }
@@ -113,13 +114,13 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Drops what stands by.
+    /// Drops the standby stages.
     pub(crate) fn dismiss(&mut self) -> Result<(), PipelineError> {
         self.ask(Dismiss).map(drop)
     }
 }
 
-/// Has each rank make its other stages.
+/// Builds the other stages on each rank.
 struct StandBy {
     blueprint: Blueprint,
 }
@@ -162,7 +163,7 @@ fn failed(rank: &Rank, error: &ExecuteError) -> MoveError {
     MoveError::Stages { rank: rank.number(), message: error.cause().to_string() }
 }
 
-/// Has each rank run what stands by.
+/// Swaps running and standby stages on each rank.
 struct Swap;
 
 impl Command for Swap {
@@ -175,7 +176,7 @@ impl Command for Swap {
     }
 }
 
-/// Has each rank drop what stands by.
+/// Drops the standby stages on each rank.
 struct Dismiss;
 
 impl Command for Dismiss {

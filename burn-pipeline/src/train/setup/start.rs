@@ -1,8 +1,8 @@
-//! Starting a pipeline: the first plan is proved, then each rank of this process gets its thread.
+//! Starts a pipeline: proves the first plan, then starts a thread for each rank of this process.
 //!
 //! 1. [`Builder::build`] starts all ranks: threads with a link between them.
-//! 2. [`Builder::build_rank`] starts one rank; the link joins it to the others, which are processes. Before stages are built all
-//!    ranks compare their jobs ([`job`]).
+//! 2. [`Builder::build_rank`] starts one rank; its link connects it to the others, which are processes. Before stages
+//!    are built all ranks compare their jobs ([`job`]).
 
 use super::builder::Builder;
 use super::job::job;
@@ -28,7 +28,7 @@ impl Builder {
     /// Checks the plan, starts one thread for each rank, and builds the stages there.
     ///
     /// # Errors
-    /// If something is missing, the plan is not legal, or a stage cannot be made.
+    /// Returns [`BuildError`] if something is missing, the plan is not legal, or a stage cannot be made.
     pub fn build(self) -> Result<Pipeline, BuildError> {
         let plans = self.plans()?;
         let ranks = plans.ranks();
@@ -42,28 +42,27 @@ impl Builder {
         self.start(plans, links, devices, Arc::new(threads), None)
     }
 
-    /// Builds one rank in this process, joined by `link` to the others: processes, or threads that each hold
-    /// their own pipeline. Each calls this with
-    /// its own end of the link and an equal builder. All of them then make the same calls, with the same batches, in the
-    /// same order, and get the same losses, reports, outputs and weights. Each cuts the batch and takes the parts that its
-    /// stages read.
+    /// Builds one rank in this process, connected by `link` to the others: processes, or threads that each hold their
+    /// own pipeline. Each calls this with its own end of the link and an equal builder. All of them must then make the
+    /// same calls, with the same batches, in the same order; they get the same losses, reports, outputs and weights.
+    /// Each cuts the batch and takes the parts that its stages read.
     ///
-    /// The timeout also bounds how far the processes may drift: between two calls, none may be busy with other work for
-    /// longer.
+    /// The timeout also bounds how far processes may drift apart: between two calls, none may be busy with other work
+    /// for longer.
     ///
     /// # Errors
-    /// As [`Builder::build`]; if the link joins another number of ranks than the plan has; or, naming the rank, if a rank
-    /// runs another version, plan, model, loss contract or data types.
+    /// Same as [`Builder::build`]. Also fails if the link has another number of ranks than the plan, or, naming the
+    /// rank, if a rank runs another version, plan, model, loss contract or data types.
     pub fn build_rank(self, link: Box<dyn Link>) -> Result<Pipeline, BuildError> {
         let mut link = self.delay_link(link)?;
-        // Where this process refuses to start, the others learn it now instead of waiting for this rank.
+        // If this process refuses to start, the others learn it now instead of waiting for this rank.
         let prepared = self.prepare(link.as_ref()).inspect_err(|error| link.abort(error.to_string()));
         let (mut plans, device) = prepared?;
         let (monitor, job) = (link.monitor(), job(&self, plans.current()?.plan(), &device));
         self.start(plans, vec![link], vec![device], monitor, Some(job))
     }
 
-    /// The plan for one rank of processes, with as many ranks as the link, and the rank's device.
+    /// The plan for ranks in processes, with as many ranks as the link, and this rank's device.
     fn prepare(&self, link: &dyn Link) -> Result<(Plans, Device), BuildError> {
         let (linked, plans) = (link.ranks(), self.plans()?);
         let (ranks, all) = (plans.placement().ranks(), plans.ranks());
@@ -78,7 +77,7 @@ impl Builder {
         Ok((plans, self.device(link.rank(), linked)?))
     }
 
-    /// The first plan, if everything that the user chose goes together.
+    /// The first plan, if the user's choices can be combined.
     pub(crate) fn plans(&self) -> Result<Plans, BuildError> {
         let source = self.source.clone().ok_or(BuildError::NoSchedule)??;
         if self.factory.is_none() {
@@ -99,7 +98,7 @@ impl Builder {
             return Err(BuildError::MergedAndOrdered);
         }
         self.rounds(Bf16::detect())?;
-        let plans = Plans::new(source, &self.skips, self.replication(), self.spreading())?;
+        let plans = Plans::new(source, &self.skips, self.replication(), self.vocabulary_pass())?;
         let stages = plans.placement().stages();
         match self.cut.as_ref().map(Partition::stages).filter(|cut| *cut != stages) {
             Some(cut) => Err(PartitionError::Size { what: "stages", cut, given: stages }.into()),
@@ -107,22 +106,22 @@ impl Builder {
         }
     }
 
-    /// Refuses products of `bf16` where they would not be faster, or not be what runs.
+    /// Refuses `bf16` matmuls if they would not be faster, or would not be used.
     fn rounds(&self, found: Option<Bf16>) -> Result<(), BuildError> {
         let elsewhere = self.devices.iter().find(|device| found.is_none() || !compiles(device));
-        match elsewhere.filter(|_| self.bf16_products) {
+        match elsewhere.filter(|_| self.bf16_matmuls) {
             Some(device) => Err(BuildError::NoBf16 { device: format!("{:?}", device.clone().inner()) }),
-            None if self.bf16_products && self.merge_weights => Err(BuildError::MergedAndRounded),
+            None if self.bf16_matmuls && self.merge_weights => Err(BuildError::MergedAndRounded),
             None => Ok(()),
         }
     }
 
-    /// What rounds operands of products, if that was asked for.
+    /// The rounding of matmul operands, if requested.
     pub(crate) fn rounded(&self) -> Option<Bf16> {
-        Bf16::detect().filter(|_| self.bf16_products)
+        Bf16::detect().filter(|_| self.bf16_matmuls)
     }
 
-    /// Refuses sizes of groups that hold nothing.
+    /// Refuses empty groups.
     fn has_members(&self) -> Result<(), BuildError> {
         if self.members.given().is_empty() || self.members.given().contains(&0) {
             return Err(BuildError::NoMembers);
@@ -130,7 +129,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Refuses what does not work with a vocabulary that is spread.
+    /// Refuses options that do not work with a parallel vocabulary.
     fn works_with_vocabulary(&self) -> Result<(), BuildError> {
         let Some(vocabulary) = &self.vocabulary else { return Ok(()) };
         if vocabulary.pieces().is_empty() {
@@ -149,7 +148,7 @@ impl Builder {
         refused.map_or(Ok(()), |(what, _)| Err(BuildError::WithVocabulary { what }))
     }
 
-    /// A rank's end of the link, slowed down if a network was given.
+    /// A rank's end of the link, delayed if a network was given.
     fn delay_link(&self, link: Box<dyn Link>) -> Result<Box<dyn Link>, BuildError> {
         match &self.delay {
             Some(network) => Ok(Box::new(Delayed::new(link, network.clone())?)),
@@ -168,7 +167,7 @@ impl Builder {
         Ok(if device.is_autodiff() { device } else { device.autodiff() })
     }
 
-    /// The most bytes that the plan takes on each pipeline rank, if there is a profile.
+    /// The predicted peak bytes of the plan on each pipeline rank, if there is a profile.
     fn predicted(&self, plan: &Plan, options: &SimulateOptions) -> Result<Vec<u64>, BuildError> {
         let Some(profile) = &self.planned else { return Ok(Vec::new()) };
         let simulated = simulate(plan, profile, options).map_err(|error| BuildError::Planned(error.to_string()))?;
@@ -185,7 +184,7 @@ impl Builder {
         job: Option<Job>,
     ) -> Result<Pipeline, BuildError> {
         one_queue();
-        // What was proved for a stricter transport is priced for sends that do not wait.
+        // The proof assumed a stricter transport; the simulation assumes sends that do not wait.
         let simulate = links.first().map_or_else(SimulateOptions::default, |link| SimulateOptions {
             transport: Transport::Unbounded,
             overlap: link.overlaps(),
@@ -232,7 +231,7 @@ impl Builder {
             }
             None => {}
         }
-        // Where every stage declared its specs, they cost no run on zeros, so that links can use them.
+        // If every stage declared its specs, learning them needs no run on zeros, so links can use them.
         let learns_metadata = validate != Validate::Off || stages.are_declared();
         let training = Training::new(seed);
         Ok(Pipeline {
@@ -254,10 +253,10 @@ impl Builder {
     }
 }
 
-/// Does the device work? Backends panic at the first use of one whose driver is missing, some of them on another thread.
+/// Checks that the device works. Backends panic at the first use of a device without a driver, some on another thread.
 fn answers(device: &Device) -> Result<(), String> {
     let plain = device.clone().inner();
-    // No tensor is made: the first one fixes the device's default element types.
+    // No tensor is made, because the first one fixes the device's default element types.
     quietly(|| plain.sync().map_err(|error| error.to_string())).and_then(|answered| answered)
 }
 
@@ -266,11 +265,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_of_bf16_are_refused_without_the_instruction() {
-        let builder = Pipeline::builder().devices(vec![Device::flex()]).bf16_products(true);
+    fn bf16_matmuls_are_refused_without_the_instruction() {
+        let builder = Pipeline::builder().devices(vec![Device::flex()]).bf16_matmuls(true);
         let refused = builder.rounds(None).unwrap_err();
         assert!(matches!(&refused, BuildError::NoBf16 { device } if device.contains("Flex")), "{refused}");
         assert!(refused.to_string().contains("AVX512-BF16"), "{refused}");
-        assert!(builder.bf16_products(false).rounds(None).is_ok());
+        assert!(builder.bf16_matmuls(false).rounds(None).is_ok());
     }
 }

@@ -1,12 +1,14 @@
-//! How all ranks agree on what is shared.
+//! How all ranks agree on tied parameters.
 //!
-//! Guarantees: every rank comes to the same result, since each applies the same rules to tables that differ in identifiers alone; so groups
-//! are formed, and later reduced, in one order everywhere.
+//! Guarantees: every rank gets the same result, because each applies the same rules to tables that differ only in ids.
+//! So groups are created, and later reduced, in the same order everywhere.
 //!
-//! 1. Every rank gathers every rank's parameters: stage, path, identifier, shape, element type, trained or not, cut along which axis.
+//! 1. Ranks exchange their parameters: stage, path, id, shape, element type, trained or not, and the axis along which
+//!    each is cut.
 //! 2. Each finds the groups in them ([`Sharing::find`]).
-//! 3. All form the groups' communicators in the same order, those of each data-parallel replica, and of each place in the groups of ranks that
-//!    hold stages together: pieces are added to pieces, and what is whole is added on all of these ranks alike.
+//! 3. All create the groups' communicators in the same order, one for each data-parallel replica and each place in the
+//!    tensor-parallel groups: pieces are added to the pieces at the same place, and whole parameters are added alike on
+//!    all members.
 
 use super::declare::SharedParameter;
 use super::held::HeldParameter;
@@ -19,7 +21,7 @@ use crate::stage::SharedError;
 use std::collections::BTreeMap;
 
 impl Sharing {
-    /// Gathers what every rank holds, and forms the groups. All ranks must call it.
+    /// Exchanges what every rank holds, and creates the groups. All ranks must call it.
     pub(crate) fn agree(
         executor: &mut Executor,
         placement: &Placement,
@@ -40,7 +42,7 @@ impl Sharing {
             ExecuteError::refuse_unknown(rank, peer, placement, stages)?;
         }
         let grid = executor.grid();
-        // Each data-parallel replica shares among its own ranks, and each member with those that have its place.
+        // Each data-parallel replica shares among its own ranks, and each member with those at its place.
         let own = |rank: usize| grid.rank_of(grid.pipeline_rank_of(rank)) == rank;
         let rows: Vec<HeldParameter> =
             rows.into_iter().enumerate().filter(|(rank, _)| own(*rank)).flat_map(|(_, rows)| rows).collect();
@@ -55,7 +57,8 @@ impl Sharing {
         Ok(sharing)
     }
 
-    /// The ranks of all groups in the job, in one order on all ranks. This rank's own groups get their numbers and ranks there.
+    /// The ranks of all groups in the job, in the same order on all ranks. Sets the numbers and ranks of this rank's
+    /// own groups.
     fn number_groups(&mut self, grid: &Grid) -> Vec<Vec<usize>> {
         let mut all = Vec::new();
         let own_place = (grid.replica(), grid.member());

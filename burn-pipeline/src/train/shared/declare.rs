@@ -1,13 +1,13 @@
-//! What a user says of a shared parameter.
+//! The declaration of a tied parameter.
 
-/// A parameter of the model that several stages hold, declared once for all of them.
+/// A tied parameter: several stages hold it, and it is declared once for all of them.
 ///
-/// A path names a place in a stage's module as Burn visits it, field names and places in lists joined by dots; `*`
-/// stands for any one of them. A stage that has nothing there does not hold the parameter.
+/// A path names a place in a stage's module as Burn visits it: field names and list indices joined by dots; `*` stands
+/// for any one of them. A stage without a parameter there does not hold it.
 ///
 /// ```
 /// use burn_pipeline::train::SharedParameter;
-/// // The input embedding and the head's weight are one.
+/// // The input embedding and the head's weight are tied.
 /// let tied = SharedParameter::new("embedding").at("embed.token.weight").at("head.weight");
 /// assert!(tied.holds("head.weight") && !tied.holds("head.bias"));
 /// // A bias that every block of every stage reads.
@@ -21,12 +21,12 @@ pub struct SharedParameter {
 }
 
 impl SharedParameter {
-    /// A shared parameter of this name (for messages and reports), to be found nowhere yet.
+    /// Declares a tied parameter with this name (for messages and reports), without paths yet.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), paths: Vec::new() }
     }
 
-    /// It is what modules hold at this path, too.
+    /// Adds the path at which modules hold it.
     pub fn at(mut self, path: impl Into<String>) -> Self {
         self.paths.push(path.into());
         self
@@ -37,12 +37,12 @@ impl SharedParameter {
         &self.name
     }
 
-    /// Where it is to be found.
+    /// The paths at which modules hold it.
     pub fn paths(&self) -> &[String] {
         &self.paths
     }
 
-    /// Is a module's parameter at this path it?
+    /// Returns true if a module's parameter at this path belongs to it.
     pub fn holds(&self, path: &str) -> bool {
         self.paths.iter().any(|pattern| matches(pattern, path))
     }

@@ -1,5 +1,5 @@
-//! Comparing copies once, after the first step. All got the same gradient and the same groups, but the optimizers of two
-//! stages may differ otherwise (made from a counter, say), which no declaration shows.
+//! Compares copies once, after the first step. All got the same gradient and the same groups, but the optimizers of two
+//! stages may differ in ways that no declaration shows (made from a counter, for example).
 
 use super::sharing::Sharing;
 use crate::execute::{ExecuteError, Executor};
@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 impl Sharing {
-    /// After the first step: compares all copies bit for bit, by a hash of their values, and refuses those that differ. All
-    /// ranks must call it.
+    /// After the first step: compares all copies bit for bit, by a hash of their values, and refuses those that differ.
+    /// All ranks must call it.
     pub(crate) fn refuse_diverged_once(&mut self, executor: &mut Executor) -> Result<(), ExecuteError> {
         if self.compared || self.groups.is_empty() {
             return Ok(());
@@ -31,8 +31,8 @@ impl Sharing {
         let deadline = executor.deadline();
         let table = gather(executor.link(), &own, deadline);
         let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
-        // Each data-parallel replica by itself, as where parameters are sharded each has pieces of its own; and so each place in the groups of ranks
-        // that hold stages together.
+        // Each data-parallel replica is compared by itself, because shards differ between replicas; likewise each place
+        // in the tensor-parallel groups.
         let grid = executor.grid();
         let held_by = |rank: usize| (grid.replica_of(rank), rank - grid.group_of(rank).start);
         let rows = table.iter().enumerate();

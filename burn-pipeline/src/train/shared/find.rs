@@ -1,12 +1,12 @@
-//! From declarations and the parameters that ranks hold to the groups that reduce.
+//! Finds the groups to reduce, from declarations and the parameters that ranks hold.
 //!
-//! Guarantees: a pure function of its arguments, so that every rank comes to the same groups, in the same order.
+//! Guarantees: a pure function of its arguments, so every rank gets the same groups, in the same order.
 //!
-//! 1. Each declaration's copies are found by path, in model order; one parameter that sits in several places of a
-//!    module is one copy. What does not fit is refused ([`SharedError`]).
-//! 2. Copies of one replica of the model make a [`Member`]. Members with the same set of ranks make a [`Group`]. The
-//!    groups come in the order of declarations, replica 0's first.
-//! 3. Ranks are pipeline ranks here. Each may be a group of ranks that hold its stages together; all groups with a copy have one size.
+//! 1. Each declaration's copies are found by path, in model order. A parameter in several places of one module is one
+//!    copy. What does not fit is refused ([`SharedError`]).
+//! 2. The copies on one route of the model make a [`Member`]. Members with the same set of ranks make a [`Group`]. The
+//!    groups are in the order of declarations, route 0's first.
+//! 3. Ranks are pipeline ranks here. Each may be a tensor-parallel group; all groups with a copy have the same size.
 
 use super::declare::{SharedParameter, matches};
 use super::held::HeldParameter;
@@ -18,7 +18,8 @@ use burn::module::ParamId;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Sharing {
-    /// The groups that a table of parameters and declarations imply. `sizes` says how many ranks hold the stages of a pipeline rank together.
+    /// The groups that a table of parameters and declarations implies. `sizes` returns the tensor-parallel group size
+    /// of a pipeline rank.
     pub(super) fn find(
         mut rows: Vec<HeldParameter>,
         placement: &Placement,
@@ -32,7 +33,7 @@ impl Sharing {
         for replica in 0..placement.routes() {
             for (number, declaration) in declared.iter().enumerate() {
                 let of = |(row, claim): (&HeldParameter, &Option<usize>)| {
-                    (*claim == Some(number) && row.stage.replica() == replica).then(|| row.clone())
+                    (*claim == Some(number) && row.stage.route() == replica).then(|| row.clone())
                 };
                 let copies = distinct(rows.iter().zip(&claims).filter_map(of));
                 refuse_sizes(declaration.name(), &copies, |row| sizes(placement.rank_of(row.stage)))?;
@@ -48,7 +49,7 @@ impl Sharing {
         Ok(sharing)
     }
 
-    /// Adds one declaration's copies in one replica, in model order.
+    /// Adds one declaration's copies on one route, in model order.
     fn add(
         &mut self,
         name: &str,
@@ -91,9 +92,9 @@ impl Sharing {
             let copy = |row: HeldParameter| Copy { stage: row.stage, id: ParamId::from(row.id), path: row.path };
             let in_model = copies[0].name.clone();
             let member = Member { name: name.to_owned(), in_model, copies: copies.into_iter().map(copy).collect() };
-            let replica = member.copies[0].stage.replica();
+            let replica = member.copies[0].stage.route();
             let same = |group: &&mut Group| {
-                group.ranks == ranks && group.members.iter().any(|m| m.copies[0].stage.replica() == replica)
+                group.ranks == ranks && group.members.iter().any(|m| m.copies[0].stage.route() == replica)
             };
             match self.groups.iter_mut().find(same) {
                 Some(group) => group.members.push(member),
@@ -104,7 +105,7 @@ impl Sharing {
     }
 }
 
-/// Refuses copies of which some are held by more ranks than others: each rank's piece is added to one piece of each copy.
+/// Refuses copies in groups of different sizes, because each rank's piece is added to one piece of each copy.
 fn refuse_sizes(
     name: &str,
     copies: &[HeldParameter],
@@ -121,7 +122,7 @@ fn refuse_sizes(
     }))
 }
 
-/// For each row the declaration that claims it.
+/// For each row, the declaration that claims it.
 fn claims(
     rows: &[HeldParameter],
     declared: &[SharedParameter],
@@ -130,7 +131,7 @@ fn claims(
     for declaration in declared {
         let missing = |path: &&String| !rows.iter().any(|row| matches(path, &row.path));
         let lost: Vec<&String> = declaration.paths().iter().filter(missing).collect();
-        // A model that is one stage may hold the parameter once and use it in both places.
+        // A model of one stage may hold the parameter once and use it in both places.
         let tied_inside = stages == 1 && lost.len() < declaration.paths().len();
         let nowhere = || (declaration.paths().is_empty()).then(String::new);
         if let Some(path) = lost.first().filter(|_| !tied_inside).map(|path| (*path).clone()).or_else(nowhere) {
@@ -138,7 +139,7 @@ fn claims(
             return Err(Box::new(SharedError::NotFound { name, path, there: some_paths(rows) }));
         }
     }
-    // A parameter that sits in several places of a module is claimed in all of them.
+    // A parameter in several places of a module is claimed in all of them.
     let mut claimed: BTreeMap<(StageId, u64), usize> = BTreeMap::new();
     for row in rows {
         for (number, declaration) in declared.iter().enumerate().filter(|(_, d)| d.holds(&row.path)) {
@@ -164,13 +165,13 @@ fn some_paths(rows: &[HeldParameter]) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
-/// Refuses one parameter on two stages that no declaration speaks of. The replicas of one stage are summed anyway.
+/// Refuses an undeclared parameter that two stages hold. The copies of one stage are summed anyway.
 fn refuse_undeclared(rows: &[HeldParameter], claims: &[Option<usize>]) -> Result<(), Box<SharedError>> {
     let mut seen: BTreeMap<u64, (&HeldParameter, Option<usize>)> = BTreeMap::new();
     for (row, &claim) in rows.iter().zip(claims) {
         let (first, first_claim) = *seen.entry(row.id).or_insert((row, claim));
         let declared = claim.is_some() && claim == first_claim;
-        // What is frozen on both stages stays equal by itself.
+        // A parameter that is frozen on both stages stays equal.
         let frozen = !row.trainable && !first.trainable;
         if first.stage.index() != row.stage.index() && !declared && !frozen {
             return Err(Box::new(SharedError::Undeclared {

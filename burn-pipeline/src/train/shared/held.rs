@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct HeldParameter {
     pub(super) stage: StageId,
-    /// Burn's identifier.
+    /// Burn's id.
     pub(super) id: u64,
     pub(super) path: String,
     /// Its name in the whole model.
     pub(super) name: String,
-    /// Shape of the whole, where ranks have pieces.
+    /// The shape of the whole parameter, also if ranks have pieces.
     pub(super) shape: Vec<usize>,
-    /// The axis along which the ranks that hold the stage together cut it.
+    /// The axis along which the tensor-parallel group cuts it.
     pub(super) cut: Option<usize>,
     /// Element type, by name.
     pub(super) dtype: String,
@@ -25,7 +25,7 @@ pub(super) struct HeldParameter {
 }
 
 impl HeldParameter {
-    /// Of a stage that this group holds together.
+    /// The parameter of a stage that `group` holds.
     pub(super) fn new(stage: StageId, parameter: NamedParameter, group: &TensorGroup) -> Self {
         let NamedParameter { path, name, id, shape, dtype, trainable } = parameter;
         let (shape, cut) = (group.whole_shape(id, shape.into()).to_vec(), group.axis_of(id));
@@ -33,7 +33,7 @@ impl HeldParameter {
         Self { stage, id: id.val(), path, name, shape, cut, dtype: format!("{dtype:?}"), bytes, trainable }
     }
 
-    /// Shape, element type, whether it is trained, and how it is cut, in words.
+    /// Its shape, element type, whether it is trained, and how it is cut, as text.
     pub(super) fn spec(&self) -> String {
         let trained = if self.trainable { "trained" } else { "frozen" };
         let cut = self.cut.map(|axis| format!(", cut along axis {axis}")).unwrap_or_default();

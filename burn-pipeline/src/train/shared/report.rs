@@ -1,34 +1,34 @@
-//! What was agreed on at the start, for a user to read.
+//! The report on tied parameters for the user.
 
 use std::fmt;
 
-/// One copy of a shared parameter.
+/// One copy of a tied parameter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedCopy {
     /// The stage that holds it.
     pub stage: usize,
-    /// The rank that holds the stage (of the first replica).
+    /// The rank that holds the stage (on the first route).
     pub rank: usize,
     /// Its path in the stage's module.
     pub path: String,
 }
 
-/// A shared parameter as it was found, and how its gradients are summed.
+/// A tied parameter as it was found, and how its gradients are summed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedReport {
     /// The declaration's name.
     pub name: String,
-    /// Shape of every copy, of the whole where ranks have pieces.
+    /// The shape of every copy; of the whole parameter if ranks have pieces.
     pub shape: Vec<usize>,
     /// Bytes of one copy.
     pub bytes: usize,
-    /// The copies, in model order; the first one's value is that of all at the start.
+    /// The copies, in model order. All start with the first one's value.
     pub copies: Vec<SharedCopy>,
-    /// The pipeline ranks that reduce it, ascending; fewer than two where no reduction is needed.
+    /// The pipeline ranks that reduce it, ascending; fewer than two if no reduction is needed.
     pub ranks: Vec<usize>,
-    /// Names of the shared parameters that travel in the same reduction, itself among them.
+    /// Names of the tied parameters reduced in the same call, including this one.
     pub reduced_with: Vec<String>,
-    /// Do copies get gradients?
+    /// True if copies get gradients.
     pub trainable: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What all ranks agreed on about shared parameters.
+//! The agreement of all ranks on tied parameters.
 
 use super::declare::SharedParameter;
 use super::report::SharedReport;
@@ -8,7 +8,7 @@ use crate::stage::{NamedParameter, Offered};
 use burn::module::ParamId;
 use std::collections::BTreeSet;
 
-/// One copy of a shared parameter.
+/// One copy of a tied parameter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Copy {
     pub(super) stage: StageId,
@@ -16,7 +16,7 @@ pub(super) struct Copy {
     pub(super) path: String,
 }
 
-/// The copies of a shared parameter in one replica of the model, in model order.
+/// The copies of a tied parameter on one route of the model, in model order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Member {
     /// The declaration's name.
@@ -26,18 +26,18 @@ pub(super) struct Member {
     pub(super) copies: Vec<Copy>,
 }
 
-/// Members that are held by exactly the same ranks, of which there may be one. Where several ranks hold stages together, those with one place in
-/// their groups.
+/// Members held by exactly the same ranks, possibly only one. With tensor-parallel groups, these are the ranks with the
+/// same place in their groups.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Group {
     /// Ascending.
     pub(super) ranks: Vec<usize>,
-    /// Its number among the groups that all ranks formed.
+    /// The number of the group among all that ranks created.
     pub(super) number: usize,
     pub(super) members: Vec<Member>,
 }
 
-/// What all ranks agreed on: which parameters are shared, and by which ranks.
+/// The agreement of all ranks: which parameters are tied, and over which ranks.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Sharing {
     pub(super) groups: Vec<Group>,
@@ -46,25 +46,25 @@ pub(crate) struct Sharing {
     pub(super) reports: Vec<SharedReport>,
     /// What the user declared.
     pub(super) declared: Vec<SharedParameter>,
-    /// Were copies compared after the first step?
+    /// True if copies were compared after the first step.
     pub(super) compared: bool,
 }
 
 impl Sharing {
-    /// Is this a copy whose first one counts for it?
+    /// Returns true if this is a copy other than the first, which counts for all.
     pub(crate) fn repeats(&self, stage: StageId, id: ParamId) -> bool {
         self.repeats.contains(&(stage, id.val()))
     }
 
-    /// The declaration's name of the shared parameter that a stage holds first at this path.
+    /// The declaration's name of the tied parameter that a stage first holds at this path.
     pub(crate) fn name_of(&self, stage: StageId, path: &str) -> Option<&str> {
         let holds =
             |report: &&SharedReport| report.copies.iter().any(|copy| copy.stage == stage.index() && copy.path == path);
         self.reports.iter().find(holds).map(|report| report.name.as_str())
     }
 
-    /// Gives this rank's copies the name of their first one for groups of optimizers and learning rates: all copies are
-    /// stepped alike.
+    /// Gives this rank's copies the name of their first copy for groups of optimizers and learning rates, so that all
+    /// copies are stepped alike.
     pub(crate) fn name_copies(&self, executor: &mut Executor) {
         for member in self.groups.iter().flat_map(|group| &group.members) {
             for copy in &member.copies {
@@ -75,7 +75,7 @@ impl Sharing {
         }
     }
 
-    /// The path of a parameter that a new module would take out of what is shared, or add to it.
+    /// The path of a parameter that a new module would remove from, or add to, the tied parameters.
     pub(crate) fn changed_by(&self, offered: &Offered) -> Option<String> {
         let shared = |of: &[NamedParameter]| -> Vec<(ParamId, String)> {
             let held = of.iter().filter(|parameter| self.declared.iter().any(|shared| shared.holds(&parameter.path)));
@@ -86,12 +86,12 @@ impl Sharing {
         lost.or_else(|| after.iter().find(|copy| !before.contains(copy))).map(|(_, path)| path.clone())
     }
 
-    /// Has copies compared again after the next step.
+    /// Makes the next step compare copies again.
     pub(crate) fn compare_again(&mut self) {
         self.compared = false;
     }
 
-    /// What is shared, and how.
+    /// The reports on tied parameters.
     pub(crate) fn reports(&self) -> &[SharedReport] {
         &self.reports
     }

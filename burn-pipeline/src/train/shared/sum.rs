@@ -1,4 +1,4 @@
-//! What groups reduce: one value for all copies at the start, one sum of gradients at every step.
+//! The reductions of groups: one value for all copies at the start, and one sum of gradients per step.
 
 use super::sharing::{Copy, Group, Sharing};
 use crate::execute::{ExecuteError, Executor};
@@ -17,7 +17,7 @@ impl Sharing {
                 let weights = executor.stages().get(&stage).map(|held| held.weights()).unwrap_or_default();
                 weights.into_iter().find(|(other, _)| *other == id).map(|(_, weight)| weight)
             };
-            // Only the rank of the first copy gives a value, so the sum over the ranks is that value.
+            // Only the rank of the first copy contributes a value, so the sum over the ranks is that value.
             let Some(values) = reduce(executor, group, first)? else { continue };
             for (member, value) in group.members.iter().zip(values) {
                 let Some(value) = value else { continue };
@@ -50,13 +50,13 @@ impl Sharing {
     }
 }
 
-/// The gradients of this rank's copies of one parameter, added up in model order.
+/// The sum of the gradients of this rank's copies of one parameter, added in model order.
 fn own_sum(executor: &mut Executor, copies: &[Copy]) -> Option<AnyTensor> {
     let take = |copy: &Copy| executor.stages().get_mut(&copy.stage)?.gradients().remove(copy.id);
     copies.iter().filter_map(take).reduce(AnyTensor::plus)
 }
 
-/// Reduces what `of` gives for each member over the group's ranks; `None` on ranks that do not belong to it.
+/// Reduces the value of `of` for each member over the group's ranks; `None` on ranks outside of the group.
 fn reduce(
     executor: &mut Executor,
     group: &Group,
@@ -76,7 +76,7 @@ fn reduce(
     reduced.map(Some).map_err(|source| ExecuteError::Link { rank, task: None, source })
 }
 
-/// Sets one parameter's value, in every place where it sits.
+/// Sets one parameter's value, in every place of the module.
 fn set(held: &mut dyn ErasedStage, copy: &Copy, value: &AnyTensor) {
     let weights = held.weights().into_iter();
     held.set_weights(weights.map(|(id, weight)| if id == copy.id { value.clone() } else { weight }).collect());

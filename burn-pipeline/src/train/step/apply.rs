@@ -13,27 +13,27 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
 use std::collections::HashMap;
 
-/// What stepping the weights gave.
+/// The outcome of stepping the weights.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ApplyOutcome {
     /// The loss over all batches since the last step.
     pub(crate) loss: f64,
     /// The norm of all gradients over all ranks before clipping, if they are clipped.
     pub(crate) gradient_norm: Option<f64>,
-    /// The number for which weights were not stepped, the same on every rank.
+    /// The number because of which weights were not stepped, the same on every rank.
     pub(crate) non_finite: Option<NonFinite>,
-    /// Was there anything to step by, in this step or one before? If not, nothing was changed.
+    /// True if this or an earlier step had gradients. If false, nothing was changed.
     pub(crate) trains: bool,
 }
 
 impl Rank {
-    /// Steps the weights with what was gathered, and forgets it. Then each stage gets what was observed of all
-    /// microbatches ([`Stage::after_step`](crate::stage::Stage::after_step)). A loss or gradient that is NaN or infinite and
-    /// may not pass leaves weights alone, and what was gathered is forgotten; so does a first step without gradients, unless it
-    /// is `meant`.
+    /// Steps the weights with the accumulated gradients, and drops these. Then each stage gets the observed numbers of
+    /// all microbatches ([`Stage::after_step`](crate::stage::Stage::after_step)). If a loss or gradient is NaN or
+    /// infinite and the policy does not allow it, weights stay and the gradients are dropped; likewise for a first step
+    /// without gradients, unless it is `meant`.
     ///
     /// # Errors
-    /// If another rank failed, a device reports an error, or the optimizer panics.
+    /// Returns [`ExecuteError`] if another rank failed, a device reports an error, or the optimizer panics.
     pub(crate) fn apply(
         &mut self,
         learning_rate: &ModuleLearningRate,
@@ -73,11 +73,12 @@ impl Rank {
         Ok(ApplyOutcome { loss: contract.loss(), gradient_norm, non_finite: None, trains: true })
     }
 
-    /// Takes over the weights that the caller stepped, by their ids, in the first copy of each stage, of which ranks that hold a stage together
-    /// take their pieces; the other copies take them from there. Then stages get what was observed, and what was gathered is forgotten.
+    /// Takes over weights that the caller stepped, by their ids, in the first copy of each stage (members of a
+    /// tensor-parallel group take their pieces); other copies take them from there. Then stages get the observed
+    /// numbers, and accumulated gradients are dropped.
     ///
     /// # Errors
-    /// If a value does not fit its parameter, or another rank failed.
+    /// Returns [`ExecuteError`] if a value does not fit its parameter, or another rank failed.
     pub(crate) fn step_to(
         &mut self,
         values: &HashMap<ParamId, AnyTensor>,
@@ -95,7 +96,7 @@ impl Rank {
                 if whole.shape() == expected {
                     return Some(Ok((held.id, holders.own_piece(held.id, whole))));
                 }
-                // What this rank has whole is refused where it is replaced.
+                // Values that this rank holds whole are checked where they are replaced.
                 if expected == held.value.shape() {
                     return Some(Ok((held.id, whole)));
                 }
@@ -117,8 +118,8 @@ impl Rank {
         self.follow_rules(observed)
     }
 
-    /// Gives every stage what was observed since the last step. Those that make something of it have whole parameters meanwhile,
-    /// on all data-parallel replicas alike.
+    /// Gives every stage the numbers observed since the last step. Stages that use them have whole parameters
+    /// meanwhile, on all data-parallel replicas alike.
     fn follow_rules(&mut self, observed: &[Vec<f64>]) -> Result<(), ExecuteError> {
         let (rank, step) = (self.number(), self.step);
         let following = self.executor.stages().iter().filter(|(_, held)| held.follows_rule());
@@ -133,7 +134,7 @@ impl Rank {
         Ok(())
     }
 
-    /// Leaves the weights alone and forgets what was gathered.
+    /// Leaves the weights unchanged and drops the accumulated gradients.
     fn skip(&mut self, non_finite: Option<NonFinite>, gradient_norm: Option<f64>) -> ApplyOutcome {
         let loss = self.contract.loss();
         self.forget();

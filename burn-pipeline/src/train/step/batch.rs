@@ -11,20 +11,21 @@ use crate::train::non_finite::{NonFinite, OnNonFinite};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What one batch gave on one rank.
+/// The outcome of one batch on one rank.
 #[derive(Debug, Default)]
 pub(crate) struct BatchOutcome {
     /// The batch's loss, the same on every rank.
     pub(crate) loss: f64,
-    /// The first loss since the last step that is NaN or infinite, the same on every rank; none where such losses pass.
+    /// The first loss since the last step that is NaN or infinite, the same on every rank; none if the policy allows
+    /// such losses.
     pub(crate) non_finite: Option<NonFinite>,
     /// The losses of all microbatches, the same on every rank.
     pub(crate) losses: Vec<MicrobatchLoss>,
-    /// Numbers that the loss function wants observed, by microbatch, the same on every rank.
+    /// The numbers that the loss function reported, by microbatch, the same on every rank.
     pub(crate) observed: Vec<Vec<f64>>,
-    /// Outputs of the last stage by microbatch, where an evaluation ended on this rank, or a step whose outputs are wanted.
+    /// Outputs of the last stage by microbatch, on its rank, for an evaluation or a step whose outputs are wanted.
     pub(crate) outputs: Vec<(usize, Payload)>,
-    /// What was done when.
+    /// The timeline's events.
     pub(crate) events: Vec<Event>,
     /// Bytes that each stage of this rank sent on, for its largest microbatch.
     pub(crate) message_bytes: BTreeMap<StageId, usize>,
@@ -32,9 +33,9 @@ pub(crate) struct BatchOutcome {
     pub(crate) skip_bytes: BTreeMap<StageId, usize>,
     /// The largest number of microbatches held at once.
     pub(crate) peak_held: usize,
-    /// The most bytes held for backwards at once, where the stages' engines can tell.
+    /// The most bytes held for backwards at once, if the stages' engines know.
     pub(crate) peak_held_bytes: Option<usize>,
-    /// What each stage's largest microbatch leaves behind, where its engine can tell.
+    /// The activation bytes of each stage's largest microbatch, if its engine knows.
     pub(crate) activations: BTreeMap<StageId, ActivationBytes>,
 }
 
@@ -46,7 +47,7 @@ impl BatchOutcome {
         Self { loss, losses, observed, outputs, events, message_bytes, skip_bytes, ..held }
     }
 
-    /// The same, with outputs that another thread may read; see [`AnyTensor::unshared`](crate::stage::AnyTensor).
+    /// Copies outputs that another thread may read; see [`AnyTensor::unshared`](crate::stage::AnyTensor).
     pub(crate) fn for_another_thread(mut self) -> Self {
         self.outputs = self.outputs.into_iter().map(|(index, output)| (index, output.unshared())).collect();
         self
@@ -54,12 +55,12 @@ impl BatchOutcome {
 }
 
 impl Rank {
-    /// Runs forwards and backwards of this data-parallel replica's part of a batch; gradients are added to those already
-    /// gathered. All ranks call it with the whole batch, each with its replica's plan and share; `step` counts from 1. Gradients that are
-    /// reduced now (`share.reduce`) must be applied before the next batch.
+    /// Runs forwards and backwards of this data-parallel replica's part of a batch, and adds the gradients to those
+    /// accumulated. All ranks call it with the whole batch, each with its replica's plan and share; `step` counts from
+    /// 1. Gradients that are reduced now (`share.reduce`) must be applied before the next batch.
     ///
     /// # Errors
-    /// [`ExecuteError`] where this rank or another one fails.
+    /// Returns [`ExecuteError`] if this rank or another one fails.
     pub(crate) fn accumulate(
         &mut self,
         plan: &CheckedPlan,
@@ -76,7 +77,7 @@ impl Rank {
         let mut ordered = false;
         for (&stage, held) in self.executor.stages().iter_mut() {
             // In the batch's order, other replicas' gradients come after the first one's: see `replicas::chain`.
-            held.gradients().begin((first_replica && stage.replica() == 0).then_some(0));
+            held.gradients().begin((first_replica && stage.route() == 0).then_some(0));
             ordered |= held.gradients().accumulation() == Accumulation::Ordered;
         }
         if ordered {
@@ -104,15 +105,15 @@ impl Rank {
         Ok(BatchOutcome { activations, non_finite, ..BatchOutcome::new(loss, outcome) })
     }
 
-    /// A number that is not to pass.
+    /// The number, unless the policy allows it.
     pub(super) fn refused_number(&self, found: Option<NonFinite>) -> Option<NonFinite> {
         found.filter(|_| self.settings.on_non_finite != OnNonFinite::Pass)
     }
 
-    /// Runs forwards alone, without autodiff, of this replica's part of a batch; the loss is the whole batch's.
+    /// Runs only the forwards, without autodiff, of this replica's part of a batch. The loss is the whole batch's.
     ///
     /// # Errors
-    /// [`ExecuteError`] where this rank or another one fails.
+    /// Returns [`ExecuteError`] if this rank or another one fails.
     pub(crate) fn evaluate(
         &mut self,
         plan: &CheckedPlan,

@@ -1,13 +1,13 @@
 //! The loss contract over one step: from microbatch losses to the batch's loss and the gradients' factor.
 //!
-//! Guarantees: however the step was cut and however many batches were accumulated, the loss and the gradients
-//! after scaling are those of one loss over all samples; see [`Reduction`].
+//! Guarantees: however the step was cut and however many batches were accumulated, the loss and the scaled gradients
+//! are those of one loss over all samples; see [`Reduction`].
 
 use crate::execute::{MicrobatchLoss, Seeding};
 use crate::stage::{Microbatches, Reduction};
 use crate::train::non_finite::NonFinite;
 
-/// The losses since the weights were last stepped.
+/// The losses since the last step.
 #[derive(Debug, Clone)]
 pub(super) struct Contract {
     reduction: Reduction,
@@ -29,7 +29,7 @@ impl Contract {
         Seeding { reduction: self.reduction, reference_samples: reference }
     }
 
-    /// Takes the losses of one batch and returns that batch's own loss.
+    /// Adds the losses of one batch, and returns that batch's own loss.
     pub(super) fn gather(&mut self, losses: &[MicrobatchLoss]) -> f64 {
         let (loss, weight) = totals(self.reduction, losses);
         self.non_finite = self.non_finite.take().or_else(|| NonFinite::among(losses));
@@ -43,7 +43,7 @@ impl Contract {
         self.non_finite.clone()
     }
 
-    /// The loss over all gathered batches.
+    /// The loss over all batches since the last step.
     pub(super) fn loss(&self) -> f64 {
         mean(self.reduction, self.loss, self.weight)
     }
@@ -75,7 +75,7 @@ fn totals(reduction: Reduction, losses: &[MicrobatchLoss]) -> (f64, f64) {
 fn mean(reduction: Reduction, loss: f64, weight: f64) -> f64 {
     match reduction {
         Reduction::Sum => loss,
-        // No token counts: there is nothing to be wrong about.
+        // No token counts, so the loss is 0.
         Reduction::Weighted if weight == 0.0 => 0.0,
         Reduction::Mean | Reduction::Weighted => loss / weight,
     }

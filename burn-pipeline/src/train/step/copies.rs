@@ -1,15 +1,15 @@
-//! Copies of a stage compared: data-parallel replicas, both directions of a bidirectional placement, and what ranks
-//! that hold a stage together have whole.
+//! Compares copies of a stage: data-parallel replicas, both routes of a bidirectional placement, and what the members
+//! of a tensor-parallel group hold whole.
 //!
-//! Guarantees: copies that are no longer equal are an error after the first step, and no checkpoint is made of one of
-//! them. They start equal and get equal gradients, so what parts them are optimizers that differ (made from one
-//! process's arguments, or by a counter), code that moves weights of one copy, or devices that compute differently.
+//! Guarantees: copies that are no longer equal are an error after the first step, and cannot be saved. They start equal
+//! and get equal gradients, so they can diverge only by optimizers that differ (made from one process's arguments, or
+//! by a counter), code that changes weights of one copy, or devices that compute differently.
 //!
-//! 1. Each rank sums the bytes of its stages' weights (CRC-32): what it has whole, and the pieces of its place in a
-//!    group.
-//! 2. All ranks get all sums, and compare those of one stage and place.
+//! 1. Each rank computes a checksum of its stages' weights (CRC-32): one of what it holds whole, and one of the pieces
+//!    of its place in a group.
+//! 2. All ranks get all checksums, and compare those of the same stage and place.
 //!
-//! Sharded parameters have no copies: each piece is one replica's.
+//! Sharded parameters have no copies: each shard is one replica's.
 
 use super::rank::Rank;
 use crate::execute::ExecuteError;
@@ -17,7 +17,7 @@ use crate::plan::StageId;
 use crate::train::control::gather_all;
 use std::collections::BTreeMap;
 
-/// Two ranks whose copies of a stage have become different.
+/// Two ranks whose copies of a stage differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Drifted {
     pub(crate) stage: usize,
@@ -25,11 +25,11 @@ pub(crate) struct Drifted {
     pub(crate) other: usize,
 }
 
-/// A stage's index, the place in the group of what is a piece, and the sum.
+/// A stage's index, for pieces the place in the group, and the checksum.
 type Sum = (usize, Option<usize>, u32);
 
 impl Rank {
-    /// After the first step: refuses copies that have become different. All ranks call it.
+    /// After the first step: refuses copies that differ. All ranks call it.
     pub(super) fn refuse_drifted_once(&mut self) -> Result<(), ExecuteError> {
         if std::mem::replace(&mut self.copies_compared, true) {
             return Ok(());
@@ -63,7 +63,7 @@ impl Rank {
         Ok(None)
     }
 
-    /// The sums of this rank's stages that are not sharded.
+    /// The checksums of this rank's stages that are not sharded.
     fn sums(&mut self) -> Result<Vec<Sum>, ExecuteError> {
         let (rank, groups) = (self.number(), self.executor.groups().clone());
         let stages: Vec<StageId> = self.executor.stages().keys().copied().collect();

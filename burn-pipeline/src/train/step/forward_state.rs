@@ -1,12 +1,12 @@
-//! Running statistics that would differ from one device's are refused.
+//! Refuses running statistics that would differ from one device's.
 //!
-//! Guarantees: state that a forward changes ends every batch as on one device, or the step fails. It ends so where one copy of the
-//! stage runs all microbatches of a batch, in their order. Elsewhere each copy would see some of them only, and checkpoint
-//! and evaluation would not agree.
+//! Guarantees: state that a forward changes ends every batch as on one device, or the step fails. It equals one
+//! device's if one copy of the stage runs all microbatches of a batch, in order. Otherwise each copy would see only
+//! some of them, and checkpoint and evaluation would not agree.
 //!
-//! 1. Where a stage has copies, or the plan runs its forwards in another order, the state is read before the batch.
-//! 2. After the forwards it is read again. A change is an error that says what to do. State that stays (frozen statistics)
-//!    is taken everywhere.
+//! 1. If a stage has copies, or the plan runs its forwards in another order, the state is read before the batch.
+//! 2. After the forwards it is read again. A change is an error that says what to do. State that does not change
+//!    (frozen statistics) is always accepted.
 
 use super::rank::Rank;
 use crate::execute::ExecuteError;
@@ -14,14 +14,14 @@ use crate::plan::{Op, Plan, StageId};
 use burn::tensor::TensorData;
 use std::collections::BTreeMap;
 
-/// What the forwards of this rank's stages can change, by stage and name.
+/// The state that the forwards of this rank's stages can change, by stage and name.
 pub(super) struct ForwardState {
     values: BTreeMap<(StageId, String), TensorData>,
     why: String,
 }
 
 impl Rank {
-    /// The state before a batch, where the plan's forwards must leave it as it is; `None` where they may change it.
+    /// The state before a batch, if the plan's forwards must not change it; `None` if they may.
     pub(super) fn pinned_state(&mut self, plan: &Plan) -> Result<Option<ForwardState>, ExecuteError> {
         let replicas = self.executor.grid().replicas();
         let why = match self.placement.routes() {
@@ -33,7 +33,7 @@ impl Rank {
         Ok(Some(ForwardState { values: self.forward_state()?, why }))
     }
 
-    /// Refuses a change of what must stay.
+    /// Refuses a change of state that must not change.
     pub(super) fn refuse_changed(&mut self, before: Option<ForwardState>) -> Result<(), ExecuteError> {
         let Some(ForwardState { values, why }) = before.filter(|before| !before.values.is_empty()) else {
             return Ok(());
@@ -60,7 +60,7 @@ impl Rank {
         state.map(read).collect()
     }
 
-    /// Does this rank run the microbatches of each of its stages in their order?
+    /// Returns true if this rank runs the microbatches of each of its stages in order.
     fn runs_in_order(&self, plan: &Plan) -> bool {
         let mut next: BTreeMap<StageId, usize> = BTreeMap::new();
         let forwards = plan.tasks(self.executor.grid().pipeline_rank()).filter(|task| task.op() == Op::Forward);

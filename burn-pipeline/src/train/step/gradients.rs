@@ -1,14 +1,15 @@
-//! From the gradients that gathered on one rank to those that the optimizer gets.
+//! From the gradients accumulated on one rank to those that the optimizer gets.
 //!
-//! 1. Data-parallel replicas are reduced, as far as the rows have not done that already.
-//! 2. The two replicas of a stage in a bidirectional placement are added up.
-//! 3. Copies of shared parameters are added up.
-//! 4. Once, the ranks that hold a stage together compare what they have of weights that are whole on all of them (`members`).
+//! 1. Data-parallel replicas are reduced, unless the rows have done that already.
+//! 2. The two copies of a stage in a bidirectional placement are added.
+//! 3. Copies of tied parameters are added.
+//! 4. Once, the members of a tensor-parallel group compare their gradients of weights that are whole on all of them
+//!    (`members`).
 //! 5. Everything is scaled by the loss contract.
-//! 6. They are looked at, once over all ranks: their norm, if it is limited, or else whether all are finite; and whether there are any
-//!    at all. Squares are added in the order of the model's stages and parameters, so that every cut gives the same number. A shared
-//!    parameter counts on its first stage, and of equal copies one.
-//! 7. Everything is scaled down to the largest norm, if one was given.
+//! 6. Gradients are checked, once over all ranks: their norm, if it is limited, otherwise whether all are finite; and
+//!    whether there are any. Squares are added in the order of the model's stages and parameters, so every cut gives
+//!    the same number. A tied parameter counts on its first stage, and only one of equal copies counts.
+//! 7. Everything is scaled down to the maximum norm, if one was given.
 
 use super::rank::Rank;
 use super::replicas;
@@ -20,34 +21,34 @@ use crate::train::non_finite::{NonFinite, OnNonFinite};
 use burn::module::ParamId;
 use serde::{Deserialize, Serialize};
 
-/// What all ranks together found of the gradients, the same on each.
+/// The result of checking the gradients of all ranks, the same on each.
 #[derive(Debug, Default)]
 pub(crate) struct Finished {
     /// Their norm before clipping, if they are clipped.
     pub(crate) norm: Option<f64>,
-    /// What is not to pass of them, or of the losses.
+    /// The loss or gradient that the policy does not allow.
     pub(crate) non_finite: Option<NonFinite>,
-    /// Has a step found gradients, this one or one before?
+    /// True if this or an earlier step had gradients.
     pub(crate) trains: bool,
 }
 
-/// What one rank found of one stage's gradients.
+/// One rank's check of one stage's gradients.
 #[derive(Debug, Serialize, Deserialize)]
 struct Look {
     stage: usize,
-    /// How many there are.
+    /// The number of gradients.
     count: usize,
     /// The squared norm of each, in visiting order, if they are clipped.
     squares: Vec<f64>,
-    /// The parameter of the first one that is not finite, if that is looked for.
+    /// The parameter of the first non-finite gradient, if that is checked.
     odd: Option<String>,
 }
 
 impl Rank {
-    /// Makes the gathered gradients those that the optimizer gets. All ranks call it.
+    /// Turns the accumulated gradients into those that the optimizer gets. All ranks call it.
     ///
     /// # Errors
-    /// If another rank failed, or a device reports an error.
+    /// Returns [`ExecuteError`] if another rank failed, or a device reports an error.
     pub(crate) fn finish_gradients(&mut self) -> Result<Finished, ExecuteError> {
         self.executor.set_shard_gradients();
         self.executor.reduce_remaining(false)?;
@@ -92,10 +93,10 @@ impl Rank {
 
     fn own_looks(&mut self, clips: bool, looks: bool) -> Result<Vec<Look>, ExecuteError> {
         let rank = self.number();
-        // Ranks that hold a stage together, and its replicas, have their pieces, and equal gradients of all else, which the first one
-        // counts. Gradients of sharded stages are pieces on all replicas.
+        // Members of a tensor-parallel group, and replicas, have their own pieces, and equal gradients of everything
+        // else, which the first one counts. Gradients of sharded stages are shards on all replicas.
         let groups = self.executor.groups().clone();
-        let stages: Vec<StageId> = self.executor.stages().keys().copied().filter(|s| s.replica() == 0).collect();
+        let stages: Vec<StageId> = self.executor.stages().keys().copied().filter(|s| s.route() == 0).collect();
         let mut own = Vec::new();
         for stage in stages {
             let (sharded, holders) = (self.executor.shards(stage), groups.of(stage));
@@ -109,7 +110,7 @@ impl Rank {
 }
 
 impl Look {
-    /// Looks at the gradients that count here.
+    /// Checks the gradients that count here.
     fn at(
         stage: StageId,
         held: &mut dyn ErasedStage,

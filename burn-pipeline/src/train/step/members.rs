@@ -1,10 +1,11 @@
-//! Comparing, once, the gradients that the ranks of a group have of weights that are whole on all of them.
+//! Compares, once, the gradients of weights that are whole on all members of a tensor-parallel group.
 //!
-//! Guarantees: where a first step would give such a weight other values on one rank of a group than on another, the step ends with
-//! an error that names the weight, on all ranks, and nothing was stepped.
+//! Guarantees: if a first step would give such a weight different values on the members of a group, the step ends on
+//! all ranks with an error that names the weight, and nothing was stepped.
 //!
-//! Losses show a difference sooner or later, but not that of a weight whose gradient each member knows in part alone: the losses
-//! stay equal, and are those of another model. Gradients are compared bit for bit, by a hash of their values.
+//! Losses show most differences sooner or later, but not a weight of whose gradient each member computes only a part:
+//! the losses stay equal, but are those of another model. Gradients are compared bit for bit, by a hash of their
+//! values.
 
 use super::rank::Rank;
 use crate::execute::ExecuteError;
@@ -19,10 +20,11 @@ impl Rank {
     /// Compares the gradients of whole weights in the first step. All ranks call it.
     ///
     /// # Errors
-    /// [`ExecuteError::MembersDrift`], the same on all ranks; or if another rank failed, or a device reports an error.
+    /// Returns [`ExecuteError::MembersDrift`] if they differ, the same on all ranks. Also fails if another rank failed, or
+    /// a device reports an error.
     pub(super) fn compare_members_once(&mut self) -> Result<(), ExecuteError> {
         let (rank, grid) = (self.number(), self.executor.grid());
-        // All ranks take part where any group has several.
+        // All ranks take part if any group has several members.
         if grid.largest_group() < 2 || std::mem::replace(&mut self.members_compared, true) {
             return Ok(());
         }
@@ -34,7 +36,7 @@ impl Rank {
         for (other, rows) in table.iter().enumerate() {
             let first = grid.group_of(other).start;
             let one = &table[first];
-            // Also where one of them has more weights than the other.
+            // Also if one of them has more weights than the other.
             let odd = (0..one.len().max(rows.len())).find(|&place| one.get(place) != rows.get(place));
             if let Some(row) = odd.and_then(|place| one.get(place).or(rows.get(place))) {
                 let (stage, parameter) = (row.0, row.1.clone());

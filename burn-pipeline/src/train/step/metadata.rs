@@ -1,13 +1,13 @@
 //! How a rank learns the tensor specs at its stages' boundaries; see [`StageMetadata`].
 //!
-//! 1. All ranks vote: declarations count if every stage of every rank has declared its specs.
-//! 2. Otherwise all stages run one microbatch of zeros a route, forward and backward, in model order: once with as many
-//!    samples as the first microbatch has, and once with one more. Weights and running statistics are restored; gradients
-//!    gathered so far are kept.
+//! 1. All ranks vote: declarations are used if every stage of every rank has declared its specs.
+//! 2. Otherwise all stages run one microbatch of zeros per route, forward and backward, in model order: once with as
+//!    many samples as the first microbatch, and once with one more. Weights and running statistics are restored;
+//!    accumulated gradients are kept.
 //! 3. Links learn what each rank will send: what it sent in the first run on zeros, or what follows from the
-//!    declarations. So the first real message finds its receive posted, where a link posts receives
+//!    declarations. So the first real message finds its receive posted, if a link posts receives
 //!    ([`Link::expect`](crate::link::Link::expect)).
-//! 4. Where only some stages declared their specs, these are compared with what was found.
+//! 4. If only some stages declared their specs, these are compared with what was found.
 
 use super::rank::Rank;
 use crate::execute::{ExecuteError, Purpose, RecordedSpecs, ReplicaShare, Run, Seeding, SpecCheck, expected_messages};
@@ -21,11 +21,11 @@ use std::time::Instant;
 /// The metadata of a rank's stages.
 type Metadata = BTreeMap<StageId, StageMetadata>;
 
-/// One microbatch a route: every `F` in the model's order, then every `B` back.
+/// One microbatch per route: every `F` in the model's order, then every `B` in reverse.
 pub(crate) fn metadata_plan(placement: &Placement, skips: &[SkipEdge]) -> Result<CheckedPlan, BuildError> {
     let row = |rank: usize| {
         let mut stages = placement.stages_of(rank);
-        stages.sort_by_key(|stage| (stage.index(), stage.replica()));
+        stages.sort_by_key(|stage| (stage.index(), stage.route()));
         let forwards = stages.iter().map(|&stage| Action::forward(stage, 0));
         let backwards = stages.iter().rev().map(|&stage| Action::backward(stage, 0));
         forwards.chain(backwards).collect::<Vec<_>>()
@@ -37,11 +37,13 @@ pub(crate) fn metadata_plan(placement: &Placement, skips: &[SkipEdge]) -> Result
 }
 
 impl Rank {
-    /// Learns the specs at the boundaries of this rank's stages, and compares tensors with them from now on as the settings
-    /// say. All ranks call it, with the same batches: zeros of the first microbatch's shape, and zeros with one sample more.
+    /// Learns the specs at the boundaries of this rank's stages, and compares tensors with them from now on according
+    /// to the settings. All ranks call it with the same batches: zeros of the first microbatch's shape, and zeros with
+    /// one sample more.
     ///
     /// # Errors
-    /// [`StageError::Metadata`] where what was declared is not what was found; else as [`Rank::accumulate`].
+    /// Returns [`StageError::Metadata`] if a declaration differs from what was found. Otherwise same as
+    /// [`Rank::accumulate`].
     pub(crate) fn learn_metadata(
         &mut self,
         plan: &CheckedPlan,
@@ -76,7 +78,7 @@ impl Rank {
         stages.filter_map(|(&stage, held)| Some((stage, held.options().declared.as_ref()?.clone()))).collect()
     }
 
-    /// Have all stages of all ranks declared their specs?
+    /// Returns true if all stages of all ranks have declared their specs.
     fn all_declared(&mut self, all_here: bool) -> Result<bool, ExecuteError> {
         let deadline = self.executor.deadline();
         self.executor.link().set_activity(Activity::Gathering);
@@ -103,7 +105,7 @@ impl Rank {
             executor.stages().values_mut().for_each(|held| held.clear());
             Ok(())
         });
-        // After an error, too.
+        // Also after an error.
         for (held, (weights, store)) in executor.stages().values_mut().zip(kept) {
             held.settle();
             held.set_weights(weights);

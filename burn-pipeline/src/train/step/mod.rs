@@ -1,14 +1,14 @@
-//! What one rank does: run its part of a batch, reduce gradients, step its weights.
+//! The work of one rank: run its part of a batch, reduce gradients, step its weights.
 //!
 //! Guarantees: all ranks that run the same commands in the same order get the same losses, the same gradient norm and
-//! the same scaling, whatever the transport. Functions here return the first error of their rank; the thread that runs
-//! them passes it on to all other ranks.
+//! the same scaling, with any transport. Functions here return the first error of their rank; the thread that runs them
+//! passes it on to all other ranks.
 //!
-//! Read `rank` (the type, and how a rank starts), `contract` (what the loss of a batch is), `batch` (forwards and
-//! backwards), `gradients` (sums over replicas, scaling, clipping), `members` (gradients compared within a group),
-//! `apply` (the optimizer's step, here or at the caller), `copies` (are copies still equal?); then `forward_state`
-//! (what is refused of running statistics), `replicas`, `outputs` and `metadata` for bidirectional placements,
-//! evaluations over processes, and checks of tensor specs; and `recover` for what follows a failure.
+//! Read `rank` (the type, and how a rank starts), `contract` (the loss of a batch), `batch` (forwards and backwards),
+//! `gradients` (sums over replicas, scaling, clipping), `members` (gradients compared within a group), `apply` (the
+//! optimizer's step, here or by the caller), `copies` (checks that copies are equal); then `forward_state` (refused
+//! running statistics), `replicas` (bidirectional placements), `outputs` (evaluations over processes) and `metadata`
+//! (checks of tensor specs); and `recover` (after a failure).
 
 mod apply;
 mod batch;

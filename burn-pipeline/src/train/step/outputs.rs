@@ -1,11 +1,11 @@
-//! The outputs of an evaluation, sent to the ranks that want them.
+//! Sends the outputs of an evaluation to the ranks that want them.
 //!
-//! Guarantees: outputs travel to no other rank; no rank waits for one that waits for it.
+//! Guarantees: outputs are sent to no other rank, and ranks cannot deadlock.
 //!
-//! 1. The rank of a route's last stage has the outputs; with data-parallel replicas, each has those of its part. All ranks
-//!    gather which rank has which outputs, and which ranks want them.
-//! 2. All go through the microbatches in the same order: the rank that has an output sends it to each rank that wants it,
-//!    in turn. So both ends of every pair use one order.
+//! 1. The rank of a route's last stage has the outputs; with data-parallel replicas, each has those of its part. All
+//!    ranks gather which rank has which outputs, and which ranks want them.
+//! 2. All go through the microbatches in the same order: the rank that has an output sends it to each rank that wants
+//!    it, in turn. So both ends of every pair use the same order.
 
 use super::rank::Rank;
 use crate::execute::ExecuteError;
@@ -14,7 +14,7 @@ use crate::plan::StageId;
 use crate::stage::Payload;
 use std::collections::BTreeMap;
 
-/// Takes the outputs that this rank has, by microbatch; returns those of all ranks if this one wants them, else none.
+/// Takes the outputs of this rank, by microbatch. Returns those of all ranks if this one wants them, otherwise none.
 pub(crate) fn deliver(
     rank: &mut Rank,
     outputs: Vec<(usize, Payload)>,

@@ -1,12 +1,12 @@
-//! Panics of user code outside a stage's task (in a factory, an optimizer, a loss observer) become errors.
+//! Turns panics of user code outside a stage's task (in a factory, an optimizer, a loss observer) into errors.
 
 use crate::cost::PartitionError;
 use crate::execute::{ExecuteError, panic_message};
 use crate::link::LinkError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs `f`; a panic in it becomes an error that says what the rank was doing, and a
-/// collective's error of the link, or the refusal of layers that cannot be cut, stays what it is.
+/// Runs `f`; a panic in it becomes an error that says what the rank was doing. A link error raised by a collective, and
+/// the refusal of layers that cannot be cut, stay what they are.
 pub(crate) fn caught<T>(
     rank: usize,
     doing: impl FnOnce() -> String,

@@ -1,4 +1,4 @@
-//! One rank of a training job: its stages, and what it keeps between batches.
+//! One rank of a training job: its stages, and its state between batches.
 
 use super::contract::Contract;
 use super::panic::caught;
@@ -12,18 +12,18 @@ use crate::stage::{ForwardSeed, Reduction, Validate, mixed};
 use crate::train::non_finite::OnNonFinite;
 use crate::train::shared::{SharedParameter, SharedReport, Sharing};
 
-/// What the user chose for all ranks alike.
+/// The user's settings, which all ranks share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     /// What the loss is over a microbatch.
     pub(crate) reduction: Reduction,
-    /// The largest norm that gradients may have over all ranks.
+    /// The maximum norm of the gradients over all ranks.
     pub(crate) clip_norm: Option<f64>,
-    /// What to do with losses and norms that are NaN or infinite.
+    /// The policy for non-finite losses and gradients.
     pub(crate) on_non_finite: OnNonFinite,
     /// Which tensors at stage boundaries are compared with the stages' metadata.
     pub(crate) validate: Validate,
-    /// Does any process want the last stage's outputs of training steps?
+    /// True if any process wants the last stage's outputs of training steps.
     pub(crate) outputs: bool,
 }
 
@@ -33,30 +33,30 @@ pub(crate) struct Rank {
     pub(super) executor: Executor,
     pub(super) placement: Placement,
     pub(super) settings: Settings,
-    /// Losses since the weights were last stepped.
+    /// Losses since the last step.
     pub(super) contract: Contract,
     pub(super) sharing: Sharing,
-    /// The step that batches are run for, counted from 1.
+    /// The step of the next batch, counted from 1.
     pub(super) step: u64,
-    /// What was observed of each microbatch since the weights were last stepped.
+    /// The observed numbers of each microbatch since the last step.
     pub(super) observed: Vec<Vec<f64>>,
-    /// Has a step found gradients?
+    /// True if a step has found gradients.
     pub(super) trains: bool,
-    /// Were gradients compared among the ranks that hold its stages together?
+    /// True if gradients were compared within its tensor-parallel group.
     pub(super) members_compared: bool,
-    /// Were the copies of its stages compared after a step?
+    /// True if the copies of its stages were compared after a step.
     pub(super) copies_compared: bool,
     /// Running statistics before the first batch since the last step, if there was one.
     pub(super) statistics: Option<Statistics>,
-    /// Has the present call begun to change weights?
+    /// True if the current call has begun to change weights.
     pub(super) changes_weights: bool,
-    /// How many calls have ended.
+    /// The number of calls that have ended.
     pub(super) calls: u64,
-    /// Stages beside those that run.
+    /// Stages on standby, beside the running ones.
     standby: Option<Standby>,
 }
 
-/// Stages of another arrangement, built and agreed on by all ranks, that do not run.
+/// Stages with another cut or placement, built and agreed on by all ranks, that do not run.
 struct Standby {
     aside: Aside,
     placement: Placement,
@@ -70,16 +70,17 @@ impl std::fmt::Debug for Standby {
 }
 
 impl Rank {
-    /// Starts a rank; all ranks do it with the same declarations.
+    /// Starts a rank. All ranks do it with the same declarations.
     ///
-    /// 1. Ranks that hold a stage together take the first one's values of what is not cut. Replica 1 of a bidirectional placement takes replica 0's weights; data-parallel replicas take the first one's.
-    /// 2. Shared parameters are found, and all copies take the first one's value. This also runs without declarations,
-    ///    since it refuses what is shared and not declared.
-    /// 3. Parameters of stages that say so are sharded, and with `shard_all` those of stages that say nothing.
+    /// 1. Members of a tensor-parallel group take the first one's values of what is not cut. Route 1 of a bidirectional
+    ///    placement takes route 0's weights; data-parallel replicas take the first one's.
+    /// 2. Tied parameters are found, and all copies take the first one's value. This also runs without declarations, to
+    ///    refuse parameters that are tied but not declared.
+    /// 3. Parameters are sharded on stages that request it and, with `shard_all`, on stages that do not choose.
     ///
     /// # Errors
-    /// [`ExecuteError::Shared`] where copies of a parameter would diverge; [`ExecuteError::NotByElement`] where an
-    /// optimizer cannot step pieces of parameters; or if another rank failed.
+    /// Returns [`ExecuteError::Shared`] if copies of a parameter would diverge, and [`ExecuteError::NotByElement`] if
+    /// an optimizer cannot step shards of parameters. Also fails if another rank failed.
     pub(crate) fn start(
         mut executor: Executor,
         placement: Placement,
@@ -88,7 +89,7 @@ impl Rank {
         shard_all: bool,
     ) -> Result<Self, ExecuteError> {
         let started = Self::agree(&mut executor, &placement, shared, shard_all);
-        // While the link is still there: a rank that only closed it would not say why.
+        // Abort while the link exists: a rank that only closed it would give no reason.
         let sharing = started.inspect_err(|error| executor.fail(error))?;
         let (contract, observed) = (Contract::new(settings.reduction), Vec::new());
         let (members_compared, copies_compared) = (false, false);
@@ -110,11 +111,11 @@ impl Rank {
         })
     }
 
-    /// Keeps other stages beside those that run, in place of what stood by; all ranks do it with the same declarations. The
-    /// steps are those of [`Rank::start`].
+    /// Keeps other stages on standby beside the running ones, replacing earlier standby stages. All ranks do it with
+    /// the same declarations. The steps are those of [`Rank::start`].
     ///
     /// # Errors
-    /// The inner one is the same on all ranks, and the rank is as before.
+    /// The inner error is the same on all ranks, and leaves the rank unchanged.
     pub(crate) fn stand_by(
         &mut self,
         stages: Stages,
@@ -138,7 +139,7 @@ impl Rank {
         Ok(Ok(reports))
     }
 
-    /// Runs what stands by, and has the others stand by.
+    /// Swaps running and standby stages.
     pub(crate) fn swap(&mut self) {
         let Some(standby) = &mut self.standby else { return };
         self.executor.swap(&mut standby.aside);
@@ -146,7 +147,7 @@ impl Rank {
         std::mem::swap(&mut self.sharing, &mut standby.sharing);
     }
 
-    /// Drops what stands by.
+    /// Drops the standby stages.
     pub(crate) fn dismiss(&mut self) {
         self.standby = None;
     }
@@ -176,50 +177,51 @@ impl Rank {
         self.executor.rank()
     }
 
-    /// The data-parallel replica that it belongs to.
+    /// Its data-parallel replica.
     pub(crate) fn replica(&self) -> usize {
         self.executor.grid().replica()
     }
 
-    /// Is it in the first data-parallel replica? Replicas are equal, so that one answers for all.
+    /// Returns true if it is in the first data-parallel replica, which answers for all, because replicas are equal.
     pub(crate) fn is_first_replica(&self) -> bool {
         self.replica() == 0
     }
 
-    /// Is it the first of all ranks that hold a stage, or pieces of the vocabulary? What is not cut is equal on all of them.
+    /// Returns true if it is the first of all ranks that hold a stage, or pieces of the vocabulary. What is not cut is
+    /// equal on all of them.
     pub(crate) fn answers_for(&self, stage: StageId) -> bool {
         self.executor.groups().of(stage).is_first()
     }
 
-    /// The rank's executor, and through it its stages.
+    /// The rank's executor, which holds its stages.
     pub(crate) fn executor(&mut self) -> &mut Executor {
         &mut self.executor
     }
 
-    /// Does any process want the last stage's outputs of training steps?
+    /// Returns true if any process wants the last stage's outputs of training steps.
     pub(crate) fn sends_outputs(&self) -> bool {
         self.settings.outputs
     }
 
-    /// Where stages live.
+    /// The placement of stages on ranks.
     pub(crate) fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// What is shared among stages.
+    /// The tied parameters.
     pub(crate) fn sharing(&self) -> &Sharing {
         &self.sharing
     }
 
-    /// Has the forwards of the next batch draw random numbers from this seed, the stage and the microbatch alone;
-    /// `None` leaves the generator as it is. All ranks are given the same.
+    /// Makes the forwards of the next batch draw random numbers from this seed, the stage and the microbatch only;
+    /// `None` leaves the generator unchanged. All ranks must get the same value.
     pub(crate) fn draw_from(&mut self, seed: Option<u64>) {
         for (stage, held) in self.executor.stages().iter_mut() {
             held.set_forward_seed(ForwardSeed::new(seed.map(|seed| mixed(seed, stage.index() as u64))));
         }
     }
 
-    /// Reads stages while their sharded parameters are gathered; all ranks call it.
+    /// Reads stages while their sharded parameters are gathered. All ranks call it.
     pub(crate) fn with_whole_weights<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, ExecuteError>,
@@ -233,13 +235,13 @@ impl Rank {
         result
     }
 
-    /// Gives all copies of every stage the first one's weights, and forgets what was gathered; all ranks call it.
+    /// Gives all copies of every stage the first one's weights, and drops accumulated gradients. All ranks call it.
     pub(crate) fn equalize(&mut self) -> Result<(), ExecuteError> {
         self.executor.gather_all()?;
         replicas::copy_weights(&mut self.executor, &self.placement)?;
         self.executor.broadcast_weights()?;
         self.forget();
-        // Other parameters may be trained from now on, or none.
+        // From now on other parameters, or none, may be trained.
         self.trains = false;
         if self.executor.is_sharded() {
             self.executor.reshard_all()?;
@@ -248,7 +250,7 @@ impl Rank {
         Ok(())
     }
 
-    /// Forgets gradients and losses gathered since the last step.
+    /// Drops gradients and losses accumulated since the last step.
     pub(crate) fn forget(&mut self) {
         self.executor.stages().values_mut().for_each(|stage| stage.clear());
         self.executor.cancel_exchanges();

@@ -1,15 +1,17 @@
-//! Going on after a call that failed, on all ranks together.
+//! Recovers after a failed call, on all ranks together.
 //!
-//! Guarantees: all ranks come to the same result, or to an error that closes the pipeline; where no rank had begun to change
-//! weights, the model is, to the last bit, what it was before the call, running statistics included.
+//! Guarantees: all ranks get the same result, or an error that closes the pipeline. If no rank had begun to change
+//! weights, the model is restored, to the last bit, to its state before the call, including running statistics.
 //!
-//! 1. The link forgets the failure, and drops all that was sent before ([`Link::recover`](crate::link::Link::recover)).
-//! 2. Ranks compare how many calls each has ended. Where one had ended the call and another had not, they differ by a whole call, and
+//! 1. The link forgets the failure, and drops everything that was sent before
+//!    ([`Link::recover`](crate::link::Link::recover)).
+//! 2. Ranks compare how many calls each has ended. If only some had ended the call, they differ by a whole call, and
 //!    the pipeline is closed.
-//! 3. Each drops what the call left ([`Executor::restart`](crate::execute)).
-//! 4. If the call of any rank gathers gradients, or had begun to change weights, all forget what was gathered since the last step: sums of
-//!    gradients, losses, what was observed. The parts that ranks have of a batch cannot be told from those of earlier batches.
-//! 5. Running statistics go back to what they were before the first of these batches, unless weights have changed.
+//! 3. Each drops what is left of the call ([`Executor::restart`](crate::execute)).
+//! 4. If the call of any rank accumulates gradients, or had begun to change weights, all drop what was accumulated
+//!    since the last step: sums of gradients, losses, observed numbers. The parts of the failed batch cannot be
+//!    separated from those of earlier batches.
+//! 5. Running statistics are restored to before the first of these batches, unless weights have changed.
 
 use super::rank::Rank;
 use crate::execute::ExecuteError;
@@ -20,39 +22,40 @@ use crate::train::control::gather_all;
 use burn::module::ParamId;
 use std::collections::{BTreeMap, HashMap};
 
-/// Running statistics as they were, by stage.
+/// Saved running statistics, by stage.
 pub(super) type Statistics = BTreeMap<StageId, HashMap<ParamId, AnyTensor>>;
 
-/// What a failed call left on all ranks.
+/// The state of all ranks after recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Recovered {
-    /// What was gathered since the last step is gone.
+    /// What was accumulated since the last step is gone.
     pub(crate) dropped: bool,
     /// Some rank had begun to change its weights.
     pub(crate) changed: bool,
 }
 
 impl Rank {
-    /// A call begins.
+    /// Records the start of a call.
     pub(crate) fn begin_call(&mut self) {
         self.changes_weights = false;
     }
 
-    /// A call has ended without a failure.
+    /// Records that a call ended without a failure.
     pub(crate) fn end_call(&mut self) {
         self.calls += 1;
     }
 
-    /// From here on this call changes weights.
+    /// Records that this call changes weights from here on.
     pub(crate) fn change_weights(&mut self) {
         self.changes_weights = true;
     }
 
-    /// Brings the rank back after a call that failed here or elsewhere; `gathers`: this rank's call gathers gradients. All ranks
-    /// call it.
+    /// Restores the rank after a call that failed here or elsewhere. `gathers` is true if this rank's call accumulates
+    /// gradients. All ranks call it.
     ///
     /// # Errors
-    /// If the link cannot go on, a rank does not take part, or ranks have ended different calls.
+    /// Returns [`ExecuteError`] if the link cannot continue, a rank does not take part, or ranks have ended different
+    /// calls.
     pub(crate) fn recover(&mut self, gathers: bool) -> Result<Recovered, ExecuteError> {
         let (deadline, timeout) = (self.executor.deadline(), self.executor.timeout());
         let link = self.executor.link();
@@ -67,7 +70,7 @@ impl Rank {
         self.executor.restart();
         (self.members_compared, self.copies_compared) = (false, false);
         self.sharing.compare_again();
-        // Where a rank has not seen it, all look again.
+        // If any rank has not found gradients, all check again.
         self.trains = table.iter().all(|&(.., trains)| trains);
         let changed = table.iter().any(|&(_, _, changed, _)| changed);
         let dropped = changed || table.iter().any(|&(_, gathers, ..)| gathers);
@@ -82,7 +85,7 @@ impl Rank {
         Ok(Recovered { dropped, changed })
     }
 
-    /// Keeps the running statistics before the first batch since the last step.
+    /// Saves the running statistics before the first batch since the last step.
     pub(super) fn keep_statistics(&mut self) {
         if self.statistics.is_some() {
             return;

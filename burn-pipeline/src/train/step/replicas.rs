@@ -1,12 +1,13 @@
-//! The two replicas of a bidirectional placement: equal weights at the start, one gradient at every step.
+//! The two copies of each stage in a bidirectional placement, one per route: equal weights at the start, one gradient
+//! per step.
 //!
-//! Guarantees: both replicas of a stage hold bit-equal weights after every step, since they start from replica 0's
-//! weights, and the sum of two numbers does not depend on their order. No rank waits for one that waits for it. Summing
-//! needs no more memory than for a few parameters, as the sums stay where the gradients are.
+//! Guarantees: both copies of a stage hold bitwise equal weights after every step, because they start from route 0's
+//! weights, and the sum of two numbers does not depend on their order. Ranks cannot deadlock. Summing needs memory for
+//! only a few parameters, because the sums stay where the gradients are.
 //!
-//! 1. Each rank first sends for all its stages, in model order, and then receives in the same order; gradients in parts of
-//!    some megabytes. So two ranks send and receive their messages in one order.
-//! 2. With an odd number of ranks the middle one holds both replicas of the middle stage: what it sends to itself stays
+//! 1. Each rank first sends for all its stages, in model order, and then receives in the same order; gradients in parts
+//!    of some megabytes. So two ranks send and receive their messages in the same order.
+//! 2. With an odd number of ranks the middle one holds both copies of the middle stage: what it sends to itself stays
 //!    in its [`Mailbox`] and crosses no link.
 //! 3. With ordered accumulation, data-parallel replicas pass their sums along in the same way: see [`chain`].
 
@@ -17,33 +18,33 @@ use crate::stage::{Accumulation, AnyTensor, Boundary, ErasedStage, Payload};
 use burn::module::ParamId;
 use std::collections::HashMap;
 
-/// Bytes of parameters whose gradients are sent together: less would wait for more messages.
+/// The bytes of parameters whose gradients are sent together; fewer bytes would mean waiting for more messages.
 const TOGETHER: usize = 4 << 20;
 
-/// What a rank sends to itself, by the stage that it is for.
+/// What a rank sends to itself, by receiving stage.
 #[derive(Default)]
 struct Mailbox(HashMap<StageId, Payload>);
 
-/// Every stage of this rank with its other replica's place, in model order of the stages.
+/// Every stage of this rank with its copy on the other route, in model order.
 fn pairs(executor: &mut Executor, placement: &Placement) -> Vec<(StageId, StageId)> {
     if placement.routes() < 2 {
         return Vec::new();
     }
-    let other = |stage: StageId| (stage, StageId::in_replica(1 - stage.replica(), stage.index()));
+    let other = |stage: StageId| (stage, StageId::in_route(1 - stage.route(), stage.index()));
     let mut pairs: Vec<(StageId, StageId)> = executor.stages().keys().copied().map(other).collect();
-    pairs.sort_by_key(|(stage, _)| (stage.index(), stage.replica()));
+    pairs.sort_by_key(|(stage, _)| (stage.index(), stage.route()));
     pairs
 }
 
-/// Gives replica 1 of every stage replica 0's weights.
+/// Gives every stage's copy on route 1 the weights of route 0.
 pub(super) fn copy_weights(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
     let (pairs, mut mailbox) = (pairs(executor, placement), Mailbox::default());
-    for &(stage, other) in pairs.iter().filter(|(stage, _)| stage.replica() == 0) {
+    for &(stage, other) in pairs.iter().filter(|(stage, _)| stage.route() == 0) {
         let weights = executor.stages()[&stage].weights().into_iter().map(|(_, weight)| weight).collect::<Vec<_>>();
         let to = holder(executor, placement, other);
         mailbox.send(executor, to, other, weights.into_payload())?;
     }
-    for &(stage, other) in pairs.iter().filter(|(stage, _)| stage.replica() == 1) {
+    for &(stage, other) in pairs.iter().filter(|(stage, _)| stage.route() == 1) {
         let from = holder(executor, placement, other);
         let weights = mailbox.receive(executor, stage, from)?;
         if let Some(held) = executor.stages().get_mut(&stage) {
@@ -53,7 +54,7 @@ pub(super) fn copy_weights(executor: &mut Executor, placement: &Placement) -> Re
     Ok(())
 }
 
-/// Replaces the gradients of every stage by the sum over its replicas, a few parameters at a time.
+/// Replaces the gradients of every stage by the sum over its two copies, a few parameters at a time.
 pub(super) fn sum_gradients(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
     let (pairs, mut mailbox) = (pairs(executor, placement), Mailbox::default());
     let together: Vec<Vec<Vec<ParamId>>> = pairs.iter().map(|(stage, _)| together(executor, *stage)).collect();
@@ -62,7 +63,7 @@ pub(super) fn sum_gradients(executor: &mut Executor, placement: &Placement) -> R
         for (&(stage, other), parameters) in parts() {
             let to = holder(executor, placement, other);
             let gradients = gathered(executor, stage, parameters);
-            // Copies, as a product of what others hold is: the other rank reads them while this one adds to its own in place.
+            // Scaling by 1 makes a copy: the other rank reads the copies while this one adds to its own in place.
             let gradients: Vec<_> = gradients.into_iter().map(|own| own.map(|own| own.scale(1.0))).collect();
             mailbox.send(executor, to, other, gradients.into_payload())?;
         }
@@ -82,10 +83,10 @@ pub(super) fn sum_gradients(executor: &mut Executor, placement: &Placement) -> R
     Ok(())
 }
 
-/// A stage's parameters in visiting order, cut where their bytes reach [`TOGETHER`].
+/// A stage's parameters in visiting order, in parts of [`TOGETHER`] bytes.
 fn together(executor: &mut Executor, stage: StageId) -> Vec<Vec<ParamId>> {
     let held = &executor.stages()[&stage];
-    // A parameter may stand at several paths.
+    // A parameter may be at several paths.
     let bytes: HashMap<ParamId, usize> = held.weights().into_iter().map(|(id, weight)| (id, weight.bytes())).collect();
     let (mut parts, mut part, mut size) = (Vec::new(), Vec::new(), 0);
     for id in held.parameters() {
@@ -101,7 +102,8 @@ fn together(executor: &mut Executor, stage: StageId) -> Vec<Vec<ParamId>> {
 }
 
 /// With ordered accumulation: passes the sum of this batch's gradients from replica to replica, in the order of the
-/// batch's microbatches, so that they are added as on one device. The first then holds the sum, the others nothing.
+/// batch's microbatches, so they are added as on one device. At the end the first replica holds the sum, the others
+/// nothing.
 ///
 /// The first sends its sum to the second. Each other one adds the gradients that it held back, in order, and sends the
 /// result to the next; the last sends it back to the first.
@@ -114,11 +116,11 @@ pub(super) fn chain(executor: &mut Executor, placement: &Placement) -> Result<()
     }
     let mut mailbox = Mailbox::default();
     let mut stages: Vec<StageId> = executor.stages().keys().copied().collect();
-    stages.sort_by_key(|stage| (stage.index(), stage.replica()));
-    // Replica number `place` of a stage, over both kinds of replicas, and the rank that holds it.
+    stages.sort_by_key(|stage| (stage.index(), stage.route()));
+    // Copy number `place` of a stage, over routes and data-parallel replicas, and the rank that holds it.
     let copy = |executor: &Executor, index: usize, place: usize| {
-        let stage = StageId::in_replica(place % routes, index);
-        // Pieces of the vocabulary, which are no stage, stand on one pipeline rank in all replicas.
+        let stage = StageId::in_route(place % routes, index);
+        // Pieces of the vocabulary are not stages; they are on the same pipeline rank in all replicas.
         let rank = match placement.contains(stage) {
             true => placement.rank_of(stage),
             false => executor.grid().pipeline_rank(),
@@ -126,7 +128,7 @@ pub(super) fn chain(executor: &mut Executor, placement: &Placement) -> Result<()
         (stage, executor.grid().rank_in(rank, place / routes))
     };
     for place in 0..copies {
-        for &stage in stages.iter().filter(|stage| own * routes + stage.replica() == place) {
+        for &stage in stages.iter().filter(|stage| own * routes + stage.route() == place) {
             if place > 0 {
                 let (_, from) = copy(executor, stage.index(), place - 1);
                 take_sums(&mut mailbox, executor, stage, from)?;
@@ -139,14 +141,14 @@ pub(super) fn chain(executor: &mut Executor, placement: &Placement) -> Result<()
             executor.stages().get_mut(&stage).into_iter().for_each(|held| held.gradients().clear());
         }
     }
-    for &stage in stages.iter().filter(|stage| own == 0 && stage.replica() == 0) {
+    for &stage in stages.iter().filter(|stage| own == 0 && stage.route() == 0) {
         let (_, from) = copy(executor, stage.index(), copies - 1);
         take_sums(&mut mailbox, executor, stage, from)?;
     }
     Ok(())
 }
 
-/// Receives the sums of the copy before and makes them this stage's.
+/// Receives the sums of the previous copy and makes them this stage's.
 fn take_sums(mailbox: &mut Mailbox, executor: &mut Executor, stage: StageId, from: usize) -> Result<(), ExecuteError> {
     let sums: Vec<Option<AnyTensor>> = mailbox.receive(executor, stage, from)?;
     let Some(held) = executor.stages().get_mut(&stage) else { return Ok(()) };
@@ -156,7 +158,7 @@ fn take_sums(mailbox: &mut Mailbox, executor: &mut Executor, stage: StageId, fro
     Ok(())
 }
 
-/// The gathered gradient of each of these parameters.
+/// The accumulated gradient of each of these parameters.
 fn gathered(executor: &mut Executor, stage: StageId, parameters: &[ParamId]) -> Vec<Option<AnyTensor>> {
     let Some(held) = executor.stages().get_mut(&stage) else { return Vec::new() };
     parameters.iter().map(|id| held.gradients().get(*id).cloned()).collect()

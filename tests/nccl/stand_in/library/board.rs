@@ -1,10 +1,11 @@
-//! Queues of several processes that wait for each other in a circle.
+//! Detects queues of several processes that wait for each other in a cycle.
 //!
-//! 1. A rank that runs a group shows its number, and which ranks have not come to their end of it.
-//! 2. A rank that misses one which runs another group must wait for the end of that group. A set of ranks each of which waits
-//!    so for one of the set never goes on.
-//! 3. What ranks show may be old. So the set counts only if all of them have looked again meanwhile, show the same, and nothing of
-//!    their groups has moved: one that moved may miss the same rank again for something else, while that rank was not running.
+//! 1. A rank that runs a group publishes the group's number and the ranks it still waits for.
+//! 2. A rank that waits for a rank running another group must wait for that group to end. A set of ranks that each
+//!    wait for a member of the set is deadlocked.
+//! 3. Published values may be stale. So the set counts only if all its members have looked again since, publish the
+//!    same, and none of their groups has progressed: a rank that progressed may wait for the same rank again for
+//!    another reason.
 
 use crate::broken::broken;
 use crate::communicator::Communicator;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 /// The time between two looks at the others.
 const BETWEEN: Duration = Duration::from_millis(50);
 
-/// What this rank shows while it runs a group.
+/// What this rank publishes while it runs a group.
 pub struct Board {
     room: &'static Room,
     me: usize,
@@ -44,12 +45,12 @@ impl Board {
         self.room.members[self.me].group.store(0, Ordering::Release);
     }
 
-    /// Shows that something of the group has moved.
+    /// Publishes that the group has progressed.
     pub fn moved(&self) {
         self.room.members[self.me].moves.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Shows which ranks are missing now, and ends the process if they never come.
+    /// Publishes which ranks are missing now. Ends the process if they are deadlocked.
     pub fn look(&mut self, missing: u64) {
         let own = &self.room.members[self.me];
         own.missing.store(missing, Ordering::Release);
@@ -83,7 +84,7 @@ impl Board {
     }
 }
 
-/// The largest set of ranks that run a group and miss one of the set.
+/// The largest set of ranks that run a group and wait for a member of the set.
 fn stuck(shown: &[Shown; RANKS]) -> u64 {
     let mut set = (0..RANKS).filter(|&rank| shown[rank].group > 0).fold(0, |set, rank| set | 1 << rank);
     loop {

@@ -1,10 +1,10 @@
-//! Communicators: who is in them, and what state their last call is in.
+//! Communicators: their members, and the state of their last call.
 //!
-//! 1. A call that takes others (joining, splitting, finalising) returns at once; a thread waits for the others, and
-//!    [`Communicator::poll`] says when it is done.
-//! 2. A call of a group is done when it was polled once after a short time: a caller that does not poll would use a queue
-//!    in which the group is not yet.
-//! 3. Nothing but polling and aborting is allowed meanwhile.
+//! 1. A call that involves other ranks (joining, splitting, finalising) returns at once; a thread waits for the
+//!    others, and [`Communicator::poll`] reports when it is done.
+//! 2. A group's call is done when it is polled after a short time: a caller that does not poll would use a queue
+//!    that does not contain the group yet.
+//! 3. Until then, only polling and aborting are allowed.
 
 use crate::broken::broken;
 use crate::faults::{faults, is_over};
@@ -19,16 +19,16 @@ pub const SUCCESS: i32 = 0;
 pub const SYSTEM_ERROR: i32 = 2;
 pub const IN_PROGRESS: i32 = 7;
 
-/// How long a group is on its way into the queue.
+/// The time until a group is in the queue.
 const LAUNCH: Duration = Duration::from_micros(200);
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// What a communicator's last call waits for.
+/// The state of a communicator's last call.
 enum State {
     Settled,
     /// A thread works on it.
     Waits,
-    /// A group is on its way into a stream until then.
+    /// A group will be in a stream's queue at this time.
     Launches(Instant, usize),
 }
 
@@ -36,18 +36,18 @@ pub struct Communicator {
     pub handle: usize,
     name: String,
     pub room: &'static Room,
-    /// The room of the communicator that all come from, for `board.rs`.
+    /// The room of the root communicator, for `board.rs`.
     pub root: &'static Room,
     pub rank: usize,
-    /// Its members as ranks of the communicator that all come from.
+    /// Its members as ranks of the root communicator.
     pub world: Vec<usize>,
     state: Mutex<State>,
     splits: AtomicUsize,
     pub aborted: AtomicBool,
     finalized: AtomicBool,
-    /// Groups of it that have not run to their end.
+    /// The number of its groups that have not finished.
     pub running: AtomicUsize,
-    /// Transfers to and from each member, and sums, so far.
+    /// The number of transfers to and from each member, and of sums, so far.
     pub counts: Mutex<Counts>,
 }
 
@@ -60,14 +60,14 @@ pub struct Counts {
 
 static ALIVE: LazyLock<Mutex<HashMap<usize, Arc<Communicator>>>> = LazyLock::new(Mutex::default);
 
-/// A communicator by its handle.
+/// Looks up a communicator by its handle.
 pub fn alive(handle: usize) -> Arc<Communicator> {
     let found = ALIVE.lock().unwrap().get(&handle).cloned();
     found.unwrap_or_else(|| broken("a handle is not alive", format!("communicator {handle}")))
 }
 
 impl Communicator {
-    /// Meets the ranks that have the same name.
+    /// Joins the ranks that have the same name.
     pub fn join(name: String, rank: usize, root: Option<&'static Room>, world: Vec<usize>) -> Arc<Self> {
         static LAST: AtomicUsize = AtomicUsize::new(0);
         let room = Room::open(&name);
@@ -101,7 +101,7 @@ impl Communicator {
         0..self.world.len()
     }
 
-    /// Runs what waits for others; the communicator settles when it returns `true`.
+    /// Waits for other ranks in a thread. The communicator settles when `body` returns true.
     fn in_background(self: &Arc<Self>, body: impl FnOnce(&Arc<Self>) -> bool + Send + 'static) {
         *self.state.lock().unwrap() = State::Waits;
         let this = self.clone();
@@ -112,7 +112,7 @@ impl Communicator {
         });
     }
 
-    /// `false` if it is aborted first.
+    /// Returns false if it is aborted first.
     fn wait_until(&self, reached: &dyn Fn() -> bool) -> bool {
         while !reached() {
             if self.aborted.load(Ordering::Acquire) {
@@ -123,7 +123,7 @@ impl Communicator {
         true
     }
 
-    /// Checks that a call may be made now.
+    /// Checks that a call is allowed now.
     pub fn check_settled(&self, what: &str) {
         if !matches!(*self.state.lock().unwrap(), State::Settled) {
             broken("a communicator has not settled", format!("{what} on communicator {}", self.handle));
@@ -133,7 +133,7 @@ impl Communicator {
         }
     }
 
-    /// A group of it is on its way into a stream.
+    /// A group is about to enter a stream.
     pub fn launches(&self, stream: usize) {
         *self.state.lock().unwrap() = State::Launches(Instant::now() + LAUNCH, stream);
         device().set_unsettled(stream, Some(self.handle));
@@ -156,8 +156,8 @@ impl Communicator {
         }
     }
 
-    /// Makes a communicator of the members that have the same colour; none if the colour is negative. `made` gets it when
-    /// all have called.
+    /// Splits off a communicator of the members with the same colour; none if the colour is negative. `made` gets
+    /// it once all have called.
     pub fn split(self: &Arc<Self>, color: i32, key: i32, made: impl FnOnce(Option<Arc<Self>>) + Send + 'static) {
         self.check_settled("a split");
         let number = self.splits.fetch_add(1, Ordering::Relaxed);
@@ -182,7 +182,7 @@ impl Communicator {
         });
     }
 
-    /// Ends it with all members, when what it has queued has run.
+    /// Ends it with all members, once its queue is empty.
     pub fn finalize(self: &Arc<Self>) {
         self.check_settled("finalising");
         self.finalized.store(true, Ordering::Release);
@@ -196,7 +196,7 @@ impl Communicator {
         });
     }
 
-    /// Frees it, after it was finalised.
+    /// Frees it after it was finalised.
     pub fn destroy(&self) {
         if !self.finalized.load(Ordering::Acquire) || self.poll() != SUCCESS {
             broken("a communicator is destroyed after it was finalised", format!("communicator {}", self.handle));
@@ -204,7 +204,7 @@ impl Communicator {
         ALIVE.lock().unwrap().remove(&self.handle);
     }
 
-    /// Ends it and what it has queued, without the others.
+    /// Aborts it and its queue, without the other members.
     pub fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
         if let State::Launches(_, stream) = *self.state.lock().unwrap() {

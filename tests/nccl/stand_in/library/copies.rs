@@ -1,4 +1,4 @@
-//! The driver's copies: between host and device, a row at a time or whole, and fills.
+//! The driver's copies between host and device, by rows or whole, and fills.
 
 use crate::driver::{SUCCESS, answer, number, queue};
 use crate::order::Use;
@@ -10,7 +10,7 @@ use std::sync::{LazyLock, Mutex};
 type Handle = *mut c_void;
 type Status = i32;
 
-/// Pinned memory of the host, and its layout.
+/// Pinned host memory, and its layout.
 static PINNED: LazyLock<Mutex<BTreeMap<usize, Layout>>> = LazyLock::new(Mutex::default);
 
 #[unsafe(no_mangle)]
@@ -30,27 +30,27 @@ extern "C" fn cuMemFreeHost(pointer: Handle) -> Status {
     SUCCESS
 }
 
-/// Whether the driver would read this memory later. Other memory of the host it copies before it returns.
+/// Returns true if the driver would read this memory later. It copies other host memory before it returns.
 fn is_pinned(address: usize) -> bool {
     let pinned = PINNED.lock().unwrap();
     pinned.range(..=address).next_back().is_some_and(|(start, layout)| address < start + layout.size())
 }
 
-/// Rows of memory: where they begin, and how far they lie from each other.
+/// Rows of memory: the address of the first, and the distance between them.
 #[derive(Clone, Copy)]
 struct Rows {
     address: u64,
     pitch: usize,
 }
 
-/// Copies rows of so many bytes.
+/// Copies rows of `width` bytes.
 ///
 /// # Safety
-/// They are there.
+/// The rows must be valid.
 unsafe fn copy_rows(from: Rows, to: Rows, width: usize, height: usize) {
     for row in 0..height {
         let (source, target) = (from.address + (row * from.pitch) as u64, to.address + (row * to.pitch) as u64);
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { (target as *mut u8).copy_from(source as *const u8, width) };
     }
 }
@@ -61,20 +61,21 @@ fn span(rows: Rows, width: usize, height: usize) -> usize {
 
 fn to_device(to: Rows, from: Rows, width: usize, height: usize, stream: Handle) -> Status {
     let copied = (!is_pinned(from.address as usize)).then(|| {
-        // SAFETY: the functions' contract: the rows are there.
+        // SAFETY: the functions' contract: the rows are valid.
         unsafe { std::slice::from_raw_parts(from.address as *const u8, span(from, width, height)) }.to_vec()
     });
     let uses = vec![Use::write("a copy from the host", to.address, span(to, width, height))];
     queue(stream, uses, move || {
         let address = copied.as_ref().map_or(from.address, |copied| copied.as_ptr() as u64);
-        // SAFETY: as above; the device memory was checked, and is not freed before this has run.
+        // SAFETY: as above; the device memory was checked and is freed only after this has run.
         unsafe { copy_rows(Rows { address, ..from }, to, width, height) };
     })
 }
 
 fn to_host(to: Rows, from: Rows, width: usize, height: usize, stream: Handle) -> Status {
     let uses = vec![Use::read("a copy to the host", from.address, span(from, width, height))];
-    // SAFETY: the device memory was checked, and is not freed before this has run; the caller keeps the host's as long.
+    // SAFETY: the device memory was checked and is freed only after this has run; the caller keeps the host's as
+    // long.
     queue(stream, uses, move || unsafe { copy_rows(from, to, width, height) })
 }
 
@@ -118,7 +119,7 @@ const DEVICE: u32 = 2;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2D, stream: Handle) -> Status {
-    // SAFETY: the function's contract: it is there.
+    // SAFETY: the function's contract: the pointer is valid.
     let Copy2D { from, to, width, height } = unsafe { copy.read() };
     assert!([from.left, from.top, to.left, to.top] == [0; 4], "the stand-in copies from the first element on");
     let rows =
@@ -133,7 +134,7 @@ unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2D, stream: Handle) -> 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, stream: Handle) -> Status {
     queue(stream, vec![Use::write("a fill", to, bytes)], move || {
-        // SAFETY: the memory was checked, and is not freed before this has run.
+        // SAFETY: the memory was checked and is freed only after this has run.
         unsafe { (to as *mut u8).write_bytes(value, bytes) };
     })
 }

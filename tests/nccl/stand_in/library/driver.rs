@@ -12,9 +12,9 @@ pub const SUCCESS: Status = 0;
 const OUT_OF_MEMORY: Status = 2;
 const NOT_READY: Status = 600;
 
-/// The bytes of the memory that the device says it has.
+/// The bytes of memory that the device reports.
 const TOTAL: usize = 1 << 34;
-/// CUDA 12.8: it has events over a context.
+/// CUDA 12.8, which has events over a context.
 const VERSION: c_int = 12080;
 
 pub fn number(handle: Handle) -> usize {
@@ -25,9 +25,9 @@ fn handle(number: usize) -> Handle {
     number as Handle
 }
 
-/// Writes an answer of a function.
+/// Writes a function's result.
 pub fn answer<T>(place: *mut T, value: T) -> Status {
-    // SAFETY: the functions' contract: the pointer is good for one value.
+    // SAFETY: the functions' contract: the pointer is valid for one value.
     unsafe { place.write(value) };
     SUCCESS
 }
@@ -60,7 +60,7 @@ extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> Status {
     answer(device, ordinal)
 }
 
-/// Those that CubeCL and cudarc ask for; of an sm_90 otherwise.
+/// The attributes that CubeCL and cudarc read, with the values of an sm_90.
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) -> Status {
     let found = match attribute {
@@ -92,7 +92,7 @@ extern "C" fn cuDeviceGetPCIBusId(name: *mut c_char, length: c_int, _device: c_i
 fn put_text(place: *mut c_char, length: c_int, text: &CStr) -> Status {
     let bytes = text.to_bytes_with_nul();
     assert!(bytes.len() <= length as usize);
-    // SAFETY: the functions' contract: so many bytes are there.
+    // SAFETY: the functions' contract: the bytes are valid.
     unsafe { place.copy_from_nonoverlapping(bytes.as_ptr().cast(), bytes.len()) };
     SUCCESS
 }
@@ -153,7 +153,7 @@ extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> Status {
     }
 }
 
-/// It waits for the whole device, as the driver's does.
+/// Waits for the whole device, as the driver's does.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFree_v2(address: u64) -> Status {
     let mark = device().before_free(address);
@@ -164,7 +164,7 @@ extern "C" fn cuMemFree_v2(address: u64) -> Status {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleLoadData(_module: *mut Handle, image: *const c_char) -> Status {
-    // SAFETY: the images of CubeCL are texts that end with a zero.
+    // SAFETY: CubeCL's images are null-terminated texts.
     let text = unsafe { CStr::from_ptr(image) }.to_string_lossy();
     let entry = text.lines().find(|line| line.contains(".entry")).unwrap_or_default();
     broken("there are no processors", format!("a kernel is loaded: {}", entry.trim()))

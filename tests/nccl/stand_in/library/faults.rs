@@ -1,22 +1,22 @@
-//! Faults on request, by environment variables: `RANK:NUMBER` for the process whose variable `RANK` says so, or `NUMBER` for
-//! all.
+//! Faults set by environment variables: `RANK:NUMBER` for the process whose variable `RANK` has this value, or
+//! `NUMBER` for all.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// What goes wrong in this process.
+/// The faults of this process.
 #[derive(Default)]
 pub struct Faults {
-    /// `STAND_IN_SILENT_AFTER`: after so many groups its transfers do not run any more, and nothing tells.
+    /// `STAND_IN_SILENT_AFTER`: after this many groups its transfers stop running, without an error.
     pub silent_after: Option<usize>,
-    /// `STAND_IN_FAILS_AFTER`: after so many groups its communicators report `ncclSystemError`.
+    /// `STAND_IN_FAILS_AFTER`: after this many groups its communicators report `ncclSystemError`.
     pub fails_after: Option<usize>,
     /// `STAND_IN_MEMORY`: the bytes of device memory.
     pub memory: Option<usize>,
-    /// `STAND_IN_STUCK_AFTER`: as `silent_after`, and aborting does not end them.
+    /// `STAND_IN_STUCK_AFTER`: like `silent_after`, and aborting does not end the transfers.
     pub stuck_after: Option<usize>,
-    /// `STAND_IN_PAUSE_MS`: how long every group but the first, by which ranks connect, lasts at least.
+    /// `STAND_IN_PAUSE_MS`: the minimum duration of every group but the first, which connects the ranks.
     pub pause: Duration,
 }
 
@@ -41,15 +41,15 @@ pub fn faults() -> &'static Faults {
     })
 }
 
-/// The number of groups that this process has begun to run.
+/// The number of groups that this process has started to run.
 static GROUPS: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts a group that begins to run.
+/// Counts a group that starts to run.
 pub fn count_group() {
     GROUPS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Whether more groups have begun than a fault lets run.
+/// Returns true if more groups have started than a fault lets run.
 pub fn is_over(after: Option<usize>) -> bool {
     after.is_some_and(|after| GROUPS.load(Ordering::Relaxed) > after)
 }

@@ -1,4 +1,4 @@
-//! Groups: what a thread calls between the start and the end of one, checked and queued at its end.
+//! Groups: the calls of a thread between the start and the end of a group, checked and queued at its end.
 
 use crate::broken::broken;
 use crate::communicator::{Communicator, Counts};
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 /// The sizes of NCCL's element types, by their numbers.
 pub const SIZES: [usize; 10] = [1, 1, 4, 4, 8, 8, 2, 4, 8, 2];
 
-/// Where a call reads or writes.
+/// The memory that a call reads or writes.
 #[derive(Clone, Copy)]
 pub struct Elements {
     pub address: u64,
@@ -50,7 +50,7 @@ pub fn start() {
     OPEN.with_borrow_mut(|open| open.depth += 1);
 }
 
-/// A call by itself is a group of one.
+/// Makes a call. A call outside of a group is a group of one.
 pub fn call(communicator: Arc<Communicator>, stream: usize, call: Call) {
     communicator.check_settled("a call of a group");
     start();
@@ -121,7 +121,7 @@ fn next_sum(counts: &mut Counts) -> u64 {
     next(&mut counts.sums)
 }
 
-/// What a rank sends to itself it must receive in the same group.
+/// Checks that a rank receives in the same group what it sends to itself.
 fn check_self(communicator: &Communicator, calls: &[(Arc<Communicator>, usize, Call)]) {
     let me = communicator.rank;
     let sends = calls.iter().filter(|(_, _, call)| matches!(call, Call::Send { to, .. } if *to == me)).count();
@@ -132,7 +132,7 @@ fn check_self(communicator: &Communicator, calls: &[(Arc<Communicator>, usize, C
     }
 }
 
-/// No call of a group writes what another one of it uses: they run side by side.
+/// Checks that no call of a group writes memory that another one uses: they run concurrently.
 fn check_within(uses: &[Use]) {
     for (place, one) in uses.iter().enumerate() {
         let rest = &uses[place + 1..];

@@ -1,5 +1,5 @@
-//! Device memory: the process's own, with other bytes than zeros in it when it is new, so that what is read without having
-//! been written shows.
+//! Device memory, which is the process's own. New memory is filled with nonzero bytes, so that reads of unwritten
+//! memory are noticed.
 
 use crate::broken::broken;
 use crate::faults::faults;
@@ -7,12 +7,12 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// As the driver's.
+/// The driver's alignment.
 const ALIGNMENT: usize = 512;
-/// What new memory holds.
+/// The contents of new memory.
 const POISON: u8 = 0xA5;
 
-/// What is allocated: address and bytes.
+/// The allocated blocks: address and bytes.
 #[derive(Default)]
 pub struct Memory {
     blocks: BTreeMap<u64, usize>,
@@ -20,12 +20,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// New memory; `None` if there is none left.
+    /// Allocates memory; returns `None` if there is not enough.
     pub fn allocate(&mut self, bytes: usize) -> Option<u64> {
         if faults().memory.is_some_and(|memory| self.held + bytes > memory) {
             return None;
         }
-        // SAFETY: the layout has a size, as the driver refuses none; all bytes are within it.
+        // SAFETY: the layout's size is not zero, since the driver refuses zero; all bytes are within it.
         let address = unsafe {
             let pointer = alloc(layout(bytes));
             assert!(!pointer.is_null(), "the host has no memory left");

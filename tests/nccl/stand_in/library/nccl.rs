@@ -31,7 +31,7 @@ pub struct Config {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> Status {
-    // SAFETY: the function's contract, here and below: pointers are good for what is written or read.
+    // SAFETY: the function's contract, here and below: pointers are valid for what is read or written.
     unsafe { version.write(VERSION) };
     SUCCESS
 }
@@ -45,7 +45,7 @@ unsafe extern "C" fn ncclGetUniqueId(id: *mut Id) -> Status {
     SUCCESS
 }
 
-/// Only communicators that do not block are served.
+/// Returns true for communicators that do not block, the only ones supported.
 unsafe fn is_served(config: *const Config) -> bool {
     // SAFETY: as above.
     let config = unsafe { &*config };
@@ -72,7 +72,7 @@ unsafe extern "C" fn ncclCommInitRankConfig(
     SUCCESS
 }
 
-/// The new handle is written when all have called, as NCCL does.
+/// The new handle is written once all have called, as in NCCL.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ncclCommSplit(
     parent: Handle,
@@ -158,7 +158,7 @@ extern "C" fn ncclAllReduce(
     joint("all-reduce", Joint::Sum, Elements { address: from as u64, count, kind }, to, communicator, stream)
 }
 
-/// What all members do together. It is written down, for tests that count.
+/// Starts a collective, and records it for tests that count.
 fn joint(name: &str, joint: Joint, from: Elements, to: *mut c_void, communicator: Handle, stream: Handle) -> Status {
     let root = match joint {
         Joint::Broadcast(root) | Joint::SumFor(root) => root,

@@ -1,30 +1,30 @@
-//! The order of uses of memory, by vector clocks: what a use comes after does not depend on when it happens to run.
+//! The order of memory uses by vector clocks, which does not depend on when the uses happen to run.
 //!
-//! A clock holds a position for each stream: "after everything up to there". A stream's clock grows with what it waits for,
-//! the host's with what it has waited for or asked about. What the host queues comes after all that the host knew then.
-//! (Lamport 1978; as a detector of races: FastTrack, Flanagan and Freund 2009.)
+//! A clock holds a position for each stream: "after everything up to there". A stream's clock grows with what it
+//! waits for, the host's with what it has waited for or queried. A job comes after everything that the host knew to
+//! be over when it queued the job. (Lamport 1978; as a race detector: FastTrack, Flanagan and Freund 2009.)
 
 use crate::broken::broken;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Positions in streams, by the streams' numbers.
+/// Positions in streams, by stream number.
 #[derive(Clone, Default)]
 pub struct Clock(BTreeMap<usize, u64>);
 
 impl Clock {
-    /// Adds what another clock knows.
+    /// Merges another clock.
     pub fn join(&mut self, other: &Self) {
         other.0.iter().for_each(|(&stream, &position)| self.reach(stream, position));
     }
 
-    /// Knows a stream up to a position.
+    /// Advances to a position of a stream.
     pub fn reach(&mut self, stream: usize, position: u64) {
         let known = self.0.entry(stream).or_default();
         *known = position.max(*known);
     }
 
-    /// Whether it comes after that position.
+    /// Returns true if the clock comes after that position.
     fn is_after(&self, stream: usize, position: u64) -> bool {
         self.0.get(&stream).is_some_and(|&known| known >= position)
     }
@@ -39,12 +39,12 @@ pub struct Use {
 }
 
 impl Use {
-    /// Memory that is read.
+    /// A use that reads memory.
     pub fn read(what: &'static str, address: u64, bytes: usize) -> Self {
         Self { range: address..address + bytes as u64, writes: false, what }
     }
 
-    /// Memory that is written.
+    /// A use that writes memory.
     pub fn write(what: &'static str, address: u64, bytes: usize) -> Self {
         Self { writes: true, ..Self::read(what, address, bytes) }
     }
@@ -61,12 +61,12 @@ struct Queued {
     transfer: bool,
 }
 
-/// All uses that the host does not know to be over.
+/// All uses that are not known to be over.
 #[derive(Default)]
 pub struct Log(Vec<Queued>);
 
 impl Log {
-    /// Checks a use against all earlier ones, and enters it.
+    /// Checks a use against all earlier ones, and adds it.
     pub fn enter(&mut self, used: Use, stream: usize, position: u64, transfer: bool, clock: &Clock) {
         let early = self.0.iter().find(|earlier| {
             let conflict = (earlier.used.writes || used.writes) && earlier.used.meets(&used.range);
@@ -84,12 +84,12 @@ impl Log {
         self.0.push(Queued { used, stream, position, transfer });
     }
 
-    /// Forgets what the host knows to be over.
+    /// Removes the uses that the host knows to be over.
     pub fn forget(&mut self, known: &Clock) {
         self.0.retain(|queued| !known.is_after(queued.stream, queued.position));
     }
 
-    /// Checks that no transfer may still use memory that is freed, and forgets its uses.
+    /// Checks that no transfer may still use memory that is being freed, and removes its uses.
     pub fn free(&mut self, range: &Range<u64>) {
         if let Some(queued) = self.0.iter().find(|queued| queued.transfer && queued.used.meets(range)) {
             broken("memory is freed while in flight", format!("{} on stream {}", queued.used.what, queued.stream));

@@ -1,10 +1,10 @@
-//! Streams, each a thread; events; and what the host knows.
+//! Streams, each a thread; events; and what the host knows to be over.
 //!
-//! 1. A job is checked and gets its place in a stream when it is queued, under one lock for the whole device. The stream's
-//!    thread runs it later.
-//! 2. An event is a [`Mark`]: a clock, and a count of streams that have not reached it. A mark over all streams serves frees,
-//!    which wait for the whole device, and events over the context.
-//! 3. What the host has seen to be over, it knows from then on, whichever thread has seen it.
+//! 1. A job is checked and gets its position in a stream when it is queued, under one lock for the whole device.
+//!    The stream's thread runs it later.
+//! 2. An event is a [`Mark`]: a clock, and the number of streams that have not reached it. A mark over all streams
+//!    serves frees, which wait for the whole device, and events over the context.
+//! 3. Once any thread of the host has seen that something is over, the host knows it.
 
 use crate::broken::broken;
 use crate::memory::Memory;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A point in one or several streams that is reached later.
+/// A point in one or several streams.
 pub struct Mark {
     clock: Clock,
     open: Mutex<usize>,
@@ -43,7 +43,7 @@ impl Mark {
 }
 
 struct Stream {
-    /// After what its next job runs.
+    /// The clock that the next job comes after.
     clock: Clock,
     queued: u64,
     done: Arc<AtomicU64>,
@@ -61,15 +61,15 @@ pub struct Device {
     known: Clock,
     streams: HashMap<usize, Stream>,
     events: HashMap<usize, Option<Arc<Mark>>>,
-    /// What streams that are made later wait for as well.
+    /// Marks that streams created later wait for as well.
     context: Vec<Arc<Mark>>,
     last: usize,
 }
 
-/// The device, for one call.
+/// Locks the device for one call.
 pub fn device() -> MutexGuard<'static, Device> {
     static DEVICE: LazyLock<Mutex<Device>> = LazyLock::new(Mutex::default);
-    // A panic leaves it whole: every change is made after what it needs was checked.
+    // A panic leaves it consistent: every change is made after all checks.
     DEVICE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -93,7 +93,7 @@ impl Device {
         self.last
     }
 
-    /// The thread ends when it has done what is queued.
+    /// The thread ends after its queued jobs.
     pub fn destroy_stream(&mut self, stream: usize) {
         self.check_settled(stream);
         self.streams.remove(&stream);
@@ -104,7 +104,7 @@ impl Device {
         found.unwrap_or_else(|| broken("a handle is not alive", format!("stream {stream}")))
     }
 
-    /// Checks that a stream may be used by its handle now.
+    /// Checks that a stream may be used now.
     pub fn check_settled(&mut self, stream: usize) {
         if let Some(communicator) = self.stream(stream).unsettled {
             let what = format!("stream {stream} is used before communicator {communicator} was polled");
@@ -129,12 +129,12 @@ impl Device {
         self.streams[&stream].jobs.send(Box::new(job)).unwrap();
     }
 
-    /// Says that a communicator's group is in the queue, or not yet.
+    /// Sets or clears the communicator whose group may not be in the queue yet.
     pub fn set_unsettled(&mut self, stream: usize, communicator: Option<usize>) {
         self.stream(stream).unsettled = communicator;
     }
 
-    /// A mark behind what these streams hold now.
+    /// A mark after everything that these streams have queued.
     pub fn mark(&mut self, streams: &[usize]) -> Arc<Mark> {
         let mut clock = self.known.clone();
         for &stream in streams {
@@ -152,14 +152,14 @@ impl Device {
         self.streams.keys().copied().collect()
     }
 
-    /// Makes what a stream gets from now on wait for a mark.
+    /// Makes later jobs of a stream wait for a mark.
     pub fn wait(&mut self, stream: usize, mark: &Arc<Mark>) {
         self.stream(stream).clock.join(&mark.clock);
         let mark = mark.clone();
         self.queue(stream, Vec::new(), false, move || mark.wait());
     }
 
-    /// Makes what any stream gets from now on wait for a mark.
+    /// Makes later jobs of all streams wait for a mark.
     pub fn wait_everywhere(&mut self, mark: &Arc<Mark>) {
         self.context.retain(|mark| !mark.is_reached());
         self.context.push(mark.clone());
@@ -168,7 +168,7 @@ impl Device {
         }
     }
 
-    /// Whether a stream has nothing left to do.
+    /// Returns true if a stream's queue is empty.
     pub fn is_empty(&mut self, stream: usize) -> bool {
         let queue = self.stream(stream);
         let empty = queue.done.load(Ordering::Acquire) == queue.queued;
@@ -179,7 +179,7 @@ impl Device {
         empty
     }
 
-    /// The host has seen that a mark was reached.
+    /// Records that the host has seen a mark reached.
     pub fn know(&mut self, mark: &Mark) {
         self.learn(&mark.clock);
     }
@@ -189,7 +189,7 @@ impl Device {
         self.log.forget(&self.known);
     }
 
-    /// Checks that memory may be freed now, and gives a mark behind all that may use it.
+    /// Checks that memory may be freed now, and returns a mark after all possible uses.
     pub fn before_free(&mut self, address: u64) -> Arc<Mark> {
         let block = self.memory.block(address);
         self.log.free(&block);

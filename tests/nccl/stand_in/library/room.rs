@@ -1,5 +1,5 @@
-//! Where the ranks of a communicator meet: a file that their processes map. It begins as zeros, and every field of it is
-//! atomic, or guarded by one that is.
+//! A room, where the ranks of a communicator meet: a file that their processes map. It starts as zeros; every field
+//! is atomic, or guarded by an atomic.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -8,20 +8,20 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-/// The most ranks of a communicator, and the most splits of one.
+/// The maximum number of a communicator's ranks, and of its splits.
 pub const RANKS: usize = 8;
 pub const SPLITS: usize = 64;
 /// The bytes that go through the room at once.
 pub const CHUNK: usize = 1 << 16;
 
-/// What one end of an operation says: which one of its kind it is, and its elements.
+/// One end of an operation: its number within its kind, and its elements.
 #[repr(C)]
 pub struct Post {
     count: AtomicU64,
     kind: AtomicU32,
     /// Written last.
     number: AtomicU64,
-    /// The number of the last operation of which this end has seen the other end.
+    /// The number of the last operation whose other end this end has seen.
     pub seen: AtomicU64,
 }
 
@@ -32,14 +32,14 @@ impl Post {
         self.number.store(number, Ordering::Release);
     }
 
-    /// Count and type, once the end has come to that number.
+    /// The count and type, once the end has reached that number.
     pub fn read(&self, number: u64) -> Option<(usize, u32)> {
         let there = self.number.load(Ordering::Acquire) >= number;
         there.then(|| (self.count.load(Ordering::Relaxed) as usize, self.kind.load(Ordering::Relaxed)))
     }
 }
 
-/// Bytes on their way. `filled` says whose turn it is.
+/// Bytes in transit. `filled` says whose turn it is.
 #[repr(C)]
 pub struct Chunk {
     pub filled: AtomicU64,
@@ -68,7 +68,7 @@ pub struct Split {
     pub there: AtomicU32,
 }
 
-/// What a rank says of itself.
+/// What a rank publishes.
 #[repr(C)]
 pub struct Member {
     pub there: AtomicU32,
@@ -77,7 +77,8 @@ pub struct Member {
     pub sum: Post,
     pub part: Chunk,
     pub taken: AtomicU64,
-    /// For `board.rs`: the group that it runs (0: none), the ranks that it misses, how often it has looked, and how often something moved.
+    /// For `board.rs`: the group that it runs (0: none), the ranks that it waits for, how often it has looked, and
+    /// how often it has progressed.
     pub group: AtomicU64,
     pub missing: AtomicU64,
     pub looks: AtomicU64,
@@ -105,13 +106,13 @@ const READ_AND_WRITE: c_int = 3;
 const SHARED: c_int = 1;
 
 impl Room {
-    /// The room of that name. It stays mapped as long as the process lives, since transfers may be using it.
+    /// Opens the room of that name. It stays mapped while the process lives, since transfers may be using it.
     pub fn open(name: &str) -> &'static Self {
         let folder = std::env::var("STAND_IN_ROOMS").map_or_else(|_| std::env::temp_dir(), PathBuf::from);
         let path = folder.join(format!("room-{name}"));
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap();
         file.set_len(size_of::<Self>() as u64).unwrap();
-        // SAFETY: the file is as long as the type, whose fields may all be zero; the map is never taken away. Other
+        // SAFETY: the file is as long as the type, whose fields may all be zero, and is never unmapped. Other
         // processes change it only through the same type.
         unsafe {
             let place = mmap(std::ptr::null_mut(), size_of::<Self>(), READ_AND_WRITE, SHARED, file.as_raw_fd(), 0);
@@ -121,5 +122,5 @@ impl Room {
     }
 }
 
-// SAFETY: what is not atomic is the bytes of chunks, which one end uses at a time.
+// SAFETY: the only fields that are not atomic are chunks' bytes, which one end uses at a time.
 unsafe impl Sync for Room {}

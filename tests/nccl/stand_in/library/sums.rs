@@ -1,5 +1,5 @@
-//! What all members of a communicator do together: each shows what it has, a chunk at a time, and takes what it gets of all chunks. Sums are added
-//! in rank order.
+//! Collectives of a communicator: each member publishes its data chunk by chunk and takes its part of all chunks.
+//! Sums are added in rank order.
 
 use crate::broken::broken;
 use crate::communicator::Communicator;
@@ -8,7 +8,7 @@ use crate::room::CHUNK;
 use crate::transfer::Step;
 use std::sync::atomic::Ordering;
 
-/// What all members do together; roots are ranks of the communicator.
+/// A collective; roots are ranks of the communicator.
 #[derive(Clone, Copy)]
 pub enum Joint {
     Sum,
@@ -19,7 +19,7 @@ pub enum Joint {
 }
 
 impl Joint {
-    /// A number that tells it from others.
+    /// A distinct number for each kind.
     fn code(self) -> u32 {
         match self {
             Joint::Sum => 0,
@@ -30,7 +30,7 @@ impl Joint {
         }
     }
 
-    /// The bytes that a member gets, which gives so many.
+    /// The bytes that a member receives if it gives `given`.
     pub fn written(self, given: usize, members: usize, rank: usize) -> usize {
         match self {
             Joint::Gather => given * members,
@@ -41,7 +41,7 @@ impl Joint {
     }
 }
 
-/// This rank's part of a sum, or of another thing that all do together.
+/// This rank's part of a sum or another collective.
 pub struct Sum {
     number: u64,
     joint: Joint,
@@ -49,7 +49,7 @@ pub struct Sum {
     to: u64,
     met: bool,
     moved: usize,
-    /// The chunk in the room is to be added up.
+    /// True if the room's chunk is ready to be added.
     shown: bool,
 }
 
@@ -58,12 +58,12 @@ impl Sum {
         Self { number, joint, from, to, met: false, moved: 0, shown: false }
     }
 
-    /// What a step has led to, and the ranks that have not come to the sum yet.
+    /// Runs one step. Returns its result, and the ranks that have not reached the sum yet.
     pub fn step(&mut self, communicator: &Communicator) -> (Step, u64) {
         let members = &communicator.room.members[..communicator.world.len()];
         let own = &members[communicator.rank];
         if !self.met {
-            // What it is, and the type, as one number.
+            // The kind and the type as one number.
             let kind = self.from.kind + (self.joint.code() << 8);
             own.sum.write(self.number, self.from.count, kind);
             let there: Vec<_> = members.iter().map(|member| member.sum.read(self.number)).collect();
@@ -86,7 +86,7 @@ impl Sum {
         let members = &communicator.room.members[..communicator.world.len()];
         let own = &members[communicator.rank];
         let bytes = (self.from.bytes() - self.moved).min(CHUNK);
-        // Chunks are counted on from sum to sum; `filled` and `taken` hold the number of the last one.
+        // Chunks are numbered across sums; `filled` and `taken` hold the number of the last one.
         let turn = own.part.filled.load(Ordering::Acquire) + u64::from(!self.shown);
         if !self.shown {
             if bytes == 0 {
@@ -97,7 +97,8 @@ impl Sum {
                 return Step::Waits;
             }
             let source = (self.from.address + self.moved as u64) as *const u8;
-            // SAFETY: the memory was checked when the group was queued; all have taken the last chunk, so this one is free.
+            // SAFETY: the memory was checked when the group was queued; all have taken the last chunk, so this one
+            // is free.
             unsafe { own.part.bytes().copy_from(source, bytes) };
             own.part.filled.store(turn, Ordering::Release);
             self.shown = true;
@@ -107,7 +108,8 @@ impl Sum {
             return Step::Waits;
         }
         let parts: Vec<*const u8> = members.iter().map(|member| member.part.bytes().cast_const()).collect();
-        // SAFETY: as above; all have shown their chunk, and none shows another one before all have taken this.
+        // SAFETY: as above; all have published their chunk, and none publishes another before all have taken this
+        // one.
         unsafe { self.take(&parts, bytes, communicator.rank) };
         own.taken.store(turn, Ordering::Release);
         (self.moved, self.shown) = (self.moved + bytes, false);
@@ -116,11 +118,11 @@ impl Sum {
 }
 
 impl Sum {
-    /// Takes what this rank gets of all members' chunks, which begin at `moved`.
+    /// Takes this rank's part of all members' chunks, which begin at `moved`.
     unsafe fn take(&self, parts: &[*const u8], bytes: usize, rank: usize) {
         let (kind, given) = (self.from.kind, self.from.bytes());
         let target = |place: usize| (self.to + place as u64) as *mut u8;
-        // SAFETY: the caller's; all places are within what `Joint::written` says.
+        // SAFETY: guaranteed by the caller; all positions are within the result of `Joint::written`.
         unsafe {
             match self.joint {
                 Joint::Sum => add_as(kind, parts, target(self.moved), bytes),
@@ -145,9 +147,9 @@ impl Sum {
     }
 }
 
-/// Adds up chunks as elements of NCCL's type of that number.
+/// Adds up chunks as elements of the NCCL type with that number.
 unsafe fn add_as(kind: u32, parts: &[*const u8], to: *mut u8, bytes: usize) {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match kind {
             0 => add(parts, to, bytes, i8::wrapping_add),
@@ -165,7 +167,7 @@ unsafe fn add_as(kind: u32, parts: &[*const u8], to: *mut u8, bytes: usize) {
 
 unsafe fn add<T: Copy>(parts: &[*const u8], to: *mut u8, bytes: usize, plus: impl Fn(T, T) -> T) {
     for place in 0..bytes / size_of::<T>() {
-        // SAFETY: the caller's: so many bytes are there. Nothing is aligned.
+        // SAFETY: guaranteed by the caller: the bytes are valid. Nothing is aligned.
         let read = |part: &*const u8| unsafe { part.cast::<T>().add(place).read_unaligned() };
         if let Some(sum) = parts.iter().map(read).reduce(&plus) {
             // SAFETY: as above.

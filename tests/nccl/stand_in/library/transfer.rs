@@ -1,9 +1,10 @@
-//! Running a group: its sends and receives side by side, then its sums.
+//! Runs a group: its sends and receives concurrently, then its sums.
 //!
-//! 1. Each end of a transfer posts its number, count and type, and waits for the other end's post. Transfers from one rank to
-//!    another go in order.
-//! 2. Both ends compare what they read. Then the bytes go through the pair's chunk.
-//! 3. An end is done when the other end has seen its post, and the chunk is empty again: a send waits for its receive.
+//! 1. Each end of a transfer posts its number, count and type, and waits for the other end's post. Transfers from
+//!    one rank to another run in order.
+//! 2. Both ends compare the posts. Then the bytes go through the pair's chunk.
+//! 3. An end is done when the other end has seen its post and the chunk is empty again: a send waits for its
+//!    receive.
 
 use crate::board::Board;
 use crate::broken::broken;
@@ -29,13 +30,13 @@ pub struct Transfer {
     moved: usize,
 }
 
-/// What a step of an operation has led to.
+/// The result of one step of an operation.
 #[derive(PartialEq, Eq)]
 pub enum Step {
     Moved,
-    /// The other end has not come yet.
+    /// The other end has not arrived yet.
     Missing,
-    /// The other end has to do something.
+    /// Waiting for the other end.
     Waits,
     Done,
 }
@@ -77,14 +78,16 @@ impl Transfer {
         match (self.sends, left, filled) {
             (true, 1.., 0) => {
                 let bytes = left.min(CHUNK);
-                // SAFETY: the memory was checked when the group was queued, and the empty chunk is the sender's.
+                // SAFETY: the memory was checked when the group was queued, and the empty chunk belongs to the
+                // sender.
                 unsafe { pair.chunk.bytes().copy_from(device, bytes) };
                 self.moved += bytes;
                 pair.chunk.filled.store(bytes as u64, Ordering::Release);
                 Step::Moved
             }
             (false, 1.., 1..) => {
-                // SAFETY: as above; the filled chunk is the receiver's, and both ends have named the same count.
+                // SAFETY: as above; the filled chunk belongs to the receiver, and both ends have named the same
+                // count.
                 unsafe { device.copy_from(pair.chunk.bytes(), filled) };
                 self.moved += filled;
                 pair.chunk.filled.store(0, Ordering::Release);
@@ -130,7 +133,8 @@ pub fn run(communicator: &Communicator, transfers: Vec<Transfer>, sums: Vec<Sum>
     board.end();
 }
 
-/// Steps until there is nothing left; `step` gives whether something moved, which ranks are missing, and whether all is done.
+/// Repeats `step` until all is done. `step` returns whether something progressed, which ranks are missing, and
+/// whether all is done.
 fn until_done(communicator: &Communicator, board: &mut Board, mut step: impl FnMut() -> (bool, u64, bool)) {
     loop {
         if is_over(faults().stuck_after) {

@@ -1,4 +1,4 @@
-//! A Llama whose fields have Hugging Face's names, as stages.
+//! A Llama as stages, whose fields have Hugging Face's names.
 
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
@@ -55,7 +55,7 @@ struct Layer {
     mlp: Mlp,
 }
 
-/// Some of the layers; the embedding before the first, the head after the last.
+/// Some of the layers, with the embedding before the first and the head after the last.
 #[derive(Module, Debug)]
 pub(super) struct Llama {
     embed_tokens: Option<Embedding>,
@@ -72,7 +72,7 @@ fn norm(device: &Device) -> RmsNorm {
     RmsNormConfig::new(WIDTH).with_epsilon(EPSILON).init(device)
 }
 
-/// The cosines and sines `[seq, HEAD]` by which positions are turned.
+/// The cosines and sines `[seq, HEAD]` of rotary positions.
 fn angles(seq: usize, device: &Device) -> [Tensor<2>; 2] {
     let angle = |i: usize| (i / HEAD) as f32 / THETA.powf((2 * (i % (HEAD / 2))) as f32 / HEAD as f32);
     let of = |f: fn(f32) -> f32| {
@@ -102,7 +102,7 @@ impl Attention {
             let (low, high) = (x.clone().narrow(3, 0, HEAD / 2), x.clone().narrow(3, HEAD / 2, HEAD / 2));
             x * cos.clone() + Tensor::cat(vec![-high, low], 3) * sin.clone()
         };
-        // A key and a value serve several heads.
+        // A key and a value are shared by several heads.
         let repeat = |x: Tensor<4>| {
             let x = x.unsqueeze_dim::<5>(2).expand([batch, KV_HEADS, HEADS / KV_HEADS, seq, HEAD]);
             x.reshape([batch, HEADS, seq, HEAD])
@@ -158,7 +158,7 @@ impl Stage for Llama {
     }
 }
 
-/// The mean over all tokens, as PyTorch has it.
+/// The mean over all tokens, as in PyTorch.
 fn loss(output: Signal, targets: Tensor<2, Int>) -> Tensor<1> {
     let Signal::Hidden(logits) = output else { panic!("token ids came out") };
     let [batch, seq, vocab] = logits.dims();

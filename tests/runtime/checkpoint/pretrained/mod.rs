@@ -1,5 +1,5 @@
-//! Weights from another program: a small Llama that Hugging Face's `transformers` 5.23 stored, and PyTorch 2.15 computed
-//! with and trained (`goldens/llama.py`).
+//! Weights from another program: a small Llama that Hugging Face's `transformers` 5.23 stored, and that PyTorch
+//! 2.15 ran and trained (`goldens/llama.py`).
 
 mod llama;
 mod pytorch;
@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 
 const SAMPLES: usize = 4;
 const LENGTH: usize = 8;
-/// SGD's steps, and their rate, in the script.
+/// The script's SGD steps, and their rate.
 const STEPS: usize = 3;
 const RATE: f64 = 0.05;
 
@@ -33,13 +33,13 @@ const MODEL: &[u8] = include_bytes!("goldens/model.safetensors");
 const TUNED: &[u8] = include_bytes!("goldens/tuned.safetensors");
 const COMPUTED: &[u8] = include_bytes!("goldens/computed.safetensors");
 
-fn builder(family: &str, ranks: usize, chunks: usize) -> Builder {
+fn builder(schedule: &str, ranks: usize, chunks: usize) -> Builder {
     let size = Size { ranks, chunks, microbatches: 2 };
-    let builder = Pipeline::builder().schedule(family, size).devices(vec![Device::flex()]);
+    let builder = Pipeline::builder().schedule(schedule, size).devices(vec![Device::flex()]);
     builder.stages(llama::stage).optimizer(|| SgdConfig::new().init())
 }
 
-/// Numbers of a safetensors file: each tensor's shape and values.
+/// The tensors of a safetensors file: shape and values.
 fn floats(file: &[u8]) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
     let number = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
     let values = |view: &TensorView| view.data().chunks(4).map(number).collect();
@@ -71,7 +71,7 @@ fn assert_close(got: &[f32], expected: &[f32], off: f32, place: &str) {
     assert!(distance <= off, "{place}: {distance:e} off");
 }
 
-/// The model's file, and weights that are read from it.
+/// Stores the model's file, and reads weights from it.
 fn stored(folder: &Folder) -> Pretrained {
     std::fs::create_dir_all(&**folder).unwrap();
     let path = folder.join("model.safetensors");
@@ -93,9 +93,9 @@ fn a_llama_of_hugging_face_computes_trains_and_goes_back_as_in_pytorch_whatever_
     let folder = Folder::new("pretrained");
     let model = stored(&folder);
     let computed = floats(COMPUTED);
-    for (family, ranks, chunks) in [("GPipe", 1, 1), ("1F1B", 2, 1), ("1F1B", 4, 1), ("ZBVZeroBubble", 2, 2)] {
-        let place = format!("{family} on {ranks}");
-        let mut pipeline = builder(family, ranks, chunks).build().unwrap();
+    for (schedule, ranks, chunks) in [("GPipe", 1, 1), ("1F1B", 2, 1), ("1F1B", 4, 1), ("ZBVZeroBubble", 2, 2)] {
+        let place = format!("{schedule} on {ranks}");
+        let mut pipeline = builder(schedule, ranks, chunks).build().unwrap();
         pipeline.load_pretrained(&model).unwrap();
         assert_close(&logits(&mut pipeline), &computed["logits"].1, 1e-4, &place);
         assert!(floats(&exported(&mut pipeline, &folder.join("back"))) == floats(MODEL), "{place}: other weights");
@@ -115,24 +115,24 @@ fn a_llama_of_hugging_face_computes_trains_and_goes_back_as_in_pytorch_whatever_
 fn ranks_that_are_apart_load_and_export_what_threads_do() {
     let folder = Folder::new("pretrained-apart");
     let model = stored(&folder);
-    for (family, chunks, replicas, sharded) in
+    for (schedule, chunks, replicas, sharded) in
         [("1F1B", 1, 1, false), ("DualPipe", 1, 1, false), ("1F1B", 1, 2, false), ("GPipe", 1, 2, true)]
     {
-        let mut builder = builder(family, 2, chunks).data_parallel(replicas).sharded(sharded);
-        if family == "DualPipe" {
-            builder = builder.schedule(family, Size { ranks: 2, chunks, microbatches: 4 });
+        let mut builder = builder(schedule, 2, chunks).data_parallel(replicas).sharded(sharded);
+        if schedule == "DualPipe" {
+            builder = builder.schedule(schedule, Size { ranks: 2, chunks, microbatches: 4 });
         }
         on_each_rank(&builder, 2 * replicas, |rank, pipeline| {
             pipeline.load_pretrained(&model).unwrap();
-            // The first rank's file counts.
+            // The first rank's path is used.
             pipeline.export_as(folder.join(if rank == 0 { "apart" } else { "no/file" }), BurnToPyTorchAdapter).unwrap();
         });
         let apart = std::fs::read(folder.join("apart")).unwrap();
-        assert!(floats(&apart) == floats(MODEL), "{family}, {replicas} replicas, sharded: {sharded}");
+        assert!(floats(&apart) == floats(MODEL), "{schedule}, {replicas} replicas, sharded: {sharded}");
     }
 }
 
-/// Loading is refused, and changes nothing; gives what was missing, mismatched and not used.
+/// Asserts that loading is refused without changes; returns the missing, mismatched and unused names.
 fn refused(builder: &Builder, pretrained: &Pretrained) -> [Vec<String>; 3] {
     let mut pipeline = builder.clone().build().unwrap();
     let before = weights(&mut pipeline);
@@ -152,7 +152,7 @@ fn all_that_does_not_fit_is_listed_and_changes_nothing() {
     let model = stored(&folder);
     let two = builder("1F1B", 2, 1);
 
-    // The head has another name: it is missing, and what is stored of it is left over.
+    // The head has another name: it is missing, and its stored values are unused.
     let renamed = two.clone().stages(|at| {
         let share = at.layers(4);
         let names = Names::default().layers_from("layers", share.start).renamed(|name| format!("model.{name}"));
@@ -163,7 +163,7 @@ fn all_that_does_not_fit_is_listed_and_changes_nothing() {
         (&*missing, &*mismatched, &*unused),
         (&["model.lm_head.weight".to_owned()][..], &[][..], &["lm_head.weight".to_owned()][..])
     );
-    // It may be new.
+    // With `optional` and `ignored` it is accepted.
     let allowed =
         model.clone().optional(|name| name == "model.lm_head.weight").ignored(|name| name == "lm_head.weight");
     let mut pipeline = renamed.clone().build().unwrap();
@@ -175,7 +175,7 @@ fn all_that_does_not_fit_is_listed_and_changes_nothing() {
         assert_eq!(kept, after.names[0] == "model.lm_head.weight", "{:?}", after.names);
     }
 
-    // Without an adapter, whatever is not square has another form, and norms have other names.
+    // Without an adapter, every matrix that is not square has another shape, and norms have other names.
     let path = folder.join("model.safetensors");
     let plain = Pretrained::new(move || SafetensorsStore::from_file(&path));
     let [missing, mismatched, unused] = refused(&two, &plain);
@@ -201,7 +201,8 @@ fn stores_that_cannot_be_read_or_hold_a_name_twice_are_refused() {
         (from(folder.join("none")), "store 0 of the pretrained weights, counted from 0, cannot be read: I/O error"),
         (
             model.clone().and(move || SafetensorsStore::from_file(&path)),
-            "store 1 of the pretrained weights, counted from 0, cannot be read: an earlier store holds `lm_head.weight` too",
+            "store 1 of the pretrained weights, counted from 0, cannot be read: \
+             an earlier store holds `lm_head.weight` too",
         ),
     ] {
         let error = pipeline.load_pretrained(&weights).unwrap_err();
@@ -210,7 +211,7 @@ fn stores_that_cannot_be_read_or_hold_a_name_twice_are_refused() {
     pipeline.load_pretrained(&model).unwrap();
 }
 
-/// Negates the queries of one layer, by its name in the model, and keeps everything else as PyTorch's adapter gives it.
+/// Negates the queries of one layer, by its name in the model, and otherwise does what PyTorch's adapter does.
 #[derive(Clone)]
 struct Negated(&'static str);
 
@@ -259,7 +260,7 @@ fn an_adapter_sees_names_in_the_model_and_one_that_changes_nothing_is_refused() 
             assert!(values.iter().zip(&expected[&name]).all(|(got, plain)| *got == sign * plain), "{ranks}: {name}");
         }
     }
-    // By itself and for a name that the model does not have, it does nothing.
+    // Alone, and for a name that the model does not have, it does nothing.
     let layer = |at: &StageContext| StageBox::new(Layer { linear: LinearConfig::new(3, 3).init(&at.device) });
     let one = Pipeline::builder().schedule("GPipe", Size::new(1, 1)).devices(vec![Device::flex()]);
     let mut one = one.stages(layer).build().unwrap();
@@ -273,7 +274,7 @@ fn an_adapter_sees_names_in_the_model_and_one_that_changes_nothing_is_refused() 
     assert_eq!(format!("{:?}", one.named_weights().unwrap()), format!("{before:?}"));
 }
 
-/// PyTorch's adapter, which notes every tensor that is read.
+/// PyTorch's adapter, which also records every tensor that is read.
 #[derive(Clone, Default)]
 struct Noted(Arc<Mutex<Vec<(usize, usize)>>>);
 
@@ -302,7 +303,7 @@ impl ModuleAdapter for Noted {
 fn each_rank_reads_the_tensors_of_its_own_stages_from_several_files() {
     let folder = Folder::new("pretrained-lazy");
     stored(&folder);
-    // Two files, cut elsewhere than the stages.
+    // Two files, split at other layers than the stages.
     let all = SafeTensors::deserialize(MODEL).unwrap().tensors();
     let paths = [folder.join("1"), folder.join("2")];
     for (half, path) in all.chunks(all.len().div_ceil(2)).zip(&paths) {

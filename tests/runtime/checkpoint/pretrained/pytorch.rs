@@ -1,5 +1,5 @@
-//! Files of PyTorch 2.15's `torch.save` (`goldens/pytorch.py`): a state dict, and a training's checkpoint in the format of before 1.6,
-//! both with tensors that are views.
+//! Files of PyTorch 2.15's `torch.save` (`goldens/pytorch.py`): a state dict, and a training checkpoint in the
+//! format of before 1.6, both with tensors that are views.
 
 use super::{COMPUTED, MODEL, assert_close, builder, exported, floats, logits};
 use crate::checkpoint::Folder;
@@ -10,7 +10,7 @@ use std::path::Path;
 const STATE_DICT: &[u8] = include_bytes!("goldens/model.pt");
 const LEGACY: &[u8] = include_bytes!("goldens/legacy.pt");
 
-/// What is stored in a file, under this key.
+/// The weights stored in a file under this key.
 fn stored(folder: &Folder, file: &[u8], key: Option<&'static str>) -> Pretrained {
     std::fs::create_dir_all(&**folder).unwrap();
     let path = folder.join("model.pt");
@@ -27,9 +27,9 @@ fn a_llama_that_torch_saved_computes_as_in_pytorch_and_has_its_weights_to_the_bi
     let folder = Folder::new("pretrained-pytorch");
     for (what, file, key) in [("a state dict", STATE_DICT, None), ("a checkpoint", LEGACY, Some("state_dict"))] {
         let weights = stored(&folder, file, key);
-        for (family, ranks, chunks) in [("GPipe", 1, 1), ("1F1B", 2, 1), ("1F1B", 4, 1), ("ZBVZeroBubble", 2, 2)] {
-            let place = format!("{what}, {family} on {ranks}");
-            let mut pipeline = builder(family, ranks, chunks).build().unwrap();
+        for (schedule, ranks, chunks) in [("GPipe", 1, 1), ("1F1B", 2, 1), ("1F1B", 4, 1), ("ZBVZeroBubble", 2, 2)] {
+            let place = format!("{what}, {schedule} on {ranks}");
+            let mut pipeline = builder(schedule, ranks, chunks).build().unwrap();
             pipeline.load_pretrained(&weights).unwrap();
             assert_close(&logits(&mut pipeline), &floats(COMPUTED)["logits"].1, 1e-4, &place);
             assert!(floats(&exported(&mut pipeline, &folder.join("back"))) == floats(MODEL), "{place}: other weights");
@@ -47,7 +47,7 @@ fn a_file_of_torch_that_is_cut_off_or_holds_its_weights_elsewhere_is_refused() {
     }
     let error = pipeline.load_pretrained(&stored(&folder, LEGACY, Some("weights"))).unwrap_err();
     assert!(error.to_string().contains("weights"), "{error}");
-    // The whole checkpoint: every name has `state_dict.` in front.
+    // The whole checkpoint: every name starts with `state_dict.`.
     let error = pipeline.load_pretrained(&stored(&folder, LEGACY, None)).unwrap_err();
     let CheckpointError::Pretrained { missing, unused, .. } = &error else { panic!("{error}") };
     assert_eq!((missing.len(), unused.len()), (39, 39), "{error}");

@@ -1,9 +1,9 @@
-//! Ranks that leave while others go on.
+//! Ranks that leave while others continue.
 
 use super::{Action, Draw, Note, Pairing, World};
 use std::collections::BTreeMap;
 
-/// The rank has nothing in its queue, nothing left to send, and no group that it is bound to.
+/// Returns true if the rank has nothing in its queue, nothing left to send, and is bound to no group.
 fn may_leave(world: &World, offers: &BTreeMap<(usize, usize), u64>, rank: usize) -> bool {
     let launched = |way: &(usize, usize)| world.launched.get(way).map_or(0, |ends| ends[0]);
     let sent = |(way, count): (&(usize, usize), &u64)| {
@@ -32,7 +32,7 @@ fn ranks_leave_whenever_they_may_and_what_the_others_send_each_other_is_launched
                         world.offer(rank, to);
                     }
                 }
-                // A sum of all, which is never made where somebody leaves first.
+                // A sum over all ranks, which is never made if somebody leaves first.
                 2 if !left[rank] && !called[rank] => {
                     called[rank] = true;
                     let members: Vec<usize> = (0..ranks).collect();
@@ -48,7 +48,7 @@ fn ranks_leave_whenever_they_may_and_what_the_others_send_each_other_is_launched
                         world.act(rank, actions);
                     }
                 }
-                // What comes to a rank that has left is not read.
+                // Messages to a rank that has left are not read.
                 _ if !world.deliver_but(&mut draw, &left) && sends.iter().all(|&sends| sends == 0) => break,
                 _ => {}
             }
@@ -122,7 +122,7 @@ fn a_sum_that_is_refused_is_refused_on_all_its_members_though_some_leave_at_once
 }
 
 impl World {
-    /// Delivers one parcel, or drops it if its receiver has left; `false` if none is on its way.
+    /// Delivers one parcel, or drops it if its receiver has left. Returns false if none is on its way.
     fn deliver_but(&mut self, draw: &mut Draw, left: &[bool]) -> bool {
         let ways = self.parcels.iter_mut().filter(|((_, to), parcels)| left[*to] && !parcels.is_empty());
         let dropped = ways.map(|(_, parcels)| parcels.drain(..).count()).sum::<usize>();

@@ -1,11 +1,11 @@
-//! The error: a cycle of ranks that wait for each other.
+//! The deadlock error: a cycle of ranks that wait for each other.
 
 use crate::plan::check::error::CheckError;
 use crate::plan::check::options::Transport;
 use crate::plan::rows::Plan;
 use crate::plan::waiting::Waiting;
 
-/// The cycle that a waiting rank's waits lead to, as an error.
+/// Follows the waits from a waiting rank to their cycle, and returns it as an error.
 #[cold]
 pub(super) fn deadlock(
     plan: &Plan,

@@ -5,7 +5,7 @@ use crate::plan::check::channels::{Channel, Order, Transfer, Transfers, locate};
 use crate::plan::check::error::CheckError;
 use crate::plan::check::options::Transport;
 use crate::plan::rows::Plan;
-use crate::plan::spread::Spread;
+use crate::plan::vocabulary::VocabularyLayers;
 use crate::plan::waiting::Waiting;
 
 /// Refuses a lowered plan that deadlocks under a transport.
@@ -29,16 +29,16 @@ pub(in crate::plan::check) fn refuse_lowered(
 struct Lowered<'a> {
     transfers: &'a Transfers,
     order: &'a Order,
-    /// Payloads that a channel holds.
+    /// The number of payloads that a channel holds.
     capacity: usize,
     lists: Vec<&'a [Transfer]>,
     next: Vec<usize>,
-    /// Has the rank started the transfer that it waits at?
+    /// For each rank: true if it has started the transfer that it waits for.
     posted: Vec<bool>,
-    spread: Spread,
-    /// Ranks that have started each collective.
+    vocabulary: VocabularyLayers,
+    /// The number of ranks that have started each collective.
     collectives: Vec<u32>,
-    /// Sends and receives started, by channel.
+    /// The receives and sends started, by channel.
     started: Vec<[usize; 2]>,
     /// The index of each value in its channel, once an end has started it; empty in a plan without waits.
     numbers: Vec<u32>,
@@ -51,7 +51,7 @@ impl<'a> Lowered<'a> {
             Transport::Buffered(payloads) => payloads,
             Transport::Unbounded => usize::MAX,
         };
-        let spread = Spread::of(plan);
+        let vocabulary = VocabularyLayers::of(plan);
         let values = if transfers.has_waits() { order.values.iter().max().map_or(0, |&v| v as usize + 1) } else { 0 };
         Self {
             transfers,
@@ -60,14 +60,14 @@ impl<'a> Lowered<'a> {
             lists: (0..plan.ranks()).map(|rank| transfers.of(rank)).collect(),
             next: vec![0; plan.ranks()],
             posted: vec![false; plan.ranks()],
-            spread,
-            collectives: vec![0; spread.collectives()],
+            vocabulary,
+            collectives: vec![0; vocabulary.collectives()],
             started: vec![[0; 2]; transfers.channels.len()],
             numbers: vec![0; values],
         }
     }
 
-    /// Runs a rank until it has to wait; the peer of what it started becomes ready.
+    /// Runs a rank until it has to wait, and marks the peer of each started transfer as ready.
     fn advance(&mut self, rank: usize, ready: &mut Vec<usize>) {
         if self.capacity == 0 && self.numbers.is_empty() {
             return self.advance_jointly(rank, ready);
@@ -86,7 +86,7 @@ impl<'a> Lowered<'a> {
                 }
                 *started += 1;
                 self.posted[rank] = true;
-                // This may be what the peer waits for. It is woken at most once for each start, which keeps the time linear.
+                // The peer may wait for this. It is woken at most once per start, which keeps the time linear.
                 let peer = peer(self.transfers.channels[transfer.channel()], transfer);
                 if ready.last() != Some(&peer) {
                     ready.push(peer);
@@ -100,8 +100,8 @@ impl<'a> Lowered<'a> {
         }
     }
 
-    /// The same under rendezvous in a plan without waits, where both ends of a transfer pass it together or not at all, so
-    /// that nothing has to be counted.
+    /// Does the same under rendezvous in a plan without waits: both ends of a transfer pass it together or not at
+    /// all, so nothing is counted.
     fn advance_jointly(&mut self, rank: usize, ready: &mut Vec<usize>) {
         while let Some(&transfer) = self.lists[rank].get(self.next[rank]) {
             if transfer.is_collective() {
@@ -123,7 +123,7 @@ impl<'a> Lowered<'a> {
         }
     }
 
-    /// Starts a collective, or passes a use of it; false if some rank has not started it.
+    /// Starts a collective, or passes a use of it. Returns false if some rank has not started it.
     fn pass_collective(&mut self, rank: usize, transfer: Transfer, ready: &mut Vec<usize>) -> bool {
         let (all, started) = (self.lists.len(), &mut self.collectives[transfer.value() as usize]);
         if transfer.starts() {
@@ -138,17 +138,17 @@ impl<'a> Lowered<'a> {
         true
     }
 
-    /// Has a transfer that its rank has started ended?
+    /// Returns true if a transfer that its rank has started has ended.
     #[inline]
     fn is_over(&self, transfer: Transfer) -> bool {
         let [received, sent] = self.started[transfer.channel()];
         let own = if transfer.sends() { sent } else { received };
         let number = if transfer.starts() { own - 1 } else { self.numbers[transfer.value() as usize] as usize };
-        // A send waits for the receive that makes room for it, a receive for its send.
+        // A send waits for the receive that frees its buffer slot, a receive for its send.
         if transfer.sends() { number < self.capacity || received > number - self.capacity } else { sent > number }
     }
 
-    /// What a waiting rank waits for, and the rank that has it in its row.
+    /// What a waiting rank waits for, and the rank whose row has it.
     fn wait(&self, plan: &Plan, rank: usize) -> Option<Waiting> {
         let transfer = *self.lists[rank].get(self.next[rank])?;
         if transfer.is_collective() {
@@ -158,7 +158,7 @@ impl<'a> Lowered<'a> {
             };
             let on = (0..self.lists.len()).find(|&rank| !begun(rank))?;
             let (step, action, _) = locate(plan, rank, self.next[rank])?;
-            let needs = self.spread.collective(transfer.value() as usize).into();
+            let needs = self.vocabulary.collective(transfer.value() as usize).into();
             return Some(Waiting { rank, step, action, needs, on });
         }
         let (channel, starts) = (transfer.channel(), &self.order.starts);

@@ -5,23 +5,23 @@ use crate::plan::check::error::CheckError;
 use crate::plan::edges::{Edges, Side};
 use crate::plan::op::Op;
 use crate::plan::rows::Plan;
-use crate::plan::spread::Spread;
 use crate::plan::stage_id::StageId;
 use crate::plan::task::Task;
+use crate::plan::vocabulary::VocabularyLayers;
 use crate::plan::waiting::Waiting;
 
 const FORWARD: u8 = 1;
 const BACKWARD: u8 = 2;
 const COLLECTIVE: u8 = 4;
 
-/// Refuses an unlowered plan that deadlocks even though values need no transfers.
+/// Refuses an unlowered plan that deadlocks even though its values need no transfers.
 pub(in crate::plan::check) fn refuse_unlowered(plan: &Plan, edges: &Edges) -> Result<(), Box<CheckError>> {
-    let spread = Spread::of(plan);
+    let vocabulary = VocabularyLayers::of(plan);
     let mut run = Unlowered {
         plan,
         edges,
-        spread,
-        collectives: vec![0; spread.collectives()],
+        vocabulary,
+        collectives: vec![0; vocabulary.collectives()],
         done: vec![0; edges.pairs()],
         next: vec![0; plan.ranks()],
         waiting: vec![None; plan.ranks()],
@@ -36,15 +36,15 @@ pub(in crate::plan::check) fn refuse_unlowered(plan: &Plan, edges: &Edges) -> Re
     }
 }
 
-/// A value that another rank computes: the pair that computes it, and `FORWARD` or `BACKWARD`; or the number of a collective
-/// and `COLLECTIVE`.
+/// A value that another rank computes: the pair that computes it, with `FORWARD` or `BACKWARD`; or the number of a
+/// collective, with `COLLECTIVE`.
 type Value = (usize, u8);
 
 struct Unlowered<'a> {
     plan: &'a Plan,
     edges: &'a Edges,
-    spread: Spread,
-    /// Ranks that have started each collective.
+    vocabulary: VocabularyLayers,
+    /// The number of ranks that have started each collective.
     collectives: Vec<u32>,
     done: Vec<u8>,
     next: Vec<usize>,
@@ -52,7 +52,7 @@ struct Unlowered<'a> {
 }
 
 impl Unlowered<'_> {
-    /// Runs a rank until it has to wait. Ranks that waited for what it computed become ready.
+    /// Runs a rank until it has to wait. Ranks that waited for its results become ready.
     fn advance(&mut self, rank: usize, ready: &mut Vec<usize>) {
         while let Some(action) = self.plan.row(rank).get(self.next[rank]) {
             self.waiting[rank] = action.tasks().filter_map(|task| self.needs(task)).find(|need| !self.has(*need));
@@ -81,18 +81,18 @@ impl Unlowered<'_> {
     /// Counts a start; the last one wakes the ranks that wait for the collective.
     fn start_collective(&mut self, task: Task, ready: &mut Vec<usize>) {
         let Some(task) = task.of_microbatch().filter(|task| task.op().is_rank_collective()) else { return };
-        let value = (self.spread.number(task), COLLECTIVE);
+        let value = (self.vocabulary.number(task), COLLECTIVE);
         self.collectives[value.0] += 1;
         if self.has(value) {
             ready.extend((0..self.next.len()).filter(|&rank| self.waiting[rank] == Some(value)));
         }
     }
 
-    /// What a task needs from another rank.
+    /// The value that a task needs from another rank.
     #[inline]
     fn needs(&self, task: Task) -> Option<Value> {
-        if let Some(collective) = self.spread.awaited(task.of_microbatch()?) {
-            return Some((self.spread.number(collective), COLLECTIVE));
+        if let Some(collective) = self.vocabulary.awaited(task.of_microbatch()?) {
+            return Some((self.vocabulary.number(collective), COLLECTIVE));
         }
         let at = &self.edges.slots()[self.edges.find(task.stage())?];
         let pair = at.base + task.microbatch()?;
@@ -107,7 +107,7 @@ impl Unlowered<'_> {
         let step = self.next[rank];
         let action = *self.plan.row(rank).get(step)?;
         let task = action.tasks().find(|task| self.needs(*task).is_some_and(|need| !self.has(need)))?;
-        if let Some(collective) = self.spread.awaited(task.of_microbatch()?) {
+        if let Some(collective) = self.vocabulary.awaited(task.of_microbatch()?) {
             let needs = collective.into();
             let begun =
                 |rank: usize| self.plan.row(rank)[..self.next[rank]].iter().any(|a| a.tasks().any(|t| t == needs));
@@ -116,14 +116,14 @@ impl Unlowered<'_> {
         }
         let forward = task.op() == Op::Forward;
         let index = task.stage().index().saturating_add_signed(if forward { -1 } else { 1 });
-        let stage = StageId::in_replica(task.stage().replica(), index);
+        let stage = StageId::in_route(task.stage().route(), index);
         let needs = Task::new(stage, if forward { Op::Forward } else { Op::Backward }, task.microbatch()?);
         let needs = self.plan.as_written(needs);
         Some(Waiting { rank, step, action, needs, on: self.plan.placement().rank_of(stage) })
     }
 }
 
-/// What a task computes for another rank, and that rank.
+/// The value that a task computes for another rank, and that rank.
 #[inline]
 fn gives(edges: &Edges, task: Task) -> Option<(Value, usize)> {
     let slot = edges.find(task.stage())?;

@@ -1,6 +1,6 @@
-//! Completeness: everything that a plan requires must be there.
+//! Completeness: a plan must have every task that it requires.
 //!
-//! Guarantees: the first missing task is named, by stage and then by microbatch.
+//! Guarantees: the error names the first missing task, by stage and then by microbatch.
 
 use super::refusals::{missing, refusal};
 use super::state::{F, I, RECEIVED_B, RECEIVED_F, Reduction, Refusal, Row, SENT_B, SENT_F, Scan, W, WHOLE};
@@ -10,7 +10,7 @@ use crate::plan::rows::Plan;
 use crate::plan::stage_id::StageId;
 use crate::plan::task::Task;
 
-/// Refuses a plan with less than one task for every two pairs, naming the first forward that is missing.
+/// Refuses a plan with less than one task for every two pairs, naming the first missing forward.
 pub(in crate::plan::check) fn refuse_short(plan: &Plan, edges: &Edges) -> Result<(), Refusal> {
     let cells: usize = plan.rows().iter().map(Vec::len).sum();
     if edges.pairs() <= 2 * cells {
@@ -22,7 +22,7 @@ pub(in crate::plan::check) fn refuse_short(plan: &Plan, edges: &Edges) -> Result
     tasks().filter_map(slot_of).for_each(|slot| forwards[slot] += 1);
     let short = (0..forwards.len()).find(|&slot| forwards[slot] < edges.slots()[slot].microbatches);
     let Some(slot) = short else { return Ok(()) };
-    // Of n forwards, the lowest number that is missing is at most n.
+    // Of n forwards, the lowest missing number is at most n.
     let mut seen = vec![false; forwards[slot] + 1];
     for task in tasks().filter(|&task| slot_of(task) == Some(slot)) {
         if let Some(seen) = task.microbatch().and_then(|m| seen.get_mut(m)) {
@@ -34,7 +34,7 @@ pub(in crate::plan::check) fn refuse_short(plan: &Plan, edges: &Edges) -> Result
 }
 
 impl Scan<'_> {
-    /// Every pair must have the events that its stage requires, and no receive without a sender.
+    /// Refuses a pair without the events that its stage requires, and a receive without a sender.
     pub(super) fn refuse_incomplete(&self) -> Result<(), Refusal> {
         for (slot, at) in self.edges.slots().iter().enumerate() {
             let crosses = |side: Side| self.lowered && side == Side::OtherRank;
@@ -56,10 +56,10 @@ impl Scan<'_> {
             let absent = due.iter().find(|(bit, owed, _)| *owed && events & bit == 0);
             return Err(match absent {
                 Some(&(_, _, op)) => missing(self.plan, at.rank, Task::new(stage, op, microbatch)),
-                // Nothing is absent, so there is an event too many: a gradient received in a plan that computes none.
+                // Nothing is absent, so there is an extra event: a gradient received in a plan that computes none.
                 None => {
                     let sender = self.edges.slots()[slot + 1].rank;
-                    let next = StageId::in_replica(stage.replica(), stage.index() + 1);
+                    let next = StageId::in_route(stage.route(), stage.index() + 1);
                     missing(self.plan, sender, Task::new(next, Op::SendBackward, microbatch))
                 }
             });
@@ -68,9 +68,9 @@ impl Scan<'_> {
         self.refuse_unreduced()
     }
 
-    /// If any stage's gradients are reduced, all must be.
+    /// Refuses a stage whose gradients are not reduced, if those of any other are.
     fn refuse_unreduced(&self) -> Result<(), Refusal> {
-        // A stage whose route carries no microbatch has no gradient to reduce.
+        // A stage whose route has no microbatch has no gradient to reduce.
         let mut slots = self.edges.slots().iter().zip(&self.reduced);
         let unreduced = slots.position(|(at, &reduced)| reduced == Reduction::No && at.microbatches > 0);
         match unreduced.filter(|_| self.reduced.iter().any(|&reduced| reduced != Reduction::No)) {
@@ -82,7 +82,7 @@ impl Scan<'_> {
         }
     }
 
-    /// What is gathered must be used before it is released, or before the row ends.
+    /// Refuses parameters that are not used before they are released or the row ends.
     pub(super) fn refuse_unused(&mut self) -> Result<(), Refusal> {
         for (slot, shard) in self.shards.iter().enumerate() {
             let last = (shard.gathered && !shard.used).then_some(shard.since);
@@ -94,7 +94,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// If any stage is unsharded, no stage may compute while sharded.
+    /// Refuses a stage that computes while sharded, if any stage is unsharded.
     pub(super) fn refuse_bare(&mut self) -> Result<(), Refusal> {
         if !self.shards.iter().any(|shard| shard.managed) {
             return Ok(());

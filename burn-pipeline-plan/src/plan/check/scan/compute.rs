@@ -1,4 +1,4 @@
-//! Computations: each once, in one form, after what it needs on its own rank.
+//! Computations: each once, in one form, after its inputs on its own rank.
 
 use super::refusals::refusal;
 use super::state::{F, I, RECEIVED_B, RECEIVED_F, Refusal, Scan, W, WHOLE};
@@ -43,7 +43,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// `B` or `I`.
+    /// Runs a `B` or `I`.
     #[inline]
     fn backward(&mut self, slot: usize, at: Slot, pair: usize, task: MicrobatchTask) -> Result<(), Refusal> {
         let events = self.events[pair];
@@ -67,7 +67,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// No computation may stand twice, and no backward both whole and split.
+    /// Refuses a repeated computation, and a backward that is both whole and split.
     #[inline]
     fn refuse_again(&self, events: u8, task: MicrobatchTask) -> Result<(), Refusal> {
         match task.op() {
@@ -91,7 +91,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// A weight gradient is computed, so its activation is freed.
+    /// Frees the activation of a computed weight gradient.
     #[inline]
     pub(super) fn release(&mut self, slot: usize) {
         self.row.live -= 1;

@@ -1,4 +1,4 @@
-//! The errors of the scan, in cold functions: the loop runs for every task, an error is made once at most.
+//! The errors of the scan, in cold functions: the loop runs for every task, an error is made at most once.
 
 use super::state::{Refusal, Row, Scan};
 use crate::plan::action::Action;
@@ -8,7 +8,7 @@ use crate::plan::rows::Plan;
 use crate::plan::stage_id::StageId;
 use crate::plan::task::{MicrobatchTask, Task};
 
-/// `refusal!(scan, Kind { fields })`: the error of that kind at the current cell, with the fields that every kind has.
+/// `refusal!(scan, Kind { fields })`: the error of that kind at the current cell, with the common fields.
 macro_rules! refusal {
     ($scan:expr, $kind:ident $({ $($field:ident),* })?) => {{
         let (rank, step, action, grid) = $scan.place();
@@ -23,13 +23,13 @@ impl Scan<'_> {
         if seen == 0 { Ok(()) } else { Err(self.duplicate(task.into())) }
     }
 
-    /// The bit of what a task needs must be set: `op` of the same microbatch at the stage `offset` further on.
+    /// Requires the bit of `op` on the same microbatch, at the stage `offset` stages further on.
     #[inline]
     pub(super) fn require(&self, seen: u8, task: MicrobatchTask, op: Op, offset: isize) -> Result<(), Refusal> {
         if seen != 0 { Ok(()) } else { Err(self.unmet(task, op, offset)) }
     }
 
-    /// The place of the current cell, as the fields that every error has.
+    /// The place of the current cell: the common fields of errors.
     #[cold]
     pub(super) fn place(&self) -> (usize, usize, Action, String) {
         let Row { rank, step, action, .. } = self.row;
@@ -57,7 +57,7 @@ impl Scan<'_> {
 
     #[cold]
     pub(super) fn unmet(&self, task: MicrobatchTask, op: Op, offset: isize) -> Refusal {
-        let stage = StageId::in_replica(task.stage().replica(), task.stage().index().saturating_add_signed(offset));
+        let stage = StageId::in_route(task.stage().route(), task.stage().index().saturating_add_signed(offset));
         let (task, needs) = (task.into(), task.with(stage, op).into());
         refusal!(self, Unmet { task, needs })
     }
@@ -79,7 +79,7 @@ impl Scan<'_> {
 
     #[cold]
     pub(super) fn late_wait(&self, task: Task, user: Task) -> Refusal {
-        // A backward may stand in the row as `B` or as `I`.
+        // A backward is in the row as `B` or as `I`.
         let split = user.microbatch().map(|m| Task::new(user.stage(), Op::BackwardInput, m));
         let used = self.plan.tasks(self.row.rank).any(|t| t == user);
         let user = if used { user } else { split.unwrap_or(user) };
@@ -100,7 +100,7 @@ impl Scan<'_> {
         refusal!(self, Sharded { task })
     }
 
-    /// The last step before this one in which a task stands.
+    /// The last step before this one that has a task.
     fn first(&self, task: Task) -> usize {
         let before = &self.plan.row(self.row.rank)[..self.row.step];
         before.iter().rposition(|action| action.tasks().any(|t| t == task)).unwrap_or(0)

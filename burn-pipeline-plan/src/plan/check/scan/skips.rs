@@ -1,5 +1,5 @@
-//! Values along skip edges: each that crosses ranks is sent once after it is computed and received once before it is used,
-//! and so is its gradient. A wait comes once, after its start and before the use.
+//! Values along skip edges: each value that crosses ranks is sent once after it is computed and received once
+//! before it is used, and so is its gradient. A wait comes once, after its start and before the use.
 
 use super::refusals::{missing, refusal};
 use super::state::{F, I, RECEIVED_B, RECEIVED_F, Refusal, SENT_B, SENT_F, Scan};
@@ -9,7 +9,7 @@ use crate::plan::op::Op;
 use crate::plan::task::{MicrobatchTask, Task};
 
 impl Scan<'_> {
-    /// A send or receive along a skip edge, or the wait for one; `pair` is that of its own stage.
+    /// Checks a send or receive along a skip edge, or the wait for one; `pair` is that of its own stage.
     pub(super) fn skip_transfer(&mut self, pair: usize, task: MicrobatchTask) -> Result<(), Refusal> {
         let (number, skip) = self.crossing_skip(task)?;
         let value = skip.base + task.microbatch();
@@ -36,7 +36,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// The skip edge of a task, with its number. It must cross ranks.
+    /// The skip edge of a task, with its index. It must cross ranks.
     fn crossing_skip(&self, task: MicrobatchTask) -> Result<(usize, Skip), Refusal> {
         let number = self.edges.find_skip(task.into());
         let skip = number.map(|n| (n, self.edges.skips()[n])).filter(|(_, skip)| skip.crosses);
@@ -46,7 +46,7 @@ impl Scan<'_> {
         })
     }
 
-    /// The wait for a transfer along a skip edge: once, after its start, and before the value is used.
+    /// Checks the wait for a transfer along a skip edge: once, after its start, and before the value is used.
     fn skip_wait(
         &mut self,
         pair: usize,
@@ -77,7 +77,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// A computation uses what arrives along skip edges: `F` the values, `B` or `I` their gradients.
+    /// Uses the skip-edge inputs of a computation: the values for `F`, their gradients for `B` or `I`.
     #[inline]
     pub(super) fn use_skips(&mut self, slot: usize, task: MicrobatchTask) -> Result<(), Refusal> {
         if !self.lowered || self.edges.skips().is_empty() {
@@ -97,7 +97,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Every value that crosses ranks must have been sent and received, and nothing else.
+    /// Refuses a value that crosses ranks but is not sent and received, or any other transfer.
     pub(super) fn refuse_incomplete_skips(&self) -> Result<(), Refusal> {
         for skip in self.edges.skips().iter().filter(|skip| skip.crosses && self.lowered) {
             let (from, to) = (self.edges.stage(skip.from), self.edges.stage(skip.to));
@@ -110,7 +110,7 @@ impl Scan<'_> {
             for microbatch in 0..self.edges.slots()[skip.from].microbatches {
                 let events = self.skip_events[skip.base + microbatch];
                 let absent = due.iter().find(|(bit, owed, ..)| *owed && events & bit == 0);
-                // In a plan without backwards nobody sends a gradient, so one that is received lacks its `SEND_B`.
+                // A plan without backwards sends no gradient, so a received one lacks its `SEND_B`.
                 let unsent = due.iter().filter(|_| !self.training && events & RECEIVED_B != 0).nth(2);
                 if let Some(&(_, _, stage, op, peer)) = absent.or(unsent) {
                     let rank = self.plan.placement().rank_of(stage);

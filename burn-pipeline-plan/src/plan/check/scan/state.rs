@@ -1,5 +1,5 @@
-//! What the scan knows: the events of every pair so far, the state of every stage's parameters and gradients, and what
-//! the current rank holds.
+//! The state of the scan: the events of every pair so far, the state of every stage's parameters and gradients, and
+//! what the current rank holds.
 
 use crate::plan::action::Action;
 use crate::plan::check::channels::Transfers;
@@ -7,7 +7,7 @@ use crate::plan::check::error::CheckError;
 use crate::plan::check::options::CheckOptions;
 use crate::plan::edges::Edges;
 use crate::plan::rows::Plan;
-use crate::plan::spread::Spread;
+use crate::plan::vocabulary::VocabularyLayers;
 use crate::plan::waits::Awaited;
 
 /// Events of one pair, one bit each. A `B` sets `I`, `W` and `WHOLE`.
@@ -30,7 +30,7 @@ pub(super) struct Row {
     pub(super) action: Action,
     pub(super) live: usize,
     pub(super) held: usize,
-    /// Sent payloads that are still awaited.
+    /// Sent payloads not yet waited for.
     pub(super) sent: usize,
 }
 
@@ -44,13 +44,13 @@ impl Default for Row {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Shard {
     pub(super) gathered: bool,
-    /// Was it ever unsharded?
+    /// True if it was ever unsharded.
     pub(super) managed: bool,
-    /// Did it ever compute while not gathered?
+    /// True if it ever computed while not gathered.
     pub(super) bare: bool,
-    /// Has it computed since it was gathered?
+    /// True if it has computed since it was gathered.
     pub(super) used: bool,
-    /// Has the wait for the gathering come?
+    /// True if the wait for the gathering has come.
     pub(super) awaited: bool,
     /// The step of the last gathering.
     pub(super) since: usize,
@@ -76,16 +76,17 @@ pub(super) struct Scan<'a> {
     /// Sends and receives of every value along a skip edge, as bits of the events.
     pub(super) skip_events: Vec<u8>,
     pub(super) skip_waits: Vec<u8>,
-    /// Which starts have waits of their own.
+    /// Which starts have their own waits.
     pub(super) awaited: Awaited,
-    /// Waits of a pair so far, as the bits of what they wait for; empty in a plan without waits.
+    /// The waits of a pair so far, as the bits of their starts; empty in a plan without waits.
     pub(super) waits: Vec<u8>,
     pub(super) shards: Vec<Shard>,
     /// Weight gradients computed, by stage.
     pub(super) weights: Vec<usize>,
     pub(super) reduced: Vec<Reduction>,
-    pub(super) spread: Spread,
-    /// Operations of the vocabulary that the row has run so far, by microbatch; empty if none is spread.
+    pub(super) vocabulary: VocabularyLayers,
+    /// The vocabulary operations that the row has run so far, by microbatch; empty if no layer is vocabulary
+    /// parallel.
     pub(super) pieces: Vec<u8>,
     pub(super) transfers: Transfers,
     pub(super) row: Row,

@@ -1,4 +1,4 @@
-//! Sends and receives between neighbours, and the waits for them.
+//! Sends and receives between neighbours, and their waits.
 
 use super::refusals::refusal;
 use super::state::{F, I, RECEIVED_B, RECEIVED_F, Refusal, SENT_B, SENT_F, Scan};
@@ -34,7 +34,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// The wait for a send or a receive.
+    /// Checks the wait for a send or a receive.
     pub(super) fn wait(&mut self, slot: usize, at: Slot, pair: usize, task: MicrobatchTask) -> Result<(), Refusal> {
         let (start, event, user) = match task.op() {
             Op::WaitSendForward => (Op::SendForward, SENT_F, None),
@@ -66,7 +66,7 @@ impl Scan<'_> {
         }
     }
 
-    /// A payload is sent and must be kept until its wait.
+    /// Counts a sent payload, which must be kept until its wait.
     pub(super) fn hold_sent(&mut self) -> Result<(), Refusal> {
         self.row.sent += 1;
         let held = self.row.sent;

@@ -1,4 +1,4 @@
-//! Pieces of the head and the embedding, and the collectives between them: each once on every rank, after what it needs there.
+//! Pieces of the head and the embedding, and their collectives: each once on every rank, after its inputs there.
 
 use super::refusals::{missing, refusal};
 use super::state::{F, I, Refusal, Scan};
@@ -6,7 +6,7 @@ use crate::plan::check::channels::Part;
 use crate::plan::op::Op;
 use crate::plan::task::{MicrobatchTask, Task};
 
-/// The operations of the vocabulary, in the order of their bits.
+/// The vocabulary operations, in the order of their bits.
 const OPS: [Op; 8] = [
     Op::HeadForward,
     Op::HeadBackward,
@@ -22,18 +22,20 @@ fn bit(op: Op) -> u8 {
     1 << (op as u8 - Op::HeadForward as u8)
 }
 
-/// Does it exist in training alone?
+/// Returns true for an operation that exists only in training.
 fn is_about_gradient(op: Op) -> bool {
     matches!(op, Op::HeadBackward | Op::EmbeddingBackward | Op::BroadcastGradient)
 }
 
 impl Scan<'_> {
-    /// A piece or a collective.
+    /// Checks a piece or a collective.
     pub(super) fn vocabulary(&mut self, task: Task) -> Result<(), Refusal> {
         if self.plan.placement().routes() > 1 {
             return Err(refusal!(self, VocabularyRoutes));
         }
-        let (Some(stage), Some(task)) = (self.spread.stage_for(task.op()), task.of_microbatch()) else { return Ok(()) };
+        let (Some(stage), Some(task)) = (self.vocabulary.stage_for(task.op()), task.of_microbatch()) else {
+            return Ok(());
+        };
         if task.stage() != stage {
             return Err(refusal!(self, VocabularyStage { stage }));
         }
@@ -56,7 +58,7 @@ impl Scan<'_> {
 
     fn start_collective(&mut self, task: MicrobatchTask) -> Result<(), Refusal> {
         let holds = self.plan.placement().rank_of(task.stage()) == self.row.rank;
-        if let Some(given) = self.spread.given(task, holds) {
+        if let Some(given) = self.vocabulary.given(task, holds) {
             let computed =
                 || self.edges.find(given.stage()).map(|slot| self.edges.slots()[slot].base + given.microbatch());
             let done = match given.op() {
@@ -67,28 +69,28 @@ impl Scan<'_> {
             self.require(u8::from(done), task, given.op(), 0)?;
         }
         if self.lowered {
-            self.transfers.push_collective(self.spread.number(task), Part::Start);
+            self.transfers.push_collective(self.vocabulary.number(task), Part::Start);
         }
         Ok(())
     }
 
-    /// The collective that a computation needs must have been started.
+    /// Refuses a computation if the collective that it needs has not been started.
     #[inline]
     pub(super) fn use_collective(&mut self, task: MicrobatchTask) -> Result<(), Refusal> {
-        let Some(collective) = self.spread.awaited(task) else { return Ok(()) };
+        let Some(collective) = self.vocabulary.awaited(task) else { return Ok(()) };
         self.require(self.pieces[task.microbatch()] & bit(collective.op()), task, collective.op(), 0)?;
         if self.lowered {
-            self.transfers.push_collective(self.spread.number(collective), Part::Wait);
+            self.transfers.push_collective(self.vocabulary.number(collective), Part::Wait);
         }
         Ok(())
     }
 
-    /// At the end of a row every microbatch must have all operations; the next row starts anew.
+    /// Ends a row: every microbatch must have all operations. Resets the bits for the next row.
     pub(super) fn end_pieces(&mut self) -> Result<(), Refusal> {
-        let due = |op: Op| self.spread.stage_for(op).is_some() && (self.training || !is_about_gradient(op));
+        let due = |op: Op| self.vocabulary.stage_for(op).is_some() && (self.training || !is_about_gradient(op));
         for (microbatch, done) in self.pieces.iter().enumerate() {
             let absent = OPS.into_iter().find(|&op| due(op) && done & bit(op) == 0);
-            if let Some((op, stage)) = absent.and_then(|op| Some((op, self.spread.stage_for(op)?))) {
+            if let Some((op, stage)) = absent.and_then(|op| Some((op, self.vocabulary.stage_for(op)?))) {
                 return Err(missing(self.plan, self.row.rank, Task::new(stage, op, microbatch)));
             }
         }

@@ -1,4 +1,4 @@
-//! The walk over all rows: each task goes to the rules of its kind.
+//! The walk over all rows: each task is checked by the rules of its kind.
 
 use super::refusals::refusal;
 use super::state::{Reduction, Refusal, Row, Scan, Shard};
@@ -9,11 +9,11 @@ use crate::plan::check::options::CheckOptions;
 use crate::plan::edges::{Edges, Side};
 use crate::plan::op::Op;
 use crate::plan::rows::Plan;
-use crate::plan::spread::Spread;
 use crate::plan::task::{MicrobatchTask, Task};
+use crate::plan::vocabulary::VocabularyLayers;
 use crate::plan::waits::Awaited;
 
-/// Reads every row once; returns the transfers of each rank in order.
+/// Reads every row once. Returns the transfers of each rank in order.
 pub(in crate::plan::check) fn scan_rows(
     plan: &Plan,
     edges: &Edges,
@@ -26,7 +26,7 @@ pub(in crate::plan::check) fn scan_rows(
         return Err(Box::new(CheckError::ReceivedCapUnlowered { cap }));
     }
     let (training, has_waits) = (plan.has_backward(), plan.has_waits());
-    let spread = Spread::of(plan);
+    let vocabulary = VocabularyLayers::of(plan);
     let mut scan = Scan {
         plan,
         edges,
@@ -41,8 +41,8 @@ pub(in crate::plan::check) fn scan_rows(
         shards: vec![Shard::default(); edges.slots().len()],
         weights: vec![0; edges.slots().len()],
         reduced: vec![Reduction::No; edges.slots().len()],
-        spread,
-        pieces: vec![0; if spread.is_nothing() { 0 } else { plan.microbatches()[0] }],
+        vocabulary,
+        pieces: vec![0; if vocabulary.is_nothing() { 0 } else { plan.microbatches()[0] }],
         transfers: Transfers::new(plan, edges, training),
         row: Row::default(),
     };
@@ -106,7 +106,7 @@ impl Scan<'_> {
     }
 }
 
-/// A forward and a backward, and not of the same thing: the two may be interleaved.
+/// Returns true for a forward and a backward of another stage or microbatch, which may be interleaved.
 fn fusible(first: MicrobatchTask, second: MicrobatchTask) -> bool {
     let same = first.stage() == second.stage() && first.microbatch() == second.microbatch();
     first.op() == Op::Forward && second.op().gives_input_gradient() && !same

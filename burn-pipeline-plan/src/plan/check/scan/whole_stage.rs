@@ -1,4 +1,4 @@
-//! Tasks of a stage as a whole: gathering and releasing its parameters, reducing its gradients, and the waits for these.
+//! Tasks on a whole stage: gathering and releasing its parameters, reducing its gradients, and the waits for these.
 
 use super::refusals::refusal;
 use super::state::{Reduction, Refusal, Scan, Shard};

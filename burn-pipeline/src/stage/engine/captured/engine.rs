@@ -1,6 +1,6 @@
-//! What the engine of captured stages holds: programs, and microbatches on their way through them.
+//! What the engine of captured stages holds: programs, and the microbatches that run through them.
 
-use super::elsewhere::Elsewhere;
+use super::elsewhere::UntrackedDraws;
 use super::microbatch_run::MicrobatchRun;
 use super::programs::Programs;
 use super::replayable::Replayable;
@@ -13,7 +13,7 @@ use crate::stage::engine::eager::Eager;
 use crate::stage::engine::function::StageFunction;
 use crate::stage::engine::members::Members;
 use crate::stage::engine::recording::{Parameters, Recorded, Refusal, Signature, record};
-use crate::stage::engine::seeded::{NO_SEED, PAST_LAYERS};
+use crate::stage::engine::seeded::{DRAWS_OUTSIDE_LAYERS, NO_SEED};
 use crate::stage::error::StageError;
 use crate::stage::random::ForwardSeed;
 use burn::tensor::Device;
@@ -24,28 +24,28 @@ const CHANGES_BUFFERS: &str = "its forward changes a buffer (running statistics)
 
 /// Runs a stage from its captured programs; see the module's header.
 pub(in crate::stage) struct Captured {
-    /// Fail instead of falling back?
+    /// True if a refused capture is an error, not a reason to run eagerly.
     strict: bool,
     pub(super) capture: Option<Device>,
     pub(super) programs: Programs,
-    /// Why the stage is run eagerly, once a capture was refused.
+    /// Why the stage runs eagerly, once a capture was refused.
     pub(super) refused: Option<String>,
-    /// The ranks that hold the stage with this one, until exchanges were compared with theirs.
+    /// The other ranks that hold the stage, until its exchanges were compared with theirs.
     members: Option<Members>,
-    /// Do several ranks compute each forward together?
+    /// True if several ranks compute each forward together.
     grouped: bool,
-    /// Was it said that programs change from forward to forward?
+    /// True if the warning was given that programs change from forward to forward.
     warned: bool,
     pub(super) seed: ForwardSeed,
-    /// Draws of forwards that are not recorded.
-    elsewhere: Elsewhere,
-    /// Places of outputs that had no gradient in the last backward.
+    /// Draws that are not recorded with forwards.
+    elsewhere: UntrackedDraws,
+    /// Indices of the outputs that had no gradient in the last backward.
     pub(super) unused: Vec<usize>,
     pub(super) forwarded: HashMap<usize, MicrobatchRun>,
     pub(super) halfway: HashMap<usize, MicrobatchRun>,
     /// Programs of microbatches whose forward ran once and will run again.
     pub(super) again: HashMap<usize, Arc<Replayable>>,
-    /// A forward and a backward that run in pieces.
+    /// The forward and the backward that run in pieces.
     pub(super) forward: Option<RunningProgram>,
     pub(super) backward: Option<RunningProgram>,
     pub(super) eager: Eager,
@@ -63,7 +63,7 @@ impl Captured {
             grouped: false,
             warned: false,
             seed: ForwardSeed::default(),
-            elsewhere: Elsewhere::default(),
+            elsewhere: UntrackedDraws::default(),
             unused: Vec::new(),
             forwarded: HashMap::new(),
             halfway: HashMap::new(),
@@ -74,20 +74,21 @@ impl Captured {
         }
     }
 
-    /// The same, whose programs are compiled if there is a compiler for the device, and then may round operands of products.
+    /// Compiles programs if `compile` is set and the device has a compiler. `rounded`: they round the operands of
+    /// matmuls.
     pub(in crate::stage) fn compiling(mut self, compile: bool, rounded: Option<Bf16>) -> Self {
         (self.programs.compile, self.programs.rounded) = (compile, rounded);
         self
     }
 
-    /// The same on one of several ranks that hold the stage: before its first forward runs, they compare their exchanges. Do they compute each
-    /// forward together?
+    /// Sets the other ranks that hold the stage: before its first forward runs, they compare their exchanges.
+    /// `grouped`: they compute each forward together.
     pub(in crate::stage) fn among(mut self, members: Option<Members>, grouped: bool) -> Self {
         (self.grouped, self.members) = (grouped, members);
         self
     }
 
-    /// The programs for a call: the forward is recorded, and its programs are those of an equal recording, or new ones.
+    /// The programs for a call: records the forward and returns the programs of an equal recording, or new ones.
     /// `None` if the stage cannot be captured.
     pub(super) fn programs_for<M: Stage>(
         &mut self,
@@ -129,17 +130,17 @@ impl Captured {
         Ok(made)
     }
 
-    /// Where several ranks hold the stage together, only layers draw that know which piece they have, and from a seed.
+    /// In a tensor-parallel group, only layers that know their piece may draw, and only from a seed.
     fn refuse_draws(&self, recorded: &Recorded) -> Result<(), StageError> {
         let why = match self.grouped {
-            true if recorded.draws_past_layers() => PAST_LAYERS,
+            true if recorded.draws_outside_layers() => DRAWS_OUTSIDE_LAYERS,
             true if !self.seed.is_set() && !recorded.drawn().is_empty() => NO_SEED,
             _ => return Ok(()),
         };
         Err(StageError::DrawsInGroup { why })
     }
 
-    /// Runs the stage eagerly from now on, or fails.
+    /// Runs the stage eagerly from now on, or returns an error if the engine is strict.
     fn refuse(&mut self, reason: String) -> Result<Option<Arc<Replayable>>, StageError> {
         if self.strict {
             return Err(StageError::Unsupported(format!("the stage cannot be captured: {reason}")));
@@ -163,8 +164,9 @@ impl Captured {
         if let Some(changed) = changed.filter(|_| !std::mem::replace(&mut self.warned, true)) {
             tracing::warn!(
                 changed,
-                "the stage's forward is not the one that was captured, and is captured anew: a plain value, or something \
-                 that it reads from the host, changed; give it to the batch as a tensor (`Batch::extra`), and it is captured once"
+                "the stage's forward is not the one that was captured, and is captured anew: a plain value, or \
+                 something that it reads from the host, changed; give it to the batch as a tensor (`Batch::extra`), \
+                 and it is captured once"
             );
         }
         self.elsewhere.doubt();

@@ -11,7 +11,7 @@ use crate::stage::state::GradientStore;
 use std::sync::Arc;
 
 impl Captured {
-    /// Do these microbatches run the same programs, and do merged products move fewer bytes?
+    /// Returns true if these microbatches run the same programs, and merged matmuls move fewer bytes.
     pub(super) fn mergeable(&self, microbatches: &[usize]) -> bool {
         let runs: Option<Vec<&MicrobatchRun>> =
             microbatches.iter().map(|microbatch| self.halfway.get(microbatch)).collect();
@@ -22,7 +22,7 @@ impl Captured {
             && products.iter().any(|product| product.is_worth(microbatches.len()))
     }
 
-    /// Runs the rest of `W` of each microbatch, then the products over all of them.
+    /// Runs the rest of `W` of each microbatch, then the matmuls over all of them.
     pub(super) fn merge_weights<M: Stage>(
         &mut self,
         module: &M,

@@ -1,4 +1,4 @@
-//! One microbatch's way through the programs of a stage, in an interpreter of its own.
+//! One microbatch's run through the programs of a stage, in an interpreter of its own.
 
 use super::replayable::Replayable;
 use crate::program::{NO_REPLAY, Phase, Program, ProgramError, Replay, Sums, interpreter, is_like, spec};
@@ -21,17 +21,17 @@ pub(super) struct MicrobatchRun {
     pub(super) stage: Arc<Replayable>,
     replay: Box<dyn Replay>,
     pub(super) device: Device,
-    /// What depends on the gradients that were given; `None` if all of them were.
+    /// The tensors that depend on the given gradients; `None` if all were given.
     reached: Option<HashSet<TensorId>>,
-    /// Sums of weight gradients, borrowed from the stage's store, that this microbatch's are added to.
+    /// Sums of weight gradients, borrowed from the stage's store; this microbatch's are added to them.
     sums: Sums,
-    /// Were the parameters released that later programs read?
+    /// True if the parameters that later programs read were released.
     unloaded: bool,
 }
 
 impl MicrobatchRun {
-    /// Starts a microbatch: feeds its input, extra and target, and the parameters. Its random numbers come from the
-    /// generator; without one, from the device's.
+    /// Starts a microbatch: feeds its input, extra, target and the parameters. Its random numbers come from the
+    /// generator if there is one, else from the device's.
     pub(super) fn start(
         stage: Arc<Replayable>,
         call: ForwardCall,
@@ -62,7 +62,7 @@ impl MicrobatchRun {
         Ok(run)
     }
 
-    /// Gives the programs a tensor that is what they were made for: they read it by that shape without looking again.
+    /// Feeds a tensor after checking its shape and type: programs read it without checking again.
     fn feed(&mut self, edge: &TensorIr, tensor: DispatchTensor) -> Result<(), StageError> {
         if !is_like(edge, &tensor) {
             let (expected, got) = (spec(&edge.shape, edge.dtype), spec(&tensor.shape(), tensor.dtype()));
@@ -79,7 +79,7 @@ impl MicrobatchRun {
         }
     }
 
-    /// Feeds the parameters that were released after a program, if they were.
+    /// Feeds the parameters again that were released after a program, if they were.
     pub(super) fn load(&mut self, after: Phase, parameters: impl FnOnce() -> Parameters) -> Result<(), StageError> {
         if !std::mem::take(&mut self.unloaded) {
             return Ok(());
@@ -109,20 +109,20 @@ impl MicrobatchRun {
         Ok(self.results(program))
     }
 
-    /// The same microbatch, which goes on with the backward of other programs of the stage.
+    /// The same microbatch, continued with the backward of other programs of the stage.
     pub(super) fn with_backward(self, stage: Arc<Replayable>) -> Self {
         Self { stage, ..self }
     }
 
-    /// The same microbatch, without the gradients at these places: its own backward runs with zeros there, and results that
-    /// depend on nothing else are dropped.
+    /// The same microbatch, without the gradients at these indices: its own backward runs with zeros there, and
+    /// results that depend on nothing else are dropped.
     pub(super) fn with_zeros(self, absent: &[usize]) -> Self {
         let places = 0..self.stage.programs.edges.seeds.len();
         let present: Vec<usize> = places.filter(|place| !absent.contains(place)).collect();
         Self { reached: Some(self.stage.programs.reached(&present)), ..self }
     }
 
-    /// Were all gradients given that its backward reads?
+    /// Returns true if all gradients that its backward reads were given.
     pub(super) fn is_whole(&self) -> bool {
         self.reached.is_none()
     }
@@ -131,7 +131,7 @@ impl MicrobatchRun {
         self.reached.as_ref().is_none_or(|reached| reached.contains(&gradient.id))
     }
 
-    /// Feeds the received gradients; zeros for one that is read and was not received.
+    /// Feeds the received gradients, and zeros for those that are read but were not received.
     pub(super) fn seed(&mut self, seeds: Gradients, program: &Program) -> Result<(), StageError> {
         let stage = self.stage.clone();
         let expected = stage.output.outputs();
@@ -169,8 +169,8 @@ impl MicrobatchRun {
         edges.input_gradients.iter().map(&mut take).collect()
     }
 
-    /// Takes sums out of the store for the weight gradients of a program to be added to, if that is what the store would do with
-    /// this microbatch's now.
+    /// Takes sums out of the store for a program to add weight gradients to, if the store would now add this
+    /// microbatch's.
     pub(super) fn borrow_sums(&mut self, microbatch: usize, phase: Phase, store: &mut GradientStore) {
         if !self.is_whole() || !store.adds_now(microbatch) {
             return;
@@ -189,7 +189,7 @@ impl MicrobatchRun {
         }
     }
 
-    /// Gives the weight gradients of a program's results to the store, and borrowed sums back.
+    /// Gives the weight gradients of a program's results to the store, and returns borrowed sums.
     pub(super) fn store_weights(
         &mut self,
         microbatch: usize,

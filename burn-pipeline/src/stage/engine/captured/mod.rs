@@ -1,25 +1,26 @@
 //! The engine that splits a stage's backward: captured as programs, replayed as `F`, `I` and `W`.
 //!
-//! Guarantees: the numbers of Burn's autodiff, bit for bit where the backend gives the same operation the same numbers
-//! twice. `I` computes the gradients of the input and no more; `W` computes the rest.
+//! Guarantees: the results equal Burn's autodiff, bit for bit if the backend gives the same operation the same
+//! numbers twice. `I` computes the gradients of the input and nothing else; `W` computes the rest.
 //!
-//! 1. Each forward of a microbatch is recorded: the user's code runs once, on placeholders, and computes nothing (the room
-//!    `recording`). So whatever it reads from the host, counts or draws from a generator of its own is what the plain loop
-//!    would read, count and draw.
-//! 2. The programs of an equal recording are replayed: of the same signature, operations, scalars, constants and edges, the
-//!    backward's included. Where there is none, programs are made of the new recording, and kept ([`programs`], [`replayable`]).
-//! 3. The forward program runs in an interpreter of the microbatch's own, fed with the module's present parameters
-//!    ([`microbatch_run`], [`running_program`]). What `I` and `W` need stays in the interpreter. Backwards and recomputed
-//!    forwards run the microbatch's programs, and none of the user's code.
+//! 1. Each forward of a microbatch is recorded: the user's code runs once, on placeholders, and computes nothing
+//!    (module `recording`). So whatever it reads from the host, counts, or draws from a generator of its own is what
+//!    the plain loop would read, count and draw.
+//! 2. If an equal recording is known, its programs are replayed. Recordings are equal if their signature, operations,
+//!    scalars, constants and edges are, including the backward's. Otherwise programs are made from the new recording,
+//!    and kept ([`programs`], [`replayable`]).
+//! 3. The forward program runs in the microbatch's own interpreter, fed with the module's current parameters
+//!    ([`microbatch_run`], [`running_program`]). What `I` and `W` need stays in the interpreter. Backwards and
+//!    recomputed forwards run the microbatch's programs, and none of the user's code.
 //! 4. `I` is fed the received gradients and returns the input's. `W` empties the interpreter. `B` does both, in
-//!    autodiff's order ([`run`]). Outputs without a gradient have programs of their own ([`partial`]); several `W`s can
-//!    run as one ([`merged`]).
-//! 5. Parameters are inputs of the programs. Between two programs a microbatch can release those that it was fed
-//!    (`unload_weights`) and is fed the module's present ones before the next: so sharded parameters are freed between a
-//!    stage's forward and its backward. A view of a parameter that the next program reads keeps its storage, and pins it.
-//!
-//! 6. With a seed, a microbatch's random numbers are drawn on the host by a generator of its own, whatever other threads draw.
-//!    A forward that draws past the recording is refused ([`elsewhere`]).
+//!    autodiff's order ([`run`]). If outputs have no gradient, the backward has programs of its own ([`partial`]);
+//!    several `W`s can run as one ([`merged`]).
+//! 5. Parameters are inputs of the programs. Between two programs a microbatch can release the parameters that it was
+//!    fed (`unload_weights`), and is fed the module's current ones before the next program. So sharded parameters are
+//!    freed between a stage's forward and its backward. A view of a parameter that the next program reads keeps its
+//!    storage, and pins it.
+//! 6. With a seed, a microbatch's random numbers are drawn on the host by its own generator, whatever other threads
+//!    draw. A forward with unrecorded draws is refused ([`elsewhere`]).
 //!
 //! [`SplitBackward`](crate::stage::SplitBackward) says which stages cannot be captured and what happens to them.
 

@@ -1,7 +1,8 @@
-//! The programs that a stage keeps: the most recently used ones, up to a number.
+//! The programs that a stage keeps: the most recently used ones, up to a limit.
 //!
-//! Guarantees: never more than the limit, whatever shapes come and whatever the forward reads; equal constants of several
-//! programs are stored once, on the host and on the device. Microbatches under way keep the programs that they run.
+//! Guarantees: never more than the limit, whatever shapes occur and whatever the forward reads. Equal constants of
+//! several programs are stored once, on the host and on the device. Microbatches in flight keep the programs that
+//! they run.
 
 use super::replayable::{Constant, Replayable};
 use crate::program::{Bf16, StagePrograms, on_device};
@@ -14,22 +15,23 @@ use std::sync::{Arc, Weak};
 /// A bounded number of programs.
 pub(super) struct Programs {
     limit: usize,
-    /// Are they compiled?
+    /// True if programs are compiled.
     pub(super) compile: bool,
-    /// Are operands of compiled products rounded?
+    /// Set if compiled programs round the operands of matmuls.
     pub(super) rounded: Option<Bf16>,
-    /// The last used comes first.
+    /// The most recently used first.
     kept: Vec<Arc<Replayable>>,
     constants: Vec<Weak<Constant>>,
 }
 
 impl Programs {
-    /// Keeps this many programs, one at least.
+    /// Keeps this many programs, at least one.
     pub(super) fn new(limit: usize) -> Self {
         Self { limit: limit.max(1), compile: false, rounded: None, kept: Vec::new(), constants: Vec::new() }
     }
 
-    /// The programs of an equal recording. `Err` says what differs from the last one of this signature, if there is one.
+    /// Finds the programs of an equal recording. `Err` says how the recording differs from the last one of this
+    /// signature, if there is one.
     pub(super) fn find(
         &mut self,
         signature: &Signature,
@@ -50,7 +52,7 @@ impl Programs {
         Err(changed)
     }
 
-    /// Makes the programs of a recording and keeps them, in the place of those that were not used for longest.
+    /// Makes the programs of a recording and keeps them, replacing the least recently used ones.
     pub(super) fn insert(
         &mut self,
         recorded: Recorded,
@@ -86,7 +88,7 @@ impl Programs {
         made
     }
 
-    /// All that are kept.
+    /// All programs that are kept.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Replayable>> {
         self.kept.iter()
     }

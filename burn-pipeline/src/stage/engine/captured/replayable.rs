@@ -1,4 +1,4 @@
-//! The programs of one recording, with all that a microbatch needs to run them.
+//! The programs of one recording, with everything that a microbatch needs to run them.
 
 use crate::program::{Recording, StagePrograms};
 use crate::stage::engine::call::Gradients;
@@ -13,21 +13,21 @@ use std::sync::{Arc, Mutex};
 /// A value that the stage brought from the host.
 pub(super) struct Constant {
     pub(super) data: Arc<TensorData>,
-    /// The same on the device that replays.
+    /// The same value on the device that replays.
     pub(super) tensor: DispatchTensor,
 }
 
 /// A captured stage, with what its device needs to replay it.
 pub(super) struct Replayable {
     pub(super) programs: Arc<StagePrograms>,
-    /// What the programs were made of, to tell whether a forward is still the same.
+    /// What the programs were made from, to check whether a forward is still the same.
     pub(super) recording: Arc<Recording>,
     pub(super) output: OutputSpec,
     parameters: Vec<ParamId>,
     pub(super) constants: Vec<(TensorId, Arc<Constant>)>,
     /// The call that it was captured for.
     pub(super) signature: Signature,
-    /// The same without the gradients of some outputs; `None` where it cannot be cut.
+    /// The same stage without the gradients of the outputs at these indices; `None` if it cannot be cut.
     pub(super) partial: Mutex<HashMap<Vec<usize>, Option<Arc<Replayable>>>>,
 }
 
@@ -49,19 +49,19 @@ impl Replayable {
         Self::new(programs, recording, output, parameters, self.constants.clone(), self.signature.clone())
     }
 
-    /// Does its forward draw random numbers?
+    /// Returns true if its forward draws random numbers.
     pub(super) fn draws(&self) -> bool {
         self.recording.draws().next().is_some()
     }
 
-    /// Places of outputs whose gradient the backward reads, but which were given none.
+    /// Indices of the outputs whose gradient the backward reads but `seeds` does not have.
     pub(super) fn absent(&self, seeds: &Gradients) -> Vec<usize> {
         let read = |edge: &Option<_>| edge.as_ref().is_some_and(|edge| self.programs.backward().reads(edge));
         let edges = self.programs.edges.seeds.iter().zip(seeds).enumerate();
         edges.filter(|(_, (edge, seed))| seed.is_none() && read(edge)).map(|(place, _)| place).collect()
     }
 
-    /// The parameter at this place.
+    /// The parameter at this index.
     pub(super) fn parameter(&self, place: usize) -> ParamId {
         self.parameters[place]
     }

@@ -18,9 +18,10 @@ use crate::stage::state::{Accumulation, GradientStore};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-const DRAWS: &str = "its forward draws random numbers, so its activations cannot be recomputed; give the pipeline a seed (`Builder::seed`), from which they are drawn again";
+const DRAWS: &str = "its forward draws random numbers, so its activations cannot be recomputed; give the pipeline a \
+    seed (`Builder::seed`), so that the same numbers can be drawn again";
 
-/// The number of operations of groups and of backend extensions that are replayed whole, as text.
+/// Says how many kinds of operations of groups and backend extensions are replayed whole.
 fn extensions(programs: &[Arc<StagePrograms>]) -> String {
     let names: BTreeSet<&str> = programs.iter().flat_map(|programs| programs.custom_operations()).collect();
     let exchanges = programs.iter().any(|programs| programs.exchanges());
@@ -31,9 +32,9 @@ fn extensions(programs: &[Arc<StagePrograms>]) -> String {
     }
 }
 
-/// The parts of the work, each once.
+/// The steps that the methods of [`Engine`] share.
 impl Captured {
-    /// A forward, its inputs fed; the call is returned if the stage could not be captured.
+    /// Starts a forward and feeds its inputs; returns the call if the stage could not be captured.
     fn start_forward<M: Stage>(
         &mut self,
         function: &StageFunction<M>,
@@ -45,7 +46,7 @@ impl Captured {
         self.replay(stage, call, parameters).map(Ok)
     }
 
-    /// A forward of known programs, its inputs fed.
+    /// Starts a forward of known programs and feeds its inputs.
     fn replay(
         &self,
         stage: Arc<Replayable>,
@@ -63,7 +64,7 @@ impl Captured {
         stage.output.forward_output(outputs)
     }
 
-    /// A backward, its gradients fed; they are returned if the forward ran eagerly.
+    /// Starts a backward and feeds its gradients; returns them if the forward ran eagerly.
     fn start_backward<M: Stage>(
         &mut self,
         module: &M,
@@ -224,7 +225,7 @@ impl<M: Stage> Engine<M> for Captured {
         };
         let begun = match begun {
             Ok(begun) => begun,
-            // What could not be captured runs whole.
+            // Work that could not be captured runs whole.
             Err(work) => return self.eager.start(function, module, work, store),
         };
         let direction = if begun.phase == Phase::Forward { Direction::Forward } else { Direction::Backward };
@@ -241,7 +242,7 @@ impl EngineState for Captured {
             (0, None) => "no microbatch was run yet".to_owned(),
             (_, None) => {
                 let compiled = match programs.last() {
-                    Some(stage) if stage.is_rounded() => "; it is compiled, with products of bf16",
+                    Some(stage) if stage.is_rounded() => "; it is compiled, with bf16 matmuls",
                     Some(stage) if stage.is_compiled() => "; it is compiled",
                     _ => "",
                 };

@@ -1,4 +1,4 @@
-//! A program that has started: how far it has run.
+//! A program that has started, and how far it has run.
 
 use super::microbatch_run::MicrobatchRun;
 use super::replayable::Replayable;
@@ -20,7 +20,7 @@ pub(super) struct RunningProgram {
 }
 
 impl RunningProgram {
-    /// A forward, its inputs fed.
+    /// Starts a forward and feeds its inputs.
     pub(super) fn forward(
         stage: Arc<Replayable>,
         call: ForwardCall,
@@ -32,7 +32,7 @@ impl RunningProgram {
         Ok(Self { run, microbatch, phase: Phase::Forward, programs, at: 0 })
     }
 
-    /// `B` or `I` of a microbatch after its forward, its gradients fed.
+    /// Starts `B` or `I` of a microbatch after its forward, and feeds its gradients.
     pub(super) fn backward(
         run: MicrobatchRun,
         microbatch: usize,
@@ -50,7 +50,7 @@ impl RunningProgram {
         self.programs.program(self.phase)
     }
 
-    /// Pieces that have not run yet.
+    /// The number of pieces that have not run yet.
     pub(super) fn left(&self) -> usize {
         self.program().pieces() - self.at
     }

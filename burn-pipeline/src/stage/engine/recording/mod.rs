@@ -1,7 +1,7 @@
-//! Recording one forward and its seeded backward of a stage: nothing is computed, and the user's code runs once.
+//! Records one forward and its seeded backward of a stage: nothing is computed, and the user's code runs once.
 //!
-//! Reading order: [`parameters`] (a module's parameters as placeholders), [`signature`] (what a call's programs depend on),
-//! [`output_spec`] (what a forward returns), [`record`].
+//! Reading order: [`parameters`] (a module's parameters as placeholders), [`signature`] (what a call's programs
+//! depend on), [`output_spec`] (what a forward returns), [`record`].
 
 mod output_spec;
 mod parameters;

@@ -1,4 +1,4 @@
-//! What a captured forward returns, so that a replay's plain tensors become the same thing again.
+//! What a captured forward returns, with which a replay's plain tensors become the same value again.
 
 use crate::stage::batch::{LossPart, Weight};
 use crate::stage::boundary::{AnyTensor, Payload, PayloadPart, SpecPart};
@@ -9,9 +9,10 @@ use burn::backend::DispatchTensor;
 /// What a training forward returns.
 #[derive(Clone, PartialEq, Debug)]
 pub(in crate::stage::engine) enum OutputSpec {
-    /// Outputs: tags and plain values, and `None` at the place of a tensor.
+    /// Outputs: tags and plain values, and `None` for each tensor.
     Output(Vec<Option<SpecPart>>),
-    /// A loss, whether observed numbers follow it and its weight, and what outputs follow those, if they are wanted.
+    /// A loss: the source of its weight, whether observed numbers follow, and the structure of the outputs that
+    /// follow those, if they are wanted.
     Loss(WeightSource, bool, Option<Vec<Option<SpecPart>>>),
 }
 
@@ -23,7 +24,7 @@ pub(in crate::stage::engine) enum WeightSource {
     Device,
 }
 
-/// Weights are equal to the last bit, NaN included.
+/// Weights are compared bit by bit, so NaN equals itself.
 impl PartialEq for WeightSource {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -34,7 +35,7 @@ impl PartialEq for WeightSource {
 }
 
 impl OutputSpec {
-    /// How many gradients a backward takes.
+    /// The number of gradients that a backward takes.
     pub(in crate::stage::engine) fn outputs(&self) -> usize {
         match self {
             OutputSpec::Output(parts) => parts.iter().filter(|part| part.is_none()).count(),
@@ -42,10 +43,10 @@ impl OutputSpec {
         }
     }
 
-    /// What the training forward returns, from the program's results.
+    /// Builds what the training forward returns from the program's results.
     ///
     /// # Errors
-    /// If there is no result for the loss.
+    /// Returns [`StageError::NoLoss`] if there is no result for the loss.
     pub(in crate::stage::engine) fn forward_output(
         &self,
         outputs: Vec<DispatchTensor>,
@@ -54,7 +55,7 @@ impl OutputSpec {
         match self {
             OutputSpec::Output(parts) => Ok(ForwardOutput::Activations(payload(parts, &mut outputs))),
             OutputSpec::Loss(weight, observed, output) => {
-                // The loss comes first, then its weight if that was computed, then what is observed, then outputs.
+                // The order is: loss, weight if it was computed, observed numbers, outputs.
                 let value = outputs.next().ok_or(StageError::NoLoss)?;
                 let weight = match weight {
                     WeightSource::None => None,
@@ -69,7 +70,7 @@ impl OutputSpec {
     }
 }
 
-/// The structure of a payload: tags and plain values, and `None` at the place of a tensor.
+/// The structure of a payload: tags and plain values, and `None` for each tensor.
 pub(super) fn structure(payload: &Payload) -> Vec<Option<SpecPart>> {
     let spec = |part: &PayloadPart| match part {
         PayloadPart::Tensor(_) => None,
@@ -79,7 +80,7 @@ pub(super) fn structure(payload: &Payload) -> Vec<Option<SpecPart>> {
     payload.parts().map(spec).collect()
 }
 
-/// A payload of this structure, with the next tensors.
+/// A payload with this structure and the next tensors.
 fn payload(structure: &[Option<SpecPart>], tensors: &mut impl Iterator<Item = AnyTensor>) -> Payload {
     let part = |spec: &Option<SpecPart>| match spec {
         Some(SpecPart::Host(value)) => Some(PayloadPart::Host(value.clone())),

@@ -10,14 +10,14 @@ use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, DType, Device, GradientCheckpointingStrategy, Int, Tensor};
 use std::collections::HashSet;
 
-/// What a capture depends on in a parameter.
+/// The properties of a parameter that a capture depends on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(in crate::stage::engine) struct ParameterSpec {
     pub(in crate::stage::engine) shape: Vec<usize>,
     pub(in crate::stage::engine) dtype: DType,
-    /// Is its gradient wanted?
+    /// True if its gradient is wanted.
     pub(in crate::stage::engine) trainable: bool,
-    /// The place of an earlier parameter that is the same leaf of autodiff's graph (tied weights).
+    /// The index of an earlier parameter that is the same leaf of autodiff's graph (tied parameters).
     pub(in crate::stage::engine) same_as: Option<usize>,
 }
 
@@ -32,7 +32,7 @@ pub(in crate::stage::engine) struct Parameters {
 }
 
 impl Parameters {
-    /// Reads a module; lazy parameters are drawn now.
+    /// Reads a module's parameters, and initialises lazy ones.
     pub(in crate::stage::engine) fn of<M: Module>(module: &M) -> Self {
         let mut parameters = Self::default();
         values(module).into_iter().for_each(|(id, value)| parameters.add(id, value));
@@ -75,13 +75,13 @@ fn node(tensor: &DispatchTensor) -> Option<NodeId> {
     }
 }
 
-/// What happens to a module's parameters before, during and after a capture.
+/// A step of a capture, applied to a module's parameters.
 enum Step<'a> {
     /// Every parameter becomes a placeholder on the capture device.
     Empty { device: &'a Device },
     /// Every placeholder of a trained parameter becomes a leaf of autodiff's graph.
     Lift { strategy: GradientCheckpointingStrategy },
-    /// Autodiff is taken off again.
+    /// Autodiff is removed again.
     Lower,
 }
 
@@ -100,7 +100,7 @@ pub(super) fn captured_module<M: Module>(
     device: &Device,
     strategy: GradientCheckpointingStrategy,
 ) -> Result<(M, Vec<DispatchTensor>), String> {
-    // `valid` gives changing buffers a state of their own (the user's module must not see the capture's updates), and
+    // `valid` gives mutable buffers a state of their own (the user's module must not see the capture's updates), and
     // takes autodiff off constants.
     let (module, _) = map(module.valid(), parameters, Step::Empty { device });
     let (module, leaves) = map(module.to_device(device), parameters, Step::Lift { strategy });
@@ -150,7 +150,7 @@ impl Map<'_> {
         let shared = spec.same_as.and_then(|place| self.done.get(place)).cloned();
         let next = shared.unwrap_or_else(|| match &self.step {
             Step::Empty { device } => placeholder(&spec.shape, spec.dtype, device),
-            // Buffers stay without autodiff: Burn cannot move tensors under autodiff to where they are already.
+            // Buffers stay without autodiff: Burn cannot move tensors under autodiff to the device that they are on.
             Step::Lift { strategy } if spec.trainable => leaf(tensor, *strategy, true),
             Step::Lift { .. } => tensor,
             Step::Lower => lowered(tensor),

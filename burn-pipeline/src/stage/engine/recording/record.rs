@@ -1,13 +1,13 @@
-//! Recording one forward and its seeded backward of a stage.
+//! Records one forward and its seeded backward of a stage.
 //!
-//! 1. Input, extra, target and parameters become placeholders on a capture device, which has the default element types of
+//! 1. Input, extra, target and parameters become placeholders on a capture device with the default element types of
 //!    the stage's device. Parameters are not copied; constants of the module are.
-//! 2. The stage's forward (and the loss, on the last stage) runs on the placeholders under autodiff. Then its backward
-//!    runs from placeholders for the outputs' gradients ([`HeldOutputs`]). Those that are likely absent come last, so that
-//!    the others are added as if they were alone.
+//! 2. The stage's forward (and the loss, on the last stage) runs on the placeholders under autodiff. Then its
+//!    backward runs from placeholders for the outputs' gradients ([`HeldOutputs`]). Gradients that are likely absent
+//!    come last, so that the others are added as if they were alone.
 //! 3. The identifiers of placeholders, outputs and gradients become the edges of the recording.
 //!
-//! All of it runs under `catch_unwind`: an operation that cannot be captured panics somewhere in Burn.
+//! All of this runs under `catch_unwind`: an operation that cannot be captured panics somewhere in Burn.
 
 use super::output_spec::{OutputSpec, WeightSource, structure};
 use super::parameters::{Parameters, captured_module, edges, float_edges, lowered_module};
@@ -29,10 +29,10 @@ use burn::backend::ir::TensorIr;
 use burn::module::Module;
 use burn::tensor::{Device, GradientCheckpointingStrategy};
 
-/// The reason for having no recording.
+/// Why there is no recording.
 #[derive(Debug)]
 pub(in crate::stage::engine) enum Refusal {
-    /// The call does not fit the stage: the error that a plain forward gives.
+    /// The call does not fit the stage: the error that a plain forward returns.
     Stage(StageError),
     /// The stage cannot be captured.
     Cannot(String),
@@ -54,12 +54,13 @@ impl From<String> for Refusal {
 pub(in crate::stage::engine) struct Recorded {
     pub(in crate::stage::engine) recording: Recording,
     pub(in crate::stage::engine) output: OutputSpec,
-    /// Did the forward change a buffer? Then its backward is not recorded: a replay would not change it.
+    /// True if the forward changed a buffer. Then its backward is not recorded, since a replay would not change the
+    /// buffer.
     pub(in crate::stage::engine) changes_buffers: bool,
     /// The device that it is replayed on.
     pub(in crate::stage::engine) device: Device,
-    /// What layers drew that several ranks hold together.
-    of_layers: Drawn,
+    /// What the layers of a tensor-parallel group drew.
+    layer_draws: Drawn,
 }
 
 impl Recorded {
@@ -68,14 +69,14 @@ impl Recorded {
         self.recording.draws().map(|draw| draw.what()).collect()
     }
 
-    /// Does anything but layers that several ranks hold together draw?
-    pub(in crate::stage::engine) fn draws_past_layers(&self) -> bool {
-        self.drawn() != self.of_layers
+    /// Returns true if anything but the layers of a tensor-parallel group draws.
+    pub(in crate::stage::engine) fn draws_outside_layers(&self) -> bool {
+        self.drawn() != self.layer_draws
     }
 }
 
-/// Records a call of a stage, running the user's code once. The outputs at the places in `unused` likely have no gradient.
-/// `capture` keeps the capture device for the next time, since a process can open only a few.
+/// Records a call of a stage, running the user's code once. The outputs at the indices in `unused` likely have no
+/// gradient. `capture` keeps the capture device for the next call, since a process can open only a few.
 pub(in crate::stage::engine) fn record<M: Stage>(
     capture: &mut Option<Device>,
     function: &StageFunction<M>,
@@ -89,14 +90,14 @@ pub(in crate::stage::engine) fn record<M: Stage>(
         return Err(Refusal::Cannot(NO_REPLAY.to_owned()));
     }
     let mut traced = Err(Refusal::Cannot("it was not run".to_owned()));
-    let mut of_layers = Drawn::new();
+    let mut layer_draws = Drawn::new();
     let (recorded, custom) = quietly(|| {
         let capture = capture.get_or_insert_with(Device::capture).clone();
         let (scope, custom) = capturing(&device, || {
             capture.capture_scope(|scope| {
                 let configured = configured(&capture, &device).map_err(Refusal::Cannot);
                 let trace = || trace(&capture, function, module, call, parameters, unused);
-                (traced, of_layers) = drawing(None, || configured.and_then(|()| trace()));
+                (traced, layer_draws) = drawing(None, || configured.and_then(|()| trace()));
                 scope.complete([], [])
             })
         });
@@ -104,10 +105,10 @@ pub(in crate::stage::engine) fn record<M: Stage>(
     })??;
     let Traced { edges, output, changes_buffers } = traced?;
     let recording = Recording::new(recorded.graph.operations, recorded.values, edges, custom);
-    Ok(Recorded { recording, output, changes_buffers, device, of_layers })
+    Ok(Recorded { recording, output, changes_buffers, device, layer_draws })
 }
 
-/// What a forward and its backward were.
+/// What the trace of a forward and its backward found.
 struct Traced {
     edges: Edges,
     output: OutputSpec,
@@ -221,16 +222,16 @@ fn floats(outputs: &[AnyTensor]) -> Vec<burn::backend::DispatchTensor> {
     outputs.iter().filter(|output| output.kind() == TensorKind::Float).cloned().map(AnyTensor::into_dispatch).collect()
 }
 
-/// Did the forward change a buffer?
+/// Returns true if the forward changed a buffer.
 ///
-/// Burn's `RunningState` keeps its updates aside until it is next read. `valid` reads it, and panics if the update is a
-/// tensor of the capture's autodiff: that panic is the sign of a changed buffer.
+/// Burn's `RunningState` keeps its updates aside until it is next read. `valid` reads it, and panics if the update is
+/// a tensor of the capture's autodiff. So that panic means that a buffer changed.
 fn changes_buffers<M: Module>(module: M, parameters: &Parameters, leaves: &[DispatchTensor]) -> bool {
     if parameters.specs.iter().all(|spec| spec.trainable) {
         return false;
     }
     let read = quietly(|| lowered_module(module, parameters).valid());
-    // An update that does not come from autodiff (a counter) is read without a panic, and is another tensor.
+    // An update that does not come from autodiff (a counter) is read without a panic, and is a different tensor.
     let kept = |module: M| {
         let after = float_edges(&module)?;
         let mut frozen =

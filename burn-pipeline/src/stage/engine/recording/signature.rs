@@ -1,5 +1,5 @@
-//! The key of a stage's programs: shapes, element types and tags of what a call holds, and none of its values. Programs of
-//! one key may differ: which are a call's is found by recording it.
+//! The key of a stage's programs: the shapes, element types and tags of a call, without its values. Programs of one
+//! key may differ: recording a call finds its own.
 
 use super::parameters::{ParameterSpec, Parameters};
 use crate::stage::boundary::{Payload, PayloadPart};
@@ -9,12 +9,12 @@ use burn::tensor::{DType, Device};
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum PartSpec {
     Tensor(Vec<usize>, DType),
-    /// A plain value: what a forward makes of it is in its recording.
+    /// A plain value: the recording contains what the forward makes of it.
     Host,
     Tag(usize),
 }
 
-/// What two calls must have in common to be run by the same programs.
+/// What two calls must have in common to run the same programs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(in crate::stage::engine) struct Signature {
     input: Vec<PartSpec>,
@@ -24,7 +24,7 @@ pub(in crate::stage::engine) struct Signature {
     wants_input_gradient: bool,
     parameters: Vec<ParameterSpec>,
     flags: Vec<bool>,
-    /// Places of outputs that likely have no gradient: they are recorded last.
+    /// Indices of outputs that likely have no gradient: they are recorded last.
     unused: Vec<usize>,
 }
 

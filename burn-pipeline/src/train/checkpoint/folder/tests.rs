@@ -1,4 +1,4 @@
-//! Which checkpoints are kept, which come first, and what is refused.
+//! Which checkpoints are kept, their order, and what is refused.
 
 use super::*;
 use crate::train::progress::Progress;
@@ -29,7 +29,7 @@ fn names(folders: &[PathBuf]) -> Vec<String> {
     folders.iter().map(|folder| folder.file_name().unwrap().to_string_lossy().into_owned()).collect()
 }
 
-/// Steps until the next save, and, if the job goes back first, to which of its checkpoints.
+/// The number of steps until the next save, and the checkpoint to which the job goes back first, if any.
 fn history() -> impl Strategy<Value = Vec<(u64, Option<usize>)>> {
     proptest::collection::vec((1u64..4, proptest::option::weighted(0.3, any::<usize>())), 1..16)
 }
@@ -43,7 +43,7 @@ proptest! {
         let root = Root::new("history");
         let (all, kept) = (Checkpoints::new(root.0.join("all")), Checkpoints::new(root.0.join("kept")).keep(keep));
         let (mut first, mut second) = (Branch::default(), Branch::default());
-        // Each checkpoint with its steps and the one that it comes from.
+        // Each checkpoint with its steps and the one that it follows.
         let mut known: Vec<(PathBuf, u64, Option<usize>)> = Vec::new();
         let mut at: Option<usize> = None;
         for (steps, back) in history {
@@ -51,7 +51,7 @@ proptest! {
                 let to = to % known.len();
                 let serial = Manifest::read(&known[to].0).unwrap().serial;
                 first.goes_on_from(&known[to].0, serial);
-                // The other folder numbers alike, and may have removed it since.
+                // The other folder has the same numbers, and may have removed it since.
                 second.goes_on_from(&kept.root.join(known[to].0.file_name().unwrap()), serial);
                 at = Some(to);
             }
@@ -134,7 +134,7 @@ fn a_checkpoint_that_cannot_be_removed_fails_no_save() {
     let root = Root::new("stays");
     let (checkpoints, mut job) = (Checkpoints::new(&root.0).keep(1), Branch::default());
     checkpoints.begin(1, &mut job).unwrap().commit(manifest(1), &mut job).unwrap();
-    // A folder that is not empty is in the way of the rename.
+    // A non-empty folder makes the rename fail.
     let staging = checkpoints.begin(2, &mut job).unwrap();
     fs::create_dir_all(root.0.join("step-00000001.partial/held")).unwrap();
     staging.commit(manifest(2), &mut job).unwrap();

@@ -1,5 +1,5 @@
-"""Writes the goldens beside it: a small Llama as Hugging Face's `transformers` stores it, what it computes, and the
-same model after three steps of SGD: `python llama.py FOLDER`, with torch, transformers and safetensors installed."""
+"""Writes the goldens to FOLDER: a small Llama as Hugging Face's `transformers` stores it, its outputs, and the same
+model after three steps of SGD: `python llama.py FOLDER`, with torch, transformers and safetensors installed."""
 
 import sys
 import torch
@@ -24,7 +24,7 @@ config = LlamaConfig(
     attn_implementation="eager",
 )
 model = LlamaForCausalLM(config).float().eval()
-# Norms start at ones, which would hide where they are lost.
+# Norms start at ones, which would hide missing ones.
 with torch.no_grad():
     for name, parameter in model.named_parameters():
         if "norm" in name:

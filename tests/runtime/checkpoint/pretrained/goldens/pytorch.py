@@ -1,5 +1,5 @@
-"""Writes the Llama beside it, `model.safetensors`, as PyTorch's own files: `python pytorch.py FOLDER`, with torch and safetensors
-installed. `model.pt` is a state dict; `legacy.pt` a training's checkpoint, as PyTorch wrote them before 1.6."""
+"""Converts the Llama of FOLDER, `model.safetensors`, to PyTorch's own files: `python pytorch.py FOLDER`, with torch and
+safetensors installed. `model.pt` is a state dict; `legacy.pt` is a training checkpoint in the format of before 1.6."""
 
 import sys
 import torch
@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 folder = Path(sys.argv[1])
 model = load_file(folder / "model.safetensors")
-# A view whose rows are not in order, and two views of one storage.
+# A view that is not contiguous, and two views of one storage.
 head = "lm_head.weight"
 model[head] = model[head].t().contiguous().t()
 first, second = (f"model.layers.0.mlp.{name}_proj.weight" for name in ("gate", "up"))

@@ -1,6 +1,7 @@
-//! Bytes between replicas: with a capacity a product of sizes, without one the rows of the choices that fall on other replicas' experts.
+//! The bytes sent between replicas: with a capacity a fixed product of sizes, without one the rows of the choices
+//! of other replicas' experts.
 
-use super::{Grid, MICROBATCHES, SAMPLES, on, spread};
+use super::{Grid, MICROBATCHES, SAMPLES, on, parallel_config};
 use crate::cases::{SEQ, Text, plain};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::link::{Link, LinkError, Message, MessageKind, ThreadLink, Threads};
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// A link that counts the bytes of exchanges inside stages, and cannot look ahead.
+/// A link that counts the bytes of exchanges inside stages and cannot look ahead.
 struct Counting {
     link: ThreadLink,
     bytes: Arc<AtomicUsize>,
@@ -28,8 +29,8 @@ impl Link for Counting {
     }
 }
 
-/// Bytes that all ranks send inside stages in one batch.
-fn sent(config: &MoeGptConfig, family: (&str, usize), grid: Grid) -> usize {
+/// The bytes that all ranks send inside stages in one batch.
+fn sent(config: &MoeGptConfig, schedule: (&str, usize), grid: Grid) -> usize {
     let ranks = grid.0 * grid.1 * grid.2;
     let threads = Threads::new(ranks);
     std::thread::scope(|scope| {
@@ -37,12 +38,12 @@ fn sent(config: &MoeGptConfig, family: (&str, usize), grid: Grid) -> usize {
             let (bytes, threads) = (Arc::new(AtomicUsize::new(0)), threads.clone());
             scope.spawn(move || {
                 let link = Counting { link: threads.link(rank, Device::flex()), bytes: bytes.clone() };
-                let mut pipeline = on(config, family, grid).build_rank(Box::new(link)).unwrap();
-                // Weights were cut meanwhile.
+                let mut pipeline = on(config, schedule, grid).build_rank(Box::new(link)).unwrap();
+                // Building the pipeline sent weights.
                 bytes.store(0, Ordering::Relaxed);
                 pipeline.accumulate(Text::new(1, SAMPLES).batch()).unwrap();
                 let sent = bytes.load(Ordering::Relaxed);
-                // Nobody leaves while another rank still runs.
+                // Keeps every rank alive until all have finished.
                 pipeline.weights().unwrap();
                 sent
             })
@@ -53,28 +54,28 @@ fn sent(config: &MoeGptConfig, family: (&str, usize), grid: Grid) -> usize {
 }
 
 const FLOAT: usize = size_of::<f32>();
-const FAMILIES: [(&str, usize); 2] = [("1F1B", 1), ("ZBVZeroBubble", 2)];
+const SCHEDULES: [(&str, usize); 2] = [("1F1B", 1), ("ZBVZeroBubble", 2)];
 
 #[test]
 fn with_a_capacity_bytes_follow_from_sizes() {
-    let config = spread(Capacity::Factor(0.7));
+    let config = parallel_config(Capacity::Factor(0.7));
     let tokens = SAMPLES / MICROBATCHES * SEQ;
     // Five layers that all tokens take, and one that half of them take.
     let rows = |tokens: usize| (0.7 * (tokens * config.top_k) as f64 / config.experts as f64).ceil() as usize;
     let rows = 5 * rows(tokens) + rows(tokens / 2);
     for (grid, replicas) in [((1, 2, 1), 2), ((2, 2, 1), 2), ((1, 4, 1), 4)] {
-        // There and back, forward and backward: all rows but those of a replica's own experts.
+        // There and back, forward and backward: all rows except those of a replica's own experts.
         let others = config.experts * (replicas - 1) / replicas;
         let expected = 4 * MICROBATCHES * others * rows * config.d_model * FLOAT;
-        for family in FAMILIES {
-            assert_eq!(sent(&config, family, grid), expected, "{family:?} on {grid:?}");
+        for schedule in SCHEDULES {
+            assert_eq!(sent(&config, schedule, grid), expected, "{schedule:?} on {grid:?}");
         }
     }
 }
 
 #[test]
 fn without_a_capacity_only_rows_of_choices_travel() {
-    let config = spread(Capacity::Dropless);
+    let config = parallel_config(Capacity::Dropless);
     let observed = plain(&config, &[SAMPLES], MICROBATCHES).observed;
     let number = Tensor::<1, Int>::zeros([1], &device()).into_data().as_bytes().len();
     for (grid, replicas) in [((1, 2, 1), 2), ((2, 2, 1), 2), ((1, 4, 1), 4)] {
@@ -87,12 +88,12 @@ fn without_a_capacity_only_rows_of_choices_travel() {
             for load in loads.filter(|load| load.iter().any(|&load| load > 0.0)) {
                 let elsewhere = load.iter().enumerate().filter(|(expert, _)| expert / held != replica);
                 let rows = elsewhere.map(|(_, load)| *load as usize).sum::<usize>();
-                // There and back, forward and backward; and once the loads, to each other replica.
+                // There and back, forward and backward; and the loads once, to each other replica.
                 expected += 4 * rows * config.d_model * FLOAT + (replicas - 1) * config.experts * number;
             }
         }
-        for family in FAMILIES {
-            assert_eq!(sent(&config, family, grid), expected, "{family:?} on {grid:?}");
+        for schedule in SCHEDULES {
+            assert_eq!(sent(&config, schedule, grid), expected, "{schedule:?} on {grid:?}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Any text of a name and numbers, as a command line has them: the family, ranks, stages a rank, microbatches. Whatever is
-//! built is a plan that passes the check, lowered too; everything else is refused with a reason.
+//! Any text of a name and numbers, as on a command line: the schedule, ranks, stages per rank, microbatches. Every
+//! plan that is built passes the check, lowered too; everything else is refused with a reason.
 #![no_main]
 
 use burn_pipeline_plan::cost::Pattern;
@@ -20,19 +20,19 @@ fuzz_target!(|text: &str| {
     if let Some(pass) = OverlapPass::from_name(name) {
         assert_eq!(pass.name(), name);
     }
-    let Ok(family) = by_name(name) else { return };
+    let Ok(schedule) = by_name(name) else { return };
     let mut number = || words.next().and_then(|word| word.parse::<usize>().ok());
     let (Some(ranks), Some(chunks), Some(microbatches)) = (number(), number(), number()) else { return };
-    // Large sizes are refused by the family itself or take long to build.
+    // The schedule refuses large sizes, or takes long to build them.
     let forwards = ranks.saturating_mul(chunks).saturating_mul(microbatches.saturating_add(ranks));
     if (MOST..1 << 40).contains(&forwards) {
         return;
     }
-    match family.build(Size { ranks, chunks, microbatches }) {
+    match schedule.build(Size { ranks, chunks, microbatches }) {
         Ok(plan) => {
-            let lowered = plan.with_transfers().expect("a family's plan can be lowered");
+            let lowered = plan.with_transfers().expect("a schedule's plan can be lowered");
             for plan in [plan, lowered] {
-                plan.check(&CheckOptions::default()).expect("a family's plan is complete and cannot deadlock");
+                plan.check(&CheckOptions::default()).expect("a schedule's plan is complete and cannot deadlock");
             }
         }
         Err(refusal) => assert!(!refusal.to_string().is_empty()),

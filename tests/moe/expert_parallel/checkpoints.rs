@@ -1,6 +1,6 @@
-//! Checkpoints, exports and pretrained weights of spread experts: one model, whatever grid holds it.
+//! Checkpoints, exports and pretrained weights of expert-parallel models: one model, whatever grid holds it.
 
-use super::{Grid, SAMPLES, on, spread};
+use super::{Grid, SAMPLES, on, parallel_config};
 use crate::cases::{Text, floats};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::store::SafetensorsStore;
@@ -42,7 +42,7 @@ fn optimizer() -> ModuleOptimizer {
 }
 
 fn model() -> MoeGptConfig {
-    spread(Capacity::Dropless)
+    parallel_config(Capacity::Dropless)
 }
 
 fn adamw(grid: Grid) -> Builder {
@@ -66,7 +66,7 @@ fn saved(grid: Grid, folder: &Folder) -> (Pipeline, Checkpoint) {
     (pipeline, Checkpoint::open(path).unwrap())
 }
 
-/// The moments that a checkpoint holds, as AdamW would step an ordinary model by them.
+/// The moments that a checkpoint holds, loaded as AdamW's for an ordinary model.
 fn loaded(checkpoint: &Checkpoint) -> Vec<Vec<f32>> {
     let names = model().names(&whole()).unwrap();
     let module = checkpoint.load_module(model().part(&whole()).unwrap(), &names).unwrap();
@@ -93,7 +93,7 @@ fn a_checkpoint_of_any_grid_is_resumed_on_any_other() {
             assert!(std::fs::read(&again).unwrap() == std::fs::read(&exported).unwrap(), "{place}: another export");
             let saved = resumed.save(&Checkpoints::new(folder.file("again")), &()).unwrap();
             assert!(files(&Checkpoint::open(saved).unwrap()) == files(&checkpoint), "{place}: another state");
-            // Moments that were not taken over would move every weight by as much as the rate in the next step.
+            // Without the saved moments, the next step would change every weight by as much as the learning rate.
             for expected in losses {
                 let loss = step(&mut resumed);
                 assert!((loss - expected).abs() < 1e-5 * expected, "{place}: loss {loss} for {expected}");
@@ -102,7 +102,7 @@ fn a_checkpoint_of_any_grid_is_resumed_on_any_other() {
     }
 }
 
-/// Every tensor in the files of a checkpoint by name: weights and moments, whichever stage's file holds them.
+/// All tensors in a checkpoint's files by name: weights and moments of every stage.
 fn files(checkpoint: &Checkpoint) -> std::collections::BTreeMap<String, Vec<u8>> {
     let mut tensors = std::collections::BTreeMap::new();
     for entry in std::fs::read_dir(checkpoint.folder()).unwrap() {

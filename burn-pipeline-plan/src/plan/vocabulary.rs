@@ -1,7 +1,7 @@
-//! A vocabulary that is spread over all ranks: which task needs which collective, and what a collective needs.
+//! Vocabulary parallelism: which collective a task needs, and which task a collective needs.
 //!
-//! Follows Algorithm 2 of Yeung et al., Balancing Pipeline Parallelism with Vocabulary Parallelism, 2024 (arXiv:2411.05288),
-//! which has one barrier a microbatch:
+//! Follows Algorithm 2 of Yeung et al., Balancing Pipeline Parallelism with Vocabulary Parallelism, 2024
+//! (arXiv:2411.05288), with one barrier per microbatch:
 //!
 //! ```text
 //! IF on all ranks -> REDUCE_IF -> F of the first stage
@@ -9,29 +9,29 @@
 //! B of the first stage -> BCAST_IB -> IB on all ranks
 //! ```
 //!
-//! A collective starts on a rank at its cell, and is over for every rank some time after the last one has started it.
+//! A collective starts on a rank at its cell, and ends on every rank some time after the last rank has started it.
 
 use super::op::Op;
 use super::rows::Plan;
 use super::stage_id::StageId;
 use super::task::MicrobatchTask;
 
-/// The layers of a plan that are spread.
+/// The vocabulary-parallel layers of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Spread {
-    /// The last stage, if the head behind it is spread.
+pub(crate) struct VocabularyLayers {
+    /// The last stage, if the head after it is vocabulary parallel.
     pub(crate) head: Option<StageId>,
-    /// The first stage, if the embedding before it is spread.
+    /// The first stage, if the embedding before it is vocabulary parallel.
     pub(crate) embedding: Option<StageId>,
-    /// Microbatches of the route.
+    /// The number of microbatches of the route.
     microbatches: usize,
 }
 
-impl Spread {
-    /// The kinds of collectives.
+impl VocabularyLayers {
+    /// The number of kinds of collectives.
     const KINDS: usize = 4;
 
-    /// What a plan spreads.
+    /// The vocabulary-parallel layers of a plan.
     pub(crate) fn of(plan: &Plan) -> Self {
         if !plan.has_vocabulary() {
             return Self::default();
@@ -44,18 +44,18 @@ impl Spread {
         }
     }
 
-    /// Is nothing spread?
+    /// Returns true if no layer is vocabulary parallel.
     #[inline]
     pub(crate) fn is_nothing(self) -> bool {
         self.head.is_none() && self.embedding.is_none()
     }
 
-    /// The stage that an operation of the vocabulary has to name.
+    /// The stage that a vocabulary operation must name.
     pub(crate) fn stage_for(self, op: Op) -> Option<StageId> {
         if is_of_head(op) { self.head } else { self.embedding }
     }
 
-    /// The collective that has to be over before a task can run.
+    /// The collective that must end before a task can run.
     #[inline]
     pub(crate) fn awaited(self, task: MicrobatchTask) -> Option<MicrobatchTask> {
         let stage = task.stage();
@@ -70,8 +70,9 @@ impl Spread {
         Some(task.with(stage, collective))
     }
 
-    /// What a rank gives to a collective: a task that has to come before it in the rank's row (for a `B`, an `I` will do).
-    /// `None` for a rank that only receives; `holds` says whether the rank holds the collective's stage.
+    /// The task whose value a rank gives to a collective; it must precede the collective in the rank's row. It may
+    /// be `B` where the plan has `I`. `None` for a rank that only receives; `holds` is true if the rank holds the
+    /// collective's stage.
     pub(crate) fn given(self, collective: MicrobatchTask, holds: bool) -> Option<MicrobatchTask> {
         let op = match collective.op() {
             Op::BroadcastHidden if holds => Op::Forward,
@@ -83,13 +84,13 @@ impl Spread {
         Some(collective.with(collective.stage(), op))
     }
 
-    /// A dense number for a collective, below [`Spread::collectives`].
+    /// A dense number for a collective, below [`VocabularyLayers::collectives`].
     #[inline]
     pub(crate) fn number(self, collective: MicrobatchTask) -> usize {
         (collective.op() as usize - Op::BroadcastHidden as usize) * self.microbatches + collective.microbatch()
     }
 
-    /// Collectives of all kinds and microbatches; 0 if nothing is spread.
+    /// The number of collectives, over all kinds and microbatches; 0 if no layer is vocabulary parallel.
     pub(crate) fn collectives(self) -> usize {
         if self.is_nothing() { 0 } else { Self::KINDS * self.microbatches }
     }
@@ -103,7 +104,7 @@ impl Spread {
     }
 }
 
-/// Is it an operation of the head, rather than of the embedding?
+/// Returns true for an operation of the head, false for one of the embedding.
 fn is_of_head(op: Op) -> bool {
     matches!(op, Op::HeadForward | Op::HeadBackward | Op::BroadcastHidden | Op::ReduceHead)
 }

@@ -1,6 +1,7 @@
-//! What fails in one replica ends all of them by name, and what does not work with spread experts is refused.
+//! A failure in one replica ends all of them with an error that names it. Features that do not work with expert
+//! parallelism are refused.
 
-use super::{on, spread};
+use super::{on, parallel_config};
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::Module;
 use burn::optim::SgdConfig;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// What replica 1 of stage 1 does.
+/// What replica 1 of stage 1 does wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum How {
     Nothing,
@@ -56,7 +57,7 @@ impl Stage for Layer {
 
 fn layer(at: &StageContext, capacity: Capacity, how: How) -> Layer {
     let config = MixtureOfExpertsConfig::new(4, 4, 4).with_capacity(capacity);
-    let experts = config.init(&at.device).cut(&at.group).spread(&at.replicas);
+    let experts = config.init(&at.device).cut(&at.group).expert_parallel(&at.replicas);
     let how = if at.index == 1 && at.replicas.member() == 1 { how } else { How::Nothing };
     Layer { experts, replicas: at.replicas.clone(), how }
 }
@@ -86,7 +87,8 @@ fn batch(samples: usize) -> Batch {
     Batch::new(x.clone()).target(x)
 }
 
-/// The error of a step, which must come well before the watchdog; the next step fails alike, unless the rank was silent: then the pipeline is closed.
+/// Returns the error of a step, which must come well before the watchdog's. The next step fails in the same way,
+/// unless the rank was silent: then the pipeline is closed.
 fn fails(builder: Builder, samples: usize) -> (String, Duration) {
     let mut pipeline = builder.build().unwrap();
     let began = Instant::now();
@@ -121,7 +123,7 @@ fn a_replica_that_stalls_is_named_at_the_timeout() {
 fn replicas_in_other_exchanges_are_named_with_both() {
     let (error, took) = fails(small(FULL, How::OneMore), 8);
     let words = [
-        "1F0: holders of stage 1 meet different collectives in F",
+        "1F0: ranks of stage 1 call different collectives in F",
         "`all-to-all along axis 0 over 2 replicas of [4, 8, 4] F32` on member 0 of replica 0",
         "`all-to-all along axis 1 over 2 replicas of [2, 4, 4] F32` on member 0 of replica 1",
     ];
@@ -159,7 +161,7 @@ fn a_process_that_leaves_its_replicas_over_tcp_is_named() {
                 let mut first = threads.link(rank, Device::flex());
                 let link = TcpLink::by_link(&mut first, Device::flex(), Duration::from_secs(20)).unwrap();
                 let mut pipeline = small(Capacity::Dropless, How::Nothing).build_rank(Box::new(link)).unwrap();
-                // A slower rank may learn of it in its first step, when others are in their second.
+                // A slower rank may learn of the failure in its first step, when others are in their second.
                 let steps = if rank == 3 { 1 } else { 2 };
                 let error = (0..steps).find_map(|_| pipeline.step(batch(8), 0.1).err());
                 error.map(|error| error.to_string()).unwrap_or_default()
@@ -189,7 +191,7 @@ fn unequal_shares_are_refused_and_the_pipeline_goes_on() {
 fn choices_that_do_not_work_with_spread_experts_are_refused_at_the_start() {
     let grid = (1, 2, 1);
     let built = |change: fn(Builder) -> Builder| {
-        change(on(&spread(Capacity::Dropless), ("1F1B", 1), grid)).build().unwrap_err().to_string()
+        change(on(&parallel_config(Capacity::Dropless), ("1F1B", 1), grid)).build().unwrap_err().to_string()
     };
     let clipping = |builder: Builder| {
         let clipping = || SgdConfig::new().with_gradient_clipping(Some(GradientClippingConfig::Norm(0.1))).init();
@@ -204,14 +206,14 @@ fn choices_that_do_not_work_with_spread_experts_are_refused_at_the_start() {
     }
     let backwards = small(FULL, How::Nothing).tensor_parallel(2).stages(|at| {
         let experts = MixtureOfExpertsConfig::new(4, 4, 4).init(&at.device);
-        let experts = experts.spread(&at.replicas).cut(&at.group);
+        let experts = experts.expert_parallel(&at.replicas).cut(&at.group);
         stage(at, Layer { experts, replicas: at.replicas.clone(), how: How::Nothing })
     });
     let error = backwards.build().unwrap_err().to_string();
-    assert!(error.contains("cut over a group first, and then spread over replicas"), "{error}");
+    assert!(error.contains("call `cut` before `expert_parallel`"), "{error}");
     for (other_way, words) in [
         (
-            (|experts, at| MixtureOfExperts::spread(experts, &at.group))
+            (|experts, at| MixtureOfExperts::expert_parallel(experts, &at.group))
                 as fn(MixtureOfExperts, &StageContext) -> MixtureOfExperts,
             "give it `StageContext::replicas`",
         ),
@@ -226,7 +228,7 @@ fn choices_that_do_not_work_with_spread_experts_are_refused_at_the_start() {
     }
     let auto = AutoPipeline::new(small(FULL, How::Nothing), Size::new(2, 2), AutoOptions::default());
     let error = auto.err().unwrap().to_string();
-    assert!(error.contains("`AutoPipeline` does not work yet where weights are spread"), "{error}");
+    assert!(error.contains("`AutoPipeline` does not work yet with weights that are cut over"), "{error}");
 }
 
 #[test]
@@ -237,7 +239,7 @@ fn calls_that_need_whole_experts_are_refused_and_the_pipeline_goes_on() {
         pipeline.step_to(Default::default(), Vec::new()).unwrap_err().to_string(),
     ];
     for (said, what) in said.iter().zip(["replacing a module", "`step_to`"]) {
-        assert!(said.contains(what) && said.contains("spread over data-parallel replicas"), "{said}");
+        assert!(said.contains(what) && said.contains("cut over data-parallel replicas"), "{said}");
     }
     pipeline.step(batch(8), 0.1).unwrap();
 }

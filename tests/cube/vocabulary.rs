@@ -1,4 +1,5 @@
-//! A vocabulary that is spread over two ranks on one CubeCL device, against one rank on it and the plain loop.
+//! A vocabulary-parallel model on two ranks of one CubeCL device, compared with one rank on it and with the plain
+//! loop.
 
 #[allow(dead_code, reason = "the tests of vocabularies use all of it")]
 #[path = "../vocabulary/model.rs"]
@@ -7,7 +8,7 @@ mod model;
 #[path = "../vocabulary/plain.rs"]
 mod whole;
 
-/// The layers of the other tests, and fewer blocks: products are what takes time here.
+/// The model of the other tests with fewer blocks, because matmuls are slow here.
 mod plain {
     pub(super) use super::whole::{Block, Trained, block, cross_entropy, data, norm, position, scores, token};
 
@@ -20,7 +21,7 @@ use burn::optim::SgdConfig;
 use burn::tensor::Device;
 use burn_pipeline::stage::SplitBackward;
 use burn_pipeline::{Batch, Size};
-use model::{Spread, TIED, builder, weights};
+use model::{Parallel, TIED, builder, weights};
 use pipeline_tests::reference::Reference;
 use plain::{BLOCKS, data};
 use whole::{Plain, plain_weights};
@@ -48,8 +49,8 @@ fn plain_loop(device: &Device) -> Trained {
     Trained { losses, weights: plain_weights(&reference.model).into_values().flatten().collect() }
 }
 
-fn trained(spread: Spread, device: &Device, ranks: usize, split: SplitBackward) -> Trained {
-    let builder = builder(spread, ("1F1B", 1), ranks, MICROBATCHES)
+fn trained(parallel: Parallel, device: &Device, ranks: usize, split: SplitBackward) -> Trained {
+    let builder = builder(parallel, ("1F1B", 1), ranks, MICROBATCHES)
         .schedule("1F1B", Size::new(ranks, MICROBATCHES))
         .devices(vec![device.clone()])
         .split(split);
@@ -65,7 +66,7 @@ fn a_tied_vocabulary_on_one_device_trains_as_one_rank_and_the_plain_loop_do() {
     let _turn = turn();
     for device in devices().iter().filter(|device| is_fast(device)) {
         let expected = plain_loop(device);
-        assert!(expected.losses[1] < expected.losses[0], "it learns: {:?}", expected.losses);
+        assert!(expected.losses[1] < expected.losses[0], "the loss does not fall: {:?}", expected.losses);
         for split in [SplitBackward::Eager, SplitBackward::Captured] {
             for ranks in [1, 2] {
                 let got = trained(TIED, device, ranks, split);

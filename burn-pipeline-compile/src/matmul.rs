@@ -1,8 +1,10 @@
-//! Products of matrices, batched, on operands as they lie.
+//! Batched matmuls on operands with any strides.
 //!
-//! Guarantees: the numbers of [`multiply`](mod@multiply) where operands are rounded, and on processors with AVX-512 for products of more
-//! than one row and 16 columns or more, up to those that cost little but packing. All others are the numbers of Flex's own product, which calls the same kernels (crate `gemm`) with the same sizes and strides.
-//! What is written over is not cleared before. A product that is added to a sum ([`add_product`]) gives the bits that it would give if it was written and then added.
+//! Guarantees: the numbers are those of [`multiply`](mod@multiply) if operands are rounded, and on processors with
+//! AVX-512 for most matmuls of more than one row and at least 16 columns (not for those in which packing is most of
+//! the work). All other matmuls give the numbers of Flex's own matmul, which calls the same kernels (crate `gemm`)
+//! with the same sizes and strides. The output is not cleared before. A matmul added to a sum ([`add_matmul`]) gives
+//! the same bits as if it were written and then added.
 
 use crate::multiply::{self, Avx512, Bf16, By, Elements};
 use crate::storage::Fresh;
@@ -13,12 +15,12 @@ use gemm::Parallelism;
 use rayon::prelude::*;
 use std::ops::RangeInclusive;
 
-/// Products with fewer multiplications than this run on one thread, as in Flex.
+/// Matmuls with fewer multiplications run on one thread, as in Flex.
 const PARALLEL: usize = 192 * 192 * 192;
-/// Batches with fewer run one after the other, as in Flex.
+/// The matmuls of batches with fewer multiplications run one after the other, as in Flex.
 pub(crate) const PARALLEL_BATCH: usize = 128 * 128 * 128;
 
-/// One matrix of a batch as it lies.
+/// An operand: elements and layout.
 #[derive(Clone, Copy)]
 struct Matrix<'a> {
     values: Values<'a>,
@@ -28,23 +30,23 @@ struct Matrix<'a> {
 #[derive(Clone, Copy)]
 enum Values<'a> {
     F32(&'a [f32]),
-    /// Rounded already.
+    /// Elements rounded before.
     Bf16(&'a [burn::tensor::bf16]),
 }
 
 #[derive(Clone, Copy)]
 struct Shared(*mut f32);
 
-// SAFETY: each product of a batch writes a matrix of its own.
+// SAFETY: each matmul of a batch writes its own matrix.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// Multiplies two batches of matrices; elements are rounded to `bf16` where that is said.
+/// Multiplies two batches of matrices. Rounds operands to `bf16` if `rounded` is given.
 ///
 /// # Safety
-/// The operands' product has the output's shape.
-pub(crate) unsafe fn product(
+/// The matmul of the operands has the output's shape.
+pub(crate) unsafe fn matmul(
     lhs: &FlexTensor,
     rhs: &FlexTensor,
     output: &TensorIr,
@@ -52,34 +54,34 @@ pub(crate) unsafe fn product(
 ) -> (TensorId, FlexTensor) {
     let mut fresh = Fresh::floats(output.shape.num_elements());
     let layout = Layout::contiguous(output.shape.clone());
-    // SAFETY: the storage has the layout's elements; the rest is the caller's promise.
+    // SAFETY: the storage has the layout's elements; the caller guarantees the rest.
     unsafe { multiply_into(lhs, rhs, &layout, fresh.as_floats(), rounded) };
-    // SAFETY: the products have written every matrix.
+    // SAFETY: the matmuls have written every matrix.
     let mut given = unsafe { fresh.tensors(std::slice::from_ref(output)) };
     given.swap_remove(0)
 }
 
-/// Depths whose products are summed in registers, by every kernel of the crate `gemm` and by ours: such a product is added to what is
-/// there at once. Deeper ones are added piece by piece, and very shallow ones have kernels of their own.
+/// Depths at which every kernel of the crate `gemm` and of this crate sums products in registers, and adds them to
+/// the target at once. Larger depths are added in several pieces; very small ones have separate kernels.
 const ADDABLE: RangeInclusive<usize> = 3..=512;
-/// Products of fewer columns are left to `gemm`.
+/// Matmuls with fewer columns are left to `gemm`.
 const FEW: usize = 16;
-/// Rows from which on packing the right operand pays wherever it lies.
+/// The number of rows from which packing the right operand always pays.
 const PACKED_ROWS: usize = 64;
-/// Smaller products have kernels of their own.
+/// Smaller matmuls have separate kernels.
 const SMALL: usize = 16 * 16;
 
-/// Can a product of these sizes be added to a sum by [`add_product`]?
+/// Returns true if [`add_matmul`] supports a matmul of these sizes.
 pub(crate) fn is_addable([rows, columns, depth]: [usize; 3]) -> bool {
     rows > 1 && columns > 1 && rows * columns > SMALL && ADDABLE.contains(&depth)
 }
 
-/// Adds the product of two matrices to a sum, in its storage if nothing else holds that; returns the sum in the shape of the
-/// product. For sizes that [`is_addable`] names.
+/// Adds the matmul of two matrices to a sum, in place if the sum's storage is not shared. Returns the sum in the
+/// shape of the matmul. Only for sizes for which [`is_addable`] is true.
 ///
 /// # Safety
-/// The operands' product has the output's shape, and the sum as many elements.
-pub(crate) unsafe fn add_product(
+/// The matmul of the operands has the output's shape, and the sum has as many elements.
+pub(crate) unsafe fn add_matmul(
     lhs: &FlexTensor,
     rhs: &FlexTensor,
     sum: FlexTensor,
@@ -94,15 +96,16 @@ pub(crate) unsafe fn add_product(
     let to = multiply::Matrix { at: sum.storage_mut::<f32>().as_mut_ptr(), row: columns.cast_signed(), column: 1 };
     let (left, right) = (Matrix::of(lhs).matrix(0, &[]), Matrix::of(rhs).matrix(0, &[]));
     let parallel = if sizes.iter().product::<usize>() >= PARALLEL { Parallelism::Rayon(0) } else { Parallelism::None };
-    // SAFETY: the sum has all elements of the product, and nothing else refers to them.
+    // SAFETY: the sum has all elements of the matmul, and nothing else refers to them.
     unsafe { multiply(sizes, to, [left, right], true, parallel, rounded) };
     sum.with_layout(layout)
 }
 
-/// Writes one matrix of the product of two batches, in order.
+/// Writes one matrix of a batched matmul, in row-major order.
 ///
 /// # Safety
-/// The operands' product has this shape, whose batch has that place; `to` has room for a matrix, and nothing else refers to it.
+/// The matmul of the operands has this shape, and `place` is an index of its batch. `to` has room for a matrix, and
+/// nothing else refers to it.
 pub(crate) unsafe fn multiply_one(
     [lhs, rhs]: [&FlexTensor; 2],
     shape: &Shape,
@@ -115,14 +118,15 @@ pub(crate) unsafe fn multiply_one(
     let sizes = [shape[rank - 2], shape[rank - 1], lhs.layout.shape().last().copied().unwrap_or(1)];
     let operands = [lhs.matrix(place, batch), rhs.matrix(place, batch)];
     let to = multiply::Matrix { at, row: sizes[1].cast_signed(), column: 1 };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { multiply(sizes, to, operands, false, Parallelism::None, rounded) };
 }
 
-/// Writes the product of two batches of matrices where a layout says.
+/// Writes the matmul of two batches of matrices with a layout.
 ///
 /// # Safety
-/// The operands' product has the layout's shape; `to` has all elements of the layout, and nothing else refers to them.
+/// The matmul of the operands has the layout's shape; `to` has all elements of the layout, and nothing else refers to
+/// them.
 pub(crate) unsafe fn multiply_into(
     lhs: &FlexTensor,
     rhs: &FlexTensor,
@@ -140,7 +144,7 @@ pub(crate) unsafe fn multiply_into(
     let one = |place: usize, parallel| {
         let operands = [lhs.matrix(place, batch), rhs.matrix(place, batch)];
         let (offset, row, column) = place_of(layout, place, batch);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let to = multiply::Matrix { at: to.at(offset), row, column };
             multiply(sizes, to, operands, false, parallel, rounded);
@@ -155,7 +159,7 @@ pub(crate) unsafe fn multiply_into(
     }
 }
 
-/// Where one matrix of a batch begins, and its strides of rows and columns.
+/// The offset of one matrix of a batch, and its strides of rows and columns.
 fn place_of(layout: &Layout, place: usize, batch: &[usize]) -> (isize, isize, isize) {
     let (shape, strides) = (layout.shape(), layout.strides());
     let own = shape.num_dims() - 2;
@@ -173,9 +177,9 @@ fn place_of(layout: &Layout, place: usize, batch: &[usize]) -> (isize, isize, is
 
 impl Shared {
     /// # Safety
-    /// The place is within the storage.
+    /// The offset is within the storage.
     unsafe fn at(self, place: isize) -> *mut f32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.0.offset(place) }
     }
 }
@@ -192,7 +196,7 @@ impl<'a> Matrix<'a> {
     /// One matrix of the batch.
     fn matrix(self, place: usize, batch: &[usize]) -> multiply::Matrix<Elements> {
         let (offset, row, column) = place_of(self.layout, place, batch);
-        // An element of the tensor, or of none if it is empty.
+        // A pointer to an element of the tensor, or to none if it is empty.
         let at = match self.values {
             Values::F32(values) => Elements::F32(values.as_ptr().wrapping_offset(offset)),
             Values::Bf16(values) => Elements::Bf16(values.as_ptr().wrapping_offset(offset).cast()),
@@ -201,13 +205,13 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Writes a product, or adds it to what is there.
+/// Writes a matmul, or adds it to the target.
 ///
 /// # Safety
 /// The matrices have these numbers of rows, columns and depth; nothing else refers to the elements of `to`.
 ///
 /// # Panics
-/// If an operand was rounded, and products are not.
+/// Panics if an operand is rounded, but `rounded` is `None`.
 pub(crate) unsafe fn multiply(
     sizes: [usize; 3],
     to: multiply::Matrix<*mut f32>,
@@ -218,10 +222,10 @@ pub(crate) unsafe fn multiply(
 ) {
     let [rows, columns, depth] = sizes;
     let plain = matches!((lhs.at, rhs.at), (Elements::F32(_), Elements::F32(_)));
-    assert!(plain || rounded.is_some(), "operands are rounded only where products are");
+    assert!(plain || rounded.is_some(), "operands are rounded only where matmuls are");
     let own = rounded.map(By::Pairs).or_else(|| numbers(sizes, to, [lhs, rhs]));
     let kept = if add { 1.0_f32 } else { 0.0 };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match (own, lhs.at, rhs.at) {
             (Some(by), ..) => multiply::multiply(by, sizes, to, lhs, rhs, add, !matches!(parallel, Parallelism::None)),
@@ -229,20 +233,21 @@ pub(crate) unsafe fn multiply(
                 rows, columns, depth, to.at, to.column, to.row, add, left, lhs.column, lhs.row, right, rhs.column,
                 rhs.row, kept, 1.0_f32, false, false, false, parallel,
             ),
-            (None, ..) => unreachable!("operands are rounded only where products are"),
+            (None, ..) => unreachable!("operands are rounded only where matmuls are"),
         }
     }
 }
 
-/// Own products of `f32`, where they are faster: not of few columns, nor where packing the right operand is most of the work. `gemm` reads one
-/// whose columns follow each other where it lies, and gives the same bits to such depths. So how operands lie decides nothing but time.
+/// Chooses this crate's `f32` kernels where they are faster: not for few columns, and not if packing the right
+/// operand is most of the work. `gemm` reads a right operand with contiguous columns in place, and gives the same
+/// bits for such depths. So the strides of operands change only the time.
 fn numbers(
     [rows, columns, depth]: [usize; 3],
     to: multiply::Matrix<*mut f32>,
     [lhs, rhs]: [multiply::Matrix<Elements>; 2],
 ) -> Option<By> {
-    let turned = to.column != 1 && to.row == 1;
-    let ([rows, columns], next) = if turned { ([columns, rows], lhs.row) } else { ([rows, columns], rhs.column) };
+    let transposed = to.column != 1 && to.row == 1;
+    let ([rows, columns], next) = if transposed { ([columns, rows], lhs.row) } else { ([rows, columns], rhs.column) };
     let packing = rows < PACKED_ROWS && next == 1 && is_addable([rows, columns, depth]);
     (rows > 1 && columns >= FEW && !packing).then(Avx512::detect).flatten().map(By::Numbers)
 }

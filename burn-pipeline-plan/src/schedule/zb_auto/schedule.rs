@@ -1,14 +1,14 @@
-//! [`ZbAuto`] as a schedule family.
+//! [`ZbAuto`] as a schedule.
 
 use super::heuristic;
 use super::options::ZbAuto;
 use crate::plan::{Action, PlacementKind, Plan};
-use crate::schedule::family::{Chunks, Family, Schedule, ScheduleError, Size};
 use crate::schedule::interleave;
+use crate::schedule::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
 
 impl Schedule for ZbAuto {
-    fn family(&self) -> Family {
-        Family::new(
+    fn info(&self) -> ScheduleInfo {
+        ScheduleInfo::new(
             "ZBAuto",
             PlacementKind::Loop,
             Chunks::Exactly(1),
@@ -17,11 +17,11 @@ impl Schedule for ZbAuto {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        let family = self.family();
-        family.check_size(size)?;
+        let schedule = self.info();
+        schedule.check_size(size)?;
         let limit = match self.memory_limit(size.ranks) {
             Ok(limit) => limit,
-            Err(accepts) => return family.refuse(size, accepts),
+            Err(accepts) => return schedule.refuse(size, accepts),
         };
         let orders = heuristic::shortest(&heuristic::Problem::new(self, size, limit));
         let action = |rank| {
@@ -31,6 +31,6 @@ impl Schedule for ZbAuto {
                 heuristic::Pass::Weight => Action::backward_weight(rank, m),
             }
         };
-        interleave::plan(family.name, size, |rank| orders[rank].iter().map(action(rank)).collect())
+        interleave::plan(schedule.name, size, |rank| orders[rank].iter().map(action(rank)).collect())
     }
 }

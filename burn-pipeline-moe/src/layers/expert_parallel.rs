@@ -1,16 +1,21 @@
-//! Experts spread over data-parallel replicas: each choice's row goes to the replica that holds its expert, and the result back.
+//! Expert parallelism over data-parallel replicas: each choice's row is sent to the replica that holds its expert, and
+//! the result is sent back.
 //!
-//! Guarantees: what comes back is what one device's experts give for the same choices, up to the rounding of products over other rows;
-//! each replica routes its own microbatch, so choices, drops, loads and auxiliary losses are those of one device with that microbatch.
+//! Guarantees: the results are those of one device's experts for the same choices, up to rounding differences of
+//! matmuls over other rows. Each replica routes its own microbatch, so choices, drops, loads and auxiliary losses are
+//! those of one device with that microbatch.
 //!
-//! 1. Replica `r` of `n` holds the experts from `r / n` of them on; in a group, those of the ones that its rank holds.
-//! 2. *With a capacity* ([`by_capacity`]) all experts have equally many rows from each replica, so shapes are known from sizes: an all-to-all
-//!    of blocks, which captures hold. Replicas must have microbatches of one size, as their capacities depend on it.
-//! 3. *Without* ([`by_load`]) replicas tell each other their loads, which each reads from its device, and then send the rows of choices
-//!    alone. Sizes of microbatches may differ. Where they run, experts get as many rows as the fullest one.
-//! 4. An expert's rows come in the order of replicas, so sums over them have one order. Gradients go back the same way.
+//! 1. Of `n` replicas, replica `r` holds the share of experts that begins at the fraction `r / n`; within a
+//!    tensor-parallel group, of the experts of its member.
+//! 2. *With a capacity* ([`by_capacity`]) all experts have equally many rows from each replica, so shapes follow from
+//!    sizes: one all-to-all of blocks, which can be captured. All replicas' microbatches must have the same size,
+//!    because capacities depend on it.
+//! 3. *Without a capacity* ([`by_load`]) replicas exchange their loads, which each reads from its device, and then send
+//!    only the rows of choices. Microbatches may differ in size. Every expert then runs as many rows as the fullest
+//!    one.
+//! 4. An expert's rows are ordered by replica, so sums over them have a fixed order. Gradients take the same way back.
 //!
-//! Lepikhin et al., "GShard" (2020), section 3; Gale et al., "MegaBlocks" (2022), for the second way.
+//! Lepikhin et al., "GShard" (2020), section 3; Gale et al., "MegaBlocks" (2022), for (3).
 
 use super::experts::Experts;
 use crate::router::{PackedRows, TokenDispatch};
@@ -18,7 +23,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_pipeline::tensor_group::TensorGroup;
 use std::ops::Range;
 
-/// The sums over each token's choices `[tokens, d]`, whose rows were dispatched evenly to the experts that the replicas hold together.
+/// The sums over each token's choices `[tokens, d]`. The rows were dispatched evenly to the experts of all replicas.
 pub(super) fn by_capacity(
     experts: &Experts,
     replicas: &TensorGroup,
@@ -34,8 +39,8 @@ pub(super) fn by_capacity(
     places.combine(replicas.all_to_all(rows.reshape([n * held, capacity, d]), 0), gates)
 }
 
-/// The same without a capacity, given all choices `[tokens, k]` and the load of each expert. This rank's experts and those at its place in
-/// other replicas are `own` of all.
+/// The same without a capacity, given all choices `[tokens, k]` and the load of each expert. `own` are the experts of
+/// this rank and of the ranks at its place in other replicas.
 pub(super) fn by_load(
     experts: &Experts,
     replicas: &TensorGroup,
@@ -55,7 +60,7 @@ pub(super) fn by_load(
     packed.unpermute(back.select(0, indices(routes.all_rows(choices), &device)), gates)
 }
 
-/// How many rows go where.
+/// The numbers of rows sent and received.
 struct Routes {
     /// The first packed row that this rank sends.
     first: usize,
@@ -63,12 +68,12 @@ struct Routes {
     sent: Vec<usize>,
     /// Rows received from each replica.
     received: Vec<usize>,
-    /// The load of each expert that this rank holds, of each replica.
+    /// For each replica, the load of each expert that this rank holds.
     loads: Vec<Vec<usize>>,
 }
 
 impl Routes {
-    /// From the loads of all experts on all replicas, each of which holds `held` of the experts `own`.
+    /// Computes them from the loads of all experts on all replicas. Each replica holds `held` of the experts `own`.
     fn new(all: &[Vec<usize>], own: Range<usize>, held: usize, member: usize) -> Self {
         let of = |replica: usize| own.start + replica * held..own.start + (replica + 1) * held;
         let (mine, count) = (&all[member], all.len());
@@ -78,24 +83,24 @@ impl Routes {
         Self { first: mine[..own.start].iter().sum(), sent, received, loads }
     }
 
-    /// The packed row of each row that is sent, and then the row of zeros after all `choices`.
+    /// The packed row of each row that is sent, followed by the zero row at index `choices`.
     fn own_rows(&self, choices: usize) -> impl Iterator<Item = usize> + use<> {
         let count: usize = self.sent.iter().sum();
         (self.first..self.first + count).chain([choices])
     }
 
-    /// The row that came back for each of `choices` packed rows; that of zeros for rows of other ranks' experts.
+    /// The row that came back for each of `choices` packed rows; the zero row for rows of other ranks' experts.
     fn all_rows(&self, choices: usize) -> impl Iterator<Item = usize> + use<> {
         let (first, count) = (self.first, self.sent.iter().sum::<usize>());
         (0..choices).map(move |row| if (first..first + count).contains(&row) { row - first } else { count })
     }
 
-    /// The experts' results for rows `[n + 1, d]` that came, in their order, the row of zeros last again.
+    /// The experts' results for the received rows `[n + 1, d]`, in their order, with the zero row last.
     fn run(&self, experts: &Experts, came: Tensor<2>, device: &Device) -> Tensor<2> {
         let ([zero, d], held) = ([came.dims()[0] - 1, came.dims()[1]], experts.count());
         let load = |expert: usize| self.loads.iter().map(|load| load[expert]).sum::<usize>();
         let most = (0..held).map(load).max().unwrap_or_default().max(1);
-        // Each row's place among those of its expert; the row in each place.
+        // The place of each row among its expert's rows, and the row in each place.
         let (mut places, mut rows) = (Vec::new(), vec![zero; held * most]);
         let mut next: Vec<usize> = (0..held).map(|expert| expert * most).collect();
         for (expert, count) in self.loads.iter().flat_map(|load| load.iter().copied().enumerate()) {

@@ -1,19 +1,19 @@
-//! The families of the catalogue that fit a layout's placement.
+//! The schedules of the catalogue that fit a layout's placement.
 //!
-//! The family that is driven by costs (`ZBAuto`) is tried several times: with the uniform costs of the catalogue, which
-//! sometimes give the better plan, and with the costs of the layout under several memory limits.
+//! The cost-driven schedule (`ZBAuto`) is tried several times: with the uniform costs of the catalogue, which sometimes
+//! give the better plan, and with the costs of the layout under several memory limits.
 
 use super::layout::Layout;
 use super::request::Request;
 use crate::plan::PlacementKind;
 use crate::schedule::{Chunks, ForwardOnly, Schedule, ZbAuto, all};
 
-/// The families that build plans for the layout's placement, with the names of the candidates.
-pub(super) fn families(request: &Request, layout: &Layout) -> Vec<(String, Box<dyn Schedule>)> {
-    let (auto, forward) = (ZbAuto::default().family().name, ForwardOnly.family().name);
-    let mut families: Vec<(String, Box<dyn Schedule>)> = Vec::new();
-    for family in all() {
-        let about = family.family();
+/// The schedules for the layout's placement, with the candidates' names.
+pub(super) fn schedules(request: &Request, layout: &Layout) -> Vec<(String, Box<dyn Schedule>)> {
+    let (auto, forward) = (ZbAuto::default().info().name, ForwardOnly.info().name);
+    let mut schedules: Vec<(String, Box<dyn Schedule>)> = Vec::new();
+    for schedule in all() {
+        let about = schedule.info();
         let chunks = match about.chunks {
             Chunks::Exactly(n) => n == layout.shape.chunks,
             Chunks::Any => true,
@@ -23,7 +23,7 @@ pub(super) fn families(request: &Request, layout: &Layout) -> Vec<(String, Box<d
         if !chunks || (about.placement != layout.shape.kind && !wave) || about.name == forward {
             continue;
         }
-        families.push((about.name.to_owned(), family));
+        schedules.push((about.name.to_owned(), schedule));
         if about.name != auto {
             continue;
         }
@@ -31,13 +31,13 @@ pub(super) fn families(request: &Request, layout: &Layout) -> Vec<(String, Box<d
         let mut limits = vec![("1p", ranks), ("2p", 2.0 * ranks)];
         limits.extend(activations(request, layout).map(|n| ("cap", n)));
         for (name, limit) in limits {
-            families.push((format!("{} {name}", about.name), Box::new(zb_auto(layout, limit))));
+            schedules.push((format!("{} {name}", about.name), Box::new(zb_auto(layout, limit))));
         }
     }
-    families
+    schedules
 }
 
-/// The cost-driven family with the costs of the layout.
+/// The cost-driven schedule with the layout's costs.
 fn zb_auto(layout: &Layout, limit: f64) -> ZbAuto {
     let stages = layout.profile.stages();
     let costs = stages.iter().map(|s| [s.forward, s.input_backward(), s.weight_backward()]);
@@ -46,7 +46,7 @@ fn zb_auto(layout: &Layout, limit: f64) -> ZbAuto {
     ZbAuto { costs: costs.collect(), transfer: crossing.fold(0.0, f64::max), limit: Some(limit), ..ZbAuto::default() }
 }
 
-/// The number of activations for which every rank has room under the cap.
+/// The number of activations that fit under the cap on every rank.
 fn activations(request: &Request, layout: &Layout) -> Option<f64> {
     let cap = request.cap?;
     let stages = layout.profile.stages().iter().filter(|stage| stage.activation_bytes > 0.0);

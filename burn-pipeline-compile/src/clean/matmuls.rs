@@ -1,16 +1,17 @@
-//! Products over as many rows at once as there are.
+//! Merges matmuls over as many rows as possible.
 //!
-//! 1. A batch of matrices times one matrix is one product: rows of all of them, one after the other. Each element is computed as before;
-//!    the second matrix is prepared once.
-//! 2. Products of turned matrices that are summed over their batch, which nothing else reads, are one product over the rows of all of
-//!    them: a weight's gradient. So its summands are never written; they are added in another order.
+//! 1. A batch of matrices times one matrix becomes one matmul over the rows of all of them. Each element is computed
+//!    as before; the second matrix is packed once.
+//! 2. Matmuls of transposed matrices that are summed over their batch become one matmul over the rows of all of them,
+//!    if nothing else reads them: a weight's gradient. So its terms are never written; they are added in another
+//!    order.
 
 use crate::graph::{Graph, Node, Op, Operand, Reduction, View};
 use burn::backend::ir::{TensorId, TensorIr};
 use burn::tensor::Shape;
 use std::collections::HashMap;
 
-pub(super) fn products(graph: Graph) -> Graph {
+pub(super) fn matmuls(graph: Graph) -> Graph {
     let (makers, uses) = (graph.makers(), graph.uses());
     let tensors = graph.nodes.iter().flat_map(|node| node.reads().chain(&node.outputs));
     let ids = tensors.map(|tensor| tensor.id.value()).chain(graph.kept.iter().map(TensorId::value));
@@ -28,7 +29,7 @@ pub(super) fn products(graph: Graph) -> Graph {
     Graph { nodes, ..graph }
 }
 
-/// Numbers for tensors that the pass makes.
+/// Generates ids for tensors that the pass makes.
 struct Fresh(u64);
 
 impl Fresh {
@@ -37,7 +38,7 @@ impl Fresh {
         TensorIr::uninit(TensorId::new(self.0 - 1), Shape::from(shape), like.dtype)
     }
 
-    /// A tensor seen with another shape, and the node for it.
+    /// A tensor reshaped, and the node for it.
     fn reshaped(&mut self, tensor: &TensorIr, shape: Vec<usize>) -> (TensorIr, Node) {
         let out = self.tensor(shape, tensor);
         (out.clone(), Node::new(Op::View(View::Reshape), vec![Operand::Tensor(tensor.clone())], out))
@@ -55,7 +56,8 @@ impl Found<'_> {
         self.makers.get(&tensor.id).map(|&place| &self.graph.nodes[place])
     }
 
-    /// Do the elements of a tensor lie in order, as far as is known here? What is computed does, a view with dimensions swapped does not.
+    /// Returns true if the elements of a tensor are known to be contiguous. Computed tensors are; a view with swapped
+    /// dimensions is not.
     fn is_in_order(&self, tensor: &TensorIr) -> bool {
         match self.maker(tensor).map(|node| (&node.op, node)) {
             Some((Op::View(View::Reshape), node)) => {
@@ -75,10 +77,10 @@ impl Found<'_> {
         let [rows, depth, columns] = [lhs.shape[rank - 2], lhs.shape[rank - 1], rhs.shape[rank - 1]];
         let (left, first) = next.reshaped(lhs, vec![count * rows, depth]);
         let (right, second) = next.reshaped(rhs, vec![depth, columns]);
-        let product = next.tensor(vec![count * rows, columns], out);
+        let matmul = next.tensor(vec![count * rows, columns], out);
         let inputs = vec![Operand::Tensor(left), Operand::Tensor(right)];
-        let third = Node::new(Op::Matmul, inputs, product.clone());
-        let last = Node::new(Op::View(View::Reshape), vec![Operand::Tensor(product)], out.clone());
+        let third = Node::new(Op::Matmul, inputs, matmul.clone());
+        let last = Node::new(Op::View(View::Reshape), vec![Operand::Tensor(matmul)], out.clone());
         Some(vec![first, second, third, last])
     }
 
@@ -86,27 +88,30 @@ impl Found<'_> {
         let (input, out) = (node.inputs[0].tensor()?, node.output());
         let rank = input.shape.num_dims();
         let batch = 0..rank.checked_sub(2)?;
-        // All dimensions of the batch are summed, and no other.
+        // All dimensions of the batch are summed, and no others.
         let all = batch.clone().all(|dim| dims.contains(&dim) || input.shape[dim] == 1);
         (all && dims.iter().all(|dim| batch.contains(dim))).then_some(())?;
-        let product = self.maker(input).filter(|_| self.uses.get(&input.id) == Some(&1))?;
-        let (Op::Matmul, [lhs, rhs]) = (&product.op, &product.inputs[..]) else { return None };
+        let matmul = self.maker(input).filter(|_| self.uses.get(&input.id) == Some(&1))?;
+        let (Op::Matmul, [lhs, rhs]) = (&matmul.op, &matmul.inputs[..]) else { return None };
         let (lhs, rhs) = (lhs.tensor()?, rhs.tensor()?);
-        let turned = self.maker(lhs)?;
-        let (Op::View(View::Permute(order)), Some(x)) = (&turned.op, turned.inputs[0].tensor()) else { return None };
+        let transposed = self.maker(lhs)?;
+        let (Op::View(View::Permute(order)), Some(x)) = (&transposed.op, transposed.inputs[0].tensor()) else {
+            return None;
+        };
         let swapped = batch.clone().chain([rank - 1, rank - 2]).eq(order.iter().copied());
         let alike = x.shape[..rank - 1] == rhs.shape[..rank - 1];
         (swapped && alike && self.is_in_order(x) && self.is_in_order(rhs)).then_some(())?;
         let rows: usize = x.shape[..rank - 1].iter().product();
         let (depth, columns) = (x.shape[rank - 1], rhs.shape[rank - 1]);
         let (left, first) = next.reshaped(x, vec![rows, depth]);
-        let left_turned = next.tensor(vec![depth, rows], x);
-        let second = Node::new(Op::View(View::Permute(vec![1, 0])), vec![Operand::Tensor(left)], left_turned.clone());
+        let left_transposed = next.tensor(vec![depth, rows], x);
+        let second =
+            Node::new(Op::View(View::Permute(vec![1, 0])), vec![Operand::Tensor(left)], left_transposed.clone());
         let (right, third) = next.reshaped(rhs, vec![rows, columns]);
-        let product = next.tensor(vec![depth, columns], out);
-        let inputs = vec![Operand::Tensor(left_turned), Operand::Tensor(right)];
-        let fourth = Node::new(Op::Matmul, inputs, product.clone());
-        let last = Node::new(Op::View(View::Reshape), vec![Operand::Tensor(product)], out.clone());
+        let matmul = next.tensor(vec![depth, columns], out);
+        let inputs = vec![Operand::Tensor(left_transposed), Operand::Tensor(right)];
+        let fourth = Node::new(Op::Matmul, inputs, matmul.clone());
+        let last = Node::new(Op::View(View::Reshape), vec![Operand::Tensor(matmul)], out.clone());
         Some(vec![first, second, third, fourth, last])
     }
 }

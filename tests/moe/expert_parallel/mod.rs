@@ -1,4 +1,5 @@
-//! Experts spread over data-parallel replicas: gradients, weights, auxiliary losses, loads and drops are those of one device.
+//! Experts parallel over data-parallel replicas: gradients, weights, auxiliary losses, loads and drops equal those
+//! of one device.
 
 mod bytes;
 mod checkpoints;
@@ -11,20 +12,20 @@ use burn_pipeline::train::Builder;
 use burn_pipeline_moe::router::Capacity;
 use pipeline_examples::moe::gpt::MoeGptConfig;
 
-/// Microbatches of a step, over all replicas.
+/// The microbatches of a step, over all replicas.
 const MICROBATCHES: usize = 4;
-/// Samples of a step: microbatches of one size.
+/// The samples of a step, in microbatches of equal size.
 const SAMPLES: usize = 8;
 
 /// Pipeline ranks, replicas and members.
 type Grid = (usize, usize, usize);
 
-/// The model whose experts are spread, with shared ones beside.
-fn spread(capacity: Capacity) -> MoeGptConfig {
-    config().with_shared(2).with_capacity(capacity).with_spread(true)
+/// A model with expert-parallel experts and shared ones.
+fn parallel_config(capacity: Capacity) -> MoeGptConfig {
+    config().with_shared(2).with_capacity(capacity).with_expert_parallel(true)
 }
 
-/// A pipeline of it; a family by name, with so many chunks.
+/// A pipeline of the model, under a schedule given by name and number of chunks.
 fn on(config: &MoeGptConfig, (name, chunks): (&str, usize), (ranks, replicas, members): Grid) -> Builder {
     let size = Size { ranks, chunks, microbatches: MICROBATCHES / replicas };
     let builder = builder(by_name(name).unwrap().as_ref(), size, config, |part, _| part);

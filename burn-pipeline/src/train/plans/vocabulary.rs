@@ -1,20 +1,20 @@
-//! What a pipeline's plans spread over all ranks: the layers of the vocabulary of which ranks have pieces, and no others.
+//! The vocabulary-parallel layers of a pipeline's plans: exactly those of which ranks have pieces.
 
 use crate::cost::{Profile, UniformCosts, VocabularyCost};
 use crate::plan::{Action, Op, Plan, Task};
 use crate::train::error::BuildError;
 use crate::vocabulary::Piece;
 
-/// The layers that plans spread.
+/// The vocabulary-parallel layers of the plans.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Spreading {
+pub(crate) struct VocabularyPass {
     /// The layers of which ranks have pieces.
     pub(crate) pieces: Vec<Piece>,
-    /// Costs by which pieces are placed, if these have any of a vocabulary.
+    /// Costs used to place pieces, if they include a vocabulary's.
     pub(crate) profile: Option<Profile>,
 }
 
-/// A rank's pieces where nothing is known of them: the head takes half as long as the rank's stages.
+/// Assumed costs of a rank's pieces if none are known: the head takes half as long as the rank's stages.
 const ROUGH: VocabularyCost = VocabularyCost {
     head_forward: 0.5,
     head_input: 0.5,
@@ -28,8 +28,8 @@ const ROUGH: VocabularyCost = VocabularyCost {
     statistics_bytes: 0.0,
 };
 
-impl Spreading {
-    /// The plan with these layers spread; as it is, if it spreads them already.
+impl VocabularyPass {
+    /// Makes the plan vocabulary parallel for these layers; unchanged if it already is.
     pub(super) fn of(&self, plan: Plan) -> Result<Plan, BuildError> {
         let runs = |op: Op| plan.any_task(|task| task.op() == op);
         let spread = [(Piece::Embedding, Op::EmbeddingForward), (Piece::Head, Op::HeadForward)];
@@ -61,7 +61,7 @@ impl Spreading {
     }
 }
 
-/// Layers in words.
+/// The layers as text.
 fn listed(pieces: &[Piece]) -> String {
     match pieces {
         [] => "nothing".to_owned(),

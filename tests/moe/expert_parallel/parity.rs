@@ -1,6 +1,7 @@
-//! Every family on several grids, with and without a capacity, under every engine, against the plain loop over the whole batch.
+//! Every schedule on several grids, with and without a capacity, under every engine, compared with the plain loop
+//! over the whole batch.
 
-use super::{Grid, MICROBATCHES, SAMPLES, on, spread};
+use super::{Grid, MICROBATCHES, SAMPLES, on, parallel_config};
 use crate::cases::{Text, builder, by_name_in_model, cut_up, distance, floats, pipelined, plain, step_of};
 use crate::parity::assert_close;
 use burn::optim::{ModuleOptimizer, SgdConfig};
@@ -17,18 +18,18 @@ use std::time::Duration;
 const CAPACITIES: [Capacity; 2] = [Capacity::Dropless, Capacity::Factor(0.7)];
 
 /// Whole and split backwards, one and two chunks, loops and Vs.
-const FAMILIES: [(&str, usize); 5] =
+const SCHEDULES: [(&str, usize); 5] =
     [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBVZeroBubble", 2), ("DualPipeV", 2)];
 
-/// Compares every family on these grids with the plain loop over a batch of so many samples.
-fn assert_families(config: &MoeGptConfig, samples: usize, grids: &[Grid], engine: impl Fn(Builder) -> Builder) {
+/// Compares every schedule on these grids with the plain loop over a batch of `samples` samples.
+fn assert_schedules(config: &MoeGptConfig, samples: usize, grids: &[Grid], engine: impl Fn(Builder) -> Builder) {
     let expected = plain(config, &[samples], MICROBATCHES);
     for &grid in grids {
         // Two directions need two ranks.
         let both_ways = (grid.0 == 2).then_some(("DualPipe", 1));
-        for family in FAMILIES.into_iter().chain(both_ways) {
-            let got = pipelined(engine(on(config, family, grid)), &[samples], config);
-            let place = format!("{:?}, {family:?} on {grid:?}, {samples} samples", config.capacity);
+        for schedule in SCHEDULES.into_iter().chain(both_ways) {
+            let got = pipelined(engine(on(config, schedule, grid)), &[samples], config);
+            let place = format!("{:?}, {schedule:?} on {grid:?}, {samples} samples", config.capacity);
             assert_close(&distance(config, &got, &expected), &place);
         }
     }
@@ -37,28 +38,28 @@ fn assert_families(config: &MoeGptConfig, samples: usize, grids: &[Grid], engine
 #[test]
 fn experts_over_replicas_equal_one_device_with_and_without_a_capacity() {
     for capacity in CAPACITIES {
-        assert_families(&spread(capacity), SAMPLES, &[(1, 2, 1), (2, 2, 1), (1, 4, 1)], |builder| builder);
+        assert_schedules(&parallel_config(capacity), SAMPLES, &[(1, 2, 1), (2, 2, 1), (1, 4, 1)], |builder| builder);
     }
 }
 
 #[test]
 fn experts_over_replicas_and_a_group_equal_one_device() {
     for capacity in CAPACITIES {
-        assert_families(&spread(capacity), SAMPLES, &[(1, 2, 2), (2, 2, 2)], |builder| builder);
+        assert_schedules(&parallel_config(capacity), SAMPLES, &[(1, 2, 2), (2, 2, 2)], |builder| builder);
     }
 }
 
 #[test]
 fn without_a_capacity_replicas_may_have_microbatches_of_other_sizes() {
     // Microbatches of 3, 2, 2 and 2 samples.
-    assert_families(&spread(Capacity::Dropless), 9, &[(2, 2, 1), (1, 2, 2)], |builder| builder);
+    assert_schedules(&parallel_config(Capacity::Dropless), 9, &[(2, 2, 1), (1, 2, 2)], |builder| builder);
 }
 
 #[test]
 fn captured_and_compiled_experts_over_replicas_equal_one_device() {
-    let config = spread(Capacity::Factor(0.7));
+    let config = parallel_config(Capacity::Factor(0.7));
     for (compile, grid) in [(false, (2, 2, 1)), (true, (1, 2, 1)), (true, (2, 2, 2))] {
-        assert_families(&config, SAMPLES, &[grid], |builder| builder.split(SplitBackward::Captured).compile(compile));
+        assert_schedules(&config, SAMPLES, &[grid], |builder| builder.split(SplitBackward::Captured).compile(compile));
     }
     let mut pipeline = on(&config, ("ZBVZeroBubble", 2), (1, 2, 1)).split(SplitBackward::Captured).build().unwrap();
     step_of_one(&mut pipeline);
@@ -70,9 +71,9 @@ fn captured_and_compiled_experts_over_replicas_equal_one_device() {
 #[test]
 fn eager_forwards_with_a_seed_take_no_turns_where_replicas_wait_inside_of_them() {
     let eager = |builder: Builder| builder.split(SplitBackward::Eager).seed(7).timeout(Duration::from_secs(20));
-    assert_families(&spread(CAPACITIES[1]), SAMPLES, &[(2, 2, 1)], eager);
-    // Draws of what cannot be recorded are not known.
-    let mut pipeline = eager(on(&spread(Capacity::Dropless), ("1F1B", 1), (1, 2, 1))).build().unwrap();
+    assert_schedules(&parallel_config(CAPACITIES[1]), SAMPLES, &[(2, 2, 1)], eager);
+    // It is unknown what unrecorded forwards draw.
+    let mut pipeline = eager(on(&parallel_config(Capacity::Dropless), ("1F1B", 1), (1, 2, 1))).build().unwrap();
     let error = pipeline.accumulate(Text::new(1, SAMPLES).batch()).unwrap_err().to_string();
     assert!(error.contains("largest load"), "{error}");
 }
@@ -81,13 +82,13 @@ fn eager_forwards_with_a_seed_take_no_turns_where_replicas_wait_inside_of_them()
 fn replicas_that_spread_experts_may_shard_all_else() {
     for (capacity, split) in [(CAPACITIES[0], SplitBackward::Eager), (CAPACITIES[1], SplitBackward::Captured)] {
         let sharded = |builder: Builder| builder.split(split).sharded(true);
-        assert_families(&spread(capacity), SAMPLES, &[(1, 2, 1), (2, 2, 2)], sharded);
+        assert_schedules(&parallel_config(capacity), SAMPLES, &[(1, 2, 1), (2, 2, 2)], sharded);
     }
 }
 
 #[test]
 fn without_a_capacity_stages_say_why_they_are_not_captured() {
-    let config = spread(Capacity::Dropless);
+    let config = parallel_config(Capacity::Dropless);
     let mut pipeline = on(&config, ("ZBH1", 1), (2, 2, 1)).split(SplitBackward::Auto).build().unwrap();
     step_of_one(&mut pipeline);
     for (stage, report) in pipeline.engines().unwrap() {
@@ -101,7 +102,7 @@ fn step_of_one(pipeline: &mut burn_pipeline::Pipeline) {
 
 #[test]
 fn recomputed_stages_exchange_again() {
-    let config = spread(Capacity::Factor(0.7));
+    let config = parallel_config(Capacity::Factor(0.7));
     let model = config.clone();
     let builder = on(&config, ("1F1B", 1), (2, 2, 1));
     let builder = builder.stages(move |at| model.stage(model.part(at).unwrap(), at).unwrap().recomputed(true));
@@ -112,7 +113,7 @@ fn recomputed_stages_exchange_again() {
 #[test]
 fn an_evaluation_is_that_of_one_rank() {
     for capacity in CAPACITIES {
-        let config = spread(capacity);
+        let config = parallel_config(capacity);
         let evaluated = |grid| {
             let mut pipeline = on(&config, ("1F1B", 1), grid).build().unwrap();
             let report = pipeline.eval(Text::new(1, SAMPLES).batch()).unwrap();
@@ -128,7 +129,7 @@ fn an_evaluation_is_that_of_one_rank() {
 
 #[test]
 fn several_batches_make_one_step() {
-    let config = spread(Capacity::Dropless);
+    let config = parallel_config(Capacity::Dropless);
     let batches = [SAMPLES, 12, SAMPLES];
     let got = step_of(on(&config, ("ZBVZeroBubble", 2), (2, 2, 1)).build().unwrap(), &batches, &config);
     assert_close(&distance(&config, &got, &plain(&config, &batches, MICROBATCHES)), "accumulated");
@@ -136,7 +137,7 @@ fn several_batches_make_one_step() {
 
 const STEPS: u64 = 4;
 const RATE: f64 = 1.0;
-/// Below the norms of all steps.
+/// Smaller than the norms of all steps.
 const CLIP: f64 = 0.5;
 
 /// Main losses, norms of gradients, and the weights by name.
@@ -185,19 +186,19 @@ fn piped(config: &MoeGptConfig, builder: Builder) -> Trained {
 #[test]
 fn weights_after_several_steps_are_those_of_one_device_with_every_weight_in_the_norm_once() {
     for capacity in CAPACITIES {
-        let config = spread(capacity);
+        let config = parallel_config(capacity);
         let expected = looped(&config);
         assert!(expected.norms.iter().all(|&norm| norm > CLIP), "nothing is clipped: {:?}", expected.norms);
         for grid in [(1, 2, 1), (2, 2, 1), (1, 4, 1), (2, 2, 2)] {
-            // With two chunks, sums of the gradients of one stage travel amid the other one's exchanges.
-            for (family, sharded) in [
+            // With two chunks, gradient sums of one stage are in flight during the other one's exchanges.
+            for (schedule, sharded) in [
                 (("1F1B", 1), false),
                 (("Interleaved1F1B", 2), false),
                 (("Interleaved1F1B", 2), true),
                 (("ZBVZeroBubble", 2), false),
             ] {
-                let place = format!("{capacity:?}, {family:?} on {grid:?}, sharded: {sharded}");
-                let got = piped(&config, on(&config, family, grid).sharded(sharded));
+                let place = format!("{capacity:?}, {schedule:?} on {grid:?}, sharded: {sharded}");
+                let got = piped(&config, on(&config, schedule, grid).sharded(sharded));
                 for (got, expected) in got.losses.iter().zip(&expected.losses) {
                     assert!((got - expected).abs() < 1e-5, "{place}: loss {got} for {expected}");
                 }
@@ -217,7 +218,7 @@ fn weights_after_several_steps_are_those_of_one_device_with_every_weight_in_the_
 
 #[test]
 fn the_weights_of_experts_move_enough_to_be_compared() {
-    let config = spread(Capacity::Dropless);
+    let config = parallel_config(Capacity::Dropless);
     let before = by_name_in_model(&config, [weights(&config.part(&whole()).unwrap())]);
     for (name, trained) in looped(&config).weights {
         let moved = trained.iter().zip(&before[&name]).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
@@ -227,7 +228,7 @@ fn the_weights_of_experts_move_enough_to_be_compared() {
 
 #[test]
 fn replicas_hold_their_share_of_the_experts_alone() {
-    let config = spread(Capacity::Dropless);
+    let config = parallel_config(Capacity::Dropless);
     let size = Size { ranks: 1, chunks: 1, microbatches: 2 };
     let bytes = |replicas: usize| {
         let builder = builder(by_name("GPipe").unwrap().as_ref(), size, &config, |part, _| part);
@@ -235,6 +236,7 @@ fn replicas_hold_their_share_of_the_experts_alone() {
         let report = pipeline.accumulate(Text::new(1, SAMPLES).batch()).unwrap();
         report.weight_bytes.iter().sum::<usize>()
     };
-    // Six layers of four experts, each with three matrices of 8 by 4 numbers; a replica of two holds half of them.
+    // Six layers of four experts, each with three matrices of 8 by 4 numbers; each of two replicas holds half of
+    // them.
     assert_eq!(bytes(1) - bytes(2), 6 * 2 * 3 * 8 * 4 * 4);
 }

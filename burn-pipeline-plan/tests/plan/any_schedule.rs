@@ -1,0 +1,14 @@
+//! Plans of any schedule and size, for property tests.
+
+use burn_pipeline_plan::plan::Plan;
+use burn_pipeline_plan::schedule::{GPipe, Schedule, Size, all};
+use proptest::prelude::Strategy;
+
+/// A plan of any schedule, up to this size. If the schedule does not accept the chunks or ranks, others are used, or
+/// GPipe's plan.
+pub(crate) fn plans(ranks: usize, chunks: usize, microbatches: usize) -> impl Strategy<Value = Plan> {
+    (0..all().len(), 1..=ranks, 1..=chunks, 1..=microbatches).prop_map(|(schedule, p, v, m)| {
+        let build = |v| all()[schedule].build(Size::new(p, m).with_chunks(v));
+        build(v).or_else(|_| build(2)).or_else(|_| build(1)).or_else(|_| GPipe.build(Size::new(p, m))).unwrap()
+    })
+}
