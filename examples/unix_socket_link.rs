@@ -159,7 +159,7 @@ impl Sockets {
             let frame = Frame::read(frame).map_err(Error::other)?;
             let mut bodies = frame.buffers().map_err(Error::other)?;
             bodies.iter_mut().try_for_each(|body| input.read_exact(body))?;
-            self.mailbox.deliver(None, from, (frame, bodies));
+            self.mailbox.deliver(from, (frame, bodies));
             self.mailbox.wake();
         } else if let Some(reply) = self.mailbox.handle(from, envelope) {
             self.send(from, reply, Vec::new()).map_err(Error::other)?;

@@ -2,7 +2,7 @@
 
 use burn_pipeline::link::kit::{Packed, Repeat};
 use burn_pipeline::link::{Header, Message, MessageKind};
-use burn_pipeline::stage::Payload;
+use burn_pipeline::payload::Payload;
 
 /// The start of every frame: its magic and the version.
 const BEGIN: usize = 6;

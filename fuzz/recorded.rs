@@ -54,7 +54,7 @@ pub fn give<B: Deref<Target = [u8]>>(
                 let length = buffer.len().min(body.len());
                 buffer[..length].copy_from_slice(&body[..length]);
             }
-            mailbox.deliver(None, from, (frame, buffers));
+            mailbox.deliver(from, (frame, buffers));
         }
         Err(source) => mailbox.break_off(LinkError::Wire { rank: mailbox.rank, peer: from, source }),
     }

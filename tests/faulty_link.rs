@@ -8,7 +8,7 @@ use crate::leaving::Leaving;
 use burn::tensor::DType;
 use burn_pipeline::link::kit::Packed;
 use burn_pipeline::link::{ExpectedMessage, Header, Link, LinkError, Message};
-use burn_pipeline::stage::Payload;
+use burn_pipeline::payload::Payload;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -149,7 +149,7 @@ impl<L> Faulty<L> {
 
 impl<L: Link> Link for Faulty<L> {
     burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity);
-    burn_pipeline::forward_link!(link: probe, send_in, receive_in, abort);
+    burn_pipeline::forward_link!(link: probe, abort);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
         match (self.strikes(true), self.fault) {
@@ -177,10 +177,5 @@ impl<L: Link> Link for Faulty<L> {
     fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
         self.strikes(false);
         self.link.all_gather(bytes, deadline)
-    }
-
-    fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
-        self.strikes(false);
-        self.link.form_groups(groups, deadline)
     }
 }

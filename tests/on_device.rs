@@ -7,7 +7,7 @@
 
 use burn::tensor::{DType, Device, Shape};
 use burn_pipeline::link::{Collectives, FlatCollective, Header, Link, LinkError, Message};
-use burn_pipeline::stage::{AnyTensor, HostValue, Payload, PayloadPart};
+use burn_pipeline::payload::{AnyTensor, HostValue, Payload, PayloadPart};
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::time::Instant;
@@ -126,5 +126,32 @@ impl<L: Link + Debug> Collectives for OnDevice<L> {
 
     fn meet(&mut self, what: String, deadline: Instant) -> Result<(), LinkError> {
         self.below().meet(what, deadline)
+    }
+
+    fn form_sets(&mut self, sets: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
+        self.below().form_sets(sets, deadline)
+    }
+
+    fn sum(
+        &mut self,
+        set: usize,
+        ranks: &[usize],
+        tensors: Vec<Option<AnyTensor>>,
+        deadline: Instant,
+    ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
+        // Where shapes cannot be kept, this rank must have every tensor that another one has.
+        let shapes: Vec<Option<Shape>> = tensors.iter().map(|tensor| Some(tensor.as_ref()?.shape())).collect();
+        let moved = |tensor: AnyTensor| {
+            let shape = if self.flat { Shape::new([tensor.shape().num_elements()]) } else { tensor.shape() };
+            tensor.reshape(shape).to_device(&self.device)
+        };
+        let tensors = tensors.into_iter().map(|tensor| tensor.map(moved)).collect();
+        let sums = self.below().sum(set, ranks, tensors, deadline)?.into_iter().zip(shapes);
+        let shaped = |(sum, shape): (Option<AnyTensor>, Option<Shape>)| {
+            let sum = on_host(sum?);
+            let shape = shape.unwrap_or_else(|| sum.shape());
+            Some(sum.reshape(shape))
+        };
+        Ok(sums.map(shaped).collect())
     }
 }

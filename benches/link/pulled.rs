@@ -5,7 +5,7 @@
 //! separate links, for requests and for messages, and one more link is for everything else.
 
 use burn_pipeline::link::{Header, Link, LinkError, Message, MessageKind};
-use burn_pipeline::stage::Payload;
+use burn_pipeline::payload::Payload;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 

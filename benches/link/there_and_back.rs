@@ -3,7 +3,7 @@
 use crate::samples::{SIZES, Samples, repetitions};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::link::{Admission, Header, Link, Message, MessageKind, Rendezvous, TcpLink, Threads};
-use burn_pipeline::stage::{Boundary, Payload};
+use burn_pipeline::payload::{Boundary, Payload};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 

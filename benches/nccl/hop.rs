@@ -4,7 +4,7 @@ use crate::samples::{SIZES, Samples};
 use crate::{TIMEOUT, count, link};
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_pipeline::link::{Header, Launch, Link, Message, MessageKind};
-use burn_pipeline::stage::{Boundary, Payload};
+use burn_pipeline::payload::{Boundary, Payload};
 use burn_pipeline_nccl::Ordering;
 use std::time::Instant;
 

@@ -2,7 +2,7 @@
 
 use burn_pipeline::execute::ExecuteError;
 use burn_pipeline::link::LinkError;
-use burn_pipeline::stage::BoundaryError;
+use burn_pipeline::payload::BoundaryError;
 use burn_pipeline::train::{BuildError, PipelineError};
 use burn_train::TrainingError;
 use burn_train::train::WorkerFailure;

@@ -1,6 +1,7 @@
 //! The interface of a model that Burn's training loop runs as a pipeline.
 
-use burn_pipeline::stage::{Boundary, BoundaryError, Microbatches};
+use burn_pipeline::payload::{Boundary, BoundaryError};
+use burn_pipeline::stage::Microbatches;
 use burn_pipeline::{Batch, StageBox, StageContext};
 use burn_train::{InferenceStep, LearnerModel, TrainStep};
 

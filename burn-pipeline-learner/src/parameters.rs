@@ -7,7 +7,8 @@ use crate::error::LearnError;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Bool, Device, Float, Int, Tensor};
-use burn_pipeline::stage::{AnyTensor, NamedWeight, Names, named_weights};
+use burn_pipeline::payload::AnyTensor;
+use burn_pipeline::stage::{NamedWeight, Names, named_weights};
 use burn_train::{Learner, LearnerModel};
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -13,7 +13,8 @@
 //! Numbers and text need no rule: add them with [`Batch::extra`], and every microbatch gets them.
 
 use burn::tensor::{Int, Tensor};
-use burn_pipeline::stage::{AnyTensor, Batch, Boundary, BoundaryError, Payload, PayloadReader, PayloadSpec, Split};
+use burn_pipeline::payload::{AnyTensor, Boundary, BoundaryError, Payload, PayloadReader, PayloadSpec};
+use burn_pipeline::stage::{Batch, Split};
 
 /// The document of each token of packed sequences `[batch, seq]`. The number grows by one at every `bos` token, which
 /// starts a document.

@@ -1,4 +1,7 @@
-//! One communicator, and the envelopes and tensors in flight on it, in both directions.
+//! The communicator of a link, and the envelopes and tensors in flight on it, in both directions.
+//!
+//! A rank that recovers from a failed call says so in an envelope. That envelope, and all that follow it, wait until
+//! the tensors of the messages before it have arrived: so the receiver drops these messages, and no later one.
 
 use crate::in_flight::{InFlight, pieces};
 use crate::incoming::{BODY, Incoming, REPEATED, Receiving, finish_message, finish_transfer};
@@ -14,15 +17,15 @@ use std::collections::{HashMap, VecDeque};
 
 const ENVELOPE: Tag = 1;
 
-/// One communicator, and its messages in flight.
+/// A link's communicator, and its messages in flight.
 pub(crate) struct Lane {
     pub(crate) communicator: SimpleCommunicator,
-    /// The communicator's ranks as ranks of the link, ascending.
-    ranks: Vec<usize>,
     /// Envelopes that are being received, in the order of each rank.
     envelopes: Vec<VecDeque<InFlight>>,
     /// Messages whose envelope has arrived, in the order of each rank.
     messages: Vec<VecDeque<Receiving>>,
+    /// A rank's [`Envelope::Recovered`] that waits for the messages before it.
+    recoveries: Vec<Option<Bytes>>,
     /// The repeating messages from each rank.
     incoming: Vec<Incoming>,
     /// The repeating messages to each rank.
@@ -46,22 +49,22 @@ pub(crate) enum Arrival {
 }
 
 impl Lane {
-    pub(crate) fn new(communicator: SimpleCommunicator, ranks: Vec<usize>) -> Self {
+    pub(crate) fn new(communicator: SimpleCommunicator) -> Self {
+        let ranks = communicator.size() as usize;
         Self {
-            envelopes: ranks.iter().map(|_| VecDeque::new()).collect(),
-            messages: ranks.iter().map(|_| VecDeque::new()).collect(),
-            incoming: ranks.iter().map(|_| Incoming::default()).collect(),
-            outgoing: ranks.iter().map(|_| Outgoing::default()).collect(),
-            closed: vec![false; ranks.len()],
+            envelopes: (0..ranks).map(|_| VecDeque::new()).collect(),
+            messages: (0..ranks).map(|_| VecDeque::new()).collect(),
+            recoveries: vec![None; ranks],
+            incoming: (0..ranks).map(|_| Incoming::default()).collect(),
+            outgoing: (0..ranks).map(|_| Outgoing::default()).collect(),
+            closed: vec![false; ranks],
             communicator,
-            ranks,
         }
     }
 
     /// Starts to send an envelope and a message's tensors. A message that repeats an earlier one is sent under a
     /// number.
     pub(crate) fn send(&mut self, to: usize, envelope: Envelope, mut bodies: Vec<Bytes>, sending: &mut Vec<InFlight>) {
-        let Ok(to) = self.ranks.binary_search(&to) else { return };
         bodies.retain(|body| !body.is_empty());
         let (mut envelope, mut tag) = (envelope, BODY);
         // Bytes that are not a frame are sent unchanged: the receiver refuses them.
@@ -120,28 +123,19 @@ impl Lane {
         }
     }
 
-    /// The ranks of the link that are members.
-    pub(crate) fn members(&self) -> &[usize] {
-        &self.ranks
-    }
-
-    /// Records that nothing more comes from this rank of the link.
+    /// Records that nothing more comes from a rank.
     pub(crate) fn end_receiving(&mut self, from: usize) {
-        if let Ok(from) = self.ranks.binary_search(&from) {
-            self.incoming[from].end();
-            self.closed[from] = true;
-        }
+        self.incoming[from].end();
+        self.closed[from] = true;
     }
 
-    /// Returns true if everything that a rank of the link has sent has arrived, and nothing more comes.
+    /// Returns true if everything that a rank has sent has arrived, and nothing more comes.
     pub(crate) fn is_closed_by(&self, rank: usize) -> bool {
-        let Ok(place) = self.ranks.binary_search(&rank) else { return true };
-        self.closed[place] && self.envelopes[place].is_empty() && self.messages[place].is_empty()
+        self.closed[rank] && self.envelopes[rank].is_empty() && self.messages[rank].is_empty()
     }
 
     /// Starts to receive the tensors of a message.
     pub(crate) fn receive(&mut self, from: usize, frame: &[u8]) -> Result<(), WireError> {
-        let Ok(from) = self.ranks.binary_search(&from) else { return Ok(()) };
         let process = self.communicator.process_at_rank(from as i32);
         let receiving = self.incoming[from].receive(&process, frame)?;
         self.messages[from].push_back(receiving);
@@ -163,15 +157,25 @@ impl Lane {
 
     /// Returns the next complete envelope or message.
     pub(crate) fn next(&mut self) -> Option<Arrival> {
-        for (place, &rank) in self.ranks.iter().enumerate() {
-            if let Some(envelope) = finish_transfer(&mut self.envelopes[place]) {
+        for rank in 0..self.envelopes.len() {
+            if let Some(envelope) = self.next_envelope(rank) {
                 return Some(Arrival::Envelope(rank, envelope));
             }
-            if let Some(message) = finish_message(&mut self.messages[place]) {
+            if let Some(message) = finish_message(&mut self.messages[rank]) {
                 return Some(Arrival::Message(rank, message));
             }
         }
         None
+    }
+
+    /// Returns a rank's next envelope, if it is complete and waits for no message before it.
+    fn next_envelope(&mut self, from: usize) -> Option<Bytes> {
+        let envelope = self.recoveries[from].take().or_else(|| finish_transfer(&mut self.envelopes[from]))?;
+        if !self.messages[from].is_empty() && envelope[..] == Envelope::Recovered.write()[..] {
+            self.recoveries[from] = Some(envelope);
+            return None;
+        }
+        Some(envelope)
     }
 
     pub(crate) fn is_receiving(&self) -> bool {

@@ -27,18 +27,14 @@
 //!    probe. Tensors are received when their frame has given their lengths. If messages repeat, or stages' metadata
 //!    is known ([`Link::expect`](burn_pipeline::link::Link::expect)), their receives are posted before the envelope
 //!    arrives (`incoming.rs`).
-//! 4. A group of ranks has its own communicator ([`Link::form_groups`](burn_pipeline::link::Link::form_groups)).
-//!    All ranks make the communicators together, in the order of one list, so none waits for another. Sums are made
-//!    of messages, in rank order: `MPI_Allreduce` may add in another order, and results would differ from those of
-//!    threads.
-//! 5. A gather is an envelope from each rank to every other, because `MPI_Allgather` cannot say which rank is
-//!    missing.
-//! 6. A wait that has used half of its time asks every rank what it is doing. A progress thread answers even while
+//! 4. Sums over ranks are made of messages, in rank order: `MPI_Allreduce` may add in another order, and results would
+//!    differ from those of threads. For the same reason a gather is an envelope from each rank to every other, and
+//!    `MPI_Allgather` could not say which rank is missing.
+//! 5. A wait that has used half of its time asks every rank what it is doing. A progress thread answers even while
 //!    its rank computes, so a rank that does not answer is lost. A wait for a rank that builds, reads or writes is
 //!    extended.
-//! 7. Any failure closes the link, even a panic in a stage's code: tensors travel beside the envelopes, so a marker
-//!    among these cannot separate the messages of a failed call
-//!    ([`Link::recover`](burn_pipeline::link::Link::recover)).
+//! 6. A call that failed on a rank closes nothing: tensors travel beside the envelopes, so the envelope that divides
+//!    two calls ([`Link::recover`](burn_pipeline::link::Link::recover)) waits for the tensors before it (`lane.rs`).
 //!
 //! # When a process dies
 //!

@@ -4,12 +4,10 @@ use crate::incoming::ReceiveCounters;
 use crate::progress::{Command, Opened};
 use crate::traffic::Primer;
 use burn::tensor::{Bytes, Device};
-use burn_pipeline::link::kit::{Endpoint, Envelope, Mailbox, Packed, Peers, same_groups};
-use burn_pipeline::link::{ExpectedMessage, Header, Link, LinkError, Message};
-use burn_pipeline::stage::Payload;
+use burn_pipeline::link::kit::{Endpoint, Envelope, Mailbox, Packed, Peers};
+use burn_pipeline::link::{ExpectedMessage, Link, LinkError};
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
-use std::time::Instant;
+use std::sync::mpsc::Sender;
 
 /// One rank's end of a link over MPI; [`Mpi::link`](crate::Mpi::link) opens it.
 ///
@@ -18,8 +16,6 @@ use std::time::Instant;
 pub struct MpiLink {
     endpoint: Endpoint<Outbox>,
     counters: Arc<ReceiveCounters>,
-    /// The groups that were formed.
-    groups: Vec<Vec<usize>>,
 }
 
 /// The other ranks, through the progress thread.
@@ -45,7 +41,7 @@ impl Peers for Outbox {
     }
 
     fn send(&self, to: usize, envelope: Envelope, bodies: Vec<Bytes>) -> Result<(), LinkError> {
-        self.command(Command::Send { link: self.link, group: None, to, envelope, bodies })
+        self.command(Command::Send { link: self.link, to, envelope, bodies })
     }
 
     fn close(&self) {
@@ -58,10 +54,10 @@ impl MpiLink {
     pub(crate) fn new(opened: Opened, commands: Sender<Command>, device: Device) -> Self {
         let Opened { link, mailbox, counters } = opened;
         let endpoint = Endpoint::new(Arc::new(Outbox { link, mailbox, commands }), device);
-        Self { endpoint, counters, groups: Vec::new() }
+        Self { endpoint, counters }
     }
 
-    /// Counts how the receives of this link's messages were posted, except within groups. It continues to count.
+    /// Counts how the receives of this link's messages were posted. It continues to count.
     pub fn receive_counters(&self) -> Arc<ReceiveCounters> {
         self.counters.clone()
     }
@@ -78,20 +74,11 @@ impl MpiLink {
         let outbox = self.endpoint.peers();
         outbox.command(command(outbox.link))
     }
-
-    /// Checks that a group has both this rank and another one.
-    fn check_group(&self, group: usize, other: usize) -> Result<(), LinkError> {
-        let rank = self.rank();
-        match self.groups.get(group) {
-            Some(ranks) if ranks.contains(&rank) && ranks.contains(&other) => Ok(()),
-            _ => Err(LinkError::NoSuchGroup { rank, group, other }),
-        }
-    }
 }
 
 impl Link for MpiLink {
     burn_pipeline::forward_link!(endpoint: rank, ranks, monitor, to_device, set_activity);
-    burn_pipeline::forward_link!(endpoint: send, receive, probe, all_gather, abort);
+    burn_pipeline::forward_link!(endpoint: send, receive, probe, all_gather, abort, interrupt, recover);
 
     fn expect(&mut self, messages: &[ExpectedMessage]) -> Result<(), LinkError> {
         let me = self.rank();
@@ -102,42 +89,5 @@ impl Link for MpiLink {
         };
         let frames = messages.iter().filter_map(primer).collect();
         self.command(|link| Command::Expect { link, frames })
-    }
-
-    fn send_in(&mut self, group: usize, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
-        self.check_group(group, to)?;
-        self.endpoint.mailbox().fail_if_failed()?;
-        let Packed { frame, bodies } = Packed::new(message).map_err(|source| self.endpoint.wire(to, source))?;
-        let envelope = Envelope::Message(frame);
-        self.command(|link| Command::Send { link, group: Some(group), to, envelope, bodies })
-    }
-
-    fn receive_in(
-        &mut self,
-        group: usize,
-        from: usize,
-        header: Header,
-        deadline: Instant,
-    ) -> Result<Payload, LinkError> {
-        self.check_group(group, from)?;
-        self.endpoint.receive_within(Some(group), from, header, deadline)
-    }
-
-    fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
-        // Making a communicator waits for all ranks and cannot be cancelled, so it begins only once all ranks are
-        // here with the same list.
-        same_groups(self, groups, deadline)?;
-        for ranks in groups {
-            let (formed, answer) = channel();
-            self.command(|link| Command::Form { link, ranks: ranks.clone(), formed })?;
-            let left = deadline.saturating_duration_since(Instant::now());
-            answer.recv_timeout(left).map_err(|_| LinkError::Closed {
-                rank: self.rank(),
-                message: format!("not all ranks formed the group of ranks {ranks:?} in time"),
-            })?;
-        }
-        // Groups are numbered from the first list on.
-        self.groups.extend(groups.iter().cloned());
-        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! The progress thread: the only thread that calls MPI. It moves messages while the ranks' own threads compute.
 //!
-//! 1. It executes commands: open a link, form a group on it, send, close, end. It stops serving a link that all
+//! 1. It executes commands: open a link, send, close, end. It stops serving a link that all
 //!    ranks have closed.
 //! 2. Envelopes that have arrived are found by a matched probe and received. A message's tensors are received after
 //!    its envelope, in order, straight into the memory that becomes the tensor. If messages repeat, that memory is
@@ -37,10 +37,8 @@ const HAND_OVER: Duration = Duration::from_micros(20);
 pub(crate) enum Command {
     /// Open a link over the ranks that pass the same colour. All ranks do so, in the same order.
     Open { color: i32, opened: Sender<Opened> },
-    /// Form a group of a link's ranks, in ascending order. All ranks of the link do so, in the same order.
-    Form { link: usize, ranks: Vec<usize>, formed: Sender<()> },
-    /// Send an envelope and a message's tensors; within a group, by its position in the order of groups.
-    Send { link: usize, group: Option<usize>, to: usize, envelope: Envelope, bodies: Vec<Bytes> },
+    /// Send an envelope and a message's tensors.
+    Send { link: usize, to: usize, envelope: Envelope, bodies: Vec<Bytes> },
     /// Prepare for the next messages of a link.
     Expect { link: usize, frames: Vec<Primer> },
     /// This rank's end of the link is dropped.
@@ -173,16 +171,9 @@ impl Progress {
                 // This fails if the caller has given up.
                 let _ = opened.send(self.open(communicator));
             }
-            Command::Form { link, ranks, formed } => {
+            Command::Send { link, to, envelope, bodies } => {
                 if let Some(link) = self.link(link) {
-                    link.form(&ranks);
-                    // This fails if the caller has given up.
-                    let _ = formed.send(());
-                }
-            }
-            Command::Send { link, group, to, envelope, bodies } => {
-                if let Some(link) = self.link(link) {
-                    link.send(group, to, envelope, bodies);
+                    link.send(to, envelope, bodies);
                 }
             }
             Command::Expect { link, frames } => {

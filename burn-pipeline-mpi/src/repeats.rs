@@ -115,8 +115,8 @@ mod tests {
     use super::*;
     use burn::tensor::{Device, Tensor};
     use burn_pipeline::link::Message;
+    use burn_pipeline::payload::Boundary;
     use burn_pipeline::plan::StageId;
-    use burn_pipeline::stage::Boundary;
 
     /// A message of a stream, with one tensor of `elements` elements.
     fn frame(stream: u16, elements: usize, microbatch: usize) -> Frame {

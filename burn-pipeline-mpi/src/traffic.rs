@@ -1,11 +1,7 @@
-//! Messages in flight on one link: on its own communicator, and on one for each group of its ranks.
+//! Messages in flight on one link.
 //!
-//! 1. Every communicator is a [`Lane`]. Messages of different lanes do not mix, so sums over a group and messages
-//!    of the plan keep their own orders.
-//! 2. All envelopes that are not messages (gathers, questions, failures, closing) go over the link's own
-//!    communicator, and into one mailbox.
-//! 3. Closing goes over every communicator: a rank has closed the link once everything that it sent over any of
-//!    them has arrived.
+//! All envelopes that are not messages (gathers, questions, failures, recoveries, closing) go into one mailbox. A rank
+//! has closed the link once everything that it sent has arrived.
 
 use crate::in_flight::InFlight;
 use crate::incoming::ReceiveCounters;
@@ -13,7 +9,7 @@ use crate::lane::{Arrival, Lane};
 use burn::tensor::Bytes;
 use burn_pipeline::link::kit::{Envelope, Frame, Mailbox, Repeat};
 use burn_pipeline::link::{Failure, LinkError, Monitor, WireError};
-use mpi::topology::{Color, Communicator, SimpleCommunicator};
+use mpi::topology::{Communicator, SimpleCommunicator};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,9 +35,7 @@ pub(crate) struct Traffic {
     closing: Vec<usize>,
     /// True if something has arrived for a waiting thread since the last call of [`Traffic::has_woken`].
     woken: bool,
-    own: Lane,
-    /// One lane for each group, in the order of their forming; `None` if this rank is not a member.
-    groups: Vec<Option<Lane>>,
+    lane: Lane,
     sending: Vec<InFlight>,
 }
 
@@ -63,33 +57,18 @@ impl Traffic {
             job_ends: false,
             closing: Vec::new(),
             woken: false,
-            own: Lane::new(communicator, (0..ranks).collect()),
-            groups: Vec::new(),
+            lane: Lane::new(communicator),
             sending: Vec::new(),
         }
     }
 
-    /// Forms a group of these ranks, together with all ranks of the link.
-    pub(crate) fn form(&mut self, ranks: &[usize]) {
-        let color = if ranks.contains(&self.mailbox.rank) { Color::with_value(0) } else { Color::undefined() };
-        let communicator = self.own.communicator.split_by_color(color);
-        self.groups.push(communicator.map(|communicator| Lane::new(communicator, ranks.to_vec())));
-    }
-
-    /// Starts to send an envelope and a message's tensors, on the link or within a group.
-    pub(crate) fn send(&mut self, group: Option<usize>, to: usize, envelope: Envelope, bodies: Vec<Bytes>) {
-        let lane = match group {
-            None => Some(&mut self.own),
-            Some(group) => self.groups.get_mut(group).and_then(Option::as_mut),
-        };
-        // `MpiLink` refuses groups that do not exist.
-        if let Some(lane) = lane {
-            lane.send(to, envelope, bodies, &mut self.sending);
-        }
+    /// Starts to send an envelope and a message's tensors.
+    pub(crate) fn send(&mut self, to: usize, envelope: Envelope, bodies: Vec<Bytes>) {
+        self.lane.send(to, envelope, bodies, &mut self.sending);
     }
 
     fn send_all(&mut self, envelope: &Envelope) {
-        self.mailbox.others().for_each(|rank| self.send(None, rank, envelope.clone(), Vec::new()));
+        self.mailbox.others().for_each(|rank| self.send(rank, envelope.clone(), Vec::new()));
     }
 
     /// Tells all other ranks that this one ends the job.
@@ -103,19 +82,13 @@ impl Traffic {
         for Primer { peer, incoming, frame } in frames {
             match incoming {
                 true => {
-                    if let Err(source) = self.own.prime_incoming(peer, frame) {
+                    if let Err(source) = self.lane.prime_incoming(peer, frame) {
                         self.refuse(peer, source);
                     }
                 }
-                false => self.own.prime_outgoing(peer, &frame, &mut self.sending),
+                false => self.lane.prime_outgoing(peer, &frame, &mut self.sending),
             }
         }
-    }
-
-    fn lanes(&mut self) -> impl Iterator<Item = (Option<usize>, &mut Lane)> {
-        let groups = self.groups.iter_mut().enumerate();
-        let groups = groups.filter_map(|(group, lane)| Some((Some(group), lane.as_mut()?)));
-        std::iter::once((None, &mut self.own)).chain(groups)
     }
 
     /// Records that this rank has dropped its end, and closes the link.
@@ -129,20 +102,13 @@ impl Traffic {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
-        let (me, mut sending) = (self.mailbox.rank, std::mem::take(&mut self.sending));
-        for (_, lane) in self.lanes() {
-            lane.end_sending(&mut sending);
-            for member in lane.members().to_vec().into_iter().filter(|&member| member != me) {
-                lane.send(member, Envelope::Close, Vec::new(), &mut sending);
-            }
-        }
-        self.sending = sending;
+        self.lane.end_sending(&mut self.sending);
+        self.send_all(&Envelope::Close);
     }
 
     /// Returns true if a rank waits for this thread.
     pub(crate) fn is_urgent(&self) -> bool {
-        let receiving = self.own.is_receiving() || self.groups.iter().flatten().any(Lane::is_receiving);
-        self.mailbox.is_waiting() || !self.sending.is_empty() || receiving
+        self.mailbox.is_waiting() || !self.sending.is_empty() || self.lane.is_receiving()
     }
 
     /// Returns true if the link is not needed any more: this rank has dropped its end, everything has been sent,
@@ -151,8 +117,9 @@ impl Traffic {
         if self.dropped.is_none() {
             return false;
         }
-        let received = self.own.is_over() && self.groups.iter().flatten().all(Lane::is_over);
-        received && self.sending.is_empty() && self.mailbox.others().all(|rank| self.mailbox.has_closed(rank))
+        self.lane.is_over()
+            && self.sending.is_empty()
+            && self.mailbox.others().all(|rank| self.mailbox.has_closed(rank))
     }
 
     /// Returns true if this rank dropped its end of a failed link so long ago that the others will not close
@@ -164,12 +131,12 @@ impl Traffic {
     /// Advances everything as far as possible without waiting. Returns true if anything moved.
     pub(crate) fn turn(&mut self) -> bool {
         let mut busy = self.report_failure();
-        self.lanes().for_each(|(_, lane)| busy |= lane.probe());
-        while let Some((group, arrival)) = self.next() {
+        busy |= self.lane.probe();
+        while let Some(arrival) = self.lane.next() {
             match arrival {
-                Arrival::Envelope(from, bytes) => self.read(group, from, &bytes),
+                Arrival::Envelope(from, bytes) => self.read(from, &bytes),
                 Arrival::Message(from, message) => {
-                    self.mailbox.deliver(group, from, message);
+                    self.mailbox.deliver(from, message);
                     self.mailbox.wake();
                     self.woken |= self.mailbox.is_waiting();
                 }
@@ -186,18 +153,12 @@ impl Traffic {
     /// Tells the waiting thread which ranks have closed the link.
     fn note_closed(&mut self) {
         for rank in std::mem::take(&mut self.closing) {
-            let mut lanes = std::iter::once(&self.own).chain(self.groups.iter().flatten());
-            if lanes.all(|lane| lane.is_closed_by(rank)) {
+            if self.lane.is_closed_by(rank) {
                 self.mailbox.handle(rank, Envelope::Close);
             } else {
                 self.closing.push(rank);
             }
         }
-    }
-
-    /// Returns the next envelope or message of any lane.
-    fn next(&mut self) -> Option<(Option<usize>, Arrival)> {
-        self.lanes().find_map(|(group, lane)| Some((group, lane.next()?)))
     }
 
     /// Sends a failure that was recorded in this process to all other ranks.
@@ -211,13 +172,12 @@ impl Traffic {
         std::mem::take(&mut self.woken)
     }
 
-    fn read(&mut self, group: Option<usize>, from: usize, bytes: &[u8]) {
+    fn read(&mut self, from: usize, bytes: &[u8]) {
         match Envelope::read(bytes) {
             None => self.fail(from, "it is not an envelope; build all ranks from one version"),
-            Some(Envelope::Message(frame)) => self.receive(group, from, &frame),
+            Some(Envelope::Message(frame)) => self.receive(from, &frame),
             Some(Envelope::Close) => {
-                let lane = self.lanes().find(|(other, _)| *other == group);
-                lane.into_iter().for_each(|(_, lane)| lane.end_receiving(from));
+                self.lane.end_receiving(from);
                 if !self.closing.contains(&from) {
                     self.closing.push(from);
                 }
@@ -226,22 +186,16 @@ impl Traffic {
                 self.job_ends |= matches!(&envelope, Envelope::Failed(failure) if failure.message == ENDS_JOB);
                 self.woken |= matches!(envelope, Envelope::Gather { .. }) && self.mailbox.is_waiting();
                 if let Some(reply) = self.mailbox.handle(from, envelope) {
-                    self.send(None, from, reply, Vec::new());
+                    self.send(from, reply, Vec::new());
                 }
             }
         }
     }
 
     /// Starts to receive the tensors of a message.
-    fn receive(&mut self, group: Option<usize>, from: usize, frame: &[u8]) {
-        if group.is_none() {
-            self.counters.count(Repeat::is(frame));
-        }
-        let received = match self.lanes().find(|(other, _)| *other == group) {
-            Some((_, lane)) => lane.receive(from, frame),
-            None => Ok(()),
-        };
-        if let Err(source) = received {
+    fn receive(&mut self, from: usize, frame: &[u8]) {
+        self.counters.count(Repeat::is(frame));
+        if let Err(source) = self.lane.receive(from, frame) {
             self.refuse(from, source);
         }
     }

@@ -22,8 +22,8 @@
 //!    are then one NCCL group.
 //! 4. `Ordering` says how transfers are ordered relative to CubeCL's queues: on the host, or by events over the
 //!    whole context.
-//! 5. NCCL computes sums over groups of ranks, on communicators that are split off in the order of
-//!    [`Link::form_groups`](burn_pipeline::link::Link::form_groups). It also runs the collectives of
+//! 5. NCCL computes the sums of tied parameters, on communicators that are split off in the order of
+//!    [`Collectives::form_sets`](burn_pipeline::link::Collectives::form_sets). It also runs the collectives of
 //!    tensor-parallel groups (`cuda/own.rs`): one split makes the communicators of all these groups.
 //! 6. While anything is in the queue, the thread polls for errors of NCCL and checks the time, up to the pipeline's
 //!    timeout. An error, or a transfer that takes too long, aborts the communicators, which empties the queue, and

@@ -73,7 +73,8 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`stage`] | what a user implements: [`Stage`], boundaries, batches, losses |
+//! | [`stage`] | what a user implements: [`Stage`], batches, losses |
+//! | [`payload`] | what crosses between stages and ranks: tensors of any kind, plain values, specs |
 //! | [`train`] | what a user calls: [`Pipeline`], its [`Builder`], reports, checkpoints, a schedule by measured costs |
 //! | [`schedule`] | eighteen schedules, from GPipe to DualPipeV, and the trait to add one |
 //! | [`plan`] | the plan itself, its text forms, and the proof |
@@ -97,6 +98,7 @@ mod group;
 pub mod link;
 pub mod nn;
 pub mod ops;
+pub mod payload;
 pub mod program;
 pub mod stage;
 pub mod tensor_group;

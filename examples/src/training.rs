@@ -12,9 +12,10 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_pipeline::cost::ProfileError;
 use burn_pipeline::execute::ExecuteError;
 use burn_pipeline::link::Link;
+use burn_pipeline::payload::BoundaryError;
 use burn_pipeline::plan::Plan;
 use burn_pipeline::simulate::{SimulateError, SimulateOptions, simulate};
-use burn_pipeline::stage::{Batch, BoundaryError};
+use burn_pipeline::stage::Batch;
 use burn_pipeline::trace::Track;
 use burn_pipeline::train::{
     AutoOptions, AutoPipeline, BuildError, Builder, CheckpointError, Checkpoints, Decision, Pipeline, PipelineError,

@@ -6,7 +6,8 @@
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::link::kit::{Envelope, Frame, Packed, Repeat};
 use burn_pipeline::link::{Header, Link, Message, MessageKind};
-use burn_pipeline::stage::{AnyTensor, Boundary, Payload};
+use burn_pipeline::payload::{AnyTensor, Boundary, Payload};
+use burn_pipeline::train::sum_over_ranks;
 use libfuzzer_sys::fuzz_target;
 use pipeline_fuzz::{frames, recorded};
 use std::time::Instant;
@@ -53,23 +54,16 @@ fn with_any_booleans(frame: &Frame) -> String {
     ["Bool(U8)", "Bool(U32)"].iter().fold(format!("{frame:?}"), |words, form| words.replace(form, "Bool(Native)"))
 }
 
-/// Reads the payload as a list of tensors in collectives.
+/// Reads the payload as a list of tensors to be summed.
 fn lists(payload: Payload) {
     let header = Header::of(MessageKind::Collective { group: 0 });
     let Packed { frame, bodies } = Packed::new(Message { header, payload }).expect("what was received can be sent");
     let messages = [(Envelope::Message(frame), bodies.iter().map(|body| body.to_vec()).collect())];
-    let link = || recorded::link(2, &messages);
     let floats = AnyTensor::new(Tensor::<1>::zeros([4], &Device::flex()));
     let ints = AnyTensor::new(Tensor::<1, Int>::zeros([3], &Device::flex()));
-    let (own, ranks, now) = (vec![floats, ints], [0, 1], Instant::now());
-    if let Ok(sums) = link().all_reduce(0, &ranks, own.iter().cloned().map(Some).collect(), now) {
-        assert_eq!(sums.len(), own.len());
+    for own in [vec![Some(floats.clone()), Some(ints), None], vec![None, Some(floats)]] {
+        if let Ok(sums) = sum_over_ranks(&mut recorded::link(2, &messages), &[0, 1], own.clone(), Instant::now()) {
+            assert_eq!(sums.len(), own.len());
+        }
     }
-    if let Ok(pieces) = link().reduce_scatter(0, &ranks, own.clone(), now) {
-        assert_eq!(pieces.len(), own.len());
-    }
-    if let Ok(whole) = link().all_gather_pieces(0, &ranks, own.clone(), now) {
-        assert_eq!(whole.len(), own.len());
-    }
-    drop(link().broadcast(0, &ranks, 1, own, now));
 }

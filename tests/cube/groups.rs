@@ -20,7 +20,8 @@ use burn::nn::LinearConfig;
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Distribution, Tensor};
 use burn_pipeline::nn::{ColumnLinear, RowLinear};
-use burn_pipeline::stage::{Accumulation, AnyTensor, SplitBackward, Stage, StageBox};
+use burn_pipeline::payload::AnyTensor;
+use burn_pipeline::stage::{Accumulation, SplitBackward, Stage, StageBox};
 use burn_pipeline::{Batch, Pipeline, Size, StageContext, init_seeded};
 use pipeline_tests::reference::Reference;
 

@@ -96,7 +96,8 @@ fn assert_says_where(error: &str, rank: usize, place: &str) {
     let predicted = [100 + 2 * 10, 200 + 20][rank];
     let wanted = [
         format!("rank {rank}, stage {rank}, {place}"),
-        "lacks memory: can't allocate buffer of size: 1099511627776".to_owned(),
+        "out of memory on ".to_owned(),
+        ": can't allocate buffer of size: 1099511627776".to_owned(),
         format!("predicted to take {predicted} bytes on this rank"),
     ];
     assert!(wanted.iter().all(|wanted| error.contains(wanted)), "{wanted:?}: {error}");

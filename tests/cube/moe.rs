@@ -5,9 +5,10 @@
 use crate::{devices, turn};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
+use burn_pipeline::payload::AnyTensor;
 use burn_pipeline::program::{Program, StagePrograms};
 use burn_pipeline::schedule::Size;
-use burn_pipeline::stage::{AnyTensor, Batch, LOSS_SEED, SplitBackward, Stage, StageBox, init_seeded};
+use burn_pipeline::stage::{Batch, LOSS_SEED, SplitBackward, Stage, StageBox, init_seeded};
 use burn_pipeline::train::{Pipeline, StageContext};
 use burn_pipeline_moe::auxiliary::{AuxiliaryLosses, AuxiliaryWeights};
 use burn_pipeline_moe::layers::{BlockKind, LayerAuxiliary, MixtureOfExperts, MixtureOfExpertsConfig};

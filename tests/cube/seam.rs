@@ -4,7 +4,8 @@ use crate::{assert_close, devices, floats, turn};
 use burn::module::{Module, Param};
 use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Distribution, Tensor};
-use burn_pipeline::stage::{AnyTensor, Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox};
+use burn_pipeline::payload::{AnyTensor, Boundary, Payload};
+use burn_pipeline::stage::{SingleStage, SplitBackward, Stage, StageBox};
 
 const SHAPE: [usize; 2] = [5, 7];
 

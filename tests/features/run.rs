@@ -6,7 +6,8 @@ use burn::module::ParamGroup;
 use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::link::{Link, TcpLink, Threads};
-use burn_pipeline::stage::{Accumulation, Names, Reduction, SplitBackward, Validate, named_weights};
+use burn_pipeline::payload::Validate;
+use burn_pipeline::stage::{Accumulation, Names, Reduction, SplitBackward, named_weights};
 use burn_pipeline::train::{AutoOptions, Checkpoint, Checkpoints, SharedParameter};
 use burn_pipeline::{AutoPipeline, Batch, Builder, Pipeline, Size, StageContext};
 use pipeline_tests::reference::Reference;
@@ -249,7 +250,7 @@ impl Run {
             }
         }
         let named = auto.pipeline().named_weights()?.into_iter().flatten();
-        let values = |value: &burn_pipeline::stage::AnyTensor| value.to_data().unwrap().iter::<f32>().collect();
+        let values = |value: &burn_pipeline::payload::AnyTensor| value.to_data().unwrap().iter::<f32>().collect();
         let mut weights = BTreeMap::new();
         for weight in named {
             let name = if weight.names[0] == "tied" { "token.weight" } else { &weight.names[0] };

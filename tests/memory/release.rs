@@ -3,7 +3,8 @@
 use crate::heap::{live, turn};
 use burn::module::Param;
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::stage::{AnyTensor, Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox};
+use burn_pipeline::payload::{AnyTensor, Boundary, Payload};
+use burn_pipeline::stage::{SingleStage, SplitBackward, Stage, StageBox};
 use pipeline_tests::layers::Product;
 
 const ROWS: usize = 8192;

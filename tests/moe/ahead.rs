@@ -6,8 +6,9 @@ use crate::parity::{ROUNDING, assert_every_schedule};
 use burn::module::Module;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::payload::AnyTensor;
 use burn_pipeline::schedule::{Size, by_name};
-use burn_pipeline::stage::{AnyTensor, init_seeded, named_weights};
+use burn_pipeline::stage::{init_seeded, named_weights};
 use burn_pipeline::train::Pipeline;
 use burn_pipeline_moe::layers::{
     AttentionConfig, AttentionContext, BlockConfig, BlockKind, MixtureOfExpertsConfig, MultiTokenPrediction,

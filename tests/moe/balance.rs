@@ -5,8 +5,9 @@ use crate::cases::{Text, ahead, builder, by_name_in_model, config, cut_up, float
 use crate::parity::{batches, schedules};
 use burn::optim::AdamWConfig;
 use burn::tensor::Tensor;
+use burn_pipeline::payload::AnyTensor;
 use burn_pipeline::schedule::{Schedule, Size, by_name};
-use burn_pipeline::stage::{AnyTensor, SplitBackward, named_weights, with_weights};
+use burn_pipeline::stage::{SplitBackward, named_weights, with_weights};
 use burn_pipeline::train::{Builder, Checkpoints, Pipeline, StageContext};
 use burn_pipeline_moe::auxiliary::{LayerObservation, combine_microbatches};
 use pipeline_examples::moe::gpt::{MoeGptConfig, Observed};

@@ -3,8 +3,9 @@
 #![allow(clippy::single_range_in_vec_init, reason = "a list of ranges may hold one")]
 
 use burn::tensor::{Int, Tensor};
+use burn_pipeline::payload::AnyTensor;
 use burn_pipeline::schedule::{Schedule, Size};
-use burn_pipeline::stage::{AnyTensor, Batch, SplitBackward, Stage, named_weights};
+use burn_pipeline::stage::{Batch, SplitBackward, Stage, named_weights};
 use burn_pipeline::train::{Builder, Pipeline, StageContext};
 use burn_pipeline_moe::auxiliary::{AuxiliaryWeights, LayerObservation, observation_rows, parse_rows};
 use burn_pipeline_moe::extras::{BatchExtras, document_ids};

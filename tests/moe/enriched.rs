@@ -4,8 +4,9 @@
 use crate::cases::{Text, builder, distance, noise, pipelined, plain, rich};
 use crate::parity::{assert_close, assert_every_schedule};
 use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::payload::Boundary;
 use burn_pipeline::schedule::{Size, by_name};
-use burn_pipeline::stage::{Boundary, SplitBackward, Stage, init_seeded};
+use burn_pipeline::stage::{SplitBackward, Stage, init_seeded};
 use burn_pipeline::train::StageContext;
 use burn_pipeline_moe::extras::{StageExtras, StageExtrasError};
 use burn_pipeline_moe::layers::{Attention, AttentionConfig, AttentionContext};

@@ -143,7 +143,7 @@ fn a_batch_with_padding_trains_as_its_rows_do_one_by_one_without() {
         let batch = Batch::new(x.clone()).extra("documents", lengths.documents(documents.clone()));
         let batch = batch.target((wanted.clone(), (ints(&counts), ints(&block))));
         let loss = pipeline.accumulate(batch).unwrap().loss;
-        let read = |tensor: &burn_pipeline::stage::AnyTensor| tensor.to_data().unwrap().iter::<f32>().collect();
+        let read = |tensor: &burn_pipeline::payload::AnyTensor| tensor.to_data().unwrap().iter::<f32>().collect();
         let gradients = pipeline.take_gradients().unwrap().into_iter().flatten();
         let gradients: Vec<Vec<f32>> = gradients.map(|gradient| read(gradient.as_ref().unwrap())).collect();
 

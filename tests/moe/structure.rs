@@ -3,8 +3,9 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::payload::AnyTensor;
 use burn_pipeline::schedule::{Size, all};
-use burn_pipeline::stage::{AnyTensor, Batch, LOSS_SEED, Loss, Split, Stage, StageBox};
+use burn_pipeline::stage::{Batch, LOSS_SEED, Loss, Split, Stage, StageBox};
 use burn_pipeline::train::Pipeline;
 use burn_pipeline_moe::extras::{BatchExtras, BatchExtrasError, document_ids};
 

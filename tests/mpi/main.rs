@@ -49,13 +49,6 @@ fn groups_of_ranks_have_links_of_their_own() {
 }
 
 #[test]
-fn groups_on_one_link_have_messages_of_their_own() {
-    for ranks in [2, 4] {
-        passes(ranks, "formed");
-    }
-}
-
-#[test]
 fn mpi_is_initialised_once() {
     passes(2, "again");
 }

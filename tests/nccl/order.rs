@@ -4,8 +4,8 @@
 use crate::{TIMEOUT, link};
 use burn::tensor::{Int, Tensor};
 use burn_pipeline::link::{Header, Link, Message, MessageKind};
+use burn_pipeline::payload::Boundary;
 use burn_pipeline::plan::StageId;
-use burn_pipeline::stage::Boundary;
 use std::time::Instant;
 
 const SIDE: usize = 1024;

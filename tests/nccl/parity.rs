@@ -46,11 +46,11 @@ fn assert_parity<C: Case>(case: &C, name: &str, size: Size) {
 pub(crate) fn schedules() {
     let ranks = std::env::var("WORLD_SIZE").unwrap().parse().unwrap();
     for schedule in all().into_iter().filter(|schedule| schedule.info().name != "ForwardOnly") {
-        let schedule = schedule.info();
-        let chunks = if let Chunks::Exactly(chunks) = schedule.chunks { chunks } else { 1 };
+        let info = schedule.info();
+        let chunks = if let Chunks::Exactly(chunks) = info.chunks { chunks } else { 1 };
         let size = Size { ranks, chunks, microbatches: 4 };
         if schedule.build(size).is_ok() {
-            assert_parity(&Text::new(4), schedule.name, size);
+            assert_parity(&Text::new(4), info.name, size);
         }
     }
     assert_parity(&Stack::new(7), "1F1B", Size::new(ranks, 4));

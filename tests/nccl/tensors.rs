@@ -3,8 +3,8 @@
 use crate::{TIMEOUT, link};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use burn_pipeline::link::{Header, Link, Message, MessageKind};
+use burn_pipeline::payload::{AnyTensor, Boundary, Payload};
 use burn_pipeline::plan::StageId;
-use burn_pipeline::stage::{AnyTensor, Boundary, Payload};
 use std::time::Instant;
 
 fn header(microbatch: usize) -> Header {
@@ -41,8 +41,9 @@ pub(crate) fn to_itself() {
         assert_eq!(read(&got), read(&sent));
         assert!(got.tensors().all(|tensor| tensor.device().inner() == device));
     }
-    link.form_groups(&[vec![0]], deadline).unwrap();
-    let summed = link.all_reduce(0, &[0], vec![Some(AnyTensor::new(rows(&device, 3, 4, 65))), None], deadline).unwrap();
+    let collectives = link.collectives().unwrap();
+    collectives.form_sets(&[vec![0]], deadline).unwrap();
+    let summed = collectives.sum(0, &[0], vec![Some(AnyTensor::new(rows(&device, 3, 4, 65))), None], deadline).unwrap();
     assert_eq!(summed[0].as_ref().unwrap().to_data().unwrap(), rows(&device, 3, 4, 65).into_data());
     assert!(summed[1].is_none());
 }
@@ -54,7 +55,7 @@ pub(crate) fn collectives(columns: usize) {
     let deadline = Instant::now() + TIMEOUT;
     let all: Vec<usize> = (0..ranks).collect();
     let outer = vec![0, ranks - 1];
-    link.form_groups(&[all.clone(), outer.clone()], deadline).unwrap();
+    link.collectives().unwrap().form_sets(&[all.clone(), outer.clone()], deadline).unwrap();
     let of = |rank: usize, device: &Device| rows(device, rank * 7, 4 * ranks, columns);
     let host = Device::flex();
     let sum = |members: &[usize]| members.iter().map(|&rank| of(rank, &host)).reduce(|a, b| a + b).unwrap();
@@ -64,7 +65,7 @@ pub(crate) fn collectives(columns: usize) {
         // Only the last member has the second tensor, and nobody the third.
         let alone = (place + 1 == count).then(|| AnyTensor::new(of(9, &device)));
         let mine = vec![Some(AnyTensor::new(of(me, &device))), alone, None];
-        let got = link.all_reduce(number, members, mine, deadline).unwrap();
+        let got = link.collectives().unwrap().sum(number, members, mine, deadline).unwrap();
         let expected = [Some(sum(members)), Some(of(9, &host)), None];
         for (got, expected) in got.iter().zip(expected) {
             assert_eq!(got.as_ref().map(|t| t.to_data().unwrap()), expected.map(Tensor::into_data));

@@ -1,11 +1,11 @@
 //! The conformance suite over MPI, and tests of MPI alone.
 
 use crate::TIMEOUT;
-use burn::tensor::{Device, Float, Tensor};
+use burn::tensor::{Device, Tensor};
 use burn_pipeline::link::conformance::CASES;
-use burn_pipeline::link::{Header, Link, LinkError, Message, MessageKind};
+use burn_pipeline::link::{Header, Link, Message, MessageKind};
+use burn_pipeline::payload::Boundary;
 use burn_pipeline::plan::StageId;
-use burn_pipeline::stage::{AnyTensor, Boundary};
 use burn_pipeline_mpi::{Mpi, MpiError};
 use std::time::Instant;
 
@@ -52,51 +52,6 @@ pub(crate) fn groups(mpi: &Mpi) {
     assert_eq!(gathered.is_err(), parity == 0, "{gathered:?}");
     let gathered = world.all_gather(vec![me as u8], deadline).unwrap();
     assert_eq!(gathered.len(), mpi.ranks());
-}
-
-/// Messages of groups and of the plan are kept apart, and groups that differ are refused.
-pub(crate) fn formed(mpi: &Mpi) {
-    let (me, last, deadline) = (mpi.rank(), mpi.ranks() - 1, Instant::now() + TIMEOUT);
-    let mut link = mpi.link(Device::flex()).unwrap();
-    let mine = if me == last { vec![vec![0]] } else { vec![vec![0, last]] };
-    let error = link.form_groups(&mine, deadline).unwrap_err();
-    let peer = if me == last { 0 } else { last };
-    assert_eq!(error, LinkError::Groups { rank: me, peer });
-    let all: Vec<usize> = (0..=last).collect();
-    link.form_groups(&[all.clone(), vec![0, last]], deadline).unwrap();
-    let number = |value: usize| Tensor::<1>::from_floats([value as f32], &Device::flex());
-    let header = |microbatch| Header { stage: StageId::new(0), microbatch, kind: MessageKind::Activation };
-    // Sent before the sum and received after it, and the other way round in the second group.
-    let next = (me + 1) % mpi.ranks();
-    let before = (me + last) % mpi.ranks();
-    link.send(next, Message { header: header(0), payload: number(me).into_payload() }, deadline).unwrap();
-    let sums = link.all_reduce(0, &all, vec![Some(AnyTensor::new(number(me)))], deadline).unwrap();
-    if [0, last].contains(&me) {
-        let header = header(7);
-        link.send_in(1, last - me, Message { header, payload: number(me).into_payload() }, deadline).unwrap();
-        link.send(last - me, Message { header, payload: number(me).into_payload() }, deadline).unwrap();
-    }
-    let read = |payload| Tensor::<1>::from_payload(payload).unwrap().into_scalar::<f32>();
-    assert_eq!(read(link.receive(before, header(0), deadline).unwrap()), before as f32);
-    if [0, last].contains(&me) {
-        assert_eq!(read(link.receive(last - me, header(7), deadline).unwrap()), (last - me) as f32);
-        assert_eq!(read(link.receive_in(1, last - me, header(7), deadline).unwrap()), (last - me) as f32);
-    } else {
-        let refused = LinkError::NoSuchGroup { rank: me, group: 1, other: 0 };
-        assert_eq!(link.receive_in(1, 0, header(7), deadline).unwrap_err(), refused);
-    }
-    let sum = sums[0].clone().unwrap().into_tensor::<1, Float>().unwrap().into_scalar::<f32>();
-    assert_eq!(sum, (last * (last + 1) / 2) as f32);
-    // A rank that fails ends waits within groups as well.
-    let ended = if me == 0 {
-        link.abort("rank 0 has had enough".to_owned());
-        return;
-    } else if me == last {
-        link.receive_in(1, 0, header(8), deadline).map(drop)
-    } else {
-        link.receive_in(0, 0, header(8), deadline).map(drop)
-    };
-    assert!(matches!(&ended, Err(LinkError::Peer(failure)) if failure.rank == 0), "{ended:?}");
 }
 
 /// MPI can be initialised only once.

@@ -80,7 +80,6 @@ fn main() -> ExitCode {
     let done = catch_unwind(AssertUnwindSafe(|| match arguments.as_slice() {
         ["conformance", _] => passed(|| conform::all(&mpi)),
         ["groups", _] => passed(|| conform::groups(&mpi)),
-        ["formed", _] => passed(|| conform::formed(&mpi)),
         ["again", _] => passed(conform::once_only),
         ["parity", _] => passed(|| parity::every_schedule(&mpi)),
         ["replicas", _] => passed(|| replicas::parity(&mpi, false)),

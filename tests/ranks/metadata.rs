@@ -4,9 +4,10 @@
 use crate::cases::{Case, Text, small_gpt};
 use crate::parity::{RATE, builder};
 use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::payload::PayloadSpec;
 use burn_pipeline::plan::Op;
 use burn_pipeline::schedule::Size;
-use burn_pipeline::stage::{Batch, PayloadSpec, StageBox};
+use burn_pipeline::stage::{Batch, StageBox};
 use burn_pipeline::train::{Builder, Pipeline, StageContext};
 use burn_pipeline_mpi::{Mpi, ReceiveCounters};
 use pipeline_examples::gpt::Signal;

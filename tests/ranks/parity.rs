@@ -100,15 +100,15 @@ pub(crate) fn every_schedule(mpi: &Mpi) {
     let mut beside = mpi.link(Device::flex()).unwrap();
     let mut proofs = Vec::new();
     for schedule in all().into_iter().filter(|schedule| schedule.info().name != "ForwardOnly") {
-        let schedule = schedule.info();
-        let chunks = match schedule.chunks {
+        let info = schedule.info();
+        let chunks = match info.chunks {
             Chunks::Exactly(chunks) => chunks,
             Chunks::Any => 2,
         };
         for microbatches in [1, 4, 7] {
             let size = Size { ranks, chunks, microbatches };
             if schedule.build(size).is_ok() {
-                proofs.push(parity(mpi, &mut beside, Text::new(microbatches), schedule.name, size, microbatches));
+                proofs.push(parity(mpi, &mut beside, Text::new(microbatches), info.name, size, microbatches));
             }
         }
     }

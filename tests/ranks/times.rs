@@ -2,8 +2,8 @@
 
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::link::{Header, Link, Message, MessageKind};
+use burn_pipeline::payload::Boundary;
 use burn_pipeline::plan::StageId;
-use burn_pipeline::stage::Boundary;
 use burn_pipeline_mpi::Mpi;
 use std::time::{Duration, Instant};
 

@@ -67,7 +67,7 @@ fn batch(first: i64, samples: i64) -> Batch {
 
 /// What each stage has kept.
 fn kept(pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
-    let read = |stage: Vec<burn_pipeline::stage::AnyTensor>| stage[1].to_data().unwrap().iter::<f32>().collect();
+    let read = |stage: Vec<burn_pipeline::payload::AnyTensor>| stage[1].to_data().unwrap().iter::<f32>().collect();
     pipeline.weights().unwrap().into_iter().map(read).collect()
 }
 

@@ -3,7 +3,7 @@
 
 use burn::tensor::{Bool, Device, Int, Tensor};
 use burn_pipeline::boundary;
-use burn_pipeline::stage::{AnyTensor, Boundary, BoundaryError, Payload, PayloadPart, TensorKind};
+use burn_pipeline::payload::{AnyTensor, Boundary, BoundaryError, Payload, PayloadPart, TensorKind};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::{prop_assert_eq, proptest};
 
@@ -217,7 +217,7 @@ fn a_list_of_absurd_length_is_refused_without_being_made() {
 mod own_result {
     use super::{Device, Floats, Payload, Tensor};
     use burn_pipeline::boundary;
-    use burn_pipeline::stage::Boundary;
+    use burn_pipeline::payload::Boundary;
 
     #[expect(dead_code, reason = "it tests that the macro does not take it for the standard library's")]
     type Result<T> = std::result::Result<T, String>;

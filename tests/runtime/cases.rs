@@ -2,7 +2,8 @@
 
 use burn::module::Module;
 use burn::tensor::{Int, Tensor};
-use burn_pipeline::stage::{AnyTensor, Batch, Stage, StageBox};
+use burn_pipeline::payload::AnyTensor;
+use burn_pipeline::stage::{Batch, Stage, StageBox};
 use burn_pipeline::train::StageContext;
 use pipeline_examples::gpt::{GptConfig, GptPart, Signal, next_token_loss};
 use pipeline_tests::device::device;

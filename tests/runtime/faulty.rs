@@ -4,7 +4,8 @@ use crate::hooked::{Hook, hooked};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Float, Int, Tensor};
-use burn_pipeline::stage::{AnyTensor, Batch, Stage, StageBox, init_seeded};
+use burn_pipeline::payload::AnyTensor;
+use burn_pipeline::stage::{Batch, Stage, StageBox, init_seeded};
 use burn_pipeline::train::StageContext;
 use std::time::Duration;
 

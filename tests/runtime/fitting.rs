@@ -6,8 +6,9 @@ use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::cost::{Partition, PartitionError};
 use burn_pipeline::execute::ExecuteError;
 use burn_pipeline::link::Threads;
+use burn_pipeline::payload::Skip;
 use burn_pipeline::schedule::Size;
-use burn_pipeline::stage::{Skip, Stage, StageBox};
+use burn_pipeline::stage::{Stage, StageBox};
 use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError, StageContext};
 use std::panic::catch_unwind;
 

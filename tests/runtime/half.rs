@@ -5,8 +5,9 @@ use burn::grad_clipping::GradientClippingConfig;
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn_pipeline::payload::AnyTensor;
 use burn_pipeline::schedule::Size;
-use burn_pipeline::stage::{AnyTensor, Reduction};
+use burn_pipeline::stage::Reduction;
 use burn_pipeline::train::Builder;
 use burn_pipeline::{Batch, Pipeline, Stage, StageBox, StageContext};
 

@@ -8,9 +8,10 @@ use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::execute::ExecuteError;
+use burn_pipeline::payload::{PayloadSpec, StageMetadata, StagePort, Validate};
 use burn_pipeline::plan::StageId;
 use burn_pipeline::schedule::{GPipe, OneFOneB, Size, by_name};
-use burn_pipeline::stage::{Batch, PayloadSpec, Stage, StageBox, StageError, StageMetadata, StagePort, Validate};
+use burn_pipeline::stage::{Batch, Stage, StageBox, StageError};
 use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError, StageContext};
 use pipeline_examples::gpt::Signal;
 

@@ -3,7 +3,8 @@
 
 use crate::cases::read;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use burn_pipeline::stage::{AnyTensor, Batch, Boundary, MicrobatchError, Microbatches, Payload, PayloadPart, Split};
+use burn_pipeline::payload::{AnyTensor, Boundary, Payload, PayloadPart};
+use burn_pipeline::stage::{Batch, MicrobatchError, Microbatches, Split};
 use proptest::{prop_assert, prop_assert_eq, proptest};
 
 /// Samples, requested microbatches, and the sizes that PyTorch 2.7.1's `split_args_kwargs_into_chunks` gives for

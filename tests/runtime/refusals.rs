@@ -7,9 +7,10 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::cost::{Profile, UniformCosts, VocabularyCost};
+use burn_pipeline::payload::BoundaryError;
 use burn_pipeline::plan::StageId;
 use burn_pipeline::schedule::{OneFOneB, Schedule, Size};
-use burn_pipeline::stage::{Batch, BoundaryError, MicrobatchError, Split, Stage, StageBox, StageError, init_seeded};
+use burn_pipeline::stage::{Batch, MicrobatchError, Split, Stage, StageBox, StageError, init_seeded};
 use burn_pipeline::train::{BuildError, Pipeline, PipelineError, StageContext};
 
 const WIDTH: usize = 3;

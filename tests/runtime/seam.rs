@@ -5,7 +5,8 @@ use crate::cases::noise;
 use burn::module::{Module, Param};
 use burn::tensor::activation::{gelu, relu};
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::stage::{AnyTensor, Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox, StageError};
+use burn_pipeline::payload::{AnyTensor, Boundary, Payload};
+use burn_pipeline::stage::{SingleStage, SplitBackward, Stage, StageBox, StageError};
 
 const ROWS: usize = 5;
 const WIDTH: usize = 7;

@@ -28,7 +28,7 @@ pub(crate) fn faulty(rendezvous: &Rendezvous, fault: Fault, at: usize) -> Faulty
     let inbox = mailbox.clone();
     let sink = move |from, received| {
         if let Received::Message(frame, bodies) = received {
-            inbox.deliver(None, from, (frame, bodies));
+            inbox.deliver(from, (frame, bodies));
             inbox.wake();
         }
     };

@@ -13,8 +13,9 @@ use burn::module::{Module, Param};
 use burn::optim::SgdConfig;
 use burn::tensor::{DType, Device, Shape, Tensor};
 use burn_pipeline::link::{Header, Link, LinkError, Message, MessageKind, Threads};
+use burn_pipeline::payload::Payload;
 use burn_pipeline::program::{CapturedOp, record_op};
-use burn_pipeline::stage::{Payload, SplitBackward, Stage, StageBox};
+use burn_pipeline::stage::{SplitBackward, Stage, StageBox};
 use burn_pipeline::tensor_group::TensorGroup;
 use burn_pipeline::{Batch, Pipeline, Size};
 use std::collections::BTreeMap;
@@ -200,7 +201,7 @@ struct Noting<L> {
 
 impl<L: Link> Link for Noting<L> {
     burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity);
-    burn_pipeline::forward_link!(link: expect, probe, all_gather, form_groups, send_in, receive_in, abort);
+    burn_pipeline::forward_link!(link: expect, probe, all_gather, abort);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
         if message.header.kind == MessageKind::Member {

@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 use burn_pipeline::link::{ExpectedMessage, Link, LinkError, Message, MessageKind, ThreadLink, Threads};
-use burn_pipeline::stage::PayloadSpec;
+use burn_pipeline::payload::PayloadSpec;
 use burn_pipeline::{Builder, Pipeline};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

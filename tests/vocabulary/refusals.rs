@@ -7,7 +7,8 @@ use burn::nn::{EmbeddingConfig, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::cost::{Profile, UniformCosts, VocabularyCost};
-use burn_pipeline::stage::{Reduction, Validate};
+use burn_pipeline::payload::Validate;
+use burn_pipeline::stage::Reduction;
 use burn_pipeline::train::{AutoOptions, SharedParameter};
 use burn_pipeline::{AutoPipeline, Batch, Builder, Plan, Schedule, Size, Vocabulary};
 

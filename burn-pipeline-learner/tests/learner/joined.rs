@@ -5,7 +5,7 @@ use crate::training::{Folder, adam, assert_same_metrics, model, pipeline};
 use burn::lr_scheduler::constant::ConstantLr;
 use burn::module::Module;
 use burn::tensor::{Int, Tensor};
-use burn_pipeline::stage::BoundaryError;
+use burn_pipeline::payload::BoundaryError;
 use burn_pipeline::{Batch, Stage, StageBox, StageContext};
 use burn_pipeline_learner::{PipelineModel, PipelineStrategy};
 use burn_train::metric::{AccuracyMetric, LossMetric};

@@ -27,7 +27,7 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, DispatchAutodiffContext};
 use burn::tensor::{DType, Tensor};
-use burn_pipeline::stage::AnyTensor;
+use burn_pipeline::payload::AnyTensor;
 use std::sync::{Arc, OnceLock};
 
 /// Returns `hidden`; in the backward, `loss` gets the gradient `scale`.

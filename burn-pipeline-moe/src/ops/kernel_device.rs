@@ -6,8 +6,8 @@
 //! nothing, and its pipeline checks before it runs it.
 
 use burn::tensor::{DType, Device, Tensor};
+use burn_pipeline::payload::computes_in;
 use burn_pipeline::program::captured_for;
-use burn_pipeline::stage::computes_in;
 
 /// Returns true if a stage is being captured for a device with kernels.
 pub(super) fn captured_for_kernels() -> bool {

@@ -21,7 +21,7 @@ pub(crate) enum Command {
     /// A rank's note about the order of transfers.
     Note { from: usize, note: Vec<u8> },
     /// Make communicators for groups, in this order. All ranks are ready for it.
-    FormGroups { groups: Vec<Vec<usize>>, deadline: Instant, done: Answer<()> },
+    FormSets { sets: Vec<Vec<usize>>, deadline: Instant, done: Answer<()> },
     /// Make one communicator for each group of ranks with the same colour. All ranks are ready for it.
     FormOwn { color: Option<u16>, deadline: Instant, done: Answer<()> },
     /// Take part in a collective of a group.
@@ -30,7 +30,7 @@ pub(crate) enum Command {
     Close,
 }
 
-/// The number of this rank's tensor-parallel group, which is none of those of [`Command::FormGroups`].
+/// The number of this rank's tensor-parallel group, which is none of those of [`Command::FormSets`].
 pub(crate) const OWN: u32 = u32::MAX;
 
 /// A rank's part in a collective of a group.

@@ -13,9 +13,9 @@ use super::tensors::{cuda_device, from_cube, into_cube, is_on};
 use crate::host::ending::Ending;
 use crate::host::timeout::Timeout;
 use burn::tensor::Device;
-use burn_pipeline::link::kit::{Connections, Endpoint, Frame, Mailbox, Mesh, Packed, Received, all_reduce};
+use burn_pipeline::link::kit::{Connections, Endpoint, Frame, Mailbox, Mesh, Packed, Received};
 use burn_pipeline::link::{Collectives, FlatCollective, Header, Launch, Link, LinkError, Message, Rendezvous};
-use burn_pipeline::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
+use burn_pipeline::payload::{AnyTensor, Payload, PayloadPart, TensorKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -34,8 +34,6 @@ pub struct NcclLink {
     commands: Sender<Command>,
     thread: Option<Ending>,
     pub(super) timeout: Timeout,
-    /// The number of groups that were formed.
-    formed: usize,
     pub(super) own: Own,
     /// How often each group was used.
     pub(super) rounds: BTreeMap<u32, u64>,
@@ -98,9 +96,9 @@ impl NcclLink {
         let timeout = Timeout::new(options.timeout);
         let joined = Self::join(&mut endpoint, device.inner(), taken, options, timeout.clone());
         let (order, thread) = joined.inspect_err(|error| endpoint.abort(error.to_string()))?;
-        let (formed, own, rounds) = (0, Own::default(), BTreeMap::new());
+        let (own, rounds) = (Own::default(), BTreeMap::new());
         let ordered_sums = options.ordered_sums;
-        Ok(Self { endpoint, inbox, order, commands, thread: Some(thread), timeout, formed, own, rounds, ordered_sums })
+        Ok(Self { endpoint, inbox, order, commands, thread: Some(thread), timeout, own, rounds, ordered_sums })
     }
 
     /// Gives all ranks the id, and starts the thread, which joins them.
@@ -255,33 +253,6 @@ impl Link for NcclLink {
                 Ok(frame.with_tensors(tensors))
             }
         }
-    }
-
-    fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
-        // A split blocks the thread, but until every rank is here others may need its transfers.
-        self.timeout.hear(deadline);
-        self.barrier(deadline)?;
-        let (done, answer): (Answer<()>, _) = channel();
-        self.command(Command::FormGroups { groups: groups.to_vec(), deadline, done })?;
-        self.answer(0, "the forming of groups", &answer, deadline)?;
-        self.formed = groups.len();
-        Ok(())
-    }
-
-    fn all_reduce(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        tensors: Vec<Option<AnyTensor>>,
-        deadline: Instant,
-    ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
-        if self.ordered_sums || group >= self.formed {
-            return all_reduce(self, group, ranks, tensors, deadline);
-        }
-        self.timeout.hear(deadline);
-        let sum = (FlatCollective::AllReduce, String::new());
-        let answer = self.collect(group as u32, ranks.to_vec(), sum, tensors)?;
-        self.collected(ranks, &answer, deadline)
     }
 
     fn collectives(&mut self) -> Option<&mut dyn Collectives> {

@@ -14,7 +14,7 @@ use super::link::NcclLink;
 use super::tensors::{from_cube, into_cube};
 use burn_cubecl::tensor::CubeTensor;
 use burn_pipeline::link::{Collectives, FlatCollective, Link, LinkError};
-use burn_pipeline::stage::{AnyTensor, TensorKind};
+use burn_pipeline::payload::{AnyTensor, TensorKind};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
@@ -57,7 +57,7 @@ impl NcclLink {
 
 impl Collectives for NcclLink {
     fn form(&mut self, group: &[usize], deadline: Instant) -> Result<(), LinkError> {
-        // As in `form_groups`.
+        // As in `form_sets`.
         self.timeout.hear(deadline);
         self.barrier(deadline)?;
         let (done, answer): (Answer<()>, _) = channel();
@@ -88,5 +88,27 @@ impl Collectives for NcclLink {
         let nothing = (FlatCollective::AllReduce, what);
         let answer = self.collect(OWN, self.own.ranks.clone(), nothing, Vec::new())?;
         self.collected(&self.own.ranks, &answer, deadline).map(drop)
+    }
+
+    fn form_sets(&mut self, sets: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
+        // A split blocks the thread, and until every rank is here others may need its transfers.
+        self.timeout.hear(deadline);
+        self.barrier(deadline)?;
+        let (done, answer): (Answer<()>, _) = channel();
+        self.command(Command::FormSets { sets: sets.to_vec(), deadline, done })?;
+        self.answer(0, "the forming of sets of ranks", &answer, deadline)
+    }
+
+    fn sum(
+        &mut self,
+        set: usize,
+        ranks: &[usize],
+        tensors: Vec<Option<AnyTensor>>,
+        deadline: Instant,
+    ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
+        self.timeout.hear(deadline);
+        let sum = (FlatCollective::AllReduce, String::new());
+        let answer = self.collect(set as u32, ranks.to_vec(), sum, tensors)?;
+        self.collected(ranks, &answer, deadline)
     }
 }

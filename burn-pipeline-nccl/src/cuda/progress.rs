@@ -157,9 +157,9 @@ impl Progress {
                 self.pairing.offered(from)
             }
             Command::Note { from, note } => self.note(from, &note).map_err(with(from))?,
-            Command::FormGroups { groups, deadline, done } => {
+            Command::FormSets { sets, deadline, done } => {
                 let formed: Result<Vec<_>, _> =
-                    groups.iter().map(|group| self.form(group.contains(&me).then_some(0), deadline)).collect();
+                    sets.iter().map(|group| self.form(group.contains(&me).then_some(0), deadline)).collect();
                 self.groups = self.formed(formed, done)?;
                 Vec::new()
             }

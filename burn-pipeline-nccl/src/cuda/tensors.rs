@@ -15,7 +15,7 @@ use burn::tensor::{DType, Shape};
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeDevice};
 use burn_dispatch::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor};
-use burn_pipeline::stage::{AnyTensor, TensorKind};
+use burn_pipeline::payload::{AnyTensor, TensorKind};
 use cubecl_runtime::runtime::Runtime;
 use cubecl_runtime::server::ServerStorage;
 use cubecl_runtime::storage::{ComputeStorage, ManagedResource};

@@ -6,10 +6,10 @@
 use super::error::ExecuteError;
 use super::executor::Executor;
 use super::run_state::RunState;
+use crate::payload::{Boundary, Payload, PayloadPart, StagePort};
 use crate::plan::{MicrobatchTask, Op, Task};
 use crate::stage::{
-    Boundary, ForwardCall, ForwardOutput, Gradients, LOSS_SEED, LossPart, MicrobatchError, Payload, PayloadPart,
-    StageError, StagePort, loss_seed,
+    ForwardCall, ForwardOutput, Gradients, LOSS_SEED, LossPart, MicrobatchError, StageError, loss_seed,
 };
 
 impl Executor {

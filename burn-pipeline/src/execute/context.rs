@@ -2,8 +2,8 @@
 //!
 //! `locate.rs` adds it to errors.
 
+use crate::payload::PayloadSpec;
 use crate::plan::{StageId, Task};
-use crate::stage::PayloadSpec;
 use std::fmt;
 
 /// An input of a task that failed.

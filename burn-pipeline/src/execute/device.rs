@@ -1,6 +1,6 @@
 //! Turns out of memory and device loss into errors that say where they occurred.
 //!
-//! A CubeCL device reports failures only when queried (`stage/boundary/unwritten.rs`), and a query makes the rank
+//! A CubeCL device reports failures only when queried (`payload/unwritten.rs`), and a query makes the rank
 //! wait for the device's thread on the host. So the rank queries where it waits anyway, or where a failure is
 //! likely:
 //!
@@ -16,8 +16,9 @@
 use super::error::ExecuteError;
 use super::executor::Executor;
 use super::run_state::RunState;
+use crate::payload::{AnyTensor, Unwritten, is_cubecl, lost, written};
 use crate::plan::{MicrobatchTask, Op, StageId};
-use crate::stage::{AnyTensor, StageError, Unwritten, is_cubecl, lost, written};
+use crate::stage::StageError;
 
 /// Where a tensor could not be made.
 #[derive(Clone, Copy)]

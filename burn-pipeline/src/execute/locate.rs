@@ -11,8 +11,8 @@ use super::context::{Received, RunContext};
 use super::error::ExecuteError;
 use super::executor::Executor;
 use super::run_state::RunState;
+use crate::payload::{Payload, PayloadSpec};
 use crate::plan::{MicrobatchTask, StageId, Task};
-use crate::stage::{Payload, PayloadSpec};
 
 /// Logs that a rank failed, and where: its task and cell, if it was in a row. Another rank's failure is not logged
 /// here, since that rank logs it.

@@ -5,8 +5,9 @@ use super::executor::Executor;
 use super::outcome::MicrobatchLoss;
 use super::run_state::RunState;
 use crate::link::{Activity, gather};
+use crate::payload::AnyTensor;
 use crate::plan::{MicrobatchTask, StageId};
-use crate::stage::{AnyTensor, StageError};
+use crate::stage::StageError;
 use burn::backend::{Dispatch, ops::FloatTensorOps};
 use burn::tensor::Shape;
 

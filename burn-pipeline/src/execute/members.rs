@@ -7,7 +7,8 @@
 use super::error::ExecuteError;
 use super::executor::Executor;
 use super::losses::LossRow;
-use crate::stage::{Accumulation, AnyTensor, StageError};
+use crate::payload::AnyTensor;
+use crate::stage::{Accumulation, StageError};
 
 impl Executor {
     /// Gives all members the values of member 0 for parameters that are not cut.

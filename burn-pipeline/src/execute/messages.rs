@@ -12,8 +12,8 @@ use super::recut::{Recut, cuts, unmarked};
 use super::run_state::RunState;
 use super::transfer::Transfer;
 use crate::link::{Activity, ExpectedMessage, Header, Message};
+use crate::payload::{Payload, PayloadSpec};
 use crate::plan::{MicrobatchTask, Op, Task};
-use crate::stage::{Payload, PayloadSpec};
 use std::time::Instant;
 
 impl Executor {

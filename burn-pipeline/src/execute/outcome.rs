@@ -1,7 +1,7 @@
 //! What one rank's run returns.
 
+use crate::payload::Payload;
 use crate::plan::StageId;
-use crate::stage::Payload;
 use crate::trace::Event;
 use std::collections::BTreeMap;
 

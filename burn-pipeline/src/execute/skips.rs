@@ -15,8 +15,9 @@ use super::executor::Executor;
 use super::recut::Recut;
 use super::run_state::RunState;
 use super::transfer::{Transfer, skip_peers};
+use crate::payload::{Boundary, Payload};
 use crate::plan::{MicrobatchTask, Op, Task};
-use crate::stage::{Boundary, Gradients, Payload, StageError};
+use crate::stage::{Gradients, StageError};
 
 impl Executor {
     /// Joins the values of all edges that end at a stage to its input.

@@ -1,8 +1,9 @@
 //! Recording or comparing the tensor specs that cross stage boundaries in training.
 
 use crate::link::ExpectedMessage;
+use crate::payload::{Payload, PayloadSpec, SpecMismatch, StageMetadata, StagePort};
 use crate::plan::StageId;
-use crate::stage::{Payload, PayloadSpec, SpecMismatch, StageError, StageMetadata, StagePort};
+use crate::stage::StageError;
 use std::collections::BTreeMap;
 
 /// What the executor does with the tensor specs that cross stage boundaries in training.

@@ -4,7 +4,7 @@
 //! also identified by their sender, and a value to be sent is a list with one message per receiving rank.
 
 use crate::link::{Header, Link, LinkError};
-use crate::stage::Payload;
+use crate::payload::Payload;
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 

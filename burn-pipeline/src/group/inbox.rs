@@ -12,7 +12,7 @@
 //!    order of arrival.
 
 use crate::link::{Activity, Header, Link, LinkError};
-use crate::stage::Payload;
+use crate::payload::Payload;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,8 @@
 //! The parameters that the replicas of a stage exchange, and how a module gets new values.
 
 use super::pieces::{join, length};
-use crate::stage::{AnyTensor, ErasedStage, NamedParameter};
+use crate::payload::AnyTensor;
+use crate::stage::{ErasedStage, NamedParameter};
 use burn::module::ParamId;
 use burn::tensor::{DType, Shape};
 use std::collections::{BTreeSet, HashMap, HashSet};

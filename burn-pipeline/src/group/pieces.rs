@@ -5,7 +5,7 @@
 //!
 //! A tensor is cut along its flat (row-major) order, padded with zeros so that all pieces have the same length.
 
-use crate::stage::{AnyTensor, Payload, PayloadReader};
+use crate::payload::{AnyTensor, Payload, PayloadReader};
 use burn::tensor::{DType, Shape};
 
 /// The length of each of `parts` pieces of a tensor; at least one.

@@ -1,11 +1,10 @@
-//! Collectives that a transport runs by itself, for tensor-parallel groups.
+//! Collectives that a transport runs by itself: those of tensor-parallel groups, and the sums of tied parameters.
 //!
-//! Over a link without them ([`Link::collectives`](super::Link::collectives)) the members send each other messages
-//! instead. These collectives take flat tensors: a tensor that is cut or joined along another axis than the first
+//! Over a link without them ([`Link::collectives`](super::Link::collectives)) ranks send each other messages instead. These collectives take flat tensors: a tensor that is cut or joined along another axis than the first
 //! is permuted before and after.
 
 use super::error::LinkError;
-use crate::stage::AnyTensor;
+use crate::payload::AnyTensor;
 use std::time::Instant;
 
 /// A collective of a group, in which each member has one flat tensor.
@@ -64,4 +63,27 @@ pub trait Collectives {
     /// # Errors
     /// As [`Collectives::end`].
     fn meet(&mut self, what: String, deadline: Instant) -> Result<(), LinkError>;
+
+    /// Forms the sets of ranks of [`Collectives::sum`], which may overlap. All ranks call it once with the same list,
+    /// members or not.
+    ///
+    /// # Errors
+    /// If another rank failed, or the deadline passed.
+    fn form_sets(&mut self, sets: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError>;
+
+    /// Sums lists of tensors over a set of ranks, and waits for the sums. All members get the same bits. A tensor that
+    /// one member lacks counts as zero there; one that all members lack stays `None`.
+    ///
+    /// `set` is the set's index in the list of [`Collectives::form_sets`], and `ranks` its members in ascending order.
+    /// Ranks that are in several sets sum over them in ascending order of `set`.
+    ///
+    /// # Errors
+    /// If another rank failed or left, the deadline passed, or members give different lists ([`LinkError::Lists`]).
+    fn sum(
+        &mut self,
+        set: usize,
+        ranks: &[usize],
+        tensors: Vec<Option<AnyTensor>>,
+        deadline: Instant,
+    ) -> Result<Vec<Option<AnyTensor>>, LinkError>;
 }

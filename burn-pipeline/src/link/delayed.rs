@@ -20,7 +20,7 @@ use super::link_trait::Link;
 use super::monitor::Monitor;
 use super::wire_error::WireError;
 use crate::cost::{LinkCosts, ProfileError};
-use crate::stage::{Payload, PayloadPart};
+use crate::payload::{Payload, PayloadPart};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -137,7 +137,7 @@ fn without_due(payload: Payload) -> Option<(Payload, SystemTime)> {
 
 impl Link for Delayed {
     crate::forward_link!(link: rank, ranks, overlaps, to_device, set_activity);
-    crate::forward_link!(link: all_gather, form_groups, abort, interrupt);
+    crate::forward_link!(link: all_gather, abort, interrupt);
 
     fn monitor(&self) -> Arc<dyn Monitor> {
         self.monitor.clone()

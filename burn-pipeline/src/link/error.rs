@@ -82,12 +82,6 @@ pub enum LinkError {
     /// that `source` names.
     #[error("ranks {ranks:?} of the job recorded collectives in incompatible orders: {source}")]
     Collectives { rank: usize, ranks: Vec<usize>, source: Box<CollectiveError> },
-    /// Ranks form different groups.
-    #[error("rank {rank} and rank {peer} form different groups; pass the same list to `form_groups` on all ranks")]
-    Groups { rank: usize, peer: usize },
-    /// The group was not formed, or the two ranks are not both members.
-    #[error("there is no group {group} with rank {rank} and rank {other} in it; form it with `form_groups` first")]
-    NoSuchGroup { rank: usize, group: usize, other: usize },
     /// The rank does not exist.
     #[error("there is no rank {rank}: the link has {ranks}")]
     NoSuchRank { rank: usize, ranks: usize },

@@ -2,7 +2,7 @@
 
 use super::header::Header;
 use super::kit::frame::Frame;
-use crate::stage::PayloadSpec;
+use crate::payload::PayloadSpec;
 
 /// What the messages of one kind, for one stage, from one rank to another will contain.
 #[derive(Debug, Clone, PartialEq, Eq)]

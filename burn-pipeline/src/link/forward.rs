@@ -9,7 +9,7 @@
 ///
 /// ```
 /// use burn_pipeline::link::{Header, Link, LinkError, Message};
-/// use burn_pipeline::stage::Payload;
+/// use burn_pipeline::payload::Payload;
 /// use std::time::Instant;
 ///
 /// /// Counts what it sends.
@@ -20,7 +20,7 @@
 ///
 /// impl<L: Link> Link for Counting<L> {
 ///     burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity, receive);
-///     burn_pipeline::forward_link!(link: expect, probe, all_gather, form_groups, receive_in, abort);
+///     burn_pipeline::forward_link!(link: expect, probe, all_gather, abort);
 ///
 ///     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
 ///         self.sent += 1;
@@ -38,7 +38,7 @@ macro_rules! forward_link {
         $crate::forward_link!(@get $link monitor(self) -> ::std::sync::Arc<dyn $crate::link::Monitor>);
     };
     (@ $link:tt to_device) => {
-        $crate::forward_link!(@get $link to_device(self, payload: $crate::stage::Payload) -> $crate::stage::Payload);
+        $crate::forward_link!(@get $link to_device(self, payload: $crate::payload::Payload) -> $crate::payload::Payload);
     };
     (@ $link:tt set_activity) => {
         $crate::forward_link!(@do $link set_activity(self, activity: $crate::link::Activity));
@@ -49,7 +49,7 @@ macro_rules! forward_link {
     };
     (@ $link:tt receive) => {
         $crate::forward_link!(@do $link receive(self, from: usize, header: $crate::link::Header,
-            deadline: ::std::time::Instant) -> Result<$crate::stage::Payload, $crate::link::LinkError>);
+            deadline: ::std::time::Instant) -> Result<$crate::payload::Payload, $crate::link::LinkError>);
     };
     (@ $link:tt expect) => {
         $crate::forward_link!(@do $link expect(self, messages: &[$crate::link::ExpectedMessage])
@@ -62,18 +62,6 @@ macro_rules! forward_link {
     (@ $link:tt all_gather) => {
         $crate::forward_link!(@do $link all_gather(self, bytes: Vec<u8>, deadline: ::std::time::Instant)
             -> Result<Vec<Vec<u8>>, $crate::link::LinkError>);
-    };
-    (@ $link:tt form_groups) => {
-        $crate::forward_link!(@do $link form_groups(self, groups: &[Vec<usize>], deadline: ::std::time::Instant)
-            -> Result<(), $crate::link::LinkError>);
-    };
-    (@ $link:tt send_in) => {
-        $crate::forward_link!(@do $link send_in(self, group: usize, to: usize, message: $crate::link::Message,
-            deadline: ::std::time::Instant) -> Result<(), $crate::link::LinkError>);
-    };
-    (@ $link:tt receive_in) => {
-        $crate::forward_link!(@do $link receive_in(self, group: usize, from: usize, header: $crate::link::Header,
-            deadline: ::std::time::Instant) -> Result<$crate::stage::Payload, $crate::link::LinkError>);
     };
     (@ $link:tt abort) => { $crate::forward_link!(@do $link abort(self, message: String)); };
     (@ $link:tt interrupt) => { $crate::forward_link!(@do $link interrupt(self, message: String)); };

@@ -12,7 +12,7 @@
 //! 1. In a process that holds a pipeline, all threads share one queue per device ([`one_queue`]). Work enters it in
 //!    the order of the calls, also from several threads. Ranks on different devices still work in parallel.
 //! 2. A tensor that a rank gives to another rank or to the caller has its own memory: a copy that the giving thread
-//!    makes ([`AnyTensor::unshared`](crate::stage::AnyTensor)). So no two threads hold memory that either of them
+//!    makes ([`AnyTensor::unshared`](crate::payload::AnyTensor)). So no two threads hold memory that either of them
 //!    may change.
 //!
 //! With `fusion` there is a second kind of queue above, where operations wait until a group of them is complete. If
@@ -20,7 +20,7 @@
 //! searched for and compiled anew, which took three to five times as long as no fusion. Hence a third rule:
 //!
 //! 3. Each rank has its own fusion queue ([`own_fusion_queue`]), and a tensor is computed to its end before it is
-//!    sent (`stage/boundary/fused.rs`). All fusion queues end in the one queue of rule 1: CubeCL takes the queue
+//!    sent (`payload/fused.rs`). All fusion queues end in the one queue of rule 1: CubeCL takes the queue
 //!    whose number is the stream's, modulo the number of queues.
 //!
 //! A batch needs no copy: the command that brings it to the ranks keeps a handle until the last rank has answered,

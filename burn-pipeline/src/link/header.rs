@@ -1,7 +1,7 @@
 //! The header of a message: what kind of message it is, and which stage and microbatch it is about.
 
+use crate::payload::Payload;
 use crate::plan::StageId;
-use crate::stage::Payload;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -48,7 +48,7 @@ pub enum MessageKind {
     },
     /// Tensors of a collective operation over a group of ranks.
     Collective {
-        /// The group's position in the list given to [`Link::form_groups`](crate::link::Link::form_groups).
+        /// The set's number, the same on all ranks.
         group: usize,
     },
     /// Tensors outside of any plan: weights that were requested, or that are written to a file.

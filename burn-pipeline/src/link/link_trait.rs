@@ -5,10 +5,8 @@ use super::collectives::Collectives;
 use super::error::LinkError;
 use super::expected::ExpectedMessage;
 use super::header::{Header, Message};
-use super::kit::collective;
-use super::kit::group_messages::GroupMessages;
 use super::monitor::Monitor;
-use crate::stage::{AnyTensor, Payload};
+use crate::payload::Payload;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -84,113 +82,8 @@ pub trait Link: Send {
     /// Returns [`LinkError`] if another rank failed, or the deadline passed.
     fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError>;
 
-    /// Forms groups of ranks for [`Link::all_reduce`] and the other operations over a group. All ranks call it once
-    /// with the same list, also those in no group: a transport that makes a communicator for each group (MPI) needs
-    /// every rank.
-    ///
-    /// # Errors
-    /// Returns [`LinkError`] if another rank failed, or the deadline passed.
-    fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
-        let _ = (groups, deadline);
-        Ok(())
-    }
-
-    /// Sums lists of tensors over a group of ranks. Every member gets bitwise equal sums. A tensor that one member
-    /// lacks counts as zero there; a tensor that all members lack stays `None`.
-    ///
-    /// All members call it for the same groups in the same order. `group` is the group's position in the list given to
-    /// [`Link::form_groups`], and `ranks` its members in ascending order.
-    ///
-    /// By default the lowest rank receives the other lists in rank order, adds them in that order, and sends back
-    /// the sums.
-    /// A list travels as one buffer for each element type.
-    ///
-    /// # Errors
-    /// Returns [`LinkError`] if another rank failed, the deadline passed, or members give different lists.
-    fn all_reduce(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        tensors: Vec<Option<AnyTensor>>,
-        deadline: Instant,
-    ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
-        collective::all_reduce(self, group, ranks, tensors, deadline)
-    }
-
-    /// Sends a message to a member of a group. If the transport keeps the messages of groups apart (MPI), it is
-    /// ordered among the group's messages, otherwise among all messages.
-    ///
-    /// # Errors
-    /// As [`Link::send`]; if there is no such group.
-    fn send_in(&mut self, group: usize, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
-        let _ = group;
-        self.send(to, message, deadline)
-    }
-
-    /// Waits for the next message from a member of a group; see [`Link::send_in`].
-    ///
-    /// # Errors
-    /// As [`Link::receive`]; if there is no such group.
-    fn receive_in(
-        &mut self,
-        group: usize,
-        from: usize,
-        header: Header,
-        deadline: Instant,
-    ) -> Result<Payload, LinkError> {
-        let _ = group;
-        self.receive(from, header, deadline)
-    }
-
-    /// Sums lists of tensors over a group, and gives each member its piece of each sum. A tensor is flattened and
-    /// cut into one piece for each member, in rank order; if it does not divide evenly, the last pieces are
-    /// shorter. Members, `group` and order of calls are as for [`Link::all_reduce`]. Each sum has the bits of an
-    /// addition in rank order.
-    ///
-    /// # Errors
-    /// Returns [`LinkError`] if another rank failed, the deadline passed, or members give different lists.
-    fn reduce_scatter(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        tensors: Vec<AnyTensor>,
-        deadline: Instant,
-    ) -> Result<Vec<AnyTensor>, LinkError> {
-        collective::reduce_scatter(self, group, ranks, tensors, deadline)
-    }
-
-    /// Joins the members' pieces in rank order and gives every member the flat tensors: the inverse of the cut of
-    /// [`Link::reduce_scatter`].
-    ///
-    /// # Errors
-    /// As [`Link::reduce_scatter`].
-    fn all_gather_pieces(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        pieces: Vec<AnyTensor>,
-        deadline: Instant,
-    ) -> Result<Vec<AnyTensor>, LinkError> {
-        collective::all_gather_pieces(self, group, ranks, pieces, deadline)
-    }
-
-    /// Gives every member of a group the tensors of the member `root`. The other members' tensors are not used.
-    ///
-    /// # Errors
-    /// Returns [`LinkError`] if another rank failed, or the deadline passed.
-    fn broadcast(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        root: usize,
-        tensors: Vec<AnyTensor>,
-        deadline: Instant,
-    ) -> Result<Vec<AnyTensor>, LinkError> {
-        collective::broadcast(self, group, ranks, root, tensors, deadline)
-    }
-
-    /// The collectives that the transport runs by itself for tensor-parallel groups; the same on all ranks. By
-    /// default there are none, and the members of a group send each other messages.
+    /// The collectives that the transport runs by itself; the same on all ranks. By default there are none, and ranks
+    /// send each other messages instead.
     fn collectives(&mut self) -> Option<&mut dyn Collectives> {
         None
     }
@@ -228,31 +121,5 @@ pub trait Link: Send {
         let _ = deadline;
         let message = "this transport cannot recover from a failure".to_owned();
         Err(LinkError::Closed { rank: self.rank(), message })
-    }
-}
-
-impl<L: Link + ?Sized> GroupMessages for L {
-    fn own_rank(&self) -> usize {
-        self.rank()
-    }
-
-    fn send_to_member(
-        &mut self,
-        group: usize,
-        to: usize,
-        message: Message,
-        deadline: Instant,
-    ) -> Result<(), LinkError> {
-        self.send_in(group, to, message, deadline)
-    }
-
-    fn receive_from_member(
-        &mut self,
-        group: usize,
-        from: usize,
-        header: Header,
-        deadline: Instant,
-    ) -> Result<Payload, LinkError> {
-        self.receive_in(group, from, header, deadline)
     }
 }

@@ -15,7 +15,7 @@ use super::collectives::Collectives;
 use super::error::LinkError;
 use super::header::{Header, Message};
 use super::link_trait::Link;
-use crate::stage::{AnyTensor, Payload, PayloadPart, PayloadSpec};
+use crate::payload::{Payload, PayloadSpec};
 use std::time::Instant;
 
 /// The target of the events.
@@ -42,22 +42,11 @@ impl Logged {
         self.tell("received", from, header, &payload);
         payload
     }
-
-    fn together<'a>(&self, kind: &'static str, ranks: &[usize], tensors: impl Iterator<Item = &'a AnyTensor> + Clone) {
-        tracing::debug!(
-            target: TRANSFER, rank = self.0.rank(), peers = ?ranks, kind, tensors = %specs(tensors.clone()),
-            bytes = tensors.map(AnyTensor::bytes).sum::<usize>(), "given to a group"
-        );
-    }
-}
-
-fn specs<'a>(tensors: impl Iterator<Item = &'a AnyTensor>) -> PayloadSpec {
-    PayloadSpec::of_payload(&Payload::from_parts(tensors.cloned().map(PayloadPart::Tensor)))
 }
 
 impl Link for Logged {
     crate::forward_link!(0: rank, ranks, overlaps, monitor, to_device, set_activity, expect, probe, all_gather);
-    crate::forward_link!(0: form_groups, abort, interrupt, recover);
+    crate::forward_link!(0: abort, interrupt, recover);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
         self.tell("sent", to, message.header, &message.payload);
@@ -67,67 +56,6 @@ impl Link for Logged {
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
         let payload = self.0.receive(from, header, deadline)?;
         Ok(self.received(from, header, payload))
-    }
-
-    fn send_in(&mut self, group: usize, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
-        self.tell("sent", to, message.header, &message.payload);
-        self.0.send_in(group, to, message, deadline)
-    }
-
-    fn receive_in(
-        &mut self,
-        group: usize,
-        from: usize,
-        header: Header,
-        deadline: Instant,
-    ) -> Result<Payload, LinkError> {
-        let payload = self.0.receive_in(group, from, header, deadline)?;
-        Ok(self.received(from, header, payload))
-    }
-
-    fn all_reduce(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        tensors: Vec<Option<AnyTensor>>,
-        deadline: Instant,
-    ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
-        self.together("AllReduce", ranks, tensors.iter().flatten());
-        self.0.all_reduce(group, ranks, tensors, deadline)
-    }
-
-    fn reduce_scatter(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        tensors: Vec<AnyTensor>,
-        deadline: Instant,
-    ) -> Result<Vec<AnyTensor>, LinkError> {
-        self.together("ReduceScatter", ranks, tensors.iter());
-        self.0.reduce_scatter(group, ranks, tensors, deadline)
-    }
-
-    fn all_gather_pieces(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        pieces: Vec<AnyTensor>,
-        deadline: Instant,
-    ) -> Result<Vec<AnyTensor>, LinkError> {
-        self.together("AllGather", ranks, pieces.iter());
-        self.0.all_gather_pieces(group, ranks, pieces, deadline)
-    }
-
-    fn broadcast(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        root: usize,
-        tensors: Vec<AnyTensor>,
-        deadline: Instant,
-    ) -> Result<Vec<AnyTensor>, LinkError> {
-        self.together("Broadcast", ranks, tensors.iter());
-        self.0.broadcast(group, ranks, root, tensors, deadline)
     }
 
     fn collectives(&mut self) -> Option<&mut dyn Collectives> {

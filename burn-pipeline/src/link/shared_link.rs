@@ -3,17 +3,17 @@
 //! Guarantees: the messages of executor and stages have one order, since a rank does one thing at a time; the end
 //! is closed when the executor drops it, even if a [`StageEnd`] is still alive.
 //!
-//! Only the executor's half keeps the end alive. A rank runs its stages and its exchanges on one thread, so nobody
-//! waits for the lock. The executor's half forwards every method but [`Link::collectives`]: those are for stages,
-//! whose half gets the end itself.
+//! Only the executor's half keeps the end alive, and forwards every method to it. A rank runs its stages and its
+//! exchanges on one thread, so nobody waits for the lock.
 
 use super::activity::Activity;
+use super::collectives::{Collectives, FlatCollective};
 use super::error::LinkError;
 use super::expected::ExpectedMessage;
 use super::header::{Header, Message};
 use super::link_trait::Link;
 use super::monitor::Monitor;
-use crate::stage::{AnyTensor, Payload};
+use crate::payload::{AnyTensor, Payload};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
@@ -113,63 +113,8 @@ impl Link for SharedLink {
         lock(&self.0).link.all_gather(bytes, deadline)
     }
 
-    fn form_groups(&mut self, groups: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
-        lock(&self.0).link.form_groups(groups, deadline)
-    }
-
-    fn all_reduce(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        tensors: Vec<Option<AnyTensor>>,
-        deadline: Instant,
-    ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
-        lock(&self.0).link.all_reduce(group, ranks, tensors, deadline)
-    }
-
-    fn send_in(&mut self, group: usize, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
-        lock(&self.0).link.send_in(group, to, message, deadline)
-    }
-
-    fn receive_in(
-        &mut self,
-        group: usize,
-        from: usize,
-        header: Header,
-        deadline: Instant,
-    ) -> Result<Payload, LinkError> {
-        lock(&self.0).link.receive_in(group, from, header, deadline)
-    }
-
-    fn reduce_scatter(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        tensors: Vec<AnyTensor>,
-        deadline: Instant,
-    ) -> Result<Vec<AnyTensor>, LinkError> {
-        lock(&self.0).link.reduce_scatter(group, ranks, tensors, deadline)
-    }
-
-    fn all_gather_pieces(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        pieces: Vec<AnyTensor>,
-        deadline: Instant,
-    ) -> Result<Vec<AnyTensor>, LinkError> {
-        lock(&self.0).link.all_gather_pieces(group, ranks, pieces, deadline)
-    }
-
-    fn broadcast(
-        &mut self,
-        group: usize,
-        ranks: &[usize],
-        root: usize,
-        tensors: Vec<AnyTensor>,
-        deadline: Instant,
-    ) -> Result<Vec<AnyTensor>, LinkError> {
-        lock(&self.0).link.broadcast(group, ranks, root, tensors, deadline)
+    fn collectives(&mut self) -> Option<&mut dyn Collectives> {
+        if lock(&self.0).link.collectives().is_some() { Some(self) } else { None }
     }
 
     fn barrier(&mut self, deadline: Instant) -> Result<(), LinkError> {
@@ -186,5 +131,49 @@ impl Link for SharedLink {
 
     fn recover(&mut self, deadline: Instant) -> Result<(), LinkError> {
         lock(&self.0).link.recover(deadline)
+    }
+}
+
+impl SharedLink {
+    fn with_collectives<T>(
+        &mut self,
+        f: impl FnOnce(&mut dyn Collectives) -> Result<T, LinkError>,
+    ) -> Result<T, LinkError> {
+        let mut end = lock(&self.0);
+        let rank = end.link.rank();
+        let message = || "the link has no collectives".to_owned();
+        f(end.link.collectives().ok_or_else(|| LinkError::Closed { rank, message: message() })?)
+    }
+}
+
+impl Collectives for SharedLink {
+    fn form(&mut self, group: &[usize], deadline: Instant) -> Result<(), LinkError> {
+        self.with_collectives(|collectives| collectives.form(group, deadline))
+    }
+
+    fn begin(&mut self, collective: FlatCollective, what: String, tensor: AnyTensor) -> Result<(), LinkError> {
+        self.with_collectives(|collectives| collectives.begin(collective, what, tensor))
+    }
+
+    fn end(&mut self, deadline: Instant) -> Result<AnyTensor, LinkError> {
+        self.with_collectives(|collectives| collectives.end(deadline))
+    }
+
+    fn meet(&mut self, what: String, deadline: Instant) -> Result<(), LinkError> {
+        self.with_collectives(|collectives| collectives.meet(what, deadline))
+    }
+
+    fn form_sets(&mut self, sets: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
+        self.with_collectives(|collectives| collectives.form_sets(sets, deadline))
+    }
+
+    fn sum(
+        &mut self,
+        set: usize,
+        ranks: &[usize],
+        tensors: Vec<Option<AnyTensor>>,
+        deadline: Instant,
+    ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
+        self.with_collectives(|collectives| collectives.sum(set, ranks, tensors, deadline))
     }
 }

@@ -22,7 +22,7 @@ use super::header::{Header, Message};
 use super::link_trait::Link;
 use super::monitor::Monitor;
 use super::moving_deadline::MovingDeadline;
-use crate::stage::Payload;
+use crate::payload::Payload;
 use burn::tensor::Device;
 use std::collections::VecDeque;
 use std::convert::Infallible;

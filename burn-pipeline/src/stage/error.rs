@@ -1,9 +1,9 @@
 //! Errors inside one stage.
 
 use super::batch::Reduction;
-use super::boundary::BoundaryError;
-use super::boundary::StagePort;
 use crate::ops::DeferredError;
+use crate::payload::BoundaryError;
+use crate::payload::StagePort;
 use crate::program::ProgramError;
 use burn::tensor::DType;
 

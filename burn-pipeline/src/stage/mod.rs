@@ -4,7 +4,7 @@
 //! the types of its input and output. It is built on its own rank and device, so the whole model never exists in one
 //! place. The last part gets a loss.
 //!
-//! Reading order: `module` ([`Stage`]), `stage_box` (what a factory returns), `boundary` (what crosses), `batch` (a
+//! Reading order: `module` ([`Stage`]), `stage_box` (what a factory returns), `batch` (a
 //! batch, its microbatches, the loss contract), `random` (seeds), `state` (parameters, gradient sums, optimizer state),
 //! `engine` (ways to run a stage), `erased` (what the executor drives), `single` (a stage by hand).
 //!
@@ -63,7 +63,6 @@
 //! ```
 
 mod batch;
-mod boundary;
 mod engine;
 mod erased;
 mod error;
@@ -74,10 +73,6 @@ mod stage_box;
 mod state;
 
 pub use batch::{Batch, LOSS_SEED, Loss, MicrobatchError, Microbatches, Reduction, Split, Weight};
-pub use boundary::{
-    AnyTensor, Boundary, BoundaryError, HostValue, Payload, PayloadPart, PayloadReader, PayloadSpec, Skip, Skips,
-    StageMetadata, StagePort, TensorKind, Validate, computes_in, kinds_of_field,
-};
 pub use engine::{ActivationBytes, DeferredShare, EngineReport, SplitBackward};
 pub use erased::ReplaceError;
 pub use error::StageError;
@@ -88,10 +83,6 @@ pub use stage_box::StageBox;
 pub use state::{Accumulation, NamedWeight, Names, SharedError, named_weights, with_weights};
 
 pub(crate) use batch::{LossPart, loss_seed};
-pub(crate) use boundary::{
-    CutOver, Kinds, SpecMismatch, SpecPart, TensorSpec, Unwritten, alike, first_non_finite, is_cubecl, listed, lost,
-    written,
-};
 pub(crate) use engine::{
     BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, Members, StageWork, WorkResult, WorkStarted,
 };

@@ -1,8 +1,8 @@
 //! What a user implements: a part of a model as a Burn module.
 
+use crate::payload::Boundary;
 #[cfg(doc)]
 use crate::stage::batch::Loss;
-use crate::stage::boundary::Boundary;
 use burn::module::Module;
 use std::any::TypeId;
 use std::cell::Cell;

@@ -1,11 +1,11 @@
 //! Runs one stage by hand, without a pipeline.
 
 use super::StageBox;
-use super::boundary::{AnyTensor, Payload, PayloadPart};
 use super::engine::{EngineReport, ForwardCall, ForwardOutput, SplitBackward};
 use super::erased::ErasedStage;
 use super::error::StageError;
 use super::state::Accumulation;
+use crate::payload::{AnyTensor, Payload, PayloadPart};
 use burn::optim::ModuleOptimizer;
 
 /// One stage run by hand, for a test or a benchmark of a stage: payloads and gradients go in and out.
@@ -16,7 +16,8 @@ use burn::optim::ModuleOptimizer;
 /// ```
 /// use burn::module::{Module, Param};
 /// use burn::tensor::{Device, Tensor};
-/// use burn_pipeline::stage::{AnyTensor, Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox};
+/// use burn_pipeline::payload::{AnyTensor, Boundary, Payload};
+/// use burn_pipeline::stage::{SingleStage, SplitBackward, Stage, StageBox};
 ///
 /// #[derive(Module, Debug)]
 /// struct Scale {

@@ -2,13 +2,13 @@
 
 use super::Stage;
 use super::batch::Loss;
-use super::boundary::Boundary;
-use super::boundary::PayloadSpec;
-use super::boundary::StageMetadata;
 use super::engine::StageFunction;
 use super::erased::ErasedStage;
 use super::erased::Typed;
 use super::state::Names;
+use crate::payload::Boundary;
+use crate::payload::PayloadSpec;
+use crate::payload::StageMetadata;
 
 /// A stage of any module type, as the factory of a pipeline returns it.
 pub struct StageBox(Box<dyn ErasedStage>);
@@ -51,11 +51,11 @@ impl StageBox {
     /// float tensor.
     ///
     /// A gradient that does not fit its tensor is refused when the stage is built. A gradient that is present or
-    /// missing against the declaration is refused where [`Validate`](crate::stage::Validate) compares.
+    /// missing against the declaration is refused where [`Validate`](crate::payload::Validate) compares.
     ///
     /// ```
     /// use burn::tensor::{Bool, Device, Tensor};
-    /// use burn_pipeline::stage::{PayloadSpec, StageMetadata};
+    /// use burn_pipeline::payload::{PayloadSpec, StageMetadata};
     /// // Hidden states of width 8 with a mask. Only the hidden states have a gradient.
     /// let hidden = || Tensor::<2>::zeros([1, 8], &Device::flex());
     /// let mask = Tensor::<2, Bool>::full([1, 8], false, &Device::flex());

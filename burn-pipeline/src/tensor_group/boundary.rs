@@ -5,11 +5,11 @@
 //! as the stage's group has; errors name the shapes of piece and whole.
 
 use super::group::TensorGroup;
-use crate::stage::{Boundary, BoundaryError, CutOver, Payload, PayloadReader};
+use crate::payload::{Boundary, BoundaryError, CutOver, Payload, PayloadReader};
 use burn::tensor::Tensor;
 
 /// A tensor of rank `D` that is cut along `AXIS` over a tensor-parallel group, in a stage's input or output or in a
-/// [`Skip`](crate::stage::Skip). In a group of `n` ranks, each rank has one of `n` equal pieces, and sends only
+/// [`Skip`](crate::payload::Skip). In a group of `n` ranks, each rank has one of `n` equal pieces, and sends only
 /// that. A next stage with a group of another size gets the same tensor in its own number of pieces. Gradients go
 /// back in pieces too.
 ///

@@ -14,7 +14,7 @@ use super::collective::{Collective, described, piece};
 use super::exchange::{header, place};
 use super::group::TensorGroup;
 use crate::link::{Activity, Collectives, FlatCollective, Link, LinkError, TRANSFER};
-use crate::stage::AnyTensor;
+use crate::payload::AnyTensor;
 use burn::tensor::Shape;
 use std::time::Instant;
 

@@ -17,8 +17,8 @@
 //!    captured program has them as two operations, with others between them ([`CapturedOp::halves`]).
 
 use super::group::TensorGroup;
+use crate::payload::AnyTensor;
 use crate::program::CapturedOp;
-use crate::stage::AnyTensor;
 use burn::backend::DispatchTensor;
 use burn::tensor::{DType, Shape};
 use std::ops::Range;

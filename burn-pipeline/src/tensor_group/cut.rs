@@ -5,7 +5,8 @@
 //! have.
 
 use super::group::{CutAlong, TensorGroup};
-use crate::stage::{AnyTensor, Standing};
+use crate::payload::AnyTensor;
+use crate::stage::Standing;
 use burn::backend::DispatchAutodiffContext;
 use burn::module::{Param, ParamId};
 use burn::tensor::{DType, Shape, Tensor};

@@ -23,8 +23,8 @@
 
 use super::group::TensorGroup;
 use crate::link::{Activity, Header, Link, LinkError, Message, MessageKind};
+use crate::payload::{AnyTensor, HostValue, Payload, PayloadPart};
 use crate::plan::StageId;
-use crate::stage::{AnyTensor, HostValue, Payload, PayloadPart};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 

@@ -4,7 +4,7 @@
 //! replicas' pieces, then from the members'. A parameter that no layer cut is unchanged.
 
 use super::group::TensorGroup;
-use crate::stage::AnyTensor;
+use crate::payload::AnyTensor;
 use burn::module::ParamId;
 use burn::tensor::Shape;
 

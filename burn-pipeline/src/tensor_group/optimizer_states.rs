@@ -7,7 +7,8 @@
 //! equal on all ranks.
 
 use super::holders::Holders;
-use crate::stage::{AnyTensor, ParameterState, StateValue};
+use crate::payload::AnyTensor;
+use crate::stage::{ParameterState, StateValue};
 use burn::module::ParamId;
 use burn::tensor::TensorData;
 use std::collections::{HashMap, HashSet};

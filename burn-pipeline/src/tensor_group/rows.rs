@@ -11,8 +11,8 @@
 use super::collective::Collective;
 use super::group::TensorGroup;
 use crate::ops::Pair;
+use crate::payload::AnyTensor;
 use crate::program::CapturedOp;
-use crate::stage::AnyTensor;
 use burn::backend::DispatchTensor;
 use burn::tensor::{DType, Int, Shape, Tensor, TensorData};
 use std::ops::Range;

@@ -316,7 +316,7 @@ fn pieces_are_cut_from_the_first_members_values_and_make_them_whole_again() {
             let piece = group.cut(parameter, axis);
             assert!(piece.val().is_require_grad());
             assert_eq!(group.axis_of(piece.id), Some(axis));
-            let own = crate::stage::AnyTensor::new(piece.val().inner());
+            let own = crate::payload::AnyTensor::new(piece.val().inner());
             (piece.val().into_data(), group.whole(piece.id, own).to_data().unwrap())
         });
         for (member, got) in got.into_iter().enumerate() {

@@ -7,9 +7,10 @@ use crate::cost::{PartitionError, ProfileError};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure};
 use crate::pass::PassError;
+use crate::payload::{BoundaryError, PayloadSpec};
 use crate::plan::{CheckError, PlanError, StageId};
 use crate::schedule::ScheduleError;
-use crate::stage::{BoundaryError, MicrobatchError, PayloadSpec, ReplaceError, StageError};
+use crate::stage::{MicrobatchError, ReplaceError, StageError};
 use crate::train::non_finite::NonFinite;
 use burn::module::ParamGroup;
 

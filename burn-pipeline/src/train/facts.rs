@@ -1,7 +1,8 @@
 //! Stage metadata gathered from all ranks: what a stage reads from a batch, its parameters' names and sizes.
 
+use crate::payload::{Kinds, Payload, PayloadSpec};
 use crate::plan::StageId;
-use crate::stage::{Batch, BatchChecks, ErasedStage, Kinds, NamedWeight, Payload, PayloadSpec, StageError};
+use crate::stage::{Batch, BatchChecks, ErasedStage, NamedWeight, StageError};
 use crate::train::error::PipelineError;
 use crate::vocabulary::{Piece, is_ids};
 use serde::{Deserialize, Serialize};

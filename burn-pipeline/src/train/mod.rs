@@ -44,4 +44,6 @@ pub use pipeline::Pipeline;
 pub use progress::Progress;
 pub use report::{EvalReport, EvalResults, StepReport};
 pub use setup::Builder;
+#[cfg(fuzzing)]
+pub use shared::sum_over_ranks;
 pub use shared::{SharedCopy, SharedParameter, SharedReport};

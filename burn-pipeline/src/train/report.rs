@@ -1,9 +1,10 @@
 //! The reports of steps and evaluations.
 
 use crate::execute::MicrobatchLoss;
+use crate::payload::{Boundary, BoundaryError, Payload};
 use crate::plan::StageId;
 use crate::simulate::{IdlePeriod, idle_periods};
-use crate::stage::{ActivationBytes, Boundary, BoundaryError, Microbatches, Payload};
+use crate::stage::{ActivationBytes, Microbatches};
 use crate::trace::{Event, Track};
 use crate::train::non_finite::NonFinite;
 use crate::train::step::BatchOutcome;
@@ -173,7 +174,7 @@ impl EvalReport {
     ///
     /// ```
     /// # use burn::tensor::Tensor;
-    /// # use burn_pipeline::{stage::BoundaryError, train::EvalReport};
+    /// # use burn_pipeline::{payload::BoundaryError, train::EvalReport};
     /// /// Scores `[samples, classes]`, and attention `[heads, samples, positions]`.
     /// fn whole(report: &EvalReport) -> Result<(Tensor<2>, Tensor<3>), BoundaryError> {
     ///     report.output_along(&[0, 1])
@@ -192,7 +193,7 @@ impl EvalReport {
     ///
     /// ```
     /// # use burn::tensor::Tensor;
-    /// # use burn_pipeline::{stage::BoundaryError, train::EvalReport};
+    /// # use burn_pipeline::{payload::BoundaryError, train::EvalReport};
     /// /// Scores of all samples, and how often each expert was used by them.
     /// fn reduced(report: &EvalReport) -> Result<(Tensor<2>, Tensor<1>), BoundaryError> {
     ///     let (scores, uses): (Vec<Tensor<2>>, Vec<Tensor<1>>) = report.outputs()?.into_iter().unzip();

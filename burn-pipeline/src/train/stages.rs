@@ -1,8 +1,9 @@
 //! The facts of a pipeline's stages, in model order, on whichever rank they are.
 
 use super::facts::StageFacts;
+use crate::payload::{alike, listed};
 use crate::plan::{SkipEdge, StageId};
-use crate::stage::{Batch, Microbatches, alike, listed};
+use crate::stage::{Batch, Microbatches};
 use crate::train::error::{BuildError, PipelineError};
 use crate::train::shared::SharedReport;
 use crate::vocabulary::Piece;

@@ -2,7 +2,8 @@
 
 use super::group::VocabularyGroup;
 use super::piece::Piece;
-use crate::stage::{BoundaryError, ErasedStage, Names, Payload, PayloadPart, Stage, StageBox, TensorKind};
+use crate::payload::{BoundaryError, Payload, PayloadPart, TensorKind};
+use crate::stage::{ErasedStage, Names, Stage, StageBox};
 use burn::module::Module;
 use burn::nn::{Embedding, Linear};
 use burn::tensor::Device;

@@ -14,7 +14,7 @@ use crate::moe::gpt::MoeGptConfig;
 use crate::moe::signal::{DOCUMENTS, PLATFORM, RELATIONS, STRUCTURE, TOKENS};
 use crate::training::tokens;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use burn_pipeline::stage::AnyTensor;
+use burn_pipeline::payload::AnyTensor;
 use burn_pipeline_moe::extras::{BatchExtras, document_ids};
 
 /// The number of relations in the text.

@@ -5,7 +5,7 @@ use super::messages::{failed_after, header, on, read, send};
 use super::start;
 use crate::link;
 use burn_pipeline::link::{Link, LinkError};
-use burn_pipeline::stage::AnyTensor;
+use burn_pipeline::payload::AnyTensor;
 use std::time::{Duration, Instant};
 
 /// Runs the named part of a rank's process. Returns false if the name is not one of these.
@@ -121,7 +121,7 @@ fn ranks_go_on_without_one_that_has_left_with_messages_unread() {
 /// The group of all ranks.
 fn all(link: &mut impl Link, deadline: Instant) -> Vec<usize> {
     let members: Vec<usize> = (0..link.ranks()).collect();
-    link.form_groups(std::slice::from_ref(&members), deadline).unwrap();
+    link.collectives().unwrap().form_sets(std::slice::from_ref(&members), deadline).unwrap();
     members
 }
 
@@ -137,7 +137,7 @@ fn leaves_before() {
     std::thread::sleep(Duration::from_millis(600 * (link.rank() / 2) as u64));
     let began = Instant::now();
     let tensor = AnyTensor::new(on(&device, vec![1.0; 64]));
-    let error = link.all_reduce(0, &members, vec![Some(tensor)], deadline).unwrap_err();
+    let error = link.collectives().unwrap().sum(0, &members, vec![Some(tensor)], deadline).unwrap_err();
     println!("failed after {} ms: {error}", began.elapsed().as_millis());
 }
 
@@ -160,7 +160,7 @@ fn refuses() {
     let deadline = Instant::now() + Duration::from_secs(20);
     let members = all(&mut link, deadline);
     let list = (0..=link.rank()).map(|_| Some(AnyTensor::new(on(&device, vec![1.0; 64]))));
-    let error = link.all_reduce(0, &members, list.collect(), deadline).unwrap_err();
+    let error = link.collectives().unwrap().sum(0, &members, list.collect(), deadline).unwrap_err();
     assert!(matches!(error, LinkError::Lists { .. }), "{error}");
 }
 

@@ -5,7 +5,7 @@ use super::messages::{failed_after, header, on, send};
 use super::start;
 use crate::link;
 use burn_pipeline::link::{Link, Message};
-use burn_pipeline::stage::Boundary;
+use burn_pipeline::payload::Boundary;
 use burn_pipeline_nccl::NcclLink;
 use std::time::{Duration, Instant};
 

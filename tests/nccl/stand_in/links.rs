@@ -6,7 +6,7 @@ use super::storm::storm;
 use crate::{TIMEOUT, conform, link, tensors};
 use burn_pipeline::link::conformance::CASES;
 use burn_pipeline::link::{Link, Message};
-use burn_pipeline::stage::Payload;
+use burn_pipeline::payload::Payload;
 use std::time::Instant;
 
 /// Runs the named part of a rank's process. Returns false if the name is not one of these.

@@ -2,8 +2,8 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_pipeline::link::{Header, Link, Message, MessageKind};
+use burn_pipeline::payload::{Boundary, Payload};
 use burn_pipeline::plan::StageId;
-use burn_pipeline::stage::{Boundary, Payload};
 use burn_pipeline_nccl::NcclLink;
 use std::time::{Duration, Instant};
 

@@ -4,7 +4,7 @@
 use super::messages::{header, on, read};
 use crate::{TIMEOUT, link};
 use burn_pipeline::link::{Link, Message};
-use burn_pipeline::stage::{AnyTensor, Boundary};
+use burn_pipeline::payload::{AnyTensor, Boundary};
 use std::time::Instant;
 
 const ROUNDS: usize = 24;
@@ -23,7 +23,7 @@ pub(super) fn storm() {
     let (me, ranks) = (link.rank(), link.ranks());
     let deadline = Instant::now() + TIMEOUT;
     let groups = [(0..ranks).collect(), vec![0, ranks - 1]];
-    link.form_groups(&groups, deadline).unwrap();
+    link.collectives().unwrap().form_sets(&groups, deadline).unwrap();
     let others: Vec<usize> = (0..ranks).filter(|&rank| rank != me).collect();
     for round in 0..ROUNDS {
         for &to in &others {
@@ -35,7 +35,7 @@ pub(super) fn storm() {
             let part = |rank: usize| values(rank, rank, 9).len().max(64 + round) * (rank + 1);
             let mine = vec![part(me) as f32; 64 + round];
             let own = Some(AnyTensor::new(on(&device, mine)));
-            let summed = link.all_reduce(group, &groups[group], vec![own], deadline).unwrap();
+            let summed = link.collectives().unwrap().sum(group, &groups[group], vec![own], deadline).unwrap();
             let sum = groups[group].iter().map(|&rank| part(rank) as f32).sum::<f32>();
             let got: Vec<f32> = summed[0].as_ref().unwrap().to_data().unwrap().iter::<f32>().collect();
             assert_eq!(got, vec![sum; 64 + round]);

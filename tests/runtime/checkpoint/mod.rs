@@ -89,7 +89,7 @@ impl Cut {
 
 /// The bits of a pipeline's weights.
 fn weights(pipeline: &mut Pipeline) -> Vec<Vec<u32>> {
-    let bits = |weight: &burn_pipeline::stage::AnyTensor| {
+    let bits = |weight: &burn_pipeline::payload::AnyTensor| {
         crate::cases::read(weight).into_iter().map(f32::to_bits).collect::<Vec<u32>>()
     };
     pipeline.weights().unwrap().iter().flatten().map(bits).collect()

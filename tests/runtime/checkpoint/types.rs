@@ -9,8 +9,9 @@ use super::Folder;
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::{DType, Device, DeviceConfig, FloatDType, Tensor, TensorData};
+use burn_pipeline::payload::AnyTensor;
 use burn_pipeline::schedule::Size;
-use burn_pipeline::stage::{AnyTensor, Batch, Names, Stage, StageBox};
+use burn_pipeline::stage::{Batch, Names, Stage, StageBox};
 use burn_pipeline::train::{Checkpoint, Checkpoints, Pipeline};
 use std::process::Command;
 

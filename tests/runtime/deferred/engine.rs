@@ -7,9 +7,8 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn_pipeline::ops::{DeferredForward, deferred};
-use burn_pipeline::stage::{
-    Accumulation, AnyTensor, Boundary, DeferredShare, Payload, SingleStage, SplitBackward, Stage, StageBox, StageError,
-};
+use burn_pipeline::payload::{AnyTensor, Boundary, Payload};
+use burn_pipeline::stage::{Accumulation, DeferredShare, SingleStage, SplitBackward, Stage, StageBox, StageError};
 
 /// One microbatch with weight gradients computed by `B`, or by `I` and then `W`.
 struct Ran {

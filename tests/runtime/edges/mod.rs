@@ -8,8 +8,9 @@ mod unused;
 
 use crate::cases::Case;
 use crate::parity::{assert_parity, assert_parity_from_the_second_batch, builder};
+use burn_pipeline::payload::Validate;
 use burn_pipeline::schedule::{Size, by_name};
-use burn_pipeline::stage::{Accumulation, SplitBackward, Validate};
+use burn_pipeline::stage::{Accumulation, SplitBackward};
 
 fn over_every_kind_of_schedule<C: Case>(captured: bool, new: impl Fn(usize) -> C) {
     for (schedule, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)] {

@@ -8,10 +8,9 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::tanh;
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_pipeline::boundary;
+use burn_pipeline::payload::{AnyTensor, Boundary, Payload, PayloadSpec};
 use burn_pipeline::schedule::{GPipe, Size};
-use burn_pipeline::stage::{
-    AnyTensor, Batch, Boundary, Payload, PayloadSpec, SingleStage, SplitBackward, Stage, StageBox, init_seeded,
-};
+use burn_pipeline::stage::{Batch, SingleStage, SplitBackward, Stage, StageBox, init_seeded};
 use burn_pipeline::train::StageContext;
 use pipeline_tests::reference::whole;
 

@@ -5,7 +5,7 @@ use super::{RATE, difference, parts, replicated, weights};
 use crate::cases::{Case, Stack, range, sizes};
 use burn::tensor::Device;
 use burn_pipeline::link::{Link, LinkError, Message, MessageKind, ThreadLink, Threads};
-use burn_pipeline::stage::{Payload, PayloadPart};
+use burn_pipeline::payload::{Payload, PayloadPart};
 use burn_pipeline::train::{Builder, Pipeline};
 use pipeline_tests::reference::Reference;
 use std::time::Instant;
@@ -36,7 +36,7 @@ struct Tampering {
 
 impl Link for Tampering {
     burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity);
-    burn_pipeline::forward_link!(link: receive, expect, probe, all_gather, form_groups, abort);
+    burn_pipeline::forward_link!(link: receive, expect, probe, all_gather, abort);
 
     fn send(&mut self, to: usize, mut message: Message, deadline: Instant) -> Result<(), LinkError> {
         let lost = self.tamper == Tamper::LoseShards { rank: self.rank() };

@@ -3,7 +3,8 @@
 use crate::cases::read;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::stage::{AnyTensor, Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox};
+use burn_pipeline::payload::{AnyTensor, Boundary, Payload};
+use burn_pipeline::stage::{SingleStage, SplitBackward, Stage, StageBox};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,7 +1,8 @@
 //! A refused capture prints nothing, and a program's own panics are still printed.
 
 use crate::split::models::{Looking, Running, WIDTH, noise};
-use burn_pipeline::stage::{Boundary, Payload, SingleStage, SplitBackward, StageBox};
+use burn_pipeline::payload::{Boundary, Payload};
+use burn_pipeline::stage::{SingleStage, SplitBackward, StageBox};
 use std::process::Command;
 
 /// Runs in its own process, whose standard error the test below reads.

@@ -3,7 +3,8 @@
 use super::model::{WIDTH, tensor};
 use burn::module::Module;
 use burn::tensor::Tensor;
-use burn_pipeline::stage::{Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox, StageError};
+use burn_pipeline::payload::{Boundary, Payload};
+use burn_pipeline::stage::{SingleStage, SplitBackward, Stage, StageBox, StageError};
 
 /// Decides by a value.
 type Decides = fn(Tensor<2>) -> bool;

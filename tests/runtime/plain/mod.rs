@@ -6,10 +6,9 @@ pub(crate) mod model;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
+use burn_pipeline::payload::{Boundary, BoundaryError, PayloadSpec, Validate};
 use burn_pipeline::schedule::Size;
-use burn_pipeline::stage::{
-    Batch, Boundary, BoundaryError, PayloadSpec, SingleStage, SplitBackward, Stage, StageBox, StageError, Validate,
-};
+use burn_pipeline::stage::{Batch, SingleStage, SplitBackward, Stage, StageBox, StageError};
 use burn_pipeline::train::{Pipeline, PipelineError, StageContext};
 use model::{MICROBATCHES, builder, plain_loop, train};
 

@@ -2,7 +2,6 @@
 //! holds each of them once.
 
 pub(crate) mod model;
-mod reduce;
 mod refusals;
 
 use crate::cases::{range, read, sizes};

@@ -4,9 +4,10 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::execute::ExecuteError;
+use burn_pipeline::payload::Skips;
 use burn_pipeline::plan::{CheckError, PlanError, SkipEdge};
 use burn_pipeline::schedule::{GPipe, Schedule, Size};
-use burn_pipeline::stage::{Batch, Skips, Stage, StageBox, StageError};
+use burn_pipeline::stage::{Batch, Stage, StageBox, StageError};
 use burn_pipeline::train::{BuildError, Builder, Pipeline, StageContext};
 
 /// Sends a given number of skips, and takes all that arrive.

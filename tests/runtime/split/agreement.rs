@@ -9,9 +9,8 @@ use burn::module::Module;
 use burn::nn::LinearConfig;
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, GradientCheckpointingStrategy, Int, Tensor};
-use burn_pipeline::stage::{
-    Accumulation, AnyTensor, Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox, StageError, TensorKind,
-};
+use burn_pipeline::payload::{AnyTensor, Boundary, Payload, TensorKind};
+use burn_pipeline::stage::{Accumulation, SingleStage, SplitBackward, Stage, StageBox, StageError};
 
 /// The results of one microbatch: outputs, and gradients of the input.
 type Given = (Vec<Vec<f32>>, Vec<Option<Vec<f32>>>);

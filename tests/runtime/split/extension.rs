@@ -14,8 +14,9 @@ use burn::backend::{Autodiff, AutodiffBackend, Backend, Capture, Dispatch, Dispa
 use burn::module::{Module, Param};
 use burn::tensor::activation::tanh;
 use burn::tensor::{DType, Device, Distribution, Int, Shape, Tensor};
+use burn_pipeline::payload::{Boundary, Payload};
 use burn_pipeline::program::{CapturedOp, ProgramError, captured_for, record_op};
-use burn_pipeline::stage::{Boundary, Payload, SingleStage, SplitBackward, Stage, StageBox, StageError};
+use burn_pipeline::stage::{SingleStage, SplitBackward, Stage, StageBox, StageError};
 use std::cell::Cell;
 
 /// A matmul as an extension: `x` times `w`, and the two gradients.

@@ -2,7 +2,8 @@
 
 use super::part::{Part, described, marked};
 use crate::group::Grid;
-use crate::stage::{CutOver, Payload, SpecPart, StageError, TensorSpec};
+use crate::payload::{CutOver, Payload, SpecPart, TensorSpec};
+use crate::stage::StageError;
 
 /// The sizes of the groups at the two ends of a boundary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,8 @@
 //! Re-cutting on one rank, where stages are measured without a link.
 
 use super::cut::Recut;
-use crate::stage::{Payload, StageError};
+use crate::payload::Payload;
+use crate::stage::StageError;
 
 /// What the first of `receivers` ranks gets of a value, if all senders have equal values and equal pieces.
 ///

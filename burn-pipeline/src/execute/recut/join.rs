@@ -2,7 +2,8 @@
 
 use super::cut::Recut;
 use super::part::{Part, described};
-use crate::stage::{AnyTensor, CutOver, Payload, PayloadPart, SpecPart, StageError, TensorSpec};
+use crate::payload::{AnyTensor, CutOver, Payload, PayloadPart, SpecPart, TensorSpec};
+use crate::stage::StageError;
 use std::iter::Peekable;
 use std::ops::Range;
 

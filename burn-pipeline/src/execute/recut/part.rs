@@ -2,7 +2,7 @@
 //!
 //! The same code re-cuts a payload and its spec, so expected and sent messages agree.
 
-use crate::stage::{CutOver, HostValue, Payload, PayloadPart, PayloadSpec, SpecPart, TensorSpec};
+use crate::payload::{CutOver, HostValue, Payload, PayloadPart, PayloadSpec, SpecPart, TensorSpec};
 
 /// One part of a payload, or of a payload's spec.
 pub(in crate::execute) trait Part: Clone {

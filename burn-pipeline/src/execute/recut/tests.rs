@@ -4,9 +4,8 @@
 
 use super::{Recut, cuts, unmarked};
 use crate::group::Grid;
-use crate::stage::{
-    AnyTensor, Boundary, CutOver, Gradients, HostValue, Payload, PayloadPart, PayloadSpec, SpecPart, StageError,
-};
+use crate::payload::{AnyTensor, Boundary, CutOver, HostValue, Payload, PayloadPart, PayloadSpec, SpecPart};
+use crate::stage::{Gradients, StageError};
 use burn::tensor::{Device, TensorData};
 use proptest::prelude::{Strategy, any};
 use proptest::{prop_assert_eq, prop_oneof, proptest};

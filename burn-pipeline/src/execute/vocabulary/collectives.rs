@@ -5,8 +5,8 @@ use crate::execute::executor::Executor;
 use crate::execute::run_state::RunState;
 use crate::execute::transfer::Transfer;
 use crate::link::{Header, Message, MessageKind};
+use crate::payload::Payload;
 use crate::plan::{MicrobatchTask, Op, Task};
-use crate::stage::Payload;
 
 impl Executor {
     /// Posts all messages that the other ranks will send to this one, if the plan is vocabulary parallel.

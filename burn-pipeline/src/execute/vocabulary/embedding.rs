@@ -4,8 +4,9 @@ use super::read::{as_matrix, id_named, ids, one_float, piece};
 use crate::execute::error::ExecuteError;
 use crate::execute::executor::Executor;
 use crate::execute::run_state::RunState;
+use crate::payload::{AnyTensor, Boundary, Payload};
 use crate::plan::{MicrobatchTask, Op};
-use crate::stage::{AnyTensor, Boundary, Gradients, Payload, StageError};
+use crate::stage::{Gradients, StageError};
 use crate::vocabulary::{OwnIds, look_up, weight_gradient};
 use burn::tensor::{Int, Shape, Tensor};
 

@@ -5,8 +5,9 @@ use super::read::{as_matrix, id_named, ids, matrices, one_float, piece};
 use crate::execute::error::ExecuteError;
 use crate::execute::executor::Executor;
 use crate::execute::run_state::RunState;
+use crate::payload::{AnyTensor, Payload};
 use crate::plan::{MicrobatchTask, Op, StageId};
-use crate::stage::{AnyTensor, Gradients, LossPart, Payload, Reduction, StageError};
+use crate::stage::{Gradients, LossPart, Reduction, StageError};
 use crate::vocabulary::{InputParts, OwnIds, input_gradient, join, score};
 use burn::tensor::{Int, Shape, Tensor};
 

@@ -1,8 +1,9 @@
 //! Reads tensors from payloads and from shards of a vocabulary-parallel layer.
 
 use crate::execute::error::ExecuteError;
+use crate::payload::{AnyTensor, Payload, PayloadSpec};
 use crate::plan::MicrobatchTask;
-use crate::stage::{AnyTensor, Payload, PayloadSpec, StageError};
+use crate::stage::StageError;
 use crate::vocabulary::is_ids;
 use burn::module::ParamId;
 use burn::tensor::{Int, Shape, Tensor};

@@ -1,7 +1,7 @@
 //! What a row holds for this rank's shards of the vocabulary.
 
+use crate::payload::{AnyTensor, Payload};
 use crate::plan::MicrobatchTask;
-use crate::stage::{AnyTensor, Payload};
 use crate::vocabulary::SavedScores;
 use burn::tensor::{Shape, Tensor};
 use std::collections::{HashMap, HashSet};

@@ -2,8 +2,8 @@
 
 use super::material::{TIMEOUT, assert_same, barrier, deadline, header, message, numbers, others};
 use crate::link::{Activity, Link, LinkError};
+use crate::payload::{Boundary, Payload};
 use crate::plan::{Op, Task};
-use crate::stage::{Boundary, Payload};
 use std::time::{Duration, Instant};
 
 pub(super) fn refuses_disorder(link: &mut dyn Link) {

@@ -1,8 +1,8 @@
 //! Shared helpers of the cases: deadlines, headers, and payloads whose every bit is known.
 
 use crate::link::{Header, Link, Message, MessageKind};
+use crate::payload::{AnyTensor, Boundary, Payload, PayloadSpec, TensorKind};
 use crate::plan::StageId;
-use crate::stage::{AnyTensor, Boundary, Payload, PayloadSpec, TensorKind};
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! The conformance suite: what every link must do, for tests of transports.
 //!
 //! A transport that passes [`CASES`] with two, three and five ranks fulfils the contract of [`Link`]: messages
-//! arrive in order and bit for bit, whatever their shapes; gathers and groups give every rank the same; every wait
+//! arrive in order and bit for bit, whatever their shapes; gathers give every rank the same; every wait
 //! ends at its deadline with an error that names the awaited rank; a failure wakes every rank; after an
 //! interruption a link has dropped earlier messages; a rank that drops its link ends the waits for it.
 //!
@@ -10,7 +10,7 @@
 //! 2. If ranks are threads of one process, [`run_on_threads`] runs every case. If they are processes, each process
 //!    runs [`CASES`] in order and opens a new link for each.
 //!
-//! Reading order: `messages.rs`, `gathers.rs`, `groups.rs`, `failures.rs`; their helpers are in `material.rs`.
+//! Reading order: `messages.rs`, `gathers.rs`, `failures.rs`; their helpers are in `material.rs`.
 //!
 //! ```no_run
 //! use burn::tensor::Device;
@@ -28,7 +28,6 @@
 
 mod failures;
 mod gathers;
-mod groups;
 mod material;
 mod messages;
 
@@ -51,8 +50,6 @@ pub const CASES: &[Case] = &[
     ("messages travel while ranks compute", messages::overlaps),
     ("a gather gives every rank's value to every rank", gathers::gathers),
     ("a gather carries bytes", gathers::gathers_bytes),
-    ("groups sum, cut, gather and broadcast lists bit for bit", groups::serves_groups),
-    ("lists of a group that do not match are refused", groups::refuses_other_lists),
     ("a message out of order is refused", failures::refuses_disorder),
     ("ranks that do not exist are refused", failures::refuses_unknown_ranks),
     ("a wait ends at its deadline and says what the peer is doing", failures::keeps_deadlines),

@@ -4,9 +4,9 @@
 //! deadline, it asks all ranks what they are doing; a failure is sent to all other ranks, once. Dropping a link
 //! closes it for all other ranks; dropping it in a panic is a failure.
 //!
-//! After an interruption all ranks can go on if a rank's messages and envelopes to another rank keep one order (a
-//! stream of bytes). A transport whose messages travel beside its envelopes does not forward [`Link::interrupt`]
-//! and [`Link::recover`], so any failure closes it.
+//! After an interruption all ranks can go on if a rank's messages and envelopes to another rank keep one order. A
+//! transport whose tensors travel beside its envelopes handles [`Envelope::Recovered`] once the messages before it are
+//! complete (MPI); one that cannot does not forward [`Link::interrupt`] and [`Link::recover`], so any failure closes it.
 
 use super::envelope::Envelope;
 use super::frame::Frame;
@@ -19,7 +19,7 @@ use crate::link::header::{Header, Message};
 use crate::link::link_trait::Link;
 use crate::link::monitor::Monitor;
 use crate::link::wire_error::WireError;
-use crate::stage::Payload;
+use crate::payload::Payload;
 use burn::tensor::{Bytes, Device};
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -116,25 +116,10 @@ impl<P: Peers> Endpoint<P> {
         self.mailbox().fail_if_failed()?;
         if to == self.mailbox().rank {
             let frame = Frame::read(&packed.frame).map_err(|source| self.wire(to, source))?;
-            self.mailbox().deliver(None, to, (frame, packed.bodies));
+            self.mailbox().deliver(to, (frame, packed.bodies));
             return Ok(());
         }
         self.peers.send(to, Envelope::Message(packed.frame), packed.bodies)
-    }
-
-    /// Waits for the next message from a rank, within a group or not.
-    ///
-    /// # Errors
-    /// As [`Mailbox::receive`].
-    pub fn receive_within(
-        &self,
-        group: Option<usize>,
-        from: usize,
-        header: Header,
-        deadline: Instant,
-    ) -> Result<Payload, LinkError> {
-        let ask = |question| self.peers.send_all(&Envelope::Ask { question });
-        self.mailbox().receive(group, from, header, &self.device, deadline, &ask)
     }
 
     /// Tells all other ranks that this one failed, if its thread panics. The endpoint does so when it is dropped. A
@@ -193,7 +178,8 @@ impl<P: Peers> Link for Endpoint<P> {
     }
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        self.receive_within(None, from, header, deadline)
+        let ask = |question| self.peers.send_all(&Envelope::Ask { question });
+        self.mailbox().receive(from, header, &self.device, deadline, &ask)
     }
 
     fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {

@@ -12,7 +12,7 @@
 use super::sealed::{open, seal};
 use crate::link::header::{Header, Message};
 use crate::link::wire_error::WireError;
-use crate::stage::{HostValue, PayloadPart, PayloadSpec, SpecPart, TensorKind, TensorSpec};
+use crate::payload::{HostValue, PayloadPart, PayloadSpec, SpecPart, TensorKind, TensorSpec};
 use burn::tensor::DType;
 use burn::tensor::quantization::QuantScheme;
 use serde::{Deserialize, Serialize};
@@ -149,8 +149,8 @@ mod tests {
     use super::*;
     use crate::link::header::MessageKind;
     use crate::link::kit::Packed;
+    use crate::payload::{Boundary, Payload};
     use crate::plan::StageId;
-    use crate::stage::{Boundary, Payload};
     use burn::tensor::{Device, Int, Tensor};
 
     fn header() -> Header {

@@ -51,8 +51,6 @@ pub(super) struct Answer {
 pub(super) struct Contents {
     /// Messages of each rank, in order.
     pub(super) inbox: Vec<VecDeque<Delivery>>,
-    /// Messages within groups, by group and rank, in order.
-    pub(super) group_inbox: BTreeMap<(usize, usize), VecDeque<Delivery>>,
     /// The ranks' bytes in gathers that are incomplete or not yet taken, by round.
     pub(super) gathers: BTreeMap<u64, Vec<Option<Vec<u8>>>>,
     /// The first failure that this rank knows.
@@ -76,14 +74,6 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Takes the next message of a rank, within a group or not.
-    pub(super) fn take(&mut self, group: Option<usize>, from: usize) -> Option<Delivery> {
-        match group {
-            None => self.inbox[from].pop_front(),
-            Some(group) => self.group_inbox.get_mut(&(group, from))?.pop_front(),
-        }
-    }
-
     /// Returns true if there was a failure, here or elsewhere.
     fn failed(&self) -> bool {
         self.failure.is_some() || self.broken.is_some()
@@ -107,7 +97,6 @@ impl Contents {
     fn begin_recovery(&mut self, from: usize) {
         self.begun[from] += 1;
         self.inbox[from].clear();
-        self.group_inbox.retain(|(_, sender), _| *sender != from);
         self.gathers.values_mut().for_each(|rows| rows[from] = None);
         self.gathers.retain(|_, rows| rows.iter().any(Option::is_some));
     }
@@ -175,13 +164,9 @@ impl Mailbox {
         if rank < ranks { Ok(rank) } else { Err(LinkError::NoSuchRank { rank, ranks }) }
     }
 
-    /// Adds a message, within a group or not. Call [`Mailbox::wake`] afterwards.
-    pub fn deliver(&self, group: Option<usize>, from: usize, message: (Frame, Vec<Bytes>)) {
-        let mut contents = self.contents();
-        match group {
-            None => contents.inbox[from].push_back(message),
-            Some(group) => contents.group_inbox.entry((group, from)).or_default().push_back(message),
-        }
+    /// Adds a message. Call [`Mailbox::wake`] afterwards.
+    pub fn deliver(&self, from: usize, message: (Frame, Vec<Bytes>)) {
+        self.contents().inbox[from].push_back(message);
     }
 
     /// Handles an envelope that is not a message, and wakes the waiting thread. Returns the reply to send, if any.

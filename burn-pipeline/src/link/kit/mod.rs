@@ -19,35 +19,26 @@
 //!
 //! - If a transport can do better than the default of a `Link` method, it wraps the endpoint, forwards the other
 //!   methods with [`forward_link!`](crate::forward_link), and waits with [`Endpoint::wait_for`].
-//! - Operations over groups are made of messages ([`all_reduce`]). A transport with communicators checks with
-//!   [`same_groups`] that all ranks form the same groups, and delivers a group's messages under its number.
 //! - A message that repeats an earlier one may travel under the shorter frame [`Repeat`].
 //! - [`Mesh`] is a TCP connection between every two ranks. A transport whose tensors travel another way (from GPU
 //!   to GPU) uses it for everything else: [`Mesh::offer`] announces a message, [`Mesh::note`] carries the
 //!   transport's own bytes.
 
-mod all_reduce;
-pub(in crate::link) mod collective;
 pub(in crate::link) mod endpoint;
 pub(in crate::link) mod envelope;
 pub(in crate::link) mod frame;
-pub(in crate::link) mod group_messages;
 pub(in crate::link) mod mailbox;
 pub(in crate::link) mod packed;
 pub(in crate::link) mod repeat;
-pub(in crate::link) mod same_groups;
 mod sealed;
-pub(in crate::link) mod tensor_list;
 pub(in crate::link) mod waiting;
 
 pub use super::moving_deadline::Pace;
 pub use super::tcp::{Connections, Mesh, Received};
 pub(crate) use super::wire_error::WIRE_VERSION;
-pub use all_reduce::all_reduce;
 pub use endpoint::{Endpoint, Peers};
 pub use envelope::Envelope;
 pub use frame::Frame;
 pub use mailbox::Mailbox;
 pub use packed::Packed;
 pub use repeat::Repeat;
-pub use same_groups::same_groups;

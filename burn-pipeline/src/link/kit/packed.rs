@@ -7,7 +7,7 @@
 use super::frame::{Frame, FramePart};
 use crate::link::header::Message;
 use crate::link::wire_error::WireError;
-use crate::stage::{AnyTensor, Payload, PayloadPart};
+use crate::payload::{AnyTensor, Payload, PayloadPart};
 use burn::tensor::{Bytes, Device, TensorData};
 
 /// Smaller messages are allocated without a check for memory.

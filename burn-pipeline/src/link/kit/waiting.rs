@@ -14,7 +14,7 @@ use super::mailbox::{Contents, Delivery, Mailbox};
 use crate::link::error::{AGREEMENT, LinkError};
 use crate::link::header::Header;
 use crate::link::moving_deadline::MovingDeadline;
-use crate::stage::Payload;
+use crate::payload::Payload;
 use burn::tensor::Device;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -109,14 +109,13 @@ impl Mailbox {
         }
     }
 
-    /// Waits for the next message from a rank, within a group or not; its tensors are put on `device`.
+    /// Waits for the next message from a rank; its tensors are put on `device`.
     ///
     /// # Errors
     /// Returns the first failure, or an error if the rank has left, the deadline passes, or the message has another
     /// header or cannot be read.
     pub fn receive(
         &self,
-        group: Option<usize>,
         from: usize,
         header: Header,
         device: &Device,
@@ -125,7 +124,7 @@ impl Mailbox {
     ) -> Result<Payload, LinkError> {
         let from = self.known(from)?;
         let awaited = Awaited { peer: &|_| from, what: &|| header.to_string(), ask, late: Duration::ZERO };
-        let (frame, bodies): Delivery = self.wait(deadline, &awaited, |contents| contents.take(group, from))?;
+        let (frame, bodies): Delivery = self.wait(deadline, &awaited, |contents| contents.inbox[from].pop_front())?;
         self.check_order(from, header, frame.header())?;
         let message = frame.message(bodies, device);
         Ok(message.map_err(|source| LinkError::Wire { rank: self.rank, peer: from, source })?.payload)

@@ -46,7 +46,7 @@ pub fn packets<P: Peers>(peers: Arc<P>, input: impl Read) {
     let inbox = peers.clone();
     let deliver = move |from, received| {
         if let Received::Message(frame, bodies) = received {
-            inbox.mailbox().deliver(None, from, (frame, bodies));
+            inbox.mailbox().deliver(from, (frame, bodies));
         }
     };
     Reader { peer: 1, peers, sink: Arc::new(deliver) }.run(input);

@@ -46,7 +46,7 @@ impl TcpLink {
         let sink = move |from, received| {
             // Only links between GPUs use offers and notes.
             if let Received::Message(frame, bodies) = received {
-                inbox.deliver(None, from, (frame, bodies));
+                inbox.deliver(from, (frame, bodies));
                 inbox.wake();
             }
         };

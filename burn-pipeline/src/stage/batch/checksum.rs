@@ -2,7 +2,7 @@
 
 use super::microbatches::Microbatches;
 use super::split::Cuttable;
-use crate::stage::boundary::PayloadPart;
+use crate::payload::PayloadPart;
 
 impl Microbatches {
     /// CRC-32 of names, tags, plain values, and every tensor's element type, shape and values, read from its device.

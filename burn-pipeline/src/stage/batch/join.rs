@@ -2,8 +2,8 @@
 
 use super::microbatches::Microbatches;
 use super::split::MicrobatchError;
-use crate::stage::boundary::AnyTensor;
-use crate::stage::boundary::{Payload, PayloadPart};
+use crate::payload::AnyTensor;
+use crate::payload::{Payload, PayloadPart};
 
 impl Microbatches {
     /// Joins the outputs of all microbatches, in order. Each tensor is joined along its own dimension of `dims`, or

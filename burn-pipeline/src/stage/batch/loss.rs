@@ -4,7 +4,7 @@
 //! the same size). The accumulated gradients are scaled once, after the last backward, so even microbatches need no
 //! scaling of their own.
 
-use crate::stage::boundary::{AnyTensor, Payload};
+use crate::payload::{AnyTensor, Payload};
 use burn::tensor::{Device, Tensor};
 
 /// The name of an extra that the runtime provides: a `Tensor<1>` of one element, the gradient that seeds the backward

@@ -10,7 +10,7 @@
 
 use super::split::{Cuttable, MicrobatchError};
 use super::whole::Batch;
-use crate::stage::boundary::Payload;
+use crate::payload::Payload;
 
 impl Batch {
     /// Checks all split rules and cuts the batch into at most `count` microbatches.

@@ -3,7 +3,7 @@
 use super::microbatches::Microbatches;
 use super::split::{Cuttable, MicrobatchError, Split};
 use super::whole::Batch;
-use crate::stage::boundary::zeros_like;
+use crate::payload::zeros_like;
 use burn::tensor::Shape;
 
 impl Batch {

@@ -1,6 +1,6 @@
 //! How the tensors of a batch are cut into microbatches, and the errors.
 
-use crate::stage::boundary::Payload;
+use crate::payload::Payload;
 
 /// How one tensor of a batch is cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

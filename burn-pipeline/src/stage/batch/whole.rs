@@ -2,7 +2,7 @@
 
 use super::loss::{LOSS_SEED, loss_seed};
 use super::split::{Cuttable, MicrobatchError, Split};
-use crate::stage::boundary::{AnyTensor, Boundary, Payload, PayloadPart};
+use crate::payload::{AnyTensor, Boundary, Payload, PayloadPart};
 use std::collections::BTreeMap;
 
 /// One training or evaluation batch: an input, the target of the loss, and extra inputs of the stages.

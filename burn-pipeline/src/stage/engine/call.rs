@@ -1,7 +1,7 @@
 //! What goes into a stage's forward and what comes out of it, for one microbatch.
 
+use crate::payload::{AnyTensor, Payload};
 use crate::stage::batch::LossPart;
-use crate::stage::boundary::{AnyTensor, Payload};
 
 /// The call of a stage's forward for one microbatch.
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@
 use super::call::ForwardCall;
 use super::function::StageFunction;
 use super::recording::{Parameters, Recorded, Refusal, Signature, record};
-use crate::stage::boundary::{AnyTensor, computes_in, is_cubecl};
+use crate::payload::{AnyTensor, computes_in, is_cubecl};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use burn::tensor::{DType, Device};

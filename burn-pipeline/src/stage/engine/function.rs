@@ -1,9 +1,9 @@
 //! A stage as a function of tensors: the module's forward and, on the last stage, the loss.
 
 use super::call::ForwardCall;
+use crate::payload::{Boundary, BoundaryError, Payload};
 use crate::stage::Stage;
 use crate::stage::batch::Loss;
-use crate::stage::boundary::{Boundary, BoundaryError, Payload};
 use crate::stage::error::StageError;
 use burn::module::Module;
 use burn::tensor::GradientCheckpointingStrategy;

@@ -21,8 +21,8 @@
 use super::call::ForwardCall;
 use super::function::StageFunction;
 use super::recording::{Parameters, Recorded, Refusal, Signature, record};
+use crate::payload::AnyTensor;
 use crate::stage::Stage;
-use crate::stage::boundary::AnyTensor;
 use crate::stage::error::StageError;
 use crate::stage::random::{Drawn, ForwardSeed, RngProbe, device_generator, drawing};
 use crate::stage::state::{Names, named_weights, with_weights};

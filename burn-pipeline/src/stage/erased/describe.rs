@@ -2,7 +2,7 @@
 
 use super::options::StageOptions;
 use super::typed::Typed;
-use crate::stage::boundary::Kinds;
+use crate::payload::Kinds;
 use crate::stage::engine::BatchChecks;
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;

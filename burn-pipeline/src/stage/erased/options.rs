@@ -1,7 +1,7 @@
 //! The user's options for a stage, from [`StageBox`](crate::stage::StageBox)'s methods or for all stages.
 
+use crate::payload::StageMetadata;
 use crate::program::Bf16;
-use crate::stage::boundary::StageMetadata;
 use crate::stage::engine::Members;
 use crate::stage::state::Names;
 use std::collections::BTreeSet;

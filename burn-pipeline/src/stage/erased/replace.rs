@@ -10,7 +10,7 @@
 //!    module is left.
 
 use super::typed::Typed;
-use crate::stage::boundary::computes_in;
+use crate::payload::computes_in;
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::state::{

@@ -2,7 +2,7 @@
 //! built them. Its methods are in the files of the traits that it implements.
 
 use super::options::StageOptions;
-use crate::stage::boundary::AnyTensor;
+use crate::payload::AnyTensor;
 use crate::stage::engine::{Captured, Eager, Engine, Recompute, SplitBackward, StageFunction};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;

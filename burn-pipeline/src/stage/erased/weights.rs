@@ -1,7 +1,7 @@
 //! A stage's parameters, buffers and optimizer state: read, replaced, and taken over from a checkpoint.
 
 use super::typed::Typed;
-use crate::stage::boundary::AnyTensor;
+use crate::payload::AnyTensor;
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::state::{

@@ -2,8 +2,8 @@
 //! also holds drawn tensors that Burn's visitors do not show.
 
 use super::following::Drawn;
+use crate::payload::AnyTensor;
 use crate::program::{CustomOps, Edges, Recording, alike, computed, configured, draw, edge, quietly};
-use crate::stage::boundary::AnyTensor;
 use crate::stage::state::values;
 use burn::backend::ir::{GraphIr, OperationIr, TensorId, TensorIr};
 use burn::module::{Module, ModuleMapper, Param};

@@ -1,7 +1,7 @@
 //! The next numbers of a device's generator. They show whether anybody drew: a generator moves on and never back.
 
+use crate::payload::AnyTensor;
 use crate::program::drawn_as;
-use crate::stage::boundary::AnyTensor;
 use crate::stage::error::StageError;
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Dispatch, DispatchDevice};

@@ -20,7 +20,7 @@
 
 use super::drawn::drawn_apart;
 use super::following::RngProbe;
-use crate::stage::boundary::AnyTensor;
+use crate::payload::AnyTensor;
 use crate::stage::state::{Names, named_weights, values, with_weights};
 use burn::module::Module;
 use burn::tensor::{Device, TensorData};

@@ -22,7 +22,7 @@ use super::in_model::step_in_model;
 use super::named::{NamedParameter, named_parameters};
 use super::names::Names;
 use super::weights::with_weights;
-use crate::stage::boundary::AnyTensor;
+use crate::payload::AnyTensor;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{DType, Device, Tensor, TensorData};

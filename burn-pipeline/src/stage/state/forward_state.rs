@@ -7,7 +7,7 @@
 //! once. State that Burn's visitors do not see (such as an atomic) is not found.
 
 use super::weights::{float_weights, with_weights};
-use crate::stage::boundary::AnyTensor;
+use crate::payload::AnyTensor;
 use burn::module::{Module, ParamId};
 use burn::tensor::Shape;
 use std::collections::HashMap;

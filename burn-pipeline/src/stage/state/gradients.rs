@@ -1,6 +1,6 @@
 //! The sums of a stage's weight gradients over the microbatches of a step.
 
-use crate::stage::boundary::AnyTensor;
+use crate::payload::AnyTensor;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;

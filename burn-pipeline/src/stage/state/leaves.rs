@@ -17,7 +17,7 @@
 //!
 //! Quantised parameters, which have no gradient, no zeros and no plain view, are refused in the same pass.
 
-use crate::stage::boundary::AnyTensor;
+use crate::payload::AnyTensor;
 use crate::stage::error::StageError;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, GradientCheckpointingStrategy, Tensor};

@@ -1,7 +1,7 @@
 //! A module's float parameters by path, including tied parameters, which have several paths.
 
 use super::names::Names;
-use crate::stage::boundary::AnyTensor;
+use crate::payload::AnyTensor;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Tensor};
 use std::collections::HashMap;

@@ -6,7 +6,7 @@
 
 use super::leaves::Standing;
 use super::names::Names;
-use crate::stage::boundary::AnyTensor;
+use crate::payload::AnyTensor;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Int, Tensor};

@@ -2,8 +2,9 @@
 
 use super::read::in_model_order;
 use crate::execute::ExecuteError;
+use crate::payload::StageMetadata;
 use crate::plan::{CheckedPlan, StageId};
-use crate::stage::{Batch, Microbatches, StageMetadata};
+use crate::stage::{Batch, Microbatches};
 use crate::train::control::Command;
 use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;

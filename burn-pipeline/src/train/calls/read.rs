@@ -1,8 +1,9 @@
 //! Reads engines, modules, weights and gradients from the ranks.
 
 use crate::execute::ExecuteError;
+use crate::payload::AnyTensor;
 use crate::plan::StageId;
-use crate::stage::{AnyTensor, EngineReport, ErasedStage, NamedWeight, Stage};
+use crate::stage::{EngineReport, ErasedStage, NamedWeight, Stage};
 use crate::tensor_group::Holders;
 use crate::train::control::{Call, Command, gather_all, gather_tensors};
 use crate::train::error::PipelineError;

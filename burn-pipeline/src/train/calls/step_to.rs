@@ -5,7 +5,7 @@
 //! 3. The caller steps its own copy of the weights, and [`Pipeline::step_to`] takes over the new values.
 
 use crate::execute::ExecuteError;
-use crate::stage::AnyTensor;
+use crate::payload::AnyTensor;
 use crate::train::control::Command;
 use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;

@@ -13,7 +13,8 @@
 //! 4. The values are converted to the parameter's element type.
 
 use super::error::CheckpointError;
-use crate::stage::{AnyTensor, ErasedStage, NamedWeight, StageState, TensorKind};
+use crate::payload::{AnyTensor, TensorKind};
+use crate::stage::{ErasedStage, NamedWeight, StageState};
 use crate::tensor_group::Holders;
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{ModuleAdapter, ModuleContext, ModuleStore, bridge};

@@ -8,10 +8,10 @@
 use super::error::CheckpointError;
 use super::manifest::{Manifest, ParameterEntry, dtype_name};
 use super::tensors::{Item, Tensors, write_model};
+use crate::payload::{AnyTensor, TensorKind};
 use crate::plan::StageId;
 use crate::stage::{
-    AnyTensor, ErasedStage, NamedWeight, Names, ParameterState, StageState, TensorKind, named_weights,
-    with_optimizer_state, with_weights,
+    ErasedStage, NamedWeight, Names, ParameterState, StageState, named_weights, with_optimizer_state, with_weights,
 };
 use crate::tensor_group::{Holders, TensorGroup};
 use crate::train::progress::Progress;

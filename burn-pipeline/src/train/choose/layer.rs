@@ -7,10 +7,8 @@
 
 use super::profile::median;
 use crate::cost::Layer;
-use crate::stage::{
-    AnyTensor, ErasedStage, ForwardCall, ForwardOutput, Gradients, Payload, SplitBackward, StageError, TensorKind,
-    loss_seed,
-};
+use crate::payload::{AnyTensor, Payload, TensorKind};
+use crate::stage::{ErasedStage, ForwardCall, ForwardOutput, Gradients, SplitBackward, StageError, loss_seed};
 use crate::train::setup::Builder;
 use burn::tensor::Device;
 use std::time::Instant;

@@ -13,7 +13,8 @@ use super::layer::MeasuredLayer;
 use super::measure_error::MeasureError;
 use super::walk::{Walk, caught};
 use crate::cost::{Dtype, Layer, Layers};
-use crate::stage::{Batch, Payload};
+use crate::payload::Payload;
+use crate::stage::Batch;
 use crate::train::setup::Builder;
 use burn::tensor::DType;
 

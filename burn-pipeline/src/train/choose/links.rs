@@ -8,8 +8,8 @@
 use crate::cost::{LinkCosts, LinkOverride};
 use crate::execute::ExecuteError;
 use crate::link::{Header, Message, MessageKind};
+use crate::payload::{Boundary, Payload};
 use crate::plan::Placement;
-use crate::stage::{Boundary, Payload};
 use crate::train::control::{Command, gather_all};
 use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;

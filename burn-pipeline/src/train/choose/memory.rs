@@ -24,11 +24,11 @@
 use super::measure_error::MeasureError;
 use super::walk::{Walk, caught};
 use crate::cost::{LinkCosts, Profile, StageCost};
+use crate::payload::TensorKind;
+use crate::payload::{AnyTensor, Payload};
 use crate::plan::StageId;
-use crate::stage::{
-    AnyTensor, Batch, ErasedStage, ForwardCall, ForwardOutput, ForwardSeed, Gradients, Members, Payload, StageError,
-};
-use crate::stage::{TensorKind, loss_seed};
+use crate::stage::loss_seed;
+use crate::stage::{Batch, ErasedStage, ForwardCall, ForwardOutput, ForwardSeed, Gradients, Members, StageError};
 use crate::train::error::BuildError;
 use crate::train::plans::split_stages;
 use crate::train::setup::Builder;

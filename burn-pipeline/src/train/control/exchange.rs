@@ -3,8 +3,8 @@
 use super::command::Command;
 use crate::execute::ExecuteError;
 use crate::link::{Header, Link, Message, MessageKind, gather};
+use crate::payload::{AnyTensor, Boundary, Payload};
 use crate::plan::{Placement, StageId};
-use crate::stage::{AnyTensor, Boundary, Payload};
 use crate::train::facts::{SentFacts, StageFacts};
 use crate::train::step::Rank;
 use serde::Serialize;

@@ -3,9 +3,10 @@
 use crate::cost::{LinkCosts, Partition, Profile};
 use crate::execute::FusedActions;
 use crate::group::GroupSizes;
+use crate::payload::Validate;
 use crate::plan::{Plan, SkipEdge};
 use crate::schedule::{IntoSchedule, ScheduleError, Size};
-use crate::stage::{Accumulation, PROGRAMS, Reduction, SplitBackward, StageBox, Validate};
+use crate::stage::{Accumulation, PROGRAMS, Reduction, SplitBackward, StageBox};
 use crate::train::context::StageContext;
 use crate::train::non_finite::OnNonFinite;
 use crate::train::pipeline::Pipeline;

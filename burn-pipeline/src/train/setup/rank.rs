@@ -11,11 +11,9 @@ use super::builder::Builder;
 use crate::execute::{ExecuteError, Executor, RunOptions};
 use crate::group::{Grid, SharedInbox, Stages};
 use crate::link::{Activity, Link, Logged, SharedLink};
+use crate::payload::{AnyTensor, SpecMismatch, StageMetadata, computes_in};
 use crate::plan::{CheckedPlan, Op, Placement, StageId};
-use crate::stage::{
-    AnyTensor, ErasedStage, MadeUpSteps, Members, NamedWeight, SpecMismatch, StageError, StageMetadata, computes_in,
-    made_up_names,
-};
+use crate::stage::{ErasedStage, MadeUpSteps, Members, NamedWeight, StageError, made_up_names};
 use crate::tensor_group::{Holders, TensorGroup};
 use crate::train::context::{StageContext, asking};
 use crate::train::control::{Job, agree_on_job, agree_on_optimizer, agree_on_parameters, exchange_facts, gather_all};

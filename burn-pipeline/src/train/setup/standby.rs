@@ -13,7 +13,7 @@ use super::builder::Builder;
 use super::rank::Blueprint;
 use crate::cost::Partition;
 use crate::execute::ExecuteError;
-use crate::stage::Validate;
+use crate::payload::Validate;
 use crate::train::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
 use crate::train::control::{Command, gather_all};
 use crate::train::error::{BuildError, PipelineError};

@@ -2,8 +2,9 @@
 
 use super::builder::Builder;
 use crate::execute::FusedActions;
+use crate::payload::Validate;
 use crate::plan::SkipEdge;
-use crate::stage::{Accumulation, SplitBackward, Validate};
+use crate::stage::{Accumulation, SplitBackward};
 use crate::train::non_finite::OnNonFinite;
 use crate::train::shared::SharedParameter;
 
@@ -100,14 +101,14 @@ impl Builder {
     }
 
     /// Declares a skip edge: a value goes directly from stage `from` to stage `to`, past those between. Stage `from`
-    /// has a [`Skip`](crate::stage::Skip) in its output, and stage `to` one in its input.
+    /// has a [`Skip`](crate::payload::Skip) in its output, and stage `to` one in its input.
     pub fn skip(mut self, from: usize, to: usize) -> Self {
         self.skips.push(SkipEdge { from, to });
         self
     }
 
     /// Compares the specs of tensors at stage boundaries with the stages' metadata while training; off by default. See
-    /// [`StageMetadata`](crate::stage::StageMetadata) for the source of metadata.
+    /// [`StageMetadata`](crate::payload::StageMetadata) for the source of metadata.
     pub fn validate(mut self, validate: Validate) -> Self {
         self.validate = validate;
         self

@@ -1,9 +1,11 @@
 //! The reductions of groups: one value for all copies at the start, and one sum of gradients per step.
 
+use super::all_reduce::all_reduce;
 use super::sharing::{Copy, Group, Sharing};
 use crate::execute::{ExecuteError, Executor};
 use crate::link::Activity;
-use crate::stage::{AnyTensor, ErasedStage};
+use crate::payload::AnyTensor;
+use crate::stage::ErasedStage;
 
 /// One tensor of each member of a group.
 type Tensors = Vec<Option<AnyTensor>>;
@@ -72,7 +74,7 @@ fn reduce(
     }
     let link = executor.link();
     link.set_activity(Activity::Gathering);
-    let reduced = link.all_reduce(group.number, &group.ranks, tensors, deadline);
+    let reduced = all_reduce(link, (group.number, &group.ranks), tensors, deadline);
     reduced.map(Some).map_err(|source| ExecuteError::Link { rank, task: None, source })
 }
 

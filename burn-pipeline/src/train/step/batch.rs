@@ -4,8 +4,9 @@ use super::contract::{Contract, evaluated_loss};
 use super::rank::Rank;
 use super::replicas;
 use crate::execute::{ExecuteError, MicrobatchLoss, Purpose, RankOutcome, ReplicaShare, Run};
+use crate::payload::Payload;
 use crate::plan::{CheckedPlan, StageId};
-use crate::stage::{Accumulation, ActivationBytes, Microbatches, Payload};
+use crate::stage::{Accumulation, ActivationBytes, Microbatches};
 use crate::trace::Event;
 use crate::train::non_finite::{NonFinite, OnNonFinite};
 use std::collections::BTreeMap;
@@ -47,7 +48,7 @@ impl BatchOutcome {
         Self { loss, losses, observed, outputs, events, message_bytes, skip_bytes, ..held }
     }
 
-    /// Copies outputs that another thread may read; see [`AnyTensor::unshared`](crate::stage::AnyTensor).
+    /// Copies outputs that another thread may read; see [`AnyTensor::unshared`](crate::payload::AnyTensor).
     pub(crate) fn for_another_thread(mut self) -> Self {
         self.outputs = self.outputs.into_iter().map(|(index, output)| (index, output.unshared())).collect();
         self

@@ -10,7 +10,7 @@
 use super::rank::Rank;
 use crate::execute::ExecuteError;
 use crate::link::{Activity, gather};
-use crate::stage::AnyTensor;
+use crate::payload::AnyTensor;
 use std::collections::HashSet;
 
 /// A weight's stage and name, and the hash of its gradient if it has one.

@@ -12,8 +12,9 @@
 use super::rank::Rank;
 use crate::execute::{ExecuteError, Purpose, RecordedSpecs, ReplicaShare, Run, Seeding, SpecCheck, expected_messages};
 use crate::link::{Activity, expect_all, gather};
+use crate::payload::{AnyTensor, StageMetadata, StagePort, Validate};
 use crate::plan::{Action, CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId};
-use crate::stage::{AnyTensor, GradientStore, Microbatches, StageError, StageMetadata, StagePort, Validate};
+use crate::stage::{GradientStore, Microbatches, StageError};
 use crate::train::error::BuildError;
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -10,8 +10,8 @@
 use super::rank::Rank;
 use crate::execute::ExecuteError;
 use crate::link::{Header, Message, MessageKind, gather};
+use crate::payload::Payload;
 use crate::plan::StageId;
-use crate::stage::Payload;
 use std::collections::BTreeMap;
 
 /// Takes the outputs of this rank, by microbatch. Returns those of all ranks if this one wants them, otherwise none.

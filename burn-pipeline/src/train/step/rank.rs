@@ -7,8 +7,9 @@ use super::replicas;
 use crate::execute::{Aside, ExecuteError, Executor};
 use crate::group::Stages;
 use crate::link::LinkError;
+use crate::payload::Validate;
 use crate::plan::{Placement, StageId};
-use crate::stage::{ForwardSeed, Reduction, Validate, mixed};
+use crate::stage::{ForwardSeed, Reduction, mixed};
 use crate::train::non_finite::OnNonFinite;
 use crate::train::shared::{SharedParameter, SharedReport, Sharing};
 

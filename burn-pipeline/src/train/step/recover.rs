@@ -16,8 +16,8 @@
 use super::rank::Rank;
 use crate::execute::ExecuteError;
 use crate::link::{Activity, LinkError};
+use crate::payload::AnyTensor;
 use crate::plan::StageId;
-use crate::stage::AnyTensor;
 use crate::train::control::gather_all;
 use burn::module::ParamId;
 use std::collections::{BTreeMap, HashMap};

@@ -13,8 +13,9 @@
 
 use crate::execute::{ExecuteError, Executor};
 use crate::link::{Header, Message, MessageKind};
+use crate::payload::{AnyTensor, Boundary, Payload};
 use crate::plan::{Placement, StageId};
-use crate::stage::{Accumulation, AnyTensor, Boundary, ErasedStage, Payload};
+use crate::stage::{Accumulation, ErasedStage};
 use burn::module::ParamId;
 use std::collections::HashMap;
 

@@ -1,9 +1,9 @@
 //! One microbatch's run through the programs of a stage, in an interpreter of its own.
 
 use super::replayable::Replayable;
+use crate::payload::AnyTensor;
+use crate::payload::{Payload, PayloadPart};
 use crate::program::{NO_REPLAY, Phase, Program, ProgramError, Replay, Sums, interpreter, is_like, spec};
-use crate::stage::boundary::AnyTensor;
-use crate::stage::boundary::{Payload, PayloadPart};
 use crate::stage::engine::call::{ForwardCall, Gradients};
 use crate::stage::engine::recording::Parameters;
 use crate::stage::error::StageError;

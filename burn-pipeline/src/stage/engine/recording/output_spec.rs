@@ -1,7 +1,7 @@
 //! What a captured forward returns, with which a replay's plain tensors become the same value again.
 
+use crate::payload::{AnyTensor, Payload, PayloadPart, SpecPart};
 use crate::stage::batch::{LossPart, Weight};
-use crate::stage::boundary::{AnyTensor, Payload, PayloadPart, SpecPart};
 use crate::stage::engine::call::ForwardOutput;
 use crate::stage::error::StageError;
 use burn::backend::DispatchTensor;

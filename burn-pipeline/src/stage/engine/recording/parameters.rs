@@ -1,7 +1,7 @@
 //! A module's parameters and buffers in visiting order: as values to feed, and as placeholders of a capture.
 
+use crate::payload::AnyTensor;
 use crate::program::{edge, leaf, lowered, placeholder};
-use crate::stage::boundary::AnyTensor;
 use crate::stage::state::values;
 use burn::backend::autodiff::NodeId;
 use burn::backend::ir::{TensorId, TensorIr};

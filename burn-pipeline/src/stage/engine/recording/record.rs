@@ -12,14 +12,14 @@
 use super::output_spec::{OutputSpec, WeightSource, structure};
 use super::parameters::{Parameters, captured_module, edges, float_edges, lowered_module};
 use crate::ops::{HeldOutputs, OutputGradient};
+use crate::payload::Payload;
+use crate::payload::{AnyTensor, TensorKind};
 use crate::program::{
     CustomOps, Edges, NO_REPLAY, Recording, backward, capturing, configured, edge, gradient, interpreter, leaf,
     placeholder, quietly,
 };
 use crate::stage::Stage;
 use crate::stage::batch::Weight;
-use crate::stage::boundary::Payload;
-use crate::stage::boundary::{AnyTensor, TensorKind};
 use crate::stage::engine::call::ForwardCall;
 use crate::stage::engine::function::{StageFunction, TrackedOutput, strategy_of};
 use crate::stage::error::StageError;

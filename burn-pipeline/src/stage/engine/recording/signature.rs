@@ -2,7 +2,7 @@
 //! key may differ: recording a call finds its own.
 
 use super::parameters::{ParameterSpec, Parameters};
-use crate::stage::boundary::{Payload, PayloadPart};
+use crate::payload::{Payload, PayloadPart};
 use crate::stage::engine::call::ForwardCall;
 use burn::tensor::{DType, Device};
 

@@ -35,7 +35,7 @@ pub use metadata::{StageMetadata, StagePort, Validate};
 pub use payload::{Payload, PayloadPart};
 pub use payload_reader::{BoundaryError, PayloadReader};
 pub use payload_spec::PayloadSpec;
-pub(super) use payload_spec::zeros_like;
+pub(crate) use payload_spec::zeros_like;
 pub(crate) use payload_spec::{SpecMismatch, SpecPart};
 pub use skip::{Skip, Skips};
 pub(crate) use tensor_spec::TensorSpec;

@@ -213,31 +213,31 @@ pub fn kinds_of_field<S, T: Boundary>(_: fn(S) -> T) -> Vec<String> {
     T::kinds()
 }
 
-/// Implements [`Boundary`](crate::stage::Boundary) for a struct with named fields, or for an enum whose variants hold
+/// Implements [`Boundary`](crate::payload::Boundary) for a struct with named fields, or for an enum whose variants hold
 /// one value each. A variant with several values holds a tuple: `Decoding((Tensor<3>, Tensor<3>))`. The names in
 /// parentheses are arbitrary.
 #[macro_export]
 macro_rules! boundary {
     (struct $name:ident { $($field:ident),+ $(,)? }) => {
-        impl $crate::stage::Boundary for $name {
-            fn write(self, payload: &mut $crate::stage::Payload) {
-                $($crate::stage::Boundary::write(self.$field, payload);)+
+        impl $crate::payload::Boundary for $name {
+            fn write(self, payload: &mut $crate::payload::Payload) {
+                $($crate::payload::Boundary::write(self.$field, payload);)+
             }
 
             fn read(
-                payload: &mut $crate::stage::PayloadReader,
-            ) -> ::core::result::Result<Self, $crate::stage::BoundaryError> {
-                ::core::result::Result::Ok(Self { $($field: $crate::stage::Boundary::read(payload)?),+ })
+                payload: &mut $crate::payload::PayloadReader,
+            ) -> ::core::result::Result<Self, $crate::payload::BoundaryError> {
+                ::core::result::Result::Ok(Self { $($field: $crate::payload::Boundary::read(payload)?),+ })
             }
 
             fn kinds() -> ::std::vec::Vec<::std::string::String> {
-                [$($crate::stage::kinds_of_field(|value: Self| value.$field)),+].concat()
+                [$($crate::payload::kinds_of_field(|value: Self| value.$field)),+].concat()
             }
         }
     };
     (enum $name:ident { $($variant:ident ( $value:ident )),+ $(,)? }) => {
-        impl $crate::stage::Boundary for $name {
-            fn write(self, payload: &mut $crate::stage::Payload) {
+        impl $crate::payload::Boundary for $name {
+            fn write(self, payload: &mut $crate::payload::Payload) {
                 let mut _tag = 0;
                 $(
                     if let Self::$variant(_) = &self {
@@ -246,23 +246,23 @@ macro_rules! boundary {
                     _tag += 1;
                 )+
                 match self {
-                    $(Self::$variant($value) => $crate::stage::Boundary::write($value, payload),)+
+                    $(Self::$variant($value) => $crate::payload::Boundary::write($value, payload),)+
                 }
             }
 
             fn read(
-                payload: &mut $crate::stage::PayloadReader,
-            ) -> ::core::result::Result<Self, $crate::stage::BoundaryError> {
+                payload: &mut $crate::payload::PayloadReader,
+            ) -> ::core::result::Result<Self, $crate::payload::BoundaryError> {
                 let variants = [$(::core::stringify!($variant)),+].len();
                 let tag = payload.tag(variants, ::core::concat!("a variant of ", ::core::stringify!($name)))?;
                 let mut _variant = 0;
                 $(
                     if tag == _variant {
-                        return ::core::result::Result::Ok(Self::$variant($crate::stage::Boundary::read(payload)?));
+                        return ::core::result::Result::Ok(Self::$variant($crate::payload::Boundary::read(payload)?));
                     }
                     _variant += 1;
                 )+
-                ::core::result::Result::Err($crate::stage::BoundaryError::Structure {
+                ::core::result::Result::Err($crate::payload::BoundaryError::Structure {
                     expected: ::core::concat!("a variant of ", ::core::stringify!($name)),
                 })
             }

@@ -27,7 +27,7 @@ pub(crate) enum SpecPart {
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
-/// use burn_pipeline::stage::PayloadSpec;
+/// use burn_pipeline::payload::PayloadSpec;
 /// // Hidden states of width 8, with any number of samples and any length.
 /// let example = Tensor::<3>::zeros([1, 1, 8], &Device::flex());
 /// let spec = PayloadSpec::of(example).free(0).free(1);
@@ -205,7 +205,7 @@ impl PayloadSpec {
 
 /// A payload of zeros (false for booleans) with another's tensors and tags; `resize` may change the shape of each
 /// tensor.
-pub(in crate::stage) fn zeros_like(payload: &Payload, resize: impl Fn(usize, Shape) -> Shape) -> Payload {
+pub(crate) fn zeros_like(payload: &Payload, resize: impl Fn(usize, Shape) -> Shape) -> Payload {
     let zeros = |place: usize, tensor: AnyTensor| {
         let shape = resize(place, tensor.shape());
         Ok::<_, std::convert::Infallible>(tensor.zeros(shape))

@@ -1,7 +1,7 @@
 //! Specs fit themselves and what they were joined to; a difference is named by the first tensor that differs.
 
 use super::{PayloadSpec, SpecMismatch, SpecPart};
-use crate::stage::Boundary;
+use crate::payload::Boundary;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use proptest::prelude::{Just, Strategy, prop_oneof};
 use proptest::{prop_assert, prop_assert_eq, proptest};

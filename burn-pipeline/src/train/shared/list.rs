@@ -3,27 +3,14 @@
 //! Guarantees: [`unpack`] returns the list that [`pack`] took, missing tensors included; an incomplete payload is
 //! refused with the reason.
 
-use crate::stage::{AnyTensor, Payload, PayloadPart, TensorKind};
+use crate::payload::{AnyTensor, Payload, PayloadPart, TensorKind};
 use burn::tensor::{DType, Shape};
 
 /// A list of tensors, some of which may be missing.
-pub(in crate::link) type TensorList = Vec<Option<AnyTensor>>;
-
-/// Cuts a flattened tensor into pieces of equal length; if it does not divide evenly, the last pieces are shorter
-/// or empty.
-pub(super) fn cut(tensor: AnyTensor, parts: usize) -> Vec<AnyTensor> {
-    let length = tensor.shape().num_elements();
-    let flat = tensor.reshape(Shape::from([length]));
-    let each = length.div_ceil(parts.max(1));
-    let piece = |part: usize| match ((part * each).min(length), ((part + 1) * each).min(length)) {
-        (start, end) if start < end => flat.clone().narrow(0, start, end),
-        _ => flat.zeros(Shape::from([0])),
-    };
-    (0..parts).map(piece).collect()
-}
+pub(super) type TensorList = Vec<Option<AnyTensor>>;
 
 /// Joins pieces into one flat tensor.
-pub(super) fn join(pieces: Vec<AnyTensor>) -> Option<AnyTensor> {
+fn join(pieces: Vec<AnyTensor>) -> Option<AnyTensor> {
     let whole = |piece: &AnyTensor| piece.shape().num_elements() > 0;
     match pieces.iter().filter(|piece| whole(piece)).count() {
         0 => pieces.into_iter().next(),

@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use burn::tensor::Tensor;
-//! use burn_pipeline::stage::{Boundary, Skip};
+//! use burn_pipeline::payload::{Boundary, Skip};
 //! // The left half of a U-Net sends its feature map down, and across to the other side.
 //! type Output = (Tensor<4>, Skip<Tensor<4>>);
 //! # fn boundary<T: Boundary>() {}
