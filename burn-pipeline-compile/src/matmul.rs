@@ -5,6 +5,10 @@
 //! the work). All other matmuls give the numbers of Flex's own matmul, which calls the same kernels (crate `gemm`)
 //! with the same sizes and strides. The output is not cleared before. A matmul added to a sum ([`add_matmul`]) gives
 //! the same bits as if it were written and then added.
+//!
+//! So a weight's gradient is added to the running sum at once only for up to 512 rows per microbatch: more rows are
+//! added in several pieces. Otherwise bits would depend on the schedule, which decides which gradients come early and
+//! are added later.
 
 use crate::multiply::{self, Avx512, Bf16, By, Elements};
 use crate::storage::Fresh;

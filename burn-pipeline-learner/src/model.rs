@@ -1,4 +1,7 @@
 //! The interface of a model that Burn's training loop runs as a pipeline.
+//!
+//! Metrics get the joined outputs of the whole batch, and the model computes their loss anew: for most metrics an
+//! average over microbatches is another number.
 
 use burn_pipeline::payload::{Boundary, BoundaryError};
 use burn_pipeline::stage::Microbatches;

@@ -1,7 +1,8 @@
 //! A model's parameters by their ids: registers gradients, loads stepped values, and checks that a cut covers the
 //! model.
 //!
-//! Stages are built from clones of the model's layers, so a parameter has the same id in the model and in its stage.
+//! Stages are built from clones of the model's layers, so a parameter has the same id in the model and in its stage,
+//! and no names have to be declared. A cut that does not cover the model is refused.
 
 use crate::error::LearnError;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};

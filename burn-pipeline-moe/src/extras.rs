@@ -1,14 +1,16 @@
 //! The other inputs of stages, beside hidden states: document ids, masks, tables, plain numbers and strings.
 //!
 //! Guarantees: tensors with one entry per sample are cut with the samples; others go whole to every microbatch. Inputs
-//! are looked up by microbatch, so a stage reads its microbatch's piece in any order of execution.
+//! are looked up by microbatch, so a stage reads its microbatch's piece in any order of execution. There is no counter
+//! that could get out of step.
 //!
 //! 1. [`document_ids`] numbers the documents of a packed sequence by their first tokens.
 //! 2. [`BatchExtras`] collects named tensors. A tensor whose dimension 0 is the batch's number of samples is cut along
 //!    it; any other (a table, a single number) is replicated. [`BatchExtras::whole`] replicates a tensor whose size
 //!    equals the number of samples by chance.
 //! 3. [`BatchExtras::attach`] makes them extras of the batch, which stages name.
-//! 4. A stage whose layers read different extras takes them as [`StageExtras`].
+//! 4. A stage whose layers read different extras takes them as [`StageExtras`], which holds what the stage names. So
+//!    one module type can serve stages that read different extras.
 //!
 //! Numbers and text need no rule: add them with [`Batch::extra`], and every microbatch gets them.
 

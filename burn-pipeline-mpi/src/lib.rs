@@ -6,7 +6,7 @@
 //! use burn_pipeline_mpi::Mpi;
 //! use std::time::Duration;
 //!
-//! In each process that `mpirun` starts. Drop the pipeline that gets the link before `mpi`.
+//! // In each process that `mpirun` starts. Drop the pipeline that gets the link before `mpi`.
 //! let mpi = Mpi::connect(Duration::from_secs(60))?;
 //! let link: Box<dyn Link> = Box::new(mpi.link(Device::flex())?);
 //! # Ok::<(), burn_pipeline_mpi::MpiError>(())
@@ -21,8 +21,8 @@
 //!    enough. It moves messages while ranks compute (`progress.rs`).
 //! 2. [`Mpi::link`] opens a link over a communicator of its own, so its messages mix with no other link's and no
 //!    other MPI user's. [`Mpi::link_among`] opens one link for each group of ranks. Making a communicator waits for
-//!    all ranks, so they first meet on a link that exists from the start: a rank that never comes is named in time,
-//!    and a rank that has dropped its [`Mpi`] at once.
+//!    all ranks and cannot be cancelled, so they first meet on a link that exists from the start: a rank that never
+//!    comes is named in time, and a rank that has dropped its [`Mpi`] at once.
 //! 3. A message is an envelope with its frame, and one transfer for each tensor. Envelopes are found by a matched
 //!    probe. Tensors are received when their frame has given their lengths. If messages repeat, or stages' metadata
 //!    is known ([`Link::expect`](burn_pipeline::link::Link::expect)), their receives are posted before the envelope

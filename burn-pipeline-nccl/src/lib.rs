@@ -41,7 +41,8 @@
 //! these.
 //!
 //! Building the link needs nothing of CUDA: it opens driver and NCCL at run time (`libnccl.so`, by that name: the
-//! Python wheel has only `libnccl.so.2`, so make a link). Two rules of CubeCL apply. Do not use its `to_device`
+//! Python wheel has only `libnccl.so.2`, so make a link). NCCL is called through `cudarc`: the crate `nccl-rs` is not
+//! published and has long been unmaintained. Two rules of CubeCL apply. Do not use its `to_device`
 //! between GPUs or its collectives together with this link, because their communicators would have to agree on an
 //! order with this link's. Do not run a Burn capture (`capture()`) while `Ordering::Context` is used.
 //!

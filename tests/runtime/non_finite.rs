@@ -296,18 +296,21 @@ fn a_loss_on_a_stage_that_is_not_the_last_is_refused() {
 }
 
 #[test]
-fn a_step_without_an_optimizer_warns_once() {
-    let without = || {
-        let builder = Pipeline::builder().schedule("1F1B", Size::new(2, 4)).devices(vec![Device::flex()]);
-        let mut pipeline = builder.stages(mlp::stage).build().unwrap();
-        for seed in [1, 2] {
-            pipeline.step(good(seed), RATE).unwrap();
-        }
-    };
-    let said = warned(without);
-    assert_eq!(said.iter().filter(|text| text.contains("no optimizer was given")).count(), 1, "{said:?}");
-    let with = || drop(builder(PIPELINES[1]).build().unwrap().step(good(1), RATE).unwrap());
-    assert_eq!(warned(with), Vec::<String>::new());
+fn a_step_without_an_optimizer_is_refused_and_gradients_are_still_computed() {
+    let builder = Pipeline::builder().schedule("1F1B", Size::new(2, 4)).devices(vec![Device::flex()]);
+    let mut pipeline = builder.stages(mlp::stage).build().unwrap();
+    for _ in 0..2 {
+        assert!(matches!(pipeline.step(good(1), RATE), Err(PipelineError::NoOptimizer)));
+    }
+    pipeline.accumulate(good(1)).unwrap();
+    let gradients = pipeline.take_gradients().unwrap();
+    assert!(!gradients.is_empty() && gradients.iter().flatten().all(Option::is_some));
+}
+
+#[test]
+fn a_good_step_warns_of_nothing() {
+    let step = || drop(builder(PIPELINES[1]).build().unwrap().step(good(1), RATE).unwrap());
+    assert_eq!(warned(step), Vec::<String>::new());
 }
 
 /// Two stages whose loss has a weight or not, under a reduction.

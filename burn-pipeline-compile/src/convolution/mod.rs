@@ -16,6 +16,8 @@
 //!
 //! K. Chellapilla, S. Puri and P. Simard, High Performance Convolutional Neural Networks for Document Processing
 //! (2006).
+//!
+//! Grouped convolutions are left to the interpreter.
 
 mod blocks;
 mod read;

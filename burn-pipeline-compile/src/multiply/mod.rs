@@ -14,6 +14,11 @@
 //!    and van de Geijn, Anatomy of High-Performance Matrix Multiplication (ACM TOMS 34, 2008).
 //!
 //! Nothing runs without a proof of the processor's features: [`Avx512`], [`Bf16`].
+//!
+//! The crates `gemm` and `gemmkit` and these kernels all run at the processor's peak once operands are packed; they
+//! differ in packing. These kernels can read the left operand in place, are one set of loops for `f32` and `bf16`, and
+//! give the same bits for any layout and number of threads, which `gemm` does not promise. `gemm`'s kernels run
+//! elsewhere and for few rows or columns.
 
 #[cfg(target_arch = "x86_64")]
 mod blocks;

@@ -6,6 +6,10 @@
 //! 3. Other operands are first copied element by element.
 //!
 //! Guarantees: missing lanes are 0.
+//!
+//! Weights are packed for each matmul, not once per step. `F` and `I` read a weight in two orders, so packing once
+//! would keep two more copies during the whole step, as much as an optimizer's state. Packing takes 8 % of a step,
+//! and weights are less than half of that.
 
 use super::words::{LANES, Line, Plain, RUN, Rounded, Rounding, Words};
 use std::arch::x86_64::{

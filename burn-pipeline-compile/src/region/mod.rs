@@ -13,6 +13,9 @@
 //! 4. A region that alone reads a batch of matmuls runs right after each matrix, while that is in the cache
 //!    ([`blocks`]).
 //! 5. The bytes of its outputs during and after a run are known before ([`memory`]).
+//!
+//! A loop over instructions runs a region; no machine code is generated, because that needs a dependency larger than
+//! this repository. An instruction is selected once per tile of 2,048 elements.
 
 mod blocks;
 mod held;

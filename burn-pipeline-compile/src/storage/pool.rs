@@ -8,6 +8,10 @@
 //! - A thread's memory, in use and kept, is at most 5/4 of the most that it ever had in use. Kept memory that
 //!   would exceed this is freed first.
 //! - When a thread ends, its kept memory is freed; tensors that outlive it free their memory themselves.
+//!
+//! There is no arena with planned addresses. In steps of `train_gpt` the system clears 364 pages (1.4 MiB) per step of
+//! 107 ms, optimizer included, so an arena could save less than one per cent. Tensors that leave a stage (outputs,
+//! gradients) would keep the whole arena alive.
 
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};

@@ -1,5 +1,8 @@
 //! Experts: gated feed-forward layers that run as one batched matmul, or as grouped matmuls over uneven numbers of
 //! rows.
+//!
+//! Experts take uneven numbers of rows where the device has kernels for that and one rank holds them all. Elsewhere all
+//! get equally many, because batched matmuls need shapes that follow from sizes alone.
 
 use super::initial::SMALL;
 use crate::ops::grouped_matmul;

@@ -2,6 +2,10 @@
 //!
 //! Guarantees: [`Layers`] has at least one layer and at most [`Layers::MAX`]. None of its numbers is NaN, infinite
 //! or (except `freed_at_input_bytes`) negative.
+//!
+//! Skip edges belong to the layers. A cut turns each edge into a part of a message (to the next stage) or into a
+//! skip edge of the plan. The synthesis does not see when values of skip edges arrive; the simulation that prices its
+//! plans does.
 
 use super::amount::is_amount;
 use super::dtype::Dtype;

@@ -1,4 +1,7 @@
 //! The costs of one stage: the seconds of its actions, and the bytes that they hold.
+//!
+//! `I` may leave more bytes than it frees (gradients of hidden states for `W`), so `freed_at_input_bytes` may be
+//! negative.
 
 use super::amount::is_zero;
 use crate::plan::Op;

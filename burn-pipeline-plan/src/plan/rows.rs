@@ -2,6 +2,9 @@
 //!
 //! Guarantees: a plan has one row per rank, one microbatch count per route, at least one microbatch, and valid skip
 //! edges. The rows may be any; [`check`](super::check) proves that they can run.
+//!
+//! Microbatches are counted within a route. In a bidirectional placement both routes start at 0, as in DualPipe's
+//! own tables, so a plan's text is that of the papers. [`Plan::index_in_batch`] gives the position in the batch.
 
 use super::action::Action;
 use super::error::PlanError;

@@ -9,7 +9,8 @@
 //! 2. For the most promising numbers of stages, it gives the divisions (sizes and cut) with the least sum of loads
 //!    under that load and under slightly larger ones. A step takes `m - 1` times the busiest load, plus the sum once.
 //! 3. The few most promising divisions are priced like any layout. Divisions into groups of equal size are left out:
-//!    other layouts cover them.
+//!    other layouts cover them. The best plan is never worse for it: these layouts are priced beside the others and
+//!    take no effort from them.
 //!
 //! Models with skip edges, and parallel vocabularies, are not supported here.
 

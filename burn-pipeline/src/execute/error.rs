@@ -151,6 +151,14 @@ pub enum ExecuteError {
     /// A device reported an error outside a stage's task.
     #[error("rank {rank}: the device reported: {message}")]
     Device { rank: usize, message: String },
+    /// The threads of a rank cannot be started.
+    #[error(
+        "rank {rank}: its threads cannot be started: {message}; raise the limit of threads per process (`ulimit -u`)"
+    )]
+    Threads { rank: usize, message: String },
+    /// Tensors that another rank sent outside a plan cannot be read.
+    #[error("rank {rank} cannot read tensors that another rank sent: {message}; build all ranks from one version")]
+    Decode { rank: usize, message: String },
 }
 
 burn_pipeline_plan::debug_as_text!(ExecuteError);

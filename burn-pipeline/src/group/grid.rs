@@ -1,4 +1,6 @@
 //! The position of a rank of the job: its pipeline rank, its replica, and its member of a tensor-parallel group.
+//!
+//! This file alone states how ranks are numbered (see [`Grid`]), for groups of different sizes too.
 
 use super::sizes::GroupSizes;
 use std::ops::Range;

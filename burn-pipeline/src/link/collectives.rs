@@ -1,7 +1,8 @@
 //! Collectives that a transport runs by itself: those of tensor-parallel groups, and the sums of tied parameters.
 //!
-//! Over a link without them ([`Link::collectives`](super::Link::collectives)) ranks send each other messages instead. These collectives take flat tensors: a tensor that is cut or joined along another axis than the first
-//! is permuted before and after.
+//! Over a link without them ([`Link::collectives`](super::Link::collectives)) ranks send each other messages instead.
+//! These collectives take flat tensors: a tensor that is cut or joined along another axis than the first is permuted
+//! before and after.
 
 use super::error::LinkError;
 use crate::payload::AnyTensor;

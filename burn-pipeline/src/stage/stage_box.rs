@@ -1,4 +1,7 @@
 //! A stage of any module type, as a pipeline's factory makes it.
+//!
+//! The loss is given with the last stage's module ([`StageBox::with_loss`]) and not implemented by it, so any module
+//! can be the last one.
 
 use super::Stage;
 use super::batch::Loss;

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: a parameter is a piece if and only if a layer cut it from a whole one through [`TensorGroup::cut`].
 //! All members cut the values of member 0, so the pieces make one tensor whatever values the members' own layers
-//! have.
+//! have. Any group size therefore starts from one device's numbers. The cost: one whole layer at a time is in memory
+//! while a stage is built.
 
 use super::group::{CutAlong, TensorGroup};
 use crate::payload::AnyTensor;

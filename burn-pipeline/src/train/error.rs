@@ -233,6 +233,9 @@ pub enum PipelineError {
          learning rate of 0 to train nothing on purpose, and `accumulate` to compute gradients only"
     )]
     TrainsNothing { step: u64 },
+    /// The pipeline has no optimizer. Nothing was run; the pipeline is unchanged.
+    #[error("a step needs an optimizer; give one to `Builder::optimizer`, or compute gradients only with `accumulate`")]
+    NoOptimizer,
     /// Another process refused the call. Nothing was run; the pipeline is unchanged.
     #[error("rank {rank} refused this call, so no rank ran it: {message}")]
     Elsewhere { rank: usize, message: String },

@@ -79,7 +79,7 @@ pub struct Pipeline {
     pub(super) cut: Option<Partition>,
     /// True if every stage has the module that the factory makes.
     pub(super) is_as_built: bool,
-    /// True if there is no optimizer and no step has warned about it yet.
+    /// True if there is no optimizer.
     pub(super) lacks_optimizer: bool,
     pub(super) on_non_finite: OnNonFinite,
     /// True if steps report the last stage's outputs to this process.

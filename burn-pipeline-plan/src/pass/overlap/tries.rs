@@ -1,4 +1,7 @@
 //! Runs one pass: attempts within shorter and shorter reaches, each judged.
+//!
+//! A greedy pass that gains nothing is tried again within up to four shorter reaches. Their number does not depend
+//! on the plan's length or on the first attempt's result, so the time grows with the plan alone.
 
 use super::attempt::PassInput;
 use super::judge::{Judge, ROUNDING};

@@ -9,6 +9,9 @@
 //! 4. Each `I` with the `W` right behind it becomes one `B`, if that is neither slower nor takes more memory.
 //! 5. Steps 1 to 4 do not count messages in flight. If the simulated peak is above the cap, the cap is lowered by the
 //!    excess and the synthesis starts again.
+//!
+//! Backwards are whole or split one by one. Choosing the better of all whole and all split, and merging afterwards,
+//! missed 318 of 720 small optima, by up to 13 %.
 
 use super::instance::{Instance, Step, joined};
 use super::{branch, list, local, timing};

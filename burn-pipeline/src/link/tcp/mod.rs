@@ -12,8 +12,9 @@
 //! 3. A message is its frame and the bytes of its tensors. Gathers, questions and failures are envelopes too
 //!    (`link.rs`).
 //!
-//! It is meant for small jobs without MPI, and as the control connection of links between GPUs. Only the job's
-//! ranks can connect. Data is not encrypted: whoever can change packets in transit can change it.
+//! It is meant for small jobs without MPI, and as the control connection of links between GPUs. The secret
+//! keeps strangers from joining or disturbing a job. Data is not encrypted: whoever can change packets in transit can
+//! change it, but someone who can do that in a cluster's network can do worse.
 
 mod acceptor;
 mod address;

@@ -7,6 +7,9 @@
 //! 1. Every rank that holds the stage makes the new module and keeps it aside ([`Offer`]).
 //! 2. The caller checks that all offers fit: copies are alike, and no new parameter is also on another stage.
 //! 3. Every rank adopts its new module, or drops it ([`Finish`]); copies take the first one's weights, as at the start.
+//!
+//! The new module comes from a function that every rank runs on its own copy, because the whole model exists nowhere
+//! and modules do not cross links.
 
 use crate::cost::Partition;
 use crate::execute::ExecuteError;

@@ -23,7 +23,8 @@ impl Pipeline {
     /// `ModuleLrScheduler` returns it. Groups match the parameters' names in the whole model ([`StageBox::named`]).
     ///
     /// # Errors
-    /// A batch that does not fit is refused before anything runs. If a rank fails, see [`PipelineError::Undone`] and
+    /// A batch that does not fit, and any batch if there is no optimizer ([`PipelineError::NoOptimizer`]), is refused
+    /// before anything runs. If a rank fails, see [`PipelineError::Undone`] and
     /// the variants after it. If a loss or a gradient is NaN or infinite, see [`OnNonFinite`]. Returns
     /// [`PipelineError::TrainsNothing`] if no parameter has a gradient in the first step, unless the learning rate is
     /// 0, which trains nothing on purpose.
@@ -34,6 +35,9 @@ impl Pipeline {
         batch: Batch,
         learning_rate: impl Into<ModuleLearningRate>,
     ) -> Result<StepReport, PipelineError> {
+        if self.lacks_optimizer {
+            return Err(PipelineError::NoOptimizer);
+        }
         let began = Instant::now();
         let step = self.training.progress().steps + 1;
         let apply = Apply { step, learning_rate: learning_rate.into(), names: self.stages.names() };
@@ -55,9 +59,6 @@ impl Pipeline {
                 self.training.skipped();
             }
             None => self.training.stepped(),
-        }
-        if std::mem::take(&mut self.lacks_optimizer) {
-            tracing::warn!("steps leave the weights as they are: no optimizer was given (`Builder::optimizer`)");
         }
         report.skipped_steps = self.training.skipped_steps();
         report.seconds = began.elapsed().as_secs_f64();

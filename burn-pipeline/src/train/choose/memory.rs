@@ -3,20 +3,23 @@
 //! Guarantees: for any engine (plain autodiff, captured, compiled, recomputed), actual allocations are measured. The
 //! model is not kept or changed.
 //!
+//! The caller provides the meter ([`Builder::measure_memory`]), and the simulator adds up the stages. Measuring is
+//! needed because Burn's autodiff does not report what it holds, and one way serves all engines.
+//!
 //! 1. Stages are made as [`Builder::build`] would, one at a time, and run on one microbatch. A first round, with a step
 //!    of the optimizer, compiles and allocates what stays.
 //! 2. What stays beside the parameters is `optimizer_bytes`. Two more rounds run `F` and the backward, split if the
 //!    plan splits it. The first of them leaves the sum of gradients, `gradient_bytes`. In the second, the remaining and
 //!    the peak bytes are read after each action, minus what stays and the gradient sum.
-//! 3. A stage's input is copied before each round, so that it counts where it is kept. (On Flex it would count where it
-//!    was allocated, on the sending rank.) Pieces of the batch do not count, because they are views of the caller's
-//!    tensors.
+//! 3. A stage's input is copied before each round, so that a message counts for the rank that receives it, as between
+//!    processes. (Among threads on Flex its memory is the sender's until it is freed.) Pieces of the batch do not count,
+//!    because they are views of the caller's tensors.
 //! 4. Each action runs on its own threads, which end with it, so that memory that threads keep for reuse (see the
 //!    compiler's pool) does not count as the stage's. Then some microbatches run on the same threads, two at a time; a
 //!    rank also keeps what the heap needs there beyond the actions, so this is added to `optimizer_bytes`.
 //! 5. Of a tensor-parallel stage, the first member's piece is measured alone: collectives take their usual memory, and
 //!    no time (`TensorGroup::without_others`). All members hold the same amount, so a rank of the profile is one member
-//!    of a pipeline rank.
+//!    of a pipeline rank. A meter of the heap could not tell members apart in one process.
 //!
 //! Not included: what happens between steps (the optimizer's temporaries, sums over replicas), and what
 //! [`Accumulation::Ordered`](crate::stage::Accumulation::Ordered) holds back.

@@ -86,7 +86,7 @@ pub(crate) fn gather_tensors(rank: &mut Rank, stages: StageTensors) -> Result<St
     let payloads = gather_payloads(rank, payloads, &table)?;
     let tensors = |payload| {
         let tensors = Vec::<Option<AnyTensor>>::from_payload(payload);
-        tensors.map_err(|error| ExecuteError::Device { rank: me, message: error.to_string() })
+        tensors.map_err(|error| ExecuteError::Decode { rank: me, message: error.to_string() })
     };
     let stages = table.into_iter().flatten().zip(payloads);
     stages.map(|(stage, payload)| Ok((stage, tensors(payload)?))).collect()

@@ -64,8 +64,8 @@ impl Ranks {
                 drop(alive);
             };
             if let Err(error) = std::thread::Builder::new().name(format!("rank {rank}")).spawn(body) {
-                let message = format!("its thread cannot be started: {error}");
-                return Err(PipelineError::Rank(ExecuteError::Device { rank, message }));
+                let message = error.to_string();
+                return Err(PipelineError::Rank(ExecuteError::Threads { rank, message }));
             }
         }
         drop(ready);

@@ -40,7 +40,7 @@ impl<T: Send, B: FnOnce(Box<dyn Link>) -> Result<(Rank, T), ExecuteError> + Send
         match pool.thread_name(move |thread| format!("rank {rank} compute {thread}")).build() {
             Ok(pool) => pool.install(move || own_fusion_queue(|| self.serve())),
             Err(error) => {
-                let error = ExecuteError::Device { rank, message: format!("no compute threads: {error}") };
+                let error = ExecuteError::Threads { rank, message: error.to_string() };
                 // Sending fails only if the pipeline is gone; then nobody waits for the reply.
                 let _ = self.ready.send((rank, Err(error)));
             }

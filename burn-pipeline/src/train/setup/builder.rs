@@ -182,8 +182,8 @@ impl Builder {
         self
     }
 
-    /// Sets the function that makes each stage's optimizer. Without one, `step` leaves weights unchanged, drops
-    /// gradients, and warns once; read gradients with [`Pipeline::accumulate`] and [`Pipeline::take_gradients`].
+    /// Sets the function that makes each stage's optimizer. Without one, [`Pipeline::step`] is refused;
+    /// [`Pipeline::accumulate`] and [`Pipeline::take_gradients`] compute gradients only.
     ///
     /// Its groups (`ModuleOptimizer::with_group`) match the parameters' names in the whole model, from
     /// [`StageBox::named`], so they mean the same on any number of ranks. See [`Builder::parameter_group`].

@@ -1,14 +1,14 @@
 //! How all ranks agree on tied parameters.
 //!
 //! Guarantees: every rank gets the same result, because each applies the same rules to tables that differ only in ids.
-//! So groups are created, and later reduced, in the same order everywhere.
+//! So groups are numbered, and later summed, in the same order everywhere.
 //!
 //! 1. Ranks exchange their parameters: stage, path, id, shape, element type, trained or not, and the axis along which
 //!    each is cut.
 //! 2. Each finds the groups in them ([`Sharing::find`]).
-//! 3. All create the groups' communicators in the same order, one for each data-parallel replica and each place in the
+//! 3. All number the groups in the same order, one for each data-parallel replica and each place in the
 //!    tensor-parallel groups: pieces are added to the pieces at the same place, and whole parameters are added alike on
-//!    all members.
+//!    all members. A link with collectives of its own forms the groups as sets of ranks.
 
 use super::declare::SharedParameter;
 use super::held::HeldParameter;

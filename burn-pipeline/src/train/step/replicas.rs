@@ -201,7 +201,7 @@ impl Mailbox {
                 received.map_err(|source| ExecuteError::Link { rank, task: None, source })?
             }
         };
-        T::from_payload(payload).map_err(|e| ExecuteError::Device { rank, message: e.to_string() })
+        T::from_payload(payload).map_err(|e| ExecuteError::Decode { rank, message: e.to_string() })
     }
 }
 

@@ -3,6 +3,7 @@
 //! One library under two names, `libcuda.so` and `libnccl.so`, with the symbols that CubeCL's CUDA runtime and
 //! `burn-pipeline-nccl` load. Device memory is the process's own memory, every queue is a thread, and communicators
 //! deliver through files mapped by their processes. It has no processors and refuses kernels.
+//! Both libraries are loaded by name at run time, so the link and CubeCL's runtime below it run unchanged.
 //!
 //! Guarantees: it enforces the rules of both libraries. A process that breaks a rule ends with status 70 and the
 //! rule's name ([`broken`](mod@broken)), even if the call would have worked by luck.
