@@ -43,7 +43,7 @@ fn talk(mut bytes: Vec<u8>) {
     let now = Instant::now();
     while let Ok(Some((from, header))) = mailbox.probe(&[1], now) {
         // A failure that arrived since counts more than earlier messages.
-        let Ok(payload) = mailbox.receive(None, from, header, &Device::flex(), now, &|_| ()) else { break };
+        let Ok(payload) = mailbox.receive(from, header, &Device::flex(), now, &|_| ()) else { break };
         drop(payload);
     }
 }

@@ -5,7 +5,7 @@
 //! The mark is a tag, so links and captured programs need not know it. Code that compares or prints what crosses a
 //! boundary reads it ([`CutOver::of`]).
 
-use super::payload::EDGE;
+use super::parts::EDGE;
 use std::fmt;
 
 /// The axis along which a tensor is cut, and the number of its pieces.

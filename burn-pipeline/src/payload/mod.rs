@@ -1,7 +1,7 @@
 //! What crosses a stage's boundary, and what is known about it beforehand.
 //!
 //! Reading order: [`any_tensor`] (a tensor of any rank and kind), [`host_value`] (a plain number or string),
-//! [`payload`] (the flat list that travels), [`cut_over`] (the mark of a piece), [`tensor_spec`] (a tensor's kind,
+//! [`parts`] (the flat list that travels), [`cut_over`] (the mark of a piece), [`tensor_spec`] (a tensor's kind,
 //! element type and sizes), [`payload_reader`] (reads values from a payload's front), [`values`] (a user's types as
 //! payloads), [`skip`] (values that go past the next stage), [`payload_spec`] (what is expected of a payload),
 //! [`kinds`] (comparing types before anything runs), [`metadata`] (the specs of a stage's boundary), [`unwritten`]
@@ -16,7 +16,7 @@ mod fused;
 mod host_value;
 mod kinds;
 mod metadata;
-mod payload;
+mod parts;
 mod payload_reader;
 mod payload_spec;
 mod skip;
@@ -32,7 +32,7 @@ pub(crate) use finite::first_non_finite;
 pub use host_value::HostValue;
 pub(crate) use kinds::{Kinds, alike, listed};
 pub use metadata::{StageMetadata, StagePort, Validate};
-pub use payload::{Payload, PayloadPart};
+pub use parts::{Payload, PayloadPart};
 pub use payload_reader::{BoundaryError, PayloadReader};
 pub use payload_spec::PayloadSpec;
 pub(crate) use payload_spec::zeros_like;

@@ -5,7 +5,7 @@
 use super::any_tensor::{AnyTensor, TensorKind};
 use super::cut_over::CutOver;
 use super::host_value::HostValue;
-use super::payload::{EDGE, Payload, PayloadPart};
+use super::parts::{EDGE, Payload, PayloadPart};
 use super::tensor_spec::TensorSpec;
 use burn::tensor::Tensor;
 use burn::tensor::kind::Basic;

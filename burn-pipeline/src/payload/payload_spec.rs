@@ -4,7 +4,7 @@
 use super::any_tensor::AnyTensor;
 use super::cut_over::CutOver;
 use super::host_value::HostValue;
-use super::payload::{EDGE, Payload, PayloadPart};
+use super::parts::{EDGE, Payload, PayloadPart};
 use super::tensor_spec::TensorSpec;
 use super::values::Boundary;
 use burn::tensor::Shape;

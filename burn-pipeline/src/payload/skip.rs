@@ -17,7 +17,7 @@
 //! ```
 
 use super::kinds::{ANY_EDGES, ONE_EDGE};
-use super::payload::{EDGE, Payload, PayloadPart};
+use super::parts::{EDGE, Payload, PayloadPart};
 use super::payload_reader::{BoundaryError, PayloadReader};
 use super::values::Boundary;
 

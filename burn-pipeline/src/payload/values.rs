@@ -16,7 +16,7 @@
 
 use super::any_tensor::AnyTensor;
 use super::host_value::HostValue;
-use super::payload::Payload;
+use super::parts::Payload;
 use super::payload_reader::{BoundaryError, PayloadReader};
 use burn::tensor::Tensor;
 use burn::tensor::kind::Basic;

@@ -12,8 +12,8 @@
 //!    plan splits it. The first of them leaves the sum of gradients, `gradient_bytes`. In the second, the remaining and
 //!    the peak bytes are read after each action, minus what stays and the gradient sum.
 //! 3. A stage's input is copied before each round, so that a message counts for the rank that receives it, as between
-//!    processes. (Among threads on Flex its memory is the sender's until it is freed.) Pieces of the batch do not count,
-//!    because they are views of the caller's tensors.
+//!    processes. (Among threads on Flex its memory is the sender's until it is freed.) Pieces of the batch do not
+//!    count, because they are views of the caller's tensors.
 //! 4. Each action runs on its own threads, which end with it, so that memory that threads keep for reuse (see the
 //!    compiler's pool) does not count as the stage's. Then some microbatches run on the same threads, two at a time; a
 //!    rank also keeps what the heap needs there beyond the actions, so this is added to `optimizer_bytes`.

@@ -67,7 +67,8 @@ fn receive(link: &mut dyn Link, peer: usize, header: Header, deadline: Instant) 
     unpack(payload).map_err(|reason| LinkError::Lists { rank, peer, reason })
 }
 
-#[cfg(all(test, feature = "flex"))]
+#[cfg(test)]
+#[cfg(feature = "flex")]
 mod tests {
     use super::*;
     use crate::link::{ThreadLink, Threads};
