@@ -9,8 +9,8 @@ use std::str::FromStr;
 pub struct Flags(ArgMatches);
 
 impl Flags {
-    /// Reads the process's arguments. `known` lists each flag with its help: `("--rounds N", "rounds; 7 if absent")`, or
-    /// `("--merge", "..")` for a flag without a value. Ends the process on `--help` and on an unlisted flag.
+    /// Reads the process's arguments. `known` lists each flag with its help: `("--rounds N", "rounds; 7 if absent")`.
+    /// A flag without a value is listed as `("--merge", "..")`. Ends the process on `--help` and on an unlisted flag.
     pub fn read(known: &[(&'static str, &'static str)]) -> Self {
         // `cargo bench` adds `--bench`.
         let flags = known.iter().map(|&(flag, help)| argument(flag).help(help));

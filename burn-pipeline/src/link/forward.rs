@@ -38,7 +38,8 @@ macro_rules! forward_link {
         $crate::forward_link!(@get $link monitor(self) -> ::std::sync::Arc<dyn $crate::link::Monitor>);
     };
     (@ $link:tt to_device) => {
-        $crate::forward_link!(@get $link to_device(self, payload: $crate::payload::Payload) -> $crate::payload::Payload);
+        $crate::forward_link!(@get $link to_device(self, payload: $crate::payload::Payload)
+            -> $crate::payload::Payload);
     };
     (@ $link:tt set_activity) => {
         $crate::forward_link!(@do $link set_activity(self, activity: $crate::link::Activity));

@@ -132,6 +132,19 @@ fn dropout_replicas_shards_and_compiled_stages_go_on_as_if_nothing_had_been() {
 }
 
 #[test]
+fn both_routes_of_a_bidirectional_schedule_go_on_as_if_nothing_had_been() {
+    within(180, "routes", || {
+        for schedule in ["DualPipe", "Chimera"] {
+            for open in [0, 1] {
+                let extras = Extras { norm: false, dropout: true };
+                let make = || builder((schedule, 1), 2, 8).stages(stages(open, extras));
+                assert_twins(make, 8, &format!("{schedule}, stage {open}"));
+            }
+        }
+    });
+}
+
+#[test]
 fn a_failed_batch_takes_what_was_accumulated_along_and_an_evaluation_does_not() {
     within(180, "accumulation", || {
         let make = || builder(("1F1B", 1), 2, MICROBATCHES).stages(stages(1, Extras { norm: false, dropout: true }));

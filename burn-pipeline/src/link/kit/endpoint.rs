@@ -5,8 +5,8 @@
 //! closes it for all other ranks; dropping it in a panic is a failure.
 //!
 //! After an interruption all ranks can go on if a rank's messages and envelopes to another rank keep one order. A
-//! transport whose tensors travel beside its envelopes handles [`Envelope::Recovered`] once the messages before it are
-//! complete (MPI); one that cannot does not forward [`Link::interrupt`] and [`Link::recover`], so any failure closes it.
+//! transport whose tensors travel beside its envelopes (MPI) handles [`Envelope::Recovered`] once the messages before
+//! it are complete. One that cannot does not forward [`Link::interrupt`] and [`Link::recover`]: any failure closes it.
 
 use super::envelope::Envelope;
 use super::frame::Frame;

@@ -26,7 +26,8 @@ pub(super) fn all_reduce(
     deadline: Instant,
 ) -> Result<TensorList, LinkError> {
     let bytes = tensors.iter().flatten().map(AnyTensor::bytes).sum::<usize>();
-    tracing::debug!(target: TRANSFER, rank = link.rank(), peers = ?ranks, kind = "AllReduce", bytes, "given to a group");
+    let (rank, kind) = (link.rank(), "AllReduce");
+    tracing::debug!(target: TRANSFER, rank, peers = ?ranks, kind, bytes, "given to a group");
     if let Some(collectives) = link.collectives() {
         return collectives.sum(set, ranks, tensors, deadline);
     }
