@@ -44,7 +44,7 @@ section() {
     case $1 in
     train_gpt) example train_gpt ;;
     train_gpt-long)
-        build cargo build -q --release --example train_gpt
+        build cargo build -q --release -p pipeline-examples --example train_gpt
         run benches/same_losses.sh --long
         ;;
     step)

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 for ranks in 2 1; do
-    cargo run -q --release --example train_gpt -- "$@" --ranks "$ranks" --log json --trace "$folder/trace" \
+    cargo run -q --release -p pipeline-examples --example train_gpt -- "$@" --ranks "$ranks" --log json --trace "$folder/trace" \
         >"$folder/$ranks" 2>"$folder/err" || { cat "$folder/err"; exit 1; }
     sed -n "s/^held-out/$ranks rank(s): held-out/p" "$folder/err"
     grep -o '"loss":[^,]*' "$folder/$ranks" | cut -d : -f 2 >"$folder/losses-$ranks"

@@ -1,6 +1,8 @@
 //! An ordinary Burn training program as a pipeline, under Burn's own loop with its metrics, checkpoints and early
 //! stopping: a small CNN learns to classify stripes, crosses and squares.
 //!
+//! `cargo run --release -p pipeline-examples --features learner --example learner_cnn`
+//!
 //! The last section holds everything that a program for one device lacks: two stages, the cut of the model, and the
 //! training strategy. `-- --one-device` trains without it, to the same numbers.
 
