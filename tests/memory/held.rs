@@ -93,7 +93,7 @@ pub(crate) fn batch_of(samples: usize) -> Batch {
     Batch::new(x.clone()).target(x)
 }
 
-/// The peak heap of a step, once the pipeline is warm.
+/// The peak heap of forwards and backwards, once the pipeline is warm.
 fn heap(schedule: &str) -> usize {
     settle();
     let builder = Pipeline::builder().schedule(schedule, Size::new(2, MICROBATCHES));
@@ -105,9 +105,12 @@ fn heap(schedule: &str) -> usize {
         }
     });
     let mut pipeline = builder.build().unwrap();
-    let mut step = || drop(pipeline.step(batch_of(MICROBATCHES), 0.0).unwrap());
-    step();
-    peak_of(step)
+    let mut gradients = || {
+        drop(pipeline.accumulate(batch_of(MICROBATCHES)).unwrap());
+        drop(pipeline.take_gradients().unwrap());
+    };
+    gradients();
+    peak_of(gradients)
 }
 
 #[test]

@@ -94,11 +94,12 @@ fn the_peak_of_each_member_is_as_predicted_from_its_share_of_the_stage() {
             .unwrap();
         let x = Tensor::<2>::ones([ROWS * MICROBATCHES, WIDTH], &Device::flex());
         let batch = || Batch::new(x.clone()).target(x.clone());
-        // Steps until stages are captured.
-        drop(pipeline.step(batch(), 0.0).unwrap());
+        // The first batch captures the stages.
+        drop(pipeline.accumulate(batch()).unwrap());
+        drop(pipeline.take_gradients().unwrap());
         settle();
         restart();
-        let report = pipeline.step(batch(), 0.0).unwrap();
+        let report = pipeline.accumulate(batch()).unwrap();
         // For each microbatch, the whole input and pieces of `tanh`'s input and output are kept for the backward.
         let number = size_of::<f32>();
         let (input, hidden) = (ROWS * WIDTH * number, ROWS * WIDE * number / members);

@@ -48,7 +48,7 @@ fn the_peaks_of_compiled_stages_are_those_that_a_meter_reads() {
     for schedule in ["1F1B", "ZBVZeroBubble"] {
         let measured = builder(schedule).measure_memory(batch_of(SAMPLES), &HEAP).unwrap();
         let mut pipeline = builder(schedule).build().unwrap();
-        let report = pipeline.step(batch_of(2 * SAMPLES), 0.0).unwrap();
+        let report = pipeline.accumulate(batch_of(2 * SAMPLES)).unwrap();
         let placement = pipeline.plan(2).unwrap().plan().placement().clone();
         let planned = StepReport::profile(&placement, &[report]).unwrap();
         let mut compared = 0;

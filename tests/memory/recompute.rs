@@ -7,7 +7,7 @@ use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{SplitBackward, StageBox};
 use burn_pipeline::train::Pipeline;
 
-/// The peak heap of a step, once the pipeline is warm, and of an evaluation.
+/// The peak heap of forwards and backwards, once the pipeline is warm, and of an evaluation.
 fn heap(schedule: &str, ranks: usize, split: SplitBackward, recompute: bool) -> (usize, usize) {
     settle();
     let builder = Pipeline::builder().schedule(schedule, Size::new(ranks, MICROBATCHES)).split(split);
@@ -20,8 +20,12 @@ fn heap(schedule: &str, ranks: usize, split: SplitBackward, recompute: bool) -> 
         stage.recomputed(recompute)
     });
     let mut pipeline = builder.build().unwrap();
-    drop(pipeline.step(batch_of(MICROBATCHES), 0.0).unwrap());
-    let step = peak_of(|| drop(pipeline.step(batch_of(MICROBATCHES), 0.0).unwrap()));
+    let mut gradients = || {
+        drop(pipeline.accumulate(batch_of(MICROBATCHES)).unwrap());
+        drop(pipeline.take_gradients().unwrap());
+    };
+    gradients();
+    let step = peak_of(&mut gradients);
     let evaluation = peak_of(|| drop(pipeline.eval(batch_of(MICROBATCHES)).unwrap()));
     (step, evaluation)
 }

@@ -286,22 +286,3 @@ fn a_batch_smaller_than_asked_for_gives_fewer_microbatches_and_says_so() {
         assert_eq!((report.samples, report.microbatches), (samples, samples.min(8)));
     }
 }
-
-#[test]
-fn without_an_optimizer_steps_leave_weights_alone_and_forget_gradients() {
-    let data = Data::new(5);
-    let mut pipeline = Pipeline::builder()
-        .schedule("1F1B", Size::new(2, 3))
-        .devices(vec![Device::flex()])
-        .stages(stage(Reduction::Mean))
-        .build()
-        .unwrap();
-    let before = weights(&mut pipeline);
-    pipeline.accumulate(data.batch(0..5)).unwrap();
-    let alone = gradients(&mut pipeline);
-    let losses = [(); 2].map(|()| pipeline.step(data.batch(0..5), 1.0).unwrap().loss);
-    assert_eq!(losses[0], losses[1]);
-    assert_eq!(weights(&mut pipeline), before);
-    pipeline.accumulate(data.batch(0..5)).unwrap();
-    assert_eq!(gradients(&mut pipeline), alone);
-}

@@ -156,7 +156,7 @@ fn they_hold_what_a_pipeline_of_these_layers_holds() {
     let size = Size { ranks: 1, chunks: config.all_layers(), microbatches: 3 };
     let builder = finest(&config).schedule("InterleavedZeroBubble", size);
     let mut pipeline = builder.build().unwrap();
-    let steps: Vec<_> = (0..2).map(|_| pipeline.step(Text::new(6).batch(), 0.0).unwrap()).collect();
+    let steps: Vec<_> = (0..2).map(|_| pipeline.accumulate(Text::new(6).batch()).unwrap()).collect();
     let profile = StepReport::profile(pipeline.placement(), &steps).unwrap();
     for (layer, stage) in layers.all().iter().zip(profile.stages()) {
         assert_eq!(layer.activation_bytes, stage.activation_bytes, "{}", layer.kind);

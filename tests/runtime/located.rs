@@ -160,7 +160,7 @@ fn a_schedule_with_too_few_ranks_for_the_model_says_which_stage_it_ends_with() {
         }
     };
     let builder = Pipeline::builder().schedule("1F1B", Size::new(2, 2)).devices(vec![Device::flex()]);
-    let error = builder.stages(stages).build().unwrap().step(Batch::new(rows(4)).target(rows(4)), 0.1).unwrap_err();
+    let error = builder.stages(stages).build().unwrap().accumulate(Batch::new(rows(4)).target(rows(4))).unwrap_err();
     assert!(matches!(error, PipelineError::NoLoss { last: 1, ranks: 2 }), "{error}");
     let said = error.to_string();
     assert!(said.contains("stage 1, the last of 2 on 2 rank(s)") && said.contains("as the model has stages"), "{said}");
@@ -191,7 +191,7 @@ fn extras_that_are_not_named_are_asked_for() {
     let builder = Pipeline::builder().schedule("1F1B", Size::new(1, 2)).devices(vec![Device::flex()]);
     let mask = Tensor::<2, Int>::ones([6, 4], &Device::flex());
     let batch = Batch::new(rows(4)).target(rows(4)).extra("mask", mask);
-    let error = builder.stages(stages).build().unwrap().step(batch, 0.1).unwrap_err();
+    let error = builder.stages(stages).build().unwrap().accumulate(batch).unwrap_err();
     assert!(matches!(error, PipelineError::Refused { source: StageError::NoExtras { .. }, .. }), "{error}");
     assert!(error.to_string().contains("implement `extras` to name them"), "{error}");
 }

@@ -327,7 +327,7 @@ fn declared_free_sizes_may_change_in_every_microbatch() {
     let mut pipeline = builder.stages(stage).validate(Validate::EveryMicrobatch).build().unwrap();
     assert!(!ran_on_zeros(&known(&mut pipeline, tokens(3))));
     for lengths in [[3, 6], [1, 2]] {
-        pipeline.step(Batch::from_microbatches(lengths.map(tokens).to_vec()), 0.1).unwrap();
+        pipeline.accumulate(Batch::from_microbatches(lengths.map(tokens).to_vec())).unwrap();
     }
 }
 

@@ -172,7 +172,9 @@ fn optimizers_must_be_of_one_type_and_have_been_saved() {
     let folder = Folder::new("names-no-optimizer");
     let without = CUT.builder();
     let none = Pipeline::builder().schedule(GPipe, Size::new(2, SAMPLES)).devices(vec![Device::flex()]);
-    let checkpoint = saved(&mut none.stages(Text::stage).build().unwrap(), &folder);
+    let checkpoints = Checkpoints::new(&*folder);
+    none.stages(Text::stage).build().unwrap().save(&checkpoints, &()).unwrap();
+    let checkpoint = checkpoints.latest().unwrap();
     let says = refused(without.optimizer(|| AdamWConfig::new().init()), &checkpoint);
     assert!(says.starts_with("the checkpoint holds no optimizer state"), "{says}");
 }

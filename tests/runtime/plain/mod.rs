@@ -105,7 +105,7 @@ fn a_number_of_another_type_is_refused_before_anything_runs_with_what_the_batch_
 #[test]
 fn an_error_tells_the_numbers_and_strings_that_the_stage_had_got() {
     let batch = Batch::new(rows(3)).target(rows(3)).extra("heat", 0.5).extra("name", String::new());
-    let error = heating().step(batch, 0.1).unwrap_err().to_string();
+    let error = heating().accumulate(batch).unwrap_err().to_string();
     assert!(error.contains("every sample needs a name"), "{error}");
     for part in ["the input (float F32 [3, 3]) from the batch\n", "the extras (f64 0.5; string \"\") from the batch\n"]
     {

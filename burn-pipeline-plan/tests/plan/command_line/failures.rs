@@ -29,7 +29,7 @@ fn bad_input_gives_one_message_and_an_exit_code() {
         ("schedule --name 1F1B --ranks 0 --microbatches 2".to_owned(), 1, "at least one rank"),
         ("schedule --name 1F1B --ranks 2 --microbatches 0".to_owned(), 1, "at least one microbatch"),
         ("schedule --name 1F1B --ranks 2 --microbatches 2 --chunks 2".to_owned(), 1, "exactly 1 chunk"),
-        ("schedule --name GPipe --ranks 2 --microbatches 99999999999".to_owned(), 1, "at most 100000000"),
+        ("schedule --name GPipe --ranks 2 --microbatches 99999999999".to_owned(), 1, "the limit is 100000000"),
         ("schedule --name GPipe --ranks -2 --microbatches 9".to_owned(), 2, "unexpected argument"),
         (format!("check {broken}"), 2, "broken.csv: line 2, cell 2: `1X0` is not an action"),
         (format!("simulate --plan {broken}"), 2, "line 2, cell 2"),

@@ -211,7 +211,11 @@ fn messages_that_are_not_of_one_value_are_refused_with_the_ranks_that_sent_them(
         (longer, "nothing more, and tag 0"),
     ] {
         let error = join([fits(), other]).unwrap_err();
-        assert!(error.contains("ranks 0 and 2 hold the stage at the other end") && error.contains(words), "{error}");
+        assert!(
+            error.contains("ranks 0 and 2 are members of the tensor-parallel group at the other end")
+                && error.contains(words),
+            "{error}"
+        );
     }
 }
 
