@@ -26,9 +26,10 @@ use burn_pipeline::stage::{NamedWeight, with_weights};
 use burn_pipeline::train::EvalResults;
 use burn_pipeline::{Builder, Pipeline, StageContext};
 use burn_train::{Learner, TrainStep};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A learner and the pipeline that computes for it.
 pub(crate) struct Session<M: PipelineModel> {
@@ -73,7 +74,7 @@ impl<M: PipelineModel> Session<M> {
             // The builder may keep this closure, so it holds a weak reference: the initial weights are freed with
             // `cut`.
             let cut = whole.upgrade().expect("stages are made while the pipeline is built");
-            let mut cut = cut.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut cut = cut.lock();
             // The first member of a tensor-parallel group joins the pieces.
             if at.group.member() == 0 {
                 cut.1.insert(at.index, at.device.clone());
@@ -94,7 +95,7 @@ impl<M: PipelineModel> Session<M> {
         let ids =
             rows.into_iter().flat_map(|row| row.into_iter().map(ParamId::from).zip(own.iter().copied())).collect();
         let weights = named_weights(&mut pipeline, &ids)?;
-        let checked = check_cut(&model, &weights, &cut.lock().unwrap_or_else(PoisonError::into_inner).1);
+        let checked = check_cut(&model, &weights, &cut.lock().1);
         checked.inspect_err(|error| pipeline.leave(error))?;
         let floats = |stage: &Vec<NamedWeight>| {
             stage.iter().filter(|weight| weight.value.kind() == TensorKind::Float).map(|weight| weight.id).collect()

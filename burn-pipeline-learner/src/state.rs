@@ -18,7 +18,8 @@ use burn_train::checkpoint::{
 };
 use burn_train::metric::store::EventStoreClient;
 use burn_train::{Interrupter, Learner, LearnerModel, LearningCheckpointer};
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The most bytes sent at once.
@@ -77,7 +78,7 @@ struct File(Arc<Mutex<Vec<u8>>>);
 impl<R: Checkpoint> Checkpointer<R> for File {
     fn save(&self, _: usize, record: R) -> Result<(), CheckpointerError> {
         let bytes = record.checkpoint_into_bytes().map_err(CheckpointerError::Record)?;
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = bytes.to_vec();
+        *self.0.lock() = bytes.to_vec();
         Ok(())
     }
 
@@ -113,7 +114,7 @@ fn state_of<M: LearnerModel>(learner: &Learner<M>, store: &EventStoreClient) -> 
     drop(checkpointer);
     match failed.error() {
         Some(error) => Err(LearnError::State(error.to_string())),
-        None => Ok(files.map(|file| std::mem::take(&mut *file.0.lock().unwrap_or_else(PoisonError::into_inner)))),
+        None => Ok(files.map(|file| std::mem::take(&mut *file.0.lock()))),
     }
 }
 

@@ -22,7 +22,8 @@ use burn_train::{
     EventProcessorTraining, Learner, SupervisedLearningStrategy, SupervisedTraining, SupervisedTrainingEventProcessor,
     TrainLoader, TrainingComponents, TrainingStrategy, ValidLoader,
 };
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// Trains a [`PipelineModel`] as a pipeline under Burn's own training loop. Ranks are threads of this process, or
 /// processes.
@@ -70,7 +71,7 @@ impl PipelineStrategy {
         match &self.ranks {
             Ranks::Threads => Ok(None),
             Ranks::Processes { link, .. } => {
-                let link = link.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let link = link.lock().take();
                 link.ok_or(LearnError::LinkUsed).map(Some)
             }
         }

@@ -167,8 +167,9 @@
 
 use burn::tensor::{Int, Tensor};
 use burn_pipeline::boundary;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The cache slot and position where a microbatch continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -286,14 +287,14 @@ impl KeyValueCache {
         run: impl FnOnce(&mut [LayerCache]) -> Result<T, CacheError>,
     ) -> Result<T, CacheError> {
         let CachePlace { slot, start } = place;
-        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
+        let held = self.0.lock().remove(&slot);
         let mut caches = held.filter(|_| start > 0).unwrap_or_default();
         caches.resize(layers, LayerCache::default());
         if let Some(held) = caches.iter().map(LayerCache::tokens).find(|&held| held != start) {
             return Err(CacheError::Place { slot, start, held });
         }
         let output = run(&mut caches)?;
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(slot, caches);
+        self.0.lock().insert(slot, caches);
         Ok(output)
     }
 }

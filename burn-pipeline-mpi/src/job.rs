@@ -7,8 +7,8 @@ use crate::traffic::REPORT_TIMEOUT;
 use burn::tensor::Device;
 use burn_pipeline::link::Link;
 use mpi::Threading;
+use parking_lot::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -90,7 +90,7 @@ impl Mpi {
         let ended = MpiError::Ended("a link was opened");
         let deadline = Instant::now() + self.timeout;
         // Opening waits for all ranks and cannot be cancelled, so it begins only once all of them are here.
-        let mut lobby = self.lobby.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lobby = self.lobby.lock();
         if let Err(error) = lobby.barrier(deadline) {
             lobby.abort(error.to_string());
             return Err(MpiError::NotAll(error));

@@ -53,7 +53,9 @@ fn an_activation_that_is_not_whole_is_found_though_a_smaller_group_takes_one_mem
     for error in [broken().step(batch(), 0.1).unwrap_err().to_string(), broken().eval(batch()).unwrap_err().to_string()]
     {
         assert!(
-            error.starts_with("rank 2, stage 1, microbatch 0, F: ranks 0 and 1 hold the stage at the other end"),
+            error.starts_with(
+                "rank 2, stage 1, microbatch 0, F: ranks 0 and 1 are members of the tensor-parallel group at the"
+            ),
             "{error}"
         );
         assert!(error.contains("gave different values of float F32 [2, 4], which is whole on both of them"), "{error}");
@@ -66,7 +68,9 @@ fn a_gradient_that_is_not_whole_is_found_though_a_smaller_group_takes_one_member
     let broken = builder([1, 2], |at| if at.is_last() { How::NoCopy } else { How::Nothing });
     let error = broken.build().unwrap().step(batch(), 0.1).unwrap_err().to_string();
     assert!(
-        error.starts_with("rank 0, stage 0, microbatch 0, I: ranks 1 and 2 hold the stage at the other end"),
+        error.starts_with(
+            "rank 0, stage 0, microbatch 0, I: ranks 1 and 2 are members of the tensor-parallel group at the"
+        ),
         "{error}"
     );
     assert!(error.contains("gave different values of float F32 [2, 4]"), "{error}");
@@ -77,8 +81,7 @@ fn gradients_that_are_not_whole_are_found_by_each_rank_that_gets_one() {
     let broken = builder([2, 4], |at| if at.is_last() { How::NoCopy } else { How::Nothing });
     let error = broken.build().unwrap().step(batch(), 0.1).unwrap_err().to_string();
     let found = |rank: usize, first: usize, other: usize| {
-        let words =
-            format!("rank {rank}, stage 0, microbatch 0, I: ranks {first} and {other} hold the stage at the other");
+        let words = format!("rank {rank}, stage 0, microbatch 0, I: ranks {first} and {other} are members of");
         error.starts_with(&words)
     };
     assert!(found(0, 2, 3) || found(1, 4, 5), "{error}");

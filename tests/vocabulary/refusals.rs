@@ -118,7 +118,7 @@ fn batches_that_do_not_fit_and_calls_that_need_whole_layers_are_refused_and_the_
         (Batch::new(data(8).0).target(floats()), "the vocabulary-parallel head"),
     ] {
         let error = pipeline.step(batch, 0.1).unwrap_err().to_string();
-        let named = error.starts_with(layer) && error.contains("does not take this batch");
+        let named = error.starts_with(&format!("the batch does not fit {layer}"));
         assert!(named && error.contains("one integer tensor of ids"), "{error}");
     }
     let error = pipeline.step(Batch::new(data(8).0), 0.1).unwrap_err().to_string();

@@ -14,11 +14,12 @@
 //! gradients) would keep the whole arena alive.
 
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty};
+use parking_lot::Mutex;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// The alignment of all memory: a cache line, and a vector.
 const ALIGNMENT: usize = 64;
@@ -83,7 +84,7 @@ impl Drop for Memory {
 
 impl Pool {
     fn take(&self, bytes: usize) -> Memory {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         kept.used += bytes;
         kept.most = kept.most.max(kept.used);
         if let Some(memory) = kept.by_size.get_mut(&bytes).and_then(Vec::pop) {
@@ -95,7 +96,7 @@ impl Pool {
     }
 
     fn give(&self, memory: Memory) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         kept.used = kept.used.saturating_sub(memory.bytes);
         kept.kept += memory.bytes;
         kept.by_size.entry(memory.bytes).or_default().push(memory);
@@ -180,7 +181,7 @@ mod tests {
         for size in [100_000, 200_000, 300_000, 150_000, 310_000] {
             let memory: Vec<Memory> = (0..4).map(|_| pool.take(size)).collect();
             memory.into_iter().for_each(|memory| pool.give(memory));
-            let kept = pool.0.lock().unwrap();
+            let kept = pool.0.lock();
             assert!(kept.used == 0 && kept.kept <= kept.most + kept.most / 4, "{kept:?}");
         }
     }

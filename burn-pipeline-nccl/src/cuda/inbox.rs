@@ -7,8 +7,9 @@ use super::gpu::Event;
 use burn::tensor::Bytes;
 use burn_cubecl::tensor::CubeTensor;
 use burn_pipeline::link::kit::Frame;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The place for a message's content.
 #[derive(Clone, Default)]
@@ -37,7 +38,7 @@ impl Slot {
 
     fn lock(&self) -> MutexGuard<'_, Option<Content>> {
         // A panic of another thread leaves it consistent: every change is one assignment.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -68,6 +69,6 @@ impl Inbox {
 
     fn lock(&self) -> MutexGuard<'_, Queues> {
         // As in `Slot`.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

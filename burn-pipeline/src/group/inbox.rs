@@ -13,9 +13,10 @@
 
 use crate::link::{Activity, Header, Link, LinkError};
 use crate::payload::Payload;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Messages of the other replicas, by the rank that sends them.
@@ -123,7 +124,7 @@ pub(crate) struct SharedInbox(Arc<Mutex<ReplicaInbox>>);
 
 impl SharedInbox {
     pub(crate) fn lock(&self) -> MutexGuard<'_, ReplicaInbox> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

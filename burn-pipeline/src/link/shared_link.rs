@@ -14,8 +14,9 @@ use super::header::{Header, Message};
 use super::link_trait::Link;
 use super::monitor::Monitor;
 use crate::payload::{AnyTensor, Payload};
+use parking_lot::Mutex;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 /// The end, and what its rank is doing.
@@ -37,11 +38,6 @@ impl fmt::Debug for StageEnd {
     }
 }
 
-/// Locks despite poisoning: a link keeps its own state consistent.
-fn lock(held: &Mutex<EndState>) -> MutexGuard<'_, EndState> {
-    held.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl SharedLink {
     /// Shares an end.
     pub(crate) fn new(link: Box<dyn Link>) -> Self {
@@ -58,7 +54,7 @@ impl StageEnd {
     /// Calls `f` with the end and the rank's activity. Returns `None` if the pipeline is gone.
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut dyn Link, Activity) -> T) -> Option<T> {
         let held = self.0.upgrade()?;
-        let mut held = lock(&held);
+        let mut held = held.lock();
         let activity = held.activity;
         let result = f(held.link.as_mut(), activity);
         held.link.set_activity(activity);
@@ -68,69 +64,69 @@ impl StageEnd {
 
 impl Link for SharedLink {
     fn rank(&self) -> usize {
-        lock(&self.0).link.rank()
+        self.0.lock().link.rank()
     }
 
     fn ranks(&self) -> usize {
-        lock(&self.0).link.ranks()
+        self.0.lock().link.ranks()
     }
 
     fn overlaps(&self) -> bool {
-        lock(&self.0).link.overlaps()
+        self.0.lock().link.overlaps()
     }
 
     fn monitor(&self) -> Arc<dyn Monitor> {
-        lock(&self.0).link.monitor()
+        self.0.lock().link.monitor()
     }
 
     fn to_device(&self, payload: Payload) -> Payload {
-        lock(&self.0).link.to_device(payload)
+        self.0.lock().link.to_device(payload)
     }
 
     fn set_activity(&mut self, activity: Activity) {
-        let mut held = lock(&self.0);
+        let mut held = self.0.lock();
         held.activity = activity;
         held.link.set_activity(activity);
     }
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
-        lock(&self.0).link.send(to, message, deadline)
+        self.0.lock().link.send(to, message, deadline)
     }
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        lock(&self.0).link.receive(from, header, deadline)
+        self.0.lock().link.receive(from, header, deadline)
     }
 
     fn expect(&mut self, messages: &[ExpectedMessage]) -> Result<(), LinkError> {
-        lock(&self.0).link.expect(messages)
+        self.0.lock().link.expect(messages)
     }
 
     fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
-        lock(&self.0).link.probe(from, deadline)
+        self.0.lock().link.probe(from, deadline)
     }
 
     fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
-        lock(&self.0).link.all_gather(bytes, deadline)
+        self.0.lock().link.all_gather(bytes, deadline)
     }
 
     fn collectives(&mut self) -> Option<&mut dyn Collectives> {
-        if lock(&self.0).link.collectives().is_some() { Some(self) } else { None }
+        if self.0.lock().link.collectives().is_some() { Some(self) } else { None }
     }
 
     fn barrier(&mut self, deadline: Instant) -> Result<(), LinkError> {
-        lock(&self.0).link.barrier(deadline)
+        self.0.lock().link.barrier(deadline)
     }
 
     fn abort(&mut self, message: String) {
-        lock(&self.0).link.abort(message);
+        self.0.lock().link.abort(message);
     }
 
     fn interrupt(&mut self, message: String) {
-        lock(&self.0).link.interrupt(message);
+        self.0.lock().link.interrupt(message);
     }
 
     fn recover(&mut self, deadline: Instant) -> Result<(), LinkError> {
-        lock(&self.0).link.recover(deadline)
+        self.0.lock().link.recover(deadline)
     }
 }
 
@@ -139,7 +135,7 @@ impl SharedLink {
         &mut self,
         f: impl FnOnce(&mut dyn Collectives) -> Result<T, LinkError>,
     ) -> Result<T, LinkError> {
-        let mut end = lock(&self.0);
+        let mut end = self.0.lock();
         let rank = end.link.rank();
         let message = || "the link has no collectives".to_owned();
         f(end.link.collectives().ok_or_else(|| LinkError::Closed { rank, message: message() })?)

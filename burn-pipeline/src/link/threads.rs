@@ -24,10 +24,11 @@ use super::monitor::Monitor;
 use super::moving_deadline::MovingDeadline;
 use crate::payload::Payload;
 use burn::tensor::Device;
+use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A link between threads of one process; makes their [`ThreadLink`]s.
@@ -84,11 +85,6 @@ struct Round {
     taken: usize,
 }
 
-/// Locks despite poisoning: a rank's panic is reported through `abort`, and the queues stay consistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Threads {
     /// A link for `ranks` threads.
     pub fn new(ranks: usize) -> Self {
@@ -118,7 +114,7 @@ impl Threads {
 
 impl Monitor for Threads {
     fn activity(&self, rank: usize) -> Activity {
-        *lock(&self.shared.activities[rank])
+        *self.shared.activities[rank].lock()
     }
 
     fn progress(&self) -> u64 {
@@ -130,39 +126,39 @@ impl Monitor for Threads {
     }
 
     fn failure(&self) -> Option<Failure> {
-        let failures = lock(&self.shared.failures);
+        let failures = self.shared.failures.lock();
         failures.end.clone().or_else(|| failures.interruption.clone())
     }
 }
 
 impl SharedState {
     fn abort(&self, failure: Failure) {
-        lock(&self.failures).end.get_or_insert(failure);
+        self.failures.lock().end.get_or_insert(failure);
         self.wake();
     }
 
     fn interrupt(&self, failure: Failure) {
-        lock(&self.failures).interruption.get_or_insert(failure);
+        self.failures.lock().interruption.get_or_insert(failure);
         self.wake();
     }
 
     /// Drops all messages in flight, while all ranks are in `recover`.
     fn empty(&self) {
-        self.inboxes.iter().for_each(|inbox| lock(&inbox.queues).iter_mut().for_each(VecDeque::clear));
-        *lock(&self.rounds) = Rounds::default();
-        lock(&self.failures).interruption = None;
+        self.inboxes.iter().for_each(|inbox| inbox.queues.lock().iter_mut().for_each(VecDeque::clear));
+        *self.rounds.lock() = Rounds::default();
+        self.failures.lock().interruption = None;
     }
 
     /// Wakes all ranks.
     fn wake(&self) {
         // Taking each lock ensures that no rank is between its last check and its wait.
         for inbox in &self.inboxes {
-            let _queues = lock(&inbox.queues);
+            let _queues = inbox.queues.lock();
             inbox.arrived.notify_all();
         }
-        drop(lock(&self.rounds));
+        drop(self.rounds.lock());
         self.round_done.notify_all();
-        drop(lock(&self.recovery));
+        drop(self.recovery.lock());
         self.recovered.notify_all();
     }
 
@@ -170,7 +166,7 @@ impl SharedState {
     fn states_from(&self, first: usize) -> String {
         let (mut states, mut asked, mut next) = (Vec::new(), Vec::new(), Some(first));
         while let Some(rank) = next.filter(|rank| !asked.contains(rank)) {
-            let activity = *lock(&self.activities[rank]);
+            let activity = *self.activities[rank].lock();
             states.push(if rank == first { activity.to_string() } else { format!("rank {rank} {activity}") });
             asked.push(rank);
             next = if let Activity::Waiting(_, other) = activity { Some(other) } else { None };
@@ -183,12 +179,12 @@ impl SharedState {
     }
 
     fn fail_if_aborted(&self) -> Result<(), LinkError> {
-        lock(&self.failures).end.clone().map_or(Ok(()), |failure| Err(LinkError::Peer(failure)))
+        self.failures.lock().end.clone().map_or(Ok(()), |failure| Err(LinkError::Peer(failure)))
     }
 
     fn fail_if_interrupted(&self) -> Result<(), LinkError> {
         self.fail_if_aborted()?;
-        lock(&self.failures).interruption.clone().map_or(Ok(()), |failure| Err(LinkError::Interrupted(failure)))
+        self.failures.lock().interruption.clone().map_or(Ok(()), |failure| Err(LinkError::Interrupted(failure)))
     }
 }
 
@@ -213,7 +209,7 @@ impl ThreadLink {
     /// The time left to wait; `None` if the deadline has passed and no rank does slow work.
     fn left_to_wait(&self, moving: &mut MovingDeadline) -> Option<Duration> {
         remaining(moving.deadline).or_else(|| {
-            let activity = |rank: usize| *lock(&self.shared.activities[rank]);
+            let activity = |rank: usize| *self.shared.activities[rank].lock();
             let (own, mut others) = (activity(self.rank), (0..self.ranks()).filter(|&rank| rank != self.rank));
             let prolonged = others.any(|rank| own.waits_on_for(activity(rank).pace())) && moving.prolong();
             // This counts as progress: a thread that waits for this rank sees that it does not hang.
@@ -245,14 +241,14 @@ impl Link for ThreadLink {
         if payload.tensors().all(|tensor| tensor.device() == self.device) {
             return payload.taken();
         }
-        let _turn = lock(&self.shared.between_devices);
+        let _turn = self.shared.between_devices.lock();
         let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.to_device(&self.device)));
         payload
     }
 
     fn set_activity(&mut self, activity: Activity) {
         self.shared.activity_changes.fetch_add(1, Ordering::Relaxed);
-        *lock(&self.shared.activities[self.rank]) = activity;
+        *self.shared.activities[self.rank].lock() = activity;
     }
 
     fn send(&mut self, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
@@ -260,7 +256,7 @@ impl Link for ThreadLink {
         let missing = LinkError::NoSuchRank { rank: to, ranks: self.ranks() };
         let inbox = self.shared.inboxes.get(to).ok_or(missing)?;
         let payload = message.payload.unshared();
-        lock(&inbox.queues)[self.rank].push_back(Message { payload, ..message });
+        inbox.queues.lock()[self.rank].push_back(Message { payload, ..message });
         inbox.arrived.notify_all();
         Ok(())
     }
@@ -268,7 +264,7 @@ impl Link for ThreadLink {
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
         let (since, mut moving) = (Instant::now(), MovingDeadline::new(deadline));
         let inbox = &self.shared.inboxes[self.rank];
-        let mut queues = lock(&inbox.queues);
+        let mut queues = inbox.queues.lock();
         if from >= queues.len() {
             return Err(LinkError::NoSuchRank { rank: from, ranks: queues.len() });
         }
@@ -287,14 +283,13 @@ impl Link for ThreadLink {
             }
             let left = self.left_to_wait(&mut moving);
             let left = left.ok_or_else(|| self.too_late(from, header.to_string(), since))?;
-            let waited = inbox.arrived.wait_timeout(queues, left);
-            queues = waited.unwrap_or_else(PoisonError::into_inner).0;
+            inbox.arrived.wait_for(&mut queues, left);
         }
     }
 
     fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
         let inbox = &self.shared.inboxes[self.rank];
-        let mut queues = lock(&inbox.queues);
+        let mut queues = inbox.queues.lock();
         loop {
             let next = |&rank: &usize| Some((rank, queues.get(rank)?.front()?.header));
             if let Some(next) = from.iter().find_map(next) {
@@ -305,8 +300,7 @@ impl Link for ThreadLink {
                 return Ok(None);
             }
             let Some(left) = remaining(deadline) else { return Ok(None) };
-            let waited = inbox.arrived.wait_timeout(queues, left);
-            queues = waited.unwrap_or_else(PoisonError::into_inner).0;
+            inbox.arrived.wait_for(&mut queues, left);
         }
     }
 
@@ -314,7 +308,7 @@ impl Link for ThreadLink {
         self.shared.fail_if_interrupted()?;
         let (since, mut moving) = (Instant::now(), MovingDeadline::new(deadline));
         let ranks = self.ranks();
-        let mut rounds = lock(&self.shared.rounds);
+        let mut rounds = self.shared.rounds.lock();
         let place = (self.round - rounds.first) as usize;
         if place == rounds.open.len() {
             rounds.open.push_back(Round { rows: vec![None; ranks], taken: 0 });
@@ -344,8 +338,7 @@ impl Link for ThreadLink {
             let Some(left) = self.left_to_wait(&mut moving) else {
                 return Err(self.too_late(missing, "its part of a gather".to_owned(), since));
             };
-            let waited = self.shared.round_done.wait_timeout(rounds, left);
-            rounds = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.shared.round_done.wait_for(&mut rounds, left);
         }
     }
 
@@ -359,7 +352,7 @@ impl Link for ThreadLink {
 
     fn recover(&mut self, deadline: Instant) -> Result<(), LinkError> {
         let (since, shared) = (Instant::now(), self.shared.clone());
-        let mut recovery = lock(&shared.recovery);
+        let mut recovery = shared.recovery.lock();
         let times = recovery.times;
         recovery.arrived[self.rank] = true;
         if recovery.arrived.iter().all(|&arrived| arrived) {
@@ -377,7 +370,7 @@ impl Link for ThreadLink {
             }
             let first = missing().next().unwrap_or(self.rank);
             let left = remaining(deadline).ok_or_else(|| self.too_late(first, AGREEMENT.to_owned(), since))?;
-            recovery = shared.recovered.wait_timeout(recovery, left).unwrap_or_else(PoisonError::into_inner).0;
+            shared.recovered.wait_for(&mut recovery, left);
         }
         self.round = 0;
         Ok(())

@@ -28,7 +28,8 @@ use burn::backend::{
     Autodiff, AutodiffBackend, Backend, Dispatch, DispatchKindConversion, DispatchTensor, TensorMetadata,
 };
 use burn::tensor::{DType, Shape};
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// The graph node of an output whose storage is released; clones share it.
 #[derive(Clone, Default)]
@@ -42,11 +43,11 @@ impl std::fmt::Debug for HeldNode {
 
 impl HeldNode {
     fn set(&self, node: NodeGuard) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(node);
+        *self.0.lock() = Some(node);
     }
 
     fn take(&self) -> Option<NodeGuard> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().take()
     }
 }
 

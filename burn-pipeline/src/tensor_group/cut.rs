@@ -12,7 +12,6 @@ use burn::backend::DispatchAutodiffContext;
 use burn::module::{Param, ParamId};
 use burn::tensor::{DType, Shape, Tensor};
 use std::collections::HashSet;
-use std::sync::PoisonError;
 
 impl TensorGroup {
     /// Cuts this member's piece of a parameter, for custom layers: its share along `axis` of member 0's values. All
@@ -58,7 +57,7 @@ impl TensorGroup {
             DispatchAutodiffContext::Enabled(strategy) => standing.lifted(piece, strategy),
             DispatchAutodiffContext::Disabled => piece,
         };
-        self.cuts.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, CutAlong { axis, whole: length });
+        self.cuts.0.lock().insert(id, CutAlong { axis, whole: length });
         Param::from_mapped_value(id, Tensor::<D>::from_dispatch(piece.into_dispatch()), mapper)
     }
 
@@ -92,7 +91,7 @@ impl TensorGroup {
 
     /// A parameter that was cut and is not in `held`.
     pub(crate) fn cut_beside(&self, held: &HashSet<ParamId>) -> Option<ParamId> {
-        let cuts = self.cuts.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let cuts = self.cuts.0.lock();
         cuts.keys().copied().find(|id| !held.contains(id))
     }
 
@@ -102,7 +101,7 @@ impl TensorGroup {
     }
 
     fn cut_of(&self, parameter: ParamId) -> Option<CutAlong> {
-        self.cuts.0.lock().unwrap_or_else(PoisonError::into_inner).get(&parameter).copied()
+        self.cuts.0.lock().get(&parameter).copied()
     }
 
     /// Joins the pieces of all members, which may have different lengths.

@@ -3,10 +3,11 @@
 use crate::group::SharedInbox;
 use crate::link::StageEnd;
 use burn::module::ParamId;
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// One rank's handle of a tensor-parallel group, or of the data-parallel replicas of a stage. Clones are one group.
@@ -120,7 +121,7 @@ impl TensorGroup {
 
     /// The parameters that are cut over the members.
     pub(crate) fn cut_parameters(&self) -> HashSet<ParamId> {
-        self.cuts.0.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+        self.cuts.0.lock().keys().copied().collect()
     }
 
     /// Returns true if one of these parameters is cut over the members.

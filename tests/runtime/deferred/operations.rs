@@ -10,6 +10,7 @@ use burn::nn::{EmbeddingConfig, LinearConfig, PaddingConfig1d, PaddingConfig2d};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::ops::{Deferral, DeferredForward, deferred, expert_matmul};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 fn device() -> Device {
     Device::flex().autodiff()
@@ -311,6 +312,6 @@ fn a_scope_ends_with_its_call_and_is_seen_by_its_thread_only() {
         assert!(Deferral::is_open(), "the outer scope goes on after the inner one");
     });
     assert!(!Deferral::is_open());
-    let panicked = std::panic::catch_unwind(|| deferral.scope(|| std::panic::resume_unwind(Box::new(()))));
+    let panicked = catch_unwind(AssertUnwindSafe(|| deferral.scope(|| resume_unwind(Box::new(())))));
     assert!(panicked.is_err() && !Deferral::is_open());
 }

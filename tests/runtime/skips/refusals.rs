@@ -49,7 +49,7 @@ fn batch() -> Batch {
 fn a_stage_that_puts_out_more_or_fewer_values_than_edges_is_refused() {
     for (gives, got, expected) in [(&[0, 0, 0], 0, 1), (&[2, 0, 0], 2, 1)] {
         let mut pipeline = builder(gives).skip(0, 2).build().unwrap();
-        let error = pipeline.step(batch(), 0.1).unwrap_err();
+        let error = pipeline.accumulate(batch()).unwrap_err();
         let of_rank = error.of_rank().unwrap();
         let ExecuteError::Stage { stage, source, .. } = of_rank.cause() else { panic!("{error}") };
         assert_eq!((stage.index(), source), (0, &StageError::SkipCount { got, expected }));
@@ -57,7 +57,7 @@ fn a_stage_that_puts_out_more_or_fewer_values_than_edges_is_refused() {
     let mut pipeline = builder(&[0, 1, 0]).build().unwrap();
     let error = pipeline.eval(batch()).unwrap_err();
     assert!(error.to_string().contains("return one `Skip` for each `Builder::skip`"), "{error}");
-    builder(&[1, 0, 0]).skip(0, 2).build().unwrap().step(batch(), 0.1).unwrap();
+    builder(&[1, 0, 0]).skip(0, 2).build().unwrap().accumulate(batch()).unwrap();
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn edges_that_are_none_are_refused_when_the_pipeline_is_built() {
 fn a_given_plan_brings_its_edges_or_lacks_their_transfers() {
     let plan = GPipe.build(Size::new(3, 2)).unwrap();
     let with_edge = plan.clone().with_skips(vec![(0, 2).into()]).unwrap();
-    builder(&[1, 0, 0]).plan(with_edge).build().unwrap().step(batch(), 0.1).unwrap();
+    builder(&[1, 0, 0]).plan(with_edge).build().unwrap().accumulate(batch()).unwrap();
     let lowered = plan.with_transfers().unwrap();
     let error = builder(&[1, 0, 0]).plan(lowered).skip(0, 2).build().unwrap_err();
     assert!(matches!(&error, BuildError::Check(error) if matches!(**error, CheckError::Unmet { .. })), "{error}");

@@ -16,9 +16,9 @@ use crate::link::error::{Failure, LinkError};
 use crate::link::monitor::Monitor;
 use crate::link::moving_deadline::Pace;
 use burn::tensor::Bytes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// One rank's mailbox on one link.
 #[derive(Debug)]
@@ -145,8 +145,7 @@ impl Mailbox {
 
     /// Locks the contents. Call [`Mailbox::wake`] after a change that a thread may wait for.
     pub(super) fn contents(&self) -> MutexGuard<'_, Contents> {
-        // Locks despite poisoning: nothing panics between two changes that belong together.
-        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+        self.contents.lock()
     }
 
     /// All ranks but this one.
@@ -218,12 +217,12 @@ impl Mailbox {
     /// Records what this rank is doing.
     pub fn set_activity(&self, activity: Activity) {
         self.activities.fetch_add(1, Ordering::Relaxed);
-        *self.activity.lock().unwrap_or_else(PoisonError::into_inner) = activity;
+        *self.activity.lock() = activity;
     }
 
     /// What this rank was last doing.
     pub fn own_activity(&self) -> Activity {
-        *self.activity.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.activity.lock()
     }
 
     /// Returns true if the computing thread waits.

@@ -16,7 +16,6 @@ use crate::link::header::Header;
 use crate::link::moving_deadline::MovingDeadline;
 use crate::payload::Payload;
 use burn::tensor::Device;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -80,7 +79,7 @@ impl Mailbox {
             let until = if asked { moving.deadline } else { ask_at };
             let until = left_at.map_or(until, |left_at| until.min(left_at + awaited.late));
             let left = until.saturating_duration_since(now);
-            contents = self.changed.wait_timeout(contents, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut contents, left);
         };
         self.waiting.store(false, Ordering::Relaxed);
         result
@@ -104,7 +103,7 @@ impl Mailbox {
                 return Ok(None);
             }
             self.waiting.store(true, Ordering::Relaxed);
-            contents = self.changed.wait_timeout(contents, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut contents, left);
             self.waiting.store(false, Ordering::Relaxed);
         }
     }

@@ -9,9 +9,10 @@ use crate::link::kit::endpoint::Peers;
 use crate::link::kit::envelope::Envelope;
 use crate::link::kit::mailbox::Mailbox;
 use burn::tensor::Bytes;
+use parking_lot::Mutex;
 use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The longest time for writing the last packets when a link is dropped.
@@ -100,7 +101,7 @@ impl Peers for Mesh {
     fn close(&self) {
         self.send_all(&Envelope::Close);
         self.writers.others().for_each(|rank| self.writers.send(rank, Packet::End));
-        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = self.written.lock();
         let since = Instant::now();
         let mut open: Vec<usize> = self.writers.others().collect();
         while !open.is_empty() {

@@ -3,9 +3,10 @@
 //! Guarantees: there are at most [`MOST`]. A new connection displaces the oldest, so silent connections cannot keep
 //! a rank out. A rank whose connection is displaced has no receipt, and tries again.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// The most pending connections; each has a thread.
 const MOST: usize = 256;
@@ -48,8 +49,7 @@ impl Pending {
     }
 
     fn connections(&self) -> MutexGuard<'_, VecDeque<Connection>> {
-        // Locks despite poisoning: nothing panics between two changes that belong together.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

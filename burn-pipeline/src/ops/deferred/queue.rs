@@ -4,8 +4,9 @@
 //! A scope ends with the call that opened it, even by a panic, and exists only for its own thread.
 
 use burn::backend::autodiff::grads::Gradients;
+use parking_lot::{Mutex, MutexGuard};
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 type Task = Box<dyn FnOnce(&mut Gradients) + Send>;
 
@@ -107,6 +108,6 @@ impl Deferral {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

@@ -8,10 +8,10 @@ use crate::stage::state::values;
 use burn::backend::ir::{GraphIr, OperationIr, TensorId, TensorIr};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Device, Int, Tensor};
+use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
 
 /// The device on which modules are made to be recorded; a process can open only a few.
 static CAPTURE: Mutex<Option<Device>> = Mutex::new(None);
@@ -28,7 +28,7 @@ pub(super) struct DrawnApart {
 /// Computes the module's values with draws from its own generator; `None` if the module cannot be recorded.
 pub(super) fn drawn_apart<M: Module>(seed: u64, device: &Device, make: impl Fn(&Device) -> M) -> Option<DrawnApart> {
     let capture = {
-        let mut held = CAPTURE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = CAPTURE.lock();
         held.take_if(|capture| !alike(capture, device));
         held.get_or_insert_with(Device::capture).clone()
     };

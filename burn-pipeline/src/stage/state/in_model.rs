@@ -13,16 +13,16 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Bool, Device, Int, Tensor};
+use parking_lot::{Mutex, MutexGuard};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A panic that was caught.
 pub(in crate::stage) type Panic = Box<dyn Any + Send>;
 
-/// The panic caught so far. A mapper's panic is caught before it could poison the lock.
+/// The panic caught so far.
 fn held(panic: &Mutex<Option<Panic>>) -> MutexGuard<'_, Option<Panic>> {
-    panic.lock().unwrap_or_else(PoisonError::into_inner)
+    panic.lock()
 }
 
 /// Steps a module's parameters, each according to the groups of its name in the model. Returns the module, and the
@@ -36,7 +36,7 @@ pub(in crate::stage) fn step_in_model<M: Module>(
 ) -> (M, Option<Panic>) {
     let panic = Mutex::new(None);
     let module = optimizer.step(learning_rate, InModel { module, names, panic: &panic }, gradients).module;
-    (module, panic.into_inner().unwrap_or_else(PoisonError::into_inner))
+    (module, panic.into_inner())
 }
 
 /// A module as mappers see it in the whole model.

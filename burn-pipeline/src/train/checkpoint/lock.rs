@@ -10,11 +10,11 @@
 //! 3. On a file system without locks, it warns and continues.
 
 use super::error::CheckpointError;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The file's name within the folder.
 const LOCK: &str = "LOCK";
@@ -99,7 +99,7 @@ impl Drop for Saving {
 }
 
 fn locked() -> MutexGuard<'static, BTreeMap<PathBuf, Locked>> {
-    LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
+    LOCKED.lock()
 }
 
 /// Locks a folder's file, and writes this process's id into it, for the error message of other processes.

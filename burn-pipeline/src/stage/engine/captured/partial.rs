@@ -13,7 +13,7 @@
 
 use super::engine::Captured;
 use super::microbatch_run::MicrobatchRun;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 impl Captured {
     /// The microbatch, continued with a backward without the gradients of the outputs at these indices.
@@ -22,7 +22,7 @@ impl Captured {
             return run;
         }
         let whole = run.stage.clone();
-        let mut known = whole.partial.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = whole.partial.lock();
         let cut = || Some(Arc::new(whole.with_programs(Arc::new(whole.programs.without(&whole.recording, &absent)?))));
         match known.entry(absent.clone()).or_insert_with(cut) {
             Some(part) => run.with_backward(part.clone()),

@@ -7,8 +7,9 @@ use burn::backend::DispatchTensor;
 use burn::backend::ir::TensorId;
 use burn::module::ParamId;
 use burn::tensor::TensorData;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// A value that the stage brought from the host.
 pub(super) struct Constant {
