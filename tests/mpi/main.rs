@@ -49,6 +49,13 @@ fn groups_of_ranks_have_links_of_their_own() {
 }
 
 #[test]
+fn a_failed_call_closes_no_link_and_its_large_messages_are_dropped() {
+    for ranks in [2, 3] {
+        passes(ranks, "recovers");
+    }
+}
+
+#[test]
 fn mpi_is_initialised_once() {
     passes(2, "again");
 }

@@ -3,7 +3,7 @@
 use crate::TIMEOUT;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::link::conformance::CASES;
-use burn_pipeline::link::{Header, Link, Message, MessageKind};
+use burn_pipeline::link::{Header, Link, LinkError, Message, MessageKind};
 use burn_pipeline::payload::Boundary;
 use burn_pipeline::plan::StageId;
 use burn_pipeline_mpi::{Mpi, MpiError};
@@ -52,6 +52,41 @@ pub(crate) fn groups(mpi: &Mpi) {
     assert_eq!(gathered.is_err(), parity == 0, "{gathered:?}");
     let gathered = world.all_gather(vec![me as u8], deadline).unwrap();
     assert_eq!(gathered.len(), mpi.ranks());
+}
+
+/// After a failed call the link goes on. Messages that nobody received are dropped, though each is larger than what
+/// MPI sends without its receiver; later ones arrive.
+pub(crate) fn recovers(mpi: &Mpi) {
+    let (me, ranks) = (mpi.rank(), mpi.ranks());
+    let (next, before) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
+    let mut link = mpi.link(Device::flex()).unwrap();
+    let message = |microbatch, length: usize, value: usize| Message {
+        header: Header { stage: StageId::new(0), microbatch, kind: MessageKind::Activation },
+        payload: Tensor::<1>::full([length], value as f32, &Device::flex()).into_payload(),
+    };
+    for round in 0..8 {
+        let deadline = Instant::now() + TIMEOUT;
+        let others = (0..ranks).filter(|&to| to != me);
+        let sent = others.clone().try_for_each(|to| link.send(to, message(99, 1 << 20, 1000), deadline));
+        let failed = sent.and_then(|()| {
+            if me == round % ranks {
+                link.interrupt("a broken stage".to_owned());
+            }
+            link.receive(next, message(98, 0, 0).header, deadline).map(drop)
+        });
+        // A rank may see the messages of another one before it is interrupted.
+        let failed = failed.unwrap_err();
+        assert!(matches!(failed, LinkError::Interrupted(_) | LinkError::Order { .. }), "{failed}");
+        link.recover(deadline).unwrap();
+        for length in [3, 1 << 20] {
+            link.send(next, message(round, length, me + round), deadline).unwrap();
+            let payload = link.receive(before, message(round, 0, 0).header, deadline).unwrap();
+            let expected = Tensor::<1>::full([length], (before + round) as f32, &Device::flex());
+            assert_eq!(Tensor::<1>::from_payload(payload).unwrap().into_data(), expected.into_data());
+        }
+        // No rank fails the next call before all have ended this one.
+        link.barrier(deadline).unwrap();
+    }
 }
 
 /// MPI can be initialised only once.

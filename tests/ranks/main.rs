@@ -79,6 +79,7 @@ fn main() -> ExitCode {
     // The last argument only marks the processes, so that any left behind can be found.
     let done = catch_unwind(AssertUnwindSafe(|| match arguments.as_slice() {
         ["conformance", _] => passed(|| conform::all(&mpi)),
+        ["recovers", _] => passed(|| conform::recovers(&mpi)),
         ["groups", _] => passed(|| conform::groups(&mpi)),
         ["again", _] => passed(conform::once_only),
         ["parity", _] => passed(|| parity::every_schedule(&mpi)),
