@@ -24,7 +24,7 @@ suites    tests of the runtime and of experts on the device, compared with the p
 streams   every schedule on ranks that share the device, bitwise equal to one rank, with 1, 4 and 8 queues
 nccl      ranks over NCCL, on 1 GPU to all of them (CUDA only)
 hop       messages over NCCL compared with raw ncclSend and ncclRecv (CUDA only)
-overlap   transfers over NCCL beside products of matrices, by events (CUDA only)
+overlap   transfers over NCCL beside matmuls, by events (CUDA only)
 step      steps: the plain loop, eager and captured stages; the cost of messages and their order
 moe       kernels of experts compared with the same composed of tensor operations
 pytorch   the plain loop of `step` in PyTorch, if PYTHON (or python3) has it
