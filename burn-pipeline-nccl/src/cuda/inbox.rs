@@ -7,7 +7,7 @@ use super::gpu::Event;
 use burn::tensor::Bytes;
 use burn_cubecl::tensor::CubeTensor;
 use burn_pipeline::link::kit::Frame;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -25,20 +25,15 @@ pub(crate) enum Content {
 
 impl Slot {
     pub(crate) fn fill(&self, content: Content) {
-        *self.lock() = Some(content);
+        *self.0.lock() = Some(content);
     }
 
     fn is_full(&self) -> bool {
-        self.lock().is_some()
+        self.0.lock().is_some()
     }
 
     fn take(&self) -> Option<Content> {
-        self.lock().take()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Content>> {
-        // A panic of another thread leaves it consistent: every change is one assignment.
-        self.0.lock()
+        self.0.lock().take()
     }
 }
 
@@ -56,19 +51,14 @@ impl Inbox {
 
     /// Adds a message whose content may follow later.
     pub(crate) fn push(&self, from: usize, frame: Frame, slot: Slot) {
-        self.lock()[from].push_back((frame, slot));
+        self.0.lock()[from].push_back((frame, slot));
     }
 
     /// Takes the next message of a rank, if its content has arrived.
     pub(crate) fn take(&self, from: usize) -> Option<(Frame, Content)> {
-        let mut queues = self.lock();
+        let mut queues = self.0.lock();
         queues[from].front().filter(|(_, slot)| slot.is_full())?;
         let (frame, slot) = queues[from].pop_front()?;
         slot.take().map(|content| (frame, content))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Queues> {
-        // As in `Slot`.
-        self.0.lock()
     }
 }

@@ -1,6 +1,6 @@
 //! One rank's end of a link over NCCL.
 
-use super::command::{Answer, Answered, Command, Own};
+use super::command::{Answered, Command, Own};
 use super::communicator::{self, Id};
 use super::error::NcclError;
 use super::gpu::Gpu;
@@ -14,8 +14,8 @@ use crate::host::ending::Ending;
 use crate::host::timeout::Timeout;
 use burn::tensor::Device;
 use burn_pipeline::link::kit::{Connections, Endpoint, Frame, Mailbox, Mesh, Packed, Received};
-use burn_pipeline::link::{Collectives, FlatCollective, Header, Launch, Link, LinkError, Message, Rendezvous};
-use burn_pipeline::payload::{AnyTensor, Payload, PayloadPart, TensorKind};
+use burn_pipeline::link::{Collectives, Header, Launch, Link, LinkError, Message, Rendezvous};
+use burn_pipeline::payload::{Payload, PayloadPart, TensorKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};

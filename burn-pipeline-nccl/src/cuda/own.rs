@@ -96,7 +96,8 @@ impl Collectives for NcclLink {
         self.barrier(deadline)?;
         let (done, answer): (Answer<()>, _) = channel();
         self.command(Command::FormSets { sets: sets.to_vec(), deadline, done })?;
-        self.answer(0, "the forming of sets of ranks", &answer, deadline)
+        self.answer(0, "the forming of sets of ranks", &answer, deadline)?;
+        Ok(())
     }
 
     fn sum(
