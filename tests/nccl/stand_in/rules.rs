@@ -164,7 +164,11 @@ pub(super) fn part(name: &str) -> bool {
         }
         "called too early" => {
             rank.transfer();
-            rank.transfer();
+            // No stream is used in between: that would break another rule.
+            match rank.rank {
+                0 => rank.send(memory, BYTES),
+                _ => rank.receive(memory, BYTES, bytes),
+            }
         }
         "overlap" => rank.group(|| {
             rank.send(memory, BYTES);
