@@ -280,7 +280,7 @@ fn copies_of_groups_of_different_sizes_and_copies_cut_otherwise_are_refused() {
     let error = builder(SMALL, ("1F1B", 1), (2, 1), [1, 2]).build().unwrap_err().to_string();
     for what in [
         "shared parameter `table`",
-        "2 rank(s) hold stage 1 together, and 1 hold stage 0",
+        "stage 1 has a group of 2 rank(s), and stage 0, which has a copy too, one of 1",
         "`Builder::tensor_parallel`",
     ] {
         assert!(error.contains(what), "{error}");

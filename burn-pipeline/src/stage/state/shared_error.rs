@@ -45,8 +45,8 @@ pub enum SharedError {
     Diverged { name: String, stage: usize, path: String, first_stage: usize, first_path: String },
     /// Tensor-parallel groups of different sizes hold the copies.
     #[error(
-        "shared parameter `{name}`: {ranks} rank(s) hold stage {stage} together, and {first_ranks} hold stage \
-         {first_stage}, which has a copy too; give both groups one size (`Builder::tensor_parallel`)"
+        "shared parameter `{name}`: stage {stage} has a group of {ranks} rank(s), and stage {first_stage}, which has a \
+         copy too, one of {first_ranks}; give both groups one size (`Builder::tensor_parallel`)"
     )]
     GroupSizes { name: String, stage: usize, ranks: usize, first_stage: usize, first_ranks: usize },
     /// Only one of two stages that hold a copy is sharded over data-parallel replicas.

@@ -20,8 +20,8 @@ impl Rank {
     /// Compares the gradients of whole weights in the first step. All ranks call it.
     ///
     /// # Errors
-    /// Returns [`ExecuteError::MembersDrift`] if they differ, the same on all ranks. Also fails if another rank failed, or
-    /// a device reports an error.
+    /// Returns [`ExecuteError::MembersDrift`] if they differ, the same on all ranks. Also fails if another rank failed,
+    /// or a device reports an error.
     pub(super) fn compare_members_once(&mut self) -> Result<(), ExecuteError> {
         let (rank, grid) = (self.number(), self.executor.grid());
         // All ranks take part if any group has several members.
