@@ -74,8 +74,9 @@ fn fifty_failures_hold_no_memory() {
         };
         let before = fail(5);
         let after = fail(50);
-        // If each failure kept one output, there would be fifty.
-        assert!(after < before + OUTPUT, "{split:?}: {} bytes more", after - before);
+        // If each failure kept one output, there would be a hundred. Memory that a rank keeps for reuse may grow once
+        // to what one batch holds: which microbatches ran before the failure differs from call to call.
+        assert!(after < before + MICROBATCHES * OUTPUT, "{split:?}: {} bytes more", after - before);
         pipeline.step(batch(true), 0.1).unwrap();
     }
 }
