@@ -83,7 +83,7 @@
 //! | [`simulate`], [`cost`], [`planner`] | predicted time and memory of a plan, the costs behind them, the best plan |
 //! | [`trace`] | timelines, predicted and measured, as Chrome JSON, SVG and text |
 //! | [`link`] | how ranks reach each other: threads, TCP, and the kit for transports of your own |
-//! | [`nn`], [`tensor_group`] | layers of tensor-parallel groups, and what their members exchange |
+//! | [`nn`], [`tensor_parallel`] | layers of tensor-parallel groups, and what their members exchange |
 //! | [`ops`] | layers whose weight gradients can be computed later, in `W` |
 //! | [`program`] | a captured stage, split into `F`, `I` and `W` |
 //! | [`execute`] | the interpreter of a rank's row of the plan |
@@ -93,15 +93,16 @@
 //! `burn-pipeline-moe`, and Burn's own training loop over a pipeline in `burn-pipeline-learner`.
 
 pub mod _guide;
+mod data_parallel;
 pub mod execute;
-mod group;
 pub mod link;
 pub mod nn;
 pub mod ops;
 pub mod payload;
 pub mod program;
+mod ranks;
 pub mod stage;
-pub mod tensor_group;
+pub mod tensor_parallel;
 pub mod train;
 mod vocabulary;
 

@@ -10,7 +10,7 @@ use burn_pipeline::payload::{AnyTensor, Boundary, Payload};
 use burn_pipeline::train::sum_over_ranks;
 use libfuzzer_sys::fuzz_target;
 use pipeline_fuzz::{frames, recorded};
-use std::time::Instant;
+use std::time::Duration;
 
 /// The most bytes of tensors that are allocated.
 const MOST: usize = 1 << 16;
@@ -62,7 +62,7 @@ fn lists(payload: Payload) {
     let floats = AnyTensor::new(Tensor::<1>::zeros([4], &Device::flex()));
     let ints = AnyTensor::new(Tensor::<1, Int>::zeros([3], &Device::flex()));
     for own in [vec![Some(floats.clone()), Some(ints), None], vec![None, Some(floats)]] {
-        if let Ok(sums) = sum_over_ranks(&mut recorded::link(2, &messages), &[0, 1], own.clone(), Instant::now()) {
+        if let Ok(sums) = sum_over_ranks(Box::new(recorded::link(2, &messages)), &[0, 1], own.clone(), Duration::ZERO) {
             assert_eq!(sums.len(), own.len());
         }
     }

@@ -11,7 +11,7 @@ use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::nn::{ColumnLinear, GatedFeedForward, VocabEmbedding, vocab_cross_entropy};
 use burn_pipeline::payload::Skips;
 use burn_pipeline::stage::{Loss, Names, Stage, StageBox};
-use burn_pipeline::tensor_group::TensorGroup;
+use burn_pipeline::tensor_parallel::TensorGroup;
 use burn_pipeline::{StageContext, Vocabulary, init_seeded};
 
 const WORDS: usize = 12;

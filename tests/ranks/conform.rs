@@ -84,7 +84,7 @@ pub(crate) fn recovers(mpi: &Mpi) {
             let expected = Tensor::<1>::full([length], (before + round) as f32, &Device::flex());
             assert_eq!(Tensor::<1>::from_payload(payload).unwrap().into_data(), expected.into_data());
         }
-        // No rank fails the next call before all have ended this one.
+        // One of them fails in the next round while others may still wait here.
         link.barrier(deadline).unwrap();
     }
 }

@@ -10,7 +10,7 @@ use burn::tensor::{Device, Tensor};
 use burn_pipeline::nn::{ColumnLinear, RowLinear};
 use burn_pipeline::payload::{Boundary, PayloadSpec, Skips, Validate};
 use burn_pipeline::stage::{SplitBackward, Stage, StageBox};
-use burn_pipeline::tensor_group::{Cut, TensorGroup};
+use burn_pipeline::tensor_parallel::{Cut, TensorGroup};
 use burn_pipeline::train::GroupSizes;
 use burn_pipeline::{Batch, Builder, Pipeline, Size, StageContext, init_seeded};
 use pipeline_tests::reference::Reference;

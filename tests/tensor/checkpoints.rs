@@ -10,7 +10,7 @@ use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::link::Threads;
 use burn_pipeline::nn::ColumnLinear;
 use burn_pipeline::stage::{Names, Stage, StageBox, named_weights};
-use burn_pipeline::tensor_group::TensorGroup;
+use burn_pipeline::tensor_parallel::TensorGroup;
 use burn_pipeline::train::{Checkpoint, Checkpoints, Pretrained};
 use burn_pipeline::{Batch, Builder, Pipeline, Size, init_seeded};
 use pipeline_tests::reference::{self, Reference};

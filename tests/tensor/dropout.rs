@@ -15,7 +15,7 @@ use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use burn_pipeline::nn::{ColumnLinear, GroupDropout, RowLinear, SelfAttention};
 use burn_pipeline::stage::{SplitBackward, Stage, StageBox};
-use burn_pipeline::tensor_group::{Cut, TensorGroup};
+use burn_pipeline::tensor_parallel::{Cut, TensorGroup};
 use burn_pipeline::train::GroupSizes;
 use burn_pipeline::{Batch, Builder, Pipeline, Size, StageContext, boundary, init_seeded};
 use pipeline_tests::reference::Reference;

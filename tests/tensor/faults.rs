@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 use burn_pipeline::link::{TcpLink, Threads};
 use burn_pipeline::nn::{ColumnLinear, RowLinear};
 use burn_pipeline::stage::{SplitBackward, Stage, StageBox, init_seeded};
-use burn_pipeline::tensor_group::TensorGroup;
+use burn_pipeline::tensor_parallel::TensorGroup;
 use burn_pipeline::train::{GroupSizes, PipelineError};
 use burn_pipeline::{Batch, Builder, Pipeline, Size, StageContext};
 use std::sync::atomic::{AtomicBool, Ordering};

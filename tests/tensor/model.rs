@@ -8,7 +8,7 @@ use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::nn::{ColumnLinear, GatedFeedForward, SelfAttention, VocabEmbedding, vocab_cross_entropy};
 use burn_pipeline::payload::AnyTensor;
 use burn_pipeline::stage::{Names, Stage, StageBox};
-use burn_pipeline::tensor_group::{Cut, TensorGroup};
+use burn_pipeline::tensor_parallel::{Cut, TensorGroup};
 use burn_pipeline::train::GroupSizes;
 use burn_pipeline::{Batch, Builder, Pipeline, Size, StageContext, boundary};
 

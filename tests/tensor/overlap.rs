@@ -16,7 +16,7 @@ use burn_pipeline::link::{Header, Link, LinkError, Message, MessageKind, Threads
 use burn_pipeline::payload::Payload;
 use burn_pipeline::program::{CapturedOp, record_op};
 use burn_pipeline::stage::{SplitBackward, Stage, StageBox};
-use burn_pipeline::tensor_group::TensorGroup;
+use burn_pipeline::tensor_parallel::TensorGroup;
 use burn_pipeline::{Batch, Pipeline, Size};
 use std::collections::BTreeMap;
 use std::sync::Mutex;

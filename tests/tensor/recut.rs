@@ -10,7 +10,7 @@ use burn::tensor::{Device, Tensor};
 use burn_pipeline::link::ExpectedMessage;
 use burn_pipeline::payload::{PayloadSpec, Skips, Validate};
 use burn_pipeline::stage::SplitBackward;
-use burn_pipeline::tensor_group::Cut;
+use burn_pipeline::tensor_parallel::Cut;
 use burn_pipeline::train::GroupSizes;
 use burn_pipeline::{Builder, Pipeline};
 use std::collections::BTreeMap;
@@ -183,7 +183,7 @@ fn a_piece_that_cannot_be_cut_for_the_next_group_is_refused_where_it_is_made() {
 
 #[test]
 fn a_piece_of_another_group_than_the_stages_own_is_refused_where_it_is_made() {
-    let claims = burn_pipeline::tensor_group::TensorGroup::alone;
+    let claims = burn_pipeline::tensor_parallel::TensorGroup::alone;
     let builder = skipping([2, 2, 1], SplitBackward::Eager, false);
     let mut pipeline = builder.stages(move |at| part(at, (at.index == 1).then(claims))).build().unwrap();
     let error = pipeline.step(skipping_batch(), 0.3).unwrap_err().to_string();

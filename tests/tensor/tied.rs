@@ -12,7 +12,7 @@ use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::nn::{GatedFeedForward, VocabEmbedding, vocab_cross_entropy};
 use burn_pipeline::stage::{Names, Stage, StageBox};
-use burn_pipeline::tensor_group::TensorGroup;
+use burn_pipeline::tensor_parallel::TensorGroup;
 use burn_pipeline::train::{Checkpoint, Checkpoints, GroupSizes, SharedParameter};
 use burn_pipeline::{Batch, Builder, Pipeline, Size, StageContext, boundary, init_seeded};
 use pipeline_tests::reference::Reference;

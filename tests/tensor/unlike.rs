@@ -6,7 +6,7 @@ use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::nn::{ColumnLinear, RowLinear};
 use burn_pipeline::stage::{SplitBackward, Stage, StageBox};
-use burn_pipeline::tensor_group::TensorGroup;
+use burn_pipeline::tensor_parallel::TensorGroup;
 use burn_pipeline::{Batch, Builder, Pipeline, Size, init_seeded};
 use pipeline_tests::reference::Reference;
 

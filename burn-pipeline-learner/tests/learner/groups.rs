@@ -9,7 +9,7 @@ use burn::optim::SgdConfig;
 use burn::tensor::{Tensor, activation::tanh};
 use burn_pipeline::nn::ColumnLinear;
 use burn_pipeline::stage::named_weights;
-use burn_pipeline::tensor_group::TensorGroup;
+use burn_pipeline::tensor_parallel::TensorGroup;
 use burn_pipeline::{Batch, Builder, Stage, StageBox, StageContext};
 use burn_pipeline_learner::{PipelineModel, PipelineStrategy};
 use burn_train::metric::{AccuracyMetric, LossMetric};

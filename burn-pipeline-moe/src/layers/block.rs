@@ -14,7 +14,7 @@ use burn::config::Config;
 use burn::module::Module;
 use burn::nn::LayerNormConfig;
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::tensor_group::TensorGroup;
+use burn_pipeline::tensor_parallel::TensorGroup;
 
 /// The kind of a block, one letter of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

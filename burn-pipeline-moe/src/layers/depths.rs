@@ -18,7 +18,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::sigmoid;
 use burn::tensor::{Bool, Device, IndexingUpdateOp, Int, Tensor};
 use burn_pipeline::ops::DeferredForward;
-use burn_pipeline::tensor_group::TensorGroup;
+use burn_pipeline::tensor_parallel::TensorGroup;
 
 /// A block that only some tokens take.
 #[derive(Module, Debug)]

@@ -20,7 +20,7 @@
 use super::experts::Experts;
 use crate::router::{PackedRows, TokenDispatch};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use burn_pipeline::tensor_group::TensorGroup;
+use burn_pipeline::tensor_parallel::TensorGroup;
 use std::ops::Range;
 
 /// The sums over each token's choices `[tokens, d]`. The rows were dispatched evenly to the experts of all replicas.

@@ -11,7 +11,7 @@ use burn::module::{Module, Param};
 use burn::tensor::activation::silu;
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::ops::expert_matmul;
-use burn_pipeline::tensor_group::TensorGroup;
+use burn_pipeline::tensor_parallel::TensorGroup;
 
 /// The configuration of experts.
 #[derive(Config, Debug)]

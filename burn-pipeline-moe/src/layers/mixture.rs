@@ -10,7 +10,7 @@ use crate::router::{Capacity, PackedRows, Router, RouterConfig, Scoring, TokenDi
 use burn::config::Config;
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::tensor_group::TensorGroup;
+use burn_pipeline::tensor_parallel::TensorGroup;
 
 /// The configuration of a mixture of experts.
 #[derive(Config, Debug)]

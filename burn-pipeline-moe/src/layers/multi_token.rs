@@ -15,7 +15,7 @@ use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::ops::DeferredForward;
-use burn_pipeline::tensor_group::TensorGroup;
+use burn_pipeline::tensor_parallel::TensorGroup;
 
 /// A module that predicts one more token ahead.
 #[derive(Module, Debug)]

@@ -9,7 +9,7 @@ use crate::cache::{CacheError, LayerCache};
 use burn::module::Module;
 use burn::nn::LayerNorm;
 use burn::tensor::Tensor;
-use burn_pipeline::tensor_group::TensorGroup;
+use burn_pipeline::tensor_parallel::TensorGroup;
 
 /// The second half of a block: one feed-forward layer, or experts.
 #[derive(Module, Debug)]

@@ -6,6 +6,7 @@
 use super::error::ExecuteError;
 use super::executor::Executor;
 use super::run_state::RunState;
+use crate::link::Link;
 use crate::payload::{Boundary, Payload, PayloadPart, StagePort};
 use crate::plan::{MicrobatchTask, Op, Task};
 use crate::stage::{

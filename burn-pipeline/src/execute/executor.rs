@@ -6,12 +6,13 @@ use super::error::ExecuteError;
 use super::options::RunOptions;
 use super::specs::SpecCheck;
 use crate::cost::PartitionError;
-use crate::group::{Grid, ReplicaGroup, SharedInbox, Stages};
-use crate::link::{Link, LinkError};
+use crate::data_parallel::{ReplicaGroup, Stages};
+use crate::link::{Link, LinkError, SharedLink};
 use crate::payload::{Payload, StagePort};
 use crate::plan::{MicrobatchTask, StageId, Task};
+use crate::ranks::{Grid, RankSet};
 use crate::stage::{ErasedStage, StageError};
-use crate::tensor_group::TensorGroup;
+use crate::tensor_parallel::TensorGroup;
 use crate::vocabulary::StageGroups;
 use burn::module::ParamId;
 use burn::tensor::Device;
@@ -24,10 +25,11 @@ const WATCHED_ROWS: usize = 2;
 
 /// One rank: its stages and its end of the link.
 pub(crate) struct Executor {
-    pub(super) link: Box<dyn Link>,
+    pub(super) link: SharedLink,
     pub(super) stages: Stages,
     pub(super) device: Device,
     pub(super) options: RunOptions,
+    grid: Grid,
     pub(super) group: ReplicaGroup,
     /// The tensor-parallel group of this rank, and the ranks that hold the shards of the vocabulary.
     pub(super) groups: StageGroups,
@@ -53,20 +55,20 @@ impl std::fmt::Debug for Executor {
 
 impl Executor {
     /// A rank that runs these stages on this device.
-    pub(crate) fn new(link: Box<dyn Link>, stages: Stages, device: Device, options: RunOptions) -> Self {
-        let inbox = SharedInbox::default();
-        let group = ReplicaGroup::new(Grid::new(link.rank(), 1, 1.into()), std::iter::empty(), HashSet::new(), inbox);
+    pub(crate) fn new(link: SharedLink, stages: Stages, device: Device, options: RunOptions) -> Self {
+        let grid = Grid::new(link.rank(), 1, 1.into());
+        let group = ReplicaGroup::new(RankSet::alone(), std::iter::empty(), HashSet::new());
         let (groups, spec_check, watched_rows) = (StageGroups::default(), SpecCheck::Off, WATCHED_ROWS);
         let compared = [false; 2];
-        Self { link, stages, device, options, group, groups, spec_check, watched_rows, compared }
+        Self { link, stages, device, options, grid, group, groups, spec_check, watched_rows, compared }
     }
 
     /// Sets the rank's position among data-parallel replicas, and its groups. The link joins the ranks of all
     /// replicas, in the order of [`Grid`].
     pub(crate) fn among(mut self, grid: Grid, groups: StageGroups) -> Self {
         let stages = self.stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
-        self.group = ReplicaGroup::new(grid, stages, groups.replicas.cut_parameters(), groups.replicas.inbox());
-        self.groups = groups;
+        self.group = ReplicaGroup::new(groups.replicas.set().clone(), stages, groups.replicas.cut_parameters());
+        (self.grid, self.groups) = (grid, groups);
         self
     }
 
@@ -84,7 +86,7 @@ impl Executor {
     pub(crate) fn aside(&self, stages: Stages) -> Aside {
         let held = stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
         let replicas = &self.groups.replicas;
-        let group = ReplicaGroup::new(self.grid(), held, replicas.cut_parameters(), replicas.inbox());
+        let group = ReplicaGroup::new(replicas.set().clone(), held, replicas.cut_parameters());
         Aside { stages, group, spec_check: SpecCheck::Off }
     }
 
@@ -98,7 +100,7 @@ impl Executor {
 
     /// The rank's position among pipeline ranks, replicas and members of its group.
     pub(crate) fn grid(&self) -> Grid {
-        self.group.grid().clone()
+        self.grid.clone()
     }
 
     /// The rank in the job.
@@ -108,7 +110,13 @@ impl Executor {
 
     /// The rank's end of the link.
     pub(crate) fn link(&mut self) -> &mut dyn Link {
-        self.link.as_mut()
+        &mut self.link
+    }
+
+    /// A set of this rank and others, by their numbers in the job.
+    pub(crate) fn set_of(&self, ranks: &[usize]) -> RankSet {
+        let place = ranks.iter().position(|&rank| rank == self.rank()).unwrap_or_default();
+        RankSet::new(place, ranks.iter().copied(), self.link.stage_end(), self.timeout())
     }
 
     /// The rank's device.
@@ -133,7 +141,7 @@ impl Executor {
 
     /// The rank's stages with its end of the link.
     pub(crate) fn stages_and_link(&mut self) -> (&mut Stages, &mut dyn Link) {
-        (&mut self.stages, self.link.as_mut())
+        (&mut self.stages, &mut self.link)
     }
 
     /// The timeout of every wait.

@@ -63,8 +63,8 @@ impl Executor {
             Op::BackwardInput => StageWork::BackwardInput(index, seeds),
             _ => StageWork::Backward(index, seeds),
         };
-        let _span = tracing::trace_span!("fused", rank = self.link.rank(), cell = state.position, %forward, %backward)
-            .entered();
+        let _span =
+            tracing::trace_span!("fused", rank = self.rank(), cell = state.position, %forward, %backward).entered();
         state.started = state.now();
         let begun = self.caught(forward, |stage| stage.start_work(StageWork::Forward(call)))?;
         let forward_pieces = pieces(&begun);

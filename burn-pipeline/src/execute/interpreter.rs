@@ -15,7 +15,7 @@ use super::interleave::Fused;
 use super::outcome::RankOutcome;
 use super::run::Run;
 use super::run_state::RunState;
-use crate::link::Activity;
+use crate::link::{Activity, Link};
 use crate::plan::{Action, MicrobatchTask, Op, Task};
 use crate::trace::Event;
 

@@ -4,7 +4,7 @@ use super::error::ExecuteError;
 use super::executor::Executor;
 use super::outcome::MicrobatchLoss;
 use super::run_state::RunState;
-use crate::link::{Activity, gather};
+use crate::link::{Activity, Link, gather};
 use crate::payload::AnyTensor;
 use crate::plan::{MicrobatchTask, StageId};
 use crate::stage::StageError;
@@ -43,7 +43,7 @@ impl Executor {
         }
         let deadline = self.deadline();
         let table: Vec<Vec<LossRow>> =
-            gather(self.link.as_mut(), &rows, deadline).map_err(|source| self.link_error(None, source))?;
+            gather(&mut self.link, &rows, deadline).map_err(|source| self.link_error(None, source))?;
         let mut rows = self.of_first_members(table)?;
         if self.grid().member() > 0 {
             // Only the first member keeps the outputs, since all members have them.

@@ -1,4 +1,4 @@
-//! What a rank does with its tensor-parallel group: see [`tensor_group`](crate::tensor_group).
+//! What a rank does with its tensor-parallel group: see [`tensor_parallel`](crate::tensor_parallel).
 //!
 //! Guarantees: parameters that are not cut start with the same values on all members; a member whose loss differs
 //! from the others' ends the step. Replicated tensors must be equal on all members. A difference, such as a layer

@@ -11,7 +11,7 @@ use super::executor::Executor;
 use super::recut::{Recut, cuts, unmarked};
 use super::run_state::RunState;
 use super::transfer::Transfer;
-use crate::link::{Activity, ExpectedMessage, Header, Message};
+use crate::link::{Activity, ExpectedMessage, Header, Link, Message};
 use crate::payload::{Payload, PayloadSpec};
 use crate::plan::{MicrobatchTask, Op, Task};
 use std::time::Instant;
@@ -128,7 +128,7 @@ impl Executor {
             self.advance_until_message(state, from, deadline)?;
             self.link.set_activity(Activity::Waiting(header, from));
         }
-        let here = state.values.receive(self.link.as_mut(), header, from, deadline);
+        let here = state.values.receive(&mut self.link, header, from, deadline);
         let here = here.map_err(|source| self.link_error(Some(task), source.since(began)))?;
         self.link.set_activity(Activity::Task(task));
         if here { Ok(()) } else { Err(self.no_input(task)) }

@@ -1,12 +1,13 @@
-//! What a row exchanges with the other data-parallel replicas of its stages; see [`group`](crate::group).
+//! What a row exchanges with the other data-parallel replicas of its stages; see [`data_parallel`](crate::data_parallel).
 
 use super::error::ExecuteError;
 use super::executor::Executor;
 use super::run::{ReplicaShare, Run};
 use super::run_state::RunState;
-use crate::group::poll_deadline;
-use crate::link::Activity;
-use crate::plan::{Op, StageId, Task};
+use crate::data_parallel::ReplicaGroup;
+use crate::link::{Activity, Link};
+use crate::plan::{Op, Task};
+use crate::ranks::poll_deadline;
 use std::time::Instant;
 
 impl Executor {
@@ -17,18 +18,20 @@ impl Executor {
         match task.op() {
             Op::ReduceGrad => self.start_reduction(state, task),
             Op::WaitReduceGrad => {
-                self.finish_reduction(stage)?;
+                self.exchanging(None, |group, stages| group.finish_reduction(stages, stage))?;
                 state.close(Task::whole_stage(stage, Op::ReduceGrad));
                 Ok(())
             }
-            Op::Unshard => self.start_gather(stage, Some(task)),
+            Op::Unshard => self.exchanging(Some(task), |group, stages| group.start_gather(stages, stage)),
             Op::WaitUnshard => self.await_parameters(state, task),
             Op::Reshard => {
                 // If the replicas' plans differ, they gathered everything before their rows, and release it after
                 // them.
                 if state.run.share.same_plan {
                     self.await_parameters(state, task)?;
-                    self.release(stage);
+                    if let Some(held) = self.stages.get_mut(&stage) {
+                        self.group.release(stage, held.as_mut());
+                    }
                 }
                 Ok(())
             }
@@ -49,23 +52,19 @@ impl Executor {
     }
 
     fn start_reduction(&mut self, state: &RunState<'_>, task: Task) -> Result<(), ExecuteError> {
-        let (rank, stage, deadline) = (self.rank(), task.stage(), self.deadline());
+        let stage = task.stage();
         let ReplicaShare { reduce, reduce_shards, .. } = state.run.share;
         let reduces = if self.group.is_sharded(stage) { reduce_shards } else { reduce };
         if !(reduces && state.run.trains()) {
             return Ok(());
         }
-        let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
-        let started = self.group.start_reduction(self.link.as_mut(), stage, held.as_mut(), deadline);
-        started.map_err(|source| self.link_error(Some(task), source))
+        self.exchanging(Some(task), |group, stages| group.start_reduction(stages, stage))
     }
 
     /// Advances the started reductions as far as possible without waiting. Returns the ranks that have still to
     /// send and from which nothing has arrived.
     pub(super) fn advance(&mut self, state: &mut RunState<'_>) -> Result<Vec<usize>, ExecuteError> {
-        let deadline = self.deadline();
-        let advanced = self.group.advance(self.link.as_mut(), &mut self.stages, deadline);
-        let (done, silent) = advanced.map_err(|source| self.link_error(None, source))?;
+        let (done, silent) = self.exchanging(None, ReplicaGroup::advance)?;
         done.into_iter().for_each(|stage| state.close(Task::whole_stage(stage, Op::ReduceGrad)));
         Ok(silent)
     }
@@ -91,27 +90,19 @@ impl Executor {
         Ok(())
     }
 
-    fn finish_reduction(&mut self, stage: StageId) -> Result<(), ExecuteError> {
-        let deadline = self.deadline();
-        let finished = self.group.finish_reduction(self.link.as_mut(), &mut self.stages, stage, deadline);
-        finished.map_err(|source| self.link_error(None, source))
-    }
-
     /// Finishes the exchanges that the row started, and releases gathered parameters.
     pub(super) fn end_exchanges(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
-        let (rank, deadline) = (self.rank(), self.deadline());
-        let mut start = state.now();
+        let (rank, mut start) = (self.rank(), state.now());
         // All sums are sent before the first is awaited: other replicas wait for them in the same place.
-        let summed = self.group.sum_all(self.link.as_mut(), deadline);
-        summed.map_err(|source| self.link_error(None, source))?;
+        self.exchanging(None, |group, _| group.sum_all())?;
         for stage in self.group.reducing() {
-            self.finish_reduction(stage)?;
+            self.exchanging(None, |group, stages| group.finish_reduction(stages, stage))?;
             state.record(rank, Task::whole_stage(stage, Op::WaitReduceGrad).into(), start);
             state.close(Task::whole_stage(stage, Op::ReduceGrad));
             start = state.now();
         }
         // A gather that no task has awaited would be taken for the next row's.
-        self.finish_gathers()?;
+        self.exchanging(None, ReplicaGroup::finish_gathers)?;
         self.release_all();
         Ok(())
     }
@@ -140,7 +131,7 @@ impl Executor {
             return Ok(());
         }
         let start = state.now();
-        self.finish_gather(stage, Some(task))?;
+        self.exchanging(Some(task), |group, stages| group.finish_gather(stages, stage))?;
         state.close(Task::whole_stage(stage, Op::Unshard));
         if task.op() != Op::WaitUnshard {
             state.record(self.rank(), Task::whole_stage(stage, Op::WaitUnshard).into(), start);
@@ -155,11 +146,13 @@ impl Executor {
 #[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 mod tests {
     use super::*;
+    use crate::data_parallel::Stages;
     use crate::execute::{FusedActions, Purpose, RunOptions, Seeding};
-    use crate::group::{Grid, Stages};
-    use crate::link::Threads;
-    use crate::plan::{CheckOptions, Plan};
+    use crate::link::{SharedLink, Threads};
+    use crate::plan::{CheckOptions, Plan, StageId};
+    use crate::ranks::Grid;
     use crate::stage::{Batch, Reduction, Stage, StageBox, init_seeded};
+    use crate::tensor_parallel::TensorGroup;
     use crate::vocabulary::StageGroups;
     use burn::module::Module;
     use burn::nn::{Linear, LinearConfig};
@@ -190,8 +183,11 @@ mod tests {
         let timeout = Duration::from_secs(20);
         let fused = FusedActions::Sequence;
         let options = RunOptions { timeout, synchronize: false, merge_weights: false, fused, predicted: None };
-        let executor = Executor::new(Box::new(links.link(rank, device.clone())), stages, device, options);
-        let mut executor = executor.among(Grid::new(rank, 2, 1.into()), StageGroups::default());
+        let link = SharedLink::new(Box::new(links.link(rank, device.clone())));
+        let replicas = TensorGroup::new(rank, 0..2, link.stage_end(), timeout).of_replicas();
+        let executor = Executor::new(link, stages, device, options);
+        let groups = StageGroups { replicas, ..StageGroups::default() };
+        let mut executor = executor.among(Grid::new(rank, 2, 1.into()), groups);
         executor.shard(true).unwrap();
         executor
     }
@@ -210,7 +206,7 @@ mod tests {
             assert_eq!(pieces, 10, "half of 4 x 4 and 4");
             executor.refuse_gathered().unwrap();
             let unused = Task::whole_stage(0, Op::Unshard);
-            executor.start_gather(unused.stage(), Some(unused)).unwrap();
+            executor.exchanging(Some(unused), |group, stages| group.start_gather(stages, unused.stage())).unwrap();
             let stepped = executor.refuse_gathered().unwrap_err();
             assert_eq!(stepped, ExecuteError::Gathered { rank, stage: StageId::new(0) });
 

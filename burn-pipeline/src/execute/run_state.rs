@@ -5,7 +5,7 @@ use super::outcome::RankOutcome;
 use super::run::Run;
 use super::values::Values;
 use super::vocabulary::VocabularyState;
-use crate::group::Stages;
+use crate::data_parallel::Stages;
 use crate::link::Header;
 use crate::payload::CutOver;
 use crate::plan::{Action, MicrobatchTask, Plan, StageId, Task};

@@ -1,10 +1,12 @@
 //! What a rank exchanges with data-parallel replicas of its stages outside of a row: at the start, around batches,
-//! before an optimizer step, and for checkpoints. See [`group`](crate::group).
+//! before an optimizer step, and for checkpoints. See [`data_parallel`](crate::data_parallel).
 //!
 //! All replicas of a stage call each of these methods, in the same order.
 
 use super::error::ExecuteError;
 use super::executor::Executor;
+use crate::data_parallel::{ReplicaGroup, Stages};
+use crate::link::LinkError;
 use crate::plan::{StageId, Task};
 use crate::stage::{ParameterState, StageError, StageState};
 use burn::module::ParamId;
@@ -58,23 +60,15 @@ impl Executor {
 
     /// Gathers the parameters of a stage, if it is sharded.
     pub(crate) fn gather(&mut self, stage: StageId) -> Result<(), ExecuteError> {
-        self.start_gather(stage, None)?;
-        self.finish_gather(stage, None)
+        self.exchanging(None, |group, stages| {
+            group.start_gather(stages, stage)?;
+            group.finish_gather(stages, stage)
+        })
     }
 
     /// Gathers the sharded parameters of all stages.
     pub(crate) fn gather_all(&mut self) -> Result<(), ExecuteError> {
-        if self.is_sharded() {
-            // All pieces are sent before the first is awaited, so the stages' transfers overlap.
-            self.stage_ids().into_iter().try_for_each(|stage| self.start_gather(stage, None))?;
-            self.finish_gathers()?;
-        }
-        Ok(())
-    }
-
-    /// Waits for all parameters that are being gathered.
-    pub(super) fn finish_gathers(&mut self) -> Result<(), ExecuteError> {
-        self.stage_ids().into_iter().try_for_each(|stage| self.finish_gather(stage, None))
+        self.exchanging(None, ReplicaGroup::gather_all)
     }
 
     /// Refuses sharded stages that hold more than their own pieces: an optimizer would step parameters that the
@@ -86,29 +80,16 @@ impl Executor {
 
     /// Releases all gathered parameters.
     pub(crate) fn release_all(&mut self) {
-        if self.is_sharded() {
-            self.stage_ids().into_iter().for_each(|stage| self.release(stage));
-        }
+        self.group.release_all(&mut self.stages);
     }
 
-    pub(super) fn start_gather(&mut self, stage: StageId, task: Option<Task>) -> Result<(), ExecuteError> {
-        let (rank, deadline) = (self.rank(), self.deadline());
-        let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
-        let started = self.group.start_gather(self.link.as_mut(), stage, held.as_ref(), deadline);
-        started.map_err(|source| self.link_error(task, source))
-    }
-
-    pub(super) fn finish_gather(&mut self, stage: StageId, task: Option<Task>) -> Result<(), ExecuteError> {
-        let (rank, deadline) = (self.rank(), self.deadline());
-        let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
-        let finished = self.group.finish_gather(self.link.as_mut(), stage, held.as_mut(), deadline);
-        finished.map_err(|source| self.link_error(task, source))
-    }
-
-    pub(super) fn release(&mut self, stage: StageId) {
-        if let Some(held) = self.stages.get_mut(&stage) {
-            self.group.release(stage, held.as_mut());
-        }
+    /// Runs an exchange between replicas. An error of the link names the task.
+    pub(super) fn exchanging<T>(
+        &mut self,
+        task: Option<Task>,
+        exchange: impl FnOnce(&mut ReplicaGroup, &mut Stages) -> Result<T, LinkError>,
+    ) -> Result<T, ExecuteError> {
+        exchange(&mut self.group, &mut self.stages).map_err(|source| self.link_error(task, source))
     }
 
     fn stage_ids(&self) -> Vec<StageId> {
@@ -123,27 +104,17 @@ impl Executor {
 
     /// Gives all replicas the weights of replica 0.
     pub(crate) fn broadcast_weights(&mut self) -> Result<(), ExecuteError> {
-        let deadline = self.deadline();
-        let started = self.group.broadcast_weights(self.link.as_mut(), &mut self.stages, deadline);
-        started.map_err(|source| self.link_error(None, source))
+        self.exchanging(None, ReplicaGroup::broadcast_weights)
     }
 
     /// Reduces the gradients that the plan did not reduce: of sharded stages, or of the others.
     pub(crate) fn reduce_remaining(&mut self, sharded: bool) -> Result<(), ExecuteError> {
-        let deadline = self.deadline();
-        let reduced = self.group.reduce_remaining(self.link.as_mut(), &mut self.stages, sharded, deadline);
-        reduced.map_err(|source| self.link_error(None, source))
+        self.exchanging(None, |group, stages| group.reduce_remaining(stages, sharded))
     }
 
     /// With ordered accumulation: gives replica 0 the whole sums of earlier batches, for sharded stages.
     pub(crate) fn gather_sums_on_first(&mut self) -> Result<(), ExecuteError> {
-        for stage in self.stage_ids() {
-            let (rank, deadline) = (self.rank(), self.deadline());
-            let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
-            let taken = self.group.gather_sums_on_first(self.link.as_mut(), stage, held.as_mut(), deadline);
-            taken.map_err(|source| self.link_error(None, source))?;
-        }
-        Ok(())
+        self.exchanging(None, ReplicaGroup::gather_sums_on_first)
     }
 
     /// Gives sharded stages the sums of their pieces' gradients.
@@ -153,13 +124,7 @@ impl Executor {
 
     /// Replaces pieces of gradients by whole ones.
     pub(crate) fn gather_gradients(&mut self) -> Result<(), ExecuteError> {
-        for stage in self.stage_ids().into_iter().filter(|&stage| self.shards(stage)).collect::<Vec<_>>() {
-            let (rank, deadline) = (self.rank(), self.deadline());
-            let held = self.stages.get_mut(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
-            let whole = self.group.gather_gradients(self.link.as_mut(), stage, held.as_mut(), deadline);
-            whole.map_err(|source| self.link_error(None, source))?;
-        }
-        Ok(())
+        self.exchanging(None, ReplicaGroup::gather_gradients)
     }
 
     /// The whole state of a stage's optimizer. The inner error is the optimizer's.
@@ -167,7 +132,7 @@ impl Executor {
         &mut self,
         stage: StageId,
     ) -> Result<Result<OptimizerState, String>, ExecuteError> {
-        let (rank, deadline) = (self.rank(), self.deadline());
+        let rank = self.rank();
         let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
         let mut states = match held.optimizer_state() {
             Ok(Some(states)) => states,
@@ -177,7 +142,7 @@ impl Executor {
         if !self.shards(stage) {
             return Ok(Ok(Some(states)));
         }
-        let whole = self.group.gather_optimizer_states(self.link.as_mut(), stage, &mut states, held.as_ref(), deadline);
+        let whole = self.group.gather_optimizer_states(stage, &mut states, held.as_ref());
         let whole = whole.map_err(|source| self.link_error(None, source))?;
         Ok(whole.map(|()| Some(states)))
     }

@@ -27,25 +27,13 @@ pub enum MessageKind {
     /// Weights or weight gradients of a stage, for a data-parallel replica of it.
     Replica,
     /// A replica's piece of a stage's gradients, to be summed by the receiver.
-    ReplicaGradient {
-        /// The replica that sends it.
-        from: usize,
-    },
+    ReplicaGradient,
     /// A piece of a stage's gradients, summed over the replicas.
-    ReplicaSum {
-        /// The replica that sends it.
-        from: usize,
-    },
+    ReplicaSum,
     /// A replica's shard of a stage's parameters.
-    ParameterShard {
-        /// The replica that sends it.
-        from: usize,
-    },
+    ParameterShard,
     /// A replica's shard of other tensors of a stage: gradients or optimizer state.
-    TensorShard {
-        /// The replica that sends it.
-        from: usize,
-    },
+    TensorShard,
     /// Tensors of a collective operation over a group of ranks.
     Collective {
         /// The set's number, the same on all ranks.
@@ -115,10 +103,10 @@ impl fmt::Display for Header {
                 write!(f, "the gradient from stage {from} for stage {stage}, microbatch {microbatch}")
             }
             MessageKind::Replica => write!(f, "the other replica's tensors for stage {stage}"),
-            MessageKind::ReplicaGradient { from } => write!(f, "replica {from}'s gradients of stage {stage}"),
-            MessageKind::ReplicaSum { from } => write!(f, "replica {from}'s summed gradients of stage {stage}"),
-            MessageKind::ParameterShard { from } => write!(f, "replica {from}'s shard of stage {stage}"),
-            MessageKind::TensorShard { from } => write!(f, "replica {from}'s shard of the tensors of stage {stage}"),
+            MessageKind::ReplicaGradient => write!(f, "a replica's gradients of stage {stage}"),
+            MessageKind::ReplicaSum => write!(f, "a replica's summed gradients of stage {stage}"),
+            MessageKind::ParameterShard => write!(f, "a replica's shard of stage {stage}"),
+            MessageKind::TensorShard => write!(f, "a replica's shard of the tensors of stage {stage}"),
             MessageKind::Collective { group } => write!(f, "the tensors of group {group}"),
             MessageKind::Tensors { index } => write!(f, "message {index} of a transfer of tensors"),
             MessageKind::Member => write!(f, "the group's tensor of stage {stage}, microbatch {microbatch}"),

@@ -3,7 +3,7 @@
 use super::dropout::GroupDropout;
 use super::linear::{RowLinear, columns};
 use crate::ops::DeferredForward;
-use crate::tensor_group::TensorGroup;
+use crate::tensor_parallel::TensorGroup;
 use burn::module::Module;
 use burn::nn::Linear;
 use burn::nn::attention::MultiHeadAttention;

@@ -1,7 +1,7 @@
 //! Dropout in a tensor-parallel stage.
 
 use crate::stage::random;
-use crate::tensor_group::TensorGroup;
+use crate::tensor_parallel::TensorGroup;
 use burn::module::Module;
 use burn::nn::Dropout;
 use burn::tensor::{Distribution, Shape, Tensor};

@@ -2,7 +2,7 @@
 
 use super::linear::{RowLinear, columns};
 use crate::ops::DeferredForward;
-use crate::tensor_group::TensorGroup;
+use crate::tensor_parallel::TensorGroup;
 use burn::module::Module;
 use burn::nn::{Linear, SwiGlu};
 use burn::tensor::Tensor;

@@ -2,7 +2,7 @@
 
 use super::as_ordinary::as_ordinary;
 use crate::ops::DeferredForward;
-use crate::tensor_group::TensorGroup;
+use crate::tensor_parallel::TensorGroup;
 use burn::nn::Linear;
 use burn::tensor::Tensor;
 

@@ -14,7 +14,7 @@
 //!    same.
 //! 4. With `forward_cut`, input and output are this rank's piece along the sequence: a column-parallel layer gathers,
 //!    a row-parallel one gives each rank its piece of the sum. Norms and sums between layers then run on pieces, and
-//!    their weights go through [`TensorGroup::for_pieces`](crate::tensor_group::TensorGroup::for_pieces).
+//!    their weights go through [`TensorGroup::for_pieces`](crate::tensor_parallel::TensorGroup::for_pieces).
 //! 5. Dropout draws the whole mask on every rank, which keeps its piece ([`GroupDropout`]). Burn's own is refused in
 //!    a tensor-parallel stage.
 //! 6. Parameters have the ordinary layers' names.
@@ -28,7 +28,7 @@
 //! use burn::tensor::{Tensor, activation::gelu};
 //! use burn_pipeline::StageContext;
 //! use burn_pipeline::nn::{ColumnLinear, RowLinear};
-//! use burn_pipeline::tensor_group::TensorGroup;
+//! use burn_pipeline::tensor_parallel::TensorGroup;
 //!
 //! #[derive(Module, Debug)]
 //! struct FeedForward {

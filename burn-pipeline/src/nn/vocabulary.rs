@@ -4,7 +4,7 @@
 
 use super::as_ordinary::as_ordinary;
 use crate::ops::DeferredForward;
-use crate::tensor_group::TensorGroup;
+use crate::tensor_parallel::TensorGroup;
 use burn::nn::Embedding;
 use burn::tensor::{Bool, Int, Tensor};
 use std::ops::Range;

@@ -5,7 +5,7 @@
 //! stages request the same.
 
 use crate::cost::{Partition, PartitionError};
-use crate::tensor_group::TensorGroup;
+use crate::tensor_parallel::TensorGroup;
 use burn::tensor::Device;
 use std::cell::RefCell;
 use std::collections::BTreeSet;

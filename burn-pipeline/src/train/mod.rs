@@ -32,7 +32,9 @@ mod stages;
 mod step;
 
 pub use crate::execute::MicrobatchLoss;
-pub use crate::group::GroupSizes;
+pub use crate::ranks::GroupSizes;
+#[cfg(fuzzing)]
+pub use crate::ranks::sum_over_ranks;
 pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, ParameterEntry, Pretrained};
 pub use choose::{
     AutoError, AutoOptions, AutoPipeline, Choice, Decision, MeasureError, MeasuredLayers, MemoryMeter, Trial,
@@ -44,6 +46,4 @@ pub use pipeline::Pipeline;
 pub use progress::Progress;
 pub use report::{EvalReport, EvalResults, StepReport};
 pub use setup::Builder;
-#[cfg(fuzzing)]
-pub use shared::sum_over_ranks;
 pub use shared::{SharedCopy, SharedParameter, SharedReport};

@@ -6,7 +6,7 @@
 
 use super::piece::Piece;
 use crate::plan::StageId;
-use crate::tensor_group::{Holders, TensorGroup};
+use crate::tensor_parallel::{Holders, TensorGroup};
 
 /// The pipeline ranks that hold the shards, and the stages of these shards.
 #[derive(Clone, Debug, Default)]

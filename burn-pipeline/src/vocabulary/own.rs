@@ -1,7 +1,7 @@
 //! The ids of a microbatch that belong to a rank's shard.
 
 use crate::nn::own_ids;
-use crate::tensor_group::TensorGroup;
+use crate::tensor_parallel::TensorGroup;
 use burn::tensor::{Bool, Int, Tensor};
 
 /// Ids as indices into a rank's shard of the vocabulary. Other ranks' ids have index 0, and are marked.

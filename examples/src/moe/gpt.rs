@@ -12,7 +12,7 @@ use burn::nn::{Embedding, EmbeddingConfig, LayerNormConfig, LinearConfig};
 use burn::tensor::Device;
 use burn_pipeline::cost::{Partition, PartitionError};
 use burn_pipeline::stage::{Names, Stage, StageBox, init_seeded};
-use burn_pipeline::tensor_group::TensorGroup;
+use burn_pipeline::tensor_parallel::TensorGroup;
 use burn_pipeline::train::{SharedParameter, StageContext};
 use burn_pipeline_moe::auxiliary::{AuxiliaryLosses, AuxiliaryWeights, LayerObservation, parse_rows};
 use burn_pipeline_moe::layers::{

@@ -8,7 +8,7 @@ use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::link::{TcpLink, Threads};
 use burn_pipeline::stage::{Accumulation, SplitBackward, Stage, StageBox};
-use burn_pipeline::tensor_group::TensorGroup;
+use burn_pipeline::tensor_parallel::TensorGroup;
 use burn_pipeline::train::{AutoOptions, PipelineError};
 use burn_pipeline::{AutoPipeline, Batch, Builder, Pipeline, Size, StageContext};
 use burn_pipeline_moe::layers::{MixtureOfExperts, MixtureOfExpertsConfig};

@@ -43,7 +43,7 @@ struct HeldBack {
 
 impl HeldBack {
     fn hides(&self, header: Header) -> bool {
-        !self.first.1 && matches!(header.kind, MessageKind::ReplicaSum { .. })
+        !self.first.1 && matches!(header.kind, MessageKind::ReplicaSum)
     }
 }
 
@@ -84,8 +84,8 @@ impl Link for HeldBack {
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
         let header = message.header;
         self.link.send(to, message, deadline)?;
-        if let MessageKind::ReplicaGradient { .. } | MessageKind::ReplicaSum { .. } = header.kind {
-            let summed = matches!(header.kind, MessageKind::ReplicaSum { .. });
+        if let MessageKind::ReplicaGradient | MessageKind::ReplicaSum = header.kind {
+            let summed = matches!(header.kind, MessageKind::ReplicaSum);
             self.sent.note((self.rank(), header.stage, summed));
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! What a member of a group sends to each of its counterparts.
 
 use super::part::{Part, described, marked};
-use crate::group::Grid;
 use crate::payload::{CutOver, Payload, SpecPart, TensorSpec};
+use crate::ranks::Grid;
 use crate::stage::StageError;
 
 /// The sizes of the groups at the two ends of a boundary.

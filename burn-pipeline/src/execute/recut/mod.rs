@@ -31,4 +31,4 @@ pub(crate) use first::received_by_first;
 pub(super) use part::{cuts, marked, unmarked};
 
 #[cfg(doc)]
-use crate::group::Grid;
+use crate::ranks::Grid;

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use super::{Recut, cuts, unmarked};
-use crate::group::Grid;
 use crate::payload::{AnyTensor, Boundary, CutOver, HostValue, Payload, PayloadPart, PayloadSpec, SpecPart};
+use crate::ranks::Grid;
 use crate::stage::{Gradients, StageError};
 use burn::tensor::{Device, TensorData};
 use proptest::prelude::{Strategy, any};

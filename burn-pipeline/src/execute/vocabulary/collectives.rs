@@ -4,7 +4,7 @@ use crate::execute::error::ExecuteError;
 use crate::execute::executor::Executor;
 use crate::execute::run_state::RunState;
 use crate::execute::transfer::Transfer;
-use crate::link::{Header, Message, MessageKind};
+use crate::link::{Header, Link, Message, MessageKind};
 use crate::payload::Payload;
 use crate::plan::{MicrobatchTask, Op, Task};
 

@@ -5,6 +5,7 @@ use super::read::{as_matrix, id_named, ids, matrices, one_float, piece};
 use crate::execute::error::ExecuteError;
 use crate::execute::executor::Executor;
 use crate::execute::run_state::RunState;
+use crate::link::Link;
 use crate::payload::{AnyTensor, Payload};
 use crate::plan::{MicrobatchTask, Op, StageId};
 use crate::stage::{Gradients, LossPart, Reduction, StageError};

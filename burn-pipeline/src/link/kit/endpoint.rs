@@ -83,13 +83,12 @@ impl<P: Peers> Monitor for P {
 pub struct Endpoint<P: Peers> {
     peers: Arc<P>,
     device: Device,
-    gathers: u64,
 }
 
 impl<P: Peers> Endpoint<P> {
     /// An end whose received tensors are put on `device`.
     pub fn new(peers: Arc<P>, device: Device) -> Self {
-        Self { peers, device: device.inner(), gathers: 0 }
+        Self { peers, device: device.inner() }
     }
 
     /// The other ranks.
@@ -188,8 +187,7 @@ impl<P: Peers> Link for Endpoint<P> {
 
     fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
         self.mailbox().fail_if_failed()?;
-        let round = self.gathers;
-        self.gathers += 1;
+        let round = self.mailbox().gathered();
         for rank in self.mailbox().others() {
             self.peers.send(rank, Envelope::Gather { round, bytes: bytes.clone() }, Vec::new())?;
         }
@@ -202,17 +200,15 @@ impl<P: Peers> Link for Endpoint<P> {
 
     fn interrupt(&mut self, message: String) {
         let failure = Failure { rank: self.mailbox().rank, message };
-        if self.mailbox().interrupt(failure.clone()) {
-            self.peers.send_all(&Envelope::Interrupted(failure));
+        if let Some(gathers) = self.mailbox().interrupt(failure.clone()) {
+            self.peers.send_all(&Envelope::Interrupted { failure, gathers });
         }
     }
 
     fn recover(&mut self, deadline: Instant) -> Result<(), LinkError> {
         self.mailbox().begin_recovery();
         self.peers.send_all(&Envelope::Recovered);
-        self.mailbox().recover(deadline, &|question| self.peers.send_all(&Envelope::Ask { question }))?;
-        self.gathers = 0;
-        Ok(())
+        self.mailbox().recover(deadline, &|question| self.peers.send_all(&Envelope::Ask { question }))
     }
 }
 

@@ -39,7 +39,12 @@ pub enum Envelope {
     /// The sender closes the link: nothing more comes from it.
     Close,
     /// A rank's call failed, but the link still works.
-    Interrupted(Failure),
+    Interrupted {
+        /// What failed.
+        failure: Failure,
+        /// How many gathers of this call the sender has ended: a rank that is still in one of them ends it first.
+        gathers: u64,
+    },
     /// The sender has recovered from an interruption: its earlier messages are dropped.
     Recovered,
 }
@@ -56,9 +61,8 @@ impl Envelope {
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (mut envelope, left) = postcard::take_from_bytes(bytes).ok()?;
         match &mut envelope {
-            Envelope::Failed(Failure { message, .. }) | Envelope::Interrupted(Failure { message, .. }) => {
-                *message = printable(message)
-            }
+            Envelope::Failed(Failure { message, .. })
+            | Envelope::Interrupted { failure: Failure { message, .. }, .. } => *message = printable(message),
             Envelope::Answer { activity, .. } => *activity = printable(activity),
             Envelope::Message(_)
             | Envelope::Gather { .. }
@@ -101,7 +105,7 @@ mod tests {
                 pace: Pace::Idle,
             },
             Envelope::Close,
-            Envelope::Interrupted(Failure { rank: 1, message: "microbatch 2".to_owned() }),
+            Envelope::Interrupted { failure: Failure { rank: 1, message: "microbatch 2".to_owned() }, gathers: 3 },
             Envelope::Recovered,
         ]
     }

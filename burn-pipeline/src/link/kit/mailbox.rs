@@ -7,7 +7,8 @@
 //! 4. An interruption ends every wait until all ranks have recovered. Each rank sends every other rank
 //!    [`Envelope::Recovered`]. The receiver drops what had come from the sender before it, and keeps what comes
 //!    after it. A rank has recovered when all have sent it. Another rank may by then be in the next call, and be
-//!    interrupted there, so interruptions are stored under the number of recoveries that their sender had begun.
+//!    interrupted there, so interruptions are stored under the number of recoveries that their sender had begun. And
+//!    a rank may fail as soon as it has ended a gather in which another one still waits: that one ends it first.
 
 use super::envelope::Envelope;
 use super::frame::Frame;
@@ -65,8 +66,10 @@ pub(super) struct Contents {
     pub(super) broken: Option<LinkError>,
     /// A failure that the other ranks are still to be told.
     pub(super) outgoing_failure: Option<Failure>,
-    /// Interruptions, by the number of earlier recoveries.
-    interruptions: BTreeMap<u64, Failure>,
+    /// Interruptions, by the number of earlier recoveries, each with the number of gathers that its sender had ended.
+    interruptions: BTreeMap<u64, (Failure, u64)>,
+    /// How many gathers this rank has ended since the last recovery.
+    pub(super) gathered: u64,
     /// How many recoveries each rank has begun.
     begun: Vec<u64>,
     /// How many recoveries have ended here.
@@ -86,11 +89,22 @@ impl Contents {
         self.failure.clone().map_or(Ok(()), |failure| Err(LinkError::Peer(failure)))
     }
 
-    /// As [`Contents::refuse_failed`], but also refuses an interruption, unless this rank is recovering from it.
+    /// As [`Contents::refuse_failed`], but also refuses an interruption, unless this rank is recovering from it, or
+    /// is in a gather that the interrupted rank has ended.
     pub(super) fn refuse_interrupted(&self, rank: usize) -> Result<(), LinkError> {
         self.refuse_failed()?;
-        let current = self.interruptions.get(&self.recovered).filter(|_| self.begun[rank] == self.recovered);
-        current.cloned().map_or(Ok(()), |failure| Err(LinkError::Interrupted(failure)))
+        match self.interruptions.get(&self.recovered) {
+            Some((failure, gathers)) if self.begun[rank] == self.recovered && self.gathered >= *gathers => {
+                Err(LinkError::Interrupted(failure.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Stores an interruption of the call after `recoveries`. Of several, the first names the failure.
+    fn put_interruption(&mut self, recoveries: u64, failure: Failure, gathers: u64) {
+        let (_, first) = self.interruptions.entry(recoveries).or_insert((failure, gathers));
+        *first = gathers.min(*first);
     }
 
     /// A rank begins to recover: drops what had come from it before.
@@ -111,6 +125,7 @@ impl Contents {
         let all = self.not_recovering().is_none();
         if all {
             self.recovered += 1;
+            self.gathered = 0;
             self.interruptions = self.interruptions.split_off(&self.recovered);
         }
         all
@@ -189,9 +204,9 @@ impl Mailbox {
                 }
             }
             Envelope::Close => contents.closed[from] = true,
-            Envelope::Interrupted(failure) => {
+            Envelope::Interrupted { failure, gathers } => {
                 let before = contents.begun[from];
-                contents.interruptions.entry(before).or_insert(failure);
+                contents.put_interruption(before, failure, gathers);
             }
             Envelope::Recovered => contents.begin_recovery(from),
         }
@@ -260,16 +275,21 @@ impl Mailbox {
         self.contents().refuse_interrupted(self.rank)
     }
 
-    /// Records that this rank's call failed, and wakes the waiting thread. Returns true if it is the first
-    /// interruption, which the other ranks are to be told.
-    pub(super) fn interrupt(&self, failure: Failure) -> bool {
+    /// Records that this rank's call failed, and wakes the waiting thread. If it is the first interruption, which the
+    /// other ranks are to be told, returns the number of gathers that this rank has ended.
+    pub(super) fn interrupt(&self, failure: Failure) -> Option<u64> {
         let mut contents = self.contents();
-        let recovered = contents.recovered;
+        let (recovered, gathered) = (contents.recovered, contents.gathered);
         let first = !contents.interruptions.contains_key(&recovered);
-        contents.interruptions.entry(recovered).or_insert(failure);
+        contents.put_interruption(recovered, failure, gathered);
         drop(contents);
         self.wake();
-        first
+        first.then_some(gathered)
+    }
+
+    /// How many gathers this rank has ended since the last recovery: the number of the next one.
+    pub(super) fn gathered(&self) -> u64 {
+        self.contents().gathered
     }
 
     /// The failure that ended the link, if one did.
@@ -305,6 +325,9 @@ impl Monitor for Mailbox {
 
     fn failure(&self) -> Option<Failure> {
         let contents = self.contents();
-        contents.failure.clone().or_else(|| contents.interruptions.get(&contents.recovered).cloned())
+        contents
+            .failure
+            .clone()
+            .or_else(|| contents.interruptions.get(&contents.recovered).map(|(failure, _)| failure.clone()))
     }
 }

@@ -164,8 +164,9 @@ impl Mailbox {
         let awaited = Awaited { peer: &missing, what: &what, ask, late: Duration::ZERO };
         self.wait(deadline, &awaited, |contents| {
             let complete = contents.gathers.get(&round)?.iter().all(Option::is_some);
-            let rows = if complete { contents.gathers.remove(&round) } else { None };
-            rows.map(|rows| rows.into_iter().flatten().collect())
+            let rows = if complete { contents.gathers.remove(&round) } else { None }?;
+            contents.gathered += 1;
+            Some(rows.into_iter().flatten().collect())
         })
     }
 
@@ -224,6 +225,8 @@ fn silence(contents: &Contents, rank: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::error::Failure;
+    use crate::link::kit::Envelope;
     use std::sync::atomic::AtomicBool;
     use std::sync::mpsc::channel;
 
@@ -252,5 +255,25 @@ mod tests {
             };
             mailbox.wait(Instant::now() + Duration::from_secs(20), &awaited, take).unwrap();
         });
+    }
+
+    #[test]
+    fn a_gather_that_the_failing_rank_has_ended_ends_before_its_failure_shows() {
+        let mailbox = Mailbox::new(0, 3);
+        let (deadline, ask) = (Instant::now() + Duration::from_secs(20), |_| ());
+        let part = |round, from: usize| drop(mailbox.handle(from, Envelope::Gather { round, bytes: vec![from as u8] }));
+        let failure = Failure { rank: 1, message: "a broken stage".to_owned() };
+        part(0, 1);
+        // Rank 1 has all parts, fails in the next call, and its message is faster than rank 2's part.
+        mailbox.handle(1, Envelope::Interrupted { failure: failure.clone(), gathers: 1 });
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                part(0, 2);
+            });
+            let rows = mailbox.gather(0, vec![0], deadline, &ask).unwrap();
+            assert_eq!(rows, [[0], [1], [2]]);
+        });
+        assert_eq!(mailbox.fail_if_failed(), Err(LinkError::Interrupted(failure)));
     }
 }

@@ -4,7 +4,7 @@ use crate::execute::ExecuteError;
 use crate::payload::AnyTensor;
 use crate::plan::StageId;
 use crate::stage::{EngineReport, ErasedStage, NamedWeight, Stage};
-use crate::tensor_group::Holders;
+use crate::tensor_parallel::Holders;
 use crate::train::control::{Call, Command, gather_all, gather_tensors};
 use crate::train::error::PipelineError;
 use crate::train::non_finite::NonFinite;

@@ -16,7 +16,7 @@ use crate::execute::ExecuteError;
 use crate::link::Activity;
 use crate::plan::StageId;
 use crate::stage::{Change, NamedParameter, Offered, ReplaceError, Stage};
-use crate::tensor_group::TensorGroup;
+use crate::tensor_parallel::TensorGroup;
 use crate::train::context::StageContext;
 use crate::train::control::{Call, Command, exchange_facts, gather_results};
 use crate::train::error::PipelineError;

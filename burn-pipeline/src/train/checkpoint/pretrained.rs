@@ -15,7 +15,7 @@
 use super::error::CheckpointError;
 use crate::payload::{AnyTensor, TensorKind};
 use crate::stage::{ErasedStage, NamedWeight, StageState};
-use crate::tensor_group::Holders;
+use crate::tensor_parallel::Holders;
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{ModuleAdapter, ModuleContext, ModuleStore, bridge};
 use burn::tensor::{DType, Shape, TensorData};

@@ -19,7 +19,7 @@ use crate::link::{Activity, Link};
 use crate::payload::AnyTensor;
 use crate::plan::StageId;
 use crate::stage::{ErasedStage, NamedWeight, StateValue};
-use crate::tensor_group::Holders;
+use crate::tensor_parallel::Holders;
 use crate::train::control::{Command, Exchange, gather_results};
 use crate::train::pipeline::Pipeline;
 use crate::train::step::{Drifted, Rank, caught};

@@ -13,7 +13,7 @@ use crate::plan::StageId;
 use crate::stage::{
     ErasedStage, NamedWeight, Names, ParameterState, StageState, named_weights, with_optimizer_state, with_weights,
 };
-use crate::tensor_group::{Holders, TensorGroup};
+use crate::tensor_parallel::{Holders, TensorGroup};
 use crate::train::progress::Progress;
 use crate::train::shared::Sharing;
 use burn::module::{Module, ParamId};

@@ -9,7 +9,7 @@ use crate::execute::{panic_message, received_by_first};
 use crate::link::one_queue;
 use crate::payload::Payload;
 use crate::stage::{Batch, ErasedStage, ForwardCall, StageError};
-use crate::tensor_group::TensorGroup;
+use crate::tensor_parallel::TensorGroup;
 use crate::train::context::StageContext;
 use crate::train::error::BuildError;
 use crate::train::setup::Builder;

@@ -1,7 +1,7 @@
 //! How many ranks run one pipeline rank's row, and whether tensor-parallel groups can exchange values between stages.
 
-use crate::group::GroupSizes;
 use crate::plan::{Placement, Plan, SkipEdge, StageId};
+use crate::ranks::GroupSizes;
 use crate::train::error::BuildError;
 
 /// How many ranks run one pipeline rank's row: data-parallel replicas, and members of its tensor-parallel group.

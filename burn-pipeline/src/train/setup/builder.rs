@@ -2,9 +2,9 @@
 
 use crate::cost::{LinkCosts, Partition, Profile};
 use crate::execute::FusedActions;
-use crate::group::GroupSizes;
 use crate::payload::Validate;
 use crate::plan::{Plan, SkipEdge};
+use crate::ranks::GroupSizes;
 use crate::schedule::{IntoSchedule, ScheduleError, Size};
 use crate::stage::{Accumulation, PROGRAMS, Reduction, SplitBackward, StageBox};
 use crate::train::context::StageContext;

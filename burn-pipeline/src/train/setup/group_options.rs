@@ -2,7 +2,7 @@
 
 use super::builder::Builder;
 use crate::cost::{LinkCosts, Profile};
-use crate::group::GroupSizes;
+use crate::ranks::GroupSizes;
 use crate::vocabulary::Vocabulary;
 
 impl Builder {

@@ -8,13 +8,14 @@
 //! 4. The rank starts: equal weights, tied parameters, shards ([`Rank::start`]).
 
 use super::builder::Builder;
+use crate::data_parallel::Stages;
 use crate::execute::{ExecuteError, Executor, RunOptions};
-use crate::group::{Grid, SharedInbox, Stages};
 use crate::link::{Activity, Link, Logged, SharedLink};
 use crate::payload::{AnyTensor, SpecMismatch, StageMetadata, computes_in};
 use crate::plan::{CheckedPlan, Op, Placement, StageId};
+use crate::ranks::Grid;
 use crate::stage::{ErasedStage, MadeUpSteps, Members, NamedWeight, StageError, made_up_names};
-use crate::tensor_group::{Holders, TensorGroup};
+use crate::tensor_parallel::{Holders, TensorGroup};
 use crate::train::context::{StageContext, asking};
 use crate::train::control::{Job, agree_on_job, agree_on_optimizer, agree_on_parameters, exchange_facts, gather_all};
 use crate::train::facts::StageFacts;
@@ -85,13 +86,13 @@ impl Blueprint {
     /// Builds the rank at this end of the link.
     pub(super) fn build(&self, link: Box<dyn Link>, device: Device) -> Result<Built, ExecuteError> {
         let Self { builder, placement, .. } = self;
-        let mut link: Box<dyn Link> = Box::new(Logged::new(link));
-        let grid = self.grid(link.as_ref());
+        let mut link = SharedLink::new(Box::new(Logged::new(link)));
+        let grid = self.grid(&link);
         // Abort while the link exists: a rank that only closed it would give no reason.
-        let agreed = self.agree(link.as_mut(), &grid).inspect_err(|error| link.abort(error.to_string()));
+        let agreed = self.agree(&mut link, &grid).inspect_err(|error| link.abort(error.to_string()));
         let (outputs, by_link) = agreed?;
-        let (mut link, groups) = self.groups(&grid, link, by_link);
-        let made = self.stages(link.as_mut(), &device, &groups, outputs);
+        let groups = self.groups(&grid, &link, by_link);
+        let made = self.stages(&mut link, &device, &groups, outputs);
         let (stages, facts) = made.inspect_err(|error| link.abort(error.to_string()))?;
         link.set_activity(Activity::Idle);
         let options = RunOptions {
@@ -131,19 +132,14 @@ impl Blueprint {
         Ok((outputs, true))
     }
 
-    /// The groups of tensor-parallel members, vocabulary pieces and replicas, and the rank's end of the link, which
-    /// they share if a group has several ranks. `by_link` is true if the link runs the collectives of tensor-parallel
-    /// groups.
-    fn groups(&self, grid: &Grid, link: Box<dyn Link>, by_link: bool) -> (Box<dyn Link>, StageGroups) {
+    /// The groups of tensor-parallel members, vocabulary pieces and replicas, which share the rank's end of the link.
+    /// `by_link` is true if the link runs the collectives of tensor-parallel groups.
+    fn groups(&self, grid: &Grid, link: &SharedLink, by_link: bool) -> StageGroups {
         let Builder { replicas, timeout, ref vocabulary, .. } = self.builder;
         let (mut groups, members) = (StageGroups::default(), grid.member_ranks().len());
-        if replicas < 2 && members == 1 && vocabulary.is_none() {
-            return (link, groups);
-        }
-        let link = SharedLink::new(link);
         if replicas > 1 {
             let group = TensorGroup::new(grid.replica(), grid.replica_ranks(), link.stage_end(), timeout);
-            groups.replicas = group.of_replicas(SharedInbox::default());
+            groups.replicas = group.of_replicas();
         }
         if members > 1 {
             let group = TensorGroup::new(grid.member(), grid.member_ranks(), link.stage_end(), timeout);
@@ -154,7 +150,7 @@ impl Blueprint {
             let group = TensorGroup::new(grid.pipeline_rank(), ranks, link.stage_end(), timeout);
             groups.vocabulary = VocabularyGroup::new(group, &pieces, self.placement.stages());
         }
-        (Box::new(link), groups)
+        groups
     }
 
     /// The rank's stages, and its facts of all stages: steps 2 and 3 of the header.

@@ -14,9 +14,9 @@ use super::declare::SharedParameter;
 use super::held::HeldParameter;
 use super::sharing::{Copy, Sharing};
 use crate::execute::{ExecuteError, Executor};
-use crate::group::Grid;
 use crate::link::gather;
 use crate::plan::{Placement, StageId};
+use crate::ranks::Grid;
 use crate::stage::SharedError;
 use std::collections::BTreeMap;
 

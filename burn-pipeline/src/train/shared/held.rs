@@ -2,7 +2,7 @@
 
 use crate::plan::StageId;
 use crate::stage::NamedParameter;
-use crate::tensor_group::TensorGroup;
+use crate::tensor_parallel::TensorGroup;
 use serde::{Deserialize, Serialize};
 
 /// One parameter of one stage.

@@ -22,18 +22,14 @@
 //! Behaviour follows Megatron-Core's `finalize_model_grads` and the layers built on it.
 
 mod agree;
-mod all_reduce;
 mod declare;
 mod diverged;
 mod find;
 mod held;
-mod list;
 mod report;
 mod sharing;
 mod sum;
 
-#[cfg(fuzzing)]
-pub use all_reduce::sum_over_ranks;
 pub use declare::SharedParameter;
 pub use report::{SharedCopy, SharedReport};
 pub(crate) use sharing::Sharing;

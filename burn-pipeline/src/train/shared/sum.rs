@@ -1,14 +1,11 @@
 //! The reductions of groups: one value for all copies at the start, and one sum of gradients per step.
 
-use super::all_reduce::all_reduce;
 use super::sharing::{Copy, Group, Sharing};
 use crate::execute::{ExecuteError, Executor};
-use crate::link::Activity;
+use crate::link::{Activity, Header, MessageKind, TRANSFER};
 use crate::payload::AnyTensor;
+use crate::ranks::TensorList;
 use crate::stage::ErasedStage;
-
-/// One tensor of each member of a group.
-type Tensors = Vec<Option<AnyTensor>>;
 
 impl Sharing {
     /// Gives every copy the value of the first one. All ranks must call it.
@@ -63,18 +60,25 @@ fn reduce(
     executor: &mut Executor,
     group: &Group,
     of: impl Fn(&mut Executor, &[Copy]) -> Option<AnyTensor>,
-) -> Result<Option<Tensors>, ExecuteError> {
-    let (rank, deadline) = (executor.rank(), executor.deadline());
+) -> Result<Option<TensorList>, ExecuteError> {
+    let rank = executor.rank();
     if !group.ranks.contains(&rank) {
         return Ok(None);
     }
-    let tensors: Tensors = group.members.iter().map(|member| of(executor, &member.copies)).collect();
+    let tensors: TensorList = group.members.iter().map(|member| of(executor, &member.copies)).collect();
     if group.ranks.len() == 1 {
         return Ok(Some(tensors));
     }
-    let link = executor.link();
-    link.set_activity(Activity::Gathering);
-    let reduced = all_reduce(link, (group.number, &group.ranks), tensors, deadline);
+    executor.link().set_activity(Activity::Gathering);
+    let set = executor.set_of(&group.ranks);
+    let reduced = set.over_link(|link, _| {
+        let bytes = tensors.iter().flatten().map(AnyTensor::bytes).sum::<usize>();
+        tracing::debug!(target: TRANSFER, rank, peers = ?group.ranks, kind = "AllReduce", bytes, "given to a group");
+        let collectives = link.collectives();
+        collectives.map(|own| own.sum(group.number, &group.ranks, tensors.clone(), set.deadline())).transpose()
+    });
+    let header = Header::of(MessageKind::Collective { group: group.number });
+    let reduced = reduced.and_then(|by_link| by_link.map_or_else(|| set.all_reduce_lists(header, tensors), Ok));
     reduced.map(Some).map_err(|source| ExecuteError::Link { rank, task: None, source })
 }
 

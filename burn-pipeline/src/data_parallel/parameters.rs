@@ -2,13 +2,11 @@
 
 use super::pieces::{join, length};
 use crate::payload::AnyTensor;
+use crate::ranks::TensorList;
 use crate::stage::{ErasedStage, NamedParameter};
 use burn::module::ParamId;
 use burn::tensor::{DType, Shape};
 use std::collections::{BTreeSet, HashMap, HashSet};
-
-/// One tensor per parameter of a stage; `None` if a parameter has none.
-pub(super) type Tensors = Vec<Option<AnyTensor>>;
 
 /// A parameter that the replicas of a stage exchange.
 #[derive(Clone, Debug)]
@@ -52,21 +50,51 @@ pub(super) fn set_values(held: &mut dyn ErasedStage, parameters: &[Parameter], v
     held.set_weights(weights);
 }
 
-/// Adds two lists, parameter by parameter. If neither list has a tensor, the sum has none.
-pub(super) fn add(sum: Tensors, list: Tensors) -> Tensors {
-    let add = |pair| match pair {
-        (Some(a), Some(b)) => Some(AnyTensor::plus(a, b)),
-        (one, other) => one.or(other),
-    };
-    sum.into_iter().zip(list).map(add).collect()
-}
-
 /// Joins the replicas' lists of pieces into whole tensors, in the order of replicas. A parameter without a piece on
 /// some replica has none.
-pub(super) fn join_lists(mut lists: Vec<Tensors>, parameters: &[Parameter]) -> Tensors {
+pub(super) fn join_lists(mut lists: Vec<TensorList>, parameters: &[Parameter]) -> TensorList {
     let whole = |(position, parameter): (usize, &Parameter)| {
         let pieces: Option<Vec<AnyTensor>> = lists.iter_mut().map(|list| list[position].take()).collect();
         pieces.map(|pieces| join(pieces, &parameter.shape))
     };
     parameters.iter().enumerate().map(whole).collect()
+}
+
+/// Checks that a list has a piece of each of these parameters, or none.
+///
+/// # Errors
+/// Returns a description of the first difference.
+pub(super) fn fits(list: &TensorList, parameters: &[Parameter], replicas: usize) -> Result<(), String> {
+    if list.len() != parameters.len() {
+        return Err(format!("{} tensors came, {} are held", list.len(), parameters.len()));
+    }
+    let pieces = list.iter().zip(parameters).filter_map(|(piece, parameter)| Some((piece.as_ref()?, parameter)));
+    for (piece, parameter) in pieces {
+        let (came, of) = (piece.shape().num_elements(), piece.dtype());
+        let (length, dtype) = (parameter.piece_length(replicas), parameter.dtype);
+        if (came, of) != (length, dtype) {
+            return Err(format!("{came} elements of {of:?} came, {length} of {dtype:?} are expected"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+    use burn::tensor::{Device, Tensor};
+
+    #[test]
+    fn pieces_of_other_parameters_are_refused() {
+        let list = vec![Some(AnyTensor::new(Tensor::<1>::zeros([4], &Device::flex()))), None];
+        let parameter =
+            |elements, dtype| Parameter { id: ParamId::from(elements as u64), shape: vec![elements], dtype };
+        let refused = |parameters: &[Parameter]| fits(&list, parameters, 2).unwrap_err();
+        let other = parameter(2, DType::F32);
+        assert_eq!(refused(&[parameter(8, DType::F32)]), "2 tensors came, 1 are held");
+        let longer = refused(&[parameter(10, DType::F32), other.clone()]);
+        assert_eq!(longer, "4 elements of F32 came, 5 of F32 are expected");
+        assert!(refused(&[parameter(8, DType::F64), other.clone()]).contains("4 of F64 are expected"));
+        assert!(fits(&list, &[parameter(7, DType::F32), other], 2).is_ok());
+    }
 }

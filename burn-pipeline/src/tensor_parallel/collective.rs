@@ -157,11 +157,11 @@ impl TensorGroup {
         let to_all = || vec![Some(own.clone()); size];
         let tensors = match collective {
             Collective::AllReduce | Collective::AllGather { .. } => to_all(),
-            Collective::Broadcast { root } if root == self.member => to_all(),
+            Collective::Broadcast { root } if root == self.member() => to_all(),
             Collective::ReduceScatter { axis } | Collective::AllToAll { axis } => {
-                (0..size).map(|member| (member != self.member).then(|| piece(own, axis, member, size))).collect()
+                (0..size).map(|member| (member != self.member()).then(|| piece(own, axis, member, size))).collect()
             }
-            Collective::Reduce { root } if root != self.member => {
+            Collective::Reduce { root } if root != self.member() => {
                 (0..size).map(|member| (member == root).then(|| own.clone())).collect()
             }
             Collective::OwnPiece { .. } | Collective::Broadcast { .. } | Collective::Reduce { .. } => return,
@@ -184,18 +184,18 @@ impl TensorGroup {
                 AnyTensor::cat(pieces, axis).unwrap_or(own)
             }
             Collective::ReduceScatter { axis } => {
-                let own = piece(&own, axis, self.member, size);
+                let own = piece(&own, axis, self.member(), size);
                 self.sum(own.clone(), others(&own))
             }
             Collective::AllToAll { axis } => {
-                let piece = piece(&own, axis, self.member, size);
+                let piece = piece(&own, axis, self.member(), size);
                 let pieces = self.in_order(piece.clone(), others(&piece));
                 AnyTensor::cat(pieces, axis).unwrap_or(own)
             }
-            Collective::OwnPiece { axis } => piece(&own, axis, self.member, size),
-            Collective::Broadcast { root } if root == self.member => own,
+            Collective::OwnPiece { axis } => piece(&own, axis, self.member(), size),
+            Collective::Broadcast { root } if root == self.member() => own,
             Collective::Broadcast { root } => self.receive_alike(&what, root..root + 1, &own).pop().unwrap_or(own),
-            Collective::Reduce { root } if root == self.member => self.sum(own.clone(), others(&own)),
+            Collective::Reduce { root } if root == self.member() => self.sum(own.clone(), others(&own)),
             Collective::Reduce { .. } => own.zeros(own.shape()),
         }
     }
@@ -205,7 +205,7 @@ impl TensorGroup {
     fn receive_alike(&self, what: &str, from: Range<usize>, like: &AnyTensor) -> Vec<AnyTensor> {
         match self.absent {
             false => self.receive_each(what, from),
-            true => from.filter(|member| *member != self.member).map(|_| like.zeros(like.shape())).collect(),
+            true => from.filter(|member| *member != self.member()).map(|_| like.zeros(like.shape())).collect(),
         }
     }
 
@@ -219,7 +219,7 @@ impl TensorGroup {
 
     /// The tensors of all members in order.
     fn in_order(&self, own: AnyTensor, mut others: Vec<AnyTensor>) -> Vec<AnyTensor> {
-        others.insert(self.member, own);
+        others.insert(self.member(), own);
         others
     }
 

@@ -346,11 +346,10 @@ fn a_norm_counts_every_replicas_piece_and_of_copies_the_first() {
 #[test]
 fn one_collective_over_members_and_over_replicas_has_two_names() {
     use super::collective::{Collective, GroupOp};
-    use crate::group::SharedInbox;
     use crate::program::CapturedOp;
     // A program has one operation for each name: with one name, a stage that uses both would run one of them twice.
     let got = members(2, |group| {
-        let replicas = group.clone().of_replicas(SharedInbox::default());
+        let replicas = group.clone().of_replicas();
         [group.clone(), replicas].map(|group| {
             let op = GroupOp::new(group, Collective::AllReduce);
             (op.name(), op.is_among_replicas())
@@ -363,7 +362,6 @@ fn one_collective_over_members_and_over_replicas_has_two_names() {
 #[test]
 fn a_circle_of_members_and_replicas_is_refused_on_all_of_them() {
     use super::group::CutAlong;
-    use crate::group::SharedInbox;
     use burn::module::ParamId;
     let plan = Plan::from_csv("one", "0F0,0B0\n").unwrap().check(&CheckOptions::default()).unwrap();
     let (sum, tokens) = ((Among::Members, "sum"), (Among::Replicas, "tokens"));
@@ -377,7 +375,7 @@ fn a_circle_of_members_and_replicas_is_refused_on_all_of_them() {
             let (replica, member, timeout) = (rank / 2, rank % 2, Duration::from_secs(2));
             let members = TensorGroup::new(member, [2 * replica, 2 * replica + 1], link.stage_end(), timeout);
             let replicas = TensorGroup::new(replica, [member, member + 2], link.stage_end(), timeout);
-            let replicas = replicas.of_replicas(SharedInbox::default());
+            let replicas = replicas.of_replicas();
             replicas.cuts.0.lock().insert(ParamId::new(), CutAlong { axis: 0, whole: 2 });
             let forward = order[rank].map(|(among, what)| Collective { among, what: what.to_owned() });
             let own = Collectives { forward: forward.to_vec(), ..Collectives::default() };

@@ -100,7 +100,7 @@ impl RowsOp {
 
     /// Unwinds with the error that a member sent another number of rows than announced.
     fn refuse(&self, member: usize, ours: String, theirs: String) -> ! {
-        let (rank, peer) = (self.group.ranks[self.group.member()], self.group.ranks[member]);
+        let (rank, peer) = (self.group.set.rank(), self.group.set.ranks()[member]);
         std::panic::resume_unwind(Box::new(self.group.unlike(rank, peer, ours, theirs)))
     }
 }

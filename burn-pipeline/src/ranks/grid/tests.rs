@@ -1,7 +1,7 @@
 //! Every rank has its own position, and groups of different sizes meet evenly.
 
 use super::Grid;
-use crate::group::GroupSizes;
+use crate::ranks::GroupSizes;
 use proptest::prelude::Strategy;
 use proptest::{prop_assert, prop_assert_eq, proptest};
 use std::collections::{BTreeMap, BTreeSet};

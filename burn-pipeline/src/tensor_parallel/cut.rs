@@ -111,7 +111,7 @@ impl TensorGroup {
         let what = format!("joining pieces of {dims:?} {:?} along axis {}", own.dtype(), cut.axis);
         self.send_each(&what, vec![Some(own.clone()); self.size()]);
         let mut pieces = self.receive_each(&what, 0..self.size());
-        pieces.insert(self.member, own.clone());
+        pieces.insert(self.member(), own.clone());
         AnyTensor::cat(pieces, cut.axis).unwrap_or(own)
     }
 }

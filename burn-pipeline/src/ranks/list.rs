@@ -7,7 +7,7 @@ use crate::payload::{AnyTensor, Payload, PayloadPart, TensorKind};
 use burn::tensor::{DType, Shape};
 
 /// A list of tensors, some of which may be missing.
-pub(super) type TensorList = Vec<Option<AnyTensor>>;
+pub(crate) type TensorList = Vec<Option<AnyTensor>>;
 
 /// Joins pieces into one flat tensor.
 fn join(pieces: Vec<AnyTensor>) -> Option<AnyTensor> {
@@ -85,8 +85,11 @@ pub(super) fn unpack(payload: Payload) -> Result<TensorList, String> {
     Ok(list)
 }
 
-/// Adds two lists, tensor by tensor.
-pub(super) fn sum(ours: TensorList, theirs: TensorList) -> Result<TensorList, String> {
+/// Adds two lists, tensor by tensor. A tensor that one list lacks counts as zero.
+///
+/// # Errors
+/// Returns a description of the first difference between the lists.
+pub(crate) fn sum(ours: TensorList, theirs: TensorList) -> Result<TensorList, String> {
     if ours.len() != theirs.len() {
         return Err(format!("{} tensors came, {} are held", theirs.len(), ours.len()));
     }
@@ -111,7 +114,33 @@ fn add(ours: AnyTensor, theirs: AnyTensor) -> Result<AnyTensor, String> {
 #[cfg(all(test, feature = "flex"))]
 mod tests {
     use super::*;
-    use burn::tensor::{Device, Tensor};
+    use burn::tensor::{Device, Tensor, TensorData};
+    use proptest::{prop_assert_eq, proptest};
+
+    fn tensor(number: usize, shape: &[usize], double: bool) -> AnyTensor {
+        let values: Vec<f32> = (0..shape.iter().product::<usize>()).map(|i| (number * 100 + i) as f32).collect();
+        let data = TensorData::new(values, shape.to_vec());
+        AnyTensor::from_data_exact(data.convert_dtype(if double { DType::F64 } else { DType::F32 }), &Device::flex())
+    }
+
+    proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+        #[test]
+        fn lists_come_out_as_they_went_in(
+            list in proptest::collection::vec(
+                proptest::option::of((proptest::collection::vec(0usize..5, 1..4), proptest::bool::ANY)), 0..6
+            ),
+        ) {
+            let make = |(i, spec): (usize, &Option<(Vec<usize>, bool)>)| {
+                spec.as_ref().map(|(shape, double)| tensor(i, shape, *double))
+            };
+            let list: TensorList = list.iter().enumerate().map(make).collect();
+            let data = |list: &TensorList| -> Vec<_> {
+                list.iter().map(|tensor| tensor.as_ref().map(|tensor| tensor.to_data().unwrap())).collect()
+            };
+            prop_assert_eq!(data(&unpack(pack(list.clone())).unwrap()), data(&list));
+        }
+    }
 
     #[test]
     fn a_list_comes_from_flat_buffers_alone() {

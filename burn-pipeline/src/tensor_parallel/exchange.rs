@@ -39,13 +39,13 @@ impl TensorGroup {
             return;
         }
         self.over_link(|link, activity| {
-            let (deadline, header, ours) = (Instant::now() + self.timeout, header(activity), place(activity, what));
-            let others = tensors.into_iter().enumerate().filter(|(member, _)| *member != self.member);
+            let (deadline, header, ours) = (self.set.deadline(), header(activity), place(activity, what));
+            let others = tensors.into_iter().enumerate().filter(|(member, _)| *member != self.member());
             for (member, tensor) in others {
                 let Some(tensor) = tensor else { continue };
                 let parts = [PayloadPart::Host(HostValue::Text(ours.clone())), PayloadPart::Tensor(tensor)];
                 let message = Message { header, payload: Payload::from_parts(parts) };
-                link.send(self.ranks[member], message, deadline)?;
+                link.send(self.set.ranks()[member], message, deadline)?;
             }
             Ok(())
         })
@@ -58,35 +58,21 @@ impl TensorGroup {
     /// Unwinds with a [`LinkError`] if a member runs something else, failed, left or did not answer.
     pub(super) fn receive_each(&self, what: &str, from: impl Iterator<Item = usize>) -> Vec<AnyTensor> {
         self.over_link(|link, activity| {
-            let (rank, deadline, header) = (link.rank(), Instant::now() + self.timeout, header(activity));
+            let (rank, deadline, header) = (link.rank(), self.set.deadline(), header(activity));
             let ours = place(activity, what);
             self.take_ends(link, deadline)?;
             let receive = |member: usize| {
-                let peer = self.ranks[member];
+                let peer = self.set.ranks()[member];
                 link.set_activity(Activity::Waiting(header, peer));
-                let received = self.take(link, peer, header, deadline);
+                let received = self.set.take(link, peer, header, deadline);
                 let (theirs, tensor) = read(received.map_err(|error| self.elsewhere(error, &ours))?);
                 match tensor {
                     Some(PayloadPart::Tensor(tensor)) if theirs == ours => Ok(tensor),
                     _ => Err(self.unlike(rank, peer, ours.clone(), theirs)),
                 }
             };
-            from.filter(|member| *member != self.member).map(receive).collect()
+            from.filter(|member| *member != self.member()).map(receive).collect()
         })
-    }
-
-    /// Takes the next message of a member.
-    pub(super) fn take(
-        &self,
-        link: &mut dyn Link,
-        peer: usize,
-        header: Header,
-        deadline: Instant,
-    ) -> Result<Payload, LinkError> {
-        match &self.inbox {
-            Some(inbox) => inbox.lock().take(link, peer, header, deadline),
-            None => link.receive(peer, header, deadline),
-        }
     }
 
     /// Tells the other members that this one's row has ended. With the link's own collectives
@@ -98,8 +84,8 @@ impl TensorGroup {
         if self.is_alone() {
             return Ok(());
         }
-        self.try_over_link(|link, activity| {
-            let (rank, deadline, ours) = (link.rank(), Instant::now() + self.timeout, "the end of its row");
+        self.set.over_link(|link, activity| {
+            let (rank, deadline, ours) = (link.rank(), self.set.deadline(), "the end of its row");
             if self.by_link {
                 self.waits(link, activity);
                 return self.collectives(link)?.meet(ours.to_owned(), deadline);
@@ -107,7 +93,7 @@ impl TensorGroup {
             let header = Header::of(MessageKind::RowEnd);
             // Take those of the last row, unless a collective has taken them since.
             self.take_ends(link, deadline)?;
-            for peer in self.ranks.iter().copied().filter(|&peer| peer != rank) {
+            for peer in self.set.ranks().iter().copied().filter(|&peer| peer != rank) {
                 link.send(peer, Message { header, payload: Payload::default() }, deadline)?;
             }
             self.ended.store(true, Ordering::Relaxed);
@@ -121,7 +107,7 @@ impl TensorGroup {
             return Ok(());
         }
         let (rank, header) = (link.rank(), Header::of(MessageKind::RowEnd));
-        for peer in self.ranks.iter().copied().filter(|&peer| peer != rank) {
+        for peer in self.set.ranks().iter().copied().filter(|&peer| peer != rank) {
             link.set_activity(Activity::Waiting(header, peer));
             link.receive(peer, header, deadline).map_err(|error| self.elsewhere(error, "the end of its row"))?;
         }
@@ -151,18 +137,7 @@ impl TensorGroup {
 
     /// Calls `f` with this rank's end of the link and its activity; an error unwinds.
     pub(super) fn over_link<T>(&self, f: impl FnOnce(&mut dyn Link, Activity) -> Result<T, LinkError>) -> T {
-        self.try_over_link(f).unwrap_or_else(|error| std::panic::resume_unwind(Box::new(error)))
-    }
-
-    fn try_over_link<T>(
-        &self,
-        f: impl FnOnce(&mut dyn Link, Activity) -> Result<T, LinkError>,
-    ) -> Result<T, LinkError> {
-        let closed = || {
-            let message = "the pipeline was dropped, and the stage's group with it".to_owned();
-            Err(LinkError::Closed { rank: self.ranks[self.member], message })
-        };
-        self.end.as_ref().and_then(|end| end.with(f)).unwrap_or_else(closed)
+        self.set.over_link(f).unwrap_or_else(|error| std::panic::resume_unwind(Box::new(error)))
     }
 }
 

@@ -19,31 +19,21 @@
 //!    later.
 //! 4. Buffers and frozen parameters stay whole on every replica.
 
-use super::parameters::{Parameter, Tensors, join_lists, set_values};
-use super::pieces::{cut, pack};
+use super::parameters::{Parameter, join_lists, set_values};
+use super::pieces::cut;
 use super::replica_group::{ReplicaGroup, Shard, ShardState, Stages};
-use crate::link::{Header, Link, LinkError, Message, MessageKind};
+use crate::link::{Header, LinkError, MessageKind};
 use crate::payload::AnyTensor;
 use crate::plan::StageId;
+use crate::ranks::TensorList;
 use crate::stage::ErasedStage;
 use burn::module::ParamId;
 use burn::tensor::Shape;
 use std::collections::HashMap;
-use std::time::Instant;
 
-/// The tensors of a gather.
-#[derive(Clone, Copy)]
-enum List {
-    Parameters,
-    Other,
-}
-
-fn header(stage: StageId, from: usize, list: List) -> Header {
-    let kind = match list {
-        List::Parameters => MessageKind::ParameterShard { from },
-        List::Other => MessageKind::TensorShard { from },
-    };
-    Header::of_stage(kind, stage)
+/// The header of a replica's pieces of a stage's parameters.
+fn of_parameters(stage: StageId) -> Header {
+    Header::of_stage(MessageKind::ParameterShard, stage)
 }
 
 /// A piece with one dimension.
@@ -58,7 +48,7 @@ impl ReplicaGroup {
     /// # Errors
     /// Returns the error of the device.
     pub(crate) fn shard(&mut self, stage: StageId, held: &mut dyn ErasedStage) -> Result<(), String> {
-        let (own, replicas) = (self.grid.replica(), self.grid.replicas());
+        let (own, replicas) = (self.set.place(), self.set.size());
         let parameters = self.parameters_of(stage);
         let weights: HashMap<ParamId, AnyTensor> = held.weights().into_iter().collect();
         let piece = |p: &Parameter| {
@@ -75,43 +65,46 @@ impl ReplicaGroup {
     }
 
     /// Sends the other replicas this one's pieces of a stage's parameters, if the stage is released.
-    pub(crate) fn start_gather(
-        &mut self,
-        link: &mut dyn Link,
-        stage: StageId,
-        held: &dyn ErasedStage,
-        deadline: Instant,
-    ) -> Result<(), LinkError> {
+    pub(crate) fn start_gather(&mut self, stages: &Stages, stage: StageId) -> Result<(), LinkError> {
+        let Some(held) = stages.get(&stage) else { return Ok(()) };
         if !matches!(self.shards.get(&stage).map(|shard| &shard.state), Some(ShardState::Released)) {
             return Ok(());
         }
         let weights: HashMap<ParamId, AnyTensor> = held.weights().into_iter().collect();
         let piece = |p: &Parameter| weights.get(&p.id).cloned().map(flat);
         let own: Vec<AnyTensor> = self.parameters_of(stage).iter().filter_map(piece).collect();
-        self.send_pieces(link, stage, own.iter().cloned().map(Some).collect(), List::Parameters, deadline)?;
+        self.set.send_lists(of_parameters(stage), |_| own.iter().cloned().map(Some).collect())?;
         self.shards.entry(stage).or_default().state = ShardState::Gathering(own);
         Ok(())
     }
 
     /// Waits for the other replicas' pieces of a stage that is being gathered, and gives the module the whole
     /// parameters.
-    pub(crate) fn finish_gather(
-        &mut self,
-        link: &mut dyn Link,
-        stage: StageId,
-        held: &mut dyn ErasedStage,
-        deadline: Instant,
-    ) -> Result<(), LinkError> {
-        if !self.is_gathering(stage) {
-            return Ok(());
-        }
+    pub(crate) fn finish_gather(&mut self, stages: &mut Stages, stage: StageId) -> Result<(), LinkError> {
+        let Some(held) = stages.get_mut(&stage).filter(|_| self.is_gathering(stage)) else { return Ok(()) };
         let state = &mut self.shards.entry(stage).or_default().state;
         let ShardState::Gathering(own) = std::mem::take(state) else { return Ok(()) };
         let pieces = own.iter().cloned().map(Some).collect();
-        let whole = self.await_pieces(link, stage, pieces, List::Parameters, deadline)?;
-        set_values(held, self.parameters_of(stage), whole.into_iter().flatten().collect());
+        let whole = self.joined(stage, of_parameters(stage), pieces)?;
+        set_values(held.as_mut(), self.parameters_of(stage), whole.into_iter().flatten().collect());
         self.shards.entry(stage).or_default().state = ShardState::Gathered(own);
         Ok(())
+    }
+
+    /// Gathers the sharded parameters of all stages.
+    pub(crate) fn gather_all(&mut self, stages: &mut Stages) -> Result<(), LinkError> {
+        // All pieces are sent before the first is awaited, so the stages' transfers overlap.
+        self.sharded().into_iter().try_for_each(|stage| self.start_gather(stages, stage))?;
+        self.finish_gathers(stages)
+    }
+
+    /// Waits for all parameters that are being gathered.
+    pub(crate) fn finish_gathers(&mut self, stages: &mut Stages) -> Result<(), LinkError> {
+        self.sharded().into_iter().try_for_each(|stage| self.finish_gather(stages, stage))
+    }
+
+    fn sharded(&self) -> Vec<StageId> {
+        self.shards.keys().copied().collect()
     }
 
     /// Returns true if a stage's parameters are being gathered.
@@ -138,6 +131,11 @@ impl ReplicaGroup {
         set_values(held, parameters, own);
     }
 
+    /// Releases all stages.
+    pub(crate) fn release_all(&mut self, stages: &mut Stages) {
+        stages.iter_mut().for_each(|(&stage, held)| self.release(stage, held.as_mut()));
+    }
+
     /// Gives sharded stages the sums of their gradients, in the shapes of the pieces.
     pub(crate) fn set_shard_gradients(&mut self, stages: &mut Stages) {
         for (&stage, held) in stages {
@@ -148,90 +146,55 @@ impl ReplicaGroup {
         }
     }
 
-    fn take_sums(&mut self, stage: StageId) -> Tensors {
+    fn take_sums(&mut self, stage: StageId) -> TensorList {
         self.shards.get_mut(&stage).map(|shard| std::mem::take(&mut shard.sums)).unwrap_or_default()
     }
 
     /// Gathers whole tensors, one per parameter (such as gradients), of which every replica has a piece. All
     /// replicas call it.
-    pub(super) fn gather_pieces(
-        &mut self,
-        link: &mut dyn Link,
-        stage: StageId,
-        own: Tensors,
-        deadline: Instant,
-    ) -> Result<Tensors, LinkError> {
-        let own: Tensors = own.into_iter().map(|piece| piece.map(flat)).collect();
-        self.send_pieces(link, stage, own.clone(), List::Other, deadline)?;
-        self.await_pieces(link, stage, own, List::Other, deadline)
+    pub(super) fn gather_pieces(&mut self, stage: StageId, own: TensorList) -> Result<TensorList, LinkError> {
+        let header = Header::of_stage(MessageKind::TensorShard, stage);
+        let own: TensorList = own.into_iter().map(|piece| piece.map(flat)).collect();
+        self.set.send_lists(header, |_| own.clone())?;
+        self.joined(stage, header, own)
     }
 
-    /// With ordered accumulation: gives replica 0's stage the whole sums of earlier batches, so that the next batch
+    /// Waits for the other replicas' pieces, and joins them.
+    fn joined(&self, stage: StageId, header: Header, own: TensorList) -> Result<TensorList, LinkError> {
+        let lists = self.set.receive_lists(header, own, self.fitting(stage))?;
+        Ok(join_lists(lists, self.parameters_of(stage)))
+    }
+
+    /// With ordered accumulation: gives replica 0's stages the whole sums of earlier batches, so that the next batch
     /// is added to them in order. All replicas call it.
-    pub(crate) fn gather_sums_on_first(
-        &mut self,
-        link: &mut dyn Link,
-        stage: StageId,
-        held: &mut dyn ErasedStage,
-        deadline: Instant,
-    ) -> Result<(), LinkError> {
-        let sums = self.take_sums(stage);
-        // Either all replicas have sums or none has, so all return here or none.
-        if sums.is_empty() {
-            return Ok(());
-        }
-        let whole = self.gather_pieces(link, stage, sums, deadline)?;
-        if self.grid.replica() == 0 {
-            for (parameter, sum) in self.parameters_of(stage).iter().zip(whole) {
-                sum.into_iter().for_each(|sum| held.gradients().set(parameter.id, sum));
+    pub(crate) fn gather_sums_on_first(&mut self, stages: &mut Stages) -> Result<(), LinkError> {
+        for (&stage, held) in stages {
+            let sums = self.take_sums(stage);
+            // Either all replicas have sums or none has.
+            if sums.is_empty() {
+                continue;
+            }
+            let whole = self.gather_pieces(stage, sums)?;
+            if self.set.place() == 0 {
+                for (parameter, sum) in self.parameters_of(stage).iter().zip(whole) {
+                    sum.into_iter().for_each(|sum| held.gradients().set(parameter.id, sum));
+                }
             }
         }
         Ok(())
     }
 
-    /// Replaces the pieces of a stage's gradients by whole gradients. All replicas call it.
-    pub(crate) fn gather_gradients(
-        &mut self,
-        link: &mut dyn Link,
-        stage: StageId,
-        held: &mut dyn ErasedStage,
-        deadline: Instant,
-    ) -> Result<(), LinkError> {
-        let ids: Vec<ParamId> = self.parameters_of(stage).iter().map(|p| p.id).collect();
-        let own = ids.iter().map(|&id| held.gradients().remove(id)).collect();
-        let whole = self.gather_pieces(link, stage, own, deadline)?;
-        for (id, gradient) in ids.into_iter().zip(whole) {
-            gradient.into_iter().for_each(|gradient| held.gradients().set(id, gradient));
+    /// Replaces the pieces of sharded stages' gradients by whole gradients. All replicas call it.
+    pub(crate) fn gather_gradients(&mut self, stages: &mut Stages) -> Result<(), LinkError> {
+        for stage in self.sharded() {
+            let Some(held) = stages.get_mut(&stage) else { continue };
+            let ids: Vec<ParamId> = self.parameters_of(stage).iter().map(|p| p.id).collect();
+            let own = ids.iter().map(|&id| held.gradients().remove(id)).collect();
+            let whole = self.gather_pieces(stage, own)?;
+            for (id, gradient) in ids.into_iter().zip(whole) {
+                gradient.into_iter().for_each(|gradient| held.gradients().set(id, gradient));
+            }
         }
         Ok(())
-    }
-
-    fn send_pieces(
-        &mut self,
-        link: &mut dyn Link,
-        stage: StageId,
-        own: Tensors,
-        list: List,
-        deadline: Instant,
-    ) -> Result<(), LinkError> {
-        let payload = pack(own);
-        for (replica, rank) in self.others() {
-            let message = Message { header: header(stage, self.grid.replica(), list), payload: payload.clone() };
-            link.send(rank, message, deadline)?;
-            self.inbox.lock().post(rank, header(stage, replica, list));
-        }
-        Ok(())
-    }
-
-    fn await_pieces(
-        &mut self,
-        link: &mut dyn Link,
-        stage: StageId,
-        own: Tensors,
-        list: List,
-        deadline: Instant,
-    ) -> Result<Tensors, LinkError> {
-        let lists = self.receive_lists(link, stage, own, |replica| header(stage, replica, list), deadline)?;
-        Ok(join_lists(lists, self.parameters_of(stage)))
     }
 }

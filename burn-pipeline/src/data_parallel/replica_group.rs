@@ -5,17 +5,14 @@
 //! Guarantees: replicas start from the weights of replica 0; a parameter that got no gradient on any replica has
 //! none after a reduction.
 
-use super::grid::Grid;
-use super::inbox::SharedInbox;
-use super::parameters::{Parameter, Tensors, trained};
-use super::pieces::{PieceSpecs, unpack};
-use crate::link::{Header, Link, LinkError, Message, MessageKind};
+use super::parameters::{Parameter, fits, trained};
+use crate::link::{Header, LinkError, MessageKind};
 use crate::payload::{AnyTensor, Payload};
 use crate::plan::StageId;
+use crate::ranks::{Inbox, RankSet, TensorList};
 use crate::stage::ErasedStage;
 use burn::module::ParamId;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::time::Instant;
 
 /// The stages of a rank, in model order.
 pub(crate) type Stages = BTreeMap<StageId, Box<dyn ErasedStage>>;
@@ -25,7 +22,7 @@ pub(crate) type Stages = BTreeMap<StageId, Box<dyn ErasedStage>>;
 pub(super) struct Reduction {
     pub(super) stage: StageId,
     /// This replica's own part: its pieces of the gradients, then their sums.
-    pub(super) own: Tensors,
+    pub(super) own: TensorList,
     /// True if the sums were made and sent.
     pub(super) summed: bool,
 }
@@ -35,7 +32,7 @@ pub(super) struct Reduction {
 pub(super) struct Shard {
     pub(super) state: ShardState,
     /// Sums of the pieces' gradients since the last step; empty if there are none.
-    pub(super) sums: Tensors,
+    pub(super) sums: TensorList,
 }
 
 /// Where the parameters of a sharded stage are.
@@ -53,12 +50,11 @@ pub(super) enum ShardState {
 /// A rank's end of the exchanges between the replicas of its stages.
 #[derive(Debug)]
 pub(crate) struct ReplicaGroup {
-    pub(super) grid: Grid,
+    pub(super) set: RankSet,
     parameters: BTreeMap<StageId, Vec<Parameter>>,
     /// Parameters that are cut over the replicas, so that each piece has its whole gradient: they are neither
     /// summed nor copied.
     spread: HashSet<ParamId>,
-    pub(super) inbox: SharedInbox,
     /// Stages whose parameters are sharded.
     pub(super) shards: BTreeMap<StageId, Shard>,
     /// Reductions that were started and not finished, in the order of their starts.
@@ -68,30 +64,19 @@ pub(crate) struct ReplicaGroup {
 }
 
 impl ReplicaGroup {
-    /// Makes the end of a rank that holds these stages. Parameters in `spread` are cut over the replicas, so each
-    /// piece has its whole gradient. Stages exchange tensors with their replicas over the same inbox.
+    /// Makes the end of a rank that holds these stages, of which the ranks of `set` hold copies. Parameters in `spread`
+    /// are cut over the replicas, so each piece has its whole gradient.
     pub(crate) fn new<'a>(
-        grid: Grid,
+        set: RankSet,
         stages: impl Iterator<Item = (StageId, &'a dyn ErasedStage)>,
         spread: HashSet<ParamId>,
-        inbox: SharedInbox,
     ) -> Self {
-        let parameters = match grid.replicas() {
+        let parameters = match set.size() {
             1 => BTreeMap::new(),
             _ => stages.map(|(stage, held)| (stage, trained(held, &spread))).collect(),
         };
         let (reductions, reduced) = (Vec::new(), BTreeSet::new());
-        Self { grid, parameters, spread, inbox, shards: BTreeMap::new(), reductions, reduced }
-    }
-
-    pub(crate) fn grid(&self) -> &Grid {
-        &self.grid
-    }
-
-    /// The other replicas, each with its rank in the job.
-    pub(super) fn others(&self) -> Vec<(usize, usize)> {
-        let own = self.grid.replica();
-        self.grid.replica_ranks().enumerate().filter(|(replica, _)| *replica != own).collect()
+        Self { set, parameters, spread, shards: BTreeMap::new(), reductions, reduced }
     }
 
     pub(super) fn parameters_of(&self, stage: StageId) -> &[Parameter] {
@@ -126,51 +111,25 @@ impl ReplicaGroup {
         !self.shards.is_empty()
     }
 
-    /// Waits for the lists of all replicas, each under the header of its replica. Returns them in the order of
-    /// replicas, including this one's own list.
-    pub(super) fn receive_lists(
-        &mut self,
-        link: &mut dyn Link,
-        stage: StageId,
-        own: Tensors,
-        header: impl Fn(usize) -> Header,
-        deadline: Instant,
-    ) -> Result<Vec<Tensors>, LinkError> {
-        let (replicas, rank) = (self.grid.replicas(), self.grid.rank());
-        let specs: PieceSpecs = self.parameters_of(stage).iter().map(|p| (p.dtype, p.piece_length(replicas))).collect();
-        let mut lists = vec![own];
-        for (replica, peer) in self.others() {
-            let payload = self.inbox.lock().take(link, peer, header(replica), deadline)?;
-            lists.push(unpack(payload, &specs).map_err(|reason| LinkError::Lists { rank, peer, reason })?);
-        }
-        // The own list is first so far. Move it to its replica's place, so that sums have one order on all
-        // replicas.
-        lists[..=self.grid.replica()].rotate_left(1);
-        Ok(lists)
+    /// A check that a list has this stage's pieces.
+    pub(super) fn fitting(&self, stage: StageId) -> impl Fn(&TensorList) -> Result<(), String> {
+        move |list| fits(list, self.parameters_of(stage), self.set.size())
     }
 
     /// Gives all replicas the weights of replica 0, for every stage, except weights that are cut over replicas.
-    pub(crate) fn broadcast_weights(
-        &mut self,
-        link: &mut dyn Link,
-        stages: &mut Stages,
-        deadline: Instant,
-    ) -> Result<(), LinkError> {
-        if self.grid.replicas() == 1 {
+    pub(crate) fn broadcast_weights(&mut self, stages: &mut Stages) -> Result<(), LinkError> {
+        if self.set.size() == 1 {
             return Ok(());
         }
-        let first = self.grid.rank_in(self.grid.pipeline_rank(), 0);
         for (&stage, held) in stages {
             let header = Header::of_stage(MessageKind::Replica, stage);
-            if self.grid.rank() == first {
-                for (_, rank) in self.others() {
-                    let mut payload = Payload::default();
-                    let copied = held.weights().into_iter().filter(|(id, _)| !self.spread.contains(id));
-                    copied.for_each(|(_, weight)| payload.push_tensor(weight));
-                    link.send(rank, Message { header, payload }, deadline)?;
-                }
+            if self.set.place() == 0 {
+                let mut payload = Payload::default();
+                let copied = held.weights().into_iter().filter(|(id, _)| !self.spread.contains(id));
+                copied.for_each(|(_, weight)| payload.push_tensor(weight));
+                self.set.others().try_for_each(|(replica, _)| self.set.send(replica, header, payload.clone()))?;
             } else {
-                let payload = link.receive(first, header, deadline)?;
+                let payload = self.set.receive(0, header)?;
                 let mut copies = payload.tensors().cloned();
                 let weight =
                     |(id, own): (ParamId, AnyTensor)| if self.spread.contains(&id) { Some(own) } else { copies.next() };
@@ -184,7 +143,7 @@ impl ReplicaGroup {
     /// Drops what a failed call started: exchanges, and the whole parameters of sharded stages. Sums of gradients
     /// stay.
     pub(crate) fn restart(&mut self, stages: &mut Stages) {
-        self.inbox.lock().clear();
+        self.set.with_messages(Inbox::clear);
         self.reductions.clear();
         for (&stage, held) in stages {
             if let Some(shard) = self.shards.get_mut(&stage)
@@ -199,7 +158,7 @@ impl ReplicaGroup {
 
     /// Drops all started exchanges and all sums, when gradients are dropped.
     pub(crate) fn clear(&mut self) {
-        self.inbox.lock().clear();
+        self.set.with_messages(Inbox::clear);
         self.reductions.clear();
         self.reduced.clear();
         self.shards.values_mut().for_each(|shard| shard.sums.clear());

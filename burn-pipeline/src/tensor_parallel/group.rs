@@ -1,7 +1,7 @@
 //! One rank's handle of a tensor-parallel group.
 
-use crate::group::SharedInbox;
 use crate::link::StageEnd;
+use crate::ranks::RankSet;
 use burn::module::ParamId;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -33,12 +33,7 @@ use std::time::Duration;
 /// | [`broadcast`](TensorGroup::broadcast) | one member's | own use by each member | reduce to that member |
 #[derive(Clone, Debug)]
 pub struct TensorGroup {
-    pub(super) member: usize,
-    /// The members' ranks in the job, in order.
-    pub(super) ranks: Arc<[usize]>,
-    /// `None` for a group of one.
-    pub(super) end: Option<StageEnd>,
-    pub(super) timeout: Duration,
+    pub(super) set: RankSet,
     pub(super) cuts: Cuts,
     /// True if the other members do not exist (for measuring).
     pub(super) absent: bool,
@@ -46,8 +41,6 @@ pub struct TensorGroup {
     pub(super) by_link: bool,
     /// True if the others' messages of the end of a row have not been taken yet.
     pub(super) ended: Arc<AtomicBool>,
-    /// Where messages wait if others come between them; `None` if the ranks exchange nothing else.
-    pub(super) inbox: Option<SharedInbox>,
 }
 
 /// How each piece was cut.
@@ -64,33 +57,27 @@ pub(super) struct CutAlong {
 impl TensorGroup {
     /// A group of one rank: its layers have whole weights.
     pub fn alone() -> Self {
-        Self {
-            member: 0,
-            ranks: Arc::from([0]),
-            end: None,
-            timeout: Duration::ZERO,
-            cuts: Cuts::default(),
-            absent: false,
-            by_link: false,
-            ended: Arc::default(),
-            inbox: None,
-        }
+        Self::of(RankSet::alone())
+    }
+
+    fn of(set: RankSet) -> Self {
+        Self { set, cuts: Cuts::default(), absent: false, by_link: false, ended: Arc::default() }
     }
 
     /// This rank's handle of a group: `ranks` are its members' ranks in the job, and `member` is this rank's index.
     pub(crate) fn new(member: usize, ranks: impl IntoIterator<Item = usize>, end: StageEnd, timeout: Duration) -> Self {
-        Self { member, ranks: ranks.into_iter().collect(), end: Some(end), timeout, ..Self::alone() }
+        Self::of(RankSet::new(member, ranks, end, timeout))
     }
 
     /// The first rank's handle of a group of `size` ranks whose other ranks do not exist. Exchanges have the shapes
     /// and memory of the real ones, with zeros instead of the others' tensors. For measuring a stage.
     pub(crate) fn without_others(size: usize) -> Self {
-        Self { ranks: (0..size).collect(), absent: size > 1, ..Self::alone() }
+        Self { absent: size > 1, ..Self::of(RankSet::without_others(size)) }
     }
 
     /// Makes it a group of data-parallel replicas, whose other messages come between those of the group.
-    pub(crate) fn of_replicas(self, inbox: SharedInbox) -> Self {
-        Self { inbox: Some(inbox), ..self }
+    pub(crate) fn of_replicas(self) -> Self {
+        Self { set: self.set.with_inbox(), ..self }
     }
 
     /// Sets whether the link runs the group's collectives; it must have formed the group then
@@ -101,22 +88,22 @@ impl TensorGroup {
 
     /// The number of ranks.
     pub fn size(&self) -> usize {
-        self.ranks.len()
+        self.set.size()
     }
 
     /// This rank's index in the group, from 0.
     pub fn member(&self) -> usize {
-        self.member
+        self.set.place()
     }
 
     /// Returns true if a rank of the job is in the group.
     pub(crate) fn contains(&self, rank: usize) -> bool {
-        self.ranks.contains(&rank)
+        self.set.ranks().contains(&rank)
     }
 
-    /// Where messages of the group's ranks wait.
-    pub(crate) fn inbox(&self) -> SharedInbox {
-        self.inbox.clone().unwrap_or_default()
+    /// The group's ranks.
+    pub(crate) fn set(&self) -> &RankSet {
+        &self.set
     }
 
     /// The parameters that are cut over the members.
@@ -136,7 +123,7 @@ impl TensorGroup {
 
     /// Returns true if the group's ranks are the data-parallel replicas of a stage.
     pub(super) fn is_of_replicas(&self) -> bool {
-        self.inbox.is_some()
+        self.set.has_inbox()
     }
 
     /// Describes the group's ranks. A stage may run the same collective over both kinds of groups, under different
@@ -151,7 +138,7 @@ impl TensorGroup {
     /// # Panics
     /// Panics if its ranks are a stage's data-parallel replicas.
     pub fn expect_members(&self, layer: &str) {
-        let replicas = self.inbox.is_some();
+        let replicas = self.is_of_replicas();
         assert!(
             !replicas,
             "{layer} is cut over a tensor-parallel group, not over data-parallel replicas: \
@@ -165,7 +152,7 @@ impl TensorGroup {
     /// # Panics
     /// Panics if it is a tensor-parallel group.
     pub fn expect_replicas(&self, layer: &str) {
-        let members = self.inbox.is_none() && !self.is_alone();
+        let members = !self.is_of_replicas() && !self.is_alone();
         assert!(
             !members,
             "{layer} is cut over data-parallel replicas, not over a tensor-parallel group: \
@@ -192,7 +179,7 @@ impl TensorGroup {
     pub(crate) fn part(&self, count: usize) -> Range<usize> {
         let (each, more) = (count / self.size(), count % self.size());
         let start = |member: usize| member * each + member.min(more);
-        start(self.member)..start(self.member + 1)
+        start(self.member())..start(self.member() + 1)
     }
 }
 

@@ -1,35 +1,32 @@
-//! Messages from the other replicas: received but not yet used, posted, or possibly early.
+//! Messages of a set: received but not yet used, posted, or possibly early.
 //!
 //! Guarantees: a message is received only if its use is known; a message that arrives before it is used is kept; an
 //! order that differs from both rows is an error, as on any link.
 //!
-//! 1. A message that another replica's row sends is *posted*, in the order in which that row sends it.
-//! 2. Sums of gradients are sent as soon as they are complete, so they may arrive *early*: before their turn, even
-//!    before this rank has reached their turn. They are announced as possibly early when the reduction starts.
-//! 3. A stage's own exchanges between replicas wait for their message at once and post nothing: the message may
-//!    come after posted and early ones, and before a posted sum.
+//! 1. A message that another member's row sends is *posted*, in the order in which that row sends it.
+//! 2. Sums are sent as soon as they are complete, so they may arrive *early*: before their turn, even before this
+//!    rank has reached their turn. They are announced as possibly early when the reduction starts.
+//! 3. A stage's own exchanges wait for their message at once and post nothing: the message may come after posted and
+//!    early ones, and before a posted sum.
 //! 4. Over links that cannot probe ([`Link::probe`]) no sum is sent before its turn, so the posted order is the
 //!    order of arrival.
 
 use crate::link::{Activity, Header, Link, LinkError};
 use crate::payload::Payload;
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::fmt;
-use std::sync::Arc;
 use std::time::Instant;
 
-/// Messages of the other replicas, by the rank that sends them.
+/// Messages of the other members, by the rank that sends them.
 #[derive(Debug, Default)]
-pub(crate) struct ReplicaInbox {
+pub(crate) struct Inbox {
     received: HashMap<(usize, Header), Payload>,
     posted: HashMap<usize, VecDeque<Header>>,
     early: HashSet<(usize, Header)>,
 }
 
-impl ReplicaInbox {
+impl Inbox {
     /// Posts a message that arrives after those posted before it.
-    pub(super) fn post(&mut self, from: usize, header: Header) {
+    pub(crate) fn post(&mut self, from: usize, header: Header) {
         self.early.remove(&(from, header));
         if !self.has(from, header) {
             self.posted.entry(from).or_default().push_back(header);
@@ -37,12 +34,12 @@ impl ReplicaInbox {
     }
 
     /// Announces a message that will be posted later and may arrive before that.
-    pub(super) fn allow_early(&mut self, from: usize, header: Header) {
+    pub(crate) fn allow_early(&mut self, from: usize, header: Header) {
         self.early.insert((from, header));
     }
 
     /// Returns true if this message was received and not yet used.
-    pub(super) fn has(&self, from: usize, header: Header) -> bool {
+    pub(crate) fn has(&self, from: usize, header: Header) -> bool {
         self.received.contains_key(&(from, header))
     }
 
@@ -61,7 +58,7 @@ impl ReplicaInbox {
 
     /// Receives messages that have arrived from these ranks, without waiting. Returns the ranks from which nothing
     /// has arrived. A rank that has sent something for a later use is not among them.
-    pub(super) fn receive_arrived(
+    pub(crate) fn receive_arrived(
         &mut self,
         link: &mut dyn Link,
         from: impl Iterator<Item = usize>,
@@ -112,25 +109,8 @@ impl ReplicaInbox {
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::default();
-    }
-}
-
-/// The messages of a rank's replicas, for its reductions and for its stages' exchanges. The rank does one thing at
-/// a time, so nobody waits for the lock.
-#[derive(Clone, Default)]
-pub(crate) struct SharedInbox(Arc<Mutex<ReplicaInbox>>);
-
-impl SharedInbox {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, ReplicaInbox> {
-        self.0.lock()
-    }
-}
-
-impl fmt::Debug for SharedInbox {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SharedInbox")
     }
 }
 
@@ -150,7 +130,7 @@ mod tests {
     use burn::tensor::Device;
     use std::time::Duration;
 
-    /// Replica 1 sends `sent`; replica 0 posts and announces messages, then awaits them in the given order.
+    /// Rank 1 sends `sent`; rank 0 posts and announces messages, then awaits them in the given order.
     fn delivered(sent: &[Header], posted: &[Header], early: &[Header], awaited: &[Header]) {
         let (threads, deadline) = (Threads::new(2), Instant::now() + Duration::from_secs(5));
         let [mut link, mut other] = [0, 1].map(|rank| threads.link(rank, Device::flex()));
@@ -159,11 +139,11 @@ mod tests {
             payload.push_tag(place);
             other.send(0, Message { header, payload }, deadline).unwrap();
         }
-        let inbox = SharedInbox::default();
-        posted.iter().for_each(|&header| inbox.lock().post(1, header));
-        early.iter().for_each(|&header| inbox.lock().allow_early(1, header));
+        let mut inbox = Inbox::default();
+        posted.iter().for_each(|&header| inbox.post(1, header));
+        early.iter().for_each(|&header| inbox.allow_early(1, header));
         for &header in awaited {
-            let payload = inbox.lock().take(&mut link, 1, header, deadline).unwrap();
+            let payload = inbox.take(&mut link, 1, header, deadline).unwrap();
             let place = sent.iter().position(|sent| *sent == header).unwrap();
             let mut expected = Payload::default();
             expected.push_tag(place);
@@ -175,7 +155,7 @@ mod tests {
     fn an_exchange_inside_a_stage_comes_before_between_and_after_sums() {
         let of = |kind, stage| Header::of_stage(kind, StageId::new(stage));
         let exchange = of(MessageKind::Member, 1);
-        let [gradient, sum] = [MessageKind::ReplicaGradient { from: 1 }, MessageKind::ReplicaSum { from: 1 }];
+        let [gradient, sum] = [MessageKind::ReplicaGradient, MessageKind::ReplicaSum];
         let (gradient, sum) = (of(gradient, 0), of(sum, 0));
         // The exchange comes after a posted message.
         delivered(&[gradient, exchange], &[gradient], &[], &[exchange, gradient]);

@@ -19,7 +19,7 @@ use burn::tensor::Tensor;
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
-/// use burn_pipeline::tensor_group::{Cut, TensorGroup};
+/// use burn_pipeline::tensor_parallel::{Cut, TensorGroup};
 ///
 /// // In a stage's forward, from hidden states [batch, seq, width] that are cut along the sequence.
 /// fn forward(input: Cut<3, 1>, group: &TensorGroup) -> Cut<3, 1> {

@@ -17,7 +17,6 @@ use crate::payload::{HostValue, Payload, PayloadPart};
 use crate::plan::{CheckedPlan, CollectiveError, Collectives, StageCollectives, StageId, Standing};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::time::Instant;
 
 impl Holders<'_> {
     /// Proves that all holders of a stage meet their recorded collectives in one order. `recorded` is this rank's
@@ -28,7 +27,7 @@ impl Holders<'_> {
     /// runs something else, failed, left or did not answer.
     pub(crate) fn compare(&self, plan: &CheckedPlan, stage: StageId, recorded: Option<Collectives>) {
         let Self { members, replicas } = self;
-        let rank = if members.is_alone() { replicas.own_rank() } else { members.own_rank() };
+        let rank = if members.is_alone() { replicas.set.rank() } else { members.set.rank() };
         let mut all = vec![members.lists((rank, recorded))];
         // Otherwise replicas exchange nothing in tasks, and need not run the same stage at all.
         if !replicas.cut_parameters().is_empty() {
@@ -57,24 +56,24 @@ impl TensorGroup {
             return vec![own];
         }
         self.over_link(|link, activity| {
-            let (rank, deadline, header) = (link.rank(), Instant::now() + self.timeout, header(activity));
+            let (rank, deadline, header) = (link.rank(), self.set.deadline(), header(activity));
             let ours = place(activity, "its list of collectives");
             let unread = |peer, error: serde_json::Error| LinkError::Gather { rank, peer, message: error.to_string() };
             let list = serde_json::to_string(&own).map_err(|error| unread(rank, error))?;
-            for &peer in self.ranks.iter().filter(|&&peer| peer != rank) {
+            for &peer in self.set.ranks().iter().filter(|&&peer| peer != rank) {
                 let parts = [&ours, &list].map(|text| PayloadPart::Host(HostValue::Text(text.clone())));
                 link.send(peer, Message { header, payload: Payload::from_parts(parts) }, deadline)?;
             }
             self.take_ends(link, deadline)?;
             let mut own = Some(own);
             let mut lists = Vec::new();
-            for &peer in self.ranks.iter() {
+            for &peer in self.set.ranks().iter() {
                 if peer == rank {
                     lists.extend(own.take());
                     continue;
                 }
                 link.set_activity(Activity::Waiting(header, peer));
-                let (theirs, list) = read(self.take(link, peer, header, deadline)?);
+                let (theirs, list) = read(self.set.take(link, peer, header, deadline)?);
                 let Some(PayloadPart::Host(HostValue::Text(list))) = list.filter(|_| theirs == ours) else {
                     return Err(self.unlike(rank, peer, ours, theirs));
                 };
@@ -82,10 +81,5 @@ impl TensorGroup {
             }
             Ok(lists)
         })
-    }
-
-    /// This rank's number in the job.
-    fn own_rank(&self) -> usize {
-        self.ranks[self.member]
     }
 }

@@ -16,7 +16,6 @@ use super::group::TensorGroup;
 use crate::link::{Activity, Collectives, FlatCollective, Link, LinkError, TRANSFER};
 use crate::payload::AnyTensor;
 use burn::tensor::Shape;
-use std::time::Instant;
 
 impl TensorGroup {
     /// Begins a collective.
@@ -33,7 +32,7 @@ impl TensorGroup {
         self.over_link(|link, activity| {
             let what = place(activity, &what);
             tracing::debug!(
-                target: TRANSFER, rank = link.rank(), peers = ?self.ranks, kind = ?flat, what,
+                target: TRANSFER, rank = link.rank(), peers = ?self.set.ranks(), kind = ?flat, what,
                 bytes = tensor.bytes(), "given to a group"
             );
             self.collectives(link)?.begin(flat, what, tensor)
@@ -46,33 +45,33 @@ impl TensorGroup {
     /// Unwinds with a [`LinkError`] if members ran different collectives, or another rank failed, left or did not
     /// answer.
     pub(super) fn end_by_link(&self, collective: Collective, own: AnyTensor) -> AnyTensor {
-        let own_piece = |axis| piece(&own, axis, self.member, self.size());
+        let own_piece = |axis| piece(&own, axis, self.member(), self.size());
         if let Collective::OwnPiece { axis } = collective {
             return own_piece(axis);
         }
         let flat = self.over_link(|link, activity| {
             self.waits(link, activity);
-            self.collectives(link)?.end(Instant::now() + self.timeout)
+            self.collectives(link)?.end(self.set.deadline())
         });
         match collective {
             Collective::AllGather { axis } => self.pieces_joined(flat, &own, axis),
             Collective::AllToAll { axis } => self.pieces_joined(flat, &own_piece(axis), axis),
             Collective::ReduceScatter { axis } => flat.reshape(own_piece(axis).shape()),
-            Collective::Reduce { root } if root != self.member => own.zeros(own.shape()),
+            Collective::Reduce { root } if root != self.member() => own.zeros(own.shape()),
             _ => flat.reshape(own.shape()),
         }
     }
 
     /// The link's collectives.
     pub(super) fn collectives<'a>(&self, link: &'a mut dyn Link) -> Result<&'a mut dyn Collectives, LinkError> {
-        let rank = self.ranks[self.member];
+        let rank = self.set.rank();
         let message = "the link has no collectives any more".to_owned();
         link.collectives().ok_or(LinkError::Closed { rank, message })
     }
 
     /// Records that this rank waits for another member.
     pub(super) fn waits(&self, link: &mut dyn Link, activity: Activity) {
-        let other = self.ranks[usize::from(self.member == 0)];
+        let other = self.set.ranks()[usize::from(self.member() == 0)];
         link.set_activity(Activity::Waiting(header(activity), other));
     }
 

@@ -4,18 +4,17 @@
 //! covers all replicas), and bitwise equal on all replicas; replicas cannot wait for each other in a circle; an
 //! error of one replica ends all of them and names its rank.
 //!
-//! 1. *Layout* ([`Grid`], [`GroupSizes`]): a job has `pipeline ranks x replicas` ranks, and rank `p * replicas + r`
-//!    is pipeline rank `p` of replica `r`. So the replicas of a stage, which exchange the most bytes, have adjacent
-//!    ranks, on one machine if ranks are numbered machine by machine (Megatron-Core's order `tp-cp-ep-dp-pp`). With
-//!    tensor-parallel groups, each of these is as many ranks as its pipeline rank's group has.
+//! 1. *Layout* ([`Grid`](crate::ranks)): a job has `pipeline ranks x replicas` ranks, and rank `p * replicas + r` is
+//!    pipeline rank `p` of replica `r`. So the replicas of a stage, which exchange the most bytes, have adjacent
+//!    ranks, on one machine if ranks are numbered machine by machine. They are a [`RankSet`](crate::ranks).
 //! 2. *Batch*: it is cut once, into the microbatches of all replicas. Each replica runs a contiguous share of them;
 //!    if the number does not divide evenly, earlier replicas run one more. Seeds, weights and random draws of a
 //!    microbatch, and the position of its loss, depend only on its index in the whole batch. So a gradient is a sum
 //!    over microbatches, whichever replica ran them, and is scaled once at the end, as without replicas.
 //! 3. *Reduction* (`reduction.rs`): at `REDUCE_GRAD` a rank flattens the stage's gradients and cuts them into one
-//!    piece per replica (`pieces.rs`), packed into one buffer per element type. It sends each replica its piece.
+//!    piece per replica (`pieces.rs`). It sends each replica its piece.
 //!    Sends do not wait, so the row continues. Between actions, and while the row waits for a message of the plan,
-//!    the rank receives arrived messages (`inbox.rs`). When it has all pieces, it adds them in the order of
+//!    the rank receives arrived messages. When it has all pieces, it adds them in the order of
 //!    replicas and sends the sum to the others: a reduce-scatter, then an all-gather, during the row's cool-down.
 //!    Missing messages are awaited at the end of the row. Over a link that cannot probe, everything but the first
 //!    sends happens at the end.
@@ -32,7 +31,7 @@
 //!    instead, and each adds its microbatches, so additions have the order of one device. If parameters are
 //!    sharded, replica 0 gets the whole sum of earlier batches before each batch, and all replicas get their pieces
 //!    of the new sum after it.
-//! 7. *Weights cut over replicas* (by a layer, see [`tensor_group`](crate::tensor_group)) take no part in this: the
+//! 7. *Weights cut over replicas* (by a layer, see [`tensor_parallel`](crate::tensor_parallel)) take no part in this: the
 //!    rank with a piece has its whole gradient. Stages exchange tensors inside their tasks, over the same inbox,
 //!    since sums may come first.
 //! 8. Each stage may be sharded or not. Copies of a shared parameter are cut alike, so each replica sums its pieces
@@ -41,17 +40,11 @@
 //! This is ZeRO stage 3 (Rajbhandari et al., 2020) as in PyTorch's FSDP, whose second version also cuts each
 //! parameter by itself. The times of gathers follow PyTorch's `_add_unshard_reshard`.
 
-mod grid;
-mod inbox;
 mod optimizer_states;
 mod parameters;
 mod pieces;
 mod reduction;
 mod replica_group;
 mod sharding;
-mod sizes;
 
-pub(crate) use grid::Grid;
-pub(crate) use inbox::{SharedInbox, poll_deadline};
 pub(crate) use replica_group::{ReplicaGroup, Stages};
-pub use sizes::GroupSizes;

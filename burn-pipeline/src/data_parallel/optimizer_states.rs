@@ -4,16 +4,15 @@
 //! Tensors of the state (moments) have their parameter's shape. Numbers (step counters) are the same on all
 //! replicas.
 
-use super::parameters::Tensors;
 use super::pieces::cut;
 use super::replica_group::ReplicaGroup;
-use crate::link::{Link, LinkError};
+use crate::link::LinkError;
 use crate::payload::AnyTensor;
 use crate::plan::StageId;
+use crate::ranks::TensorList;
 use crate::stage::{ErasedStage, ParameterState, StateValue};
 use burn::module::ParamId;
 use std::collections::HashMap;
-use std::time::Instant;
 
 impl ReplicaGroup {
     /// Replaces the pieces in an optimizer's state by whole tensors. All replicas call it.
@@ -23,11 +22,9 @@ impl ReplicaGroup {
     /// device fails.
     pub(crate) fn gather_optimizer_states(
         &mut self,
-        link: &mut dyn Link,
         stage: StageId,
         states: &mut HashMap<ParamId, ParameterState>,
         like: &dyn ErasedStage,
-        deadline: Instant,
     ) -> Result<Result<(), String>, LinkError> {
         let Some(device) = like.weights().first().map(|(_, weight)| weight.device()) else { return Ok(Ok(())) };
         let parameters = self.parameters_of(stage).to_vec();
@@ -42,11 +39,11 @@ impl ReplicaGroup {
         // Every replica gathers the same fields in the same order: the names are sorted, and an optimizer's state
         // has the same fields on all replicas.
         for field in fields {
-            let mut own = Tensors::new();
+            let mut own = TensorList::new();
             for parameter in &parameters {
                 own.push(match states.get(&parameter.id).and_then(|state| state.get(&field)) {
                     Some(StateValue::Tensor(data)) => {
-                        let expected = parameter.piece_length(self.grid.replicas());
+                        let expected = parameter.piece_length(self.set.size());
                         if data.num_elements() != expected || data.dtype() != parameter.dtype {
                             return Ok(Err(format!("`{field}` differs from its parameter in shape or element type")));
                         }
@@ -55,7 +52,7 @@ impl ReplicaGroup {
                     _ => None,
                 });
             }
-            let whole = self.gather_pieces(link, stage, own, deadline)?;
+            let whole = self.gather_pieces(stage, own)?;
             for (parameter, tensor) in parameters.iter().zip(whole) {
                 let (Some(tensor), Some(state)) = (tensor, states.get_mut(&parameter.id)) else { continue };
                 match tensor.into_data() {
@@ -87,7 +84,7 @@ impl ReplicaGroup {
                     continue;
                 }
                 let whole = AnyTensor::from_data_exact(data.clone(), &device);
-                let piece = cut(whole, self.grid.replicas()).swap_remove(self.grid.replica());
+                let piece = cut(whole, self.set.size()).swap_remove(self.set.place());
                 *data = parameter.in_rank(piece).into_data()?;
             }
         }

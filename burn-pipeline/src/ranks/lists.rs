@@ -1,0 +1,244 @@
+//! What a set exchanges as lists of tensors.
+//!
+//! Guarantees: lists come in the order of places, and sums are added in that order, so a sum has the same bits on all
+//! members; no circle of waits.
+//!
+//! 1. A start ([`RankSet::send_lists`]) sends each other member its list, and does not wait. The same list for all
+//!    is an all-gather, another list for each a reduce-scatter or an all-to-all.
+//! 2. An end receives the others' lists ([`RankSet::receive_lists`]) or adds them as they come
+//!    ([`RankSet::sum_lists`]).
+//! 3. A list is one message: one buffer for each element type ([`list`](super::list)).
+
+use super::list::{TensorList, pack, sum, unpack};
+use super::set::RankSet;
+use crate::link::{Header, LinkError};
+
+impl RankSet {
+    /// Starts a collective: sends each other member the list for its place, and posts the list that comes back.
+    ///
+    /// # Errors
+    /// Returns [`LinkError`] if another rank failed.
+    pub(crate) fn send_lists(
+        &self,
+        header: Header,
+        mut list: impl FnMut(usize) -> TensorList,
+    ) -> Result<(), LinkError> {
+        for (place, peer) in self.others() {
+            self.send(place, header, pack(list(place)))?;
+            self.with_messages(|messages| messages.post(peer, header));
+        }
+        Ok(())
+    }
+
+    /// Ends a collective: waits for the lists of all members, each of which must pass `check`, and returns them in the
+    /// order of places, with this rank's own.
+    ///
+    /// # Errors
+    /// Returns [`LinkError`] if another rank failed, the deadline passed, or a list is refused.
+    pub(crate) fn receive_lists(
+        &self,
+        header: Header,
+        own: TensorList,
+        check: impl Fn(&TensorList) -> Result<(), String>,
+    ) -> Result<Vec<TensorList>, LinkError> {
+        let mut own = Some(own);
+        let list = |place| match own.take_if(|_| place == self.place()) {
+            Some(own) => Ok(own),
+            None => self.receive_list(place, header, &check),
+        };
+        (0..self.size()).map(list).collect()
+    }
+
+    /// Ends a collective: as [`RankSet::receive_lists`], and adds the lists. A tensor that one member lacks counts as
+    /// zero there; one that all members lack stays `None`.
+    ///
+    /// # Errors
+    /// As [`RankSet::receive_lists`]; lists that do not match are refused.
+    pub(crate) fn sum_lists(
+        &self,
+        header: Header,
+        own: TensorList,
+        check: impl Fn(&TensorList) -> Result<(), String>,
+    ) -> Result<TensorList, LinkError> {
+        let (mut own, mut total) = (Some(own), None);
+        for place in 0..self.size() {
+            let list = match own.take_if(|_| place == self.place()) {
+                Some(own) => own,
+                None => self.receive_list(place, header, &check)?,
+            };
+            // The list that does not match is this rank's own, or the other's.
+            let peer = if place == self.place() { self.ranks()[0] } else { self.ranks()[place] };
+            total = Some(match total {
+                None => list,
+                Some(total) => sum(total, list).map_err(|reason| self.refused(peer, reason))?,
+            });
+        }
+        Ok(total.unwrap_or_default())
+    }
+
+    /// Receives the posted messages that have arrived, without waiting. Returns the ranks from which nothing has come.
+    ///
+    /// # Errors
+    /// Returns [`LinkError`] if another rank failed.
+    pub(crate) fn receive_arrived(&self) -> Result<Vec<usize>, LinkError> {
+        let others = self.others().map(|(_, rank)| rank);
+        self.over_link(|link, _| self.with_messages(|messages| messages.receive_arrived(link, others, self.deadline())))
+    }
+
+    /// Returns true if this message of each other member was received and not yet used.
+    pub(crate) fn has_all(&self, header: Header) -> bool {
+        self.with_messages(|messages| self.others().all(|(_, rank)| messages.has(rank, header)))
+    }
+
+    /// Sums lists over the set: a start and its end.
+    ///
+    /// # Errors
+    /// As [`RankSet::sum_lists`].
+    pub(crate) fn all_reduce_lists(&self, header: Header, own: TensorList) -> Result<TensorList, LinkError> {
+        self.send_lists(header, |_| own.clone())?;
+        self.sum_lists(header, own, |_| Ok(()))
+    }
+
+    fn receive_list(
+        &self,
+        place: usize,
+        header: Header,
+        check: &impl Fn(&TensorList) -> Result<(), String>,
+    ) -> Result<TensorList, LinkError> {
+        let list = unpack(self.receive(place, header)?);
+        let list = list.and_then(|list| check(&list).map(|()| list));
+        list.map_err(|reason| self.refused(self.ranks()[place], reason))
+    }
+
+    fn refused(&self, peer: usize, reason: String) -> LinkError {
+        LinkError::Lists { rank: self.rank(), peer, reason }
+    }
+}
+
+/// A door for fuzzing: the sum over these ranks, of which this is the first.
+///
+/// # Errors
+/// Returns [`LinkError`] for lists that cannot be read or added.
+#[cfg(fuzzing)]
+pub fn sum_over_ranks(
+    link: Box<dyn crate::link::Link>,
+    ranks: &[usize],
+    tensors: Vec<Option<crate::payload::AnyTensor>>,
+    timeout: std::time::Duration,
+) -> Result<Vec<Option<crate::payload::AnyTensor>>, LinkError> {
+    let link = crate::link::SharedLink::new(link);
+    let set = RankSet::new(0, ranks.iter().copied(), link.stage_end(), timeout);
+    set.all_reduce_lists(Header::of(crate::link::MessageKind::Collective { group: 0 }), tensors)
+}
+
+#[cfg(all(test, feature = "flex"))]
+#[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+mod tests {
+    use super::*;
+    use crate::link::{Link, MessageKind, SharedLink, Threads};
+    use crate::payload::AnyTensor;
+    use burn::tensor::{DType, Device, Int, Tensor};
+    use proptest::prelude::{ProptestConfig, Strategy};
+    use proptest::{prop_assert_eq, proptest};
+    use std::time::Duration;
+
+    const TIMEOUT: Duration = Duration::from_secs(20);
+
+    fn header(set: usize) -> Header {
+        Header::of(MessageKind::Collective { group: set })
+    }
+
+    /// Two numbers, and the same in another element type and shape.
+    fn list(number: f32) -> TensorList {
+        let floats = Tensor::<1>::from_floats([number, number / 3.0], &Device::flex());
+        let doubles = floats.clone().cast(DType::F64).reshape([2, 1, 1]);
+        vec![Some(AnyTensor::new(floats)), None, Some(AnyTensor::new(doubles))]
+    }
+
+    /// A set, and for each rank whether it has values to add.
+    type Set = (Vec<usize>, Vec<bool>);
+
+    fn sets() -> impl Strategy<Value = Vec<Set>> {
+        let ranks = proptest::collection::btree_set(0usize..5, 1..=5).prop_map(|ranks| ranks.into_iter().collect());
+        proptest::collection::vec((ranks, proptest::collection::vec(proptest::bool::ANY, 5)), 1..6)
+    }
+
+    /// What a rank adds: whole numbers and a third of them, which show the order of additions.
+    fn own(rank: usize, gives: bool) -> TensorList {
+        if gives { list(0.1 * (rank + 1) as f32) } else { vec![None; 3] }
+    }
+
+    /// The results of one rank after the sums over all of its sets.
+    fn run(rank: usize, link: &SharedLink, sets: &[Set]) -> Vec<TensorList> {
+        let mine = sets.iter().enumerate().filter(|(_, (ranks, _))| ranks.contains(&rank));
+        let sum = |(number, (ranks, gives)): (usize, &Set)| {
+            let place = ranks.iter().position(|&other| other == rank).unwrap();
+            let set = RankSet::new(place, ranks.iter().copied(), link.stage_end(), TIMEOUT);
+            set.all_reduce_lists(header(number), own(rank, gives[rank])).unwrap()
+        };
+        mine.map(sum).collect()
+    }
+
+    fn bits(lists: Vec<TensorList>) -> Vec<Option<Vec<f64>>> {
+        let numbers = |tensor: AnyTensor| tensor.to_data().unwrap().iter::<f64>().collect();
+        lists.into_iter().flatten().map(|tensor| tensor.map(numbers)).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn overlapping_sets_are_summed_in_rank_order(sets in sets()) {
+            let threads = Threads::new(5);
+            let sums: Vec<Vec<TensorList>> = std::thread::scope(|scope| {
+                let start = |rank| {
+                    let (link, sets) = (SharedLink::new(Box::new(threads.link(rank, Device::flex()))), &sets);
+                    scope.spawn(move || run(rank, &link, sets))
+                };
+                let started: Vec<_> = (0..5).map(start).collect();
+                started.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            for (rank, sums) in sums.into_iter().enumerate() {
+                let mine = sets.iter().filter(|(ranks, _)| ranks.contains(&rank));
+                let add = |ours: TensorList, theirs: TensorList| {
+                    let plus = |(a, b): (Option<AnyTensor>, Option<AnyTensor>)| match (a, b) {
+                        (Some(a), Some(b)) => Some(a.plus(b)),
+                        (a, b) => a.or(b),
+                    };
+                    ours.into_iter().zip(theirs).map(plus).collect()
+                };
+                let expected = mine.map(|(ranks, gives)| ranks.iter().map(|&r| own(r, gives[r])).reduce(add).unwrap());
+                prop_assert_eq!(bits(sums), bits(expected.collect()));
+            }
+        }
+    }
+
+    /// The error of rank 0 where two ranks sum these lists.
+    fn refused(lists: [TensorList; 2]) -> LinkError {
+        let threads = Threads::new(2);
+        let [first, second] = lists;
+        let sum = |rank: usize, list| {
+            let mut link = SharedLink::new(Box::new(threads.link(rank, Device::flex())));
+            let set = RankSet::new(rank, [0, 1], link.stage_end(), TIMEOUT);
+            set.all_reduce_lists(header(0), list).inspect_err(|error| link.abort(error.to_string()))
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| sum(1, second).map(drop));
+            sum(0, first).unwrap_err()
+        })
+    }
+
+    #[test]
+    fn lists_that_do_not_match_are_refused_with_both_ranks() {
+        let ints = || vec![Some(AnyTensor::new(Tensor::<1, Int>::zeros([4], &Device::flex())))];
+        let square = vec![Some(AnyTensor::new(Tensor::<2>::zeros([1, 2], &Device::flex()))), None, None];
+        for (lists, reason) in [
+            ([list(1.0), vec![None]], "1 tensors came, 3 are held"),
+            ([list(1.0), square], "a tensor"),
+            ([ints(), ints()], "only floats are added"),
+        ] {
+            let error = refused(lists);
+            assert!(matches!(&error, LinkError::Lists { rank: 0, peer: 1, .. }), "{error}");
+            assert!(error.to_string().contains(reason), "{error}");
+        }
+    }
+}
