@@ -2,6 +2,7 @@
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::execute::Tuning;
 use burn_pipeline::schedule::{Chunks, Schedule, Size};
 use burn_pipeline::stage::Batch;
 use burn_pipeline::train::Pipeline;
@@ -61,7 +62,7 @@ pub fn pipeline(schedule: Box<dyn Schedule>, size: Size, options: Options) -> Op
         .devices(vec![Device::flex()])
         .stages(|at| config().stage(at))
         .optimizer(|| AdamWConfig::new().init())
-        .merge_weights(options.merge)
+        .tuning(Tuning { merge_weights: options.merge, ..Tuning::default() })
         .compile(options.compile)
         .bf16_matmuls(options.bf16)
         .build()

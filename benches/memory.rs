@@ -18,6 +18,7 @@ use benches::flags::Flags;
 use benches::heap::{Counting, peak_of_rank, restart};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::execute::Tuning;
 use burn_pipeline::schedule::{Chunks, Size, all, by_name};
 use burn_pipeline::simulate::{SimulateOptions, simulate};
 use burn_pipeline::stage::{Batch, SplitBackward};
@@ -113,7 +114,7 @@ fn builder(name: &str, microbatches: usize, engine: Engine) -> Builder {
         .optimizer(|| AdamWConfig::new().init())
         .split(if eager { SplitBackward::Eager } else { SplitBackward::Captured })
         .compile(engine == Engine::Compiled)
-        .keep_outputs(engine == Engine::KeepsOutputs)
+        .tuning(Tuning { keep_outputs: engine == Engine::KeepsOutputs, ..Tuning::default() })
 }
 
 /// Two sequences per microbatch.

@@ -5,6 +5,7 @@ use burn::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrSchedu
 use burn::module::ParamGroup;
 use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::execute::Tuning;
 use burn_pipeline::link::{Link, TcpLink, Threads};
 use burn_pipeline::payload::Validate;
 use burn_pipeline::stage::{Accumulation, Names, Reduction, SplitBackward, named_weights};
@@ -151,7 +152,7 @@ impl Run {
             .sharded(self.sharded)
             .split(self.split)
             .compile(self.compile)
-            .merge_weights(self.merge)
+            .tuning(Tuning { merge_weights: self.merge, ..Tuning::default() })
             .timeout(Duration::from_secs(60));
         if run.members > 1 {
             builder = builder.tensor_parallel(run.members);

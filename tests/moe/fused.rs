@@ -3,7 +3,7 @@
 
 use crate::cases::{Got, Text, ahead, builder, distance, pipelined, plain, rich};
 use crate::parity::assert_close;
-use burn_pipeline::execute::FusedActions;
+use burn_pipeline::execute::{FusedActions, Tuning};
 use burn_pipeline::plan::Action;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Accumulation, SplitBackward};
@@ -15,7 +15,10 @@ const SCHEDULES: [(&str, usize, usize); 3] = [("DualPipe", 2, 1), ("DualPipe", 4
 fn fused((name, ranks, chunks): (&str, usize, usize), config: &MoeGptConfig, fused: FusedActions) -> Builder {
     let size = Size { ranks, chunks, microbatches: 8 };
     let builder = builder(by_name(name).unwrap().as_ref(), size, config, |part, _| part);
-    builder.split(SplitBackward::Captured).fused(fused).accumulation(Accumulation::Ordered)
+    builder
+        .split(SplitBackward::Captured)
+        .tuning(Tuning { fused, ..Tuning::default() })
+        .accumulation(Accumulation::Ordered)
 }
 
 #[test]

@@ -7,7 +7,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::cost::Partition;
-use burn_pipeline::execute::FusedActions;
+use burn_pipeline::execute::{FusedActions, Tuning};
 use burn_pipeline::link::Threads;
 use burn_pipeline::payload::Validate;
 use burn_pipeline::stage::{Names, SplitBackward, Stage, StageBox};
@@ -47,11 +47,11 @@ fn an_option_that_one_process_has_otherwise_is_an_error_that_names_the_rank_and_
         ("`Builder::share`", builder().share(SharedParameter::new("tied").at("linear.weight"))),
         ("`Builder::cut`", builder().cut(Partition::even(4, 2).unwrap())),
         ("`Builder::split`", builder().split(SplitBackward::Eager)),
-        ("`Builder::merge_weights`", builder().merge_weights(true)),
-        ("`Builder::fused`", builder().fused(FusedActions::Sequence)),
+        ("`Builder::tuning`", builder().tuning(Tuning { merge_weights: true, ..Tuning::default() })),
+        ("`Builder::tuning`", builder().tuning(Tuning { fused: FusedActions::Sequence, ..Tuning::default() })),
+        ("`Builder::tuning`", builder().tuning(Tuning { captured_programs: 3, ..Tuning::default() })),
+        ("`Builder::tuning`", builder().tuning(Tuning { keep_outputs: true, ..Tuning::default() })),
         ("`Builder::compile`", builder().compile(true)),
-        ("`Builder::captured_programs`", builder().captured_programs(3)),
-        ("`Builder::keep_outputs`", builder().keep_outputs(true)),
         ("`Builder::validate`", builder().validate(Validate::EveryMicrobatch)),
         ("`Builder::compare_batches`", builder().compare_batches(true)),
         ("the seed", builder().seed(7)),
@@ -64,7 +64,8 @@ fn an_option_that_one_process_has_otherwise_is_an_error_that_names_the_rank_and_
         said.unwrap();
     }
     // These may differ between processes.
-    for said in built(builder(), builder().threads(2).outputs(true).synchronize(true)) {
+    let tuning = Tuning { synchronize: true, ..Tuning::default() };
+    for said in built(builder(), builder().threads(2).outputs(true).tuning(tuning)) {
         said.unwrap();
     }
 }

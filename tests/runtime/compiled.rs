@@ -3,6 +3,7 @@
 
 use crate::cases::{Case, Stack, Text, range, read, sizes};
 use crate::parity::builder;
+use burn_pipeline::execute::Tuning;
 use burn_pipeline::schedule::{Chunks, GPipe, Size, all, by_name};
 use burn_pipeline::stage::Accumulation;
 use burn_pipeline::train::{BuildError, Builder};
@@ -140,6 +141,8 @@ fn merged_weights_and_bf16_matmuls_are_refused_together() {
         return;
     }
     let schedule = by_name("ZBH1").unwrap();
-    let builder = builder::<Text>(schedule.as_ref(), Size::new(2, 2)).bf16_matmuls(true).merge_weights(true);
+    let builder = builder::<Text>(schedule.as_ref(), Size::new(2, 2))
+        .bf16_matmuls(true)
+        .tuning(Tuning { merge_weights: true, ..Tuning::default() });
     assert!(matches!(builder.build().map(drop), Err(BuildError::MergedAndRounded)));
 }

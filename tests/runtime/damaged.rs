@@ -12,7 +12,7 @@ use crate::skips::graph::{Edges, Graph, Past, factory, loss, rows};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::execute::FusedActions;
+use burn_pipeline::execute::{FusedActions, Tuning};
 use burn_pipeline::pass::{Placing, WaitOptions};
 use burn_pipeline::payload::Skips;
 use burn_pipeline::plan::{Action, CheckError, Op, Plan, SkipEdge, Task};
@@ -201,7 +201,8 @@ fn outcome(case: &Case) -> Result<&'static str, String> {
     let builder = Pipeline::builder().plan(plan).devices(vec![Device::flex()]).optimizer(optimizer);
     let (edges_of, recomputed) = (factory(edges), run.recomputed);
     let builder = builder.stages(move |at| edges_of(at).recomputed(recomputed)).split(run.split);
-    let builder = builder.accumulation(run.accumulation).fused(FusedActions::Interleave);
+    let builder =
+        builder.accumulation(run.accumulation).tuning(Tuning { fused: FusedActions::Interleave, ..Tuning::default() });
     let builder = builder.data_parallel(run.replicas).sharded(run.sharded).gathered_stages(2);
     let mut pipeline = match builder.build() {
         Ok(pipeline) => pipeline,

@@ -2,7 +2,7 @@
 
 use crate::cases::{Case, Stack, Text};
 use crate::parity::{assert_parity, builder};
-use burn_pipeline::execute::FusedActions;
+use burn_pipeline::execute::{FusedActions, Tuning};
 use burn_pipeline::plan::Action;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Accumulation, SplitBackward};
@@ -14,7 +14,7 @@ const SCHEDULES: [(&str, usize, usize); 3] = [("DualPipe", 2, 1), ("DualPipe", 4
 fn fused<C: Case>((name, ranks, chunks): (&str, usize, usize), microbatches: usize) -> Builder {
     let size = Size { ranks, chunks, microbatches };
     let builder = builder::<C>(by_name(name).unwrap().as_ref(), size).accumulation(Accumulation::Ordered);
-    builder.fused(FusedActions::Interleave)
+    builder.tuning(Tuning { fused: FusedActions::Interleave, ..Tuning::default() })
 }
 
 fn overlaps(actions: impl Iterator<Item = Action>) -> usize {
@@ -53,7 +53,12 @@ fn the_timeline_shows_every_fused_action_that_was_interleaved() {
         assert_eq!(overlaps(report.timeline.events.iter().map(|event| event.action)), planned, "{}", schedule.0);
 
         // Flex computes synchronously, so by default nothing is interleaved on it.
-        let report = builder.fused(FusedActions::Auto).build().unwrap().accumulate(Text::new(8).batch()).unwrap();
+        let report = builder
+            .tuning(Tuning { fused: FusedActions::Auto, ..Tuning::default() })
+            .build()
+            .unwrap()
+            .accumulate(Text::new(8).batch())
+            .unwrap();
         assert_eq!(overlaps(report.timeline.events.iter().map(|event| event.action)), 0);
     }
 }

@@ -4,6 +4,7 @@ use crate::cases::{Case, Stack, Text, noise, read};
 use crate::parity::builder;
 use burn::module::Param;
 use burn::tensor::Tensor;
+use burn_pipeline::execute::Tuning;
 use burn_pipeline::payload::{AnyTensor, Boundary, Payload};
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Accumulation, SingleStage, SplitBackward, StageBox};
@@ -85,7 +86,11 @@ fn assert_merging_changes_only_rounding<C: Case>(schedules: &[(&str, usize, usiz
         let builder = builder::<C>(by_name(name).unwrap().as_ref(), size);
         let case = new(8);
         let plain = weights(builder.clone(), &case);
-        assert_close(&weights(builder.merge_weights(true), &case), &plain, name);
+        assert_close(
+            &weights(builder.tuning(Tuning { merge_weights: true, ..Tuning::default() }), &case),
+            &plain,
+            name,
+        );
     }
 }
 
@@ -99,7 +104,8 @@ fn training_with_merged_weights_differs_from_plain_training_by_rounding() {
 #[test]
 fn merged_weights_and_ordered_sums_exclude_each_other() {
     let schedule = by_name("ZBH1").unwrap();
-    let builder = builder::<Stack>(schedule.as_ref(), Size::new(2, 4)).merge_weights(true);
+    let builder = builder::<Stack>(schedule.as_ref(), Size::new(2, 4))
+        .tuning(Tuning { merge_weights: true, ..Tuning::default() });
     let error = builder.accumulation(Accumulation::Ordered).build().unwrap_err();
     assert!(matches!(error, BuildError::MergedAndOrdered), "{error}");
 }

@@ -167,7 +167,7 @@ impl Executor {
 
     /// Waits for the device if the options require it.
     pub(super) fn synchronize(&mut self, task: MicrobatchTask) -> Result<(), ExecuteError> {
-        if !self.options.synchronize {
+        if !self.options.tuning.synchronize {
             return Ok(());
         }
         self.device.sync().map_err(|e| self.stage_error(task, StageError::Device(e.to_string())))

@@ -45,7 +45,7 @@ impl Executor {
         if self.groups.members.size() > 1 || self.groups.replicas.cuts_any(self.parameters()) {
             return false;
         }
-        match self.options.fused {
+        match self.options.tuning.fused {
             FusedActions::Sequence => false,
             FusedActions::Interleave => true,
             FusedActions::Auto => computes_asynchronously(&self.device),

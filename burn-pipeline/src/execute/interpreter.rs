@@ -76,7 +76,7 @@ impl Executor {
         while let [action, rest @ ..] = left {
             state.position = row.len() - left.len();
             state.received.clear();
-            let weights = if self.options.merge_weights { weights_of_one_stage(left) } else { Vec::new() };
+            let weights = if self.options.tuning.merge_weights { weights_of_one_stage(left) } else { Vec::new() };
             if weights.len() > 1 {
                 self.run_weights(state, &weights)?;
                 left = &left[weights.len()..];

@@ -1,5 +1,6 @@
 //! Options of runs.
 
+use crate::stage::PROGRAMS;
 use std::time::Duration;
 
 /// Options of runs.
@@ -7,14 +8,52 @@ use std::time::Duration;
 pub(crate) struct RunOptions {
     /// The timeout of every wait.
     pub timeout: Duration,
-    /// Wait for the device after every compute task, so that events show the time spent on the device.
-    pub synchronize: bool,
-    /// Run adjacent `W`s of one stage in one call, where that is faster.
-    pub merge_weights: bool,
-    /// How fused actions are run.
-    pub fused: FusedActions,
+    pub tuning: Tuning,
     /// The most bytes that the plan was predicted to take on this rank.
     pub predicted: Option<u64>,
+}
+
+/// How stages run, where the numbers of one device allow several ways. All ranks must have the same, except for
+/// `synchronize`.
+///
+/// ```
+/// use burn_pipeline::execute::{FusedActions, Tuning};
+/// use burn_pipeline::train::Pipeline;
+/// let tuning = Tuning { fused: FusedActions::Sequence, ..Tuning::default() };
+/// let builder = Pipeline::builder().tuning(tuning);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tuning {
+    /// Runs adjacent `W`s of one stage at once: each weight-gradient matmul of a captured stage's linear layers then
+    /// covers the rows of several microbatches, whenever that moves fewer bytes (many short microbatches, wide layers).
+    /// Sums are added in another order, so gradients differ by rounding; building fails with
+    /// [`Accumulation::Ordered`](crate::Accumulation::Ordered). Off by default.
+    pub merge_weights: bool,
+    /// How fused actions (`OVERLAP_F_B`, as in DualPipe) run.
+    pub fused: FusedActions,
+    /// How many programs each captured stage keeps, 64 by default, at least 1. There is one for each shape of its
+    /// inputs and each combination of values that its forward reads from the host. The least recently used program is
+    /// dropped, and captured again if needed (see [`SplitBackward`](crate::stage::SplitBackward) for the cost). The
+    /// limit does not change numbers.
+    pub captured_programs: usize,
+    /// Keeps the outputs of stages until their backward, as a plain autodiff loop does, instead of releasing them after
+    /// they were sent. For measuring the memory that the release saves. Off by default.
+    pub keep_outputs: bool,
+    /// Waits for the device after every task, so that timelines show the tasks' time on the device. For profiling. Off
+    /// by default.
+    pub synchronize: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            merge_weights: false,
+            fused: FusedActions::default(),
+            captured_programs: PROGRAMS,
+            keep_outputs: false,
+            synchronize: false,
+        }
+    }
 }
 
 /// How an action that fuses a forward with a backward (`OVERLAP_F_B`) is run.

@@ -147,7 +147,7 @@ impl Executor {
 mod tests {
     use super::*;
     use crate::data_parallel::Stages;
-    use crate::execute::{FusedActions, Purpose, RunOptions, Seeding};
+    use crate::execute::{Purpose, RunOptions, Seeding, Tuning};
     use crate::link::{SharedLink, Threads};
     use crate::plan::{CheckOptions, Plan, StageId};
     use crate::ranks::Grid;
@@ -181,8 +181,7 @@ mod tests {
             Layer { linear: init_seeded(1, &device.clone().autodiff(), |device| LinearConfig::new(4, 4).init(device)) };
         let stages = Stages::from([(StageId::new(0), StageBox::new(layer).into_inner())]);
         let timeout = Duration::from_secs(20);
-        let fused = FusedActions::Sequence;
-        let options = RunOptions { timeout, synchronize: false, merge_weights: false, fused, predicted: None };
+        let options = RunOptions { timeout, tuning: Tuning::default(), predicted: None };
         let link = SharedLink::new(Box::new(links.link(rank, device.clone())));
         let replicas = TensorGroup::new(rank, 0..2, link.stage_end(), timeout).of_replicas();
         let executor = Executor::new(link, stages, device, options);

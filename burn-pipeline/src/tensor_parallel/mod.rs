@@ -5,7 +5,7 @@
 //! that run different collectives, or whose losses differ, end the step with an error that names them. A rank that
 //! fails, leaves or stalls ends all others' waits within the timeout.
 //!
-//! 1. *Layout*: a job has `pipeline ranks x replicas x members` ranks (`group/grid.rs`). The members of a group run
+//! 1. *Layout*: a job has `pipeline ranks x replicas x members` ranks (`ranks/grid.rs`). The members of a group run
 //!    one row of the plan, each with its piece of every cut weight. At a boundary each sends the value to the
 //!    member with its own index: whole, or its piece ([`Cut`], `boundary`). Pipeline ranks may have groups of
 //!    different sizes; values between them are re-cut (`execute/recut`).

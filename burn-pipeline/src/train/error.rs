@@ -116,7 +116,7 @@ pub enum BuildError {
     Moved { schedule: String, microbatches: usize },
     /// Merged weight gradients are not added in microbatch order.
     #[error(
-        "`merge_weights` adds gradients in a different order than `Accumulation::Ordered` requires; choose one of them"
+        "`Tuning::merge_weights` adds gradients in a different order than `Accumulation::Ordered` requires; choose one of them"
     )]
     MergedAndOrdered,
     /// `bf16` matmuls are not faster on this processor or device.
@@ -126,7 +126,7 @@ pub enum BuildError {
     )]
     NoBf16 { device: String },
     /// Merged weight gradients are not compiled.
-    #[error("`merge_weights` multiplies in `f32`, but `Builder::bf16_matmuls` in `bf16`; choose one of them")]
+    #[error("`Tuning::merge_weights` multiplies in `f32`, but `Builder::bf16_matmuls` in `bf16`; choose one of them")]
     MergedAndRounded,
     /// A declared group matches no parameter.
     #[error(

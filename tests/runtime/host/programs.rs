@@ -4,6 +4,7 @@ use super::model::{Host, Part, WIDTH, tensor};
 use burn::module::Module;
 use burn::nn::DropoutConfig;
 use burn::tensor::{Device, Tensor};
+use burn_pipeline::execute::Tuning;
 use burn_pipeline::payload::{Boundary, Payload};
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, SingleStage, SplitBackward, Stage, StageBox};
@@ -72,7 +73,9 @@ fn no_more_programs_are_kept_than_the_builder_says() {
         let builder = Pipeline::builder().schedule("ZBH1", Size::new(2, 2)).devices(vec![Device::flex()]);
         let host = Arc::new(Host::default());
         host.set(0);
-        let builder = builder.stages(move |at| super::model::stage(at, &host, false)).captured_programs(limit);
+        let builder = builder
+            .stages(move |at| super::model::stage(at, &host, false))
+            .tuning(Tuning { captured_programs: limit, ..Tuning::default() });
         builder.build().unwrap()
     };
     let (mut few, mut many) = (pipeline(2), pipeline(64));

@@ -7,6 +7,7 @@ use crate::watchdog::within;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::Batch;
+use burn_pipeline::execute::Tuning;
 use burn_pipeline::stage::{SplitBackward, Stage};
 use burn_pipeline::train::Builder;
 use pipeline_tests::reference::{Reference, weights as plain_weights};
@@ -115,7 +116,10 @@ fn dropout_replicas_shards_and_compiled_stages_go_on_as_if_nothing_had_been() {
         let changes: [Change; 6] = [
             ("plain", |b| b),
             ("compiled", |b| b.split(SplitBackward::Captured).compile(true)),
-            ("merged", |b| b.accumulation(burn_pipeline::Accumulation::AsTheyCome).merge_weights(true)),
+            ("merged", |b| {
+                b.accumulation(burn_pipeline::Accumulation::AsTheyCome)
+                    .tuning(Tuning { merge_weights: true, ..Tuning::default() })
+            }),
             ("replicas", |b| b.data_parallel(2)),
             ("sharded", |b| b.accumulation(burn_pipeline::Accumulation::AsTheyCome).data_parallel(2).sharded(true)),
             ("clipped", |b| b.clip_norm(0.05)),

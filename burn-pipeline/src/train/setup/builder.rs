@@ -1,12 +1,12 @@
 //! The builder: everything that the user chooses.
 
 use crate::cost::{LinkCosts, Partition, Profile};
-use crate::execute::FusedActions;
+use crate::execute::Tuning;
 use crate::payload::Validate;
 use crate::plan::{Plan, SkipEdge};
 use crate::ranks::GroupSizes;
 use crate::schedule::{IntoSchedule, ScheduleError, Size};
-use crate::stage::{Accumulation, PROGRAMS, Reduction, SplitBackward, StageBox};
+use crate::stage::{Accumulation, Reduction, SplitBackward, StageBox};
 use crate::train::context::StageContext;
 use crate::train::non_finite::OnNonFinite;
 use crate::train::pipeline::Pipeline;
@@ -37,12 +37,9 @@ pub struct Builder {
     pub(crate) clip_norm: Option<f64>,
     pub(crate) on_non_finite: OnNonFinite,
     pub(crate) accumulation: Accumulation,
-    pub(crate) synchronize: bool,
     pub(crate) split: SplitBackward,
-    pub(crate) captured_programs: usize,
     pub(crate) compile: bool,
     pub(crate) bf16_matmuls: bool,
-    pub(crate) keep_outputs: bool,
     pub(crate) outputs: bool,
     pub(crate) compare_batches: bool,
     pub(crate) shared: Vec<SharedParameter>,
@@ -52,8 +49,7 @@ pub struct Builder {
     pub(crate) recomputing: Vec<usize>,
     pub(crate) validate: Validate,
     pub(crate) seed: Option<u64>,
-    pub(crate) merge_weights: bool,
-    pub(crate) fused: FusedActions,
+    pub(crate) tuning: Tuning,
     pub(crate) model: Option<String>,
     pub(crate) replicas: usize,
     /// The tensor-parallel group sizes.
@@ -116,12 +112,9 @@ impl Default for Builder {
             clip_norm: None,
             on_non_finite: OnNonFinite::default(),
             accumulation: Accumulation::default(),
-            synchronize: false,
             split: SplitBackward::default(),
-            captured_programs: PROGRAMS,
             compile: false,
             bf16_matmuls: false,
-            keep_outputs: false,
             outputs: false,
             compare_batches: false,
             shared: Vec::new(),
@@ -130,8 +123,7 @@ impl Default for Builder {
             recomputing: Vec::new(),
             validate: Validate::Off,
             seed: None,
-            merge_weights: false,
-            fused: FusedActions::default(),
+            tuning: Tuning::default(),
             model: None,
             replicas: 1,
             members: GroupSizes::from(1),

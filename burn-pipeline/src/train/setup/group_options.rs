@@ -76,12 +76,6 @@ impl Builder {
         self
     }
 
-    /// Waits for the device after every task, so that timelines show the tasks' time on the device. For profiling.
-    pub fn synchronize(mut self, synchronize: bool) -> Self {
-        self.synchronize = synchronize;
-        self
-    }
-
     /// Delays messages between ranks as these links would, to try a slower network on one machine; see
     /// [`Delayed`](crate::link::Delayed).
     pub fn delayed(mut self, network: LinkCosts) -> Self {

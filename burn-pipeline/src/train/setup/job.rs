@@ -1,6 +1,7 @@
 //! The settings that all ranks of a job must share. Ranks in processes compare them before they build their stages.
 
 use super::builder::Builder;
+use crate::execute::Tuning;
 use crate::link::kit::WIRE_VERSION;
 use crate::plan::Plan;
 use crate::train::control::Job;
@@ -23,7 +24,6 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         devices: _,
         threads: _,
         timeout: _,
-        synchronize: _,
         outputs: _,
         delay: _,
         reduction,
@@ -31,10 +31,8 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         on_non_finite,
         accumulation,
         split,
-        captured_programs,
         compile,
         bf16_matmuls,
-        keep_outputs,
         compare_batches,
         shared,
         skips,
@@ -42,8 +40,7 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         recomputing,
         validate,
         seed,
-        merge_weights,
-        fused,
+        tuning,
         model,
         // Compared by their combined effect.
         replicas: _,
@@ -66,11 +63,8 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         ("the skip edges (`Builder::skip`)", format!("{skips:?}")),
         ("the cut of the layers (`Builder::cut`)", format!("{cut:?}")),
         ("how split backwards run (`Builder::split`)", format!("{split:?}")),
-        ("the merged `W`s (`Builder::merge_weights`)", format!("{merge_weights}")),
-        ("how fused actions run (`Builder::fused`)", format!("{fused:?}")),
+        ("how stages run (`Builder::tuning`)", format!("{:?}", Tuning { synchronize: false, ..*tuning })),
         ("whether stages are compiled (`Builder::compile`)", format!("{compile}")),
-        ("how many programs a stage keeps (`Builder::captured_programs`)", format!("{captured_programs}")),
-        ("whether outputs are held (`Builder::keep_outputs`)", format!("{keep_outputs}")),
         ("the stages that recompute", format!("{recomputing:?}")),
         ("which specs are compared (`Builder::validate`)", format!("{validate:?}")),
         ("whether batches are compared (`Builder::compare_batches`)", format!("{compare_batches}")),

@@ -97,9 +97,7 @@ impl Blueprint {
         link.set_activity(Activity::Idle);
         let options = RunOptions {
             timeout: builder.timeout,
-            synchronize: builder.synchronize,
-            merge_weights: builder.merge_weights,
-            fused: builder.fused,
+            tuning: builder.tuning,
             predicted: self.predicted.get(grid.pipeline_rank()).copied(),
         };
         let settings = Settings { outputs, ..builder.settings() };
@@ -296,7 +294,7 @@ impl Builder {
         let spread = context.replicas.cuts_any(held.weights().iter().map(|(id, _)| *id));
         let options = held.options_mut();
         options.layers = layers;
-        (options.programs, options.seeded) = (self.captured_programs, self.seed.is_some());
+        (options.programs, options.seeded) = (self.tuning.captured_programs, self.seed.is_some());
         (options.rounded, options.outputs) = (self.rounded(), outputs);
         options.compile |= self.compile | self.bf16_matmuls;
         options.recompute |= self.recomputing.contains(&context.index);
@@ -304,7 +302,7 @@ impl Builder {
         options.grouped = context.group.size() > 1;
         // Without a seed, forwards do not take turns.
         options.awaited = options.grouped || (options.seeded && spread);
-        held.choose(self.split, splits, self.keep_outputs);
+        held.choose(self.split, splits, self.tuning.keep_outputs);
         held.prepare(self.accumulation, self.optimizers.as_ref().map(|make| make()));
         Some(held)
     }

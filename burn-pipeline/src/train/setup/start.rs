@@ -95,7 +95,7 @@ impl Builder {
         if let Some(norm) = self.clip_norm.filter(|&norm| norm.is_nan() || norm <= 0.0) {
             return Err(BuildError::ClipNorm { norm });
         }
-        if self.merge_weights && self.accumulation == Accumulation::Ordered {
+        if self.tuning.merge_weights && self.accumulation == Accumulation::Ordered {
             return Err(BuildError::MergedAndOrdered);
         }
         self.rounds(Bf16::detect())?;
@@ -112,7 +112,7 @@ impl Builder {
         let elsewhere = self.devices.iter().find(|device| found.is_none() || !compiles(device));
         match elsewhere.filter(|_| self.bf16_matmuls) {
             Some(device) => Err(BuildError::NoBf16 { device: format!("{:?}", device.clone().inner()) }),
-            None if self.bf16_matmuls && self.merge_weights => Err(BuildError::MergedAndRounded),
+            None if self.bf16_matmuls && self.tuning.merge_weights => Err(BuildError::MergedAndRounded),
             None => Ok(()),
         }
     }

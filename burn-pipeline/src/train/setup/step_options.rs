@@ -1,7 +1,7 @@
 //! Builder options for steps: numerics, and how stages run.
 
 use super::builder::Builder;
-use crate::execute::FusedActions;
+use crate::execute::Tuning;
 use crate::payload::Validate;
 use crate::plan::SkipEdge;
 use crate::stage::{Accumulation, SplitBackward};
@@ -37,14 +37,6 @@ impl Builder {
         self
     }
 
-    /// Sets how many programs each captured stage keeps, 64 by default, at least 1. There is one for each shape of its
-    /// inputs and each combination of values that its forward reads from the host. The least recently used program is
-    /// dropped, and captured again if needed (see [`SplitBackward`] for the cost). The limit does not change numbers.
-    pub fn captured_programs(mut self, limit: usize) -> Self {
-        self.captured_programs = limit;
-        self
-    }
-
     /// Compiles captured stages on processors (`Device::flex`); off by default. Stages are then captured even if the
     /// plan does not split, unless [`SplitBackward::Eager`] is set.
     ///
@@ -69,17 +61,10 @@ impl Builder {
     /// plain forward, in `f32`, and so does a stage that cannot be captured
     /// ([`Pipeline::engines`](crate::Pipeline::engines) names it).
     ///
-    /// Building fails on other processors and devices, and with [`Builder::merge_weights`], whose matmuls are not
+    /// Building fails on other processors and devices, and with [`Tuning::merge_weights`], whose matmuls are not
     /// compiled.
     pub fn bf16_matmuls(mut self, rounded: bool) -> Self {
         self.bf16_matmuls = rounded;
-        self
-    }
-
-    /// Keeps the outputs of stages until their backward, as a plain autodiff loop does, instead of releasing them after
-    /// they were sent. For measuring the memory that the release saves.
-    pub fn keep_outputs(mut self, keep: bool) -> Self {
-        self.keep_outputs = keep;
         self
     }
 
@@ -143,18 +128,9 @@ impl Builder {
         self
     }
 
-    /// Runs adjacent `W`s of one stage at once: each weight-gradient matmul of a captured stage's linear layers then
-    /// covers the rows of several microbatches, whenever that moves fewer bytes (many short microbatches, wide layers).
-    /// Sums are added in another order, so gradients differ by rounding; it cannot be combined with
-    /// [`Accumulation::Ordered`].
-    pub fn merge_weights(mut self, merge: bool) -> Self {
-        self.merge_weights = merge;
-        self
-    }
-
-    /// Sets how fused actions (`OVERLAP_F_B`, as in DualPipe) run, [`FusedActions::Auto`] by default.
-    pub fn fused(mut self, fused: FusedActions) -> Self {
-        self.fused = fused;
+    /// Sets how stages run, where the numbers of one device allow several ways.
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
         self
     }
 }
