@@ -144,5 +144,5 @@ fn merged_weights_and_bf16_matmuls_are_refused_together() {
     let builder = builder::<Text>(schedule.as_ref(), Size::new(2, 2))
         .bf16_matmuls(true)
         .tuning(Tuning { merge_weights: true, ..Tuning::default() });
-    assert!(matches!(builder.build().map(drop), Err(BuildError::MergedAndRounded)));
+    assert!(matches!(builder.build().map(drop), Err(BuildError::NotTogether(_))));
 }

@@ -23,7 +23,7 @@ fn refused(builder: Builder) -> String {
 #[test]
 fn choices_that_do_not_work_together_are_refused_at_the_start() {
     for (builder, what) in [
-        (parallel().tensor_parallel(2), "`Builder::tensor_parallel` does not work with `Builder::vocabulary` yet"),
+        (parallel().tensor_parallel(2), "`Builder::vocabulary` does not work with `Builder::tensor_parallel`"),
         (parallel().share(SharedParameter::new("w")), "`Builder::share` does not work"),
         (parallel().validate(Validate::FirstStep), "`Builder::validate` does not work"),
         (parallel().reduction(Reduction::Weighted), "`Reduction::Weighted` does not work"),

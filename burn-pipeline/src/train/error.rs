@@ -11,6 +11,7 @@ use crate::payload::{BoundaryError, PayloadSpec};
 use crate::plan::{CheckError, PlanError, StageId};
 use crate::schedule::ScheduleError;
 use crate::stage::{MicrobatchError, ReplaceError, StageError};
+use crate::train::features::NotTogether;
 use crate::train::non_finite::NonFinite;
 use burn::module::ParamGroup;
 
@@ -63,9 +64,6 @@ pub enum BuildError {
          size for both (`Builder::tensor_parallel`), or choose a schedule with one copy of each stage"
     )]
     GroupCopies { stage: usize, first: usize, second: usize },
-    /// A feature that cannot be combined with tensor parallelism.
-    #[error("{what} does not work with `Builder::tensor_parallel` yet; leave one of them out")]
-    TensorParallel { what: &'static str },
     /// The plan's vocabulary-parallel layers are not those given to the builder.
     #[error(
         "{plan} is vocabulary parallel for {planned}, but `Builder::vocabulary` gives {given}; give it the same \
@@ -75,15 +73,15 @@ pub enum BuildError {
     /// A vocabulary without layers.
     #[error("`Builder::vocabulary` was given neither an embedding nor a head; give it one of them, or leave it out")]
     EmptyVocabulary,
-    /// A feature that cannot be combined with a parallel vocabulary.
-    #[error("{what} does not work with `Builder::vocabulary` yet; leave one of them out")]
-    WithVocabulary { what: &'static str },
     /// The last stage has a loss, but the vocabulary-parallel head computes the loss.
     #[error(
         "stage {stage} was built with a loss, but the vocabulary-parallel head comes after it and computes the cross \
          entropy; build it with `StageBox::new`"
     )]
     LossBeforeHead { stage: usize },
+    /// Two features do not go together.
+    #[error(transparent)]
+    NotTogether(#[from] NotTogether),
     /// A skip edge is not valid, or is missing from a lowered plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -114,20 +112,12 @@ pub enum BuildError {
          of microbatches"
     )]
     Moved { schedule: String, microbatches: usize },
-    /// Merged weight gradients are not added in microbatch order.
-    #[error(
-        "`Tuning::merge_weights` adds gradients in a different order than `Accumulation::Ordered` requires; choose one of them"
-    )]
-    MergedAndOrdered,
     /// `bf16` matmuls are not faster on this processor or device.
     #[error(
         "`Builder::bf16_matmuls` needs a processor with AVX512-BF16 (`avx512_bf16` in /proc/cpuinfo) and the device \
          Flex, but {device} has no bf16 matmuls here; leave it out"
     )]
     NoBf16 { device: String },
-    /// Merged weight gradients are not compiled.
-    #[error("`Tuning::merge_weights` multiplies in `f32`, but `Builder::bf16_matmuls` in `bf16`; choose one of them")]
-    MergedAndRounded,
     /// A declared group matches no parameter.
     #[error(
         "{group:?} matches no parameter of the model; names are {names}, ..; groups match names in the whole model \
@@ -279,22 +269,9 @@ pub enum PipelineError {
     /// The stage's module cannot be replaced. Nothing was changed; the pipeline is unchanged.
     #[error("cannot replace the module of stage {stage}: {source}")]
     Replace { stage: usize, source: ReplaceError },
-    /// The call does not work with tensor-parallel stages. Nothing was run; the pipeline is unchanged.
-    #[error("{what} does not work yet with tensor-parallel stages (`Builder::tensor_parallel`); build without them")]
-    TensorParallel { what: &'static str },
-    /// The call does not work with a parallel vocabulary. Nothing was run; the pipeline is unchanged.
-    #[error(
-        "{what} does not work yet with a vocabulary-parallel embedding or head (`Builder::vocabulary`); build without \
-         it"
-    )]
-    Vocabulary { what: &'static str },
-    /// The call does not work with weights that are cut over data-parallel replicas. Nothing was run; the pipeline is
-    /// unchanged.
-    #[error(
-        "stage {stage}: {what} does not work yet with weights that are cut over data-parallel replicas \
-         (`StageContext::replicas`); build without them"
-    )]
-    CutOverReplicas { stage: StageId, what: &'static str },
+    /// The call does not go with a feature of the pipeline. Nothing was run; the pipeline is unchanged.
+    #[error(transparent)]
+    NotTogether(#[from] NotTogether),
     /// The batch is not even over replicas that exchange tensors in every microbatch. Nothing was run; the pipeline is
     /// unchanged.
     #[error(

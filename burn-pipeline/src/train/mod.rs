@@ -21,6 +21,7 @@ mod context;
 mod control;
 mod error;
 mod facts;
+mod features;
 mod non_finite;
 mod pipeline;
 mod plans;
@@ -41,6 +42,7 @@ pub use choose::{
 };
 pub use context::StageContext;
 pub use error::{BuildError, PipelineError};
+pub use features::{Feature, NotTogether};
 pub use non_finite::{NonFinite, OnNonFinite};
 pub use pipeline::Pipeline;
 pub use progress::Progress;

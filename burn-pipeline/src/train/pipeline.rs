@@ -13,6 +13,7 @@ use crate::simulate::SimulateOptions;
 use crate::train::checkpoint::Branch;
 use crate::train::control::{Command, Ranks, Refuse};
 use crate::train::error::{BuildError, PipelineError};
+use crate::train::features::{Feature, NotTogether};
 use crate::train::non_finite::OnNonFinite;
 use crate::train::plans::{Parts, Plans};
 use crate::train::progress::{Progress, Training};
@@ -139,19 +140,15 @@ impl Pipeline {
         admitted
     }
 
-    /// Refuses calls that do not work with tensor-parallel stages.
-    pub(super) fn whole_stages_only(&self, what: &'static str) -> Result<(), PipelineError> {
-        if self.plans.members() > 1 { Err(PipelineError::TensorParallel { what }) } else { Ok(()) }
-    }
-
-    /// Refuses calls that do not work with a parallel vocabulary.
-    pub(super) fn without_vocabulary(&self, what: &'static str) -> Result<(), PipelineError> {
-        if self.plans.spread() { Err(PipelineError::Vocabulary { what }) } else { Ok(()) }
-    }
-
-    /// Refuses calls that do not work with weights that are cut over data-parallel replicas.
-    pub(super) fn without_cuts_over_replicas(&self, what: &'static str) -> Result<(), PipelineError> {
-        self.stages.cut_over_replicas().map_or(Ok(()), |stage| Err(PipelineError::CutOverReplicas { stage, what }))
+    /// Refuses a call that does not go with the pipeline's features.
+    pub(super) fn goes_with(&self, call: Feature) -> Result<(), NotTogether> {
+        let features = [
+            (Feature::TensorParallel, self.plans.members() > 1),
+            (Feature::CutOverReplicas, self.stages.cut_over_replicas().is_some()),
+            (Feature::Vocabulary, self.plans.spread()),
+        ];
+        let chosen = features.into_iter().filter(|(_, chosen)| *chosen).map(|(feature, _)| feature);
+        Feature::check(&chosen.chain([call]).collect::<Vec<_>>())
     }
 
     /// Returns the parts of a batch, or an error if replicas that exchange tensors would have different numbers of

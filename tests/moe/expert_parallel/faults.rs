@@ -228,7 +228,7 @@ fn choices_that_do_not_work_with_spread_experts_are_refused_at_the_start() {
     }
     let auto = AutoPipeline::new(small(FULL, How::Nothing), Size::new(2, 2), AutoOptions::default());
     let error = auto.err().unwrap().to_string();
-    assert!(error.contains("`AutoPipeline` does not work yet with weights that are cut over"), "{error}");
+    assert!(error.contains("`AutoPipeline` does not work with a weight cut over data-parallel replicas"), "{error}");
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn calls_that_need_whole_experts_are_refused_and_the_pipeline_goes_on() {
         pipeline.replace_module(0, |layer: Layer, _| layer).unwrap_err().to_string(),
         pipeline.step_to(Default::default(), Vec::new()).unwrap_err().to_string(),
     ];
-    for (said, what) in said.iter().zip(["replacing a module", "`step_to`"]) {
+    for (said, what) in said.iter().zip(["`Pipeline::replace_module`", "`Pipeline::step_to`"]) {
         assert!(said.contains(what) && said.contains("cut over data-parallel replicas"), "{said}");
     }
     pipeline.step(batch(8), 0.1).unwrap();

@@ -7,6 +7,7 @@ use crate::plan::{CheckedPlan, StageId};
 use crate::stage::{Batch, Microbatches};
 use crate::train::control::Command;
 use crate::train::error::PipelineError;
+use crate::train::features::Feature;
 use crate::train::pipeline::Pipeline;
 use crate::train::step::{Rank, metadata_plan};
 use std::time::Instant;
@@ -24,7 +25,7 @@ impl Pipeline {
     /// Same as [`Pipeline::step`]. If only some stages declared their specs, it also fails if one differs from what was
     /// found.
     pub fn metadata(&mut self, batch: Batch) -> Result<Metadata, PipelineError> {
-        self.without_vocabulary("learning metadata")?;
+        self.goes_with(Feature::Metadata)?;
         let admitted = self.stages.admit_training(batch, self.plans.microbatches(), self.placement().ranks());
         let batch = self.admit(admitted)?;
         self.learn_metadata(&batch)

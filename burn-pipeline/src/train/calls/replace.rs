@@ -21,6 +21,7 @@ use crate::train::context::StageContext;
 use crate::train::control::{Call, Command, exchange_facts, gather_results};
 use crate::train::error::PipelineError;
 use crate::train::facts::StageFacts;
+use crate::train::features::Feature;
 use crate::train::pipeline::Pipeline;
 use crate::train::step::{Rank, caught};
 use serde::{Deserialize, Serialize};
@@ -88,8 +89,7 @@ impl Pipeline {
         stage: usize,
         change: impl Fn(M, &StageContext) -> M + Send + Sync + 'static,
     ) -> Result<(), PipelineError> {
-        self.whole_stages_only("replacing a module")?;
-        self.without_cuts_over_replicas("replacing a module")?;
+        self.goes_with(Feature::ReplaceModule)?;
         let refused = |source| PipelineError::Replace { stage, source };
         let admitted = if self.training.is_mid_step() { Err(ReplaceError::GradientsWait) } else { Ok(()) };
         self.admit(admitted.map_err(refused))?;

@@ -8,6 +8,7 @@ use crate::execute::ExecuteError;
 use crate::payload::AnyTensor;
 use crate::train::control::Command;
 use crate::train::error::PipelineError;
+use crate::train::features::Feature;
 use crate::train::pipeline::Pipeline;
 use crate::train::step::Rank;
 use burn::module::ParamId;
@@ -33,8 +34,7 @@ impl Pipeline {
         weights: HashMap<ParamId, AnyTensor>,
         observed: Vec<Vec<f64>>,
     ) -> Result<(), PipelineError> {
-        self.without_cuts_over_replicas("`step_to`")?;
-        self.without_vocabulary("`step_to`")?;
+        self.goes_with(Feature::StepTo)?;
         let weights = weights.into_iter().map(|(id, weight)| (id, weight.unshared())).collect();
         self.ask(StepTo { step: self.training.progress().steps + 1, weights, observed })?;
         self.training.stepped();

@@ -25,6 +25,7 @@ use crate::plan::{CheckedPlan, Plan};
 use crate::schedule::{ScheduleError, Size};
 use crate::stage::Batch;
 use crate::train::error::{BuildError, PipelineError};
+use crate::train::features::Feature;
 use crate::train::pipeline::Pipeline;
 use crate::train::report::StepReport;
 use crate::train::setup::Builder;
@@ -91,8 +92,7 @@ impl AutoPipeline {
     }
 
     fn measuring(setting: Setting, pipeline: Pipeline, first: Contender) -> Result<Self, BuildError> {
-        let alike = pipeline.without_cuts_over_replicas("`AutoPipeline`");
-        alike.map_err(|error| BuildError::Stages(Box::new(error)))?;
+        pipeline.goes_with(Feature::AutoPipeline)?;
         Ok(Self::with(setting, pipeline, Phase::Measuring(Box::new(first), Vec::new()), Decision::Measuring))
     }
 

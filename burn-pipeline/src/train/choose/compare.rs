@@ -19,6 +19,7 @@ use crate::schedule::{Schedule, ScheduleError, Size, by_name};
 use crate::simulate::simulate;
 use crate::stage::Batch;
 use crate::train::error::BuildError;
+use crate::train::features::Feature;
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::Source;
 use crate::train::report::StepReport;
@@ -129,12 +130,7 @@ fn contenders(
 
 /// The plan that runs first.
 pub(super) fn first(builder: &Builder, size: Size, options: &AutoOptions) -> Result<Contender, BuildError> {
-    if builder.members.largest() > 1 {
-        return Err(BuildError::TensorParallel { what: "`AutoPipeline`" });
-    }
-    if builder.vocabulary.is_some() {
-        return Err(BuildError::WithVocabulary { what: "`AutoPipeline`" });
-    }
+    builder.goes_with(Feature::AutoPipeline)?;
     let (schedule, mut builder) = (first_schedule(size)?, builder.clone());
     if let Some(layers) = options.layers.filter(|_| builder.seed.is_none()) {
         let cut = Partition::even(layers, size.ranks * size.chunks)?;

@@ -15,6 +15,7 @@ use super::walk::{Walk, caught};
 use crate::cost::{Dtype, Layer, Layers};
 use crate::payload::Payload;
 use crate::stage::Batch;
+use crate::train::features::Feature;
 use crate::train::setup::Builder;
 use burn::tensor::DType;
 
@@ -78,7 +79,7 @@ impl Builder {
         kinds: &[char],
         rounds: usize,
     ) -> Result<MeasuredLayers, MeasureError> {
-        self.measures_without_vocabulary()?;
+        self.goes_with(Feature::Measuring)?;
         let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads).build();
         let pool = pool.map_err(|error| MeasureError::Threads(error.to_string()))?;
         let walk = Walk::new(self, &microbatch, vec![1; kinds.len()]);

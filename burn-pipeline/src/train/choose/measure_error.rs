@@ -2,6 +2,7 @@
 
 use crate::cost::{PartitionError, ProfileError};
 use crate::stage::{MicrobatchError, StageError};
+use crate::train::features::NotTogether;
 
 /// Why layers or stages could not be measured. Their numbers count from 0.
 #[derive(Clone, PartialEq, thiserror::Error)]
@@ -22,6 +23,9 @@ pub enum MeasureError {
     /// There are no layers, or too many.
     #[error(transparent)]
     Layers(#[from] PartitionError),
+    /// Measuring does not go with a feature of the builder.
+    #[error(transparent)]
+    NotTogether(#[from] NotTogether),
     /// The builder's plan, which defines the stages, cannot be built.
     #[error("the stages to measure are those of the builder's plan: {0}")]
     Plan(String),

@@ -33,6 +33,7 @@ use crate::plan::StageId;
 use crate::stage::loss_seed;
 use crate::stage::{Batch, ErasedStage, ForwardCall, ForwardOutput, ForwardSeed, Gradients, Members, StageError};
 use crate::train::error::BuildError;
+use crate::train::features::Feature;
 use crate::train::plans::split_stages;
 use crate::train::setup::Builder;
 use std::time::Instant;
@@ -60,7 +61,7 @@ impl Builder {
     /// Returns [`MeasureError`], which names the stage, or what the builder lacks.
     pub fn measure_memory(&self, microbatch: Batch, meter: &dyn MemoryMeter) -> Result<Profile, MeasureError> {
         let planned = |error: BuildError| MeasureError::Plan(error.to_string());
-        self.measures_without_vocabulary()?;
+        self.goes_with(Feature::Measuring)?;
         let mut plans = self.plans().map_err(planned)?;
         let split = split_stages(plans.current().map_err(planned)?.plan());
         let placement = plans.placement();

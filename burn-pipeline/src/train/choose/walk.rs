@@ -11,21 +11,10 @@ use crate::payload::Payload;
 use crate::stage::{Batch, ErasedStage, ForwardCall, StageError};
 use crate::tensor_parallel::TensorGroup;
 use crate::train::context::StageContext;
-use crate::train::error::BuildError;
 use crate::train::setup::Builder;
 use burn::tensor::Device;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-impl Builder {
-    /// Refuses to measure stages of a vocabulary-parallel model.
-    pub(super) fn measures_without_vocabulary(&self) -> Result<(), MeasureError> {
-        match self.vocabulary.is_some() {
-            true => Err(MeasureError::Plan(BuildError::WithVocabulary { what: "measuring stages" }.to_string())),
-            false => Ok(()),
-        }
-    }
-}
 
 /// Walks through the stages in order.
 pub(super) struct Walk<'a> {

@@ -17,6 +17,7 @@ use crate::stage::{Accumulation, Reduction};
 use crate::train::checkpoint::Branch;
 use crate::train::control::{Job, Ranks, Start};
 use crate::train::error::BuildError;
+use crate::train::features::{Feature, NotTogether};
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::{Plans, split_stages};
 use crate::train::progress::Training;
@@ -88,15 +89,12 @@ impl Builder {
             return Err(BuildError::NoReplicas);
         }
         self.has_members()?;
-        self.works_with_vocabulary()?;
+        self.features_go_together()?;
         if self.sharded && self.replicas == 1 {
             return Err(BuildError::NothingToShardOver);
         }
         if let Some(norm) = self.clip_norm.filter(|&norm| norm.is_nan() || norm <= 0.0) {
             return Err(BuildError::ClipNorm { norm });
-        }
-        if self.tuning.merge_weights && self.accumulation == Accumulation::Ordered {
-            return Err(BuildError::MergedAndOrdered);
         }
         self.rounds(Bf16::detect())?;
         let plans = Plans::new(source, &self.skips, self.replication(), self.vocabulary_pass())?;
@@ -112,7 +110,6 @@ impl Builder {
         let elsewhere = self.devices.iter().find(|device| found.is_none() || !compiles(device));
         match elsewhere.filter(|_| self.bf16_matmuls) {
             Some(device) => Err(BuildError::NoBf16 { device: format!("{:?}", device.clone().inner()) }),
-            None if self.bf16_matmuls && self.tuning.merge_weights => Err(BuildError::MergedAndRounded),
             None => Ok(()),
         }
     }
@@ -130,23 +127,33 @@ impl Builder {
         Ok(())
     }
 
-    /// Refuses options that do not work with a parallel vocabulary.
-    fn works_with_vocabulary(&self) -> Result<(), BuildError> {
-        let Some(vocabulary) = &self.vocabulary else { return Ok(()) };
-        if vocabulary.pieces().is_empty() {
+    /// Refuses features that do not go together.
+    fn features_go_together(&self) -> Result<(), BuildError> {
+        if self.vocabulary.as_ref().is_some_and(|vocabulary| vocabulary.pieces().is_empty()) {
             return Err(BuildError::EmptyVocabulary);
         }
-        let refused = [
-            ("`Builder::tensor_parallel`", self.members.largest() > 1),
-            ("`Builder::share`", !self.shared.is_empty()),
-            ("`Builder::validate`", self.validate != Validate::Off),
-            (
-                "`Reduction::Weighted`",
-                self.reduction == Reduction::Weighted && vocabulary.layers().contains(&Piece::Head),
-            ),
+        Ok(Feature::check(&self.features())?)
+    }
+
+    /// The chosen features that not every other one goes with.
+    fn features(&self) -> Vec<Feature> {
+        let head = self.vocabulary.as_ref().is_some_and(|vocabulary| vocabulary.layers().contains(&Piece::Head));
+        let features = [
+            (Feature::TensorParallel, self.members.largest() > 1),
+            (Feature::Vocabulary, self.vocabulary.is_some()),
+            (Feature::Share, !self.shared.is_empty()),
+            (Feature::Validate, self.validate != Validate::Off),
+            (Feature::WeightedReduction, self.reduction == Reduction::Weighted && head),
+            (Feature::OrderedAccumulation, self.accumulation == Accumulation::Ordered),
+            (Feature::MergedWeights, self.tuning.merge_weights),
+            (Feature::Bf16Matmuls, self.bf16_matmuls),
         ];
-        let refused = refused.into_iter().find(|(_, chosen)| *chosen);
-        refused.map_or(Ok(()), |(what, _)| Err(BuildError::WithVocabulary { what }))
+        features.into_iter().filter(|(_, chosen)| *chosen).map(|(feature, _)| feature).collect()
+    }
+
+    /// Refuses a call that does not go with the chosen features.
+    pub(crate) fn goes_with(&self, call: Feature) -> Result<(), NotTogether> {
+        Feature::check(&self.features().into_iter().chain([call]).collect::<Vec<_>>())
     }
 
     /// A rank's end of the link, delayed if a network was given.

@@ -1,0 +1,136 @@
+//! Which features of a job do not go together: one table, read where a job is built and where a call begins.
+//!
+//! A feature is a choice of the builder, or a call. Every pair that is not in the table gives the numbers of one
+//! device; `tests/features` trains them two by two and compares the guide (`numbers`) with the table's sentences.
+//! Refusals that depend on one stage's code or numbers (a forward that draws, uneven batches) are errors of the stage
+//! or the call.
+
+use std::fmt;
+
+/// A choice of the builder, or a call, that not every other one goes with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Feature {
+    /// [`Builder::tensor_parallel`](crate::Builder::tensor_parallel) with more than one member.
+    TensorParallel,
+    /// Weights cut over data-parallel replicas ([`StageContext::replicas`](crate::StageContext)): expert parallelism.
+    CutOverReplicas,
+    /// [`Builder::vocabulary`](crate::Builder::vocabulary).
+    Vocabulary,
+    /// [`Builder::share`](crate::Builder::share).
+    Share,
+    /// [`Builder::validate`](crate::Builder::validate).
+    Validate,
+    /// [`Reduction::Weighted`](crate::Reduction::Weighted), with a vocabulary-parallel head.
+    WeightedReduction,
+    /// [`Accumulation::Ordered`](crate::Accumulation::Ordered).
+    OrderedAccumulation,
+    /// [`Tuning::merge_weights`](crate::execute::Tuning::merge_weights).
+    MergedWeights,
+    /// [`Builder::bf16_matmuls`](crate::Builder::bf16_matmuls).
+    Bf16Matmuls,
+    /// [`AutoPipeline`](crate::AutoPipeline).
+    AutoPipeline,
+    /// Measuring layers or stages.
+    Measuring,
+    /// [`Pipeline::step_to`](crate::Pipeline::step_to).
+    StepTo,
+    /// [`Pipeline::metadata`](crate::Pipeline::metadata).
+    Metadata,
+    /// [`Pipeline::replace_module`](crate::Pipeline::replace_module).
+    ReplaceModule,
+}
+
+use Feature::{
+    AutoPipeline, Bf16Matmuls, CutOverReplicas, Measuring, MergedWeights, Metadata, OrderedAccumulation, ReplaceModule,
+    Share, StepTo, TensorParallel, Validate, Vocabulary, WeightedReduction,
+};
+
+/// The pairs that are refused, and why.
+const REFUSED: [(Feature, Feature, &str); 15] = [
+    (TensorParallel, Vocabulary, "a member would hold a piece of a shard"),
+    (TensorParallel, ReplaceModule, "a new module is not cut"),
+    (TensorParallel, AutoPipeline, "schedules are compared with groups of one"),
+    (CutOverReplicas, ReplaceModule, "a new module is not cut"),
+    (CutOverReplicas, StepTo, "the weights to be set would be pieces"),
+    (CutOverReplicas, AutoPipeline, "schedules differ in the order of exchanges"),
+    (Vocabulary, Share, "the shards are no stage's parameters; give a tied matrix to `Builder::vocabulary`"),
+    (Vocabulary, WeightedReduction, "the head computes the plain mean or sum of the cross entropy"),
+    (Vocabulary, Validate, "the shards have no metadata"),
+    (Vocabulary, StepTo, "the shards are part of no slice"),
+    (Vocabulary, Metadata, "the shards have no metadata"),
+    (Vocabulary, Measuring, "the shards run on all ranks at once"),
+    (Vocabulary, AutoPipeline, "schedules are compared without the shards"),
+    (OrderedAccumulation, MergedWeights, "it adds gradients in a different order"),
+    (Bf16Matmuls, MergedWeights, "merged matmuls are `f32`"),
+];
+
+/// Two features that do not go together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{second} does not work with {first}: {reason}; leave one of them out")]
+pub struct NotTogether {
+    /// One of the two.
+    pub first: Feature,
+    /// The other.
+    pub second: Feature,
+    /// Why not.
+    pub reason: &'static str,
+}
+
+impl Feature {
+    /// Refuses the first pair of these features that do not go together.
+    ///
+    /// # Errors
+    /// Returns the pair and the reason.
+    pub(crate) fn check(chosen: &[Feature]) -> Result<(), NotTogether> {
+        let pair = REFUSED.into_iter().find(|(first, second, _)| chosen.contains(first) && chosen.contains(second));
+        pair.map_or(Ok(()), |(first, second, reason)| Err(NotTogether { first, second, reason }))
+    }
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TensorParallel => "`Builder::tensor_parallel`",
+            CutOverReplicas => "a weight cut over data-parallel replicas (`StageContext::replicas`)",
+            Vocabulary => "`Builder::vocabulary`",
+            Share => "`Builder::share`",
+            Validate => "`Builder::validate`",
+            WeightedReduction => "`Reduction::Weighted`",
+            OrderedAccumulation => "`Accumulation::Ordered`",
+            MergedWeights => "`Tuning::merge_weights`",
+            Bf16Matmuls => "`Builder::bf16_matmuls`",
+            AutoPipeline => "`AutoPipeline`",
+            Measuring => "measuring stages",
+            StepTo => "`Pipeline::step_to`",
+            Metadata => "`Pipeline::metadata`",
+            ReplaceModule => "`Pipeline::replace_module`",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guide_has_every_pair_and_its_reason() {
+        let guide = include_str!("../_guide/numbers.md").split_whitespace().collect::<Vec<_>>().join(" ");
+        for (first, second, reason) in REFUSED {
+            let sentence = format!("{second} does not work with {first}: {reason}");
+            let listed = format!("{second} ({reason})");
+            assert!(guide.contains(&sentence) || guide.contains(&listed), "{sentence}");
+        }
+    }
+
+    #[test]
+    fn a_pair_is_refused_in_either_order_and_a_feature_goes_with_itself() {
+        for (first, second, reason) in REFUSED {
+            for chosen in [[first, second], [second, first]] {
+                assert_eq!(Feature::check(&chosen), Err(NotTogether { first, second, reason }));
+            }
+            assert_eq!(Feature::check(&[first, first]), Ok(()));
+        }
+        assert_eq!(Feature::check(&[]), Ok(()));
+    }
+}
