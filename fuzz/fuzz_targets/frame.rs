@@ -10,7 +10,7 @@ use burn_pipeline::payload::{AnyTensor, Boundary, Payload};
 use burn_pipeline::train::sum_over_ranks;
 use libfuzzer_sys::fuzz_target;
 use pipeline_fuzz::{frames, recorded};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The most bytes of tensors that are allocated.
 const MOST: usize = 1 << 16;
