@@ -1,4 +1,4 @@
-//! Data-parallel replicas of a pipeline: the layout of their ranks, and what they exchange.
+//! Data-parallel replicas of a pipeline: what they exchange, and when.
 //!
 //! Guarantees: losses, gradients and weights are those of one pipeline over the whole batch (the loss contract
 //! covers all replicas), and bitwise equal on all replicas; replicas cannot wait for each other in a circle; an
@@ -12,12 +12,11 @@
 //!    microbatch, and the position of its loss, depend only on its index in the whole batch. So a gradient is a sum
 //!    over microbatches, whichever replica ran them, and is scaled once at the end, as without replicas.
 //! 3. *Reduction* (`reduction.rs`): at `REDUCE_GRAD` a rank flattens the stage's gradients and cuts them into one
-//!    piece per replica (`pieces.rs`). It sends each replica its piece.
-//!    Sends do not wait, so the row continues. Between actions, and while the row waits for a message of the plan,
-//!    the rank receives arrived messages. When it has all pieces, it adds them in the order of
-//!    replicas and sends the sum to the others: a reduce-scatter, then an all-gather, during the row's cool-down.
-//!    Missing messages are awaited at the end of the row. Over a link that cannot probe, everything but the first
-//!    sends happens at the end.
+//!    piece per replica (`pieces.rs`). It sends each replica its piece. Sends do not wait, so the row continues.
+//!    Between actions, and while the row waits for a message of the plan, the rank receives arrived messages. When it
+//!    has all pieces, it adds them in the order of replicas and sends the sum to the others: a reduce-scatter, then an
+//!    all-gather, during the row's cool-down. Missing messages are awaited at the end of the row. Over a link that
+//!    cannot probe, everything but the first sends happens at the end.
 //! 4. *Sharded parameters* (`sharding.rs`) stop after the first half: each replica keeps its piece of every
 //!    parameter, and steps it with its piece of the gradient. `UNSHARD` sends this replica's piece to all others,
 //!    and the stage's next task waits for theirs. `RESHARD` drops all but this replica's piece.

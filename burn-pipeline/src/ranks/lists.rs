@@ -81,6 +81,9 @@ impl RankSet {
     /// # Errors
     /// Returns [`LinkError`] if another rank failed.
     pub(crate) fn receive_arrived(&self) -> Result<Vec<usize>, LinkError> {
+        if self.size() == 1 {
+            return Ok(Vec::new());
+        }
         let others = self.others().map(|(_, rank)| rank);
         self.over_link(|link, _| self.with_messages(|messages| messages.receive_arrived(link, others, self.deadline())))
     }

@@ -69,16 +69,15 @@ fn reduce(
     if group.ranks.len() == 1 {
         return Ok(Some(tensors));
     }
-    executor.link().set_activity(Activity::Gathering);
-    let set = executor.set_of(&group.ranks);
-    let reduced = set.over_link(|link, _| {
-        let bytes = tensors.iter().flatten().map(AnyTensor::bytes).sum::<usize>();
-        tracing::debug!(target: TRANSFER, rank, peers = ?group.ranks, kind = "AllReduce", bytes, "given to a group");
-        let collectives = link.collectives();
-        collectives.map(|own| own.sum(group.number, &group.ranks, tensors.clone(), set.deadline())).transpose()
-    });
-    let header = Header::of(MessageKind::Collective { group: group.number });
-    let reduced = reduced.and_then(|by_link| by_link.map_or_else(|| set.all_reduce_lists(header, tensors), Ok));
+    let (set, deadline) = (executor.set_of(&group.ranks), executor.deadline());
+    let bytes = tensors.iter().flatten().map(AnyTensor::bytes).sum::<usize>();
+    tracing::debug!(target: TRANSFER, rank, peers = ?group.ranks, kind = "AllReduce", bytes, "given to a group");
+    let link = executor.link();
+    link.set_activity(Activity::Gathering);
+    let reduced = match link.collectives() {
+        Some(collectives) => collectives.sum(group.number, &group.ranks, tensors, deadline),
+        None => set.all_reduce_lists(Header::of(MessageKind::Collective { group: group.number }), tensors),
+    };
     reduced.map(Some).map_err(|source| ExecuteError::Link { rank, task: None, source })
 }
 
