@@ -160,7 +160,7 @@ impl Executor {
         task: MicrobatchTask,
         f: impl FnOnce(&mut dyn ErasedStage) -> Result<T, StageError>,
     ) -> Result<T, ExecuteError> {
-        let result = self.caught(task, f)?;
+        let result = self.caught(task.stage(), task, f)?;
         self.synchronize(task)?;
         Ok(result)
     }
@@ -173,18 +173,10 @@ impl Executor {
         self.device.sync().map_err(|e| self.stage_error(task, StageError::Device(e.to_string())))
     }
 
-    /// Runs user code of the task's stage. A panic becomes an error that names stage, microbatch and operation. A
-    /// collective inside the stage can only raise a link error by unwinding; that error is returned unchanged.
+    /// Runs user code for a task, on its stage or on the shard of the vocabulary with the number `held`. A panic becomes
+    /// an error that names stage, microbatch and operation. A collective inside the stage can only raise a link error by
+    /// unwinding; that error is returned unchanged.
     pub(super) fn caught<T>(
-        &mut self,
-        task: MicrobatchTask,
-        f: impl FnOnce(&mut dyn ErasedStage) -> Result<T, StageError>,
-    ) -> Result<T, ExecuteError> {
-        self.caught_in(task.stage(), task, f)
-    }
-
-    /// As [`Executor::caught`], for the shard of the vocabulary or the stage with the number `held`.
-    pub(super) fn caught_in<T>(
         &mut self,
         held: StageId,
         task: MicrobatchTask,

@@ -66,7 +66,7 @@ impl Executor {
         let _span =
             tracing::trace_span!("fused", rank = self.rank(), cell = state.position, %forward, %backward).entered();
         state.started = state.now();
-        let begun = self.caught(forward, |stage| stage.start_work(StageWork::Forward(call)))?;
+        let begun = self.caught(forward.stage(), forward, |stage| stage.start_work(StageWork::Forward(call)))?;
         let forward_pieces = pieces(&begun);
         if let WorkStarted::Finished(done) = begun {
             self.synchronize(forward)?;
@@ -74,7 +74,7 @@ impl Executor {
             state.record(self.rank(), forward.into(), state.started);
             state.started = state.now();
         }
-        let begun = self.caught(backward, |stage| stage.start_work(work))?;
+        let begun = self.caught(backward.stage(), backward, |stage| stage.start_work(work))?;
         let both = forward_pieces.zip(pieces(&begun));
         if let Some((forwards, backwards)) = both {
             self.alternate((forward, forwards), (backward, backwards))?;
@@ -124,10 +124,10 @@ impl Executor {
             // Compares `done / all` of both parts without division.
             if forwards_done * backwards <= backwards_done * forwards {
                 forwards_done += 1;
-                self.caught(forward, |stage| stage.engine_mut().advance(Direction::Forward, 1))?;
+                self.caught(forward.stage(), forward, |stage| stage.engine_mut().advance(Direction::Forward, 1))?;
             } else {
                 backwards_done += 1;
-                self.caught(backward, |stage| stage.engine_mut().advance(Direction::Backward, 1))?;
+                self.caught(backward.stage(), backward, |stage| stage.engine_mut().advance(Direction::Backward, 1))?;
             }
         }
         Ok(())

@@ -38,7 +38,7 @@ impl Executor {
         let (ids, shape) = self.input_ids(state, task)?;
         let group = self.groups.vocabulary.group().clone();
         let (given, mut words) = (ids.clone(), 0);
-        let vectors = self.caught_in(embedding, task, |held| {
+        let vectors = self.caught(embedding, task, |held| {
             let (id, weight) = piece(held.weights())?;
             words = group.whole_shape(id, weight.shape())[0];
             let width = weight.dims()[1];
@@ -62,7 +62,7 @@ impl Executor {
         task: MicrobatchTask,
     ) -> Result<Payload, ExecuteError> {
         let given = self.take_all(state, task, task.with(task.stage(), Op::ReduceEmbedding))?;
-        self.caught(task, |_| {
+        self.caught(task.stage(), task, |_| {
             let vectors = given.iter().map(one_float).collect::<Result<Vec<_>, _>>()?;
             let mut input = Payload::default();
             vectors.into_iter().reduce(AnyTensor::plus).into_iter().for_each(|sum| input.push_tensor(sum));
@@ -85,7 +85,7 @@ impl Executor {
         let gradients = Gradients::from_payload(gradients).map_err(StageError::Input);
         let gradients = gradients.map_err(|source| self.stage_error(task, source))?;
         let (group, tied) = (self.groups.vocabulary.group().clone(), self.groups.vocabulary.is_tied());
-        self.caught_in(embedding, task, |held| {
+        self.caught(embedding, task, |held| {
             let (id, weight) = piece(held.weights())?;
             if !held.named_parameters().iter().any(|parameter| parameter.trainable) {
                 return Ok(());

@@ -72,7 +72,7 @@ impl Executor {
         let (group, trains) = (self.groups.vocabulary.group().clone(), state.run.trains());
         let tied = self.groups.vocabulary.is_tied();
         let (wanted, mut words) = (ids.clone(), 0);
-        let scored = self.caught_in(head, task, |held| {
+        let scored = self.caught(head, task, |held| {
             let (id, weight) = piece(held.weights())?;
             words = group.whole_shape(id, weight.shape())[usize::from(!tied)];
             let (own, weight) = (OwnIds::of(&group, words, ids), if tied { weight.transpose() } else { weight });
@@ -108,7 +108,7 @@ impl Executor {
         let shape = state.vocabulary.shapes.remove(&microbatch);
         let factor = shape.as_ref().map_or(0.0, |shape| factor(state, index, as_matrix(shape)[0]));
         let (mean, trains) = (state.run.seeding.reduction == Reduction::Mean, state.run.trains());
-        let (joined, loss, gradient) = self.caught_in(head, task, |_| {
+        let (joined, loss, gradient) = self.caught(head, task, |_| {
             let given = given.iter().map(matrices).collect::<Result<Vec<_>, _>>()?;
             let joined = join(&given.iter().filter_map(|given| given.first().cloned()).collect::<Vec<_>>());
             let Some(shape) = shape else { return Ok((joined, None, None)) };
@@ -159,7 +159,7 @@ impl Executor {
             return Err(self.no_input(task.into()));
         };
         let (factor, tied) = (factor(state, index, share.dims()[0]), self.groups.vocabulary.is_tied());
-        self.caught_in(head, task, |held| {
+        self.caught(head, task, |held| {
             let (id, _) = piece(held.weights())?;
             if held.named_parameters().iter().any(|parameter| parameter.trainable) {
                 let gradient = kept.weight_gradient(share, factor);
