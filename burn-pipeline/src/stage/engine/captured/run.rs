@@ -34,18 +34,6 @@ fn extensions(programs: &[Arc<StagePrograms>]) -> String {
 
 /// The steps that the methods of [`Engine`] share.
 impl Captured {
-    /// Starts a forward and feeds its inputs; returns the call if the stage could not be captured.
-    fn start_forward<M: Stage>(
-        &mut self,
-        function: &StageFunction<M>,
-        module: &M,
-        call: ForwardCall,
-    ) -> Result<Result<RunningProgram, ForwardCall>, StageError> {
-        let parameters = Parameters::of(module);
-        let Some(stage) = self.programs_for(function, module, &call, &parameters)? else { return Ok(Err(call)) };
-        self.replay(stage, call, parameters).map(Ok)
-    }
-
     /// Starts a forward of known programs and feeds its inputs.
     fn replay(
         &self,
@@ -64,20 +52,20 @@ impl Captured {
         stage.output.forward_output(outputs)
     }
 
-    /// Starts a backward and feeds its gradients; returns them if the forward ran eagerly.
+    /// Starts the backward of a captured forward, and feeds its gradients.
     fn start_backward<M: Stage>(
         &mut self,
         module: &M,
         microbatch: usize,
         seeds: Gradients,
         phase: Phase,
-    ) -> Result<Result<RunningProgram, Gradients>, StageError> {
-        let Some(mut run) = self.forwarded.remove(&microbatch) else { return Ok(Err(seeds)) };
+    ) -> Result<RunningProgram, StageError> {
+        let mut run = self.forwarded.remove(&microbatch).ok_or(StageError::NotHeld)?;
         run.load(Phase::Forward, || Parameters::of(module))?;
         let absent = run.stage.absent(&seeds);
         self.unused.clone_from(&absent);
         let run = self.without(run, absent);
-        Ok(Ok(RunningProgram::backward(run, microbatch, seeds, phase)?))
+        RunningProgram::backward(run, microbatch, seeds, phase)
     }
 
     fn finish_backward(&mut self, begun: RunningProgram, store: &mut GradientStore) -> Result<Gradients, StageError> {
@@ -110,9 +98,13 @@ impl<M: Stage> Engine<M> for Captured {
         module: &M,
         call: ForwardCall,
     ) -> Result<ForwardOutput, StageError> {
-        match self.start_forward(function, module, call)? {
-            Err(call) => self.eager.forward(function, module, call),
-            Ok(begun) => self.finish_forward(begun),
+        let parameters = Parameters::of(module);
+        match self.programs_for(function, module, &call, &parameters)? {
+            None => self.eager.forward(function, module, call),
+            Some(stage) => {
+                let begun = self.replay(stage, call, parameters)?;
+                self.finish_forward(begun)
+            }
         }
     }
 
@@ -122,9 +114,11 @@ impl<M: Stage> Engine<M> for Captured {
         module: &M,
         call: ForwardCall,
     ) -> Result<ForwardOutput, StageError> {
-        match self.start_forward(function, module, call)? {
-            Err(call) => self.eager.forward_only(function, module, call),
-            Ok(begun) => {
+        let parameters = Parameters::of(module);
+        match self.programs_for(function, module, &call, &parameters)? {
+            None => self.eager.forward_only(function, module, call),
+            Some(stage) => {
+                let begun = self.replay(stage, call, parameters)?;
                 let (microbatch, (run, outputs)) = (begun.microbatch, begun.finish()?);
                 if run.stage.draws() && !self.seed.is_set() {
                     return Err(StageError::Unsupported(DRAWS.to_owned()));
@@ -161,20 +155,20 @@ impl<M: Stage> Engine<M> for Captured {
         seeds: Gradients,
         store: &mut GradientStore,
     ) -> Result<Gradients, StageError> {
-        match self.start_backward(module, microbatch, seeds, Phase::Backward)? {
-            Err(seeds) => self.eager.backward(module, microbatch, seeds, store),
-            Ok(mut begun) => {
-                begun.run.borrow_sums(microbatch, Phase::Backward, store);
-                self.finish_backward(begun, store)
-            }
+        if !self.forwarded.contains_key(&microbatch) {
+            return self.eager.backward(module, microbatch, seeds, store);
         }
+        let mut begun = self.start_backward(module, microbatch, seeds, Phase::Backward)?;
+        begun.run.borrow_sums(microbatch, Phase::Backward, store);
+        self.finish_backward(begun, store)
     }
 
     fn backward_input(&mut self, module: &M, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError> {
-        match self.start_backward(module, microbatch, seeds, Phase::Input)? {
-            Err(seeds) => self.eager.backward_input(module, microbatch, seeds),
-            Ok(begun) => self.finish_input(begun),
+        if !self.forwarded.contains_key(&microbatch) {
+            return self.eager.backward_input(module, microbatch, seeds);
         }
+        let begun = self.start_backward(module, microbatch, seeds, Phase::Input)?;
+        self.finish_input(begun)
     }
 
     fn backward_weight(&mut self, module: &M, microbatch: usize, store: &mut GradientStore) -> Result<(), StageError> {
@@ -209,24 +203,23 @@ impl<M: Stage> Engine<M> for Captured {
         store: &mut GradientStore,
     ) -> Result<WorkStarted, StageError> {
         let begun = match work {
-            StageWork::Forward(call) => self.start_forward(function, module, call)?.map_err(StageWork::Forward),
-            StageWork::Backward(microbatch, seeds) => {
-                let begun = self.start_backward(module, microbatch, seeds, Phase::Backward)?;
-                let borrowing = begun.map(|mut begun| {
-                    begun.run.borrow_sums(microbatch, Phase::Backward, store);
-                    begun
-                });
-                borrowing.map_err(|seeds| StageWork::Backward(microbatch, seeds))
+            StageWork::Forward(call) => {
+                let parameters = Parameters::of(module);
+                match self.programs_for(function, module, &call, &parameters)? {
+                    Some(stage) => self.replay(stage, call, parameters)?,
+                    None => return self.eager.start(function, module, StageWork::Forward(call), store),
+                }
             }
-            StageWork::BackwardInput(microbatch, seeds) => {
-                let begun = self.start_backward(module, microbatch, seeds, Phase::Input)?;
-                begun.map_err(|seeds| StageWork::BackwardInput(microbatch, seeds))
+            StageWork::Backward(microbatch, seeds) if self.forwarded.contains_key(&microbatch) => {
+                let mut begun = self.start_backward(module, microbatch, seeds, Phase::Backward)?;
+                begun.run.borrow_sums(microbatch, Phase::Backward, store);
+                begun
             }
-        };
-        let begun = match begun {
-            Ok(begun) => begun,
+            StageWork::BackwardInput(microbatch, seeds) if self.forwarded.contains_key(&microbatch) => {
+                self.start_backward(module, microbatch, seeds, Phase::Input)?
+            }
             // Work that could not be captured runs whole.
-            Err(work) => return self.eager.start(function, module, work, store),
+            work => return self.eager.start(function, module, work, store),
         };
         let direction = if begun.phase == Phase::Forward { Direction::Forward } else { Direction::Backward };
         let pieces = begun.left();
