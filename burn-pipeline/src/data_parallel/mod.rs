@@ -30,8 +30,8 @@
 //!    instead, and each adds its microbatches, so additions have the order of one device. If parameters are
 //!    sharded, replica 0 gets the whole sum of earlier batches before each batch, and all replicas get their pieces
 //!    of the new sum after it.
-//! 7. *Weights cut over replicas* (by a layer, see [`tensor_parallel`](crate::tensor_parallel)) take no part in this: the
-//!    rank with a piece has its whole gradient. Stages exchange tensors inside their tasks, over the same inbox,
+//! 7. *Weights cut over replicas* (by a layer, see [`tensor_parallel`](crate::tensor_parallel)) take no part in this:
+//!    the rank with a piece has its whole gradient. Stages exchange tensors inside their tasks, over the same inbox,
 //!    since sums may come first.
 //! 8. Each stage may be sharded or not. Copies of a shared parameter are cut alike, so each replica sums its pieces
 //!    of them as it would sum whole copies. Either all copies of a parameter are sharded or none.

@@ -173,9 +173,9 @@ impl Executor {
         self.device.sync().map_err(|e| self.stage_error(task, StageError::Device(e.to_string())))
     }
 
-    /// Runs user code for a task, on its stage or on the shard of the vocabulary with the number `held`. A panic becomes
-    /// an error that names stage, microbatch and operation. A collective inside the stage can only raise a link error by
-    /// unwinding; that error is returned unchanged.
+    /// Runs user code for a task, on its stage or on the shard of the vocabulary with the number `held`. A panic
+    /// becomes an error that names stage, microbatch and operation. A collective inside the stage can only raise a link
+    /// error by unwinding; that error is returned unchanged.
     pub(super) fn caught<T>(
         &mut self,
         held: StageId,

@@ -1,4 +1,5 @@
-//! What a row exchanges with the other data-parallel replicas of its stages; see [`data_parallel`](crate::data_parallel).
+//! What a row exchanges with the other data-parallel replicas of its stages; see
+//! [`data_parallel`](crate::data_parallel).
 
 use super::error::ExecuteError;
 use super::executor::Executor;
