@@ -18,7 +18,7 @@ pub const RATE: f64 = 1e-4;
 /// Options that are not the default.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Options {
-    /// `Builder::merge_weights`.
+    /// `Tuning::merge_weights`.
     pub merge: bool,
     /// `Builder::compile`.
     pub compile: bool,

@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p benches --bench step [-- [--rounds N] [--schedules A,B] [--merge] [--compile [--bf16]]]`
 //!
-//! `--merge` runs schedules that split their backward a second time with `Builder::merge_weights`. `--compile` runs
+//! `--merge` runs schedules that split their backward a second time with `Tuning::merge_weights`. `--compile` runs
 //! all a second time with `Builder::compile`, and adds 1F1B on one rank and the matmuls of a step alone, the roofline
 //! of one rank. `--bf16` runs compiled ones once more with `Builder::bf16_matmuls`.
 //!

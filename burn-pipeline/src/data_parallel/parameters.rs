@@ -70,10 +70,10 @@ pub(super) fn fits(list: &TensorList, parameters: &[Parameter], replicas: usize)
     }
     let pieces = list.iter().zip(parameters).filter_map(|(piece, parameter)| Some((piece.as_ref()?, parameter)));
     for (piece, parameter) in pieces {
-        let (came, of) = (piece.shape().num_elements(), piece.dtype());
+        let (came, of) = (piece.shape().to_vec(), piece.dtype());
         let (length, dtype) = (parameter.piece_length(replicas), parameter.dtype);
-        if (came, of) != (length, dtype) {
-            return Err(format!("{came} elements of {of:?} came, {length} of {dtype:?} are expected"));
+        if came != [length] || of != dtype {
+            return Err(format!("{came:?} elements of {of:?} came, {length} of {dtype:?} are expected"));
         }
     }
     Ok(())
@@ -93,8 +93,10 @@ mod tests {
         let other = parameter(2, DType::F32);
         assert_eq!(refused(&[parameter(8, DType::F32)]), "2 tensors came, 1 are held");
         let longer = refused(&[parameter(10, DType::F32), other.clone()]);
-        assert_eq!(longer, "4 elements of F32 came, 5 of F32 are expected");
+        assert_eq!(longer, "[4] elements of F32 came, 5 of F32 are expected");
         assert!(refused(&[parameter(8, DType::F64), other.clone()]).contains("4 of F64 are expected"));
-        assert!(fits(&list, &[parameter(7, DType::F32), other], 2).is_ok());
+        assert!(fits(&list, &[parameter(7, DType::F32), other.clone()], 2).is_ok());
+        let square = vec![Some(AnyTensor::new(Tensor::<2>::zeros([2, 2], &Device::flex()))), None];
+        assert!(fits(&square, &[parameter(7, DType::F32), other], 2).unwrap_err().contains("[2, 2] elements"));
     }
 }

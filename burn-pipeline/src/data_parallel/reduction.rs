@@ -112,7 +112,7 @@ impl ReplicaGroup {
         let own = std::mem::take(own);
         let own = self.set.sum_lists(header(stage, false), own, self.fitting(stage))?;
         if !self.is_sharded(stage) {
-            self.set.send_lists(header(stage, true), |_| own.clone())?;
+            self.set.send_list(header(stage, true), own.clone())?;
         }
         self.reductions[at] = Reduction { stage, own, summed: true };
         Ok(())

@@ -73,7 +73,7 @@ impl ReplicaGroup {
         let weights: HashMap<ParamId, AnyTensor> = held.weights().into_iter().collect();
         let piece = |p: &Parameter| weights.get(&p.id).cloned().map(flat);
         let own: Vec<AnyTensor> = self.parameters_of(stage).iter().filter_map(piece).collect();
-        self.set.send_lists(of_parameters(stage), |_| own.iter().cloned().map(Some).collect())?;
+        self.set.send_list(of_parameters(stage), own.iter().cloned().map(Some).collect())?;
         self.shards.entry(stage).or_default().state = ShardState::Gathering(own);
         Ok(())
     }
@@ -155,7 +155,7 @@ impl ReplicaGroup {
     pub(super) fn gather_pieces(&mut self, stage: StageId, own: TensorList) -> Result<TensorList, LinkError> {
         let header = Header::of_stage(MessageKind::TensorShard, stage);
         let own: TensorList = own.into_iter().map(|piece| piece.map(flat)).collect();
-        self.set.send_lists(header, |_| own.clone())?;
+        self.set.send_list(header, own.clone())?;
         self.joined(stage, header, own)
     }
 

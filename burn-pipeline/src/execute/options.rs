@@ -13,8 +13,8 @@ pub(crate) struct RunOptions {
     pub predicted: Option<u64>,
 }
 
-/// How stages run, where the numbers of one device allow several ways. All ranks must have the same, except for
-/// `synchronize`.
+/// How stages run. No choice changes numbers, except for `merge_weights`, which adds in another order. All ranks must
+/// have the same, except for `synchronize`.
 ///
 /// ```
 /// use burn_pipeline::execute::{FusedActions, Tuning};
@@ -27,7 +27,8 @@ pub struct Tuning {
     /// Runs adjacent `W`s of one stage at once: each weight-gradient matmul of a captured stage's linear layers then
     /// covers the rows of several microbatches, whenever that moves fewer bytes (many short microbatches, wide layers).
     /// Sums are added in another order, so gradients differ by rounding; building fails with
-    /// [`Accumulation::Ordered`](crate::Accumulation::Ordered). Off by default.
+    /// [`Accumulation::Ordered`](crate::Accumulation::Ordered) and with
+    /// [`Builder::bf16_matmuls`](crate::Builder::bf16_matmuls). Off by default.
     pub merge_weights: bool,
     /// How fused actions (`OVERLAP_F_B`, as in DualPipe) run.
     pub fused: FusedActions,

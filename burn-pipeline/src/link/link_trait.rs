@@ -101,7 +101,8 @@ pub trait Link: Send {
     fn abort(&mut self, message: String);
 
     /// Tells all other ranks that this rank's call failed, while the link still works: their waits and sends end
-    /// with [`LinkError::Interrupted`] until all ranks have called [`Link::recover`].
+    /// with [`LinkError::Interrupted`] until all ranks have called [`Link::recover`]. A gather that this rank has
+    /// ended is of an earlier call: ranks that still wait in it end it first.
     ///
     /// By default it aborts, which closes the pipeline.
     fn interrupt(&mut self, message: String) {

@@ -3,8 +3,8 @@
 //! Guarantees: lists come in the order of places, and sums are added in that order, so a sum has the same bits on all
 //! members; no circle of waits.
 //!
-//! 1. A start ([`RankSet::send_lists`]) sends each other member its list, and does not wait. The same list for all
-//!    is an all-gather, another list for each a reduce-scatter or an all-to-all.
+//! 1. A start sends each other member its list, and does not wait: the same for all ([`RankSet::send_list`], an
+//!    all-gather), or another for each ([`RankSet::send_lists`], a reduce-scatter or an all-to-all).
 //! 2. An end receives the others' lists ([`RankSet::receive_lists`]) or adds them as they come
 //!    ([`RankSet::sum_lists`]).
 //! 3. A list is one message: one buffer for each element type ([`list`](super::list)).
@@ -12,6 +12,7 @@
 use super::list::{TensorList, pack, sum, unpack};
 use super::set::RankSet;
 use crate::link::{Header, LinkError};
+use crate::payload::Payload;
 
 impl RankSet {
     /// Starts a collective: sends each other member the list for its place, and posts the list that comes back.
@@ -23,10 +24,21 @@ impl RankSet {
         header: Header,
         mut list: impl FnMut(usize) -> TensorList,
     ) -> Result<(), LinkError> {
-        for (place, peer) in self.others() {
-            self.send(place, header, pack(list(place)))?;
-            self.with_messages(|messages| messages.post(peer, header));
-        }
+        self.others().try_for_each(|to| self.send_and_post(to, header, pack(list(to.0))))
+    }
+
+    /// Starts an all-gather: as [`RankSet::send_lists`], with one list for all, which is packed once.
+    ///
+    /// # Errors
+    /// As [`RankSet::send_lists`].
+    pub(crate) fn send_list(&self, header: Header, list: TensorList) -> Result<(), LinkError> {
+        let packed = pack(list);
+        self.others().try_for_each(|to| self.send_and_post(to, header, packed.clone()))
+    }
+
+    fn send_and_post(&self, (place, peer): (usize, usize), header: Header, list: Payload) -> Result<(), LinkError> {
+        self.send(place, header, list)?;
+        self.with_messages(|messages| messages.post(peer, header));
         Ok(())
     }
 
@@ -98,7 +110,7 @@ impl RankSet {
     /// # Errors
     /// As [`RankSet::sum_lists`].
     pub(crate) fn all_reduce_lists(&self, header: Header, own: TensorList) -> Result<TensorList, LinkError> {
-        self.send_lists(header, |_| own.clone())?;
+        self.send_list(header, own.clone())?;
         self.sum_lists(header, own, |_| Ok(()))
     }
 

@@ -1,9 +1,8 @@
 //! Which features of a job do not go together: one table, read where a job is built and where a call begins.
 //!
-//! A feature is a choice of the builder, or a call. Every pair that is not in the table gives the numbers of one
-//! device; `tests/features` trains them two by two and compares the guide (`numbers`) with the table's sentences.
-//! Refusals that depend on one stage's code or numbers (a forward that draws, uneven batches) are errors of the stage
-//! or the call.
+//! A feature is a choice of the builder, or a call. `tests/features` trains them two by two: a pair gives the numbers of
+//! one device, or is refused with the reason that the guide (`numbers`) gives. Refusals that depend on the plan (its
+//! number of routes), on one stage (what it draws, whether it is sharded) or on a batch are errors of their own.
 
 use std::fmt;
 
@@ -78,6 +77,14 @@ pub struct NotTogether {
 }
 
 impl Feature {
+    /// Refuses the first of these features that this one does not go with.
+    ///
+    /// # Errors
+    /// Returns the pair and the reason.
+    pub(crate) fn goes_with(self, chosen: &[Feature]) -> Result<(), NotTogether> {
+        chosen.iter().try_for_each(|&other| Feature::check(&[self, other]))
+    }
+
     /// Refuses the first pair of these features that do not go together.
     ///
     /// # Errors

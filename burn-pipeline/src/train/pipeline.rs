@@ -148,7 +148,7 @@ impl Pipeline {
             (Feature::Vocabulary, self.plans.spread()),
         ];
         let chosen = features.into_iter().filter(|(_, chosen)| *chosen).map(|(feature, _)| feature);
-        Feature::check(&chosen.chain([call]).collect::<Vec<_>>())
+        call.goes_with(&chosen.collect::<Vec<_>>())
     }
 
     /// Returns the parts of a batch, or an error if replicas that exchange tensors would have different numbers of

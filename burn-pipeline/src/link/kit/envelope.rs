@@ -42,7 +42,8 @@ pub enum Envelope {
     Interrupted {
         /// What failed.
         failure: Failure,
-        /// How many gathers of this call the sender has ended: a rank that is still in one of them ends it first.
+        /// How many gathers the sender has ended since its last recovery: a rank that is still in one of them ends it
+        /// first.
         gathers: u64,
     },
     /// The sender has recovered from an interruption: its earlier messages are dropped.

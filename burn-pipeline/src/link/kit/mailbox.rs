@@ -52,8 +52,9 @@ pub(super) struct Answer {
 pub(super) struct Contents {
     /// Messages of each rank, in order.
     pub(super) inbox: Vec<VecDeque<Delivery>>,
-    /// The ranks' bytes in gathers that are incomplete or not yet taken, by round.
-    pub(super) gathers: BTreeMap<u64, Vec<Option<Vec<u8>>>>,
+    /// The ranks' bytes in gathers that are incomplete or not yet taken, by the number of recoveries that the sender had
+    /// begun, and the round since then.
+    gathers: BTreeMap<(u64, u64), Vec<Option<Vec<u8>>>>,
     /// The first failure that this rank knows.
     pub(super) failure: Option<Failure>,
     /// The number of the last question.
@@ -69,7 +70,7 @@ pub(super) struct Contents {
     /// Interruptions, by the number of earlier recoveries, each with the number of gathers that its sender had ended.
     interruptions: BTreeMap<u64, (Failure, u64)>,
     /// How many gathers this rank has ended since the last recovery.
-    pub(super) gathered: u64,
+    gathered: u64,
     /// How many recoveries each rank has begun.
     begun: Vec<u64>,
     /// How many recoveries have ended here.
@@ -107,12 +108,11 @@ impl Contents {
         *first = gathers.min(*first);
     }
 
-    /// A rank begins to recover: drops what had come from it before.
+    /// A rank begins to recover: drops its earlier messages. Its parts of gathers stay until all have recovered, since
+    /// this rank may still be in one that the other has ended.
     fn begin_recovery(&mut self, from: usize) {
         self.begun[from] += 1;
         self.inbox[from].clear();
-        self.gathers.values_mut().for_each(|rows| rows[from] = None);
-        self.gathers.retain(|_, rows| rows.iter().any(Option::is_some));
     }
 
     /// The first rank that has not begun to recover.
@@ -127,13 +127,27 @@ impl Contents {
             self.recovered += 1;
             self.gathered = 0;
             self.interruptions = self.interruptions.split_off(&self.recovered);
+            self.gathers = self.gathers.split_off(&(self.recovered, 0));
         }
         all
     }
 
     pub(super) fn put_gather(&mut self, round: u64, from: usize, bytes: Vec<u8>) {
         let ranks = self.closed.len();
-        self.gathers.entry(round).or_insert_with(|| vec![None; ranks])[from] = Some(bytes);
+        self.gathers.entry((self.begun[from], round)).or_insert_with(|| vec![None; ranks])[from] = Some(bytes);
+    }
+
+    /// The parts of a gather that have arrived.
+    pub(super) fn gather(&self, round: u64) -> Option<&Vec<Option<Vec<u8>>>> {
+        self.gathers.get(&(self.recovered, round))
+    }
+
+    /// Ends a gather if all parts have arrived.
+    pub(super) fn end_gather(&mut self, round: u64) -> Option<Vec<Vec<u8>>> {
+        self.gather(round)?.iter().all(Option::is_some).then_some(())?;
+        let rows = self.gathers.remove(&(self.recovered, round))?;
+        self.gathered += 1;
+        Some(rows.into_iter().flatten().collect())
     }
 }
 

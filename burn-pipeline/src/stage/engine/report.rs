@@ -19,7 +19,7 @@
 ///   stack of layers, which is as long as it computes.
 /// - Recording a new forward: 26 ms more for that block. A value that changes with every step costs this in each
 ///   step, and `tracing` reports it once; given to the batch as a tensor
-///   ([`Stage::Extra`](crate::stage::Stage::Extra)) it costs nothing. `Builder::captured_programs` bounds how many
+///   ([`Stage::Extra`](crate::stage::Stage::Extra)) it costs nothing. `Tuning::captured_programs` bounds how many
 ///   programs are kept.
 /// - A tensor that a module holds outside a `Param` is copied to the host for each forward; on a GPU that waits for
 ///   the device. A frozen `Param` costs nothing.

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 impl StepReport {
     /// Computes a profile from the timelines of some steps.
     ///
-    /// Build the pipeline with `Builder::synchronize` if the device computes asynchronously; otherwise events show how
+    /// Build the pipeline with `Tuning::synchronize` if the device computes asynchronously; otherwise events show how
     /// long it took to submit work.
     ///
     /// # Errors

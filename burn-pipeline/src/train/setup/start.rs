@@ -153,7 +153,7 @@ impl Builder {
 
     /// Refuses a call that does not go with the chosen features.
     pub(crate) fn goes_with(&self, call: Feature) -> Result<(), NotTogether> {
-        Feature::check(&self.features().into_iter().chain([call]).collect::<Vec<_>>())
+        call.goes_with(&self.features())
     }
 
     /// A rank's end of the link, delayed if a network was given.

@@ -128,7 +128,7 @@ impl Builder {
         self
     }
 
-    /// Sets how stages run, where the numbers of one device allow several ways.
+    /// Sets how stages run; see [`Tuning`].
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
         self
