@@ -37,7 +37,7 @@ fn an_optimizer_that_looks_at_whole_parameters_is_refused() {
 fn calls_that_need_whole_stages_are_refused_and_the_pipeline_goes_on() {
     let mut pipeline = grouped().build().unwrap();
     let said = pipeline.replace_module(0, |part: crate::model::Part, _| part).unwrap_err().to_string();
-    assert!(said.starts_with("replacing") && said.contains("`Builder::tensor_parallel`"), "{said}");
+    assert!(said.starts_with("`Pipeline::replace_module`") && said.contains("`Builder::tensor_parallel`"), "{said}");
     pipeline.step(batch(&SMALL, 8), 0.1).unwrap();
 }
 
