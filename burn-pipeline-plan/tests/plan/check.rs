@@ -83,7 +83,7 @@ fn stages_and_microbatches_that_are_not_there_are_refused() {
     };
     assert!(matches!(with("0F0,0F1\n1F0"), CheckError::NoSuchMicrobatch { rank: 0, step: 1, microbatches: 1, .. }));
     assert!(matches!(with("0F0\n1F0,2F0"), CheckError::NoSuchStage { rank: 1, step: 1, stages: 2, .. }));
-    assert!(matches!(with("'0F0\n1F0"), CheckError::NoSuchStage { rank: 0, replicas: 1, .. }));
+    assert!(matches!(with("'0F0\n1F0"), CheckError::NoSuchStage { rank: 0, routes: 1, .. }));
     assert!(matches!(with("0F0,1F0\n1F0"), CheckError::WrongRank { rank: 0, step: 1, placed: 1, .. }));
 }
 

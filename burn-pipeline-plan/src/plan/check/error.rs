@@ -17,9 +17,9 @@ pub enum CheckError {
     /// The placement does not have the stage.
     #[error(
         "rank {rank}, step {step}: {action} names a stage that the placement does not have; \
-         it has {stages} stages per route and {replicas} routes\n{grid}"
+         it has {stages} stages per route and {routes} routes\n{grid}"
     )]
-    NoSuchStage { rank: usize, step: usize, action: Action, stages: usize, replicas: usize, grid: String },
+    NoSuchStage { rank: usize, step: usize, action: Action, stages: usize, routes: usize, grid: String },
     /// The stage is placed on another rank.
     #[error(
         "rank {rank}, step {step}: {action} belongs on rank {placed}, which holds the stage; \

@@ -38,8 +38,8 @@ impl Scan<'_> {
 
     #[cold]
     pub(super) fn no_such_stage(&self) -> Refusal {
-        let (stages, replicas) = (self.plan.stages(), self.plan.placement().routes());
-        refusal!(self, NoSuchStage { stages, replicas })
+        let (stages, routes) = (self.plan.stages(), self.plan.placement().routes());
+        refusal!(self, NoSuchStage { stages, routes })
     }
 
     #[cold]
