@@ -116,7 +116,7 @@ fn hosts_that_nobody_looks_up_and_connections_that_cannot_be_are_named_in_time()
     // A connection to this port may connect to itself.
     on(1, "echo 29500 29501 > /proc/sys/net/ipv4/ip_local_port_range");
     let forbidden = "rank 0 cannot be reached at 10.99.0.1:29500 (permission denied)";
-    let silent = "no address is found for the host \"rank0.example.org\" (its look-up has not been answered yet)";
+    let silent = "no address found for the host \"rank0.example.org\" (its look-up has not been answered yet)";
     let itself = "rank 0 cannot be reached at 127.0.0.1:29500 (connection refused)";
     let cases = [
         (0, 0, "rank0.example.org", silent),
