@@ -1,7 +1,7 @@
 //! Which features of a job do not go together: one table, read where a job is built and where a call begins.
 //!
-//! A feature is a choice of the builder, or a call. `tests/features` trains them two by two: a pair gives the numbers of
-//! one device, or is refused with the reason that the guide (`numbers`) gives. Refusals that depend on the plan (its
+//! A feature is a choice of the builder, or a call. `tests/features` trains them two by two: a pair gives the numbers
+//! of one device, or is refused with the reason that the guide (`numbers`) gives. Refusals that depend on the plan (its
 //! number of routes), on one stage (what it draws, whether it is sharded) or on a batch are errors of their own.
 
 use std::fmt;
@@ -56,7 +56,7 @@ const REFUSED: [(Feature, Feature, &str); 15] = [
     (Vocabulary, Share, "the shards are no stage's parameters; give a tied matrix to `Builder::vocabulary`"),
     (Vocabulary, WeightedReduction, "the head computes the plain mean or sum of the cross entropy"),
     (Vocabulary, Validate, "the shards have no metadata"),
-    (Vocabulary, StepTo, "the shards are part of no slice"),
+    (Vocabulary, StepTo, "it sets the weights of stages, and the shards are no stage's"),
     (Vocabulary, Metadata, "the shards have no metadata"),
     (Vocabulary, Measuring, "the shards run on all ranks at once"),
     (Vocabulary, AutoPipeline, "schedules are compared without the shards"),

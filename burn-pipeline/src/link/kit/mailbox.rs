@@ -52,8 +52,8 @@ pub(super) struct Answer {
 pub(super) struct Contents {
     /// Messages of each rank, in order.
     pub(super) inbox: Vec<VecDeque<Delivery>>,
-    /// The ranks' bytes in gathers that are incomplete or not yet taken, by the number of recoveries that the sender had
-    /// begun, and the round since then.
+    /// The ranks' bytes in gathers that are incomplete or not yet taken, by the number of recoveries that the sender
+    /// had begun, and the round since then.
     gathers: BTreeMap<(u64, u64), Vec<Option<Vec<u8>>>>,
     /// The first failure that this rank knows.
     pub(super) failure: Option<Failure>,
