@@ -1,8 +1,8 @@
 //! Steps of a small GPT on one device that all ranks share: the plain loop, stages under plain autodiff, captured
 //! and compiled; and the cost of passing tensors between ranks on a CubeCL device.
 //!
-//! `cargo bench --features benches/wgpu --bench device -- [--device wgpu] [--rounds N] [--layers N] [--width
-//! N]`; add `benches/fusion` to fuse operations.
+//! `cargo bench --features benches/wgpu --bench device -- [--device wgpu] [--rounds N] [--layers N] [--width N]
+//! [--seq N] [--samples N]`; add `benches/fusion` to fuse operations.
 //!
 //! 1. All contestants are built first and alternate, so that other load on the machine affects all alike. The first
 //!    two rounds compile kernels and are not counted.
@@ -33,7 +33,6 @@ use pipeline_examples::gpt::{GptConfig, Signal};
 use std::time::{Duration, Instant};
 
 const MICROBATCHES: usize = 4;
-const SAMPLES: usize = 8;
 const RATE: f64 = 1e-4;
 const WARM_UP: usize = 2;
 const MESSAGES: usize = 200;
@@ -134,24 +133,28 @@ fn main() {
         ("--rounds N", "rounds; 7 if absent"),
         ("--layers N", "layers; 8 if absent"),
         ("--width N", "width of a layer; 64 if absent"),
+        ("--seq N", "tokens of a sample; 64 if absent"),
+        ("--samples N", "samples of a batch; 8 if absent"),
     ]);
     let device = DeviceName::from_str(flags.text("--device").unwrap_or("flex"), true).unwrap().open().unwrap();
     let (count, layers, width) =
         (flags.number("--rounds", 7), flags.number("--layers", 8), flags.number("--width", 64));
-    let config = GptConfig::new().with_d_model(width).with_layers(layers).with_heads(4).with_seq(64);
+    let (seq, samples) = (flags.number("--seq", 64), flags.number("--samples", 8));
+    let config = GptConfig::new().with_d_model(width).with_layers(layers).with_heads(4).with_seq(seq);
     let tokens = [0, 31].map(|salt| {
-        let all = Tensor::<1, Int>::arange(0..(SAMPLES * config.seq) as i64, &device);
-        all.mul_scalar(7919 + salt).remainder_scalar(251).reshape([SAMPLES, config.seq])
+        let all = Tensor::<1, Int>::arange(0..(samples * seq) as i64, &device);
+        all.mul_scalar(7919 + salt).remainder_scalar(251).reshape([samples, seq])
     });
     let fusion = cfg!(feature = "fusion");
     println!("{device:?}, fusion: {fusion}, {layers} blocks of width {width}, {MICROBATCHES} microbatches");
+    println!("{samples} samples of {seq} tokens");
     let mut contestants = contestants(&device, &config);
     rounds(&device, &mut contestants, &tokens, WARM_UP);
     contestants.iter_mut().for_each(|contestant| contestant.seconds.clear());
     rounds(&device, &mut contestants, &tokens, count);
     print(&mut contestants, "one queue, as pipelines set");
 
-    let seconds = hand_over(&device, [SAMPLES / MICROBATCHES, config.seq, width]);
+    let seconds = hand_over(&device, [samples / MICROBATCHES, seq, width]);
     println!("\na message between ranks: {:.0} us", seconds * 1e6);
 
     set_policy(StreamPolicy::PerThread);

@@ -1,8 +1,8 @@
 """The plain loop of `cargo bench --bench device` in PyTorch, on one device: eager, and with `torch.compile`.
 
-`python device.py [--device cuda] [--rounds N]`. For devices that PyTorch lacks (wgpu) it uses the processor. Model,
-batch and microbatches are that bench's. The first two rounds are not counted, and the clock is read after a wait for
-the device.
+`python device.py [--device cuda] [--rounds N] [--layers N] [--width N] [--seq N] [--samples N] [--tf32]`. For devices
+that PyTorch lacks (wgpu) it uses the processor. Model, batch and microbatches are that bench's. The first two rounds
+are not counted, and the clock is read after a wait for the device.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import time
 import step
 import torch
 
-step.VOCAB, step.WIDTH, step.LAYERS, step.SEQ, step.BATCH, step.MICROBATCHES = 256, 64, 8, 64, 8, 4
+step.VOCAB, step.MICROBATCHES = 256, 4
 
 
 def contestant(compiled):
@@ -35,7 +35,12 @@ def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--device", default="cuda")
     arguments.add_argument("--rounds", type=int, default=7)
+    for name, default in (("layers", 8), ("width", 64), ("seq", 64), ("samples", 8)):
+        arguments.add_argument(f"--{name}", type=int, default=default)
+    arguments.add_argument("--tf32", action="store_true", help="matmuls round to TF32, as Burn's do on NVIDIA GPUs")
     given = arguments.parse_args()
+    step.LAYERS, step.WIDTH, step.SEQ, step.BATCH = given.layers, given.width, given.seq, given.samples
+    torch.set_float32_matmul_precision("high" if given.tf32 else "highest")
     cuda = given.device == "cuda"
     torch.set_default_device("cuda" if cuda else "cpu")
     name = torch.cuda.get_device_name() if cuda else f"processor, {torch.get_num_threads()} threads"

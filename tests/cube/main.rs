@@ -20,15 +20,16 @@ mod training;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod vocabulary;
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The devices of this build.
 fn devices() -> Vec<Device> {
-    let mut devices = devices_in_f64();
-    #[cfg(feature = "wgpu")]
-    devices.push(Device::wgpu(burn::tensor::DeviceKind::DefaultDevice));
-    devices
+    let others = [
+        #[cfg(feature = "wgpu")]
+        Device::wgpu(burn::tensor::DeviceKind::DefaultDevice),
+    ];
+    devices_in_f64().into_iter().chain(others).collect()
 }
 
 /// The devices that finite differences work on. WGSL has no f64 functions: even where a driver has the type,
@@ -57,13 +58,23 @@ fn is_fast(device: &Device) -> bool {
     !format!("{device:?}").contains("Cpu")
 }
 
+/// How many times f32's rounding the tolerances on a device are. NVIDIA's matrix units round the factors of f32 matmuls
+/// to TF32 (11 bits), and Burn's matmuls use them where they exist.
+fn coarser(device: &Device) -> f32 {
+    // One bit more than TF32 has.
+    let matrix = Tensor::<2>::ones([64, 64], device) + 2f32.powi(-12);
+    let exact = 64.0 * (1.0 + 2f32.powi(-12)).powi(2);
+    let rounded = floats(matrix.clone().matmul(matrix)).iter().any(|x| (x - exact).abs() > 1e-5 * exact);
+    if rounded { 128.0 } else { 1.0 }
+}
+
 /// Runs one test at a time: they share a device, and one of them measures its memory in use.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn floats<const D: usize>(tensor: burn::tensor::Tensor<D>) -> Vec<f32> {
+fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
