@@ -39,6 +39,7 @@ mod one_rank_each;
 mod parameter_groups;
 mod parity;
 mod plain;
+mod precision;
 mod profile;
 mod pytorch_files;
 mod recompute;

@@ -46,4 +46,5 @@ mod reduction;
 mod replica_group;
 mod sharding;
 
+pub(crate) use parameters::Values;
 pub(crate) use replica_group::{ReplicaGroup, Stages};

@@ -13,7 +13,43 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 pub(super) struct Parameter {
     pub(super) id: ParamId,
     pub(super) shape: Vec<usize>,
+    /// The type of its master and of its gradient's sum.
     pub(super) dtype: DType,
+    /// The type in which forwards use it.
+    pub(super) computed: DType,
+}
+
+/// Values of parameters; they differ where forwards use rounded copies of masters
+/// ([`Precision`](crate::stage::Precision)).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Values {
+    /// What forwards use.
+    Computed,
+    /// What the optimizer steps, and checkpoints have.
+    Stepped,
+}
+
+impl Values {
+    /// The values of a module.
+    pub(super) fn of(self, held: &dyn ErasedStage) -> Vec<(ParamId, AnyTensor)> {
+        if self == Values::Computed { held.computed() } else { held.weights() }
+    }
+
+    /// Gives a module these values for these parameters; other parameters keep theirs.
+    pub(super) fn set(self, held: &mut dyn ErasedStage, parameters: &[Parameter], values: Vec<AnyTensor>) {
+        let values: HashMap<ParamId, AnyTensor> = parameters.iter().map(|p| p.id).zip(values).collect();
+        let weights = self.of(held).into_iter();
+        let weights = weights.map(|(id, weight)| values.get(&id).cloned().unwrap_or(weight)).collect();
+        match self {
+            Values::Computed => held.set_computed(weights),
+            Values::Stepped => held.set_weights(weights),
+        }
+    }
+
+    /// The element type of a parameter's value.
+    fn dtype(self, parameter: &Parameter) -> DType {
+        if self == Values::Computed { parameter.computed } else { parameter.dtype }
+    }
 }
 
 impl Parameter {
@@ -36,18 +72,15 @@ impl Parameter {
 pub(super) fn trained(held: &dyn ErasedStage, spread: &HashSet<ParamId>) -> Vec<Parameter> {
     // A module may hold one parameter in two places.
     let mut seen = BTreeSet::new();
+    let computed: HashMap<ParamId, DType> = held.computed().into_iter().map(|(id, copy)| (id, copy.dtype())).collect();
     let parameters =
         held.named_parameters().into_iter().filter(|parameter| parameter.trainable && !spread.contains(&parameter.id));
     let parameters = parameters.filter(|parameter| seen.insert(parameter.id.val()));
-    parameters.map(|NamedParameter { id, shape, dtype, .. }| Parameter { id, shape, dtype }).collect()
-}
-
-/// Gives a module these values for these parameters; other parameters keep theirs.
-pub(super) fn set_values(held: &mut dyn ErasedStage, parameters: &[Parameter], values: Vec<AnyTensor>) {
-    let values: HashMap<ParamId, AnyTensor> = parameters.iter().map(|p| p.id).zip(values).collect();
-    let weights = held.weights().into_iter();
-    let weights = weights.map(|(id, weight)| values.get(&id).cloned().unwrap_or(weight)).collect();
-    held.set_weights(weights);
+    let of = |NamedParameter { id, shape, dtype, .. }: NamedParameter| {
+        let computed = computed.get(&id).copied().unwrap_or(dtype);
+        Parameter { id, shape, dtype, computed }
+    };
+    parameters.map(of).collect()
 }
 
 /// Joins the replicas' lists of pieces into whole tensors, in the order of replicas. A parameter without a piece on
@@ -60,18 +93,19 @@ pub(super) fn join_lists(mut lists: Vec<TensorList>, parameters: &[Parameter]) -
     parameters.iter().enumerate().map(whole).collect()
 }
 
-/// Checks that a list has a piece of each of these parameters, or none.
+/// Checks that a list has a piece of each of these parameters' values, or of gradients ([`Values::Stepped`]), or
+/// none.
 ///
 /// # Errors
 /// Returns a description of the first difference.
-pub(super) fn fits(list: &TensorList, parameters: &[Parameter], replicas: usize) -> Result<(), String> {
+pub(super) fn fits(list: &TensorList, parameters: &[Parameter], values: Values, replicas: usize) -> Result<(), String> {
     if list.len() != parameters.len() {
         return Err(format!("{} tensors came, {} are held", list.len(), parameters.len()));
     }
     let pieces = list.iter().zip(parameters).filter_map(|(piece, parameter)| Some((piece.as_ref()?, parameter)));
     for (piece, parameter) in pieces {
         let (came, of) = (piece.shape().to_vec(), piece.dtype());
-        let (length, dtype) = (parameter.piece_length(replicas), parameter.dtype);
+        let (length, dtype) = (parameter.piece_length(replicas), values.dtype(parameter));
         if came != [length] || of != dtype {
             return Err(format!("{came:?} elements of {of:?} came, {length} of {dtype:?} are expected"));
         }
@@ -87,9 +121,13 @@ mod tests {
     #[test]
     fn pieces_of_other_parameters_are_refused() {
         let list = vec![Some(AnyTensor::new(Tensor::<1>::zeros([4], &Device::flex()))), None];
-        let parameter =
-            |elements, dtype| Parameter { id: ParamId::from(elements as u64), shape: vec![elements], dtype };
-        let refused = |parameters: &[Parameter]| fits(&list, parameters, 2).unwrap_err();
+        let parameter = |elements, dtype| Parameter {
+            id: ParamId::from(elements as u64),
+            shape: vec![elements],
+            dtype,
+            computed: dtype,
+        };
+        let refused = |parameters: &[Parameter]| fits(&list, parameters, Values::Stepped, 2).unwrap_err();
         let other = parameter(2, DType::F32);
         assert_eq!(refused(&[parameter(8, DType::F32)]), "2 tensors came, 1 are held");
         let longer = refused(&[parameter(10, DType::F32), other.clone()]);

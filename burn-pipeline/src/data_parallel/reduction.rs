@@ -13,7 +13,7 @@
 //! [`ReplicaGroup::advance`] takes each reduction as far as the arrived messages allow. The executor calls it
 //! between the actions of a row, and while it waits for a message of the plan.
 
-use super::parameters::join_lists;
+use super::parameters::{Values, join_lists};
 use super::pieces::cut;
 use super::replica_group::{Reduction, ReplicaGroup, Stages};
 use crate::link::{Header, LinkError, MessageKind};
@@ -94,7 +94,7 @@ impl ReplicaGroup {
         if self.is_sharded(stage) {
             return self.keep_sums(stage, sum);
         }
-        let lists = self.set.receive_lists(header(stage, true), sum, self.fitting(stage))?;
+        let lists = self.set.receive_lists(header(stage, true), sum, self.fitting(stage, Values::Stepped))?;
         let Some(held) = stages.get_mut(&stage) else { return Ok(()) };
         let parameters = self.parameters_of(stage);
         for (parameter, sum) in parameters.iter().zip(join_lists(lists, parameters)) {
@@ -110,7 +110,7 @@ impl ReplicaGroup {
             return Ok(());
         }
         let own = std::mem::take(own);
-        let own = self.set.sum_lists(header(stage, false), own, self.fitting(stage))?;
+        let own = self.set.sum_lists(header(stage, false), own, self.fitting(stage, Values::Stepped))?;
         if !self.is_sharded(stage) {
             self.set.send_list(header(stage, true), own.clone())?;
         }

@@ -5,7 +5,7 @@
 //! Guarantees: replicas start from the weights of replica 0; a parameter that got no gradient on any replica has
 //! none after a reduction.
 
-use super::parameters::{Parameter, fits, trained};
+use super::parameters::{Parameter, Values, fits, trained};
 use crate::link::{Header, LinkError, MessageKind};
 use crate::payload::{AnyTensor, Payload};
 use crate::plan::StageId;
@@ -41,10 +41,10 @@ pub(super) enum ShardState {
     /// The module has this replica's pieces.
     #[default]
     Released,
-    /// The other replicas were sent this replica's pieces, and the module still has these.
-    Gathering(Vec<AnyTensor>),
-    /// The module has whole parameters; this replica's pieces are kept here.
-    Gathered(Vec<AnyTensor>),
+    /// The other replicas were sent this replica's pieces of these values, and the module still has these.
+    Gathering(Values, Vec<AnyTensor>),
+    /// The module has these values whole; this replica's pieces are kept here.
+    Gathered(Values, Vec<AnyTensor>),
 }
 
 /// A rank's end of the exchanges between the replicas of its stages.
@@ -111,9 +111,9 @@ impl ReplicaGroup {
         !self.shards.is_empty()
     }
 
-    /// A check that a list has this stage's pieces.
-    pub(super) fn fitting(&self, stage: StageId) -> impl Fn(&TensorList) -> Result<(), String> {
-        move |list| fits(list, self.parameters_of(stage), self.set.size())
+    /// A check that a list has this stage's pieces of these values.
+    pub(super) fn fitting(&self, stage: StageId, values: Values) -> impl Fn(&TensorList) -> Result<(), String> {
+        move |list| fits(list, self.parameters_of(stage), values, self.set.size())
     }
 
     /// Gives all replicas the weights of replica 0, for every stage, except weights that are cut over replicas.
@@ -147,7 +147,7 @@ impl ReplicaGroup {
         self.reductions.clear();
         for (&stage, held) in stages {
             if let Some(shard) = self.shards.get_mut(&stage)
-                && matches!(shard.state, ShardState::Gathering(_))
+                && matches!(shard.state, ShardState::Gathering(..))
             {
                 // The module still has the pieces.
                 shard.state = ShardState::Released;

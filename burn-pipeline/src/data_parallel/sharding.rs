@@ -17,9 +17,11 @@
 //!    leaves the stage gathered, on all replicas alike. Recomputed stages refer to no parameters. Captured programs
 //!    take parameters as inputs: they drop them here ([`ErasedStage::unload_weights`]) and get the gathered ones
 //!    later.
-//! 4. Buffers and frozen parameters stay whole on every replica.
+//! 4. With a [`Precision`](crate::stage::Precision), the pieces are of the masters, and what is gathered for a row is
+//!    of their rounded copies. Masters are gathered whole to be read or replaced ([`Values`]).
+//! 5. Buffers and frozen parameters stay whole on every replica.
 
-use super::parameters::{Parameter, join_lists, set_values};
+use super::parameters::{Parameter, Values, join_lists};
 use super::pieces::cut;
 use super::replica_group::{ReplicaGroup, Shard, ShardState, Stages};
 use crate::link::{Header, LinkError, MessageKind};
@@ -59,22 +61,22 @@ impl ReplicaGroup {
             Ok(p.in_rank(AnyTensor::from_data_exact(piece.into_data()?, &device)))
         };
         let pieces = parameters.iter().map(piece).collect::<Result<Vec<_>, String>>()?;
-        set_values(held, parameters, pieces);
+        Values::Stepped.set(held, parameters, pieces);
         self.shards.insert(stage, Shard::default());
         Ok(())
     }
 
     /// Sends the other replicas this one's pieces of a stage's parameters, if the stage is released.
-    pub(crate) fn start_gather(&mut self, stages: &Stages, stage: StageId) -> Result<(), LinkError> {
+    pub(crate) fn start_gather(&mut self, stages: &Stages, stage: StageId, values: Values) -> Result<(), LinkError> {
         let Some(held) = stages.get(&stage) else { return Ok(()) };
         if !matches!(self.shards.get(&stage).map(|shard| &shard.state), Some(ShardState::Released)) {
             return Ok(());
         }
-        let weights: HashMap<ParamId, AnyTensor> = held.weights().into_iter().collect();
+        let weights: HashMap<ParamId, AnyTensor> = values.of(held.as_ref()).into_iter().collect();
         let piece = |p: &Parameter| weights.get(&p.id).cloned().map(flat);
         let own: Vec<AnyTensor> = self.parameters_of(stage).iter().filter_map(piece).collect();
         self.set.send_list(of_parameters(stage), own.iter().cloned().map(Some).collect())?;
-        self.shards.entry(stage).or_default().state = ShardState::Gathering(own);
+        self.shards.entry(stage).or_default().state = ShardState::Gathering(values, own);
         Ok(())
     }
 
@@ -83,18 +85,18 @@ impl ReplicaGroup {
     pub(crate) fn finish_gather(&mut self, stages: &mut Stages, stage: StageId) -> Result<(), LinkError> {
         let Some(held) = stages.get_mut(&stage).filter(|_| self.is_gathering(stage)) else { return Ok(()) };
         let state = &mut self.shards.entry(stage).or_default().state;
-        let ShardState::Gathering(own) = std::mem::take(state) else { return Ok(()) };
+        let ShardState::Gathering(values, own) = std::mem::take(state) else { return Ok(()) };
         let pieces = own.iter().cloned().map(Some).collect();
-        let whole = self.joined(stage, of_parameters(stage), pieces)?;
-        set_values(held.as_mut(), self.parameters_of(stage), whole.into_iter().flatten().collect());
-        self.shards.entry(stage).or_default().state = ShardState::Gathered(own);
+        let whole = self.joined(stage, of_parameters(stage), pieces, values)?;
+        values.set(held.as_mut(), self.parameters_of(stage), whole.into_iter().flatten().collect());
+        self.shards.entry(stage).or_default().state = ShardState::Gathered(values, own);
         Ok(())
     }
 
     /// Gathers the sharded parameters of all stages.
-    pub(crate) fn gather_all(&mut self, stages: &mut Stages) -> Result<(), LinkError> {
+    pub(crate) fn gather_all(&mut self, stages: &mut Stages, values: Values) -> Result<(), LinkError> {
         // All pieces are sent before the first is awaited, so the stages' transfers overlap.
-        self.sharded().into_iter().try_for_each(|stage| self.start_gather(stages, stage))?;
+        self.sharded().into_iter().try_for_each(|stage| self.start_gather(stages, stage, values))?;
         self.finish_gathers(stages)
     }
 
@@ -109,7 +111,7 @@ impl ReplicaGroup {
 
     /// Returns true if a stage's parameters are being gathered.
     pub(crate) fn is_gathering(&self, stage: StageId) -> bool {
-        matches!(self.shards.get(&stage).map(|shard| &shard.state), Some(ShardState::Gathering(_)))
+        matches!(self.shards.get(&stage).map(|shard| &shard.state), Some(ShardState::Gathering(..)))
     }
 
     /// The first sharded stage that holds, or will hold, more than this replica's pieces.
@@ -121,14 +123,14 @@ impl ReplicaGroup {
     /// Drops all but this replica's pieces, unless a microbatch in flight refers to the whole parameters.
     pub(crate) fn release(&mut self, stage: StageId, held: &mut dyn ErasedStage) {
         let Some(Shard { state, .. }) = self.shards.get_mut(&stage) else { return };
-        if held.engine().pins_weights() || !matches!(state, ShardState::Gathered(_)) {
+        if held.engine().pins_weights() || !matches!(state, ShardState::Gathered(..)) {
             return;
         }
-        let ShardState::Gathered(own) = std::mem::take(state) else { return };
+        let ShardState::Gathered(values, own) = std::mem::take(state) else { return };
         held.engine_mut().unload_weights();
         let parameters = self.parameters_of(stage);
         let own = own.into_iter().zip(parameters).map(|(piece, parameter)| parameter.in_rank(piece)).collect();
-        set_values(held, parameters, own);
+        values.set(held, parameters, own);
     }
 
     /// Releases all stages.
@@ -156,12 +158,12 @@ impl ReplicaGroup {
         let header = Header::of_stage(MessageKind::TensorShard, stage);
         let own: TensorList = own.into_iter().map(|piece| piece.map(flat)).collect();
         self.set.send_list(header, own.clone())?;
-        self.joined(stage, header, own)
+        self.joined(stage, header, own, Values::Stepped)
     }
 
     /// Waits for the other replicas' pieces, and joins them.
-    fn joined(&self, stage: StageId, header: Header, own: TensorList) -> Result<TensorList, LinkError> {
-        let lists = self.set.receive_lists(header, own, self.fitting(stage))?;
+    fn joined(&self, stage: StageId, header: Header, own: TensorList, values: Values) -> Result<TensorList, LinkError> {
+        let lists = self.set.receive_lists(header, own, self.fitting(stage, values))?;
         Ok(join_lists(lists, self.parameters_of(stage)))
     }
 

@@ -5,7 +5,7 @@ use super::error::ExecuteError;
 use super::executor::Executor;
 use super::run::{ReplicaShare, Run};
 use super::run_state::RunState;
-use crate::data_parallel::ReplicaGroup;
+use crate::data_parallel::{ReplicaGroup, Values};
 use crate::link::{Activity, Link};
 use crate::plan::{Op, Task};
 use crate::ranks::poll_deadline;
@@ -23,7 +23,9 @@ impl Executor {
                 state.close(Task::whole_stage(stage, Op::ReduceGrad));
                 Ok(())
             }
-            Op::Unshard => self.exchanging(Some(task), |group, stages| group.start_gather(stages, stage)),
+            Op::Unshard => {
+                self.exchanging(Some(task), |group, stages| group.start_gather(stages, stage, Values::Computed))
+            }
             Op::WaitUnshard => self.await_parameters(state, task),
             Op::Reshard => {
                 // If the replicas' plans differ, they gathered everything before their rows, and release it after
@@ -112,7 +114,10 @@ impl Executor {
     /// plan.
     pub(super) fn gather_unplanned(&mut self, run: &Run<'_>) -> Result<(), ExecuteError> {
         let planned = run.share.same_plan && run.plan.plan().any_task(|task| task.op() == Op::Unshard);
-        if planned { Ok(()) } else { self.gather_all() }
+        match planned {
+            true => Ok(()),
+            false => self.exchanging(None, |group, stages| group.gather_all(stages, Values::Computed)),
+        }
     }
 
     /// Announces a task and starts its clock, once its parameters have arrived.
@@ -206,13 +211,15 @@ mod tests {
             assert_eq!(pieces, 10, "half of 4 x 4 and 4");
             executor.refuse_gathered().unwrap();
             let unused = Task::whole_stage(0, Op::Unshard);
-            executor.exchanging(Some(unused), |group, stages| group.start_gather(stages, unused.stage())).unwrap();
+            executor
+                .exchanging(Some(unused), |group, stages| group.start_gather(stages, unused.stage(), Values::Computed))
+                .unwrap();
             let stepped = executor.refuse_gathered().unwrap_err();
             assert_eq!(stepped, ExecuteError::Gathered { rank, stage: StageId::new(0) });
 
             let plan = Plan::from_csv("one stage", "0F0,0B0\n").unwrap().check(&CheckOptions::default()).unwrap();
             let batch = Batch::new(Tensor::<2>::zeros([1, 4], &Device::flex())).cut(1).unwrap();
-            let seeding = Seeding { reduction: Reduction::Mean, reference_samples: 1 };
+            let seeding = Seeding { reduction: Reduction::Mean, reference_samples: 1, factor: 1.0 };
             let (purpose, share, began) = (Purpose::Step(1), ReplicaShare::default(), Instant::now());
             let run = Run { plan: &plan, batch: &batch, seeding, purpose, began, share };
             executor.end_exchanges(&mut RunState::new(run)).unwrap();

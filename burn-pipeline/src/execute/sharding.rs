@@ -5,7 +5,7 @@
 
 use super::error::ExecuteError;
 use super::executor::Executor;
-use crate::data_parallel::{ReplicaGroup, Stages};
+use crate::data_parallel::{ReplicaGroup, Stages, Values};
 use crate::link::LinkError;
 use crate::plan::{StageId, Task};
 use crate::stage::{ParameterState, StageError, StageState};
@@ -58,17 +58,17 @@ impl Executor {
         self.group.shard(stage, held.as_mut()).map_err(|message| ExecuteError::Device { rank, message })
     }
 
-    /// Gathers the parameters of a stage, if it is sharded.
+    /// Gathers the parameters of a stage, if it is sharded, to be read or replaced.
     pub(crate) fn gather(&mut self, stage: StageId) -> Result<(), ExecuteError> {
         self.exchanging(None, |group, stages| {
-            group.start_gather(stages, stage)?;
+            group.start_gather(stages, stage, Values::Stepped)?;
             group.finish_gather(stages, stage)
         })
     }
 
-    /// Gathers the sharded parameters of all stages.
+    /// Gathers the sharded parameters of all stages, to be read or replaced.
     pub(crate) fn gather_all(&mut self) -> Result<(), ExecuteError> {
-        self.exchanging(None, ReplicaGroup::gather_all)
+        self.exchanging(None, |group, stages| group.gather_all(stages, Values::Stepped))
     }
 
     /// Refuses sharded stages that hold more than their own pieces: an optimizer would step parameters that the

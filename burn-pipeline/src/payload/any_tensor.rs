@@ -6,7 +6,7 @@
 use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
 use burn::backend::{AutodiffBackend, Dispatch, DispatchTensor, TensorMetadata};
 use burn::tensor::kind::Basic;
-use burn::tensor::{DType, Device, FloatDType, GradientCheckpointingStrategy, Shape, Slice, Tensor, TensorData};
+use burn::tensor::{DType, Device, GradientCheckpointingStrategy, Shape, Slice, Tensor, TensorData};
 use std::any::TypeId;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -271,17 +271,24 @@ impl AnyTensor {
     /// small factors would become 0, is multiplied in f32.
     pub fn scale(self, factor: f64) -> Self {
         let dtype = self.dtype();
-        let scaled = Dispatch::float_mul_scalar(self.widened().0, factor.into());
-        Self(if scaled.dtype() == dtype { scaled } else { Dispatch::float_cast(scaled, dtype.into()) })
+        Self(Dispatch::float_mul_scalar(self.widened().0, factor.into())).cast(dtype)
     }
 
-    /// The same elements in a type with enough range and digits for squares and factors: f32 for half precision, as
-    /// in Burn's own gradient clipping, else the tensor's own type.
-    fn widened(self) -> Self {
-        match self.dtype() {
-            DType::F64 | DType::F32 => self,
-            _ => Self(Dispatch::float_cast(self.0, FloatDType::F32)),
-        }
+    /// The type with enough range and digits for sums, squares and factors of floats of this type: f32 for half
+    /// precision, as in Burn's own gradient clipping, else the type itself.
+    pub(crate) fn widest(dtype: DType) -> DType {
+        if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
+    }
+
+    /// The same elements in [that type](Self::widest).
+    pub(crate) fn widened(self) -> Self {
+        let dtype = Self::widest(self.dtype());
+        self.cast(dtype)
+    }
+
+    /// The same float elements in another float type; the handle itself if it is the same type.
+    pub(crate) fn cast(self, dtype: DType) -> Self {
+        if self.dtype() == dtype { self } else { Self(Dispatch::float_cast(self.0, dtype.into())) }
     }
 
     /// The sum of squares, read back to the host (waits for the device). It is the same in every run, even with

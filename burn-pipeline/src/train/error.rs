@@ -136,6 +136,9 @@ pub enum BuildError {
          model with `StageBox::named`, or declare the parameter shared (`Builder::share`)"
     )]
     SameName { name: String, first: usize, second: usize },
+    /// The loss scale is not valid.
+    #[error("the loss scale of `Builder::precision` does not work: {reason}")]
+    LossScale { reason: &'static str },
     /// The clipping norm is not valid.
     #[error("gradients cannot be clipped to the norm {norm}; give `Builder::clip_norm` a number above 0")]
     ClipNorm { norm: f64 },

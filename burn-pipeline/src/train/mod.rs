@@ -45,7 +45,7 @@ pub use error::{BuildError, PipelineError};
 pub use features::{Feature, NotTogether};
 pub use non_finite::{NonFinite, OnNonFinite};
 pub use pipeline::Pipeline;
-pub use progress::Progress;
+pub use progress::{Progress, ScaleProgress};
 pub use report::{EvalReport, EvalResults, StepReport};
 pub use setup::Builder;
 pub use shared::{SharedCopy, SharedParameter, SharedReport};

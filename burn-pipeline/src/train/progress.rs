@@ -1,10 +1,23 @@
-//! The progress of a training job.
+//! The progress of a training job, and the state that every process keeps alike: the loss scale.
 
-use crate::stage::mixed;
+use crate::stage::{LossScale, mixed};
 use serde::{Deserialize, Serialize};
 
+/// The smallest loss scale at which a gradient that is not finite counts as an overflow. Below it, it follows
+/// [`OnNonFinite`](crate::train::OnNonFinite).
+const LEAST_SCALE: f64 = 1.0 / 16384.0;
+
+/// The factor of the loss in backwards ([`LossScale`]).
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ScaleProgress {
+    /// The factor of the next step.
+    pub factor: f64,
+    /// Steps in a row without overflow since it last changed.
+    pub steps: u32,
+}
+
 /// The progress of a training job.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Progress {
     /// The number of optimizer steps.
     pub steps: u64,
@@ -14,6 +27,24 @@ pub struct Progress {
     pub samples: u64,
     /// The seed of forwards; see [`Builder::seed`](crate::train::Builder::seed).
     pub seed: Option<u64>,
+    /// The loss scale; see [`Precision`](crate::stage::Precision).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<ScaleProgress>,
+}
+
+/// How the losses of a batch are scaled in their backwards.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Scaled {
+    /// The factor.
+    pub(crate) factor: f64,
+    /// True if a gradient that is not finite counts as an overflow, which a smaller factor avoids.
+    pub(crate) may_overflow: bool,
+}
+
+impl Default for Scaled {
+    fn default() -> Self {
+        Self { factor: 1.0, may_overflow: false }
+    }
 }
 
 /// Progress, and what was run since the last step.
@@ -26,11 +57,22 @@ pub(crate) struct Training {
     before: Progress,
     /// Steps skipped since the pipeline was built.
     skipped: u64,
+    /// How the loss scale changes.
+    scaling: Option<LossScale>,
 }
 
 impl Training {
-    pub(crate) fn new(seed: Option<u64>) -> Self {
-        Self { progress: Progress { seed, ..Progress::default() }, ..Self::default() }
+    pub(crate) fn new(seed: Option<u64>, scaling: Option<LossScale>) -> Self {
+        let loss_scale = scaling.map(|scaling| ScaleProgress { factor: scaling.initial, steps: 0 });
+        Self { progress: Progress { seed, loss_scale, ..Progress::default() }, scaling, ..Self::default() }
+    }
+
+    /// How losses of the next batch are scaled.
+    pub(crate) fn scaled(&self) -> Scaled {
+        match self.progress.loss_scale {
+            None => Scaled::default(),
+            Some(ScaleProgress { factor, .. }) => Scaled { factor, may_overflow: factor >= LEAST_SCALE },
+        }
     }
 
     pub(crate) fn progress(&self) -> Progress {
@@ -59,6 +101,20 @@ impl Training {
     pub(crate) fn stepped(&mut self) {
         self.pending = 0;
         self.progress.steps += 1;
+        if let (Some(scaling), Some(scale)) = (self.scaling, &mut self.progress.loss_scale) {
+            scale.steps += 1;
+            if scale.steps >= scaling.interval {
+                *scale = ScaleProgress { factor: scale.factor * scaling.growth, steps: 0 };
+            }
+        }
+    }
+
+    /// Records a step that is skipped because a scaled gradient overflowed.
+    pub(crate) fn overflowed(&mut self) {
+        self.skipped();
+        if let (Some(scaling), Some(scale)) = (self.scaling, &mut self.progress.loss_scale) {
+            *scale = ScaleProgress { factor: scale.factor * scaling.backoff, steps: 0 };
+        }
     }
 
     /// Records a skipped step.
@@ -85,8 +141,10 @@ impl Training {
         }
     }
 
-    /// Resumes from a checkpoint. If that has no seed, the job keeps its own.
+    /// Resumes from a checkpoint. If that has no seed or no loss scale, the job keeps its own.
     pub(crate) fn resume(&mut self, saved: Progress) {
-        self.progress = Progress { seed: saved.seed.or(self.progress.seed), ..saved };
+        let seed = saved.seed.or(self.progress.seed);
+        let loss_scale = self.progress.loss_scale.map(|own| saved.loss_scale.unwrap_or(own));
+        self.progress = Progress { seed, loss_scale, ..saved };
     }
 }

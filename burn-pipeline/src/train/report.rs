@@ -18,11 +18,13 @@ pub struct StepReport {
     /// The norm of all gradients before clipping, if they are clipped.
     pub gradient_norm: Option<f64>,
     /// The non-finite loss or gradient because of which this step was skipped, with
-    /// [`OnNonFinite::Skip`](crate::train::OnNonFinite::Skip). For a batch that was only accumulated, the loss because
+    /// [`OnNonFinite::Skip`](crate::train::OnNonFinite::Skip), or a gradient that overflowed at this loss scale. For a batch that was only accumulated, the loss because
     /// of which the next step will be skipped.
     pub skipped: Option<NonFinite>,
     /// The number of steps skipped since the pipeline was built, including this one.
     pub skipped_steps: u64,
+    /// The factor of the loss in this batch's backwards, if there is one ([`Precision`](crate::stage::Precision)).
+    pub loss_scale: Option<f64>,
     /// The losses of this batch's microbatches, in order, with their rank, route, and weight in the batch's loss.
     pub losses: Vec<MicrobatchLoss>,
     /// The numbers that the loss function reported for this batch, by microbatch; see

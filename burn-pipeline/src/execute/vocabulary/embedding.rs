@@ -39,7 +39,7 @@ impl Executor {
         let group = self.groups.vocabulary.group().clone();
         let (given, mut words) = (ids.clone(), 0);
         let vectors = self.caught(embedding, task, |held| {
-            let (id, weight) = piece(held.weights())?;
+            let (id, weight) = piece(held.computed())?;
             words = group.whole_shape(id, weight.shape())[0];
             let width = weight.dims()[1];
             let vectors = look_up(weight, &OwnIds::of(&group, words, ids));
@@ -86,7 +86,7 @@ impl Executor {
         let gradients = gradients.map_err(|source| self.stage_error(task, source))?;
         let (group, tied) = (self.groups.vocabulary.group().clone(), self.groups.vocabulary.is_tied());
         self.caught(embedding, task, |held| {
-            let (id, weight) = piece(held.weights())?;
+            let (id, weight) = piece(held.computed())?;
             if !held.named_parameters().iter().any(|parameter| parameter.trainable) {
                 return Ok(());
             }

@@ -73,7 +73,7 @@ impl Executor {
         let tied = self.groups.vocabulary.is_tied();
         let (wanted, mut words) = (ids.clone(), 0);
         let scored = self.caught(head, task, |held| {
-            let (id, weight) = piece(held.weights())?;
+            let (id, weight) = piece(held.computed())?;
             words = group.whole_shape(id, weight.shape())[usize::from(!tied)];
             let (own, weight) = (OwnIds::of(&group, words, ids), if tied { weight.transpose() } else { weight });
             takes_width(&weight, &shape)?;
@@ -160,7 +160,7 @@ impl Executor {
         };
         let (factor, tied) = (factor(state, index, share.dims()[0]), self.groups.vocabulary.is_tied());
         self.caught(head, task, |held| {
-            let (id, _) = piece(held.weights())?;
+            let (id, _) = piece(held.computed())?;
             if held.named_parameters().iter().any(|parameter| parameter.trainable) {
                 let gradient = kept.weight_gradient(share, factor);
                 match tied {

@@ -12,7 +12,7 @@ use crate::stage::engine::{EngineReport, ForwardCall, ForwardOutput, Gradients, 
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::state::{
-    Accumulation, GradientStore, collected, float_weights, free_abandoned, parameter_ids, retie, step_in_model,
+    Accumulation, GradientStore, collected, free_abandoned, parameter_ids, retie, step_in_model,
 };
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
@@ -26,7 +26,8 @@ pub(crate) trait ErasedStage:
     /// Chooses the engine, before any forward. `splits` says whether the plan runs `I` and `W` on this stage,
     /// `keep_outputs` whether plain autodiff holds outputs until their backward.
     fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool);
-    /// Sets the order in which gradients are added, and the optimizer that steps the weights.
+    /// Sets the order in which gradients are added, and the optimizer that steps the weights; rounds parameters, if
+    /// their types are set.
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>);
     /// The engine, the reason for choosing it, and what it measured.
     fn report(&self) -> EngineReport;
@@ -66,8 +67,9 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>) {
-        self.store = GradientStore::new(accumulation);
+        self.store = GradientStore::new(accumulation).widening(self.options.precision.is_some());
         self.optimizer = optimizer;
+        self.module = Self::taken(&mut self.module).map(|module| self.rounded(module));
     }
 
     fn report(&self) -> EngineReport {
@@ -114,18 +116,20 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn weights(&self) -> Vec<(ParamId, AnyTensor)> {
-        self.module.as_ref().map(float_weights).unwrap_or_default()
+        let value = |(id, own)| (id, self.masters.value(id, own));
+        self.computed().into_iter().map(value).collect()
     }
 
     fn optimize(&mut self, learning_rate: ModuleLearningRate) {
         if let Some(optimizer) = &mut self.optimizer
             && let Ok(module) = Self::taken(&mut self.module)
         {
+            let module = self.masters.take(module);
             let gradients = collected(&module, &mut self.store);
             // Burn's optimizers step a parameter with several paths at the first of them only.
             let names = &self.options.names;
             let (stepped, panic) = step_in_model(optimizer, learning_rate, module, gradients, names);
-            self.module = Ok(retie(stepped));
+            self.module = Ok(self.masters.round(retie(stepped)));
             if let Some(panic) = panic {
                 resume_unwind(panic);
             }

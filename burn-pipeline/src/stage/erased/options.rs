@@ -3,6 +3,7 @@
 use crate::payload::StageMetadata;
 use crate::program::Bf16;
 use crate::stage::engine::Members;
+use crate::stage::precision::Precision;
 use crate::stage::state::Names;
 use std::collections::BTreeSet;
 
@@ -25,6 +26,8 @@ pub(crate) struct StageOptions {
     pub(crate) compile: bool,
     /// Set if compiled programs round the operands of matmuls.
     pub(crate) rounded: Option<Bf16>,
+    /// The types of its parameters, if the module does not compute in their own.
+    pub(crate) precision: Option<Precision>,
     /// True if its forwards draw random numbers from a seed.
     pub(crate) seeded: bool,
     /// True if training forwards return the outputs besides the loss.
@@ -52,6 +55,7 @@ impl Default for StageOptions {
             programs: PROGRAMS,
             compile: false,
             rounded: None,
+            precision: None,
             seeded: false,
             outputs: false,
             members: None,

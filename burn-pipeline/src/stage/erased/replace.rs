@@ -120,11 +120,11 @@ pub(crate) trait ReplaceModule {
 
 impl<M: Stage> ReplaceModule for Typed<M> {
     fn offer_module(&mut self, change: &dyn Any, device: &Device) -> Result<Option<Offered>, ReplaceError> {
-        let (Some(Change(change)), Ok(old)) = (change.downcast_ref::<Change<M>>(), &self.module) else {
+        let (Some(Change(change)), Ok(old)) = (change.downcast_ref::<Change<M>>(), self.whole()) else {
             return Ok(None);
         };
-        let (new, names) = (as_leaves(change(old.clone()), &trained(old)).map_err(Box::new)?, &self.options.names);
-        let offered = Offered { before: named_parameters(old, names), after: named_parameters(&new, names) };
+        let (new, names) = (as_leaves(change(old.clone()), &trained(&old)).map_err(Box::new)?, &self.options.names);
+        let offered = Offered { before: named_parameters(&old, names), after: named_parameters(&new, names) };
         if let Some(error) = offered.misfit() {
             return Err(error);
         }
@@ -149,7 +149,7 @@ impl<M: Stage> ReplaceModule for Typed<M> {
 
     fn adopt_module(&mut self) {
         let Some(new) = self.replacement.take() else { return };
-        self.module = Ok(new);
+        self.module = Ok(self.rounded(new));
         self.forward_state = OnceCell::new();
         self.forget();
         let (split, splits, keep_outputs) = self.chosen;

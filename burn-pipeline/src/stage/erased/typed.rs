@@ -6,7 +6,7 @@ use crate::payload::AnyTensor;
 use crate::stage::engine::{Captured, Eager, Engine, Recompute, SplitBackward, StageFunction};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
-use crate::stage::state::{GradientStore, as_leaves};
+use crate::stage::state::{GradientStore, Masters, as_leaves, forward_state};
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
 use std::cell::OnceCell;
@@ -16,6 +16,8 @@ use std::collections::HashMap;
 pub(in crate::stage) struct Typed<M: Stage> {
     /// An error if the module was refused, or while the optimizer or `after_step`, which take and return it, runs.
     pub(super) module: Result<M, StageError>,
+    /// What the optimizer steps where the module has rounded copies.
+    pub(super) masters: Masters,
     pub(super) function: StageFunction<M>,
     pub(super) engine: Box<dyn Engine<M>>,
     pub(super) store: GradientStore,
@@ -39,6 +41,7 @@ impl<M: Stage> Typed<M> {
     pub(in crate::stage) fn new(module: M, function: StageFunction<M>) -> Self {
         Self {
             module: as_leaves(module, &HashMap::new()),
+            masters: Masters::default(),
             function,
             engine: Box::new(Eager::new("no other way was chosen")),
             store: GradientStore::default(),
@@ -65,9 +68,25 @@ impl<M: Stage> Typed<M> {
         }
     }
 
-    /// Replaces the module, if there is one, by what `change` makes of it.
+    /// Replaces the module, if there is one, by what `change` makes of it. Meanwhile it has its masters.
     pub(super) fn change(&mut self, change: impl FnOnce(M) -> M) {
-        self.module = Self::taken(&mut self.module).map(change);
+        let Self { module, masters, .. } = self;
+        *module = Self::taken(module).map(|module| {
+            let changed = change(masters.take(module));
+            masters.round(changed)
+        });
+    }
+
+    /// A copy of the module that has its masters.
+    pub(super) fn whole(&self) -> Result<M, StageError> {
+        Self::present(&self.module).map(|module| self.masters.whole(module.clone()))
+    }
+
+    /// Rounds the parameters of a module that has its masters, by the stage's [`Precision`](crate::stage::Precision).
+    pub(super) fn rounded(&mut self, module: M) -> M {
+        let Some(precision) = &self.options.precision else { return module };
+        self.masters = Masters::of(&module, precision, &self.options.names, &forward_state(&module));
+        self.masters.round(module)
     }
 
     /// Drops gradients and everything held for backwards.

@@ -30,13 +30,14 @@ impl<M: Stage> UpdateStage for Typed<M> {
         if !self.follows_rule() {
             return Ok(());
         }
-        let module = Self::taken(&mut self.module)?;
-        let (known, kept) = (trained(&module), module.clone());
+        let kept = Self::taken(&mut self.module)?;
+        let module = self.masters.whole(kept.clone());
+        let known = trained(&module);
         // Unwind safety: the old module stays, and the panic continues.
         match catch_unwind(AssertUnwindSafe(|| after_step(module, observed))) {
             Ok((module, own)) => {
                 self.follows_rule = Some(own);
-                self.module = as_leaves(module, &known);
+                self.module = as_leaves(module, &known).map(|module| self.rounded(module));
                 Self::present(&self.module).map(drop)
             }
             Err(panic) => {
@@ -47,9 +48,9 @@ impl<M: Stage> UpdateStage for Typed<M> {
     }
 
     fn steps_by_element(&self) -> Result<bool, StageError> {
-        match (&self.module, &self.optimizer) {
+        match (self.whole(), &self.optimizer) {
             (Ok(module), Some(optimizer)) => {
-                steps_by_element(module, optimizer, &self.options.names).map_err(StageError::Device)
+                steps_by_element(&module, optimizer, &self.options.names).map_err(StageError::Device)
             }
             _ => Ok(true),
         }

@@ -18,6 +18,11 @@ pub(crate) trait StageWeights {
     fn named_parameters(&self) -> Vec<NamedParameter>;
     /// Replaces the value of every float parameter, in visiting order.
     fn set_weights(&mut self, weights: Vec<AnyTensor>);
+    /// The value of every float parameter as forwards use it, in visiting order: without a
+    /// [`Precision`](crate::stage::Precision), the weights.
+    fn computed(&self) -> Vec<(ParamId, AnyTensor)>;
+    /// Replaces what forwards use, in visiting order, and leaves the masters as they are.
+    fn set_computed(&mut self, weights: Vec<AnyTensor>);
     /// Replaces the values of the parameters and buffers that have a new one, which is moved to the old one's device.
     ///
     /// # Errors
@@ -46,7 +51,7 @@ pub(crate) trait StageWeights {
 
 impl<M: Stage> StageWeights for Typed<M> {
     fn named_parameters(&self) -> Vec<NamedParameter> {
-        self.module.as_ref().map(|module| named_parameters(module, &self.options.names)).unwrap_or_default()
+        self.whole().map(|module| named_parameters(&module, &self.options.names)).unwrap_or_default()
     }
 
     fn set_weights(&mut self, weights: Vec<AnyTensor>) {
@@ -54,6 +59,16 @@ impl<M: Stage> StageWeights for Typed<M> {
             let ids = float_weights(&module).into_iter().map(|(id, _)| id);
             with_weights(module, &ids.zip(weights).collect())
         });
+    }
+
+    fn computed(&self) -> Vec<(ParamId, AnyTensor)> {
+        self.module.as_ref().map(float_weights).unwrap_or_default()
+    }
+
+    fn set_computed(&mut self, weights: Vec<AnyTensor>) {
+        let ids: Vec<ParamId> = self.computed().into_iter().map(|(id, _)| id).collect();
+        let values = ids.into_iter().zip(weights).collect();
+        self.module = Self::taken(&mut self.module).map(|module| with_weights(module, &values));
     }
 
     fn replace(&mut self, values: &HashMap<ParamId, AnyTensor>) -> Result<(), StageError> {
@@ -76,7 +91,7 @@ impl<M: Stage> StageWeights for Typed<M> {
     }
 
     fn named_weights(&self) -> Vec<NamedWeight> {
-        self.module.as_ref().map(|module| named_weights(module, &self.options.names)).unwrap_or_default()
+        self.whole().map(|module| named_weights(&module, &self.options.names)).unwrap_or_default()
     }
 
     fn forward_state(&self) -> Vec<NamedWeight> {
@@ -125,6 +140,6 @@ impl<M: Stage> StageWeights for Typed<M> {
     fn module(&self) -> Box<dyn Any + Send> {
         let unshared = |weight: NamedWeight| (weight.id, weight.value.unshared());
         let weights = self.named_weights().into_iter().map(unshared).collect();
-        Box::new(self.module.as_ref().ok().cloned().map(|module| with_weights(module, &weights)))
+        Box::new(self.whole().ok().map(|module| with_weights(module, &weights)))
     }
 }

@@ -32,12 +32,30 @@ pub(crate) struct GradientStore {
     /// One of two parts of a microbatch's gradients.
     halves: HashMap<usize, WeightGradients>,
     next: usize,
+    /// True if sums of half-precision gradients are f32.
+    wide: bool,
 }
 
 impl GradientStore {
     /// An empty store.
     pub(crate) fn new(accumulation: Accumulation) -> Self {
         Self { accumulation, ..Self::default() }
+    }
+
+    /// Adds half-precision gradients in f32.
+    pub(in crate::stage) fn widening(mut self, wide: bool) -> Self {
+        self.wide = wide;
+        self
+    }
+
+    /// An empty store with the same rules.
+    pub(crate) fn emptied(&self) -> Self {
+        Self::new(self.accumulation).widening(self.wide)
+    }
+
+    /// A gradient in the type of its sum.
+    fn summand(&self, gradient: AnyTensor) -> AnyTensor {
+        if self.wide { gradient.widened() } else { gradient }
     }
 
     /// Starts a pass over microbatches `first`, `first + 1` and so on; their gradients are added to the sums so far.
@@ -86,6 +104,7 @@ impl GradientStore {
         // A sum of two numbers does not depend on their order; a sum of three would.
         let mut both: HashMap<ParamId, AnyTensor> = HashMap::new();
         for (id, gradient) in first.into_iter().chain(gradients) {
+            let gradient = self.summand(gradient);
             let sum = match both.remove(&id) {
                 Some(sum) => sum.plus(gradient),
                 None => gradient,
@@ -107,6 +126,7 @@ impl GradientStore {
 
     fn sum(&mut self, gradients: WeightGradients) {
         for (id, gradient) in gradients {
+            let gradient = self.summand(gradient);
             let sum = match self.sums.remove(&id) {
                 Some(sum) => sum.plus(gradient),
                 None => gradient,

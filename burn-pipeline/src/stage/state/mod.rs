@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`named`] (float parameters), [`names`] (their names in the whole model), [`leaves`] (which of them
 //! are trained), [`weights`] (values, taken out and put back), [`forward_state`] (what forwards can change),
-//! [`gradients`] (sums over microbatches), [`in_model`] (a step, by names in the model), [`optimizer`] (its state, by
+//! [`masters`] (values in f32, of which the module has rounded copies), [`gradients`] (sums over microbatches), [`in_model`] (a step, by names in the model), [`optimizer`] (its state, by
 //! parameter), [`by_element`] (whether the optimizer can step shards), [`made_up`] (whether it equals that of other
 //! processes), [`shared_error`].
 
@@ -13,6 +13,7 @@ mod gradients;
 mod in_model;
 mod leaves;
 mod made_up;
+mod masters;
 mod named;
 mod names;
 mod optimizer;
@@ -29,6 +30,7 @@ pub(super) use in_model::step_in_model;
 pub(crate) use leaves::Standing;
 pub(super) use leaves::{as_leaves, trained};
 pub(crate) use made_up::{MadeUpSteps, made_up_names};
+pub(super) use masters::Masters;
 pub(crate) use named::NamedParameter;
 pub(super) use named::{named_parameters, parameter_ids, retie};
 pub use names::Names;

@@ -62,14 +62,19 @@ impl Pipeline {
 
     /// Takes the gradients accumulated since the last step, scaled by the loss contract and clipped, as the optimizer
     /// would get them: one list per stage, in model order of stages and parameters. If the step would be skipped
-    /// ([`OnNonFinite::Skip`](crate::train::OnNonFinite::Skip)), no parameter has one.
+    /// ([`OnNonFinite::Skip`](crate::train::OnNonFinite::Skip), or an overflow at this loss scale), no parameter has
+    /// one.
     ///
     /// # Errors
     /// Same as [`Pipeline::step`].
     pub fn take_gradients(&mut self) -> Result<Vec<Vec<Option<AnyTensor>>>, PipelineError> {
         let (gradients, odd): (Vec<_>, Vec<_>) = self.ask(TakeGradients)?.into_iter().unzip();
         self.training.gradients_gone();
-        self.refuse_non_finite(odd.iter().flatten().next())?;
+        let odd = odd.iter().flatten().next();
+        match self.overflows(odd) {
+            true => self.training.overflowed(),
+            false => self.refuse_non_finite(odd)?,
+        }
         Ok(first_route(gradients))
     }
 }

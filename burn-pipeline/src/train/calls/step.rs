@@ -9,6 +9,7 @@ use crate::train::error::PipelineError;
 use crate::train::non_finite::{NonFinite, OnNonFinite};
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::Parts;
+use crate::train::progress::Scaled;
 use crate::train::report::StepReport;
 use crate::train::step::{ApplyOutcome, BatchOutcome, Rank, deliver};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
@@ -48,12 +49,20 @@ impl Pipeline {
             (report.loss, report.gradient_norm, report.skipped) = (loss, gradient_norm, non_finite);
             trained &= trains;
         }
-        self.refuse_non_finite(report.skipped.as_ref())?;
+        let overflowed = self.overflows(report.skipped.as_ref());
+        if !overflowed {
+            self.refuse_non_finite(report.skipped.as_ref())?;
+        }
         if !trained {
             self.training.gradients_gone();
             return Err(PipelineError::TrainsNothing { step });
         }
         match &report.skipped {
+            Some(number) if overflowed => {
+                let factor = self.training.scaled().factor;
+                tracing::info!(%number, factor, "a step was skipped, since a gradient overflowed at this loss scale");
+                self.training.overflowed();
+            }
             Some(number) => {
                 tracing::warn!(%number, "a step was skipped");
                 self.training.skipped();
@@ -86,6 +95,7 @@ impl Pipeline {
             gradient_norm: None,
             skipped: None,
             skipped_steps: self.training.skipped_steps(),
+            loss_scale: self.training.progress().loss_scale.map(|scale| scale.factor),
             losses: Vec::new(),
             observed: Vec::new(),
             outputs: Vec::new(),
@@ -102,13 +112,19 @@ impl Pipeline {
         };
         let (step, seed, values) =
             (self.training.progress().steps + 1, self.training.batch_seed(), self.compared(&batch));
-        let train = Train { parts, batch, values, seed, step, last, outputs: self.outputs };
+        let scaled = self.training.scaled();
+        let train = Train { parts, batch, values, seed, scaled, step, last, outputs: self.outputs };
         self.ask(train)?.into_iter().for_each(|outcome| report.add(outcome));
         report.outputs.sort_by_key(|(microbatch, _)| *microbatch);
         self.training.batch_done(report.samples);
         self.refuse_non_finite(report.skipped.as_ref())?;
         report.seconds = began.elapsed().as_secs_f64();
         Ok(report)
+    }
+
+    /// Returns true if this number of a step shows that the loss scale is too large.
+    pub(super) fn overflows(&self, number: Option<&NonFinite>) -> bool {
+        self.training.scaled().may_overflow && number.is_some_and(|number| !matches!(number, NonFinite::Loss { .. }))
     }
 
     /// Returns the error for a non-finite number of this step, with [`OnNonFinite::Error`]. The ranks have dropped the
@@ -151,6 +167,7 @@ struct Train {
     values: String,
     /// The seed of the forwards' random numbers.
     seed: Option<u64>,
+    scaled: Scaled,
     /// The step that the batch belongs to, counted from 1.
     step: u64,
     /// True if the weights are stepped before the next batch.
@@ -177,6 +194,7 @@ impl Command for Train {
 
     fn run(&self, rank: &mut Rank, began: Instant) -> Result<BatchOutcome, ExecuteError> {
         rank.draw_from(self.seed);
+        rank.scale_losses(self.scaled);
         let (share, plan) = self.parts.of(rank.replica());
         let share = ReplicaShare { reduce: self.last, ..share };
         Ok(rank.accumulate(plan, &self.batch, began, self.step, share)?.for_another_thread())

@@ -61,7 +61,7 @@ pub(super) enum StateEntry {
 }
 
 /// What a checkpoint holds.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub(super) version: u32,
     /// The serial number among the folder's checkpoints, in order of completion; earlier versions wrote none.

@@ -6,7 +6,7 @@ use crate::payload::Validate;
 use crate::plan::{Plan, SkipEdge};
 use crate::ranks::GroupSizes;
 use crate::schedule::{IntoSchedule, ScheduleError, Size};
-use crate::stage::{Accumulation, Reduction, SplitBackward, StageBox};
+use crate::stage::{Accumulation, Precision, Reduction, SplitBackward, StageBox};
 use crate::train::context::StageContext;
 use crate::train::non_finite::OnNonFinite;
 use crate::train::pipeline::Pipeline;
@@ -40,6 +40,7 @@ pub struct Builder {
     pub(crate) split: SplitBackward,
     pub(crate) compile: bool,
     pub(crate) bf16_matmuls: bool,
+    pub(crate) precision: Option<Precision>,
     pub(crate) outputs: bool,
     pub(crate) compare_batches: bool,
     pub(crate) shared: Vec<SharedParameter>,
@@ -115,6 +116,7 @@ impl Default for Builder {
             split: SplitBackward::default(),
             compile: false,
             bf16_matmuls: false,
+            precision: None,
             outputs: false,
             compare_batches: false,
             shared: Vec::new(),

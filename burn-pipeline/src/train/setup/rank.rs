@@ -296,6 +296,7 @@ impl Builder {
         options.layers = layers;
         (options.programs, options.seeded) = (self.tuning.captured_programs, self.seed.is_some());
         (options.rounded, options.outputs) = (self.rounded(), outputs);
+        options.precision = self.precision.clone();
         options.compile |= self.compile | self.bf16_matmuls;
         options.recompute |= self.recomputing.contains(&context.index);
         options.members = members;

@@ -13,7 +13,7 @@ use crate::payload::Validate;
 use crate::plan::{Plan, Transport};
 use crate::program::{Bf16, compiles, quietly};
 use crate::simulate::{SimulateOptions, simulate};
-use crate::stage::{Accumulation, Reduction};
+use crate::stage::{Accumulation, Precision, Reduction};
 use crate::train::checkpoint::Branch;
 use crate::train::control::{Job, Ranks, Start};
 use crate::train::error::BuildError;
@@ -92,6 +92,9 @@ impl Builder {
         self.features_go_together()?;
         if self.sharded && self.replicas == 1 {
             return Err(BuildError::NothingToShardOver);
+        }
+        if let Some(reason) = self.precision.as_ref().and_then(Precision::scale).and_then(|scale| scale.refused()) {
+            return Err(BuildError::LossScale { reason });
         }
         if let Some(norm) = self.clip_norm.filter(|&norm| norm.is_nan() || norm <= 0.0) {
             return Err(BuildError::ClipNorm { norm });
@@ -199,7 +202,9 @@ impl Builder {
         });
         let (processes, first_rank) = (job.is_some(), links.first().map_or(0, |link| link.rank()));
         let (timeout, threads, validate, seed) = (self.timeout, self.threads, self.validate, self.seed);
-        let (groups, cut) = (self.groups.clone(), self.cut.clone());
+        let (mut groups, cut) = (self.groups.clone(), self.cut.clone());
+        groups.extend(self.precision.as_ref().and_then(Precision::kept).cloned());
+        let scaling = self.precision.as_ref().and_then(Precision::scale);
         let (lacks_optimizer, on_non_finite, outputs) = (self.optimizers.is_none(), self.on_non_finite, self.outputs);
         let compares_batches = processes && self.compare_batches;
         let plan = plans.current()?;
@@ -241,7 +246,7 @@ impl Builder {
         }
         // If every stage declared its specs, learning them needs no run on zeros, so links can use them.
         let learns_metadata = validate != Validate::Off || stages.are_declared();
-        let training = Training::new(seed);
+        let training = Training::new(seed, scaling);
         Ok(Pipeline {
             ranks,
             plans,

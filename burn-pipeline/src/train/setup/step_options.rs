@@ -4,7 +4,7 @@ use super::builder::Builder;
 use crate::execute::Tuning;
 use crate::payload::Validate;
 use crate::plan::SkipEdge;
-use crate::stage::{Accumulation, SplitBackward};
+use crate::stage::{Accumulation, Precision, SplitBackward};
 use crate::train::non_finite::OnNonFinite;
 use crate::train::shared::SharedParameter;
 
@@ -20,6 +20,15 @@ impl Builder {
     /// every microbatch, and every gradient as the optimizer would get it.
     pub fn on_non_finite(mut self, action: OnNonFinite) -> Self {
         self.on_non_finite = action;
+        self
+    }
+
+    /// Computes with parameters rounded to half precision; masters, gradient sums and the optimizer's state are f32.
+    /// Without it, each parameter has the type that the module gives it throughout.
+    ///
+    /// Weights that are read, saved or exported are the masters.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.precision = Some(precision);
         self
     }
 

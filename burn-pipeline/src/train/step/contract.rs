@@ -6,12 +6,14 @@
 use crate::execute::{MicrobatchLoss, Seeding};
 use crate::stage::{Microbatches, Reduction};
 use crate::train::non_finite::NonFinite;
+use crate::train::progress::Scaled;
 
 /// The losses since the last step.
 #[derive(Debug, Clone)]
 pub(super) struct Contract {
     reduction: Reduction,
     reference: Option<usize>,
+    scaled: Scaled,
     loss: f64,
     weight: f64,
     non_finite: Option<NonFinite>,
@@ -20,13 +22,23 @@ pub(super) struct Contract {
 impl Contract {
     /// An empty step.
     pub(super) fn new(reduction: Reduction) -> Self {
-        Self { reduction, reference: None, loss: 0.0, weight: 0.0, non_finite: None }
+        Self { reduction, reference: None, scaled: Scaled::default(), loss: 0.0, weight: 0.0, non_finite: None }
     }
 
     /// How the backwards of the next batch are seeded. The first batch of a step sets the reference size for all.
     pub(super) fn seeding(&mut self, batch: &Microbatches) -> Seeding {
         let reference = *self.reference.get_or_insert_with(|| batch.size(0));
-        Seeding { reduction: self.reduction, reference_samples: reference }
+        Seeding { reduction: self.reduction, reference_samples: reference, factor: self.scaled.factor }
+    }
+
+    /// Sets how losses are scaled, the same for all batches of a step.
+    pub(super) fn set_scaled(&mut self, scaled: Scaled) {
+        self.scaled = scaled;
+    }
+
+    /// Returns true if a gradient that is not finite counts as an overflow of the loss scale.
+    pub(super) fn may_overflow(&self) -> bool {
+        self.scaled.may_overflow
     }
 
     /// Adds the losses of one batch, and returns that batch's own loss.
@@ -50,12 +62,13 @@ impl Contract {
 
     /// The factor that turns accumulated gradients into those of [`Contract::loss`].
     pub(super) fn scale(&self) -> f64 {
-        match self.reduction {
+        let scale = match self.reduction {
             Reduction::Sum => 1.0,
             Reduction::Mean => self.reference.unwrap_or(1) as f64 / self.weight,
             Reduction::Weighted if self.weight == 0.0 => 0.0,
             Reduction::Weighted => 1.0 / self.weight,
-        }
+        };
+        scale / self.scaled.factor
     }
 }
 

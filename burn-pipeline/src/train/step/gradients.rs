@@ -72,7 +72,8 @@ impl Rank {
     }
 
     fn look_at_gradients(&mut self) -> Result<Finished, ExecuteError> {
-        let refuses = self.settings.on_non_finite != OnNonFinite::Pass;
+        let scaled = self.contract.may_overflow();
+        let refuses = scaled || self.settings.on_non_finite != OnNonFinite::Pass;
         let clips = self.settings.clip_norm.is_some();
         if self.trains && !refuses && !clips {
             return Ok(Finished { trains: true, ..Finished::default() });
@@ -88,7 +89,11 @@ impl Rank {
         let norm = clips.then(|| looks.iter().flat_map(|look| look.squares.iter()).sum::<f64>().sqrt());
         let odd = looks.into_iter().find_map(|look| Some((look.stage, look.odd?)));
         let odd = odd.map(|(stage, name)| NonFinite::Gradient { stage, name: name.into() });
-        let non_finite = self.refused_number(self.contract.non_finite().or(NonFinite::of_norm(norm)).or(odd));
+        let of_gradients = NonFinite::of_norm(norm).or(odd);
+        let non_finite = match self.refused_number(self.contract.non_finite()) {
+            None if scaled => of_gradients,
+            loss => loss.or_else(|| self.refused_number(of_gradients)),
+        };
         Ok(Finished { norm, non_finite, trains: self.trains })
     }
 

@@ -93,14 +93,14 @@ impl Rank {
         for held in executor.stages().values_mut() {
             held.settle();
             let weights = held.weights().into_iter().map(|(_, weight)| weight).collect();
-            let store = GradientStore::new(held.gradients().accumulation());
+            let store = held.gradients().emptied();
             kept.push((weights, std::mem::replace(held.gradients(), store)));
         }
         let record = SpecCheck::Record(RecordedSpecs::default());
         let before = std::mem::replace(executor.spec_check_mut(), record);
         let ran = zeros.iter().try_for_each(|batch| {
             executor.stages().values_mut().for_each(|held| held.gradients().begin(Some(0)));
-            let seeding = Seeding { reduction, reference_samples: batch.size(0) };
+            let seeding = Seeding { reduction, reference_samples: batch.size(0), factor: 1.0 };
             let share = ReplicaShare::default();
             executor.run(Run { plan, batch, seeding, purpose: Purpose::Metadata, began: Instant::now(), share })?;
             executor.stages().values_mut().for_each(|held| held.clear());

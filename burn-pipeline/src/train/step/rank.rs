@@ -11,6 +11,7 @@ use crate::payload::Validate;
 use crate::plan::{Placement, StageId};
 use crate::stage::{ForwardSeed, Reduction, mixed};
 use crate::train::non_finite::OnNonFinite;
+use crate::train::progress::Scaled;
 use crate::train::shared::{SharedParameter, SharedReport, Sharing};
 
 /// The user's settings, which all ranks share.
@@ -212,6 +213,11 @@ impl Rank {
     /// The tied parameters.
     pub(crate) fn sharing(&self) -> &Sharing {
         &self.sharing
+    }
+
+    /// Sets how the losses of the next batch are scaled. All ranks must get the same value.
+    pub(crate) fn scale_losses(&mut self, scaled: Scaled) {
+        self.contract.set_scaled(scaled);
     }
 
     /// Makes the forwards of the next batch draw random numbers from this seed, the stage and the microbatch only;
