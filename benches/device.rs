@@ -2,7 +2,7 @@
 //! and compiled; and the cost of passing tensors between ranks on a CubeCL device.
 //!
 //! `cargo bench --features benches/wgpu --bench device -- [--device wgpu] [--rounds N] [--layers N] [--width N]
-//! [--seq N] [--samples N]`; add `benches/fusion` to fuse operations.
+//! [--seq N] [--samples N] [--precision bf16]`; add `benches/fusion` to fuse operations.
 //!
 //! 1. All contestants are built first and alternate, so that other load on the machine affects all alike. The first
 //!    two rounds compile kernels and are not counted.
@@ -24,12 +24,13 @@ use burn_pipeline::link::{Header, Link, Message, MessageKind, Threads};
 use burn_pipeline::payload::Boundary;
 use burn_pipeline::plan::StageId;
 use burn_pipeline::schedule::Size;
-use burn_pipeline::stage::{Batch, SplitBackward};
+use burn_pipeline::stage::{Batch, Precision, SplitBackward};
 use burn_pipeline::train::Pipeline;
 use clap::ValueEnum;
 use cubecl_environment::stream::{StreamPolicy, set_policy};
 use pipeline_examples::device::DeviceName;
-use pipeline_examples::gpt::{GptConfig, Signal};
+use pipeline_examples::gpt::{GptConfig, Signal, precision};
+use pipeline_examples::options::PrecisionName;
 use std::time::{Duration, Instant};
 
 const MICROBATCHES: usize = 4;
@@ -55,9 +56,18 @@ enum Way {
     Compiled,
 }
 
-fn pipeline(device: &Device, config: &GptConfig, schedule: &str, ranks: usize, way: Way) -> Contestant {
+fn pipeline(
+    device: &Device,
+    config: &GptConfig,
+    half: Option<&Precision>,
+    schedule: &str,
+    ranks: usize,
+    way: Way,
+) -> Contestant {
     let (chunks, config) = (if schedule == "ZBVZeroBubble" { 2 } else { 1 }, config.clone());
-    let mut pipeline = Pipeline::builder()
+    let builder = Pipeline::builder();
+    let builder = half.map_or(builder.clone(), |half| builder.precision(precision(half.clone())));
+    let mut pipeline = builder
         .schedule(schedule, Size { ranks, chunks, microbatches: MICROBATCHES })
         .devices(vec![device.clone()])
         .timeout(Duration::from_secs(600))
@@ -75,14 +85,14 @@ fn pipeline(device: &Device, config: &GptConfig, schedule: &str, ranks: usize, w
     Contestant { name, step: Box::new(step), seconds: Vec::new() }
 }
 
-fn contestants(device: &Device, config: &GptConfig) -> Vec<Contestant> {
+fn contestants(device: &Device, config: &GptConfig, half: Option<&Precision>) -> Vec<Contestant> {
     let mut plain = PlainLoop::on(device.clone(), config.clone(), 1, MICROBATCHES);
     let step = move |[input, target]: &[Tokens; 2]| {
         plain.step(input, target, RATE);
     };
     let plain = Contestant { name: "the plain loop".to_owned(), step: Box::new(step), seconds: Vec::new() };
     let pipelines = [("1F1B", 1), ("1F1B", 2), ("ZBVZeroBubble", 2)].into_iter().flat_map(|(schedule, ranks)| {
-        [Way::Eager, Way::Captured, Way::Compiled].map(|way| pipeline(device, config, schedule, ranks, way))
+        [Way::Eager, Way::Captured, Way::Compiled].map(|way| pipeline(device, config, half, schedule, ranks, way))
     });
     std::iter::once(plain).chain(pipelines).collect()
 }
@@ -133,6 +143,7 @@ fn main() {
         ("--rounds N", "rounds; 7 if absent"),
         ("--layers N", "layers; 8 if absent"),
         ("--width N", "width of a layer; 64 if absent"),
+        ("--precision NAME", "bf16 or f16 in pipelines; f32 if absent. The plain loop is f32"),
         ("--seq N", "tokens of a sample; 64 if absent"),
         ("--samples N", "samples of a batch; 8 if absent"),
     ]);
@@ -140,6 +151,8 @@ fn main() {
     let (count, layers, width) =
         (flags.number("--rounds", 7), flags.number("--layers", 8), flags.number("--width", 64));
     let (seq, samples) = (flags.number("--seq", 64), flags.number("--samples", 8));
+    let named = PrecisionName::from_str(flags.text("--precision").unwrap_or("f32"), true).unwrap();
+    let half = named.half();
     let config = GptConfig::new().with_d_model(width).with_layers(layers).with_heads(4).with_seq(seq);
     let tokens = [0, 31].map(|salt| {
         let all = Tensor::<1, Int>::arange(0..(samples * seq) as i64, &device);
@@ -147,8 +160,8 @@ fn main() {
     });
     let fusion = cfg!(feature = "fusion");
     println!("{device:?}, fusion: {fusion}, {layers} blocks of width {width}, {MICROBATCHES} microbatches");
-    println!("{samples} samples of {seq} tokens");
-    let mut contestants = contestants(&device, &config);
+    println!("{samples} samples of {seq} tokens, pipelines in {named:?}");
+    let mut contestants = contestants(&device, &config, half.as_ref());
     rounds(&device, &mut contestants, &tokens, WARM_UP);
     contestants.iter_mut().for_each(|contestant| contestant.seconds.clear());
     rounds(&device, &mut contestants, &tokens, count);

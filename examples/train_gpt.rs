@@ -22,7 +22,7 @@ use pipeline_examples::corpus::Windows;
 use pipeline_examples::cut::{CutError, measured};
 use pipeline_examples::device::DeviceName;
 use pipeline_examples::generate::{Sampling, generate};
-use pipeline_examples::gpt::Signal;
+use pipeline_examples::gpt::{Signal, precision};
 use pipeline_examples::options::Options;
 use pipeline_examples::program::{self, RunError};
 use pipeline_examples::saved::RunFlags;
@@ -116,6 +116,10 @@ impl Trainer {
             .compile(options.compile.unwrap_or(options.device == DeviceName::Flex))
             .timeout(Duration::from_secs(options.timeout))
             .threads(options.threads);
+        let builder = match options.precision.half() {
+            Some(half) => builder.precision(precision(half)),
+            None => builder,
+        };
         let builder = stages(&setup, builder)?;
         let training = Training::new(builder, setup.model.layers, &setup, &RunFlags::of(&setup.options), link)?;
         Ok(Self { setup, training })

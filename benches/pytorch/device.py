@@ -1,8 +1,8 @@
 """The plain loop of `cargo bench --bench device` in PyTorch, on one device: eager, and with `torch.compile`.
 
-`python device.py [--device cuda] [--rounds N] [--layers N] [--width N] [--seq N] [--samples N] [--tf32]`. For devices
-that PyTorch lacks (wgpu) it uses the processor. Model, batch and microbatches are that bench's. The first two rounds
-are not counted, and the clock is read after a wait for the device.
+`python device.py [--device cuda] [--rounds N] [--layers N] [--width N] [--seq N] [--samples N] [--tf32] [--bf16]`. For
+devices that PyTorch lacks (wgpu) it uses the processor. Model, batch and microbatches are that bench's. The first two
+rounds are not counted, and the clock is read after a wait for the device.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import torch
 step.VOCAB, step.MICROBATCHES = 256, 4
 
 
-def contestant(compiled):
+def contestant(compiled, bf16):
     torch.manual_seed(0)
     model = step.Part(0, 1)
     called = torch.compile(model) if compiled else model
@@ -25,7 +25,9 @@ def contestant(compiled):
     def run():
         optimizer.zero_grad()
         for x, t in zip(inputs.chunk(step.MICROBATCHES), targets.chunk(step.MICROBATCHES)):
-            (step.loss_of(called(x), t) / step.MICROBATCHES).backward()
+            with torch.autocast(x.device.type, torch.bfloat16, enabled=bf16):
+                loss = step.loss_of(called(x), t)
+            (loss / step.MICROBATCHES).backward()
         optimizer.step()
 
     return run
@@ -38,6 +40,7 @@ def main():
     for name, default in (("layers", 8), ("width", 64), ("seq", 64), ("samples", 8)):
         arguments.add_argument(f"--{name}", type=int, default=default)
     arguments.add_argument("--tf32", action="store_true", help="matmuls round to TF32, as Burn's do on NVIDIA GPUs")
+    arguments.add_argument("--bf16", action="store_true", help="under autocast, as training in mixed precision is written")
     given = arguments.parse_args()
     step.LAYERS, step.WIDTH, step.SEQ, step.BATCH = given.layers, given.width, given.seq, given.samples
     torch.set_float32_matmul_precision("high" if given.tf32 else "highest")
@@ -47,7 +50,7 @@ def main():
     print(f"PyTorch {torch.__version__}, {name}")
     print("| step, ms: median (least..most) | |\n|---|---|")
     for compiled in (False, True):
-        run, seconds = contestant(compiled), []
+        run, seconds = contestant(compiled, given.bf16), []
         for _ in range(2 + given.rounds):
             began = time.perf_counter()
             run()

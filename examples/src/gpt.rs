@@ -3,16 +3,19 @@
 //!
 //! One module type serves every stage: the first holds the embeddings, the last the head, and each its share of the
 //! blocks. Every layer draws its initial values with its own seed, so the weights do not depend on the cut.
+//!
+//! The model computes in the type of its parameters. Where these are half precision, norms compute in the type of
+//! their own parameters ([`precision`] keeps them f32), and softmax and loss in f32.
 
 use burn::config::Config;
-use burn::module::{Module, Param};
+use burn::module::{Module, Param, ParamGroup};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::activation::{gelu, softmax};
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 use burn_pipeline::boundary;
 use burn_pipeline::cost::Partition;
-use burn_pipeline::stage::{Names, Stage, StageBox, init_seeded};
+use burn_pipeline::stage::{Names, Precision, Stage, StageBox, init_seeded};
 use burn_pipeline::train::StageContext;
 use burn_pipeline_moe::cache::{CacheError, LayerCache};
 use std::ops::Range;
@@ -195,8 +198,25 @@ pub fn next_token_loss(output: Signal, target: Tensor<2, Int>) -> Tensor<1> {
         panic!("the last stage must output logits; does it have a head?")
     };
     let [batch, seq, vocab] = logits.dims();
+    let logits = wide(logits);
     let loss = CrossEntropyLossConfig::new().init(&logits.device());
     loss.forward(logits.reshape([batch * seq, vocab]), target.reshape([batch * seq]))
+}
+
+/// A precision for this model: half-precision parameters, except those of norms.
+pub fn precision(half: Precision) -> Precision {
+    half.keep(ParamGroup::from_predicate("norm"))
+}
+
+/// The tensor in f32 if it is half precision.
+fn wide<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    if matches!(x.dtype(), DType::F16 | DType::BF16) { x.cast(FloatDType::F32) } else { x }
+}
+
+/// A norm in the type of its own parameters.
+fn normed(norm: &LayerNorm, x: Tensor<3>) -> Tensor<3> {
+    let own = x.dtype();
+    norm.forward(x.cast(FloatDType::from(norm.gamma.dtype()))).cast(FloatDType::from(own))
 }
 
 impl Stage for GptPart {
@@ -238,7 +258,7 @@ impl GptPart {
 
     fn leave(&self, hidden: Tensor<3>) -> Signal {
         match &self.head {
-            Some(head) => Signal::Logits(head.scores.forward(head.norm.forward(hidden))),
+            Some(head) => Signal::Logits(head.scores.forward(normed(&head.norm, hidden))),
             None => Signal::Hidden(hidden),
         }
     }
@@ -255,18 +275,18 @@ impl Embed {
 
 impl Block {
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let [query, key, value] = self.parts(self.norm_attention.forward(x.clone()));
+        let [query, key, value] = self.parts(normed(&self.norm_attention, x.clone()));
         self.mixed(x + self.attention(query, key, value))
     }
 
     fn forward_cached(&self, x: Tensor<3>, cache: &mut LayerCache) -> Result<Tensor<3>, CacheError> {
-        let [query, key, value] = self.parts(self.norm_attention.forward(x.clone()));
+        let [query, key, value] = self.parts(normed(&self.norm_attention, x.clone()));
         let (key, value) = cache.extend(key, value)?;
         Ok(self.mixed(x + self.attention(query, key, value)))
     }
 
     fn mixed(&self, x: Tensor<3>) -> Tensor<3> {
-        let wide = gelu(self.up.forward(self.norm_mlp.forward(x.clone())));
+        let wide = gelu(self.up.forward(normed(&self.norm_mlp, x.clone())));
         x + self.down.forward(wide)
     }
 
@@ -284,9 +304,10 @@ impl Block {
     fn attention(&self, query: Tensor<4>, key: Tensor<4>, value: Tensor<4>) -> Tensor<3> {
         let ([batch, heads, seq, head], [_, _, all, _]) = (query.dims(), key.dims());
         let future = Tensor::<2, Bool>::tril_mask([seq, all], (all - seq) as i64, &query.device());
-        let scores = query.matmul(key.swap_dims(2, 3)).div_scalar((head as f64).sqrt());
+        let own = FloatDType::from(query.dtype());
+        let scores = wide(query.matmul(key.swap_dims(2, 3))).div_scalar((head as f64).sqrt());
         let scores = scores.mask_fill(future.unsqueeze::<4>(), -1.0e9);
-        let mixed = softmax(scores, 3).matmul(value);
+        let mixed = softmax(scores, 3).cast(own).matmul(value);
         self.project.forward(mixed.swap_dims(1, 2).reshape([batch, seq, heads * head]))
     }
 }

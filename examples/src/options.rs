@@ -2,6 +2,7 @@
 
 use crate::cut::Cut;
 use crate::device::DeviceName;
+use burn_pipeline::stage::Precision;
 use clap::{ArgAction, Parser, ValueEnum};
 use std::path::PathBuf;
 
@@ -80,6 +81,9 @@ pub struct Options {
     /// false in `train_moe`, whose experts are compiled only with a capacity]
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", value_name = "true|false")]
     pub compile: Option<bool>,
+    /// The type of parameters in forward and backward; masters, gradient sums and the optimizer's state are f32.
+    #[arg(long, value_enum, default_value_t = PrecisionName::F32, value_name = "NAME")]
+    pub precision: PrecisionName,
     /// The timeout in seconds: how long a rank waits for another one before reporting it as lost.
     #[arg(long, default_value_t = 120, value_parser = at_least_one_second, value_name = "SECONDS")]
     pub timeout: u64,
@@ -131,6 +135,28 @@ pub enum LinkName {
     Tcp,
     /// The same, each with its own GPU, over NCCL; feature `nccl`. Sets `--device cuda`.
     Nccl,
+}
+
+/// The type of parameters in forward and backward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PrecisionName {
+    /// Everything is f32.
+    F32,
+    /// Matrices and embeddings are rounded to bf16.
+    Bf16,
+    /// Matrices and embeddings are rounded to f16, and the loss is scaled.
+    F16,
+}
+
+impl PrecisionName {
+    /// The precision, unless it is f32.
+    pub fn half(self) -> Option<Precision> {
+        match self {
+            PrecisionName::F32 => None,
+            PrecisionName::Bf16 => Some(Precision::bf16()),
+            PrecisionName::F16 => Some(Precision::f16()),
+        }
+    }
 }
 
 /// How steps are printed.

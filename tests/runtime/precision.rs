@@ -11,6 +11,7 @@ use burn_pipeline::schedule::{Chunks, Size, by_name};
 use burn_pipeline::stage::{LossScale, Precision, SplitBackward, init_seeded};
 use burn_pipeline::train::ScaleProgress;
 use burn_pipeline::{Accumulation, Batch, Builder, Checkpoints, Pipeline, Stage, StageBox, StageContext};
+use pipeline_tests::device::device;
 use std::collections::HashMap;
 
 const WIDTH: usize = 8;
@@ -69,7 +70,7 @@ fn blocks(layers: std::ops::Range<usize>, device: &Device) -> Blocks {
 
 fn data(step: usize) -> [Tensor<2>; 2] {
     let values = |seed| pipeline_tests::noise::noise(seed + step as u64, SAMPLES * WIDTH);
-    [1, 51].map(|seed| Tensor::<1>::from_floats(&*values(seed), &Device::flex()).reshape([SAMPLES, WIDTH]))
+    [1, 51].map(|seed| Tensor::<1>::from_floats(&*values(seed), &device()).reshape([SAMPLES, WIDTH]))
 }
 
 /// The plain loop: the whole of mixed precision in Burn's own operations.
@@ -129,7 +130,7 @@ impl ModuleVisitor for Sums<'_> {
 
 impl Plain {
     fn new(half: FloatDType, factor: f64) -> Self {
-        let master = blocks(0..LAYERS, &Device::flex().autodiff());
+        let master = blocks(0..LAYERS, &device().autodiff());
         Self { master, optimizer: AdamWConfig::new().init(), half, factor }
     }
 
@@ -169,7 +170,7 @@ fn builder(schedule: &str, ranks: usize, replicas: usize, precision: Precision) 
     let chunks = if let Chunks::Exactly(chunks) = info.info().chunks { chunks } else { 1 };
     Pipeline::builder()
         .schedule(schedule, Size { ranks, chunks, microbatches: MICROBATCHES / replicas })
-        .devices(vec![Device::flex()])
+        .devices(vec![device()])
         .data_parallel(replicas)
         .accumulation(Accumulation::Ordered)
         .optimizer(|| AdamWConfig::new().init())
@@ -226,7 +227,7 @@ fn every_schedule_and_engine_equals_the_written_plain_loop_bit_for_bit() {
 fn sums_of_many_bf16_gradients_keep_growing() {
     // In bf16, 256 + 1 is 256.
     let ones = |precision: Option<Precision>| {
-        let builder = Pipeline::builder().schedule("GPipe", Size::new(1, 512)).devices(vec![Device::flex()]);
+        let builder = Pipeline::builder().schedule("GPipe", Size::new(1, 512)).devices(vec![device()]);
         let builder = builder.reduction(burn_pipeline::stage::Reduction::Sum);
         let builder = match precision {
             Some(precision) => builder.precision(precision),
@@ -237,7 +238,7 @@ fn sums_of_many_bf16_gradients_keep_growing() {
             StageBox::with_loss(One { weight }, |y: Tensor<2>, _: Tensor<2>| y.sum())
         };
         let mut pipeline = builder.stages(stages).build().unwrap();
-        let ones = || Tensor::<2>::ones([512, 1], (&Device::flex(), DType::BF16));
+        let ones = || Tensor::<2>::ones([512, 1], (&device(), DType::BF16));
         pipeline.accumulate(Batch::new(ones()).target(ones())).unwrap();
         let gradients = pipeline.take_gradients().unwrap().concat();
         gradients[0].as_ref().unwrap().to_data().unwrap().iter::<f32>().next().unwrap()
