@@ -6,14 +6,10 @@
 #   benches/gpu.sh --list                 lists the sections
 #   benches/gpu.sh --out FILE tests       a file other than benches/results/DATE-COMMIT-DEVICE.md
 #   benches/gpu.sh --profile dev step     another cargo profile; do not publish its figures
-#   benches/gpu.sh --bundle FOLDER        packs CUDA's programs and this script for a machine without cargo
 #
 # Needs bash, cargo with the crates of Cargo.lock downloaded (no network is used), the device's driver and, for CUDA,
 # an LLVM as described in .ci/llvm-for-cubecl.sh. Every call of cargo gets `CARGO_FLAGS`. A command that fails is
 # marked, and the script continues.
-#
-# A bundle is FOLDER.tar.xz. On the GPU machine, unpack it and call FOLDER/benches/gpu.sh as above: bash, xz and the
-# driver are enough, and a Python with PyTorch is compared where there is one.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0 CARGO_NET_OFFLINE=true
@@ -43,53 +39,9 @@ suites=(interleaved_captured recomputed_stages evaluations_before captured_and_r
 gpus() { nvidia-smi --list-gpus 2>/dev/null | wc -l; }
 # shellcheck disable=SC2206
 flags() { flags=("${profile[@]}" ${CARGO_FLAGS:-} --features "pipeline-tests/$1,benches/$1"); }
-# Runs tests or a bench: with cargo, or from the bundle in which this script lies.
 suite() {
-    if [ ! -d programs ]; then
-        build cargo test -q --no-run "${flags[@]}" "$@"
-        run cargo test -q "${flags[@]}" "$@"
-        return
-    fi
-    local names=() name
-    while [ "${1:-}" = --test ] || [ "${1:-}" = --bench ]; do names+=("${1#--}-$2") && shift 2; done
-    for name in "${names[@]}"; do
-        # shellcheck disable=SC2046
-        run "programs/$name" $(printf '%s\n' "$@" | grep -vxF -- --)
-    done
-}
-
-# Packs the programs of all sections, without symbols, and what this script reads.
-bundle() {
-    local flags folder=$1 named kind name
-    flags cuda
-    flags+=(--features pipeline-tests/nccl,benches/nccl)
-    rm -rf "$folder" && mkdir -p "$folder/programs" "$folder/benches/results"
-    cargo test --no-run "${flags[@]}" --test cube --test nccl --test runtime --test moe --bench device --bench moe \
-        --bench nccl 2>&1 | tee "$folder/built" || return 1
-    while read -r named; do
-        kind=test name=${named#tests/}
-        case $named in benches/*) kind=bench name=${named#benches/} ;; esac
-        name=$kind-${name%%[./]*}
-        strip -o "$folder/programs/$name" "$(sed -nE "s|^ *Executable $named \\((.*)\\)|\\1|p" "$folder/built")"
-    done < <(sed -nE 's|^ *Executable ([^ ]+) .*|\1|p' "$folder/built")
-    cp -r benches/gpu.sh benches/report.sh benches/pytorch "$folder/benches"
-    printf '[memory.cuda]\nallocator = "async"\n' >"$folder/cubecl.toml"
-    git rev-parse HEAD >"$folder/commit" && rustc --version >"$folder/compiler"
-    # The programs have much in common, which only a dictionary larger than one of them finds.
-    tar -C "$(dirname "$folder")" -c "$(basename "$folder")" | xz -T1 --lzma2=preset=6,dict=1GiB >"$folder.tar.xz"
-}
-
-# In a bundle: lets CubeCL find NVIDIA's libdevice, and the link `libnccl.so`, where only Python packages have them.
-libraries() {
-    local device nccl
-    mkdir -p libraries/nvvm/libdevice
-    if [ ! -e "${CUDA_PATH:-/usr/local/cuda}/nvvm/libdevice/libdevice.10.bc" ]; then
-        device=$("$python" -c 'import triton, os; print(os.path.dirname(triton.__file__))' 2>/dev/null)
-        cp "$device/backends/nvidia/lib/libdevice.10.bc" libraries/nvvm/libdevice && export CUDA_PATH=$PWD/libraries
-    fi
-    nccl=$("$python" -c 'import nvidia.nccl as n; print(list(n.__path__)[0])' 2>/dev/null)
-    if [ -e "$nccl/lib/libnccl.so.2" ]; then ln -sf "$nccl/lib/libnccl.so.2" libraries/libnccl.so; fi
-    export LD_LIBRARY_PATH=$PWD/libraries:${LD_LIBRARY_PATH:-}
+    build cargo test -q --no-run "${flags[@]}" "$@"
+    run cargo test -q "${flags[@]}" "$@"
 }
 
 section() {
@@ -135,7 +87,6 @@ while [ $# -gt 0 ]; do
     case $1 in
     --list) sections && exit 0 ;;
     --device) device=${2:?--device needs a name} && shift ;;
-    --bundle) bundle "${2:?--bundle needs a folder}" && exit || exit 1 ;;
     --out) out=${2:?--out needs a file} && shift ;;
     --profile) profile=(--profile "${2:?--profile needs a name}") && shift ;;
     *)
@@ -150,7 +101,7 @@ while [ $# -gt 0 ]; do
 done
 if [ -z "$device" ]; then if [ "$(gpus)" -gt 0 ]; then device=cuda; else device=wgpu; fi; fi
 if [ ${#wanted[@]} -eq 0 ]; then mapfile -t wanted < <(sections | cut -d ' ' -f 1); fi
-out=${out:-benches/results/$(date -u +%F)-$(cut -c 1-8 commit 2>/dev/null || git rev-parse --short HEAD 2>/dev/null || echo unknown)-$device.md}
+out=${out:-benches/results/$(date -u +%F)-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)-$device.md}
 if [ ! -s "$out" ]; then
     head_of_file >"$out"
     {
@@ -160,7 +111,6 @@ if [ ! -s "$out" ]; then
         printf '\n'
     } >>"$out"
 fi
-if [ -d programs ]; then libraries; fi
 for name in "${wanted[@]}"; do
     printf '## %s\n\n%s\n\n' "$name" "$(sections | sed -nE "s/^$name +//p")" >>"$out"
     section "$name"

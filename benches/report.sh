@@ -50,7 +50,7 @@ hardware() {
     printf -- '- processor: %s, %s cores\n' "${cpu:-$(uname -m)}" "$(getconf _NPROCESSORS_ONLN)"
     printf -- '- memory: %s\n' "${memory:+$((memory / 1024 / 1024)) GiB}"
     printf -- '- system: %s; load when it began: %s\n' "$(uname -sr)" "$(cut -d ' ' -f 1-3 /proc/loadavg 2>/dev/null)"
-    printf -- '- compiler: %s\n' "$(cat compiler 2>/dev/null || rustc --version)"
+    printf -- '- compiler: %s\n' "$(rustc --version)"
 }
 
 # Writes date, commit and hardware.
@@ -58,7 +58,7 @@ head_of_file() {
     local changed=""
     git diff --quiet HEAD 2>/dev/null || changed=", with changes that are not committed"
     printf '# Measured on %s\n\n' "$(date -u '+%Y-%m-%d %H:%M UTC')"
-    printf -- '- commit: `%s`%s\n' "$(cat commit 2>/dev/null || git rev-parse HEAD 2>/dev/null || echo unknown)" "$changed"
+    printf -- '- commit: `%s`%s\n' "$(git rev-parse HEAD 2>/dev/null || echo unknown)" "$changed"
     hardware
     printf '\nEach block holds what the command above it printed.\n\n'
 }

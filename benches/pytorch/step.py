@@ -59,7 +59,7 @@ class Part(nn.Module):
 
     def forward(self, x):
         if self.tokens is not None:
-            x = self.tokens(x) + self.places(torch.arange(SEQ))
+            x = self.tokens(x) + self.places(torch.arange(SEQ, device=x.device))
         for block in self.blocks:
             x = block(x)
         return x if self.head is None else self.head(self.norm(x))

@@ -113,6 +113,6 @@ pub use burn_pipeline_plan::{cost, page, pass, plan, planner, schedule, simulate
 // The items that nearly every program uses.
 pub use burn_pipeline_plan::plan::Plan;
 pub use burn_pipeline_plan::schedule::{Schedule, Size};
-pub use stage::{Accumulation, Batch, Loss, Reduction, Stage, StageBox, init_seeded};
+pub use stage::{Accumulation, Batch, Loss, Precision, Reduction, Stage, StageBox, init_seeded};
 pub use train::{AutoPipeline, Builder, Checkpoints, Pipeline, StageContext, StepReport};
 pub use vocabulary::Vocabulary;

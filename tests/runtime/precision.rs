@@ -1,10 +1,10 @@
-//! Mixed precision ([`Precision`]) equals the plain loop that is written in [`Plain`], bit for bit: masters in f32,
-//! rounded copies in forward and backward, sums in f32, a scaled loss.
+//! Mixed precision ([`Precision`]) equals the plain loop that is written in the guide (`half_precision`), bit for bit:
+//! masters in f32, rounded copies in forward and backward, sums in f32, a scaled loss.
 
 use crate::checkpoint::Folder;
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamGroup};
+use burn::module::{Module, Param, ParamGroup};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
-use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
+use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::activation::gelu;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use burn_pipeline::schedule::{Chunks, Size, by_name};
@@ -12,7 +12,6 @@ use burn_pipeline::stage::{LossScale, Precision, SplitBackward, init_seeded};
 use burn_pipeline::train::ScaleProgress;
 use burn_pipeline::{Accumulation, Batch, Builder, Checkpoints, Pipeline, Stage, StageBox, StageContext};
 use pipeline_tests::device::device;
-use std::collections::HashMap;
 
 const WIDTH: usize = 8;
 const LAYERS: usize = 4;
@@ -73,90 +72,41 @@ fn data(step: usize) -> [Tensor<2>; 2] {
     [1, 51].map(|seed| Tensor::<1>::from_floats(&*values(seed), &device()).reshape([SAMPLES, WIDTH]))
 }
 
-/// The plain loop: the whole of mixed precision in Burn's own operations.
+/// The guide's own plain loop.
+#[allow(unreachable_pub, reason = "a user copies it as it is")]
+#[path = "../../burn-pipeline/src/_guide/half_precision.rs"]
+mod written;
+
 struct Plain {
-    master: Blocks,
+    masters: Blocks,
     optimizer: ModuleOptimizer,
     half: FloatDType,
     /// The loss scale.
     factor: f64,
 }
 
-/// A module whose matrices and biases, but not its norms, are rounded.
-struct Round(FloatDType, Vec<String>);
-
-impl ModuleMapper for Round {
-    fn enter_module(&mut self, name: &str, _: &str) {
-        self.1.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.1.pop();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        match self.1.iter().any(|name| name == "norm") {
-            true => param,
-            false => param.map(|value| value.inner().cast(self.0).autodiff().require_grad()),
-        }
-    }
-}
-
-/// Gradients in f32, added to sums or made Burn's.
-struct Sums<'a> {
-    of: Option<&'a burn::tensor::Gradients>,
-    sums: HashMap<u64, burn_pipeline::payload::AnyTensor>,
-    factor: f64,
-    made: GradientsParams,
-}
-
-impl ModuleVisitor for Sums<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let sum = self.sums.remove(&param.id.val()).map(|sum| Tensor::<D>::from_dispatch(sum.into_dispatch()));
-        match self.of {
-            Some(gradients) => {
-                let Some(gradient) = param.val().grad(gradients) else { return };
-                let gradient = gradient.cast(FloatDType::F32);
-                let sum = match sum {
-                    Some(sum) => sum + gradient,
-                    None => gradient,
-                };
-                self.sums.insert(param.id.val(), burn_pipeline::payload::AnyTensor::new(sum));
-            }
-            None => sum.into_iter().for_each(|sum| self.made.register(param.id, sum * self.factor)),
-        }
-    }
-}
-
 impl Plain {
     fn new(half: FloatDType, factor: f64) -> Self {
-        let master = blocks(0..LAYERS, &device().autodiff());
-        Self { master, optimizer: AdamWConfig::new().init(), half, factor }
+        let masters = blocks(0..LAYERS, &device().autodiff());
+        Self { masters, optimizer: AdamWConfig::new().init(), half, factor }
     }
 
-    /// A step over microbatches of one size. Returns the loss.
+    /// Returns the loss.
     fn step(&mut self, [x, target]: [Tensor<2>; 2]) -> f64 {
-        let copy = self.master.clone().map(&mut Round(self.half, Vec::new()));
-        let mut sums = Sums { of: None, sums: HashMap::new(), factor: 1.0, made: GradientsParams::new() };
-        let (mut mean, size) = (0.0, SAMPLES / MICROBATCHES);
-        for i in 0..MICROBATCHES {
+        let size = SAMPLES / MICROBATCHES;
+        let loss = |copies: &Blocks, i: usize| {
             let part = |tensor: &Tensor<2>| tensor.clone().narrow(0, i * size, size).autodiff();
-            let value = loss(copy.run(part(&x)), part(&target));
-            mean += value.clone().into_scalar::<f32>() as f64 / MICROBATCHES as f64;
-            let gradients = value.mul_scalar(self.factor).backward();
-            sums = Sums { of: Some(&gradients), sums: sums.sums, factor: 1.0, made: GradientsParams::new() };
-            copy.visit(&mut sums);
-            sums.of = None;
-            sums = Sums { of: None, sums: sums.sums, factor: 1.0, made: GradientsParams::new() };
-        }
-        sums.factor = 1.0 / MICROBATCHES as f64 / self.factor;
-        self.master.visit(&mut sums);
-        self.master = self.optimizer.step(RATE, self.master.clone(), sums.made);
+            loss(copies.run(part(&x)), part(&target))
+        };
+        let (masters, how) = (self.masters.clone(), (self.half, self.factor, MICROBATCHES));
+        let (stepped, mean) =
+            written::step(masters, &mut self.optimizer, RATE, how, |path| path.contains("norm"), loss);
+        self.masters = stepped;
         mean
     }
 
     fn weights(&self) -> Vec<f32> {
-        pipeline_tests::reference::weights(&self.master).concat()
+        pipeline_tests::reference::weights(&self.masters).concat()
     }
 }
 
@@ -311,5 +261,84 @@ fn a_job_resumes_on_another_cut_with_its_scale_and_the_same_bits() {
             assert_eq!(reports[0].loss_scale, reports[1].loss_scale);
         }
         assert!(weights(&mut other) == weights(&mut same), "{schedule}");
+    }
+}
+
+/// The losses and the weights of some steps.
+fn trained(mut pipeline: Pipeline, change: impl Fn(&mut Pipeline, usize)) -> (Vec<f64>, Vec<f32>) {
+    let step = |step| {
+        change(&mut pipeline, step);
+        pipeline.step(batch(step), RATE).unwrap().loss
+    };
+    let losses = (0..4).map(step).collect();
+    (losses, weights(&mut pipeline))
+}
+
+#[test]
+fn other_ways_to_run_and_to_change_weights_keep_the_masters() {
+    let half = || precision(FloatDType::BF16, 1.0);
+    let (losses, expected) = trained(builder("1F1B", 2, 1, half()).build().unwrap(), |_, _| ());
+    let same = |pipeline: Pipeline, of: &str, change: fn(&mut Pipeline, usize)| {
+        let got = trained(pipeline, change);
+        assert!(got == (losses.clone(), expected.clone()), "{of}: losses {:?}, expected {losses:?}", got.0);
+    };
+    let recomputed = |at: &StageContext| {
+        let part = blocks(at.layers(LAYERS), &at.device);
+        let stage = if at.is_last() { StageBox::with_loss(part, loss) } else { StageBox::new(part) };
+        stage.recomputed(true)
+    };
+    same(builder("ZBH1", 2, 1, half()).stages(recomputed).build().unwrap(), "recomputed", |_, _| ());
+    same(builder("1F1B", 2, 1, half()).build().unwrap(), "replace_module", |pipeline, step| {
+        if step == 2 {
+            pipeline.replace_module(1, |part: Blocks, _: &StageContext| part).unwrap();
+        }
+    });
+    same(builder("1F1B", 2, 1, half()).build().unwrap(), "a module taken out", |pipeline, _| {
+        let module: Blocks = pipeline.module(0).unwrap();
+        assert_eq!(module.blocks[0].up.weight.val().dtype(), DType::F32);
+    });
+    same(builder("1F1B", 2, 2, half()).sharded(true).build().unwrap(), "evaluations between", |pipeline, step| {
+        pipeline.eval(batch(step)).unwrap();
+        pipeline.named_weights().unwrap();
+    });
+}
+
+#[test]
+fn replaced_weights_are_masters_and_the_copies_follow_them() {
+    let made = |replicas| {
+        let builder = builder("1F1B", 2, replicas, precision(FloatDType::BF16, 1.0));
+        builder.sharded(replicas > 1).build().unwrap()
+    };
+    let mut plain = Plain::new(FloatDType::BF16, 1.0);
+    for replicas in [1, 2] {
+        let mut pipeline = made(replicas);
+        let named = pipeline.named_weights().unwrap().concat();
+        assert!(named.iter().all(|weight| weight.value.dtype() == DType::F32));
+        let doubled = named.into_iter().map(|weight| (weight.id, weight.value.scale(2.0))).collect();
+        pipeline.step_to(doubled, Vec::new()).unwrap();
+        let before = weights(&mut pipeline);
+        let own = plain.weights();
+        assert!(before.iter().zip(&own).all(|(got, own)| *got == 2.0 * own), "{replicas} replicas");
+        assert_ne!(pipeline.eval(batch(0)).unwrap().loss, made(1).eval(batch(0)).unwrap().loss);
+    }
+    let loss = plain.step(data(0));
+    assert_eq!(made(1).step(batch(0), RATE).unwrap().loss, loss);
+}
+
+#[test]
+fn features_that_do_not_go_with_a_precision_are_refused_by_their_reason() {
+    let refused = |builder: Builder| builder.build().unwrap_err().to_string();
+    let rounded = refused(builder("1F1B", 2, 1, precision(FloatDType::BF16, 1.0)).bf16_matmuls(true));
+    assert!(rounded.contains("`Builder::precision` does not work with `Builder::bf16_matmuls`"), "{rounded}");
+    let empty = refused(builder("1F1B", 2, 1, Precision::bf16().keep(ParamGroup::from_predicate("no such"))));
+    assert!(empty.contains("no such"), "{empty}");
+    for (scale, reason) in [
+        (LossScale { initial: 0.0, ..LossScale::default() }, "above 0"),
+        (LossScale { growth: 0.5, ..LossScale::default() }, "grow by 1 or more"),
+        (LossScale { backoff: 1.0, ..LossScale::default() }, "below 1"),
+        (LossScale { interval: 0, ..LossScale::default() }, "1 or more"),
+    ] {
+        let error = refused(builder("1F1B", 2, 1, Precision::f16().loss_scale(scale)));
+        assert!(error.contains(reason), "{error}");
     }
 }

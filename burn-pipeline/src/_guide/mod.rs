@@ -5,6 +5,7 @@
 //! | [`cut_a_model`] | How does a Burn model become stages? |
 //! | [`pick_a_schedule`] | Which schedule, and how is it found without trying all of them? |
 //! | [`numbers`] | What is the loss, and when are numbers equal to the last bit? |
+//! | [`half_precision`] | How does one train in bf16 or f16? |
 //! | [`real_models`] | How are tied weights, skip connections, dropout, batch norm, generation and the like done? |
 //! | [`devices`] | Which devices work, and what is refused? |
 //! | [`many_machines`] | How do ranks run as processes, with replicas and sharded parameters? |
@@ -25,6 +26,11 @@ pub mod pick_a_schedule {}
 
 #[doc = include_str!("numbers.md")]
 pub mod numbers {}
+
+#[doc = include_str!("half_precision.md")]
+#[doc = concat!("```\n", include_str!("half_precision.rs"), "```\n")]
+#[doc = include_str!("half_precision_limits.md")]
+pub mod half_precision {}
 
 #[doc = include_str!("real_models.md")]
 pub mod real_models {}

@@ -133,8 +133,12 @@ mod tests {
         let longer = refused(&[parameter(10, DType::F32), other.clone()]);
         assert_eq!(longer, "[4] elements of F32 came, 5 of F32 are expected");
         assert!(refused(&[parameter(8, DType::F64), other.clone()]).contains("4 of F64 are expected"));
-        assert!(fits(&list, &[parameter(7, DType::F32), other.clone()], 2).is_ok());
+        assert!(fits(&list, &[parameter(7, DType::F32), other.clone()], Values::Stepped, 2).is_ok());
         let square = vec![Some(AnyTensor::new(Tensor::<2>::zeros([2, 2], &Device::flex()))), None];
-        assert!(fits(&square, &[parameter(7, DType::F32), other], 2).unwrap_err().contains("[2, 2] elements"));
+        assert!(
+            fits(&square, &[parameter(7, DType::F32), other], Values::Stepped, 2)
+                .unwrap_err()
+                .contains("[2, 2] elements")
+        );
     }
 }

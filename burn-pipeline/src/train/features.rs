@@ -28,6 +28,8 @@ pub enum Feature {
     MergedWeights,
     /// [`Builder::bf16_matmuls`](crate::Builder::bf16_matmuls).
     Bf16Matmuls,
+    /// [`Builder::precision`](crate::Builder::precision).
+    Precision,
     /// [`AutoPipeline`](crate::AutoPipeline).
     AutoPipeline,
     /// Measuring layers or stages.
@@ -41,18 +43,19 @@ pub enum Feature {
 }
 
 use Feature::{
-    AutoPipeline, Bf16Matmuls, CutOverReplicas, Measuring, MergedWeights, Metadata, OrderedAccumulation, ReplaceModule,
-    Share, StepTo, TensorParallel, Validate, Vocabulary, WeightedReduction,
+    AutoPipeline, Bf16Matmuls, CutOverReplicas, Measuring, MergedWeights, Metadata, OrderedAccumulation, Precision,
+    ReplaceModule, Share, StepTo, TensorParallel, Validate, Vocabulary, WeightedReduction,
 };
 
 /// The pairs that are refused, and why.
-const REFUSED: [(Feature, Feature, &str); 15] = [
+const REFUSED: [(Feature, Feature, &str); 17] = [
     (TensorParallel, Vocabulary, "a member would hold a piece of a shard"),
     (TensorParallel, ReplaceModule, "a new module is not cut"),
     (TensorParallel, AutoPipeline, "schedules are compared with groups of one"),
     (CutOverReplicas, ReplaceModule, "a new module is not cut"),
     (CutOverReplicas, StepTo, "the weights to be set would be pieces"),
     (CutOverReplicas, AutoPipeline, "schedules differ in the order of exchanges"),
+    (Vocabulary, Precision, "the shards compute in the type of their parameters"),
     (Vocabulary, Share, "the shards are no stage's parameters; give a tied matrix to `Builder::vocabulary`"),
     (Vocabulary, WeightedReduction, "the head computes the plain mean or sum of the cross entropy"),
     (Vocabulary, Validate, "the shards have no metadata"),
@@ -61,6 +64,7 @@ const REFUSED: [(Feature, Feature, &str); 15] = [
     (Vocabulary, Measuring, "the shards run on all ranks at once"),
     (Vocabulary, AutoPipeline, "schedules are compared without the shards"),
     (OrderedAccumulation, MergedWeights, "it adds gradients in a different order"),
+    (Bf16Matmuls, Precision, "one rounds what `f32` matmuls read, the other the parameters themselves"),
     (Bf16Matmuls, MergedWeights, "merged matmuls are `f32`"),
 ];
 
@@ -107,6 +111,7 @@ impl fmt::Display for Feature {
             OrderedAccumulation => "`Accumulation::Ordered`",
             MergedWeights => "`Tuning::merge_weights`",
             Bf16Matmuls => "`Builder::bf16_matmuls`",
+            Precision => "`Builder::precision`",
             AutoPipeline => "`AutoPipeline`",
             Measuring => "measuring stages",
             StepTo => "`Pipeline::step_to`",

@@ -3,7 +3,7 @@
 use crate::moe::cut::{self, Balance, MoeCutError};
 use crate::moe::gpt::{Injection, MoeGptConfig, MoeGptError};
 use crate::moe::part_options::{MOST_BUCKETS, PartOptions};
-use crate::options::Options;
+use crate::options::{Options, PrecisionName};
 use crate::options_error::OptionsError;
 use crate::saved::RunFlags;
 use crate::setup::Setup;
@@ -160,6 +160,9 @@ pub enum MoeOptionsError {
     /// Tokens cannot go to this many experts.
     #[error("--top-k {top_k} is not between 1 and --experts {experts}")]
     TopK { top_k: usize, experts: usize },
+    /// The model has no casts.
+    #[error("train_moe computes in f32; leave --precision out")]
+    Precision,
     /// The width is zero.
     #[error("--d-hidden must be at least 1")]
     Width,
@@ -185,6 +188,7 @@ impl MoeOptions {
         let command = Self::command().mut_arg("trace", |trace| trace.default_value("runs/train_moe"));
         // It is for the other model's layers.
         let command = command.mut_arg("costs", |costs| costs.hide(true));
+        let command = command.mut_arg("precision", |precision| precision.hide(true));
         let command =
             command.mut_arg("cut", |cut| cut.help("Stages, such as DE|DE, in place of --balance").value_name("STAGES"));
         Self::from_arg_matches(&command.try_get_matches_from(arguments)?)
@@ -203,6 +207,9 @@ impl MoeOptions {
         }
         if d_hidden == 0 {
             return Err(MoeOptionsError::Width);
+        }
+        if self.common.precision != PrecisionName::F32 {
+            return Err(MoeOptionsError::Precision);
         }
         let auxiliary = self.experts.weights()?;
         let common = self.common.check()?;

@@ -1,5 +1,6 @@
 //! A stage's parameters, buffers and optimizer state: read, replaced, and taken over from a checkpoint.
 
+use super::erased_stage::ErasedStage;
 use super::typed::Typed;
 use crate::payload::AnyTensor;
 use crate::stage::error::StageError;
@@ -23,6 +24,8 @@ pub(crate) trait StageWeights {
     fn computed(&self) -> Vec<(ParamId, AnyTensor)>;
     /// Replaces what forwards use, in visiting order, and leaves the masters as they are.
     fn set_computed(&mut self, weights: Vec<AnyTensor>);
+    /// The bytes of its float parameters, and of rounded copies of them.
+    fn weight_bytes(&self) -> usize;
     /// Replaces the values of the parameters and buffers that have a new one, which is moved to the old one's device.
     ///
     /// # Errors
@@ -63,6 +66,11 @@ impl<M: Stage> StageWeights for Typed<M> {
 
     fn computed(&self) -> Vec<(ParamId, AnyTensor)> {
         self.module.as_ref().map(float_weights).unwrap_or_default()
+    }
+
+    fn weight_bytes(&self) -> usize {
+        let copies = self.computed().into_iter().filter(|(id, _)| self.masters.has(*id));
+        copies.chain(self.weights()).map(|(_, weight)| weight.bytes()).sum()
     }
 
     fn set_computed(&mut self, weights: Vec<AnyTensor>) {

@@ -66,6 +66,11 @@ impl Masters {
         with_weights(module, &copies)
     }
 
+    /// Returns true if the module has a rounded copy of this parameter.
+    pub(in crate::stage) fn has(&self, id: ParamId) -> bool {
+        self.values.contains_key(&id)
+    }
+
     /// The master of a parameter, or its own value.
     pub(in crate::stage) fn value(&self, id: ParamId, own: AnyTensor) -> AnyTensor {
         self.values.get(&id).cloned().unwrap_or(own)

@@ -150,6 +150,7 @@ impl Builder {
             (Feature::OrderedAccumulation, self.accumulation == Accumulation::Ordered),
             (Feature::MergedWeights, self.tuning.merge_weights),
             (Feature::Bf16Matmuls, self.bf16_matmuls),
+            (Feature::Precision, self.precision.is_some()),
         ];
         features.into_iter().filter(|(_, chosen)| *chosen).map(|(feature, _)| feature).collect()
     }
