@@ -6,11 +6,13 @@ use burn::module::{Module, Param, ParamGroup};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, ModuleOptimizer};
 use burn::tensor::activation::gelu;
-use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Int, Tensor};
+use burn_pipeline::payload::Validate;
 use burn_pipeline::schedule::{Chunks, Size, by_name};
 use burn_pipeline::stage::{LossScale, Precision, SplitBackward, init_seeded};
-use burn_pipeline::train::ScaleProgress;
+use burn_pipeline::train::{OnNonFinite, ScaleProgress, SharedParameter};
 use burn_pipeline::{Accumulation, Batch, Builder, Checkpoints, Pipeline, Stage, StageBox, StageContext};
+use pipeline_examples::gpt::{GptConfig, Signal};
 use pipeline_tests::device::device;
 
 const WIDTH: usize = 8;
@@ -340,5 +342,102 @@ fn features_that_do_not_go_with_a_precision_are_refused_by_their_reason() {
     ] {
         let error = refused(builder("1F1B", 2, 1, Precision::f16().loss_scale(scale)));
         assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn a_tied_parameter_is_rounded_by_its_first_name_on_every_cut_and_in_every_step() {
+    let config = GptConfig::new().with_d_model(8).with_layers(2).with_heads(2).with_seq(4).with_vocab(8);
+    let tied = |ranks: usize, replicas: usize, sharded: bool, kept: &str| {
+        let config = config.clone();
+        let half = Precision::bf16().keep(ParamGroup::from_predicate("norm")).keep(ParamGroup::from_path(kept));
+        Pipeline::builder()
+            .schedule("1F1B", Size::new(ranks, MICROBATCHES / replicas))
+            .devices(vec![device()])
+            .data_parallel(replicas)
+            .sharded(sharded)
+            .accumulation(Accumulation::Ordered)
+            .validate(Validate::EveryMicrobatch)
+            .optimizer(|| AdamWConfig::new().init())
+            .precision(half)
+            .share(SharedParameter::new("table").at("embed.token.weight").at("head.scores.weight"))
+            .stages(move |at| config.stage(at))
+            .build()
+            .unwrap()
+    };
+    let tokens = |step: usize| {
+        let values = |from: usize| (0..SAMPLES * 4).map(|i| ((i * i + from + 3 * step) % 8) as i64).collect::<Vec<_>>();
+        let [x, y] = [0, 1].map(|from| Tensor::<1, Int>::from_data(&*values(from), &device()).reshape([SAMPLES, 4]));
+        Batch::new(Signal::Tokens(x)).target(y)
+    };
+    let losses = |mut pipeline: Pipeline| -> Vec<f64> {
+        (0..3).map(|step| pipeline.step(tokens(step), RATE).unwrap().loss).collect()
+    };
+    // The table is `embed.token.weight`, so a group with its other name keeps nothing.
+    let expected = losses(tied(2, 1, false, "blocks.0.norm_mlp.gamma"));
+    for (ranks, replicas, sharded) in [(1, 1, false), (2, 1, false), (1, 2, true), (2, 2, true)] {
+        let got = losses(tied(ranks, replicas, sharded, "head.scores.weight"));
+        assert_eq!(got, expected, "{ranks} ranks, {replicas} replicas");
+    }
+}
+
+/// Two bf16 parameters.
+#[derive(Module, Debug)]
+struct Pair {
+    scale: Param<Tensor<2>>,
+    shift: Param<Tensor<2>>,
+}
+
+impl Stage for Pair {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        assert_eq!((self.scale.dtype(), self.shift.dtype()), (DType::BF16, DType::BF16));
+        x * self.scale.val() + self.shift.val()
+    }
+}
+
+/// One rank that trains a pair.
+fn pair(precision: Precision, action: OnNonFinite) -> Pipeline {
+    let stages = |at: &StageContext| {
+        let new = || Param::from_tensor(Tensor::ones([1, WIDTH], (&at.device, DType::BF16)));
+        StageBox::with_loss(Pair { scale: new(), shift: new() }, |y: Tensor<2>, target: Tensor<2>| {
+            (y.cast(FloatDType::F32) - target.cast(FloatDType::F32)).square().mean()
+        })
+    };
+    let builder = Pipeline::builder().schedule("GPipe", Size::new(1, MICROBATCHES)).devices(vec![device()]);
+    let builder = builder.optimizer(|| AdamWConfig::new().init()).precision(precision).on_non_finite(action);
+    builder.stages(stages).build().unwrap()
+}
+
+fn constant(value: f32) -> Batch {
+    let full = || Tensor::<2>::full([SAMPLES, WIDTH], value, (&device(), DType::BF16));
+    Batch::new(full()).target(full())
+}
+
+#[test]
+fn a_kept_parameter_that_is_half_by_itself_stays_so_and_has_a_master() {
+    let mut pipeline = pair(Precision::bf16().keep(ParamGroup::from_predicate("scale")), OnNonFinite::Error);
+    for _ in 0..3 {
+        pipeline.step(constant(0.5), RATE).unwrap();
+    }
+    pipeline.replace_module(0, |pair: Pair, _: &StageContext| pair).unwrap();
+    pipeline.step(constant(0.5), RATE).unwrap();
+    assert!(weights(&mut pipeline).iter().all(|weight| *weight < 1.0));
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_no_overflow() {
+    for action in [OnNonFinite::Error, OnNonFinite::Skip, OnNonFinite::Pass] {
+        let mut pipeline = pair(Precision::bf16().loss_scale(LossScale::default()), action);
+        let before = pipeline.progress().loss_scale;
+        let stepped = pipeline.step(constant(f32::NAN), RATE);
+        assert_eq!(stepped.is_err(), action == OnNonFinite::Error);
+        let after = pipeline.progress().loss_scale.unwrap();
+        assert_eq!(after.factor, before.unwrap().factor, "{action:?}");
+        let stepped = weights(&mut pipeline).iter().any(|weight| weight.is_nan());
+        assert_eq!(stepped, action == OnNonFinite::Pass);
     }
 }

@@ -77,7 +77,10 @@ impl Executor {
         let weights: Vec<_> = self
             .stages
             .iter()
-            .map(|(&stage, held)| (stage, held.weights().into_iter().map(|(_, weight)| weight).collect::<Vec<_>>()))
+            .map(|(&stage, held)| {
+                let weights = held.weights().into_iter().chain(held.computed());
+                (stage, weights.map(|(_, weight)| weight).collect::<Vec<_>>())
+            })
             .collect();
         let Err(why) = written(weights.iter().flat_map(|(_, weights)| weights)) else { return Ok(()) };
         let odd = weights.iter().find(|(_, weights)| written(weights.iter()).is_err());

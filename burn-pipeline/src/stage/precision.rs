@@ -32,27 +32,24 @@ use burn::tensor::{DType, FloatDType};
 #[derive(Clone, Debug)]
 pub struct Precision {
     computed: FloatDType,
-    kept: Option<ParamGroup>,
+    kept: Vec<ParamGroup>,
     loss_scale: Option<LossScale>,
 }
 
 impl Precision {
     /// Parameters rounded to bf16, which has f32's range and 8 bits.
     pub fn bf16() -> Self {
-        Self { computed: FloatDType::BF16, kept: None, loss_scale: None }
+        Self { computed: FloatDType::BF16, kept: Vec::new(), loss_scale: None }
     }
 
     /// Parameters rounded to f16, which has 11 bits and a smaller range, with a loss scale that adapts itself.
     pub fn f16() -> Self {
-        Self { computed: FloatDType::F16, kept: None, loss_scale: Some(LossScale::default()) }
+        Self { computed: FloatDType::F16, kept: Vec::new(), loss_scale: Some(LossScale::default()) }
     }
 
     /// Parameters in this group, by their names in the whole model, keep the type that the module gives them.
     pub fn keep(mut self, group: ParamGroup) -> Self {
-        self.kept = Some(match self.kept {
-            Some(kept) => kept.fuse(&group),
-            None => group,
-        });
+        self.kept.push(group);
         self
     }
 
@@ -69,13 +66,13 @@ impl Precision {
 
     /// The type in which a module uses a parameter of this name, which it holds in its `own` type.
     pub(in crate::stage) fn computed(&self, id: ParamId, name: &str, own: DType) -> DType {
-        let keeps = || self.kept.as_ref().is_some_and(|group| group.matches(&id, Some(name)));
+        let keeps = || self.kept.iter().any(|group| group.matches(&id, Some(name)));
         if own == DType::F64 || keeps() { own } else { self.computed.into() }
     }
 
-    /// The group of kept parameters, which must match some.
-    pub(crate) fn kept(&self) -> Option<&ParamGroup> {
-        self.kept.as_ref()
+    /// The groups of kept parameters, each of which must match some.
+    pub(crate) fn kept(&self) -> &[ParamGroup] {
+        &self.kept
     }
 }
 

@@ -48,7 +48,7 @@ use Feature::{
 };
 
 /// The pairs that are refused, and why.
-const REFUSED: [(Feature, Feature, &str); 17] = [
+const REFUSED: [(Feature, Feature, &str); 18] = [
     (TensorParallel, Vocabulary, "a member would hold a piece of a shard"),
     (TensorParallel, ReplaceModule, "a new module is not cut"),
     (TensorParallel, AutoPipeline, "schedules are compared with groups of one"),
@@ -64,6 +64,7 @@ const REFUSED: [(Feature, Feature, &str); 17] = [
     (Vocabulary, Measuring, "the shards run on all ranks at once"),
     (Vocabulary, AutoPipeline, "schedules are compared without the shards"),
     (OrderedAccumulation, MergedWeights, "it adds gradients in a different order"),
+    (MergedWeights, Precision, "merged matmuls add microbatches in half precision"),
     (Bf16Matmuls, Precision, "one rounds what `f32` matmuls read, the other the parameters themselves"),
     (Bf16Matmuls, MergedWeights, "merged matmuls are `f32`"),
 ];

@@ -59,6 +59,9 @@ pub(crate) struct Training {
     skipped: u64,
     /// How the loss scale changes.
     scaling: Option<LossScale>,
+    /// True if gradients that were taken had overflowed: a step of the caller's own without them says nothing of the
+    /// scale.
+    overflowed: bool,
 }
 
 impl Training {
@@ -101,12 +104,19 @@ impl Training {
     pub(crate) fn stepped(&mut self) {
         self.pending = 0;
         self.progress.steps += 1;
-        if let (Some(scaling), Some(scale)) = (self.scaling, &mut self.progress.loss_scale) {
+        let overflowed = std::mem::take(&mut self.overflowed);
+        if let (Some(scaling), Some(scale), false) = (self.scaling, &mut self.progress.loss_scale, overflowed) {
             scale.steps += 1;
             if scale.steps >= scaling.interval {
                 *scale = ScaleProgress { factor: scale.factor * scaling.growth, steps: 0 };
             }
         }
+    }
+
+    /// Records gradients that were taken and had overflowed.
+    pub(crate) fn took_overflow(&mut self) {
+        self.overflowed();
+        self.overflowed = true;
     }
 
     /// Records a step that is skipped because a scaled gradient overflowed.

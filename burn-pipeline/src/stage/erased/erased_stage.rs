@@ -69,7 +69,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>) {
         self.store = GradientStore::new(accumulation).widening(self.options.precision.is_some());
         self.optimizer = optimizer;
-        self.module = Self::taken(&mut self.module).map(|module| self.rounded(module));
+        self.settle_types();
     }
 
     fn report(&self) -> EngineReport {

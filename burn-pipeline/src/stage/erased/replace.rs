@@ -149,8 +149,8 @@ impl<M: Stage> ReplaceModule for Typed<M> {
 
     fn adopt_module(&mut self) {
         let Some(new) = self.replacement.take() else { return };
-        self.module = Ok(self.rounded(new));
         self.forward_state = OnceCell::new();
+        self.module = Ok(self.rounded(new));
         self.forget();
         let (split, splits, keep_outputs) = self.chosen;
         self.choose_engine(split, splits, keep_outputs);

@@ -85,7 +85,8 @@ impl<M: Stage> Typed<M> {
     /// Rounds the parameters of a module that has its masters, by the stage's [`Precision`](crate::stage::Precision).
     pub(super) fn rounded(&mut self, module: M) -> M {
         let Some(precision) = &self.options.precision else { return module };
-        self.masters = Masters::of(&module, precision, &self.options.names, &forward_state(&module));
+        let state = self.forward_state.get_or_init(|| forward_state(&module));
+        self.masters.decide(&module, precision, &self.options.names, state);
         self.masters.round(module)
     }
 

@@ -1,6 +1,5 @@
 //! A stage's parameters, buffers and optimizer state: read, replaced, and taken over from a checkpoint.
 
-use super::erased_stage::ErasedStage;
 use super::typed::Typed;
 use crate::payload::AnyTensor;
 use crate::stage::error::StageError;
@@ -24,8 +23,8 @@ pub(crate) trait StageWeights {
     fn computed(&self) -> Vec<(ParamId, AnyTensor)>;
     /// Replaces what forwards use, in visiting order, and leaves the masters as they are.
     fn set_computed(&mut self, weights: Vec<AnyTensor>);
-    /// The bytes of its float parameters, and of rounded copies of them.
-    fn weight_bytes(&self) -> usize;
+    /// Decides again which parameters are rounded, once the names of tied ones are known.
+    fn settle_types(&mut self);
     /// Replaces the values of the parameters and buffers that have a new one, which is moved to the old one's device.
     ///
     /// # Errors
@@ -68,9 +67,9 @@ impl<M: Stage> StageWeights for Typed<M> {
         self.module.as_ref().map(float_weights).unwrap_or_default()
     }
 
-    fn weight_bytes(&self) -> usize {
-        let copies = self.computed().into_iter().filter(|(id, _)| self.masters.has(*id));
-        copies.chain(self.weights()).map(|(_, weight)| weight.bytes()).sum()
+    fn settle_types(&mut self) {
+        let module = Self::taken(&mut self.module).map(|module| self.masters.take(module));
+        self.module = module.map(|module| self.rounded(module));
     }
 
     fn set_computed(&mut self, weights: Vec<AnyTensor>) {

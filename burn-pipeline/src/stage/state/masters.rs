@@ -3,9 +3,9 @@
 //! Guarantees: a module's copies are always the rounded masters; what is read, saved, loaded, exchanged and stepped
 //! is the masters.
 //!
-//! 1. [`Masters::of`] finds the parameters whose type in the module is not the type of their master: f32 for half
-//!    precision, else their own. State that forwards change (running statistics) is not rounded, nor is a frozen
-//!    parameter that has the computed type already.
+//! 1. [`Masters::decide`] sets the types of each parameter's master and copy: a trained one's master is f32 where the
+//!    module was built with half precision, else of the module's own type. The first of several names decides. State
+//!    that forwards change (running statistics) is not rounded.
 //! 2. [`Masters::take`] puts the masters into the module, for what changes them; [`Masters::round`] takes them out
 //!    again and leaves copies.
 
@@ -16,27 +16,44 @@ use crate::payload::AnyTensor;
 use crate::stage::precision::Precision;
 use burn::module::{Module, ParamId};
 use burn::tensor::DType;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+
+/// The element types of a parameter.
+#[derive(Clone, Copy, Debug)]
+struct Types {
+    /// The type with which the module was built.
+    own: DType,
+    master: DType,
+    copy: DType,
+}
 
 /// The masters of a stage's module.
 #[derive(Debug, Default)]
 pub(in crate::stage) struct Masters {
-    /// The types of master and copy, by parameter.
-    types: HashMap<ParamId, (DType, DType)>,
+    types: HashMap<ParamId, Types>,
+    /// The masters of parameters whose copies have another type.
     values: HashMap<ParamId, AnyTensor>,
 }
 
 impl Masters {
-    /// The masters of a module whose parameters have their own types. `state` is what forwards change.
-    pub(in crate::stage) fn of<M: Module>(module: &M, precision: &Precision, names: &Names, state: &[ParamId]) -> Self {
-        let types = |NamedParameter { id, path, dtype, trainable, .. }: NamedParameter| {
-            let copy = precision.computed(id, &names.of_parameter(id, &path), dtype);
-            let master = if trainable { AnyTensor::widest(dtype) } else { dtype };
-            (!state.contains(&id) && master != copy).then_some((id, (master, copy)))
-        };
-        // Of several paths of a parameter, the first counts.
-        let parameters = named_parameters(module, names).into_iter().rev();
-        Self { types: parameters.filter_map(types).collect(), values: HashMap::new() }
+    /// Sets the types of a module's parameters, which have their masters' types or, if they are new, their own. `state`
+    /// is what forwards change.
+    pub(in crate::stage) fn decide<M: Module>(
+        &mut self,
+        module: &M,
+        precision: &Precision,
+        names: &Names,
+        state: &[ParamId],
+    ) {
+        let mut decided: HashSet<ParamId> = state.iter().copied().collect();
+        for NamedParameter { id, path, dtype, trainable, .. } in named_parameters(module, names) {
+            if decided.insert(id) {
+                let own = self.types.get(&id).map_or(dtype, |types| types.own);
+                let copy = precision.computed(id, &names.of_parameter(id, &path), own);
+                let master = if trainable { AnyTensor::widest(own) } else { own };
+                self.types.insert(id, Types { own, master, copy });
+            }
+        }
     }
 
     /// The module with the masters in their places.
@@ -56,19 +73,15 @@ impl Masters {
         if self.types.is_empty() {
             return module;
         }
+        self.values.clear();
         let mut copies = HashMap::new();
         for (id, value) in float_weights(&module) {
-            if let Some(&(master, copy)) = self.types.get(&id) {
+            if let Some(&Types { master, copy, .. }) = self.types.get(&id).filter(|types| types.master != types.copy) {
                 copies.insert(id, value.clone().cast(copy));
                 self.values.insert(id, value.cast(master));
             }
         }
         with_weights(module, &copies)
-    }
-
-    /// Returns true if the module has a rounded copy of this parameter.
-    pub(in crate::stage) fn has(&self, id: ParamId) -> bool {
-        self.values.contains_key(&id)
     }
 
     /// The master of a parameter, or its own value.

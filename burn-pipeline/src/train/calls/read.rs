@@ -72,7 +72,11 @@ impl Pipeline {
         self.training.gradients_gone();
         let odd = odd.iter().flatten().next();
         match self.overflows(odd) {
-            true => self.training.overflowed(),
+            true => {
+                let factor = self.training.scaled().factor;
+                tracing::info!(factor, "the gradients are dropped, since one overflowed at this loss scale");
+                self.training.took_overflow();
+            }
             false => self.refuse_non_finite(odd)?,
         }
         Ok(first_route(gradients))

@@ -49,7 +49,6 @@ impl MeasuredLayer<'_> {
     /// Times the layer, and returns its output.
     pub(super) fn time(&mut self, builder: &Builder, rounds: usize) -> Result<Payload, StageError> {
         self.held.choose(builder.split, true, builder.tuning.keep_outputs);
-        self.held.prepare(builder.accumulation, None);
         let (held, call, device) = (self.held.as_mut(), &self.call, self.device);
         let [mut forward, mut input, mut weight, mut backward] = [const { Vec::new() }; 4];
         let mut output = Payload::default();

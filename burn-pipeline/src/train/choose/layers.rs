@@ -113,7 +113,9 @@ impl Measuring<'_> {
     /// Measures one layer; returns its costs and its output.
     fn layer(&mut self, index: usize, kind: char, input: Payload) -> Result<(Layer, Payload), MeasureError> {
         let factory = self.builder.factory.as_ref().ok_or(MeasureError::NoStages)?;
-        let held = factory(&self.walk.context(index)).into_inner();
+        let mut held = factory(&self.walk.context(index)).into_inner();
+        held.options_mut().precision = self.builder.precision.clone();
+        held.prepare(self.builder.accumulation, None);
         let call = self.walk.call(held.as_ref(), index, input)?;
         let failed = self.walk.failed(index);
         let device = self.walk.device.clone();

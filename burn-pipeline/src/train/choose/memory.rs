@@ -106,7 +106,7 @@ impl Builder {
         stage.base = meter.allocated();
         stage.round(&call)?;
         let kept = kept + stage.reserve(&call)?;
-        let weight_bytes = stage.held.weight_bytes() as f64;
+        let weight_bytes = stage.held.weights().iter().map(|(_, weight)| weight.bytes()).sum::<usize>() as f64;
         let cost =
             StageCost { gradient_bytes, weight_bytes, optimizer_bytes: (kept - weight_bytes).max(0.0), ..stage.cost };
         let (output, skip_bytes) = walk.pass_on(index, output)?;

@@ -25,6 +25,7 @@ use crate::vocabulary::{Piece, StageGroups, Vocabulary, VocabularyGroup};
 use burn::module::ParamId;
 use burn::tensor::Device;
 use std::collections::BTreeSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -64,7 +65,10 @@ impl Made {
         group: &TensorGroup,
     ) -> Result<(), ExecuteError> {
         let stage = facts.stage;
-        refuse_types(rank, stage, device, &held.named_weights())?;
+        let (weights, copies) = (held.named_weights(), held.computed().into_iter().collect::<HashMap<_, _>>());
+        refuse_types(rank, stage, device, &weights)?;
+        let copy = |weight: NamedWeight| copies.get(&weight.id).cloned().map(|value| NamedWeight { value, ..weight });
+        refuse_types(rank, stage, device, &weights.into_iter().filter_map(copy).collect::<Vec<_>>())?;
         refuse_gradients(rank, stage, held.options().declared.as_ref())?;
         self.parameters.push((stage.index(), described(&held.weights(), group)));
         self.facts.push(facts);

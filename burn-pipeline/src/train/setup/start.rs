@@ -204,7 +204,7 @@ impl Builder {
         let (processes, first_rank) = (job.is_some(), links.first().map_or(0, |link| link.rank()));
         let (timeout, threads, validate, seed) = (self.timeout, self.threads, self.validate, self.seed);
         let (mut groups, cut) = (self.groups.clone(), self.cut.clone());
-        groups.extend(self.precision.as_ref().and_then(Precision::kept).cloned());
+        groups.extend(self.precision.iter().flat_map(Precision::kept).cloned());
         let scaling = self.precision.as_ref().and_then(Precision::scale);
         let (lacks_optimizer, on_non_finite, outputs) = (self.optimizers.is_none(), self.on_non_finite, self.outputs);
         let compares_batches = processes && self.compare_batches;

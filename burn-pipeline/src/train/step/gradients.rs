@@ -90,9 +90,10 @@ impl Rank {
         let odd = looks.into_iter().find_map(|look| Some((look.stage, look.odd?)));
         let odd = odd.map(|(stage, name)| NonFinite::Gradient { stage, name: name.into() });
         let of_gradients = NonFinite::of_norm(norm).or(odd);
-        let non_finite = match self.refused_number(self.contract.non_finite()) {
+        let non_finite = match self.contract.non_finite() {
             None if scaled => of_gradients,
-            loss => loss.or_else(|| self.refused_number(of_gradients)),
+            // Gradients of a loss that is not finite are not finite either.
+            loss => self.refused_number(loss.or(of_gradients)),
         };
         Ok(Finished { norm, non_finite, trains: self.trains })
     }

@@ -169,6 +169,8 @@ impl Rank {
         let sharing = Sharing::agree(executor, placement, shared)?;
         sharing.copy_first(executor)?;
         sharing.name_copies(executor);
+        executor.stages().values_mut().for_each(|held| held.settle_types());
+        executor.update_trained()?;
         executor.shard(shard_all)?;
         sharing.refuse_half_sharded(executor)?;
         Ok(sharing)
