@@ -11,7 +11,7 @@ use burn_pipeline::payload::Validate;
 use burn_pipeline::schedule::{Chunks, Size, by_name};
 use burn_pipeline::stage::{LossScale, Precision, SplitBackward, init_seeded};
 use burn_pipeline::train::{OnNonFinite, ScaleProgress, SharedParameter};
-use burn_pipeline::{Accumulation, Batch, Builder, Checkpoints, Pipeline, Stage, StageBox, StageContext};
+use burn_pipeline::{Accumulation, Batch, Builder, Checkpoints, Pipeline, Stage, StageBox, StageContext, StepReport};
 use pipeline_examples::gpt::{GptConfig, Signal};
 use pipeline_tests::device::device;
 
@@ -440,4 +440,36 @@ fn a_loss_that_is_no_number_is_no_overflow() {
         let stepped = weights(&mut pipeline).iter().any(|weight| weight.is_nan());
         assert_eq!(stepped, action == OnNonFinite::Pass);
     }
+}
+
+#[test]
+fn messages_and_held_activations_take_half_the_bytes_and_weights_are_counted_as_masters() {
+    let step = |half: Option<Precision>| {
+        let dtype = if half.is_some() { DType::BF16 } else { DType::F32 };
+        let builder = Pipeline::builder().schedule("ZBH1", Size::new(2, MICROBATCHES)).devices(vec![device()]);
+        let builder = builder.split(SplitBackward::Captured).optimizer(|| AdamWConfig::new().init());
+        let builder = half.map_or(builder.clone(), |half| builder.precision(half));
+        let stages = |at: &StageContext| {
+            let part = One { weight: Param::from_tensor(Tensor::ones([WIDTH, WIDTH], &at.device)) };
+            if at.is_last() {
+                StageBox::with_loss(part, |y: Tensor<2>, _: Tensor<2>| y.mean())
+            } else {
+                StageBox::new(part)
+            }
+        };
+        let mut pipeline = builder.stages(stages).build().unwrap();
+        let ones = || Tensor::<2>::ones([SAMPLES, WIDTH], (&device(), dtype));
+        let mut step = || pipeline.step(Batch::new(ones()).target(ones()), RATE).unwrap();
+        step();
+        step()
+    };
+    let [half, full] = [step(Some(Precision::bf16())), step(None)];
+    assert_eq!(half.message_bytes[0] * 2, full.message_bytes[0]);
+    let held = |report: &StepReport| report.peak_held_bytes.iter().map(|bytes| bytes.unwrap()).collect::<Vec<_>>();
+    assert!(held(&full).iter().all(|bytes| *bytes > 0));
+    // Besides activations, a captured stage holds its weight for `I`.
+    for (half, full) in held(&half).into_iter().zip(held(&full)) {
+        assert_eq!(2 * half, full);
+    }
+    assert_eq!(half.weight_bytes, full.weight_bytes);
 }

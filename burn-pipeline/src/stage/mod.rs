@@ -4,9 +4,9 @@
 //! the types of its input and output. It is built on its own rank and device, so the whole model never exists in one
 //! place. The last part gets a loss.
 //!
-//! Reading order: `module` ([`Stage`]), `stage_box` (what a factory returns), `batch` (a
-//! batch, its microbatches, the loss contract), `random` (seeds), `state` (parameters, gradient sums, optimizer state),
-//! `engine` (ways to run a stage), `erased` (what the executor drives), `single` (a stage by hand).
+//! Reading order: `module` ([`Stage`]), `stage_box` (what a factory returns), `batch` (a batch, its microbatches, the
+//! loss contract), `random` (seeds), `precision` (element types), `state` (parameters, masters, gradient sums, optimizer
+//! state), `engine` (ways to run a stage), `erased` (what the executor drives), `single` (a stage by hand).
 //!
 //! # A plain stack of layers
 //!

@@ -2,9 +2,9 @@
 //!
 //! Reading order: [`named`] (float parameters), [`names`] (their names in the whole model), [`leaves`] (which of them
 //! are trained), [`weights`] (values, taken out and put back), [`forward_state`] (what forwards can change),
-//! [`masters`] (values in f32, of which the module has rounded copies), [`gradients`] (sums over microbatches), [`in_model`] (a step, by names in the model), [`optimizer`] (its state, by
-//! parameter), [`by_element`] (whether the optimizer can step shards), [`made_up`] (whether it equals that of other
-//! processes), [`shared_error`].
+//! [`masters`] (values in f32, of which the module has rounded copies), [`gradients`] (sums over microbatches),
+//! [`in_model`] (a step, by names in the model), [`optimizer`] (its state, by parameter), [`by_element`] (whether the
+//! optimizer can step shards), [`made_up`] (whether it equals that of other processes), [`shared_error`].
 
 mod abandoned;
 mod by_element;
