@@ -78,7 +78,8 @@ impl Executor {
             .stages
             .iter()
             .map(|(&stage, held)| {
-                let weights = held.weights().into_iter().chain(held.computed());
+                let copies = held.options().precision.is_some().then(|| held.computed());
+                let weights = held.weights().into_iter().chain(copies.into_iter().flatten());
                 (stage, weights.map(|(_, weight)| weight).collect::<Vec<_>>())
             })
             .collect();

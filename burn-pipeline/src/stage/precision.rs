@@ -1,7 +1,7 @@
 //! The element types of a training in mixed precision.
 //!
-//! Guarantees: the optimizer never steps a half-precision number, and no sum of gradients is in half precision. The
-//! plain loop that this equals is in the guide (`numbers`).
+//! Guarantees: the optimizer never steps a half-precision number, and gradients are added in f32 over microbatches,
+//! replicas, routes and tied copies. The plain loop that this equals is in the guide (`half_precision`).
 //!
 //! 1. A stage's module computes with rounded copies of its parameters. The values that it was built with, or that were
 //!    loaded, are the *masters*, in f32; the optimizer steps these, and its state is f32. After each step the copies
@@ -19,8 +19,8 @@ use burn::tensor::{DType, FloatDType};
 
 /// How parameters are rounded for forward and backward; masters, gradient sums and optimizer state are f32.
 ///
-/// f64 parameters, and running statistics, are not rounded. The module's own casts decide which operations compute in f32 (norms, softmax, the loss), and parameters of those
-/// operations stay as they are with [`Precision::keep`].
+/// f64 parameters and running statistics are not rounded. The module's own casts decide which operations compute in
+/// f32 (norms, softmax, the loss). Parameters of those operations stay as they are with [`Precision::keep`].
 ///
 /// ```
 /// use burn::module::ParamGroup;
