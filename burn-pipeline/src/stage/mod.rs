@@ -5,8 +5,8 @@
 //! place. The last part gets a loss.
 //!
 //! Reading order: `module` ([`Stage`]), `stage_box` (what a factory returns), `batch` (a batch, its microbatches, the
-//! loss contract), `random` (seeds), `precision` (element types), `state` (parameters, masters, gradient sums, optimizer
-//! state), `engine` (ways to run a stage), `erased` (what the executor drives), `single` (a stage by hand).
+//! loss contract), `random` (seeds), `precision` (element types), `state` (parameters, masters, gradient sums,
+//! optimizer state), `engine` (ways to run a stage), `erased` (what the executor drives), `single` (a stage by hand).
 //!
 //! # A plain stack of layers
 //!
