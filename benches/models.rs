@@ -7,19 +7,17 @@
 
 use benches::flags::Flags;
 use benches::spread::Spread;
-use burn::module::Module;
 use burn::nn::{Linear, LinearConfig, Lstm, LstmConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Distribution, Int, Tensor};
-use burn_pipeline::Size;
 use burn_pipeline::payload::AnyTensor;
 use burn_pipeline::program::Program;
-use burn_pipeline::stage::{Batch, SplitBackward, Stage, StageBox};
-use burn_pipeline::train::{Pipeline, StageContext};
+use burn_pipeline::stage::SplitBackward;
+use burn_pipeline::{Batch, Builder, Layer, Pipeline, Sequential, Size};
 use burn_pipeline_moe::extras::BatchExtras;
 use pipeline_examples::moe::gpt::MoeGptConfig;
 use pipeline_examples::moe::signal::{DOCUMENTS, MoeSignal};
-use pipeline_examples::unet::{UNetConfig, picture};
+use pipeline_examples::unet::UNetConfig;
 use std::time::Instant;
 
 const MICROBATCHES: usize = 4;
@@ -43,7 +41,7 @@ fn main() {
 /// A model, and a batch for it.
 struct Subject {
     name: &'static str,
-    stage: fn(&StageContext) -> StageBox,
+    model: fn(Builder) -> Builder,
     batch: Batch,
 }
 
@@ -80,10 +78,9 @@ impl Subject {
     }
 
     fn pipeline(&self, split: SplitBackward, compile: bool) -> Pipeline {
-        Pipeline::builder()
+        (self.model)(Pipeline::builder())
             .schedule("1F1B", Size::new(1, MICROBATCHES))
             .devices(vec![Device::flex()])
-            .stages(self.stage)
             .optimizer(|| AdamWConfig::new().init())
             .split(split)
             .compile(compile)
@@ -102,46 +99,32 @@ fn what_is_compiled(pipeline: &mut Pipeline) -> String {
 }
 
 /// A recurrent network over characters: 32 steps of gates in sequence.
-#[derive(Module, Debug)]
-struct Recurrent {
-    layers: Vec<Lstm>,
-    head: Linear,
-}
-
-impl Stage for Recurrent {
-    type Input = Tensor<3>;
-    type Extra = ();
-    type Output = Tensor<3>;
-
-    fn forward(&self, x: Tensor<3>, (): ()) -> Tensor<3> {
-        let x = self.layers.iter().fold(x, |x, layer| layer.forward(x, None).0);
-        self.head.forward(x)
-    }
-}
-
 fn lstm() -> Subject {
     const WIDTH: usize = 128;
-    let device = Device::flex();
-    let stage = |at: &StageContext| {
-        let layers = (0..2).map(|_| LstmConfig::new(WIDTH, WIDTH, true).init(&at.device)).collect();
-        let head = LinearConfig::new(WIDTH, WIDTH).init(&at.device);
-        StageBox::with_loss(Recurrent { layers, head }, |y: Tensor<3>, target: Tensor<3>| (y - target).square().mean())
+    let model = |builder: Builder| {
+        let lstm = |lstm: &Lstm, x: Tensor<3>| lstm.forward(x, None).0;
+        let layers = Sequential::new()
+            .repeat(2, Layer::new("layers", |at| LstmConfig::new(WIDTH, WIDTH, true).init(&at.device), lstm))
+            .then(Layer::new("head", |at| LinearConfig::new(WIDTH, WIDTH).init(&at.device), Linear::forward));
+        builder.layers(layers.loss(|y: Tensor<3>, target: Tensor<3>| (y - target).square().mean()))
     };
-    let random = || Tensor::<3>::random([32, 32, WIDTH], Distribution::Normal(0.0, 1.0), &device);
-    Subject { name: "LSTM, two layers of 128, 32 steps", stage, batch: Batch::new(random()).target(random()) }
+    let random = || Tensor::<3>::random([32, 32, WIDTH], Distribution::Normal(0.0, 1.0), &Device::flex());
+    Subject { name: "LSTM, two layers of 128, 32 steps", model, batch: Batch::new(random()).target(random()) }
 }
 
 fn unet() -> Subject {
     let random = || Tensor::<4>::random([32, 1, 16, 16], Distribution::Normal(0.0, 1.0), &Device::flex());
-    let batch = Batch::new(picture(random())).target(random());
-    Subject { name: "U-Net of `denoise_unet`", stage: |at| UNetConfig::new().stage(at), batch }
+    let batch = Batch::new(random()).target(random());
+    Subject { name: "U-Net of `denoise_unet`", model: |builder| builder.layers(UNetConfig::new().model()), batch }
 }
 
 fn moe() -> Subject {
     const ROWS: usize = 16;
-    let stage = |at: &StageContext| {
-        let model = MoeGptConfig::new();
-        model.stage(model.part(at).unwrap(), at).unwrap()
+    let model = |builder: Builder| {
+        builder.stages(|at| {
+            let model = MoeGptConfig::new();
+            model.stage(model.part(at).unwrap(), at).unwrap()
+        })
     };
     let seq = MoeGptConfig::new().seq;
     let tokens = |salt: i64| {
@@ -150,5 +133,5 @@ fn moe() -> Subject {
     };
     let batch = Batch::new(MoeSignal::Tokens(tokens(0))).target(tokens(31));
     let documents = BatchExtras::new().by_sample(DOCUMENTS, AnyTensor::new(Tensor::zeros_like(&tokens(0))));
-    Subject { name: "experts of `train_moe`", stage, batch: documents.attach(batch, ROWS).unwrap() }
+    Subject { name: "experts of `train_moe`", model, batch: documents.attach(batch, ROWS).unwrap() }
 }

@@ -1,18 +1,19 @@
 //! Trains a U-Net over four ranks to remove noise from images of discs. Its skip connections go directly from the
 //! stage that computes them to the stage that reads them.
 //!
-//! `cargo run --release -p pipeline-examples --example denoise_unet`. The model is in `src/unet.rs`. It lists the
-//! skip edges that a cut needs (`UNetConfig::edges`), and the builder gets them one by one (`Builder::skip`).
+//! `cargo run --release -p pipeline-examples --example denoise_unet`. The model is in `src/unet.rs`, as a list of
+//! layers.
 
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_pipeline::{Batch, Pipeline, Size};
-use pipeline_examples::unet::{UNetConfig, picture};
+use pipeline_examples::unet::UNetConfig;
 
 const SIDE: usize = 16;
 const RANKS: usize = 4;
+const MICROBATCHES: usize = 8;
 
 /// A number in [0, 1) for each pair, equal on every run.
 fn chance(a: usize, b: usize) -> f32 {
@@ -38,23 +39,24 @@ fn discs(seed: usize, count: usize, device: &Device) -> (Tensor<4>, Tensor<4>) {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (device, model) = (Device::flex(), UNetConfig::new());
-    let edges = model.edges(RANKS);
-    println!("{} blocks in {RANKS} stages; skip edges: {edges:?}", model.blocks());
-    let builder = Pipeline::builder()
-        .schedule("1F1B", Size::new(RANKS, 8))
-        .stages(move |at| model.stage(at))
+    let (device, model) = (Device::flex(), UNetConfig::new().model());
+    let layers = model.layers();
+    let mut pipeline = Pipeline::builder()
+        .layers(model)
+        .schedule("1F1B", Size::new(RANKS, MICROBATCHES))
         .optimizer(|| AdamWConfig::new().init())
-        .devices(vec![device.clone()]);
-    let mut pipeline = edges.into_iter().fold(builder, |builder, (from, to)| builder.skip(from, to)).build()?;
+        .devices(vec![device.clone()])
+        .build()?;
+    let skips = pipeline.plan(MICROBATCHES)?.plan().skips().to_vec();
+    println!("{layers} layers in {RANKS} stages; values that skip stages: {skips:?}");
     let seen = discs(999, 64, &device);
     let noise = (seen.0.clone() - seen.1.clone()).square().mean().into_scalar::<f32>();
     println!("mean squared error of the noise: {noise:.4}");
     for step in 1..=200 {
         let (clean, noisy) = discs(step, 32, &device);
-        pipeline.step(Batch::new(picture(noisy)).target(clean), 3e-3)?;
+        pipeline.step(Batch::new(noisy).target(clean), 3e-3)?;
         if step % 40 == 0 {
-            let report = pipeline.eval(Batch::new(picture(seen.1.clone())).target(seen.0.clone()))?;
+            let report = pipeline.eval(Batch::new(seen.1.clone()).target(seen.0.clone()))?;
             println!("step {step}: mean squared error {:.4}", report.loss.unwrap_or(f64::NAN));
         }
     }

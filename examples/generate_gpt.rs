@@ -75,7 +75,7 @@ pub fn texts(options: &GenerateOptions) -> Result<Vec<Vec<u8>>, GenerateError> {
     let size = Size::new(options.ranks, options.texts);
     let builder = Pipeline::builder().schedule(ForwardOnly, size).devices(vec![device.clone()]);
     let builder = match options.uncached {
-        true => builder.stages(move |at| model.stage(at)),
+        true => builder.layers(model.model()),
         false => builder.stages(move |at| Generator::stage(&model, at)),
     };
     let mut pipeline = builder.build().map_err(TrainError::from)?;

@@ -2,53 +2,22 @@
 
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
-use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor, activation::tanh};
-use burn_pipeline::{Batch, Pipeline, Size, Stage, StageBox, StageContext, init_seeded};
-
-/// The widths between layers.
-const WIDTHS: [usize; 5] = [1, 32, 32, 32, 1];
-
-/// Some consecutive layers of the model, as an ordinary Burn module.
-#[derive(Module, Debug)]
-struct Layers {
-    layers: Vec<Linear>,
-    is_last: bool,
-}
-
-/// The stage's input and output.
-impl Stage for Layers {
-    type Input = Tensor<2>;
-    type Extra = ();
-    type Output = Tensor<2>;
-
-    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
-        let last = self.layers.len() - 1;
-        self.layers.iter().enumerate().fold(x, |x, (i, layer)| match self.is_last && i == last {
-            true => layer.forward(x),
-            false => tanh(layer.forward(x)),
-        })
-    }
-}
-
-/// Builds a stage on the rank that holds it. The last one gets the loss.
-fn stage(at: &StageContext) -> StageBox {
-    let linear = |i: usize, device: &Device| LinearConfig::new(WIDTHS[i], WIDTHS[i + 1]).init(device);
-    let layers = at.layers(4).map(|i| init_seeded(i as u64, &at.device, |device| linear(i, device)));
-    let part = Layers { layers: layers.collect(), is_last: at.is_last() };
-    match at.is_last() {
-        true => StageBox::with_loss(part, |y: Tensor<2>, wanted: Tensor<2>| (y - wanted).square().mean()),
-        false => StageBox::new(part),
-    }
-}
+use burn_pipeline::{Batch, Layer, Pipeline, Sequential, Size};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let curved = |layer: &Linear, x: Tensor<2>| tanh(layer.forward(x));
+    let model = Sequential::new()
+        .then(Layer::new("up", |at| LinearConfig::new(1, 32).init(&at.device), curved))
+        .repeat(2, Layer::new("inner", |at| LinearConfig::new(32, 32).init(&at.device), curved))
+        .then(Layer::new("down", |at| LinearConfig::new(32, 1).init(&at.device), Linear::forward))
+        .loss(|y: Tensor<2>, wanted: Tensor<2>| (y - wanted).square().mean());
     let device = Device::flex();
     let mut pipeline = Pipeline::builder()
+        .layers(model)
         .schedule("1F1B", Size::new(2, 4)) // two ranks, four microbatches
-        .stages(stage)
         .optimizer(|| AdamWConfig::new().init())
         .devices(vec![device.clone()])
         .build()?;

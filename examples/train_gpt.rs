@@ -4,7 +4,7 @@
 //! `-- --long`, a few minutes for a better model. `-- --help` lists all flags.
 //!
 //! Read it from top to bottom: `train` is the whole run, [`Trainer::over`] builds the pipeline, [`Trainer::step`]
-//! is one step. The model and its stages are in `src/gpt.rs`, the text in `src/corpus.rs`, the flags in
+//! is one step. The model is in `src/gpt.rs`, the text in `src/corpus.rs`, the flags in
 //! `src/options.rs`.
 //!
 //! Ranks are threads of this process, or processes. Over MPI (feature `mpi`), start them with
@@ -19,10 +19,10 @@ use burn_pipeline::train::{Builder, EvalResults, Pipeline};
 use clap::Parser;
 use pipeline_examples::console::Console;
 use pipeline_examples::corpus::Windows;
-use pipeline_examples::cut::{CutError, measured};
+use pipeline_examples::cut::{Cut, CutError, measured};
 use pipeline_examples::device::DeviceName;
 use pipeline_examples::generate::{Sampling, generate};
-use pipeline_examples::gpt::{Signal, precision};
+use pipeline_examples::gpt::precision;
 use pipeline_examples::options::Options;
 use pipeline_examples::program::{self, RunError};
 use pipeline_examples::saved::RunFlags;
@@ -120,8 +120,8 @@ impl Trainer {
             Some(half) => builder.precision(precision(half)),
             None => builder,
         };
-        let builder = stages(&setup, builder)?;
-        let training = Training::new(builder, setup.model.layers, &setup, &RunFlags::of(&setup.options), link)?;
+        let builder = cut(&setup, builder)?;
+        let training = Training::new(builder, setup.model.all_layers(), &setup, &RunFlags::of(&setup.options), link)?;
         Ok(Self { setup, training })
     }
 
@@ -182,27 +182,22 @@ impl Trainer {
     }
 }
 
-/// Sets how each stage is built on its rank: with an even share of the blocks, or its part of the requested cut.
-/// For `--cut optimal`, measures the layers on the first windows of the text.
-fn stages(setup: &Setup, builder: Builder) -> Result<Builder, CutError> {
-    let (options, model) = (&setup.options, setup.model.clone());
-    let cut = options.cut.partition(&model, setup.plan.placement(), options.costs.as_deref(), |kinds| {
+/// Sets the model, and its cut: evenly many blocks in each stage, or as requested. For `--cut optimal`, measures the
+/// layers on the first windows of the text.
+fn cut(setup: &Setup, builder: Builder) -> Result<Builder, CutError> {
+    let (options, model) = (&setup.options, &setup.model);
+    let builder = builder.layers(model.model().recomputed(options.recompute));
+    let cut = options.cut.partition(model, setup.plan.placement(), options.costs.as_deref(), |kinds| {
         let rows = options.batch.div_ceil(setup.plan.total_microbatches());
         let windows = setup.corpus.batch(options.seed, 0, rows, options.seq);
-        measured(&model, &builder, kinds, batch(setup, &windows))
+        measured(&builder, kinds, batch(setup, &windows))
     })?;
-    let recompute = options.recompute;
-    Ok(builder.stages(move |at| {
-        let stage = match &cut {
-            None => model.stage(at),
-            Some(cut) => model.stage_of(at, cut),
-        };
-        stage.recomputed(recompute)
-    }))
+    // `--schedule auto` finds the cut.
+    Ok(if setup.auto.is_some() && options.cut == Cut::Even { builder } else { builder.cut(cut) })
 }
 
 /// Windows of text as the first stage's input and the loss's target.
 fn batch(setup: &Setup, windows: &Windows) -> Batch {
     let tokens = |bytes: &[u8]| tokens(bytes, windows.seq, &setup.device);
-    Batch::new(Signal::Tokens(tokens(&windows.inputs))).target(tokens(&windows.targets))
+    Batch::new(tokens(&windows.inputs)).target(tokens(&windows.targets))
 }

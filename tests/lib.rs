@@ -14,3 +14,4 @@ pub mod noisy;
 pub mod on_device;
 pub mod random;
 pub mod reference;
+pub mod unet;

@@ -11,46 +11,24 @@
 //! Two stages on two ranks, which are threads of this process, learn a sine:
 //!
 //! ```
-//! use burn::module::Module;
 //! use burn::nn::{Linear, LinearConfig};
 //! use burn::optim::AdamWConfig;
 //! use burn::tensor::{Device, Int, Tensor, activation::tanh};
-//! use burn_pipeline::{Batch, Pipeline, Size, Stage, StageBox, StageContext};
-//!
-//! /// Two of the model's four layers.
-//! #[derive(Module, Debug)]
-//! struct Half {
-//!     first: Linear,
-//!     second: Linear,
-//! }
-//!
-//! impl Stage for Half {
-//!     type Input = Tensor<2>;
-//!     type Extra = ();
-//!     type Output = Tensor<2>;
-//!
-//!     fn forward(&self, x: Tensor<2>, _: ()) -> Tensor<2> {
-//!         self.second.forward(tanh(self.first.forward(x)))
-//!     }
-//! }
-//!
-//! /// Called on the rank that holds the stage, with that rank's device. The last stage gets the loss.
-//! fn stage(at: &StageContext) -> StageBox {
-//!     let half = |from, to| Half {
-//!         first: LinearConfig::new(from, 32).init(&at.device),
-//!         second: LinearConfig::new(32, to).init(&at.device),
-//!     };
-//!     match at.is_last() {
-//!         false => StageBox::new(half(1, 32)),
-//!         true => StageBox::with_loss(half(32, 1), |y: Tensor<2>, target: Tensor<2>| (y - target).square().mean()),
-//!     }
-//! }
+//! use burn_pipeline::{Batch, Layer, Pipeline, Sequential, Size};
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // A layer: its name, a function that makes its module on the rank that holds it, and its forward.
+//!     let curved = |layer: &Linear, x: Tensor<2>| tanh(layer.forward(x));
+//!     let model = Sequential::new()
+//!         .then(Layer::new("up", |at| LinearConfig::new(1, 32).init(&at.device), curved))
+//!         .repeat(2, Layer::new("inner", |at| LinearConfig::new(32, 32).init(&at.device), curved))
+//!         .then(Layer::new("down", |at| LinearConfig::new(32, 1).init(&at.device), Linear::forward))
+//!         .loss(|y: Tensor<2>, target: Tensor<2>| (y - target).square().mean());
+//!
 //!     let device = Device::flex();
 //!     let mut pipeline = Pipeline::builder()
 //!         .schedule("1F1B", Size::new(2, 4)) // two ranks, four microbatches
-//!         .stages(stage)
+//!         .layers(model)
 //!         .optimizer(|| AdamWConfig::new().init())
 //!         .devices(vec![device.clone()])
 //!         .build()?;
@@ -74,6 +52,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`stage`] | what a user implements: [`Stage`], batches, losses |
+//! | [`layers`] | a model as a list of layers, cut anywhere |
 //! | [`payload`] | what crosses between stages and ranks: tensors of any kind, plain values, specs |
 //! | [`train`] | what a user calls: [`Pipeline`], its [`Builder`], reports, checkpoints, a schedule by measured costs |
 //! | [`schedule`] | eighteen schedules, from GPipe to DualPipeV, and the trait to add one |
@@ -95,6 +74,7 @@
 pub mod _guide;
 mod data_parallel;
 pub mod execute;
+pub mod layers;
 pub mod link;
 pub mod nn;
 pub mod ops;
@@ -113,6 +93,7 @@ pub use burn_pipeline_plan::{cost, page, pass, plan, planner, schedule, simulate
 // The items that nearly every program uses.
 pub use burn_pipeline_plan::plan::Plan;
 pub use burn_pipeline_plan::schedule::{Schedule, Size};
+pub use layers::{Layer, Sequential};
 pub use stage::{Accumulation, Batch, Loss, Precision, Reduction, Stage, StageBox, init_seeded};
 pub use train::{AutoPipeline, Builder, Checkpoints, Pipeline, StageContext, StepReport};
 pub use vocabulary::Vocabulary;

@@ -74,8 +74,7 @@ pub enum CutError {
 burn_pipeline::debug_as_text!(CutError);
 
 impl Cut {
-    /// The cut for a placement, or `None` for an even cut by blocks. `costs` is the file of the layers' costs;
-    /// without it, `measure` measures them.
+    /// The cut for a placement. `costs` is the file of the layers' costs; without it, `measure` measures them.
     ///
     /// # Errors
     /// Returns a [`CutError`] if the model cannot be cut.
@@ -85,10 +84,10 @@ impl Cut {
         placement: &Placement,
         costs: Option<&Path>,
         measure: impl FnOnce(&[char]) -> Result<Layers, CutError>,
-    ) -> Result<Option<Partition>, CutError> {
+    ) -> Result<Partition, CutError> {
         let kinds: Pattern = model.kinds().parse()?;
         let cut = match self {
-            Cut::Even => return Ok(None),
+            Cut::Even => return Ok(by_blocks(model, placement.stages())?),
             Cut::Given(given) if given.kinds() != kinds.kinds() => {
                 let text = |kinds: &Pattern| kinds.kinds().iter().map(ToString::to_string).collect::<String>();
                 return Err(CutError::OtherModel { given: text(given), model: text(&kinds) });
@@ -100,7 +99,7 @@ impl Cut {
             }
         };
         match cut.stages() == placement.stages() {
-            true => Ok(Some(cut)),
+            true => Ok(cut),
             false => Err(CutError::Stages { cut: cut.stages(), stages: placement.stages() }),
         }
     }
@@ -134,12 +133,18 @@ fn layers(
     Ok(layers)
 }
 
+/// Equally many blocks in each stage.
+fn by_blocks(model: &GptConfig, stages: usize) -> Result<Partition, PartitionError> {
+    let blocks = Partition::even(model.layers, stages)?;
+    // The embedding comes before the first block.
+    let ends: Vec<usize> = blocks.ranges().take(stages - 1).map(|blocks| blocks.end + 1).collect();
+    Partition::from_boundaries(model.all_layers(), &ends)
+}
+
 /// Measures the model's layers on one microbatch, with the builder's devices and threads.
 ///
 /// # Errors
 /// Returns [`CutError::Measure`] if a layer cannot be measured.
-pub fn measured(model: &GptConfig, builder: &Builder, kinds: &[char], microbatch: Batch) -> Result<Layers, CutError> {
-    let (model, finest) = (model.clone(), Partition::even(model.all_layers(), model.all_layers())?);
-    let builder = builder.clone().stages(move |at| model.stage_of(at, &finest));
+pub fn measured(builder: &Builder, kinds: &[char], microbatch: Batch) -> Result<Layers, CutError> {
     Ok(builder.measure_layers(microbatch, kinds, ROUNDS)?.layers)
 }

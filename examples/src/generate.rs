@@ -39,7 +39,7 @@ pub fn generate(
     sampling: &Sampling,
 ) -> Result<Vec<Vec<u8>>, TrainError> {
     continued(seq, prompt, sampling, |seen| {
-        scores(pipeline, Batch::new(Signal::Tokens(tokens(&seen.inputs, seen.seq, device))))
+        Ok(pipeline.eval(Batch::new(tokens(&seen.inputs, seen.seq, device)))?.output()?)
     })
 }
 
@@ -64,16 +64,11 @@ pub fn generate_cached(
             Batch::new(new).extra(PLACE, CachePlace { slot, start })
         };
         let texts = seen.inputs.chunks(seen.seq).enumerate().map(text).collect();
-        scores(pipeline, Batch::from_microbatches(texts))
+        match pipeline.eval(Batch::from_microbatches(texts))?.output()? {
+            Signal::Logits(scores) | Signal::Hidden(scores) => Ok(scores),
+            Signal::Tokens(_) => Err(TrainError::NoScores),
+        }
     })
-}
-
-/// The scores of a batch.
-fn scores(pipeline: &mut Pipeline, batch: Batch) -> Result<Tensor<3>, TrainError> {
-    match pipeline.eval(batch)?.output()? {
-        Signal::Logits(scores) | Signal::Hidden(scores) => Ok(scores),
-        Signal::Tokens(_) => Err(TrainError::NoScores),
-    }
 }
 
 /// The extra with the text that a microbatch continues, and the position.

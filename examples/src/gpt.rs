@@ -1,8 +1,10 @@
 //! A byte-level, decoder-only GPT as pipeline stages: pre-norm blocks, GELU of four times the width, learned
 //! positions, explicit softmax attention.
 //!
-//! One module type serves every stage: the first holds the embeddings, the last the head, and each its share of the
-//! blocks. Every layer draws its initial values with its own seed, so the weights do not depend on the cut.
+//! The model is a list of layers ([`GptConfig::model`]), which the pipeline cuts anywhere. For stages with a state of
+//! their own (a cache, in `generate.rs`) one module type serves every stage ([`GptPart`]): the first holds the
+//! embeddings, the last the head, and each its share of the blocks. Every layer draws its initial values with its own
+//! seed, so both give the same numbers, whatever the cut.
 //!
 //! The model computes in the type of its parameters. Where these are half precision, norms compute in the type of
 //! their own parameters ([`precision`] keeps them f32), and softmax and loss in f32.
@@ -15,6 +17,7 @@ use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 use burn_pipeline::boundary;
 use burn_pipeline::cost::Partition;
+use burn_pipeline::layers::{Layer, Model, Sequential};
 use burn_pipeline::stage::{Names, Precision, Stage, StageBox, init_seeded};
 use burn_pipeline::train::StageContext;
 use burn_pipeline_moe::cache::{CacheError, LayerCache};
@@ -97,6 +100,18 @@ pub struct GptPart {
 }
 
 impl GptConfig {
+    /// The model as a list of layers.
+    pub fn model(&self) -> Model {
+        let (embed, block, head) = (self.clone(), self.clone(), self.clone());
+        let start = |embed: &Embed, tokens: Tensor<2, Int>| embed.forward(tokens, 0);
+        Sequential::new()
+            .then(Layer::new("embed", move |at| embed.embed(&at.device), start))
+            .repeat(self.layers, Layer::new("blocks", move |at| block.block(&at.device), Block::forward))
+            .then(Layer::new("head", move |at| head.head(&at.device), Head::forward))
+            .seed(self.seed)
+            .loss(cross_entropy)
+    }
+
     /// The part of the model that a stage holds, cut by blocks.
     pub fn part(&self, at: &StageContext) -> GptPart {
         let blocks = at.layers(self.layers);
@@ -116,23 +131,29 @@ impl GptConfig {
 
     /// Consecutive layers of the model.
     pub fn span(&self, layers: Range<usize>, device: &Device) -> GptPart {
-        let d = self.d_model;
         let seeded = |layer: usize| self.seed.wrapping_mul(1_000_003).wrapping_add(layer as u64);
-        let embed = layers.contains(&0).then(|| {
-            init_seeded(seeded(0), device, |device| Embed {
-                token: EmbeddingConfig::new(self.vocab, d).with_initializer(SMALL).init(device),
-                position: Embedding { weight: Param::from_tensor(waves(self.seq, d, device)) },
-            })
-        });
+        let embed = layers.contains(&0).then(|| init_seeded(seeded(0), device, |device| self.embed(device)));
         let block = |layer| init_seeded(seeded(layer), device, |device| self.block(device));
         let blocks = layers.clone().filter(|layer| (1..=self.layers).contains(layer)).map(block).collect();
-        let head = layers.contains(&(self.layers + 1)).then(|| {
-            init_seeded(seeded(self.layers + 1), device, |device| Head {
-                norm: LayerNormConfig::new(d).init(device),
-                scores: LinearConfig::new(d, self.vocab).with_initializer(SMALL).init(device),
-            })
-        });
+        let last = self.layers + 1;
+        let head = layers.contains(&last).then(|| init_seeded(seeded(last), device, |device| self.head(device)));
         GptPart { embed, blocks, head }
+    }
+
+    fn embed(&self, device: &Device) -> Embed {
+        let d = self.d_model;
+        Embed {
+            token: EmbeddingConfig::new(self.vocab, d).with_initializer(SMALL).init(device),
+            position: Embedding { weight: Param::from_tensor(waves(self.seq, d, device)) },
+        }
+    }
+
+    fn head(&self, device: &Device) -> Head {
+        let d = self.d_model;
+        Head {
+            norm: LayerNormConfig::new(d).init(device),
+            scores: LinearConfig::new(d, self.vocab).with_initializer(SMALL).init(device),
+        }
     }
 
     fn block(&self, device: &Device) -> Block {
@@ -197,6 +218,10 @@ pub fn next_token_loss(output: Signal, target: Tensor<2, Int>) -> Tensor<1> {
     let (Signal::Logits(logits) | Signal::Hidden(logits)) = output else {
         panic!("the last stage must output logits; does it have a head?")
     };
+    cross_entropy(logits, target)
+}
+
+fn cross_entropy(logits: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
     let [batch, seq, vocab] = logits.dims();
     let logits = wide(logits);
     let loss = CrossEntropyLossConfig::new().init(&logits.device());
@@ -258,9 +283,15 @@ impl GptPart {
 
     fn leave(&self, hidden: Tensor<3>) -> Signal {
         match &self.head {
-            Some(head) => Signal::Logits(head.scores.forward(normed(&head.norm, hidden))),
+            Some(head) => Signal::Logits(head.forward(hidden)),
             None => Signal::Hidden(hidden),
         }
+    }
+}
+
+impl Head {
+    fn forward(&self, hidden: Tensor<3>) -> Tensor<3> {
+        self.scores.forward(normed(&self.norm, hidden))
     }
 }
 

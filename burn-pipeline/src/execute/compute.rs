@@ -72,7 +72,8 @@ impl Executor {
         if let Some(target) = &target {
             state.note(task, "target", None, target);
         }
-        let wants_input_gradient = stage.index() > 0 || self.has_parallel_embedding();
+        // Before the first stage that trains, nobody uses a gradient.
+        let wants_input_gradient = stage.index() > self.first_trained || self.has_parallel_embedding();
         Ok(ForwardCall { microbatch: index, input, extra, target, ends_route, wants_input_gradient })
     }
 

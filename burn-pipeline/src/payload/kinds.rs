@@ -27,6 +27,12 @@ impl Kinds {
         Self(T::kinds())
     }
 
+    /// A value for the next stage, and one for each edge.
+    pub(crate) fn new(value: Vec<String>, edges: Vec<Vec<String>>) -> Self {
+        let marked = edges.into_iter().flat_map(|edge| [vec![ONE_EDGE.to_owned()], edge].concat());
+        Self(value.into_iter().chain(marked).collect())
+    }
+
     /// The value received from the stage before, or sent to the next one.
     pub(crate) fn next(&self) -> &[String] {
         let end = self.0.iter().position(|kind| is_mark(kind)).unwrap_or(self.0.len());

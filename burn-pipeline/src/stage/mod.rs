@@ -78,6 +78,7 @@ pub use engine::{ActivationBytes, DeferredShare, EngineReport, SplitBackward};
 pub use erased::ReplaceError;
 pub use error::StageError;
 pub use module::Stage;
+pub(crate) use module::without_rule;
 pub use precision::{LossScale, Precision};
 pub use random::init_seeded;
 pub use single::SingleStage;
@@ -86,7 +87,8 @@ pub use state::{Accumulation, NamedWeight, Names, SharedError, named_weights, wi
 
 pub(crate) use batch::{LossPart, loss_seed};
 pub(crate) use engine::{
-    BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, Members, StageWork, WorkResult, WorkStarted,
+    BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, LossFunction, Members, PayloadCheck, StageFunction,
+    StageWork, WorkResult, WorkStarted, check,
 };
 pub(crate) use erased::{Change, ErasedStage, Offered, PROGRAMS};
 pub(crate) use random::{ForwardSeed, mixed, random};

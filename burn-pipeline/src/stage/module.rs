@@ -20,6 +20,12 @@ pub(super) fn after_step<M: Stage>(module: M, observed: &[Vec<f64>]) -> (M, bool
     (module, WITHOUT_RULE.get() != Some(TypeId::of::<M>()))
 }
 
+/// An `after_step` that changes nothing, for a module type of which only some modules have a rule.
+pub(crate) fn without_rule<M: Stage>(module: M) -> M {
+    WITHOUT_RULE.set(Some(TypeId::of::<M>()));
+    module
+}
+
 /// A contiguous part of a model, as a Burn module.
 ///
 /// A stage's numbers do not depend on schedule, cut, accumulation, replicas or sharding: loss, gradients, stepped
@@ -36,7 +42,6 @@ pub(super) fn after_step<M: Stage>(module: M, observed: &[Vec<f64>]) -> (M, bool
 /// recomputes activations, and if a stage that cannot be captured draws under a seed (see
 /// [`Builder::seed`](crate::train::Builder::seed)). State that copies of the module must share belongs behind an
 /// `Arc`. Every rank reads its own host, so values that ranks must agree on are extras of the batch; as tensors they
-/// also spare a captured stage new programs for each value.
 /// also spare a captured stage new programs for each value.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a stage of a model",
@@ -78,8 +83,7 @@ pub trait Stage: Module + Sync + 'static {
     /// # Panics
     /// A panic is caught; it ends the step with an error that names rank and stage, and changes no weight.
     fn after_step(self, _observed: &[Vec<f64>]) -> Self {
-        WITHOUT_RULE.set(Some(TypeId::of::<Self>()));
-        self
+        without_rule(self)
     }
 
     /// Returns a reason not to try to capture this part, such as a forward that reads values; by default there is

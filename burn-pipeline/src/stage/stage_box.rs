@@ -38,7 +38,7 @@ impl StageBox {
         Self::from_parts(module, StageFunction::with_loss(loss))
     }
 
-    fn from_parts<M: Stage>(module: M, function: StageFunction<M>) -> Self {
+    pub(crate) fn from_parts<M: Stage>(module: M, function: StageFunction<M>) -> Self {
         Self(Box::new(Typed::new(module, function)))
     }
 

@@ -5,6 +5,7 @@
 
 use crate::cost::{PartitionError, ProfileError};
 use crate::execute::ExecuteError;
+use crate::layers::LayersError;
 use crate::link::{Activity, Failure};
 use crate::pass::PassError;
 use crate::payload::{BoundaryError, PayloadSpec};
@@ -22,6 +23,9 @@ pub enum BuildError {
     /// The schedule refuses the size.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
+    /// The list of layers is no model.
+    #[error(transparent)]
+    Model(#[from] LayersError),
     /// Transfers could not be inserted.
     #[error(transparent)]
     Pass(#[from] PassError),

@@ -23,6 +23,8 @@ pub(crate) struct StageFacts {
     pub(crate) declared: bool,
     pub(crate) takes: BatchChecks,
     pub(crate) weight_bytes: usize,
+    /// True if it has a trained parameter.
+    pub(crate) trains: bool,
     /// True if it has state that its forward can change (running statistics).
     pub(crate) has_forward_state: bool,
     /// True if some of its weights are cut over data-parallel replicas.
@@ -54,6 +56,7 @@ impl StageFacts {
             takes: held.batch_checks(),
             has_forward_state: !held.forward_state().is_empty(),
             weight_bytes: held.weights().iter().map(|(_, weight)| weight.bytes()).sum(),
+            trains: held.trains(),
             cut_over_replicas,
             names,
             named,
@@ -102,7 +105,7 @@ impl StageFacts {
         let extra = batch.whole_extra(self.stage.index(), &self.extras)?;
         let taken = (self.takes.extra)(extra.clone());
         taken.map_err(|source| refused(StageError::extra(source, &self.extras), &extra))?;
-        if let (Some(takes), Some(target)) = (self.takes.target, batch.whole_target()) {
+        if let (Some(takes), Some(target)) = (&self.takes.target, batch.whole_target()) {
             takes(target.clone()).map_err(|source| refused(StageError::Target(source), target))?;
         }
         Ok(())
@@ -118,6 +121,7 @@ pub(crate) struct SentFacts {
     has_loss: bool,
     declared: bool,
     weight_bytes: usize,
+    trains: bool,
     has_forward_state: bool,
     cut_over_replicas: bool,
     names: Vec<(String, String)>,
@@ -133,6 +137,7 @@ impl SentFacts {
             has_loss,
             declared,
             weight_bytes,
+            trains,
             has_forward_state,
             cut_over_replicas,
             named,
@@ -146,6 +151,7 @@ impl SentFacts {
             has_loss,
             declared,
             weight_bytes,
+            trains,
             has_forward_state,
             cut_over_replicas,
             names: facts.names.clone(),
@@ -164,8 +170,9 @@ impl SentFacts {
             extras: Vec::new(),
             has_loss: self.has_loss,
             declared: self.declared,
-            takes: BatchChecks { input: |_| Ok(()), extra: |_| Ok(()), target: None },
+            takes: BatchChecks::none(),
             weight_bytes: self.weight_bytes,
+            trains: self.trains,
             has_forward_state: self.has_forward_state,
             cut_over_replicas: self.cut_over_replicas,
             names: self.names,

@@ -149,6 +149,13 @@ impl Stages {
         self.facts.iter().any(|facts| facts.has_forward_state)
     }
 
+    /// The first stage with a trained parameter: no gradient leaves it towards the input. If nothing trains, there is
+    /// none.
+    pub(crate) fn first_trained(&self) -> usize {
+        let trained = self.facts.iter().filter(|facts| facts.trains).map(|facts| facts.stage.index());
+        trained.min().unwrap_or(usize::MAX)
+    }
+
     /// Bytes of each stage's parameters, in model order.
     pub(crate) fn weight_bytes(&self) -> Vec<usize> {
         self.facts.iter().filter(|facts| facts.stage.route() == 0).map(|facts| facts.weight_bytes).collect()

@@ -10,12 +10,13 @@ use burn_pipeline::plan::Op;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Accumulation, Batch, SplitBackward};
 use burn_pipeline::train::{Builder, StageContext};
-use pipeline_examples::unet::{UNetConfig, UNetPart, picture, squared_error};
+use pipeline_examples::unet::UNetConfig;
 use pipeline_tests::reference::whole;
+use pipeline_tests::unet::{ByHand, UNetPart, picture, squared_error};
 
 /// Nine blocks on images of 16 x 16.
-pub(crate) fn unet() -> UNetConfig {
-    UNetConfig::new().with_levels(4).with_channels(2).with_seed(5)
+pub(crate) fn unet() -> ByHand {
+    ByHand(UNetConfig::new().with_levels(4).with_channels(2).with_seed(5))
 }
 
 const SIDE: usize = 16;
@@ -102,7 +103,7 @@ fn evaluation_and_the_step_report_know_the_edges() {
         (0..2).map(|i| pictures.loss(&model, range(&cut, i)).into_scalar::<f32>() as f64 * cut[i] as f64 / 5.0).sum();
     let report = pipeline.eval(pictures.batch()).unwrap();
     assert!((report.loss.unwrap() - expected).abs() < 1e-12);
-    let output: pipeline_examples::unet::Signal = report.output().unwrap();
+    let output: pipeline_tests::unet::Signal = report.output().unwrap();
     assert_eq!(output.x.dims(), [5, 1, SIDE, SIDE]);
     let step = pipeline.step(pictures.batch(), 1e-3).unwrap();
     // Stage 0 of nine blocks in four holds three levels: 0 and 1 go to the last stage, 2 to the one before.
@@ -142,9 +143,27 @@ fn awaited_values_past_neighbours_equal_the_plain_loop_bit_for_bit() {
 }
 
 #[test]
+fn a_list_of_layers_equals_the_stages_cut_by_hand_bit_for_bit() {
+    let by_hand = unet();
+    // The list has one layer more, the way out, so the two are cut in different places.
+    for ranks in [1, 3, 4] {
+        let size = Size::new(ranks, 2);
+        let plain = builder::<Pictures>(&burn_pipeline::schedule::OneFOneB, size).accumulation(Accumulation::Ordered);
+        let mut list = plain.clone().layers(by_hand.0.model()).build().unwrap();
+        let mut own = with_edges(plain, ranks).build().unwrap();
+        for _ in 0..2 {
+            let Pictures { noisy, clean } = Pictures::new(5);
+            let batch = Batch::new(noisy).target(clean);
+            let expected = own.step(Pictures::new(5).batch(), 1e-2).unwrap().loss;
+            assert_eq!(list.step(batch, 1e-2).unwrap().loss, expected, "{ranks} ranks");
+        }
+    }
+}
+
+#[test]
 fn layers_are_measured_with_their_edges() {
     // As `denoise_unet` trains it: 7 blocks, microbatches of 4 images.
-    let config = pipeline_examples::unet::UNetConfig::new();
+    let config = ByHand(UNetConfig::new());
     let (blocks, edges) = (config.blocks(), config.edges(config.blocks()));
     assert_eq!(edges, [(0, 6), (1, 5), (2, 4)]);
     let builder = burn_pipeline::train::Pipeline::builder().devices(vec![Device::flex()]);

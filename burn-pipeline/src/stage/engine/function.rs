@@ -1,7 +1,7 @@
 //! A stage as a function of tensors: the module's forward and, on the last stage, the loss.
 
 use super::call::ForwardCall;
-use crate::payload::{Boundary, BoundaryError, Payload};
+use crate::payload::{Boundary, BoundaryError, Kinds, Payload};
 use crate::stage::Stage;
 use crate::stage::batch::Loss;
 use crate::stage::error::StageError;
@@ -9,11 +9,11 @@ use burn::module::Module;
 use burn::tensor::GradientCheckpointingStrategy;
 use std::sync::Arc;
 
-/// Checks that a payload holds a value of a certain type.
-pub(crate) type PayloadCheck = fn(Payload) -> Result<(), BoundaryError>;
+/// Checks that a payload holds what a stage takes.
+pub(crate) type PayloadCheck = Arc<dyn Fn(Payload) -> Result<(), BoundaryError> + Send + Sync>;
 
 /// Checks of what a stage reads from the batch: a batch that does not fit is refused before anything runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub(crate) struct BatchChecks {
     /// The input (only the first stage's comes from the batch).
     pub(crate) input: PayloadCheck,
@@ -23,11 +23,25 @@ pub(crate) struct BatchChecks {
     pub(crate) target: Option<PayloadCheck>,
 }
 
-fn check<T: Boundary>(payload: Payload) -> Result<(), BoundaryError> {
+impl std::fmt::Debug for BatchChecks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BatchChecks").field("target", &self.target.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl BatchChecks {
+    /// Accepts everything.
+    pub(crate) fn none() -> Self {
+        Self { input: Arc::new(|_| Ok(())), extra: Arc::new(|_| Ok(())), target: None }
+    }
+}
+
+/// Checks that a payload holds a value of this type.
+pub(crate) fn check<T: Boundary>(payload: Payload) -> Result<(), BoundaryError> {
     T::from_payload(payload).map(drop)
 }
 
-type LossFunction<O> = Arc<dyn Fn(O, Payload) -> Result<Loss, BoundaryError> + Send + Sync>;
+pub(crate) type LossFunction<O> = Arc<dyn Fn(O, Payload) -> Result<Loss, BoundaryError> + Send + Sync>;
 
 /// What a training forward computes, still under autodiff.
 #[derive(Debug)]
@@ -41,14 +55,21 @@ pub(crate) enum TrackedOutput {
 /// The forward of a stage's module, followed by the user's loss on the last stage.
 pub(crate) struct StageFunction<M: Stage> {
     loss: Option<LossFunction<M::Output>>,
-    target: Option<PayloadCheck>,
+    checks: BatchChecks,
+    /// The kinds of its input and its output.
+    kinds: [Kinds; 2],
     /// True if losses are returned with the outputs that they were computed from.
     keeps_output: bool,
 }
 
 impl<M: Stage> Clone for StageFunction<M> {
     fn clone(&self) -> Self {
-        Self { loss: self.loss.clone(), target: self.target, keeps_output: self.keeps_output }
+        Self {
+            loss: self.loss.clone(),
+            checks: self.checks.clone(),
+            kinds: self.kinds.clone(),
+            keeps_output: self.keeps_output,
+        }
     }
 }
 
@@ -61,7 +82,10 @@ impl<M: Stage> std::fmt::Debug for StageFunction<M> {
 impl<M: Stage> StageFunction<M> {
     /// The module's forward alone.
     pub(crate) fn forward_only() -> Self {
-        Self { loss: None, target: None, keeps_output: false }
+        let checks =
+            BatchChecks { input: Arc::new(check::<M::Input>), extra: Arc::new(check::<M::Extra>), target: None };
+        let kinds = [Kinds::of::<M::Input>(), Kinds::of::<M::Output>()];
+        Self { loss: None, checks, kinds, keeps_output: false }
     }
 
     /// The module's forward followed by a loss.
@@ -69,7 +93,24 @@ impl<M: Stage> StageFunction<M> {
         loss: impl Fn(M::Output, T) -> L + Send + Sync + 'static,
     ) -> Self {
         let erased = move |output: M::Output, target: Payload| Ok(loss(output, T::from_payload(target)?).into());
-        Self { loss: Some(Arc::new(erased)), target: Some(check::<T>), keeps_output: false }
+        Self::with_erased_loss(Arc::new(check::<T>), erased)
+    }
+
+    /// The module's forward followed by a loss that reads its target.
+    pub(crate) fn with_erased_loss(
+        target: PayloadCheck,
+        loss: impl Fn(M::Output, Payload) -> Result<Loss, BoundaryError> + Send + Sync + 'static,
+    ) -> Self {
+        let mut function = Self::forward_only();
+        function.loss = Some(Arc::new(loss));
+        function.checks.target = Some(target);
+        function
+    }
+
+    /// Replaces what the module's types say by what its parts say: checks of the batch, and kinds of its input and its
+    /// output.
+    pub(crate) fn described(self, input: PayloadCheck, extra: PayloadCheck, kinds: [Kinds; 2]) -> Self {
+        Self { checks: BatchChecks { input, extra, ..self.checks }, kinds, ..self }
     }
 
     /// Sets whether training forwards return outputs besides their loss.
@@ -79,7 +120,12 @@ impl<M: Stage> StageFunction<M> {
 
     /// Checks of what the stage reads from the batch.
     pub(crate) fn batch_checks(&self) -> BatchChecks {
-        BatchChecks { input: check::<M::Input>, extra: check::<M::Extra>, target: self.target }
+        self.checks.clone()
+    }
+
+    /// The kinds of its input and its output.
+    pub(crate) fn kinds(&self) -> [Kinds; 2] {
+        self.kinds.clone()
     }
 
     /// The module's outputs for a microbatch.

@@ -8,7 +8,8 @@
 //! 1. `F` runs without a graph (a captured one drops its interpreter), and its call is kept.
 //! 2. `B` and `I` run the forward again with the same call, hold what backwards need, and continue from there.
 //! 3. Running statistics, which the first forward updated, are restored after the second.
-//! 4. The second forward must give what the first gave, and draws from the same seed (see [`ForwardSeed`]). A
+//! 4. A forward with nothing to differentiate (frozen, and without a gradient of its input) runs once.
+//! 5. The second forward must give what the first gave, and draws from the same seed (see [`ForwardSeed`]). A
 //!    captured forward replays the same programs, and runs none of the user's code. For an eager one, the outputs of
 //!    both runs are compared for every microbatch (by a checksum, as the first outputs are gone). A forward that
 //!    draws without a seed, or counts its calls, is thus refused once its outputs differ. The comparison reads both
@@ -25,7 +26,8 @@ use crate::stage::Stage;
 use crate::stage::error::StageError;
 use crate::stage::random::ForwardSeed;
 use crate::stage::state::GradientStore;
-use crate::stage::state::{Names, named_weights};
+use crate::stage::state::{Names, named_parameters, named_weights};
+use burn::module::Module;
 use std::collections::HashMap;
 
 /// Wraps another engine, and runs its forwards again before their backward.
@@ -33,6 +35,8 @@ pub(crate) struct Recompute<M: Stage> {
     inner: Box<dyn Engine<M>>,
     function: StageFunction<M>,
     calls: HashMap<usize, FirstForward>,
+    /// Microbatches with nothing to differentiate, with the number of their input tensors.
+    idle: HashMap<usize, usize>,
     /// The size of the largest call in bytes.
     call_bytes: usize,
     /// True if the module has buffers; `None` before its first forward.
@@ -52,7 +56,7 @@ const DIFFERS: &str = "its forward gives other numbers when it runs again, so it
 
 impl<M: Stage> Recompute<M> {
     pub(crate) fn new(inner: Box<dyn Engine<M>>, function: StageFunction<M>) -> Self {
-        Self { inner, function, calls: HashMap::new(), call_bytes: 0, buffers: None }
+        Self { inner, function, calls: HashMap::new(), idle: HashMap::new(), call_bytes: 0, buffers: None }
     }
 
     /// Runs something that may update buffers, and restores them.
@@ -94,6 +98,12 @@ impl<M: Stage> Engine<M> for Recompute<M> {
             drop(named_weights(module, &Names::default()));
             self.buffers = Some(buffers(module).is_some());
         }
+        let (wants, inputs) = (call.wants_input_gradient, call.input.tensors().count());
+        if !wants && !trains(module) {
+            let outcome = self.inner.forward_only(function, module, call.clone())?;
+            self.idle.insert(call.microbatch, inputs);
+            return Ok(outcome);
+        }
         let outcome = self.inner.forward_only(function, module, call.clone())?;
         let given = if self.inner.repeats(call.microbatch) { None } else { Some(checksum(&outcome)?) };
         self.call_bytes = self.call_bytes.max(bytes(&call));
@@ -117,17 +127,26 @@ impl<M: Stage> Engine<M> for Recompute<M> {
         seeds: Gradients,
         store: &mut GradientStore,
     ) -> Result<Gradients, StageError> {
+        if let Some(inputs) = self.idle.remove(&microbatch) {
+            return Ok(vec![None; inputs]);
+        }
         self.again(module, microbatch)?;
         self.inner.backward(module, microbatch, seeds, store)
     }
 
     fn backward_input(&mut self, module: &M, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError> {
+        if let Some(&inputs) = self.idle.get(&microbatch) {
+            return Ok(vec![None; inputs]);
+        }
         self.again(module, microbatch)?;
         self.inner.backward_input(module, microbatch, seeds)
     }
 
     fn backward_weight(&mut self, module: &M, microbatch: usize, store: &mut GradientStore) -> Result<(), StageError> {
-        self.inner.backward_weight(module, microbatch, store)
+        match self.idle.remove(&microbatch) {
+            Some(_) => Ok(()),
+            None => self.inner.backward_weight(module, microbatch, store),
+        }
     }
 
     fn backward_weights(
@@ -136,7 +155,9 @@ impl<M: Stage> Engine<M> for Recompute<M> {
         microbatches: &[usize],
         store: &mut GradientStore,
     ) -> Result<(), StageError> {
-        self.inner.backward_weights(module, microbatches, store)
+        let idle = |&microbatch: &usize| self.idle.remove(&microbatch).is_some();
+        let (_, rest): (Vec<usize>, Vec<usize>) = microbatches.iter().copied().partition(idle);
+        self.inner.backward_weights(module, &rest, store)
     }
 }
 
@@ -174,8 +195,14 @@ impl<M: Stage> EngineState for Recompute<M> {
 
     fn clear(&mut self) {
         self.calls.clear();
+        self.idle.clear();
         self.inner.clear();
     }
+}
+
+/// Returns true if the module has a trained parameter.
+fn trains<M: Module>(module: &M) -> bool {
+    named_parameters(module, &Names::default()).iter().any(|parameter| parameter.trainable)
 }
 
 /// The size of a call in bytes.

@@ -31,7 +31,7 @@ impl<M: Stage> DescribeStage for Typed<M> {
     }
 
     fn kinds(&self) -> [Kinds; 2] {
-        [Kinds::of::<M::Input>(), Kinds::of::<M::Output>()]
+        self.function.kinds()
     }
 
     fn refused(&self) -> Option<StageError> {

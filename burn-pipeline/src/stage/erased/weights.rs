@@ -16,6 +16,10 @@ use std::collections::HashMap;
 pub(crate) trait StageWeights {
     /// Float parameters by name, in visiting order; one with several paths comes once for each.
     fn named_parameters(&self) -> Vec<NamedParameter>;
+    /// Returns true if a parameter is trained.
+    fn trains(&self) -> bool {
+        self.named_parameters().iter().any(|parameter| parameter.trainable)
+    }
     /// Replaces the value of every float parameter, in visiting order.
     fn set_weights(&mut self, weights: Vec<AnyTensor>);
     /// The value of every float parameter as forwards use it, in visiting order: without a

@@ -20,6 +20,7 @@ use super::decision::{AutoError, Choice, Decision};
 use super::options::AutoOptions;
 use super::trials::Trials;
 use crate::cost::Profile;
+use crate::layers::Model;
 use crate::link::Link;
 use crate::plan::{CheckedPlan, Plan};
 use crate::schedule::{ScheduleError, Size};
@@ -69,6 +70,7 @@ impl AutoPipeline {
     /// # Errors
     /// Same as [`Builder::build`]. Also fails if there are fewer layers than stages.
     pub fn new(builder: Builder, size: Size, options: AutoOptions) -> Result<Self, BuildError> {
+        let options = AutoOptions { layers: options.layers.or(builder.layers.as_ref().map(Model::layers)), ..options };
         let first = first(&builder, size, &options)?;
         let pipeline = first.builder.clone().source(first.source.clone()).build()?;
         Self::measuring(Setting { builder, size, options, profile: None }, pipeline, first)
@@ -86,6 +88,7 @@ impl AutoPipeline {
         options: AutoOptions,
         link: Box<dyn Link>,
     ) -> Result<Self, BuildError> {
+        let options = AutoOptions { layers: options.layers.or(builder.layers.as_ref().map(Model::layers)), ..options };
         let first = first(&builder, size, &options)?;
         let pipeline = first.builder.clone().source(first.source.clone()).build_rank(link)?;
         Self::measuring(Setting { builder, size, options, profile: None }, pipeline, first)

@@ -13,7 +13,7 @@ use super::decision::{AutoError, Choice};
 use super::options::AutoOptions;
 use super::request::request;
 use super::trials::Trials;
-use crate::cost::{Layer, Layers, LinkCosts, Partition, Profile};
+use crate::cost::{Layer, Layers, Partition, Profile};
 use crate::planner::{PassChoice, PlannerReport, Strategy, best_plan};
 use crate::schedule::{Schedule, ScheduleError, Size, by_name};
 use crate::simulate::simulate;
@@ -134,9 +134,8 @@ pub(super) fn first(builder: &Builder, size: Size, options: &AutoOptions) -> Res
     let (schedule, mut builder) = (first_schedule(size)?, builder.clone());
     if let Some(layers) = options.layers.filter(|_| builder.seed.is_none()) {
         let cut = Partition::even(layers, size.ranks * size.chunks)?;
-        let layers = Layers::new(vec![Layer::new('L'); layers])?.with_skips(builder.skips.clone())?;
-        builder.skips = cut.profile(&layers, LinkCosts::default())?.skips().to_vec();
-        builder.cut = Some(cut);
+        let costs = Layers::new(vec![Layer::new('L'); layers])?.with_skips(builder.skips_between(layers))?;
+        builder.cut_with(cut, &costs)?;
     }
     let name = schedule.build(size)?.name().to_owned();
     Ok(Contender { source: Source::Schedule(Arc::from(schedule), size), builder, name, seconds: 0.0 })

@@ -7,7 +7,6 @@
 
 use super::costs::Costs;
 use super::decision::AutoError;
-use crate::cost::LinkCosts;
 use crate::plan::{CheckedPlan, Plan};
 use crate::planner::{Candidate, Strategy};
 use crate::schedule::{Schedule, Size, by_name};
@@ -45,8 +44,7 @@ impl Contender {
         builder.recomputing = candidate.recomputing.clone();
         if costs.cut.layers() > costs.cut.stages() {
             let layers = &costs.workloads[0].layers;
-            builder.skips = candidate.partition.profile(layers, LinkCosts::default())?.skips().to_vec();
-            builder.cut = Some(candidate.partition.clone());
+            builder.cut_with(candidate.partition.clone(), layers)?;
         }
         let size = Size { ranks, chunks: candidate.chunks, microbatches: candidate.microbatches };
         let source = source(candidate, plan.map(CheckedPlan::plan), size)?;
@@ -90,7 +88,8 @@ impl Ready {
         next: &Contender,
         stages_move: bool,
     ) -> Result<Self, AutoError> {
-        let mut plans = pipeline.plans.moved(next.source.clone(), &next.builder.skips)?;
+        let skips = next.builder.skips_of(&next.source)?;
+        let mut plans = pipeline.plans.moved(next.source.clone(), &skips)?;
         let plan = plans.current()?;
         same_everywhere(pipeline, plan.plan())?;
         let splits = split_stages(plan.plan()) == split_stages(pipeline.plans.current()?.plan());

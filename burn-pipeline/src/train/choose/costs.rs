@@ -52,8 +52,11 @@ impl Costs {
             true => wanted.cut.clone(),
             false => finest(stages)?,
         };
-        let skips = if cut.layers() == stages { pipeline.plans.skips() } else { &wanted.builder.skips };
-        let layers = Layers::of_profile(&profile)?.with_skips(skips.to_vec())?;
+        let skips = match cut.layers() == stages {
+            true => pipeline.plans.skips().to_vec(),
+            false => wanted.builder.skips_between(cut.layers()),
+        };
+        let layers = Layers::of_profile(&profile)?.with_skips(skips)?;
         let workloads = vec![Workload::new(wanted.microbatches, layers)];
         Ok(Self { workloads, links: profile.links().clone(), cut })
     }

@@ -106,7 +106,7 @@ impl Measuring<'_> {
             layers.push(layer);
             value = output;
         }
-        let layers = Layers::new(layers)?.with_skips(self.builder.skips.clone())?;
+        let layers = Layers::new(layers)?.with_skips(self.builder.skips_between(kinds.len()))?;
         Ok(MeasuredLayers { layers, uncaptured: self.uncaptured })
     }
 

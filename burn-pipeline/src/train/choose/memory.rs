@@ -76,7 +76,7 @@ impl Builder {
             tracing::info!(index, ?cost, "stage measured");
             costs.push(cost);
         }
-        Ok(Profile::new(costs, LinkCosts::default())?.with_skips(self.skips.clone())?)
+        Ok(Profile::new(costs, LinkCosts::default())?.with_skips(self.skips_between(stages))?)
     }
 
     /// Measures one stage and replaces `value`, its input, by its output.

@@ -26,6 +26,8 @@ pub(super) struct Walk<'a> {
     pub(super) device: Device,
     /// Values on skip edges that have not arrived yet, by the stages at both ends.
     skipped: BTreeMap<(usize, usize), Payload>,
+    /// True if a stage so far has a trained parameter.
+    trains: bool,
 }
 
 impl<'a> Walk<'a> {
@@ -35,12 +37,12 @@ impl<'a> Walk<'a> {
         let device = if device.is_autodiff() { device } else { device.autodiff() };
         // Measurements run on their own threads, as in a pipeline.
         one_queue();
-        Self { builder, batch, stages: sizes.len(), sizes, device, skipped: BTreeMap::new() }
+        Self { builder, batch, stages: sizes.len(), sizes, device, skipped: BTreeMap::new(), trains: false }
     }
 
     /// The context in which a stage is built.
     pub(super) fn context(&self, index: usize) -> StageContext {
-        let (device, cut) = (self.device.clone(), self.builder.cut.clone());
+        let (device, cut) = (self.device.clone(), self.builder.cut.clone().filter(|cut| cut.stages() == self.stages));
         let (group, replicas) = (TensorGroup::without_others(self.sizes[index]), TensorGroup::alone());
         StageContext { index, stages: self.stages, rank: 0, device, cut, group, replicas }
     }
@@ -64,14 +66,16 @@ impl<'a> Walk<'a> {
         let ends_route = index + 1 == self.stages && held.batch_checks().target.is_some();
         let target = self.batch.whole_target().filter(|_| ends_route);
         let target = target.map(|target| on_device(target.clone(), &self.device));
-        let (input, wants_input_gradient) = (input.join_skips(arrived), index > 0);
+        let (input, wants_input_gradient) = (input.join_skips(arrived), self.trains);
+        self.trains |= held.trains();
         Ok(ForwardCall { microbatch: 0, input, extra, target, ends_route, wants_input_gradient })
     }
 
     /// The next stage's input from a stage's output, and the bytes of the largest value that skips it.
     pub(super) fn pass_on(&mut self, index: usize, output: Payload) -> Result<(Payload, usize), MeasureError> {
         let (output, skipped) = output.split_skips();
-        let edges = self.builder.skips.iter().filter(|edge| edge.from == index).map(|edge| edge.to);
+        let edges = self.builder.skips_between(self.stages);
+        let edges = edges.iter().filter(|edge| edge.from == index).map(|edge| edge.to);
         let mut ends: Vec<usize> = edges.collect();
         ends.sort_unstable();
         if ends.len() != skipped.len() {

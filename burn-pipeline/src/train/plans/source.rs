@@ -31,6 +31,14 @@ impl Source {
         }
     }
 
+    /// The number of the model's stages.
+    pub(crate) fn stages(&self) -> Result<usize, BuildError> {
+        Ok(match self {
+            Source::Schedule(schedule, size) => schedule.build(*size)?.placement().stages(),
+            Source::Plan(plan) | Source::Chosen(plan) => plan.placement().stages(),
+        })
+    }
+
     /// The number of microbatches chosen by the user.
     pub(super) fn microbatches(&self) -> usize {
         match self {

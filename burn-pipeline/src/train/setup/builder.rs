@@ -2,6 +2,7 @@
 
 use crate::cost::{LinkCosts, Partition, Profile};
 use crate::execute::Tuning;
+use crate::layers::Model;
 use crate::payload::Validate;
 use crate::plan::{Plan, SkipEdge};
 use crate::ranks::GroupSizes;
@@ -28,6 +29,8 @@ pub(crate) type Optimizers = Arc<dyn Fn() -> ModuleOptimizer + Send + Sync>;
 pub struct Builder {
     pub(super) source: Option<Result<Source, ScheduleError>>,
     pub(crate) factory: Option<Factory>,
+    /// The model, if it is a list of layers.
+    pub(crate) layers: Option<Model>,
     pub(crate) optimizers: Option<Optimizers>,
     pub(super) groups: Vec<ParamGroup>,
     pub(crate) reduction: Reduction,
@@ -104,6 +107,7 @@ impl Default for Builder {
         Self {
             source: None,
             factory: None,
+            layers: None,
             optimizers: None,
             groups: Vec::new(),
             reduction: Reduction::default(),
@@ -165,6 +169,7 @@ impl Builder {
     /// weights.
     pub fn stages(mut self, factory: impl Fn(&StageContext) -> StageBox + Send + Sync + 'static) -> Self {
         self.factory = Some(Arc::new(factory));
+        self.layers = None;
         self
     }
 

@@ -34,6 +34,7 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         compile,
         bf16_matmuls,
         precision,
+        layers,
         compare_batches,
         shared,
         skips,
@@ -73,6 +74,7 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         ("the precision (`Builder::precision`)", format!("{precision:?}")),
         ("the seed", format!("{seed:?}")),
         ("the default data types", format!("{:?} and {:?}", settings.float_dtype, settings.int_dtype)),
+        ("the layers (`Builder::layers`)", layers.as_ref().map_or("none".to_owned(), |model| model.text().to_owned())),
         ("the model", model.clone().unwrap_or_else(|| "no description".to_owned())),
     ];
     rows.map(|(name, value)| (name.to_owned(), value)).into()

@@ -54,7 +54,8 @@ impl Pipeline {
     /// Builds stages with this builder for `source`, and keeps them on standby beside the running ones.
     pub(crate) fn stand_by(&mut self, builder: &Builder, source: Source) -> Result<Standby, MoveError> {
         self.is_unchanged()?;
-        let mut plans = self.plans.moved(source, &builder.skips)?;
+        let skips = builder.skips_of(&source)?;
+        let mut plans = self.plans.moved(source, &skips)?;
         let plan = plans.current()?;
         let validates = builder.validate != Validate::Off;
         let blueprint = Blueprint {

@@ -100,7 +100,8 @@ impl Builder {
             return Err(BuildError::ClipNorm { norm });
         }
         self.rounds(Bf16::detect())?;
-        let plans = Plans::new(source, &self.skips, self.replication(), self.vocabulary_pass())?;
+        let skips = self.skips_of(&source)?;
+        let plans = Plans::new(source, &skips, self.replication(), self.vocabulary_pass())?;
         let stages = plans.placement().stages();
         match self.cut.as_ref().map(Partition::stages).filter(|cut| *cut != stages) {
             Some(cut) => Err(PartitionError::Size { what: "stages", cut, given: stages }.into()),

@@ -1,0 +1,90 @@
+//! The values of one forward that go past layers: extras of the batch, and skips.
+
+use super::wiring::Wiring;
+use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The values of one forward that go past layers.
+#[derive(Debug)]
+pub struct Carried {
+    wiring: Arc<Wiring>,
+    extras: Vec<Payload>,
+    /// Values along edges that end at this stage, in the edges' order.
+    edges: Vec<Payload>,
+    /// Values that were given and not yet taken; a layer takes the last one.
+    values: HashMap<&'static str, Vec<Payload>>,
+}
+
+impl Carried {
+    /// Cuts the stage's extras, and its edges' values from its input, which is left.
+    pub(super) fn new(
+        wiring: Arc<Wiring>,
+        input: Payload,
+        extra: Payload,
+    ) -> Result<(PayloadReader, Self), BoundaryError> {
+        let mut extra = PayloadReader::new(extra);
+        let extras = wiring.extras.iter().map(|extras| (extras.part)(&mut extra)).collect::<Result<_, _>>()?;
+        let (input, edges) = input.split_skips();
+        Ok((PayloadReader::new(input), Self { wiring, extras, edges, values: HashMap::new() }))
+    }
+
+    /// Reads the first layer's input, and the values that came with it.
+    pub(super) fn enter<I: Boundary>(&mut self, mut input: PayloadReader) -> Result<I, BoundaryError> {
+        let value = I::read(&mut input)?;
+        let wiring = self.wiring.clone();
+        let mut edges = std::mem::take(&mut self.edges).into_iter().map(PayloadReader::new);
+        let mut arrived = Vec::new();
+        for (sender, ports) in &wiring.coming {
+            let mut edge = if *sender + 1 < wiring.stage { edges.next() } else { None };
+            let reader = edge.as_mut().unwrap_or(&mut input);
+            for (number, port) in ports {
+                arrived.push((*number, port.key, (port.part)(reader)?));
+            }
+        }
+        // The last one that was given is taken first.
+        arrived.sort_by_key(|(number, ..)| *number);
+        arrived.into_iter().for_each(|(_, key, value)| self.give(key, value));
+        Ok(value)
+    }
+
+    /// The extras that a layer reads.
+    pub(super) fn extras(&self, names: &[&'static str]) -> Payload {
+        let place = self.wiring.extras.iter().position(|extras| extras.names == names);
+        place.map(|place| self.extras[place].clone()).unwrap_or_default()
+    }
+
+    /// Keeps a value for a later layer.
+    pub(super) fn give(&mut self, key: &'static str, value: Payload) {
+        self.values.entry(key).or_default().push(value);
+    }
+
+    /// The last value that was given and not yet taken.
+    pub(super) fn take(&mut self, key: &'static str) -> Result<Payload, BoundaryError> {
+        let value = self.values.get_mut(key).and_then(Vec::pop);
+        value.ok_or(BoundaryError::Missing { expected: "a value from an earlier layer" })
+    }
+
+    /// What leaves the stage: its output, then the values for later stages.
+    pub(super) fn leave(mut self, mut output: Payload) -> Payload {
+        let wiring = self.wiring.clone();
+        let mut edges = Vec::new();
+        for (receiver, ports) in &wiring.going {
+            let values = ports.iter().filter_map(|(number, port)| self.left(*number, port.key));
+            let parts: Vec<_> = values.flat_map(Payload::into_parts).collect();
+            match *receiver == wiring.stage + 1 {
+                true => output = Payload::from_parts(output.into_parts().chain(parts)),
+                false => edges.push(Payload::from_parts(parts)),
+            }
+        }
+        output.join_skips(edges)
+    }
+
+    /// The value of this number, which no layer of the stage took. All values that are left go to later stages, so the
+    /// ones of its key are in the order of their numbers.
+    fn left(&mut self, number: usize, key: &str) -> Option<Payload> {
+        let all = self.wiring.going.iter().flat_map(|(_, ports)| ports);
+        let place = all.filter(|(other, port)| port.key == key && *other < number).count();
+        self.values.get_mut(key)?.get_mut(place).map(std::mem::take)
+    }
+}

@@ -1,0 +1,209 @@
+//! All entries of a list of layers, with their types, and the module that a stage holds of them.
+//!
+//! A list is a type, not a vector of trait objects, because Burn's modules take generic visitors.
+//!
+//! 1. [`Start`] is the empty list. [`Then`] is a list with one more entry: a layer ([`One`]) or a repeated one
+//!    ([`Many`]).
+//! 2. For a range of layers, a list makes a chain of modules of its own shape: [`Joined`] has an [`Entry`] for each,
+//!    most of them empty.
+//! 3. A forward passes through the whole chain. It reads its input where the stage's first layer is ([`Flow::Before`]),
+//!    and writes its output after the last one ([`Flow::After`]).
+
+use super::carried::Carried;
+use super::entered::{Entered, Many, One};
+use super::entry::Entry;
+use super::layer::LayerContext;
+use super::transparent::transparent;
+use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
+use crate::stage::init_seeded;
+use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
+use burn::tensor::Device;
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// The types of a list of layers; [`Sequential`](super::Sequential) makes them.
+pub trait Chain: Send + Sync + 'static {
+    /// What the first layer takes.
+    type Input: Boundary;
+    /// What the last layer gives.
+    type Output: Boundary;
+    /// The module of a stage.
+    #[doc(hidden)]
+    type Module: Links<Input = Self::Input, Output = Self::Output>;
+    /// The number of layers.
+    #[doc(hidden)]
+    fn layers(&self) -> usize;
+    /// The module of a stage that holds these layers; `seed` is the model's.
+    #[doc(hidden)]
+    fn make(&self, held: &Range<usize>, at: &LayerContext, seed: u64) -> Self::Module;
+}
+
+/// A value on its way through a stage's layers.
+#[derive(Debug)]
+pub enum Flow<T> {
+    /// The stage's first layer has not been reached.
+    Before(PayloadReader),
+    /// Between two of its layers.
+    Between(T),
+    /// The stage's last layer has been passed.
+    After(Payload),
+}
+
+/// The module that a stage holds of a list of layers.
+pub trait Links: Module + Sync + 'static {
+    /// What the first layer takes.
+    type Input: Boundary;
+    /// What the last layer gives.
+    type Output: Boundary;
+    /// Runs the layers that the stage holds.
+    ///
+    /// # Errors
+    /// Returns [`BoundaryError`] if the input is not theirs.
+    fn run(&self, input: PayloadReader, carried: &mut Carried) -> Result<Flow<Self::Output>, BoundaryError>;
+    /// Applies the layers' own rules.
+    fn after_step(self, observed: &[Vec<f64>]) -> Self;
+    /// Returns true if a layer has a rule.
+    fn has_rule(&self) -> bool;
+}
+
+/// The empty list before a model's first layer, and its module.
+pub struct Start<I>(pub(super) PhantomData<fn(I) -> I>);
+
+impl<I> Clone for Start<I> {
+    fn clone(&self) -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<I> Debug for Start<I> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Start")
+    }
+}
+
+/// A list with one more entry.
+#[derive(Debug)]
+pub struct Then<C, E> {
+    pub(super) before: C,
+    pub(super) entry: E,
+    /// How often the layer is repeated; `None` for a single one.
+    pub(super) times: Option<usize>,
+}
+
+/// A list with one more layer.
+pub type ThenOne<C, M, O> = Then<C, One<M, <C as Chain>::Output, O>>;
+
+/// A list with one more layer, which is repeated.
+pub type ThenMany<C, M> = Then<C, Many<M, <C as Chain>::Output>>;
+
+/// The modules that a stage holds of a list with one more entry.
+#[derive(Clone, Debug)]
+pub struct Joined<A, E: Entered> {
+    before: A,
+    entry: Entry<E::Module>,
+    run: E,
+}
+
+impl<I: Boundary> Chain for Start<I> {
+    type Input = I;
+    type Output = I;
+    type Module = Self;
+
+    fn layers(&self) -> usize {
+        0
+    }
+
+    fn make(&self, _: &Range<usize>, _: &LayerContext, _: u64) -> Self {
+        self.clone()
+    }
+}
+
+impl<C: Chain, E: Entered<Input = C::Output>> Chain for Then<C, E> {
+    type Input = C::Input;
+    type Output = E::Output;
+    type Module = Joined<C::Module, E>;
+
+    fn layers(&self) -> usize {
+        self.before.layers() + self.times.unwrap_or(1)
+    }
+
+    fn make(&self, held: &Range<usize>, at: &LayerContext, seed: u64) -> Self::Module {
+        let before = self.before.make(held, at, seed);
+        let (start, layer) = (self.before.layers(), self.entry.layer());
+        let own: Vec<usize> = (start..self.layers()).filter(|layer| held.contains(layer)).collect();
+        let make = |&index: &usize| {
+            let seed = seed.wrapping_mul(LAYERS).wrapping_add(index as u64);
+            init_seeded(seed, &at.device, |device| {
+                let device = device.clone();
+                (layer.make)(&LayerContext { layer: index, position: index - start, device, ..at.clone() })
+            })
+        };
+        let entry = Entry {
+            name: layer.name.as_str().into(),
+            repeated: self.times.is_some(),
+            first: own.first().map_or(0, |first| first - start),
+            modules: own.iter().map(make).collect(),
+        };
+        Joined { before, entry, run: self.entry.clone() }
+    }
+}
+
+/// Keeps the seeds of two models' layers apart: a layer's is the model's times this, plus the layer's index.
+const LAYERS: u64 = 1_000_003;
+
+impl<I: Boundary> Links for Start<I> {
+    type Input = I;
+    type Output = I;
+
+    fn run(&self, input: PayloadReader, _: &mut Carried) -> Result<Flow<I>, BoundaryError> {
+        Ok(Flow::Before(input))
+    }
+
+    fn after_step(self, _: &[Vec<f64>]) -> Self {
+        self
+    }
+
+    fn has_rule(&self) -> bool {
+        false
+    }
+}
+
+impl<A: Links, E: Entered<Input = A::Output>> Links for Joined<A, E> {
+    type Input = A::Input;
+    type Output = E::Output;
+
+    fn run(&self, input: PayloadReader, carried: &mut Carried) -> Result<Flow<E::Output>, BoundaryError> {
+        let flow = self.before.run(input, carried)?;
+        if self.entry.modules.is_empty() {
+            return Ok(match flow {
+                Flow::Before(input) => Flow::Before(input),
+                Flow::Between(value) => Flow::After(value.into_payload()),
+                Flow::After(output) => Flow::After(output),
+            });
+        }
+        let value = match flow {
+            Flow::Before(input) => carried.enter(input)?,
+            Flow::Between(value) => value,
+            // A stage's layers are consecutive.
+            Flow::After(_) => return Err(BoundaryError::Structure { expected: "consecutive layers" }),
+        };
+        self.run.run(&self.entry.modules, value, carried).map(Flow::Between)
+    }
+
+    fn after_step(self, observed: &[Vec<f64>]) -> Self {
+        let before = self.before.after_step(observed);
+        let entry = match &self.run.layer().rule {
+            Some(rule) => self.entry.changed(|module| rule(module, observed)),
+            None => self.entry,
+        };
+        Self { before, entry, run: self.run }
+    }
+
+    fn has_rule(&self) -> bool {
+        self.before.has_rule() || (self.run.layer().rule.is_some() && !self.entry.modules.is_empty())
+    }
+}
+
+transparent!([I: Boundary] Start<I> {});
+transparent!([A: Links, E: Entered] Joined<A, E> { before, entry });

@@ -1,0 +1,33 @@
+//! Why a list of layers is no model.
+
+/// Why a list of layers is no model; [`Builder::build`](crate::Builder::build) returns it.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
+pub enum LayersError {
+    /// The list is empty.
+    #[error("the model has no layer; add one with `Sequential::then`")]
+    Empty,
+    /// A layer is repeated 0 times.
+    #[error("layer `{name}` is repeated 0 times; leave it out, or repeat it at least once")]
+    NoRepetition { name: String },
+    /// Two layers have one name.
+    #[error("two layers are named `{name}`; give each its own name, because parameters are named by it")]
+    NameTwice { name: String },
+    /// A layer takes a value that no earlier layer gives.
+    #[error(
+        "layer `{layer}` takes a value under the key `{key}`, but no earlier layer gives one that is still there; let \
+         one give it (`Layer::skip_out`)"
+    )]
+    NotGiven { layer: String, key: &'static str },
+    /// A layer gives a value that no later layer takes.
+    #[error(
+        "layer `{layer}` gives a value under the key `{key}`, but no later layer takes it; let one take it \
+         (`Layer::skip_in`)"
+    )]
+    NotTaken { layer: String, key: &'static str },
+    /// The value has another type than the one that is taken.
+    #[error("under the key `{key}`, layer `{from}` gives {given}, but layer `{to}` takes {taken}")]
+    OtherType { key: &'static str, from: String, given: String, to: String, taken: String },
+}
+
+burn_pipeline_plan::debug_as_text!(LayersError);

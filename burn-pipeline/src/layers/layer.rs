@@ -1,0 +1,195 @@
+//! One layer of a model: its name, how its module is made, and its forward.
+
+use super::carried::Carried;
+use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader, Skip};
+use crate::tensor_parallel::TensorGroup;
+use burn::module::Module;
+use burn::tensor::Device;
+use std::sync::Arc;
+
+/// What a layer is made for.
+#[derive(Clone, Debug)]
+pub struct LayerContext {
+    /// Its index among all layers of the model.
+    pub layer: usize,
+    /// Its index among the layers of its [`Sequential::repeat`](super::Sequential::repeat); 0 for a single layer.
+    pub position: usize,
+    /// The device to make it on.
+    pub device: Device,
+    /// The tensor-parallel group of its stage, for the layers of [`nn`](crate::nn).
+    pub group: TensorGroup,
+    /// The data-parallel replicas of its stage, for weights that are cut over them.
+    pub replicas: TensorGroup,
+}
+
+pub(super) type Make<M> = Arc<dyn Fn(&LayerContext) -> M + Send + Sync>;
+type Run<M, I, O> = Arc<dyn Fn(&M, I, &mut Carried) -> Result<O, BoundaryError> + Send + Sync>;
+type Rule<M> = Arc<dyn Fn(M, &[Vec<f64>]) -> M + Send + Sync>;
+
+/// Takes a value of one type from the front of a payload, and returns its parts.
+pub(super) type Part = fn(&mut PayloadReader) -> Result<Payload, BoundaryError>;
+
+fn part<T: Boundary>(payload: &mut PayloadReader) -> Result<Payload, BoundaryError> {
+    T::read(payload).map(Boundary::into_payload)
+}
+
+/// A value that goes past layers: its key, and its type.
+#[derive(Clone, Debug)]
+pub(super) struct Port {
+    pub(super) key: &'static str,
+    pub(super) part: Part,
+    pub(super) kinds: fn() -> Vec<String>,
+}
+
+impl Port {
+    fn of<T: Boundary>(key: &'static str) -> Self {
+        Self { key, part: part::<T>, kinds: T::kinds }
+    }
+}
+
+/// Extras of the batch that a layer reads as one value.
+#[derive(Clone, Debug)]
+pub(super) struct Extras {
+    pub(super) names: Vec<&'static str>,
+    pub(super) part: Part,
+}
+
+/// What a layer reads and gives besides its input and output.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ports {
+    pub(super) extras: Vec<Extras>,
+    /// Values from earlier layers, in the order in which its forward takes them.
+    pub(super) takes: Vec<Port>,
+    /// Values for later layers, in the order in which its forward gives them.
+    pub(super) gives: Vec<Port>,
+}
+
+/// A layer that turns an `I` into an `O`, with a module `M` of any type.
+///
+/// ```
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::{Bool, Tensor, activation::gelu};
+/// use burn_pipeline::layers::Layer;
+///
+/// let linear = |at: &burn_pipeline::layers::LayerContext| LinearConfig::new(8, 8).init(&at.device);
+/// // The module's own method, a closure, and a closure that also reads an extra of the batch.
+/// let plain: Layer<_, Tensor<3>, Tensor<3>> = Layer::new("up", linear, Linear::forward);
+/// let curved = Layer::new("up", linear, |up: &Linear, x: Tensor<3>| gelu(up.forward(x)));
+/// let masked = Layer::new("up", linear, |up: &Linear, (x, mask): (Tensor<3>, Tensor<3, Bool>)| {
+///     up.forward(x).mask_fill(mask, 0.0)
+/// });
+/// let masked = masked.extras(["mask"]);
+/// # let _ = (plain, curved, masked);
+/// ```
+pub struct Layer<M, I, O> {
+    pub(super) name: String,
+    pub(super) make: Make<M>,
+    pub(super) run: Run<M, I, O>,
+    pub(super) rule: Option<Rule<M>>,
+    pub(super) ports: Ports,
+}
+
+impl<M, I, O> std::fmt::Debug for Layer<M, I, O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Layer").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl<M, I, O> Layer<M, I, O>
+where
+    M: Module + Sync + 'static,
+    I: 'static,
+    O: 'static,
+{
+    /// A layer of this name, which is the first part of its parameters' names: `head.weight`, or `blocks.4.weight` if
+    /// it is repeated.
+    ///
+    /// `make` is called on the rank that holds the layer. It must make everything on the context's device. What it
+    /// draws is seeded by the layer's index ([`init_seeded`](crate::init_seeded)).
+    pub fn new(
+        name: impl Into<String>,
+        make: impl Fn(&LayerContext) -> M + Send + Sync + 'static,
+        forward: impl Fn(&M, I) -> O + Send + Sync + 'static,
+    ) -> Self {
+        let run: Run<M, I, O> = Arc::new(move |module, input, _| Ok(forward(module, input)));
+        Self { name: name.into(), make: Arc::new(make), run, rule: None, ports: Ports::default() }
+    }
+
+    /// Sets the rule that changes parameters after each step, as [`Stage::after_step`](crate::Stage::after_step) does.
+    pub fn after_step(mut self, rule: impl Fn(M, &[Vec<f64>]) -> M + Send + Sync + 'static) -> Self {
+        self.rule = Some(Arc::new(rule));
+        self
+    }
+
+    fn changed<J, P>(self, run: impl FnOnce(Run<M, I, O>) -> Run<M, J, P>, ports: Ports) -> Layer<M, J, P> {
+        Layer { name: self.name, make: self.make, run: run(self.run), rule: self.rule, ports }
+    }
+}
+
+impl<M, I, E, O> Layer<M, (I, E), O>
+where
+    M: Module + Sync + 'static,
+    I: 'static,
+    E: Boundary,
+    O: 'static,
+{
+    /// Reads extras of the batch as the second value of the forward's input: one value, or a tuple with one for each
+    /// name. Every batch must hold them.
+    pub fn extras<const N: usize>(self, names: [&'static str; N]) -> Layer<M, I, O> {
+        let mut ports = self.ports.clone();
+        ports.extras.push(Extras { names: names.to_vec(), part: part::<E> });
+        let with_extras = move |run: Run<M, (I, E), O>| -> Run<M, I, O> {
+            Arc::new(move |module, input, carried| {
+                let extra = E::from_payload(carried.extras(&names))?;
+                run(module, (input, extra), carried)
+            })
+        };
+        self.changed(with_extras, ports)
+    }
+}
+
+impl<M, I, T, O> Layer<M, (I, Skip<T>), O>
+where
+    M: Module + Sync + 'static,
+    I: 'static,
+    T: Boundary,
+    O: 'static,
+{
+    /// Takes the value that an earlier layer gave under this key ([`Layer::skip_out`]) as the second value of the
+    /// forward's input: the last one that no layer has taken. A repeated layer takes one in each repetition.
+    pub fn skip_in(self, key: &'static str) -> Layer<M, I, O> {
+        let mut ports = self.ports.clone();
+        ports.takes.insert(0, Port::of::<T>(key));
+        let with_value = move |run: Run<M, (I, Skip<T>), O>| -> Run<M, I, O> {
+            Arc::new(move |module, input, carried| {
+                let value = T::from_payload(carried.take(key)?)?;
+                run(module, (input, Skip(value)), carried)
+            })
+        };
+        self.changed(with_value, ports)
+    }
+}
+
+impl<M, I, O, T> Layer<M, I, (O, Skip<T>)>
+where
+    M: Module + Sync + 'static,
+    I: 'static,
+    O: 'static,
+    T: Boundary,
+{
+    /// Gives the second value of the forward's output to the later layer that takes it ([`Layer::skip_in`]), past the
+    /// layers between. If the two are on different stages, it goes there directly, as
+    /// [`Builder::skip`](crate::Builder::skip) does.
+    pub fn skip_out(self, key: &'static str) -> Layer<M, I, O> {
+        let mut ports = self.ports.clone();
+        ports.gives.insert(0, Port::of::<T>(key));
+        let without_value = move |run: Run<M, I, (O, Skip<T>)>| -> Run<M, I, O> {
+            Arc::new(move |module, input, carried| {
+                let (output, Skip(value)) = run(module, input, carried)?;
+                carried.give(key, value.into_payload());
+                Ok(output)
+            })
+        };
+        self.changed(without_value, ports)
+    }
+}

@@ -1,0 +1,115 @@
+//! A model as a list of layers, with their types hidden.
+
+use super::chain::Chain;
+use super::error::LayersError;
+use super::layer::LayerContext;
+use super::part::{LossOf, boxed};
+use super::wiring::{Described, Value, Wiring, edges, pair};
+use crate::plan::SkipEdge;
+use crate::stage::StageBox;
+use crate::tensor_parallel::TensorGroup;
+use burn::tensor::Device;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A model as a list of layers ([`Sequential`](super::Sequential)), for [`Builder::layers`](crate::Builder::layers).
+#[derive(Clone)]
+pub struct Model {
+    make: Make,
+    layers: Arc<[Described]>,
+    values: Arc<Result<Vec<Value>, LayersError>>,
+    text: String,
+    recomputed: bool,
+}
+
+type Make = Arc<dyn Fn(&Range<usize>, bool, Arc<Wiring>, &LayerContext) -> StageBox + Send + Sync>;
+
+/// Where a stage is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) device: Device,
+    pub(crate) group: TensorGroup,
+    pub(crate) replicas: TensorGroup,
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Model").field(&self.text).finish()
+    }
+}
+
+impl Model {
+    pub(super) fn new<C: Chain>(
+        chain: C,
+        layers: Vec<Described>,
+        entries: Vec<(String, Option<usize>)>,
+        seed: u64,
+        loss: Option<LossOf<C::Output>>,
+    ) -> Self {
+        let values = named_once(&entries).and_then(|()| pair(&layers));
+        let repeated = |(name, times): &(String, Option<usize>)| match times {
+            None => name.clone(),
+            Some(times) => format!("{times} {name}"),
+        };
+        let text = format!("{}, seed {seed}", entries.iter().map(repeated).collect::<Vec<_>>().join(", "));
+        let make = move |held: &Range<usize>, is_last, wiring, at: &LayerContext| {
+            boxed(chain.make(held, at, seed), wiring, loss.as_ref().filter(|_| is_last))
+        };
+        Self { make: Arc::new(make), layers: layers.into(), values: Arc::new(values), text, recomputed: false }
+    }
+
+    /// Sets whether all stages recompute their activations; see [`StageBox::recomputed`].
+    pub fn recomputed(self, recomputed: bool) -> Self {
+        Self { recomputed, ..self }
+    }
+
+    /// The number of layers.
+    pub fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// The entries and the seed, as text.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Checks the list.
+    ///
+    /// # Errors
+    /// Returns [`LayersError`] if it is no model.
+    pub(crate) fn check(&self) -> Result<(), LayersError> {
+        self.values.as_ref().as_ref().map(|_| ()).map_err(Clone::clone)
+    }
+
+    fn values(&self) -> &[Value] {
+        self.values.as_ref().as_ref().map_or(&[], Vec::as_slice)
+    }
+
+    /// The skip edges between the stages of a cut.
+    pub(crate) fn edges(&self, cut: &[Range<usize>]) -> Vec<SkipEdge> {
+        edges(self.values(), cut)
+    }
+
+    /// Makes a stage of a cut.
+    pub(crate) fn stage(&self, cut: &[Range<usize>], stage: usize, at: Place) -> StageBox {
+        let wiring = Wiring::new(&self.layers, self.values(), cut, stage);
+        let Place { device, group, replicas } = at;
+        let at = LayerContext { layer: 0, position: 0, device, group, replicas };
+        (self.make)(&cut[stage], stage + 1 == cut.len(), Arc::new(wiring), &at).recomputed(self.recomputed)
+    }
+}
+
+/// Refuses empty lists and entries, and names that occur twice.
+fn named_once(entries: &[(String, Option<usize>)]) -> Result<(), LayersError> {
+    let mut known = BTreeSet::new();
+    for (name, times) in entries {
+        if *times == Some(0) {
+            return Err(LayersError::NoRepetition { name: name.clone() });
+        }
+        if !known.insert(name) {
+            return Err(LayersError::NameTwice { name: name.clone() });
+        }
+    }
+    if entries.is_empty() { Err(LayersError::Empty) } else { Ok(()) }
+}

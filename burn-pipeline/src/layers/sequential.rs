@@ -1,0 +1,111 @@
+//! Layers joined to a model.
+
+use super::chain::{Chain, Start, Then, ThenMany, ThenOne};
+use super::entered::{Many, One};
+use super::layer::Layer;
+use super::model::Model;
+use super::part::LossOf;
+use super::wiring::Described;
+use crate::payload::Boundary;
+use crate::stage::Loss;
+use burn::module::Module;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// A list of layers, in which the output type of each is the input type of the next one.
+///
+/// ```
+/// use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
+/// use burn::tensor::{Int, Tensor, activation::gelu};
+/// use burn_pipeline::{Layer, Sequential};
+///
+/// let model = Sequential::new()
+///     .then(Layer::new("embed", |at| EmbeddingConfig::new(32, 16).init(&at.device), Embedding::forward))
+///     .repeat(6, Layer::new("blocks", |at| LinearConfig::new(16, 16).init(&at.device), |block: &Linear, x| {
+///         gelu(block.forward(x))
+///     }))
+///     .then(Layer::new("head", |at| LinearConfig::new(16, 32).init(&at.device), Linear::forward::<3>))
+///     .loss(|scores: Tensor<3>, wanted: Tensor<3>| (scores - wanted).square().mean());
+/// assert_eq!(model.layers(), 8);
+/// ```
+///
+/// A layer that does not take what the one before gives is a compile error:
+///
+/// ```compile_fail,E0308
+/// use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
+/// use burn_pipeline::{Layer, Sequential};
+///
+/// Sequential::new()
+///     .then(Layer::new("embed", |at| EmbeddingConfig::new(32, 16).init(&at.device), Embedding::forward))
+///     .then(Layer::new("head", |at| LinearConfig::new(16, 32).init(&at.device), Linear::forward::<2>));
+/// ```
+#[derive(Debug)]
+pub struct Sequential<C> {
+    chain: C,
+    layers: Vec<Described>,
+    /// The names of its entries, each with its repetitions.
+    entries: Vec<(String, Option<usize>)>,
+    seed: u64,
+}
+
+impl<I: Boundary> Sequential<Start<I>> {
+    /// A list without layers.
+    #[allow(clippy::new_without_default, reason = "nothing else says what the first layer takes")]
+    pub fn new() -> Self {
+        Self { chain: Start(PhantomData), layers: Vec::new(), entries: Vec::new(), seed: 0 }
+    }
+}
+
+impl<C: Chain> Sequential<C> {
+    /// Adds a layer, which takes what the last one gives.
+    pub fn then<M, O>(self, layer: Layer<M, C::Output, O>) -> Sequential<ThenOne<C, M, O>>
+    where
+        M: Module + Sync + 'static,
+        O: Boundary,
+    {
+        self.with(None, Arc::new(layer), One)
+    }
+
+    /// Adds a layer this many times. Each is made for its own position, has its own parameters, and takes what the one
+    /// before gives.
+    pub fn repeat<M>(self, times: usize, layer: Layer<M, C::Output, C::Output>) -> Sequential<ThenMany<C, M>>
+    where
+        M: Module + Sync + 'static,
+    {
+        self.with(Some(times), Arc::new(layer), Many)
+    }
+
+    /// Sets the seed of the initial values; 0 by default. A layer's own seed is this times 1,000,003 plus its index
+    /// ([`init_seeded`](crate::init_seeded)).
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// The model whose loss is this function of the last layer's output and the batch's target: a `Tensor<1>` of one
+    /// element, or a [`Loss`] with a weight.
+    pub fn loss<T: Boundary, L: Into<Loss>>(self, loss: impl Fn(C::Output, T) -> L + Send + Sync + 'static) -> Model {
+        Model::new(self.chain, self.layers, self.entries, self.seed, Some(LossOf::new(loss)))
+    }
+
+    /// The model without a loss, for evaluation, or for a head of [`Builder::vocabulary`](crate::Builder::vocabulary).
+    pub fn without_loss(self) -> Model {
+        Model::new(self.chain, self.layers, self.entries, self.seed, None)
+    }
+
+    fn with<M, O: Boundary, E>(
+        mut self,
+        times: Option<usize>,
+        layer: Arc<Layer<M, C::Output, O>>,
+        entry: impl FnOnce(Arc<Layer<M, C::Output, O>>) -> E,
+    ) -> Sequential<Then<C, E>> {
+        let described = |position: usize| Described {
+            name: times.map_or_else(|| layer.name.clone(), |_| format!("{}.{position}", layer.name)),
+            ports: layer.ports.clone(),
+            kinds: [C::Output::kinds, O::kinds],
+        };
+        self.layers.extend((0..times.unwrap_or(1)).map(described));
+        self.entries.push((layer.name.clone(), times));
+        let chain = Then { before: self.chain, entry: entry(layer), times };
+        Sequential { chain, layers: self.layers, entries: self.entries, seed: self.seed }
+    }
+}

@@ -1,0 +1,86 @@
+//! A pipeline whose model is a list of layers.
+//!
+//! Guarantees: every cut of the list gets the skip edges that it needs.
+
+use super::builder::Builder;
+use crate::cost::{self, LinkCosts, Partition, PartitionError};
+use crate::layers::{Model, Place};
+use crate::plan::SkipEdge;
+use crate::train::context::StageContext;
+use crate::train::error::BuildError;
+use crate::train::plans::Source;
+use std::ops::Range;
+use std::sync::Arc;
+
+impl Builder {
+    /// Sets the model, as a list of layers, in place of [`Builder::stages`]. Stages are evenly many consecutive layers,
+    /// or the parts of [`Builder::cut`]; the first and the last layer count like any other.
+    ///
+    /// A parameter's name begins with its layer's (`blocks.4.weight`), and [`Builder::share`] takes these names as
+    /// paths. Ranks in processes compare the lists, as they compare [`Builder::model`].
+    ///
+    /// ```
+    /// use burn::nn::{Linear, LinearConfig};
+    /// use burn::optim::AdamWConfig;
+    /// use burn::tensor::{Device, Tensor, activation::tanh};
+    /// use burn_pipeline::{Batch, Layer, Pipeline, Sequential, Size};
+    ///
+    /// let device = Device::flex();
+    /// let model = Sequential::new()
+    ///     .then(Layer::new("up", |at| LinearConfig::new(1, 32).init(&at.device), Linear::forward::<2>))
+    ///     .repeat(4, Layer::new("inner", |at| LinearConfig::new(32, 32).init(&at.device), |layer: &Linear, x| {
+    ///         tanh(layer.forward(x))
+    ///     }))
+    ///     .then(Layer::new("down", |at| LinearConfig::new(32, 1).init(&at.device), Linear::forward))
+    ///     .loss(|y: Tensor<2>, wanted: Tensor<2>| (y - wanted).square().mean());
+    /// let mut pipeline = Pipeline::builder()
+    ///     .layers(model)
+    ///     .schedule("1F1B", Size::new(2, 4))
+    ///     .optimizer(|| AdamWConfig::new().init())
+    ///     .devices(vec![device.clone()])
+    ///     .build()?;
+    /// let x = Tensor::<2>::ones([8, 1], &device);
+    /// let first = pipeline.step(Batch::new(x.clone()).target(x.clone()), 1e-2)?;
+    /// let second = pipeline.step(Batch::new(x.clone()).target(x), 1e-2)?;
+    /// assert!(second.loss < first.loss);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn layers(mut self, model: Model) -> Self {
+        let stages = model.clone();
+        self.factory = Some(Arc::new(move |at: &StageContext| {
+            let share = |index| StageContext { index, ..at.clone() }.layers(stages.layers());
+            let cut: Vec<Range<usize>> = (0..at.stages).map(share).collect();
+            let place = Place { device: at.device.clone(), group: at.group.clone(), replicas: at.replicas.clone() };
+            stages.stage(&cut, at.index, place)
+        }));
+        self.layers = Some(model);
+        self
+    }
+
+    /// The skip edges of a plan for this source.
+    pub(crate) fn skips_of(&self, source: &Source) -> Result<Vec<SkipEdge>, BuildError> {
+        let Some(model) = &self.layers else { return Ok(self.skips.clone()) };
+        model.check()?;
+        Ok(self.skips_between(source.stages()?))
+    }
+
+    /// The skip edges between this many stages.
+    pub(crate) fn skips_between(&self, stages: usize) -> Vec<SkipEdge> {
+        let Some(model) = &self.layers else { return self.skips.clone() };
+        let given = self.cut.clone().filter(|cut| cut.stages() == stages && cut.layers() == model.layers());
+        // A number of stages that does not fit is refused when they are made.
+        let cut = given.or_else(|| Partition::even(model.layers(), stages).ok());
+        let mut skips = cut.map_or(Vec::new(), |cut| model.edges(&cut.ranges().collect::<Vec<_>>()));
+        skips.extend(self.skips.iter().filter(|edge| !skips.contains(edge)).copied().collect::<Vec<_>>());
+        skips
+    }
+
+    /// Cuts the model in this way; skip edges between `layers` become those between stages.
+    pub(crate) fn cut_with(&mut self, cut: Partition, layers: &cost::Layers) -> Result<(), PartitionError> {
+        if self.layers.is_none() {
+            self.skips = cut.profile(layers, LinkCosts::default())?.skips().to_vec();
+        }
+        self.cut = Some(cut);
+        Ok(())
+    }
+}
