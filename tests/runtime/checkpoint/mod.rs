@@ -5,6 +5,7 @@ mod draws;
 mod export;
 mod folder;
 mod groups;
+mod halves;
 mod kill;
 mod names;
 mod pretrained;

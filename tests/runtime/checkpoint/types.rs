@@ -12,7 +12,7 @@ use burn::tensor::{DType, Device, DeviceConfig, FloatDType, Tensor, TensorData};
 use burn_pipeline::payload::AnyTensor;
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, Names, Stage, StageBox};
-use burn_pipeline::train::{Checkpoint, Checkpoints, Pipeline};
+use burn_pipeline::train::{Builder, Checkpoint, Checkpoints, Pipeline};
 use std::process::Command;
 
 const TYPE: &str = "BURN_PIPELINE_TEST_TYPE";
@@ -51,9 +51,13 @@ fn batch(dtype: DType) -> Batch {
     Batch::new(tensor(7, SAMPLES, dtype, &device)).target(tensor(8, SAMPLES, dtype, &device))
 }
 
-fn pipeline(schedule: &str, ranks: usize, dtype: DType, optimizer: fn() -> ModuleOptimizer) -> Pipeline {
+pub(super) fn pipeline(schedule: &str, ranks: usize, dtype: DType, optimizer: fn() -> ModuleOptimizer) -> Pipeline {
+    builder(schedule, ranks, dtype, optimizer).build().unwrap()
+}
+
+pub(super) fn builder(schedule: &str, ranks: usize, dtype: DType, optimizer: fn() -> ModuleOptimizer) -> Builder {
     let builder = Pipeline::builder().schedule(schedule, Size::new(ranks, 4)).devices(vec![Device::flex()]);
-    let builder = builder.optimizer(optimizer).stages(move |at| {
+    builder.optimizer(optimizer).stages(move |at| {
         let share = at.layers(LAYERS);
         let weight = |layer| Param::from_tensor(tensor(layer, WIDTH, dtype, &at.device));
         let part = Part { layers: share.clone().map(|layer| Layer { weight: weight(layer) }).collect() };
@@ -62,34 +66,33 @@ fn pipeline(schedule: &str, ranks: usize, dtype: DType, optimizer: fn() -> Modul
             true => StageBox::with_loss(part, |y: Tensor<2>, target: Tensor<2>| (y - target).square().mean()),
         };
         stage.named(Names::default().layers_from("layers", share.start))
-    });
-    builder.build().unwrap()
+    })
 }
 
-fn adamw() -> ModuleOptimizer {
+pub(super) fn adamw() -> ModuleOptimizer {
     AdamWConfig::new().with_weight_decay(0.1).init()
 }
 
-fn momentum() -> ModuleOptimizer {
+pub(super) fn momentum() -> ModuleOptimizer {
     SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init()
 }
 
-fn bytes(pipeline: &mut Pipeline) -> Vec<(DType, Vec<u8>)> {
+pub(super) fn bytes(pipeline: &mut Pipeline) -> Vec<(DType, Vec<u8>)> {
     let data = |weight: &AnyTensor| weight.to_data().unwrap();
     let weights = pipeline.weights().unwrap();
     weights.iter().flatten().map(data).map(|data| (data.dtype(), data.as_bytes().to_vec())).collect()
 }
 
 /// A step's loss, and the weights after it.
-type Step = (u64, Vec<(DType, Vec<u8>)>);
+pub(super) type Step = (u64, Vec<(DType, Vec<u8>)>);
 
-fn trained(pipeline: &mut Pipeline, dtype: DType, steps: usize) -> Vec<Step> {
+pub(super) fn trained(pipeline: &mut Pipeline, dtype: DType, steps: usize) -> Vec<Step> {
     let step = |_| (pipeline.step(batch(dtype), RATE).unwrap().loss.to_bits(), bytes(pipeline));
     (0..steps).map(step).collect()
 }
 
 /// A pipeline that was saved after two steps, the checkpoint, and the next two steps.
-fn saved(folder: &Folder, dtype: DType, optimizer: fn() -> ModuleOptimizer) -> (Checkpoint, Vec<Step>) {
+pub(super) fn saved(folder: &Folder, dtype: DType, optimizer: fn() -> ModuleOptimizer) -> (Checkpoint, Vec<Step>) {
     let mut pipeline = pipeline("1F1B", 2, dtype, optimizer);
     trained(&mut pipeline, dtype, 2);
     let checkpoint = Checkpoint::open(pipeline.save(&Checkpoints::new(&**folder), &()).unwrap()).unwrap();

@@ -46,6 +46,7 @@ mod pretrained;
 mod save;
 mod stored;
 mod tensors;
+mod types;
 
 pub(crate) use branch::Branch;
 pub use error::CheckpointError;

@@ -8,10 +8,12 @@
 use super::error::CheckpointError;
 use super::manifest::{Manifest, ParameterEntry, dtype_name};
 use super::tensors::{Item, Tensors, write_model};
-use crate::payload::{AnyTensor, TensorKind};
+use super::types::{as_type_of, fits};
+use crate::payload::AnyTensor;
 use crate::plan::StageId;
 use crate::stage::{
-    ErasedStage, NamedWeight, Names, ParameterState, StageState, named_weights, with_optimizer_state, with_weights,
+    ErasedStage, NamedWeight, Names, ParameterState, StageState, StateValue, named_weights, with_optimizer_state,
+    with_weights,
 };
 use crate::tensor_parallel::{Holders, TensorGroup};
 use crate::train::progress::Progress;
@@ -135,8 +137,8 @@ impl Checkpoint {
     /// Loads the saved weights into a module, which may be any part of the model or all of it.
     ///
     /// # Errors
-    /// Returns [`CheckpointError`] if a parameter is missing or has another shape or element type, or if a file is
-    /// damaged.
+    /// Returns [`CheckpointError`] if a parameter is missing or has another shape or element type (half precision and
+    /// f32 are converted, as by [`Pipeline::load`](crate::train::Pipeline::load)), or if a file is damaged.
     pub fn load_module<M: Module>(&self, module: M, names: &Names) -> Result<M, CheckpointError> {
         let weights = named_weights(&module, names);
         let (state, _) = self.state_for(Wanted::of_module(&weights, Contents::Weights), &mut || ())?;
@@ -216,6 +218,8 @@ impl Checkpoint {
                 return Err(CheckpointError::Copies { first: name(places[0]), second: name(*other) });
             }
             let Some((data, mut kept)) = read.get(&places[0]).cloned() else { continue };
+            let key = self.manifest.parameters[places[0]].key();
+            let data = as_type_of(&weight.value, key, data, &mut kept).map_err(CheckpointError::OptimizerState)?;
             let whole = AnyTensor::from_data(data, &weight.value.device());
             state.weights.insert(weight.id, holders.own_piece(weight.id, whole));
             holders.cut_state(weight.id, &mut kept, &weight.value).map_err(CheckpointError::OptimizerState)?;
@@ -241,10 +245,7 @@ impl Checkpoint {
         let shape = of.holders.whole_shape(weight.id, value.shape()).to_vec();
         for &place in &places {
             let entry = &self.manifest.parameters[place];
-            // Integers and booleans are stored differently from device to device.
-            let same_type =
-                entry.dtype == wanted || (value.kind() != TensorKind::Float && kind_of(&entry.dtype) == value.kind());
-            if !same_type || entry.shape != shape {
+            if !fits(&entry.dtype, value) || entry.shape != shape {
                 let (saved, wanted) =
                     (format!("{:?} of {}", entry.shape, entry.dtype), format!("{shape:?} of {wanted}"));
                 return Err(CheckpointError::Structure { name: entry.key().to_owned(), saved, wanted });
@@ -293,7 +294,7 @@ impl Checkpoint {
                 Some(number) => Some(number),
                 None => {
                     let key = ParameterEntry::state_key(entry.key(), field);
-                    tensors.take(std::iter::once(&*key))?.remove(&*key).map(crate::stage::StateValue::Tensor)
+                    tensors.take(std::iter::once(&*key))?.remove(&*key).map(StateValue::Tensor)
                 }
             };
             state.extend(value.map(|value| (field.clone(), value)));
@@ -310,16 +311,6 @@ pub(super) fn names_in_checkpoint(held: &dyn ErasedStage, stage: StageId, sharin
         weight.names.extend(sharing.name_of(stage, &weight.path).map(|name| format!("{SHARED}{name}")));
     }
     weights
-}
-
-/// The kind of tensor that has an element type of this name.
-fn kind_of(dtype: &str) -> TensorKind {
-    match dtype.as_bytes().first() {
-        Some(b'f') => TensorKind::Float,
-        Some(b'b') if dtype == "bool" => TensorKind::Bool,
-        Some(b'b') => TensorKind::Float,
-        _ => TensorKind::Int,
-    }
 }
 
 /// The optimizer state of each of a stage's parameters, by id.
