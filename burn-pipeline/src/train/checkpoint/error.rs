@@ -63,14 +63,17 @@ pub enum CheckpointError {
     #[error(
         "the pretrained weights do not fit the model{}{}{}",
         listed(
-            "not stored (rename with `Names::renamed`, set an adapter for the other program's names and layouts with \
-             `Pretrained::adapter`, or keep the initial values with `Pretrained::optional`)",
+            "not stored (rename with `Pretrained::rename` or `Names::renamed`, set an adapter for the other program's \
+             names and layouts with `Pretrained::adapter`, or keep the initial values with `Pretrained::optional`)",
             missing
         ),
         listed("stored with another shape or type (an adapter changes layouts: `Pretrained::adapter`)", mismatched),
         listed("not in the model (leave out with `Pretrained::ignored`)", unused)
     )]
     Pretrained { missing: Vec<String>, mismatched: Vec<String>, unused: Vec<String> },
+    /// A rule of pretrained weights cannot be applied.
+    #[error("the rule that {rule} (`Pretrained`): {message}")]
+    Rule { rule: String, message: String },
     /// The adapter of pretrained weights changed no tensor.
     #[error(
         "the adapter (`Pretrained::adapter`) changed no tensor; it sees the parameters' names in the whole model, for \

@@ -293,7 +293,7 @@ pub(super) fn synchronise_around(path: &Path) -> Result<(), CheckpointError> {
 }
 
 /// Makes renames within a folder durable.
-fn synchronise(folder: &Path) -> Result<(), CheckpointError> {
+pub(super) fn synchronise(folder: &Path) -> Result<(), CheckpointError> {
     // Other systems cannot open folders; there, renames are as durable as the system makes them.
     if cfg!(unix) {
         match File::open(folder).and_then(|folder| folder.sync_all()) {

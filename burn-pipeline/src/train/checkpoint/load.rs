@@ -25,10 +25,15 @@ impl Pipeline {
     /// Settings (the optimizer's, clipping, the loss's reduction) stay those of this pipeline. When ranks are
     /// processes, all make the call with the same checkpoint.
     ///
+    /// Half precision is widened to f32, with its optimizer state, for a pipeline with masters
+    /// ([`Builder::precision`](crate::Builder::precision)); f32 is rounded once, to nearest even, for one whose
+    /// parameters are half.
+    ///
     /// # Errors
-    /// Returns [`CheckpointError`] if names, shapes or element types do not fit, or if a file is missing or damaged;
-    /// the pipeline is unchanged. After a failure that left some ranks with weights from before a step
-    /// ([`PipelineError::HalfStepped`](crate::train::PipelineError)), a load makes the pipeline usable again.
+    /// Returns [`CheckpointError`] if names, shapes or other element types do not fit, optimizer state would be
+    /// rounded, or a file is missing or damaged; the pipeline is unchanged. After a failure that left some ranks with
+    /// weights from before a step ([`PipelineError::HalfStepped`](crate::train::PipelineError)), a load makes the
+    /// pipeline usable again.
     pub fn load(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
         self.load_contents(checkpoint, Contents::All)?;
         self.training.resume(checkpoint.progress());
@@ -60,8 +65,8 @@ impl Pipeline {
     ///
     /// # Errors
     /// Returns [`CheckpointError::Pretrained`], which lists parameters that are not stored, stored tensors that no
-    /// stage uses, and those of another shape or kind. Also fails if a store cannot be read, or two stages claim a
-    /// name. The pipeline is unchanged.
+    /// stage uses, and those of another shape or kind. Also fails if a store cannot be read, a rule does not fit, or
+    /// two stages claim a name. The pipeline is unchanged.
     pub fn load_pretrained(&mut self, weights: &Pretrained) -> Result<(), CheckpointError> {
         if let Some((name, first, second)) = self.stages.claimed_twice() {
             return Err(CheckpointError::SameName { name, first, second });

@@ -17,7 +17,7 @@
 //! 5. [`Pipeline::export`](crate::train::Pipeline::export) and [`Checkpoint::export`] write the whole model's weights
 //!    into one safetensors file, for other programs.
 //! 6. [`Pipeline::load_pretrained`](crate::train::Pipeline::load_pretrained) loads weights that another program stored,
-//!    and [`Pipeline::export_as`](crate::train::Pipeline::export_as) writes them in its layout.
+//!    and [`Pipeline::export_as`](crate::train::Pipeline::export_as) writes them in its form.
 //!
 //! ```no_run
 //! # fn take(pipeline: &mut burn_pipeline::train::Pipeline) -> Result<(), Box<dyn std::error::Error>> {
@@ -50,6 +50,7 @@ mod types;
 
 pub(crate) use branch::Branch;
 pub use error::CheckpointError;
+pub use export::Export;
 pub use folder::Checkpoints;
 pub use manifest::ParameterEntry;
 pub use pretrained::Pretrained;

@@ -24,6 +24,13 @@ pub(super) struct Item<'a> {
     pub(super) read: Box<dyn FnOnce() -> Result<TensorData, String> + 'a>,
 }
 
+impl Item<'_> {
+    /// The size of its values.
+    pub(super) fn bytes(&self) -> u64 {
+        self.shape.iter().fold(self.dtype.size() as u64, |bytes, &size| bytes.saturating_mul(size as u64))
+    }
+}
+
 /// Writes tensors and synchronises the file. `progress` is called after every tensor.
 pub(super) fn write(
     path: &Path,
@@ -69,14 +76,19 @@ pub(super) fn write_model(path: &Path, items: Vec<Item<'_>>) -> Result<(), Check
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     let partial = Path::new(&partial);
-    // Hugging Face's loader needs this entry.
-    let written = write(partial, items, &[("format", "pt".to_owned())], &mut || ());
-    let written = written.and_then(|_| std::fs::rename(partial, path).map_err(CheckpointError::io("writing", path)));
+    let written = write_file(partial, items);
+    let written = written.and_then(|()| std::fs::rename(partial, path).map_err(CheckpointError::io("writing", path)));
     let written = written.and_then(|()| synchronise_around(path));
     written.inspect_err(|_| {
         // Keep the error of writing, not that of the clean-up.
         let _ = std::fs::remove_file(partial);
     })
+}
+
+/// Writes tensors for other programs.
+pub(super) fn write_file(path: &Path, items: Vec<Item<'_>>) -> Result<(), CheckpointError> {
+    // Hugging Face's loader needs this entry.
+    write(path, items, &[("format", "pt".to_owned())], &mut || ()).map(|_| ())
 }
 
 fn unstored(item: &Item<'_>) -> CheckpointError {

@@ -10,12 +10,12 @@ use burn_pipeline::stage::{Names, Stage, StageBox};
 use burn_pipeline::train::StageContext;
 
 pub(super) const VOCAB: usize = 40;
-const WIDTH: usize = 16;
-const INNER: usize = 24;
-const LAYERS: usize = 4;
-const HEADS: usize = 4;
-const KV_HEADS: usize = 2;
-const HEAD: usize = WIDTH / HEADS;
+pub(super) const WIDTH: usize = 16;
+pub(super) const INNER: usize = 24;
+pub(super) const LAYERS: usize = 4;
+pub(super) const HEADS: usize = 4;
+pub(super) const KV_HEADS: usize = 2;
+pub(super) const HEAD: usize = WIDTH / HEADS;
 const EPSILON: f64 = 1e-5;
 const THETA: f32 = 10_000.0;
 
@@ -64,11 +64,11 @@ pub(super) struct Llama {
     lm_head: Option<Linear>,
 }
 
-fn linear(from: usize, to: usize, device: &Device) -> Linear {
+pub(super) fn linear(from: usize, to: usize, device: &Device) -> Linear {
     LinearConfig::new(from, to).with_bias(false).init(device)
 }
 
-fn norm(device: &Device) -> RmsNorm {
+pub(super) fn norm(device: &Device) -> RmsNorm {
     RmsNormConfig::new(WIDTH).with_epsilon(EPSILON).init(device)
 }
 
@@ -102,20 +102,24 @@ impl Attention {
             let (low, high) = (x.clone().narrow(3, 0, HEAD / 2), x.clone().narrow(3, HEAD / 2, HEAD / 2));
             x * cos.clone() + Tensor::cat(vec![-high, low], 3) * sin.clone()
         };
-        // A key and a value are shared by several heads.
-        let repeat = |x: Tensor<4>| {
-            let x = x.unsqueeze_dim::<5>(2).expand([batch, KV_HEADS, HEADS / KV_HEADS, seq, HEAD]);
-            x.reshape([batch, HEADS, seq, HEAD])
-        };
-        let query = turn(split(self.q_proj.forward(x.clone()), HEADS));
-        let key = repeat(turn(split(self.k_proj.forward(x.clone()), KV_HEADS)));
-        let value = repeat(split(self.v_proj.forward(x), KV_HEADS));
-        let later = Tensor::<2, Bool>::tril_mask([seq, seq], 0, &device).unsqueeze::<4>();
-        let scores = query.matmul(key.swap_dims(2, 3)) / (HEAD as f32).sqrt();
-        let scores = scores.mask_fill(later.expand([batch, HEADS, seq, seq]), -1e9);
-        let mixed = softmax(scores, 3).matmul(value).swap_dims(1, 2);
-        self.o_proj.forward(mixed.reshape([batch, seq, WIDTH]))
+        let (query, key) =
+            (split(self.q_proj.forward(x.clone()), HEADS), split(self.k_proj.forward(x.clone()), KV_HEADS));
+        self.o_proj.forward(mixed(turn(query), turn(key), split(self.v_proj.forward(x), KV_HEADS)))
     }
+}
+
+/// The values `[batch, seq, WIDTH]` that queries `[batch, HEADS, seq, HEAD]` find; a key and a value are shared by
+/// several heads.
+pub(super) fn mixed(query: Tensor<4>, key: Tensor<4>, value: Tensor<4>) -> Tensor<3> {
+    let ([batch, _, seq, _], device) = (query.dims(), query.device());
+    let repeat = |x: Tensor<4>| {
+        let x = x.unsqueeze_dim::<5>(2).expand([batch, KV_HEADS, HEADS / KV_HEADS, seq, HEAD]);
+        x.reshape([batch, HEADS, seq, HEAD])
+    };
+    let later = Tensor::<2, Bool>::tril_mask([seq, seq], 0, &device).unsqueeze::<4>();
+    let scores = query.matmul(repeat(key).swap_dims(2, 3)) / (HEAD as f32).sqrt();
+    let scores = scores.mask_fill(later.expand([batch, HEADS, seq, seq]), -1e9);
+    softmax(scores, 3).matmul(repeat(value)).swap_dims(1, 2).reshape([batch, seq, WIDTH])
 }
 
 impl Mlp {
@@ -159,7 +163,7 @@ impl Stage for Llama {
 }
 
 /// The mean over all tokens, as in PyTorch.
-fn loss(output: Signal, targets: Tensor<2, Int>) -> Tensor<1> {
+pub(super) fn loss(output: Signal, targets: Tensor<2, Int>) -> Tensor<1> {
     let Signal::Hidden(logits) = output else { panic!("token ids came out") };
     let [batch, seq, vocab] = logits.dims();
     let loss = CrossEntropyLossConfig::new().init(&logits.device());

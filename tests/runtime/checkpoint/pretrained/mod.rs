@@ -1,8 +1,12 @@
 //! Weights from another program: a small Llama that Hugging Face's `transformers` 5.23 stored, and that PyTorch
 //! 2.15 ran and trained (`goldens/llama.py`).
 
+mod folder;
 mod llama;
+mod own_names;
 mod pytorch;
+mod rules;
+mod shards;
 
 use super::{Folder, on_each_rank, weights};
 use crate::cases::read;

@@ -7,7 +7,7 @@ use burn::store::{PyTorchToBurnAdapter, PytorchStore};
 use burn_pipeline::train::{CheckpointError, Pretrained};
 use std::path::Path;
 
-const STATE_DICT: &[u8] = include_bytes!("goldens/model.pt");
+pub(super) const STATE_DICT: &[u8] = include_bytes!("goldens/model.pt");
 const LEGACY: &[u8] = include_bytes!("goldens/legacy.pt");
 
 /// The weights stored in a file under this key.

@@ -1,122 +1,31 @@
-//! Weights that another program stored, fitted to a model.
+//! Open stores, and what a rank found in them.
 //!
-//! Guarantees: every parameter and buffer of the model gets a stored tensor, and every stored tensor is used, except
-//! those that the user excludes. One error lists everything that does not fit. A tensor is read only if a stage needs
-//! it.
-//!
-//! 1. Every rank opens the stores. Burn's stores list names, shapes and element types, and map the files.
-//! 2. A parameter is looked up by its names in the model ([`Names`](crate::stage::Names)), then by those that the
-//!    adapter gives it (`gamma` is PyTorch's `weight`); a copy of a tied parameter also by the name of its first copy.
-//! 3. The adapter changes its layout according to the surrounding module: PyTorch's linear layers are transposed. It
-//!    sees the parameter's name in the model, so code for one layer works with any cut. An adapter that changes nothing
-//!    anywhere is an error, because it was written for other names.
-//! 4. The values are converted to the parameter's element type.
+//! Guarantees: a tensor is read only if a stage needs it. What does not fit is recorded, not adopted; the records of
+//! all ranks together decide ([`Fit::of_all`]).
 
-use super::error::CheckpointError;
+use super::Pretrained;
+use super::files::File;
+use super::rules::Table;
+use super::source::Source;
 use crate::payload::{AnyTensor, TensorKind};
 use crate::stage::{ErasedStage, NamedWeight, StageState};
 use crate::tensor_parallel::Holders;
+use crate::train::checkpoint::error::CheckpointError;
 use burn::store::burn_pack::Tensor as Stored;
-use burn::store::{ModuleAdapter, ModuleContext, ModuleStore, bridge};
+use burn::store::{ModuleAdapter, ModuleContext, bridge};
 use burn::tensor::{DType, Shape, TensorData};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-
-type Open = Arc<dyn Fn() -> Result<BTreeMap<String, Stored>, String> + Send + Sync>;
-type Which = Arc<dyn Fn(&str) -> bool + Send + Sync>;
-
-/// Weights that another program stored, for [`Pipeline::load_pretrained`](crate::train::Pipeline::load_pretrained).
-///
-/// ```no_run
-/// # fn load(pipeline: &mut burn_pipeline::Pipeline) -> Result<(), burn_pipeline::train::CheckpointError> {
-/// use burn::store::{PyTorchToBurnAdapter, SafetensorsStore};
-/// use burn_pipeline::train::Pretrained;
-///
-/// let weights = Pretrained::new(|| SafetensorsStore::from_file("model-00001-of-00002.safetensors"))
-///     .and(|| SafetensorsStore::from_file("model-00002-of-00002.safetensors"))
-///     .adapter(PyTorchToBurnAdapter)
-///     .ignored(|name| name.ends_with("rotary_emb.inv_freq"));
-/// pipeline.load_pretrained(&weights)
-/// # }
-/// ```
-#[derive(Clone)]
-pub struct Pretrained {
-    stores: Vec<Open>,
-    adapter: Option<Box<dyn ModuleAdapter>>,
-    optional: Which,
-    ignored: Which,
-}
-
-impl std::fmt::Debug for Pretrained {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (stores, adapted) = (self.stores.len(), self.adapter.is_some());
-        f.debug_struct("Pretrained").field("stores", &stores).field("adapted", &adapted).finish_non_exhaustive()
-    }
-}
-
-impl Pretrained {
-    /// Loads from a Burn store (`SafetensorsStore`, `PytorchStore`, `BurnpackStore`). Every rank opens one. Of the
-    /// store's settings only renaming has an effect; filters and adapters have none.
-    pub fn new<S: ModuleStore>(open: impl Fn() -> S + Send + Sync + 'static) -> Self {
-        let none: Which = Arc::new(|_| false);
-        Self { stores: Vec::new(), adapter: None, optional: none.clone(), ignored: none }.and(open)
-    }
-
-    /// Adds another store, for models in several files.
-    pub fn and<S: ModuleStore>(mut self, open: impl Fn() -> S + Send + Sync + 'static) -> Self {
-        self.stores.push(Arc::new(move || open().get_all_tensors().cloned().map_err(|error| error.to_string())));
-        self
-    }
-
-    /// Sets an adapter that changes layouts and the names inside modules: `PyTorchToBurnAdapter` for PyTorch's files.
-    /// It sees a tensor under the parameter's name in the whole model ([`Names`](crate::stage::Names)), with the last
-    /// part as the module names it (`gamma`).
-    pub fn adapter(mut self, adapter: impl ModuleAdapter + 'static) -> Self {
-        self.adapter = Some(Box::new(adapter));
-        self
-    }
-
-    /// Selects parameters, by their names in the model, that keep their values if none are stored: a new head, for
-    /// example.
-    pub fn optional(mut self, which: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
-        self.optional = Arc::new(which);
-        self
-    }
-
-    /// Selects stored tensors, by their names, that the model need not use.
-    pub fn ignored(mut self, which: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
-        self.ignored = Arc::new(which);
-        self
-    }
-
-    /// Opens the stores.
-    pub(super) fn open(&self) -> Result<Opened<'_>, CheckpointError> {
-        let mut stored = BTreeMap::new();
-        for (store, open) in self.stores.iter().enumerate() {
-            let failed = |message| CheckpointError::Store { store, message };
-            for (name, tensor) in open().map_err(failed)? {
-                if stored.contains_key(&name) {
-                    return Err(failed(format!("an earlier store holds `{name}` too")));
-                }
-                stored.insert(name, (store, tensor));
-            }
-        }
-        let unused = stored.keys().filter(|name| !(self.ignored)(name)).cloned().collect();
-        let idle = self.adapter.is_some().then(String::new);
-        Ok(Opened { from: self, stored, fit: Fit { unused, idle, ..Fit::default() } })
-    }
-}
 
 /// What one rank found. The fits of all ranks decide.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
-pub(super) struct Fit {
+pub(in crate::train::checkpoint) struct Fit {
     /// Parameters that are not stored.
     missing: BTreeSet<String>,
     /// Stored tensors of another shape or kind, as text.
     mismatched: BTreeSet<String>,
-    /// Stored tensors that no stage of the rank used.
-    unused: BTreeSet<String>,
+    /// Stored tensors that no stage of the rank used, by name, and how a message names them.
+    unused: BTreeMap<String, String>,
     /// As long as the adapter has changed nothing: a name that it was shown.
     idle: Option<String>,
 }
@@ -127,11 +36,11 @@ impl Fit {
     /// # Errors
     /// Returns [`CheckpointError::Pretrained`], which lists what does not fit, or [`CheckpointError::IdleAdapter`] if
     /// an adapter changed nothing.
-    pub(super) fn of_all(fits: Vec<Fit>) -> Result<(), CheckpointError> {
+    pub(in crate::train::checkpoint) fn of_all(fits: Vec<Fit>) -> Result<(), CheckpointError> {
         let all = fits.into_iter().reduce(|mut all, mut next| {
             all.missing.append(&mut next.missing);
             all.mismatched.append(&mut next.mismatched);
-            all.unused.retain(|name| next.unused.contains(name));
+            all.unused.retain(|name, _| next.unused.contains_key(name));
             all.idle = all.idle.zip(next.idle).map(|(one, other)| if one.is_empty() { other } else { one });
             all
         });
@@ -140,25 +49,44 @@ impl Fit {
             return idle.map_or(Ok(()), |shown| Err(CheckpointError::IdleAdapter { shown }));
         }
         let list = |names: BTreeSet<String>| names.into_iter().collect();
-        Err(CheckpointError::Pretrained { missing: list(missing), mismatched: list(mismatched), unused: list(unused) })
+        let unused = unused.into_values().collect();
+        Err(CheckpointError::Pretrained { missing: list(missing), mismatched: list(mismatched), unused })
     }
 }
 
 /// Open stores, and what was found in them so far.
-pub(super) struct Opened<'a> {
+pub(in crate::train::checkpoint) struct Opened<'a> {
     from: &'a Pretrained,
-    /// Each tensor, and the index of its store.
-    stored: BTreeMap<String, (usize, Stored)>,
-    pub(super) fit: Fit,
+    /// Each file, and the index of its store.
+    files: Vec<(usize, File)>,
+    /// The file of each stored tensor.
+    places: BTreeMap<String, usize>,
+    /// What the rules make of the stored tensors.
+    tensors: Table,
+    pub(in crate::train::checkpoint) fit: Fit,
 }
 
-impl Opened<'_> {
+impl<'a> Opened<'a> {
+    pub(super) fn new(
+        from: &'a Pretrained,
+        files: Vec<(usize, File)>,
+        places: BTreeMap<String, usize>,
+        tensors: Table,
+    ) -> Self {
+        let mut opened = Self { from, files, places, tensors, fit: Fit::default() };
+        opened.fit.idle = from.adapter.is_some().then(String::new);
+        let used = |source: &Source| !source.names().into_iter().all(|name| (from.ignored)(name));
+        let names = opened.tensors.iter().filter(|(_, source)| used(source)).map(|(name, _)| name);
+        opened.fit.unused = names.map(|name| (name.clone(), format!("{name}{}", opened.stored_as(name)))).collect();
+        opened
+    }
+
     /// Returns the values of a stage's parameters; of cut ones, this rank's pieces. What does not fit is recorded and
     /// left out.
     ///
     /// # Errors
     /// Returns [`CheckpointError`] if a tensor cannot be read, or a parameter is stored twice with different values.
-    pub(super) fn state_for(
+    pub(in crate::train::checkpoint) fn state_for(
         &mut self,
         held: &dyn ErasedStage,
         holders: Holders<'_>,
@@ -196,11 +124,45 @@ impl Opened<'_> {
 
     /// The names under which a parameter is stored.
     fn find(&self, weight: &NamedWeight) -> Vec<String> {
-        let stored = |name: &String| self.stored.contains_key(name);
+        let stored = |name: &String| self.tensors.contains_key(name);
         let under =
             |name: &String| Some(name.clone()).filter(stored).or_else(|| self.alternative(name, weight).filter(stored));
         let found: BTreeSet<String> = weight.names.iter().filter_map(under).collect();
         found.into_iter().collect()
+    }
+
+    /// The tensor of this name, as the rules make it, and the index of its store; `None` if its parts do not fit, which
+    /// is recorded.
+    fn tensor(&mut self, name: &str) -> Result<Option<(usize, Stored)>, CheckpointError> {
+        let Some(source) = self.tensors.get(name).cloned() else { return Ok(None) };
+        let (mut needed, mut first) = (Vec::new(), None);
+        for stored in source.names() {
+            let Some((store, file)) = self.places.get(stored).and_then(|&place| self.files.get_mut(place)) else {
+                continue;
+            };
+            first = first.or(Some(*store));
+            needed.push(file.tensor(stored).map_err(|message| CheckpointError::Store { store: *store, message })?);
+        }
+        match source.tensor(&mut needed.into_iter()) {
+            Ok(tensor) => Ok(first.map(|store| (store, tensor))),
+            Err(message) => {
+                self.fit.mismatched.insert(format!("`{name}`{}: {message}", self.stored_as(name)));
+                Ok(None)
+            }
+        }
+    }
+
+    /// What a message adds to a name, if the stored tensors have other names or are in a folder's files.
+    fn stored_as(&self, name: &str) -> String {
+        let stored = self.tensors.get(name).map(Source::names).unwrap_or_default();
+        let file = |stored: &str| self.places.get(stored).and_then(|&place| self.files.get(place)?.1.name());
+        let said = |stored: &&str| match file(stored) {
+            Some(file) => format!("`{stored}` in {file}"),
+            None => format!("`{stored}`"),
+        };
+        let is_plain = stored == [name] && file(name).is_none();
+        let said: Vec<String> = stored.iter().map(said).collect();
+        if is_plain { String::new() } else { format!(" (stored as {})", said.join(", ")) }
     }
 
     /// The name with the last part that the adapter uses for the parameter.
@@ -213,9 +175,10 @@ impl Opened<'_> {
 
     /// The parameter's values in its own layout and element type; `None` if they do not fit, which is recorded.
     fn read(&mut self, name: &str, weight: &NamedWeight, shape: &Shape) -> Result<Option<TensorData>, CheckpointError> {
-        let Some((store, stored)) = self.stored.get(name).cloned() else { return Ok(None) };
+        let Some((store, stored)) = self.tensor(name)? else { return Ok(None) };
+        let stored_as = self.stored_as(name);
         let read = |tensor: Stored| {
-            let failed = |error| CheckpointError::Store { store, message: format!("`{name}`: {error}") };
+            let failed = |error| CheckpointError::Store { store, message: format!("`{name}`{stored_as}: {error}") };
             bridge::into_data(tensor).map_err(failed)
         };
         let (mut tensor, shown) = (stored.clone(), shown(weight));
@@ -228,7 +191,8 @@ impl Opened<'_> {
         if tensor.shape != *shape || !becomes(tensor.dtype, value.kind()) {
             let wanted = format!("{:?} of {:?}", shape.to_vec(), value.dtype());
             let stored = format!("{:?} of {:?}", tensor.shape.to_vec(), tensor.dtype);
-            self.fit.mismatched.insert(format!("`{name}` is {stored}, the model's `{}` is {wanted}", weight.names[0]));
+            let own = &weight.names[0];
+            self.fit.mismatched.insert(format!("`{name}`{stored_as} is {stored}, the model's `{own}` is {wanted}"));
             return Ok(None);
         }
         let data = read(tensor)?;
@@ -242,7 +206,7 @@ impl Opened<'_> {
 }
 
 /// A weight of this shape in the form of a store's tensor, read from its device only when its values are needed.
-pub(super) fn adapted(weight: NamedWeight, shape: Shape, adapter: &dyn ModuleAdapter) -> Stored {
+pub(in crate::train::checkpoint) fn adapted(weight: NamedWeight, shape: Shape, adapter: &dyn ModuleAdapter) -> Stored {
     let shown = shown(&weight);
     let NamedWeight { mut names, containers, value, .. } = weight;
     let (name, dtype) = (names.swap_remove(0), value.dtype());

@@ -1,0 +1,68 @@
+//! The weights of the whole model for other programs: one safetensors file, or a folder.
+//!
+//! Guarantees: the bytes are the same for any cut, and whether ranks are threads or processes. If something cannot be
+//! written, every rank gets an error, and nothing hangs.
+//!
+//! 1. The adapter gives each weight the other program's layout and last part of the name; then the rules with which
+//!    weights were loaded are undone ([`Export`]).
+//! 2. If ranks are threads, the caller's thread writes all tensors (`write`); if they are processes, rank 0 does, with
+//!    what the others send (`transfer`).
+
+mod announce;
+mod how;
+mod transfer;
+mod write;
+
+pub use how::Export;
+
+use super::error::CheckpointError;
+use super::pretrained::{Source, adapted};
+use crate::train::pipeline::Pipeline;
+use burn::store::IdentityAdapter;
+use std::collections::BTreeMap;
+use std::path::Path;
+use transfer::Gathered;
+use write::{item, write};
+
+impl Pipeline {
+    /// Writes the weights of the whole model into one safetensors file, by their names. When ranks are processes, all
+    /// make the call, and rank 0 writes the file at its path.
+    ///
+    /// # Errors
+    /// Returns [`CheckpointError`] if two stages claim a parameter's name, or the file cannot be written.
+    pub fn export(&mut self, path: impl AsRef<Path>) -> Result<(), CheckpointError> {
+        self.export_as(path, IdentityAdapter)
+    }
+
+    /// Like [`Pipeline::export`], in the form of another program: with `BurnToPyTorchAdapter`, the layout of PyTorch;
+    /// with an [`Export`], also its names and fused tensors, or a folder of several files. A model that was loaded with
+    /// [`Pipeline::load_pretrained`] is written under its original names. A tied parameter is written once for each
+    /// name that its copies have: give them one name ([`Names::renamed`](crate::stage::Names::renamed)).
+    ///
+    /// # Errors
+    /// Same as [`Pipeline::export`]. Also fails if a rule of [`Export::like`] does not fit the model, or the folder of
+    /// [`Export::sharded`] is not empty.
+    pub fn export_as(&mut self, path: impl AsRef<Path>, how: impl Into<Export>) -> Result<(), CheckpointError> {
+        if let Some((name, first, second)) = self.stages.claimed_twice() {
+            return Err(CheckpointError::SameName { name, first, second });
+        }
+        let (path, how) = (path.as_ref(), how.into());
+        if self.ranks.are_processes() {
+            return self.ask(Gathered { path: path.to_owned(), how })?.into_iter().collect();
+        }
+        let mut tensors = BTreeMap::new();
+        for weight in self.named_weights()?.into_iter().flatten() {
+            let shape = weight.value.shape();
+            let tensor = adapted(weight, shape, how.adapter());
+            tensors.entry(tensor.name.clone()).or_insert(tensor);
+        }
+        let (table, matched) = how.rules().apply(tensors.keys().cloned())?;
+        how.rules().all_matched(&matched)?;
+        let made = |(name, source): (String, Source)| {
+            let needed = source.names().into_iter().filter_map(|name| tensors.get(name).cloned()).collect();
+            how.made(&name, &source, needed).map(item)
+        };
+        let items = table.into_iter().map(made).collect::<Result<_, CheckpointError>>()?;
+        write(path, items, &how)
+    }
+}

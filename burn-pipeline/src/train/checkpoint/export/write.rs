@@ -1,0 +1,122 @@
+//! Writes an exported model: one safetensors file, or a folder as Hugging Face's `transformers` does.
+//!
+//! Guarantees: a file or folder appears when it is complete and synchronised. An existing file is replaced; a folder
+//! that is not empty is refused before anything is written.
+//!
+//! 1. Tensors are in the order of [`in_file_order`], also over the files of a folder. A file ends before the tensor
+//!    that would make it too large.
+//! 2. The folder is written under its name with `.partial`, and renamed.
+
+use super::how::Export;
+use crate::train::checkpoint::error::CheckpointError;
+use crate::train::checkpoint::folder::{synchronise, synchronise_around};
+use crate::train::checkpoint::pretrained::INDEX;
+use crate::train::checkpoint::tensors::{Item, in_file_order, write_file, write_model};
+use burn::store::bridge;
+use burn::store::burn_pack::Tensor as Stored;
+use burn::tensor::TensorData;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Error, ErrorKind};
+use std::path::Path;
+
+/// A tensor to be written.
+pub(super) fn item<'a>(tensor: Stored) -> Item<'a> {
+    let (name, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.to_vec());
+    Item { name, dtype, shape, read: Box::new(|| data(tensor)) }
+}
+
+/// A tensor's values.
+pub(super) fn data(tensor: Stored) -> Result<TensorData, String> {
+    bridge::into_data(tensor).map_err(|error| error.to_string())
+}
+
+/// Writes tensors to a file, or a folder.
+pub(super) fn write(path: &Path, items: Vec<Item<'_>>, how: &Export) -> Result<(), CheckpointError> {
+    match how.shard() {
+        Some(most) => write_folder(path, items, most),
+        None => write_model(path, items),
+    }
+}
+
+/// The index of a folder's files.
+#[derive(Serialize)]
+struct Index {
+    metadata: Total,
+    weight_map: BTreeMap<String, String>,
+}
+
+#[derive(Serialize)]
+struct Total {
+    total_size: u64,
+}
+
+fn write_folder(folder: &Path, items: Vec<Item<'_>>, most: u64) -> Result<(), CheckpointError> {
+    if fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some()) {
+        let source = Error::new(ErrorKind::AlreadyExists, "the folder is not empty; export into a new one");
+        return Err(CheckpointError::Io { doing: "exporting to", path: folder.to_owned(), source });
+    }
+    let partial = &*folder.with_added_extension("partial");
+    remove(partial);
+    fs::create_dir(partial).map_err(CheckpointError::io("creating", partial))?;
+    let written = write_shards(partial, shards(items, most));
+    let written = written.and_then(|()| synchronise(partial));
+    let written = written.and_then(|()| fs::rename(partial, folder).map_err(CheckpointError::io("writing", folder)));
+    let written = written.and_then(|()| synchronise_around(folder));
+    written.inspect_err(|_| {
+        // Keep the error of writing, not that of the clean-up.
+        remove(partial);
+    })
+}
+
+/// Removes a folder of files.
+fn remove(folder: &Path) {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    files.for_each(|file| drop(fs::remove_file(file.path())));
+    let _ = fs::remove_dir(folder);
+}
+
+/// The tensors of each file.
+fn shards(mut items: Vec<Item<'_>>, most: u64) -> Vec<Vec<Item<'_>>> {
+    items.sort_by(|a, b| in_file_order((a.dtype, &a.name), (b.dtype, &b.name)));
+    let (mut shards, mut shard, mut left) = (Vec::new(), Vec::new(), most);
+    for item in items {
+        let bytes = item.bytes();
+        if bytes > left && !shard.is_empty() {
+            shards.push(std::mem::take(&mut shard));
+            left = most;
+        }
+        left = left.saturating_sub(bytes);
+        shard.push(item);
+    }
+    shards.push(shard);
+    shards
+}
+
+fn write_shards(folder: &Path, shards: Vec<Vec<Item<'_>>>) -> Result<(), CheckpointError> {
+    let all = shards.len();
+    let (mut weight_map, mut total_size) = (BTreeMap::new(), 0);
+    for (number, items) in (1..).zip(shards) {
+        let file = match all {
+            1 => "model.safetensors".to_owned(),
+            _ => format!("model-{number:05}-of-{all:05}.safetensors"),
+        };
+        for item in &items {
+            total_size += item.bytes();
+            weight_map.insert(item.name.clone(), file.clone());
+        }
+        write_file(&folder.join(file), items)?;
+    }
+    if all == 1 {
+        return Ok(());
+    }
+    let path = folder.join(INDEX);
+    let index = Index { metadata: Total { total_size }, weight_map };
+    let text = serde_json::to_string_pretty(&index).map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
+    let written = fs::File::create(&path).and_then(|mut file| {
+        std::io::Write::write_all(&mut file, format!("{text}\n").as_bytes())?;
+        file.sync_all()
+    });
+    written.map_err(CheckpointError::io("writing", &path))
+}

@@ -1,0 +1,188 @@
+//! Weights that another program stored, fitted to a model.
+//!
+//! Guarantees: every parameter and buffer of the model gets a stored tensor, and every stored tensor is used, except
+//! those that the user excludes. One error lists everything that does not fit. A tensor is read only if a stage needs
+//! it.
+//!
+//! 1. Every rank opens the stores, which list names, shapes and element types and map the files; of a folder with an
+//!    index, only the files that it needs (`files`).
+//! 2. The user's rules make the model's tensors of the stored ones: other names, fused projections, rotary halves
+//!    (`rules`).
+//! 3. A parameter is looked up by its names in the model ([`Names`](crate::stage::Names)), then by those that the
+//!    adapter gives it (`gamma` is PyTorch's `weight`); a copy of a tied parameter also by the name of its first copy.
+//! 4. The adapter changes its layout according to the surrounding module: PyTorch's linear layers are transposed. It
+//!    sees the parameter's name in the model, so code for one layer works with any cut. An adapter that changes nothing
+//!    anywhere is an error, because it was written for other names.
+//! 5. The values are converted to the type of the parameter, or of its master (`Builder::precision`).
+
+mod files;
+mod opened;
+mod pattern;
+mod renames;
+mod rules;
+mod source;
+
+pub(super) use files::INDEX;
+pub(super) use opened::{Fit, adapted};
+pub(super) use rules::Rules;
+pub(super) use source::Source;
+
+use super::error::CheckpointError;
+use burn::store::{ModuleAdapter, ModuleStore};
+use files::{File, in_folder};
+use opened::Opened;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+type Open = Arc<dyn Fn() -> Result<Vec<File>, String> + Send + Sync>;
+type Which = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// Weights that another program stored, for [`Pipeline::load_pretrained`](crate::train::Pipeline::load_pretrained).
+///
+/// ```no_run
+/// # fn load(pipeline: &mut burn_pipeline::Pipeline) -> Result<(), burn_pipeline::train::CheckpointError> {
+/// use burn::store::PyTorchToBurnAdapter;
+/// use burn_pipeline::train::Pretrained;
+///
+/// let weights = Pretrained::folder("Llama-3.2-1B")
+///     .rename("model.layers.{i}", "blocks.{i}")
+///     .adapter(PyTorchToBurnAdapter)
+///     .ignored(|name| name.ends_with("rotary_emb.inv_freq"));
+/// pipeline.load_pretrained(&weights)
+/// # }
+/// ```
+///
+/// The rules ([`rename`](Self::rename), [`split`](Self::split), [`join`](Self::join),
+/// [`halves_to_pairs`](Self::halves_to_pairs), [`pairs_to_halves`](Self::pairs_to_halves)) apply in the order in which
+/// they are given, each to what the ones before it made, and before the adapter; renames in a row are one table, of
+/// which the first line that matches a name counts. Patterns are the first parts of a name, in which a hole such as
+/// `{i}` stands for any text without dots. A rule that matches nothing is an error.
+/// [`Export::like`](crate::train::Export::like) undoes them, from the last to the first.
+#[derive(Clone)]
+pub struct Pretrained {
+    stores: Vec<Open>,
+    rules: Rules,
+    adapter: Option<Box<dyn ModuleAdapter>>,
+    optional: Which,
+    ignored: Which,
+}
+
+impl std::fmt::Debug for Pretrained {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (stores, adapted) = (self.stores.len(), self.adapter.is_some());
+        f.debug_struct("Pretrained").field("stores", &stores).field("adapted", &adapted).finish_non_exhaustive()
+    }
+}
+
+impl Pretrained {
+    /// Loads from a Burn store (`SafetensorsStore`, `PytorchStore`, `BurnpackStore`). Every rank opens one. Of the
+    /// store's settings only renaming has an effect; filters and adapters have none.
+    pub fn new<S: ModuleStore>(open: impl Fn() -> S + Send + Sync + 'static) -> Self {
+        Self::none().and(open)
+    }
+
+    fn none() -> Self {
+        let none: Which = Arc::new(|_| false);
+        Self { stores: Vec::new(), rules: Rules::default(), adapter: None, optional: none.clone(), ignored: none }
+    }
+
+    /// Loads from a folder as Hugging Face's `transformers` writes it: `model.safetensors`, or the files that
+    /// `model.safetensors.index.json` lists; else `pytorch_model.bin`, or the files of its index (with the feature
+    /// `pytorch`). A rank opens only the files that an index names for its stages.
+    pub fn folder(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        Self::none().store(move || in_folder(&path))
+    }
+
+    fn store(mut self, open: impl Fn() -> Result<Vec<File>, String> + Send + Sync + 'static) -> Self {
+        self.stores.push(Arc::new(open));
+        self
+    }
+
+    /// Adds another store, for models in several files.
+    pub fn and<S: ModuleStore>(self, open: impl Fn() -> S + Send + Sync + 'static) -> Self {
+        self.store(move || Ok(vec![File::of_store(open())?]))
+    }
+
+    /// Renames tensors: the parts of a name that match `from` become `to`, with the same text in the holes, and the
+    /// rest of the name stays: `("model.layers.{i}.self_attn.{p}_proj", "blocks.{i}.attention.{p}")`. Both patterns
+    /// must have the same holes.
+    pub fn rename(mut self, from: &str, to: &str) -> Self {
+        self.rules.rename(from, to);
+        self
+    }
+
+    /// Splits stored tensors that the model has in parts: `("blocks.{i}.attention.qkv", 0, &[("query", 64), ("key",
+    /// 16), ("value", 16)])`. The parts get their names in place of the pattern's last part. The sizes are along a
+    /// dimension of the stored weight: 0 for PyTorch's linear layers, 1 for GPT-2's `Conv1D`. Biases are split too.
+    pub fn split(mut self, whole: &str, dim: usize, parts: &[(&str, usize)]) -> Self {
+        self.rules.split(whole, dim, parts);
+        self
+    }
+
+    /// Joins tensors that are stored in parts, and that the model has as one; with the arguments of
+    /// [`Pretrained::split`].
+    pub fn join(mut self, whole: &str, dim: usize, parts: &[(&str, usize)]) -> Self {
+        self.rules.join(whole, dim, parts);
+        self
+    }
+
+    /// Reorders the rows (dimension 0) of stored queries or keys of this many heads, which rotate the two halves of a
+    /// head (Hugging Face's), for a model that rotates neighbouring pairs (Burn's `RotaryEncoding`).
+    pub fn halves_to_pairs(mut self, rows: &str, heads: usize) -> Self {
+        self.rules.turn(rows, heads, true);
+        self
+    }
+
+    /// The inverse of [`Pretrained::halves_to_pairs`]: for stored pairs, and a model that rotates halves.
+    pub fn pairs_to_halves(mut self, rows: &str, heads: usize) -> Self {
+        self.rules.turn(rows, heads, false);
+        self
+    }
+
+    /// Sets an adapter that changes layouts and the names inside modules: `PyTorchToBurnAdapter` for PyTorch's files.
+    /// It sees a tensor under the parameter's name in the whole model ([`Names`](crate::stage::Names)), with the last
+    /// part as the module names it (`gamma`).
+    pub fn adapter(mut self, adapter: impl ModuleAdapter + 'static) -> Self {
+        self.adapter = Some(Box::new(adapter));
+        self
+    }
+
+    /// Selects parameters, by their names in the model, that keep their values if none are stored: a new head, for
+    /// example.
+    pub fn optional(mut self, which: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        self.optional = Arc::new(which);
+        self
+    }
+
+    /// Selects stored tensors, by their names, that the model need not use.
+    pub fn ignored(mut self, which: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        self.ignored = Arc::new(which);
+        self
+    }
+
+    /// The rules from stored tensors to the model's.
+    pub(super) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Opens the stores.
+    pub(super) fn open(&self) -> Result<Opened<'_>, CheckpointError> {
+        let (mut files, mut places) = (Vec::new(), BTreeMap::new());
+        for (store, open) in self.stores.iter().enumerate() {
+            let failed = |message| CheckpointError::Store { store, message };
+            for file in open().map_err(failed)? {
+                for name in &file.names {
+                    if places.insert(name.clone(), files.len()).is_some() {
+                        return Err(failed(format!("an earlier store holds `{name}` too")));
+                    }
+                }
+                files.push((store, file));
+            }
+        }
+        let (tensors, matched) = self.rules.apply(places.keys().cloned())?;
+        self.rules.all_matched(&matched)?;
+        Ok(Opened::new(self, files, places, tensors))
+    }
+}
