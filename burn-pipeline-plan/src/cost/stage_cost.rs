@@ -48,10 +48,12 @@ pub struct StageCost {
     /// start of `I` (or `B`) until `W` (or `B`) ends. See [`StageCost::recomputing`].
     #[serde(default, skip_serializing_if = "is_zero")]
     pub recomputed_bytes: f64,
-    /// Bytes of parameters that stay on the rank during the whole step (of the shard, if they are sharded).
+    /// Bytes of parameters that stay on the rank during the whole step (of the shard, if they are sharded): of
+    /// masters and of their rounded copies, in half precision.
     #[serde(default)]
     pub weight_bytes: f64,
-    /// Bytes of gathered parameters, held between `UNSHARD` and `RESHARD`.
+    /// Bytes of gathered parameters (of copies, in half precision), held between `UNSHARD` and `RESHARD`. If 0,
+    /// [`StageCost::sharded`] takes `weight_bytes`.
     #[serde(default)]
     pub unsharded_bytes: f64,
     /// Bytes of the gradients of the weights: held from the first `W` (or `B`) on, and a second time while each
@@ -153,7 +155,7 @@ impl StageCost {
         let replicas = replicas.max(1) as f64;
         Self {
             weight_bytes: self.weight_bytes / replicas,
-            unsharded_bytes: self.weight_bytes,
+            unsharded_bytes: if self.unsharded_bytes > 0.0 { self.unsharded_bytes } else { self.weight_bytes },
             reduced_gradient_bytes: Some(self.gradient_bytes / replicas),
             optimizer_bytes: self.optimizer_bytes / replicas,
             ..self

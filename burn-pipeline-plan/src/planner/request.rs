@@ -108,7 +108,8 @@ pub struct Request {
     /// The most bytes that a rank may hold: parameters with gradients and optimizer state, activations, messages.
     /// `None` for no limit.
     pub cap: Option<f64>,
-    /// Bytes held for each byte of parameters: 2 with gradients, 4 with Adam's moments as well.
+    /// Bytes held for each byte of parameters: 2 with gradients, 4 with Adam's moments as well. In half precision,
+    /// parameters are masters and copies, and these numbers are 5/3 and 3.
     pub state_factor: f64,
     /// Numbers of stages a rank to try.
     pub chunks: Vec<usize>,

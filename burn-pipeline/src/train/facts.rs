@@ -55,7 +55,7 @@ impl StageFacts {
             declared: held.options().declared.is_some(),
             takes: held.batch_checks(),
             has_forward_state: !held.forward_state().is_empty(),
-            weight_bytes: held.weights().iter().map(|(_, weight)| weight.bytes()).sum(),
+            weight_bytes: held.weight_bytes(),
             trains: held.trains(),
             cut_over_replicas,
             names,

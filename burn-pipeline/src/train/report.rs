@@ -45,7 +45,7 @@ pub struct StepReport {
     pub peak_held_bytes: Vec<Option<usize>>,
     /// The activation bytes of each stage's largest microbatch, in model order, if its engine knows.
     pub activations: Vec<Option<ActivationBytes>>,
-    /// Bytes of each stage's parameters, in model order.
+    /// Bytes of each stage's parameters, in model order; in half precision, of masters and of copies.
     pub weight_bytes: Vec<usize>,
     /// Bytes that each stage sent to the next one for its largest microbatch, in model order; 0 for the last.
     pub message_bytes: Vec<usize>,

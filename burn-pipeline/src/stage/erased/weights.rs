@@ -25,6 +25,8 @@ pub(crate) trait StageWeights {
     /// The value of every float parameter as forwards use it, in visiting order: without a
     /// [`Precision`](crate::stage::Precision), the weights.
     fn computed(&self) -> Vec<(ParamId, AnyTensor)>;
+    /// The bytes of all float parameters: of masters, and of the copies that forwards use beside them.
+    fn weight_bytes(&self) -> usize;
     /// Replaces what forwards use, in visiting order, and leaves the masters as they are.
     fn set_computed(&mut self, weights: Vec<AnyTensor>);
     /// Decides again which parameters are rounded, once the names of tied ones are known.
@@ -69,6 +71,11 @@ impl<M: Stage> StageWeights for Typed<M> {
 
     fn computed(&self) -> Vec<(ParamId, AnyTensor)> {
         self.module.as_ref().map(float_weights).unwrap_or_default()
+    }
+
+    fn weight_bytes(&self) -> usize {
+        let bytes = |(id, copy): (ParamId, AnyTensor)| copy.bytes() + self.masters.bytes_of(id);
+        self.computed().into_iter().map(bytes).sum()
     }
 
     fn settle_types(&mut self) {

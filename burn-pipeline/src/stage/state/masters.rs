@@ -84,6 +84,11 @@ impl Masters {
         with_weights(module, &copies)
     }
 
+    /// The bytes of a parameter's master; 0 if it has no other than its own value.
+    pub(in crate::stage) fn bytes_of(&self, id: ParamId) -> usize {
+        self.values.get(&id).map_or(0, AnyTensor::bytes)
+    }
+
     /// The master of a parameter, or its own value.
     pub(in crate::stage) fn value(&self, id: ParamId, own: AnyTensor) -> AnyTensor {
         self.values.get(&id).cloned().unwrap_or(own)

@@ -131,6 +131,11 @@ impl Measuring<'_> {
             layer.parameters += value.shape().num_elements() as u64;
             *layer.bytes.entry(dtype(value.dtype())).or_default() += value.bytes() as u64;
         }
+        for ((_, copy), (_, master)) in held.computed().into_iter().zip(held.weights()) {
+            if copy.dtype() != master.dtype() {
+                *layer.bytes.entry(dtype(copy.dtype())).or_default() += copy.bytes() as u64;
+            }
+        }
         let (output, skip_bytes) = self.walk.pass_on(index, output)?;
         (layer.output_bytes, layer.skip_bytes) = (output.bytes() as f64, skip_bytes as f64);
         Ok((layer, output))

@@ -106,9 +106,10 @@ impl Builder {
         stage.base = meter.allocated();
         stage.round(&call)?;
         let kept = kept + stage.reserve(&call)?;
-        let weight_bytes = stage.held.weights().iter().map(|(_, weight)| weight.bytes()).sum::<usize>() as f64;
-        let cost =
-            StageCost { gradient_bytes, weight_bytes, optimizer_bytes: (kept - weight_bytes).max(0.0), ..stage.cost };
+        let weight_bytes = stage.held.weight_bytes() as f64;
+        let unsharded_bytes = stage.held.computed().iter().map(|(_, copy)| copy.bytes()).sum::<usize>() as f64;
+        let optimizer_bytes = (kept - weight_bytes).max(0.0);
+        let cost = StageCost { gradient_bytes, weight_bytes, unsharded_bytes, optimizer_bytes, ..stage.cost };
         let (output, skip_bytes) = walk.pass_on(index, output)?;
         let cost = StageCost { message_bytes: output.bytes() as f64, skip_bytes: skip_bytes as f64, ..cost };
         *value = output;
