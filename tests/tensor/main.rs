@@ -6,6 +6,7 @@ mod boundary;
 mod checkpoints;
 mod dropout;
 mod faults;
+mod half;
 mod layers;
 mod links;
 mod measured;

@@ -9,7 +9,7 @@ use crate::ops::has_kernels;
 use crate::router::{Capacity, PackedRows, Router, RouterConfig, Scoring, TokenDispatch};
 use burn::config::Config;
 use burn::module::Module;
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Device, FloatDType, Int, Tensor};
 use burn_pipeline::tensor_parallel::TensorGroup;
 
 /// The configuration of a mixture of experts.
@@ -104,14 +104,18 @@ impl MixtureOfExperts {
     }
 
     /// Runs the layer on `[batch, seq, d_model]`, whole on all members of its group. The capacity is a share of all
-    /// tokens of the call.
+    /// tokens of the call. The router computes in the type of its own parameters
+    /// ([`Precision::keep`](burn_pipeline::stage::Precision::keep) leaves it in f32), experts in that of the tokens.
     pub fn forward(&self, x: Tensor<3>) -> (Tensor<3>, LayerAuxiliary) {
         let [batch, seq, d] = x.dims();
         let tokens = x.reshape([batch * seq, d]);
-        let routing = self.router.forward(tokens.clone());
+        // A router may be kept in f32 beside half-precision experts.
+        let (own, of_router) = (tokens.dtype(), self.router.scores.weight.dtype());
+        let routing = self.router.forward(tokens.clone().cast(FloatDType::from(of_router)));
+        let gates = routing.gates.cast(FloatDType::from(own));
         let (load, means) = (routing.load.clone(), routing.mean_probabilities.unsqueeze::<2>());
         // From here on each rank uses the values with its own experts.
-        let (tokens, gates) = (self.group.copy_to(tokens), self.group.copy_to(routing.gates));
+        let (tokens, gates) = (self.group.copy_to(tokens), self.group.copy_to(gates));
         let (mut y, dropped) = self.mix(tokens.clone(), routing.experts, gates, routing.load);
         if let Some(shared) = &self.shared {
             y = y + shared.partial(tokens);

@@ -199,7 +199,11 @@ impl Executor {
                 if let Some(source) = panic.downcast_ref::<LinkError>() {
                     return Err(self.link_error(Some(task.into()), source.clone()));
                 }
-                let message = panic_message(panic.as_ref());
+                let mut message = panic_message(panic.as_ref());
+                // Burn's operations, and backends' storage, say it so.
+                if held.options().precision.is_some() && message.contains("dtype mismatch") {
+                    message.push_str(OF_ANOTHER_TYPE);
+                }
                 Err(ExecuteError::Panic { rank, stage, microbatch: task.microbatch(), op: task.op(), message })
             }
         }
@@ -235,6 +239,11 @@ impl Executor {
         ExecuteError::NoInput { rank: self.rank(), task }
     }
 }
+
+/// What to do where a stage computes with tensors of two element types.
+const OF_ANOTHER_TYPE: &str = "; with `Builder::precision` a stage gets rounded parameters: cast its inputs to their \
+    type, and what needs more digits to f32, or keep parameters in f32 (`Precision::keep`); see the guide, \
+    `half_precision`";
 
 /// The message of a panic.
 pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

@@ -267,6 +267,15 @@ impl AnyTensor {
         Self(Dispatch::float_add(self.0, other.0))
     }
 
+    /// The sum of float tensors of one shape and type, added in their order; `None` if there are none. Half precision
+    /// is added in f32 and rounded once.
+    pub(crate) fn sum(all: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let mut all = all.into_iter();
+        let first = all.next()?;
+        let dtype = first.dtype();
+        Some(all.fold(first.widened(), |sum, one| sum.plus(one.widened())).cast(dtype))
+    }
+
     /// Multiplies each element by a factor, reusing the storage if nobody else holds it. Half precision, in which
     /// small factors would become 0, is multiplied in f32.
     pub fn scale(self, factor: f64) -> Self {

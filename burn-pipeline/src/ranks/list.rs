@@ -85,6 +85,59 @@ pub(super) fn unpack(payload: Payload) -> Result<TensorList, String> {
     Ok(list)
 }
 
+/// A sum of lists. Half precision is added in f32, and rounded once at the end.
+#[derive(Default)]
+pub(super) struct ListSum {
+    total: Option<TensorList>,
+    /// The element type of each tensor, once a list has it.
+    dtypes: Vec<Option<DType>>,
+}
+
+impl ListSum {
+    /// Adds a list; see [`sum`].
+    ///
+    /// # Errors
+    /// Returns a description of the first difference from the lists before.
+    pub(super) fn add(&mut self, list: TensorList) -> Result<(), String> {
+        let own = list.iter().map(|tensor| tensor.as_ref().map(AnyTensor::dtype));
+        self.total = Some(match self.total.take() {
+            None => {
+                self.dtypes = own.collect();
+                widened(list)
+            }
+            Some(total) => {
+                same_types(&mut self.dtypes, own)?;
+                sum(total, widened(list))?
+            }
+        });
+        Ok(())
+    }
+
+    /// The sum; empty if nothing was added.
+    pub(super) fn rounded(self) -> TensorList {
+        let round = |(tensor, dtype): (Option<AnyTensor>, Option<DType>)| Some(tensor?.cast(dtype?));
+        self.total.unwrap_or_default().into_iter().zip(self.dtypes).map(round).collect()
+    }
+}
+
+fn widened(list: TensorList) -> TensorList {
+    let float = |tensor: AnyTensor| if tensor.kind() == TensorKind::Float { tensor.widened() } else { tensor };
+    list.into_iter().map(|tensor| tensor.map(float)).collect()
+}
+
+/// Takes over the types of a list's tensors, which must be those that came before.
+fn same_types(known: &mut [Option<DType>], came: impl Iterator<Item = Option<DType>>) -> Result<(), String> {
+    for (known, came) in known.iter_mut().zip(came) {
+        if let (Some(known), Some(came)) = (*known, came)
+            && known != came
+        {
+            return Err(format!("a tensor of {came:?} came, one of {known:?} is held"));
+        }
+        *known = known.or(came);
+    }
+    Ok(())
+}
+
 /// Adds two lists, tensor by tensor. A tensor that one list lacks counts as zero.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! Collectives of a group that the link runs by itself.
 //!
-//! Guarantees: the same shapes and values as with messages, up to the order of additions; if members run different
-//! collectives, all get an error that names both, and none launches.
+//! Guarantees: the same shapes and values as with messages, up to the order of additions and the link's own roundings
+//! of half precision; if members run different collectives, all get an error that names both, and none launches.
 //!
 //! 1. The link's collectives ([`Collectives`]) take flat tensors. A tensor that is cut along an axis is first
 //!    stored piece by piece; a tensor that is joined along an axis arrives piece by piece, and is joined here.

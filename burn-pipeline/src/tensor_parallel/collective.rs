@@ -1,7 +1,8 @@
 //! The collectives of a group, as operations on tensors without autodiff.
 //!
 //! Guarantees: a replicated result has the same bits on all members, since sums are added in member order wherever
-//! they are made, or in one order of the link's; only floats are summed.
+//! they are made, or in one order of the link's; only floats are summed. Half precision travels as it is, is added
+//! in f32 and rounded once.
 //!
 //! 1. *All-reduce*: every member sends its tensor to all others and adds all of them in member order. That takes
 //!    one message's latency; each member sends its tensor once to each other one.
@@ -224,9 +225,7 @@ impl TensorGroup {
     }
 
     fn sum(&self, own: AnyTensor, others: Vec<AnyTensor>) -> AnyTensor {
-        let mut all = self.in_order(own.clone(), others).into_iter();
-        let first = all.next().unwrap_or(own);
-        all.fold(first, AnyTensor::plus)
+        AnyTensor::sum(self.in_order(own.clone(), others)).unwrap_or(own)
     }
 }
 

@@ -6,7 +6,7 @@
 use super::{Holders, TensorGroup};
 use crate::link::{Link, LinkError, SharedLink, Threads};
 use crate::plan::{Among, CheckOptions, Collective, CollectiveError, Collectives, Plan, StageId};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, proptest};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -104,6 +104,33 @@ const CASES: [Case; 8] = [
 fn equal(got: TensorData, expected: Tensor<3>, place: &str) {
     // Values are small multiples of 1/8, so every sum is exact.
     assert_eq!(got, expected.into_data(), "{place}");
+}
+
+#[test]
+fn half_precision_is_added_in_f32_and_rounded_once() {
+    // In bf16 256 + 1 is 256, and in f16 2048 + 1 is 2048; the sum of four is exact up to its one rounding.
+    for (half, large) in [(DType::BF16, 256.0), (DType::F16, 2048.0)] {
+        let of = |member: usize, dims: [usize; 3], dtype: DType| {
+            let value = if member == 0 { large } else { 1.0 };
+            Tensor::<3>::full(dims, value, (&Device::flex().autodiff(), dtype))
+        };
+        for (name, run, forward, backward) in CASES {
+            let got = members(4, |group| {
+                let x = of(group.member(), [4; 3], half).require_grad();
+                let y = run(group, x.clone(), 1);
+                let gradients = (y.clone() * of(group.member(), y.dims(), half)).sum().backward();
+                (y.into_data(), x.grad(&gradients).unwrap().into_data())
+            });
+            let inputs: Vec<Tensor<3>> = (0..4).map(|member| of(member, [4; 3], DType::F32)).collect();
+            let gradient = |member| of(member, forward(&inputs, 1, member).dims(), DType::F32);
+            let gradients: Vec<Tensor<3>> = (0..4).map(gradient).collect();
+            for (member, got) in got.into_iter().enumerate() {
+                let rounded = |wide: Tensor<3>| wide.cast(FloatDType::from(half)).into_data();
+                let expected = (rounded(forward(&inputs, 1, member)), rounded(backward(&gradients, 1, member)));
+                assert!(got.unwrap() == expected, "{name} in {half:?}, member {member}");
+            }
+        }
+    }
 }
 
 fn check((name, run, forward, backward): Case, size: usize, axis: usize, dims: [usize; 3]) {

@@ -4,6 +4,7 @@
 mod bytes;
 mod checkpoints;
 mod faults;
+mod half;
 mod parity;
 
 use crate::cases::{builder, config};
