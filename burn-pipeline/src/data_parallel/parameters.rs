@@ -46,6 +46,11 @@ impl Values {
         }
     }
 
+    /// A gradient of a parameter, in the element type of these values.
+    pub(super) fn cast(self, parameter: &Parameter, gradient: AnyTensor) -> AnyTensor {
+        gradient.cast(self.dtype(parameter))
+    }
+
     /// The element type of a parameter's value.
     fn dtype(self, parameter: &Parameter) -> DType {
         if self == Values::Computed { parameter.computed } else { parameter.dtype }
@@ -93,8 +98,7 @@ pub(super) fn join_lists(mut lists: Vec<TensorList>, parameters: &[Parameter]) -
     parameters.iter().enumerate().map(whole).collect()
 }
 
-/// Checks that a list has a piece of each of these parameters' values, or of gradients ([`Values::Stepped`]), or
-/// none.
+/// Checks that a list has a piece of each of these parameters' values, or of gradients in their type, or none.
 ///
 /// # Errors
 /// Returns a description of the first difference.

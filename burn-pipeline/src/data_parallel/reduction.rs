@@ -10,6 +10,10 @@
 //! 3. *Join*: when the sums of all replicas have arrived, they are joined, and the stage gets them as its
 //!    gradients.
 //!
+//! If a [`Precision`](crate::stage::Precision) reduces in half, all that is sent has the type of the rounded copies:
+//! gradients before they are cut, and sums, which are made in f32. Sharded sums are rounded too, so that both ways have
+//! the same bits.
+//!
 //! [`ReplicaGroup::advance`] takes each reduction as far as the arrived messages allow. The executor calls it
 //! between the actions of a row, and while it waits for a message of the plan.
 
@@ -32,8 +36,8 @@ impl ReplicaGroup {
         let replicas = self.set.size();
         let mut pieces: Vec<TensorList> = vec![Vec::new(); replicas];
         for parameter in self.parameters_of(stage) {
-            let cut = held.gradients().remove(parameter.id).map(|gradient| cut(gradient, replicas));
-            match cut {
+            let gradient = held.gradients().remove(parameter.id);
+            match gradient.map(|gradient| cut(self.gradients.cast(parameter, gradient), replicas)) {
                 None => pieces.iter_mut().for_each(|list| list.push(None)),
                 Some(cut) => pieces.iter_mut().zip(cut).for_each(|(list, piece)| list.push(Some(piece))),
             }
@@ -94,10 +98,11 @@ impl ReplicaGroup {
         if self.is_sharded(stage) {
             return self.keep_sums(stage, sum);
         }
-        let lists = self.set.receive_lists(header(stage, true), sum, self.fitting(stage, Values::Stepped))?;
+        let lists = self.set.receive_lists(header(stage, true), sum, self.fitting(stage, self.gradients))?;
         let Some(held) = stages.get_mut(&stage) else { return Ok(()) };
         let parameters = self.parameters_of(stage);
         for (parameter, sum) in parameters.iter().zip(join_lists(lists, parameters)) {
+            let sum = sum.map(|sum| Values::Stepped.cast(parameter, sum));
             sum.into_iter().for_each(|sum| held.gradients().set(parameter.id, sum));
         }
         Ok(())
@@ -110,7 +115,7 @@ impl ReplicaGroup {
             return Ok(());
         }
         let own = std::mem::take(own);
-        let own = self.set.sum_lists(header(stage, false), own, self.fitting(stage, Values::Stepped))?;
+        let own = self.set.sum_lists(header(stage, false), own, self.fitting(stage, self.gradients))?;
         if !self.is_sharded(stage) {
             self.set.send_list(header(stage, true), own.clone())?;
         }
@@ -120,6 +125,8 @@ impl ReplicaGroup {
 
     /// Adds the sums of a stage's gradient pieces to those of earlier batches.
     fn keep_sums(&mut self, stage: StageId, new: TensorList) -> Result<(), LinkError> {
+        let new = self.parameters_of(stage).iter().zip(new);
+        let new = new.map(|(parameter, sum)| sum.map(|sum| Values::Stepped.cast(parameter, sum))).collect();
         let shard = self.shards.entry(stage).or_default();
         shard.sums = match std::mem::take(&mut shard.sums) {
             sums if sums.is_empty() => new,

@@ -10,7 +10,7 @@ use crate::link::{Header, LinkError, MessageKind};
 use crate::payload::{AnyTensor, Payload};
 use crate::plan::StageId;
 use crate::ranks::{Inbox, RankSet, TensorList};
-use crate::stage::ErasedStage;
+use crate::stage::{ErasedStage, Precision};
 use burn::module::ParamId;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -59,6 +59,8 @@ pub(crate) struct ReplicaGroup {
     pub(super) shards: BTreeMap<StageId, Shard>,
     /// Reductions that were started and not finished, in the order of their starts.
     pub(super) reductions: Vec<Reduction>,
+    /// The values in whose type gradients are sent.
+    pub(super) gradients: Values,
     /// Stages whose gradients are already sums over all replicas.
     pub(super) reduced: BTreeSet<StageId>,
 }
@@ -71,12 +73,15 @@ impl ReplicaGroup {
         stages: impl Iterator<Item = (StageId, &'a dyn ErasedStage)>,
         spread: HashSet<ParamId>,
     ) -> Self {
-        let parameters = match set.size() {
-            1 => BTreeMap::new(),
-            _ => stages.map(|(stage, held)| (stage, trained(held, &spread))).collect(),
-        };
+        let (mut parameters, mut gradients) = (BTreeMap::new(), Values::Stepped);
+        for (stage, held) in stages.filter(|_| set.size() > 1) {
+            parameters.insert(stage, trained(held, &spread));
+            if held.options().precision.as_ref().is_some_and(Precision::reduces_in_half) {
+                gradients = Values::Computed;
+            }
+        }
         let (reductions, reduced) = (Vec::new(), BTreeSet::new());
-        Self { set, parameters, spread, shards: BTreeMap::new(), reductions, reduced }
+        Self { set, parameters, spread, shards: BTreeMap::new(), reductions, gradients, reduced }
     }
 
     pub(super) fn parameters_of(&self, stage: StageId) -> &[Parameter] {

@@ -8,6 +8,7 @@
 //!    are rounded anew.
 //! 2. A gradient has the type of the copy in the backward of one microbatch. It is widened to f32 before it is added
 //!    to other microbatches', replicas' or routes' gradients.
+//!    [`Precision::reduce_in_half`] rounds it again where it crosses to another replica.
 //! 3. Messages between stages have the type that the module gives them: half, if the module computes in half.
 //! 4. In f16, small gradients would become 0, so the loss is multiplied by a factor ([`LossScale`]) before its
 //!    backward, and the sums are divided by it.
@@ -34,17 +35,18 @@ pub struct Precision {
     computed: FloatDType,
     kept: Vec<ParamGroup>,
     loss_scale: Option<LossScale>,
+    reduces_in_half: bool,
 }
 
 impl Precision {
     /// Parameters rounded to bf16, which has f32's range and 8 bits.
     pub fn bf16() -> Self {
-        Self { computed: FloatDType::BF16, kept: Vec::new(), loss_scale: None }
+        Self { computed: FloatDType::BF16, kept: Vec::new(), loss_scale: None, reduces_in_half: false }
     }
 
     /// Parameters rounded to f16, which has 11 bits and a smaller range, with a loss scale that adapts itself.
     pub fn f16() -> Self {
-        Self { computed: FloatDType::F16, kept: Vec::new(), loss_scale: Some(LossScale::default()) }
+        Self { computed: FloatDType::F16, loss_scale: Some(LossScale::default()), ..Self::bf16() }
     }
 
     /// Parameters in this group, by their names in the whole model, keep the type that the module gives them.
@@ -57,6 +59,18 @@ impl Precision {
     pub fn loss_scale(mut self, scale: LossScale) -> Self {
         self.loss_scale = Some(scale);
         self
+    }
+
+    /// Rounds the gradients that data-parallel replicas send each other to the copies' type: half the bytes. They are
+    /// added in f32, and each sum is rounded once, before it is sent back.
+    pub fn reduce_in_half(mut self) -> Self {
+        self.reduces_in_half = true;
+        self
+    }
+
+    /// Returns true if replicas send each other rounded gradients.
+    pub(crate) fn reduces_in_half(&self) -> bool {
+        self.reduces_in_half
     }
 
     /// The loss scale, if there is one.

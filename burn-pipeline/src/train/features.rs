@@ -30,6 +30,8 @@ pub enum Feature {
     Bf16Matmuls,
     /// [`Builder::precision`](crate::Builder::precision).
     Precision,
+    /// [`Precision::reduce_in_half`](crate::stage::Precision::reduce_in_half).
+    HalfReduction,
     /// [`AutoPipeline`](crate::AutoPipeline).
     AutoPipeline,
     /// Measuring layers or stages.
@@ -43,12 +45,12 @@ pub enum Feature {
 }
 
 use Feature::{
-    AutoPipeline, Bf16Matmuls, CutOverReplicas, Measuring, MergedWeights, Metadata, OrderedAccumulation, Precision,
+    AutoPipeline, Bf16Matmuls, CutOverReplicas, HalfReduction, Measuring, MergedWeights, Metadata, OrderedAccumulation, Precision,
     ReplaceModule, Share, StepTo, TensorParallel, Validate, Vocabulary, WeightedReduction,
 };
 
 /// The pairs that are refused, and why.
-const REFUSED: [(Feature, Feature, &str); 18] = [
+const REFUSED: [(Feature, Feature, &str); 19] = [
     (TensorParallel, Vocabulary, "a member would hold a piece of a shard"),
     (TensorParallel, ReplaceModule, "a new module is not cut"),
     (TensorParallel, AutoPipeline, "schedules are compared with groups of one"),
@@ -64,6 +66,7 @@ const REFUSED: [(Feature, Feature, &str); 18] = [
     (Vocabulary, Measuring, "the shards run on all ranks at once"),
     (Vocabulary, AutoPipeline, "schedules are compared without the shards"),
     (OrderedAccumulation, MergedWeights, "it adds gradients in a different order"),
+    (OrderedAccumulation, HalfReduction, "sums that pass from replica to replica are not rounded"),
     (MergedWeights, Precision, "merged matmuls add microbatches in half precision"),
     (Bf16Matmuls, Precision, "one rounds what `f32` matmuls read, the other the parameters themselves"),
     (Bf16Matmuls, MergedWeights, "merged matmuls are `f32`"),
@@ -113,6 +116,7 @@ impl fmt::Display for Feature {
             MergedWeights => "`Tuning::merge_weights`",
             Bf16Matmuls => "`Builder::bf16_matmuls`",
             Precision => "`Builder::precision`",
+            HalfReduction => "`Precision::reduce_in_half`",
             AutoPipeline => "`AutoPipeline`",
             Measuring => "measuring stages",
             StepTo => "`Pipeline::step_to`",

@@ -152,6 +152,7 @@ impl Builder {
             (Feature::MergedWeights, self.tuning.merge_weights),
             (Feature::Bf16Matmuls, self.bf16_matmuls),
             (Feature::Precision, self.precision.is_some()),
+            (Feature::HalfReduction, self.precision.as_ref().is_some_and(Precision::reduces_in_half)),
         ];
         features.into_iter().filter(|(_, chosen)| *chosen).map(|(feature, _)| feature).collect()
     }
