@@ -2,12 +2,12 @@
 //! vocabulary parallelism, skips and tied weights can cut.
 
 use crate::run::Run;
-use burn::module::{Module, Param};
+use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{
     Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig, SwiGlu, SwiGluConfig,
 };
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Device, FloatDType, Int, Tensor};
 use burn_pipeline::nn::{ColumnLinear, GatedFeedForward, VocabEmbedding, vocab_cross_entropy};
 use burn_pipeline::payload::Skips;
 use burn_pipeline::stage::{Loss, Names, Stage, StageBox};
@@ -39,6 +39,35 @@ fn layers(place: usize, frozen: bool, device: &Device) -> (LayerNorm, SwiGlu, Li
         )
     });
     if frozen && place == 1 { layers.no_grad() } else { layers }
+}
+
+/// A norm in the type of its parameters.
+fn normed(norm: &LayerNorm, x: Tensor<3>) -> Tensor<3> {
+    let own = FloatDType::from(x.dtype());
+    norm.forward(x.cast(FloatDType::from(norm.gamma.val().dtype()))).cast(own)
+}
+
+/// Rounds all parameters but those of norms; gradients arrive at the parameters that were rounded.
+#[derive(Default)]
+struct Round {
+    path: Vec<String>,
+}
+
+impl ModuleMapper for Round {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        match self.path.iter().any(|name| name.contains("norm")) {
+            true => param,
+            false => param.map(|value| value.cast(FloatDType::BF16)),
+        }
+    }
 }
 
 /// The replacement for the first block's norm.
@@ -84,22 +113,24 @@ impl Plain {
     pub(crate) fn loss(&self, run: &Run, tokens: Tensor<2, Int>, targets: Tensor<2, Int>) -> Tensor<1> {
         let [batch, seq] = tokens.dims();
         let each = BLOCKS / run.stages();
-        let (mut x, mut skipped) = (self.token.forward(tokens), None);
-        for (place, PlainBlock { norm, gated, down }) in self.blocks.iter().enumerate() {
+        let copies = if run.half { self.clone().map(&mut Round::default()) } else { self.clone() };
+        let (mut x, mut skipped) = (copies.token.forward(tokens), None);
+        for (place, PlainBlock { norm, gated, down }) in copies.blocks.iter().enumerate() {
             if place == BLOCKS - each
                 && let Some(skipped) = skipped.take().filter(|_| run.skip)
             {
                 x = x + skipped;
             }
-            x = x.clone() + down.forward(gated.forward(norm.forward(x)));
+            x = x.clone() + down.forward(gated.forward(normed(norm, x)));
             if place + 1 == each {
                 skipped = Some(x.clone());
             }
         }
-        let scores = match &self.scores {
+        let scores = match &copies.scores {
             Some(scores) => scores.forward(x),
-            None => x.matmul(self.token.weight.val().transpose().unsqueeze()),
+            None => x.matmul(copies.token.weight.val().transpose().unsqueeze()),
         };
+        let scores = scores.cast(FloatDType::F32);
         let loss = CrossEntropyLossConfig::new().init(&scores.device());
         loss.forward(scores.reshape([batch * seq, WORDS]), targets.reshape([batch * seq]))
     }
@@ -129,7 +160,7 @@ type Hidden = (Tensor<3>, Skips<Tensor<3>>);
 impl Part {
     fn hidden(&self, (x, skipped): Hidden) -> Hidden {
         let x = skipped.0.into_iter().fold(x, |x, skipped| x + skipped);
-        let x = self.blocks.iter().fold(x, |x, block| x.clone() + block.feed.forward(block.norm.forward(x)));
+        let x = self.blocks.iter().fold(x, |x, block| x.clone() + block.feed.forward(normed(&block.norm, x)));
         let given = if self.gives { vec![x.clone()] } else { Vec::new() };
         let y = match (&self.scores, &self.tied) {
             (Some(scores), _) => scores.forward(x),
@@ -194,6 +225,7 @@ pub(crate) fn stage(run: &Run, at: &StageContext) -> StageBox {
     let (weighted, group) = (run.weighted, group.clone());
     let loss = move |(scores, _): Hidden, targets: Tensor<2, Int>| {
         let [batch, seq, words] = scores.dims();
+        let scores = scores.cast(FloatDType::F32);
         let mean = vocab_cross_entropy(scores.reshape([batch * seq, words]), targets.reshape([batch * seq]), &group);
         match weighted {
             true => Loss::weighted(mean.mul_scalar((batch * seq) as f64), (batch * seq) as f64),

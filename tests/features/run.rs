@@ -8,7 +8,7 @@ use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::execute::Tuning;
 use burn_pipeline::link::{Link, TcpLink, Threads};
 use burn_pipeline::payload::Validate;
-use burn_pipeline::stage::{Accumulation, Names, Reduction, SplitBackward, named_weights};
+use burn_pipeline::stage::{Accumulation, Names, Precision, Reduction, SplitBackward, named_weights};
 use burn_pipeline::train::{AutoOptions, Checkpoint, Checkpoints, SharedParameter};
 use burn_pipeline::{AutoPipeline, Batch, Builder, Pipeline, Size, StageContext};
 use pipeline_tests::reference::Reference;
@@ -52,6 +52,8 @@ pub(crate) struct Run {
     pub(crate) measure: bool,
     pub(crate) auto: bool,
     pub(crate) processes: bool,
+    /// bf16 copies of all but norms.
+    pub(crate) half: bool,
 }
 
 impl Default for Run {
@@ -85,6 +87,7 @@ impl Default for Run {
             measure: false,
             auto: false,
             processes: false,
+            half: false,
         }
     }
 }
@@ -136,8 +139,10 @@ impl Run {
 
     fn rate(&self) -> ModuleLearningRate {
         let blocks = ParamGroup::from_predicate("blocks.2.");
-        let rates = ModuleLrScheduler::new(RATE);
-        if self.rates { rates.with_group(blocks, RATE / 4.0) } else { rates }.step()
+        // Large steps make much of a unit in the last place of bf16.
+        let rate = if self.half { RATE / 8.0 } else { RATE };
+        let rates = ModuleLrScheduler::new(rate);
+        if self.rates { rates.with_group(blocks, rate / 4.0) } else { rates }.step()
     }
 
     fn builder(&self) -> Builder {
@@ -176,6 +181,9 @@ impl Run {
         }
         if run.clip {
             builder = builder.clip_norm(CLIP);
+        }
+        if run.half {
+            builder = builder.precision(Precision::bf16().keep(ParamGroup::from_predicate("norm")));
         }
         if run.weighted {
             builder = builder.reduction(Reduction::Weighted);
