@@ -10,7 +10,7 @@
 //! their own parameters ([`precision`] keeps them f32), and softmax and loss in f32.
 
 use burn::config::Config;
-use burn::module::{Module, Param, ParamGroup};
+use burn::module::{Module, ModuleMapper, Param, ParamGroup};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::activation::{gelu, softmax};
@@ -44,6 +44,9 @@ pub struct GptConfig {
     /// The seed of the initial values.
     #[config(default = 0)]
     pub seed: u64,
+    /// True if the parameters of all but norms are bf16 by themselves, without masters.
+    #[config(default = false)]
+    pub bf16: bool,
 }
 
 /// The values that cross between stages.
@@ -142,24 +145,24 @@ impl GptConfig {
 
     fn embed(&self, device: &Device) -> Embed {
         let d = self.d_model;
-        Embed {
+        self.rounded(Embed {
             token: EmbeddingConfig::new(self.vocab, d).with_initializer(SMALL).init(device),
             position: Embedding { weight: Param::from_tensor(waves(self.seq, d, device)) },
-        }
+        })
     }
 
     fn head(&self, device: &Device) -> Head {
         let d = self.d_model;
-        Head {
+        self.rounded(Head {
             norm: LayerNormConfig::new(d).init(device),
             scores: LinearConfig::new(d, self.vocab).with_initializer(SMALL).init(device),
-        }
+        })
     }
 
     fn block(&self, device: &Device) -> Block {
         let d = self.d_model;
         let linear = |from, to| LinearConfig::new(from, to).with_initializer(SMALL).init(device);
-        Block {
+        self.rounded(Block {
             norm_attention: LayerNormConfig::new(d).init(device),
             query_key_value: linear(d, 3 * d),
             project: linear(d, d),
@@ -167,7 +170,11 @@ impl GptConfig {
             up: linear(d, 4 * d),
             down: linear(4 * d, d),
             heads: self.heads,
-        }
+        })
+    }
+
+    fn rounded<M: Module>(&self, layer: M) -> M {
+        if self.bf16 { layer.map(&mut Round::default()) } else { layer }
     }
 
     /// A stage of the model, with the loss on the last one: a pipeline's stage factory.
@@ -231,6 +238,29 @@ fn cross_entropy(logits: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
 /// A precision for this model: half-precision parameters, except those of norms.
 pub fn precision(half: Precision) -> Precision {
     half.keep(ParamGroup::from_predicate("norm"))
+}
+
+/// Rounds parameters to bf16, except those of norms.
+#[derive(Default)]
+struct Round {
+    path: Vec<String>,
+}
+
+impl ModuleMapper for Round {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        match self.path.iter().any(|name| name.contains("norm")) {
+            true => param,
+            false => param.map(|value| value.detach().cast(FloatDType::BF16).require_grad()),
+        }
+    }
 }
 
 /// The tensor in f32 if it is half precision.

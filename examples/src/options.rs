@@ -146,13 +146,15 @@ pub enum PrecisionName {
     Bf16,
     /// Matrices and embeddings are rounded to f16, and the loss is scaled.
     F16,
+    /// Matrices and embeddings are bf16 by themselves, without masters: for comparison.
+    Bf16Alone,
 }
 
 impl PrecisionName {
-    /// The precision, unless it is f32.
+    /// The precision of a training with masters.
     pub fn half(self) -> Option<Precision> {
         match self {
-            PrecisionName::F32 => None,
+            PrecisionName::F32 | PrecisionName::Bf16Alone => None,
             PrecisionName::Bf16 => Some(Precision::bf16()),
             PrecisionName::F16 => Some(Precision::f16()),
         }

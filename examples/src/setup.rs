@@ -7,7 +7,7 @@ use crate::corpus::Corpus;
 use crate::cut::{Cut, CutError};
 use crate::gpt::GptConfig;
 use crate::learning_rate::learning_rates;
-use crate::options::{LinkName, Options};
+use crate::options::{LinkName, Options, PrecisionName};
 use crate::options_error::OptionsError;
 use crate::saved::RunFlags;
 use crate::traces::TracePaths;
@@ -89,7 +89,7 @@ impl Options {
             return Err(OptionsError::NoBackward { plan: plan.name().to_owned() });
         }
         Ok(Setup {
-            model: RunFlags::of(&self).model(),
+            model: RunFlags::of(&self).model().with_bf16(self.precision == PrecisionName::Bf16Alone),
             rates: learning_rates(self.lr, self.steps)?,
             device: self.open_device()?,
             trace: TracePaths::new(&self.trace),

@@ -60,7 +60,8 @@ impl<'a> StepLog<'a> {
             LogFormat::Text => {
                 self.bar.set_message(format!("loss {:.4}, {:.0} tokens/s", record.loss, record.tokens_per_second));
                 self.bar.set_position(record.step as u64);
-                if record.step == 1 || record.step.is_multiple_of(EVERY) || record.step == self.steps {
+                let due = record.step == 1 || record.step.is_multiple_of(EVERY) || record.step == self.steps;
+                if due || record.skipped.is_some() {
                     let line = format!("{}{more}\n", text_line(record));
                     return self.bar.suspend(|| out.write_all(line.as_bytes()));
                 }
@@ -77,8 +78,11 @@ impl Drop for StepLog<'_> {
 }
 
 fn text_line(record: &StepRecord) -> String {
-    let StepRecord { step, loss, learning_rate, tokens_per_second, .. } = record;
-    format!("step {step:>5}  loss {loss:.4}  learning rate {learning_rate:.2e}  {tokens_per_second:>7.0} tokens/s")
+    let StepRecord { step, loss, learning_rate, tokens_per_second, skipped, .. } = record;
+    let skipped = skipped.as_ref().map(|reason| format!("  skipped: {reason}")).unwrap_or_default();
+    format!(
+        "step {step:>5}  loss {loss:.4}  learning rate {learning_rate:.2e}  {tokens_per_second:>7.0} tokens/s{skipped}"
+    )
 }
 
 #[cfg(test)]
@@ -87,7 +91,8 @@ mod tests {
 
     fn record(step: usize) -> StepRecord {
         let (learning_rate, gradient_norm) = (1e-3, 0.5);
-        StepRecord { step, loss: 2.5, learning_rate, gradient_norm, step_seconds: 0.25, tokens_per_second: 8192.0 }
+        let (step_seconds, tokens_per_second) = (0.25, 8192.0);
+        StepRecord { step, loss: 2.5, learning_rate, gradient_norm, step_seconds, tokens_per_second, skipped: None }
     }
 
     fn logged(format: LogFormat, steps: usize) -> String {
@@ -108,6 +113,17 @@ mod tests {
             assert_eq!((&line["loss"], &line["step_seconds"]), (&2.5.into(), &0.25.into()));
             assert_eq!(line["tokens_per_second"], 8192.0);
         }
+    }
+
+    #[test]
+    fn a_skipped_step_has_a_line_of_its_own_with_the_reason() {
+        let mut out = Vec::new();
+        let mut log = StepLog::new(LogFormat::Text, 120, Some(&mut out));
+        log.step(&StepRecord { skipped: Some("an overflow".to_owned()), ..record(7) }).unwrap();
+        log.step(&record(8)).unwrap();
+        drop(log);
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.starts_with("step     7") && text.ends_with("skipped: an overflow\n"), "{text}");
     }
 
     #[test]

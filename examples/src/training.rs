@@ -103,6 +103,9 @@ pub struct StepRecord {
     pub step_seconds: f64,
     /// Bytes of text per second.
     pub tokens_per_second: f64,
+    /// Why the step was skipped, if it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
 }
 
 /// The losses on held-out text.
@@ -182,7 +185,8 @@ impl Training {
         };
         same_flags(flags, &checkpoint.beside::<F>()?)?;
         self.pipeline().load(&checkpoint)?;
-        self.done = self.pipeline().progress().steps as usize;
+        // A skipped step has used its batch.
+        self.done = self.pipeline().progress().batches as usize;
         Ok(())
     }
 
@@ -268,7 +272,17 @@ pub fn record(step: usize, loss: f64, learning_rate: f64, tokens: usize, report:
         gradient_norm: report.gradient_norm.unwrap_or(0.0),
         step_seconds: report.seconds,
         tokens_per_second: tokens as f64 / report.seconds,
+        skipped: skipped(report),
     }
+}
+
+/// Why a step was skipped, with the loss scale that it had.
+fn skipped(report: &StepReport) -> Option<String> {
+    let reason = report.skipped.as_ref()?;
+    Some(match report.loss_scale {
+        Some(scale) => format!("{reason}; the loss scale was {scale}, and falls"),
+        None => reason.to_string(),
+    })
 }
 
 /// The mean of `loss` over the held-out windows of all batches of `rows`, or of the first `most`, and that of a

@@ -148,6 +148,22 @@ fn another_seed_gives_other_losses() {
 }
 
 #[test]
+fn half_precision_trains_with_masters_and_without() {
+    let of = |name: &str| curve(&format!("--compile false --precision {name} "));
+    let [full, bf16, f16, alone] = ["f32", "bf16", "f16", "bf16-alone"].map(of);
+    for half in [&bf16, &f16, &alone] {
+        assert!(half != &full && half.len() == full.len());
+        assert!(
+            half.iter().zip(&full).all(|(half, full)| (half.0 - full.0).abs() < 0.02 * full.0),
+            "{half:?} {full:?}"
+        );
+    }
+    // Rounded once, parameters are the same with masters and without; stepped, they are not.
+    assert_eq!(bf16[0].0, alone[0].0);
+    assert_ne!(bf16.last(), alone.last());
+}
+
+#[test]
 fn a_plan_from_a_file_trains_like_its_schedule() {
     let path = std::env::temp_dir().join(format!("train-gpt-plan-{}.csv", std::process::id()));
     std::fs::write(&path, "0F0,0F1,0B0,0F2,0B1,0F3,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n").unwrap();

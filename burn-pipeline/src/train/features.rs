@@ -45,8 +45,8 @@ pub enum Feature {
 }
 
 use Feature::{
-    AutoPipeline, Bf16Matmuls, CutOverReplicas, HalfReduction, Measuring, MergedWeights, Metadata, OrderedAccumulation, Precision,
-    ReplaceModule, Share, StepTo, TensorParallel, Validate, Vocabulary, WeightedReduction,
+    AutoPipeline, Bf16Matmuls, CutOverReplicas, HalfReduction, Measuring, MergedWeights, Metadata, OrderedAccumulation,
+    Precision, ReplaceModule, Share, StepTo, TensorParallel, Validate, Vocabulary, WeightedReduction,
 };
 
 /// The pairs that are refused, and why.

@@ -89,7 +89,15 @@ mod tests {
     fn record(step: usize, load: Vec<Vec<f64>>) -> MoeStepRecord {
         let (loss, learning_rate, gradient_norm, step_seconds, tokens_per_second) = (1.0, 1.0, 1.0, 1.0, 1.0);
         MoeStepRecord {
-            step: StepRecord { step, loss, learning_rate, gradient_norm, step_seconds, tokens_per_second },
+            step: StepRecord {
+                step,
+                loss,
+                learning_rate,
+                gradient_norm,
+                step_seconds,
+                tokens_per_second,
+                skipped: None,
+            },
             ahead: 0.0,
             load_balance: 1.0,
             router_z: 1.0,

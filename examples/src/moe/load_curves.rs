@@ -68,7 +68,8 @@ mod tests {
 
     fn record(step: usize, load: Vec<Vec<f64>>) -> MoeStepRecord {
         let (loss, learning_rate, gradient_norm, step_seconds, tokens_per_second) = (1.0, 1.0, 1.0, 1.0, 1.0);
-        let step = StepRecord { step, loss, learning_rate, gradient_norm, step_seconds, tokens_per_second };
+        let step =
+            StepRecord { step, loss, learning_rate, gradient_norm, step_seconds, tokens_per_second, skipped: None };
         let (ahead, load_balance, router_z, depth_router, dropped) = (0.0, 1.0, 1.0, 0.0, 0.0);
         MoeStepRecord { step, ahead, load_balance, router_z, depth_router, dropped, imbalance: Vec::new(), load }
     }
