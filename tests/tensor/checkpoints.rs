@@ -5,15 +5,16 @@ use crate::plain::{Plain, SMALL};
 use burn::module::Module;
 use burn::nn::LinearConfig;
 use burn::optim::{AdamWConfig, ModuleOptimizer};
-use burn::store::{BurnToPyTorchAdapter, PyTorchToBurnAdapter, SafetensorsStore};
+use burn::store::{BurnToPyTorchAdapter, IdentityAdapter, PyTorchToBurnAdapter, SafetensorsStore};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::link::Threads;
 use burn_pipeline::nn::ColumnLinear;
 use burn_pipeline::stage::{Names, Stage, StageBox, named_weights};
 use burn_pipeline::tensor_parallel::TensorGroup;
-use burn_pipeline::train::{Checkpoint, Checkpoints, Pretrained};
+use burn_pipeline::train::{Checkpoint, Checkpoints, Export, Pretrained};
 use burn_pipeline::{Batch, Builder, Pipeline, Size, init_seeded};
 use pipeline_tests::reference::{self, Reference};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 const RATE: f64 = 0.01;
@@ -228,6 +229,39 @@ fn what_does_not_fit_is_refused_with_the_whole_shape_and_nothing_changes() {
     assert!(error.contains("[20, 8]") && error.contains("[24, 8]"), "{error}");
     assert!(weights(&mut pipeline) == before);
     pipeline.step(batch(&wider, 8), RATE).unwrap();
+}
+
+#[test]
+fn processes_join_what_they_hold_in_pieces_to_fused_layers_and_split_it_again() {
+    let folder = Folder::new("fused");
+    let (mut one, stored) = (adamw((1, 1, 1)).build().unwrap(), folder.file("fused"));
+    // The model's layers are `[in, out]`, so their outputs are dimension 1; biases have one dimension.
+    let parts = ["query", "key", "value"].map(|name| (name, SMALL.width));
+    let fused = Pretrained::folder(&stored).split("blocks.{i}.attention.qkv", 1, &parts);
+    one.export_as(&stored, Export::from(IdentityAdapter).like(&fused).sharded(3_000)).unwrap();
+    let expected = weights(&mut one);
+    let links = Threads::new(8);
+    std::thread::scope(|scope| {
+        for rank in 0..8 {
+            let (links, folder, fused, expected) = (links.clone(), &folder, &fused, &expected);
+            scope.spawn(move || {
+                let mut pipeline = adamw((2, 2, 2)).build_rank(Box::new(links.link(rank, Device::flex()))).unwrap();
+                pipeline.step(batch(&SMALL, 8), RATE).unwrap();
+                pipeline.load_pretrained(fused).unwrap();
+                assert!(weights(&mut pipeline) == *expected, "rank {rank}");
+                let how = Export::from(IdentityAdapter).like(fused).sharded(3_000);
+                pipeline.export_as(folder.file("processes"), how).unwrap();
+            });
+        }
+    });
+    let files = |folder: PathBuf| {
+        let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        files.map(|path| (path.file_name().unwrap().to_owned(), bytes(&path))).collect::<BTreeMap<_, _>>()
+    };
+    let (threads, processes) = (files(stored), files(folder.file("processes")));
+    assert!(threads.len() > 2 && processes == threads, "another folder");
+    let index = &threads[std::ffi::OsStr::new("model.safetensors.index.json")];
+    assert!(String::from_utf8_lossy(index).contains("blocks.3.attention.qkv.bias"));
 }
 
 #[test]
