@@ -5,7 +5,8 @@ use crate::layers::{
     WIDTH,
 };
 use crate::masks::Masks;
-use crate::plain::Forward;
+use crate::numbers::Half;
+use crate::plain::{Forward, squares};
 use burn::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrScheduler};
 use burn::module::{Module, Param, ParamGroup, RunningState};
 use burn::nn::{BatchNormConfig, DropoutConfig, GruConfig, Linear, LinearConfig, LstmConfig};
@@ -42,6 +43,16 @@ pub(crate) trait Case: Clone + Send + Sync + 'static {
     /// Runs before a step, in the user's program.
     fn before(&self, _step: usize) {}
 
+    /// The element types of a training in mixed precision.
+    fn half(&self) -> Option<Half> {
+        None
+    }
+
+    /// Returns true for parameters that stay f32 beside half-precision ones.
+    fn keeps(&self) -> fn(&str) -> bool {
+        |_| false
+    }
+
     /// The dropout masks of its layers, if any.
     fn masks(&self) -> &[Masks] {
         &[]
@@ -66,6 +77,8 @@ pub(crate) struct Stacked {
     masks: Vec<Masks>,
     heat: Arc<AtomicU64>,
     groups: bool,
+    /// True if its kind stays f32 beside other types: it has running statistics, or Burn computes it in f32 alone.
+    stays: bool,
 }
 
 fn linear(seed: usize, device: &Device) -> Linear {
@@ -74,21 +87,29 @@ fn linear(seed: usize, device: &Device) -> Linear {
 
 impl Stacked {
     fn new(name: &'static str, kind: fn(&Stacked, usize, &Device) -> Kind) -> Self {
-        let masks = (0..LAYERS).map(|_| Masks::default()).collect();
-        Self { name, kind, masks, heat: Arc::default(), groups: false }
+        Self { name, kind, masks: Vec::new(), heat: Arc::default(), groups: false, stays: false }
     }
 
     /// All cases that are one stack.
     pub(crate) fn all() -> Vec<Self> {
         vec![
-            Self::new("`BatchNorm`", |_, _, device| Kind::Norm(BatchNormConfig::new(WIDTH).init(device))),
-            Self::new("`RunningState` of one's own", |_, _, device| {
-                Kind::Tally(RunningState::new(Tensor::zeros([1], device)))
-            }),
-            Self::new("dropout, with a seed", |case, layer, _| {
-                let dropout = DropoutConfig::new(0.4).init();
-                Kind::Noise(Noise { dropout, masks: case.masks[layer].clone() })
-            }),
+            Self {
+                stays: true,
+                ..Self::new("`BatchNorm`", |_, _, device| Kind::Norm(BatchNormConfig::new(WIDTH).init(device)))
+            },
+            Self {
+                stays: true,
+                ..Self::new("`RunningState` of one's own", |_, _, device| {
+                    Kind::Tally(RunningState::new(Tensor::zeros([1], device)))
+                })
+            },
+            Self {
+                masks: (0..LAYERS).map(|_| Masks::default()).collect(),
+                ..Self::new("dropout, with a seed", |case, layer, _| {
+                    let dropout = DropoutConfig::new(0.4).init();
+                    Kind::Noise(Noise { dropout, masks: case.masks[layer].clone() })
+                })
+            },
             Self::new("field changed in `after_step`", |_, _, _| Kind::Annealed(Annealed { temperature: 2.0 })),
             Self::new("parameter changed in `after_step`", |_, _, device| {
                 Kind::Counting(Param::from_tensor(Tensor::full([1], 2.0, device)).set_require_grad(false))
@@ -99,12 +120,15 @@ impl Stacked {
                 let second = linear(10 + layer, device).no_grad();
                 Kind::Thawing(Thawing { second })
             }),
-            Self::new("`Lstm` and `Gru`", |_, layer, device| {
-                Kind::Recurrent(init_seeded(20 + layer as u64, device, |device| {
-                    let lstm = LstmConfig::new(2, 2, true).init(device);
-                    Recurrent { lstm, gru: GruConfig::new(2, 2, true).init(device) }
-                }))
-            }),
+            Self {
+                stays: true,
+                ..Self::new("`Lstm` and `Gru`", |_, layer, device| {
+                    Kind::Recurrent(init_seeded(20 + layer as u64, device, |device| {
+                        let lstm = LstmConfig::new(2, 2, true).init(device);
+                        Recurrent { lstm, gru: GruConfig::new(2, 2, true).init(device) }
+                    }))
+                })
+            },
             Self {
                 groups: true,
                 ..Self::new("optimizer parameter groups", |_, _, _| Kind::Dense(Dense { scale: 1.5 }))
@@ -123,6 +147,10 @@ impl Case for Stacked {
     fn part(&self, at: &StageContext) -> Part {
         let layer = |layer| Layer { linear: linear(layer, &at.device), kind: (self.kind)(self, layer, &at.device) };
         Part { layers: at.layers(LAYERS).map(layer).collect() }
+    }
+
+    fn keeps(&self) -> fn(&str) -> bool {
+        if self.stays { |path| path.contains("kind") } else { |_| false }
     }
 
     fn optimizer(&self) -> ModuleOptimizer {
@@ -155,7 +183,7 @@ impl Forward for Part {
     }
 
     fn loss(output: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
-        (output - target).square().mean()
+        squares(output, target)
     }
 }
 
@@ -188,6 +216,6 @@ impl Forward for Translator {
     }
 
     fn loss((_, output): (Tensor<2>, Tensor<2>), target: Tensor<2>) -> Tensor<1> {
-        (output - target).square().mean()
+        squares(output, target)
     }
 }

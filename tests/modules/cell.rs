@@ -5,8 +5,10 @@ use crate::plain::{Outcome, STEPS, batch, held_out, plain};
 use burn_pipeline::plan::PlacementKind;
 use burn_pipeline::schedule::{Chunks, Schedule, Size, by_name};
 use burn_pipeline::stage::{Accumulation, SplitBackward};
-use burn_pipeline::train::Pipeline;
+use burn_pipeline::train::{Builder, CheckpointError, Checkpoints, Pipeline};
 use pipeline_tests::device::device;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The microbatches of each replica.
 const MICROBATCHES: usize = 4;
@@ -21,6 +23,8 @@ pub(crate) enum Mode {
     Recomputed,
     DataParallel,
     Sharded,
+    /// The last step runs on other ranks, from a checkpoint.
+    Resumed,
 }
 
 impl Mode {
@@ -36,6 +40,7 @@ impl Mode {
             Self::Recomputed => "recomputed",
             Self::DataParallel => "data-parallel",
             Self::Sharded => "sharded",
+            Self::Resumed => "resumed",
         }
     }
 
@@ -80,11 +85,19 @@ fn run<C: Case>(case: &C, schedule: &str, size: Size, mode: Mode) -> Result<Outc
     });
     let builder = builder.stages(move |at| made.stage(at).recomputed(mode == Mode::Recomputed));
     let builder = builder.sharded(mode == Mode::Sharded).optimizer(move || optimizer.optimizer());
+    let builder = match case.half() {
+        Some(half) => builder.precision(half.precision(case.keeps())),
+        None => builder,
+    };
+    let other = builder.clone().schedule("LoopedBFS", elsewhere(case, schedule));
     let mut pipeline = builder.build().map_err(|error| error.to_string())?;
     let microbatches = size.microbatches * mode.replicas();
     let mut outcome = Outcome::default();
     for step in 0..STEPS {
         case.before(step);
+        if mode == Mode::Resumed && step + 1 == STEPS {
+            pipeline = resumed(&mut pipeline, other.clone()).map_err(|error| error.to_string())?;
+        }
         let report = pipeline.step(batch::<C>(step, microbatches), case.learning_rate(step));
         outcome.losses.push(report.map_err(|error| error.to_string())?.loss);
     }
@@ -93,9 +106,28 @@ fn run<C: Case>(case: &C, schedule: &str, size: Size, mode: Mode) -> Result<Outc
     // A checkpoint holds the same values.
     let weights = pipeline.named_weights().map_err(|error| error.to_string())?;
     let read =
-        |weight: &burn_pipeline::stage::NamedWeight| weight.value.to_data().map(|data| data.iter::<f32>().collect());
+        |weight: &burn_pipeline::stage::NamedWeight| weight.value.to_data().map(|data| data.iter::<f64>().collect());
     outcome.values = weights.iter().flatten().map(read).collect::<Result<_, String>>()?;
     Ok(outcome)
+}
+
+/// One rank with the whole model, or with the same stages if these decide what is drawn.
+fn elsewhere<C: Case>(case: &C, schedule: &str) -> Size {
+    let chunks = if case.masks().is_empty() { 1 } else { by_name(schedule).map_or(1, |s| stages(s.as_ref())) };
+    Size { ranks: 1, chunks, microbatches: MICROBATCHES }
+}
+
+/// Saves a pipeline, and loads what it saved into another.
+fn resumed(pipeline: &mut Pipeline, other: Builder) -> Result<Pipeline, CheckpointError> {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("burn-pipeline-modules-{}-{number}", std::process::id()));
+    let checkpoints = Checkpoints::new(&folder);
+    pipeline.save(&checkpoints, &())?;
+    let mut other = other.build().unwrap();
+    let loaded = other.load(&checkpoints.latest()?);
+    std::fs::remove_dir_all(&folder).unwrap();
+    loaded.map(|_| other)
 }
 
 /// Runs the plain loop with the masks that a pipeline of as many stages draws.
@@ -115,8 +147,29 @@ pub(crate) fn plain_for<C: Case>(case: &C, schedule: &dyn Schedule, mode: Mode) 
 pub(crate) fn cell<C: Case>(case: &C, schedule: &str, mode: Mode) -> Found {
     let schedule = by_name(schedule).unwrap();
     let expected = plain_for(case, schedule.as_ref(), mode);
-    match run(case, schedule.info().name, size(schedule.as_ref()), mode) {
-        Ok(outcome) => Found::Distance(outcome.distance(&expected)),
+    compared(case, schedule.as_ref(), mode, &expected)
+}
+
+/// The results of a module's plain loop, by number of microbatches.
+#[derive(Default)]
+pub(crate) struct Plains(BTreeMap<usize, Outcome>);
+
+impl Plains {
+    /// Like [`cell`], and runs the plain loop once, unless masks depend on the schedule.
+    pub(crate) fn cell<C: Case>(&mut self, case: &C, schedule: &str, mode: Mode) -> Found {
+        if !case.masks().is_empty() {
+            return cell(case, schedule, mode);
+        }
+        let schedule = by_name(schedule).unwrap();
+        let plain = || plain_for(case, schedule.as_ref(), mode);
+        let expected = self.0.entry(MICROBATCHES * mode.replicas()).or_insert_with(plain);
+        compared(case, schedule.as_ref(), mode, expected)
+    }
+}
+
+fn compared<C: Case>(case: &C, schedule: &dyn Schedule, mode: Mode, expected: &Outcome) -> Found {
+    match run(case, schedule.info().name, size(schedule), mode) {
+        Ok(outcome) => Found::Distance(outcome.distance(expected)),
         Err(error) => Found::Refused(error),
     }
 }

@@ -3,8 +3,8 @@
 use crate::masks::Masks;
 use burn::module::{Module, Param, RunningState};
 use burn::nn::{BatchNorm, Dropout, Gru, Linear, Lstm};
-use burn::tensor::Tensor;
 use burn::tensor::activation::{relu, tanh};
+use burn::tensor::{FloatDType, Tensor};
 use burn_pipeline::stage::Stage;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -93,17 +93,26 @@ pub(crate) struct Recurrent {
 
 impl Layer {
     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        let x = of_type(&self.linear, x);
+        let own = FloatDType::from(x.dtype());
         let y = self.linear.forward(x.clone());
         match &self.kind {
             Kind::Dense(dense) => tanh(y * dense.scale),
-            Kind::Norm(norm) => tanh(norm.forward(y)),
+            Kind::Norm(norm) => {
+                let of_norm = FloatDType::from(norm.gamma.val().dtype());
+                tanh(norm.forward(y.cast(of_norm)).cast(own))
+            }
             Kind::Tally(tally) => {
                 tally.update(tally.value_sync() + 1.0);
                 tanh(y)
             }
             // Evaluation draws nothing.
             Kind::Noise(_) if !y.device().is_autodiff() => tanh(y),
-            Kind::Noise(noise) => tanh(y.clone()) * noise.masks.next(|| noise.dropout.forward(y.ones_like())),
+            Kind::Noise(noise) => {
+                // Burn draws masks in f32.
+                let ones = y.ones_like().cast(FloatDType::F32);
+                tanh(y) * noise.masks.next(|| noise.dropout.forward(ones)).cast(own)
+            }
             Kind::Annealed(annealed) => tanh(y * annealed.temperature),
             Kind::Heated(heated) => tanh(y * f64::from_bits(heated.heat.load(Ordering::Relaxed))),
             Kind::Branch(branch) if x.mean().into_scalar::<f64>() > branch.threshold => tanh(y),
@@ -112,8 +121,10 @@ impl Layer {
             Kind::Counting(count) => tanh(y * count.val().unsqueeze::<2>()),
             Kind::Recurrent(recurrent) => {
                 let [rows, width] = y.dims();
-                let (sequence, _) = recurrent.lstm.forward(y.reshape([rows, width / 2, 2]), None);
-                recurrent.gru.forward(sequence, None).reshape([rows, width])
+                // Burn's recurrent layers compute in f32 alone.
+                let sequence = y.cast(FloatDType::F32).reshape([rows, width / 2, 2]);
+                let (sequence, _) = recurrent.lstm.forward(sequence, None);
+                recurrent.gru.forward(sequence, None).reshape([rows, width]).cast(own)
             }
         }
     }
@@ -153,6 +164,11 @@ impl Stage for Part {
     }
 }
 
+/// The tensor in the type of a layer.
+fn of_type(layer: &Linear, x: Tensor<2>) -> Tensor<2> {
+    x.cast(FloatDType::from(layer.weight.val().dtype()))
+}
+
 /// A layer of an encoder, or of a decoder that reads the encoder's output.
 #[derive(Module, Debug)]
 pub(crate) enum Translating {
@@ -180,10 +196,10 @@ impl Stage for Translator {
 
     fn forward(&self, both: Self::Input, (): ()) -> Self::Output {
         self.layers.iter().fold(both, |(memory, x), layer| match layer {
-            Translating::Encoder(linear) => (tanh(linear.forward(memory)), x),
+            Translating::Encoder(linear) => (tanh(linear.forward(of_type(linear, memory))), x),
             Translating::Decoder(Decoder { own, cross }) => {
-                let read = cross.forward(memory.clone());
-                (memory, tanh(own.forward(x) + read))
+                let read = cross.forward(of_type(cross, memory.clone()));
+                (memory, tanh(own.forward(of_type(own, x)) + read))
             }
         })
     }

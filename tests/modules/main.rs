@@ -16,13 +16,15 @@ mod cases;
 mod cell;
 mod layers;
 mod masks;
+mod numbers;
 mod plain;
 mod table;
 
 use burn_pipeline::plan::PlacementKind;
 use burn_pipeline::schedule::{all, by_name};
 use cases::{Case, Stacked, Translation};
-use cell::{Found, Mode, cell};
+use cell::{Found, Mode, Plains, cell};
+use numbers::{CELLS, Numbers, Typed};
 use table::{Row, Verdict};
 
 /// The schedules of the ordinary test: whole and split backwards, with one and with two copies of each stage.
@@ -73,6 +75,50 @@ fn row<C: Case>(case: &C, failures: &mut Vec<String>) -> Row {
     }
     println!("{}", row.by_schedule());
     row
+}
+
+/// Runs a module's cells with every other element type: each must be as in f32. Adds the wrong ones to `failures`.
+fn typed<C: Case>(case: &C, failures: &mut Vec<String>) -> Vec<String> {
+    let mut words = vec![case.name().to_owned()];
+    for numbers in Numbers::ALL {
+        let case = Typed { case: case.clone(), numbers };
+        let (mut plains, mut refused) = (Plains::default(), false);
+        for (schedule, mode) in CELLS {
+            // A checkpoint holds no plain fields, and does not say what is frozen.
+            if mode == Mode::Resumed && ["field changed in `after_step`", "frozen, later thawed"].contains(&case.name())
+            {
+                continue;
+            }
+            let found = plains.cell(&case, schedule, mode);
+            let expected = match (numbers, mode) {
+                (Numbers::Own(_), Mode::Resumed) => Err("Burn's optimizers take their state back as F32"),
+                _ => expected(case.name(), schedule, mode),
+            };
+            match (&found, expected) {
+                (Found::Distance(0.0), Ok(())) => {}
+                (Found::Refused(error), Err(words)) if error.contains(words) => refused |= mode != Mode::Resumed,
+                _ => {
+                    let place = format!("{}, {}, {schedule}, {}", case.name(), numbers.title(), mode.title());
+                    failures.push(format!("{place}: {found:?}, expected {expected:?}"));
+                }
+            }
+        }
+        words.push(if refused { "equal or refused" } else { "equal" }.to_owned());
+    }
+    words
+}
+
+#[test]
+fn with_other_element_types_every_module_is_as_in_f32() {
+    let mut failures = Vec::new();
+    let mut rows: Vec<Vec<String>> = Stacked::all().iter().map(|case| typed(case, &mut failures)).collect();
+    rows.push(typed(&Translation, &mut failures));
+    let titles = std::iter::once("module").chain(Numbers::ALL.map(Numbers::title)).map(str::to_owned);
+    let table = table::lines(titles.collect(), rows);
+    println!("{table}");
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    let guide = include_str!("../../burn-pipeline/src/_guide/numbers.md");
+    assert!(guide.contains(&table), "the table of element types in the guide's `numbers.md` differs");
 }
 
 #[test]

@@ -2,11 +2,17 @@
 //! optimizer.
 
 use crate::cases::Case;
+use crate::numbers::Cast;
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 use burn_pipeline::stage::{Batch, Stage};
 use pipeline_tests::device::device;
 use pipeline_tests::reference::{Reference, whole};
+
+/// The guide's own plain loop of mixed precision.
+#[allow(unreachable_pub, reason = "a user copies it as it is")]
+#[path = "../../burn-pipeline/src/_guide/half_precision.rs"]
+mod written;
 
 /// The steps of every run.
 pub(crate) const STEPS: usize = 3;
@@ -21,6 +27,12 @@ pub(crate) trait Forward: Stage<Extra = ()> {
     fn input(tensor: impl Fn(u64) -> Tensor<2>) -> Self::Input;
     /// The loss over some samples.
     fn loss(output: Self::Output, target: Tensor<2>) -> Tensor<1>;
+}
+
+/// The mean square of a difference, of which halves take too few digits.
+pub(crate) fn squares(output: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
+    let wide = if output.dtype() == DType::F64 { FloatDType::F64 } else { FloatDType::F32 };
+    (output.cast(wide) - target.cast(wide)).square().mean().cast(FloatDType::F32)
 }
 
 /// Numbers in [-1, 1) that leave Burn's generator alone.
@@ -40,7 +52,7 @@ pub(crate) fn noise(seed: u64, samples: usize) -> Tensor<2> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) losses: Vec<f64>,
-    pub(crate) values: Vec<Vec<f32>>,
+    pub(crate) values: Vec<Vec<f64>>,
     pub(crate) evaluated: f64,
 }
 
@@ -48,7 +60,7 @@ impl Outcome {
     /// The largest difference, relative for large numbers. Infinite if shapes differ.
     pub(crate) fn distance(&self, other: &Self) -> f64 {
         let numbers = |outcome: &Self| {
-            let values = outcome.values.iter().flatten().map(|&value| f64::from(value)).collect::<Vec<_>>();
+            let values = outcome.values.iter().flatten().copied().collect::<Vec<f64>>();
             [outcome.losses.clone(), values, vec![outcome.evaluated]].concat()
         };
         let (own, theirs) = (numbers(self), numbers(other));
@@ -81,16 +93,26 @@ fn of_seed<M: Forward>(seed: u64, microbatches: usize) -> Batch {
 pub(crate) fn plain<C: Case>(case: &C, microbatches: usize) -> Outcome {
     let mut reference = Reference::resumed(case.part(&whole()), case.optimizer());
     let (sizes, samples) = (vec![ROWS; microbatches], microbatches * ROWS);
-    let mut outcome = Outcome::default();
+    let (mut outcome, mut optimizer) = (Outcome::default(), case.optimizer());
     for step in 0..STEPS {
         case.before(step);
         let seed = 2 * step as u64 + 1;
         let loss = |model: &C::Model, i: usize| loss_of(model, seed, samples, i, true);
-        outcome.losses.push(reference.step(&sizes, case.learning_rate(step), None, loss).loss);
+        outcome.losses.push(match case.half() {
+            None => reference.step(&sizes, case.learning_rate(step), None, loss).loss,
+            Some(half) => {
+                let how = (half.dtype, half.factor, microbatches, 1);
+                let (rate, masters) = (case.learning_rate(step), reference.model.clone());
+                let (stepped, mean) = written::step(masters, &mut optimizer, rate, how, case.keeps(), loss);
+                reference.model = stepped;
+                mean
+            }
+        });
         reference.model = reference.model.after_step(&vec![Vec::new(); microbatches]);
     }
     let model = reference.model.valid();
     outcome.values = floats(&model);
+    let model = case.half().map_or(model.clone(), |half| model.map(&mut Cast::new(half.dtype, case.keeps())));
     let losses = (0..microbatches).map(|i| loss_of(&model, HELD_OUT, samples, i, false).into_scalar::<f32>());
     outcome.evaluated = losses.map(f64::from).sum::<f64>() / microbatches as f64;
     outcome
@@ -105,12 +127,12 @@ fn loss_of<M: Forward>(model: &M, seed: u64, samples: usize, i: usize, training:
     M::loss(model.forward(M::input(|add| piece(seed + add)), ()), piece(seed + 1))
 }
 
-fn floats<M: Module>(model: &M) -> Vec<Vec<f32>> {
-    struct Floats(Vec<Vec<f32>>);
+fn floats<M: Module>(model: &M) -> Vec<Vec<f64>> {
+    struct Floats(Vec<Vec<f64>>);
 
     impl ModuleVisitor for Floats {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.push(param.val().into_data().iter::<f32>().collect());
+            self.0.push(param.val().into_data().iter::<f64>().collect());
         }
     }
 

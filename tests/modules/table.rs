@@ -78,13 +78,17 @@ impl Row {
 
 /// The short table, as in the guide.
 pub(crate) fn markdown(rows: &[Row]) -> String {
-    let line = |cells: Vec<String>| format!("| {} |", cells.join(" | "));
     let titles = Mode::ALL.iter().map(|mode| mode.title().to_owned());
-    let mut lines = vec![line(std::iter::once("module".to_owned()).chain(titles).collect())];
-    lines.push(format!("|{}", "---|".repeat(Mode::ALL.len() + 1)));
-    for row in rows {
+    let row = |row: &Row| {
         let cells = Mode::ALL.iter().map(|&mode| row.summary(mode));
-        lines.push(line(std::iter::once(row.name.clone()).chain(cells).collect()));
-    }
-    lines.join("\n")
+        std::iter::once(row.name.clone()).chain(cells).collect()
+    };
+    lines(std::iter::once("module".to_owned()).chain(titles).collect(), rows.iter().map(row).collect())
+}
+
+/// A table in Markdown.
+pub(crate) fn lines(titles: Vec<String>, rows: Vec<Vec<String>>) -> String {
+    let line = |cells: Vec<String>| format!("| {} |", cells.join(" | "));
+    let under = format!("|{}", "---|".repeat(titles.len()));
+    [line(titles), under].into_iter().chain(rows.into_iter().map(line)).collect::<Vec<_>>().join("\n")
 }
