@@ -176,3 +176,21 @@ fn a_stage_that_is_unfrozen_gets_gradients_from_then_on() {
     };
     assert_eq!(gradient_bytes(run, &[3]), [0, GRADIENT, GRADIENT]);
 }
+
+#[test]
+fn frozen_stages_of_replicas_and_of_both_routes_equal_the_plain_loop() {
+    let (losses, expected) = plain(&[2, 3], 2);
+    for (schedule, size, replicas, sharded) in [
+        ("1F1B", Size::new(4, MICROBATCHES / 2), 2, false),
+        ("1F1B", Size::new(4, MICROBATCHES / 2), 2, true),
+        ("ZBH1", Size::new(2, MICROBATCHES / 2), 2, true),
+        ("DualPipe", Size::new(4, MICROBATCHES), 1, false),
+    ] {
+        let built = builder(schedule, size, &[2, 3]).data_parallel(replicas).sharded(sharded).build();
+        let mut pipeline = built.unwrap();
+        for (step, loss) in losses.iter().enumerate() {
+            assert_eq!(pipeline.step(batch(step), 1e-2).unwrap().loss, *loss, "{schedule}, {replicas}, {sharded}");
+        }
+        assert!(weights(&mut pipeline) == expected, "{schedule}, {replicas}, {sharded}");
+    }
+}

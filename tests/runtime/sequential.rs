@@ -307,6 +307,15 @@ fn a_list_that_is_no_model_is_refused_with_the_layer_named() {
     assert_eq!(refused(not_taken), LayersError::NotTaken { layer: name("gives"), key: "x" });
     let not_given = Sequential::new().then(gives().skip_out("x")).then(takes().skip_in("y")).without_loss();
     assert_eq!(refused(not_given), LayersError::NotGiven { layer: name("takes"), key: "y" });
+    let undeclared = Sequential::new().then(gives()).then(takes()).without_loss();
+    assert_eq!(refused(undeclared), LayersError::NotDeclared { layer: name("gives") });
+    let edge = Pipeline::builder().layers(Sequential::new().repeat(3, linear("a")).without_loss()).skip(0, 2);
+    let edge = edge.schedule("1F1B", Size::new(3, 1)).devices(vec![device()]).build().unwrap_err();
+    assert!(matches!(edge, BuildError::Model(LayersError::Edges)), "{edge}");
+    // Names that are alike only with those of parameters.
+    let alike = Sequential::new().repeat(2, linear("a")).then(linear("a.1")).without_loss();
+    let alike = Pipeline::builder().layers(alike).schedule("1F1B", Size::new(1, 1)).devices(vec![device()]).build();
+    assert!(matches!(alike.unwrap_err(), BuildError::SameName { name, .. } if name.starts_with("a.1.")));
     let other = |own: &Linear, (x, Skip(_)): (Tensor<2>, Skip<Tensor<3>>)| own.forward(x);
     let other = Layer::new("takes", make, other).skip_in("x");
     let message = refused(Sequential::new().then(gives().skip_out("x")).then(other).without_loss()).to_string();
@@ -373,4 +382,58 @@ fn a_layers_rule_runs_after_each_step() {
     let after = weights(&mut pipeline);
     let twice = |values: &[f32]| values.iter().map(|value| 2.0 * value).collect::<Vec<_>>();
     assert!(after[..4] == before[..4] && after[4] == twice(&before[4]) && after[5] == before[5]);
+}
+
+#[test]
+fn values_of_two_types_and_keys_and_extras_find_their_layers_in_every_cut() {
+    // The first layer gives three values, two of them under one key; extras are read as one type and as another.
+    type Given = ((Tensor<2>, Skip<Tensor<2>>), Skip<f64>);
+    let make = |at: &LayerContext| LinearConfig::new(3, 3).init(&at.device);
+    let gives = |own: &Linear, x: Tensor<2>| -> (Given, Skip<Tensor<2>>) {
+        let y = own.forward(x.clone());
+        (((y.clone(), Skip(x)), Skip(3.0)), Skip(y.mul_scalar(0.5)))
+    };
+    type Number = (Tensor<2>, Skip<f64>);
+    let number = |own: &Linear, (x, Skip(factor)): Number| own.forward(x).mul_scalar(factor);
+    type Added = (Tensor<2>, Skip<Tensor<2>>);
+    let added = |own: &Linear, (x, Skip(other)): Added| own.forward(x) + other;
+    let masked = |own: &Linear, (x, mask): (Tensor<2>, Tensor<2>)| own.forward(x) * mask;
+    let either = |own: &Linear, (x, mask): (Tensor<2>, Option<Tensor<2>>)| match mask {
+        Some(mask) => own.forward(x) + mask,
+        None => own.forward(x),
+    };
+    let model = || {
+        Sequential::new()
+            .then(Layer::new("gives", make, gives).skip_out("a").skip_out("b").skip_out("a"))
+            .then(Layer::new("masked", make, masked).extras(["mask"]))
+            .then(Layer::new("last", make, added).skip_in("a"))
+            .then(Layer::new("masked_too", make, masked).extras(["mask"]))
+            .then(Layer::new("number", make, number).skip_in("b"))
+            .then(Layer::new("either", make, either).extras(["other"]))
+            .then(Layer::new("first", make, added).skip_in("a"))
+            .loss(|y: Tensor<2>, wanted: Tensor<2>| (y - wanted).square().mean())
+    };
+    let values = |seed| Tensor::<1>::from_floats(&*pipeline_tests::noise::noise(seed, 12), &device()).reshape([4, 3]);
+    let batch = || Batch::new(values(1)).extra("mask", values(2)).extra("other", Some(values(3))).target(values(4));
+    // By hand.
+    let layer = |index: u64| init_seeded(index, &device(), |device| LinearConfig::new(3, 3).init(device));
+    let layers: Vec<Linear> = (0..7).map(layer).collect();
+    let by_hand = |x: Tensor<2>, mask: Tensor<2>, other: Tensor<2>| {
+        let y = layers[0].forward(x.clone());
+        let half = y.clone().mul_scalar(0.5);
+        let z = layers[2].forward(layers[1].forward(y) * mask.clone()) + x;
+        let z = layers[4].forward(layers[3].forward(z) * mask).mul_scalar(3.0);
+        layers[6].forward(layers[5].forward(z) + other) + half
+    };
+    let expected = by_hand(values(1), values(2), values(3)).into_data();
+    let mut losses = Vec::new();
+    for ranks in 1..=7 {
+        let built = Pipeline::builder().layers(model()).schedule("1F1B", Size::new(ranks, 1)).devices(vec![device()]);
+        let mut pipeline = built.optimizer(|| AdamWConfig::new().init()).build().unwrap();
+        let output: Tensor<2> = pipeline.eval(batch()).unwrap().output().unwrap();
+        assert_eq!(output.into_data(), expected, "{ranks} ranks");
+        pipeline.step(batch(), 1e-2).unwrap();
+        losses.push(pipeline.step(batch(), 1e-2).unwrap().loss);
+    }
+    assert!(losses.iter().all(|loss| *loss == losses[0]), "{losses:?}");
 }

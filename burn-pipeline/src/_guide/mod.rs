@@ -14,6 +14,7 @@
 //! | [`experts`] | How do mixtures of experts train? |
 //! | [`burns_training_loop`] | How do Burn's `Learner`, its metrics and its dashboard run over a pipeline? |
 //! | [`checkpoints`] | How is a job saved and resumed, and how are pretrained weights loaded? |
+//! | [`fine_tune`] | How are adapters trained on a stored model, and stored alone? |
 //! | [`extend`] | How does one add a schedule, a transport, an operation? |
 //! | [`trouble`] | What does an error or a slow step mean? |
 //! | [`words`] | What do the words mean? |
@@ -55,6 +56,9 @@ pub mod burns_training_loop {}
 
 #[doc = include_str!("checkpoints.md")]
 pub mod checkpoints {}
+
+#[doc = include_str!("fine_tune.md")]
+pub mod fine_tune {}
 
 #[doc = include_str!("extend.md")]
 pub mod extend {}

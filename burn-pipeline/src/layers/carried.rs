@@ -2,6 +2,7 @@
 
 use super::wiring::Wiring;
 use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
+use std::any::TypeId;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -49,8 +50,8 @@ impl Carried {
     }
 
     /// The extras that a layer reads.
-    pub(super) fn extras(&self, names: &[&'static str]) -> Payload {
-        let place = self.wiring.extras.iter().position(|extras| extras.names == names);
+    pub(super) fn extras(&self, names: &[&'static str], of: TypeId) -> Payload {
+        let place = self.wiring.extras.iter().position(|extras| extras.is(names, of));
         place.map(|place| self.extras[place].clone()).unwrap_or_default()
     }
 

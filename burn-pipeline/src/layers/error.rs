@@ -25,6 +25,18 @@ pub enum LayersError {
          (`Layer::skip_in`)"
     )]
     NotTaken { layer: String, key: &'static str },
+    /// A layer gives or takes a `Skip` as part of its output or input.
+    #[error(
+        "layer `{layer}` has a `Skip` in its input or output, and nothing says where it goes; declare it with \
+         `Layer::skip_in` or `Layer::skip_out`"
+    )]
+    NotDeclared { layer: String },
+    /// Skip edges between stages were declared, too.
+    #[error(
+        "`Builder::skip` connects stages, and the stages of a list of layers get their edges from it; declare the value \
+         with `Layer::skip_out` and `Layer::skip_in`"
+    )]
+    Edges,
     /// The value has another type than the one that is taken.
     #[error("under the key `{key}`, layer `{from}` gives {given}, but layer `{to}` takes {taken}")]
     OtherType { key: &'static str, from: String, given: String, to: String, taken: String },

@@ -5,6 +5,7 @@ use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader, Skip};
 use crate::tensor_parallel::TensorGroup;
 use burn::module::Module;
 use burn::tensor::Device;
+use std::any::TypeId;
 use std::sync::Arc;
 
 /// What a layer is made for.
@@ -51,7 +52,16 @@ impl Port {
 #[derive(Clone, Debug)]
 pub(super) struct Extras {
     pub(super) names: Vec<&'static str>,
+    /// The type of the value.
+    pub(super) of: TypeId,
     pub(super) part: Part,
+}
+
+impl Extras {
+    /// Returns true if these are the extras of these names, read as this type.
+    pub(super) fn is(&self, names: &[&'static str], of: TypeId) -> bool {
+        self.names == names && self.of == of
+    }
 }
 
 /// What a layer reads and gives besides its input and output.
@@ -137,10 +147,10 @@ where
     /// name. Every batch must hold them.
     pub fn extras<const N: usize>(self, names: [&'static str; N]) -> Layer<M, I, O> {
         let mut ports = self.ports.clone();
-        ports.extras.push(Extras { names: names.to_vec(), part: part::<E> });
+        ports.extras.push(Extras { names: names.to_vec(), of: TypeId::of::<E>(), part: part::<E> });
         let with_extras = move |run: Run<M, (I, E), O>| -> Run<M, I, O> {
             Arc::new(move |module, input, carried| {
-                let extra = E::from_payload(carried.extras(&names))?;
+                let extra = E::from_payload(carried.extras(&names, TypeId::of::<E>()))?;
                 run(module, (input, extra), carried)
             })
         };
@@ -182,7 +192,7 @@ where
     /// [`Builder::skip`](crate::Builder::skip) does.
     pub fn skip_out(self, key: &'static str) -> Layer<M, I, O> {
         let mut ports = self.ports.clone();
-        ports.gives.insert(0, Port::of::<T>(key));
+        ports.gives.push(Port::of::<T>(key));
         let without_value = move |run: Run<M, I, (O, Skip<T>)>| -> Run<M, I, O> {
             Arc::new(move |module, input, carried| {
                 let (output, Skip(value)) = run(module, input, carried)?;

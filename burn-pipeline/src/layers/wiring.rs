@@ -6,7 +6,7 @@
 //!    are numbered in the order in which they are given.
 //! 2. A value whose two layers are on one stage stays there. To the next stage it is part of the ordinary message,
 //!    after the last layer's output. To a later one it goes along a skip edge, with all values for that stage.
-//! 3. Layers of a stage that read the same extras share them.
+//! 3. Layers of a stage that read the same extras as one type share them.
 
 use super::error::LayersError;
 use super::layer::{Extras, Port, Ports};
@@ -37,6 +37,9 @@ pub(super) struct Value {
 pub(super) fn pair(layers: &[Described]) -> Result<Vec<Value>, LayersError> {
     let mut values: Vec<(Port, usize, Option<usize>)> = Vec::new();
     for (to, layer) in layers.iter().enumerate() {
+        if layer.kinds.iter().any(|kinds| Kinds::new(kinds(), Vec::new()).edge(0).is_some()) {
+            return Err(LayersError::NotDeclared { layer: layer.name.clone() });
+        }
         for taken in &layer.ports.takes {
             let last = values.iter_mut().rev().find(|(port, _, end)| port.key == taken.key && end.is_none());
             let not_given = || LayersError::NotGiven { layer: layer.name.clone(), key: taken.key };
@@ -92,7 +95,7 @@ impl Wiring {
         let own = cut.get(stage).cloned().unwrap_or_default();
         let mut extras: Vec<Extras> = Vec::new();
         for read in layers[own.clone()].iter().flat_map(|layer| &layer.ports.extras) {
-            if !extras.iter().any(|known| known.names == read.names) {
+            if !extras.iter().any(|known| known.is(&read.names, read.of)) {
                 extras.push(read.clone());
             }
         }

@@ -56,7 +56,8 @@ impl std::fmt::Display for StagePort {
 /// What is known about one stage's boundary.
 ///
 /// Gradients are described as a list of optional tensors: its length, then for each tensor tag 1 and the gradient's
-/// spec, or tag 0 if it has no gradient (integers, unused outputs, the model's input).
+/// spec, or tag 0 if it has no gradient (integers, unused outputs, the model's input, and everything before the first
+/// stage that trains).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StageMetadata {
     /// Its input.

@@ -36,7 +36,7 @@ pub use crate::execute::MicrobatchLoss;
 pub use crate::ranks::GroupSizes;
 #[cfg(fuzzing)]
 pub use crate::ranks::sum_over_ranks;
-pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, Export, ParameterEntry, Pretrained};
+pub use checkpoint::{Adapters, Checkpoint, CheckpointError, Checkpoints, Export, ParameterEntry, Pretrained};
 pub use choose::{
     AutoError, AutoOptions, AutoPipeline, Choice, Decision, MeasureError, MeasuredLayers, MemoryMeter, Trial,
 };

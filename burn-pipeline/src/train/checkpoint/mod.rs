@@ -53,5 +53,5 @@ pub use error::CheckpointError;
 pub use export::Export;
 pub use folder::Checkpoints;
 pub use manifest::ParameterEntry;
-pub use pretrained::Pretrained;
+pub use pretrained::{Adapters, Pretrained};
 pub use stored::Checkpoint;

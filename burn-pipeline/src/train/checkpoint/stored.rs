@@ -7,6 +7,7 @@
 
 use super::error::CheckpointError;
 use super::manifest::{Manifest, ParameterEntry, dtype_name};
+use super::pretrained::is_adapter;
 use super::tensors::{Item, Tensors, write_model};
 use super::types::{as_type_of, fits};
 use crate::payload::AnyTensor;
@@ -238,7 +239,8 @@ impl Checkpoint {
                 places.push(place);
             }
         }
-        if places.is_empty() {
+        let keeps = || of.contents == Contents::Weights && weight.names.iter().any(|name| is_adapter(name));
+        if places.is_empty() && !keeps() {
             return Err(CheckpointError::MissingParameter { name: weight.names[0].clone(), stage: of.stage });
         }
         let (value, wanted) = (&weight.value, dtype_name(weight.value.dtype()));

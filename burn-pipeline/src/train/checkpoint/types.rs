@@ -22,7 +22,7 @@ pub(super) fn fits(saved: &str, own: &AnyTensor) -> bool {
 /// A saved parameter in the type of `own`, with its optimizer state.
 ///
 /// # Errors
-/// Returns a message if the state would be rounded.
+/// Returns a message if the state would be rounded, or a value would become infinite.
 pub(super) fn as_type_of(
     own: &AnyTensor,
     name: &str,
@@ -34,7 +34,14 @@ pub(super) fn as_type_of(
         return Ok(saved);
     }
     widen(name, state, own.dtype())?;
-    Ok(saved.convert_dtype(own.dtype()))
+    let converted = saved.clone().convert_dtype(own.dtype());
+    let overflows = |(saved, converted): (f32, f32)| saved.is_finite() && !converted.is_finite();
+    if own.dtype() == DType::F16 && saved.iter().zip(converted.iter()).any(overflows) {
+        return Err(format!(
+            "a value of `{name}` is above what f16 holds; use bf16, or masters (`Builder::precision`)"
+        ));
+    }
+    Ok(converted)
 }
 
 /// Widens the optimizer state of a parameter that was saved with another type.

@@ -42,7 +42,9 @@ impl<'a> Walk<'a> {
 
     /// The context in which a stage is built.
     pub(super) fn context(&self, index: usize) -> StageContext {
-        let (device, cut) = (self.device.clone(), self.builder.cut.clone().filter(|cut| cut.stages() == self.stages));
+        // Every layer as a stage, whatever the cut.
+        let cut = self.builder.cut.clone().filter(|cut| cut.layers() != self.stages);
+        let device = self.device.clone();
         let (group, replicas) = (TensorGroup::without_others(self.sizes[index]), TensorGroup::alone());
         StageContext { index, stages: self.stages, rank: 0, device, cut, group, replicas }
     }

@@ -4,7 +4,7 @@
 
 use super::builder::Builder;
 use crate::cost::{self, LinkCosts, Partition, PartitionError};
-use crate::layers::{Model, Place};
+use crate::layers::{LayersError, Model, Place};
 use crate::plan::SkipEdge;
 use crate::train::context::StageContext;
 use crate::train::error::BuildError;
@@ -18,6 +18,8 @@ impl Builder {
     ///
     /// A parameter's name begins with its layer's (`blocks.4.weight`), and [`Builder::share`] takes these names as
     /// paths. Ranks in processes compare the lists, as they compare [`Builder::model`].
+    /// [`Pipeline::replace_module`](crate::Pipeline::replace_module) is for stages of one's own: a list's have no type
+    /// that can be named.
     ///
     /// ```
     /// use burn::nn::{Linear, LinearConfig};
@@ -61,6 +63,9 @@ impl Builder {
     pub(crate) fn skips_of(&self, source: &Source) -> Result<Vec<SkipEdge>, BuildError> {
         let Some(model) = &self.layers else { return Ok(self.skips.clone()) };
         model.check()?;
+        if !self.skips.is_empty() {
+            return Err(LayersError::Edges.into());
+        }
         Ok(self.skips_between(source.stages()?))
     }
 
@@ -70,9 +75,7 @@ impl Builder {
         let given = self.cut.clone().filter(|cut| cut.stages() == stages && cut.layers() == model.layers());
         // A number of stages that does not fit is refused when they are made.
         let cut = given.or_else(|| Partition::even(model.layers(), stages).ok());
-        let mut skips = cut.map_or(Vec::new(), |cut| model.edges(&cut.ranges().collect::<Vec<_>>()));
-        skips.extend(self.skips.iter().filter(|edge| !skips.contains(edge)).copied().collect::<Vec<_>>());
-        skips
+        cut.map_or(Vec::new(), |cut| model.edges(&cut.ranges().collect::<Vec<_>>()))
     }
 
     /// Cuts the model in this way; skip edges between `layers` become those between stages.

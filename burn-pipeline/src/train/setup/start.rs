@@ -203,6 +203,7 @@ impl Builder {
             transport: Transport::Unbounded,
             overlap: link.overlaps(),
         });
+        let listed = self.layers.is_some();
         let (processes, first_rank) = (job.is_some(), links.first().map_or(0, |link| link.rank()));
         let (timeout, threads, validate, seed) = (self.timeout, self.threads, self.validate, self.seed);
         let (mut groups, cut) = (self.groups.clone(), self.cut.clone());
@@ -239,7 +240,7 @@ impl Builder {
             return Err(BuildError::EmptyList { list, paths: stages.some_paths() });
         }
         match stages.claimed_twice() {
-            Some((name, first, second)) if stages.are_named() => {
+            Some((name, first, second)) if stages.are_named() || listed => {
                 return Err(BuildError::SameName { name, first, second });
             }
             Some((name, first, second)) => {

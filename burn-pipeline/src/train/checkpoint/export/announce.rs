@@ -56,7 +56,7 @@ pub(super) fn joined(
         rows.push(entries);
         add(&mut matched, &seen);
     }
-    how.rules().all_matched(&matched)?;
+    how.all_matched(&matched)?;
     Ok(order(rows))
 }
 
@@ -80,6 +80,9 @@ pub(super) fn own_tensors(
         for weight in held.named_weights() {
             let shape = holders.whole_shape(weight.id, weight.value.shape());
             let tensor = adapted(weight.clone(), shape, how.adapter());
+            if !how.takes(&tensor.name) {
+                continue;
+            }
             weights.entry(tensor.name.clone()).or_insert((weight, tensor));
         }
         let (table, seen) = how.rules().apply(weights.keys().cloned())?;

@@ -1,9 +1,9 @@
 //! The form in which a model is exported.
 
 use crate::train::checkpoint::error::CheckpointError;
-use crate::train::checkpoint::pretrained::{Pretrained, Rules, Source};
-use burn::store::ModuleAdapter;
+use crate::train::checkpoint::pretrained::{Adapters, Pretrained, Rules, Source, is_adapter};
 use burn::store::burn_pack::Tensor as Stored;
+use burn::store::{IdentityAdapter, ModuleAdapter};
 
 /// How [`Pipeline::export_as`](crate::train::Pipeline::export_as) writes a model: through an adapter, which alone is
 /// one, too.
@@ -24,6 +24,8 @@ pub struct Export {
     adapter: Box<dyn ModuleAdapter>,
     rules: Rules,
     shard: Option<u64>,
+    /// Set if adapters alone are written.
+    adapters: Option<Adapters>,
 }
 
 impl std::fmt::Debug for Export {
@@ -34,16 +36,27 @@ impl std::fmt::Debug for Export {
 
 impl<A: ModuleAdapter + 'static> From<A> for Export {
     fn from(adapter: A) -> Self {
-        Self { adapter: Box::new(adapter), rules: Rules::default(), shard: None }
+        Self { adapter: Box::new(adapter), rules: Rules::default(), shard: None, adapters: None }
     }
 }
 
 impl Export {
+    /// Writes adapters alone (`Module::apply_lora`), into a new folder as PEFT does: `adapter_model.safetensors` and
+    /// `adapter_config.json`. With [`Export::like`], renames are undone; rules that change weights are refused.
+    pub fn adapters(adapters: Adapters) -> Self {
+        let mut rules = Rules::default();
+        rules.to_peft();
+        Self { rules, adapters: Some(adapters), ..Self::from(IdentityAdapter) }
+    }
+
     /// Undoes, after the adapter, the rules with which weights were loaded: names, fused tensors, and the order of
     /// rotary rows are those of the other program again. A name gets the first one of the table that
     /// [`Pretrained::rename`] would turn into it.
     pub fn like(mut self, weights: &Pretrained) -> Self {
         self.rules = weights.rules().reversed();
+        if self.adapters.is_some() {
+            self.rules.to_peft();
+        }
         self
     }
 
@@ -61,6 +74,27 @@ impl Export {
 
     pub(super) fn rules(&self) -> &Rules {
         &self.rules
+    }
+
+    /// Returns true if a tensor of this name in the model is written.
+    pub(super) fn takes(&self, name: &str) -> bool {
+        self.adapters.is_none() || is_adapter(name)
+    }
+
+    /// What is said beside adapters, if these alone are written.
+    pub(super) fn only_adapters(&self) -> Option<&Adapters> {
+        self.adapters.as_ref()
+    }
+
+    /// Checks that every rule matched a tensor. Where adapters alone are written, renames of other layers need not.
+    ///
+    /// # Errors
+    /// Returns [`CheckpointError::Rule`] for the first that did not, or if there is no adapter.
+    pub(super) fn all_matched(&self, matched: &[bool]) -> Result<(), CheckpointError> {
+        match (&self.adapters, matched.last()) {
+            (Some(_), Some(true)) => Ok(()),
+            _ => self.rules.all_matched(matched),
+        }
     }
 
     /// The most bytes in a file of a folder; `None` for one file.

@@ -54,10 +54,12 @@ impl Pipeline {
         for weight in self.named_weights()?.into_iter().flatten() {
             let shape = weight.value.shape();
             let tensor = adapted(weight, shape, how.adapter());
-            tensors.entry(tensor.name.clone()).or_insert(tensor);
+            if how.takes(&tensor.name) {
+                tensors.entry(tensor.name.clone()).or_insert(tensor);
+            }
         }
         let (table, matched) = how.rules().apply(tensors.keys().cloned())?;
-        how.rules().all_matched(&matched)?;
+        how.all_matched(&matched)?;
         let made = |(name, source): (String, Source)| {
             let needed = source.names().into_iter().filter_map(|name| tensors.get(name).cloned()).collect();
             how.made(&name, &source, needed).map(item)

@@ -10,7 +10,7 @@
 use super::how::Export;
 use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::folder::{synchronise, synchronise_around};
-use crate::train::checkpoint::pretrained::INDEX;
+use crate::train::checkpoint::pretrained::{ADAPTERS, Adapters, CONFIG, INDEX};
 use crate::train::checkpoint::tensors::{Item, in_file_order, write_file, write_model};
 use burn::store::bridge;
 use burn::store::burn_pack::Tensor as Stored;
@@ -34,9 +34,10 @@ pub(super) fn data(tensor: Stored) -> Result<TensorData, String> {
 
 /// Writes tensors to a file, or a folder.
 pub(super) fn write(path: &Path, items: Vec<Item<'_>>, how: &Export) -> Result<(), CheckpointError> {
-    match how.shard() {
-        Some(most) => write_folder(path, items, most),
-        None => write_model(path, items),
+    match (how.only_adapters(), how.shard()) {
+        (Some(adapters), _) => in_new_folder(path, |folder| write_adapters(folder, items, adapters)),
+        (None, Some(most)) => in_new_folder(path, |folder| write_shards(folder, shards(items, most))),
+        (None, None) => write_model(path, items),
     }
 }
 
@@ -52,15 +53,21 @@ struct Total {
     total_size: u64,
 }
 
-fn write_folder(folder: &Path, items: Vec<Item<'_>>, most: u64) -> Result<(), CheckpointError> {
-    if fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some()) {
-        let source = Error::new(ErrorKind::AlreadyExists, "the folder is not empty; export into a new one");
+fn in_new_folder(
+    folder: &Path,
+    write: impl FnOnce(&Path) -> Result<(), CheckpointError>,
+) -> Result<(), CheckpointError> {
+    if folder.is_file() || fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some()) {
+        let source = Error::new(
+            ErrorKind::AlreadyExists,
+            "it is a file, or a folder that is not empty; export into a new folder",
+        );
         return Err(CheckpointError::Io { doing: "exporting to", path: folder.to_owned(), source });
     }
     let partial = &*folder.with_added_extension("partial");
     remove(partial);
     fs::create_dir(partial).map_err(CheckpointError::io("creating", partial))?;
-    let written = write_shards(partial, shards(items, most));
+    let written = write(partial);
     let written = written.and_then(|()| synchronise(partial));
     let written = written.and_then(|()| fs::rename(partial, folder).map_err(CheckpointError::io("writing", folder)));
     let written = written.and_then(|()| synchronise_around(folder));
@@ -70,10 +77,11 @@ fn write_folder(folder: &Path, items: Vec<Item<'_>>, most: u64) -> Result<(), Ch
     })
 }
 
-/// Removes a folder of files.
+/// Removes what an export that was stopped left; files of others stay.
 fn remove(folder: &Path) {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
-    files.for_each(|file| drop(fs::remove_file(file.path())));
+    let own = |name: &str| name.ends_with(".safetensors") || [INDEX, CONFIG].contains(&name);
+    files.filter(|file| file.file_name().to_str().is_some_and(own)).for_each(|file| drop(fs::remove_file(file.path())));
     let _ = fs::remove_dir(folder);
 }
 
@@ -92,6 +100,11 @@ fn shards(mut items: Vec<Item<'_>>, most: u64) -> Vec<Vec<Item<'_>>> {
     }
     shards.push(shard);
     shards
+}
+
+fn write_adapters(folder: &Path, items: Vec<Item<'_>>, adapters: &Adapters) -> Result<(), CheckpointError> {
+    adapters.write(folder, items.iter().map(|item| item.name.as_str()))?;
+    write_file(&folder.join(ADAPTERS), items)
 }
 
 fn write_shards(folder: &Path, shards: Vec<Vec<Item<'_>>>) -> Result<(), CheckpointError> {

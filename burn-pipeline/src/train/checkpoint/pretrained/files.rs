@@ -73,8 +73,7 @@ pub(super) fn in_folder(folder: &Path) -> Result<Vec<File>, String> {
     };
     let path = folder.join(name);
     if !is_index {
-        let tensors = open(&path)?;
-        return Ok(vec![File::opened(Some(path), tensors)?]);
+        return Ok(vec![file(&path)?]);
     }
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let text = std::fs::read(&path).map_err(|error| failed(&error))?;
@@ -87,6 +86,11 @@ pub(super) fn in_folder(folder: &Path) -> Result<Vec<File>, String> {
         files.entry(file).or_default().push(name);
     }
     Ok(files.into_iter().map(|(file, names)| File { path: Some(folder.join(file)), names, tensors: None }).collect())
+}
+
+/// A whole file.
+pub(super) fn file(path: &Path) -> Result<File, String> {
+    File::opened(Some(path.to_owned()), open(path)?)
 }
 
 /// Opens a file by its name's ending.

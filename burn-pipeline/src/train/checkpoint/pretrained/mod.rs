@@ -14,7 +14,10 @@
 //!    sees the parameter's name in the model, so code for one layer works with any cut. An adapter that changes nothing
 //!    anywhere is an error, because it was written for other names.
 //! 5. The values are converted to the type of the parameter, or of its master (`Builder::precision`).
+//! 6. Adapters that are not stored keep their values: a model gains them after its base was stored. PEFT's folders hold
+//!    adapters alone (`adapters`).
 
+mod adapters;
 mod files;
 mod opened;
 mod pattern;
@@ -22,6 +25,8 @@ mod renames;
 mod rules;
 mod source;
 
+pub use adapters::Adapters;
+pub(super) use adapters::{CONFIG, FILE as ADAPTERS, is_adapter};
 pub(super) use files::INDEX;
 pub(super) use opened::{Fit, adapted};
 pub(super) use rules::Rules;
@@ -83,8 +88,8 @@ impl Pretrained {
     }
 
     fn none() -> Self {
-        let none: Which = Arc::new(|_| false);
-        Self { stores: Vec::new(), rules: Rules::default(), adapter: None, optional: none.clone(), ignored: none }
+        let (stores, rules) = (Vec::new(), Rules::default());
+        Self { stores, rules, adapter: None, optional: Arc::new(is_adapter), ignored: Arc::new(|_| false) }
     }
 
     /// Loads from a folder as Hugging Face's `transformers` writes it: `model.safetensors`, or the files that
@@ -93,6 +98,16 @@ impl Pretrained {
     pub fn folder(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         Self::none().store(move || in_folder(&path))
+    }
+
+    /// Loads adapters alone, from a folder of PEFT's (`adapter_model.safetensors`), into a model with the same adapters
+    /// (`Module::apply_lora`; [`Adapters::read`] says with which rank and scale). All other parameters keep their
+    /// values. Further rules can only rename.
+    pub fn adapters(folder: impl Into<PathBuf>) -> Self {
+        let path = folder.into().join(ADAPTERS);
+        let mut weights = Self::none().store(move || Ok(vec![files::file(&path)?]));
+        weights.rules.of_peft();
+        weights.optional(|name| !is_adapter(name))
     }
 
     fn store(mut self, open: impl Fn() -> Result<Vec<File>, String> + Send + Sync + 'static) -> Self {
@@ -150,7 +165,7 @@ impl Pretrained {
     }
 
     /// Selects parameters, by their names in the model, that keep their values if none are stored: a new head, for
-    /// example.
+    /// example. By default these are adapters (`Module::apply_lora`).
     pub fn optional(mut self, which: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         self.optional = Arc::new(which);
         self

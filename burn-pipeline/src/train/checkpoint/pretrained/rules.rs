@@ -8,6 +8,7 @@
 //! 2. Each rule changes the table that the ones before it made. Values are not needed for that.
 //! 3. In reverse, from the last to the first, each rule is replaced by its inverse.
 
+use super::adapters::renamed;
 use super::pattern::{Found, Pattern};
 use super::renames::Renames;
 use super::source::Source;
@@ -23,7 +24,15 @@ enum Rule {
     Rename(Renames),
     Split(Fused),
     Join(Fused),
-    Turn { rows: Pattern, heads: usize, to_pairs: bool },
+    Turn {
+        rows: Pattern,
+        heads: usize,
+        to_pairs: bool,
+    },
+    /// PEFT's names and layout of adapters, and Burn's.
+    Adapters {
+        to_burn: bool,
+    },
 }
 
 /// A fused tensor and its parts, with their sizes along a dimension.
@@ -60,6 +69,17 @@ impl Rules {
         self.0.push(Rule::Turn { rows: Pattern::new(rows), heads, to_pairs });
     }
 
+    /// First, PEFT's adapters become Burn's.
+    pub(super) fn of_peft(&mut self) {
+        self.0.insert(0, Rule::Adapters { to_burn: true });
+    }
+
+    /// Last, Burn's adapters become PEFT's.
+    pub(in crate::train::checkpoint) fn to_peft(&mut self) {
+        self.0.retain(|rule| !matches!(rule, Rule::Adapters { .. }));
+        self.0.push(Rule::Adapters { to_burn: false });
+    }
+
     /// The rules that undo these.
     pub(in crate::train::checkpoint) fn reversed(&self) -> Self {
         let reverse = |rule: &Rule| match rule.clone() {
@@ -67,6 +87,7 @@ impl Rules {
             Rule::Split(fused) => Rule::Join(fused),
             Rule::Join(fused) => Rule::Split(fused),
             Rule::Turn { rows, heads, to_pairs } => Rule::Turn { rows, heads, to_pairs: !to_pairs },
+            Rule::Adapters { to_burn } => Rule::Adapters { to_burn: !to_burn },
         };
         Self(self.0.iter().rev().map(reverse).collect())
     }
@@ -81,6 +102,13 @@ impl Rules {
         &self,
         names: impl Iterator<Item = String>,
     ) -> Result<(Table, Vec<bool>), CheckpointError> {
+        let only_renames = self.0.iter().any(|rule| matches!(rule, Rule::Adapters { .. }));
+        let moves = |rule: &&Rule| !matches!(rule, Rule::Adapters { .. } | Rule::Rename(_));
+        if let Some(rule) = self.0.iter().find(moves).filter(|_| only_renames) {
+            let message =
+                "it changes weights, and adapters cannot follow; leave it out, and adapt other layers".to_owned();
+            return Err(CheckpointError::Rule { rule: rule.said().join(", "), message });
+        }
         let mut table: Table = names.map(|name| (name.clone(), Source::Whole(name))).collect();
         let mut matched = Vec::new();
         for rule in &self.0 {
@@ -148,6 +176,7 @@ impl Rule {
                 parts.iter().try_for_each(|(part, _)| equal(whole, part))
             }
             Rule::Turn { rows, .. } => rows.holes().map(|_| ()),
+            Rule::Adapters { .. } => Ok(()),
         }
     }
 
@@ -164,6 +193,8 @@ impl Rule {
             Rule::Join(Fused { whole, parts, .. }) => vec![format!("`{whole}` is joined from {}", list(parts))],
             Rule::Turn { rows, to_pairs: true, .. } => vec![format!("the halves of `{rows}` become pairs")],
             Rule::Turn { rows, to_pairs: false, .. } => vec![format!("the pairs of `{rows}` become halves")],
+            Rule::Adapters { to_burn: true } => vec!["PEFT's adapters become Burn's".to_owned()],
+            Rule::Adapters { to_burn: false } => vec!["Burn's adapters become PEFT's".to_owned()],
         }
     }
 
@@ -190,6 +221,13 @@ impl Rule {
                 Some(_) => {
                     changed.matched.insert(0);
                     changed.insert(name, Source::Turned { of: Box::new(source), heads, to_pairs })
+                }
+                None => changed.insert(name, source),
+            },
+            &Rule::Adapters { to_burn } => match renamed(&name, to_burn) {
+                Some(new) => {
+                    changed.matched.insert(0);
+                    changed.insert(new, Source::Transposed(Box::new(source)))
                 }
                 None => changed.insert(name, source),
             },

@@ -1,11 +1,12 @@
-//! Where the values of a tensor come from: other tensors, whole, in part, joined, or with their rows in another order.
+//! Where the values of a tensor come from: other tensors, whole, in part, joined, transposed, or with their rows in
+//! another order.
 //!
 //! Guarantees: a tensor's shape and type are known without its values, which are read when they are needed. What does
 //! not fit is a message, before any value is read.
 
 use burn::store::bridge;
 use burn::store::burn_pack::Tensor as Stored;
-use burn::tensor::{DType, TensorData};
+use burn::tensor::{DType, Shape, TensorData};
 use std::ops::Range;
 
 /// Where a tensor's values come from. A dimension beyond the last one stands for the last: biases have only one.
@@ -19,6 +20,8 @@ pub(in crate::train::checkpoint) enum Source {
     Joined { of: Vec<(Source, usize)>, dim: usize },
     /// Rotary halves and pairs, exchanged in the rows of each head.
     Turned { of: Box<Source>, heads: usize, to_pairs: bool },
+    /// A matrix, transposed.
+    Transposed(Box<Source>),
 }
 
 impl Source {
@@ -26,7 +29,7 @@ impl Source {
     pub(in crate::train::checkpoint) fn names(&self) -> Vec<&str> {
         match self {
             Source::Whole(name) => vec![name],
-            Source::Part { of, .. } | Source::Turned { of, .. } => of.names(),
+            Source::Part { of, .. } | Source::Turned { of, .. } | Source::Transposed(of) => of.names(),
             Source::Joined { of, .. } => of.iter().flat_map(|(source, _)| source.names()).collect(),
         }
     }
@@ -47,6 +50,7 @@ impl Source {
                 joined(tensors.collect::<Result<_, String>>()?, *dim)
             }
             Source::Turned { of, heads, to_pairs } => turned(of.tensor(needed)?, *heads, *to_pairs),
+            Source::Transposed(of) => transposed(of.tensor(needed)?),
         }
     }
 }
@@ -132,5 +136,20 @@ fn turned(tensor: Stored, heads: usize, to_pairs: bool) -> Result<Stored, String
     Ok(bridge::map_data(tensor, name, dtype, shape, move |data| {
         let row = |row| &data.as_bytes()[from(row) * bytes..(from(row) + 1) * bytes];
         TensorData::from_bytes_vec((0..rows).flat_map(row).copied().collect(), own.clone(), dtype)
+    }))
+}
+
+fn transposed(tensor: Stored) -> Result<Stored, String> {
+    let [rows, columns] = <[usize; 2]>::try_from(tensor.shape.to_vec())
+        .map_err(|shape| format!("`{}` is {shape:?}, which is no matrix", tensor.name))?;
+    Blocks::of(&tensor, 0, rows)?;
+    let (name, dtype, own) = (tensor.name.clone(), tensor.dtype, Shape::from([columns, rows]));
+    let (shape, bytes) = (own.clone(), dtype.size());
+    Ok(bridge::map_data(tensor, name, dtype, shape, move |data| {
+        let element = |place: usize| {
+            let from = (place % rows * columns + place / rows) * bytes;
+            &data.as_bytes()[from..from + bytes]
+        };
+        TensorData::from_bytes_vec((0..rows * columns).flat_map(element).copied().collect(), own.clone(), dtype)
     }))
 }
