@@ -4,7 +4,7 @@
 //!
 //! 1. [`Start`] is the empty list. [`Then`] is a list with one more entry: a layer ([`One`]) or a repeated one
 //!    ([`Many`]).
-//! 2. For a range of layers, a list makes a chain of modules of its own shape: [`Joined`] has an [`Entry`] for each,
+//! 2. For a range of layers, a list makes a chain of modules of its own shape: [`Joined`] has an `Entry` for each,
 //!    most of them empty.
 //! 3. A forward passes through the whole chain. It reads its input where the stage's first layer is ([`Flow::Before`]),
 //!    and writes its output after the last one ([`Flow::After`]).

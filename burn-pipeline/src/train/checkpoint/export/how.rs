@@ -45,7 +45,7 @@ impl Export {
     /// `adapter_config.json`. With [`Export::like`], renames are undone; rules that change weights are refused.
     pub fn adapters(adapters: Adapters) -> Self {
         let mut rules = Rules::default();
-        rules.to_peft();
+        rules.end_as_peft();
         Self { rules, adapters: Some(adapters), ..Self::from(IdentityAdapter) }
     }
 
@@ -55,7 +55,7 @@ impl Export {
     pub fn like(mut self, weights: &Pretrained) -> Self {
         self.rules = weights.rules().reversed();
         if self.adapters.is_some() {
-            self.rules.to_peft();
+            self.rules.end_as_peft();
         }
         self
     }

@@ -106,7 +106,7 @@ impl Pretrained {
     pub fn adapters(folder: impl Into<PathBuf>) -> Self {
         let path = folder.into().join(ADAPTERS);
         let mut weights = Self::none().store(move || Ok(vec![files::file(&path)?]));
-        weights.rules.of_peft();
+        weights.rules.start_as_peft();
         weights.optional(|name| !is_adapter(name))
     }
 

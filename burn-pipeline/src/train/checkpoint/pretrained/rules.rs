@@ -70,12 +70,12 @@ impl Rules {
     }
 
     /// First, PEFT's adapters become Burn's.
-    pub(super) fn of_peft(&mut self) {
+    pub(super) fn start_as_peft(&mut self) {
         self.0.insert(0, Rule::Adapters { to_burn: true });
     }
 
     /// Last, Burn's adapters become PEFT's.
-    pub(in crate::train::checkpoint) fn to_peft(&mut self) {
+    pub(in crate::train::checkpoint) fn end_as_peft(&mut self) {
         self.0.retain(|rule| !matches!(rule, Rule::Adapters { .. }));
         self.0.push(Rule::Adapters { to_burn: false });
     }
