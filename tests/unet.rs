@@ -1,4 +1,4 @@
-//! The U-Net of the examples, cut by hand: stages with skip edges of their own ([`Builder::skip`]). Images go down through ever coarser levels and up again,
+//! The U-Net of the examples, cut by hand: stages with skip edges of their own (`Builder::skip`). Images go down through ever coarser levels and up again,
 //! and each level of the way down sends its image across to the way up.
 //!
 //! ```text
