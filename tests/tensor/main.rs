@@ -17,6 +17,7 @@ mod plain;
 mod recut;
 mod recut_faults;
 mod refusals;
+mod sequential;
 mod sharded;
 mod sizes;
 mod split;

@@ -12,10 +12,9 @@
 use super::carried::Carried;
 use super::entered::{Entered, Many, One};
 use super::entry::Entry;
-use super::layer::LayerContext;
+use super::layer::{LayerContext, LayerGroups};
 use super::transparent::transparent;
 use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
-use crate::stage::init_seeded;
 use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
 use burn::tensor::Device;
 use std::fmt::Debug;
@@ -36,7 +35,7 @@ pub trait Chain: Send + Sync + 'static {
     fn layers(&self) -> usize;
     /// The module of a stage that holds these layers; `seed` is the model's.
     #[doc(hidden)]
-    fn make(&self, held: &Range<usize>, at: &LayerContext, seed: u64) -> Self::Module;
+    fn make(&self, held: &Range<usize>, device: &Device, groups: &LayerGroups, seed: u64) -> Self::Module;
 }
 
 /// A value on its way through a stage's layers.
@@ -114,7 +113,7 @@ impl<I: Boundary> Chain for Start<I> {
         0
     }
 
-    fn make(&self, _: &Range<usize>, _: &LayerContext, _: u64) -> Self {
+    fn make(&self, _: &Range<usize>, _: &Device, _: &LayerGroups, _: u64) -> Self {
         self.clone()
     }
 }
@@ -128,16 +127,14 @@ impl<C: Chain, E: Entered<Input = C::Output>> Chain for Then<C, E> {
         self.before.layers() + self.times.unwrap_or(1)
     }
 
-    fn make(&self, held: &Range<usize>, at: &LayerContext, seed: u64) -> Self::Module {
-        let before = self.before.make(held, at, seed);
+    fn make(&self, held: &Range<usize>, device: &Device, groups: &LayerGroups, seed: u64) -> Self::Module {
+        let before = self.before.make(held, device, groups, seed);
         let (start, layer) = (self.before.layers(), self.entry.layer());
         let own: Vec<usize> = (start..self.layers()).filter(|layer| held.contains(layer)).collect();
         let make = |&index: &usize| {
             let seed = seed.wrapping_mul(LAYERS).wrapping_add(index as u64);
-            init_seeded(seed, &at.device, |device| {
-                let device = device.clone();
-                (layer.make)(&LayerContext { layer: index, position: index - start, device, ..at.clone() })
-            })
+            let at = LayerContext { layer: index, position: index - start, device: device.clone() };
+            (layer.make)(seed, &at, groups)
         };
         let entry = Entry {
             name: layer.name.as_str().into(),

@@ -2,6 +2,7 @@
 
 use super::carried::Carried;
 use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader, Skip};
+use crate::stage::init_seeded;
 use crate::tensor_parallel::TensorGroup;
 use burn::module::Module;
 use burn::tensor::Device;
@@ -17,13 +18,18 @@ pub struct LayerContext {
     pub position: usize,
     /// The device to make it on.
     pub device: Device,
+}
+
+/// The ranks over which a layer can be cut.
+#[derive(Clone, Debug)]
+pub struct LayerGroups {
     /// The tensor-parallel group of its stage, for the layers of [`nn`](crate::nn).
     pub group: TensorGroup,
     /// The data-parallel replicas of its stage, for weights that are cut over them.
     pub replicas: TensorGroup,
 }
 
-pub(super) type Make<M> = Arc<dyn Fn(&LayerContext) -> M + Send + Sync>;
+pub(super) type Make<M> = Arc<dyn Fn(u64, &LayerContext, &LayerGroups) -> M + Send + Sync>;
 type Run<M, I, O> = Arc<dyn Fn(&M, I, &mut Carried) -> Result<O, BoundaryError> + Send + Sync>;
 type Rule<M> = Arc<dyn Fn(M, &[Vec<f64>]) -> M + Send + Sync>;
 
@@ -99,6 +105,11 @@ pub struct Layer<M, I, O> {
     pub(super) ports: Ports,
 }
 
+/// A whole layer whose values are drawn from this seed.
+fn seeded<W: Module>(seed: u64, at: &LayerContext, make: &dyn Fn(&LayerContext) -> W) -> W {
+    init_seeded(seed, &at.device, |device| make(&LayerContext { device: device.clone(), ..at.clone() }))
+}
+
 impl<M, I, O> std::fmt::Debug for Layer<M, I, O> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Layer").field("name", &self.name).finish_non_exhaustive()
@@ -115,14 +126,31 @@ where
     /// it is repeated.
     ///
     /// `make` is called on the rank that holds the layer. It must make everything on the context's device. What it
-    /// draws is seeded by the layer's index ([`init_seeded`](crate::init_seeded)).
+    /// draws is seeded by the layer's index ([`init_seeded`](crate::init_seeded)). It cannot exchange anything with
+    /// other ranks: see [`Layer::cut`].
     pub fn new(
         name: impl Into<String>,
         make: impl Fn(&LayerContext) -> M + Send + Sync + 'static,
         forward: impl Fn(&M, I) -> O + Send + Sync + 'static,
     ) -> Self {
+        Self::made(name.into(), Arc::new(move |seed, at, _| seeded(seed, at, &make)), forward)
+    }
+
+    /// A layer of which each rank that holds its stage has a piece: `make` makes the whole one, as for [`Layer::new`],
+    /// and `cut` takes this rank's piece of it. All members of a group cut together.
+    pub fn cut<W: Module>(
+        name: impl Into<String>,
+        make: impl Fn(&LayerContext) -> W + Send + Sync + 'static,
+        cut: impl Fn(W, &LayerGroups) -> M + Send + Sync + 'static,
+        forward: impl Fn(&M, I) -> O + Send + Sync + 'static,
+    ) -> Self {
+        // A cut exchanges values with other ranks, so it cannot be part of what is made twice, in turns.
+        Self::made(name.into(), Arc::new(move |seed, at, groups| cut(seeded(seed, at, &make), groups)), forward)
+    }
+
+    fn made(name: String, make: Make<M>, forward: impl Fn(&M, I) -> O + Send + Sync + 'static) -> Self {
         let run: Run<M, I, O> = Arc::new(move |module, input, _| Ok(forward(module, input)));
-        Self { name: name.into(), make: Arc::new(make), run, rule: None, ports: Ports::default() }
+        Self { name, make, run, rule: None, ports: Ports::default() }
     }
 
     /// Sets the rule that changes parameters after each step, as [`Stage::after_step`](crate::Stage::after_step) does.

@@ -33,8 +33,6 @@ mod wiring;
 
 pub use chain::Chain;
 pub use error::LayersError;
-pub use layer::{Layer, LayerContext};
+pub use layer::{Layer, LayerContext, LayerGroups};
 pub use model::Model;
 pub use sequential::Sequential;
-
-pub(crate) use model::Place;

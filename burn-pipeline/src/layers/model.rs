@@ -2,12 +2,11 @@
 
 use super::chain::Chain;
 use super::error::LayersError;
-use super::layer::LayerContext;
+use super::layer::LayerGroups;
 use super::part::{LossOf, boxed};
 use super::wiring::{Described, Value, Wiring, edges, pair};
 use crate::plan::SkipEdge;
 use crate::stage::StageBox;
-use crate::tensor_parallel::TensorGroup;
 use burn::tensor::Device;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -23,15 +22,7 @@ pub struct Model {
     recomputed: bool,
 }
 
-type Make = Arc<dyn Fn(&Range<usize>, bool, Arc<Wiring>, &LayerContext) -> StageBox + Send + Sync>;
-
-/// Where a stage is made.
-#[derive(Clone, Debug)]
-pub(crate) struct Place {
-    pub(crate) device: Device,
-    pub(crate) group: TensorGroup,
-    pub(crate) replicas: TensorGroup,
-}
+type Make = Arc<dyn Fn(&Range<usize>, bool, Arc<Wiring>, &Device, &LayerGroups) -> StageBox + Send + Sync>;
 
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -53,8 +44,8 @@ impl Model {
             Some(times) => format!("{times} {name}"),
         };
         let text = format!("{}, seed {seed}", entries.iter().map(repeated).collect::<Vec<_>>().join(", "));
-        let make = move |held: &Range<usize>, is_last, wiring, at: &LayerContext| {
-            boxed(chain.make(held, at, seed), wiring, loss.as_ref().filter(|_| is_last))
+        let make = move |held: &Range<usize>, is_last, wiring, device: &Device, groups: &LayerGroups| {
+            boxed(chain.make(held, device, groups, seed), wiring, loss.as_ref().filter(|_| is_last))
         };
         Self { make: Arc::new(make), layers: layers.into(), values: Arc::new(values), text, recomputed: false }
     }
@@ -92,11 +83,9 @@ impl Model {
     }
 
     /// Makes a stage of a cut.
-    pub(crate) fn stage(&self, cut: &[Range<usize>], stage: usize, at: Place) -> StageBox {
-        let wiring = Wiring::new(&self.layers, self.values(), cut, stage);
-        let Place { device, group, replicas } = at;
-        let at = LayerContext { layer: 0, position: 0, device, group, replicas };
-        (self.make)(&cut[stage], stage + 1 == cut.len(), Arc::new(wiring), &at).recomputed(self.recomputed)
+    pub(crate) fn stage(&self, cut: &[Range<usize>], stage: usize, device: &Device, groups: &LayerGroups) -> StageBox {
+        let wiring = Arc::new(Wiring::new(&self.layers, self.values(), cut, stage));
+        (self.make)(&cut[stage], stage + 1 == cut.len(), wiring, device, groups).recomputed(self.recomputed)
     }
 }
 

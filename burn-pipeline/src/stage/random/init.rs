@@ -48,7 +48,8 @@ pub(in crate::stage) fn device_generator() -> ReentrantMutexGuard<'static, ()> {
 /// `make` runs twice, once on a device that only records. If plain fields of the module hold drawn tensors, it runs
 /// until its draws are proved undisturbed. A `make` that reads values, ignores the device that it is given, or calls
 /// this function itself runs until four results from the device's generator agree; if they never do, the last one is
-/// returned and a warning is traced. Calls from several threads take turns.
+/// returned and a warning is traced. Calls from several threads take turns, so `make` must not wait for other ranks:
+/// cut layers of tensor-parallel groups (`nn`) afterwards.
 pub fn init_seeded<M: Module>(seed: u64, device: &Device, make: impl Fn(&Device) -> M) -> M {
     let _turn = device_generator();
     let Some(drawn) = drawn_apart(seed, device, &make) else { return drawn_together(seed, device, make, None) };

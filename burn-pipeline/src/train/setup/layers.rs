@@ -4,7 +4,7 @@
 
 use super::builder::Builder;
 use crate::cost::{self, LinkCosts, Partition, PartitionError};
-use crate::layers::{LayersError, Model, Place};
+use crate::layers::{LayerGroups, LayersError, Model};
 use crate::plan::SkipEdge;
 use crate::train::context::StageContext;
 use crate::train::error::BuildError;
@@ -52,8 +52,8 @@ impl Builder {
         self.factory = Some(Arc::new(move |at: &StageContext| {
             let share = |index| StageContext { index, ..at.clone() }.layers(stages.layers());
             let cut: Vec<Range<usize>> = (0..at.stages).map(share).collect();
-            let place = Place { device: at.device.clone(), group: at.group.clone(), replicas: at.replicas.clone() };
-            stages.stage(&cut, at.index, place)
+            let groups = LayerGroups { group: at.group.clone(), replicas: at.replicas.clone() };
+            stages.stage(&cut, at.index, &at.device, &groups)
         }));
         self.layers = Some(model);
         self

@@ -6,8 +6,8 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, RmsNorm, RotaryEncoding, Rota
 use burn::store::PyTorchToBurnAdapter;
 use burn::tensor::activation::silu;
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::stage::{Names, Stage, StageBox};
-use burn_pipeline::train::{Pretrained, StageContext};
+use burn_pipeline::layers::{Layer, Model, Sequential};
+use burn_pipeline::train::Pretrained;
 
 /// The rows of queries, keys and values.
 pub(super) const ROWS: [(&str, usize); 3] = [("q", HEADS * HEAD), ("k", KV_HEADS * HEAD), ("v", KV_HEADS * HEAD)];
@@ -51,14 +51,6 @@ struct Block {
     mlp: Mlp,
 }
 
-#[derive(Module, Debug)]
-struct Model {
-    embedding: Option<Embedding>,
-    blocks: Vec<Block>,
-    norm: Option<RmsNorm>,
-    head: Option<Linear>,
-}
-
 impl Block {
     fn new(device: &Device) -> Self {
         let rows = ROWS.iter().map(|(_, rows)| rows).sum();
@@ -86,34 +78,17 @@ impl Block {
     }
 }
 
-impl Stage for Model {
-    type Input = Signal;
-    type Extra = ();
-    type Output = Signal;
-
-    fn forward(&self, input: Signal, _: ()) -> Signal {
-        let x = match (input, &self.embedding) {
-            (Signal::Tokens(tokens), Some(embedding)) => embedding.forward(tokens),
-            (Signal::Hidden(x), _) => x,
-            (Signal::Tokens(_), None) => panic!("token ids came to a stage without an embedding"),
-        };
-        let x = self.blocks.iter().fold(x, |x, block| block.forward(x));
-        let x = self.norm.iter().fold(x, |x, norm| norm.forward(x));
-        Signal::Hidden(self.head.iter().fold(x, |x, head| head.forward(x)))
-    }
-}
-
-pub(super) fn stage(at: &StageContext) -> StageBox {
-    let (share, device) = (at.layers(LAYERS), &at.device);
-    let part = Model {
-        embedding: at.is_first().then(|| EmbeddingConfig::new(VOCAB, WIDTH).init(device)),
-        blocks: share.clone().map(|_| Block::new(device)).collect(),
-        norm: at.is_last().then(|| norm(device)),
-        head: at.is_last().then(|| linear(WIDTH, VOCAB, device)),
+/// The model as a list of layers.
+pub(super) fn model() -> Model {
+    let embed = |embedding: &Embedding, input: Signal| match input {
+        Signal::Tokens(tokens) => embedding.forward(tokens),
+        Signal::Hidden(x) => x,
     };
-    let stage = match at.is_last() {
-        true => StageBox::with_loss(part, loss),
-        false => StageBox::new(part),
-    };
-    stage.named(Names::default().layers_from("blocks", share.start))
+    let score = |head: &Linear, x: Tensor<3>| Signal::Hidden(head.forward(x));
+    Sequential::new()
+        .then(Layer::new("embedding", |at| EmbeddingConfig::new(VOCAB, WIDTH).init(&at.device), embed))
+        .repeat(LAYERS, Layer::new("blocks", |at| Block::new(&at.device), Block::forward))
+        .then(Layer::new("norm", |at| norm(&at.device), RmsNorm::forward))
+        .then(Layer::new("head", |at| linear(WIDTH, VOCAB, &at.device), score))
+        .loss(loss)
 }

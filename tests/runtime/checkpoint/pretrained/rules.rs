@@ -10,7 +10,7 @@ const CUTS: [(&str, usize, usize); 3] = [("GPipe", 1, 1), ("1F1B", 4, 1), ("ZBVZ
 
 /// The Llama with other names and fused projections.
 fn own(schedule: &str, ranks: usize, chunks: usize) -> Builder {
-    builder(schedule, ranks, chunks).stages(own_names::stage)
+    builder(schedule, ranks, chunks).layers(own_names::model())
 }
 
 #[test]
