@@ -258,7 +258,7 @@ impl ModuleMapper for Round {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         match self.path.iter().any(|name| name.contains("norm")) {
             true => param,
-            false => param.map(|value| value.detach().cast(FloatDType::BF16).require_grad()),
+            false => param.map(|value| value.cast(FloatDType::BF16)),
         }
     }
 }
