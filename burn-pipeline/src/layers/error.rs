@@ -33,8 +33,8 @@ pub enum LayersError {
     NotDeclared { layer: String },
     /// Skip edges between stages were declared, too.
     #[error(
-        "`Builder::skip` connects stages, and the stages of a list of layers get their edges from it; declare the value \
-         with `Layer::skip_out` and `Layer::skip_in`"
+        "`Builder::skip` connects stages, and the stages of a list of layers get their edges from it; declare the \
+         value with `Layer::skip_out` and `Layer::skip_in`"
     )]
     Edges,
     /// The value has another type than the one that is taken.

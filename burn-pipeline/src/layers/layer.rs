@@ -1,7 +1,8 @@
 //! One layer of a model: its name, how its module is made, and its forward.
 
 use super::carried::Carried;
-use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader, Skip};
+use super::ports::{Extras, Port, Ports};
+use crate::payload::{Boundary, BoundaryError, Skip};
 use crate::stage::init_seeded;
 use crate::tensor_parallel::TensorGroup;
 use burn::module::Module;
@@ -32,53 +33,6 @@ pub struct LayerGroups {
 pub(super) type Make<M> = Arc<dyn Fn(u64, &LayerContext, &LayerGroups) -> M + Send + Sync>;
 type Run<M, I, O> = Arc<dyn Fn(&M, I, &mut Carried) -> Result<O, BoundaryError> + Send + Sync>;
 type Rule<M> = Arc<dyn Fn(M, &[Vec<f64>]) -> M + Send + Sync>;
-
-/// Takes a value of one type from the front of a payload, and returns its parts.
-pub(super) type Part = fn(&mut PayloadReader) -> Result<Payload, BoundaryError>;
-
-fn part<T: Boundary>(payload: &mut PayloadReader) -> Result<Payload, BoundaryError> {
-    T::read(payload).map(Boundary::into_payload)
-}
-
-/// A value that goes past layers: its key, and its type.
-#[derive(Clone, Debug)]
-pub(super) struct Port {
-    pub(super) key: &'static str,
-    pub(super) part: Part,
-    pub(super) kinds: fn() -> Vec<String>,
-}
-
-impl Port {
-    fn of<T: Boundary>(key: &'static str) -> Self {
-        Self { key, part: part::<T>, kinds: T::kinds }
-    }
-}
-
-/// Extras of the batch that a layer reads as one value.
-#[derive(Clone, Debug)]
-pub(super) struct Extras {
-    pub(super) names: Vec<&'static str>,
-    /// The type of the value.
-    pub(super) of: TypeId,
-    pub(super) part: Part,
-}
-
-impl Extras {
-    /// Returns true if these are the extras of these names, read as this type.
-    pub(super) fn is(&self, names: &[&'static str], of: TypeId) -> bool {
-        self.names == names && self.of == of
-    }
-}
-
-/// What a layer reads and gives besides its input and output.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Ports {
-    pub(super) extras: Vec<Extras>,
-    /// Values from earlier layers, in the order in which its forward takes them.
-    pub(super) takes: Vec<Port>,
-    /// Values for later layers, in the order in which its forward gives them.
-    pub(super) gives: Vec<Port>,
-}
 
 /// A layer that turns an `I` into an `O`, with a module `M` of any type.
 ///
@@ -175,7 +129,7 @@ where
     /// name. Every batch must hold them.
     pub fn extras<const N: usize>(self, names: [&'static str; N]) -> Layer<M, I, O> {
         let mut ports = self.ports.clone();
-        ports.extras.push(Extras { names: names.to_vec(), of: TypeId::of::<E>(), part: part::<E> });
+        ports.extras.push(Extras::of::<E>(names.to_vec()));
         let with_extras = move |run: Run<M, (I, E), O>| -> Run<M, I, O> {
             Arc::new(move |module, input, carried| {
                 let extra = E::from_payload(carried.extras(&names, TypeId::of::<E>()))?;

@@ -9,7 +9,7 @@
 //! 3. Layers of a stage that read the same extras as one type share them.
 
 use super::error::LayersError;
-use super::layer::{Extras, Port, Ports};
+use super::ports::{Extras, Port, Ports};
 use crate::payload::{BoundaryError, Kinds, Payload, PayloadReader, alike, listed};
 use crate::plan::SkipEdge;
 use crate::stage::check;

@@ -1,8 +1,8 @@
 //! Configuring and starting a pipeline.
 //!
-//! Read `builder` (the user's choices; more in `step_options`, `group_options` and `layers`), `start` (plan, links, threads),
-//! `job` (what ranks in processes must share), `rank` (how a thread builds its stages) and `standby` (other stages for
-//! a running pipeline).
+//! Read `builder` (the user's choices; more in `step_options`, `group_options` and `layers`), `start` (plan, links,
+//! threads), `job` (what ranks in processes must share), `rank` (how a thread builds its stages) and `standby` (other
+//! stages for a running pipeline).
 
 mod builder;
 mod group_options;

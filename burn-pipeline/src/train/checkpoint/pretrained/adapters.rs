@@ -70,8 +70,8 @@ impl Adapters {
     /// Reads a folder's `adapter_config.json`.
     ///
     /// # Errors
-    /// Returns [`CheckpointError`] if it cannot be read, or its adapters compute other than Burn's: of another kind than
-    /// LoRA, with trained biases, RSLoRA, DoRA, or with ranks or scales by layer.
+    /// Returns [`CheckpointError`] if it cannot be read, or its adapters are not those that Burn's LoRA computes: of
+    /// another kind, with trained biases, RSLoRA, DoRA, or with ranks or scales by layer.
     pub fn read(folder: impl AsRef<Path>) -> Result<Self, CheckpointError> {
         let path = folder.as_ref().join(CONFIG);
         let text = fs::read(&path).map_err(CheckpointError::io("reading", &path))?;
