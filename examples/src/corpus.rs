@@ -3,10 +3,10 @@
 //! Guarantees: a batch depends only on the seed, its number, its size and the sequence length, so every schedule
 //! and every cut of the model gets the same data in the same order. No training window contains held-out text.
 //!
-//! 1. The last tenth of the bytes is held out.
-//! 2. A training batch consists of windows of `seq + 1` bytes, whose starts are drawn uniformly from the training
-//!    part. The first `seq` bytes are the input, the last `seq` the target.
-//! 3. Held-out windows are consecutive, so that every held-out byte but the first is predicted once (except a rest
+//! 1. The last tenth of the tokens (bytes, for the models that read bytes) is held out.
+//! 2. A training batch consists of windows of `seq + 1` tokens, whose starts are drawn uniformly from the training
+//!    part. The first `seq` tokens are the input, the last `seq` the target.
+//! 3. Held-out windows are consecutive, so that every held-out token but the first is predicted once (except a rest
 //!    shorter than a window).
 
 use crate::random::SplitMix64;
@@ -14,26 +14,29 @@ use crate::random::SplitMix64;
 /// Plays of Shakespeare; see `data/README.md` for origin and licence.
 pub const SHAKESPEARE: &[u8] = include_bytes!("../data/shakespeare.txt");
 
-/// A text in two parts.
+/// A text of bytes, or of other tokens, in two parts.
 #[derive(Debug, Clone, Copy)]
-pub struct Corpus<'a> {
-    training: &'a [u8],
-    held_out: &'a [u8],
+pub struct Corpus<'a, T = u8> {
+    training: &'a [T],
+    held_out: &'a [T],
 }
 
-/// Windows of text: row `i` of the targets is row `i` of the inputs, shifted by one byte.
+/// Windows of text: row `i` of the targets is row `i` of the inputs, shifted by one token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Windows {
-    /// The bytes of a row.
+pub struct Windows<T = u8> {
+    /// The tokens of a row.
     pub seq: usize,
-    /// The input bytes, row after row.
-    pub inputs: Vec<u8>,
-    /// The target bytes, row after row.
-    pub targets: Vec<u8>,
+    /// The input tokens, row after row.
+    pub inputs: Vec<T>,
+    /// The target tokens, row after row.
+    pub targets: Vec<T>,
 }
 
-impl Windows {
-    fn cut<'a>(seq: usize, rows: impl Iterator<Item = &'a [u8]>) -> Self {
+impl<T: Copy> Windows<T> {
+    fn cut<'a>(seq: usize, rows: impl Iterator<Item = &'a [T]>) -> Self
+    where
+        T: 'a,
+    {
         let (mut inputs, mut targets) = (Vec::new(), Vec::new());
         for row in rows {
             inputs.extend_from_slice(&row[..seq]);
@@ -47,8 +50,8 @@ impl Windows {
         self.inputs.len() / self.seq
     }
 
-    /// Every input byte, with the byte to predict after it.
-    pub fn pairs(&self) -> impl Iterator<Item = (u8, u8)> + '_ {
+    /// Every input token, with the token to predict after it.
+    pub fn pairs(&self) -> impl Iterator<Item = (T, T)> + '_ {
         self.inputs.iter().copied().zip(self.targets.iter().copied())
     }
 }
@@ -56,14 +59,14 @@ impl Windows {
 /// The text is too short for windows of the requested length.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a sequence of {seq} bytes does not fit into {bytes} held-out bytes; use --seq of at most {}",
-    bytes.saturating_sub(1)
+    "a sequence of {seq} tokens does not fit into {tokens} held-out tokens; use --seq of at most {}",
+    tokens.saturating_sub(1)
 )]
 pub struct TooShort {
     /// The requested sequence length.
     pub seq: usize,
-    /// The bytes of the shorter part.
-    pub bytes: usize,
+    /// The tokens of the shorter part.
+    pub tokens: usize,
 }
 
 burn_pipeline::debug_as_text!(TooShort);
@@ -75,42 +78,42 @@ impl Corpus<'static> {
     }
 }
 
-impl<'a> Corpus<'a> {
+impl<'a, T: Copy> Corpus<'a, T> {
     /// Holds out the last tenth of a text.
-    pub fn new(text: &'a [u8]) -> Self {
+    pub fn new(text: &'a [T]) -> Self {
         let (training, held_out) = text.split_at(text.len() - text.len() / 10);
         Self { training, held_out }
     }
 
-    /// The bytes to train on.
-    pub fn training(&self) -> &'a [u8] {
+    /// The tokens to train on.
+    pub fn training(&self) -> &'a [T] {
         self.training
     }
 
-    /// The bytes that no training window contains.
-    pub fn held_out(&self) -> &'a [u8] {
+    /// The tokens that no training window contains.
+    pub fn held_out(&self) -> &'a [T] {
         self.held_out
     }
 
-    /// Checks that a window of `seq + 1` bytes fits into both parts.
+    /// Checks that a window of `seq + 1` tokens fits into both parts.
     ///
     /// # Errors
     /// Returns [`TooShort`], which says what fits, if it does not.
     pub fn fits(&self, seq: usize) -> Result<(), TooShort> {
-        let bytes = self.held_out.len().min(self.training.len());
-        if seq < bytes { Ok(()) } else { Err(TooShort { seq, bytes }) }
+        let tokens = self.held_out.len().min(self.training.len());
+        if seq < tokens { Ok(()) } else { Err(TooShort { seq, tokens }) }
     }
 
-    /// Training batch number `step`: `rows` windows of `seq` bytes. See [`Corpus::fits`] for the possible values of
+    /// Training batch number `step`: `rows` windows of `seq` tokens. See [`Corpus::fits`] for the possible values of
     /// `seq`.
-    pub fn batch(&self, seed: u64, step: usize, rows: usize, seq: usize) -> Windows {
+    pub fn batch(&self, seed: u64, step: usize, rows: usize, seq: usize) -> Windows<T> {
         let mut random = SplitMix64::stream(seed, step as u64);
         let starts = self.training.len() - seq;
         Windows::cut(seq, (0..rows).map(|_| random.below(starts)).map(|start| &self.training[start..=start + seq]))
     }
 
     /// All held-out windows, at most `rows` at a time.
-    pub fn held_out_batches(&self, rows: usize, seq: usize) -> impl Iterator<Item = Windows> + use<'a> {
+    pub fn held_out_batches(&self, rows: usize, seq: usize) -> impl Iterator<Item = Windows<T>> + use<'a, T> {
         let held_out = self.held_out;
         let starts: Vec<usize> = (0..held_out.len().saturating_sub(seq)).step_by(seq).collect();
         let batches: Vec<Vec<usize>> = starts.chunks(rows.max(1)).map(<[usize]>::to_vec).collect();
@@ -191,7 +194,7 @@ mod tests {
         let corpus = Corpus::new(&[0; 100]);
         assert_eq!(corpus.fits(9), Ok(()));
         let error = corpus.fits(10).unwrap_err();
-        assert_eq!(error, TooShort { seq: 10, bytes: 10 });
+        assert_eq!(error, TooShort { seq: 10, tokens: 10 });
         assert!(error.to_string().contains("--seq of at most 9"), "{error}");
     }
 }

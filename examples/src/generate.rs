@@ -128,14 +128,14 @@ pub fn continued<E>(
         let last = scores.slice([0..rows, seen - 1..seen]).into_data();
         let scores: Vec<f64> = last.iter::<f64>().collect();
         for ((text, random), scores) in texts.iter_mut().zip(scores.chunks_exact(bytes)) {
-            text.push(draw(scores, sampling.temperature, random));
+            text.push(draw(scores, sampling.temperature, random) as u8);
         }
     }
     Ok(texts.into_iter().map(|(mut text, _)| text.split_off(prompt.len())).collect())
 }
 
 /// Draws an index with probabilities proportional to `exp(score / temperature)`.
-fn draw(scores: &[f64], temperature: f64, random: &mut SplitMix64) -> u8 {
+pub fn draw(scores: &[f64], temperature: f64, random: &mut SplitMix64) -> usize {
     let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|score| ((score - highest) / temperature).exp()).collect();
     let mut left = random.unit() * weights.iter().sum::<f64>();
@@ -145,7 +145,7 @@ fn draw(scores: &[f64], temperature: f64, random: &mut SplitMix64) -> u8 {
     });
     // Rounding can leave nothing to draw at the very end: then it is the last index with a positive weight.
     let last = || weights.iter().rposition(|&weight| weight > 0.0).unwrap_or(0);
-    drawn.unwrap_or_else(last) as u8
+    drawn.unwrap_or_else(last)
 }
 
 #[cfg(test)]
@@ -158,7 +158,7 @@ mod tests {
         let scores = [1f64.ln(), 2f64.ln(), 5f64.ln()];
         for (temperature, weights) in [(1.0, [1.0, 2.0, 5.0]), (0.5, [1.0, 4.0, 25.0])] {
             let (mut counts, mut random) = ([0.0; 3], SplitMix64::new(9));
-            (0..100_000).for_each(|_| counts[usize::from(draw(&scores, temperature, &mut random))] += 1.0);
+            (0..100_000).for_each(|_| counts[draw(&scores, temperature, &mut random)] += 1.0);
             let total: f64 = weights.iter().sum();
             for (count, weight) in counts.iter().zip(weights) {
                 // Six standard deviations at most.

@@ -41,6 +41,8 @@ pub(crate) trait StageWeights {
     fn settle(&mut self);
     /// All parameters and buffers, in visiting order.
     fn named_weights(&self) -> Vec<NamedWeight>;
+    /// The same with adapters added to the weights that they adapt, in their place.
+    fn merged_weights(&self) -> Vec<NamedWeight>;
     /// What the module's forward can change (running statistics), in visiting order.
     fn forward_state(&self) -> Vec<NamedWeight>;
     /// Returns true if the stage has an optimizer.
@@ -110,6 +112,10 @@ impl<M: Stage> StageWeights for Typed<M> {
 
     fn named_weights(&self) -> Vec<NamedWeight> {
         self.whole().map(|module| named_weights(&module, &self.options.names)).unwrap_or_default()
+    }
+
+    fn merged_weights(&self) -> Vec<NamedWeight> {
+        self.whole().map(|module| named_weights(&module.materialize(), &self.options.names)).unwrap_or_default()
     }
 
     fn forward_state(&self) -> Vec<NamedWeight> {

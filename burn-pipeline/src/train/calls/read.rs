@@ -57,7 +57,12 @@ impl Pipeline {
     /// # Errors
     /// Same as [`Pipeline::step`].
     pub fn named_weights(&mut self) -> Result<Vec<Vec<NamedWeight>>, PipelineError> {
-        Ok(first_route(self.ask(NamedWeights)?))
+        Ok(first_route(self.ask(NamedWeights { merged: false })?))
+    }
+
+    /// The same with adapters added to the weights that they adapt.
+    pub(crate) fn merged_weights(&mut self) -> Result<Vec<Vec<NamedWeight>>, PipelineError> {
+        Ok(first_route(self.ask(NamedWeights { merged: true })?))
     }
 
     /// Takes the gradients accumulated since the last step, scaled by the loss contract and clipped, as the optimizer
@@ -208,7 +213,10 @@ impl Command for TakeGradients {
 }
 
 /// Reads all named weights.
-struct NamedWeights;
+struct NamedWeights {
+    /// Whether adapters are added to the weights that they adapt.
+    merged: bool,
+}
 
 impl Command for NamedWeights {
     type Reply = OfStages<Vec<NamedWeight>>;
@@ -220,7 +228,8 @@ impl Command for NamedWeights {
                 value: holders.whole(weight.id, weight.value).unshared(),
                 ..weight
             };
-            stage.named_weights().into_iter().map(whole).collect()
+            let own = if self.merged { stage.merged_weights() } else { stage.named_weights() };
+            own.into_iter().map(whole).collect()
         };
         rank.with_whole_weights(|rank| of_stages(rank, weights))
     }

@@ -77,7 +77,7 @@ pub(super) fn own_tensors(
     // Copies of a stage are equal, except for pieces: the first one's tensors are written.
     for (&stage, held) in rank.executor().stages().iter().filter(|(stage, _)| stage.route() == 0) {
         let (holders, mut weights) = (groups.of(stage), BTreeMap::new());
-        for weight in held.named_weights() {
+        for weight in if how.merges() { held.merged_weights() } else { held.named_weights() } {
             let shape = holders.whole_shape(weight.id, weight.value.shape());
             let tensor = adapted(weight.clone(), shape, how.adapter());
             if !how.takes(&tensor.name) {

@@ -26,6 +26,8 @@ pub struct Export {
     shard: Option<u64>,
     /// Set if adapters alone are written.
     adapters: Option<Adapters>,
+    /// Whether adapters are added to the weights that they adapt.
+    merged: bool,
 }
 
 impl std::fmt::Debug for Export {
@@ -36,7 +38,7 @@ impl std::fmt::Debug for Export {
 
 impl<A: ModuleAdapter + 'static> From<A> for Export {
     fn from(adapter: A) -> Self {
-        Self { adapter: Box::new(adapter), rules: Rules::default(), shard: None, adapters: None }
+        Self { adapter: Box::new(adapter), rules: Rules::default(), shard: None, adapters: None, merged: false }
     }
 }
 
@@ -66,6 +68,17 @@ impl Export {
     pub fn sharded(mut self, bytes: u64) -> Self {
         self.shard = Some(bytes);
         self
+    }
+
+    /// Adds adapters to the weights that they adapt, as forwards do (`Module::materialize`), and writes none beside them:
+    /// a model for programs that know no adapters.
+    pub fn merged(mut self) -> Self {
+        self.merged = true;
+        self
+    }
+
+    pub(super) fn merges(&self) -> bool {
+        self.merged
     }
 
     pub(super) fn adapter(&self) -> &dyn ModuleAdapter {

@@ -51,7 +51,8 @@ impl Pipeline {
             return self.ask(Gathered { path: path.to_owned(), how })?.into_iter().collect();
         }
         let mut tensors = BTreeMap::new();
-        for weight in self.named_weights()?.into_iter().flatten() {
+        let weights = if how.merges() { self.merged_weights() } else { self.named_weights() };
+        for weight in weights?.into_iter().flatten() {
             let shape = weight.value.shape();
             let tensor = adapted(weight, shape, how.adapter());
             if how.takes(&tensor.name) {

@@ -1,0 +1,211 @@
+//! A Llama's sizes, from the `config.json` beside its weights.
+//!
+//! Guarantees: what the file asks for and this crate does not compute is refused by its name; nothing is ignored that
+//! changes logits.
+
+use crate::error::FinetuneError;
+use crate::rotary::{Rotary, Scaling};
+use serde::Deserialize;
+use std::path::Path;
+
+/// The sizes of a Llama.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Llama {
+    /// The number of distinct tokens.
+    pub vocab: usize,
+    /// The width of the hidden state.
+    pub width: usize,
+    /// The width inside of the feed-forward layers.
+    pub inner: usize,
+    /// The number of blocks.
+    pub blocks: usize,
+    /// The number of heads of queries.
+    pub heads: usize,
+    /// The number of heads of keys and of values, which divides that of queries.
+    pub kv_heads: usize,
+    /// The width of a head, which is even.
+    pub head: usize,
+    /// What norms add to the mean square.
+    pub epsilon: f64,
+    /// Whether the head is the transposed embedding.
+    pub tied: bool,
+    /// Whether attention's projections have biases.
+    pub attention_bias: bool,
+    /// Whether feed-forward projections have biases.
+    pub mlp_bias: bool,
+    /// The rotary positions.
+    pub rotary: Rotary,
+    /// The most tokens of a sequence.
+    pub window: usize,
+    /// The tokens after which a text ends.
+    pub ends: Vec<u32>,
+}
+
+/// The fields of the file.
+#[derive(Deserialize)]
+struct File {
+    model_type: String,
+    vocab_size: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    num_key_value_heads: Option<usize>,
+    head_dim: Option<usize>,
+    max_position_embeddings: usize,
+    rms_norm_eps: f64,
+    hidden_act: String,
+    #[serde(default)]
+    tie_word_embeddings: bool,
+    #[serde(default)]
+    attention_bias: bool,
+    #[serde(default)]
+    mlp_bias: bool,
+    /// Beside `rope_scaling` up to version 4 of `transformers`; from version 5 on, within `rope_parameters`.
+    rope_theta: Option<f64>,
+    rope_scaling: Option<Rope>,
+    rope_parameters: Option<Rope>,
+    eos_token_id: Option<Ends>,
+}
+
+#[derive(Deserialize, Clone, Default)]
+struct Rope {
+    #[serde(alias = "type")]
+    rope_type: Option<String>,
+    rope_theta: Option<f64>,
+    factor: Option<f64>,
+    low_freq_factor: Option<f64>,
+    high_freq_factor: Option<f64>,
+    original_max_position_embeddings: Option<f64>,
+}
+
+/// One token, or several.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Ends {
+    One(u32),
+    Many(Vec<u32>),
+}
+
+impl Llama {
+    /// Reads a folder's `config.json`.
+    ///
+    /// # Errors
+    /// Returns a [`FinetuneError`] if it cannot be read, or describes another model than a Llama.
+    pub fn read(folder: &Path) -> Result<Self, FinetuneError> {
+        let path = folder.join("config.json");
+        let text = std::fs::read(&path).map_err(FinetuneError::reading(&path))?;
+        Self::parse(&text).map_err(|message| FinetuneError::Config { path, message })
+    }
+
+    fn parse(text: &[u8]) -> Result<Self, String> {
+        let file: File = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        for (field, value, known) in
+            [("model_type", &file.model_type, "llama"), ("hidden_act", &file.hidden_act, "silu")]
+        {
+            if value != known {
+                return Err(format!("`{field}` is `{value}`; this program computes `{known}`"));
+            }
+        }
+        let (heads, width) = (file.num_attention_heads, file.hidden_size);
+        let (kv_heads, head) =
+            (file.num_key_value_heads.unwrap_or(heads), file.head_dim.unwrap_or(width / heads.max(1)));
+        if heads == 0 || kv_heads == 0 || !heads.is_multiple_of(kv_heads) || head == 0 || !head.is_multiple_of(2) {
+            return Err(format!("{heads} heads of width {head} over {kv_heads} heads of keys are no attention"));
+        }
+        Ok(Self {
+            rotary: file.rotary(head)?,
+            vocab: file.vocab_size,
+            width,
+            inner: file.intermediate_size,
+            blocks: file.num_hidden_layers,
+            heads,
+            kv_heads,
+            head,
+            epsilon: file.rms_norm_eps,
+            tied: file.tie_word_embeddings,
+            attention_bias: file.attention_bias,
+            mlp_bias: file.mlp_bias,
+            window: file.max_position_embeddings,
+            ends: match file.eos_token_id {
+                None => Vec::new(),
+                Some(Ends::One(token)) => vec![token],
+                Some(Ends::Many(tokens)) => tokens,
+            },
+        })
+    }
+
+    /// The number of layers of the list: the embedding, the blocks, the last norm, the head.
+    pub fn layers(&self) -> usize {
+        self.blocks + 3
+    }
+}
+
+impl File {
+    fn rotary(&self, head: usize) -> Result<Rotary, String> {
+        let rope = self.rope_parameters.clone().or(self.rope_scaling.clone()).unwrap_or_default();
+        let theta = rope.rope_theta.or(self.rope_theta).unwrap_or(10_000.0);
+        let named = |field: &str, value: Option<f64>| value.ok_or(format!("rotary positions lack `{field}`"));
+        let scaling = match rope.rope_type.as_deref().unwrap_or("default") {
+            "default" => Scaling::None,
+            "linear" => Scaling::Linear { factor: named("factor", rope.factor)? },
+            "llama3" => Scaling::Llama3 {
+                factor: named("factor", rope.factor)?,
+                low: named("low_freq_factor", rope.low_freq_factor)?,
+                high: named("high_freq_factor", rope.high_freq_factor)?,
+                window: named("original_max_position_embeddings", rope.original_max_position_embeddings)?,
+            },
+            other => {
+                return Err(format!("rotary positions of type `{other}`; this program has default, linear, llama3"));
+            }
+        };
+        Ok(Rotary::new(head, theta, scaling))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Llama 3.2 1B's, as its folder has it.
+    const LLAMA_3_2: &str = r#"{"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+        "bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009], "head_dim": 64, "hidden_act": "silu",
+        "hidden_size": 2048, "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
+        "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "rope_theta": 500000.0,
+        "tie_word_embeddings": true, "torch_dtype": "bfloat16", "vocab_size": 128256}"#;
+
+    fn refused(from: &str, to: &str) -> String {
+        assert!(LLAMA_3_2.contains(from));
+        Llama::parse(LLAMA_3_2.replace(from, to).as_bytes()).unwrap_err()
+    }
+
+    #[test]
+    fn the_file_of_a_published_model_is_understood() {
+        let llama = Llama::parse(LLAMA_3_2.as_bytes()).unwrap();
+        assert_eq!((llama.width, llama.heads, llama.kv_heads, llama.head, llama.layers()), (2048, 32, 8, 64, 19));
+        assert_eq!((llama.tied, llama.ends), (true, vec![128_001, 128_008, 128_009]));
+        let scaling = Scaling::Llama3 { factor: 32.0, low: 1.0, high: 4.0, window: 8192.0 };
+        assert_eq!(llama.rotary, Rotary::new(64, 500_000.0, scaling));
+    }
+
+    #[test]
+    fn the_first_llama_has_as_many_keys_as_queries_and_unscaled_positions() {
+        let old = r#"{"model_type": "llama", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 11008,
+            "max_position_embeddings": 2048, "num_attention_heads": 32, "num_hidden_layers": 32,
+            "rms_norm_eps": 1e-06, "vocab_size": 32000, "eos_token_id": 2}"#;
+        let llama = Llama::parse(old.as_bytes()).unwrap();
+        assert_eq!((llama.kv_heads, llama.head, llama.tied, llama.ends), (32, 128, false, vec![2]));
+        assert_eq!(llama.rotary, Rotary::new(128, 10_000.0, Scaling::None));
+    }
+
+    #[test]
+    fn what_is_not_computed_is_refused_by_name() {
+        assert!(refused(r#""model_type": "llama""#, r#""model_type": "qwen2""#).contains("`qwen2`"));
+        assert!(refused(r#""silu""#, r#""gelu""#).contains("`hidden_act` is `gelu`"));
+        assert!(refused(r#""rope_type": "llama3""#, r#""rope_type": "yarn""#).contains("`yarn`"));
+        assert!(refused(r#""factor": 32.0,"#, "").contains("lack `factor`"));
+        assert!(refused(r#""num_key_value_heads": 8"#, r#""num_key_value_heads": 7"#).contains("7 heads of keys"));
+    }
+}

@@ -1,0 +1,238 @@
+//! The program: loads a base, trains adapters, stores them, and writes a text with what it has stored.
+
+use crate::config::Llama;
+use crate::error::FinetuneError;
+use crate::generate::{Choice, continued};
+use crate::model::{PLACE, Tuning};
+use crate::options::{Options, PrecisionName};
+use crate::text::{Text, ids};
+use crate::weights;
+use burn::module::ParamGroup;
+use burn::optim::AdamWConfig;
+use burn::tensor::Device;
+use burn_pipeline::stage::Precision;
+use burn_pipeline::train::{
+    AutoOptions, AutoPipeline, Builder, CheckpointError, Checkpoints, EvalResults, Export, Pretrained,
+};
+use burn_pipeline::{Batch, Pipeline, Size};
+use burn_pipeline_moe::cache::CachePlace;
+use pipeline_examples::corpus::{Corpus, SHAKESPEARE, Windows};
+use pipeline_examples::learning_rate::learning_rates;
+use pipeline_examples::options::LogFormat;
+use pipeline_examples::saved::same_flags;
+use pipeline_examples::step_log::StepLog;
+use pipeline_examples::training::record;
+use std::io::Write;
+use std::path::Path;
+
+/// What a run needs of its files.
+struct Files {
+    llama: Llama,
+    text: Text,
+    tokens: Vec<u32>,
+    prompt: Vec<u32>,
+    device: Device,
+}
+
+/// The whole run.
+///
+/// # Errors
+/// Returns a [`FinetuneError`] for flags and files that describe no run, or if a rank fails.
+pub fn finetune(options: &Options, out: &mut dyn Write) -> Result<(), FinetuneError> {
+    let files = open(options)?;
+    let tuning = match &options.adapters {
+        Some(folder) => weights::stored_tuning(folder, options.seed)?,
+        None => Tuning {
+            rank: options.rank,
+            alpha: options.alpha.unwrap_or(2.0 * options.rank as f64),
+            targets: options.target.clone(),
+            seed: options.seed,
+        },
+    };
+    let adapters = options.out.join("adapters");
+    if options.steps > 0 {
+        train(options, &files, &tuning, &adapters, out)?;
+    }
+    let trained = if options.steps > 0 { Some(&adapters) } else { options.adapters.as_ref() };
+    write_texts(options, &files, &tuning, trained.map(|path| path.as_path()), out)
+}
+
+fn open(options: &Options) -> Result<Files, FinetuneError> {
+    let folder = options.base();
+    let llama = Llama::read(&folder)?;
+    let text = Text::open(&folder, llama.vocab)?;
+    let prompt = text.tokens(&options.prompt, true)?;
+    options.check(prompt.len(), llama.window)?;
+    let words = match &options.text {
+        Some(path) => std::fs::read_to_string(path).map_err(FinetuneError::reading(path))?,
+        None => String::from_utf8_lossy(&SHAKESPEARE[SHAKESPEARE.len() / 2..]).into_owned(),
+    };
+    let tokens = if options.steps > 0 { text.tokens(&words, false)? } else { Vec::new() };
+    Ok(Files { llama, text, tokens, prompt, device: options.device.open()? })
+}
+
+/// Everything of a pipeline but its schedule.
+fn builder(options: &Options, files: &Files, tuning: Option<&Tuning>) -> Builder {
+    let half = options.precision == PrecisionName::Bf16;
+    let builder = Pipeline::builder()
+        .layers(files.llama.model(tuning, half))
+        .devices(vec![files.device.clone()])
+        .compile(options.compile);
+    let builder = match files.llama.shared() {
+        Some(shared) => builder.share(shared),
+        None => builder,
+    };
+    match half {
+        // What is not an adapter has no masters: matrices are bf16 by themselves, and norms stay f32.
+        true => builder.precision(Precision::bf16().keep(ParamGroup::from_predicate("norm"))),
+        false => builder,
+    }
+}
+
+/// Trains adapters, and stores them.
+fn train(
+    options: &Options,
+    files: &Files,
+    tuning: &Tuning,
+    adapters: &Path,
+    out: &mut dyn Write,
+) -> Result<(), FinetuneError> {
+    let corpus = Corpus::new(files.tokens.as_slice());
+    corpus.fits(options.seq)?;
+    let rates = learning_rates(options.lr, options.steps)?;
+    let optimizer = AdamWConfig::new().with_weight_decay(0.01);
+    let builder = builder(options, files, Some(tuning)).optimizer(move || optimizer.init()).clip_norm(1.0);
+    let size = Size { ranks: options.ranks, chunks: options.chunks, microbatches: options.microbatches };
+    let mut pipeline = match options.schedule.eq_ignore_ascii_case("auto") {
+        true => AutoPipeline::new(builder, size, AutoOptions::default())?,
+        false => AutoPipeline::fixed(builder.schedule(options.schedule.as_str(), size).build()?),
+    };
+    let base = weights::base(options.base());
+    let checkpoints = Checkpoints::new(options.out.join("checkpoints")).keep(2);
+    let flags = options.run_flags(tuning);
+    let mut done = 0;
+    match checkpoints.latest() {
+        Ok(checkpoint) if options.resume => {
+            same_flags(&flags, &checkpoint.beside()?)?;
+            pipeline.pipeline().load(&checkpoint)?;
+            done = pipeline.pipeline().progress().batches as usize;
+            writeln!(out, "resuming after step {done}")?;
+        }
+        Ok(_) | Err(CheckpointError::None { .. }) => {
+            pipeline.pipeline().load_pretrained(&base)?;
+            if let Some(folder) = &options.adapters {
+                pipeline.pipeline().load_pretrained(&Pretrained::adapters(folder))?;
+            }
+        }
+        Err(error) => return Err(error.into()),
+    }
+    introduce(options, files, tuning, &mut pipeline, out)?;
+    let before = held_out(options, files, &corpus, pipeline.pipeline())?;
+    writeln!(out, "held-out loss {before:.4} before training")?;
+    let mut log = StepLog::new(LogFormat::Text, options.steps, Some(&mut *out));
+    for (step, &rate) in rates.iter().enumerate().skip(done) {
+        let windows = corpus.batch(options.seed, step, options.batch, options.seq);
+        let report = pipeline.step(batch(&windows, &files.device), rate)?;
+        log.step(&record(step + 1, report.loss, rate, windows.inputs.len(), &report))?;
+        if options.save_every.is_some_and(|every| (step + 1).is_multiple_of(every)) {
+            pipeline.pipeline().save(&checkpoints, &flags)?;
+        }
+    }
+    drop(log);
+    let after = held_out(options, files, &corpus, pipeline.pipeline())?;
+    writeln!(out, "held-out loss {after:.4} after training")?;
+    store(options, tuning, adapters, pipeline.pipeline(), out)
+}
+
+fn introduce(
+    options: &Options,
+    files: &Files,
+    tuning: &Tuning,
+    pipeline: &mut AutoPipeline,
+    out: &mut dyn Write,
+) -> Result<(), FinetuneError> {
+    let (llama, plan) = (&files.llama, pipeline.current_plan()?);
+    let Tuning { rank, targets, .. } = tuning;
+    writeln!(
+        out,
+        "{}: {} blocks of width {}; adapters of rank {rank} on {}\n{} over {} rank(s), {} stage(s), {} microbatch(es); \
+         {} tokens of text",
+        options.base().display(),
+        llama.blocks,
+        llama.width,
+        targets.join(", "),
+        plan.plan().name(),
+        plan.plan().ranks(),
+        plan.plan().stages(),
+        plan.plan().total_microbatches(),
+        files.tokens.len(),
+    )?;
+    Ok(())
+}
+
+/// Windows of text as the first stage's input and the loss's target.
+fn batch(windows: &Windows<u32>, device: &Device) -> Batch {
+    let input = ids(&windows.inputs, windows.seq, device);
+    Batch::new(input).extra(PLACE, None::<CachePlace>).target(ids(&windows.targets, windows.seq, device))
+}
+
+/// The mean loss over the first few held-out batches, in nats per token.
+fn held_out(
+    options: &Options,
+    files: &Files,
+    corpus: &Corpus<'_, u32>,
+    pipeline: &mut Pipeline,
+) -> Result<f64, FinetuneError> {
+    let (mut sum, mut tokens) = (0.0, 0.0);
+    for windows in corpus.held_out_batches(options.batch, options.seq).take(12) {
+        let report = pipeline.eval_for(batch(&windows, &files.device), EvalResults::Loss)?;
+        let count = windows.inputs.len() as f64;
+        (sum, tokens) = (sum + report.loss.unwrap_or(f64::NAN) * count, tokens + count);
+    }
+    Ok(sum / tokens)
+}
+
+/// Stores the adapters and, if requested, the model with them added to its weights.
+fn store(
+    options: &Options,
+    tuning: &Tuning,
+    adapters: &Path,
+    pipeline: &mut Pipeline,
+    out: &mut dyn Write,
+) -> Result<(), FinetuneError> {
+    weights::replaced(adapters)?;
+    pipeline.export_as(adapters, Export::adapters(tuning.peft(&options.base())))?;
+    let (own, base) = (weights::bytes(adapters)?, weights::bytes(&options.base())?);
+    let share = 100.0 * own as f64 / base as f64;
+    writeln!(out, "adapters: {} ({own} bytes, {share:.2} % of the base's folder)", adapters.display())?;
+    if options.merge {
+        let merged = options.out.join("merged");
+        weights::replaced(&merged)?;
+        pipeline.export_as(&merged, weights::merged(&weights::base(options.base())))?;
+        weights::copy_beside(&options.base(), &merged)?;
+        writeln!(out, "merged: {}", merged.display())?;
+    }
+    Ok(())
+}
+
+/// Continues the prompt with the base and stored adapters.
+fn write_texts(
+    options: &Options,
+    files: &Files,
+    tuning: &Tuning,
+    adapters: Option<&Path>,
+    out: &mut dyn Write,
+) -> Result<(), FinetuneError> {
+    let builder = builder(options, files, adapters.map(|_| tuning));
+    let mut pipeline = builder.schedule("ForwardOnly", Size::new(options.ranks, options.texts)).build()?;
+    pipeline.load_pretrained(&weights::base(options.base()))?;
+    if let Some(folder) = adapters {
+        pipeline.load_pretrained(&Pretrained::adapters(folder))?;
+    }
+    let choice = Choice { length: options.length, temperature: options.temperature, seed: options.seed };
+    let texts = continued(&mut pipeline, &files.llama, &files.prompt, options.texts, &choice, &files.device)?;
+    for text in texts {
+        writeln!(out, "\n{}{}", options.prompt, files.text.text(&text)?)?;
+    }
+    Ok(())
+}

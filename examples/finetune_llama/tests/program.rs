@@ -1,0 +1,106 @@
+//! The program from flags to files: it resumes with the same bits, goes on with what it stored, and refuses by name.
+
+#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic as tests do")]
+
+mod shared;
+
+use finetune_llama::run;
+use shared::{Folder, all_floats};
+use std::ffi::OsString;
+use std::path::Path;
+
+const SHORT: [(&str, &str); 3] = [("--seq", "16"), ("--batch", "4"), ("--length", "6")];
+
+/// The exit code, standard output and standard error.
+fn output(flags: &str, folder: &Path) -> (u8, String, String) {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let given = |flag: &str| flags.split_whitespace().any(|given| given.split('=').next() == Some(flag));
+    let short = SHORT.iter().filter(|(flag, _)| !given(flag)).map(|(flag, value)| format!("{flag}={value} "));
+    let flags = format!("finetune_llama {}--out {} {flags}", short.collect::<String>(), folder.display());
+    let code = run(flags.split_whitespace().map(OsString::from), &mut out, &mut err);
+    (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+}
+
+fn written(flags: &str, folder: &Path) -> String {
+    let (code, out, err) = output(flags, folder);
+    assert_eq!((code, err.as_str()), (0, ""), "{flags}");
+    out
+}
+
+#[test]
+fn a_run_that_resumes_on_other_ranks_stores_the_same_adapters_and_writes_the_same_text() {
+    let (whole, parts) = (Folder::new("whole"), Folder::new("parts"));
+    let text = |out: &str| out.split("adapters: ").last().unwrap().split_once("\n\n").unwrap().1.to_owned();
+    let once = written("--steps 6 --save-every 2 --compile false", &whole);
+    // The second run has steps 5 and 6 left, after the first one's checkpoint.
+    std::fs::create_dir_all(parts.join("checkpoints")).unwrap();
+    for entry in std::fs::read_dir(whole.join("checkpoints")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && path.file_name().unwrap().to_string_lossy().ends_with('4') {
+            copy(&path, &parts.join("checkpoints").join(path.file_name().unwrap()));
+        }
+    }
+    let resumed = written("--steps 6 --resume --ranks 4 --schedule GPipe --compile false", &parts);
+    assert!(resumed.contains("resuming after step 4"), "{resumed}");
+    let file = "adapters/adapter_model.safetensors";
+    assert!(all_floats(&whole.join(file)) == all_floats(&parts.join(file)));
+    assert_eq!(text(&once), text(&resumed));
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn stored_adapters_and_the_merged_model_write_the_same_text() {
+    let folder = Folder::new("again");
+    let flags = "--steps 3 --lr 0.05 --merge --rank 3 --target q_proj,o_proj,up_proj --temperature 0";
+    let first = written(flags, &folder);
+    let text = first.split_once("ROMEO").unwrap().1;
+    let adapters =
+        written(&format!("--steps 0 --adapters {} --temperature 0", folder.join("adapters").display()), &folder);
+    let merged = written(&format!("--steps 0 --base {} --temperature 0", folder.join("merged").display()), &folder);
+    let base = written("--steps 0 --temperature 0 --lr 0.05", &folder);
+    assert!(adapters.ends_with(text), "{adapters} against {text}");
+    assert!(merged.ends_with(text), "{merged} against {text}");
+    assert!(!base.ends_with(text), "three steps changed nothing");
+}
+
+#[test]
+fn the_base_in_bf16_and_a_schedule_that_chooses_itself_train_too() {
+    let folder = Folder::new("variants");
+    for flags in
+        ["--steps 3 --precision bf16 --compile false --merge", "--steps 5 --schedule auto", "--steps 2 --texts 2"]
+    {
+        let out = written(flags, &folder);
+        assert!(out.contains("after training") && !out.contains("NaN"), "{flags}: {out}");
+    }
+}
+
+#[test]
+fn flags_and_files_that_describe_no_run_are_refused_with_what_to_do() {
+    let folder = Folder::new("refusals");
+    std::fs::write(folder.join("config.json"), r#"{"model_type": "gpt2"}"#).unwrap();
+    let missing = format!("--base {}", folder.join("nothing").display());
+    for (flags, says) in [
+        ("--target qkv", "--target qkv is no projection; there are q_proj"),
+        ("--seq 600", "--seq asks for sequences of 600 tokens, and the model was made for 512"),
+        ("--length 600", "and the model was made for 512"),
+        ("--temperature NaN", "--temperature NaN must be at least 0"),
+        ("--prompt=", "--prompt is empty"),
+        ("--lr 0", "--lr 0 must be more than 0"),
+        ("--schedule 2F2B", "known are"),
+        ("--text /no/such/text", "/no/such/text cannot be read"),
+        (missing.as_str(), "config.json cannot be read"),
+        (&format!("--base {}", folder.display()), "config.json: missing field"),
+    ] {
+        let (code, _, err) = output(&format!("{flags} --steps 1"), &folder);
+        assert!(code == 1 && err.contains(says), "{flags}: {err}");
+    }
+    assert_eq!(output("--speed 3", &folder).0, 2);
+    assert_eq!(output("--adapters x --rank 3", &folder).0, 2);
+}
