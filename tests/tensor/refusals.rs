@@ -11,8 +11,12 @@ use burn::tensor::Tensor;
 use burn_pipeline::nn::{ColumnLinear, RowLinear, SelfAttention, VocabEmbedding};
 use burn_pipeline::stage::{Stage, StageBox};
 use burn_pipeline::train::AutoOptions;
-use burn_pipeline::{AutoPipeline, Builder, Size};
+use burn_pipeline::{AutoPipeline, Builder, Size, init_seeded};
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 fn grouped() -> Builder {
     builder(("1F1B", 1), (2, 1, 2))
@@ -75,6 +79,33 @@ fn layers_that_cannot_be_cut_are_refused() {
         let error = broken.build().unwrap_err().to_string();
         assert!(error.contains("not over data-parallel replicas: give it `StageContext::group`"), "{error}");
     }
+}
+
+#[test]
+fn a_layer_that_is_cut_while_it_is_seeded_is_refused_at_once_on_every_rank() {
+    let failed = Arc::new(AtomicUsize::new(0));
+    let count = failed.clone();
+    let seeded = grouped().timeout(Duration::from_secs(30)).stages(move |at| {
+        let cut =
+            || init_seeded(1, &at.device, |device| ColumnLinear::cut(LinearConfig::new(4, 4).init(device), &at.group));
+        let layer = catch_unwind(AssertUnwindSafe(cut)).unwrap_or_else(|panic| {
+            count.fetch_add(1, Ordering::Relaxed);
+            resume_unwind(panic)
+        });
+        StageBox::new(Columns { layer })
+    });
+    let began = Instant::now();
+    let error = seeded.build().unwrap_err().to_string();
+    assert!(began.elapsed() < Duration::from_secs(15), "{error}");
+    let remedy = "make the whole layer with `init_seeded`, and cut it afterwards";
+    assert!(error.contains("building stage") && error.contains(remedy), "{error}");
+    assert_eq!(failed.load(Ordering::Relaxed), 4);
+    // Cut afterwards.
+    let after = grouped().stages(|at| {
+        let whole = init_seeded(1, &at.device, |device| LinearConfig::new(4, 4).init(device));
+        StageBox::new(Columns { layer: ColumnLinear::cut(whole, &at.group) })
+    });
+    after.build().unwrap();
 }
 
 #[test]

@@ -91,7 +91,7 @@ pub(crate) use engine::{
     StageWork, WorkResult, WorkStarted, check,
 };
 pub(crate) use erased::{Change, ErasedStage, Offered, PROGRAMS};
-pub(crate) use random::{ForwardSeed, mixed, random};
+pub(crate) use random::{ForwardSeed, is_seeding, mixed, random};
 pub(crate) use state::{
     GradientStore, MadeUpSteps, NamedParameter, ParameterState, StageState, Standing, StateValue, made_up_names,
     with_optimizer_state,

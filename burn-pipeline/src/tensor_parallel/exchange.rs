@@ -25,6 +25,7 @@ use super::group::TensorGroup;
 use crate::link::{Activity, Header, Link, LinkError, Message, MessageKind};
 use crate::payload::{AnyTensor, HostValue, Payload, PayloadPart};
 use crate::plan::StageId;
+use crate::stage::is_seeding;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -136,7 +137,15 @@ impl TensorGroup {
     }
 
     /// Calls `f` with this rank's end of the link and its activity; an error unwinds.
+    ///
+    /// # Panics
+    /// Panics while a layer is seeded: ranks that are threads would wait for each other's turns.
     pub(super) fn over_link<T>(&self, f: impl FnOnce(&mut dyn Link, Activity) -> Result<T, LinkError>) -> T {
+        assert!(
+            !is_seeding(),
+            "a layer exchanges values with other ranks inside of `init_seeded`, which makes it more than once and in \
+             turns: make the whole layer with `init_seeded`, and cut it afterwards (in a list of layers: `Layer::cut`)"
+        );
         self.set.over_link(f).unwrap_or_else(|error| std::panic::resume_unwind(Box::new(error)))
     }
 }

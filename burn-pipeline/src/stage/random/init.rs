@@ -25,9 +25,15 @@ use crate::stage::state::{Names, named_weights, values, with_weights};
 use burn::module::Module;
 use burn::tensor::{Device, TensorData};
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
+use std::cell::Cell;
 use std::time::Duration;
 
 static DRAWING: ReentrantMutex<()> = ReentrantMutex::new(());
+
+thread_local! {
+    /// True while this thread makes a module from a seed.
+    static SEEDING: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Attempts after which a layer counts as not made from its seed alone.
 const ATTEMPTS: usize = 64;
@@ -41,6 +47,29 @@ pub(in crate::stage) fn device_generator() -> ReentrantMutexGuard<'static, ()> {
     DRAWING.lock()
 }
 
+/// Returns true while this thread makes a module from a seed: more than once, and in turns with other threads. What
+/// waits for another rank there would wait for the thread that waits for its turn.
+pub(crate) fn is_seeding() -> bool {
+    SEEDING.get()
+}
+
+/// Marks this thread until it is dropped.
+struct Seeding {
+    outer: bool,
+}
+
+impl Seeding {
+    fn begin() -> Self {
+        Self { outer: SEEDING.replace(true) }
+    }
+}
+
+impl Drop for Seeding {
+    fn drop(&mut self) {
+        SEEDING.set(self.outer);
+    }
+}
+
 /// Makes a module with values drawn only from `seed`. Give every layer its own seed.
 ///
 /// Values are drawn before this returns (Burn would otherwise wait for their first use), on the host and by the
@@ -48,10 +77,15 @@ pub(in crate::stage) fn device_generator() -> ReentrantMutexGuard<'static, ()> {
 /// `make` runs twice, once on a device that only records. If plain fields of the module hold drawn tensors, it runs
 /// until its draws are proved undisturbed. A `make` that reads values, ignores the device that it is given, or calls
 /// this function itself runs until four results from the device's generator agree; if they never do, the last one is
-/// returned and a warning is traced. Calls from several threads take turns, so `make` must not wait for other ranks:
-/// cut layers of tensor-parallel groups (`nn`) afterwards.
+/// returned and a warning is traced. Calls from several threads take turns, so `make` cannot wait for other ranks:
+/// make whole layers, and cut them for tensor-parallel groups (`nn`) afterwards.
+///
+/// # Panics
+/// Panics if `make` cuts a layer or exchanges anything else with other ranks. In a stage's factory this is an error of
+/// [`Builder::build`](crate::train::Builder::build).
 pub fn init_seeded<M: Module>(seed: u64, device: &Device, make: impl Fn(&Device) -> M) -> M {
     let _turn = device_generator();
+    let _seeding = Seeding::begin();
     let Some(drawn) = drawn_apart(seed, device, &make) else { return drawn_together(seed, device, make, None) };
     let module = match drawn.elsewhere {
         None => {

@@ -10,5 +10,6 @@ pub(in crate::stage) use following::{Drawn, RngProbe};
 pub(crate) use forward_seed::{ForwardSeed, mixed};
 pub(in crate::stage) use init::device_generator;
 pub use init::init_seeded;
+pub(crate) use init::is_seeding;
 pub(in crate::stage) use of_layers::drawing;
 pub(crate) use of_layers::random;
