@@ -5,6 +5,8 @@ use super::{COMPUTED, MODEL, TUNED, assert_close, batch, builder, floats, logits
 use crate::checkpoint::{Folder, on_each_rank, weights};
 use burn::store::{BurnToPyTorchAdapter, PyTorchToBurnAdapter};
 use burn_pipeline::train::{Builder, CheckpointError, Export, Pretrained};
+use safetensors::SafeTensors;
+use safetensors::tensor::{TensorView, serialize_to_file};
 
 const CUTS: [(&str, usize, usize); 3] = [("GPipe", 1, 1), ("1F1B", 4, 1), ("ZBVZeroBubble", 2, 2)];
 
@@ -126,6 +128,36 @@ fn a_rule_that_does_not_fit_is_refused_by_name_and_changes_nothing() {
         assert_eq!(weights(&mut pipeline), before);
     }
     pipeline.load_pretrained(&plain()).unwrap();
+}
+
+#[test]
+fn a_rename_that_only_ignored_tensors_matched_is_undone_without_them() {
+    let folder = Folder::new("rules-ignored");
+    std::fs::create_dir_all(&*folder).unwrap();
+    let values = 1.0f32.to_le_bytes();
+    let buffer = TensorView::new(safetensors::Dtype::F32, vec![1], &values).unwrap();
+    let model = SafeTensors::deserialize(MODEL).unwrap();
+    let tensors = model.tensors().into_iter().chain([("model.rotary_emb.inv_freq".to_owned(), buffer)]);
+    serialize_to_file(tensors, None, &folder.join("model.safetensors")).unwrap();
+    let rules = |lost: &str| {
+        let rules = Pretrained::folder(&*folder).rename("model.rotary_emb", lost).adapter(PyTorchToBurnAdapter);
+        rules.ignored(|name| name.ends_with("inv_freq"))
+    };
+    let export = |rules: &Pretrained| Export::from(BurnToPyTorchAdapter).like(rules);
+    let back = folder.join("back");
+    let mut pipeline = builder("1F1B", 2, 1).build().unwrap();
+    pipeline.load_pretrained(&rules("rotary")).unwrap();
+    pipeline.export_as(&back, export(&rules("rotary"))).unwrap();
+    assert!(floats(&std::fs::read(&back).unwrap()) == floats(MODEL));
+    on_each_rank(&builder("1F1B", 2, 1), 2, |_, pipeline| {
+        pipeline.load_pretrained(&rules("rotary")).unwrap();
+        pipeline.export_as(folder.join("apart"), export(&rules("rotary"))).unwrap();
+    });
+    assert!(std::fs::read(folder.join("apart")).unwrap() == std::fs::read(&back).unwrap());
+    // A rename of what the model has, that undoes nothing, is still a mistake.
+    let wrong = rules("rotary").rename("model.norm", "final_norm").rename("model.layers.9", "blocks.9");
+    let error = pipeline.export_as(&back, export(&wrong)).unwrap_err();
+    assert!(matches!(error, CheckpointError::Rule { .. }), "{error}");
 }
 
 #[test]

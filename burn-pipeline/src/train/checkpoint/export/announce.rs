@@ -85,7 +85,7 @@ pub(super) fn own_tensors(
             }
             weights.entry(tensor.name.clone()).or_insert((weight, tensor));
         }
-        let (table, seen) = how.rules().apply(weights.keys().cloned())?;
+        let (table, seen) = how.apply(weights.keys().cloned())?;
         add(&mut matched, &seen);
         for (name, source) in table {
             let needed = source.names().into_iter().filter_map(|name| weights.get(name).cloned());

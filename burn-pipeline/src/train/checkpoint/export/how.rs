@@ -4,6 +4,7 @@ use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::pretrained::{Adapters, Pretrained, Rules, Source, is_adapter};
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{IdentityAdapter, ModuleAdapter};
+use std::collections::BTreeMap;
 
 /// How [`Pipeline::export_as`](crate::train::Pipeline::export_as) writes a model: through an adapter, which alone is
 /// one, too.
@@ -23,6 +24,8 @@ use burn::store::{IdentityAdapter, ModuleAdapter};
 pub struct Export {
     adapter: Box<dyn ModuleAdapter>,
     rules: Rules,
+    /// The weights whose rules are undone.
+    like: Option<Pretrained>,
     shard: Option<u64>,
     /// Set if adapters alone are written.
     adapters: Option<Adapters>,
@@ -38,7 +41,7 @@ impl std::fmt::Debug for Export {
 
 impl<A: ModuleAdapter + 'static> From<A> for Export {
     fn from(adapter: A) -> Self {
-        Self { adapter: Box::new(adapter), rules: Rules::default(), shard: None, adapters: None, merged: false }
+        Self { adapter: Box::new(adapter), rules: Rules::default(), like: None, shard: None, adapters: None, merged: false }
     }
 }
 
@@ -53,9 +56,10 @@ impl Export {
 
     /// Undoes, after the adapter, the rules with which weights were loaded: names, fused tensors, and the order of
     /// rotary rows are those of the other program again. A name gets the first one of the table that
-    /// [`Pretrained::rename`] would turn into it.
+    /// [`Pretrained::rename`] would turn into it. Tensors that were ignored are not written.
     pub fn like(mut self, weights: &Pretrained) -> Self {
         self.rules = weights.rules().reversed();
+        self.like = Some(weights.clone());
         if self.adapters.is_some() {
             self.rules.end_as_peft();
         }
@@ -85,8 +89,20 @@ impl Export {
         self.adapter.as_ref()
     }
 
-    pub(super) fn rules(&self) -> &Rules {
-        &self.rules
+    /// The table that the rules make of tensors with these names, and for each rule whether it matched one, or undoes
+    /// what was made of ignored tensors ([`Pretrained::ignored`]), which the model does not have.
+    ///
+    /// # Errors
+    /// Returns [`CheckpointError::Rule`] if a rule does not fit.
+    pub(super) fn apply(
+        &self,
+        names: impl Iterator<Item = String>,
+    ) -> Result<(BTreeMap<String, Source>, Vec<bool>), CheckpointError> {
+        let (table, mut matched) = self.rules.apply(names)?;
+        if let Some(like) = self.like.as_ref().filter(|_| matched.contains(&false)) {
+            matched.iter_mut().zip(like.only_ignored()).for_each(|(matched, ignored)| *matched |= ignored);
+        }
+        Ok((table, matched))
     }
 
     /// Returns true if a tensor of this name in the model is written.

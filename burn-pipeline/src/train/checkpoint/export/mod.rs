@@ -59,7 +59,7 @@ impl Pipeline {
                 tensors.entry(tensor.name.clone()).or_insert(tensor);
             }
         }
-        let (table, matched) = how.rules().apply(tensors.keys().cloned())?;
+        let (table, matched) = how.apply(tensors.keys().cloned())?;
         how.all_matched(&matched)?;
         let made = |(name, source): (String, Source)| {
             let needed = source.names().into_iter().filter_map(|name| tensors.get(name).cloned()).collect();

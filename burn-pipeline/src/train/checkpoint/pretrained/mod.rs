@@ -70,7 +70,7 @@ pub struct Pretrained {
     rules: Rules,
     adapter: Option<Box<dyn ModuleAdapter>>,
     optional: Which,
-    ignored: Which,
+    ignored: Option<Which>,
 }
 
 impl std::fmt::Debug for Pretrained {
@@ -89,7 +89,7 @@ impl Pretrained {
 
     fn none() -> Self {
         let (stores, rules) = (Vec::new(), Rules::default());
-        Self { stores, rules, adapter: None, optional: Arc::new(is_adapter), ignored: Arc::new(|_| false) }
+        Self { stores, rules, adapter: None, optional: Arc::new(is_adapter), ignored: None }
     }
 
     /// Loads from a folder as Hugging Face's `transformers` writes it: `model.safetensors`, or the files that
@@ -173,13 +173,35 @@ impl Pretrained {
 
     /// Selects stored tensors, by their names, that the model need not use.
     pub fn ignored(mut self, which: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
-        self.ignored = Arc::new(which);
+        self.ignored = Some(Arc::new(which));
         self
     }
 
     /// The rules from stored tensors to the model's.
     pub(super) fn rules(&self) -> &Rules {
         &self.rules
+    }
+
+    /// Returns true if a stored tensor of this name need not be used.
+    fn ignores(&self, name: &str) -> bool {
+        self.ignored.as_ref().is_some_and(|ignored| ignored(name))
+    }
+
+    /// For each of the rules that undo these, whether it undoes only what was made of ignored tensors. Empty if none
+    /// are ignored, or the stores cannot be listed.
+    pub(super) fn only_ignored(&self) -> Vec<bool> {
+        if self.ignored.is_none() {
+            return Vec::new();
+        }
+        let files = self.stores.iter().filter_map(|open| open().ok()).flatten();
+        let stored: Vec<String> = files.flat_map(|file| file.names).collect();
+        let matched = |names: Vec<String>| {
+            let (table, _) = self.rules.apply(names.into_iter()).ok()?;
+            Some(self.rules.reversed().apply(table.into_keys()).ok()?.1)
+        };
+        let used = matched(stored.iter().filter(|name| !self.ignores(name)).cloned().collect());
+        let pairs = matched(stored).zip(used).into_iter().flat_map(|(all, used)| all.into_iter().zip(used));
+        pairs.map(|(all, used)| all && !used).collect()
     }
 
     /// Opens the stores.

@@ -75,7 +75,7 @@ impl<'a> Opened<'a> {
     ) -> Self {
         let mut opened = Self { from, files, places, tensors, fit: Fit::default() };
         opened.fit.idle = from.adapter.is_some().then(String::new);
-        let used = |source: &Source| !source.names().into_iter().all(|name| (from.ignored)(name));
+        let used = |source: &Source| !source.names().into_iter().all(|name| from.ignores(name));
         let names = opened.tensors.iter().filter(|(_, source)| used(source)).map(|(name, _)| name);
         opened.fit.unused = names.map(|name| (name.clone(), format!("{name}{}", opened.stored_as(name)))).collect();
         opened
