@@ -240,9 +240,9 @@ pub fn precision(half: Precision) -> Precision {
     half.keep(ParamGroup::from_predicate("norm"))
 }
 
-/// Rounds parameters to bf16, except those of norms.
-#[derive(Default)]
-struct Round {
+/// Rounds parameters to bf16, except those of norms. Gradients arrive at the parameters that were rounded.
+#[derive(Default, Debug)]
+pub struct Round {
     path: Vec<String>,
 }
 

@@ -2,7 +2,7 @@
 //! vocabulary parallelism, skips and tied weights can cut.
 
 use crate::run::Run;
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::{Module, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{
     Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig, SwiGlu, SwiGluConfig,
@@ -13,6 +13,7 @@ use burn_pipeline::payload::Skips;
 use burn_pipeline::stage::{Loss, Names, Stage, StageBox};
 use burn_pipeline::tensor_parallel::TensorGroup;
 use burn_pipeline::{StageContext, Vocabulary, init_seeded};
+use pipeline_examples::gpt::Round;
 
 const WORDS: usize = 12;
 const WIDTH: usize = 6;
@@ -45,29 +46,6 @@ fn layers(place: usize, frozen: bool, device: &Device) -> (LayerNorm, SwiGlu, Li
 fn normed(norm: &LayerNorm, x: Tensor<3>) -> Tensor<3> {
     let own = FloatDType::from(x.dtype());
     norm.forward(x.cast(FloatDType::from(norm.gamma.val().dtype()))).cast(own)
-}
-
-/// Rounds all parameters but those of norms; gradients arrive at the parameters that were rounded.
-#[derive(Default)]
-struct Round {
-    path: Vec<String>,
-}
-
-impl ModuleMapper for Round {
-    fn enter_module(&mut self, name: &str, _: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.pop();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        match self.path.iter().any(|name| name.contains("norm")) {
-            true => param,
-            false => param.map(|value| value.cast(FloatDType::BF16)),
-        }
-    }
 }
 
 /// The replacement for the first block's norm.

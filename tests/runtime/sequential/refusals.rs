@@ -1,0 +1,51 @@
+//! Lists that are no models are refused with the layer named.
+
+use super::linear;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::Tensor;
+use burn_pipeline::layers::chain::Start;
+use burn_pipeline::layers::{LayerContext, LayersError, Model};
+use burn_pipeline::payload::Skip;
+use burn_pipeline::schedule::Size;
+use burn_pipeline::train::BuildError;
+use burn_pipeline::{Layer, Pipeline, Sequential};
+use pipeline_tests::device::device;
+
+fn refused(model: Model) -> LayersError {
+    let built = Pipeline::builder().layers(model).schedule("1F1B", Size::new(1, 1)).devices(vec![device()]).build();
+    match built.err() {
+        Some(BuildError::Model(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_list_that_is_no_model_is_refused_with_the_layer_named() {
+    let name = |name: &str| name.to_owned();
+    assert_eq!(refused(Sequential::<Start<Tensor<2>>>::new().without_loss()), LayersError::Empty);
+    let twice = Sequential::new().then(linear("a")).then(linear("b")).then(linear("a")).without_loss();
+    assert_eq!(refused(twice), LayersError::NameTwice { name: name("a") });
+    let never = Sequential::new().repeat(0, linear("a")).without_loss();
+    assert_eq!(refused(never), LayersError::NoRepetition { name: name("a") });
+    let make = |at: &LayerContext| LinearConfig::new(3, 3).init(&at.device);
+    let gives = || Layer::new("gives", make, |own: &Linear, x: Tensor<2>| (own.forward(x.clone()), Skip(x)));
+    let takes = |own: &Linear, (x, Skip(y)): (Tensor<2>, Skip<Tensor<2>>)| own.forward(x) + y;
+    let takes = || Layer::new("takes", make, takes);
+    let not_taken = Sequential::new().then(gives().skip_out("x")).without_loss();
+    assert_eq!(refused(not_taken), LayersError::NotTaken { layer: name("gives"), key: "x" });
+    let not_given = Sequential::new().then(gives().skip_out("x")).then(takes().skip_in("y")).without_loss();
+    assert_eq!(refused(not_given), LayersError::NotGiven { layer: name("takes"), key: "y" });
+    let undeclared = Sequential::new().then(gives()).then(takes()).without_loss();
+    assert_eq!(refused(undeclared), LayersError::NotDeclared { layer: name("gives") });
+    let edge = Pipeline::builder().layers(Sequential::new().repeat(3, linear("a")).without_loss()).skip(0, 2);
+    let edge = edge.schedule("1F1B", Size::new(3, 1)).devices(vec![device()]).build().unwrap_err();
+    assert!(matches!(edge, BuildError::Model(LayersError::Edges)), "{edge}");
+    // Names that are alike only with those of parameters.
+    let alike = Sequential::new().repeat(2, linear("a")).then(linear("a.1")).without_loss();
+    let alike = Pipeline::builder().layers(alike).schedule("1F1B", Size::new(1, 1)).devices(vec![device()]).build();
+    assert!(matches!(alike.unwrap_err(), BuildError::SameName { name, .. } if name.starts_with("a.1.")));
+    let other = |own: &Linear, (x, Skip(_)): (Tensor<2>, Skip<Tensor<3>>)| own.forward(x);
+    let other = Layer::new("takes", make, other).skip_in("x");
+    let message = refused(Sequential::new().then(gives().skip_out("x")).then(other).without_loss()).to_string();
+    assert_eq!(message, "under the key `x`, layer `gives` gives `(Tensor<2>)`, but layer `takes` takes `(Tensor<3>)`");
+}
