@@ -1,7 +1,9 @@
 //! The values of one forward that go past layers: extras of the batch, and skips.
 
+use super::layer::ForwardContext;
 use super::wiring::Wiring;
 use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
+use crate::stage::microbatch;
 use std::any::TypeId;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,6 +17,8 @@ pub struct Carried {
     edges: Vec<Payload>,
     /// Values that were given and not yet taken; a layer takes the last one.
     values: HashMap<&'static str, Vec<Payload>>,
+    /// The layer that runs.
+    layer: usize,
 }
 
 impl Carried {
@@ -27,7 +31,8 @@ impl Carried {
         let mut extra = PayloadReader::new(extra);
         let extras = wiring.extras.iter().map(|extras| (extras.part)(&mut extra)).collect::<Result<_, _>>()?;
         let (input, edges) = input.split_skips();
-        Ok((PayloadReader::new(input), Self { wiring, extras, edges, values: HashMap::new() }))
+        let layer = wiring.first;
+        Ok((PayloadReader::new(input), Self { wiring, extras, edges, values: HashMap::new(), layer }))
     }
 
     /// Reads the first layer's input, and the values that came with it.
@@ -47,6 +52,18 @@ impl Carried {
         arrived.sort_by_key(|(number, ..)| *number);
         arrived.into_iter().for_each(|(_, key, value)| self.give(key, value));
         Ok(value)
+    }
+
+    /// Runs the next of the stage's layers.
+    pub(super) fn in_layer<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> T {
+        let given = run(self);
+        self.layer += 1;
+        given
+    }
+
+    /// What the layer runs for.
+    pub(super) fn context(&self) -> ForwardContext {
+        ForwardContext { layer: self.layer, stage: self.wiring.stage, microbatch: microbatch() }
     }
 
     /// The extras that a layer reads.

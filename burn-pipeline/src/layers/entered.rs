@@ -66,7 +66,7 @@ impl<M: Module + Sync + 'static, I: Boundary, O: Boundary> Entered for One<M, I,
 
     fn run(&self, modules: &[M], input: I, carried: &mut Carried) -> Result<O, BoundaryError> {
         match modules {
-            [module] => (self.0.run)(module, input, carried),
+            [module] => carried.in_layer(|carried| (self.0.run)(module, input, carried)),
             _ => Err(BoundaryError::Missing { expected: "a layer" }),
         }
     }
@@ -82,7 +82,8 @@ impl<M: Module + Sync + 'static, T: Boundary> Entered for Many<M, T> {
     type Output = T;
 
     fn run(&self, modules: &[M], input: T, carried: &mut Carried) -> Result<T, BoundaryError> {
-        modules.iter().try_fold(input, |value, module| (self.0.run)(module, value, carried))
+        let run = |value, module| carried.in_layer(|carried| (self.0.run)(module, value, carried));
+        modules.iter().try_fold(input, run)
     }
 
     fn layer(&self) -> &Layer<M, T, T> {

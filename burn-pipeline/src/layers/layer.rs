@@ -21,6 +21,17 @@ pub struct LayerContext {
     pub device: Device,
 }
 
+/// What a layer's forward runs for; see [`Layer::with_context`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ForwardContext {
+    /// The layer's index among all layers of the model.
+    pub layer: usize,
+    /// The stage that holds it; numbers that depend on this depend on the cut.
+    pub stage: usize,
+    /// The microbatch's index in the whole batch.
+    pub microbatch: usize,
+}
+
 /// The ranks over which a layer can be cut.
 #[derive(Clone, Debug)]
 pub struct LayerGroups {
@@ -57,6 +68,7 @@ pub struct Layer<M, I, O> {
     pub(super) run: Run<M, I, O>,
     pub(super) rule: Option<Rule<M>>,
     pub(super) ports: Ports,
+    pub(super) recomputed: bool,
 }
 
 /// A whole layer whose values are drawn from this seed.
@@ -104,7 +116,7 @@ where
 
     fn made(name: String, make: Make<M>, forward: impl Fn(&M, I) -> O + Send + Sync + 'static) -> Self {
         let run: Run<M, I, O> = Arc::new(move |module, input, _| Ok(forward(module, input)));
-        Self { name, make, run, rule: None, ports: Ports::default() }
+        Self { name, make, run, rule: None, ports: Ports::default(), recomputed: false }
     }
 
     /// Sets the rule that changes parameters after each step, as [`Stage::after_step`](crate::Stage::after_step) does.
@@ -113,8 +125,18 @@ where
         self
     }
 
+    /// Recomputes the activations of every stage that holds this layer ([`StageBox::recomputed`]), whichever layers the
+    /// cut puts beside it: a stage is one graph of Burn's autodiff, and is recomputed whole.
+    ///
+    /// [`StageBox::recomputed`]: crate::stage::StageBox::recomputed
+    pub fn recomputed(mut self) -> Self {
+        self.recomputed = true;
+        self
+    }
+
     fn changed<J, P>(self, run: impl FnOnce(Run<M, I, O>) -> Run<M, J, P>, ports: Ports) -> Layer<M, J, P> {
-        Layer { name: self.name, make: self.make, run: run(self.run), rule: self.rule, ports }
+        let Self { name, make, rule, recomputed, .. } = self;
+        Layer { name, make, run: run(self.run), rule, ports, recomputed }
     }
 }
 
@@ -137,6 +159,29 @@ where
             })
         };
         self.changed(with_extras, ports)
+    }
+}
+
+impl<M, I, O> Layer<M, (I, ForwardContext), O>
+where
+    M: Module + Sync + 'static,
+    I: 'static,
+    O: 'static,
+{
+    /// Gives the forward its context as the second value of its input.
+    ///
+    /// A number of the context is a number of the host: a captured stage is recorded for each microbatch, and keeps
+    /// programs for each value that changes its operations
+    /// ([`Tuning::captured_programs`](crate::train::Tuning::captured_programs) bounds them).
+    pub fn with_context(self) -> Layer<M, I, O> {
+        let ports = self.ports.clone();
+        let with_context = move |run: Run<M, (I, ForwardContext), O>| -> Run<M, I, O> {
+            Arc::new(move |module, input, carried| {
+                let context = carried.context();
+                run(module, (input, context), carried)
+            })
+        };
+        self.changed(with_context, ports)
     }
 }
 

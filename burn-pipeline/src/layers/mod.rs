@@ -34,6 +34,6 @@ mod wiring;
 
 pub use chain::Chain;
 pub use error::LayersError;
-pub use layer::{Layer, LayerContext, LayerGroups};
+pub use layer::{ForwardContext, Layer, LayerContext, LayerGroups};
 pub use model::Model;
 pub use sequential::Sequential;

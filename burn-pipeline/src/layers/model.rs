@@ -50,7 +50,8 @@ impl Model {
         Self { make: Arc::new(make), layers: layers.into(), values: Arc::new(values), text, recomputed: false }
     }
 
-    /// Sets whether all stages recompute their activations; see [`StageBox::recomputed`].
+    /// Sets whether all stages recompute their activations; see [`StageBox::recomputed`], and
+    /// [`Layer::recomputed`](super::Layer::recomputed) for stages that hold certain layers.
     pub fn recomputed(self, recomputed: bool) -> Self {
         Self { recomputed, ..self }
     }
@@ -85,7 +86,8 @@ impl Model {
     /// Makes a stage of a cut.
     pub(crate) fn stage(&self, cut: &[Range<usize>], stage: usize, device: &Device, groups: &LayerGroups) -> StageBox {
         let wiring = Arc::new(Wiring::new(&self.layers, self.values(), cut, stage));
-        (self.make)(&cut[stage], stage + 1 == cut.len(), wiring, device, groups).recomputed(self.recomputed)
+        let recomputed = self.recomputed || self.layers[cut[stage].clone()].iter().any(|layer| layer.recomputed);
+        (self.make)(&cut[stage], stage + 1 == cut.len(), wiring, device, groups).recomputed(recomputed)
     }
 }
 

@@ -102,6 +102,7 @@ impl<C: Chain> Sequential<C> {
             name: times.map_or_else(|| layer.name.clone(), |_| format!("{}.{position}", layer.name)),
             ports: layer.ports.clone(),
             kinds: [C::Output::kinds, O::kinds],
+            recomputed: layer.recomputed,
         };
         self.layers.extend((0..times.unwrap_or(1)).map(described));
         self.entries.push((layer.name.clone(), times));

@@ -23,6 +23,7 @@ pub(super) struct Described {
     pub(super) ports: Ports,
     /// The kinds of its input and of its output.
     pub(super) kinds: [fn() -> Vec<String>; 2],
+    pub(super) recomputed: bool,
 }
 
 /// A value that goes past layers.
@@ -80,6 +81,8 @@ type Ends = Vec<(usize, Vec<(usize, Port)>)>;
 #[derive(Debug)]
 pub(super) struct Wiring {
     pub(super) stage: usize,
+    /// The first of its layers.
+    pub(super) first: usize,
     /// The extras that its layers read, each list once.
     pub(super) extras: Vec<Extras>,
     /// Values from earlier stages.
@@ -109,11 +112,11 @@ impl Wiring {
         };
         let coming = ends(|value| value.to, |value| value.from);
         let going = ends(|value| value.from, |value| value.to);
-        let first = layers.get(own.start).map(|layer| (layer.kinds[0])()).unwrap_or_default();
+        let (start, first) = (own.start, layers.get(own.start).map(|layer| (layer.kinds[0])()).unwrap_or_default());
         let last = layers[own].last().map(|layer| (layer.kinds[1])()).unwrap_or_default();
         let input = kinds(first, &coming, |sender| sender + 1 == stage);
         let output = kinds(last, &going, |receiver| receiver == stage + 1);
-        Self { stage, extras, coming, going, kinds: [input, output] }
+        Self { stage, first: start, extras, coming, going, kinds: [input, output] }
     }
 }
 

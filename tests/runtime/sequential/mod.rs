@@ -1,7 +1,9 @@
 //! A model given as a list of layers ([`Sequential`]) equals the plain loop over the same layers, in every cut: with
 //! skips, extras of the batch, tied layers, rules and checkpoints.
 
+mod context;
 mod parity;
+mod recomputed;
 mod refusals;
 mod wiring;
 
@@ -74,15 +76,22 @@ fn loss(scores: Tensor<3>, wanted: Tensor<3>) -> Tensor<1> {
 
 /// The same model as a list.
 fn model() -> Model {
+    listed(false)
+}
+
+/// The same, with the layers on the way down recomputed or not.
+fn listed(recomputed: bool) -> Model {
     let embed = |at: &LayerContext| EmbeddingConfig::new(WORDS, WIDTH).init(&at.device);
     let down = |down: &Linear, (x, mask): (Tensor<3>, Tensor<3, Bool>)| {
         let x = gelu(down.forward(x)).mask_fill(mask, 0.5);
         (x.clone(), Skip(x))
     };
     let up = |up: &Linear, (x, Skip(level)): (Tensor<3>, Skip<Tensor<3>>)| gelu(up.forward(x)) + level;
+    let down = Layer::new("down", square(WIDTH), down);
+    let down = if recomputed { down.recomputed() } else { down };
     Sequential::new()
         .then(Layer::new("embed", embed, Embedding::forward))
-        .repeat(LEVELS, Layer::new("down", square(WIDTH), down).extras(["mask"]).skip_out("level"))
+        .repeat(LEVELS, down.extras(["mask"]).skip_out("level"))
         .repeat(LEVELS, Layer::new("up", square(WIDTH), up).skip_in("level"))
         .then(Layer::new("head", square(WORDS), Linear::forward))
         .seed(SEED)

@@ -7,7 +7,18 @@ use crate::stage::batch::Loss;
 use crate::stage::error::StageError;
 use burn::module::Module;
 use burn::tensor::GradientCheckpointingStrategy;
+use std::cell::Cell;
 use std::sync::Arc;
+
+thread_local! {
+    /// The microbatch whose forward runs on this thread.
+    static MICROBATCH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The index in the whole batch of the microbatch whose forward runs on this thread.
+pub(crate) fn microbatch() -> usize {
+    MICROBATCH.get()
+}
 
 /// Checks that a payload holds what a stage takes.
 pub(crate) type PayloadCheck = Arc<dyn Fn(Payload) -> Result<(), BoundaryError> + Send + Sync>;
@@ -129,9 +140,16 @@ impl<M: Stage> StageFunction<M> {
     }
 
     /// The module's outputs for a microbatch.
-    pub(crate) fn output(&self, module: &M, input: Payload, extra: Payload) -> Result<M::Output, StageError> {
+    pub(crate) fn output(
+        &self,
+        module: &M,
+        microbatch: usize,
+        input: Payload,
+        extra: Payload,
+    ) -> Result<M::Output, StageError> {
         let input = M::Input::from_payload(input).map_err(StageError::Input)?;
         let extra = M::Extra::from_payload(extra).map_err(|source| StageError::extra(source, &module.extras()))?;
+        MICROBATCH.set(microbatch);
         Ok(module.forward(input, extra))
     }
 
@@ -147,7 +165,7 @@ impl<M: Stage> StageFunction<M> {
 
     /// What a training forward computes: the loss on a stage that ends its route, else the outputs.
     pub(crate) fn train(&self, module: &M, call: ForwardCall) -> Result<TrackedOutput, StageError> {
-        let output = self.output(module, call.input, call.extra)?;
+        let output = self.output(module, call.microbatch, call.input, call.extra)?;
         if call.ends_route {
             let (output, kept) = match self.keeps_output {
                 false => (output, None),

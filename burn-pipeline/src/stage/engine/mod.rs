@@ -24,7 +24,7 @@ pub(super) use captured::Captured;
 pub(super) use casts::refuse_given;
 pub(crate) use contract::{Engine, EngineState};
 pub(super) use eager::Eager;
-pub(crate) use function::{BatchChecks, LossFunction, PayloadCheck, StageFunction, check};
+pub(crate) use function::{BatchChecks, LossFunction, PayloadCheck, StageFunction, check, microbatch};
 pub(crate) use members::Members;
 pub(super) use recompute::Recompute;
 pub use report::{ActivationBytes, DeferredShare, EngineReport, SplitBackward};

@@ -82,7 +82,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
 
     fn evaluate(&self, call: ForwardCall) -> Result<(Payload, Option<LossPart>), StageError> {
         let module = Self::present(&self.module)?.valid();
-        let output = self.function.output(&module, call.input, call.extra)?.into_payload();
+        let output = self.function.output(&module, call.microbatch, call.input, call.extra)?.into_payload();
         refuse_given(output.tensors())?;
         if self.batch_checks().target.is_none() || call.target.is_none() {
             return Ok((output, None));
