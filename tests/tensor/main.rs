@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
+mod adapters;
 mod boundary;
 mod checkpoints;
 mod dropout;

@@ -15,31 +15,31 @@ use pipeline_tests::reference::Reference;
 
 const WIDTH: usize = 8;
 const INNER: usize = 16;
-const LAYERS: usize = 4;
+pub(crate) const LAYERS: usize = 4;
 const SAMPLES: usize = 8;
-const STEPS: usize = 4;
+pub(crate) const STEPS: usize = 4;
 
 /// An ordinary block.
 #[derive(Module, Debug)]
-struct Block {
-    norm: LayerNorm,
-    gated: SwiGlu,
-    down: Linear,
+pub(crate) struct Block {
+    pub(crate) norm: LayerNorm,
+    pub(crate) gated: SwiGlu,
+    pub(crate) down: Linear,
 }
 
 /// The same block, cut.
 #[derive(Module, Debug)]
-struct Piece {
-    norm: LayerNorm,
-    feed: GatedFeedForward,
+pub(crate) struct Piece {
+    pub(crate) norm: LayerNorm,
+    pub(crate) feed: GatedFeedForward,
 }
 
 #[derive(Module, Debug)]
-struct Plain {
-    blocks: Vec<Block>,
+pub(crate) struct Plain {
+    pub(crate) blocks: Vec<Block>,
 }
 
-fn block(device: &Device) -> Block {
+pub(crate) fn block(device: &Device) -> Block {
     Block {
         norm: LayerNormConfig::new(WIDTH).init(device),
         gated: SwiGluConfig::new(WIDTH, INNER).init(device),
@@ -48,7 +48,7 @@ fn block(device: &Device) -> Block {
 }
 
 impl Plain {
-    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+    pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         self.blocks.iter().fold(x, |x, block| {
             let normal = block.norm.forward(x.clone());
             let gate = silu(block.gated.linear_inner.forward(normal.clone()));
@@ -57,7 +57,7 @@ impl Plain {
     }
 }
 
-fn loss(y: Tensor<2>, wanted: Tensor<2>) -> Tensor<1> {
+pub(crate) fn loss(y: Tensor<2>, wanted: Tensor<2>) -> Tensor<1> {
     (y - wanted).square().mean()
 }
 
@@ -70,7 +70,7 @@ fn model() -> Model {
     Sequential::new().repeat(LAYERS, Layer::cut("blocks", |at| block(&at.device), cut, forward)).loss(loss)
 }
 
-fn data(step: usize) -> [Tensor<2>; 2] {
+pub(crate) fn data(step: usize) -> [Tensor<2>; 2] {
     [3, 60].map(|seed| {
         let values = noise(seed + step as u64, SAMPLES * WIDTH);
         Tensor::<1>::from_floats(&*values, &device()).reshape([SAMPLES, WIDTH])

@@ -45,6 +45,9 @@ impl Executor {
             return Err(ExecuteError::CutReplaced { rank, parameter: parameter.to_string() });
         }
         for (&stage, held) in &mut self.stages {
+            if let Some(name) = members.adapted_after_cut(&held.named_parameters()) {
+                return Err(ExecuteError::AdaptedAfterCut { rank, stage, name });
+            }
             let spread = replicas.cuts_any(held.parameters());
             if spread && held.gradients().accumulation() == Accumulation::Ordered {
                 return Err(ExecuteError::OrderedOverReplicas { rank, stage });

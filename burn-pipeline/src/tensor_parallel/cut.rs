@@ -5,43 +5,55 @@
 //! have. Any group size therefore starts from one device's numbers. The cost: one whole layer at a time is in memory
 //! while a stage is built.
 
+use super::adapter::CutAdapter;
 use super::group::{CutAlong, TensorGroup};
 use crate::payload::AnyTensor;
-use crate::stage::Standing;
+use crate::stage::{NamedParameter, Names, Standing, named_weights};
 use burn::backend::DispatchAutodiffContext;
-use burn::module::{Param, ParamId};
+use burn::module::{LoraAdapter, Param, ParamId, Reparameterization};
 use burn::tensor::{DType, Shape, Tensor};
 use std::collections::HashSet;
 
 impl TensorGroup {
     /// Cuts this member's piece of a parameter, for custom layers: its share along `axis` of member 0's values. All
     /// members call it while a stage is built, for the same parameters in the same order. The layer's forward must
-    /// sum over members, with [`TensorGroup::copy_to`] and [`TensorGroup::reduce_from`].
+    /// sum over members, with [`TensorGroup::copy_to`] and [`TensorGroup::reduce_from`]. A low-rank adapter
+    /// (`Module::apply_lora`) is cut with its weight; add it before the cut.
     ///
     /// # Panics
-    /// Panics if the axis cannot be cut evenly over the members, the parameter has a low-rank adapter, which would
-    /// not be cut with it, or the parameter is quantised.
+    /// Panics if the axis cannot be cut evenly over the members, the parameter is quantised, it has an adapter and the
+    /// group is one of data-parallel replicas, or it has another reparameterization than Burn's adapter.
     pub fn cut<const D: usize>(&self, whole: Param<Tensor<D>>, axis: usize) -> Param<Tensor<D>> {
         if self.is_alone() {
             return whole;
         }
         self.share(whole.shape()[axis], "rows or columns of a weight");
-        self.cut_part(whole, axis)
+        let Some(adapter) = whole.adapter().cloned() else { return self.cut_part(whole, axis) };
+        self.expect_members("a weight with a low-rank adapter");
+        let base = self.cut_base(whole, axis);
+        CutAdapter::new(self, adapter, axis).added_to(base)
     }
 
     /// As [`TensorGroup::cut`], but the first members may get one row or column more than the others
     /// ([`TensorGroup::part`]).
     ///
     /// # Panics
-    /// Panics if the parameter has a low-rank adapter or is quantised.
+    /// Panics if the parameter has a reparameterization, such as a low-rank adapter, or is quantised.
     pub(crate) fn cut_part<const D: usize>(&self, whole: Param<Tensor<D>>, axis: usize) -> Param<Tensor<D>> {
         if self.is_alone() {
             return whole;
         }
+        let parameters = named_weights(&whole, &Names::default()).len();
         assert!(
-            whole.adapter().is_none(),
-            "a weight with a low-rank adapter cannot be cut: merge the adapter into it first"
+            parameters == 1,
+            "a weight with a low-rank adapter, or another reparameterization, cannot be cut here: merge it into the \
+             weight first (`Module::materialize`)"
         );
+        self.cut_base(whole, axis)
+    }
+
+    /// Cuts the stored value of a parameter, without its reparameterization.
+    fn cut_base<const D: usize>(&self, whole: Param<Tensor<D>>, axis: usize) -> Param<Tensor<D>> {
         assert!(
             !matches!(whole.base().dtype(), DType::QFloat(_)),
             "a quantised weight cannot be cut: cut it first, or dequantise it (`Tensor::dequantize`)"
@@ -87,6 +99,17 @@ impl TensorGroup {
         let Some(cut) = self.cut_of(parameter) else { return whole };
         let own = self.part(cut.whole);
         whole.narrow(cut.axis, own.start, own.end).compact()
+    }
+
+    /// The name of a cut parameter whose low-rank adapter is not cut with it: one that was added after the cut.
+    pub(crate) fn adapted_after_cut(&self, held: &[NamedParameter]) -> Option<String> {
+        let is_cut = |path: &str| held.iter().any(|other| other.path == path && self.axis_of(other.id).is_some());
+        let adapted = |other: &NamedParameter| {
+            let [a, b] = ["a", "b"].map(|factor| format!("{}.{}.{factor}", other.path, LoraAdapter::NAME));
+            held.iter().any(|factor| factor.path == a) && !is_cut(&a) && !is_cut(&b)
+        };
+        let mut cut = held.iter().filter(|parameter| self.axis_of(parameter.id).is_some());
+        cut.find(|parameter| adapted(parameter)).map(|parameter| parameter.name.clone())
     }
 
     /// A parameter that was cut and is not in `held`.
