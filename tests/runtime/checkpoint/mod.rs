@@ -1,5 +1,6 @@
 //! Checkpoints: resumed on any cut, killed while they are written, damaged on disk.
 
+mod base;
 mod damage;
 mod draws;
 mod export;

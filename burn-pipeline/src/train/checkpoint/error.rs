@@ -80,6 +80,12 @@ pub enum CheckpointError {
          example `{shown}`; leave it out if nothing has to change"
     )]
     IdleAdapter { shown: String },
+    /// The base of a checkpoint is not what it was.
+    #[error(
+        "the checkpoint leaves out what its base in {} holds, and that cannot be used: {what}; put the base back, or \
+         use a base in a folder of its own (`Checkpoints::over`)", base.display()
+    )]
+    Base { base: PathBuf, what: String },
     /// The checkpoint has no optimizer state, and the pipeline has an optimizer.
     #[error(
         "the checkpoint holds no optimizer state; load only its weights, or save from a pipeline with an optimizer"

@@ -20,11 +20,12 @@
 use super::branch::{Branch, came_from, last_below};
 use super::error::{CheckpointError, READING};
 use super::lock::{FolderLock, Saving};
-use super::manifest::{Manifest, Order};
+use super::manifest::{BaseEntry, Manifest, Order};
 use super::stored::Checkpoint;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const LATEST: &str = "LATEST";
 const PARTIAL: &str = ".partial";
@@ -32,14 +33,15 @@ const PARTIAL: &str = ".partial";
 /// The folder of a job's checkpoints.
 #[derive(Clone, Debug)]
 pub struct Checkpoints {
-    root: PathBuf,
+    pub(super) root: PathBuf,
     keep: Option<usize>,
+    pub(super) base: Option<Arc<Checkpoint>>,
 }
 
 impl Checkpoints {
     /// The checkpoints in this folder, which is created when first needed. All are kept.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), keep: None }
+        Self { root: root.into(), keep: None, base: None }
     }
 
     /// Keeps this many checkpoints, at least one, and removes others once a new one is complete: first those that are
@@ -122,6 +124,7 @@ impl Checkpoints {
     /// Starts a checkpoint of a job, and removes half-written ones of earlier processes.
     pub(super) fn begin(&self, step: u64, job: &mut Branch) -> Result<Staging, CheckpointError> {
         create_durably(&self.root)?;
+        let base = self.base_entry()?;
         let saving = FolderLock::of(&self.root, &mut job.locks)?;
         let names = names(&self.root)?;
         names.iter().filter(|name| is_partial(name)).for_each(|name| remove(&self.root.join(name)));
@@ -131,7 +134,7 @@ impl Checkpoints {
         let folder = self.partial(&name);
         fs::create_dir(&folder).map_err(CheckpointError::io("creating", &folder))?;
         let after = job.last.as_ref().filter(|(root, _)| root == saving.root()).map(|&(_, serial)| serial);
-        Ok(Staging { checkpoints: self.clone(), name, folder, leads: Some((saving, after)) })
+        Ok(Staging { checkpoints: self.clone(), name, folder, leads: Some(Leads { _saving: saving, after, base }) })
     }
 
     /// Joins a checkpoint that another process has started under this name.
@@ -180,9 +183,18 @@ pub(super) struct Staging {
     checkpoints: Checkpoints,
     name: String,
     folder: PathBuf,
-    /// In the process that started it: the guard that keeps others from saving into the folder, and the serial number
-    /// of the previous checkpoint there.
-    leads: Option<(Saving, Option<u64>)>,
+    /// In the process that started it.
+    leads: Option<Leads>,
+}
+
+/// What the process knows that started a checkpoint.
+#[derive(Debug)]
+struct Leads {
+    /// Keeps others from saving into the folder.
+    _saving: Saving,
+    /// The serial number of the previous checkpoint there.
+    after: Option<u64>,
+    base: Option<BaseEntry>,
 }
 
 impl Staging {
@@ -201,7 +213,8 @@ impl Staging {
     pub(super) fn commit(self, mut manifest: Manifest, job: &mut Branch) -> Result<PathBuf, CheckpointError> {
         let root = &self.checkpoints.root;
         let complete = root.join(&self.name);
-        let Some((_, after)) = &self.leads else { return Ok(complete) };
+        let Some(Leads { after, base, .. }) = &self.leads else { return Ok(complete) };
+        manifest.base.clone_from(base);
         let serials = self.checkpoints.complete()?.into_iter().filter_map(|complete| complete.order?.serial);
         (manifest.serial, manifest.after) = (Some(serials.max().unwrap_or_default().saturating_add(1)), *after);
         let serial = manifest.serial;

@@ -3,6 +3,7 @@
 //! Guarantees: it is written last, and names every file with its size and checksum. It contains a checksum of itself,
 //! so a changed or truncated manifest is detected.
 
+use super::base::sha256;
 use super::error::{CheckpointError, READING};
 use crate::stage::StateValue;
 use crate::train::progress::Progress;
@@ -42,6 +43,20 @@ pub struct ParameterEntry {
     /// What the optimizer keeps for it.
     #[serde(default)]
     pub(super) state: BTreeMap<String, StateEntry>,
+    /// The digest of its values, if it is not trained.
+    #[serde(default)]
+    pub(super) digest: Option<String>,
+    /// True if the base has its values, and the file has not.
+    #[serde(default)]
+    pub(super) in_base: bool,
+}
+
+/// The checkpoint that holds what another one leaves out.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct BaseEntry {
+    pub(super) folder: String,
+    /// The digest of its manifest.
+    pub(super) digest: String,
 }
 
 /// The value of one field of the optimizer's state.
@@ -76,6 +91,9 @@ pub(super) struct Manifest {
     pub(super) plan: String,
     pub(super) stages: usize,
     pub(super) optimizer: bool,
+    /// Absent if it holds everything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) base: Option<BaseEntry>,
     pub(super) files: Vec<FileEntry>,
     pub(super) parameters: Vec<ParameterEntry>,
 }
@@ -122,12 +140,18 @@ impl Order {
 impl Manifest {
     pub(super) fn new(progress: Progress, beside: String, plan: String, stages: usize) -> Self {
         let (files, parameters, optimizer) = (Vec::new(), Vec::new(), false);
-        let (version, serial, after) = (VERSION, None, None);
-        Self { version, serial, after, progress, beside, plan, stages, optimizer, files, parameters }
+        let (version, serial, after, base) = (VERSION, None, None, None);
+        Self { version, serial, after, progress, beside, plan, stages, optimizer, base, files, parameters }
     }
 
     pub(super) fn sum(&self) -> Result<u32, serde_json::Error> {
         serde_json::to_vec(self).map(|text| crc32fast::hash(&text))
+    }
+
+    /// The digest by which another checkpoint names it as its base.
+    pub(super) fn digest(&self) -> String {
+        // Numbers and text can always be encoded.
+        sha256(&serde_json::to_vec(self).unwrap_or_default())
     }
 
     /// Writes it into a folder and synchronises the file.
@@ -158,6 +182,7 @@ impl Manifest {
         let sum = sealed.checkpoint.sum().map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
         let manifest = sealed.checkpoint;
         let whole = manifest.parameters.iter().all(|p| p.file < manifest.files.len() && !p.names.is_empty());
+        let whole = whole && (manifest.base.is_some() || manifest.parameters.iter().all(|p| !p.in_base));
         let inside = manifest.files.iter().all(|file| Path::new(&file.name).file_name() == Some(file.name.as_ref()));
         match sum == sealed.crc32 && whole && inside {
             true => Ok(manifest),

@@ -6,7 +6,7 @@
 //!
 //! 1. A checkpoint is a folder: one safetensors file per stage, with weights by their names in the model
 //!    ([`Names`](crate::stage::Names)) and the optimizer state of each; and a JSON manifest with progress, sizes and
-//!    checksums. `folder` writes it atomically.
+//!    checksums. `folder` writes it atomically. A checkpoint over a base leaves out what is not trained (`base`).
 //! 2. With [`Pipeline::save`](crate::train::Pipeline::save) every rank writes its own stages, whether ranks are threads
 //!    or processes.
 //! 3. [`Pipeline::load`](crate::train::Pipeline::load) finds every parameter by name, in any of the files. Ranks,
@@ -35,6 +35,7 @@
 //! # }
 //! ```
 
+mod base;
 mod branch;
 mod error;
 mod export;
@@ -44,6 +45,7 @@ mod lock;
 mod manifest;
 mod pretrained;
 mod save;
+mod stage_file;
 mod stored;
 mod tensors;
 mod types;

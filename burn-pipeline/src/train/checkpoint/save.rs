@@ -11,22 +11,21 @@
 
 use super::error::CheckpointError;
 use super::folder::{Checkpoints, Staging};
-use super::manifest::{FileEntry, Manifest, ParameterEntry, StateEntry, dtype_name};
+use super::manifest::{Manifest, ParameterEntry};
+use super::stage_file::{Joined, Save, SavedStage};
 use super::stored::{States, names_in_checkpoint};
-use super::tensors::{Item, write};
 use crate::execute::ExecuteError;
-use crate::link::{Activity, Link};
+use crate::link::Activity;
 use crate::payload::AnyTensor;
 use crate::plan::StageId;
-use crate::stage::{ErasedStage, NamedWeight, StateValue};
+use crate::stage::{ErasedStage, NamedWeight};
 use crate::tensor_parallel::Holders;
 use crate::train::control::{Command, Exchange, gather_results};
 use crate::train::pipeline::Pipeline;
 use crate::train::step::{Drifted, Rank, caught};
-use burn::tensor::TensorData;
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use serde::Serialize;
+use std::collections::{BTreeSet, HashSet};
+use std::path::PathBuf;
 use std::time::Instant;
 
 impl Pipeline {
@@ -49,7 +48,7 @@ impl Pipeline {
         let mut manifest = Manifest::new(self.progress(), beside, self.plans.name(), self.placement().stages());
         let staging = self.begin(checkpoints)?;
         // Every rank has replied, so none is still writing when an error is returned.
-        let saved = self.ask(Save { folder: staging.folder().to_owned() })?;
+        let saved = self.ask(Save { folder: staging.folder().to_owned(), base: checkpoints.base().cloned() })?;
         let mut stages = saved.into_iter().collect::<Result<Vec<Vec<SavedStage>>, _>>()?.concat();
         stages.sort_by_key(|stage| stage.stage);
         let mut known = BTreeSet::new();
@@ -111,29 +110,13 @@ impl Pipeline {
     }
 }
 
-/// What a rank has written of one stage.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct SavedStage {
-    stage: usize,
-    file: FileEntry,
-    /// Its parameters. The caller numbers the files and sets `file` in them.
-    parameters: Vec<ParameterEntry>,
-    /// True if optimizer state was saved.
-    optimizer: bool,
-}
-
-/// Writes one file per stage.
-struct Save {
-    folder: PathBuf,
-}
-
 impl Command for Save {
     type Reply = Result<Vec<SavedStage>, CheckpointError>;
     const NAME: &'static str = "writing a checkpoint";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let number = rank.number();
-        let save = || rank.with_whole_weights(|rank| save_stages(rank, &self.folder));
+        let save = || rank.with_whole_weights(|rank| save_stages(rank, self));
         caught(number, || Self::NAME.to_owned(), save)
     }
 
@@ -144,7 +127,7 @@ impl Command for Save {
 
 /// Writes this rank's stages. Of a bidirectional placement the first route is saved, because both copies are equal. Of
 /// a tensor-parallel group, the first member writes what it joins from all pieces.
-fn save_stages(rank: &mut Rank, folder: &Path) -> Result<Result<Vec<SavedStage>, CheckpointError>, ExecuteError> {
+fn save_stages(rank: &mut Rank, save: &Save) -> Result<Result<Vec<SavedStage>, CheckpointError>, ExecuteError> {
     if let Some(Drifted { stage, first, other }) = rank.drifted()? {
         return Ok(Err(CheckpointError::Drifted { stage, first, other }));
     }
@@ -156,18 +139,20 @@ fn save_stages(rank: &mut Rank, folder: &Path) -> Result<Result<Vec<SavedStage>,
     for stage in stages {
         let states = rank.executor().gather_optimizer_states(stage)?.map_err(CheckpointError::OptimizerState);
         let (holders, saves) = (groups.of(stage), rank.answers_for(stage));
+        let mut trained = HashSet::new();
         let joined = rank.executor().stages().get(&stage).filter(|held| holders.joins(held.parameters()));
         let whole = joined.map(|held| {
+            trained.extend(held.named_parameters().into_iter().filter(|p| p.trainable).map(|p| p.id));
             let states = states.and_then(|states| join_states(holders, states, held.as_ref(), saves));
             (states, join_weights(holders, names_in_checkpoint(held.as_ref(), stage, &sharing), saves))
         });
         let Some((states, weights)) = whole.filter(|_| saves) else { continue };
-        if !folder.is_dir() {
-            saved.push(Err(CheckpointError::NotShared { folder: folder.to_owned() }));
+        if !save.folder.is_dir() {
+            saved.push(Err(CheckpointError::NotShared { folder: save.folder.clone() }));
             continue;
         }
         let link = rank.executor().link();
-        saved.push(states.and_then(|states| save_stage(stage, weights?, states, link, folder)));
+        saved.push(states.and_then(|states| save.stage(stage, (weights?, trained), states, link)));
     }
     rank.executor().link().set_activity(Activity::Idle);
     Ok(saved.into_iter().collect())
@@ -185,9 +170,6 @@ fn join_states(
     joined.map(|()| Some(states)).map_err(CheckpointError::OptimizerState)
 }
 
-/// A weight, and the elements of the whole one if the rank holds a piece.
-type Joined = (NamedWeight, Option<TensorData>);
-
 /// Joins each weight, on the host, for the rank that saves the stage. All holders call it.
 fn join_weights(holders: Holders<'_>, weights: Vec<NamedWeight>, keeps: bool) -> Result<Vec<Joined>, CheckpointError> {
     let join = |weight: NamedWeight| {
@@ -199,44 +181,4 @@ fn join_weights(holders: Holders<'_>, weights: Vec<NamedWeight>, keeps: bool) ->
     // All weights are joined before an error is returned, because the other ranks wait for each.
     let joined: Vec<Result<Joined, CheckpointError>> = weights.into_iter().map(join).collect();
     joined.into_iter().collect()
-}
-
-fn save_stage(
-    stage: StageId,
-    weights: Vec<Joined>,
-    states: Option<States>,
-    link: &mut dyn Link,
-    folder: &Path,
-) -> Result<SavedStage, CheckpointError> {
-    link.set_activity(Activity::Saving);
-    let optimizer = states.is_some();
-    let mut states = states.unwrap_or_default();
-    let (mut parameters, mut items) = (Vec::new(), Vec::new());
-    for (weight, whole) in weights {
-        let (entry, tensors) = entry(weight, whole, &mut states);
-        parameters.push(entry);
-        items.extend(tensors);
-    }
-    let path = folder.join(format!("stage-{:03}.safetensors", stage.index()));
-    let about = [("stage", stage.index().to_string())];
-    let file = write(&path, items, &about, &mut || link.set_activity(Activity::Saving))?;
-    Ok(SavedStage { stage: stage.index(), file, parameters, optimizer })
-}
-
-/// A parameter's entry, and the tensors to write for it.
-fn entry(weight: NamedWeight, whole: Option<TensorData>, states: &mut States) -> (ParameterEntry, Vec<Item<'static>>) {
-    let NamedWeight { id, names, value, .. } = weight;
-    let (dtype, shape) = (value.dtype(), whole.as_ref().map_or(value.shape(), |whole| whole.shape().clone()).to_vec());
-    let read = move || whole.map_or_else(|| value.to_data(), Ok);
-    let mut state = BTreeMap::new();
-    let mut items = vec![Item { name: names[0].clone(), dtype, shape: shape.clone(), read: Box::new(read) }];
-    for (field, kept) in states.remove(&id).unwrap_or_default() {
-        state.insert(field.clone(), StateEntry::of(&kept));
-        if let StateValue::Tensor(data) = kept {
-            let name = ParameterEntry::state_key(&names[0], &field);
-            let (dtype, shape) = (data.dtype(), data.shape().to_vec());
-            items.push(Item { name, dtype, shape, read: Box::new(move || Ok(data)) });
-        }
-    }
-    (ParameterEntry { names, dtype: dtype_name(dtype), shape, file: 0, state }, items)
 }

@@ -31,9 +31,9 @@ use std::sync::LazyLock;
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     folder: PathBuf,
-    manifest: Manifest,
+    pub(super) manifest: Manifest,
     /// The indices of the parameters with each name; copies of a tied parameter share one name.
-    places: BTreeMap<String, Vec<usize>>,
+    pub(super) places: BTreeMap<String, Vec<usize>>,
 }
 
 /// Prefix of the name that all copies of a tied parameter share; no path in a module contains a slash.
@@ -127,12 +127,13 @@ impl Checkpoint {
         &self.manifest.parameters
     }
 
-    /// Reads every file and compares its checksum.
+    /// Reads every file, those of its base too, and compares its checksum.
     ///
     /// # Errors
     /// Returns the error of the first file that is missing or damaged.
     pub fn verify(&self) -> Result<(), CheckpointError> {
-        self.manifest.files.iter().try_for_each(|file| Tensors::read(&self.folder, file).map(drop))
+        self.manifest.files.iter().try_for_each(|file| Tensors::read(&self.folder, file).map(drop))?;
+        self.base()?.map_or(Ok(()), |base| base.verify())
     }
 
     /// Loads the saved weights into a module, which may be any part of the model or all of it.
@@ -169,11 +170,10 @@ impl Checkpoint {
     /// # Errors
     /// Returns [`CheckpointError`] if a file of the checkpoint is damaged, or the new file cannot be written.
     pub fn export(&self, path: impl AsRef<Path>) -> Result<(), CheckpointError> {
-        let mut tensors: BTreeMap<&str, TensorData> = BTreeMap::new();
-        for (place, file) in self.manifest.files.iter().enumerate() {
-            let here = self.manifest.parameters.iter().filter(|entry| entry.file == place);
-            tensors.extend(Tensors::read(&self.folder, file)?.take(here.map(ParameterEntry::key))?);
-        }
+        let all = (0..self.manifest.parameters.len()).collect();
+        let read = self.read(&all, false, &mut || ())?;
+        let key = |place: usize| self.manifest.parameters[place].key();
+        let tensors: BTreeMap<&str, TensorData> = read.into_iter().map(|(at, (data, _))| (key(at), data)).collect();
         let items = tensors.into_iter().map(|(name, data)| Item {
             name: name.to_owned(),
             dtype: data.dtype(),
@@ -257,16 +257,18 @@ impl Checkpoint {
     }
 
     /// Reads the entries with these indices, file by file.
-    fn read(
+    pub(super) fn read(
         &self,
         places: &BTreeSet<usize>,
         with_optimizer: bool,
         progress: &mut dyn FnMut(),
     ) -> Result<HashMap<usize, (TensorData, ParameterState)>, CheckpointError> {
-        let mut read = HashMap::new();
+        let (in_base, own): (BTreeSet<usize>, BTreeSet<usize>) =
+            places.iter().partition(|&&place| self.manifest.parameters[place].in_base);
+        let mut read = self.read_in_base(&in_base, progress)?;
         for (index, file) in self.manifest.files.iter().enumerate() {
             let here: Vec<usize> =
-                places.iter().copied().filter(|&place| self.manifest.parameters[place].file == index).collect();
+                own.iter().copied().filter(|&place| self.manifest.parameters[place].file == index).collect();
             if here.is_empty() {
                 continue;
             }
@@ -337,7 +339,15 @@ mod tests {
             let mut manifest = Manifest::new(Progress::default(), "null".into(), "plan".into(), 1);
             manifest.files.push(file);
             let (names, dtype, state) = (vec!["x".to_owned()], dtype.to_owned(), BTreeMap::new());
-            manifest.parameters.push(ParameterEntry { names, dtype, shape, file: 0, state });
+            manifest.parameters.push(ParameterEntry {
+                names,
+                dtype,
+                shape,
+                file: 0,
+                state,
+                digest: None,
+                in_base: false,
+            });
             manifest.write(&folder).unwrap();
             let checkpoint = Checkpoint::open(&folder).unwrap();
             // Another rank may claim to have used a parameter that does not exist.

@@ -106,7 +106,7 @@ fn format(path: &Path, error: &dyn std::fmt::Display) -> CheckpointError {
 }
 
 /// Converts booleans to one byte each; leaves everything else unchanged.
-fn plain(data: TensorData) -> TensorData {
+pub(super) fn plain(data: TensorData) -> TensorData {
     if data.dtype().is_bool() { data.convert_dtype(DType::Bool(BoolStore::Native)) } else { data }
 }
 
