@@ -56,6 +56,52 @@ fn outputs_of_steps_go_to_the_processes_that_asked_for_them_and_to_no_other() {
 }
 
 #[test]
+fn a_process_needs_of_a_batch_only_what_its_stages_read() {
+    let run = |batch: &dyn Fn() -> Batch, pipeline: &mut Pipeline| {
+        let mut losses: Vec<f64> = (0..2).map(|_| pipeline.step(batch(), 0.1).unwrap().loss).collect();
+        losses.extend(pipeline.eval(batch()).unwrap().loss);
+        losses
+    };
+    let whole = each(|_| builder(), |_, pipeline| run(&|| batch(0.5), pipeline));
+    let device = Device::flex();
+    let numbers = || Tensor::<2>::zeros([SAMPLES, 1], &device);
+    let own = each(
+        |_| builder(),
+        |rank, pipeline| match rank {
+            0 => run(&|| batch(0.5).target(numbers()), pipeline),
+            _ => {
+                let target = Tensor::<1, Int>::arange(0..(SAMPLES * WIDTH) as i64, &device).float();
+                let target = target
+                    .reshape([SAMPLES, WIDTH])
+                    .sin()
+                    .slice_assign([3..4, 1..2], Tensor::from_floats([[0.5]], &device));
+                run(&|| Batch::new(numbers_of(SAMPLES)).target(target.clone().cos()), pipeline)
+            }
+        },
+    );
+    assert_eq!(own, whole);
+    assert!(whole[0] == whole[1] && whole[0][0] != whole[0][1]);
+    // Fewer samples are another batch.
+    let fewer = each(
+        |_| builder(),
+        |rank, pipeline| {
+            let batch = if rank == 0 {
+                batch(0.5)
+            } else {
+                Batch::new(numbers_of(4)).target(Tensor::<2>::zeros([4, 1], &device))
+            };
+            pipeline.step(batch, 0.1).unwrap_err().to_string()
+        },
+    );
+    assert!(fewer.iter().all(|error| error.contains("8") && error.contains("4")), "{fewer:?}");
+}
+
+/// A placeholder with this many samples, of another width.
+fn numbers_of(samples: usize) -> (Tensor<2>, Tensor<2, Int>) {
+    (Tensor::zeros([samples, 1], &Device::flex()), Tensor::zeros([samples, 1], &Device::flex()))
+}
+
+#[test]
 fn every_process_gets_the_values_of_all_in_the_order_of_ranks() {
     let exchanged = each(|_| builder(), |rank, pipeline| pipeline.exchange((rank, "of its own".to_owned())).unwrap());
     assert_eq!(exchanged.map(|rows| rows.into_iter().map(|(rank, _)| rank).collect::<Vec<_>>()), [[0, 1], [0, 1]]);

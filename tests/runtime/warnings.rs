@@ -42,6 +42,8 @@ impl Subscriber for Warnings {
 /// The warnings of this thread while `body` runs.
 pub(crate) fn warned(body: impl FnOnce()) -> Vec<String> {
     let kept = Arc::new(Mutex::new(Vec::new()));
+    // While a process has one subscriber, a thread without it switches an event off for all when it is first there.
+    let _second = tracing::Dispatch::new(Warnings(Arc::default()));
     tracing::subscriber::with_default(Warnings(kept.clone()), body);
     let kept = kept.lock().unwrap();
     kept.clone()

@@ -41,7 +41,8 @@ pub struct StepReport {
     /// The most microbatches that each rank held at once, summed over its stages.
     pub peak_held: Vec<usize>,
     /// The most bytes that each rank held for backwards at once, excluding parameters; `None` if a stage's engine does
-    /// not know (captured ones do).
+    /// not know. Captured ones do; Burn's autodiff hides what its graph keeps, so for eager ones
+    /// [`Builder::measure_memory`](crate::Builder::measure_memory) reads a meter.
     pub peak_held_bytes: Vec<Option<usize>>,
     /// The activation bytes of each stage's largest microbatch, in model order, if its engine knows.
     pub activations: Vec<Option<ActivationBytes>>,

@@ -1,11 +1,12 @@
 //! The programs that a stage keeps: one for each shape and each combination of host values, up to a limit.
 
 use super::model::{Host, Part, WIDTH, tensor};
+use crate::warnings::warned;
 use burn::module::Module;
 use burn::nn::DropoutConfig;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::execute::Tuning;
-use burn_pipeline::payload::{Boundary, Payload};
+use burn_pipeline::payload::{AnyTensor, Boundary, Payload};
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, SingleStage, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::Pipeline;
@@ -35,6 +36,25 @@ fn a_value_that_comes_back_finds_its_programs_again() {
     assert_eq!((&given[0], &given[1]), (&given[2], &given[3]));
     assert_eq!(given[0], given[5]);
     assert!(given[0] != given[1] && given[1] != given[4] && given[0] != given[4]);
+}
+
+#[test]
+fn a_coefficient_that_changes_with_every_step_is_hinted_at_and_keeps_few_programs() {
+    let host = Arc::new(Host::default());
+    let mut stage = captured(StageBox::new(Part::new(&whole(), &host, false)));
+    let warnings = warned(|| {
+        for step in 0..100 {
+            host.set(step);
+            let output = forward(&mut stage, step, tensor(5, 2));
+            assert!(output.iter().all(|value| value.is_finite()));
+            let ones = AnyTensor::new(Tensor::<2>::ones([2, WIDTH], &Device::flex()));
+            stage.backward(step, vec![Some(ones)]).unwrap();
+            assert_eq!((stage.held(), stage.report().programs.len()), (0, (step + 1).min(64)));
+        }
+    });
+    // One hint, with what to do.
+    let hints: Vec<_> = warnings.iter().filter(|warning| warning.contains("captured anew")).collect();
+    assert!(hints.len() == 1 && hints[0].contains("give it to the batch as a tensor"), "{warnings:?}");
 }
 
 /// Drops a share of its input, in tenths, which the host changes.
