@@ -98,10 +98,10 @@ fn another_version_of_the_format_is_refused_by_its_number() {
     let folder = Folder::new("damage-version");
     let (checkpoints, _) = two(&folder);
     let path = checkpoints.latest().unwrap().folder().join("manifest.json");
-    let text = std::fs::read_to_string(&path).unwrap().replace("\"version\": 1", "\"version\": 7");
+    let text = std::fs::read_to_string(&path).unwrap().replace("\"version\": 2", "\"version\": 7");
     std::fs::write(&path, text).unwrap();
     let error = checkpoints.latest().unwrap_err().to_string();
-    assert!(error.contains("is of format version 7, but this library reads version 1"), "{error}");
+    assert!(error.contains("is of format version 7, but this library reads version 2"), "{error}");
 }
 
 #[test]

@@ -91,7 +91,8 @@ impl Checkpoint {
     /// The index of the entry with the values of a parameter that is not trained; `None` if it holds other values.
     pub(super) fn holding(&self, entry: &ParameterEntry) -> Option<usize> {
         let is_same = |own: &ParameterEntry| {
-            own.digest.is_some() && (&own.digest, &own.dtype, &own.shape) == (&entry.digest, &entry.dtype, &entry.shape)
+            !own.digest.is_empty()
+                && (&own.digest, &own.dtype, &own.shape) == (&entry.digest, &entry.dtype, &entry.shape)
         };
         self.places.get(entry.key())?.iter().copied().find(|&place| is_same(&self.parameters()[place]))
     }
@@ -113,7 +114,7 @@ impl Checkpoint {
         let values = base.read(&there.values().copied().collect(), false, progress)?;
         let own = |(place, there): (usize, usize)| {
             let (data, _) = values.get(&there).cloned().ok_or_else(|| lacks(place))?;
-            match self.parameters()[place].digest == Some(digest(data.clone())) {
+            match self.parameters()[place].digest == digest(data.clone()) {
                 true => Ok((place, (data, ParameterState::new()))),
                 false => Err(lost(format!("its `{}` has other values", self.parameters()[place].key()))),
             }

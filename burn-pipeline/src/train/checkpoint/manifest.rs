@@ -16,7 +16,7 @@ use std::path::Path;
 
 /// The file's name within a checkpoint's folder.
 pub(super) const MANIFEST: &str = "manifest.json";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A file of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -43,11 +43,9 @@ pub struct ParameterEntry {
     /// What the optimizer keeps for it.
     #[serde(default)]
     pub(super) state: BTreeMap<String, StateEntry>,
-    /// The digest of its values, if it is not trained.
-    #[serde(default)]
-    pub(super) digest: Option<String>,
+    /// The digest of its values; empty if it is trained.
+    pub(super) digest: String,
     /// True if the base has its values, and the file has not.
-    #[serde(default)]
     pub(super) in_base: bool,
 }
 

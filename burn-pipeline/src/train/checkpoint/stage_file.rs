@@ -78,7 +78,7 @@ impl Save {
         let (name, dtype, kept) = (names[0].clone(), value.dtype(), states.remove(&id).unwrap_or_default());
         let failed = |message| CheckpointError::Device { name: name.clone(), message };
         let values = || whole.clone().map_or_else(|| value.to_data(), Ok);
-        let digest = if is_trained { None } else { Some(digest(values().map_err(failed)?)) };
+        let digest = if is_trained { String::new() } else { digest(values().map_err(failed)?) };
         let state = kept.iter().map(|(field, kept)| (field.clone(), StateEntry::of(kept))).collect();
         let entry = ParameterEntry {
             dtype: dtype_name(dtype),

@@ -345,7 +345,7 @@ mod tests {
                 shape,
                 file: 0,
                 state,
-                digest: None,
+                digest: String::new(),
                 in_base: false,
             });
             manifest.write(&folder).unwrap();
