@@ -172,7 +172,7 @@ where
     ///
     /// A number of the context is a number of the host: a captured stage is recorded for each microbatch, and keeps
     /// programs for each value that changes its operations
-    /// ([`Tuning::captured_programs`](crate::train::Tuning::captured_programs) bounds them).
+    /// ([`Tuning::captured_programs`](crate::execute::Tuning::captured_programs) bounds them).
     pub fn with_context(self) -> Layer<M, I, O> {
         let ports = self.ports.clone();
         let with_context = move |run: Run<M, (I, ForwardContext), O>| -> Run<M, I, O> {
