@@ -82,7 +82,8 @@ impl<'a> Costs<'a> {
     /// The seconds of a fused action with its own cost. Both its parts end together.
     ///
     /// `F` fused with `B` takes the `overlap` of the forward's stage. `F` fused with `I` takes that minus the
-    /// seconds of the backward's `W`, but at least as long as the longer part. `None` without an `overlap`, and for
+    /// seconds of the backward's `W`, but at least as long as the longer part, and `F` fused with `W` that minus the
+    /// seconds of its `I`. `None` without an `overlap`, and for
     /// an action that is not fused: its tasks then run one after the other.
     pub(crate) fn fused_seconds(&self, action: Action) -> Option<f64> {
         let Action::Overlap(forward, backward) = action else { return None };
@@ -90,7 +91,9 @@ impl<'a> Costs<'a> {
         if backward.op() == Op::Backward {
             return Some(overlap);
         }
-        let rest = overlap - self.stage(backward.stage()).weight_backward();
+        let other = self.stage(backward.stage());
+        let absent = if backward.op() == Op::BackwardInput { other.weight_backward() } else { other.input_backward() };
+        let rest = overlap - absent;
         Some(rest.max(self.task_seconds(forward.into())).max(self.task_seconds(backward.into())))
     }
 

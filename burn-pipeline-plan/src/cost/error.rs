@@ -37,6 +37,9 @@ pub enum ProfileError {
          profile the model with the plan's cut, or list one entry per stage"
     )]
     Stages { profile: usize, plan: usize },
+    /// There is no such stage to train from.
+    #[error("the model cannot train from stage {first} on: the profile has {stages} stages, numbered from 0")]
+    FirstTrained { first: usize, stages: usize },
     /// There is no profile to take the median of.
     #[error("there is no profile to merge; give one per rank")]
     NoProfile,

@@ -145,6 +145,18 @@ impl Layer {
         }
     }
 
+    /// The same layer before the first one that trains: without a backward, and with nothing held for one.
+    pub(super) fn frozen(self) -> Self {
+        let bytes = Self { activation_bytes: 0.0, freed_at_input_bytes: 0.0, recomputed_bytes: 0.0, ..self };
+        Self { input: 0.0, weight: 0.0, backward: None, ..bytes }
+    }
+
+    /// The same layer as the first one that trains: its backward is that for the weights alone.
+    pub(super) fn first_trained(self) -> Self {
+        let weight = (self.full_backward() - self.input).max(0.0);
+        Self { input: 0.0, weight, backward: None, freed_at_input_bytes: 0.0, ..self }
+    }
+
     /// The seconds of the whole backward.
     pub fn full_backward(&self) -> f64 {
         self.backward.unwrap_or(self.input + self.weight)

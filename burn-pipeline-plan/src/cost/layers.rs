@@ -6,6 +6,8 @@
 //! Skip edges belong to the layers. A cut turns each edge into a part of a message (to the next stage) or into a
 //! skip edge of the plan. The synthesis does not see when values of skip edges arrive; the simulation that prices its
 //! plans does.
+//!
+//! If the first layers do not train, the layers know it: a cut then gives the profile of stages without a backward.
 
 use super::amount::is_amount;
 use super::dtype::Dtype;
@@ -24,6 +26,7 @@ use std::collections::BTreeMap;
 pub struct Layers {
     layers: Vec<Layer>,
     skips: Vec<SkipEdge>,
+    first_trained: usize,
 }
 
 impl Layers {
@@ -56,7 +59,7 @@ impl Layers {
                 return Err(PartitionError::Layer { layer: index, field: "freed_at_input_bytes", value });
             }
         }
-        Ok(Self { layers, skips: Vec::new() })
+        Ok(Self { layers, skips: Vec::new(), first_trained: 0 })
     }
 
     /// The same layers with skip edges: values that a layer passes beyond the next one, such as the long
@@ -69,6 +72,50 @@ impl Layers {
     pub fn with_skips(self, skips: Vec<SkipEdge>) -> Result<Self, PartitionError> {
         let skips = checked(skips, self.layers.len(), usize::MAX)?;
         Ok(Self { skips, ..self })
+    }
+
+    /// The same layers for a model that trains from this layer on: layers before it have no backward and hold nothing
+    /// for one, and no gradient leaves it towards the input. Unchanged for layer 0.
+    ///
+    /// ```
+    /// use burn_pipeline_plan::cost::{Layer, Layers};
+    /// let layer = Layer { activation_bytes: 8.0, ..Layer::new('A').with_seconds(1.0, 1.0, 1.0) };
+    /// let layers = Layers::new(vec![layer; 3])?.train_from(1)?;
+    /// let seconds: Vec<f64> = layers.all().iter().map(|layer| layer.seconds()).collect();
+    /// assert_eq!((seconds, layers.all()[0].activation_bytes), (vec![1.0, 2.0, 3.0], 0.0));
+    /// # Ok::<(), burn_pipeline_plan::cost::PartitionError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns [`PartitionError::FirstTrained`] if there is no such layer.
+    pub fn train_from(self, first: usize) -> Result<Self, PartitionError> {
+        let count = self.layers.len();
+        if first >= count {
+            return Err(PartitionError::FirstTrained { first, layers: count });
+        }
+        let layer = |(index, layer): (usize, Layer)| match first {
+            0 => layer,
+            _ if index < first => layer.frozen(),
+            _ if index == first => layer.first_trained(),
+            _ => layer,
+        };
+        let layers = self.layers.into_iter().enumerate().map(layer).collect();
+        Ok(Self { layers, first_trained: first, ..self })
+    }
+
+    /// The first layer that trains; see [`Layers::train_from`].
+    pub fn first_trained(&self) -> usize {
+        self.first_trained
+    }
+
+    /// The same skip edges and first layer that trains, with other costs of the layers.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Layers::new`], and [`PartitionError::FirstTrained`] or [`PartitionError::Skip`] if there
+    /// are fewer layers now.
+    pub fn with_costs(&self, layers: Vec<Layer>) -> Result<Self, PartitionError> {
+        let layers = Self::new(layers)?.with_skips(self.skips.clone())?;
+        layers.train_from(self.first_trained)
     }
 
     /// All layers, in order.
@@ -91,8 +138,8 @@ impl Layers {
     /// ranks. The first layer is the embedding, the last one the head. See [`VocabularyCost::of_layers`].
     ///
     /// # Errors
-    /// Returns [`PartitionError::Vocabulary`] if there is no layer between the two, or if a skip edge starts at the
-    /// embedding or ends at the head.
+    /// Returns [`PartitionError::Vocabulary`] if there is no layer between the two, if a skip edge starts at the
+    /// embedding or ends at the head, or if not all layers train.
     ///
     /// ```
     /// use burn_pipeline_plan::cost::{Layer, Layers};
@@ -107,7 +154,7 @@ impl Layers {
         let [embedding, between @ .., head] = &self.layers[..] else { return Err(PartitionError::Vocabulary) };
         let (last, inside) =
             (self.layers.len() - 1, |edge: &SkipEdge| edge.from > 0 && edge.to < self.layers.len() - 1);
-        if between.is_empty() || !self.skips.iter().all(inside) {
+        if between.is_empty() || self.first_trained > 0 || !self.skips.iter().all(inside) {
             return Err(PartitionError::Vocabulary);
         }
         let pieces = VocabularyCost::of_layers(embedding, head, self.layers[last - 1].output_bytes, ranks);
@@ -121,7 +168,7 @@ impl Layers {
     /// Returns the errors of [`Layers::new`].
     pub fn held_by(&self, members: usize, links: &LinkCosts) -> Result<Self, PartitionError> {
         let layers = self.layers.iter().map(|layer| layer.held_by(members, links)).collect();
-        Self::new(layers)?.with_skips(self.skips.clone())
+        self.with_costs(layers)
     }
 
     /// The stages of a profile as layers of kind `S`, to be kept or cut more coarsely. The seconds of `UNSHARD` and
@@ -144,7 +191,8 @@ impl Layers {
             skip_bytes: stage.skip_bytes,
             ..Layer::new('S')
         };
-        Self::new(profile.stages().iter().map(layer).collect())?.with_skips(profile.skips().to_vec())
+        let layers = Self::new(profile.stages().iter().map(layer).collect())?.with_skips(profile.skips().to_vec())?;
+        layers.train_from(profile.first_trained())
     }
 
     /// The same layers for microbatches of `factor` times the size. Seconds, FLOPs and bytes of activations and
@@ -170,6 +218,6 @@ impl Layers {
             summed_bytes: layer.summed_bytes.map(|bytes| bytes * factor),
             ..layer.clone()
         };
-        Self::new(self.layers.iter().map(scale).collect())?.with_skips(self.skips.clone())
+        self.with_costs(self.layers.iter().map(scale).collect())
     }
 }

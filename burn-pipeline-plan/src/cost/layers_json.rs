@@ -9,7 +9,8 @@
 //!   "pattern": "E|A*4" }
 //! ```
 //!
-//! Both may have `"skips": [[0, 4], ..]`: pairs of layers between which a value goes past the next layer.
+//! Both may have `"skips": [[0, 4], ..]`: pairs of layers between which a value goes past the next layer; and
+//! `"first_trained": 3`, if the layers before that one do not train ([`Layers::train_from`]).
 //!
 //! Guarantees: layers read from JSON have passed [`Layers::new`]. An unknown field is refused by name. A kind of
 //! the pattern that is described twice or not at all is refused.
@@ -32,6 +33,8 @@ struct StoredLayers {
     pattern: Option<String>,
     #[serde(default)]
     skips: Vec<SkipEdge>,
+    #[serde(default)]
+    first_trained: usize,
 }
 
 impl Layers {
@@ -41,15 +44,17 @@ impl Layers {
     /// - Returns [`PartitionError::Json`] if the text is not the JSON of layers.
     /// - [`PartitionError::Pattern`] with the column of a mistake in the pattern.
     /// - [`PartitionError::UnknownKind`] or [`PartitionError::KindTwice`] if a kind is not described exactly once.
-    /// - The errors of [`Layers::new`] and [`Layers::with_skips`].
+    /// - The errors of [`Layers::new`], [`Layers::with_skips`] and [`Layers::train_from`].
     pub fn from_json(text: &str) -> Result<(Self, Option<Pattern>), PartitionError> {
         let form: StoredLayers = serde_json::from_str(text).map_err(|e| PartitionError::Json(e.to_string()))?;
+        let (first, skips) = (form.first_trained, form.skips);
+        let finished = |layers: Self| layers.with_skips(skips)?.train_from(first);
         match (form.pattern, form.layers.is_empty(), form.kinds.is_empty()) {
             (Some(pattern), true, _) => {
                 let pattern: Pattern = pattern.parse()?;
-                Ok((Self::of_pattern(&pattern, &form.kinds)?.with_skips(form.skips)?, Some(pattern)))
+                Ok((finished(Self::of_pattern(&pattern, &form.kinds)?)?, Some(pattern)))
             }
-            (None, _, true) => Ok((Self::new(form.layers)?.with_skips(form.skips)?, None)),
+            (None, _, true) => Ok((finished(Self::new(form.layers)?)?, None)),
             _ => Err(PartitionError::Json("give `layers`, or `kinds` and `pattern`, and not both".into())),
         }
     }
@@ -59,10 +64,13 @@ impl Layers {
     /// # Errors
     /// Returns [`PartitionError::Json`]; this does not occur for validated layers.
     pub fn to_json(&self) -> Result<String, PartitionError> {
-        let form = match self.skips() {
-            [] => serde_json::json!({ "layers": self.all() }),
-            skips => serde_json::json!({ "layers": self.all(), "skips": skips }),
-        };
+        let mut form = serde_json::json!({ "layers": self.all() });
+        if !self.skips().is_empty() {
+            form["skips"] = serde_json::json!(self.skips());
+        }
+        if self.first_trained() > 0 {
+            form["first_trained"] = self.first_trained().into();
+        }
         serde_json::to_string_pretty(&form).map_err(|e| PartitionError::Json(e.to_string()))
     }
 

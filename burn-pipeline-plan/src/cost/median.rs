@@ -43,7 +43,9 @@ impl Profile {
             return Err(ProfileError::DifferentSkips);
         }
         let stage = |stage: usize| stage_cost(&profiles.iter().map(|p| p.stages()[stage]).collect::<Vec<_>>());
+        let trained = profiles.iter().map(Profile::first_trained).min().unwrap_or(0);
         let merged = Profile::new((0..first).map(stage).collect(), links(profiles))?.with_skips(skips.to_vec())?;
+        let merged = merged.train_from(trained)?;
         let pieces: Vec<VocabularyCost> = profiles.iter().filter_map(|profile| profile.vocabulary().copied()).collect();
         match pieces.len() {
             0 => Ok(merged),

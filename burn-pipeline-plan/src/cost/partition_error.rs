@@ -38,10 +38,13 @@ pub enum PartitionError {
     /// The pattern's kinds differ from those of the model's layers. A kind is `None` where its list has ended.
     #[error("layer {layer} is of kind {}, but the pattern has {} there", letter(*found), letter(*expected))]
     Mismatch { layer: usize, expected: Option<char>, found: Option<char> },
+    /// There is no such layer to train from.
+    #[error("the model cannot train from layer {first} on: it has {layers} layers, numbered from 0")]
+    FirstTrained { first: usize, layers: usize },
     /// These layers cannot be vocabulary parallel.
     #[error(
         "these layers cannot be vocabulary parallel: the first layer must be the embedding and the last one the head, \
-         with at least one layer between them, and no skip edge may start or end at the two"
+         with at least one layer between them, no skip edge may start or end at the two, and all layers must train"
     )]
     Vocabulary,
     /// No cut has this number of stages.

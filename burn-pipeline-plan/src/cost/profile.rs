@@ -27,6 +27,7 @@ pub struct Profile {
     skips: Vec<SkipEdge>,
     links: LinkCosts,
     vocabulary: Option<VocabularyCost>,
+    first_trained: usize,
 }
 
 impl Profile {
@@ -49,7 +50,7 @@ impl Profile {
             }
         }
         links.check()?;
-        Ok(Self { stages, skips: Vec::new(), links, vocabulary: None })
+        Ok(Self { stages, skips: Vec::new(), links, vocabulary: None, first_trained: 0 })
     }
 
     /// The same profile for a model with these skip edges. Each edge moves the `skip_bytes` of its earlier stage.
@@ -62,6 +63,35 @@ impl Profile {
         Ok(Self { skips, ..self })
     }
 
+    /// The same profile for a model that trains from this stage on: stages before it have no backward and hold nothing
+    /// for one, and `W` is its whole backward. Unchanged for stage 0. Plans for it are made with
+    /// [`Plan::train_from`](crate::plan::Plan::train_from).
+    ///
+    /// A stage's `I` includes what gradients need on their way through its own layers. If the stage has several layers
+    /// that train, cut a model that knows it ([`Layers::train_from`](super::Layers::train_from)) for exact costs.
+    ///
+    /// # Errors
+    /// Returns [`ProfileError::FirstTrained`] if there is no such stage.
+    pub fn train_from(self, first: usize) -> Result<Self, ProfileError> {
+        let count = self.stages.len();
+        if first >= count {
+            return Err(ProfileError::FirstTrained { first, stages: count });
+        }
+        let stage = |(index, stage): (usize, StageCost)| match first {
+            0 => stage,
+            _ if index < first => stage.frozen(),
+            _ if index == first => stage.first_trained(),
+            _ => stage,
+        };
+        let stages = self.stages.into_iter().enumerate().map(stage).collect();
+        Ok(Self { stages, first_trained: first, ..self })
+    }
+
+    /// The first stage that trains; see [`Profile::train_from`].
+    pub fn first_trained(&self) -> usize {
+        self.first_trained
+    }
+
     /// The same profile for a vocabulary-parallel model: embedding and head are not part of its stages, and every
     /// rank has a piece of both.
     ///
@@ -72,14 +102,14 @@ impl Profile {
         Ok(Self { vocabulary: Some(vocabulary), ..self })
     }
 
-    /// The same links, skip edges and vocabulary with other stage costs.
+    /// The same links, skip edges, vocabulary and first stage that trains, with other stage costs.
     ///
     /// # Errors
     /// Returns the errors of [`Profile::new`], and [`ProfileError::Skip`] if an edge leads to a stage that no longer
     /// exists.
     pub(crate) fn with_stages(&self, stages: Vec<StageCost>) -> Result<Self, ProfileError> {
         let profile = Self::new(stages, self.links.clone())?.with_skips(self.skips.clone())?;
-        Ok(Self { vocabulary: self.vocabulary, ..profile })
+        Ok(Self { vocabulary: self.vocabulary, first_trained: self.first_trained, ..profile })
     }
 
     /// The skip edges, sorted.
@@ -139,12 +169,16 @@ struct StoredProfile {
     links: LinkCosts,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     vocabulary: Option<VocabularyCost>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    first_trained: Option<usize>,
 }
 
 impl From<Profile> for StoredProfile {
     fn from(profile: Profile) -> Self {
         let (stages, skips) = (profile.stages().to_vec(), profile.skips().to_vec());
-        Self { stages, skips, links: profile.links().clone(), vocabulary: profile.vocabulary }
+        let first_trained = Some(profile.first_trained).filter(|&first| first > 0);
+        let (links, vocabulary) = (profile.links, profile.vocabulary);
+        Self { stages, skips, links, vocabulary, first_trained }
     }
 }
 
@@ -152,7 +186,9 @@ impl TryFrom<StoredProfile> for Profile {
     type Error = ProfileError;
 
     fn try_from(form: StoredProfile) -> Result<Self, ProfileError> {
-        let profile = Profile::new(form.stages, form.links)?.with_skips(form.skips)?;
+        let profile = Profile::new(form.stages, form.links)?
+            .with_skips(form.skips)?
+            .train_from(form.first_trained.unwrap_or(0))?;
         form.vocabulary.map_or(Ok(profile.clone()), |vocabulary| profile.with_vocabulary(vocabulary))
     }
 }
@@ -185,7 +221,7 @@ mod tests {
         let profile = Profile::new(vec![stage, StageCost::default(), stage], links).unwrap();
         let profile = profile.with_skips(vec![(0, 2).into()]).unwrap();
         let pieces = VocabularyCost { head_forward: 0.25, weight_bytes: 3.0, ..VocabularyCost::default() };
-        let parallel = profile.clone().with_vocabulary(pieces).unwrap();
+        let parallel = profile.clone().train_from(1).unwrap().with_vocabulary(pieces).unwrap();
         assert_eq!(Profile::from_json(&parallel.to_json()).unwrap(), parallel);
         assert_eq!(Profile::from_json(&profile.to_json()).unwrap(), profile);
     }

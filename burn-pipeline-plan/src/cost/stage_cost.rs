@@ -111,7 +111,8 @@ impl StageCost {
 
     /// The same stage with recomputation: it saves only its input of `input_bytes` and runs its forward again at
     /// the start of the backward. `I` and `B` take longer by the seconds of `F`, and the other activations are held
-    /// only from then on. A stage that already recomputes is returned unchanged.
+    /// only from then on. If `I` takes no time, as in the first stage that trains, `W` takes longer instead. A stage that
+    /// already recomputes is returned unchanged.
     ///
     /// ```
     /// use burn_pipeline_plan::cost::StageCost;
@@ -124,11 +125,13 @@ impl StageCost {
             return self;
         }
         let kept = input_bytes.min(self.activation_bytes);
+        let in_weight = self.input == Some(0.0);
+        let (before_input, before_weight) = if in_weight { (0.0, self.forward) } else { (self.forward, 0.0) };
         // The second forward may need more than the backward after it.
         let again = |peak: Option<f64>| peak.map(|peak| peak.max(self.forward_peak_bytes.unwrap_or(0.0)));
         Self {
-            input: Some(self.input_backward() + self.forward),
-            weight: Some(self.weight_backward()),
+            input: Some(self.input_backward() + before_input),
+            weight: Some(self.weight_backward() + before_weight),
             backward: self.backward.map(|backward| backward + self.forward),
             overlap: self.overlap.map(|overlap| overlap + self.forward),
             activation_bytes: kept,
@@ -160,6 +163,30 @@ impl StageCost {
             optimizer_bytes: self.optimizer_bytes / replicas,
             ..self
         }
+    }
+
+    /// The same stage before the first one that trains: without a backward, and with nothing held for one.
+    pub(super) fn frozen(self) -> Self {
+        Self {
+            input: Some(0.0),
+            weight: Some(0.0),
+            backward: None,
+            activation_bytes: 0.0,
+            freed_at_input_bytes: 0.0,
+            recomputed_bytes: 0.0,
+            gradient_bytes: 0.0,
+            reduced_gradient_bytes: None,
+            optimizer_bytes: 0.0,
+            ..self
+        }
+    }
+
+    /// The same stage as the first one that trains: `W` is its whole backward. A stage that recomputes does it there.
+    pub(super) fn first_trained(self) -> Self {
+        let input = self.input_backward();
+        let again = if self.recomputed_bytes > 0.0 && input > 0.0 { self.forward } else { 0.0 };
+        let weight = (self.full_backward() - input).max(0.0) + again;
+        Self { input: Some(0.0), weight: Some(weight), backward: None, freed_at_input_bytes: 0.0, ..self }
     }
 
     /// The seconds of an unmeasured part of the backward: `B` minus the other part, or half of `B`.

@@ -41,6 +41,18 @@ pub enum PassError {
     /// Two plans differ in their cells, although one should be the other after moves.
     #[error("rank {rank}: its rows in the two plans have different cells; pass a plan and the result of passes on it")]
     OtherCells { rank: usize },
+    /// A plan has no such stage to train from, or no longer its backward.
+    #[error(
+        "the plan cannot train from stage {first} on: it has {stages} stages, of which those from {from} on have \
+         backwards; build it anew for that stage"
+    )]
+    TrainsFrom { first: usize, from: usize, stages: usize },
+    /// A plan with a vocabulary-parallel embedding cannot train from a later stage on.
+    #[error(
+        "the plan cannot train from stage {first} on: its vocabulary-parallel embedding needs the gradient of the \
+         first stage's input; run `Plan::train_from` on a plan without one"
+    )]
+    EmbeddingGradient { first: usize },
     /// This plan cannot be made vocabulary parallel.
     #[error("this plan cannot be made vocabulary parallel: {reason}")]
     Vocabulary { reason: &'static str },

@@ -110,7 +110,7 @@ impl Steps<'_> {
         let of = |stage, op| Some(Task::new(stage, op, task.microbatch()?));
         let (needs, or) = match task.op() {
             Op::Forward => (of(task.stage().previous()?, Op::Forward)?, None),
-            op if op.gives_input_gradient() => {
+            _ if self.plan.begins_backward(task) => {
                 let after = self.plan.placement().next(task.stage())?;
                 (of(after, Op::Backward)?, of(after, Op::BackwardInput))
             }

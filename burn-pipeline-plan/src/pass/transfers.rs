@@ -233,7 +233,7 @@ impl<'a> Lowering<'a> {
         }
         match task.op() {
             Op::Forward => at.before == Side::End || self.arrived[pair] & INPUT != 0,
-            Op::BackwardInput | Op::Backward => at.after == Side::End || self.arrived[pair] & GRADIENT != 0,
+            _ if self.plan.begins_backward(task) => at.after == Side::End || self.arrived[pair] & GRADIENT != 0,
             _ => true,
         }
     }
@@ -268,7 +268,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Writes the transfers of a task's skip-edge values. No task waits for these values: its neighbour's value
+    /// Writes the transfers of a task's skip-edge values: gradients only to stages that train. No task waits for these values: its neighbour's value
     /// always comes later.
     #[inline]
     fn deliver_skips(&mut self, rank: usize, task: MicrobatchTask, (slot, pair): (usize, usize)) {
@@ -281,6 +281,9 @@ impl<'a> Lowering<'a> {
         for (_, skip) in edges.crossing_skips(slot, into) {
             let other = if into { skip.from } else { skip.to };
             let (stage, peer) = (task.stage(), edges.stage(other));
+            if into && peer.index() < self.plan.first_trained() {
+                continue;
+            }
             self.rows[rank].push(Task::skip(stage, send, microbatch, peer.index()).into());
             self.rows[edges.slots()[other].rank].push(Task::skip(peer, receive, microbatch, stage.index()).into());
         }

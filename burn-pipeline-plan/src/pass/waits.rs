@@ -168,7 +168,7 @@ impl Writer {
             return;
         }
         self.row.push(action);
-        for task in action.tasks().filter(|task| task.op().gives_input_gradient()) {
+        for task in action.tasks().filter(|task| task.op().is_backward()) {
             self.after_reply(task);
         }
     }
@@ -192,7 +192,8 @@ impl Writer {
         self.row.extend(self.unshards.remove(&task.stage()).map(Action::from));
         let op = match task.op() {
             Op::Forward => Op::WaitReceiveForward,
-            Op::Backward | Op::BackwardInput => Op::WaitReceiveBackward,
+            // A `W` after its `I` finds no wait left.
+            op if op.is_backward() => Op::WaitReceiveBackward,
             _ => return,
         };
         let Some(user) = task.of_microbatch() else { return };

@@ -42,6 +42,9 @@ pub enum PlanError {
     /// No route has a microbatch.
     #[error("the plan has no microbatch on any route; a step needs at least one")]
     NoMicrobatch,
+    /// A stored plan trains from a stage that it does not have.
+    #[error("the plan trains from stage {first} on, but it has {stages} stages per route")]
+    FirstTrained { first: usize, stages: usize },
     /// A skip edge is not valid.
     #[error("the edge {edge} {reason}")]
     Skip { edge: SkipEdge, reason: String },

@@ -18,6 +18,8 @@ struct StoredPlan {
     rows: Vec<Vec<String>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     skips: Vec<SkipEdge>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    first_trained: Option<usize>,
 }
 
 /// Serializes as text.
@@ -43,6 +45,7 @@ impl Serialize for Plan {
             microbatches: self.microbatches().to_vec(),
             rows: self.rows().iter().map(text).collect(),
             skips: self.skips().to_vec(),
+            first_trained: Some(self.first_trained()).filter(|&first| first > 0),
         };
         stored.serialize(serializer)
     }
@@ -58,6 +61,10 @@ impl StoredPlan {
     fn read(self) -> Result<Plan, PlanError> {
         let row = |row: &Vec<String>| row.iter().map(|cell| cell.parse()).collect::<Result<Vec<Action>, _>>();
         let rows = self.rows.iter().map(row).collect::<Result<_, _>>()?;
-        Plan::new(self.name, self.placement, self.microbatches, rows)?.with_skips(self.skips)
+        let plan = Plan::new(self.name, self.placement, self.microbatches, rows)?.with_skips(self.skips)?;
+        match self.first_trained.unwrap_or(0) {
+            first if first < plan.stages() => Ok(plan.with_first_trained(first)),
+            first => Err(PlanError::FirstTrained { first, stages: plan.stages() }),
+        }
     }
 }

@@ -158,6 +158,11 @@ impl Op {
         self.is_compute() || self.is_piece()
     }
 
+    /// Returns true if it is a backward (`I`, `W`, `B`).
+    pub fn is_backward(self) -> bool {
+        matches!(self, Op::BackwardInput | Op::BackwardWeight | Op::Backward)
+    }
+
     /// Returns true if it produces the input's gradient (`I`, `B`).
     pub fn gives_input_gradient(self) -> bool {
         matches!(self, Op::BackwardInput | Op::Backward)

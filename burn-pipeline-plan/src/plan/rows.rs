@@ -23,6 +23,7 @@ pub struct Plan {
     microbatches: Vec<usize>,
     rows: Vec<Vec<Action>>,
     skips: Vec<SkipEdge>,
+    first_trained: usize,
 }
 
 impl Plan {
@@ -50,11 +51,12 @@ impl Plan {
         if microbatches.iter().all(|&m| m == 0) {
             return Err(PlanError::NoMicrobatch);
         }
-        Ok(Self { name: name.into(), placement, microbatches, rows, skips: Vec::new() })
+        Ok(Self { name: name.into(), placement, microbatches, rows, skips: Vec::new(), first_trained: 0 })
     }
 
     /// A plan inferred from rows alone. A stage is placed on the rank that names it, a route has one microbatch
-    /// more than the largest number in its tasks, and the skip edges are those of the transfers.
+    /// more than the largest number in its tasks, the skip edges are those of the transfers, and if the
+    /// first stage with a backward has `W` alone, it is the first one that trains.
     ///
     /// # Errors
     /// Returns [`PlanError::TwoRanks`] if two ranks name one stage, and [`PlanError::MissingStage`] if no rank
@@ -68,7 +70,9 @@ impl Plan {
         }
         let tasks = rows.iter().flatten().flat_map(|action| action.tasks());
         let skips: std::collections::BTreeSet<SkipEdge> = tasks.filter_map(edge_of).collect();
-        Self::new(name, placement, microbatches, rows)?.with_skips(skips.into_iter().collect())
+        let plan = Self::new(name, placement, microbatches, rows)?.with_skips(skips.into_iter().collect())?;
+        let first_trained = plan.first_alone();
+        Ok(Self { first_trained, ..plan })
     }
 
     /// The same plan for a model with these skip edges. [`Plan::with_transfers`] adds their transfers; an already
@@ -101,6 +105,7 @@ impl Plan {
             microbatches: self.microbatches.clone(),
             rows,
             skips: self.skips.clone(),
+            first_trained: self.first_trained,
         }
     }
 
@@ -123,6 +128,45 @@ impl Plan {
     /// The skip edges, sorted.
     pub fn skips(&self) -> &[SkipEdge] {
         &self.skips
+    }
+
+    /// The first stage that trains: stages before it have no backward, and it has `W` alone, as no gradient leaves it
+    /// towards the input. 0 if all stages have backwards, or none has. See [`Plan::train_from`].
+    pub fn first_trained(&self) -> usize {
+        self.first_trained
+    }
+
+    /// The same rows for a model that trains from this stage on.
+    pub(crate) fn with_first_trained(self, first_trained: usize) -> Self {
+        Self { first_trained, ..self }
+    }
+
+    /// The first stage with a backward, if that is `W` alone; otherwise 0.
+    fn first_alone(&self) -> usize {
+        let backwards = || self.rows.iter().flatten().flat_map(|action| action.tasks());
+        let backwards = || backwards().filter(|task| task.op().is_backward());
+        let first = backwards().map(|task| task.stage().index()).min().unwrap_or(0);
+        let whole = |task: Task| task.stage().index() == first && task.op() != Op::BackwardWeight;
+        if backwards().any(whole) { 0 } else { first }
+    }
+
+    /// Returns true if a task begins its stage's backward, with the gradient of the stage's output: `B`, `I`, and `W`
+    /// of the first stage that trains, if there are stages before it.
+    #[inline]
+    pub fn begins_backward(&self, task: impl Into<Task>) -> bool {
+        let task = task.into();
+        task.op().gives_input_gradient() || task.op() == Op::BackwardWeight && self.trains_alone(task.stage())
+    }
+
+    /// Returns true if a stage is the first one that trains, with stages before it, so that its backward is `W` alone.
+    #[inline]
+    pub(crate) fn trains_alone(&self, stage: StageId) -> bool {
+        self.first_trained > 0 && stage.index() == self.first_trained
+    }
+
+    /// Returns true if a stage sends the gradients of its inputs on: it trains, and is not the first one that does.
+    pub(crate) fn gives_gradients(&self, stage: StageId) -> bool {
+        stage.index() > self.first_trained
     }
 
     /// The number of ranks.
@@ -165,10 +209,11 @@ impl Plan {
         self.rows[rank].iter().flat_map(|a| a.tasks())
     }
 
-    /// A needed task as this plan has it: `I` instead of `B` if the plan splits that backward.
+    /// A needed task as this plan has it: `I` instead of `B` if the plan splits that backward, and `W` if it is `W` alone.
     pub(crate) fn as_written(&self, task: Task) -> Task {
         let split = task.of_microbatch().filter(|task| task.op() == Op::Backward);
-        let split = split.map(|backward| Task::from(backward.with(backward.stage(), Op::BackwardInput)));
+        let written = if self.trains_alone(task.stage()) { Op::BackwardWeight } else { Op::BackwardInput };
+        let split = split.map(|backward| Task::from(backward.with(backward.stage(), written)));
         let rank = self.placement().rank_of(task.stage());
         split.filter(|split| self.tasks(rank).any(|task| task == *split)).unwrap_or(task)
     }
@@ -199,6 +244,6 @@ impl Plan {
 
     /// Returns true if it has backwards. A plan without any is for evaluation.
     pub fn has_backward(&self) -> bool {
-        self.any_task(|t| t.op().gives_input_gradient())
+        self.any_task(|t| t.op().is_backward())
     }
 }

@@ -42,10 +42,10 @@ fn overlap(rest: &str) -> Result<Action, &'static str> {
     let (first, second) = inside.split_once(';').ok_or("a fused action holds two tasks with `;` between them")?;
     let (first, second) = (task(first.trim())?, task(second.trim())?);
     match first.of_microbatch().zip(second.of_microbatch()) {
-        Some((forward, backward)) if forward.op() == Op::Forward && backward.op().gives_input_gradient() => {
+        Some((forward, backward)) if forward.op() == Op::Forward && backward.op().is_backward() => {
             Ok(Action::Overlap(forward, backward))
         }
-        _ => Err("a fused action holds a forward, then a backward (B or I)"),
+        _ => Err("a fused action holds a forward, then a backward (B, I or W)"),
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
             assert_eq!(reason(text), "there is something after the microbatch", "{text}");
         }
         assert_eq!(reason("0F99999999999"), "its microbatch number is too large");
-        assert_eq!(reason("(0F1;1F0)OVERLAP_F_B"), "a fused action holds a forward, then a backward (B or I)");
+        assert_eq!(reason("(0F1;1F0)OVERLAP_F_B"), "a fused action holds a forward, then a backward (B, I or W)");
         assert_eq!(reason("(0F1)OVERLAP_F_B"), "a fused action holds two tasks with `;` between them");
         assert_eq!(reason("(0F1;1B0)"), "a fused action ends in `)OVERLAP_F_B`");
         assert_eq!(reason("0é0"), "its operation is unknown");

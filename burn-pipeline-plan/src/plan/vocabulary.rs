@@ -23,6 +23,8 @@ pub(crate) struct VocabularyLayers {
     pub(crate) head: Option<StageId>,
     /// The first stage, if the embedding before it is vocabulary parallel.
     pub(crate) embedding: Option<StageId>,
+    /// True if the last stage is the first one that trains, so that its backward is `W` alone.
+    ends_alone: bool,
     /// The number of microbatches of the route.
     microbatches: usize,
 }
@@ -40,6 +42,7 @@ impl VocabularyLayers {
         Self {
             head: has(is_of_head).then(|| StageId::new(plan.stages() - 1)),
             embedding: has(|op| !is_of_head(op)).then(|| StageId::new(0)),
+            ends_alone: plan.trains_alone(StageId::new(plan.stages() - 1)),
             microbatches: plan.microbatches()[0],
         }
     }
@@ -65,6 +68,7 @@ impl VocabularyLayers {
             Op::EmbeddingBackward => Op::BroadcastGradient,
             Op::Forward if self.embedding == Some(stage) => Op::ReduceEmbedding,
             Op::Backward | Op::BackwardInput if self.head == Some(stage) => Op::ReduceHead,
+            Op::BackwardWeight if self.ends_alone && self.head == Some(stage) => Op::ReduceHead,
             _ => return None,
         };
         Some(task.with(stage, collective))

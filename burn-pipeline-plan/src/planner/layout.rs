@@ -172,10 +172,13 @@ fn limits(request: &Request, placement: &Placement) -> PartitionOptions {
     PartitionOptions { cap, state_factor, held, ..PartitionOptions::default() }
 }
 
-/// The profile with gradients and optimizer state counted as bytes of parameters.
+/// The profile with gradients and optimizer state counted as bytes of parameters; stages that do not train have none.
 pub(super) fn with_state(profile: &Profile, factor: f64) -> Result<Profile, DropReason> {
-    let stage = |stage: &StageCost| StageCost { weight_bytes: stage.weight_bytes * factor, ..*stage };
-    let with_state = profile.with_stages(profile.stages().iter().map(stage).collect())?;
+    let stage = |(index, stage): (usize, &StageCost)| {
+        let factor = if index < profile.first_trained() { factor.min(1.0) } else { factor };
+        StageCost { weight_bytes: stage.weight_bytes * factor, ..*stage }
+    };
+    let with_state = profile.with_stages(profile.stages().iter().enumerate().map(stage).collect())?;
     match profile.vocabulary() {
         Some(&pieces) => {
             Ok(with_state.with_vocabulary(VocabularyCost { weight_bytes: pieces.weight_bytes * factor, ..pieces })?)
@@ -192,7 +195,7 @@ fn reduction(placement: &Placement, profile: &Profile) -> f64 {
         return 0.0;
     }
     let mut seconds = std::collections::BTreeMap::<(usize, usize), f64>::new();
-    for (index, stage) in profile.stages().iter().enumerate() {
+    for (index, stage) in profile.stages().iter().enumerate().skip(profile.first_trained()) {
         let [a, b] = [0, 1].map(|replica| placement.rank_of(StageId::in_route(replica, index)));
         if a != b {
             *seconds.entry((a.min(b), a.max(b))).or_default() += stage.weight_bytes;

@@ -111,7 +111,8 @@ impl Mixed {
                 last.output_bytes = sent.output_bytes;
             }
         }
-        let workload = Workload { layers: Layers::new(layers)?, ..workload.clone() };
+        let layers = Layers::new(layers)?.train_from(workload.layers.first_trained())?;
+        let workload = Workload { layers, ..workload.clone() };
         let request = Request { workloads: vec![workload], ranks: sizes.len(), links, ..request.clone() };
         let Ok(placement) = Placement::looped(sizes.len(), 1) else { return Ok(None) };
         let shape = Shape { kind: PlacementKind::Loop, chunks: 1 };

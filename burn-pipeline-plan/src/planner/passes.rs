@@ -4,7 +4,8 @@
 //! 2. [`PassChoice::Overlap`] runs many simulations. It is tried only on the best few candidates, and kept if the
 //!    result is faster than all others.
 //!
-//! If the vocabulary is parallel, its pass runs before transfers are inserted.
+//! If the first stages do not train, their backwards are removed first ([`Plan::train_from`]). If the vocabulary is
+//! parallel, its pass runs before transfers are inserted.
 
 use super::error::DropReason;
 use crate::cost::Profile;
@@ -40,7 +41,7 @@ impl PassChoice {
         profile: &Profile,
         overlap: (&[OverlapPass], &OverlapOptions),
     ) -> Result<Option<Overlapped>, DropReason> {
-        let plan = plan.without_idle();
+        let plan = plan.without_idle().train_from(profile.first_trained())?;
         let vocabulary = |plan: Plan| match profile.vocabulary() {
             Some(_) => plan.with_vocabulary(profile),
             None => Ok(plan),

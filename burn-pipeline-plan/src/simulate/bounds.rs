@@ -73,7 +73,7 @@ fn memory_bubble_of(plan: &Plan, costs: &Costs<'_>) -> Option<f64> {
         && placement.stages() == ranks
         && (0..ranks).all(|s| placement.rank_of(StageId::new(s)) == s);
     let fused = plan.rows().iter().flatten().any(|a| matches!(a, Action::Overlap(..)));
-    if !in_line || fused || !plan.has_backward() {
+    if !in_line || fused || !plan.has_backward() || plan.first_trained() > 0 {
         return None;
     }
     let stage = |s: usize| {
@@ -129,9 +129,11 @@ fn path(plan: &Plan, costs: &Costs<'_>, seconds: &HashMap<Task, f64>, route: usi
     }
     for index in (0..placement.stages()).rev() {
         let stage = StageId::in_route(route, index);
-        let Some(input) = of(stage, Op::Backward).or(of(stage, Op::BackwardInput)) else { return longest };
+        let alone = of(stage, Op::BackwardWeight).filter(|_| plan.trains_alone(stage));
+        let begins = of(stage, Op::Backward).or(of(stage, Op::BackwardInput)).or(alone);
+        let Some(input) = begins else { return longest };
         time += placement.next(stage).map_or(0.0, |next| crossing(next, stage, stage)) + input;
-        longest = longest.max(time + of(stage, Op::BackwardWeight).unwrap_or(0.0));
+        longest = longest.max(time + of(stage, Op::BackwardWeight).filter(|_| alone.is_none()).unwrap_or(0.0));
     }
     longest
 }

@@ -5,6 +5,8 @@
 //!    starts.
 //! 2. If the peak is known, it replaces the microbatch's memory while the computation runs. Otherwise activations and
 //!    gradients are added and freed one by one.
+//! 3. A stage before the first one that trains keeps nothing for a backward. A `W` that is the whole backward holds what
+//!    `B` does.
 
 use super::memory::MemoryKind;
 use super::messages::Arrival;
@@ -29,9 +31,22 @@ impl Engine<'_> {
         tasks.iter().for_each(|&task| self.hold_after(run, task));
     }
 
+    /// The operation whose memory rules apply to a computation.
+    fn rules(&self, task: MicrobatchTask) -> Op {
+        match task.op() {
+            Op::BackwardWeight if self.plan.begins_backward(task) => Op::Backward,
+            op => op,
+        }
+    }
+
+    /// Returns true if a stage keeps activations for a backward.
+    fn keeps(&self, task: MicrobatchTask) -> bool {
+        self.training && task.stage().index() >= self.plan.first_trained()
+    }
+
     /// The peak bytes of a computation, if known. Without backwards nothing is kept, so measured peaks do not apply.
     fn peak_of(&self, task: MicrobatchTask) -> Option<f64> {
-        self.costs.stage(task.stage()).peak_bytes(task.op()).filter(|_| self.training)
+        self.costs.stage(task.stage()).peak_bytes(self.rules(task)).filter(|_| self.training)
     }
 
     /// The time until which a computation's received values count separately.
@@ -41,7 +56,7 @@ impl Engine<'_> {
 
     fn hold_message(&mut self, run: Run, task: MicrobatchTask, need: Arrival) {
         let (stage, placement) = (task.stage(), self.plan.placement());
-        let message = match task.op() {
+        let message = match self.rules(task) {
             Op::Forward => stage.previous(),
             Op::BackwardInput | Op::Backward => placement.next(stage).map(|_| stage),
             _ => None,
@@ -60,7 +75,7 @@ impl Engine<'_> {
     /// The bytes that a computation's microbatch holds before it.
     fn held_before(&self, task: MicrobatchTask) -> f64 {
         let cost = self.costs.stage(task.stage());
-        match task.op() {
+        match self.rules(task) {
             Op::BackwardInput | Op::Backward => cost.activation_bytes,
             Op::BackwardWeight => cost.activation_bytes + cost.recomputed_bytes - cost.freed_at_input_bytes,
             _ => 0.0,
@@ -70,7 +85,7 @@ impl Engine<'_> {
     fn hold_while(&mut self, run: Run, task: MicrobatchTask) {
         let (cost, before) = (*self.costs.stage(task.stage()), self.held_before(task));
         let (peak, summed) = (self.peak_of(task), self.summed[self.plan.placement().slot(task.stage())]);
-        let (op, training) = (task.op(), self.training);
+        let (op, keeps) = (self.rules(task), self.keeps(task));
         let memory = &mut self.ranks[run.rank].memory;
         if op == Op::Forward {
             memory.activate();
@@ -83,8 +98,8 @@ impl Engine<'_> {
         match op {
             Op::Forward => {
                 memory.change(run.start, MemoryKind::Activations, cost.activation_bytes);
-                // Without backwards nothing is kept, so nothing is recomputed.
-                if training {
+                // Without a backward nothing is kept, so nothing is recomputed.
+                if keeps {
                     memory.change(run.start, MemoryKind::Activations, cost.recomputed_bytes);
                     memory.change(run.end, MemoryKind::Activations, -cost.recomputed_bytes);
                 }
@@ -102,10 +117,11 @@ impl Engine<'_> {
         let cost = *self.costs.stage(task.stage());
         let (known, slot) = (self.peak_of(task).is_some(), self.plan.placement().slot(task.stage()));
         let all = cost.activation_bytes + cost.recomputed_bytes;
+        let (op, keeps) = (self.rules(task), self.keeps(task));
         let memory = &mut self.ranks[run.rank].memory;
         // With a known peak, the bytes that stay are added; without one, the freed bytes are subtracted.
-        let (left, gone, over) = match task.op() {
-            Op::Forward if self.training => (cost.activation_bytes, 0.0, false),
+        let (left, gone, over) = match op {
+            Op::Forward if keeps => (cost.activation_bytes, 0.0, false),
             Op::Forward => (0.0, cost.activation_bytes, true),
             Op::BackwardInput => (all - cost.freed_at_input_bytes, cost.freed_at_input_bytes, false),
             Op::BackwardWeight => (0.0, all - cost.freed_at_input_bytes, true),

@@ -1,7 +1,8 @@
 //! Memory of one rank over time.
 //!
 //! 1. Activations: held from the start of `F`. `I` frees its part at its end, `W` the rest at its end, and `B` all of
-//!    them at its end. In a plan without backwards, `F` frees them at its end.
+//!    them at its end. In a stage without a backward, `F` frees them at its end; where `W` is the whole backward, it
+//!    counts as `B`.
 //! 2. Recomputed activations: held while `F` runs, and again from the start of `I` or `B` until the activations are
 //!    freed.
 //! 3. Receive buffers: held from the start of a message's transfer (or from when the value was made, if it stays on its

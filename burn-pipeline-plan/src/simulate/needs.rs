@@ -1,7 +1,7 @@
 //! The inputs of a computation, and when they arrive.
 //!
 //! 1. `F` needs the previous stage's output. `I` and `B` need their own stage's `F` and the next stage's gradient. `W`
-//!    needs its own stage's `I`.
+//!    needs its own stage's `I`; where it is the whole backward, it needs what `B` needs.
 //! 2. A value made on the same rank is available at once. A value from another rank crosses by itself (unlowered plan)
 //!    or in a message (lowered plan). At the ends of the model, a vocabulary-parallel embedding or head delivers the
 //!    value in a collective.
@@ -24,8 +24,10 @@ impl Engine<'_> {
                 None => no_neighbour(),
                 Some(previous) => self.value(task, previous),
             },
-            Op::BackwardWeight if self.gradients[own].is_nan() => Err(missing(Op::BackwardInput)),
-            Op::BackwardWeight => no_neighbour(),
+            Op::BackwardWeight if !self.plan.begins_backward(task) => match self.gradients[own].is_nan() {
+                true => Err(missing(Op::BackwardInput)),
+                false => no_neighbour(),
+            },
             _ if self.outputs[own].is_nan() => Err(missing(Op::Forward)),
             _ => match placement.next(stage) {
                 None => no_neighbour(),

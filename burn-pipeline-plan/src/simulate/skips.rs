@@ -39,7 +39,7 @@ impl Engine<'_> {
             Op::Forward => {
                 skips.iter().map(|&e| both(e)).filter(|(_, to)| *to == stage).map(|(from, _)| from).collect()
             }
-            Op::BackwardInput | Op::Backward => {
+            _ if self.plan.begins_backward(task) => {
                 skips.iter().map(|&e| both(e)).filter(|(from, _)| *from == stage).map(|(_, to)| to).collect()
             }
             _ => Vec::new(),

@@ -8,7 +8,7 @@
 //! 3. A step in which no rank runs an action is a deadlock.
 //!
 //! The rules for what is ready are PyTorch's. They are looser than those of [`Plan::check`]: a backward of the last
-//! stage and any `W` can always run.
+//! stage can always run, and so can any `W` but one that is the whole backward.
 
 use super::error::SimulateError;
 use crate::plan::{Action, MicrobatchTask, Op, Placement, Plan, Task, Waiting};
@@ -40,7 +40,7 @@ pub fn unit_steps(plan: &Plan) -> Result<Vec<Vec<Action>>, SimulateError> {
 }
 
 struct Steps<'a> {
-    name: &'a str,
+    plan: &'a Plan,
     placement: &'a Placement,
     left: Vec<std::iter::Peekable<std::vec::IntoIter<MicrobatchTask>>>,
     done: Vec<HashSet<Task>>,
@@ -65,7 +65,7 @@ impl<'a> Steps<'a> {
         };
         let left = plan.rows().iter().enumerate().map(row).collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
-            name: plan.name(),
+            plan,
             placement,
             left: left.into_iter().map(|row| row.into_iter().peekable()).collect(),
             done: vec![HashSet::new(); plan.ranks()],
@@ -127,7 +127,7 @@ impl<'a> Steps<'a> {
         }
         let any: Vec<Task> = match (task.op(), previous, next) {
             (Op::Forward, Some(previous), _) => vec![of(stage, Op::ReceiveForward), of(previous, Op::Forward)],
-            (Op::Backward | Op::BackwardInput, _, Some(next)) => {
+            (_, _, Some(next)) if self.plan.begins_backward(task) => {
                 [[of(stage, Op::ReceiveBackward); 2], backwards(next)].concat()
             }
             (Op::SendForward, ..) => vec![of(stage, Op::Forward)],
@@ -153,6 +153,9 @@ impl<'a> Steps<'a> {
             let on = self.placement.rank_of(awaits.stage());
             Some(Waiting { rank, step: self.done[rank].len(), action: task.into(), needs: awaits, on })
         });
-        SimulateError::Deadlock { waiting: waiting.collect(), so_far: Box::new(Track::of_steps(self.name, &self.rows)) }
+        SimulateError::Deadlock {
+            waiting: waiting.collect(),
+            so_far: Box::new(Track::of_steps(self.plan.name(), &self.rows)),
+        }
     }
 }

@@ -40,6 +40,7 @@ mod simulate_properties;
 mod skips;
 mod tables;
 mod trace;
+mod train_from;
 mod unit_steps;
 mod vocabulary;
 mod waits;

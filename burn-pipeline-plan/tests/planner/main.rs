@@ -6,6 +6,7 @@ mod auto;
 mod cuts;
 mod every_order;
 mod exact;
+mod frozen;
 mod groups;
 mod skips;
 mod synthesis;

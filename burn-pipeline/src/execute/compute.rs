@@ -1,4 +1,4 @@
-//! Compute tasks: `F`, `I`, `B` and `W`.
+//! Compute tasks: `F`, `I`, `B`, and `W` where it is the whole backward.
 //!
 //! Each part of a task is a separate method (await the inputs, run, store the outputs), because a fused action runs
 //! the parts of two tasks in another order; see `interleave.rs`.
@@ -72,8 +72,8 @@ impl Executor {
         if let Some(target) = &target {
             state.note(task, "target", None, target);
         }
-        // Before the first stage that trains, nobody uses a gradient.
-        let wants_input_gradient = stage.index() > self.first_trained || self.has_parallel_embedding();
+        // Up to the first stage that trains, nobody uses the gradient of the input.
+        let wants_input_gradient = stage.index() > state.plan().first_trained() || self.has_parallel_embedding();
         Ok(ForwardCall { microbatch: index, input, extra, target, ends_route, wants_input_gradient })
     }
 
@@ -103,6 +103,12 @@ impl Executor {
     ) -> Result<(), ExecuteError> {
         let made = output.iter().flat_map(|output| output.tensors());
         self.refuse_unwritten(task, made.chain(loss.iter().flat_map(|loss| loss.tensors())))?;
+        if task.stage().index() < state.plan().first_trained()
+            && let Some(held) = self.stages.get_mut(&task.stage())
+        {
+            // No backward will use what the engine holds.
+            held.engine_mut().clear();
+        }
         if let (true, Some(output)) = (state.run.trains(), &output) {
             self.check_spec(task, StagePort::Output, || output.clone())?;
         }
@@ -148,7 +154,7 @@ impl Executor {
         self.refuse_unwritten(task, gradients.iter().flatten())?;
         self.check_spec(task, StagePort::InputGradient, || gradients.clone().into_payload())?;
         let gradients = self.split_gradients(state, task, gradients)?;
-        if task.stage().previous().is_some() {
+        if task.stage().index() > state.plan().first_trained() {
             let send = Task::new(task.stage(), Op::SendBackward, task.microbatch());
             self.store(state, task, send, gradients.into_payload())?;
         } else if self.has_parallel_embedding() {

@@ -38,8 +38,6 @@ pub(crate) struct Executor {
     pub(super) watched_rows: usize,
     /// True once a row of a step, and one of an evaluation, has compared the members' replicated tensors.
     pub(super) compared: [bool; 2],
-    /// The first stage with a trained parameter: boundaries before it have no gradients.
-    pub(super) first_trained: usize,
 }
 
 /// Standby stages of a rank, with their state.
@@ -62,8 +60,7 @@ impl Executor {
         let group = ReplicaGroup::new(RankSet::alone(), std::iter::empty(), HashSet::new());
         let (groups, spec_check, watched_rows) = (StageGroups::default(), SpecCheck::Off, WATCHED_ROWS);
         let compared = [false; 2];
-        let first_trained = 0;
-        Self { link, stages, device, options, grid, group, groups, spec_check, watched_rows, compared, first_trained }
+        Self { link, stages, device, options, grid, group, groups, spec_check, watched_rows, compared }
     }
 
     /// Sets the rank's position among data-parallel replicas, and its groups. The link joins the ranks of all
@@ -73,11 +70,6 @@ impl Executor {
         self.group = ReplicaGroup::new(groups.replicas.set().clone(), stages, groups.replicas.cut_parameters());
         (self.grid, self.groups) = (grid, groups);
         self
-    }
-
-    /// Sets the first stage with a trained parameter. All ranks must get the same.
-    pub(crate) fn train_from(&mut self, stage: usize) {
-        self.first_trained = stage;
     }
 
     /// The rank's tensor-parallel group.

@@ -5,6 +5,7 @@
 //! 2. The gradients of its input are cut in the same way. If it is not declared which of them will be present,
 //!    every float tensor is assumed to have one. If the stage then does not use a tensor, the first message differs
 //!    from its expectation, which only costs that message its header.
+//!    Stages before the first one that trains get none.
 //! 3. Values that go to a group of another size are re-cut, like the real ones.
 
 use super::recut::{Recut, cuts, marked};
@@ -25,8 +26,9 @@ pub(crate) fn expected_messages(
     let (from, own) = (grid.rank(), grid.pipeline_rank());
     // `present` says which tensors of the value have a gradient, if declared.
     let mut expect = |send: Task, value: &PayloadSpec, present: Option<&[bool]>| {
-        let Some(Transfer { header, peer, .. }) = Transfer::of(plan.placement(), send) else { return };
-        if peer == own {
+        let Some(Transfer { header, peer, peer_stage }) = Transfer::of(plan.placement(), send) else { return };
+        let unused = send.op() == Op::SendBackward && peer_stage.index() < plan.first_trained();
+        if peer == own || unused {
             return;
         }
         let recut = Recut::between(grid, own, peer);

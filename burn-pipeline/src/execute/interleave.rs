@@ -32,7 +32,7 @@ impl Fused {
     pub(super) fn of(action: &Action) -> Option<Self> {
         let Action::Overlap(a, b) = *action else { return None };
         let (forward, backward) = if a.op() == Op::Forward { (a, b) } else { (b, a) };
-        let fits = forward.op() == Op::Forward && matches!(backward.op(), Op::Backward | Op::BackwardInput);
+        let fits = forward.op() == Op::Forward && backward.op().is_backward();
         fits.then_some(Self { action: *action, forward, backward })
     }
 }

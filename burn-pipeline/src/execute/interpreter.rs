@@ -16,7 +16,7 @@ use super::outcome::RankOutcome;
 use super::run::Run;
 use super::run_state::RunState;
 use crate::link::{Activity, Link};
-use crate::plan::{Action, MicrobatchTask, Op, Task};
+use crate::plan::{Action, MicrobatchTask, Op, Plan, Task};
 use crate::trace::Event;
 
 impl Executor {
@@ -76,7 +76,8 @@ impl Executor {
         while let [action, rest @ ..] = left {
             state.position = row.len() - left.len();
             state.received.clear();
-            let weights = if self.options.tuning.merge_weights { weights_of_one_stage(left) } else { Vec::new() };
+            let merges = self.options.tuning.merge_weights;
+            let weights = if merges { weights_of_one_stage(state.plan(), left) } else { Vec::new() };
             if weights.len() > 1 {
                 self.run_weights(state, &weights)?;
                 left = &left[weights.len()..];
@@ -116,8 +117,8 @@ impl Executor {
             // `Link::send` returns once the payload may be dropped, so there is nothing to wait for.
             Op::WaitSendForward | Op::WaitSendBackward => Ok(()),
             Op::Forward => self.forward(state, of_microbatch),
-            Op::Backward | Op::BackwardInput => self.backward(state, of_microbatch),
-            Op::BackwardWeight => {
+            _ if state.plan().begins_backward(task) => self.backward(state, of_microbatch),
+            Op::Backward | Op::BackwardInput | Op::BackwardWeight => {
                 let index = state.index(of_microbatch);
                 self.guarded(of_microbatch, |stage| stage.backward_weight(index))?;
                 self.refuse_unwritten(of_microbatch, std::iter::empty())
@@ -157,10 +158,10 @@ impl Executor {
     }
 }
 
-/// The adjacent `W`s of one stage at the start of a row.
-fn weights_of_one_stage(row: &[Action]) -> Vec<MicrobatchTask> {
+/// The adjacent `W`s of one stage at the start of a row, each after its `I`.
+fn weights_of_one_stage(plan: &Plan, row: &[Action]) -> Vec<MicrobatchTask> {
     let task = |action: &Action| match action {
-        Action::Single(task) if task.op() == Op::BackwardWeight => task.of_microbatch(),
+        Action::Single(task) if task.op() == Op::BackwardWeight && !plan.begins_backward(*task) => task.of_microbatch(),
         _ => None,
     };
     let Some(first) = row.first().and_then(task) else { return Vec::new() };

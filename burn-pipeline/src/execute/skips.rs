@@ -8,7 +8,7 @@
 //! 2. The output of `F` is cut at its marks: one piece for the next stage, one for each edge that starts at the
 //!    stage.
 //! 3. `I` or `B` joins the gradients of these pieces in the same order, and cuts the input's gradients by the
-//!    numbers of step 1.
+//!    numbers of step 1. Stages before the first one that trains get none.
 
 use super::error::ExecuteError;
 use super::executor::Executor;
@@ -94,6 +94,9 @@ impl Executor {
         for (peer, count) in skip_peers(state.plan(), stage, true).into_iter().zip(&counts[1..]) {
             let after = rest.split_off((*count).min(rest.len()));
             let piece = std::mem::replace(&mut rest, after).into_payload();
+            if peer.index() < state.plan().first_trained() {
+                continue;
+            }
             self.store(state, task, Task::skip(stage, Op::SendBackward, microbatch, peer.index()), piece)?;
         }
         Ok(gradients)

@@ -149,11 +149,15 @@ impl Stages {
         self.facts.iter().any(|facts| facts.has_forward_state)
     }
 
-    /// The first stage with a trained parameter: no gradient leaves it towards the input. If nothing trains, there is
-    /// none.
+    /// The first stage with a trained parameter: no gradient leaves it towards the input. The last one if none has any,
+    /// since a step runs to the loss and back; the first one if a vocabulary-parallel embedding is before it.
     pub(crate) fn first_trained(&self) -> usize {
+        if self.spreads(Piece::Embedding) {
+            return 0;
+        }
         let trained = self.facts.iter().filter(|facts| facts.trains).map(|facts| facts.stage.index());
-        trained.min().unwrap_or(usize::MAX)
+        let last = || self.facts.iter().map(|facts| facts.stage.index()).max();
+        trained.min().or_else(last).unwrap_or(0)
     }
 
     /// Bytes of each stage's parameters, in model order.

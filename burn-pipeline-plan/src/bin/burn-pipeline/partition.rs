@@ -85,7 +85,7 @@ pub(crate) fn read_layers(path: &Path, rate: Option<f64>) -> Result<(Layers, Opt
         None => Ok((layers, pattern)),
         Some(rate) => {
             let estimated = layers.all().iter().map(|layer| layer.clone().estimated(rate)).collect();
-            Ok((Layers::new(estimated)?, pattern))
+            Ok((layers.with_costs(estimated)?, pattern))
         }
     }
 }

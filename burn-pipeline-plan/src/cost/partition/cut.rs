@@ -125,12 +125,22 @@ impl Partition {
     /// past the next stage becomes a skip edge of the profile; a stage's `skip_bytes` are those of its largest such
     /// edge.
     ///
+    /// If the first layers do not train, stages without a layer that does have no backward, and the first other one has
+    /// `W` alone ([`Profile::train_from`]).
+    ///
     /// # Errors
     /// Returns [`PartitionError::Size`] if the cut is for another number of layers, and [`PartitionError::Profile`]
     /// if the links are refused.
     pub fn profile(&self, layers: &Layers, links: LinkCosts) -> Result<Profile, PartitionError> {
         self.refuse_other(layers)?;
         let mut stages: Vec<StageCost> = self.ranges().map(|range| stage_cost(&layers.all()[range])).collect();
+        let first = self.stage_of(layers.first_trained());
+        if first > 0 {
+            // What its layers' gradients need on their way inside the stage is a part of its `W`.
+            let StageCost { weight, input, .. } = &mut stages[first];
+            *weight = Some(input.unwrap_or(0.0) + weight.unwrap_or(0.0));
+            *input = Some(0.0);
+        }
         let mut past: BTreeMap<SkipEdge, f64> = BTreeMap::new();
         for &SkipEdge { from, to } in layers.skips() {
             let (bytes, from, to) = (layers.all()[from].skip_bytes, self.stage_of(from), self.stage_of(to));
@@ -143,7 +153,7 @@ impl Partition {
         for (edge, &bytes) in &past {
             stages[edge.from].skip_bytes = stages[edge.from].skip_bytes.max(bytes);
         }
-        Ok(Profile::new(stages, links)?.with_skips(past.into_keys().collect())?)
+        Ok(Profile::new(stages, links)?.with_skips(past.into_keys().collect())?.train_from(first)?)
     }
 
     /// Refuses layers whose number differs from that of the cut.

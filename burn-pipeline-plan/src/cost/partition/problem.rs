@@ -65,9 +65,13 @@ impl Problem {
         // Without a cap bytes do not count: cuts that differ only in bytes are equal.
         let factor = options.cap.map_or(0.0, |_| options.state_factor);
         Self {
-            weight: prefix(layers, |layer| options.measure.of(layer)),
-            state: prefix(layers, |layer| layer.parameter_bytes() as f64 * factor),
-            activations: prefix(layers, |layer| layer.activation_bytes),
+            weight: prefix(layers, |(_, layer)| options.measure.of(layer)),
+            // Layers that do not train have neither gradients nor optimizer state.
+            state: prefix(layers, |(index, layer)| {
+                let factor = if index < layers.first_trained() { factor.min(1.0) } else { factor };
+                layer.parameter_bytes() as f64 * factor
+            }),
+            activations: prefix(layers, |(_, layer)| layer.activation_bytes),
             cap: options.cap,
             held: options.held.clone(),
             shares: (0..placement.stages()).map(share).collect(),
@@ -241,8 +245,8 @@ impl Problem {
 }
 
 /// Sums over the first `n` layers, for every `n`.
-fn prefix(layers: &Layers, of: impl Fn(&Layer) -> f64) -> Vec<f64> {
-    let sums = layers.all().iter().scan(0.0, |sum, layer| {
+fn prefix(layers: &Layers, of: impl Fn((usize, &Layer)) -> f64) -> Vec<f64> {
+    let sums = layers.all().iter().enumerate().scan(0.0, |sum, layer| {
         *sum += of(layer);
         Some(*sum)
     });

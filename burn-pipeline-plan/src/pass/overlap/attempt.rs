@@ -38,7 +38,7 @@ impl PassInput {
             rows.iter_mut().flatten().for_each(|cell| (cell.seconds, cell.comm) = (0.0, 0.0));
         }
         let edges = Edges::new(plan);
-        let mut uses = Uses::new(&edges);
+        let mut uses = Uses::new(plan, &edges);
         let places = match pass {
             OverlapPass::OrderCommunication if communication_order(plan).is_none() => {
                 Some(order::by_time(plan, &judge.step))

@@ -166,11 +166,12 @@ impl Pricing<'_> {
             match task.op() {
                 Op::Forward => {
                     alloc += cost.activation_bytes;
-                    free += if self.training { 0.0 } else { cost.activation_bytes };
+                    let keeps = self.training && task.stage().index() >= self.plan.first_trained();
+                    free += if keeps { 0.0 } else { cost.activation_bytes };
                     free += self.received(rank, task.stage().previous(), task.stage().previous());
                 }
-                Op::BackwardInput | Op::Backward => {
-                    let whole = task.op() == Op::Backward;
+                _ if self.plan.begins_backward(task) => {
+                    let whole = task.op() != Op::BackwardInput;
                     alloc += cost.recomputed_bytes;
                     free += if whole { all } else { cost.freed_at_input_bytes };
                     let next = self.plan.placement().next(task.stage());

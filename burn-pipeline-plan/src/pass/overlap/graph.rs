@@ -6,7 +6,7 @@
 
 use super::cell::{Cell, NONE, Role};
 use crate::plan::edges::{Edges, Side};
-use crate::plan::{Op, Task};
+use crate::plan::{Op, Plan, Task};
 
 /// Edges from earlier cells to later ones.
 #[derive(Debug, Default)]
@@ -95,6 +95,7 @@ fn crossing(start: Op) -> Option<usize> {
 /// Finds the edges that data and parameters require, row by row. One table serves all rows, since each pair is on
 /// one rank.
 pub(super) struct Uses<'a> {
+    plan: &'a Plan,
     edges: &'a Edges,
     /// The last cell of each chain of each pair.
     made: Vec<u32>,
@@ -107,9 +108,10 @@ pub(super) struct Uses<'a> {
 }
 
 impl<'a> Uses<'a> {
-    pub(super) fn new(edges: &'a Edges) -> Self {
+    pub(super) fn new(plan: &'a Plan, edges: &'a Edges) -> Self {
         let slots = edges.slots().len();
         Self {
+            plan,
             edges,
             made: vec![NONE; edges.pairs() * KINDS],
             parameters: vec![NONE; slots],
@@ -142,7 +144,7 @@ impl<'a> Uses<'a> {
                 }
                 self.made[pair * KINDS + FORWARD] = cell;
             }
-            Op::Backward | Op::BackwardInput => {
+            _ if self.plan.begins_backward(task) => {
                 self.follow(cell, pair, FORWARD);
                 self.follow(cell, pair, 5);
                 if at.after == Side::SameRank {

@@ -109,7 +109,7 @@ fn used_message(plan: &Plan, rank: usize, task: Task) -> Option<Task> {
     let microbatch = task.microbatch()?;
     let (stage, send) = match task.op() {
         Op::Forward => (task.stage().previous()?, Op::SendForward),
-        Op::Backward | Op::BackwardInput => (plan.placement().next(task.stage())?, Op::SendBackward),
+        _ if plan.begins_backward(task) => (plan.placement().next(task.stage())?, Op::SendBackward),
         _ => return None,
     };
     (plan.placement().rank_of(stage) != rank).then(|| Task::new(stage, send, microbatch))

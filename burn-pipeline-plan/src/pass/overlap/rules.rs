@@ -29,7 +29,9 @@ fn tied(a: Task, b: Task) -> bool {
     if a.stage() != b.stage() {
         let next = a.stage().route() == b.stage().route() && a.stage().index().abs_diff(b.stage().index()) == 1;
         let forwards = a.op() == Op::Forward && b.op() == Op::Forward;
-        let backwards = a.op().gives_input_gradient() && b.op().gives_input_gradient();
+        // The earlier stage may be the first that trains, with `W` alone; any other `W` comes later anyway.
+        let (earlier, later) = if a.stage().index() < b.stage().index() { (a, b) } else { (b, a) };
+        let backwards = earlier.op().is_backward() && later.op().gives_input_gradient();
         return next && a.microbatch() == b.microbatch() && (forwards || backwards);
     }
     match (a.microbatch(), b.microbatch()) {
@@ -73,6 +75,7 @@ fn value(op: Op) -> Option<Op> {
 fn touches(compute: Op, transfer: Op) -> bool {
     match transfer {
         Op::SendForward | Op::ReceiveForward => compute == Op::Forward,
+        Op::ReceiveBackward => compute.is_backward(),
         _ => compute.gives_input_gradient(),
     }
 }

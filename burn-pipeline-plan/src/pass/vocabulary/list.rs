@@ -185,7 +185,7 @@ impl<'a> List<'a> {
     fn ready(&self, cell: Action) -> f64 {
         let needs = cell.tasks().filter_map(|task| task.of_microbatch()).map(|task| match task.op() {
             Op::Forward => self.inputs[self.at(task.stage(), task.microbatch())],
-            Op::Backward | Op::BackwardInput => self.gradients[self.at(task.stage(), task.microbatch())],
+            _ if self.plan.begins_backward(task) => self.gradients[self.at(task.stage(), task.microbatch())],
             _ => 0.0,
         });
         needs.fold(0.0, f64::max)

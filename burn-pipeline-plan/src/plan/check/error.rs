@@ -32,12 +32,19 @@ pub enum CheckError {
          which count from 0\n{grid}"
     )]
     NoSuchMicrobatch { rank: usize, step: usize, action: Action, microbatches: usize, grid: String },
-    /// A fused cell is not a forward and then a backward of another stage or microbatch.
+    /// A fused cell is not a forward and then a backward of another stage or microbatch. `W` is one only where it is the
+    /// whole backward ([`Plan::first_trained`](crate::plan::Plan::first_trained)).
     #[error(
         "rank {rank}, step {step}: {action} must fuse a forward with a backward (B or I) \
          of another stage or microbatch; split it\n{grid}"
     )]
     NotFusible { rank: usize, step: usize, action: Action, grid: String },
+    /// A task computes or moves a gradient of a stage's input, and no earlier stage trains.
+    #[error(
+        "rank {rank}, step {step}: {task} has no use, since training begins at stage {first}: {}\n{grid}",
+        unused(*task, *first)
+    )]
+    UnusedGradient { rank: usize, step: usize, action: Action, task: Task, first: usize, grid: String },
     /// A task occurs twice.
     #[error("rank {rank}, step {step}: {task} has already run at step {first}; remove one of the two\n{grid}")]
     Duplicate { rank: usize, step: usize, action: Action, task: Task, first: usize, grid: String },
@@ -171,6 +178,14 @@ pub enum CheckError {
 
 crate::debug_as_text!(CheckError);
 
+/// What to do about a gradient without a use.
+fn unused(task: Task, first: usize) -> String {
+    match task.op().is_backward() && task.stage().index() == first {
+        true => format!("write {}W, or give the stages before it their backwards", task.stage()),
+        false => "remove it, or give the stages from there on their backwards".to_owned(),
+    }
+}
+
 impl CheckError {
     /// The rank and step of the fault, for [`Plan::grid_marked`](crate::plan::Plan::grid_marked); for a deadlock,
     /// the first of its cycle. `None` if the fault is in the options.
@@ -180,6 +195,7 @@ impl CheckError {
             | Self::WrongRank { rank, step, .. }
             | Self::NoSuchMicrobatch { rank, step, .. }
             | Self::NotFusible { rank, step, .. }
+            | Self::UnusedGradient { rank, step, .. }
             | Self::Duplicate { rank, step, .. }
             | Self::BothBackwards { rank, step, .. }
             | Self::Unmet { rank, step, .. }

@@ -43,13 +43,15 @@ impl CheckedPlan {
         let rank = self.plan().placement().rank_of(stage);
         let mut seen: Vec<Op> = Vec::new();
         for (step, &action) in self.plan().row(rank).iter().enumerate() {
-            let computes = |task: &Task| task.stage() == stage && of.meets(task.op());
-            for task in action.tasks().filter(computes) {
-                if seen.contains(&task.op()) {
+            for task in action.tasks().filter(|task| task.stage() == stage) {
+                // A `W` that is the whole backward calls what `B` calls.
+                let whole = task.op() == Op::BackwardWeight && self.plan().begins_backward(task);
+                let op = if whole { Op::Backward } else { task.op() };
+                if !of.meets(op) || seen.contains(&op) {
                     continue;
                 }
-                seen.push(task.op());
-                Lists::new(of, task.op()).run().map_err(|deadlock| Box::new(deadlock.at(rank, step, action, task)))?;
+                seen.push(op);
+                Lists::new(of, op).run().map_err(|deadlock| Box::new(deadlock.at(rank, step, action, task)))?;
             }
         }
         Ok(())

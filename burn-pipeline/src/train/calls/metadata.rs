@@ -37,15 +37,14 @@ impl Pipeline {
     }
 
     fn learn_metadata(&mut self, batch: &Microbatches) -> Result<Metadata, PipelineError> {
-        let plan = metadata_plan(self.placement(), self.plans.skips());
+        let plan = metadata_plan(self.placement(), self.plans.skips(), self.stages.first_trained());
         let plan = plan.map_err(|error| PipelineError::Plan(Box::new(error)))?;
         let routes = self.placement().routes();
         let zeros = match self.stages.are_declared() {
             true => Vec::new(),
             false => vec![batch.zeros(routes, 0)?, batch.zeros(routes, 1)?],
         };
-        let first_trained = self.stages.first_trained();
-        let stages = in_model_order(self.ask(LearnMetadata { plan, zeros, first_trained })?);
+        let stages = in_model_order(self.ask(LearnMetadata { plan, zeros })?);
         self.learns_metadata = false;
         tracing::info!(declared = self.stages.are_declared(), stages = stages.len(), "stage metadata known");
         Ok(stages)
@@ -56,8 +55,6 @@ impl Pipeline {
 struct LearnMetadata {
     plan: CheckedPlan,
     zeros: Vec<Microbatches>,
-    /// The first stage with a trained parameter.
-    first_trained: usize,
 }
 
 impl Command for LearnMetadata {
@@ -66,7 +63,6 @@ impl Command for LearnMetadata {
     const RUNS_ON_WEIGHTS: bool = true;
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Metadata, ExecuteError> {
-        rank.train_from(self.first_trained);
         Ok(rank.learn_metadata(&self.plan, &self.zeros)?.into_iter().collect())
     }
 }

@@ -82,8 +82,9 @@ impl Pipeline {
     ///
     /// # Errors
     /// Returns [`PipelineError::NoSuchModule`] if there is no such stage or its module is not an `M`, and
-    /// [`PipelineError::Replace`] if the new module does not fit; nothing was changed. If a rank fails, same as
-    /// [`Pipeline::step`].
+    /// [`PipelineError::Replace`] if the new module does not fit; nothing was changed. Returns [`PipelineError::Plan`],
+    /// and training is refused from then on, if the module was replaced, but the pipeline was given a plan without the
+    /// backward of a stage that now trains. If a rank fails, same as [`Pipeline::step`].
     pub fn replace_module<M: Stage>(
         &mut self,
         stage: usize,
@@ -105,7 +106,8 @@ impl Pipeline {
         self.stages = self.stages.renewed(facts.concat());
         self.learns_metadata = self.wants_metadata;
         self.is_as_built = false;
-        Ok(())
+        let planned = self.plans.train_from(self.stages.first_trained());
+        planned.map_err(|error| PipelineError::Plan(Box::new(error)))
     }
 }
 

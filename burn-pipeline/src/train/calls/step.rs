@@ -113,8 +113,7 @@ impl Pipeline {
         let (step, seed, values) =
             (self.training.progress().steps + 1, self.training.batch_seed(), self.compared(&batch));
         let scaled = self.training.scaled();
-        let first_trained = self.stages.first_trained();
-        let train = Train { parts, batch, values, seed, scaled, first_trained, step, last, outputs: self.outputs };
+        let train = Train { parts, batch, values, seed, scaled, step, last, outputs: self.outputs };
         self.ask(train)?.into_iter().for_each(|outcome| report.add(outcome));
         report.outputs.sort_by_key(|(microbatch, _)| *microbatch);
         self.training.batch_done(report.samples);
@@ -169,8 +168,6 @@ struct Train {
     /// The seed of the forwards' random numbers.
     seed: Option<u64>,
     scaled: Scaled,
-    /// The first stage with a trained parameter.
-    first_trained: usize,
     /// The step that the batch belongs to, counted from 1.
     step: u64,
     /// True if the weights are stepped before the next batch.
@@ -198,7 +195,6 @@ impl Command for Train {
     fn run(&self, rank: &mut Rank, began: Instant) -> Result<BatchOutcome, ExecuteError> {
         rank.draw_from(self.seed);
         rank.scale_losses(self.scaled);
-        rank.train_from(self.first_trained);
         let (share, plan) = self.parts.of(rank.replica());
         let share = ReplicaShare { reduce: self.last, ..share };
         Ok(rank.accumulate(plan, &self.batch, began, self.step, share)?.for_another_thread())

@@ -7,7 +7,7 @@
 
 use super::costs::Costs;
 use super::decision::AutoError;
-use crate::plan::{CheckedPlan, Plan};
+use crate::plan::{CheckedPlan, Plan, StageId};
 use crate::planner::{Candidate, Strategy};
 use crate::schedule::{Schedule, Size, by_name};
 use crate::train::checkpoint::Checkpoints;
@@ -58,6 +58,7 @@ fn source(candidate: &Candidate, plan: Option<&Plan>, size: Size) -> Result<Sour
     let builds_it = |schedule: &dyn Schedule| {
         let Some(plan) = plan else { return true };
         let built = schedule.build(size).ok().and_then(|built| built.with_skips(plan.skips().to_vec()).ok());
+        let built = built.and_then(|built| built.train_from(plan.first_trained()).ok());
         built.and_then(|built| built.with_transfers().ok()).is_some_and(|built| built.rows() == plan.rows())
     };
     let schedule = match &candidate.strategy {
@@ -92,7 +93,14 @@ impl Ready {
         let mut plans = pipeline.plans.moved(next.source.clone(), &skips)?;
         let plan = plans.current()?;
         same_everywhere(pipeline, plan.plan())?;
-        let splits = split_stages(plan.plan()) == split_stages(pipeline.plans.current()?.plan());
+        // A stage that does not split its backward in the running plan, because it is `W` alone or there is none, needs
+        // no other engine.
+        let running_plan = pipeline.plans.current()?;
+        let first = running_plan.plan().first_trained();
+        let split = |plan: &Plan| -> Vec<StageId> {
+            split_stages(plan).into_iter().filter(|stage| first == 0 || stage.index() > first).collect()
+        };
+        let splits = split(plan.plan()) == split(running_plan.plan());
         let builders = (&running.builder, &next.builder);
         let alike = (&builders.0.cut, &builders.0.recomputing) == (&builders.1.cut, &builders.1.recomputing);
         if !stages_move || (splits && alike && plans.placement() == pipeline.placement()) {

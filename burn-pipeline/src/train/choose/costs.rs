@@ -110,7 +110,8 @@ impl Wanted<'_> {
         let unknown = |layer, reason: &str| Err(AutoError::UnknownBytes { layer, reason: reason.to_owned() });
         if as_they_are && self.others.is_empty() {
             let known = |step: &StepReport, stage: usize| step.activations.get(stage).copied().flatten().is_some();
-            let silent = (0..self.cut.stages()).find(|&stage| !steps.iter().any(|step| known(step, stage)));
+            let silent =
+                (stages.first_trained()..self.cut.stages()).find(|&stage| !steps.iter().any(|step| known(step, stage)));
             if let (true, Some(stage)) = (self.bytes, silent) {
                 return unknown(stage, "its engine cannot tell");
             }
@@ -125,7 +126,10 @@ impl Wanted<'_> {
             }
             let kinds = vec!['L'; self.cut.layers()];
             let measured = self.builder.measure_layers(cut.alone(0).map_err(MeasureError::from)?, &kinds, ROUNDS)?;
-            if let (true, Some((layer, reason))) = (self.bytes, measured.uncaptured.first()) {
+            // Layers before the first that trains hold nothing.
+            let first = measured.layers.first_trained();
+            let unread = measured.uncaptured.iter().find(|(layer, _)| *layer >= first);
+            if let (true, Some((layer, reason))) = (self.bytes, unread) {
                 return unknown(*layer, reason);
             }
             alone.push((microbatches, measured.layers));
@@ -152,10 +156,11 @@ fn scales(alone: &Layers, cut: &Partition, stages: &Profile) -> Result<Vec<[f64;
         let ratio = |measured: f64, sum: f64| if sum > 0.0 { measured / sum } else { 1.0 };
         let split = stage.input_backward() + stage.weight_backward();
         let whole = ratio(split, sum.input_backward() + sum.weight_backward());
-        let [input, weight]: [fn(&StageCost) -> f64; 2] = [StageCost::input_backward, StageCost::weight_backward];
         let of = |part: fn(&StageCost) -> f64| ratio(part(stage), part(sum));
+        // In the first stage that trains, `W` is the whole backward.
+        let input = if sum.input_backward() > 0.0 { of(StageCost::input_backward) } else { whole };
         let backward = stage.backward.map_or(whole, |backward| ratio(backward, sum.full_backward()));
-        let scale = [ratio(stage.forward, sum.forward), of(input), of(weight), backward];
+        let scale = [ratio(stage.forward, sum.forward), input, of(StageCost::weight_backward), backward];
         scales.extend(range.map(|_| scale));
     }
     Ok(scales)
@@ -170,8 +175,7 @@ fn beside_others(layers: &Layers, scales: &[[f64; 4]]) -> Result<Layers, AutoErr
         backward: layer.backward.map(|seconds| seconds * backward),
         ..layer.clone()
     };
-    let layers_scaled = layers.all().iter().zip(scales).map(scaled).collect();
-    Ok(Layers::new(layers_scaled)?.with_skips(layers.skips().to_vec())?)
+    Ok(layers.with_costs(layers.all().iter().zip(scales).map(scaled).collect())?)
 }
 
 #[cfg(test)]

@@ -106,7 +106,13 @@ impl Measuring<'_> {
             layers.push(layer);
             value = output;
         }
-        let layers = Layers::new(layers)?.with_skips(self.builder.skips_between(kinds.len()))?;
+        let first = self.walk.first_trained.unwrap_or(0);
+        if first > 0 {
+            // Measured without the gradient of its input, so its whole backward is that for its weights.
+            let layer = &mut layers[first];
+            (layer.weight, layer.input) = (layer.full_backward(), 0.0);
+        }
+        let layers = Layers::new(layers)?.with_skips(self.builder.skips_between(kinds.len()))?.train_from(first)?;
         Ok(MeasuredLayers { layers, uncaptured: self.uncaptured })
     }
 

@@ -76,7 +76,8 @@ impl Builder {
             tracing::info!(index, ?cost, "stage measured");
             costs.push(cost);
         }
-        Ok(Profile::new(costs, LinkCosts::default())?.with_skips(self.skips_between(stages))?)
+        let profile = Profile::new(costs, LinkCosts::default())?.with_skips(self.skips_between(stages))?;
+        Ok(profile.train_from(walk.first_trained.unwrap_or(0))?)
     }
 
     /// Measures one stage and replaces `value`, its input, by its output.
@@ -95,6 +96,9 @@ impl Builder {
             .ok_or(MeasureError::NoStages)?;
         held.set_forward_seed(ForwardSeed::new(self.seed));
         let call = walk.call(held.as_ref(), index, std::mem::take(value))?;
+        // The first stage that trains has no `I`: `W` is its whole backward.
+        let alone = index > 0 && walk.first_trained == Some(index);
+        let splits = splits && !alone;
         let failed: &dyn Fn(StageError) -> MeasureError = &walk.failed(index);
         let (threads, cost) = (self.threads, StageCost::default());
         let mut stage = MeteredStage { held, splits, threads, meter, failed, base: 0, cost };
@@ -109,7 +113,8 @@ impl Builder {
         let weight_bytes = stage.held.weight_bytes() as f64;
         let unsharded_bytes = stage.held.computed().iter().map(|(_, copy)| copy.bytes()).sum::<usize>() as f64;
         let optimizer_bytes = (kept - weight_bytes).max(0.0);
-        let cost = StageCost { gradient_bytes, weight_bytes, unsharded_bytes, optimizer_bytes, ..stage.cost };
+        let input = if alone { Some(0.0) } else { stage.cost.input };
+        let cost = StageCost { input, gradient_bytes, weight_bytes, unsharded_bytes, optimizer_bytes, ..stage.cost };
         let (output, skip_bytes) = walk.pass_on(index, output)?;
         let cost = StageCost { message_bytes: output.bytes() as f64, skip_bytes: skip_bytes as f64, ..cost };
         *value = output;

@@ -65,7 +65,10 @@ impl StepReport {
                 ..StageCost::default()
             }
         };
-        Profile::new((0..placement.stages()).map(stage).collect(), LinkCosts::default())
+        let stages: Vec<StageCost> = (0..placement.stages()).map(stage).collect();
+        let trained = steps.iter().flat_map(|step| &step.timeline.events).flat_map(|event| event.action.tasks());
+        let trained = trained.filter(|task| task.op().is_backward()).map(|task| task.stage().index()).min();
+        Profile::new(stages, LinkCosts::default())?.train_from(trained.unwrap_or(0))
     }
 }
 

@@ -26,8 +26,8 @@ pub(super) struct Walk<'a> {
     pub(super) device: Device,
     /// Values on skip edges that have not arrived yet, by the stages at both ends.
     skipped: BTreeMap<(usize, usize), Payload>,
-    /// True if a stage so far has a trained parameter.
-    trains: bool,
+    /// The first stage with a trained parameter, if one has so far.
+    pub(super) first_trained: Option<usize>,
 }
 
 impl<'a> Walk<'a> {
@@ -37,7 +37,7 @@ impl<'a> Walk<'a> {
         let device = if device.is_autodiff() { device } else { device.autodiff() };
         // Measurements run on their own threads, as in a pipeline.
         one_queue();
-        Self { builder, batch, stages: sizes.len(), sizes, device, skipped: BTreeMap::new(), trains: false }
+        Self { builder, batch, stages: sizes.len(), sizes, device, skipped: BTreeMap::new(), first_trained: None }
     }
 
     /// The context in which a stage is built.
@@ -68,8 +68,8 @@ impl<'a> Walk<'a> {
         let ends_route = index + 1 == self.stages && held.batch_checks().target.is_some();
         let target = self.batch.whole_target().filter(|_| ends_route);
         let target = target.map(|target| on_device(target.clone(), &self.device));
-        let (input, wants_input_gradient) = (input.join_skips(arrived), self.trains);
-        self.trains |= held.trains();
+        let (input, wants_input_gradient) = (input.join_skips(arrived), self.first_trained.is_some());
+        self.first_trained = self.first_trained.or_else(|| held.trains().then_some(index));
         Ok(ForwardCall { microbatch: 0, input, extra, target, ends_route, wants_input_gradient })
     }
 

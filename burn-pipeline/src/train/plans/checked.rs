@@ -1,7 +1,7 @@
 //! The plans of one pipeline: one for each number of microbatches used so far, lowered and checked once.
 //!
 //! Guarantees: all plans have one placement, because stages stay where they were built. Every plan was checked for the
-//! transport that it runs on.
+//! transport that it runs on. Once it is known which stages train, plans have backwards only from the first of them on.
 
 use super::parts::Parts;
 use super::replication::Replication;
@@ -23,6 +23,8 @@ pub(crate) struct Plans {
     replication: Replication,
     vocabulary: VocabularyPass,
     placement: Placement,
+    /// The first stage that trains; `None` until the stages are built.
+    first_trained: Option<usize>,
     /// By the number of microbatches of one replica.
     training: HashMap<usize, Arc<CheckedPlan>>,
     evaluation: HashMap<usize, Arc<CheckedPlan>>,
@@ -37,11 +39,21 @@ impl Plans {
         vocabulary: VocabularyPass,
     ) -> Result<Self, BuildError> {
         let (skips, microbatches) = (source.skips(declared), source.microbatches());
-        let plan = Arc::new(training_plan(&source, &skips, microbatches, &replication, &vocabulary)?);
-        let placement = plan.plan().placement().clone();
-        replication.fits(&placement, plan.plan().skips())?;
-        let (training, evaluation) = (HashMap::from([(microbatches, plan)]), HashMap::new());
-        Ok(Self { source, skips, replication, vocabulary, placement, training, evaluation })
+        let placement = source.plan(microbatches)?.placement().clone();
+        let (training, evaluation, first_trained) = (HashMap::new(), HashMap::new(), None);
+        let mut plans = Self { source, skips, replication, vocabulary, placement, first_trained, training, evaluation };
+        let plan = plans.current()?;
+        plans.replication.fits(&plans.placement, plan.plan().skips())?;
+        Ok(plans)
+    }
+
+    /// Sets the first stage that trains, and builds the plan for the number of microbatches that the user chose anew.
+    pub(crate) fn train_from(&mut self, first: usize) -> Result<(), BuildError> {
+        if self.first_trained != Some(first) {
+            self.first_trained = Some(first);
+            self.training.clear();
+        }
+        self.current().map(drop)
     }
 
     /// The plans of the same ranks for other stages, with these skip edges.
@@ -55,11 +67,12 @@ impl Plans {
 
     /// The plans of the same pipeline for another source; the first one is built and checked.
     pub(crate) fn with_source(&self, source: Source) -> Result<Self, BuildError> {
-        let plans = Self::new(source, &self.skips, self.replication.clone(), self.vocabulary.clone())?;
+        let mut plans = Self::new(source, &self.skips, self.replication.clone(), self.vocabulary.clone())?;
         if plans.placement != self.placement {
             let microbatches = plans.source.microbatches();
             return Err(BuildError::Moved { schedule: plans.name(), microbatches });
         }
+        self.first_trained.map_or(Ok(()), |first| plans.train_from(first))?;
         Ok(plans)
     }
 
@@ -106,13 +119,30 @@ impl Plans {
         if let Some(plan) = self.training.get(&microbatches) {
             return Ok(plan.clone());
         }
-        let plan = training_plan(&self.source, &self.skips, microbatches, &self.replication, &self.vocabulary)?;
+        let plan = self.training_plan(microbatches)?;
         if plan.plan().placement() != &self.placement {
             return Err(BuildError::Moved { schedule: plan.plan().name().to_owned(), microbatches });
         }
         let plan = Arc::new(plan);
         self.training.insert(microbatches, plan.clone());
         Ok(plan)
+    }
+
+    /// The lowered, checked plan that trains this many microbatches.
+    fn training_plan(&self, microbatches: usize) -> Result<CheckedPlan, BuildError> {
+        let mut plan = self.source.plan(microbatches)?;
+        if let Some(first) = self.first_trained {
+            plan = plan.train_from(first)?;
+        }
+        plan = self.vocabulary.of(plan)?;
+        if !self.skips.is_empty() {
+            plan = plan.with_skips(self.skips.clone())?;
+        }
+        plan = self.replication.lower(&plan)?;
+        if self.replication.replicas > 1 && plan.has_backward() {
+            plan = plan.with_reduce_grad();
+        }
+        check(plan)
     }
 
     /// The plan that evaluates this many microbatches on one replica, with forwards only.
@@ -158,25 +188,6 @@ impl Plans {
     }
 }
 
-/// The lowered, checked plan that trains this many microbatches.
-fn training_plan(
-    source: &Source,
-    skips: &[SkipEdge],
-    microbatches: usize,
-    replication: &Replication,
-    vocabulary: &VocabularyPass,
-) -> Result<CheckedPlan, BuildError> {
-    let mut plan = vocabulary.of(source.plan(microbatches)?)?;
-    if !skips.is_empty() {
-        plan = plan.with_skips(skips.to_vec())?;
-    }
-    plan = replication.lower(&plan)?;
-    if replication.replicas > 1 && plan.has_backward() {
-        plan = plan.with_reduce_grad();
-    }
-    check(plan)
-}
-
 /// Proves the plan for rendezvous, the strictest transport, so a plan that runs over one link runs over all.
 fn check(plan: Plan) -> Result<CheckedPlan, BuildError> {
     let checked = plan.check(&CheckOptions::default())?;
@@ -190,7 +201,7 @@ fn check(plan: Plan) -> Result<CheckedPlan, BuildError> {
 
 /// The number of forwards of each rank before its first backward.
 fn warm_up(plan: &Plan) -> Vec<usize> {
-    let first = |rank| plan.tasks(rank).take_while(|task| !task.op().gives_input_gradient());
+    let first = |rank| plan.tasks(rank).take_while(|task| !task.op().is_backward());
     (0..plan.ranks()).map(|rank| first(rank).filter(|task| task.op() == Op::Forward).count()).collect()
 }
 

@@ -1,6 +1,6 @@
 //! What a pipeline runs: a schedule at a size, or one given plan.
 
-use crate::plan::{Action, MicrobatchTask, Plan, PlanError, SkipEdge};
+use crate::plan::{Action, MicrobatchTask, Plan, SkipEdge};
 use crate::schedule::{Schedule, Size};
 use crate::train::error::BuildError;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl Source {
             Source::Plan(plan) | Source::Chosen(plan) if plan.total_microbatches() == microbatches => {
                 Ok(Plan::clone(plan))
             }
-            Source::Chosen(plan) if microbatches < plan.total_microbatches() => Ok(fewer(plan, microbatches)?),
+            Source::Chosen(plan) if microbatches < plan.total_microbatches() => fewer(plan, microbatches),
             Source::Plan(plan) | Source::Chosen(plan) => {
                 Err(BuildError::FixedPlan { planned: plan.total_microbatches(), wanted: microbatches })
             }
@@ -55,7 +55,7 @@ impl Source {
 }
 
 /// The computations of a plan for its first microbatches, in its order; their dependencies still come before them.
-fn fewer(plan: &Plan, microbatches: usize) -> Result<Plan, PlanError> {
+fn fewer(plan: &Plan, microbatches: usize) -> Result<Plan, BuildError> {
     let routes = plan.placement().routes();
     let share = |route: usize| (microbatches + routes - 1 - route) / routes;
     let kept = |task: MicrobatchTask| task.op().is_compute() && task.microbatch() < share(task.stage().route());
@@ -65,5 +65,6 @@ fn fewer(plan: &Plan, microbatches: usize) -> Result<Plan, PlanError> {
     };
     let rows = plan.rows().iter().map(|row| row.iter().filter_map(shorter).collect()).collect();
     let counts = (0..routes).map(share).collect();
-    Plan::new(plan.name(), plan.placement().clone(), counts, rows)?.with_skips(plan.skips().to_vec())
+    let kept = Plan::new(plan.name(), plan.placement().clone(), counts, rows)?.with_skips(plan.skips().to_vec())?;
+    Ok(kept.train_from(plan.first_trained())?)
 }

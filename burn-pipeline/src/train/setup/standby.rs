@@ -70,6 +70,7 @@ impl Pipeline {
         let (facts, shared): (Vec<_>, Vec<_>) = built?.into_iter().unzip();
         let stages = Stages::new(facts.concat(), shared.into_iter().next().unwrap_or_default());
         stages.fit_together(plans.skips())?;
+        plans.train_from(stages.first_trained())?;
         if let Some((stage, last)) = stages.loss_inside() {
             return Err(BuildError::LossInside { stage, last }.into());
         }

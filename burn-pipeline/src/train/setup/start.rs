@@ -187,6 +187,7 @@ impl Builder {
     /// The predicted peak bytes of the plan on each pipeline rank, if there is a profile.
     fn predicted(&self, plan: &Plan, options: &SimulateOptions) -> Result<Vec<u64>, BuildError> {
         let Some(profile) = &self.planned else { return Ok(Vec::new()) };
+        let plan = &plan.train_from(profile.first_trained())?;
         let simulated = simulate(plan, profile, options).map_err(|error| BuildError::Planned(error.to_string()))?;
         Ok(simulated.ranks.iter().map(|rank| rank.peak_bytes as u64).collect())
     }
@@ -233,6 +234,7 @@ impl Builder {
             return Err(BuildError::EmptyGroup { group: Box::new(group), names });
         }
         stages.fit_together(plans.skips())?;
+        plans.train_from(stages.first_trained())?;
         if let Some(stage) = stages.loss_before_head() {
             return Err(BuildError::LossBeforeHead { stage });
         }

@@ -22,8 +22,12 @@ use std::time::Instant;
 /// The metadata of a rank's stages.
 type Metadata = BTreeMap<StageId, StageMetadata>;
 
-/// One microbatch per route: every `F` in the model's order, then every `B` in reverse.
-pub(crate) fn metadata_plan(placement: &Placement, skips: &[SkipEdge]) -> Result<CheckedPlan, BuildError> {
+/// One microbatch per route: every `F` in the model's order, then every backward of the stages that train in reverse.
+pub(crate) fn metadata_plan(
+    placement: &Placement,
+    skips: &[SkipEdge],
+    first_trained: usize,
+) -> Result<CheckedPlan, BuildError> {
     let row = |rank: usize| {
         let mut stages = placement.stages_of(rank);
         stages.sort_by_key(|stage| (stage.index(), stage.route()));
@@ -34,7 +38,7 @@ pub(crate) fn metadata_plan(placement: &Placement, skips: &[SkipEdge]) -> Result
     let rows = (0..placement.ranks()).map(row).collect();
     let plan =
         Plan::new("metadata", placement.clone(), vec![1; placement.routes()], rows)?.with_skips(skips.to_vec())?;
-    Ok(plan.with_transfers()?.check(&CheckOptions::default())?)
+    Ok(plan.train_from(first_trained)?.with_transfers()?.check(&CheckOptions::default())?)
 }
 
 impl Rank {

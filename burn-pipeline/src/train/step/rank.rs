@@ -222,11 +222,6 @@ impl Rank {
         self.contract.set_scaled(scaled);
     }
 
-    /// Sets the first stage with a trained parameter, for the next batch. All ranks must get the same value.
-    pub(crate) fn train_from(&mut self, stage: usize) {
-        self.executor.train_from(stage);
-    }
-
     /// Makes the forwards of the next batch draw random numbers from this seed, the stage and the microbatch only;
     /// `None` leaves the generator unchanged. All ranks must get the same value.
     pub(crate) fn draw_from(&mut self, seed: Option<u64>) {

@@ -98,7 +98,9 @@ impl Unlowered<'_> {
         let pair = at.base + task.microbatch()?;
         match task.op() {
             Op::Forward if at.before == Side::OtherRank => Some((pair - at.microbatches, FORWARD)),
-            Op::BackwardInput | Op::Backward if at.after == Side::OtherRank => Some((pair + at.microbatches, BACKWARD)),
+            _ if self.plan.begins_backward(task) && at.after == Side::OtherRank => {
+                Some((pair + at.microbatches, BACKWARD))
+            }
             _ => None,
         }
     }

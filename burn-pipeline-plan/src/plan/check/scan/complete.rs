@@ -39,19 +39,22 @@ impl Scan<'_> {
         for (slot, at) in self.edges.slots().iter().enumerate() {
             let crosses = |side: Side| self.lowered && side == Side::OtherRank;
             let (before, after) = (crosses(at.before), crosses(at.after));
+            let stage = self.edges.stage(slot);
+            let trains = self.training && stage.index() >= self.plan.first_trained();
+            let gives = self.training && self.plan.gives_gradients(stage);
+            let whole = if self.plan.trains_alone(stage) { Op::BackwardWeight } else { Op::Backward };
             let due = [
                 (F, true, Op::Forward),
-                (I, self.training, Op::Backward),
-                (W, self.training, Op::BackwardWeight),
+                (I, trains, whole),
+                (W, trains, Op::BackwardWeight),
                 (RECEIVED_F, before, Op::ReceiveForward),
                 (SENT_F, after, Op::SendForward),
-                (RECEIVED_B, after && self.training, Op::ReceiveBackward),
-                (SENT_B, before && self.training, Op::SendBackward),
+                (RECEIVED_B, after && trains, Op::ReceiveBackward),
+                (SENT_B, before && gives, Op::SendBackward),
             ];
             let owed = due.iter().filter(|(_, owed, _)| *owed).fold(0, |bits, (bit, _, _)| bits | bit);
             let pairs = &self.events[at.base..at.base + at.microbatches];
             let Some(microbatch) = pairs.iter().position(|events| events & !WHOLE != owed) else { continue };
-            let stage = self.edges.stage(slot);
             let events = pairs[microbatch];
             let absent = due.iter().find(|(bit, owed, _)| *owed && events & bit == 0);
             return Err(match absent {
@@ -70,9 +73,11 @@ impl Scan<'_> {
 
     /// Refuses a stage whose gradients are not reduced, if those of any other are.
     fn refuse_unreduced(&self) -> Result<(), Refusal> {
-        // A stage whose route has no microbatch has no gradient to reduce.
-        let mut slots = self.edges.slots().iter().zip(&self.reduced);
-        let unreduced = slots.position(|(at, &reduced)| reduced == Reduction::No && at.microbatches > 0);
+        // A stage whose route has no microbatch, or that does not train, has no gradient to reduce.
+        let has_none = |slot: usize| self.edges.stage(slot).index() < self.plan.first_trained();
+        let mut slots = self.edges.slots().iter().zip(&self.reduced).enumerate();
+        let unreduced =
+            slots.position(|(slot, (at, &reduced))| reduced == Reduction::No && at.microbatches > 0 && !has_none(slot));
         match unreduced.filter(|_| self.reduced.iter().any(|&reduced| reduced != Reduction::No)) {
             Some(slot) => {
                 let task = Task::whole_stage(self.edges.stage(slot), Op::ReduceGrad);

@@ -10,6 +10,9 @@ impl Scan<'_> {
     #[inline]
     pub(super) fn compute(&mut self, slot: usize, at: Slot, pair: usize, task: MicrobatchTask) -> Result<(), Refusal> {
         let events = self.events[pair];
+        if task.op().is_backward() && !self.has_backward(task) {
+            return Err(self.unused_gradient(task));
+        }
         self.refuse_again(events, task)?;
         self.shards[slot].bare |= !self.shards[slot].gathered;
         self.shards[slot].used = true;
@@ -29,11 +32,11 @@ impl Scan<'_> {
                 self.use_skips(slot, task)?;
                 self.use_collective(task)?;
                 self.events[pair] |= F;
-                if self.training {
+                if self.training && task.stage().index() >= self.plan.first_trained() {
                     self.hold_activation()?;
                 }
             }
-            Op::BackwardWeight => {
+            Op::BackwardWeight if !self.plan.begins_backward(task) => {
                 self.require(events & I, task, Op::BackwardInput, 0)?;
                 self.events[pair] |= W;
                 self.release(slot);
@@ -43,7 +46,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Runs a `B` or `I`.
+    /// Runs a `B` or `I`, or a `W` that is the whole backward.
     #[inline]
     fn backward(&mut self, slot: usize, at: Slot, pair: usize, task: MicrobatchTask) -> Result<(), Refusal> {
         let events = self.events[pair];
@@ -58,13 +61,22 @@ impl Scan<'_> {
         }
         self.use_skips(slot, task)?;
         self.use_collective(task)?;
-        if task.op() == Op::Backward {
+        if task.op() != Op::BackwardInput {
             self.events[pair] |= I | W | WHOLE;
             self.release(slot);
         } else {
             self.events[pair] |= I;
         }
         Ok(())
+    }
+
+    /// Returns true if the stage has this backward: none before the first stage that trains, and `W` there.
+    #[inline]
+    fn has_backward(&self, task: MicrobatchTask) -> bool {
+        let alone = self.plan.trains_alone(task.stage());
+        self.plan.gives_gradients(task.stage())
+            || self.plan.first_trained() == 0
+            || alone && task.op() == Op::BackwardWeight
     }
 
     /// Refuses a repeated computation, and a backward that is both whole and split.
@@ -74,6 +86,7 @@ impl Scan<'_> {
             Op::Forward => self.refuse_twice(events & F, task),
             Op::Backward if events & (I | WHOLE) == I => Err(self.both_backwards(task, Op::BackwardInput)),
             Op::Backward => self.refuse_twice(events & WHOLE, task),
+            Op::BackwardWeight if self.plan.begins_backward(task) => self.refuse_twice(events & W, task),
             _ if events & WHOLE != 0 => Err(self.both_backwards(task, Op::Backward)),
             Op::BackwardInput => self.refuse_twice(events & I, task),
             _ => self.refuse_twice(events & W, task),

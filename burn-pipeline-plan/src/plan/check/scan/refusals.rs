@@ -43,6 +43,12 @@ impl Scan<'_> {
     }
 
     #[cold]
+    pub(super) fn unused_gradient(&self, task: MicrobatchTask) -> Refusal {
+        let (task, first) = (task.into(), self.plan.first_trained());
+        refusal!(self, UnusedGradient { task, first })
+    }
+
+    #[cold]
     pub(super) fn duplicate(&self, task: Task) -> Refusal {
         let first = self.first(task);
         refusal!(self, Duplicate { task, first })
@@ -79,10 +85,7 @@ impl Scan<'_> {
 
     #[cold]
     pub(super) fn late_wait(&self, task: Task, user: Task) -> Refusal {
-        // A backward is in the row as `B` or as `I`.
-        let split = user.microbatch().map(|m| Task::new(user.stage(), Op::BackwardInput, m));
-        let used = self.plan.tasks(self.row.rank).any(|t| t == user);
-        let user = if used { user } else { split.unwrap_or(user) };
+        let user = self.plan.as_written(user);
         let first = self.first(user);
         refusal!(self, LateWait { task, user, first })
     }

@@ -22,6 +22,9 @@ impl Scan<'_> {
             Op::SendBackward => (SENT_B, Some((I, Op::Backward))),
             _ => (RECEIVED_B, None),
         };
+        if self.is_unused(task) {
+            return Err(self.unused_gradient(task));
+        }
         self.refuse_twice(self.skip_events[value] & event, task)?;
         match own {
             Some((made, op)) => self.require(self.events[pair] & made, task, op, 0)?,
@@ -77,7 +80,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Uses the skip-edge inputs of a computation: the values for `F`, their gradients for `B` or `I`.
+    /// Uses the skip-edge inputs of a computation: the values for `F`, their gradients for a backward.
     #[inline]
     pub(super) fn use_skips(&mut self, slot: usize, task: MicrobatchTask) -> Result<(), Refusal> {
         if !self.lowered || self.edges.skips().is_empty() {
@@ -101,11 +104,12 @@ impl Scan<'_> {
     pub(super) fn refuse_incomplete_skips(&self) -> Result<(), Refusal> {
         for skip in self.edges.skips().iter().filter(|skip| skip.crosses && self.lowered) {
             let (from, to) = (self.edges.stage(skip.from), self.edges.stage(skip.to));
+            let returns = self.training && from.index() >= self.plan.first_trained();
             let due = [
                 (SENT_F, true, from, Op::SendForward, to),
                 (RECEIVED_F, true, to, Op::ReceiveForward, from),
-                (SENT_B, self.training, to, Op::SendBackward, from),
-                (RECEIVED_B, self.training, from, Op::ReceiveBackward, to),
+                (SENT_B, returns, to, Op::SendBackward, from),
+                (RECEIVED_B, returns, from, Op::ReceiveBackward, to),
             ];
             for microbatch in 0..self.edges.slots()[skip.from].microbatches {
                 let events = self.skip_events[skip.base + microbatch];

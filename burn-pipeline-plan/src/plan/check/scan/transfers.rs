@@ -20,6 +20,9 @@ impl Scan<'_> {
         if side != Side::OtherRank {
             return Err(self.needless(task));
         }
+        if self.is_unused(task) {
+            return Err(self.unused_gradient(task));
+        }
         self.refuse_twice(events & event, task)?;
         match own {
             Some((made, op)) => self.require(events & made, task, op, 0)?,
@@ -32,6 +35,19 @@ impl Scan<'_> {
         }
         self.transfers.push(slot, at.microbatches, pair, task.op(), part);
         Ok(())
+    }
+
+    /// Returns true if a transfer moves a gradient to a stage before the first one that trains.
+    #[inline]
+    pub(super) fn is_unused(&self, task: MicrobatchTask) -> bool {
+        match task.op() {
+            Op::SendBackward if task.is_skip() => {
+                task.skip_peer().is_some_and(|to| to.index() < self.plan.first_trained())
+            }
+            Op::SendBackward => !self.plan.gives_gradients(task.stage()),
+            Op::ReceiveBackward => task.stage().index() < self.plan.first_trained(),
+            _ => false,
+        }
     }
 
     /// Checks the wait for a send or a receive.

@@ -66,7 +66,7 @@ impl Scan<'_> {
                 Action::Idle => {}
                 Action::Single(task) => self.task(task)?,
                 Action::Overlap(first, second) => {
-                    if !fusible(first, second) {
+                    if !self.is_fusible(first, second) {
                         return Err(refusal!(self, NotFusible));
                     }
                     self.task(first.into())?;
@@ -104,10 +104,9 @@ impl Scan<'_> {
             _ => self.wait(slot, at, pair, task),
         }
     }
-}
-
-/// Returns true for a forward and a backward of another stage or microbatch, which may be interleaved.
-fn fusible(first: MicrobatchTask, second: MicrobatchTask) -> bool {
-    let same = first.stage() == second.stage() && first.microbatch() == second.microbatch();
-    first.op() == Op::Forward && second.op().gives_input_gradient() && !same
+    /// Returns true for a forward and a backward of another stage or microbatch, which may be interleaved.
+    fn is_fusible(&self, first: MicrobatchTask, second: MicrobatchTask) -> bool {
+        let same = first.stage() == second.stage() && first.microbatch() == second.microbatch();
+        first.op() == Op::Forward && self.plan.begins_backward(second) && !same
+    }
 }

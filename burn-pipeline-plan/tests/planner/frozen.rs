@@ -1,0 +1,97 @@
+//! Models whose first layers do not train: the planner gives them fewer ranks, and their stages no backward.
+
+use burn_pipeline_plan::cost::{Layer, Layers, LinkCosts, Partition, PartitionError, Profile};
+use burn_pipeline_plan::plan::{Placement, PlacementKind};
+use burn_pipeline_plan::planner::{Cut, Request, Workload, best_plan};
+use burn_pipeline_plan::schedule::{Size, by_name};
+use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
+
+const LAYERS: usize = 16;
+const FROZEN: usize = 8;
+
+/// Equal layers, of which the second half trains.
+fn layers() -> Layers {
+    let layer = Layer { activation_bytes: 10.0, ..Layer::new('A').with_seconds(1.0, 1.0, 1.0) };
+    Layers::new(vec![layer; LAYERS]).unwrap().train_from(FROZEN).unwrap()
+}
+
+/// The step of 1F1B on a cut, with the backwards of stages that train.
+fn seconds(cut: &Partition) -> f64 {
+    let profile = cut.profile(&layers(), LinkCosts::default()).unwrap();
+    let plan = by_name("1F1B").unwrap().build(Size::new(4, 8)).unwrap().train_from(profile.first_trained()).unwrap();
+    simulate(&plan, &profile, &SimulateOptions::default()).unwrap().makespan
+}
+
+#[test]
+fn the_frozen_half_gets_more_layers_a_stage_and_the_step_is_shorter() {
+    // In a bidirectional placement each rank has early and late stages, and an even cut is balanced.
+    let request = Request {
+        chunks: vec![1],
+        placements: Some(vec![PlacementKind::Loop]),
+        unpipelined: false,
+        ..Request::new(vec![Workload::new(8, layers())], 4, LinkCosts::default())
+    };
+    let planned = best_plan(&request).unwrap();
+    let (cut, plan) = (&planned.best.partition, planned.plan.plan());
+    let sizes: Vec<usize> = cut.ranges().map(|range| range.len()).collect();
+    let even = Partition::even(LAYERS, 4).unwrap();
+    assert!(sizes[0] > FROZEN / 2 && sizes[0] > sizes[3], "{cut}");
+    assert!(planned.best.seconds < seconds(&even), "{} s against {} s", planned.best.seconds, seconds(&even));
+    // Of each microbatch, eight frozen layers take a second, the first trained one two, and seven three.
+    assert!(planned.best.seconds >= 8.0 * 31.0 / 4.0);
+    let first = plan.first_trained();
+    assert_eq!(first, cut.boundaries().partition_point(|&start| start <= FROZEN));
+    assert!(!plan.any_task(|task| task.op().is_backward() && task.stage().index() < first));
+    assert!(seconds(&Partition::from_boundaries(LAYERS, &[8, 11, 13]).unwrap()) < seconds(&even));
+}
+
+#[test]
+fn a_cap_on_memory_does_not_count_what_frozen_layers_do_not_hold() {
+    // One stage of all frozen layers holds nothing, so its rank may have them all, whatever the cap.
+    let request = Request {
+        cap: Some(90.0),
+        cuts: vec![Cut::Optimal, Cut::Fitting],
+        chunks: vec![1],
+        unpipelined: false,
+        ..Request::new(vec![Workload::new(8, layers())], 2, LinkCosts::default())
+    };
+    let planned = best_plan(&request).unwrap();
+    assert!(planned.best.partition.boundaries()[0] >= FROZEN, "{}", planned.best.partition);
+    assert!(planned.best.peak_bytes <= 90.0);
+    let all =
+        Layers::new(layers().all().iter().map(|layer| Layer { activation_bytes: 10.0, ..layer.clone() }).collect())
+            .unwrap();
+    let request = Request { workloads: vec![Workload::new(8, all)], ..request };
+    assert!(best_plan(&request).map_or(true, |other| other.best.seconds > planned.best.seconds));
+}
+
+#[test]
+fn layers_and_profiles_that_do_not_train_say_so_in_json() {
+    let read = Layers::from_json(&layers().to_json().unwrap()).unwrap().0;
+    assert_eq!(read, layers());
+    let profile = Partition::even(LAYERS, 4).unwrap().profile(&read, LinkCosts::default()).unwrap();
+    assert_eq!((profile.first_trained(), profile.stages()[0].full_backward()), (2, 0.0));
+    // Three of its layers pass gradients on, inside the stage.
+    assert_eq!((profile.stages()[2].input, profile.stages()[2].weight), (Some(0.0), Some(7.0)));
+    assert_eq!(Profile::from_json(&profile.to_json()).unwrap(), profile);
+    assert_eq!(Layers::of_profile(&profile).unwrap().first_trained(), 2);
+    assert_eq!(Profile::median(&[profile.clone(), profile.clone()]).unwrap(), profile);
+    assert_eq!(layers().scaled(2.0, 0.0).unwrap().first_trained(), FROZEN);
+    assert!(matches!(layers().train_from(LAYERS), Err(PartitionError::FirstTrained { first: 16, layers: 16 })));
+    assert!(matches!(layers().vocabulary_parallel(4), Err(PartitionError::Vocabulary)));
+}
+
+#[test]
+fn the_first_stage_that_trains_recomputes_in_its_weight_gradients() {
+    let cut = Partition::even(LAYERS, 4).unwrap();
+    let profile = cut.profile(&layers(), LinkCosts::default()).unwrap();
+    let again = profile.stages()[2].recomputing(1.0);
+    assert_eq!((again.input, again.weight, again.recomputed_bytes), (Some(0.0), Some(11.0), 39.0));
+    // The order of the two does not matter.
+    let full =
+        Profile::uniform(&Placement::looped(2, 1).unwrap(), burn_pipeline_plan::cost::UniformCosts::new(1.0, 1.0, 1.0))
+            .unwrap();
+    let stages: Vec<_> = full.stages().iter().map(|stage| stage.recomputing(0.0)).collect();
+    let recomputing = Profile::new(stages, LinkCosts::default()).unwrap().train_from(1).unwrap();
+    assert_eq!(recomputing.stages()[1], full.train_from(1).unwrap().stages()[1].recomputing(0.0));
+}
