@@ -95,9 +95,9 @@ impl Plan {
     /// Inserts a wait for each start without one, in the place that the options give for its kind:
     ///
     /// - [`Placing::AtOnce`]: right after the start;
-    /// - [`Placing::Late`]: a `SEND_F` after the computation that uses the gradient of the sent value, a `SEND_B`
-    ///   at the end of the row, a receive or `UNSHARD` before the first use of the result, a `REDUCE_GRAD` before
-    ///   the rank's next one or at the end of the row.
+    /// - [`Placing::Late`]: a `SEND_F` after the computation that uses the gradient of the sent value, a `SEND_B` (and
+    ///   a `SEND_F` of a stage without a backward) at the end of the row, a receive or `UNSHARD` before the first use
+    ///   of the result, a `REDUCE_GRAD` before the rank's next one or at the end of the row.
     ///
     /// In an unlowered plan only reductions and `UNSHARD` can get waits; [`Plan::with_transfers`] then gives these
     /// waits a turn, as PyTorch does.

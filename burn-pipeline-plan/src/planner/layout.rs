@@ -134,13 +134,14 @@ impl Layout {
         placement: Placement,
         partition: Partition,
     ) -> Result<Self, DropReason> {
-        let profile = partition.profile(&request.workloads[workload].layers, request.links.clone())?;
+        let layers = &request.workloads[workload].layers;
+        let profile = partition.profile(layers, request.links.clone())?;
         let reduction = reduction(&placement, &profile);
         let profile = match request.workloads[workload].vocabulary {
             Some(pieces) => profile.with_vocabulary(pieces)?,
             None => profile,
         };
-        let profile = with_state(&profile, request.state_factor)?;
+        let profile = with_state(&profile, layers, &partition, request.state_factor)?;
         Ok(Self { workload, shape, cut, placement, partition, profile, reduction })
     }
 
@@ -172,13 +173,20 @@ fn limits(request: &Request, placement: &Placement) -> PartitionOptions {
     PartitionOptions { cap, state_factor, held, ..PartitionOptions::default() }
 }
 
-/// The profile with gradients and optimizer state counted as bytes of parameters; stages that do not train have none.
-pub(super) fn with_state(profile: &Profile, factor: f64) -> Result<Profile, DropReason> {
-    let stage = |(index, stage): (usize, &StageCost)| {
-        let factor = if index < profile.first_trained() { factor.min(1.0) } else { factor };
-        StageCost { weight_bytes: stage.weight_bytes * factor, ..*stage }
+/// The profile with gradients and optimizer state counted as bytes of parameters; layers that do not train have none.
+pub(super) fn with_state(
+    profile: &Profile,
+    layers: &Layers,
+    partition: &Partition,
+    factor: f64,
+) -> Result<Profile, DropReason> {
+    let stage = |(stage, range): (&StageCost, std::ops::Range<usize>)| {
+        let frozen = range.start..layers.first_trained().clamp(range.start, range.end);
+        let frozen: f64 = layers.all()[frozen].iter().map(|layer| layer.parameter_bytes() as f64).sum();
+        let weight_bytes = (stage.weight_bytes - frozen) * factor + frozen * factor.min(1.0);
+        StageCost { weight_bytes, ..*stage }
     };
-    let with_state = profile.with_stages(profile.stages().iter().enumerate().map(stage).collect())?;
+    let with_state = profile.with_stages(profile.stages().iter().zip(partition.ranges()).map(stage).collect())?;
     match profile.vocabulary() {
         Some(&pieces) => {
             Ok(with_state.with_vocabulary(VocabularyCost { weight_bytes: pieces.weight_bytes * factor, ..pieces })?)

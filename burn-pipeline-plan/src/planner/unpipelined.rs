@@ -26,8 +26,8 @@ pub(super) fn whole_model(request: &Request, workload: usize, replicas: usize) -
         shape: Shape { kind: PlacementKind::Loop, chunks: 1 },
         cut: Cut::Even,
         placement: Placement::looped(1, 1)?,
+        profile: with_state(&profile, layers, &partition, request.state_factor)?,
         partition,
-        profile: with_state(&profile, request.state_factor)?,
         reduction: request.links.all_reduce_seconds(replicas, parameters),
     };
     Ok((layout, plan))

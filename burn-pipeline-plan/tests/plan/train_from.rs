@@ -1,7 +1,7 @@
 //! Plans whose first stages do not train, of every schedule: nothing without a use is left, and nothing else changes.
 
 use crate::any_schedule;
-use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost};
+use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost, UniformCosts, VocabularyCost};
 use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass};
 use burn_pipeline_plan::pass::{PassError, Placing, WaitOptions};
 use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Plan, PlanError, SkipEdge, Task, Transport};
@@ -129,8 +129,8 @@ proptest! {
         for plan in [lowered.with_waits(&WaitOptions::all(Placing::Late)), lowered] {
             let trained = plan.train_from(first).unwrap();
             check(&trained);
-            let gone = |task: Task| task.stage().index() < first && matches!(task.op(), Op::ReduceGrad | Op::ReceiveBackward);
-            assert!(!trained.any_task(|task| task.op().is_backward() && task.stage().index() < first || gone(task)));
+            let is_gone = |op: Op| op.is_backward() || matches!(op, Op::ReduceGrad | Op::ReceiveBackward);
+            assert!(!trained.any_task(|task| task.stage().index() < first && is_gone(task.op())));
         }
     }
 
@@ -257,6 +257,34 @@ fn a_stage_that_is_not_there_or_has_no_backward_any_more_is_refused() {
     assert!(matches!(Plan::from_csv("one", "0F0\n1F0,1B0\n").unwrap().first_trained(), 0));
     let error: Result<Plan, PlanError> = Plan::from_csv("mine", "0F0\n1F0,1W0\n");
     assert_eq!(error.unwrap().first_trained(), 1);
+}
+
+#[test]
+fn a_vocabulary_parallel_head_goes_with_it_and_an_embedding_does_not() {
+    let pieces = VocabularyCost { head_forward: 0.5, head_input: 0.5, head_weight: 0.5, ..VocabularyCost::default() };
+    for name in ["1F1B", "ZBH1", "Interleaved1F1B"] {
+        let plan = by_name(name).unwrap().build(Size::new(3, 6)).unwrap().without_idle();
+        let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
+        let profile = profile.with_vocabulary(pieces).unwrap();
+        let both = plan.with_vocabulary(&profile).unwrap();
+        assert!(matches!(both.train_from(1), Err(PassError::EmbeddingGradient { first: 1 })));
+        let early = plan.train_from(1).unwrap().with_vocabulary(&profile).unwrap_err();
+        assert!(early.to_string().contains("its first stages have no backward"), "{early}");
+        let of_embedding = |task: Task| {
+            let ops = [Op::EmbeddingForward, Op::EmbeddingBackward, Op::ReduceEmbedding, Op::BroadcastGradient];
+            ops.contains(&task.op())
+        };
+        let stays = |action: &&Action| !action.tasks().any(of_embedding);
+        let rows = both.rows().iter().map(|row| row.iter().filter(stays).copied().collect()).collect();
+        let head = both.with_rows(rows);
+        let full = simulate(&head, &profile, &SimulateOptions::default()).unwrap().makespan;
+        for first in 1..plan.stages() {
+            let trained = head.train_from(first).unwrap();
+            check(&trained);
+            check(&trained.with_transfers().unwrap());
+            assert!(simulate(&trained, &profile, &SimulateOptions::default()).unwrap().makespan <= full);
+        }
+    }
 }
 
 #[test]

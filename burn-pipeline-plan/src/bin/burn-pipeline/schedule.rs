@@ -55,6 +55,9 @@ pub(crate) struct Arguments {
     /// Number of microbatches a step.
     #[arg(long, value_name = "M")]
     microbatches: usize,
+    /// The first stage that trains; stages before it get no backward.
+    #[arg(long, value_name = "STAGE", default_value_t = 0)]
+    train_from: usize,
     /// Insert sends and receives.
     #[arg(long)]
     lower: bool,
@@ -77,6 +80,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let Arguments { ranks, chunks, microbatches, .. } = *arguments;
     let mut plan = build(&*schedule(&arguments.name, None)?, Wanted { ranks, chunks, microbatches })?;
+    plan = plan.train_from(arguments.train_from)?;
     if arguments.steps {
         plan = plan.with_idle()?;
     }

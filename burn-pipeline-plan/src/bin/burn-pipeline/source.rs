@@ -44,11 +44,20 @@ pub(crate) struct PlanArguments {
     /// Read the plan from a CSV file instead, with or without sends and receives.
     #[arg(long, value_name = "FILE.csv")]
     plan: Option<PathBuf>,
+    /// The first stage that trains; stages before it get no backward.
+    #[arg(long, value_name = "STAGE", default_value_t = 0)]
+    train_from: usize,
 }
 
 impl PlanArguments {
     /// Builds or reads the plan. The cost-driven schedule gets these costs.
     pub(crate) fn plan(&self, costs: &CostArguments) -> Result<Plan, Failure> {
+        let plan = self.source(costs)?;
+        // A file may leave backwards out itself.
+        Ok(if self.train_from > 0 { plan.train_from(self.train_from)? } else { plan })
+    }
+
+    fn source(&self, costs: &CostArguments) -> Result<Plan, Failure> {
         match (self, &self.plan) {
             (_, Some(path)) => load(path),
             (

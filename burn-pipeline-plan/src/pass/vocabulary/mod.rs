@@ -42,8 +42,9 @@ impl Plan {
     /// them itself if its builder is given the layers (`Builder::vocabulary`).
     ///
     /// # Errors
-    /// Returns [`PassError::Vocabulary`] if the plan has transfers or two routes, [`PassError::Check`] if it cannot
-    /// run, and [`PassError::Profile`] if the profile does not fit it or has no vocabulary costs.
+    /// Returns [`PassError::Vocabulary`] if the plan has transfers or two routes, or if not all stages train,
+    /// [`PassError::Check`] if it cannot run, and [`PassError::Profile`] if the profile does not fit it or has no
+    /// vocabulary costs.
     ///
     /// ```
     /// use burn_pipeline_plan::cost::{Profile, UniformCosts, VocabularyCost};
@@ -66,6 +67,12 @@ impl Plan {
         let pieces = *profile.vocabulary().ok_or(ProfileError::NoVocabulary)?;
         if self.is_lowered() {
             return Err(PassError::Vocabulary { reason: "it already has transfers; run `with_vocabulary` first" });
+        }
+        if self.first_trained() > 0 {
+            return Err(PassError::Vocabulary {
+                reason: "its first stages have no backward, so its embedding would get no gradient; use a plan in \
+                         which all stages train",
+            });
         }
         if self.placement().routes() > 1 {
             return Err(PassError::Vocabulary {

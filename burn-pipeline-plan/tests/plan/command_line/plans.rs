@@ -34,6 +34,21 @@ fn lowering_and_sharding_come_as_asked() {
 }
 
 #[test]
+fn stages_that_do_not_train_are_printed_drawn_and_checked_without_backwards() {
+    let flags = "schedule --name 1F1B --ranks 3 --microbatches 2 --train-from 1";
+    let csv = print(flags);
+    assert_eq!(csv, "0F0,0F1\n1F0,1F1,1W0,1W1\n2F0,2B0,2F1,2B1\n");
+    let path = file("frozen.csv", &print(&format!("{flags} --lower")));
+    assert!(print(&format!("check {path} --lowered")).contains("ok under rendezvous"));
+    // F, F and B of the last stage, then W: with the whole backward, two seconds more.
+    let drawn = print(&format!("simulate --plan {path} --json"));
+    let seconds = |text: &str| json(text)["makespan"].as_f64().unwrap();
+    assert!(seconds(&drawn) < seconds(&print("simulate --name 1F1B --ranks 3 --microbatches 2 --json")));
+    let outcome = run("schedule --name 1F1B --ranks 3 --microbatches 2 --train-from 3");
+    assert!(outcome.code != 0 && outcome.err.contains("cannot train from stage 3"), "{}", outcome.err);
+}
+
+#[test]
 fn check_accepts_what_schedule_prints() {
     for flags in ["", "--lower", "--lower --shard"] {
         let csv = print(&format!("schedule --name ZBV --ranks 4 --microbatches 6 {flags}"));

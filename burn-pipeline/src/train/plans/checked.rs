@@ -130,11 +130,10 @@ impl Plans {
 
     /// The lowered, checked plan that trains this many microbatches.
     fn training_plan(&self, microbatches: usize) -> Result<CheckedPlan, BuildError> {
-        let mut plan = self.source.plan(microbatches)?;
+        let mut plan = self.vocabulary.of(self.source.plan(microbatches)?)?;
         if let Some(first) = self.first_trained {
             plan = plan.train_from(first)?;
         }
-        plan = self.vocabulary.of(plan)?;
         if !self.skips.is_empty() {
             plan = plan.with_skips(self.skips.clone())?;
         }

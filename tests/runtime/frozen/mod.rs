@@ -1,11 +1,15 @@
 //! Frozen stages at the model's input compute no gradients, and none is sent to them; numbers are the plain loop's.
 
+mod chosen;
+mod every_schedule;
+mod neighbours;
+
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor, activation::tanh};
 use burn_pipeline::link::{Header, Link, LinkError, Message, MessageKind, Threads};
-use burn_pipeline::stage::{SplitBackward, init_seeded};
+use burn_pipeline::stage::{Names, SplitBackward, init_seeded};
 use burn_pipeline::{Accumulation, Batch, Builder, Pipeline, Size, Stage, StageBox, StageContext};
 use pipeline_tests::device::device;
 use pipeline_tests::reference::Reference;
@@ -53,8 +57,10 @@ fn builder(schedule: &str, size: Size, trained: &'static [usize]) -> Builder {
         .accumulation(Accumulation::Ordered)
         .optimizer(|| AdamWConfig::new().init())
         .stages(move |at: &StageContext| {
-            let part = stack(at.layers(LAYERS), trained, &at.device);
-            if at.is_last() { StageBox::with_loss(part, loss) } else { StageBox::new(part) }
+            let layers = at.layers(LAYERS);
+            let names = Names::default().layers_from("layers", layers.start);
+            let part = stack(layers, trained, &at.device);
+            if at.is_last() { StageBox::with_loss(part, loss).named(names) } else { StageBox::new(part).named(names) }
         })
 }
 
