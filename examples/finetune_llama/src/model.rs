@@ -188,13 +188,13 @@ fn normed(norm: &RmsNorm, x: Tensor<3>) -> Tensor<3> {
 
 impl Block {
     fn forward(&self, (x, place): (Tensor<3>, Option<CachePlace>)) -> Tensor<3> {
-        let Some(place) = place else { return self.from_position(x, 0, None) };
-        let run = |caches: &mut [LayerCache]| Ok(self.from_position(x, place.start, Some(&mut caches[0])));
+        let Some(place) = place else { return self.starting_at(x, 0, None) };
+        let run = |caches: &mut [LayerCache]| Ok(self.starting_at(x, place.start, Some(&mut caches[0])));
         self.cache.run(place, 1, run).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// `start` tokens came before `x`; the cache has their keys and values.
-    fn from_position(&self, x: Tensor<3>, start: usize, cache: Option<&mut LayerCache>) -> Tensor<3> {
+    fn starting_at(&self, x: Tensor<3>, start: usize, cache: Option<&mut LayerCache>) -> Tensor<3> {
         let x = x.clone() + self.attended(normed(&self.input_layernorm, x), start, cache);
         x.clone() + self.mlp.forward(normed(&self.post_attention_layernorm, x))
     }

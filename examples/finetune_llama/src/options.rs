@@ -145,8 +145,7 @@ impl Options {
                 return Err(FinetuneError::Window { flag, tokens, window });
             }
         }
-        // Written so that NaN is refused too.
-        if !(self.temperature >= 0.0) {
+        if self.temperature.is_nan() || self.temperature < 0.0 {
             return Err(FinetuneError::Temperature(self.temperature));
         }
         match self.target.iter().find(|target| !PROJECTIONS.contains(&target.as_str())) {

@@ -41,7 +41,14 @@ impl std::fmt::Debug for Export {
 
 impl<A: ModuleAdapter + 'static> From<A> for Export {
     fn from(adapter: A) -> Self {
-        Self { adapter: Box::new(adapter), rules: Rules::default(), like: None, shard: None, adapters: None, merged: false }
+        Self {
+            adapter: Box::new(adapter),
+            rules: Rules::default(),
+            like: None,
+            shard: None,
+            adapters: None,
+            merged: false,
+        }
     }
 }
 
