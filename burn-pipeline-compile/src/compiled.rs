@@ -2,6 +2,7 @@
 
 use crate::clean::clean;
 use crate::graph::{is_float, name};
+use crate::half::Half;
 use crate::matmul::{add_matmul, matmul, multiply_one};
 use crate::mismatch::Mismatch;
 use crate::multiply::Bf16;
@@ -263,24 +264,32 @@ unsafe fn run_blocks(
     inputs: &[FlexTensor],
     rounded: Option<Bf16>,
 ) -> Vec<(TensorId, FlexTensor)> {
-    let shape = &region.inputs[made].tensor.shape;
-    let count = shape[..shape.num_dims() - 2].iter().product();
+    let output = &region.inputs[made].tensor;
+    let count = output.shape[..output.shape.num_dims() - 2].iter().product();
     // SAFETY: guaranteed by the caller; a block has room for the region's rows of one matrix.
     unsafe {
-        let make = |place, to| multiply_one(operands, shape, place, to, rounded);
+        let make = |place, to| multiply_one(operands, output, place, to, rounded);
         region.run_blocks((made, count), inputs, make)
     }
 }
 
 fn filled(value: f32, output: &TensorIr) -> FlexTensor {
     let elements = output.shape.num_elements();
-    let mut fresh = Fresh::bytes(elements * output.dtype.size());
+    let mut fresh = Fresh::of(output);
     // SAFETY: there is room for all elements, and all are written.
     let mut given = unsafe {
-        match is_float(output) {
-            true => from_raw_parts_mut(fresh.as_floats().cast(), elements).fill(MaybeUninit::new(value)),
+        match Half::of(output) {
+            Some(half) => {
+                let to: &mut [MaybeUninit<u16>] = from_raw_parts_mut(fresh.as_bytes().cast(), elements);
+                let mut bits = [MaybeUninit::new(0)];
+                half.narrow(&[value], &mut bits);
+                to.fill(bits[0]);
+            }
+            None if is_float(output) => {
+                from_raw_parts_mut(fresh.as_floats().cast(), elements).fill(MaybeUninit::new(value));
+            }
             // A mask.
-            false => fresh.as_bytes().write_bytes(u8::from(value != 0.0), elements),
+            None => fresh.as_bytes().write_bytes(u8::from(value != 0.0), elements),
         }
         fresh.tensors(std::slice::from_ref(output))
     };

@@ -4,6 +4,7 @@
 //! [`Graph::kept`] must exist after a run, under their ids in the program; other tensors may be renamed or disappear.
 
 use crate::convolution::Convolution;
+use crate::half::Half;
 use crate::multiply::Bf16;
 use burn::backend::flex::Layout;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr};
@@ -67,7 +68,7 @@ pub(crate) struct Part {
     pub(crate) matmul: bool,
 }
 
-/// An element-wise function. Masks are 0 and 1. The result may be rounded to `bf16`.
+/// An element-wise function. Masks are 0 and 1. A result in half precision is rounded; `Copy` may change the type.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Map {
     Copy,
@@ -215,9 +216,9 @@ pub(crate) fn is_float(tensor: &TensorIr) -> bool {
     tensor.dtype == DType::F32
 }
 
-/// Returns true if the tensor is rounded for matmuls.
-pub(crate) fn is_rounded(tensor: &TensorIr) -> bool {
-    tensor.dtype == DType::BF16
+/// Returns true if the tensor has elements that tiles and matmuls compute with: `f32`, `bf16` or `f16`.
+pub(crate) fn is_number(tensor: &TensorIr) -> bool {
+    is_float(tensor) || Half::of(tensor).is_some()
 }
 
 /// Returns true if the tensor is a mask: truth values of one byte each.

@@ -40,6 +40,8 @@ mod compiled;
 mod convolution;
 mod fuse;
 mod graph;
+mod half;
+mod half_matmul;
 mod hold;
 mod matmul;
 mod memory;

@@ -10,11 +10,12 @@
 //! added in several pieces. Otherwise bits would depend on the schedule, which decides which gradients come early and
 //! are added later.
 
+use crate::half::{Half, round};
+use crate::half_matmul::{To, multiply_half};
 use crate::multiply::{self, Avx512, Bf16, By, Elements};
 use crate::storage::Fresh;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::ir::{TensorId, TensorIr};
-use burn::tensor::{DType, Shape};
 use gemm::Parallelism;
 use rayon::prelude::*;
 use std::ops::RangeInclusive;
@@ -34,17 +35,8 @@ struct Matrix<'a> {
 #[derive(Clone, Copy)]
 enum Values<'a> {
     F32(&'a [f32]),
-    /// Elements rounded before.
-    Bf16(&'a [burn::tensor::bf16]),
+    Half(&'a [u16], Half),
 }
-
-#[derive(Clone, Copy)]
-struct Shared(*mut f32);
-
-// SAFETY: each matmul of a batch writes its own matrix.
-unsafe impl Send for Shared {}
-// SAFETY: as above.
-unsafe impl Sync for Shared {}
 
 /// Multiplies two batches of matrices. Rounds operands to `bf16` if `rounded` is given.
 ///
@@ -56,10 +48,11 @@ pub(crate) unsafe fn matmul(
     output: &TensorIr,
     rounded: Option<Bf16>,
 ) -> (TensorId, FlexTensor) {
-    let mut fresh = Fresh::floats(output.shape.num_elements());
+    let mut fresh = Fresh::of(output);
     let layout = Layout::contiguous(output.shape.clone());
+    let to = To::new(fresh.as_bytes(), Half::of(output));
     // SAFETY: the storage has the layout's elements; the caller guarantees the rest.
-    unsafe { multiply_into(lhs, rhs, &layout, fresh.as_floats(), rounded) };
+    unsafe { multiply_into(lhs, rhs, &layout, to, rounded) };
     // SAFETY: the matmuls have written every matrix.
     let mut given = unsafe { fresh.tensors(std::slice::from_ref(output)) };
     given.swap_remove(0)
@@ -97,33 +90,41 @@ pub(crate) unsafe fn add_matmul(
     let mut sum = if in_order { sum } else { sum.to_contiguous() };
     let (rows, columns) = (output.shape[0], output.shape[1]);
     let sizes = [rows, columns, lhs.layout().shape()[1]];
-    let to = multiply::Matrix { at: sum.storage_mut::<f32>().as_mut_ptr(), row: columns.cast_signed(), column: 1 };
+    let at = To::F32(sum.storage_mut::<f32>().as_mut_ptr());
+    let to = multiply::Matrix { at, row: columns.cast_signed(), column: 1 };
     let (left, right) = (Matrix::of(lhs).matrix(0, &[]), Matrix::of(rhs).matrix(0, &[]));
     let parallel = if sizes.iter().product::<usize>() >= PARALLEL { Parallelism::Rayon(0) } else { Parallelism::None };
     // SAFETY: the sum has all elements of the matmul, and nothing else refers to them.
-    unsafe { multiply(sizes, to, [left, right], true, parallel, rounded) };
+    unsafe { multiply_half(sizes, to, [left, right], true, parallel, rounded) };
     sum.with_layout(layout)
 }
 
-/// Writes one matrix of a batched matmul, in row-major order.
+/// Writes one matrix of a batched matmul, in row-major order, as `f32`: rounded if the matmul's result is half
+/// precision.
 ///
 /// # Safety
-/// The matmul of the operands has this shape, and `place` is an index of its batch. `to` has room for a matrix, and
+/// The matmul of the operands has the output's shape, and `place` is an index of its batch. `to` has room for a matrix, and
 /// nothing else refers to it.
 pub(crate) unsafe fn multiply_one(
     [lhs, rhs]: [&FlexTensor; 2],
-    shape: &Shape,
+    output: &TensorIr,
     place: usize,
     at: *mut f32,
     rounded: Option<Bf16>,
 ) {
     let (lhs, rhs) = (Matrix::of(lhs), Matrix::of(rhs));
-    let (batch, rank) = (&shape[..shape.num_dims() - 2], shape.num_dims());
+    let (shape, rank) = (&output.shape, output.shape.num_dims());
+    let batch = &shape[..rank - 2];
     let sizes = [shape[rank - 2], shape[rank - 1], lhs.layout.shape().last().copied().unwrap_or(1)];
     let operands = [lhs.matrix(place, batch), rhs.matrix(place, batch)];
-    let to = multiply::Matrix { at, row: sizes[1].cast_signed(), column: 1 };
+    let to = multiply::Matrix { at: To::F32(at), row: sizes[1].cast_signed(), column: 1 };
     // SAFETY: guaranteed by the caller.
-    unsafe { multiply(sizes, to, operands, false, Parallelism::None, rounded) };
+    unsafe {
+        multiply_half(sizes, to, operands, false, Parallelism::None, rounded);
+        if let Some(half) = Half::of(output) {
+            round(half, std::slice::from_raw_parts_mut(at, sizes[0] * sizes[1]));
+        }
+    }
 }
 
 /// Writes the matmul of two batches of matrices with a layout.
@@ -131,27 +132,20 @@ pub(crate) unsafe fn multiply_one(
 /// # Safety
 /// The matmul of the operands has the layout's shape; `to` has all elements of the layout, and nothing else refers to
 /// them.
-pub(crate) unsafe fn multiply_into(
-    lhs: &FlexTensor,
-    rhs: &FlexTensor,
-    layout: &Layout,
-    to: *mut f32,
-    rounded: Option<Bf16>,
-) {
+pub(crate) unsafe fn multiply_into(lhs: &FlexTensor, rhs: &FlexTensor, layout: &Layout, to: To, rounded: Option<Bf16>) {
     let (lhs, rhs) = (Matrix::of(lhs), Matrix::of(rhs));
     let shape = layout.shape();
     let rank = shape.num_dims();
     let sizes = [shape[rank - 2], shape[rank - 1], lhs.layout.shape().last().copied().unwrap_or(1)];
     let batch = &shape[..rank - 2];
     let count: usize = batch.iter().product();
-    let to = Shared(to);
     let one = |place: usize, parallel| {
         let operands = [lhs.matrix(place, batch), rhs.matrix(place, batch)];
         let (offset, row, column) = place_of(layout, place, batch);
         // SAFETY: guaranteed by the caller.
         unsafe {
-            let to = multiply::Matrix { at: to.at(offset), row, column };
-            multiply(sizes, to, operands, false, parallel, rounded);
+            let to = multiply::Matrix { at: to.offset(offset), row, column };
+            multiply_half(sizes, to, operands, false, parallel, rounded);
         }
     };
     let work: usize = sizes.iter().product();
@@ -179,20 +173,11 @@ fn place_of(layout: &Layout, place: usize, batch: &[usize]) -> (isize, isize, is
     (offset, strides[own], strides[own + 1])
 }
 
-impl Shared {
-    /// # Safety
-    /// The offset is within the storage.
-    unsafe fn at(self, place: isize) -> *mut f32 {
-        // SAFETY: guaranteed by the caller.
-        unsafe { self.0.offset(place) }
-    }
-}
-
 impl<'a> Matrix<'a> {
     fn of(tensor: &'a FlexTensor) -> Self {
-        let values = match tensor.dtype() {
-            DType::BF16 => Values::Bf16(tensor.storage()),
-            _ => Values::F32(tensor.storage()),
+        let values = match Half::of_dtype(tensor.dtype()) {
+            Some(half) => Values::Half(half.elements(tensor), half),
+            None => Values::F32(tensor.storage()),
         };
         Self { values, layout: tensor.layout() }
     }
@@ -203,19 +188,19 @@ impl<'a> Matrix<'a> {
         // A pointer to an element of the tensor, or to none if it is empty.
         let at = match self.values {
             Values::F32(values) => Elements::F32(values.as_ptr().wrapping_offset(offset)),
-            Values::Bf16(values) => Elements::Bf16(values.as_ptr().wrapping_offset(offset).cast()),
+            Values::Half(values, half) => Elements::Half(values.as_ptr().wrapping_offset(offset), half),
         };
         multiply::Matrix { at, row, column }
     }
 }
 
-/// Writes a matmul, or adds it to the target.
+/// Writes a matmul of `f32`, or of operands rounded to `bf16`, or adds it to the target.
 ///
 /// # Safety
 /// The matrices have these numbers of rows, columns and depth; nothing else refers to the elements of `to`.
 ///
 /// # Panics
-/// Panics if an operand is rounded, but `rounded` is `None`.
+/// Panics if an operand is `f16`, or `bf16` and `rounded` is `None`.
 pub(crate) unsafe fn multiply(
     sizes: [usize; 3],
     to: multiply::Matrix<*mut f32>,
@@ -226,7 +211,7 @@ pub(crate) unsafe fn multiply(
 ) {
     let [rows, columns, depth] = sizes;
     let plain = matches!((lhs.at, rhs.at), (Elements::F32(_), Elements::F32(_)));
-    assert!(plain || rounded.is_some(), "operands are rounded only where matmuls are");
+    assert!(plain || rounded.is_some(), "half-precision operands were widened");
     let own = rounded.map(By::Pairs).or_else(|| numbers(sizes, to, [lhs, rhs]));
     let kept = if add { 1.0_f32 } else { 0.0 };
     // SAFETY: guaranteed by the caller.
@@ -237,7 +222,7 @@ pub(crate) unsafe fn multiply(
                 rows, columns, depth, to.at, to.column, to.row, add, left, lhs.column, lhs.row, right, rhs.column,
                 rhs.row, kept, 1.0_f32, false, false, false, parallel,
             ),
-            (None, ..) => unreachable!("operands are rounded only where matmuls are"),
+            (None, ..) => unreachable!("half-precision operands were widened"),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Writes tensors part by part.
 
 use crate::graph::Part;
+use crate::half::Half;
+use crate::half_matmul::To;
 use crate::matmul::multiply_into;
 use crate::multiply::Bf16;
 use crate::storage::Fresh;
@@ -10,7 +12,8 @@ use burn::backend::ir::TensorIr;
 /// Writes the parts of a tensor, with zeros between them. Inputs come in the order of parts, two for a matmul.
 ///
 /// # Safety
-/// Parts are within the tensor and do not overlap; each input, or the matmul of two, has its part's shape.
+/// Parts are within the tensor and do not overlap; each input, or the matmul of two, has its part's shape. Inputs
+/// that are copied have the tensor's type.
 pub(crate) unsafe fn place(
     parts: &[Part],
     inputs: &[FlexTensor],
@@ -20,19 +23,24 @@ pub(crate) unsafe fn place(
     let elements = output.shape.num_elements();
     let written: usize = parts.iter().map(|part| part.layout.num_elements()).sum();
     // Parts do not overlap, so if they have as many elements as the tensor, they cover it.
-    let mut fresh = if written == elements { Fresh::floats(elements) } else { Fresh::zeros(elements) };
-    let to = fresh.as_floats();
+    let mut fresh = if written == elements { Fresh::of(output) } else { Fresh::of(output).zeroed() };
+    let (at, half) = (fresh.as_bytes(), Half::of(output));
     let mut inputs = inputs.iter();
     for part in parts {
         match (part.matmul, inputs.next()) {
             (true, Some(lhs)) => {
                 if let Some(rhs) = inputs.next() {
                     // SAFETY: guaranteed by the caller.
-                    unsafe { multiply_into(lhs, rhs, &part.layout, to, rounded) };
+                    unsafe { multiply_into(lhs, rhs, &part.layout, To::new(at, half), rounded) };
                 }
             }
             // SAFETY: as above.
-            (false, Some(value)) => unsafe { copy(value, &part.layout, to) },
+            (false, Some(value)) => unsafe {
+                match half {
+                    Some(half) => copy(value.layout(), half.elements(value), &part.layout, at.cast()),
+                    None => copy(value.layout(), value.storage::<f32>(), &part.layout, at.cast()),
+                }
+            },
             (_, None) => {}
         }
     }
@@ -41,16 +49,15 @@ pub(crate) unsafe fn place(
     given.swap_remove(0).1
 }
 
-/// Copies a tensor into a layout of the same shape.
+/// Copies elements with their own layout into a layout of the same shape.
 ///
 /// # Safety
 /// The shapes are equal; `to` has all elements of the layout, and nothing else refers to them.
-unsafe fn copy(value: &FlexTensor, layout: &Layout, to: *mut f32) {
-    let from: &[f32] = value.storage();
-    let axes = axes(value.layout(), layout);
+unsafe fn copy<T: Copy>(own: &Layout, from: &[T], layout: &Layout, to: *mut T) {
+    let axes = axes(own, layout);
     if axes.iter().all(|axis| axis.size > 0) {
         // SAFETY: a tensor's layout is within its storage, and the caller guarantees the other one.
-        unsafe { copy_axes(&axes, from.as_ptr().add(value.layout().start_offset()), to.add(layout.start_offset())) };
+        unsafe { copy_axes(&axes, from.as_ptr().add(own.start_offset()), to.add(layout.start_offset())) };
     }
 }
 
@@ -80,7 +87,7 @@ fn axes(from: &Layout, to: &Layout) -> Vec<Axis> {
 
 /// # Safety
 /// All indices of the axes are elements on both sides, and nothing else refers to the written ones.
-unsafe fn copy_axes(axes: &[Axis], from: *const f32, to: *mut f32) {
+unsafe fn copy_axes<T: Copy>(axes: &[Axis], from: *const T, to: *mut T) {
     // SAFETY: guaranteed by the caller.
     unsafe {
         match axes {

@@ -5,7 +5,7 @@
 
 use crate::convolution::Convolution;
 use crate::fuse::{Group, fuse};
-use crate::graph::{Graph, Node, Op, Part, View, places, text};
+use crate::graph::{Graph, Node, Op, Part, View, is_float, places, text};
 use crate::matmul::is_addable;
 use crate::region::{Region, lower};
 use burn::backend::ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
@@ -61,7 +61,8 @@ fn find_sums(steps: &mut [Step], kept: &HashSet<TensorId>) {
     for place in 0..steps.len() {
         let Step { work: Work::Matmul { .. }, reads, outputs, .. } = &steps[place] else { continue };
         let (lhs, mut end) = (&reads[0].shape, outputs[0].clone());
-        if end.shape.num_dims() != 2 || !is_addable([end.shape[0], end.shape[1], lhs[1]]) {
+        // A gradient in half precision is rounded before it is added.
+        if !is_float(&end) || end.shape.num_dims() != 2 || !is_addable([end.shape[0], end.shape[1], lhs[1]]) {
             continue;
         }
         let found = loop {

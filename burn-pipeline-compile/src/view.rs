@@ -2,7 +2,7 @@
 //!
 //! Guarantees: nothing is copied, except for a reshape that no strides can describe.
 
-use crate::graph::{Part, View, is_float};
+use crate::graph::{Part, View, is_number};
 use crate::place::place;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::ir::TensorIr;
@@ -12,7 +12,7 @@ use burn::tensor::Shape;
 pub(crate) fn view(tensor: FlexTensor, view: &View, output: &TensorIr) -> FlexTensor {
     match laid(tensor.layout(), view, &output.shape) {
         Some(layout) => tensor.with_layout(layout),
-        None if is_float(output) => {
+        None if is_number(output) => {
             let layout = Layout::contiguous(tensor.layout().shape().clone());
             let range = layout.shape().iter().map(|&size| (0, size)).collect();
             // SAFETY: the part is the whole tensor, in its order.

@@ -2,9 +2,11 @@
 //!
 //! 1. A function of constants is a constant, and so is a view of one.
 //! 2. A function that reads a constant takes it as a scalar.
-//! 3. A division by a constant becomes a multiplication by its inverse, which differs at most in the last bit.
+//! 3. A division by a constant becomes a multiplication by its inverse, which differs at most in the last bit. Not in
+//!    half precision, where the last bit can decide how a quotient is rounded.
 
-use crate::graph::{Graph, Map, Node, Op, Operand};
+use crate::graph::{Graph, Map, Node, Op, Operand, is_float, is_number};
+use crate::half::Half;
 use crate::tile::evaluate;
 use burn::backend::ir::TensorId;
 use std::collections::HashMap;
@@ -47,12 +49,16 @@ fn folded(node: &Node) -> Option<f32> {
         Operand::Tensor(_) => None,
     };
     let values: Vec<f32> = node.inputs.iter().map(scalar).collect::<Option<_>>()?;
-    crate::graph::is_float(node.output()).then(|| evaluate(map, &values))
+    let output = node.output();
+    let rounded = |value| Half::of(output).map_or(value, |half| half.rounded(value));
+    is_number(output).then(|| rounded(evaluate(map, &values)))
 }
 
 /// Turns a division by a scalar into a multiplication, if the inverse is a normal number.
 fn multiplied(node: &mut Node) {
-    if let (Op::Map(Map::Div), Some(Operand::Scalar(value))) = (&node.op, node.inputs.get(1)) {
+    if let (Op::Map(Map::Div), Some(Operand::Scalar(value))) = (&node.op, node.inputs.get(1))
+        && is_float(node.output())
+    {
         let inverse = value.recip();
         if inverse.is_normal() {
             node.inputs[1] = Operand::Scalar(inverse);

@@ -1,7 +1,7 @@
 //! Clean-up: rewrites graphs into smaller ones with the same kept tensors.
 //!
-//! Every pass is a function from graph to graph, and can run alone and at any time. In order: [`rounded`] (matmuls
-//! read rounded operands as they are kept), [`constants`] (moves known values into operations), [`identities`]
+//! Every pass is a function from graph to graph, and can run alone and at any time. In order: [`widened`] (matmuls
+//! read half-precision operands as they are), [`constants`] (moves known values into operations), [`identities`]
 //! (removes operations that change nothing), [`matmuls`] (merges matmuls over many rows), [`sums`] (merges sums of
 //! matmuls), [`slices`] (reads slices past unrelated assignments), [`places`] (writes values into their final
 //! tensor), [`common`] (computes duplicates once), [`dead`] (removes unused operations).
@@ -16,11 +16,13 @@ mod identities;
 mod matmuls;
 mod places;
 mod replace;
-mod rounded;
 mod slices;
 mod sums;
+mod widened;
 
 use crate::graph::Graph;
+
+pub(crate) use widened::widens;
 
 /// The most rounds. A graph with a NaN never equals itself.
 const ROUNDS: usize = 8;
@@ -30,7 +32,7 @@ pub(crate) fn clean(mut graph: Graph) -> Graph {
     for _ in 0..ROUNDS {
         let before = graph.clone();
         graph = [
-            rounded::rounded,
+            widened::widened,
             constants::constants,
             identities::identities,
             matmuls::matmuls,

@@ -9,7 +9,7 @@
 //! 4. A part that is a matmul, which nothing else reads, is multiplied into its place.
 
 use super::slices::{meet, taken};
-use crate::graph::{Graph, Map, Node, Op, Operand, Part, View, is_float};
+use crate::graph::{Graph, Map, Node, Op, Operand, Part, View, is_number};
 use crate::view::reshaped;
 use burn::backend::flex::Layout;
 use burn::backend::ir::{BaseOperationIr, OperationIr, SliceAssignOpIr, TensorId, TensorIr};
@@ -66,7 +66,7 @@ impl Found<'_> {
     /// The parts of a slice assignment, to zeros or to other parts.
     fn assigned(&self, op: &OperationIr) -> Option<Placed> {
         let OperationIr::BaseFloat(BaseOperationIr::SliceAssign(op)) = op else { return None };
-        (is_float(&op.value) && is_float(&op.out)).then_some(())?;
+        (is_number(&op.out) && op.value.dtype == op.out.dtype).then_some(())?;
         let part = part(op)?;
         let (mut parts, mut inputs) = match &self.maker(&op.tensor)?.op {
             Op::Fill(0.0) => (Vec::new(), Vec::new()),
@@ -96,7 +96,7 @@ impl Found<'_> {
 
     /// The part of a reshape that copies: its input is a view with swapped dimensions.
     fn copied(&self, node: &Node) -> Option<Placed> {
-        let input = node.inputs[0].tensor().filter(|tensor| is_float(tensor) && tensor.shape.num_elements() > 0)?;
+        let input = node.inputs[0].tensor().filter(|tensor| is_number(tensor) && tensor.shape.num_elements() > 0)?;
         let permuted = self.maker(input)?;
         let Op::View(View::Permute(dims)) = &permuted.op else { return None };
         let of = permuted.inputs[0].tensor()?;

@@ -10,7 +10,7 @@
 //! [`dead`](super::dead) removes assignments that nothing reads any more.
 
 use super::replace::without;
-use crate::graph::{Graph, Node, Op, Operand, View, is_float};
+use crate::graph::{Graph, Node, Op, Operand, View};
 use burn::backend::ir::{BaseOperationIr, OperationIr, TensorId, TensorIr};
 use burn::tensor::Slice;
 use std::collections::HashMap;
@@ -51,7 +51,7 @@ fn source(graph: &Graph, makers: &HashMap<TensorId, usize>, node: &Node) -> Opti
         && let [Operand::Tensor(before), Operand::Tensor(value)] = &maker.inputs[..]
         && let Some(assigned) = taken(&op.ranges, &op.out, value)
     {
-        if assigned == read && is_float(value) && value.shape == node.output().shape {
+        if assigned == read && value.dtype == node.output().dtype && value.shape == node.output().shape {
             return Some(Source::Assigned(value.clone()));
         }
         if meet(&assigned, &read) {

@@ -5,6 +5,7 @@ use super::pack::{Operand, pack_numbers, pack_rounded, pack_rounding, panel};
 use super::tiles::{cut, tiles};
 use super::words::Line;
 use super::{By, Elements, Matrix};
+use crate::half::Half;
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -40,7 +41,7 @@ impl<T: Copy> Shared<T> {
 /// Writes a matmul, or adds it to the target; on all threads if `parallel`. `sizes` are rows, columns and depth.
 ///
 /// # Safety
-/// The matrices have these sizes, and operands are not rounded unless `by` says so. Nothing else refers to the
+/// The matrices have these sizes. Operands are `f32`, or for pairs `bf16`. Nothing else refers to the
 /// elements of `to`, which are all distinct.
 pub(crate) unsafe fn multiply(
     by: By,
@@ -51,8 +52,11 @@ pub(crate) unsafe fn multiply(
     add: bool,
     parallel: bool,
 ) {
-    let plain = [lhs.at, rhs.at].iter().all(|at| matches!(at, Elements::F32(_)));
-    debug_assert!(plain || matches!(by, By::Pairs(_)), "numbers are multiplied as they are");
+    let known = |at: &Elements| match by {
+        By::Numbers(_) => matches!(at, Elements::F32(_)),
+        By::Pairs(_) => !matches!(at, Elements::Half(_, Half::F16)),
+    };
+    debug_assert!([lhs.at, rhs.at].iter().all(known), "the kernel reads these types");
     let [rows, columns, depth] = sizes;
     // The kernel writes rows, so if the target's columns are contiguous, everything is transposed. The sums stay the
     // same.
@@ -185,7 +189,7 @@ unsafe fn packed<const WIDTH: usize>(
         match (matrix.at, elements) {
             (Elements::F32(at), 1) => pack_numbers::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
             (Elements::F32(at), _) => pack_rounding::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
-            (Elements::Bf16(at), _) => pack_rounded::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
+            (Elements::Half(at, _), _) => pack_rounded::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
         }
     }
 }

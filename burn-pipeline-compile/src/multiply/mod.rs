@@ -27,18 +27,15 @@ mod kernel;
 #[cfg(target_arch = "x86_64")]
 mod pack;
 #[cfg(target_arch = "x86_64")]
-mod round;
-#[cfg(target_arch = "x86_64")]
 mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod words;
 
+use crate::half::Half;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use blocks::multiply;
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) use nowhere::{multiply, round};
-#[cfg(target_arch = "x86_64")]
-pub(crate) use round::round;
+pub(crate) use nowhere::multiply;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg(target_arch = "x86_64")]
@@ -99,12 +96,11 @@ pub(crate) struct Matrix<P> {
     pub(crate) column: isize,
 }
 
-/// The elements of an operand: `f32`, or rounded before.
+/// The elements of an operand.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Elements {
     F32(*const f32),
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "no matmul rounds there"))]
-    Bf16(*const u16),
+    Half(*const u16, Half),
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -119,7 +115,6 @@ impl<P> Matrix<P> {
 #[cfg(not(target_arch = "x86_64"))]
 mod nowhere {
     use super::{Avx512, Bf16, By, Elements, Matrix};
-    use std::mem::MaybeUninit;
 
     pub(crate) unsafe fn multiply(
         by: By,
@@ -133,10 +128,6 @@ mod nowhere {
         match by {
             By::Numbers(Avx512(found)) | By::Pairs(Bf16(found)) => match found {},
         }
-    }
-
-    pub(crate) fn round(bf16: Bf16, _: &[f32], _: &mut [MaybeUninit<u16>]) {
-        match bf16.0 {}
     }
 }
 

@@ -1,20 +1,21 @@
 //! Reads Burn's operations as graph nodes.
 //!
 //! Guarantees: a node gives the results of Burn's Flex backend for the operation, up to the rounding that the crate
-//! documents. Operations on types other than `f32` and masks, those whose shapes do not fit together ([`fits`]), and
-//! all that are not listed here stay interpreted.
+//! documents. Operations on types other than `f32`, `bf16`, `f16` and masks, those whose shapes or types do not fit
+//! together ([`fits`]), and all that are not listed here stay interpreted.
 
 mod convolutions;
 mod fits;
 mod sums;
 
-use crate::graph::{Graph, Map, Node, Op, Operand, Reduction, View, is_float, is_mask};
+use crate::graph::{Graph, Map, Node, Op, Operand, Reduction, View, is_mask, is_number};
+use crate::half::Half;
 use crate::multiply::Bf16;
 use burn::backend::ir::{
-    ActivationOperationIr, BaseOperationIr, BinaryOpIr, BoolOperationIr, CreationOpIr, FloatOperationIr,
-    NumericOperationIr, OperationIr, ScalarIr, ScalarOpIr, TensorId, TensorIr, UnaryOpIr,
+    ActivationOperationIr, BaseOperationIr, BinaryOpIr, BoolOperationIr, FloatOperationIr, NumericOperationIr,
+    OperationIr, ScalarIr, ScalarOpIr, TensorId, TensorIr, UnaryOpIr,
 };
-use burn::tensor::{Shape, Slice};
+use burn::tensor::{DType, Shape, Slice};
 use std::collections::HashSet;
 
 /// Reads a program's operations; `kept` are the tensors that exist after it.
@@ -66,17 +67,17 @@ impl Reader {
                 self.view(View::Slice(op.ranges.clone()), &op.tensor, &op.out)
             }
             Base::Cat(op) => {
-                let floats = op.tensors.iter().chain([&op.out]).all(is_float);
-                (floats && fits::stand_beside(&op.tensors, op.dim, &op.out)).then_some(())?;
+                let alike = op.tensors.iter().all(|tensor| tensor.dtype == op.out.dtype) && is_number(&op.out);
+                (alike && fits::stand_beside(&op.tensors, op.dim, &op.out)).then_some(())?;
                 self.nodes.push(Node::beside(op.tensors.iter(), op.dim, &op.out));
                 Some(())
             }
             // The contents of an empty tensor are unspecified, so zeros will do.
-            Base::Zeros(op) | Base::Empty(op) => self.fill(0.0, op),
-            Base::Ones(op) => self.fill(1.0, op),
-            Base::Cast(op) if op.input.dtype == op.out.dtype => self.map(Map::Copy, [&op.input], &op.out),
+            Base::Zeros(op) | Base::Empty(op) => self.fill(0.0, &op.out),
+            Base::Ones(op) => self.fill(1.0, &op.out),
+            Base::Cast(op) => self.cast(&op.input, &op.out),
             Base::MaskFill(op) => {
-                let inputs = vec![tensor(&op.mask), Operand::Scalar(scalar(op.value)?), tensor(&op.tensor)];
+                let inputs = vec![tensor(&op.mask), self::scalar(op.value, &op.out), tensor(&op.tensor)];
                 self.push(Map::Select, inputs, &op.out)
             }
             Base::MaskWhere(op) => self.map(Map::Select, [&op.mask, &op.value, &op.tensor], &op.out),
@@ -102,8 +103,8 @@ impl Reader {
             Numeric::Abs(op) => self.unary(Map::Abs, op),
             Numeric::Neg(op) => self.unary(Map::Neg, op),
             Numeric::Sign(op) => self.unary(Map::Sign, op),
-            Numeric::ClampMin(op) => self.scalar(Map::AtLeast, op),
-            Numeric::ClampMax(op) => self.scalar(Map::AtMost, op),
+            Numeric::ClampMin(op) => self.unrounded(Map::AtLeast, op),
+            Numeric::ClampMax(op) => self.unrounded(Map::AtMost, op),
             Numeric::PowiScalar(op) => self.power(op),
             Numeric::Greater(op) => self.binary(Map::Greater, op),
             Numeric::GreaterEqual(op) => self.binary(Map::GreaterEqual, op),
@@ -113,11 +114,7 @@ impl Reader {
             Numeric::GreaterEqualElem(op) => self.scalar(Map::GreaterEqual, op),
             Numeric::LowerElem(op) => self.scalar(Map::Lower, op),
             Numeric::LowerEqualElem(op) => self.scalar(Map::LowerEqual, op),
-            Numeric::Full(op) if is_float(&op.out) => {
-                let fill = Op::Fill(scalar(op.value)?);
-                self.nodes.push(Node::new(fill, Vec::new(), op.out.clone()));
-                Some(())
-            }
+            Numeric::Full(op) => self.fill(number(op.value), &op.out),
             Numeric::SumDim(op) => self.reduce(Reduction::Sum, &op.input, &[op.axis], &op.out, false),
             Numeric::SumDims(op) => self.reduce(Reduction::Sum, &op.input, &op.axes, &op.out, false),
             Numeric::MeanDim(op) => self.reduce(Reduction::Sum, &op.input, &[op.axis], &op.out, true),
@@ -149,7 +146,8 @@ impl Reader {
             Float::Recip(op) => self.unary(Map::Recip, op),
             Float::PowfScalar(op) => self.power(op),
             Float::Matmul(op)
-                if [&op.out, &op.lhs, &op.rhs].into_iter().all(is_float)
+                if is_number(&op.out)
+                    && [&op.lhs, &op.rhs].into_iter().all(|operand| operand.dtype == op.out.dtype)
                     && fits::multiplies(&op.lhs, &op.rhs, &op.out) =>
             {
                 self.nodes.push(Node::new(Op::Matmul, vec![tensor(&op.lhs), tensor(&op.rhs)], op.out.clone()));
@@ -165,7 +163,7 @@ impl Reader {
             Activation::Relu(op) => self.unary(Map::Relu, op),
             Activation::Gelu(op) => self.unary(Map::Gelu, op),
             Activation::Sigmoid(op) => self.unary(Map::Sigmoid, op),
-            Activation::LeakyRelu(op) => self.scalar(Map::LeakyRelu, op),
+            Activation::LeakyRelu(op) => self.unrounded(Map::LeakyRelu, op),
             Activation::ReluBackward(op) => self.binary(Map::ReluBackward, op),
             Activation::GeluBackward(op) => self.binary(Map::GeluBackward, op),
             Activation::SigmoidBackward(op) => self.binary(Map::SigmoidBackward, op),
@@ -192,19 +190,30 @@ impl Reader {
     }
 
     fn scalar(&mut self, map: Map, op: &ScalarOpIr) -> Option<()> {
-        self.push(map, vec![tensor(&op.lhs), Operand::Scalar(scalar(op.rhs)?)], &op.out)
+        self.push(map, vec![tensor(&op.lhs), self::scalar(op.rhs, &op.lhs)], &op.out)
+    }
+
+    /// A scalar that Flex does not round to the tensor's type.
+    fn unrounded(&mut self, map: Map, op: &ScalarOpIr) -> Option<()> {
+        self.push(map, vec![tensor(&op.lhs), Operand::Scalar(number(op.rhs))], &op.out)
+    }
+
+    /// A change of the element type; a copy if there is none.
+    fn cast(&mut self, input: &TensorIr, out: &TensorIr) -> Option<()> {
+        let same = input.dtype == out.dtype;
+        (same || is_number(input) && is_number(out)).then(|| self.map(Map::Copy, [input], out))?
     }
 
     /// Reads a power with a constant exponent; computed as in Flex if the exponent is a small whole number.
     fn power(&mut self, op: &ScalarOpIr) -> Option<()> {
-        let exponent = scalar(op.rhs)?;
+        let exponent = number(op.rhs);
         let map = match exponent {
             1.0 => Map::Copy,
             2.0 => Map::Square,
             3.0 => Map::Cube,
             -1.0 => Map::Recip,
             0.5 => Map::Sqrt,
-            _ => return self.push(Map::Power, vec![tensor(&op.lhs), Operand::Scalar(exponent)], &op.out),
+            _ => return self.scalar(Map::Power, op),
         };
         self.map(map, [&op.lhs], &op.out)
     }
@@ -214,10 +223,13 @@ impl Reader {
     }
 
     fn push(&mut self, map: Map, inputs: Vec<Operand>, out: &TensorIr) -> Option<()> {
-        let known = |tensor: &TensorIr| (is_float(tensor) || is_mask(tensor)) && !tensor.shape.is_empty();
-        let alike = |tensor: &TensorIr| fits::broadcasts(tensor, out);
-        let all = inputs.iter().filter_map(Operand::tensor).all(|tensor| known(tensor) && alike(tensor));
-        (all && known(out)).then(|| self.nodes.push(Node::new(Op::Map(map), inputs, out.clone())))
+        let known = |tensor: &TensorIr| (is_number(tensor) || is_mask(tensor)) && !tensor.shape.is_empty();
+        let all: Vec<&TensorIr> = inputs.iter().filter_map(Operand::tensor).chain([out]).collect();
+        let fits = all.iter().all(|tensor| known(tensor) && fits::broadcasts(tensor, out));
+        let mut numbers = all.iter().filter(|tensor| is_number(tensor)).map(|tensor| tensor.dtype);
+        let first = numbers.next();
+        let alike = map == Map::Copy || numbers.all(|dtype| Some(dtype) == first);
+        (fits && alike).then(|| self.nodes.push(Node::new(Op::Map(map), inputs, out.clone())))
     }
 
     fn view(&mut self, view: View, input: &TensorIr, out: &TensorIr) -> Option<()> {
@@ -225,13 +237,19 @@ impl Reader {
         fits.then(|| self.nodes.push(Node::new(Op::View(view), vec![tensor(input)], out.clone())))
     }
 
-    fn fill(&mut self, value: f32, op: &CreationOpIr) -> Option<()> {
-        is_float(&op.out).then(|| self.nodes.push(Node::new(Op::Fill(value), Vec::new(), op.out.clone())))
+    fn fill(&mut self, value: f32, out: &TensorIr) -> Option<()> {
+        let fill = Op::Fill(rounded(value, out));
+        is_number(out).then(|| self.nodes.push(Node::new(fill, Vec::new(), out.clone())))
+    }
+
+    /// An `f32` tensor of this shape.
+    fn between(&mut self, shape: Shape) -> TensorIr {
+        self.next += 1;
+        TensorIr::uninit(TensorId::new(self.next - 1), shape, DType::F32)
     }
 
     fn temporary(&mut self, shape: Shape, like: &TensorIr) -> TensorIr {
-        self.next += 1;
-        TensorIr::uninit(TensorId::new(self.next - 1), shape, like.dtype)
+        TensorIr { dtype: like.dtype, ..self.between(shape) }
     }
 }
 
@@ -239,12 +257,20 @@ fn tensor(tensor: &TensorIr) -> Operand {
     Operand::Tensor(tensor.clone())
 }
 
-/// The value that Flex takes for a scalar of an operation on `f32` tensors.
-fn scalar(value: ScalarIr) -> Option<f32> {
-    Some(match value {
+/// The value that Flex takes for a scalar of an operation on this tensor.
+fn scalar(value: ScalarIr, tensor: &TensorIr) -> Operand {
+    Operand::Scalar(rounded(number(value), tensor))
+}
+
+fn number(value: ScalarIr) -> f32 {
+    match value {
         ScalarIr::Float(value) => value as f32,
         ScalarIr::Int(value) => value as f32,
         ScalarIr::UInt(value) => value as f32,
         ScalarIr::Bool(value) => f32::from(u8::from(value)),
-    })
+    }
+}
+
+fn rounded(value: f32, like: &TensorIr) -> f32 {
+    Half::of(like).map_or(value, |half| half.rounded(value))
 }

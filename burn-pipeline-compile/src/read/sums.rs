@@ -1,12 +1,13 @@
 //! Reads sums and other reductions as nodes.
 
 use super::{Reader, fits, tensor};
-use crate::graph::{Map, Node, Op, Operand, Reduction, View, is_float};
+use crate::graph::{Map, Node, Op, Operand, Reduction, View, is_number};
 use burn::backend::ir::TensorIr;
 use burn::tensor::Shape;
 
 impl Reader {
-    /// Reads a reduction that keeps its dimensions: along the last one first, then along the others.
+    /// Reads a reduction that keeps its dimensions: along the last one first, then along the others. What is between
+    /// both is `f32`, and so is the sum of a mean: results in half precision are rounded once.
     pub(super) fn reduce(
         &mut self,
         reduction: Reduction,
@@ -15,8 +16,8 @@ impl Reader {
         out: &TensorIr,
         mean: bool,
     ) -> Option<()> {
-        (is_float(input) && is_float(out) && !input.shape.is_empty() && fits::reduces(input, dims, out))
-            .then_some(())?;
+        let known = is_number(out) && input.dtype == out.dtype;
+        (known && !input.shape.is_empty() && fits::reduces(input, dims, out)).then_some(())?;
         if dims.is_empty() {
             return self.map(Map::Copy, [input], out);
         }
@@ -29,7 +30,7 @@ impl Reader {
             let mut shape = from.shape.to_vec();
             dims.iter().for_each(|&dim| shape[dim] = 1);
             let ends = place + 1 == parts.len() && !mean;
-            let next = if ends { out.clone() } else { self.temporary(Shape::from(shape), out) };
+            let next = if ends { out.clone() } else { self.between(Shape::from(shape)) };
             self.nodes.push(Node::new(Op::Reduce(reduction, dims.clone()), vec![tensor(&from)], next.clone()));
             from = next;
         }
@@ -42,7 +43,7 @@ impl Reader {
 
     /// Reads a sum or mean over all elements.
     pub(super) fn whole(&mut self, input: &TensorIr, out: &TensorIr, mean: bool) -> Option<()> {
-        (is_float(input) && is_float(out) && !input.shape.is_empty()).then_some(())?;
+        (input.dtype == out.dtype && !input.shape.is_empty()).then_some(())?;
         let dims: Vec<usize> = (0..input.shape.num_dims()).collect();
         let one = self.temporary(Shape::from(vec![1; dims.len()]), out);
         self.reduce(Reduction::Sum, input, &dims, &one, mean)?;

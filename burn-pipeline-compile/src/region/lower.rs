@@ -3,9 +3,10 @@
 use super::held::BufferKind;
 use super::slots::assigned;
 use super::{Input, Kind, Output, Region};
+use crate::clean::widens;
 use crate::fuse::{Group, is_within, sums_rows};
-use crate::graph::{Graph, Map, Node, Op, Operand, is_mask, is_rounded};
-use crate::multiply::Bf16;
+use crate::graph::{Graph, Map, Node, Op, Operand, Reduction, is_mask, is_number};
+use crate::half::Half;
 use crate::tile::{Argument, Instruction, Work};
 use burn::backend::ir::{TensorId, TensorIr};
 use std::collections::{HashMap, HashSet};
@@ -23,7 +24,6 @@ pub(crate) fn lower(graph: &Graph, group: &Group, outside: &HashSet<TensorId>) -
         code: Vec::new(),
         buffers: Vec::new(),
         whole_rows: false,
-        rounded: graph.rounded,
     };
     nodes.iter().for_each(|node| lowering.node(node));
     let Lowering { inputs, mut outputs, mut code, buffers, whole_rows, .. } = lowering;
@@ -31,13 +31,25 @@ pub(crate) fn lower(graph: &Graph, group: &Group, outside: &HashSet<TensorId>) -
     Some(Region { rows, columns, inputs, outputs, code, wide_slots, row_slots, whole_rows, nodes: nodes.len() })
 }
 
-/// For each tensor that a node computes: the tensors with its values (itself or views of it) that are read outside.
+/// Returns true if a node gives only numbers that it reads, or their opposites, in their type: nothing is to round.
+fn is_exact(node: &Node) -> bool {
+    let chooses = match node.op {
+        Op::Map(map) => matches!(map, Map::Copy | Map::Neg | Map::Abs | Map::Relu | Map::ReluBackward | Map::Select),
+        Op::Reduce(reduction, _) => reduction != Reduction::Sum,
+        _ => false,
+    };
+    chooses && node.reads().filter(|read| is_number(read)).all(|read| read.dtype == node.output().dtype)
+}
+
+/// For each tensor that a node computes: the tensors with its values (itself, views of it, widened ones) that are read
+/// outside.
 fn handed(nodes: &[&Node], outside: &HashSet<TensorId>) -> HashMap<TensorId, Vec<TensorIr>> {
     let mut root: HashMap<TensorId, TensorId> = HashMap::new();
     let mut handed: HashMap<TensorId, Vec<TensorIr>> = HashMap::new();
     for node in nodes {
         let output = node.output();
-        let of = node.inputs.first().and_then(Operand::tensor).filter(|_| is_within(node));
+        let made = |input: &&TensorIr| is_within(node) || widens(node).is_some() && root.contains_key(&input.id);
+        let of = node.inputs.first().and_then(Operand::tensor).filter(made);
         let of = of.map_or(output.id, |input| root.get(&input.id).copied().unwrap_or(input.id));
         root.insert(output.id, of);
         if outside.contains(&output.id) {
@@ -56,20 +68,25 @@ struct Lowering {
     code: Vec<Instruction>,
     buffers: Vec<BufferKind>,
     whole_rows: bool,
-    rounded: Option<Bf16>,
 }
 
 impl Lowering {
     fn node(&mut self, node: &Node) {
         let output = node.output();
+        let rounds = Half::of(output).filter(|_| !is_exact(node));
         match &node.op {
+            // Tiles hold widened numbers.
+            Op::Map(_) if widens(node).is_some() && !self.handed.contains_key(&output.id) => {
+                let value = self.argument(&node.inputs[0], output);
+                self.values.insert(output.id, value);
+            }
             Op::Map(map) => {
                 let mut arguments = [Argument::None; 3];
                 for (argument, input) in arguments.iter_mut().zip(&node.inputs) {
                     *argument = self.argument(input, output);
                 }
                 let wide = self.columns == 1 || arguments.iter().any(|argument| matches!(argument, Argument::Wide(_)));
-                self.made(output, Work::Map(*map), wide, arguments);
+                self.made(output, Work::Map(*map), wide, arguments, rounds);
             }
             Op::Reduce(..) if sums_rows(node) => self.sum(node),
             Op::Reduce(reduction, _) => {
@@ -78,11 +95,13 @@ impl Lowering {
                 // With one column, a row equals its sum.
                 if input.shape.last() == Some(&1) {
                     let wide = self.columns == 1;
-                    return self.made(output, Work::Map(Map::Copy), wide, [from, Argument::None, Argument::None]);
+                    let arguments = [from, Argument::None, Argument::None];
+                    return self.made(output, Work::Map(Map::Copy), wide, arguments, rounds);
                 }
                 self.whole_rows = true;
                 let from = self.widened(from);
-                self.made(output, Work::Reduce(*reduction), false, [from, Argument::None, Argument::None]);
+                let arguments = [from, Argument::None, Argument::None];
+                self.made(output, Work::Reduce(*reduction), false, arguments, rounds);
             }
             _ => {
                 let value = self.argument(&node.inputs[0], output);
@@ -97,17 +116,18 @@ impl Lowering {
     }
 
     /// The buffer for an instruction's result. It is an output if the result is read outside.
-    fn made(&mut self, tensor: &TensorIr, work: Work, wide: bool, arguments: [Argument; 3]) {
+    fn made(&mut self, tensor: &TensorIr, work: Work, wide: bool, arguments: [Argument; 3], rounds: Option<Half>) {
         let handed = self.handed.remove(&tensor.id).unwrap_or_default();
         let (masks, floats): (Vec<TensorIr>, Vec<TensorIr>) = handed.into_iter().partition(is_mask);
-        let (rounded, floats): (Vec<TensorIr>, Vec<TensorIr>) = floats.into_iter().partition(is_rounded);
+        let (halves, floats): (Vec<TensorIr>, Vec<TensorIr>) =
+            floats.into_iter().partition(|tensor| Half::of(tensor).is_some());
         let (alike, repeated): (Vec<TensorIr>, Vec<TensorIr>) =
             floats.into_iter().partition(|tensor| self.is_wide(tensor) == wide);
         let to = match alike.is_empty() {
             true => self.buffer(BufferKind::Slot { wide }),
             false => self.output(alike, Kind::Values { wide }),
         };
-        self.code.push(Instruction { work, wide, to, arguments });
+        self.code.push(Instruction { work, wide, to, arguments, rounds });
         let value = if wide { Argument::Wide(to) } else { Argument::Row(to) };
         self.values.insert(tensor.id, value);
         if !repeated.is_empty() {
@@ -119,9 +139,9 @@ impl Lowering {
         for (tensors, from) in self.by_width(masks, value) {
             self.output(tensors, Kind::Mask { from });
         }
-        if let Some(bf16) = self.rounded {
-            for (tensors, from) in self.by_width(rounded, value) {
-                self.output(tensors, Kind::Rounded { from, bf16 });
+        if let Some(half) = halves.first().and_then(Half::of) {
+            for (tensors, from) in self.by_width(halves, value) {
+                self.output(tensors, Kind::Half { from, half });
             }
         }
     }
@@ -163,7 +183,7 @@ impl Lowering {
 
     fn copy(&mut self, value: Argument, to: usize) {
         let arguments = [value, Argument::None, Argument::None];
-        self.code.push(Instruction { work: Work::Map(Map::Copy), wide: true, to, arguments });
+        self.code.push(Instruction { work: Work::Map(Map::Copy), wide: true, to, arguments, rounds: None });
     }
 
     fn buffer(&mut self, kind: BufferKind) -> usize {

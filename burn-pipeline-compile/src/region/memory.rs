@@ -14,24 +14,25 @@ impl Region {
         }
     }
 
-    /// Bytes of an output while this many pieces run; with one piece, the bytes after the run.
+    /// Bytes of an output while this many pieces run.
     fn bytes(&self, output: &Output, pieces: usize) -> usize {
         let elements = |wide| if wide { self.rows * self.columns } else { self.rows };
         let of = |from| elements(matches!(from, Argument::Wide(_)));
         match output.kind {
             Kind::Values { wide } => elements(wide) * size_of::<f32>(),
             Kind::Mask { from } => of(from),
-            Kind::Rounded { from, .. } => of(from) * size_of::<u16>(),
-            Kind::Sum { .. } => {
-                let pieces = if output.sums_one_row() { pieces } else { 1 };
-                output.sum_length() * pieces * size_of::<f32>()
-            }
+            Kind::Half { from, .. } => of(from) * size_of::<u16>(),
+            Kind::Sum { .. } => output.sum_length() * if output.sums_one_row() { pieces } else { 1 } * size_of::<f32>(),
         }
     }
 
     /// The bytes of each output after a run.
     pub(crate) fn given_bytes(&self) -> impl Iterator<Item = (&Output, usize)> {
-        self.outputs.iter().map(|output| (output, self.bytes(output, 1)))
+        let after = |output: &Output| match output.sums_in_half() {
+            Some(_) => output.sum_length() * size_of::<u16>(),
+            None => self.bytes(output, 1),
+        };
+        self.outputs.iter().map(move |output| (output, after(output)))
     }
 
     /// The most bytes that a run makes at once. `blocks` is the number of matrices if it runs after a batch of
@@ -41,7 +42,7 @@ impl Region {
         let running = |output| self.bytes(output, pieces);
         let mut now: usize = self.outputs.iter().map(running).sum();
         let mut peak = now + blocks.map_or(0, |blocks| self.rows / blocks * self.columns * size_of::<f32>());
-        // The pieces of one sum after the other are added up, into new storage.
+        // The pieces of one sum after the other are added up, or rounded to half precision, into new storage.
         for (output, after) in self.given_bytes().filter(|(output, after)| running(output) != *after) {
             peak = peak.max(now + after);
             now = now + after - running(output);

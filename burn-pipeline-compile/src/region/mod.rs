@@ -6,6 +6,8 @@
 //!
 //! 1. Nodes are lowered to instructions over buffers ([`lower`]). Values that are equal along a row are computed once
 //!    a row. A tensor that is read outside is written to its own storage, from which the region itself also reads it.
+//!    Tiles hold `f32`: half-precision inputs are widened as they are copied into the tile, results in half precision
+//!    are rounded at once, and those that are read outside are stored at the end.
 //! 2. Values that do not live at the same time share buffers of a tile ([`slots`]).
 //! 3. A run finds the rows of its inputs ([`places`]). It reads them in place if their elements are contiguous, and
 //!    otherwise copies them into the tile ([`source`], [`run`]). [`sums`] says to which row of a sum each row is
@@ -28,7 +30,7 @@ mod source;
 mod sums;
 
 use crate::graph::text;
-use crate::multiply::Bf16;
+use crate::half::Half;
 use crate::tile::{Argument, Instruction};
 use burn::backend::ir::TensorIr;
 use std::fmt::{Display, Formatter, Result};
@@ -77,8 +79,8 @@ pub(crate) enum Kind {
     Values { wide: bool },
     /// Truth values of this buffer's values.
     Mask { from: Argument },
-    /// This buffer's values rounded to `bf16`.
-    Rounded { from: Argument, bf16: Bf16 },
+    /// This buffer's values, which are rounded to the type.
+    Half { from: Argument, half: Half },
     /// The sum over rows of this buffer.
     Sum {
         from: Argument,

@@ -3,7 +3,7 @@
 use super::source::{Shared, Source};
 use super::sums::extend_rows;
 use super::{Kind, Output, Region};
-use crate::multiply::{Bf16, round};
+use crate::half::Half;
 use crate::storage::Fresh;
 use crate::tile::{Argument, Buffer, Sum, Tile, run};
 use burn::backend::flex::FlexTensor;
@@ -40,11 +40,11 @@ pub(super) enum Target {
         from: Argument,
         columns: usize,
     },
-    Rounded {
+    Half {
         at: Shared<MaybeUninit<u16>>,
         from: Argument,
         columns: usize,
-        bf16: Bf16,
+        half: Half,
     },
     /// A sum of this length for each piece; one sum for all pieces if the length is 0.
     Sum {
@@ -103,9 +103,9 @@ impl Region {
                 let columns = columns(matches!(from, Argument::Wide(_)));
                 Target::Mask { at: Shared(fresh.as_bytes().cast()), from, columns }
             }
-            Kind::Rounded { from, bf16 } => {
+            Kind::Half { from, half } => {
                 let columns = columns(matches!(from, Argument::Wide(_)));
-                Target::Rounded { at: Shared(fresh.as_bytes().cast()), from, columns, bf16 }
+                Target::Half { at: Shared(fresh.as_bytes().cast()), from, columns, half }
             }
             Kind::Sum { from, columns, .. } => {
                 let length = if output.sums_one_row() { output.sum_length() } else { 0 };
@@ -168,6 +168,11 @@ impl Output {
         }
     }
 
+    /// The half-precision type of a sum.
+    pub(super) fn sums_in_half(&self) -> Option<Half> {
+        self.tensors.first().and_then(Half::of).filter(|_| matches!(self.kind, Kind::Sum { .. }))
+    }
+
     /// Returns true if the output is not a sum, or a sum of one row. Then each piece has its own sum, and these are
     /// added up.
     pub(super) fn sums_one_row(&self) -> bool {
@@ -191,9 +196,10 @@ impl Output {
 /// # Safety
 /// All pieces have run over all their rows.
 pub(super) unsafe fn given(output: &Output, fresh: Fresh, pieces: usize) -> Vec<(TensorId, FlexTensor)> {
-    let summed = output.sums_one_row() && matches!(output.kind, Kind::Sum { .. });
-    // SAFETY: sums were zeros, one for each piece.
-    let fresh = if summed { unsafe { fresh.sum(output.sum_length(), pieces) } } else { fresh };
+    let summed = matches!(output.kind, Kind::Sum { .. });
+    let pieces = if output.sums_one_row() { pieces } else { 1 };
+    // SAFETY: sums were zeros, one for each piece if they are of one row.
+    let fresh = if summed { unsafe { fresh.sum(output.sum_length(), pieces, output.sums_in_half()) } } else { fresh };
     // SAFETY: tiles have written values and masks of all rows; sums were zeros.
     unsafe { fresh.tensors(&output.tensors) }
 }
@@ -295,8 +301,8 @@ impl Tiles<'_> {
                     Target::Mask { at, from, columns } => self.converted(at, (from, columns), &extent, |from, to| {
                         to.iter_mut().zip(from).for_each(|(to, value)| _ = to.write(u8::from(*value != 0.0)));
                     }),
-                    Target::Rounded { at, from, columns, bf16 } => {
-                        self.converted(at, (from, columns), &extent, |from, to| round(bf16, from, to));
+                    Target::Half { at, from, columns, half } => {
+                        self.converted(at, (from, columns), &extent, |from, to| half.narrow(from, to));
                     }
                     Target::Values { .. } | Target::Sum { .. } => {}
                 }

@@ -19,7 +19,7 @@ pub(super) fn assigned(
         instruction.arguments.iter().filter_map(buffer).for_each(|buffer| last[buffer] = place);
         last[instruction.to] = last[instruction.to].max(place);
     }
-    // Masks, rounded values and sums are made after all instructions.
+    // Masks, half-precision values and sums are made after all instructions.
     outputs.iter().filter_map(source).for_each(|buffer| last[buffer] = code.len());
     let (mut wide, mut row) = (Slots::default(), Slots::default());
     let mut slot: Vec<usize> = vec![0; buffers.len()];
@@ -54,7 +54,7 @@ pub(super) fn assigned(
     let kinds: Vec<Option<Argument>> = outputs.iter().map(argument).map(|from| from.map(renumbered)).collect();
     for (output, source) in outputs.iter_mut().zip(kinds) {
         let Some(source) = source else { continue };
-        if let Kind::Mask { from } | Kind::Rounded { from, .. } | Kind::Sum { from, .. } = &mut output.kind {
+        if let Kind::Mask { from } | Kind::Half { from, .. } | Kind::Sum { from, .. } = &mut output.kind {
             *from = source;
         }
     }
@@ -63,7 +63,7 @@ pub(super) fn assigned(
 
 fn argument(output: &Output) -> Option<Argument> {
     match output.kind {
-        Kind::Mask { from } | Kind::Rounded { from, .. } | Kind::Sum { from, .. } => Some(from),
+        Kind::Mask { from } | Kind::Half { from, .. } | Kind::Sum { from, .. } => Some(from),
         Kind::Values { .. } => None,
     }
 }

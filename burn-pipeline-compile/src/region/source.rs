@@ -2,6 +2,7 @@
 
 use super::places::Places;
 use super::{Input, Region};
+use crate::half::Half;
 use crate::tile::Buffer;
 use burn::backend::flex::{FlexTensor, Layout};
 
@@ -14,6 +15,14 @@ unsafe impl<T> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Shared<T> {}
 
+/// The type of an input's elements.
+#[derive(Clone, Copy, PartialEq)]
+enum Elements {
+    F32,
+    Mask,
+    Half(Half),
+}
+
 /// An input of a region during a run.
 #[derive(Clone)]
 pub(super) struct Source<'a> {
@@ -23,7 +32,7 @@ pub(super) struct Source<'a> {
     pub(super) floats: Shared<f32>,
     pub(super) places: Places,
     pub(super) wide: bool,
-    mask: bool,
+    elements: Elements,
     /// True if it is read in place; otherwise it is copied, tile by tile.
     pub(super) direct: bool,
 }
@@ -35,15 +44,21 @@ impl<'a> Source<'a> {
             Some(tensor) => Places::of(input, tensor.layout()),
             None => Places::of(input, &Layout::contiguous(input.tensor.shape.clone())),
         };
-        let mask = crate::graph::is_mask(&input.tensor);
+        let elements = match Half::of(&input.tensor) {
+            _ if crate::graph::is_mask(&input.tensor) => Elements::Mask,
+            // Blocks are written as `f32`.
+            Some(half) if tensor.is_some() => Elements::Half(half),
+            _ => Elements::F32,
+        };
+        let plain = elements == Elements::F32;
         let long_runs = places.run().is_none_or(|run| 4 * run >= tile_rows);
         let in_order = match input.wide && region.columns > 1 {
             true => places.inner == 1 && places.step() >= 0,
             false => places.step() == 1 || region.rows == 1,
         };
-        let floats = tensor.filter(|_| !mask).map_or(std::ptr::null(), |tensor| tensor.storage::<f32>().as_ptr());
-        let direct = !mask && in_order && long_runs;
-        Self { tensor, floats: Shared(floats.cast_mut()), wide: input.wide, mask, direct, places }
+        let floats = tensor.filter(|_| plain).map_or(std::ptr::null(), |tensor| tensor.storage::<f32>().as_ptr());
+        let direct = plain && in_order && long_runs;
+        Self { tensor, floats: Shared(floats.cast_mut()), wide: input.wide, elements, direct, places }
     }
 
     /// A tile of the input, in place.
@@ -68,9 +83,11 @@ impl<'a> Source<'a> {
             let start = self.places.row(row + line) + column;
             // SAFETY: guaranteed by the caller.
             let to = unsafe { std::slice::from_raw_parts_mut(to.at.add(line * to.step), width) };
-            match self.mask {
-                true => strided(to, tensor.bytes(), start, inner, |byte| f32::from(u8::from(byte != 0))),
-                false => strided(to, tensor.storage::<f32>(), start, inner, |value| value),
+            match self.elements {
+                Elements::Mask => strided(to, tensor.bytes(), start, inner, |byte| f32::from(u8::from(byte != 0))),
+                Elements::F32 => strided(to, tensor.storage::<f32>(), start, inner, |value| value),
+                Elements::Half(half) if inner == 1 => half.widen(&half.elements(tensor)[start.unsigned_abs()..], to),
+                Elements::Half(half) => strided(to, half.elements(tensor), start, inner, |bits| half.number(bits)),
             }
         }
     }

@@ -4,6 +4,7 @@
 
 mod pool;
 
+use crate::half::Half;
 use crate::tile::add;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::ir::{TensorId, TensorIr};
@@ -26,6 +27,12 @@ impl Fresh {
         Self::bytes(length.checked_mul(FLOAT).expect("no tensor is larger than the address space"))
     }
 
+    /// Storage for a tensor, to be written.
+    pub(crate) fn of(tensor: &TensorIr) -> Self {
+        let bytes = tensor.shape.num_elements().checked_mul(tensor.dtype.size());
+        Self::bytes(bytes.expect("no tensor is larger than the address space"))
+    }
+
     /// Storage for this many bytes, to be written.
     pub(crate) fn bytes(bytes: usize) -> Self {
         Self { block: Block::new(bytes), bytes }
@@ -33,10 +40,14 @@ impl Fresh {
 
     /// Storage for this many `f32`, all 0.
     pub(crate) fn zeros(length: usize) -> Self {
-        let fresh = Self::floats(length);
+        Self::floats(length).zeroed()
+    }
+
+    /// The storage with all bytes 0.
+    pub(crate) fn zeroed(self) -> Self {
         // SAFETY: the block has room for these bytes.
-        unsafe { fresh.block.as_ptr().write_bytes(0, fresh.bytes) };
-        fresh
+        unsafe { self.block.as_ptr().write_bytes(0, self.bytes) };
+        self
     }
 
     pub(crate) fn as_floats(&mut self) -> *mut f32 {
@@ -47,18 +58,24 @@ impl Fresh {
         self.block.as_ptr()
     }
 
-    /// The sum of `pieces` arrays of this length, in their order.
+    /// The sum of `pieces` arrays of this length, in their order; rounded if it is half precision.
     ///
     /// # Safety
     /// The storage has this many floats, all of them zeros from the start ([`zeros`](Self::zeros)) or written.
-    pub(crate) unsafe fn sum(self, length: usize, pieces: usize) -> Self {
-        if pieces < 2 || length == 0 {
+    pub(crate) unsafe fn sum(self, length: usize, pieces: usize, half: Option<Half>) -> Self {
+        if half.is_none() && pieces < 2 || length == 0 {
             return self;
         }
         // SAFETY: guaranteed by the caller.
         let values = unsafe { from_raw_parts_mut(self.block.as_ptr().cast::<f32>(), length * pieces) };
         let (first, rest) = values.split_at_mut(length);
         rest.chunks(length).for_each(|piece| add(first, piece));
+        if let Some(half) = half {
+            let sum = Self::bytes(length * size_of::<u16>());
+            // SAFETY: there is room for as many, whose contents do not matter.
+            half.narrow(first, unsafe { from_raw_parts_mut(sum.block.as_ptr().cast(), length) });
+            return sum;
+        }
         let mut sum = Self::floats(length);
         // SAFETY: there is room for as many.
         unsafe { sum.as_floats().copy_from_nonoverlapping(first.as_ptr(), length) };

@@ -1,6 +1,7 @@
 //! Instructions of a tile.
 
 use crate::graph::{Map, Reduction};
+use crate::half::Half;
 
 /// One pass over a tile.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -11,6 +12,8 @@ pub(crate) struct Instruction {
     /// The buffer that it writes.
     pub(crate) to: usize,
     pub(crate) arguments: [Argument; 3],
+    /// The type to which the result is rounded; it stays `f32` in its buffer.
+    pub(crate) rounds: Option<Half>,
 }
 
 /// The work of an instruction.

@@ -4,6 +4,7 @@ use super::buffer::Buffer;
 use super::code::{Argument, Instruction, Work};
 use super::elements::{Extent, Value, map};
 use super::rows::{add, reduced};
+use crate::half::round;
 use std::slice::from_raw_parts_mut;
 
 /// Some rows of all tensors of a region.
@@ -87,15 +88,15 @@ unsafe fn with_avx2(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
 unsafe fn anywhere<const FMA: bool>(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
     for instruction in code {
         let to = tile.buffers[instruction.to];
+        let extent = match instruction.wide {
+            true => Extent { rows: tile.rows, columns: tile.columns },
+            // Row values are contiguous.
+            false => Extent { rows: 1, columns: tile.rows },
+        };
         // SAFETY: guaranteed by the caller.
         unsafe {
             match instruction.work {
                 Work::Map(function) => {
-                    let extent = match instruction.wide {
-                        true => Extent { rows: tile.rows, columns: tile.columns },
-                        // Row values are contiguous.
-                        false => Extent { rows: 1, columns: tile.rows },
-                    };
                     let value = |argument| value(argument, instruction.wide, tile.buffers);
                     map::<FMA>(function, extent, to, instruction.arguments.map(value));
                 }
@@ -106,6 +107,9 @@ unsafe fn anywhere<const FMA: bool>(code: &[Instruction], tile: Tile<'_>, sums: 
                         to.write(reduced(reduction, from.row(row, tile.columns)));
                     }
                 }
+            }
+            if let Some(half) = instruction.rounds {
+                (0..extent.rows).for_each(|row| round(half, to.row_mut(row, extent.columns).assume_init_mut()));
             }
         }
     }

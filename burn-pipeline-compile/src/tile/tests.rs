@@ -8,7 +8,7 @@ const ROWS: usize = 5;
 const COLUMNS: usize = 37;
 
 fn instruction(work: Work, wide: bool, to: usize, arguments: [Argument; 3]) -> Instruction {
-    Instruction { work, wide, to, arguments }
+    Instruction { work, wide, to, arguments, rounds: None }
 }
 
 /// Runs over two inputs. Returns a wide output, a row output, and sums over rows.
