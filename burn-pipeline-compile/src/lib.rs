@@ -19,11 +19,13 @@
 //!    matrices. The matmul adds a weight's gradient to the caller's running sum itself ([`Tensors::sum`]).
 //! 4. A forward keeps fewer tensors for its backward ([`hold_less`]): the backward recomputes those that follow from
 //!    others.
-//! 5. If the caller passes a proof that the processor supports it ([`Bf16`]), operands of matmuls are rounded to
+//! 5. Tensors of `bf16` and `f16` take two bytes. They are widened as they are read; tiles and matmuls compute in
+//!    `f32`, and each result in half precision is rounded at once. So casts are part of the operations around them.
+//! 6. If the caller passes a proof that the processor supports it ([`Bf16`]), operands of matmuls are rounded to
 //!    `bf16` and products are summed in `f32`. A forward then keeps tensors that its backward only multiplies in half
 //!    of the bytes ([`hold_rounded`]).
-//! 6. The memory of a run is known before it ([`Memory`]).
-//! 7. The caller's interpreter runs all other operations ([`Tensors`]), so every captured program can be compiled.
+//! 7. The memory of a run is known before it ([`Memory`]).
+//! 8. The caller's interpreter runs all other operations ([`Tensors`]), so every captured program can be compiled.
 //!    Tensors from the caller or its interpreter are compared with the program before a step reads them
 //!    ([`Mismatch`]).
 //!
@@ -31,7 +33,9 @@
 //! inputs, whatever the schedule and the number of threads. Compared with the list run one by one, each result is
 //! equal within rounding: `exp`, `log`, `erf` and `tanh` are approximated within 2 units in the last place (`tanh`
 //! 3), divisions by constants become multiplications by the inverse, and sums have another order. NaN and infinities
-//! are preserved, with one exception: gradients of a softmax or a norm whose divisor overflows are NaN.
+//! are preserved, with one exception: gradients of a softmax or a norm whose divisor overflows are NaN. In half
+//! precision, element-wise functions give the list's bits, but that an approximated one may round to the other side.
+//! Sums and matmuls are rounded once, also where the list rounds in between.
 //!
 //! The crates `burn-ir` and `burn-flex` promise no stable interface, so `Cargo.toml` pins exact versions.
 

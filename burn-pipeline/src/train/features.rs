@@ -68,7 +68,7 @@ const REFUSED: [(Feature, Feature, &str); 19] = [
     (OrderedAccumulation, MergedWeights, "it adds gradients in a different order"),
     (OrderedAccumulation, HalfReduction, "sums that pass from replica to replica are not rounded"),
     (MergedWeights, Precision, "merged matmuls add microbatches in half precision"),
-    (Bf16Matmuls, Precision, "one rounds what `f32` matmuls read, the other the parameters themselves"),
+    (Bf16Matmuls, Precision, "stages compiled in half precision multiply it as it is"),
     (Bf16Matmuls, MergedWeights, "merged matmuls are `f32`"),
 ];
 

@@ -2,6 +2,7 @@
 //! masters in f32, rounded copies in forward and backward, sums in f32, a scaled loss.
 
 mod changes;
+mod compiled;
 mod parity;
 mod wire;
 
