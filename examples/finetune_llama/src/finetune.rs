@@ -4,7 +4,7 @@ use crate::config::Llama;
 use crate::error::FinetuneError;
 use crate::generate::{Choice, continued};
 use crate::model::{PLACE, Tuning};
-use crate::options::{Options, PrecisionName};
+use crate::options::{Options, PrecisionName, RunFlags};
 use crate::text::{Text, ids};
 use crate::weights;
 use burn::module::ParamGroup;
@@ -12,7 +12,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use burn_pipeline::stage::Precision;
 use burn_pipeline::train::{
-    AutoOptions, AutoPipeline, Builder, CheckpointError, Checkpoints, EvalResults, Export, Pretrained,
+    AutoOptions, AutoPipeline, Builder, Checkpoint, CheckpointError, Checkpoints, EvalResults, Export, Pretrained,
 };
 use burn_pipeline::{Batch, Pipeline, Size};
 use burn_pipeline_moe::cache::CachePlace;
@@ -107,25 +107,15 @@ fn train(
         true => AutoPipeline::new(builder, size, AutoOptions::default())?,
         false => AutoPipeline::fixed(builder.schedule(options.schedule.as_str(), size).build()?),
     };
-    let base = weights::base(options.base());
-    let checkpoints = Checkpoints::new(options.out.join("checkpoints")).keep(2);
     let flags = options.run_flags(tuning);
-    let mut done = 0;
-    match checkpoints.latest() {
-        Ok(checkpoint) if options.resume => {
-            same_flags(&flags, &checkpoint.beside()?)?;
-            pipeline.pipeline().load(&checkpoint)?;
-            done = pipeline.pipeline().progress().batches as usize;
-            writeln!(out, "resuming after step {done}")?;
-        }
-        Ok(_) | Err(CheckpointError::None { .. }) => {
-            pipeline.pipeline().load_pretrained(&base)?;
-            if let Some(folder) = &options.adapters {
-                pipeline.pipeline().load_pretrained(&Pretrained::adapters(folder))?;
-            }
-        }
-        Err(error) => return Err(error.into()),
+    let done = start(options, &flags, pipeline.pipeline())?;
+    if done > 0 {
+        writeln!(out, "resuming after step {done}")?;
     }
+    let checkpoints = match options.save_every {
+        Some(_) => checkpoints(options).over(&frozen(options, &flags, done, pipeline.pipeline())?),
+        None => checkpoints(options),
+    };
     introduce(options, files, tuning, &mut pipeline, out)?;
     let before = held_out(options, files, &corpus, pipeline.pipeline())?;
     writeln!(out, "held-out loss {before:.4} before training")?;
@@ -142,6 +132,43 @@ fn train(
     let after = held_out(options, files, &corpus, pipeline.pipeline())?;
     writeln!(out, "held-out loss {after:.4} after training")?;
     store(options, tuning, adapters, pipeline.pipeline(), out)
+}
+
+fn checkpoints(options: &Options) -> Checkpoints {
+    Checkpoints::new(options.out.join("checkpoints")).keep(2)
+}
+
+/// Loads the latest checkpoint, if requested and if there is one, else the base and its adapters. Returns the number of
+/// steps done.
+fn start(options: &Options, flags: &RunFlags, pipeline: &mut Pipeline) -> Result<usize, FinetuneError> {
+    match checkpoints(options).latest() {
+        Ok(checkpoint) if options.resume => {
+            same_flags(flags, &checkpoint.beside()?)?;
+            pipeline.load(&checkpoint)?;
+            return Ok(pipeline.progress().batches as usize);
+        }
+        Ok(_) | Err(CheckpointError::None { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    pipeline.load_pretrained(&weights::base(options.base()))?;
+    if let Some(folder) = &options.adapters {
+        pipeline.load_pretrained(&Pretrained::adapters(folder))?;
+    }
+    Ok(0)
+}
+
+/// The checkpoint with the frozen weights, which those of a run leave out: it is saved once, before the first step.
+fn frozen(
+    options: &Options,
+    flags: &RunFlags,
+    done: usize,
+    pipeline: &mut Pipeline,
+) -> Result<Checkpoint, FinetuneError> {
+    let own = Checkpoints::new(options.out.join("base")).keep(1);
+    if done == 0 {
+        pipeline.save(&own, flags)?;
+    }
+    Ok(own.latest()?)
 }
 
 fn introduce(

@@ -70,10 +70,10 @@ pub struct Options {
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value = "true", default_missing_value = "true",
         value_name = "true|false")]
     pub compile: bool,
-    /// The folder for what is written: `adapters`, `merged`, `checkpoints`.
+    /// The folder for what is written: `adapters`, `merged`, `checkpoints` and their `base`.
     #[arg(long, default_value = "runs/finetune_llama", value_name = "FOLDER")]
     pub out: PathBuf,
-    /// Saves a checkpoint every N steps; the last two are kept.
+    /// Saves a checkpoint every N steps; the last two are kept. The frozen weights are saved once, beside them.
     #[arg(long, value_name = "N")]
     pub save_every: Option<usize>,
     /// Resumes from the latest checkpoint, if there is one; schedule, ranks and device may differ.

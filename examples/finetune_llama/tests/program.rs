@@ -32,6 +32,8 @@ fn a_run_that_resumes_on_other_ranks_stores_the_same_adapters_and_writes_the_sam
     let (whole, parts) = (Folder::new("whole"), Folder::new("parts"));
     let text = |out: &str| out.split("adapters: ").last().unwrap().split_once("\n\n").unwrap().1.to_owned();
     let once = written("--steps 6 --save-every 2 --compile false", &whole);
+    let size = |name: &str| size(&whole.join(name));
+    assert!(2 * size("checkpoints") < size("base"), "{} and {} bytes", size("checkpoints"), size("base"));
     // The second run has steps 5 and 6 left, after the first one's checkpoint.
     std::fs::create_dir_all(parts.join("checkpoints")).unwrap();
     for entry in std::fs::read_dir(whole.join("checkpoints")).unwrap() {
@@ -45,6 +47,12 @@ fn a_run_that_resumes_on_other_ranks_stores_the_same_adapters_and_writes_the_sam
     let file = "adapters/adapter_model.safetensors";
     assert!(all_floats(&whole.join(file)) == all_floats(&parts.join(file)));
     assert_eq!(text(&once), text(&resumed));
+}
+
+/// The bytes of all files below a folder.
+fn size(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    entries.map(|entry| if entry.path().is_dir() { size(&entry.path()) } else { entry.metadata().unwrap().len() }).sum()
 }
 
 fn copy(from: &Path, to: &Path) {
