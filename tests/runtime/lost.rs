@@ -105,6 +105,15 @@ fn strike(fault: Fault, ranks: usize, failing: usize, at: usize) {
 }
 
 #[test]
+fn a_rank_that_hangs_at_any_exchange_of_a_build_is_named_in_time() {
+    quiet_ranks();
+    let places: Vec<usize> = (1..=10).collect();
+    for_each_at_once(5, &places, |&at| {
+        within(60, &format!("use {at}"), move || strike(Fault::Hang, 2, 0, at));
+    });
+}
+
+#[test]
 fn a_rank_that_leaves_is_named_at_once_with_what_it_said_on_threads() {
     quiet_ranks();
     for (ranks, leaves, leaving) in

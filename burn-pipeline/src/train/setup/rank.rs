@@ -277,6 +277,8 @@ impl Blueprint {
         parameters: Vec<(usize, String)>,
     ) -> Result<Vec<StageFacts>, ExecuteError> {
         let timeout = self.builder.timeout;
+        // A rank that still builds is waited for longer; this one does not.
+        link.set_activity(Activity::Gathering);
         agree_on_parameters(link.rank(), &gather_all(link, &parameters, timeout)?)?;
         exchange_facts(link, own, &self.placement, timeout)
     }
