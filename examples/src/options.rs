@@ -174,7 +174,11 @@ fn at_least_one_second(text: &str) -> Result<u64, String> {
     at_least_one(text).map(|seconds| seconds as u64)
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
+/// Parses a whole number of at least 1.
+///
+/// # Errors
+/// Returns what it must be.
+pub fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(0) => Err("must be at least 1".to_owned()),
         other => other.map_err(|_| "must be a whole number of at least 1".to_owned()),

@@ -3,6 +3,7 @@
 use crate::error::FinetuneError;
 use clap::{ArgAction, Parser, ValueEnum};
 use pipeline_examples::device::DeviceName;
+use pipeline_examples::options::at_least_one;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,7 @@ pub struct Options {
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["rank", "alpha", "target"])]
     pub adapters: Option<PathBuf>,
     /// The rank of the adapters.
-    #[arg(long, default_value_t = 2, value_name = "N")]
+    #[arg(long, default_value_t = 2, value_parser = at_least_one, value_name = "N")]
     pub rank: usize,
     /// The scale of the adapters times their rank [default: twice the rank].
     #[arg(long, value_name = "N")]
@@ -37,22 +38,22 @@ pub struct Options {
     #[arg(long, default_value = "1F1B", value_name = "NAME")]
     pub schedule: String,
     /// The number of ranks, each a thread with its own stages.
-    #[arg(long, default_value_t = 2, value_name = "N")]
+    #[arg(long, default_value_t = 2, value_parser = at_least_one, value_name = "N")]
     pub ranks: usize,
     /// The number of stages per rank.
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_parser = at_least_one, value_name = "N")]
     pub chunks: usize,
     /// The number of microbatches of a batch.
-    #[arg(long, default_value_t = 4, value_name = "N")]
+    #[arg(long, default_value_t = 4, value_parser = at_least_one, value_name = "N")]
     pub microbatches: usize,
     /// The number of training steps; with 0, the text is written at once.
     #[arg(long, default_value_t = 150, value_name = "N")]
     pub steps: usize,
     /// The number of text windows per step.
-    #[arg(long, default_value_t = 8, value_name = "N")]
+    #[arg(long, default_value_t = 8, value_parser = at_least_one, value_name = "N")]
     pub batch: usize,
     /// The number of tokens in a window.
-    #[arg(long, default_value_t = 128, value_name = "N")]
+    #[arg(long, default_value_t = 128, value_parser = at_least_one, value_name = "N")]
     pub seq: usize,
     /// The peak learning rate: it rises linearly, then falls to a tenth along a cosine.
     #[arg(long, default_value_t = 5e-3, value_name = "RATE")]
@@ -74,7 +75,7 @@ pub struct Options {
     #[arg(long, default_value = "runs/finetune_llama", value_name = "FOLDER")]
     pub out: PathBuf,
     /// Saves a checkpoint every N steps; the last two are kept. The frozen weights are saved once, beside them.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = at_least_one, value_name = "N")]
     pub save_every: Option<usize>,
     /// Resumes from the latest checkpoint, if there is one; schedule, ranks and device may differ.
     #[arg(long)]
@@ -89,7 +90,7 @@ pub struct Options {
     #[arg(long, default_value_t = 120, value_name = "N")]
     pub length: usize,
     /// The number of texts, each with its own random numbers.
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_parser = at_least_one, value_name = "N")]
     pub texts: usize,
     /// 0 takes the likeliest token; below 1, likely tokens become likelier.
     #[arg(long, default_value_t = 0.8, value_name = "T")]

@@ -109,6 +109,8 @@ fn flags_and_files_that_describe_no_run_are_refused_with_what_to_do() {
         let (code, _, err) = output(&format!("{flags} --steps 1"), &folder);
         assert!(code == 1 && err.contains(says), "{flags}: {err}");
     }
-    assert_eq!(output("--speed 3", &folder).0, 2);
+    for flags in ["--speed 3", "--seq 0", "--batch 0", "--rank 0", "--texts 0", "--microbatches 0"] {
+        assert_eq!(output(flags, &folder).0, 2, "{flags}");
+    }
     assert_eq!(output("--adapters x --rank 3", &folder).0, 2);
 }

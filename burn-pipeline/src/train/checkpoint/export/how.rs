@@ -81,8 +81,8 @@ impl Export {
         self
     }
 
-    /// Adds adapters to the weights that they adapt, as forwards do (`Module::materialize`), and writes none beside them:
-    /// a model for programs that know no adapters.
+    /// Adds adapters to the weights that they adapt (`Module::materialize`), and writes none beside them: a model for
+    /// programs that know no adapters. An adapted weight gets the adapter's type: f32, if adapters have masters.
     pub fn merged(mut self) -> Self {
         self.merged = true;
         self
