@@ -1,5 +1,5 @@
-//! The U-Net of the examples, cut by hand: stages with skip edges of their own (`Builder::skip`). Images go down through
-//! ever coarser levels and up again, and each level of the way down sends its image across to the way up.
+//! The U-Net of the examples, cut by hand: stages with skip edges of their own (`Builder::skip`). Images go down
+//! through ever coarser levels and up again, and each level of the way down sends its image across to the way up.
 //!
 //! ```text
 //! block      0 ──────────────────────────────► 4

@@ -103,8 +103,8 @@ pub(crate) unsafe fn add_matmul(
 /// precision.
 ///
 /// # Safety
-/// The matmul of the operands has the output's shape, and `place` is an index of its batch. `to` has room for a matrix, and
-/// nothing else refers to it.
+/// The matmul of the operands has the output's shape, and `place` is an index of its batch. `to` has room for a
+/// matrix, and nothing else refers to it.
 pub(crate) unsafe fn multiply_one(
     [lhs, rhs]: [&FlexTensor; 2],
     output: &TensorIr,

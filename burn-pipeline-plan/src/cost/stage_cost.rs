@@ -111,8 +111,8 @@ impl StageCost {
 
     /// The same stage with recomputation: it saves only its input of `input_bytes` and runs its forward again at
     /// the start of the backward. `I` and `B` take longer by the seconds of `F`, and the other activations are held
-    /// only from then on. If `I` takes no time, as in the first stage that trains, `W` takes longer instead. A stage that
-    /// already recomputes is returned unchanged.
+    /// only from then on. If `I` takes no time, as in the first stage that trains, `W` takes longer instead. A stage
+    /// that already recomputes is returned unchanged.
     ///
     /// ```
     /// use burn_pipeline_plan::cost::StageCost;

@@ -268,8 +268,8 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Writes the transfers of a task's skip-edge values: gradients only to stages that train. No task waits for these values: its neighbour's value
-    /// always comes later.
+    /// Writes the transfers of a task's skip-edge values: gradients only to stages that train. No task waits for these
+    /// values: its neighbour's value always comes later.
     #[inline]
     fn deliver_skips(&mut self, rank: usize, task: MicrobatchTask, (slot, pair): (usize, usize)) {
         let (into, send, receive) = match task.op() {

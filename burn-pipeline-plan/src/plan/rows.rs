@@ -209,7 +209,8 @@ impl Plan {
         self.rows[rank].iter().flat_map(|a| a.tasks())
     }
 
-    /// A needed task as this plan has it: `I` instead of `B` if the plan splits that backward, and `W` if it is `W` alone.
+    /// A needed task as this plan has it: `I` instead of `B` if the plan splits that backward, and `W` if it is `W`
+    /// alone.
     pub(crate) fn as_written(&self, task: Task) -> Task {
         let split = task.of_microbatch().filter(|task| task.op() == Op::Backward);
         let written = if self.trains_alone(task.stage()) { Op::BackwardWeight } else { Op::BackwardInput };

@@ -5,8 +5,8 @@
 //!    starts.
 //! 2. If the peak is known, it replaces the microbatch's memory while the computation runs. Otherwise activations and
 //!    gradients are added and freed one by one.
-//! 3. A stage before the first one that trains keeps nothing for a backward. A `W` that is the whole backward holds what
-//!    `B` does.
+//! 3. A stage before the first one that trains keeps nothing for a backward. A `W` that is the whole backward holds
+//!    what `B` does.
 
 use super::memory::MemoryKind;
 use super::messages::Arrival;

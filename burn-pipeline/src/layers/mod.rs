@@ -11,8 +11,8 @@
 //! 4. A stage's module is a chain of all entries, each with the layers that the stage holds. Burn visits it as a module
 //!    with one field for each entry, so parameters have the same names in every cut.
 //!
-//! Reading order: `ports`, `layer`, `sequential`, `model`, `wiring`, `carried` (a forward's values that go past layers),
-//! `entered`, `entry` and `chain` (the module of a stage), `part` (that module as a stage). After PyTorch's
+//! Reading order: `ports`, `layer`, `sequential`, `model`, `wiring`, `carried` (a forward's values that go past
+//! layers), `entered`, `entry` and `chain` (the module of a stage), `part` (that module as a stage). After PyTorch's
 //! `nn.Sequential` and DeepSpeed's `PipelineModule`.
 
 // Public for the types of `Sequential`, which the compiler must be able to name.

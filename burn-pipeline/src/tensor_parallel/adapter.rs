@@ -4,8 +4,8 @@
 //! get one device's gradients, up to the rounding of sums that are added in parts.
 //!
 //! 1. The factor with the axis of the cut is cut with the weight: rows of `a`, or columns of `b`.
-//! 2. The other factor is whole on all members, and each has one term of its gradient. Their sum is what the factor gets
-//!    ([`TensorGroup::copy_to`]).
+//! 2. The other factor is whole on all members, and each has one term of its gradient. Their sum is what the factor
+//!    gets ([`TensorGroup::copy_to`]).
 //! 3. The adapter is part of the parameter, as Burn's is: layers read the effective weight as they read any.
 
 use super::group::TensorGroup;

@@ -21,7 +21,8 @@
 //!    program each is a start and a wait, with computation between them (`program/overlap.rs`); all members start
 //!    them in one order, and await them in that order.
 //! 5. *Cut weights* (`cut`): a layer cuts the ordinary layer's values, those of member 0, and records which
-//!    parameter it cut along which axis; a low-rank adapter is cut with it (`adapter`). All other parameters are copies: members start with member 0's, and each
+//!    parameter it cut along which axis; a low-rank adapter is cut with it (`adapter`). All other parameters are
+//!    copies: members start with member 0's, and each
 //!    adds the same gradients to them, which is checked in the first step. Checkpoints hold the whole parameters
 //!    and their optimizer's state (`optimizer_states`).
 //! 6. *Replicas*: the data-parallel replicas of a stage are a group too, for layers that send tokens to weights

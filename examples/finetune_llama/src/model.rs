@@ -65,8 +65,8 @@ struct Block {
 }
 
 impl Llama {
-    /// The model. With adapters, its weights are frozen, and adapters are trained in f32; without, all of it is trained.
-    /// With `half`, matrices are bf16 by themselves, without masters.
+    /// The model. With adapters, its weights are frozen, and adapters are trained in f32; without, all of it is
+    /// trained. With `half`, matrices are bf16 by themselves, without masters.
     pub fn model(&self, tuning: Option<&Tuning>, half: bool) -> Model {
         let own = Weights { llama: self.clone(), frozen: tuning.is_some(), half };
         let (embedding, blocks, norm, head, tuning) = (own.clone(), own.clone(), own.clone(), own, tuning.cloned());

@@ -1,4 +1,5 @@
-//! Rotary positions (Su et al., "RoFormer", 2021), with the two halves of a head as pairs, as Llama's weights have them.
+//! Rotary positions (Su et al., "RoFormer", 2021), with the two halves of a head as pairs, as Llama's weights have
+//! them.
 
 use burn::tensor::{Device, Int, Tensor};
 

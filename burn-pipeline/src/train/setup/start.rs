@@ -47,7 +47,8 @@ impl Builder {
     /// Builds one rank in this process, connected by `link` to the others: processes, or threads that each hold their
     /// own pipeline. Each calls this with its own end of the link and an equal builder. All of them must then make the
     /// same calls, with the same batches, in the same order; they get the same losses, reports, outputs and weights.
-    /// Each cuts the batch and takes the parts that its stages read: the first stage the input, the last one the target,
+    /// Each cuts the batch and takes the parts that its stages read: the first stage the input, the last one the
+    /// target,
     /// and each the extras that it lists (with [`Builder::vocabulary`], all ranks read input and target). For what its
     /// stages do not read, a process may give a placeholder: of the same types and number of samples, whatever its
     /// other sizes and values.
