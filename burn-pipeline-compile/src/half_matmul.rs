@@ -1,7 +1,7 @@
 //! Matmuls that read or write half precision.
 //!
 //! Guarantees: each element is the sum of `f32` products of widened operands, in `f32`, rounded once if the target is
-//! half precision. The sum is that of [`multiply`](crate::matmul::multiply) over blocks of 512 products, in order, so
+//! half precision. The sum is that of [`multiply`](crate::matmul_kernel::multiply) over blocks of 512 products, in order, so
 //! it does not depend on the number of threads. Two operands of `bf16` are multiplied in pairs where the processor has
 //! the instruction ([`Bf16`]).
 //!
@@ -10,7 +10,7 @@
 //! 3. A block of a half-precision target is summed in `f32`, then rounded into its place.
 
 use crate::half::Half;
-use crate::matmul::multiply;
+use crate::matmul_kernel::multiply;
 use crate::multiply::{Bf16, Elements, Matrix};
 use gemm::Parallelism;
 use rayon::prelude::*;

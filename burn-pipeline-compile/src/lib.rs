@@ -48,6 +48,7 @@ mod half;
 mod half_matmul;
 mod hold;
 mod matmul;
+mod matmul_kernel;
 mod memory;
 mod mismatch;
 mod multiply;

@@ -12,13 +12,12 @@
 
 use crate::half::{Half, round};
 use crate::half_matmul::{To, multiply_half};
-use crate::multiply::{self, Avx512, Bf16, By, Elements};
+use crate::multiply::{self, Bf16, Elements};
 use crate::storage::Fresh;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::ir::{TensorId, TensorIr};
 use gemm::Parallelism;
 use rayon::prelude::*;
-use std::ops::RangeInclusive;
 
 /// Matmuls with fewer multiplications run on one thread, as in Flex.
 const PARALLEL: usize = 192 * 192 * 192;
@@ -58,23 +57,8 @@ pub(crate) unsafe fn matmul(
     given.swap_remove(0)
 }
 
-/// Depths at which every kernel of the crate `gemm` and of this crate sums products in registers, and adds them to
-/// the target at once. Larger depths are added in several pieces; very small ones have separate kernels.
-const ADDABLE: RangeInclusive<usize> = 3..=512;
-/// Matmuls with fewer columns are left to `gemm`.
-const FEW: usize = 16;
-/// The number of rows from which packing the right operand always pays.
-const PACKED_ROWS: usize = 64;
-/// Smaller matmuls have separate kernels.
-const SMALL: usize = 16 * 16;
-
-/// Returns true if [`add_matmul`] supports a matmul of these sizes.
-pub(crate) fn is_addable([rows, columns, depth]: [usize; 3]) -> bool {
-    rows > 1 && columns > 1 && rows * columns > SMALL && ADDABLE.contains(&depth)
-}
-
 /// Adds the matmul of two matrices to a sum, in place if the sum's storage is not shared. Returns the sum in the
-/// shape of the matmul. Only for sizes for which [`is_addable`] is true.
+/// shape of the matmul. Only for sizes for which [`is_addable`](crate::matmul_kernel::is_addable) is true.
 ///
 /// # Safety
 /// The matmul of the operands has the output's shape, and the sum has as many elements.
@@ -192,51 +176,4 @@ impl<'a> Matrix<'a> {
         };
         multiply::Matrix { at, row, column }
     }
-}
-
-/// Writes a matmul of `f32`, or of operands rounded to `bf16`, or adds it to the target.
-///
-/// # Safety
-/// The matrices have these numbers of rows, columns and depth; nothing else refers to the elements of `to`.
-///
-/// # Panics
-/// Panics if an operand is `f16`, or `bf16` and `rounded` is `None`.
-pub(crate) unsafe fn multiply(
-    sizes: [usize; 3],
-    to: multiply::Matrix<*mut f32>,
-    [lhs, rhs]: [multiply::Matrix<Elements>; 2],
-    add: bool,
-    parallel: Parallelism,
-    rounded: Option<Bf16>,
-) {
-    let [rows, columns, depth] = sizes;
-    let plain = matches!((lhs.at, rhs.at), (Elements::F32(_), Elements::F32(_)));
-    assert!(plain || rounded.is_some(), "half-precision operands were widened");
-    let own = rounded.map(By::Pairs).or_else(|| numbers(sizes, to, [lhs, rhs]));
-    let kept = if add { 1.0_f32 } else { 0.0 };
-    // SAFETY: guaranteed by the caller.
-    unsafe {
-        match (own, lhs.at, rhs.at) {
-            (Some(by), ..) => multiply::multiply(by, sizes, to, lhs, rhs, add, !matches!(parallel, Parallelism::None)),
-            (None, Elements::F32(left), Elements::F32(right)) => gemm::gemm(
-                rows, columns, depth, to.at, to.column, to.row, add, left, lhs.column, lhs.row, right, rhs.column,
-                rhs.row, kept, 1.0_f32, false, false, false, parallel,
-            ),
-            (None, ..) => unreachable!("half-precision operands were widened"),
-        }
-    }
-}
-
-/// Chooses this crate's `f32` kernels where they are faster: not for few columns, and not if packing the right
-/// operand is most of the work. `gemm` reads a right operand with contiguous columns in place, and gives the same
-/// bits for such depths. So the strides of operands change only the time.
-fn numbers(
-    [rows, columns, depth]: [usize; 3],
-    to: multiply::Matrix<*mut f32>,
-    [lhs, rhs]: [multiply::Matrix<Elements>; 2],
-) -> Option<By> {
-    let transposed = to.column != 1 && to.row == 1;
-    let ([rows, columns], next) = if transposed { ([columns, rows], lhs.row) } else { ([rows, columns], rhs.column) };
-    let packing = rows < PACKED_ROWS && next == 1 && is_addable([rows, columns, depth]);
-    (rows > 1 && columns >= FEW && !packing).then(Avx512::detect).flatten().map(By::Numbers)
 }

@@ -6,7 +6,7 @@
 use crate::convolution::Convolution;
 use crate::fuse::{Group, fuse};
 use crate::graph::{Graph, Node, Op, Part, View, is_float, places, text};
-use crate::matmul::is_addable;
+use crate::matmul_kernel::is_addable;
 use crate::region::{Region, lower};
 use burn::backend::ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 use std::collections::{HashMap, HashSet};

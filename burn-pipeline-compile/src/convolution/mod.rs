@@ -25,7 +25,8 @@ mod windows;
 
 pub(crate) use read::{Read, bias_gradient, read};
 
-use crate::matmul::{PARALLEL_BATCH, multiply};
+use crate::matmul::PARALLEL_BATCH;
+use crate::matmul_kernel::multiply;
 use crate::multiply::{Bf16, Elements, Matrix};
 use crate::storage::Fresh;
 use burn::backend::flex::FlexTensor;

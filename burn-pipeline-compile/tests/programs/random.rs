@@ -1,6 +1,8 @@
-//! Random programs: element-wise functions, broadcasts, reductions, views, matmuls and operations of extensions, of odd sizes.
+//! Random programs: element-wise functions, broadcasts, reductions, views, matmuls and operations of extensions, of odd
+//! sizes.
 //!
-//! Functions are chosen so that values stay small and rounding is not magnified; so both ways must be near to each other.
+//! Functions are chosen so that values stay small and rounding is not magnified; so both ways must be near to each
+//! other.
 
 use crate::listed::{Listed, binary, unary};
 use crate::run::{both, tensor};

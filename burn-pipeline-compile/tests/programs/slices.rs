@@ -41,8 +41,8 @@ fn a_gradient_of_one_slice_leaves_zeros_beside_it() {
 
 #[test]
 fn steps_that_are_collected_are_written_once_and_their_gradients_are_slices() {
-    // What a recurrent layer and its backward do: each step is assigned to the tensor of all, and from the last to the first, each
-    // takes its slice of the gradient and leaves zeros there.
+    // What a recurrent layer and its backward do: each step is assigned to the tensor of all, and from the last to the
+    // first, each takes its slice of the gradient and leaves zeros there.
     let (steps, shape) = (5, [3, 5, 8]);
     let mut listed = Listed::default();
     let mut all = listed.empty(&shape);

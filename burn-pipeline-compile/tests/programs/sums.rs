@@ -39,8 +39,8 @@ fn numbers(count: usize, seed: u32) -> Vec<f32> {
     (0..count).map(value).collect()
 }
 
-/// Adds the gradient of a linear layer's weight, of so many samples of so many rows, to a sum; returns whether the program did, and
-/// whether the bits are those of the gradient added afterwards.
+/// Adds the gradient of a linear layer's weight, of so many samples of so many rows, to a sum; returns whether the
+/// program did, and whether the bits are those of the gradient added afterwards.
 fn added([samples, rows, depth, columns]: [usize; 4], seed: u32) -> (bool, bool) {
     let mut listed = Listed::default();
     let (x, gradient) = (listed.feed(&[samples, rows, depth]), listed.feed(&[samples, rows, columns]));

@@ -75,8 +75,8 @@ pub enum ExecuteError {
     CutReplaced { rank: usize, parameter: String },
     /// A low-rank adapter was added to a piece of a weight.
     #[error(
-        "rank {rank}, stage {stage}: `{name}` is a piece of a weight, and got its low-rank adapter after it was cut, so \
-         the members' adapters are not those of one weight; add adapters to the whole layer (`Module::apply_lora`), \
+        "rank {rank}, stage {stage}: `{name}` is a piece of a weight, and got its low-rank adapter after it was cut, \
+         so the members' adapters are not those of one weight; add adapters to the whole layer (`Module::apply_lora`), \
          then cut it"
     )]
     AdaptedAfterCut { rank: usize, stage: StageId, name: String },

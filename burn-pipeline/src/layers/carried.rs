@@ -1,6 +1,6 @@
 //! The values of one forward that go past layers: extras of the batch, and skips.
 
-use super::layer::ForwardContext;
+use super::context::ForwardContext;
 use super::wiring::Wiring;
 use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
 use crate::stage::microbatch;

@@ -10,9 +10,9 @@
 //!    and writes its output after the last one ([`Flow::After`]).
 
 use super::carried::Carried;
+use super::context::{LayerContext, LayerGroups};
 use super::entered::{Entered, Many, One};
 use super::entry::Entry;
-use super::layer::{LayerContext, LayerGroups};
 use super::transparent::transparent;
 use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
 use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};

@@ -20,6 +20,7 @@
 pub mod carried;
 #[doc(hidden)]
 pub mod chain;
+mod context;
 #[doc(hidden)]
 pub mod entered;
 mod entry;
@@ -33,7 +34,8 @@ mod transparent;
 mod wiring;
 
 pub use chain::Chain;
+pub use context::{ForwardContext, LayerContext, LayerGroups};
 pub use error::LayersError;
-pub use layer::{ForwardContext, Layer, LayerContext, LayerGroups};
+pub use layer::Layer;
 pub use model::Model;
 pub use sequential::Sequential;

@@ -1,8 +1,8 @@
 //! A model as a list of layers, with their types hidden.
 
 use super::chain::Chain;
+use super::context::LayerGroups;
 use super::error::LayersError;
-use super::layer::LayerGroups;
 use super::part::{LossOf, boxed};
 use super::wiring::{Described, Value, Wiring, edges, pair};
 use crate::plan::SkipEdge;

@@ -18,8 +18,8 @@ pub struct StepReport {
     /// The norm of all gradients before clipping, if they are clipped.
     pub gradient_norm: Option<f64>,
     /// The non-finite loss or gradient because of which this step was skipped, with
-    /// [`OnNonFinite::Skip`](crate::train::OnNonFinite::Skip), or a gradient that overflowed at this loss scale. For a batch that was only accumulated, the loss because
-    /// of which the next step will be skipped.
+    /// [`OnNonFinite::Skip`](crate::train::OnNonFinite::Skip), or a gradient that overflowed at this loss scale. For a
+    /// batch that was only accumulated, the loss because of which the next step will be skipped.
     pub skipped: Option<NonFinite>,
     /// The number of steps skipped since the pipeline was built, including this one.
     pub skipped_steps: u64,

@@ -10,19 +10,13 @@
 
 use super::error::CheckpointError;
 use super::folder::Checkpoints;
-use super::manifest::{BaseEntry, ParameterEntry};
+use super::manifest::{BaseEntry, ParameterEntry, sha256};
 use super::stored::Checkpoint;
 use super::tensors::plain;
 use crate::stage::ParameterState;
 use burn::tensor::TensorData;
-use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-
-/// The SHA-256 of bytes, in hexadecimal.
-pub(super) fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// The digest of a parameter's values.
 pub(super) fn digest(values: TensorData) -> String {

@@ -18,6 +18,7 @@
 //! write into its folder.
 
 use super::branch::{Branch, came_from, last_below};
+use super::durable::{create_durably, synchronise};
 use super::error::{CheckpointError, READING};
 use super::lock::{FolderLock, Saving};
 use super::manifest::{BaseEntry, Manifest, Order};
@@ -287,35 +288,6 @@ fn is_ours(name: &str) -> bool {
 /// Returns true for the leftovers of an interrupted save. A user's own file may have the same ending.
 fn is_partial(name: &str) -> bool {
     name.strip_suffix(PARTIAL).is_some_and(|name| name == LATEST || is_ours(name))
-}
-
-/// Creates a folder and its missing parents durably.
-fn create_durably(folder: &Path) -> Result<(), CheckpointError> {
-    let made: Vec<&Path> = folder.ancestors().take_while(|folder| !folder.is_dir()).collect();
-    fs::create_dir_all(folder).map_err(CheckpointError::io("creating", folder))?;
-    made.into_iter().try_for_each(synchronise_around)
-}
-
-/// Makes the entry of a file or folder in its parent folder durable.
-pub(super) fn synchronise_around(path: &Path) -> Result<(), CheckpointError> {
-    match path.parent() {
-        Some(around) if around.as_os_str().is_empty() => synchronise(Path::new(".")),
-        Some(around) => synchronise(around),
-        None => Ok(()),
-    }
-}
-
-/// Makes renames within a folder durable.
-pub(super) fn synchronise(folder: &Path) -> Result<(), CheckpointError> {
-    // Other systems cannot open folders; there, renames are as durable as the system makes them.
-    if cfg!(unix) {
-        match File::open(folder).and_then(|folder| folder.sync_all()) {
-            // Some network file systems cannot synchronise folders.
-            Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {}
-            synchronised => synchronised.map_err(CheckpointError::io("synchronising", folder))?,
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

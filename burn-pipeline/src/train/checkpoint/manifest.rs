@@ -3,12 +3,12 @@
 //! Guarantees: it is written last, and names every file with its size and checksum. It contains a checksum of itself,
 //! so a changed or truncated manifest is detected.
 
-use super::base::sha256;
 use super::error::{CheckpointError, READING};
 use crate::stage::StateValue;
 use crate::train::progress::Progress;
 use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -237,4 +237,9 @@ pub(super) fn dtype_name(dtype: DType) -> String {
         DType::Flex32 => "f32".to_owned(),
         dtype => format!("{dtype:?}").to_lowercase(),
     }
+}
+
+/// The SHA-256 of bytes, in hexadecimal.
+pub(super) fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -5,8 +5,8 @@
 //! 2. The checksum is computed while the file is written. A file counts as written only once it is synchronised.
 //! 3. A file is read as a whole, and its size and checksum are compared first, so no byte of a damaged one is used.
 
+use super::durable::synchronise_around;
 use super::error::{CheckpointError, READING};
-use super::folder::synchronise_around;
 use super::manifest::FileEntry;
 use burn::tensor::{BoolStore, DType, TensorData};
 use safetensors::tensor::{Metadata, TensorInfo};

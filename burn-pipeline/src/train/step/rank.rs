@@ -2,17 +2,21 @@
 
 use super::contract::Contract;
 use super::panic::caught;
-use super::recover::Statistics;
 use super::replicas;
 use crate::data_parallel::Stages;
 use crate::execute::{Aside, ExecuteError, Executor};
 use crate::link::LinkError;
-use crate::payload::Validate;
+use crate::payload::{AnyTensor, Validate};
 use crate::plan::{Placement, StageId};
 use crate::stage::{ForwardSeed, Reduction, mixed};
 use crate::train::non_finite::OnNonFinite;
 use crate::train::progress::Scaled;
 use crate::train::shared::{SharedParameter, SharedReport, Sharing};
+use burn::module::ParamId;
+use std::collections::{BTreeMap, HashMap};
+
+/// Saved running statistics, by stage.
+pub(super) type Statistics = BTreeMap<StageId, HashMap<ParamId, AnyTensor>>;
 
 /// The user's settings, which all ranks share.
 #[derive(Clone, Copy, Debug)]

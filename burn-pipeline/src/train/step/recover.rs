@@ -16,14 +16,8 @@
 use super::rank::Rank;
 use crate::execute::ExecuteError;
 use crate::link::{Activity, LinkError};
-use crate::payload::AnyTensor;
 use crate::plan::StageId;
 use crate::train::control::gather_all;
-use burn::module::ParamId;
-use std::collections::{BTreeMap, HashMap};
-
-/// Saved running statistics, by stage.
-pub(super) type Statistics = BTreeMap<StageId, HashMap<ParamId, AnyTensor>>;
 
 /// The state of all ranks after recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,8 +8,8 @@
 //! 2. The folder is written under its name with `.partial`, and renamed.
 
 use super::how::Export;
+use crate::train::checkpoint::durable::{synchronise, synchronise_around};
 use crate::train::checkpoint::error::CheckpointError;
-use crate::train::checkpoint::folder::{synchronise, synchronise_around};
 use crate::train::checkpoint::pretrained::{ADAPTERS, Adapters, CONFIG, INDEX};
 use crate::train::checkpoint::tensors::{Item, in_file_order, write_file, write_model};
 use burn::store::bridge;
