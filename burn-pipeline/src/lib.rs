@@ -78,6 +78,7 @@ pub mod layers;
 pub mod link;
 pub mod nn;
 pub mod ops;
+mod panics;
 pub mod payload;
 pub mod program;
 mod ranks;

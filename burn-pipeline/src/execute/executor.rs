@@ -8,6 +8,7 @@ use super::specs::SpecCheck;
 use crate::cost::PartitionError;
 use crate::data_parallel::{ReplicaGroup, Stages};
 use crate::link::{Link, LinkError, SharedLink};
+use crate::panics::{NO_TEXT, text_of};
 use crate::payload::{Payload, StagePort};
 use crate::plan::{MicrobatchTask, StageId, Task};
 use crate::ranks::{Grid, RankSet};
@@ -239,9 +240,8 @@ const OF_ANOTHER_TYPE: &str = "; with `Builder::precision` a stage gets rounded 
 
 /// The message of a panic.
 pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    text.or_else(|| panic.downcast_ref::<LinkError>().map(ToString::to_string))
+    text_of(panic)
+        .or_else(|| panic.downcast_ref::<LinkError>().map(ToString::to_string))
         .or_else(|| panic.downcast_ref::<PartitionError>().map(ToString::to_string))
-        .unwrap_or_else(|| "(no message)".to_owned())
+        .unwrap_or_else(|| NO_TEXT.to_owned())
 }

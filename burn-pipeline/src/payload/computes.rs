@@ -14,6 +14,7 @@
 
 use super::any_tensor::{AnyTensor, is_cubecl};
 use super::unwritten::first_line;
+use crate::panics::quietly;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use parking_lot::Mutex;
 
@@ -68,7 +69,7 @@ impl Function {
     fn agrees(&self, device: &Device, dtype: DType) -> Result<(), String> {
         let Self { name, there, here } = self;
         let run = || AnyTensor::new(there(Tensor::from_data(TensorData::from(NUMBERS), (device, dtype)))).into_data();
-        let got = crate::program::quietly(run).and_then(|read| read);
+        let got = quietly(run).and_then(|read| read);
         let got = got.map_err(|why| format!("tried there, `{name}` failed: {}", first_line(&why)))?;
         let most = dtype.finfo().map_or(0.0, |info| (4.0 * info.epsilon).max(1e-10));
         let wrong = |x: f64, got: f64| got.is_nan() || (got - here(x)).abs() > most * here(x).abs();

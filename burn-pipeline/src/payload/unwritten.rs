@@ -6,6 +6,7 @@
 //! itself.
 
 use super::any_tensor::{AnyTensor, is_cubecl};
+use crate::panics::quietly;
 use burn::tensor::{Device, TensorData};
 
 /// Why tensors were not written.
@@ -44,7 +45,7 @@ pub(crate) fn lost(device: &Device) -> Option<String> {
         AnyTensor::from_data(TensorData::from([1.0_f32]), &device).to_data().map(drop)
     };
     // The thread of a lost device may panic.
-    crate::program::quietly(answers).and_then(|answered| answered).err().map(|message| first_line(&message))
+    quietly(answers).and_then(|answered| answered).err().map(|message| first_line(&message))
 }
 
 /// The cause in one line, without the trace after it.

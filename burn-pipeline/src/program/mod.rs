@@ -7,7 +7,7 @@
 //!
 //! 1. The engine of captured stages records a stage's forward and its seeded backward once: a list of operations with
 //!    tensors at its edges (inputs, parameters, seeds, outputs, gradients; `recording`). It uses Burn's capture
-//!    device (`capture_tensors`), which refuses by panicking (`quiet`).
+//!    device (`capture_tensors`), which refuses by panicking.
 //! 2. The list is split (`slices`): `F` is what the outputs need; `I` what the input's gradients need beyond that;
 //!    `W` the rest of what the weights' gradients need; `B` is `I` and `W` in recorded order. If no gradient of the
 //!    input is wanted, `I` is what several weights' gradients share.
@@ -38,7 +38,6 @@ mod merge;
 mod op_name;
 mod overlap;
 mod part;
-mod quiet;
 mod recording;
 mod replay;
 mod slices;
@@ -56,6 +55,5 @@ pub use stage_programs::StagePrograms;
 pub(crate) use capture_tensors::{alike, backward, configured, edge, gradient, leaf, lowered, placeholder};
 pub(crate) use custom::{CustomOps, capturing, is_like, record, spec};
 pub(crate) use draws::{draw, drawn_as};
-pub(crate) use quiet::quietly;
 pub(crate) use recording::{Edges, Recording};
 pub(crate) use replay::{NO_REPLAY, Replay, Sums, computed, interpreter, on_device};

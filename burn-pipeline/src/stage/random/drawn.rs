@@ -2,8 +2,9 @@
 //! also holds drawn tensors that Burn's visitors do not show.
 
 use super::following::Drawn;
+use crate::panics::quietly;
 use crate::payload::AnyTensor;
-use crate::program::{CustomOps, Edges, Recording, alike, computed, configured, draw, edge, quietly};
+use crate::program::{CustomOps, Edges, Recording, alike, computed, configured, draw, edge};
 use crate::stage::state::values;
 use burn::backend::ir::{GraphIr, OperationIr, TensorId, TensorIr};
 use burn::module::{Module, ModuleMapper, Param};

@@ -11,8 +11,8 @@
 //! chooses once (`Device::configure`), before the first tensor. An optimizer's state is private, so nothing can
 //! convert it afterwards: the loaded state is read back, and compared with the saved one.
 
+use crate::panics::quietly;
 use crate::payload::AnyTensor;
-use crate::program::quietly;
 use burn::module::ParamId;
 use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::store::burn_pack::{self, Reader, Scalar, Writer};

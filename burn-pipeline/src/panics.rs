@@ -1,4 +1,4 @@
-//! Runs code that may refuse by panicking, and prints nothing of the panic on the standard error.
+//! Panics of code that is not ours: their text, and how to run what may refuse by panicking, without printing it.
 //!
 //! Burn's capture device can refuse only this way: reading a value, or a tensor of another device, panics. `tracing`
 //! and `Pipeline::engines` report the refusal. If the user's own code panicked, it panics again, visibly, when the
@@ -9,6 +9,7 @@
 //! 2. A hook that the program sets later replaces it, like any hook: refusals are then printed again, and nothing
 //!    else changes.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
@@ -38,5 +39,14 @@ pub(crate) fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
         }));
     });
     let _restore = Restore(QUIET.replace(true));
-    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| crate::execute::panic_message(panic.as_ref()))
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| text_of(panic.as_ref()).unwrap_or_else(|| NO_TEXT.to_owned()))
+}
+
+/// What a panic without a text is called.
+pub(crate) const NO_TEXT: &str = "(no message)";
+
+/// The text of a panic, if it has one.
+pub(crate) fn text_of(panic: &(dyn Any + Send)) -> Option<String> {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
 }
