@@ -1,6 +1,7 @@
 //! The pipeline waits for user code that takes longer than the timeout, as long as its rank is alive.
 
 use super::{Extras, RATE, batch, builder, stages};
+use crate::checkpoint::Folder;
 use crate::watchdog::within;
 use burn::store::SafetensorsStore;
 use burn::tensor::Device;
@@ -55,7 +56,9 @@ fn a_factory_that_takes_three_timeouts_is_waited_for() {
 #[test]
 fn pretrained_weights_that_come_slowly_are_waited_for() {
     within(180, "slow weights", || {
-        let file = std::env::temp_dir().join(format!("slow-weights-{}.safetensors", std::process::id()));
+        let folder = Folder::new("slow-weights");
+        std::fs::create_dir_all(&*folder).unwrap();
+        let file = folder.join("model.safetensors");
         let mut pipeline = plain().build().unwrap();
         pipeline.export(&file).unwrap();
         pipeline.step(batch(0, 4, None), RATE).unwrap();
