@@ -31,6 +31,7 @@ mod leaves;
 mod lengths;
 mod links;
 mod located;
+mod loss_weights;
 mod lost;
 mod merged;
 mod metadata;
