@@ -12,6 +12,7 @@ pub mod mlp;
 pub mod noise;
 pub mod noisy;
 pub mod on_device;
+pub mod product;
 pub mod random;
 pub mod reference;
 pub mod unet;

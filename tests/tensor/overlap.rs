@@ -2,22 +2,16 @@
 
 use crate::model::{batch, builder_of};
 use crate::plain::{SEQUENCE, SMALL};
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::ops::FloatTensorOps;
-use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, AutodiffBackend, Backend, Capture, Dispatch, DispatchTensor, Flex, backend_extension};
+use burn::backend::Dispatch;
 use burn::module::{Module, Param};
 use burn::optim::SgdConfig;
-use burn::tensor::{DType, Device, Shape, Tensor};
+use burn::tensor::{Device, Tensor};
 use burn_pipeline::link::{Header, Link, LinkError, Message, MessageKind, Threads};
 use burn_pipeline::payload::Payload;
-use burn_pipeline::program::{CapturedOp, record_op};
 use burn_pipeline::stage::{SplitBackward, Stage, StageBox};
 use burn_pipeline::tensor_parallel::TensorGroup;
 use burn_pipeline::{Batch, Pipeline, Size};
+use pipeline_tests::product::{ON_WEIGHT, ProductOps};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Instant;
@@ -56,116 +50,6 @@ fn gradients_of_weights_stand_beside_the_exchanges_of_a_backward() {
     }
 }
 
-/// A matmul that records when its weight's gradient is computed.
-#[backend_extension(Flex, Capture, Autodiff)]
-trait NotedOps: Backend {
-    fn noted(x: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self>;
-    fn noted_input(of_y: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self>;
-    fn noted_weight(x: FloatTensor<Self>, of_y: FloatTensor<Self>) -> FloatTensor<Self>;
-}
-
-impl NotedOps for Flex {
-    fn noted(x: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::float_matmul(x, w)
-    }
-
-    fn noted_input(of_y: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::float_matmul(of_y, Self::float_transpose(w))
-    }
-
-    fn noted_weight(x: FloatTensor<Self>, of_y: FloatTensor<Self>) -> FloatTensor<Self> {
-        note("weight");
-        Self::float_matmul(Self::float_transpose(x), of_y)
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Noted {
-    Forward,
-    Input,
-    Weight,
-}
-
-impl CapturedOp for Noted {
-    fn name(&self) -> String {
-        format!("noted {self:?}")
-    }
-
-    fn outputs(&self, inputs: &[(Shape, DType)]) -> Vec<(Shape, DType)> {
-        let [(a, dtype), (b, _)] = inputs else { return Vec::new() };
-        let shape = match self {
-            Self::Forward => [a[0], b[1]],
-            Self::Input => [a[0], b[0]],
-            Self::Weight => [a[1], b[1]],
-        };
-        vec![(Shape::new(shape), *dtype)]
-    }
-
-    fn run(&self, mut inputs: Vec<DispatchTensor>) -> Vec<DispatchTensor> {
-        let (b, a) = (inputs.pop().unwrap(), inputs.pop().unwrap());
-        vec![match self {
-            Self::Forward => Dispatch::noted(a, b),
-            Self::Input => Dispatch::noted_input(a, b),
-            Self::Weight => Dispatch::noted_weight(a, b),
-        }]
-    }
-}
-
-fn recorded(op: Noted, a: FloatTensor<Capture>, b: FloatTensor<Capture>) -> FloatTensor<Capture> {
-    record_op(op, vec![a, b]).unwrap().remove(0)
-}
-
-impl NotedOps for Capture {
-    fn noted(x: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
-        recorded(Noted::Forward, x, w)
-    }
-
-    fn noted_input(of_y: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
-        recorded(Noted::Input, of_y, w)
-    }
-
-    fn noted_weight(x: FloatTensor<Self>, of_y: FloatTensor<Self>) -> FloatTensor<Self> {
-        recorded(Noted::Weight, x, of_y)
-    }
-}
-
-#[derive(Debug)]
-struct NotedStep;
-
-impl<B: Backend + NotedOps> Backward<B, 2> for NotedStep {
-    type State = (FloatTensor<B>, FloatTensor<B>);
-
-    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let of_y = grads.consume::<B>(&ops.node);
-        let ([x_node, w_node], (x, w)) = (ops.parents, ops.state);
-        if let Some(node) = x_node {
-            grads.register::<B>(node.id, B::noted_input(of_y.clone(), w));
-        }
-        if let Some(node) = w_node {
-            grads.register::<B>(node.id, B::noted_weight(x, of_y));
-        }
-    }
-}
-
-impl<B: Backend + NotedOps, C: CheckpointStrategy> NotedOps for Autodiff<B, C> {
-    fn noted(x: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
-        let ((x, x_node), (w, w_node)) = (x.into_parts(), w.into_parts());
-        let y = B::noted(x.clone(), w.clone());
-        match NotedStep.prepare::<C>([x_node, w_node]).compute_bound().stateful() {
-            OpsKind::Tracked(prep) => prep.finish((x, w), y),
-            OpsKind::UnTracked(prep) => prep.finish(y),
-        }
-    }
-
-    fn noted_input(of_y: FloatTensor<Self>, w: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::from_inner(B::noted_input(Self::inner(of_y), Self::inner(w)))
-    }
-
-    fn noted_weight(x: FloatTensor<Self>, of_y: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::from_inner(B::noted_weight(Self::inner(x), Self::inner(of_y)))
-    }
-}
-
 #[derive(Module, Debug)]
 struct Layer {
     scale: Param<Tensor<2>>,
@@ -182,7 +66,7 @@ impl Stage for Layer {
     fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
         // The gradient of `scale` needs the gradient of the matmul's input, summed over members.
         let x = self.group.copy_to(x * self.scale.val());
-        Tensor::from_dispatch(Dispatch::noted(x.into_dispatch(), self.weight.val().into_dispatch()))
+        Tensor::from_dispatch(Dispatch::product(x.into_dispatch(), self.weight.val().into_dispatch()))
     }
 }
 
@@ -252,6 +136,7 @@ fn steps(split: SplitBackward, compile: bool) -> (Vec<u64>, Vec<Vec<&'static str
 
 #[test]
 fn a_step_hides_an_exchange_behind_the_weights_gradient() {
+    ON_WEIGHT.get_or_init(|| || note("weight"));
     let (losses, blocking) = steps(SplitBackward::Eager, false);
     assert!(blocking.iter().all(|done| done.ends_with(&["weight", "sent", "received"])), "{blocking:?}");
     for compile in [false, true] {
