@@ -3,6 +3,7 @@
 //! Each part of a task is a separate method (await the inputs, run, store the outputs), because a fused action runs
 //! the parts of two tasks in another order; see `interleave.rs`.
 
+use super::batch_gradients::wanted;
 use super::error::ExecuteError;
 use super::executor::Executor;
 use super::run_state::RunState;
@@ -60,7 +61,7 @@ impl Executor {
         }
         // A vocabulary-parallel head comes after the last stage, with the loss.
         let ends_route = state.plan().placement().next(stage).is_none() && !self.has_parallel_head();
-        let extra = self.extra(state, task)?;
+        let (extra, extra_gradients) = self.extra(state, task)?;
         if extra.parts().next().is_some() {
             state.note(task, "extras", None, &extra);
         }
@@ -72,25 +73,36 @@ impl Executor {
         if let Some(target) = &target {
             state.note(task, "target", None, target);
         }
-        // Up to the first stage that trains, nobody uses the gradient of the input.
-        let wants_input_gradient = stage.index() > state.plan().first_trained() || self.has_parallel_embedding();
-        Ok(ForwardCall { microbatch: index, input, extra, target, ends_route, wants_input_gradient })
+        // Up to the first stage that trains, nobody uses the gradient of the input, unless the caller does.
+        let wants_input_gradient =
+            stage.index() > state.plan().first_trained() || self.has_parallel_embedding() || self.wants_of_batch(state);
+        let microbatch = index;
+        Ok(ForwardCall { microbatch, input, extra, target, ends_route, wants_input_gradient, extra_gradients })
     }
 
-    /// A stage's inputs besides the activations: pieces of the batch and, if it requests it, the loss's seed.
-    fn extra(&self, state: &RunState<'_>, task: MicrobatchTask) -> Result<Payload, ExecuteError> {
+    /// A stage's inputs besides the activations: pieces of the batch and, if it requests it, the loss's seed. Also
+    /// returns which of their gradients are wanted.
+    fn extra(&self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<(Payload, Vec<bool>), ExecuteError> {
         let (rank, stage, batch, index) = (self.rank(), task.stage(), state.run.batch, state.index(task));
         let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
-        let mut parts = Vec::new();
+        let (mut parts, mut counts, mut gradients) = (Vec::new(), Vec::new(), Vec::new());
         for name in held.extras() {
-            if name == LOSS_SEED {
+            let extra = if name == LOSS_SEED {
                 let seed = state.run.seeding.seed(batch, index);
-                parts.push(PayloadPart::Tensor(loss_seed(seed, &self.device)));
+                Payload::from_parts([PayloadPart::Tensor(loss_seed(seed, &self.device))])
             } else {
-                parts.extend(self.on_device(batch.extra(stage.index(), &[name], index))?.into_parts());
-            }
+                self.on_device(batch.extra(stage.index(), &[name], index))?
+            };
+            let before = gradients.len();
+            gradients.extend(wanted(name, &extra));
+            counts.push((name, gradients.len() - before));
+            parts.extend(extra.into_parts());
         }
-        Ok(Payload::from_parts(parts))
+        if !(self.wants_of_batch(state) && gradients.contains(&true)) {
+            return Ok((Payload::from_parts(parts), Vec::new()));
+        }
+        state.extra_counts.insert((stage, task.microbatch()), counts);
+        Ok((Payload::from_parts(parts), gradients))
     }
 
     /// Stores the results of a forward: its output for the next stage, its loss for the end of the row.
@@ -152,6 +164,7 @@ impl Executor {
         gradients: Gradients,
     ) -> Result<(), ExecuteError> {
         self.refuse_unwritten(task, gradients.iter().flatten())?;
+        let gradients = self.keep_of_batch(state, task, gradients);
         self.check_spec(task, StagePort::InputGradient, || gradients.clone().into_payload())?;
         let gradients = self.split_gradients(state, task, gradients)?;
         if task.stage().index() > state.plan().first_trained() {

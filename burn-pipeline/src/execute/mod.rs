@@ -24,11 +24,13 @@
 //! 10. A vocabulary-parallel collective consists of sends at its cell, and receives at the first task that needs
 //!     it.
 //! 11. The loss of a stage that ends its route stays on the device, and is read after the row.
+//! 12. Gradients of the batch itself, if they are wanted, are kept for the report (`batch_gradients`).
 //!
 //! Read `interpreter.rs` first, then `compute.rs` (`F`, `I`, `B`, `W`), `messages.rs` (sends and receives),
 //! `skips.rs`, `interleave.rs`, `vocabulary/`, and `replicas.rs` with `sharding.rs`; `restart.rs` for what follows
 //! a failure. They build on `executor.rs` (the rank), `run_state.rs`, `values.rs`, `transfer.rs` and `recut`.
 
+mod batch_gradients;
 mod compute;
 mod context;
 mod device;
@@ -65,7 +67,7 @@ pub(crate) use locate::tell_failure;
 pub(crate) use options::RunOptions;
 pub use options::{FusedActions, Tuning};
 pub use outcome::MicrobatchLoss;
-pub(crate) use outcome::RankOutcome;
+pub(crate) use outcome::{OfBatch, RankOutcome};
 pub(crate) use recut::received_by_first;
 pub(crate) use run::{ReplicaShare, Run};
 pub(crate) use seeding::Seeding;

@@ -11,6 +11,8 @@ pub(crate) struct RunOptions {
     pub tuning: Tuning,
     /// The most bytes that the plan was predicted to take on this rank.
     pub predicted: Option<u64>,
+    /// True if training runs compute gradients of the batch.
+    pub input_gradients: bool,
 }
 
 /// How stages run. No choice changes numbers, except for `merge_weights`, which adds in another order. All ranks must

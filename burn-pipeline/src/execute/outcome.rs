@@ -1,6 +1,6 @@
 //! What one rank's run returns.
 
-use crate::payload::Payload;
+use crate::payload::{AnyTensor, Payload};
 use crate::plan::StageId;
 use crate::trace::Event;
 use std::collections::BTreeMap;
@@ -20,6 +20,10 @@ pub struct MicrobatchLoss {
     pub weight: f64,
 }
 
+/// Gradients of a batch that one stage computed for one microbatch: those of the input's tensors (without a name), or
+/// of an extra's. A tensor that has none is `None`.
+pub(crate) type OfBatch = Vec<(Option<String>, Vec<Option<AnyTensor>>)>;
+
 /// The result of one rank's run.
 #[derive(Debug, Default)]
 pub(crate) struct RankOutcome {
@@ -30,6 +34,8 @@ pub(crate) struct RankOutcome {
     /// Outputs of the last stage with the index of their microbatch, after an evaluation that ended on this rank,
     /// or a step whose outputs were requested.
     pub outputs: Vec<(usize, Payload)>,
+    /// Gradients of the batch by stage and microbatch, if they are wanted; each payload is an [`OfBatch`].
+    pub of_batch: Vec<((StageId, usize), Payload)>,
     /// The timeline of the row, by the step's clock.
     pub events: Vec<Event>,
     /// Bytes of each stage's output to the next stage, for its largest microbatch.

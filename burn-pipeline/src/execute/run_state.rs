@@ -1,5 +1,6 @@
 //! The state of one run of one rank's row.
 
+use super::batch_gradients::ExtraCounts;
 use super::context::Received;
 use super::outcome::RankOutcome;
 use super::run::Run;
@@ -31,6 +32,8 @@ pub(super) struct RunState<'a> {
     /// How many tensors of a stage's input came from the previous stage, and how many along each skip edge. Used to
     /// cut the input's gradients in the backward.
     pub(super) input_counts: HashMap<(StageId, usize), Vec<usize>>,
+    /// The extras of forwards whose backward returns gradients of the batch.
+    pub(super) extra_counts: HashMap<(StageId, usize), ExtraCounts>,
     /// How the tensors of a value from a group of another size are cut, by the header of their gradients.
     pub(super) cuts: HashMap<Header, Vec<Option<CutOver>>>,
     /// True if members send hashes of replicated tensors that they do not send.
@@ -51,6 +54,7 @@ impl<'a> RunState<'a> {
             received: Vec::new(),
             started: Duration::ZERO,
             input_counts: HashMap::new(),
+            extra_counts: HashMap::new(),
             cuts: HashMap::new(),
             compares: false,
             open: HashMap::new(),

@@ -107,7 +107,8 @@ impl SingleStage {
         target: Option<Payload>,
     ) -> Result<Payload, StageError> {
         let (ends_route, wants_input_gradient) = (target.is_some(), self.wants_input_gradient);
-        let call = ForwardCall { microbatch, input, extra, target, ends_route, wants_input_gradient };
+        let extra_gradients = Vec::new();
+        let call = ForwardCall { microbatch, input, extra, target, ends_route, wants_input_gradient, extra_gradients };
         Ok(match self.stage.forward(call)? {
             ForwardOutput::Activations(output) => output,
             ForwardOutput::Loss(part) => Payload::from_parts([PayloadPart::Tensor(part.value)]),

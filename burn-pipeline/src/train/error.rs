@@ -206,6 +206,13 @@ pub enum PipelineError {
     /// A training batch without a target. Nothing was run.
     #[error("a training step needs a target; give the batch one with `Batch::target`")]
     NoTarget,
+    /// Gradients of the batch are wanted, but it holds none that can have one. Nothing was run.
+    #[error(
+        "gradients of the batch are wanted (`Builder::input_gradients`), but neither its input nor an extra holds a \
+         float tensor, and integers have no gradient; give the first stage floats (embeddings instead of tokens), or a \
+         prompt as an extra"
+    )]
+    NoFloats,
     /// A last stage without a loss. Nothing was run.
     #[error(
         "stage {last}, the last of {} on {ranks} rank(s), has no loss; give it one with `StageBox::with_loss`, or, if \

@@ -16,6 +16,8 @@ pub enum Feature {
     CutOverReplicas,
     /// [`Builder::vocabulary`](crate::Builder::vocabulary).
     Vocabulary,
+    /// [`Builder::input_gradients`](crate::Builder::input_gradients).
+    InputGradients,
     /// [`Builder::share`](crate::Builder::share).
     Share,
     /// [`Builder::validate`](crate::Builder::validate).
@@ -45,18 +47,21 @@ pub enum Feature {
 }
 
 use Feature::{
-    AutoPipeline, Bf16Matmuls, CutOverReplicas, HalfReduction, Measuring, MergedWeights, Metadata, OrderedAccumulation,
-    Precision, ReplaceModule, Share, StepTo, TensorParallel, Validate, Vocabulary, WeightedReduction,
+    AutoPipeline, Bf16Matmuls, CutOverReplicas, HalfReduction, InputGradients, Measuring, MergedWeights, Metadata,
+    OrderedAccumulation, Precision, ReplaceModule, Share, StepTo, TensorParallel, Validate, Vocabulary,
+    WeightedReduction,
 };
 
 /// The pairs that are refused, and why.
-const REFUSED: [(Feature, Feature, &str); 19] = [
+const REFUSED: [(Feature, Feature, &str); 23] = [
     (TensorParallel, Vocabulary, "a member would hold a piece of a shard"),
+    (TensorParallel, InputGradients, "a member may have a part of an extra's gradient"),
     (TensorParallel, ReplaceModule, "a new module is not cut"),
     (TensorParallel, AutoPipeline, "schedules are compared with groups of one"),
     (CutOverReplicas, ReplaceModule, "a new module is not cut"),
     (CutOverReplicas, StepTo, "the weights to be set would be pieces"),
     (CutOverReplicas, AutoPipeline, "schedules differ in the order of exchanges"),
+    (Vocabulary, InputGradients, "the shards' inputs are integers"),
     (Vocabulary, Precision, "the shards compute in the type of their parameters"),
     (Vocabulary, Share, "the shards are no stage's parameters; give a tied matrix to `Builder::vocabulary`"),
     (Vocabulary, WeightedReduction, "the head computes the plain mean or sum of the cross entropy"),
@@ -65,6 +70,8 @@ const REFUSED: [(Feature, Feature, &str); 19] = [
     (Vocabulary, Metadata, "the shards have no metadata"),
     (Vocabulary, Measuring, "the shards run on all ranks at once"),
     (Vocabulary, AutoPipeline, "schedules are compared without the shards"),
+    (InputGradients, Measuring, "stages are measured without the backwards of frozen ones"),
+    (InputGradients, AutoPipeline, "schedules are compared without the backwards of frozen stages"),
     (OrderedAccumulation, MergedWeights, "it adds gradients in a different order"),
     (OrderedAccumulation, HalfReduction, "sums that pass from replica to replica are not rounded"),
     (MergedWeights, Precision, "merged matmuls add microbatches in half precision"),
@@ -109,6 +116,7 @@ impl fmt::Display for Feature {
             TensorParallel => "`Builder::tensor_parallel`",
             CutOverReplicas => "a weight cut over data-parallel replicas (`StageContext::replicas`)",
             Vocabulary => "`Builder::vocabulary`",
+            InputGradients => "`Builder::input_gradients`",
             Share => "`Builder::share`",
             Validate => "`Builder::validate`",
             WeightedReduction => "`Reduction::Weighted`",

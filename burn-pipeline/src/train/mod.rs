@@ -6,7 +6,7 @@
 //!
 //! Modules, from the bottom up:
 //!
-//! 1. `error`, `non_finite`, `progress`, `report`, `context`, `facts`, `stages`: values shared by pipeline and user.
+//! 1. `error`, `non_finite`, `progress`, `batch_gradients`, `report`, `context`, `facts`, `stages`: values shared by pipeline and user.
 //! 2. `plans`: the plans that a pipeline runs. `shared`: tied parameters, which several stages hold.
 //! 3. `step`: the work of one rank with a batch and its weights.
 //! 4. `control`: commands to all ranks, and their replies.
@@ -14,6 +14,7 @@
 //! 6. `setup`: configuring and starting a pipeline.
 //! 7. `choose`: measuring a model, and choosing a schedule from the measurements.
 
+mod batch_gradients;
 mod calls;
 mod checkpoint;
 mod choose;
@@ -36,6 +37,7 @@ pub use crate::execute::MicrobatchLoss;
 pub use crate::ranks::GroupSizes;
 #[cfg(fuzzing)]
 pub use crate::ranks::sum_over_ranks;
+pub use batch_gradients::GradientError;
 pub use checkpoint::{Adapters, Checkpoint, CheckpointError, Checkpoints, Export, ParameterEntry, Pretrained};
 pub use choose::{
     AutoError, AutoOptions, AutoPipeline, Choice, Decision, MeasureError, MeasuredLayers, MemoryMeter, Trial,

@@ -10,6 +10,7 @@
 use crate::cost::Partition;
 use crate::plan::{CheckedPlan, Placement};
 use crate::simulate::SimulateOptions;
+use crate::train::batch_gradients::InputGradients;
 use crate::train::checkpoint::Branch;
 use crate::train::control::{Command, Ranks, Refuse};
 use crate::train::error::{BuildError, PipelineError};
@@ -85,6 +86,8 @@ pub struct Pipeline {
     pub(super) on_non_finite: OnNonFinite,
     /// True if steps report the last stage's outputs to this process.
     pub(super) outputs: bool,
+    /// Set if steps report gradients of the batch.
+    pub(super) input_gradients: Option<InputGradients>,
     /// True if processes compare their batches.
     pub(super) compares_batches: bool,
     /// The history of its checkpoints.

@@ -6,6 +6,7 @@ use crate::plan::StageId;
 use crate::simulate::{IdlePeriod, idle_periods};
 use crate::stage::{ActivationBytes, Microbatches};
 use crate::trace::{Event, Track};
+use crate::train::batch_gradients::{BatchGradients, GradientError};
 use crate::train::non_finite::NonFinite;
 use crate::train::step::BatchOutcome;
 use std::collections::BTreeMap;
@@ -32,6 +33,8 @@ pub struct StepReport {
     pub observed: Vec<Vec<f64>>,
     /// One per microbatch, by its index; empty unless requested.
     pub(crate) outputs: Vec<(usize, Payload)>,
+    /// The gradients of the batch; `None` if they are not computed.
+    pub(super) of_batch: Option<BatchGradients>,
     /// The number of microbatches that were run. A batch with fewer samples than microbatches gets one per sample.
     pub microbatches: usize,
     /// The number of samples in the batch.
@@ -85,6 +88,31 @@ impl StepReport {
         self.outputs.iter().cloned().map(|(_, output)| O::from_payload(output)).collect()
     }
 
+    /// The gradient of [`StepReport::loss`] with respect to the batch's input, for a pipeline built with
+    /// [`Builder::input_gradients`](crate::Builder::input_gradients): `G` is the type of the input's float tensors, in
+    /// their order, for example `Tensor<3>`; integers are left out.
+    ///
+    /// It equals the plain loop's: pieces of microbatches are joined in the order of the samples, along the dimension
+    /// that cut them; a tensor that every microbatch has whole ([`Split::Replicate`](crate::stage::Split)) gets the
+    /// sum over microbatches, in their order. It is on the device of the batch's tensor and has its type, or f32 with
+    /// [`Builder::precision`](crate::Builder::precision). It is not clipped, and a NaN or an infinity in it does not
+    /// skip the step. Read it as an `Option` where the loss may not depend on it.
+    ///
+    /// # Errors
+    /// Returns [`GradientError`] if there is no such gradient, or `G` is another type.
+    pub fn input_gradient<G: Boundary>(&self) -> Result<G, GradientError> {
+        self.of_batch.as_ref().ok_or(GradientError::Off)?.read(None)
+    }
+
+    /// The same with respect to an extra of the batch ([`Batch::extra`](crate::Batch::extra)), by its name. If several
+    /// stages read it, it is the sum of their gradients, the last stage's first.
+    ///
+    /// # Errors
+    /// Same as [`StepReport::input_gradient`].
+    pub fn extra_gradient<G: Boundary>(&self, name: &str) -> Result<G, GradientError> {
+        self.of_batch.as_ref().ok_or(GradientError::Off)?.read(Some(name))
+    }
+
     /// Samples per second, from call to return.
     pub fn samples_per_second(&self) -> f64 {
         self.samples as f64 / self.seconds
@@ -116,6 +144,10 @@ impl StepReport {
         (self.loss, self.skipped, self.losses) = (outcome.loss, outcome.non_finite, outcome.losses);
         self.observed = outcome.observed;
         self.outputs.extend(outcome.outputs);
+        if let Some(of_batch) = &mut self.of_batch {
+            of_batch.computed.extend(outcome.of_batch);
+            of_batch.scale = outcome.scale;
+        }
         self.peak_held.push(outcome.peak_held);
         self.peak_held_bytes.push(outcome.peak_held_bytes);
         for (stage, bytes) in outcome.activations {

@@ -20,6 +20,8 @@ pub(crate) struct Stages {
     shared: Vec<SharedReport>,
     /// The names of all parameters and buffers in the model, each once.
     names: Arc<[String]>,
+    /// True if steps compute gradients of the batch.
+    input_gradients: bool,
 }
 
 impl Stages {
@@ -30,14 +32,20 @@ impl Stages {
         let names: BTreeSet<&String> = facts.iter().flat_map(|facts| &facts.names).map(|(_, name)| name).collect();
         let names = names.into_iter().cloned().collect();
         let (pieces, facts) = facts.into_iter().partition(|facts| facts.piece.is_some());
-        Self { facts, pieces, shared, names }
+        Self { facts, pieces, shared, names, input_gradients: false }
+    }
+
+    /// Sets whether steps compute gradients of the batch.
+    pub(crate) fn with_input_gradients(self, input_gradients: bool) -> Self {
+        Self { input_gradients, ..self }
     }
 
     /// Replaces the facts of some stages.
     pub(crate) fn renewed(&self, now: Vec<StageFacts>) -> Self {
         let others =
             self.facts.iter().chain(&self.pieces).filter(|known| !now.iter().any(|facts| facts.stage == known.stage));
-        Self::new(others.cloned().chain(now.iter().cloned()).collect(), self.shared.clone())
+        let renewed = Self::new(others.cloned().chain(now.iter().cloned()).collect(), self.shared.clone());
+        renewed.with_input_gradients(self.input_gradients)
     }
 
     /// The names of all parameters and buffers in the model, each once.
@@ -150,9 +158,10 @@ impl Stages {
     }
 
     /// The first stage with a trained parameter: no gradient leaves it towards the input. The last one if none has any,
-    /// since a step runs to the loss and back; the first one if a vocabulary-parallel embedding is before it.
+    /// since a step runs to the loss and back; the first one if a vocabulary-parallel embedding is before it, or if the
+    /// caller wants gradients of the batch.
     pub(crate) fn first_trained(&self) -> usize {
-        if self.spreads(Piece::Embedding) {
+        if self.spreads(Piece::Embedding) || self.input_gradients {
             return 0;
         }
         let trained = self.facts.iter().filter(|facts| facts.trains).map(|facts| facts.stage.index());
@@ -192,6 +201,9 @@ impl Stages {
         let batch = self.admit(batch, wanted)?;
         if !batch.has_target() {
             return Err(PipelineError::NoTarget);
+        }
+        if self.input_gradients && !batch.has_floats() {
+            return Err(PipelineError::NoFloats);
         }
         if let Some(last) = self.lacks_loss() {
             return Err(PipelineError::NoLoss { last, ranks });

@@ -8,9 +8,9 @@
 //! Follows PyTorch's `_microbatch.py` (`TensorChunkSpec`, `_Replicate`, `split_args_kwargs_into_chunks`,
 //! `merge_chunks`), which, unlike this, can cut a target into more pieces than its input.
 
-use super::split::{Cuttable, MicrobatchError};
+use super::split::{Cuttable, MicrobatchError, Split};
 use super::whole::Batch;
-use crate::payload::Payload;
+use crate::payload::{AnyTensor, Payload, TensorKind};
 
 impl Batch {
     /// Checks all split rules and cuts the batch into at most `count` microbatches.
@@ -77,6 +77,29 @@ impl Microbatches {
     /// Returns true if the batch has a target.
     pub fn has_target(&self) -> bool {
         self.batch.has_target()
+    }
+
+    /// Returns true if the input or an extra holds a float tensor.
+    pub(crate) fn has_floats(&self) -> bool {
+        let parts = |batch: &Batch| {
+            let mut parts = std::iter::once(&batch.input).chain(batch.extras.values());
+            parts.any(|part| part.payload.tensors().any(|tensor| tensor.kind() == TensorKind::Float))
+        };
+        self.wholes().any(parts)
+    }
+
+    /// The tensors of the input, or of the extra of this name, each with its rule; none if the batch does not hold it.
+    /// In a batch that was given as microbatches, those of the first one.
+    pub(crate) fn ruled(&self, extra: Option<&str>) -> Vec<(&AnyTensor, Split)> {
+        let batch = self.piece_batch(0);
+        let part = extra.map_or(Some(&batch.input), |name| batch.extras.get(name));
+        let tensors = part.into_iter().flat_map(|part| part.payload.tensors().enumerate().map(move |at| (part, at)));
+        tensors.map(|(part, (index, tensor))| (tensor, part.rule(index))).collect()
+    }
+
+    /// The names of its extras.
+    pub(crate) fn extras(&self) -> impl Iterator<Item = &String> {
+        self.piece_batch(0).extras.keys()
     }
 
     /// The batch as it was before it was cut.

@@ -16,8 +16,18 @@ pub(crate) struct ForwardCall {
     pub target: Option<Payload>,
     /// True if the stage ends its route, so that its loss is wanted instead of its outputs.
     pub ends_route: bool,
-    /// True if the gradient of the input is wanted (on all stages but the first).
+    /// True if the gradient of the input is wanted (on all stages but the first, unless the caller wants the batch's).
     pub wants_input_gradient: bool,
+    /// For each of the extras' tensors, true if its gradient is wanted; empty if none is. The backward returns theirs
+    /// after the input's.
+    pub extra_gradients: Vec<bool>,
+}
+
+impl ForwardCall {
+    /// Returns true if the gradient of any tensor is wanted, beside the weights'.
+    pub(super) fn wants_gradients(&self) -> bool {
+        self.wants_input_gradient || self.extra_gradients.contains(&true)
+    }
 }
 
 /// What a training forward returns, without autodiff.

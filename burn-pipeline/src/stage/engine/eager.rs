@@ -1,6 +1,6 @@
 //! The eager engine: Burn's own autodiff, its backward seeded with the received gradients.
 //!
-//! 1. Forward: each float input becomes a leaf of a new graph, the module runs, and the outputs are returned without
+//! 1. Forward: each float input (and each extra whose gradient is wanted) becomes a leaf of a new graph, the module runs, and the outputs are returned without
 //!    autodiff. Only their graph nodes are kept ([`HeldOutputs`]), so an output's storage is free once it was sent.
 //! 2. Backward: it starts from the outputs that have a gradient. An output that nothing downstream used has none;
 //!    nothing is computed for it, and weights and inputs that influence only it get no gradient either.
@@ -43,7 +43,7 @@ struct OutputSpec {
 
 /// What is held of a microbatch between its forward and its backward.
 struct HeldForward {
-    /// Float inputs whose gradient is wanted; `None` for other inputs.
+    /// Float inputs whose gradient is wanted, and then extras, if any of theirs is; `None` for other tensors.
     leaves: Vec<Option<AnyTensor>>,
     /// Nodes of the outputs that can have a gradient; `None` if there is no backward to run.
     nodes: Option<HeldOutputs>,
@@ -171,10 +171,14 @@ impl Eager {
         let microbatch = call.microbatch;
         let strategy = strategy_of(module);
         let mut leaves = Vec::new();
-        let wants_gradient = call.wants_input_gradient;
-        call.input = attach(call.input, strategy, wants_gradient, Some(&mut leaves));
-        call.extra = attach(call.extra, strategy, false, None);
-        call.target = call.target.map(|target| attach(target, strategy, false, None));
+        let (of_input, of_extras) = (call.wants_input_gradient, std::mem::take(&mut call.extra_gradients));
+        call.input = attach(call.input, strategy, |_| of_input, &mut leaves);
+        let mut extras = Vec::new();
+        call.extra = attach(call.extra, strategy, |tensor| of_extras.get(tensor) == Some(&true), &mut extras);
+        if !of_extras.is_empty() {
+            leaves.append(&mut extras);
+        }
+        call.target = call.target.map(|target| constant(target, strategy));
         let deferral = self.defers.then(Deferral::default);
         let computed = match &deferral {
             Some(deferral) => deferral.scope(|| function.train(module, call)),
@@ -202,9 +206,9 @@ impl Eager {
         mut call: ForwardCall,
     ) -> Result<ForwardOutput, StageError> {
         let strategy = strategy_of(module);
-        call.input = attach(call.input, strategy, false, None);
-        call.extra = attach(call.extra, strategy, false, None);
-        call.target = call.target.map(|target| attach(target, strategy, false, None));
+        call.input = constant(call.input, strategy);
+        call.extra = constant(call.extra, strategy);
+        call.target = call.target.map(|target| constant(target, strategy));
         // Keep the device an autodiff device: layers such as dropout read from it that they are training. Without
         // gradients for the module's parameters nothing is tracked, so nothing is held.
         let computed = function.train(&module.clone().no_grad(), call)?;
@@ -289,18 +293,22 @@ impl EngineState for Eager {
 fn attach(
     payload: Payload,
     strategy: GradientCheckpointingStrategy,
-    tracked: bool,
-    mut leaves: Option<&mut Vec<Option<AnyTensor>>>,
+    tracked: impl Fn(usize) -> bool,
+    leaves: &mut Vec<Option<AnyTensor>>,
 ) -> Payload {
     let attach = |part| {
         let PayloadPart::Tensor(tensor) = part else { return part };
+        let tracked = tracked(leaves.len());
         let leaf = tensor.leaf(strategy, tracked);
-        if let Some(leaves) = leaves.as_deref_mut() {
-            leaves.push((tracked && leaf.kind() == TensorKind::Float).then(|| leaf.clone()));
-        }
+        leaves.push((tracked && leaf.kind() == TensorKind::Float).then(|| leaf.clone()));
         PayloadPart::Tensor(leaf)
     };
     Payload::from_parts(payload.into_parts().map(attach))
+}
+
+/// Puts a payload's tensors under autodiff, without gradients of theirs.
+fn constant(payload: Payload, strategy: GradientCheckpointingStrategy) -> Payload {
+    attach(payload, strategy, |_| false, &mut Vec::new())
 }
 
 /// What the forward returns, and the same tensors with their graph.

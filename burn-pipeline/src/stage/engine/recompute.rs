@@ -98,8 +98,8 @@ impl<M: Stage> Engine<M> for Recompute<M> {
             drop(named_weights(module, &Names::default()));
             self.buffers = Some(buffers(module).is_some());
         }
-        let (wants, inputs) = (call.wants_input_gradient, call.input.tensors().count());
-        if !wants && !trains(module) {
+        if !call.wants_gradients() && !trains(module) {
+            let inputs = call.input.tensors().count() + call.extra_gradients.len();
             let outcome = self.inner.forward_only(function, module, call.clone())?;
             self.idle.insert(call.microbatch, inputs);
             return Ok(outcome);

@@ -8,7 +8,7 @@ use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::Parts;
 use crate::train::report::{EvalReport, EvalResults};
-use crate::train::step::{BatchOutcome, Rank, deliver};
+use crate::train::step::{BatchOutcome, Rank, deliver_outputs};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -88,7 +88,7 @@ impl Command for Evaluate {
     }
 
     fn exchange(&self, rank: &mut Rank, own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
-        let outputs = deliver(rank, own.outputs, self.wants_outputs)?;
+        let outputs = deliver_outputs(rank, own.outputs, self.wants_outputs)?;
         gather_outcomes(rank, BatchOutcome { outputs, ..own })
     }
 }

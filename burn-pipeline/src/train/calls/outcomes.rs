@@ -9,7 +9,7 @@ use crate::train::step::{BatchOutcome, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The part of an outcome that differs between ranks. Outputs are left out: they are sent only to ranks that want them.
+/// The part of an outcome that differs between ranks. Outputs and gradients of the batch are left out: they are sent only to ranks that want them.
 #[derive(Debug, Serialize, Deserialize)]
 struct RankPart {
     /// Actions as text, with their start and end.
@@ -49,6 +49,8 @@ impl RankPart {
             losses: own.losses.clone(),
             observed: own.observed.clone(),
             outputs: Vec::new(),
+            of_batch: Vec::new(),
+            scale: own.scale,
             events: events.into_iter().filter_map(event).collect(),
             message_bytes,
             skip_bytes,
@@ -59,7 +61,8 @@ impl RankPart {
     }
 }
 
-/// Gives every rank the outcomes of all ranks. A rank's own outcome keeps its outputs.
+/// Gives every rank the outcomes of all ranks. A rank's own outcome keeps its outputs and its gradients of
+/// the batch.
 pub(super) fn gather_outcomes(rank: &mut Rank, own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
     let (timeout, me) = (rank.executor().timeout(), rank.number());
     let table = gather_all(rank.executor().link(), &RankPart::of(&own), timeout)?;

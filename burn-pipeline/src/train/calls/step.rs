@@ -4,6 +4,7 @@ use super::outcomes::gather_outcomes;
 use crate::execute::{ExecuteError, ReplicaShare};
 use crate::stage::{Batch, Microbatches};
 use crate::trace::Track;
+use crate::train::batch_gradients::BatchGradients;
 use crate::train::control::{Call, Command};
 use crate::train::error::PipelineError;
 use crate::train::non_finite::{NonFinite, OnNonFinite};
@@ -11,7 +12,7 @@ use crate::train::pipeline::Pipeline;
 use crate::train::plans::Parts;
 use crate::train::progress::Scaled;
 use crate::train::report::StepReport;
-use crate::train::step::{ApplyOutcome, BatchOutcome, Rank, deliver};
+use crate::train::step::{ApplyOutcome, BatchOutcome, Rank, deliver_of_batch, deliver_outputs};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
 use std::sync::Arc;
@@ -45,7 +46,8 @@ impl Pipeline {
         let mut report = self.train(batch, true)?;
         let mut trained = true;
         for applied in self.ask(apply)? {
-            let ApplyOutcome { loss, gradient_norm, non_finite, trains } = applied;
+            let ApplyOutcome { loss, scale, gradient_norm, non_finite, trains } = applied;
+            report.of_batch.iter_mut().for_each(|of_batch| of_batch.scale = scale);
             (report.loss, report.gradient_norm, report.skipped) = (loss, gradient_norm, non_finite);
             trained &= trains;
         }
@@ -99,6 +101,7 @@ impl Pipeline {
             losses: Vec::new(),
             observed: Vec::new(),
             outputs: Vec::new(),
+            of_batch: self.input_gradients.map(|wanted| BatchGradients::new(&batch, wanted)),
             microbatches: batch.len(),
             samples: batch.samples(),
             seconds: 0.0,
@@ -113,7 +116,8 @@ impl Pipeline {
         let (step, seed, values) =
             (self.training.progress().steps + 1, self.training.batch_seed(), self.compared(&batch));
         let scaled = self.training.scaled();
-        let train = Train { parts, batch, values, seed, scaled, step, last, outputs: self.outputs };
+        let (outputs, of_batch) = (self.outputs, self.input_gradients.is_some());
+        let train = Train { parts, batch, values, seed, scaled, step, last, outputs, of_batch };
         self.ask(train)?.into_iter().for_each(|outcome| report.add(outcome));
         report.outputs.sort_by_key(|(microbatch, _)| *microbatch);
         self.training.batch_done(report.samples);
@@ -174,6 +178,8 @@ struct Train {
     last: bool,
     /// True if this process wants the last stage's outputs.
     outputs: bool,
+    /// True if gradients of the batch are computed.
+    of_batch: bool,
 }
 
 impl Command for Train {
@@ -201,8 +207,9 @@ impl Command for Train {
     }
 
     fn exchange(&self, rank: &mut Rank, own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
-        let outputs = if rank.sends_outputs() { deliver(rank, own.outputs, self.outputs)? } else { Vec::new() };
-        gather_outcomes(rank, BatchOutcome { outputs, ..own })
+        let outputs = if rank.sends_outputs() { deliver_outputs(rank, own.outputs, self.outputs)? } else { Vec::new() };
+        let of_batch = if self.of_batch { deliver_of_batch(rank, own.of_batch)? } else { Vec::new() };
+        gather_outcomes(rank, BatchOutcome { outputs, of_batch, ..own })
     }
 }
 

@@ -70,7 +70,8 @@ impl<'a> Walk<'a> {
         let target = target.map(|target| on_device(target.clone(), &self.device));
         let (input, wants_input_gradient) = (input.join_skips(arrived), self.first_trained.is_some());
         self.first_trained = self.first_trained.or_else(|| held.trains().then_some(index));
-        Ok(ForwardCall { microbatch: 0, input, extra, target, ends_route, wants_input_gradient })
+        let (microbatch, extra_gradients) = (0, Vec::new());
+        Ok(ForwardCall { microbatch, input, extra, target, ends_route, wants_input_gradient, extra_gradients })
     }
 
     /// The next stage's input from a stage's output, and the bytes of the largest value that skips it.

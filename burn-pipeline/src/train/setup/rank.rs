@@ -103,6 +103,7 @@ impl Blueprint {
             timeout: builder.timeout,
             tuning: builder.tuning,
             predicted: self.predicted.get(grid.pipeline_rank()).copied(),
+            input_gradients: builder.input_gradients,
         };
         let settings = Settings { outputs, ..builder.settings() };
         let executor = Executor::new(link, stages, device, options).among(grid, groups);

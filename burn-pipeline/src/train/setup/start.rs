@@ -15,6 +15,7 @@ use crate::plan::{Plan, Transport};
 use crate::program::{Bf16, compiles};
 use crate::simulate::{SimulateOptions, simulate};
 use crate::stage::{Accumulation, Precision, Reduction};
+use crate::train::batch_gradients::InputGradients;
 use crate::train::checkpoint::Branch;
 use crate::train::control::{Job, Ranks, Start};
 use crate::train::error::BuildError;
@@ -150,6 +151,7 @@ impl Builder {
         let features = [
             (Feature::TensorParallel, self.members.largest() > 1),
             (Feature::Vocabulary, self.vocabulary.is_some()),
+            (Feature::InputGradients, self.input_gradients),
             (Feature::Share, !self.shared.is_empty()),
             (Feature::Validate, self.validate != Validate::Off),
             (Feature::WeightedReduction, self.reduction == Reduction::Weighted && head),
@@ -216,7 +218,8 @@ impl Builder {
         groups.extend(self.precision.iter().flat_map(Precision::kept).cloned());
         let scaling = self.precision.as_ref().and_then(Precision::scale);
         let (lacks_optimizer, on_non_finite, outputs) = (self.optimizers.is_none(), self.on_non_finite, self.outputs);
-        let compares_batches = processes && self.compare_batches;
+        let (compares_batches, input_gradients) = (processes && self.compare_batches, self.input_gradients);
+        let widens = self.precision.is_some();
         let plan = plans.current()?;
         let splits = split_stages(plan.plan());
         let predicted = self.predicted(plan.plan(), &simulate)?;
@@ -231,6 +234,7 @@ impl Builder {
         let (ranks, built) = started?;
         let (facts, shared): (Vec<_>, Vec<_>) = built.into_iter().unzip();
         let stages = Stages::new(facts.concat(), shared.into_iter().next().unwrap_or_default());
+        let stages = stages.with_input_gradients(input_gradients);
         if let Some(group) = stages.empty_group(&groups) {
             let names = stages.names().iter().take(8).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
             return Err(BuildError::EmptyGroup { group: Box::new(group), names });
@@ -270,6 +274,7 @@ impl Builder {
             lacks_optimizer,
             on_non_finite,
             outputs,
+            input_gradients: input_gradients.then_some(InputGradients { widens }),
             compares_batches,
             branch: Branch::default(),
             simulate,

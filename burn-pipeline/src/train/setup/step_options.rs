@@ -86,6 +86,23 @@ impl Builder {
         self
     }
 
+    /// Computes the gradient of the loss with respect to the batch's float input and to each float extra that a stage
+    /// reads, for soft prompts, saliency or adversarial examples; off by default. The report of every step and of every
+    /// [`Pipeline::accumulate`](crate::Pipeline::accumulate) returns them
+    /// ([`StepReport::input_gradient`](crate::StepReport::input_gradient),
+    /// [`StepReport::extra_gradient`](crate::StepReport::extra_gradient)), even if nothing trains.
+    ///
+    /// Frozen stages then have backwards too, and the gradients are kept until the report is dropped. A batch without a
+    /// float tensor in its input and its extras is refused. When ranks are processes, all must choose the same, and the
+    /// processes with a copy of the first stage get the gradients of the whole batch; the others get none.
+    ///
+    /// Not supported, and refused: [`Builder::tensor_parallel`], [`Builder::vocabulary`],
+    /// [`AutoPipeline`](crate::AutoPipeline), and measuring with this builder.
+    pub fn input_gradients(mut self, compute: bool) -> Self {
+        self.input_gradients = compute;
+        self
+    }
+
     /// When ranks are processes: compares their batches before each call, by a checksum of all values, so that data
     /// loaders that give different items are an error. Off by default, because every process reads its whole batch from
     /// its device.

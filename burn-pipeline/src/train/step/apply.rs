@@ -19,6 +19,8 @@ use std::collections::HashMap;
 pub(crate) struct ApplyOutcome {
     /// The loss over all batches since the last step.
     pub(crate) loss: f64,
+    /// The factor that turns gradients of these batches into those of `loss`.
+    pub(crate) scale: f64,
     /// The norm of all gradients over all ranks before clipping, if they are clipped.
     pub(crate) gradient_norm: Option<f64>,
     /// The number because of which weights were not stepped, the same on every rank.
@@ -71,7 +73,8 @@ impl Rank {
             *self.executor.spec_check_mut() = SpecCheck::Off;
         }
         let contract = std::mem::replace(&mut self.contract, Contract::new(self.settings.reduction));
-        Ok(ApplyOutcome { loss: contract.loss(), gradient_norm, non_finite: None, trains: true })
+        let (loss, scale) = (contract.loss(), contract.scale());
+        Ok(ApplyOutcome { loss, scale, gradient_norm, non_finite: None, trains: true })
     }
 
     /// Takes over weights that the caller stepped, by their ids, in the first copy of each stage (members of a
@@ -137,8 +140,8 @@ impl Rank {
 
     /// Leaves the weights unchanged and drops the accumulated gradients.
     fn skip(&mut self, non_finite: Option<NonFinite>, gradient_norm: Option<f64>) -> ApplyOutcome {
-        let loss = self.contract.loss();
+        let (loss, scale) = (self.contract.loss(), self.contract.scale());
         self.forget();
-        ApplyOutcome { loss, gradient_norm, non_finite, trains: true }
+        ApplyOutcome { loss, scale, gradient_norm, non_finite, trains: true }
     }
 }

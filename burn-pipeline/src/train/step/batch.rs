@@ -26,6 +26,10 @@ pub(crate) struct BatchOutcome {
     pub(crate) observed: Vec<Vec<f64>>,
     /// Outputs of the last stage by microbatch, on its rank, for an evaluation or a step whose outputs are wanted.
     pub(crate) outputs: Vec<(usize, Payload)>,
+    /// Gradients of the batch by stage and microbatch, if they are wanted; each payload is an [`OfBatch`].
+    pub(crate) of_batch: Vec<((StageId, usize), Payload)>,
+    /// The factor that turns these into gradients of `loss`.
+    pub(crate) scale: f64,
     /// The timeline's events.
     pub(crate) events: Vec<Event>,
     /// Bytes that each stage of this rank sent on, for its largest microbatch.
@@ -42,15 +46,16 @@ pub(crate) struct BatchOutcome {
 
 impl BatchOutcome {
     fn new(loss: f64, outcome: RankOutcome) -> Self {
-        let RankOutcome { losses, observed, outputs, events, message_bytes, skip_bytes, .. } = outcome;
+        let RankOutcome { losses, observed, outputs, of_batch, events, message_bytes, skip_bytes, .. } = outcome;
         let (peak_held, peak_held_bytes) = (outcome.peak_held, outcome.peak_held_bytes);
         let held = Self { peak_held, peak_held_bytes, ..Self::default() };
-        Self { loss, losses, observed, outputs, events, message_bytes, skip_bytes, ..held }
+        Self { loss, losses, observed, outputs, of_batch, events, message_bytes, skip_bytes, ..held }
     }
 
-    /// Copies outputs that another thread may read; see [`AnyTensor::unshared`](crate::payload::AnyTensor).
+    /// Copies outputs and gradients that another thread may read; see [`AnyTensor::unshared`](crate::payload::AnyTensor).
     pub(crate) fn for_another_thread(mut self) -> Self {
         self.outputs = self.outputs.into_iter().map(|(index, output)| (index, output.unshared())).collect();
+        self.of_batch = self.of_batch.into_iter().map(|(of, gradients)| (of, gradients.unshared())).collect();
         self
     }
 }
@@ -91,6 +96,7 @@ impl Rank {
         let outcome = self.executor.run(Run { plan, batch, seeding, purpose: Purpose::Step(step), began, share })?;
         self.refuse_changed(state)?;
         let loss = self.contract.gather(&outcome.losses);
+        let scale = self.contract.scale_of(&outcome.losses);
         let non_finite = self.refused_number(self.contract.non_finite());
         if non_finite.is_some() && self.settings.on_non_finite == OnNonFinite::Error {
             // All ranks know all losses, so all of them stop here.
@@ -103,7 +109,7 @@ impl Rank {
         let activations =
             self.executor.stages().iter().filter_map(|(&stage, held)| Some((stage, held.engine().activation()?)));
         let activations = activations.collect();
-        Ok(BatchOutcome { activations, non_finite, ..BatchOutcome::new(loss, outcome) })
+        Ok(BatchOutcome { activations, non_finite, scale, ..BatchOutcome::new(loss, outcome) })
     }
 
     /// The number, unless the policy allows it.

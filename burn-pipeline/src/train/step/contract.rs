@@ -62,11 +62,20 @@ impl Contract {
 
     /// The factor that turns accumulated gradients into those of [`Contract::loss`].
     pub(super) fn scale(&self) -> f64 {
+        self.scale_over(self.weight)
+    }
+
+    /// The factor that turns gradients of one batch into those of its own loss.
+    pub(super) fn scale_of(&self, losses: &[MicrobatchLoss]) -> f64 {
+        self.scale_over(totals(self.reduction, losses).1)
+    }
+
+    fn scale_over(&self, weight: f64) -> f64 {
         let scale = match self.reduction {
             Reduction::Sum => 1.0,
-            Reduction::Mean => self.reference.unwrap_or(1) as f64 / self.weight,
-            Reduction::Weighted if self.weight == 0.0 => 0.0,
-            Reduction::Weighted => 1.0 / self.weight,
+            Reduction::Mean => self.reference.unwrap_or(1) as f64 / weight,
+            Reduction::Weighted if weight == 0.0 => 0.0,
+            Reduction::Weighted => 1.0 / weight,
         };
         scale / self.scaled.factor
     }

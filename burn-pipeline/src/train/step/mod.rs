@@ -7,7 +7,7 @@
 //! Read `rank` (the type, and how a rank starts), `contract` (the loss of a batch), `batch` (forwards and backwards),
 //! `gradients` (sums over replicas, scaling, clipping), `members` (gradients compared within a group), `apply` (the
 //! optimizer's step, here or by the caller), `copies` (checks that copies are equal); then `forward_state` (refused
-//! running statistics), `replicas` (bidirectional placements), `outputs` (evaluations over processes) and `metadata`
+//! running statistics), `replicas` (bidirectional placements), `outputs` (what processes send each other of outputs and of gradients of the batch) and `metadata`
 //! (checks of tensor specs); and `recover` (after a failure).
 
 mod apply;
@@ -28,7 +28,7 @@ pub(crate) use apply::ApplyOutcome;
 pub(crate) use batch::BatchOutcome;
 pub(crate) use copies::Drifted;
 pub(crate) use metadata::metadata_plan;
-pub(crate) use outputs::deliver;
+pub(crate) use outputs::{deliver_of_batch, deliver_outputs};
 pub(crate) use panic::caught;
 pub(crate) use rank::{Rank, Settings};
 pub(crate) use recover::Recovered;

@@ -1,11 +1,12 @@
-//! Sends the outputs of an evaluation to the ranks that want them.
+//! Sends what ranks computed of microbatches, outputs or gradients of the batch, to the ranks that want it.
 //!
-//! Guarantees: outputs are sent to no other rank, and ranks cannot deadlock.
+//! Guarantees: it is sent to no other rank, and ranks cannot deadlock.
 //!
-//! 1. The rank of a route's last stage has the outputs; with data-parallel replicas, each has those of its part. All
-//!    ranks gather which rank has which outputs, and which ranks want them.
-//! 2. All go through the microbatches in the same order: the rank that has an output sends it to each rank that wants
-//!    it, in turn. So both ends of every pair use the same order.
+//! 1. The rank of a route's last stage has the outputs; with data-parallel replicas, each has those of its part. The
+//!    rank of a stage has the stage's gradients of the batch. All ranks gather which rank has what, and which ranks
+//!    want it.
+//! 2. All go through the stages and microbatches in the same order: the rank that has a payload sends it to each rank
+//!    that wants it, in turn. So both ends of every pair use the same order.
 
 use super::rank::Rank;
 use crate::execute::ExecuteError;
@@ -14,31 +15,47 @@ use crate::payload::Payload;
 use crate::plan::StageId;
 use std::collections::BTreeMap;
 
+/// What a rank computed, by the stage and the microbatch.
+type Computed = Vec<((StageId, usize), Payload)>;
+
 /// Takes the outputs of this rank, by microbatch. Returns those of all ranks if this one wants them, otherwise none.
-pub(crate) fn deliver(
+pub(crate) fn deliver_outputs(
     rank: &mut Rank,
     outputs: Vec<(usize, Payload)>,
     wanted: bool,
 ) -> Result<Vec<(usize, Payload)>, ExecuteError> {
-    let me = rank.number();
     let stage = StageId::new(rank.placement.stages() - 1);
-    let mut here: BTreeMap<usize, Payload> = outputs.into_iter().collect();
-    let own: (bool, Vec<usize>) = (wanted, here.keys().copied().collect());
+    let computed = outputs.into_iter().map(|(microbatch, output)| ((stage, microbatch), output)).collect();
+    let all = deliver(rank, computed, wanted)?;
+    Ok(all.into_iter().map(|((_, microbatch), output)| (microbatch, output)).collect())
+}
+
+/// Takes this rank's gradients of the batch. Returns those of all ranks if this one has a copy of the first stage,
+/// otherwise none.
+pub(crate) fn deliver_of_batch(rank: &mut Rank, own: Computed) -> Result<Computed, ExecuteError> {
+    let first = rank.executor.stages().keys().any(|stage| stage.index() == 0);
+    deliver(rank, own, first)
+}
+
+fn deliver(rank: &mut Rank, computed: Computed, wanted: bool) -> Result<Computed, ExecuteError> {
+    let me = rank.number();
+    let mut here: BTreeMap<(StageId, usize), Payload> = computed.into_iter().collect();
+    let own: (bool, Vec<(StageId, usize)>) = (wanted, here.keys().copied().collect());
     let deadline = rank.executor.deadline();
     let table = gather(rank.executor.link(), &own, deadline).map_err(|source| rank.link_error(source))?;
     let wanting: Vec<usize> = (0..table.len()).filter(|&rank| table[rank].0).collect();
     let holders = table.into_iter().enumerate().flat_map(|(rank, (_, row))| row.into_iter().map(move |i| (i, rank)));
-    for (microbatch, from) in holders.collect::<BTreeMap<usize, usize>>() {
+    for ((stage, microbatch), from) in holders.collect::<BTreeMap<(StageId, usize), usize>>() {
         let header = Header { stage, microbatch, kind: MessageKind::Output };
         for &to in wanting.iter().filter(|&&to| to != from) {
             let deadline = rank.executor.deadline();
             let link = rank.executor.link();
             if from == me {
-                let Some(payload) = here.get(&microbatch).cloned() else { continue };
+                let Some(payload) = here.get(&(stage, microbatch)).cloned() else { continue };
                 link.send(to, Message { header, payload }, deadline).map_err(|source| rank.link_error(source))?;
             } else if to == me {
                 let payload = link.receive(from, header, deadline).map_err(|source| rank.link_error(source))?;
-                here.insert(microbatch, payload);
+                here.insert((stage, microbatch), payload);
             }
         }
     }

@@ -128,11 +128,14 @@ fn trace<M: Stage>(
     let strategy = strategy_of(module);
     let (module, leaves) = captured_module(module, parameters, device, strategy)?;
     let mut edges = Edges { parameters: edges(&leaves)?, ..Edges::default() };
-    let mut attach = |payload: &Payload, tracked| attach(payload, device, strategy, tracked, &mut edges.inputs);
-    let (input, inputs) = attach(&call.input, call.wants_input_gradient)?;
-    let (extra, _) = attach(&call.extra, false)?;
+    let mut attach = |payload: &Payload, tracked: &dyn Fn(usize) -> bool| {
+        attach(payload, device, strategy, tracked, &mut edges.inputs)
+    };
+    let (input, mut inputs) = attach(&call.input, &|_| call.wants_input_gradient)?;
+    let (extra, extras) = attach(&call.extra, &|tensor| call.extra_gradients.get(tensor) == Some(&true))?;
+    inputs.extend(extras.into_iter().filter(|_| !call.extra_gradients.is_empty()));
     let target = call.target.as_ref().filter(|_| call.ends_route);
-    let target = target.map(|target| attach(target, false)).transpose()?.map(|(target, _)| target);
+    let target = target.map(|target| attach(target, &|_| false)).transpose()?.map(|(target, _)| target);
     let computed = function.train(&module, ForwardCall { input, extra, target, ..call.clone() })?;
     let changes_buffers = changes_buffers(module, parameters, &leaves);
     let (outputs, output) = outputs(computed, &mut edges)?;
@@ -172,11 +175,12 @@ fn attach(
     payload: &Payload,
     device: &Device,
     strategy: GradientCheckpointingStrategy,
-    tracked: bool,
+    tracked: &dyn Fn(usize) -> bool,
     edges: &mut Vec<TensorIr>,
 ) -> Result<(Payload, Vec<Option<AnyTensor>>), String> {
     let mut leaves = Vec::new();
-    let attached = payload.clone().map_tensors(|_, tensor| {
+    let attached = payload.clone().map_tensors(|index, tensor| {
+        let tracked = tracked(index);
         let plain = placeholder(&tensor.shape(), tensor.dtype(), device);
         edges.push(edge(&plain)?);
         let leaf = AnyTensor::from_dispatch(leaf(plain, strategy, tracked));

@@ -22,6 +22,7 @@ pub(in crate::stage::engine) struct Signature {
     target: Option<Vec<PartSpec>>,
     ends_route: bool,
     wants_input_gradient: bool,
+    extra_gradients: Vec<bool>,
     parameters: Vec<ParameterSpec>,
     flags: Vec<bool>,
     /// Indices of outputs that likely have no gradient: they are recorded last.
@@ -37,6 +38,7 @@ impl Signature {
             target: call.target.as_ref().filter(|_| call.ends_route).map(specs),
             ends_route: call.ends_route,
             wants_input_gradient: call.wants_input_gradient,
+            extra_gradients: call.extra_gradients.clone(),
             parameters: parameters.specs.clone(),
             flags: parameters.flags.clone(),
         }
