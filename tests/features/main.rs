@@ -1,6 +1,6 @@
 //! Every pair of features trains as the plain loop on one device does, or is refused with its documented error.
 //!
-//! Losses of three steps and all weights agree up to rounding, since groups, shards and compiled stages add sums in
+//! Losses of three steps, all weights and, if they are computed, gradients of the batch agree up to rounding, since groups, shards and compiled stages add sums in
 //! another order. Each feature's own tests check bitwise equality where the order is the same.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
@@ -16,7 +16,7 @@ use std::sync::Mutex;
 /// A feature by name, and what it changes in a run.
 type Feature = (&'static str, fn(&mut Run));
 
-const FEATURES: [Feature; 31] = [
+const FEATURES: [Feature; 32] = [
     ("a schedule that splits backwards", |run| run.schedule = ("ZBH1", 1)),
     ("several stages a rank", |run| run.schedule = ("Interleaved1F1B", 2)),
     ("a V schedule", |run| run.schedule = ("ZBVZeroBubble", 2)),
@@ -37,6 +37,7 @@ const FEATURES: [Feature; 31] = [
     ("merge_weights", |run| run.merge = true),
     ("seed", |run| run.seed = true),
     ("validate", |run| run.validate = true),
+    ("input_gradients", |run| run.input_gradients = true),
     ("clip_norm", |run| run.clip = true),
     ("AdamW", |run| run.adam = true),
     ("rates of groups", |run| run.rates = true),

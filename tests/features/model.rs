@@ -48,6 +48,17 @@ fn normed(norm: &LayerNorm, x: Tensor<3>) -> Tensor<3> {
     norm.forward(x.cast(FloatDType::from(norm.gamma.val().dtype()))).cast(own)
 }
 
+/// Every block's input, moved.
+fn shifted(x: Tensor<3>, shift: &Tensor<3>) -> Tensor<3> {
+    let own = FloatDType::from(x.dtype());
+    x + shift.clone().cast(own)
+}
+
+/// Zeros, one for each token: an extra that every block adds, so that it has a gradient.
+pub(crate) fn shift(samples: usize, device: &Device) -> Tensor<3> {
+    Tensor::zeros([samples, SEQUENCE, 1], device)
+}
+
 /// The replacement for the first block's norm.
 pub(crate) fn other_scale(device: &Device) -> Param<Tensor<1>> {
     Initializer::Constant { value: 0.5 }.init([WIDTH], device)
@@ -88,7 +99,12 @@ impl Plain {
     }
 
     /// The mean cross entropy. With a skip, the output of the first of its stages is also an input of the last one.
-    pub(crate) fn loss(&self, run: &Run, tokens: Tensor<2, Int>, targets: Tensor<2, Int>) -> Tensor<1> {
+    pub(crate) fn loss(
+        &self,
+        run: &Run,
+        (tokens, targets): (Tensor<2, Int>, Tensor<2, Int>),
+        shift: &Tensor<3>,
+    ) -> Tensor<1> {
         let [batch, seq] = tokens.dims();
         let each = BLOCKS / run.stages();
         let copies = if run.half { self.clone().map(&mut Round::default()) } else { self.clone() };
@@ -99,7 +115,8 @@ impl Plain {
             {
                 x = x + skipped;
             }
-            x = x.clone() + down.forward(gated.forward(normed(norm, x)));
+            let moved = shifted(x, shift);
+            x = moved.clone() + down.forward(gated.forward(normed(norm, moved)));
             if place + 1 == each {
                 skipped = Some(x.clone());
             }
@@ -136,9 +153,13 @@ pub(crate) struct Part {
 type Hidden = (Tensor<3>, Skips<Tensor<3>>);
 
 impl Part {
-    fn hidden(&self, (x, skipped): Hidden) -> Hidden {
+    fn hidden(&self, (x, skipped): Hidden, shift: &Tensor<3>) -> Hidden {
         let x = skipped.0.into_iter().fold(x, |x, skipped| x + skipped);
-        let x = self.blocks.iter().fold(x, |x, block| x.clone() + block.feed.forward(normed(&block.norm, x)));
+        let block = |x, block: &Block| {
+            let x = shifted(x, shift);
+            x.clone() + block.feed.forward(normed(&block.norm, x))
+        };
+        let x = self.blocks.iter().fold(x, block);
         let given = if self.gives { vec![x.clone()] } else { Vec::new() };
         let y = match (&self.scores, &self.tied) {
             (Some(scores), _) => scores.forward(x),
@@ -157,12 +178,16 @@ pub(crate) struct First {
 
 impl Stage for First {
     type Input = Tensor<2, Int>;
-    type Extra = ();
+    type Extra = Tensor<3>;
     type Output = Hidden;
 
-    fn forward(&self, tokens: Tensor<2, Int>, (): ()) -> Hidden {
+    fn extras(&self) -> Vec<&'static str> {
+        vec!["shift"]
+    }
+
+    fn forward(&self, tokens: Tensor<2, Int>, shift: Tensor<3>) -> Hidden {
         let token = self.part.token.as_ref().unwrap();
-        self.part.hidden((token.forward(tokens), Skips(Vec::new())))
+        self.part.hidden((token.forward(tokens), Skips(Vec::new())), &shift)
     }
 }
 
@@ -174,11 +199,15 @@ pub(crate) struct Later {
 
 impl Stage for Later {
     type Input = Hidden;
-    type Extra = ();
+    type Extra = Tensor<3>;
     type Output = Hidden;
 
-    fn forward(&self, x: Hidden, (): ()) -> Hidden {
-        self.part.hidden(x)
+    fn extras(&self) -> Vec<&'static str> {
+        vec!["shift"]
+    }
+
+    fn forward(&self, x: Hidden, shift: Tensor<3>) -> Hidden {
+        self.part.hidden(x, &shift)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A run's options and calls, and the plain loop that it must match.
 
-use crate::model::{BLOCKS, First, Later, Plain, data, other_scale, stage, vocabulary};
+use crate::model::{BLOCKS, First, Later, Plain, data, other_scale, shift, stage, vocabulary};
 use burn::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrScheduler};
 use burn::module::ParamGroup;
 use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
@@ -9,8 +9,8 @@ use burn_pipeline::execute::Tuning;
 use burn_pipeline::link::{Link, TcpLink, Threads};
 use burn_pipeline::payload::Validate;
 use burn_pipeline::stage::{Accumulation, Names, Precision, Reduction, SplitBackward, named_weights};
-use burn_pipeline::train::{AutoOptions, Checkpoint, Checkpoints, SharedParameter};
-use burn_pipeline::{AutoPipeline, Batch, Builder, Pipeline, Size, StageContext};
+use burn_pipeline::train::{AutoOptions, Checkpoint, Checkpoints, GradientError, SharedParameter};
+use burn_pipeline::{AutoPipeline, Batch, Builder, Pipeline, Size, StageContext, StepReport};
 use pipeline_tests::reference::Reference;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,6 +39,7 @@ pub(crate) struct Run {
     pub(crate) merge: bool,
     pub(crate) seed: bool,
     pub(crate) validate: bool,
+    pub(crate) input_gradients: bool,
     pub(crate) clip: bool,
     pub(crate) adam: bool,
     pub(crate) rates: bool,
@@ -74,6 +75,7 @@ impl Default for Run {
             merge: false,
             seed: false,
             validate: false,
+            input_gradients: false,
             clip: false,
             adam: false,
             rates: false,
@@ -92,7 +94,7 @@ impl Default for Run {
     }
 }
 
-/// The losses of all steps, and the weights after them by name.
+/// The losses of all steps, and the weights after them by name, with the steps' gradients of the batch if there are any.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Trained {
     losses: Vec<f64>,
@@ -154,6 +156,7 @@ impl Run {
             .stages(move |at| stage(&run_of_stage, at))
             .optimizer(move || run_of_optimizer.optimizer())
             .data_parallel(self.replicas)
+            .input_gradients(self.input_gradients)
             .sharded(self.sharded)
             .split(self.split)
             .compile(self.compile)
@@ -241,7 +244,7 @@ impl Run {
             assert!(layers.all().iter().all(|layer| layer.parameters > 0));
         }
         let mut auto = self.build(link)?;
-        let mut losses = Vec::new();
+        let (mut losses, mut weights) = (Vec::new(), BTreeMap::new());
         for step in 0..STEPS {
             if self.evaluate {
                 losses.push(auto.pipeline().eval(batch(step))?.loss.ok_or("no loss")?);
@@ -253,14 +256,18 @@ impl Run {
             if self.accumulate {
                 auto.pipeline().accumulate(batch(step + 100))?;
             }
-            losses.push(auto.step(batch(step), self.rate())?.loss);
+            let report = auto.step(batch(step), self.rate())?;
+            losses.push(report.loss);
+            if self.input_gradients {
+                let all = auto.pipeline().exchange(of_shift(&report)?)?;
+                weights.insert(gradient_of(step), all.into_iter().flatten().next().ok_or("no gradient of the batch")?);
+            }
             if step == 0 {
                 self.between(auto.pipeline(), folder)?;
             }
         }
         let named = auto.pipeline().named_weights()?.into_iter().flatten();
         let values = |value: &burn_pipeline::payload::AnyTensor| value.to_data().unwrap().iter::<f32>().collect();
-        let mut weights = BTreeMap::new();
         for weight in named {
             let name = if weight.names[0] == "tied" { "token.weight" } else { &weight.names[0] };
             let value: Vec<f32> = values(&weight.value);
@@ -300,23 +307,31 @@ impl Run {
     /// The results of the plain loop on one device.
     pub(crate) fn plain(&self) -> Trained {
         let mut reference = Reference::resumed(Plain::new(self), self.optimizer());
-        let mut losses = Vec::new();
+        let (mut losses, mut gradients) = (Vec::new(), BTreeMap::new());
         let rows = |(tokens, targets): &(Tensor<2, Int>, Tensor<2, Int>), i: usize| {
             let piece = |of: &Tensor<2, Int>| of.clone().narrow(0, 2 * (i % MICROBATCHES), 2).autodiff();
             (piece(tokens), piece(targets))
         };
         for step in 0..STEPS {
             let last = data(step, SAMPLES);
-            let loss = |model: &Plain, data: &(Tensor<2, Int>, Tensor<2, Int>), i| {
-                let (tokens, targets) = rows(data, i);
-                model.loss(self, tokens, targets)
-            };
+            let zeros = || shift(2, &Device::flex().autodiff());
+            let loss =
+                |model: &Plain, data: &(Tensor<2, Int>, Tensor<2, Int>), i| model.loss(self, rows(data, i), &zeros());
             if self.evaluate {
                 let all = (0..MICROBATCHES).map(|i| loss(&reference.model, &last, i).into_scalar::<f32>());
                 losses.push(all.map(f64::from).sum::<f64>() / MICROBATCHES as f64);
             }
             let earlier = self.accumulate.then(|| data(step + 100, SAMPLES));
             let sizes = vec![2; if self.accumulate { 2 * MICROBATCHES } else { MICROBATCHES }];
+            if self.input_gradients {
+                let of = |i| {
+                    let shift = zeros().require_grad();
+                    let loss = reference.model.loss(self, rows(&last, i), &shift);
+                    shift.grad(&loss.backward()).unwrap().div_scalar(sizes.len() as f64)
+                };
+                let whole = Tensor::cat((0..MICROBATCHES).map(of).collect(), 0);
+                gradients.insert(gradient_of(step), whole.into_data().iter::<f32>().collect());
+            }
             let given = reference.step(&sizes, self.rate(), self.clip.then_some(CLIP), |model, i| match &earlier {
                 Some(earlier) if i < MICROBATCHES => loss(model, earlier, i),
                 _ => loss(model, &last, i),
@@ -329,6 +344,7 @@ impl Run {
         let named = named_weights(&reference.model, &Names::default()).into_iter();
         let weights = named
             .map(|weight| (weight.names[0].clone(), weight.value.to_data().unwrap().iter::<f32>().collect()))
+            .chain(gradients)
             .collect();
         Trained { losses, weights }
     }
@@ -336,5 +352,18 @@ impl Run {
 
 fn batch(number: usize) -> Batch {
     let (tokens, targets) = data(number, SAMPLES);
-    Batch::new(tokens).target(targets)
+    Batch::new(tokens).target(targets).extra("shift", shift(SAMPLES, &Device::flex()))
+}
+
+fn gradient_of(step: usize) -> String {
+    format!("the gradient of step {step}'s batch")
+}
+
+/// The gradient of the shift, if this process gets it.
+fn of_shift(report: &StepReport) -> Result<Option<Vec<f32>>, GradientError> {
+    match report.extra_gradient::<Tensor<3>>("shift") {
+        Ok(gradient) => Ok(Some(gradient.into_data().iter::<f32>().collect())),
+        Err(GradientError::Elsewhere) => Ok(None),
+        Err(error) => Err(error),
+    }
 }

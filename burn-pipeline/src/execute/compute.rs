@@ -98,7 +98,7 @@ impl Executor {
             counts.push((name, gradients.len() - before));
             parts.extend(extra.into_parts());
         }
-        if !(self.wants_of_batch(state) && gradients.contains(&true)) {
+        if !self.wants_of_batch(state) {
             return Ok((Payload::from_parts(parts), Vec::new()));
         }
         state.extra_counts.insert((stage, task.microbatch()), counts);

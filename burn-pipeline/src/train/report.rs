@@ -105,7 +105,8 @@ impl StepReport {
     }
 
     /// The same with respect to an extra of the batch ([`Batch::extra`](crate::Batch::extra)), by its name. If several
-    /// stages read it, it is the sum of their gradients, the last stage's first.
+    /// stages read it, it is the sum of their gradients, the last stage's first: the plain loop's, bit for bit, if none of them
+    /// but the last uses it more than once.
     ///
     /// # Errors
     /// Same as [`StepReport::input_gradient`].

@@ -143,12 +143,16 @@ impl<L: Link> Link for Counting<L> {
 
 /// The bytes of gradients that each stage got in a step.
 fn gradient_bytes(run: impl Fn(&mut Pipeline) + Sync, trained: &'static [usize]) -> Vec<usize> {
+    gradient_bytes_of(run, |size| builder("1F1B", size, trained))
+}
+
+fn gradient_bytes_of(run: impl Fn(&mut Pipeline) + Sync, builder: impl Fn(Size) -> Builder + Sync) -> Vec<usize> {
     let (links, sent) = (Threads::new(LAYERS), Arc::default());
     std::thread::scope(|scope| {
         for rank in 0..LAYERS {
             let link = Counting { link: links.link(rank, device()), sent: Arc::clone(&sent) };
-            let (run, size) = (&run, Size::new(LAYERS, MICROBATCHES));
-            scope.spawn(move || run(&mut builder("1F1B", size, trained).build_rank(Box::new(link)).unwrap()));
+            let (run, builder, size) = (&run, &builder, Size::new(LAYERS, MICROBATCHES));
+            scope.spawn(move || run(&mut builder(size).build_rank(Box::new(link)).unwrap()));
         }
     });
     let sent = sent.lock().unwrap();
@@ -164,6 +168,15 @@ fn no_gradient_is_sent_to_stages_before_the_first_that_trains() {
     assert_eq!(gradient_bytes(step, &[0, 1, 2, 3]), [GRADIENT; 3]);
     assert_eq!(gradient_bytes(step, &[3]), [0; 3]);
     assert_eq!(gradient_bytes(step, &[1, 3]), [0, GRADIENT, GRADIENT]);
+}
+
+#[test]
+fn frozen_stages_get_gradients_if_those_of_the_batch_are_wanted_and_only_then() {
+    let step = |pipeline: &mut Pipeline| drop(pipeline.step(batch(0), 0.0).unwrap());
+    for (wanted, bytes) in [(false, 0), (true, GRADIENT)] {
+        let builder = |size| builder("1F1B", size, &[]).input_gradients(wanted);
+        assert_eq!(gradient_bytes_of(step, builder), [bytes; LAYERS - 1]);
+    }
 }
 
 #[test]

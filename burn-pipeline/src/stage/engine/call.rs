@@ -18,8 +18,8 @@ pub(crate) struct ForwardCall {
     pub ends_route: bool,
     /// True if the gradient of the input is wanted (on all stages but the first, unless the caller wants the batch's).
     pub wants_input_gradient: bool,
-    /// For each of the extras' tensors, true if its gradient is wanted; empty if none is. The backward returns theirs
-    /// after the input's.
+    /// For each of the extras' tensors, true if its gradient is wanted; the backward returns theirs after the input's.
+    /// Empty if the backward returns none of them.
     pub extra_gradients: Vec<bool>,
 }
 
