@@ -187,7 +187,7 @@ mod tests {
             Layer { linear: init_seeded(1, &device.clone().autodiff(), |device| LinearConfig::new(4, 4).init(device)) };
         let stages = Stages::from([(StageId::new(0), StageBox::new(layer).into_inner())]);
         let timeout = Duration::from_secs(20);
-        let options = RunOptions { timeout, tuning: Tuning::default(), predicted: None };
+        let options = RunOptions { timeout, tuning: Tuning::default(), predicted: None, input_gradients: false };
         let link = SharedLink::new(Box::new(links.link(rank, device.clone())));
         let replicas = TensorGroup::new(rank, 0..2, link.stage_end(), timeout).of_replicas();
         let executor = Executor::new(link, stages, device, options);

@@ -53,11 +53,12 @@ use Feature::{
 };
 
 /// The pairs that are refused, and why.
-const REFUSED: [(Feature, Feature, &str); 23] = [
+const REFUSED: [(Feature, Feature, &str); 24] = [
     (TensorParallel, Vocabulary, "a member would hold a piece of a shard"),
     (TensorParallel, InputGradients, "a member may have a part of an extra's gradient"),
     (TensorParallel, ReplaceModule, "a new module is not cut"),
     (TensorParallel, AutoPipeline, "schedules are compared with groups of one"),
+    (CutOverReplicas, InputGradients, "they are not compared with the plain loop's yet"),
     (CutOverReplicas, ReplaceModule, "a new module is not cut"),
     (CutOverReplicas, StepTo, "the weights to be set would be pieces"),
     (CutOverReplicas, AutoPipeline, "schedules differ in the order of exchanges"),

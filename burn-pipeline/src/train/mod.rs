@@ -6,7 +6,8 @@
 //!
 //! Modules, from the bottom up:
 //!
-//! 1. `error`, `non_finite`, `progress`, `batch_gradients`, `report`, `context`, `facts`, `stages`: values shared by pipeline and user.
+//! 1. `error`, `non_finite`, `progress`, `report` (with `batch_gradients` and `gradient_error`), `context`, `facts`,
+//!    `stages`: values shared by pipeline and user.
 //! 2. `plans`: the plans that a pipeline runs. `shared`: tied parameters, which several stages hold.
 //! 3. `step`: the work of one rank with a batch and its weights.
 //! 4. `control`: commands to all ranks, and their replies.
@@ -23,6 +24,7 @@ mod control;
 mod error;
 mod facts;
 mod features;
+mod gradient_error;
 mod non_finite;
 mod pipeline;
 mod plans;
@@ -37,7 +39,6 @@ pub use crate::execute::MicrobatchLoss;
 pub use crate::ranks::GroupSizes;
 #[cfg(fuzzing)]
 pub use crate::ranks::sum_over_ranks;
-pub use batch_gradients::GradientError;
 pub use checkpoint::{Adapters, Checkpoint, CheckpointError, Checkpoints, Export, ParameterEntry, Pretrained};
 pub use choose::{
     AutoError, AutoOptions, AutoPipeline, Choice, Decision, MeasureError, MeasuredLayers, MemoryMeter, Trial,
@@ -45,6 +46,7 @@ pub use choose::{
 pub use context::StageContext;
 pub use error::{BuildError, PipelineError};
 pub use features::{Feature, NotTogether};
+pub use gradient_error::GradientError;
 pub use non_finite::{NonFinite, OnNonFinite};
 pub use pipeline::Pipeline;
 pub use progress::{Progress, ScaleProgress};

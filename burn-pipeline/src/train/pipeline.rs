@@ -143,7 +143,7 @@ impl Pipeline {
         admitted
     }
 
-    /// Refuses a call that does not go with the pipeline's features.
+    /// Refuses a feature or a call that does not go with the pipeline's features.
     pub(super) fn goes_with(&self, call: Feature) -> Result<(), NotTogether> {
         let features = [
             (Feature::TensorParallel, self.plans.members() > 1),

@@ -6,7 +6,8 @@ use crate::plan::StageId;
 use crate::simulate::{IdlePeriod, idle_periods};
 use crate::stage::{ActivationBytes, Microbatches};
 use crate::trace::{Event, Track};
-use crate::train::batch_gradients::{BatchGradients, GradientError};
+use crate::train::batch_gradients::BatchGradients;
+use crate::train::gradient_error::GradientError;
 use crate::train::non_finite::NonFinite;
 use crate::train::step::BatchOutcome;
 use std::collections::BTreeMap;
@@ -89,14 +90,13 @@ impl StepReport {
     }
 
     /// The gradient of [`StepReport::loss`] with respect to the batch's input, for a pipeline built with
-    /// [`Builder::input_gradients`](crate::Builder::input_gradients): `G` is the type of the input's float tensors, in
-    /// their order, for example `Tensor<3>`; integers are left out.
+    /// [`Builder::input_gradients`](crate::Builder::input_gradients), as the plain loop over the microbatches has it. `G`
+    /// is the type of the input's float tensors, in their order, such as `Tensor<3>`; integers are left out. Where the
+    /// loss may not depend on it, read an `Option`.
     ///
-    /// It equals the plain loop's: pieces of microbatches are joined in the order of the samples, along the dimension
-    /// that cut them; a tensor that every microbatch has whole ([`Split::Replicate`](crate::stage::Split)) gets the
-    /// sum over microbatches, in their order. It is on the device of the batch's tensor and has its type, or f32 with
-    /// [`Builder::precision`](crate::Builder::precision). It is not clipped, and a NaN or an infinity in it does not
-    /// skip the step. Read it as an `Option` where the loss may not depend on it.
+    /// Pieces are joined in the order of the samples; a tensor that every microbatch has whole
+    /// ([`Split::Replicate`](crate::stage::Split)) gets the sum over microbatches. It has the device and the type of the
+    /// batch's tensor, or f32 with [`Builder::precision`](crate::Builder::precision). It is neither clipped nor checked.
     ///
     /// # Errors
     /// Returns [`GradientError`] if there is no such gradient, or `G` is another type.
@@ -104,9 +104,8 @@ impl StepReport {
         self.of_batch.as_ref().ok_or(GradientError::Off)?.read(None)
     }
 
-    /// The same with respect to an extra of the batch ([`Batch::extra`](crate::Batch::extra)), by its name. If several
-    /// stages read it, it is the sum of their gradients, the last stage's first: the plain loop's, bit for bit, if none of them
-    /// but the last uses it more than once.
+    /// The same with respect to an extra ([`Batch::extra`](crate::Batch::extra)): the sum over the stages that read it,
+    /// the last one first, which is the plain loop's bit for bit if none but the last uses it more than once.
     ///
     /// # Errors
     /// Same as [`StepReport::input_gradient`].

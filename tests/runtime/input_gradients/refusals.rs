@@ -1,6 +1,6 @@
 //! What has no gradient is refused by name, and so is what the option does not go with.
 
-use super::{Data, LAYERS, MICROBATCHES, SAMPLES, WIDTH, builder};
+use super::{Data, LAYERS, MICROBATCHES, SAMPLES, WIDTH, builder, stack};
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::tensor::{Int, Tensor};
@@ -8,7 +8,7 @@ use burn_pipeline::plan::Plan;
 use burn_pipeline::schedule::by_name;
 use burn_pipeline::stage::{Names, Stage};
 use burn_pipeline::train::{BuildError, GradientError, NotTogether, PipelineError};
-use burn_pipeline::{AutoPipeline, Batch, Builder, Pipeline, Size, StageBox};
+use burn_pipeline::{Accumulation, AutoPipeline, Batch, Builder, Pipeline, Size, StageBox, StageContext};
 use pipeline_tests::device::device;
 
 /// Reads tokens, floats that it may leave out, and floats.
@@ -106,6 +106,20 @@ fn tensor_parallel_stages_and_a_schedule_chosen_by_measured_steps_are_refused() 
     assert!(matches!(refused, BuildError::NotTogether(NotTogether { .. })), "{refused}");
     let refused = AutoPipeline::new(builder("1F1B", size, &[0]), size, Default::default()).map(drop).unwrap_err();
     assert!(refused.to_string().contains("schedules are compared without the backwards of frozen stages"), "{refused}");
+}
+
+#[test]
+fn weights_cut_over_replicas_are_refused() {
+    let builder = builder("1F1B", Size::new(2, 2), &[0]).accumulation(Accumulation::AsTheyCome).data_parallel(2);
+    let builder = builder.stages(|at: &StageContext| {
+        let mut part = stack(at.layers(LAYERS), &[0, 1, 2, 3], &at.device);
+        for layer in &mut part.layers {
+            layer.weight = at.replicas.cut(layer.weight.clone(), 0);
+        }
+        if at.is_last() { StageBox::with_loss(part, super::loss) } else { StageBox::new(part) }
+    });
+    let refused = builder.build().map(drop).unwrap_err();
+    assert!(refused.to_string().contains("they are not compared with the plain loop's yet"), "{refused}");
 }
 
 #[test]

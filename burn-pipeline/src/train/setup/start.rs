@@ -262,7 +262,7 @@ impl Builder {
         // If every stage declared its specs, learning them needs no run on zeros, so links can use them.
         let learns_metadata = validate != Validate::Off || stages.are_declared();
         let training = Training::new(seed, scaling);
-        Ok(Pipeline {
+        let pipeline = Pipeline {
             ranks,
             plans,
             stages,
@@ -278,7 +278,9 @@ impl Builder {
             compares_batches,
             branch: Branch::default(),
             simulate,
-        })
+        };
+        pipeline.input_gradients.map_or(Ok(()), |_| pipeline.goes_with(Feature::InputGradients))?;
+        Ok(pipeline)
     }
 }
 
