@@ -1,7 +1,8 @@
 //! Every pair of features trains as the plain loop on one device does, or is refused with its documented error.
 //!
-//! Losses of three steps, all weights and, if they are computed, gradients of the batch agree up to rounding, since groups, shards and compiled stages add sums in
-//! another order. Each feature's own tests check bitwise equality where the order is the same.
+//! Losses of three steps, all weights and, if they are computed, gradients of the batch agree up to rounding, since
+//! groups, shards and compiled stages add sums in another order. Each feature's own tests check bitwise equality where
+//! the order is the same.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 

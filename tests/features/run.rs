@@ -94,7 +94,8 @@ impl Default for Run {
     }
 }
 
-/// The losses of all steps, and the weights after them by name, with the steps' gradients of the batch if there are any.
+/// The losses of all steps, and the weights after them by name, with the steps' gradients of the batch if there are
+/// any.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Trained {
     losses: Vec<f64>,

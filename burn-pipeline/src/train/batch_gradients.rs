@@ -5,8 +5,8 @@
 //!
 //! 1. Every stage that reads something of the batch returns its gradients for each microbatch. An extra that several
 //!    stages read has the sum of theirs, from the last stage to the first, as a backward over the whole model adds
-//!    them. (If a stage before the last uses it several times, that backward adds these one by one; the sum then differs by
-//!    rounding.)
+//!    them. (If a stage before the last uses it several times, that backward adds these one by one; the sum then
+//!    differs by rounding.)
 //! 2. Pieces that were cut along a dimension are joined along it. A tensor that every microbatch has whole gets the sum
 //!    over microbatches. Where only some microbatches depend on a tensor, the others have zeros.
 //! 3. The result is multiplied by the factor of the loss contract, which also takes the loss scale out. With a

@@ -23,7 +23,8 @@ pub enum GradientError {
     Integers { what: String },
     /// The loss does not depend on a tensor.
     #[error(
-        "the loss does not depend on tensor {tensor} of {what}, so it has no gradient; if that may be so, read an `Option`"
+        "the loss does not depend on tensor {tensor} of {what}, so it has no gradient; if that may be so, read an \
+         `Option`"
     )]
     Unused { what: String, tensor: usize },
     /// Microbatches have different shapes.

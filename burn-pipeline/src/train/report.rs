@@ -90,13 +90,14 @@ impl StepReport {
     }
 
     /// The gradient of [`StepReport::loss`] with respect to the batch's input, for a pipeline built with
-    /// [`Builder::input_gradients`](crate::Builder::input_gradients), as the plain loop over the microbatches has it. `G`
-    /// is the type of the input's float tensors, in their order, such as `Tensor<3>`; integers are left out. Where the
-    /// loss may not depend on it, read an `Option`.
+    /// [`Builder::input_gradients`](crate::Builder::input_gradients), as the plain loop over the microbatches has it.
+    /// `G` is the type of the input's float tensors, in their order, such as `Tensor<3>`; integers are left out. Where
+    /// the loss may not depend on it, read an `Option`.
     ///
     /// Pieces are joined in the order of the samples; a tensor that every microbatch has whole
-    /// ([`Split::Replicate`](crate::stage::Split)) gets the sum over microbatches. It has the device and the type of the
-    /// batch's tensor, or f32 with [`Builder::precision`](crate::Builder::precision). It is neither clipped nor checked.
+    /// ([`Split::Replicate`](crate::stage::Split)) gets the sum over microbatches. It has the device and the type of
+    /// the batch's tensor, or f32 with [`Builder::precision`](crate::Builder::precision). It is neither clipped nor
+    /// checked.
     ///
     /// # Errors
     /// Returns [`GradientError`] if there is no such gradient, or `G` is another type.

@@ -1,7 +1,8 @@
 //! The eager engine: Burn's own autodiff, its backward seeded with the received gradients.
 //!
-//! 1. Forward: each float input (and each extra whose gradient is wanted) becomes a leaf of a new graph, the module runs, and the outputs are returned without
-//!    autodiff. Only their graph nodes are kept ([`HeldOutputs`]), so an output's storage is free once it was sent.
+//! 1. Forward: each float input (and each extra whose gradient is wanted) becomes a leaf of a new graph, the module
+//!    runs, and the outputs are returned without autodiff. Only their graph nodes are kept ([`HeldOutputs`]), so an
+//!    output's storage is free once it was sent.
 //! 2. Backward: it starts from the outputs that have a gradient. An output that nothing downstream used has none;
 //!    nothing is computed for it, and weights and inputs that influence only it get no gradient either.
 //! 3. `I` and `W`: Burn computes both kinds of gradients at once, so `I` runs the whole backward and holds the

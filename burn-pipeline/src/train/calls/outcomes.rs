@@ -9,7 +9,8 @@ use crate::train::step::{BatchOutcome, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The part of an outcome that differs between ranks. Outputs and gradients of the batch are left out: they are sent only to ranks that want them.
+/// The part of an outcome that differs between ranks. Outputs and gradients of the batch are left out: they are sent
+/// only to ranks that want them.
 #[derive(Debug, Serialize, Deserialize)]
 struct RankPart {
     /// Actions as text, with their start and end.

@@ -96,8 +96,8 @@ impl Builder {
     /// float tensor in its input and its extras is refused. When ranks are processes, all must choose the same, and the
     /// processes with a copy of the first stage get the gradients of the whole batch; the others get none.
     ///
-    /// Not supported, and refused: [`Builder::tensor_parallel`], [`Builder::vocabulary`], weights cut over data-parallel
-    /// replicas, [`AutoPipeline`](crate::AutoPipeline), and measuring with this builder.
+    /// Not supported, and refused: [`Builder::tensor_parallel`], [`Builder::vocabulary`], weights cut over
+    /// data-parallel replicas, [`AutoPipeline`](crate::AutoPipeline), and measuring with this builder.
     pub fn input_gradients(mut self, compute: bool) -> Self {
         self.input_gradients = compute;
         self

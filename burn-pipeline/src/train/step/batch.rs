@@ -52,7 +52,8 @@ impl BatchOutcome {
         Self { loss, losses, observed, outputs, of_batch, events, message_bytes, skip_bytes, ..held }
     }
 
-    /// Copies outputs and gradients that another thread may read; see [`AnyTensor::unshared`](crate::payload::AnyTensor).
+    /// Copies outputs and gradients that another thread may read; see
+    /// [`AnyTensor::unshared`](crate::payload::AnyTensor).
     pub(crate) fn for_another_thread(mut self) -> Self {
         self.outputs = self.outputs.into_iter().map(|(index, output)| (index, output.unshared())).collect();
         self.of_batch = self.of_batch.into_iter().map(|(of, gradients)| (of, gradients.unshared())).collect();

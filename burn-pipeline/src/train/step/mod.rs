@@ -7,8 +7,8 @@
 //! Read `rank` (the type, and how a rank starts), `contract` (the loss of a batch), `batch` (forwards and backwards),
 //! `gradients` (sums over replicas, scaling, clipping), `members` (gradients compared within a group), `apply` (the
 //! optimizer's step, here or by the caller), `copies` (checks that copies are equal); then `forward_state` (refused
-//! running statistics), `replicas` (bidirectional placements), `outputs` (what processes send each other of outputs and of gradients of the batch) and `metadata`
-//! (checks of tensor specs); and `recover` (after a failure).
+//! running statistics), `replicas` (bidirectional placements), `outputs` (outputs and gradients of the batch, sent
+//! between processes) and `metadata` (checks of tensor specs); and `recover` (after a failure).
 
 mod apply;
 mod batch;
