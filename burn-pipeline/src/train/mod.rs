@@ -6,8 +6,8 @@
 //!
 //! Modules, from the bottom up:
 //!
-//! 1. `error`, `non_finite`, `progress`, `report` (with `batch_gradients` and `gradient_error`), `context`, `facts`,
-//!    `stages`: values shared by pipeline and user.
+//! 1. `error`, `features`, `non_finite`, `progress`, `report` (with `batch_gradients` and `gradient_error`), `context`,
+//!    `facts`, `stages`: values shared by pipeline and user.
 //! 2. `plans`: the plans that a pipeline runs. `shared`: tied parameters, which several stages hold.
 //! 3. `step`: the work of one rank with a batch and its weights.
 //! 4. `control`: commands to all ranks, and their replies.
