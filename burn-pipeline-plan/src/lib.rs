@@ -1,7 +1,7 @@
 //! Pipeline-parallel schedules as data, for any runtime.
 //!
 //! A schedule builds a [`Plan`](plan::Plan): for each rank, an ordered list of forwards, backwards and transfers.
-//! This crate builds plans for 18 published schedules, proves that a plan cannot deadlock, and rewrites, simulates,
+//! This crate builds plans for published schedules, proves that a plan cannot deadlock, and rewrites, simulates,
 //! searches and draws plans. It needs no tensor library; the crate `burn-pipeline` runs its plans on Burn models.
 //!
 //! # A complete program

@@ -55,7 +55,7 @@
 //! | [`layers`] | a model as a list of layers, cut anywhere |
 //! | [`payload`] | what crosses between stages and ranks: tensors of any kind, plain values, specs |
 //! | [`train`] | what a user calls: [`Pipeline`], its [`Builder`], reports, checkpoints, a schedule by measured costs |
-//! | [`schedule`] | eighteen schedules, from GPipe to DualPipeV, and the trait to add one |
+//! | [`schedule`] | the schedules, from GPipe to DualPipeV, and the trait to add one |
 //! | [`plan`] | the plan itself, its text forms, and the proof |
 //! | [`pass`] | rewriting plans: transfers, waits, overlap, sharding |
 //! | [`page`] | predicted and measured steps, memory and choices as one HTML page |
