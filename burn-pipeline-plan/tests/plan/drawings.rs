@@ -1,28 +1,26 @@
 //! The drawing in the header of each schedule's file equals the plan that the schedule builds.
 
-use burn_pipeline_plan::schedule::{Size, all, by_name};
+use burn_pipeline_plan::schedule::{Size, all};
+use std::fs::{read_dir, read_to_string};
+use std::path::{Path, PathBuf};
 
-/// Each schedule's file.
-const FILES: [(&str, &str); 18] = [
-    ("ForwardOnly", include_str!("../../src/schedule/forward_only.rs")),
-    ("GPipe", include_str!("../../src/schedule/gpipe.rs")),
-    ("1F1B", include_str!("../../src/schedule/one_f_one_b.rs")),
-    ("Interleaved1F1B", include_str!("../../src/schedule/interleaved.rs")),
-    ("LoopedBFS", include_str!("../../src/schedule/looped_bfs.rs")),
-    ("InterleavedZeroBubble", include_str!("../../src/schedule/interleaved_zero_bubble.rs")),
-    ("ZBVZeroBubble", include_str!("../../src/schedule/zbv.rs")),
-    ("ZBH1", include_str!("../../src/schedule/zb_h1.rs")),
-    ("ZBH2", include_str!("../../src/schedule/zb_h2.rs")),
-    ("ZBAuto", include_str!("../../src/schedule/zb_auto/mod.rs")),
-    ("VHalf", include_str!("../../src/schedule/v_half.rs")),
-    ("VMin", include_str!("../../src/schedule/v_min.rs")),
-    ("1F1B-V", include_str!("../../src/schedule/one_f_one_b_v.rs")),
-    ("DualPipe", include_str!("../../src/schedule/dual_pipe.rs")),
-    ("DualPipeV", include_str!("../../src/schedule/dual_pipe_v.rs")),
-    ("Chimera", include_str!("../../src/schedule/chimera.rs")),
-    ("GIS", include_str!("../../src/schedule/gis.rs")),
-    ("GISH", include_str!("../../src/schedule/gis_h.rs")),
-];
+/// The texts of the folder of schedules: of each file, and of each folder with its files joined, `mod.rs` first.
+fn sources() -> Vec<String> {
+    let schedules = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/schedule");
+    let text = |path: PathBuf| match path.is_file() {
+        true => read_to_string(path).unwrap(),
+        false => {
+            let mut files = entries(&path);
+            files.sort_by_key(|file| !file.ends_with("mod.rs"));
+            files.into_iter().map(|file| read_to_string(file).unwrap()).collect()
+        }
+    };
+    entries(&schedules).into_iter().map(text).collect()
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
 
 /// The lines between the first ```` ```text ```` of a header and its end.
 fn drawing(file: &str) -> Vec<&str> {
@@ -41,10 +39,14 @@ fn size(line: &str) -> Size {
 
 #[test]
 fn every_schedule_has_a_drawing_that_is_true() {
-    assert_eq!(FILES.len(), all().len(), "a schedule has no file here");
-    for (name, file) in FILES {
+    let sources = sources();
+    for schedule in all() {
+        let (name, quoted) = (schedule.info().name, format!("\"{}\"", schedule.info().name));
+        let own = |text: &&String| text.contains("\nimpl Schedule for ") && text.contains(&quoted);
+        let own: Vec<&String> = sources.iter().filter(own).collect();
+        let [file] = own[..] else { panic!("{} files implement {name}", own.len()) };
         let drawing = drawing(file);
-        let plan = by_name(name).unwrap().build(size(drawing[0])).unwrap();
+        let plan = schedule.build(size(drawing[0])).unwrap();
         assert_eq!(drawing.len(), 1 + plan.ranks(), "{name}: one line a rank");
         for (rank, line) in drawing[1..].iter().enumerate() {
             let drawn: Vec<&str> = line.strip_prefix(&format!("rank {rank}:")).unwrap().split_whitespace().collect();

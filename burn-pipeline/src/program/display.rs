@@ -1,11 +1,11 @@
-//! Programs as text: one operation per line, with its tensors' numbers, element types and shapes.
+//! Programs as text: one operation per line, with its tensors' numbers, element types and shapes, and its scalars.
 //!
 //! `!` after a tensor marks its last use. A program without operations and edges prints only its head.
 
 use super::op_name::name;
 use super::part::{Phase, Program};
 use super::stage_programs::StagePrograms;
-use burn::backend::ir::{OperationIr, TensorIr, TensorStatus};
+use burn::backend::ir::{IrVisitorMut, OperationIr, ScalarIr, TensorIr, TensorStatus};
 use std::fmt::{Display, Formatter, Result};
 
 impl Display for Phase {
@@ -32,7 +32,7 @@ impl Display for Program {
                 continue;
             }
             let outputs = op.outputs().map(text).collect::<Vec<_>>().join(", ");
-            let inputs = op.inputs().map(text).collect::<Vec<_>>().join(", ");
+            let inputs = op.inputs().map(text).chain(scalars(op)).collect::<Vec<_>>().join(", ");
             let gives = if outputs.is_empty() { "" } else { " = " };
             writeln!(f, "  {outputs}{gives}{}({inputs})", name(op))?;
         }
@@ -56,4 +56,25 @@ fn list(f: &mut Formatter<'_>, what: &str, tensors: &[TensorIr]) -> Result {
 fn text(tensor: &TensorIr) -> String {
     let last = if tensor.status == TensorStatus::ReadWrite { "!" } else { "" };
     format!("%{}{last} {:?}{:?}", tensor.id.value(), tensor.dtype, tensor.shape.to_vec())
+}
+
+/// The scalars of an operation.
+fn scalars(op: &OperationIr) -> Vec<String> {
+    let mut scalars = Scalars::default();
+    op.clone().visit_mut(&mut scalars);
+    scalars.0
+}
+
+#[derive(Default)]
+struct Scalars(Vec<String>);
+
+impl IrVisitorMut for Scalars {
+    fn visit_scalar_mut(&mut self, scalar: &mut ScalarIr) {
+        self.0.push(match scalar {
+            ScalarIr::Float(value) => value.to_string(),
+            ScalarIr::Int(value) => value.to_string(),
+            ScalarIr::UInt(value) => value.to_string(),
+            ScalarIr::Bool(value) => value.to_string(),
+        });
+    }
 }

@@ -1,12 +1,13 @@
 //! Programs as values: their contents, their costs, and the bytes that they hold.
 
-use super::models::{Noisy, Tower, WIDTH, noise};
+use super::models::{Noisy, Tower, WIDTH, linear, noise};
 use crate::cases::small_gpt;
-use burn::nn::LinearConfig;
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::payload::{Boundary, Payload};
 use burn_pipeline::program::{Program, StagePrograms};
-use burn_pipeline::stage::{SingleStage, SplitBackward, StageBox};
+use burn_pipeline::stage::{SingleStage, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::StageContext;
 use pipeline_examples::gpt::Signal;
 use std::sync::Arc;
@@ -141,6 +142,32 @@ fn captures_of_one_stage_are_equal_and_print_alike() {
     let text = capture().weight().to_string();
     assert!(text.starts_with("W: 8 operations"), "{text}");
     assert!(text.contains("= Matmul(") && text.lines().last().unwrap().trim_start().starts_with("gives"), "{text}");
+}
+
+/// A linear layer whose output is scaled by a number.
+#[derive(Module, Debug)]
+struct Scaled {
+    layer: Linear,
+}
+
+impl Stage for Scaled {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        self.layer.forward(x) * 0.375
+    }
+}
+
+#[test]
+fn a_program_prints_the_scalars_of_its_operations() {
+    let programs = programs(StageBox::new(Scaled { layer: linear() }), noise([ROWS, WIDTH]).into_payload(), true);
+    for program in [programs.forward(), programs.input()] {
+        let text = program.to_string();
+        let scaled = text.lines().find(|line| line.contains("MulScalar(")).unwrap();
+        assert!(scaled.ends_with(&format!("F32[{ROWS}, {WIDTH}], 0.375)")), "{text}");
+    }
 }
 
 #[test]
