@@ -5,6 +5,7 @@ mod context;
 mod parity;
 mod recomputed;
 mod refusals;
+mod stages;
 mod wiring;
 
 use burn::module::Module;
