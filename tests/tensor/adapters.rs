@@ -4,14 +4,17 @@
 use super::sequential::{Block, Piece, Plain, STEPS, block, data, loss};
 use burn::module::{Lora, Module, Reparameterization, Reparameterizer};
 use burn::optim::SgdConfig;
+use burn::store::IdentityAdapter;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::layers::{Layer, LayerContext, LayerGroups, Model, Sequential};
+use burn_pipeline::link::Threads;
 use burn_pipeline::nn::GatedFeedForward;
 use burn_pipeline::stage::{SplitBackward, init_seeded};
+use burn_pipeline::train::Export;
 use burn_pipeline::{Batch, Builder, Checkpoints, Pipeline, Size};
 use pipeline_tests::device::device;
 use pipeline_tests::reference::Reference;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const LAYERS: usize = super::sequential::LAYERS;
 const RATE: f64 = 0.5;
@@ -121,6 +124,67 @@ fn adapters_of_cut_layers_are_saved_whole_and_fit_other_groups() {
         assert!((got - expected).abs() <= 1e-5 * expected, "{members}: {got}, {expected}");
     }
     std::fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn adapters_of_cut_layers_are_merged_into_whole_weights() {
+    let root = std::env::temp_dir().join(format!("cut-merged-{}", std::process::id()));
+    std::fs::create_dir_all(&root).unwrap();
+    for (schedule, members, replicas) in [(("GPipe", 1), 2, 1), (("1F1B", 2), 2, 1), (("1F1B", 2), 2, 2)] {
+        let place = format!("{schedule:?}, {members} members, {replicas} replicas");
+        let of = || builder(model(), schedule, (members, replicas)).sharded(replicas > 1);
+        let step = |pipeline: &mut Pipeline| {
+            let [x, wanted] = data(0);
+            pipeline.step(Batch::new(x).target(wanted), RATE).unwrap();
+        };
+        let merged = || Export::from(IdentityAdapter).merged();
+        let mut pipeline = of().build().unwrap();
+        step(&mut pipeline);
+        let path = root.join("together.safetensors");
+        pipeline.export_as(&path, merged()).unwrap();
+        // Each weight is the base's plus the product of the whole factors, times alpha over rank.
+        let own = named(&mut pipeline);
+        let bytes = std::fs::read(&path).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let expected = own.keys().filter(|name| !name.contains(".lora.")).collect::<Vec<_>>();
+        assert_eq!(
+            file.names().into_iter().collect::<BTreeSet<_>>(),
+            expected.iter().map(|name| name.as_str()).collect()
+        );
+        for name in expected {
+            let stored = file.tensor(name).unwrap();
+            let floats = stored.data().chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect::<Vec<_>>();
+            let Some(a) = own.get(&format!("{name}.lora.a")) else {
+                assert_eq!(floats, own[name], "{place}: {name}");
+                continue;
+            };
+            let (b, width) = (&own[&format!("{name}.lora.b")], stored.shape()[1]);
+            let factor = |row: usize, column: usize| a[2 * row] * b[column] + a[2 * row + 1] * b[width + column];
+            let whole = |at: usize| own[name][at] + 2.0 * factor(at / width, at % width);
+            let whole: Vec<f32> = (0..floats.len()).map(whole).collect();
+            assert!(far(&floats, &whole) < 1e-6, "{place}: {name}, {}", far(&floats, &whole));
+            assert!(far(&floats, &own[name]) > 1e-4, "{place}: {name} did not change");
+        }
+        // The pipeline goes on with its adapters, and ranks that are apart write the same file.
+        assert!(named(&mut pipeline) == own, "{place}");
+        apart(&of(), schedule.1 * members * replicas, |pipeline| {
+            step(pipeline);
+            pipeline.export_as(root.join("apart.safetensors"), merged()).unwrap();
+        });
+        assert!(std::fs::read(root.join("apart.safetensors")).unwrap() == bytes, "{place}");
+    }
+    std::fs::remove_dir_all(root).unwrap();
+}
+
+/// Runs one pipeline per rank, as in processes.
+fn apart(builder: &Builder, ranks: usize, run: impl Fn(&mut Pipeline) + Sync) {
+    let (threads, run) = (Threads::new(ranks), &run);
+    std::thread::scope(|scope| {
+        for rank in 0..ranks {
+            let (link, builder) = (threads.link(rank, device()), builder.clone());
+            scope.spawn(move || run(&mut builder.build_rank(Box::new(link)).unwrap()));
+        }
+    });
 }
 
 #[test]
