@@ -187,6 +187,12 @@ fn adapters_are_stored_alone_as_peft_stores_them() {
     assert_eq!(config["target_modules"], serde_json::json!(["q_proj"]));
     let read = Adapters::read(&files).unwrap();
     assert_eq!(read, Adapters { rank: RANK, alpha: ALPHA, base: Some("base".to_owned()) });
+    assert_eq!(Adapters::targets(&files).unwrap(), ["q_proj"]);
+    let all = serde_json::json!({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": "all-linear"});
+    std::fs::write(files.join("adapter_config.json"), all.to_string()).unwrap();
+    assert_eq!(Adapters::read(&files).unwrap(), Adapters { rank: 2, alpha: 4.0, base: None });
+    let error = Adapters::targets(&files).unwrap_err().to_string();
+    assert!(error.contains("`target_modules` is no list"), "{error}");
 }
 
 #[test]

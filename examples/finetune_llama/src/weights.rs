@@ -35,14 +35,7 @@ impl Tuning {
 /// Returns a [`FinetuneError`] if there are none, or they are no such adapters.
 pub fn stored_tuning(folder: &Path, seed: u64) -> Result<Tuning, FinetuneError> {
     let Adapters { rank, alpha, .. } = Adapters::read(folder)?;
-    let path = folder.join("adapter_config.json");
-    let text = fs::read(&path).map_err(FinetuneError::reading(&path))?;
-    let targets = serde_json::from_slice::<serde_json::Value>(&text)
-        .ok()
-        .and_then(|config| serde_json::from_value::<Vec<String>>(config.get("target_modules")?.clone()).ok());
-    let message = "`target_modules` is no list of projections".to_owned();
-    let targets = targets.ok_or(FinetuneError::Config { path, message })?;
-    Ok(Tuning { rank, alpha, targets, seed })
+    Ok(Tuning { rank, alpha, targets: Adapters::targets(folder)?, seed })
 }
 
 /// Removes a folder that an earlier run has written.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The name of the file that holds a folder's adapters.
 pub(in crate::train::checkpoint) const FILE: &str = "adapter_model.safetensors";
@@ -66,6 +66,14 @@ struct Config {
     fan_in_fan_out: bool,
 }
 
+/// A folder's file, and its fields.
+fn config(folder: &Path) -> Result<(PathBuf, Config), CheckpointError> {
+    let path = folder.join(CONFIG);
+    let text = fs::read(&path).map_err(CheckpointError::io("reading", &path))?;
+    let config = serde_json::from_slice(&text).map_err(|error| CheckpointError::damaged(&path, error.to_string()))?;
+    Ok((path, config))
+}
+
 impl Adapters {
     /// Reads a folder's `adapter_config.json`.
     ///
@@ -73,10 +81,7 @@ impl Adapters {
     /// Returns [`CheckpointError`] if it cannot be read, or its adapters are not those that Burn's LoRA computes: of
     /// another kind, with trained biases, RSLoRA, DoRA, or with ranks or scales by layer.
     pub fn read(folder: impl AsRef<Path>) -> Result<Self, CheckpointError> {
-        let path = folder.as_ref().join(CONFIG);
-        let text = fs::read(&path).map_err(CheckpointError::io("reading", &path))?;
-        let damaged = |message: String| CheckpointError::damaged(&path, message);
-        let config: Config = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+        let (path, config) = config(folder.as_ref())?;
         let others = [
             ("peft_type", config.peft_type != "LORA"),
             ("bias", config.bias.is_some_and(|bias| bias != "none")),
@@ -87,9 +92,26 @@ impl Adapters {
             ("fan_in_fan_out", config.fan_in_fan_out),
         ];
         match others.iter().find(|(_, differs)| *differs) {
-            Some((field, _)) => Err(damaged(format!("`{field}` asks for adapters that Burn's LoRA does not compute"))),
+            Some((field, _)) => {
+                let message = format!("`{field}` asks for adapters that Burn's LoRA does not compute");
+                Err(CheckpointError::damaged(&path, message))
+            }
             None => Ok(Self { rank: config.r, alpha: config.lora_alpha, base: config.base_model_name_or_path }),
         }
+    }
+
+    /// Returns the layers that a folder's adapters adapt, as its `adapter_config.json` lists them (`target_modules`):
+    /// whole names, or their ends.
+    ///
+    /// # Errors
+    /// Returns [`CheckpointError`] if it cannot be read, or holds no list: PEFT also takes an expression, or
+    /// `all-linear`.
+    pub fn targets(folder: impl AsRef<Path>) -> Result<Vec<String>, CheckpointError> {
+        let (path, config) = config(folder.as_ref())?;
+        serde_json::from_value(config.target_modules).map_err(|_| {
+            let message = "`target_modules` is no list of layers; write the names of the layers there".to_owned();
+            CheckpointError::damaged(&path, message)
+        })
     }
 
     /// Writes it for adapters of these names in PEFT.
