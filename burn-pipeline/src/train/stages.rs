@@ -5,7 +5,7 @@ use crate::payload::{alike, listed};
 use crate::plan::{SkipEdge, StageId};
 use crate::stage::{Batch, Microbatches};
 use crate::train::error::{BuildError, PipelineError};
-use crate::train::shared::SharedReport;
+use crate::train::shared::{SharedCopy, SharedReport};
 use crate::vocabulary::Piece;
 use burn::module::{ParamGroup, ParamId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -227,6 +227,24 @@ impl Stages {
             }
         }
         None
+    }
+
+    /// The names of copies of tied parameters whose first copy has another name, and so the same values. If adapters
+    /// are added to weights, copies with adapters have values of their own.
+    pub(crate) fn named_copies(&self, merged: bool) -> BTreeSet<String> {
+        let of = |copy: &SharedCopy| {
+            let mut all = self.facts.iter().chain(&self.pieces);
+            all.find(|facts| facts.stage == StageId::new(copy.stage)).map_or(&[][..], |facts| &facts.names)
+        };
+        let name = |copy: &SharedCopy, path: &str| of(copy).iter().find(|(own, _)| own == path).map(|(_, name)| name);
+        let adapted = |copy: &SharedCopy| name(copy, &format!("{}.lora.a", copy.path)).is_some();
+        let tied = self.shared.iter().filter(|report| !merged || !report.copies.iter().any(adapted));
+        let copies = tied.flat_map(|report| {
+            let mut names = report.copies.iter().filter_map(|copy| name(copy, &copy.path));
+            let first = names.next();
+            names.filter(move |name| Some(*name) != first)
+        });
+        copies.cloned().collect()
     }
 
     /// The index of the tied parameter that a stage holds at this path.

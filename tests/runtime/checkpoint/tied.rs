@@ -1,14 +1,17 @@
 //! Checkpoints of models with tied parameters: the number of copies depends on the cut, the trained values do not.
 
+use super::export::on_each_rank;
 use super::{Folder, RATE};
 use crate::cases::{range, read, sizes};
 use crate::shared::model::{SMALL, Text, Tied, declared, part, stage};
 use burn::optim::AdamWConfig;
+use burn::store::{IdentityAdapter, SafetensorsStore};
 use burn::tensor::Device;
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Accumulation, Names};
-use burn_pipeline::train::{Builder, Checkpoint, CheckpointError, Checkpoints, Pipeline};
+use burn_pipeline::train::{Builder, Checkpoint, CheckpointError, Checkpoints, Export, Pipeline, Pretrained};
 use pipeline_tests::reference::{Reference, whole};
+use std::collections::BTreeSet;
 
 const SAMPLES: usize = 4;
 
@@ -138,6 +141,50 @@ fn a_stage_that_does_not_declare_what_it_holds_alone_takes_up_all_copies() {
     one.load(&checkpoint).unwrap();
     let (got, expected) = [&mut one, &mut pipeline].map(|p| p.step(text(1).batch(), RATE).unwrap().loss).into();
     assert_close(got, expected, "the step after");
+}
+
+#[test]
+fn a_tied_parameter_is_exported_once_under_its_first_name_and_loaded_for_all_its_copies() {
+    for cut in CUTS {
+        let folder = Folder::new("tied-export");
+        std::fs::create_dir_all(&*folder).unwrap();
+        let mut pipeline = builder(cut, true).build().unwrap();
+        pipeline.step(text(0).batch(), RATE).unwrap();
+        let path = folder.join("model.safetensors");
+        pipeline.export(&path).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let stored = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let names: BTreeSet<String> = stored.names().into_iter().map(ToString::to_string).collect();
+        let blocks = (0..SMALL.layers).flat_map(|block| ["weight", "bias"].map(|end| format!("blocks.{block}.{end}")));
+        let expected = ["token", "biases.0"].map(ToOwned::to_owned).into_iter().chain(blocks).collect();
+        assert_eq!(names, expected, "{cut:?}");
+        // A checkpoint and ranks that are apart write the same file.
+        saved(&mut pipeline, &folder).export(folder.join("of-checkpoint")).unwrap();
+        assert!(std::fs::read(folder.join("of-checkpoint")).unwrap() == bytes, "{cut:?}");
+        on_each_rank(&builder(cut, true), cut.1, |_, pipeline| {
+            pipeline.step(text(0).batch(), RATE).unwrap();
+            pipeline.export(folder.join("apart")).unwrap();
+        });
+        assert!(std::fs::read(folder.join("apart")).unwrap() == bytes, "{cut:?}");
+        let stored = Pretrained::new(move || SafetensorsStore::from_file(&path));
+        let mut second = builder(CUTS[3], true).build().unwrap();
+        second.load_pretrained(&stored).unwrap();
+        let [got, expected] = [&mut second, &mut pipeline].map(|p| p.eval(text(1).batch()).unwrap().loss.unwrap());
+        assert_close(got, expected, "the model loaded");
+    }
+}
+
+#[test]
+fn the_name_of_a_copy_may_be_renamed_where_the_copy_is_not_written() {
+    let folder = Folder::new("tied-like");
+    std::fs::create_dir_all(&*folder).unwrap();
+    let mut pipeline = builder(CUTS[1], true).build().unwrap();
+    let like = Pretrained::folder("nowhere").rename("embedding", "token").rename("head", "scores");
+    let path = folder.join("model.safetensors");
+    pipeline.export_as(&path, Export::from(IdentityAdapter).like(&like)).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let names = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    assert!(names.tensor("embedding").is_ok() && names.tensor("head").is_err());
 }
 
 #[test]

@@ -165,12 +165,16 @@ impl Checkpoint {
         with_optimizer_state(optimizer, &states, &paths).map_err(CheckpointError::OptimizerState)
     }
 
-    /// Writes the weights of the whole model into one safetensors file, by their names.
+    /// Writes the weights of the whole model into one safetensors file, by their names; tied ones once, under the name of
+    /// their first copy.
     ///
     /// # Errors
     /// Returns [`CheckpointError`] if a file of the checkpoint is damaged, or the new file cannot be written.
     pub fn export(&self, path: impl AsRef<Path>) -> Result<(), CheckpointError> {
-        let all = (0..self.manifest.parameters.len()).collect();
+        let mut known = BTreeSet::new();
+        let is_first =
+            |place: &usize| shared_name(&self.manifest.parameters[*place]).is_none_or(|name| known.insert(name));
+        let all = (0..self.manifest.parameters.len()).filter(is_first).collect();
         let read = self.read(&all, false, &mut || ())?;
         let key = |place: usize| self.manifest.parameters[place].key();
         let tensors: BTreeMap<&str, TensorData> = read.into_iter().map(|(at, (data, _))| (key(at), data)).collect();
@@ -185,13 +189,11 @@ impl Checkpoint {
 
     /// The parameters that are not among `used`, nor copies of one that is.
     pub(super) fn others(&self, used: &BTreeSet<usize>) -> Vec<String> {
-        let shared = |entry: &'_ ParameterEntry| entry.names.iter().find(|name| name.starts_with(SHARED)).cloned();
-        let taken: BTreeSet<String> =
-            used.iter().filter_map(|&place| shared(self.manifest.parameters.get(place)?)).collect();
-        let entries =
-            self.manifest.parameters.iter().enumerate().filter(|(place, entry)| {
-                !used.contains(place) && !shared(entry).is_some_and(|name| taken.contains(&name))
-            });
+        let taken: BTreeSet<&String> =
+            used.iter().filter_map(|&place| shared_name(self.manifest.parameters.get(place)?)).collect();
+        let entries = self.manifest.parameters.iter().enumerate().filter(|(place, entry)| {
+            !used.contains(place) && !shared_name(entry).is_some_and(|name| taken.contains(name))
+        });
         entries.map(|(_, entry)| entry.key().to_owned()).collect()
     }
 
@@ -305,6 +307,11 @@ impl Checkpoint {
         }
         Ok(state)
     }
+}
+
+/// The name that all copies of a tied parameter share.
+fn shared_name(entry: &ParameterEntry) -> Option<&String> {
+    entry.names.iter().find(|name| name.starts_with(SHARED))
 }
 
 /// A stage's weights with the names by which they are saved and found. A copy of a tied parameter also has the

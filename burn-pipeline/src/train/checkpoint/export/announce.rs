@@ -69,23 +69,24 @@ fn add(matched: &mut Vec<bool>, seen: &[bool]) {
 /// Lists the tensors of this rank's stages, as they are written, in `own`; returns those that it will send.
 pub(super) fn own_tensors(
     rank: &mut Rank,
-    how: &Export,
+    (how, copies): (&Export, &BTreeSet<String>),
     groups: &StageGroups,
     own: &mut BTreeMap<String, Own>,
 ) -> Result<Row, CheckpointError> {
     let (mut entries, mut matched) = (Vec::new(), Vec::new());
     // Copies of a stage are equal, except for pieces: the first one's tensors are written.
     for (&stage, held) in rank.executor().stages().iter().filter(|(stage, _)| stage.route() == 0) {
-        let (holders, mut weights) = (groups.of(stage), BTreeMap::new());
+        let (holders, mut weights, mut again) = (groups.of(stage), BTreeMap::new(), BTreeSet::new());
         for weight in if how.merges() { held.merged_weights() } else { held.named_weights() } {
             let shape = holders.whole_shape(weight.id, weight.value.shape());
             let tensor = adapted(weight.clone(), shape, how.adapter());
+            again.extend(copies.contains(&weight.names[0]).then(|| tensor.name.clone()));
             if !how.takes(&tensor.name) {
                 continue;
             }
             weights.entry(tensor.name.clone()).or_insert((weight, tensor));
         }
-        let (table, seen) = how.apply(weights.keys().cloned())?;
+        let (table, seen) = how.apply(weights.keys().cloned(), &again)?;
         add(&mut matched, &seen);
         for (name, source) in table {
             let needed = source.names().into_iter().filter_map(|name| weights.get(name).cloned());

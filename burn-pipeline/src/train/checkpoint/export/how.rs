@@ -4,7 +4,7 @@ use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::pretrained::{Adapters, Pretrained, Rules, Source, is_adapter};
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{IdentityAdapter, ModuleAdapter};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How [`Pipeline::export_as`](crate::train::Pipeline::export_as) writes a model: through an adapter, which alone is
 /// one, too.
@@ -97,15 +97,18 @@ impl Export {
     }
 
     /// The table that the rules make of tensors with these names, and for each rule whether it matched one, or undoes
-    /// what was made of ignored tensors ([`Pretrained::ignored`]), which the model does not have.
+    /// what was made of ignored tensors ([`Pretrained::ignored`]), which the model does not have. What would be made of
+    /// copies alone is left out.
     ///
     /// # Errors
     /// Returns [`CheckpointError::Rule`] if a rule does not fit.
     pub(super) fn apply(
         &self,
         names: impl Iterator<Item = String>,
+        copies: &BTreeSet<String>,
     ) -> Result<(BTreeMap<String, Source>, Vec<bool>), CheckpointError> {
-        let (table, mut matched) = self.rules.apply(names)?;
+        let (mut table, mut matched) = self.rules.apply(names)?;
+        table.retain(|_, source| !source.names().into_iter().all(|name| copies.contains(name)));
         if let Some(like) = self.like.as_ref().filter(|_| matched.contains(&false)) {
             matched.iter_mut().zip(like.only_ignored()).for_each(|(matched, ignored)| *matched |= ignored);
         }

@@ -19,7 +19,7 @@ use super::error::CheckpointError;
 use super::pretrained::{Source, adapted};
 use crate::train::pipeline::Pipeline;
 use burn::store::IdentityAdapter;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use transfer::Gathered;
 use write::{item, write};
@@ -36,8 +36,8 @@ impl Pipeline {
 
     /// Like [`Pipeline::export`], in the form of another program: with `BurnToPyTorchAdapter`, the layout of PyTorch;
     /// with an [`Export`], also its names and fused tensors, or a folder of several files. A model that was loaded with
-    /// [`Pipeline::load_pretrained`] is written under its original names. A tied parameter is written once for each
-    /// name that its copies have: give them one name ([`Names::renamed`](crate::stage::Names::renamed)).
+    /// [`Pipeline::load_pretrained`] is written under its original names. A tied parameter is written once,
+    /// under the name of its first copy, as `transformers` does; [`Pipeline::load_pretrained`] finds its copies there.
     ///
     /// # Errors
     /// Same as [`Pipeline::export`]. Also fails if a rule of [`Export::like`] does not fit the model, or the folder of
@@ -47,19 +47,24 @@ impl Pipeline {
             return Err(CheckpointError::SameName { name, first, second });
         }
         let (path, how) = (path.as_ref(), how.into());
+        let copies = match how.only_adapters() {
+            None => self.stages.named_copies(how.merges()),
+            Some(_) => BTreeSet::new(),
+        };
         if self.ranks.are_processes() {
-            return self.ask(Gathered { path: path.to_owned(), how })?.into_iter().collect();
+            return self.ask(Gathered { path: path.to_owned(), how, copies })?.into_iter().collect();
         }
-        let mut tensors = BTreeMap::new();
+        let (mut tensors, mut again) = (BTreeMap::new(), BTreeSet::new());
         let weights = if how.merges() { self.merged_weights() } else { self.named_weights() };
         for weight in weights?.into_iter().flatten() {
-            let shape = weight.value.shape();
+            let (shape, is_copy) = (weight.value.shape(), copies.contains(&weight.names[0]));
             let tensor = adapted(weight, shape, how.adapter());
+            again.extend(is_copy.then(|| tensor.name.clone()));
             if how.takes(&tensor.name) {
                 tensors.entry(tensor.name.clone()).or_insert(tensor);
             }
         }
-        let (table, matched) = how.apply(tensors.keys().cloned())?;
+        let (table, matched) = how.apply(tensors.keys().cloned(), &again)?;
         how.all_matched(&matched)?;
         let made = |(name, source): (String, Source)| {
             let needed = source.names().into_iter().filter_map(|name| tensors.get(name).cloned()).collect();

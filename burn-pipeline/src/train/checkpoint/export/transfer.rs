@@ -26,7 +26,7 @@ use crate::train::step::{Rank, caught};
 use crate::vocabulary::StageGroups;
 use burn::tensor::{Device, TensorData};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -37,6 +37,8 @@ const IN_FLIGHT: usize = 64 << 20;
 pub(super) struct Gathered {
     pub(super) path: PathBuf,
     pub(super) how: Export,
+    /// The names of parameters that are written under the name of another copy.
+    pub(super) copies: BTreeSet<String>,
 }
 
 impl Command for Gathered {
@@ -45,7 +47,7 @@ impl Command for Gathered {
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let number = rank.number();
-        let export = || rank.with_whole_weights(|rank| export(rank, &self.path, &self.how));
+        let export = || rank.with_whole_weights(|rank| export(rank, self));
         caught(number, || Self::NAME.to_owned(), export)
     }
 
@@ -54,11 +56,12 @@ impl Command for Gathered {
     }
 }
 
-fn export(rank: &mut Rank, path: &Path, how: &Export) -> Result<Result<(), CheckpointError>, ExecuteError> {
+fn export(rank: &mut Rank, asked: &Gathered) -> Result<Result<(), CheckpointError>, ExecuteError> {
+    let Gathered { path, how, copies } = asked;
     let (me, timeout) = (rank.number(), rank.executor().timeout());
     let groups = rank.executor().groups().clone();
     let mut own = BTreeMap::new();
-    let row = own_tensors(rank, how, &groups, &mut own);
+    let row = own_tensors(rank, (how, copies), &groups, &mut own);
     let said = row.as_ref().map(Clone::clone).map_err(ToString::to_string);
     let order = match joined(gather_all(rank.executor().link(), &said, timeout)?, row, how) {
         Ok(order) => order,
