@@ -88,6 +88,14 @@ impl Text {
         structure.attach(batch, self.tokens.dims()[0]).unwrap()
     }
 
+    /// The batch for the model as a list of layers.
+    pub(crate) fn of_list(&self) -> Batch {
+        let Sides { documents, relations, structure, platform, tokens } = self.sides.clone();
+        let batch = Batch::new(self.tokens.clone()).extra(DOCUMENTS, documents).extra(RELATIONS, relations);
+        let batch = batch.extra(STRUCTURE, structure).extra(PLATFORM, platform).extra(TOKENS, tokens);
+        batch.target(self.next.clone())
+    }
+
     /// The main and auxiliary loss of some samples on one device, and their observations.
     pub(crate) fn losses(
         &self,

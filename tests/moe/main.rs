@@ -16,6 +16,7 @@ mod fused;
 mod injection;
 mod layers;
 mod lengths;
+mod listed;
 mod losses;
 mod members;
 mod parity;

@@ -63,7 +63,8 @@ impl Carried {
 
     /// What the layer runs for.
     pub(super) fn context(&self) -> ForwardContext {
-        ForwardContext { layer: self.layer, stage: self.wiring.stage, microbatch: microbatch() }
+        let Wiring { stage, stages, .. } = *self.wiring;
+        ForwardContext { layer: self.layer, stage, stages, microbatch: microbatch() }
     }
 
     /// The extras that a layer reads.

@@ -64,6 +64,8 @@ pub trait Links: Module + Sync + 'static {
     fn after_step(self, observed: &[Vec<f64>]) -> Self;
     /// Returns true if a layer has a rule.
     fn has_rule(&self) -> bool;
+    /// Returns the first layer's reason not to capture the stage.
+    fn skip_capture(&self) -> Option<&'static str>;
 }
 
 /// The empty list before a model's first layer, and its module.
@@ -164,6 +166,10 @@ impl<I: Boundary> Links for Start<I> {
     fn has_rule(&self) -> bool {
         false
     }
+
+    fn skip_capture(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 impl<A: Links, E: Entered<Input = A::Output>> Links for Joined<A, E> {
@@ -191,7 +197,7 @@ impl<A: Links, E: Entered<Input = A::Output>> Links for Joined<A, E> {
     fn after_step(self, observed: &[Vec<f64>]) -> Self {
         let before = self.before.after_step(observed);
         let entry = match &self.run.layer().rule {
-            Some(rule) => self.entry.changed(|module| rule(module, observed)),
+            Some(rule) => self.entry.changed(|module, position| rule(module, position, observed)),
             None => self.entry,
         };
         Self { before, entry, run: self.run }
@@ -199,6 +205,11 @@ impl<A: Links, E: Entered<Input = A::Output>> Links for Joined<A, E> {
 
     fn has_rule(&self) -> bool {
         self.before.has_rule() || (self.run.layer().rule.is_some() && !self.entry.modules.is_empty())
+    }
+
+    fn skip_capture(&self) -> Option<&'static str> {
+        let own = || self.entry.modules.iter().find_map(|module| self.run.layer().reason.as_ref()?(module));
+        self.before.skip_capture().or_else(own)
     }
 }
 

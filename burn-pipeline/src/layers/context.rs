@@ -21,6 +21,8 @@ pub struct ForwardContext {
     pub layer: usize,
     /// The stage that holds it; numbers that depend on this depend on the cut.
     pub stage: usize,
+    /// The number of stages.
+    pub stages: usize,
     /// The microbatch's index in the whole batch.
     pub microbatch: usize,
 }

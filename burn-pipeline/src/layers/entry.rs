@@ -22,8 +22,10 @@ const LIST: &str = "Vec";
 const STRUCT: &str = "Struct:Sequential";
 
 impl<M: Module> Entry<M> {
-    pub(super) fn changed(self, change: impl FnMut(M) -> M) -> Self {
-        Self { modules: self.modules.into_iter().map(change).collect(), ..self }
+    /// Changes each module; the function also gets its position in the entry.
+    pub(super) fn changed(self, mut change: impl FnMut(M, usize) -> M) -> Self {
+        let modules = self.modules.into_iter().zip(self.first..);
+        Self { modules: modules.map(|(module, position)| change(module, position)).collect(), ..self }
     }
 }
 
@@ -44,9 +46,9 @@ impl<M: Module> Module for Entry<M> {
     }
 
     fn map<Mapper: ModuleMapper>(self, mapper: &mut Mapper) -> Self {
-        let (name, repeated, mut positions) = (self.name.clone(), self.repeated, self.first..);
-        self.changed(|module| {
-            let position = positions.next().unwrap_or_default().to_string();
+        let (name, repeated) = (self.name.clone(), self.repeated);
+        self.changed(|module, position| {
+            let position = position.to_string();
             mapper.enter_module(&name, STRUCT);
             if repeated {
                 mapper.enter_module(&position, LIST);
@@ -65,22 +67,22 @@ impl<M: Module> Module for Entry<M> {
     }
 
     fn fork(self, device: &Device) -> Self {
-        self.changed(|module| module.fork(device))
+        self.changed(|module, _| module.fork(device))
     }
 
     fn to_device(self, device: &Device) -> Self {
-        self.changed(|module| module.to_device(device))
+        self.changed(|module, _| module.to_device(device))
     }
 
     fn train(self) -> Self {
-        self.changed(Module::train)
+        self.changed(|module, _| module.train())
     }
 
     fn valid(&self) -> Self {
-        self.clone().changed(|module| module.valid())
+        self.clone().changed(|module, _| module.valid())
     }
 
     fn materialize(self) -> Self {
-        self.changed(Module::materialize)
+        self.changed(|module, _| module.materialize())
     }
 }

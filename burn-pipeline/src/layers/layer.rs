@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 pub(super) type Make<M> = Arc<dyn Fn(u64, &LayerContext, &LayerGroups) -> M + Send + Sync>;
 type Run<M, I, O> = Arc<dyn Fn(&M, I, &mut Carried) -> Result<O, BoundaryError> + Send + Sync>;
-type Rule<M> = Arc<dyn Fn(M, &[Vec<f64>]) -> M + Send + Sync>;
+type Rule<M> = Arc<dyn Fn(M, usize, &[Vec<f64>]) -> M + Send + Sync>;
+type Reason<M> = Arc<dyn Fn(&M) -> Option<&'static str> + Send + Sync>;
 
 /// A layer that turns an `I` into an `O`, with a module `M` of any type.
 ///
@@ -35,6 +36,7 @@ pub struct Layer<M, I, O> {
     pub(super) make: Make<M>,
     pub(super) run: Run<M, I, O>,
     pub(super) rule: Option<Rule<M>>,
+    pub(super) reason: Option<Reason<M>>,
     pub(super) ports: Ports,
     pub(super) recomputed: bool,
 }
@@ -84,12 +86,20 @@ where
 
     fn made(name: String, make: Make<M>, forward: impl Fn(&M, I) -> O + Send + Sync + 'static) -> Self {
         let run: Run<M, I, O> = Arc::new(move |module, input, _| Ok(forward(module, input)));
-        Self { name, make, run, rule: None, ports: Ports::default(), recomputed: false }
+        Self { name, make, run, rule: None, reason: None, ports: Ports::default(), recomputed: false }
     }
 
     /// Sets the rule that changes parameters after each step, as [`Stage::after_step`](crate::Stage::after_step) does.
-    pub fn after_step(mut self, rule: impl Fn(M, &[Vec<f64>]) -> M + Send + Sync + 'static) -> Self {
+    /// It also gets the layer's [`position`](LayerContext::position).
+    pub fn after_step(mut self, rule: impl Fn(M, usize, &[Vec<f64>]) -> M + Send + Sync + 'static) -> Self {
         self.rule = Some(Arc::new(rule));
+        self
+    }
+
+    /// Sets the function that gives a reason not to capture a stage that holds the layer, as
+    /// [`Stage::skip_capture`](crate::Stage::skip_capture) does.
+    pub fn skip_capture(mut self, reason: impl Fn(&M) -> Option<&'static str> + Send + Sync + 'static) -> Self {
+        self.reason = Some(Arc::new(reason));
         self
     }
 
@@ -103,8 +113,8 @@ where
     }
 
     fn changed<J, P>(self, run: impl FnOnce(Run<M, I, O>) -> Run<M, J, P>, ports: Ports) -> Layer<M, J, P> {
-        let Self { name, make, rule, recomputed, .. } = self;
-        Layer { name, make, run: run(self.run), rule, ports, recomputed }
+        let Self { name, make, rule, reason, recomputed, .. } = self;
+        Layer { name, make, run: run(self.run), rule, reason, ports, recomputed }
     }
 }
 

@@ -66,6 +66,10 @@ impl<A: Links> Stage for Part<A> {
         }
         Self { chain: self.chain.after_step(observed), wiring: self.wiring }
     }
+
+    fn skip_capture(&self) -> Option<&'static str> {
+        self.chain.skip_capture()
+    }
 }
 
 /// A loss, and the check of its target.

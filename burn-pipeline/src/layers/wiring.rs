@@ -81,6 +81,8 @@ type Ends = Vec<(usize, Vec<(usize, Port)>)>;
 #[derive(Debug)]
 pub(super) struct Wiring {
     pub(super) stage: usize,
+    /// The number of stages.
+    pub(super) stages: usize,
     /// The first of its layers.
     pub(super) first: usize,
     /// The extras that its layers read, each list once.
@@ -116,7 +118,7 @@ impl Wiring {
         let last = layers[own].last().map(|layer| (layer.kinds[1])()).unwrap_or_default();
         let input = kinds(first, &coming, |sender| sender + 1 == stage);
         let output = kinds(last, &going, |receiver| receiver == stage + 1);
-        Self { stage, first: start, extras, coming, going, kinds: [input, output] }
+        Self { stage, stages: cut.len(), first: start, extras, coming, going, kinds: [input, output] }
     }
 }
 

@@ -16,7 +16,8 @@ use burn_pipeline::tensor_parallel::TensorGroup;
 use burn_pipeline::train::{SharedParameter, StageContext};
 use burn_pipeline_moe::auxiliary::{AuxiliaryLosses, AuxiliaryWeights, LayerObservation, parse_rows};
 use burn_pipeline_moe::layers::{
-    AttentionConfig, BlockConfig, BlockKind, MixtureOfExpertsConfig, MultiTokenPrediction, PatternError, parse_pattern,
+    AttentionConfig, Block, BlockConfig, BlockKind, MixtureOfExpertsConfig, MultiTokenPrediction, PatternError,
+    parse_pattern,
 };
 use burn_pipeline_moe::router::{Capacity, Scoring};
 use std::ops::Range;
@@ -241,31 +242,16 @@ impl MoeGptConfig {
     /// As [`MoeGptConfig::blocks`] and [`MoeGptConfig::layers`].
     pub fn part(&self, at: &StageContext) -> Result<MoeGptPart, MoeGptError> {
         let (device, kinds, layers) = (&at.device, self.blocks()?, self.layers(at)?);
-        let seeded = |layer: usize| self.seed.wrapping_mul(1_000_003).wrapping_add(layer as u64);
-        let count = self.pattern.chars().count();
-        let after = count + 2;
-        let embed = at.is_first().then(|| self.embed(seeded(0), seeded(after), device));
-        let relation = (self.relations > 0).then(|| {
-            init_seeded(seeded(after + 1), device, |device| RelationBias::new(self.relations, self.heads, device))
-        });
+        let embed = at.is_first().then(|| self.embed_layer(device));
+        let relation = self.relation_layer(device);
         let alone = TensorGroup::alone();
         let replicas = if self.expert_parallel { &at.replicas } else { &alone };
-        let block = |layer: usize| {
-            init_seeded(seeded(layer + 1), device, |device| self.block_config(layer).init(kinds[layer], device))
-                .cut(&at.group)
-                .expert_parallel(replicas)
-        };
-        let ahead = (at.is_last() && !self.ahead.is_empty()).then(|| Ahead {
-            token: (!at.is_first()).then(|| self.token_table(seeded(0), device)),
-            modules: (count..kinds.len())
-                .map(|place| {
-                    let config = self.block_config(place);
-                    let make = |device: &Device| MultiTokenPrediction::new(&config, kinds[place], device);
-                    init_seeded(seeded(place + 4), device, make).cut(&at.group).expert_parallel(replicas)
-                })
-                .collect(),
-        });
-        let head = at.is_last().then(|| init_seeded(seeded(count + 1), device, |device| self.head(device)));
+        let block =
+            |layer: usize| self.block_layer(layer, kinds[layer], device).cut(&at.group).expert_parallel(replicas);
+        let ahead_kinds = self.ahead_blocks()?;
+        let ahead = (at.is_last() && !ahead_kinds.is_empty())
+            .then(|| self.ahead_layer(&ahead_kinds, !at.is_first(), device).cut(&at.group, replicas));
+        let head = at.is_last().then(|| self.head_layer(device));
         let injects = match self.injection {
             Injection::All => true,
             Injection::LastStage => at.is_last(),
@@ -276,14 +262,47 @@ impl MoeGptConfig {
         Ok(MoeGptPart { embed, relation, blocks, ahead, head, experts, injects, first, bias_rate, losses })
     }
 
-    fn token_table(&self, seed: u64, device: &Device) -> Embedding {
-        let make =
-            |device: &Device| EmbeddingConfig::new(self.vocab, self.d_model).with_initializer(SMALL).init(device);
-        init_seeded(seed, device, make)
+    /// The seed of a layer: the embedding is 0, blocks follow from 1, and then the head.
+    fn seed_of(&self, layer: usize) -> u64 {
+        self.seed.wrapping_mul(1_000_003).wrapping_add(layer as u64)
     }
 
-    fn embed(&self, seed: u64, enriched: u64, device: &Device) -> Embed {
-        let d = self.d_model;
+    fn after_blocks(&self) -> usize {
+        self.pattern.chars().count() + 1
+    }
+
+    fn token_table(&self, device: &Device) -> Embedding {
+        let make =
+            |device: &Device| EmbeddingConfig::new(self.vocab, self.d_model).with_initializer(SMALL).init(device);
+        init_seeded(self.seed_of(0), device, make)
+    }
+
+    pub(crate) fn block_layer(&self, block: usize, kind: BlockKind, device: &Device) -> Block {
+        init_seeded(self.seed_of(block + 1), device, |device| self.block_config(block).init(kind, device))
+    }
+
+    pub(crate) fn relation_layer(&self, device: &Device) -> Option<RelationBias> {
+        let make = |device: &Device| RelationBias::new(self.relations, self.heads, device);
+        (self.relations > 0).then(|| init_seeded(self.seed_of(self.after_blocks() + 2), device, make))
+    }
+
+    /// The modules of tokens ahead, with a copy of the token table or without.
+    pub(crate) fn ahead_layer(&self, kinds: &[BlockKind], copy: bool, device: &Device) -> Ahead {
+        let module = |(place, &kind): (usize, &BlockKind)| {
+            let config = self.block_config(place);
+            let make = |device: &Device| MultiTokenPrediction::new(&config, kind, device);
+            init_seeded(self.seed_of(place + 4), device, make)
+        };
+        let modules = (self.pattern.chars().count()..).zip(kinds).map(module).collect();
+        Ahead { token: (copy && !kinds.is_empty()).then(|| self.token_table(device)), modules }
+    }
+
+    pub(crate) fn head_layer(&self, device: &Device) -> Head {
+        init_seeded(self.seed_of(self.after_blocks()), device, |device| self.head(device))
+    }
+
+    pub(crate) fn embed_layer(&self, device: &Device) -> Embed {
+        let (d, seed, enriched) = (self.d_model, self.seed_of(0), self.seed_of(self.after_blocks() + 1));
         let table = |rows: usize, device: &Device| {
             (rows > 0).then(|| EmbeddingConfig::new(rows, d).with_initializer(SMALL).init(device))
         };

@@ -21,6 +21,7 @@ use burn::nn::{Embedding, LayerNorm, Linear};
 use burn::tensor::{DType, Device, Int, Tensor};
 use burn_pipeline::ops::DeferredForward;
 use burn_pipeline::stage::{LOSS_SEED, Loss, Stage};
+use burn_pipeline::tensor_parallel::TensorGroup;
 use burn_pipeline_moe::auxiliary::{AuxiliaryLosses, observation_rows};
 use burn_pipeline_moe::balance::loads;
 use burn_pipeline_moe::extras::{StageExtras, StageExtrasError};
@@ -111,8 +112,16 @@ pub fn cross_entropy(scores: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
     loss.forward(scores.reshape([batch * seq, vocab]), target.reshape([batch * seq]))
 }
 
+/// Tokens, structure ids and platforms.
+pub(crate) type EmbedInput = (Tensor<2, Int>, (Option<Tensor<2, Int>>, Option<Tensor<1, Int>>));
+
 impl Embed {
     fn forward(&self, tokens: Tensor<2, Int>, sides: &Sides) -> Tensor<3> {
+        self.listed((tokens, (sides.structure.clone(), sides.platform.clone())))
+    }
+
+    /// As a layer of a list.
+    pub(crate) fn listed(&self, (tokens, (structure, platform)): EmbedInput) -> Tensor<3> {
         let [_, seq] = tokens.dims();
         let mut x = self.token.forward_deferred(tokens.clone());
         if self.scale != 1.0 {
@@ -124,16 +133,51 @@ impl Embed {
         if let Some(ngram) = &self.ngram {
             x = x + ngram.forward(&tokens);
         }
-        if let (Some(table), Some(ids)) = (&self.structure, &sides.structure) {
-            x = x + table.forward_deferred(ids.clone());
+        if let (Some(table), Some(ids)) = (&self.structure, structure) {
+            x = x + table.forward_deferred(ids);
         }
-        if let (Some(table), Some(ids)) = (&self.platform, &sides.platform) {
-            x = x + table.forward_deferred(ids.clone().unsqueeze_dim(1));
+        if let (Some(table), Some(ids)) = (&self.platform, platform) {
+            x = x + table.forward_deferred(ids.unsqueeze_dim(1));
         }
         match &self.squash {
             Some(squash) => squash.forward(x),
             None => x,
         }
+    }
+}
+
+impl Head {
+    pub(crate) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        self.scores.forward_deferred(self.norm.forward(x))
+    }
+}
+
+impl Ahead {
+    /// The modules' hidden states, and what their routers reported. The table is its own copy, or the first stage's.
+    pub(crate) fn forward(
+        &self,
+        first: Option<&Embedding>,
+        x: Tensor<3>,
+        tokens: Option<&Tensor<2, Int>>,
+        context: &AttentionContext,
+    ) -> (Vec<Tensor<3>>, Vec<LayerAuxiliary>) {
+        let Some((table, tokens)) = self.token.as_ref().or(first).zip(tokens) else { return Default::default() };
+        let embed = |tokens| table.forward_deferred(tokens);
+        predict_ahead(&self.modules, x, tokens, embed, context).into_iter().unzip()
+    }
+
+    pub(crate) fn cut(self, group: &TensorGroup, replicas: &TensorGroup) -> Self {
+        let cut = |module: MultiTokenPrediction| module.cut(group).expert_parallel(replicas);
+        Self { modules: self.modules.into_iter().map(cut).collect(), ..self }
+    }
+
+    pub(crate) fn with_updated_biases(self, loads: &[Vec<f64>], rate: f64) -> Self {
+        let modules = self.modules.into_iter().zip(loads);
+        Self { modules: modules.map(|(module, load)| module.with_updated_bias(load, rate)).collect(), ..self }
+    }
+
+    pub(crate) fn skip_capture(&self) -> Option<&'static str> {
+        self.modules.iter().find_map(MultiTokenPrediction::skip_capture)
     }
 }
 
@@ -174,16 +218,9 @@ impl MoeGptPart {
             left.push(auxiliary);
             x
         });
-        let Some((ahead, tokens)) = self.ahead.as_ref().zip(sides.tokens.as_ref()) else {
-            return (x, Vec::new(), left);
-        };
-        let table = ahead.token.as_ref().or(self.embed.as_ref().map(|embed| &embed.token));
-        let embed = |tokens| match table {
-            Some(table) => table.forward_deferred(tokens),
-            None => panic!("the stage that predicts tokens ahead has no embedding of its own and is not the first"),
-        };
-        let (hidden, of_ahead): (Vec<_>, Vec<_>) =
-            predict_ahead(&ahead.modules, x.clone(), tokens, embed, &context).into_iter().unzip();
+        let Some(ahead) = &self.ahead else { return (x, Vec::new(), left) };
+        let first = self.embed.as_ref().map(|embed| &embed.token);
+        let (hidden, of_ahead) = ahead.forward(first, x.clone(), sides.tokens.as_ref(), &context);
         left.extend(of_ahead);
         (x, hidden, left)
     }
@@ -197,7 +234,7 @@ impl MoeGptPart {
 
     fn scores(&self, x: Tensor<3>) -> Tensor<3> {
         match &self.head {
-            Some(head) => head.scores.forward_deferred(head.norm.forward(x)),
+            Some(head) => head.forward(x),
             None => x,
         }
     }
@@ -232,7 +269,7 @@ impl Stage for MoeGptPart {
         let observed = observation_rows(upstream, &left, self.experts, &device);
         let x = if self.injects { self.losses.inject(x, &left, extra.seed) } else { x };
         if self.head.is_none() {
-            return MoeSignal::Hidden(Hidden { x, observed });
+            return MoeSignal::Hidden(Hidden { x, bias: None, observed });
         }
         let ahead = ahead.into_iter().map(|x| self.scores(x)).collect();
         MoeSignal::Scores(Scores { next: self.scores(x), ahead, observed })
@@ -244,15 +281,11 @@ impl Stage for MoeGptPart {
         let (of_blocks, of_ahead) = loads.split_at(self.blocks.len());
         self.blocks =
             self.blocks.into_iter().zip(of_blocks).map(|(block, load)| block.with_updated_bias(load, rate)).collect();
-        if let Some(ahead) = &mut self.ahead {
-            let modules = std::mem::take(&mut ahead.modules).into_iter().zip(of_ahead);
-            ahead.modules = modules.map(|(module, load)| module.with_updated_bias(load, rate)).collect();
-        }
+        self.ahead = self.ahead.map(|ahead| ahead.with_updated_biases(of_ahead, rate));
         self
     }
 
     fn skip_capture(&self) -> Option<&'static str> {
-        let of_ahead = self.ahead.iter().flat_map(|ahead| &ahead.modules).find_map(|module| module.skip_capture());
-        self.blocks.iter().find_map(Block::skip_capture).or(of_ahead)
+        self.blocks.iter().find_map(Block::skip_capture).or_else(|| self.ahead.as_ref()?.skip_capture())
     }
 }

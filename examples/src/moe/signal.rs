@@ -23,6 +23,8 @@ pub const TOKENS: &str = "tokens";
 pub struct Hidden {
     /// `[batch, seq, d_model]`.
     pub x: Tensor<3>,
+    /// The bias of attention scores, `[batch, heads, seq, seq]`, in a list of layers; stages compute it.
+    pub bias: Option<Tensor<4>>,
     /// `[layers, numbers]`.
     pub observed: Option<Tensor<2>>,
 }
@@ -30,6 +32,7 @@ pub struct Hidden {
 boundary!(
     struct Hidden {
         x,
+        bias,
         observed,
     }
 );

@@ -98,7 +98,7 @@ fn tied_layers_are_named_by_their_paths_in_every_cut() {
 #[test]
 fn a_layers_rule_runs_after_each_step() {
     let make = |at: &LayerContext| LinearConfig::new(3, 3).init(&at.device);
-    let doubled = |mut layer: Linear, _: &[Vec<f64>]| {
+    let doubled = |mut layer: Linear, _, _: &[Vec<f64>]| {
         layer.weight = layer.weight.map(|weight| weight.mul_scalar(2.0));
         layer
     };
