@@ -17,6 +17,7 @@ use super::transparent::transparent;
 use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
 use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
 use burn::tensor::Device;
+use std::any::Any;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -64,6 +65,9 @@ pub trait Links: Module + Sync + 'static {
     fn after_step(self, observed: &[Vec<f64>]) -> Self;
     /// Returns true if a layer has a rule.
     fn has_rule(&self) -> bool;
+    /// Gives the module of the layer before which the stage holds this many, in an `Option`, and its position to
+    /// `change`.
+    fn with_layer(self, before: &mut Option<usize>, change: &mut dyn FnMut(&mut dyn Any, usize)) -> Self;
     /// Returns the first layer's reason not to capture the stage.
     fn skip_capture(&self) -> Option<&'static str>;
 }
@@ -167,6 +171,10 @@ impl<I: Boundary> Links for Start<I> {
         false
     }
 
+    fn with_layer(self, _: &mut Option<usize>, _: &mut dyn FnMut(&mut dyn Any, usize)) -> Self {
+        self
+    }
+
     fn skip_capture(&self) -> Option<&'static str> {
         None
     }
@@ -205,6 +213,20 @@ impl<A: Links, E: Entered<Input = A::Output>> Links for Joined<A, E> {
 
     fn has_rule(&self) -> bool {
         self.before.has_rule() || (self.run.layer().rule.is_some() && !self.entry.modules.is_empty())
+    }
+
+    fn with_layer(self, before: &mut Option<usize>, change: &mut dyn FnMut(&mut dyn Any, usize)) -> Self {
+        let chain = self.before.with_layer(before, change);
+        let entry = self.entry.changed(|module, position| {
+            let mut module = Some(module);
+            if *before == Some(0) {
+                change(&mut module, position);
+            }
+            *before = before.and_then(|left| left.checked_sub(1));
+            // The function takes the module only to put another one there.
+            module.unwrap_or_else(|| panic!("the layer's new module is missing"))
+        });
+        Self { before: chain, entry, run: self.run }
     }
 
     fn skip_capture(&self) -> Option<&'static str> {

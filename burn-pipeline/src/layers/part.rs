@@ -8,6 +8,7 @@ use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
 use crate::stage::{Loss, LossFunction, PayloadCheck, Stage, StageBox, StageFunction, check, without_rule};
 use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
 use burn::tensor::Device;
+use std::any::Any;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
@@ -69,6 +70,11 @@ impl<A: Links> Stage for Part<A> {
 
     fn skip_capture(&self) -> Option<&'static str> {
         self.chain.skip_capture()
+    }
+
+    fn with_layer(self, layer: usize, change: &mut dyn FnMut(&mut dyn Any, usize)) -> Self {
+        let mut before = layer.checked_sub(self.wiring.first);
+        Self { chain: self.chain.with_layer(&mut before, change), wiring: self.wiring }
     }
 }
 

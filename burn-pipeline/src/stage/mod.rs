@@ -90,7 +90,7 @@ pub(crate) use engine::{
     BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, LossFunction, Members, PayloadCheck, StageFunction,
     StageWork, WorkResult, WorkStarted, check, microbatch,
 };
-pub(crate) use erased::{Change, ErasedStage, Offered, PROGRAMS};
+pub(crate) use erased::{Change, ErasedStage, LayerChange, Offered, PROGRAMS};
 pub(crate) use random::{ForwardSeed, is_seeding, mixed, random};
 pub(crate) use state::{
     GradientStore, MadeUpSteps, NamedParameter, ParameterState, StageState, Standing, StateValue, made_up_names,

@@ -4,7 +4,7 @@ use crate::payload::Boundary;
 #[cfg(doc)]
 use crate::stage::batch::Loss;
 use burn::module::Module;
-use std::any::TypeId;
+use std::any::{Any, TypeId};
 use std::cell::Cell;
 
 thread_local! {
@@ -95,5 +95,12 @@ pub trait Stage: Module + Sync + 'static {
     /// (see the guide, `devices`).
     fn skip_capture(&self) -> Option<&'static str> {
         None
+    }
+
+    /// Gives the module of a layer, in an `Option`, and its position to `change`, if the stage is a part of a list of
+    /// layers that holds this one; see [`Pipeline::replace_layer`](crate::Pipeline::replace_layer).
+    #[doc(hidden)]
+    fn with_layer(self, _layer: usize, _change: &mut dyn FnMut(&mut dyn Any, usize)) -> Self {
+        self
     }
 }

@@ -297,6 +297,9 @@ pub enum PipelineError {
     /// No such stage, or a stage of another module type.
     #[error("stage {stage} is not a `{wanted}`, or this process has no such stage")]
     NoSuchModule { stage: usize, wanted: &'static str },
+    /// No such layer, or a layer of another module type.
+    #[error("layer {layer} is not a `{wanted}`, or the model is no list of layers (`Builder::layers`) with this index")]
+    NoSuchLayer { layer: usize, wanted: &'static str },
 }
 
 burn_pipeline_plan::debug_as_text!(PipelineError);

@@ -1,6 +1,7 @@
 //! The facts of a pipeline's stages, in model order, on whichever rank they are.
 
 use super::facts::StageFacts;
+use crate::cost::Partition;
 use crate::payload::{alike, listed};
 use crate::plan::{SkipEdge, StageId};
 use crate::stage::{Batch, Microbatches};
@@ -227,6 +228,14 @@ impl Stages {
             }
         }
         None
+    }
+
+    /// The stage that holds a layer, if stages asked for their share of one number of layers.
+    pub(crate) fn of_layer(&self, layer: usize, cut: Option<&Partition>) -> Option<usize> {
+        let layers = *self.facts.first()?.layers.first()?;
+        let stages = self.facts.iter().filter(|facts| facts.stage.route() == 0).count();
+        let even = Partition::even(layers, stages).ok();
+        cut.or(even.as_ref())?.ranges().position(|range| range.contains(&layer))
     }
 
     /// The names of copies of tied parameters whose first copy has another name, and so the same values. If adapters

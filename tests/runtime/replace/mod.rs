@@ -17,6 +17,7 @@ use burn_pipeline::train::Checkpoints;
 use burn_pipeline::{Accumulation, Batch, Builder, Pipeline, Size, Stage, StageBox, StageContext};
 use pipeline_tests::reference::{Reference, weights, whole};
 
+mod layers;
 mod refusals;
 
 const WIDTH: usize = 4;

@@ -19,5 +19,5 @@ mod weights;
 pub(crate) use erased_stage::ErasedStage;
 pub(crate) use options::PROGRAMS;
 pub use replace::ReplaceError;
-pub(crate) use replace::{Change, Offered};
+pub(crate) use replace::{Change, LayerChange, Offered};
 pub(super) use typed::Typed;

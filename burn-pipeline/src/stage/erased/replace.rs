@@ -25,6 +25,26 @@ use std::collections::{BTreeMap, HashMap};
 /// Makes the new module from the old one.
 pub(crate) struct Change<M>(pub(crate) Box<dyn Fn(M) -> M>);
 
+/// Makes the new module of one layer of a list from its old one, which is in an `Option`, and its position. Returns
+/// false if the old one has another type.
+pub(crate) struct LayerChange {
+    pub(crate) layer: usize,
+    pub(crate) change: Box<ChangeInPlace>,
+}
+
+type ChangeInPlace = dyn Fn(&mut dyn Any, usize) -> bool;
+
+/// The module that a [`Change`] or a [`LayerChange`] makes; `None` if it is for a module of another type.
+fn changed<M: Stage>(old: M, change: &dyn Any) -> Option<M> {
+    if let Some(Change(change)) = change.downcast_ref::<Change<M>>() {
+        return Some(change(old));
+    }
+    let LayerChange { layer, change } = change.downcast_ref()?;
+    let mut fits = false;
+    let new = old.with_layer(*layer, &mut |module, position| fits = change(module, position));
+    fits.then_some(new)
+}
+
 /// Why a stage's module is not replaced; the pipeline is unchanged.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
@@ -109,7 +129,7 @@ impl Offered {
 
 /// Replaces a stage's module.
 pub(crate) trait ReplaceModule {
-    /// Makes a module with a [`Change`], and keeps it until it is adopted or withdrawn. Returns `None` if the stage's
+    /// Makes a module with a [`Change`] or a [`LayerChange`], and keeps it until it is adopted or withdrawn. Returns `None` if the stage's
     /// module has another type.
     fn offer_module(&mut self, change: &dyn Any, device: &Device) -> Result<Option<Offered>, ReplaceError>;
     /// Adopts the offered module, if there is one.
@@ -120,10 +140,9 @@ pub(crate) trait ReplaceModule {
 
 impl<M: Stage> ReplaceModule for Typed<M> {
     fn offer_module(&mut self, change: &dyn Any, device: &Device) -> Result<Option<Offered>, ReplaceError> {
-        let (Some(Change(change)), Ok(old)) = (change.downcast_ref::<Change<M>>(), self.whole()) else {
-            return Ok(None);
-        };
-        let (new, names) = (as_leaves(change(old.clone()), &trained(&old)).map_err(Box::new)?, &self.options.names);
+        let Ok(old) = self.whole() else { return Ok(None) };
+        let Some(new) = changed(old.clone(), change) else { return Ok(None) };
+        let (new, names) = (as_leaves(new, &trained(&old)).map_err(Box::new)?, &self.options.names);
         let offered = Offered { before: named_parameters(&old, names), after: named_parameters(&new, names) };
         if let Some(error) = offered.misfit() {
             return Err(error);

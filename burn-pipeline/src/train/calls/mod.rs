@@ -7,6 +7,7 @@
 mod evaluate;
 mod exchange;
 mod metadata;
+mod offer;
 mod outcomes;
 mod read;
 mod replace;

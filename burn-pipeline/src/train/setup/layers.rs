@@ -18,8 +18,7 @@ impl Builder {
     ///
     /// A parameter's name begins with its layer's (`blocks.4.weight`), and [`Builder::share`] takes these names as
     /// paths. Ranks in processes compare the lists, as they compare [`Builder::model`].
-    /// [`Pipeline::replace_module`](crate::Pipeline::replace_module) is for stages of one's own: a list's have no type
-    /// that can be named.
+    /// [`Pipeline::replace_layer`](crate::Pipeline::replace_layer) replaces a layer's module between two steps.
     ///
     /// ```
     /// use burn::nn::{Linear, LinearConfig};
