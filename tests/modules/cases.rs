@@ -4,6 +4,7 @@ use crate::layers::{
     Annealed, Branch, Decoder, Dense, Heated, Kind, Layer, Noise, Part, Recurrent, Thawing, Translating, Translator,
     WIDTH,
 };
+use crate::map::Map;
 use crate::masks::Masks;
 use crate::numbers::Half;
 use crate::plain::{Forward, squares};
@@ -73,7 +74,7 @@ pub(crate) trait Case: Clone + Send + Sync + 'static {
 #[derive(Clone)]
 pub(crate) struct Stacked {
     name: &'static str,
-    kind: fn(&Stacked, usize, &Device) -> Kind,
+    kind: fn(&Stacked, usize, &StageContext) -> Kind,
     masks: Vec<Masks>,
     heat: Arc<AtomicU64>,
     groups: bool,
@@ -86,7 +87,7 @@ fn linear(seed: usize, device: &Device) -> Linear {
 }
 
 impl Stacked {
-    fn new(name: &'static str, kind: fn(&Stacked, usize, &Device) -> Kind) -> Self {
+    fn new(name: &'static str, kind: fn(&Stacked, usize, &StageContext) -> Kind) -> Self {
         Self { name, kind, masks: Vec::new(), heat: Arc::default(), groups: false, stays: false }
     }
 
@@ -95,35 +96,35 @@ impl Stacked {
         vec![
             Self {
                 stays: true,
-                ..Self::new("`BatchNorm`", |_, _, device| Kind::Norm(BatchNormConfig::new(WIDTH).init(device)))
+                ..Self::new("`BatchNorm`", |_, _, at| Kind::Norm(BatchNormConfig::new(WIDTH).init(&at.device)))
             },
             Self {
                 stays: true,
-                ..Self::new("`RunningState` of one's own", |_, _, device| {
-                    Kind::Tally(RunningState::new(Tensor::zeros([1], device)))
+                ..Self::new("`RunningState` of one's own", |_, _, at| {
+                    Kind::Tally(RunningState::new(Tensor::zeros([1], &at.device)))
                 })
             },
             Self {
                 masks: (0..LAYERS).map(|_| Masks::default()).collect(),
-                ..Self::new("dropout, with a seed", |case, layer, _| {
+                ..Self::new("dropout, with a seed", |case, layer, at| {
                     let dropout = DropoutConfig::new(0.4).init();
-                    Kind::Noise(Noise { dropout, masks: case.masks[layer].clone() })
+                    Kind::Noise(Noise { dropout, masks: case.masks[layer].clone(), group: at.group.clone() })
                 })
             },
             Self::new("field changed in `after_step`", |_, _, _| Kind::Annealed(Annealed { temperature: 2.0 })),
-            Self::new("parameter changed in `after_step`", |_, _, device| {
-                Kind::Counting(Param::from_tensor(Tensor::full([1], 2.0, device)).set_require_grad(false))
+            Self::new("parameter changed in `after_step`", |_, _, at| {
+                Kind::Counting(Param::from_tensor(Tensor::full([1], 2.0, &at.device)).set_require_grad(false))
             }),
             Self::new("atomic read in `forward`", |case, _, _| Kind::Heated(Heated { heat: case.heat.clone() })),
             Self::new("branch on values", |_, _, _| Kind::Branch(Branch { threshold: 0.0 })),
-            Self::new("frozen, later thawed", |_, layer, device| {
-                let second = linear(10 + layer, device).no_grad();
+            Self::new("frozen, later thawed", |_, layer, at| {
+                let second = linear(10 + layer, &at.device).no_grad();
                 Kind::Thawing(Thawing { second })
             }),
             Self {
                 stays: true,
-                ..Self::new("`Lstm` and `Gru`", |_, layer, device| {
-                    Kind::Recurrent(init_seeded(20 + layer as u64, device, |device| {
+                ..Self::new("`Lstm` and `Gru`", |_, layer, at| {
+                    Kind::Recurrent(init_seeded(20 + layer as u64, &at.device, |device| {
                         let lstm = LstmConfig::new(2, 2, true).init(device);
                         Recurrent { lstm, gru: GruConfig::new(2, 2, true).init(device) }
                     }))
@@ -145,7 +146,8 @@ impl Case for Stacked {
     }
 
     fn part(&self, at: &StageContext) -> Part {
-        let layer = |layer| Layer { linear: linear(layer, &at.device), kind: (self.kind)(self, layer, &at.device) };
+        let layer =
+            |layer| Layer { linear: Map::cut(linear(layer, &at.device), at), kind: (self.kind)(self, layer, at) };
         Part { layers: at.layers(LAYERS).map(layer).collect() }
     }
 
@@ -185,6 +187,12 @@ impl Forward for Part {
     fn loss(output: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
         squares(output, target)
     }
+
+    fn in_parts(mut self, parts: usize) -> Self {
+        let layer = |Layer { linear, kind }| Layer { linear: linear.in_parts(parts), kind };
+        self.layers = self.layers.into_iter().map(layer).collect();
+        self
+    }
 }
 
 /// An encoder, and a decoder that reads the encoder's output.
@@ -199,12 +207,10 @@ impl Case for Translation {
     }
 
     fn part(&self, at: &StageContext) -> Translator {
+        let map = |seed| Map::cut(linear(seed, &at.device), at);
         let layer = |layer: usize| match layer < LAYERS / 2 {
-            true => Translating::Encoder(linear(layer, &at.device)),
-            false => {
-                let (own, cross) = (linear(layer, &at.device), linear(10 + layer, &at.device));
-                Translating::Decoder(Decoder { own, cross })
-            }
+            true => Translating::Encoder(map(layer)),
+            false => Translating::Decoder(Decoder { own: map(layer), cross: map(10 + layer) }),
         };
         Translator { layers: at.layers(LAYERS).map(layer).collect() }
     }
@@ -217,5 +223,16 @@ impl Forward for Translator {
 
     fn loss((_, output): (Tensor<2>, Tensor<2>), target: Tensor<2>) -> Tensor<1> {
         squares(output, target)
+    }
+
+    fn in_parts(mut self, parts: usize) -> Self {
+        let layer = |layer| match layer {
+            Translating::Encoder(map) => Translating::Encoder(map.in_parts(parts)),
+            Translating::Decoder(Decoder { own, cross }) => {
+                Translating::Decoder(Decoder { own: own.in_parts(parts), cross: cross.in_parts(parts) })
+            }
+        };
+        self.layers = self.layers.into_iter().map(layer).collect();
+        self
     }
 }

@@ -23,13 +23,21 @@ pub(crate) enum Mode {
     Recomputed,
     DataParallel,
     Sharded,
+    TensorParallel,
     /// The last step runs on other ranks, from a checkpoint.
     Resumed,
 }
 
 impl Mode {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Plain, Self::Eager, Self::Captured, Self::Recomputed, Self::DataParallel, Self::Sharded];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Plain,
+        Self::Eager,
+        Self::Captured,
+        Self::Recomputed,
+        Self::DataParallel,
+        Self::Sharded,
+        Self::TensorParallel,
+    ];
 
     /// Its column in the table.
     pub(crate) fn title(self) -> &'static str {
@@ -40,12 +48,18 @@ impl Mode {
             Self::Recomputed => "recomputed",
             Self::DataParallel => "data-parallel",
             Self::Sharded => "sharded",
+            Self::TensorParallel => "tensor-parallel",
             Self::Resumed => "resumed",
         }
     }
 
     pub(crate) fn replicas(self) -> usize {
         if matches!(self, Self::DataParallel | Self::Sharded) { 2 } else { 1 }
+    }
+
+    /// The members of each stage's tensor-parallel group.
+    fn members(self) -> usize {
+        if self == Self::TensorParallel { 2 } else { 1 }
     }
 }
 
@@ -78,7 +92,7 @@ fn run<C: Case>(case: &C, schedule: &str, size: Size, mode: Mode) -> Result<Outc
     let (made, optimizer) = (case.clone(), case.clone());
     let builder = Pipeline::builder().schedule(schedule, size).devices(vec![device()]);
     let builder = builder.accumulation(Accumulation::Ordered).seed(SEED).data_parallel(mode.replicas());
-    let builder = builder.split(match mode {
+    let builder = builder.tensor_parallel(mode.members()).split(match mode {
         Mode::Eager => SplitBackward::Eager,
         Mode::Captured => SplitBackward::Captured,
         _ => SplitBackward::Auto,
@@ -138,7 +152,7 @@ pub(crate) fn plain_for<C: Case>(case: &C, schedule: &dyn Schedule, mode: Mode) 
         run(case, "GPipe", Size::new(stages(schedule), microbatches), Mode::Eager).unwrap();
     }
     case.masks().iter().for_each(|masks| masks.read_back());
-    let outcome = plain(case, microbatches);
+    let outcome = plain(case, microbatches, mode.members());
     case.masks().iter().for_each(|masks| masks.draw());
     outcome
 }
@@ -150,9 +164,9 @@ pub(crate) fn cell<C: Case>(case: &C, schedule: &str, mode: Mode) -> Found {
     compared(case, schedule.as_ref(), mode, &expected)
 }
 
-/// The results of a module's plain loop, by number of microbatches.
+/// The results of a module's plain loop, by number of replicas and of members.
 #[derive(Default)]
-pub(crate) struct Plains(BTreeMap<usize, Outcome>);
+pub(crate) struct Plains(BTreeMap<(usize, usize), Outcome>);
 
 impl Plains {
     /// Like [`cell`], and runs the plain loop once, unless masks depend on the schedule.
@@ -162,7 +176,7 @@ impl Plains {
         }
         let schedule = by_name(schedule).unwrap();
         let plain = || plain_for(case, schedule.as_ref(), mode);
-        let expected = self.0.entry(MICROBATCHES * mode.replicas()).or_insert_with(plain);
+        let expected = self.0.entry((mode.replicas(), mode.members())).or_insert_with(plain);
         compared(case, schedule.as_ref(), mode, expected)
     }
 }

@@ -1,11 +1,14 @@
 //! Layers that each have one property that a pipeline can get wrong, and a stage of such layers.
 
+use crate::map::Map;
 use crate::masks::Masks;
 use burn::module::{Module, Param, RunningState};
 use burn::nn::{BatchNorm, Dropout, Gru, Linear, Lstm};
 use burn::tensor::activation::{relu, tanh};
 use burn::tensor::{FloatDType, Tensor};
+use burn_pipeline::nn::GroupDropout;
 use burn_pipeline::stage::Stage;
+use burn_pipeline::tensor_parallel::TensorGroup;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +18,7 @@ pub(crate) const WIDTH: usize = 8;
 /// A linear map followed by [`Kind`].
 #[derive(Module, Debug)]
 pub(crate) struct Layer {
-    pub(crate) linear: Linear,
+    pub(crate) linear: Map,
     pub(crate) kind: Kind,
 }
 
@@ -63,6 +66,18 @@ pub(crate) struct Noise {
     pub(crate) dropout: Dropout,
     #[module(skip)]
     pub(crate) masks: Masks,
+    #[module(skip)]
+    pub(crate) group: TensorGroup,
+}
+
+impl Noise {
+    /// A mask for these ones, which all members of a group draw alike.
+    fn draw(&self, ones: Tensor<2>) -> Tensor<2> {
+        match self.group.size() {
+            1 => self.dropout.forward(ones),
+            _ => GroupDropout::cut(self.dropout.clone(), &self.group).forward(ones),
+        }
+    }
 }
 
 /// A plain number.
@@ -93,9 +108,7 @@ pub(crate) struct Recurrent {
 
 impl Layer {
     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        let x = of_type(&self.linear, x);
-        let own = FloatDType::from(x.dtype());
-        let y = self.linear.forward(x.clone());
+        let (y, own) = (self.linear.forward(x.clone()), self.linear.dtype());
         match &self.kind {
             Kind::Dense(dense) => tanh(y * dense.scale),
             Kind::Norm(norm) => {
@@ -111,11 +124,11 @@ impl Layer {
             Kind::Noise(noise) => {
                 // Burn draws masks in f32.
                 let ones = y.ones_like().cast(FloatDType::F32);
-                tanh(y) * noise.masks.next(|| noise.dropout.forward(ones)).cast(own)
+                tanh(y) * noise.masks.next(|| noise.draw(ones)).cast(own)
             }
             Kind::Annealed(annealed) => tanh(y * annealed.temperature),
             Kind::Heated(heated) => tanh(y * f64::from_bits(heated.heat.load(Ordering::Relaxed))),
-            Kind::Branch(branch) if x.mean().into_scalar::<f64>() > branch.threshold => tanh(y),
+            Kind::Branch(branch) if x.cast(own).mean().into_scalar::<f64>() > branch.threshold => tanh(y),
             Kind::Branch(_) => relu(y),
             Kind::Thawing(thawing) => tanh(thawing.second.forward(tanh(y))),
             Kind::Counting(count) => tanh(y * count.val().unsqueeze::<2>()),
@@ -164,23 +177,18 @@ impl Stage for Part {
     }
 }
 
-/// The tensor in the type of a layer.
-fn of_type(layer: &Linear, x: Tensor<2>) -> Tensor<2> {
-    x.cast(FloatDType::from(layer.weight.val().dtype()))
-}
-
 /// A layer of an encoder, or of a decoder that reads the encoder's output.
 #[derive(Module, Debug)]
 pub(crate) enum Translating {
-    Encoder(Linear),
+    Encoder(Map),
     Decoder(Decoder),
 }
 
 /// A decoder's layer.
 #[derive(Module, Debug)]
 pub(crate) struct Decoder {
-    pub(crate) own: Linear,
-    pub(crate) cross: Linear,
+    pub(crate) own: Map,
+    pub(crate) cross: Map,
 }
 
 /// Consecutive layers of an encoder and a decoder. Two tensors cross every boundary.
@@ -196,10 +204,10 @@ impl Stage for Translator {
 
     fn forward(&self, both: Self::Input, (): ()) -> Self::Output {
         self.layers.iter().fold(both, |(memory, x), layer| match layer {
-            Translating::Encoder(linear) => (tanh(linear.forward(of_type(linear, memory))), x),
+            Translating::Encoder(map) => (tanh(map.forward(memory)), x),
             Translating::Decoder(Decoder { own, cross }) => {
-                let read = cross.forward(of_type(cross, memory.clone()));
-                (memory, tanh(own.forward(of_type(own, x)) + read))
+                let read = cross.forward(memory.clone());
+                (memory, tanh(own.forward(x) + read))
             }
         })
     }

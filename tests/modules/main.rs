@@ -15,6 +15,7 @@
 mod cases;
 mod cell;
 mod layers;
+mod map;
 mod masks;
 mod numbers;
 mod plain;
@@ -45,7 +46,7 @@ fn expected(name: &str, schedule: &str, mode: Mode) -> Result<(), &'static str> 
     match (name, mode) {
         _ if running && mode == Mode::Captured => Err("its forward changes a buffer (running statistics)"),
         _ if running && copies => Err("choose a schedule with one copy of each stage"),
-        ("branch on values", Mode::Captured) => Err("the stage cannot be captured"),
+        ("branch on values", Mode::Captured | Mode::TensorParallel) => Err("the stage cannot be captured"),
         ("frozen, later thawed", Mode::Sharded) => Err("freeze and unfreeze parameters without `sharded`"),
         _ => Ok(()),
     }
@@ -103,7 +104,7 @@ fn typed<C: Case>(case: &C, failures: &mut Vec<String>) -> Vec<String> {
                 }
             }
         }
-        words.push(if refused { "equal or refused" } else { "equal" }.to_owned());
+        words.push(if refused { "as f32" } else { "equal" }.to_owned());
     }
     words
 }

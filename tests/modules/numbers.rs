@@ -12,13 +12,14 @@ use burn_pipeline::stage::{LossScale, Precision};
 use burn_pipeline::train::StageContext;
 
 /// What runs with each type: every engine and way to run, over the kinds of schedules.
-pub(crate) const CELLS: [(&str, Mode); 7] = [
+pub(crate) const CELLS: [(&str, Mode); 8] = [
     ("ZBVZeroBubble", Mode::Plain),
     ("1F1B", Mode::Eager),
     ("ZBH1", Mode::Captured),
     ("DualPipe", Mode::Recomputed),
     ("1F1B", Mode::DataParallel),
     ("ZBVZeroBubble", Mode::Sharded),
+    ("ZBVZeroBubble", Mode::TensorParallel),
     ("1F1B", Mode::Resumed),
 ];
 

@@ -27,6 +27,8 @@ pub(crate) trait Forward: Stage<Extra = ()> {
     fn input(tensor: impl Fn(u64) -> Tensor<2>) -> Self::Input;
     /// The loss over some samples.
     fn loss(output: Self::Output, target: Tensor<2>) -> Tensor<1>;
+    /// The same model, whose linear maps are computed in parts, as a tensor-parallel group computes them.
+    fn in_parts(self, parts: usize) -> Self;
 }
 
 /// The mean square of a difference, of which halves take too few digits.
@@ -89,9 +91,9 @@ fn of_seed<M: Forward>(seed: u64, microbatches: usize) -> Batch {
     Batch::new(M::input(|add| noise(seed + add, samples))).target(noise(seed + 1, samples))
 }
 
-/// The plain loop over batches of `microbatches` microbatches.
-pub(crate) fn plain<C: Case>(case: &C, microbatches: usize) -> Outcome {
-    let mut reference = Reference::resumed(case.part(&whole()), case.optimizer());
+/// The plain loop over batches of `microbatches` microbatches, with linear maps in `parts` parts.
+pub(crate) fn plain<C: Case>(case: &C, microbatches: usize, parts: usize) -> Outcome {
+    let mut reference = Reference::resumed(case.part(&whole()).in_parts(parts), case.optimizer());
     let (sizes, samples) = (vec![ROWS; microbatches], microbatches * ROWS);
     let (mut outcome, mut optimizer) = (Outcome::default(), case.optimizer());
     for step in 0..STEPS {

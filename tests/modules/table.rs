@@ -57,7 +57,7 @@ impl Row {
         lines.join("\n")
     }
 
-    /// One mode over all schedules. Schedules with two copies of each stage may differ from the others.
+    /// One mode over all schedules. Schedules with two copies of each stage may be refused alone, which is marked.
     fn summary(&self, mode: Mode) -> String {
         let of = |copies: bool| {
             let two = |schedule| by_name(schedule).is_ok_and(|s| s.info().placement == PlacementKind::Bidirectional);
@@ -72,7 +72,11 @@ impl Row {
             words.join(" or ")
         };
         let (one, two) = (of(false), of(true));
-        if one == two { one } else { format!("{one}; two copies: {two}") }
+        match two.as_str() {
+            _ if one == two => one,
+            "refused" => format!("{one}¹"),
+            _ => format!("{one}; two copies: {two}"),
+        }
     }
 }
 
