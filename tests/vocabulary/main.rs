@@ -5,6 +5,7 @@
 mod checkpoints;
 mod evaluation;
 mod faults;
+mod half;
 mod links;
 mod model;
 mod parity;

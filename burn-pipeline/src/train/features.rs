@@ -53,7 +53,7 @@ use Feature::{
 };
 
 /// The pairs that are refused, and why.
-const REFUSED: [(Feature, Feature, &str); 24] = [
+const REFUSED: [(Feature, Feature, &str); 23] = [
     (TensorParallel, Vocabulary, "a member would hold a piece of a shard"),
     (TensorParallel, InputGradients, "a member may have a part of an extra's gradient"),
     (TensorParallel, ReplaceModule, "a new module is not cut"),
@@ -63,7 +63,6 @@ const REFUSED: [(Feature, Feature, &str); 24] = [
     (CutOverReplicas, StepTo, "the weights to be set would be pieces"),
     (CutOverReplicas, AutoPipeline, "schedules differ in the order of exchanges"),
     (Vocabulary, InputGradients, "the shards' inputs are integers"),
-    (Vocabulary, Precision, "the shards compute in the type of their parameters"),
     (Vocabulary, Share, "the shards are no stage's parameters; give a tied matrix to `Builder::vocabulary`"),
     (Vocabulary, WeightedReduction, "the head computes the plain mean or sum of the cross entropy"),
     (Vocabulary, Validate, "the shards have no metadata"),

@@ -4,25 +4,32 @@
 //! rank's share `k_r = s_r exp(m_r - m) / s` of `m = max m_r` and `s = sum s_r exp(m_r - m)` is one number per row.
 //! So a rank computes all matmuls with its shard before it knows the others' numbers, and its part of the gradient
 //! of `x` is scaled afterwards.
+//!
+//! With a shard in half precision the matmuls are in half, and all else is f32: statistics, softmax and loss, and the
+//! sum of the parts of the gradient, which is rounded once. What is rounded for a matmul has the factor of the loss in
+//! it, so that small gradients keep their digits in f16.
 
 use super::own::OwnIds;
-use burn::tensor::{IndexingUpdateOp, Tensor};
+use crate::payload::AnyTensor;
+use burn::tensor::{FloatDType, IndexingUpdateOp, Tensor};
 
 /// What a rank stores of a microbatch from `S` to `T`.
 #[derive(Debug)]
 pub(crate) struct SavedScores {
     hidden: Tensor<2>,
-    /// The softmax over the rank's shard alone.
+    /// The softmax over the rank's shard alone, times `factor`.
     softmax: Tensor<2>,
     targets: OwnIds,
+    /// The factor of the gradient of each row's loss.
+    factor: f64,
 }
 
 /// A rank's part of the gradient of the head's input, before its share is known: two tensors `[n, d]`.
 #[derive(Clone, Debug)]
 pub(crate) struct InputParts {
-    /// The part of the softmax, to be scaled by the rank's share.
+    /// The part of the softmax, times the factor of the loss, to be scaled by the rank's share.
     pub(crate) softmax: Tensor<2>,
-    /// The part of the rank's own targets.
+    /// The part of the rank's own targets, without that factor.
     pub(crate) targets: Tensor<2>,
 }
 
@@ -43,28 +50,29 @@ impl JoinedStatistics {
 }
 
 /// `S`: the statistics `[n, 3]` of the scores of `hidden` `[n, d]` with the shard `weight` `[d, V / ranks]` (their
-/// maximum, the sum of exponentials, the target's score), and the tensors that training needs in addition.
+/// maximum, the sum of exponentials, the target's score), and the tensors that training needs in addition, given the
+/// factor of the gradient of each row's loss.
 pub(crate) fn score(
     weight: Tensor<2>,
     hidden: Tensor<2>,
     targets: OwnIds,
-    trains: bool,
+    factor: Option<f64>,
 ) -> (Tensor<2>, Option<(SavedScores, InputParts)>) {
-    let scores = hidden.clone().matmul(weight.clone());
+    let own = FloatDType::from(weight.dtype());
+    let hidden = hidden.cast(own);
+    let scores = widened(hidden.clone().matmul(weight.clone()));
     let largest = scores.clone().max_dim(1);
     let of_target = targets.keep(scores.clone().gather(1, targets.column()));
     let exponentials = (scores - largest.clone()).exp();
     let sum = exponentials.clone().sum_dim(1);
     let statistics = Tensor::cat(vec![largest, sum.clone(), of_target], 1);
-    if !trains {
-        return (statistics, None);
-    }
-    let softmax = exponentials / sum;
+    let Some(factor) = factor else { return (statistics, None) };
+    let softmax = exponentials * sum.recip().mul_scalar(factor);
     let parts = InputParts {
-        softmax: softmax.clone().matmul(weight.clone().transpose()),
+        softmax: softmax.clone().cast(own).matmul(weight.clone().transpose()),
         targets: targets.keep(weight.select(1, targets.places()).transpose()),
     };
-    (statistics, Some((SavedScores { hidden, softmax, targets }, parts)))
+    (statistics, Some((SavedScores { hidden, softmax, targets, factor }, parts)))
 }
 
 /// Joins the statistics of all ranks, at least one, in rank order.
@@ -80,22 +88,29 @@ pub(crate) fn join(statistics: &[Tensor<2>]) -> JoinedStatistics {
     JoinedStatistics { losses: sum.clone().log() + of_all - of_target.sum_dim(1), shares: sums / sum }
 }
 
-/// The gradient of the head's input: the parts of all ranks, added in rank order, times `factor`. `None` without a
-/// rank.
+/// The gradient of the head's input: the parts of all ranks, added in rank order. `None` without a rank. `factor` is
+/// that of [`score`].
 pub(crate) fn input_gradient(joined: &JoinedStatistics, parts: Vec<InputParts>, factor: f64) -> Option<Tensor<2>> {
-    let of_rank = |(rank, part): (usize, InputParts)| part.softmax * joined.share(rank) - part.targets;
-    let sum = parts.into_iter().enumerate().map(of_rank).reduce(|sum, part| sum + part);
-    sum.map(|sum| sum.mul_scalar(factor))
+    let of_rank = |(rank, part): (usize, InputParts)| {
+        widened(part.softmax) * joined.share(rank) - widened(part.targets).mul_scalar(factor)
+    };
+    parts.into_iter().enumerate().map(of_rank).reduce(|sum, part| sum + part)
+}
+
+/// The same numbers in the type for sums.
+fn widened(tensor: Tensor<2>) -> Tensor<2> {
+    let wide = AnyTensor::widest(tensor.dtype());
+    tensor.cast(FloatDType::from(wide))
 }
 
 impl SavedScores {
-    /// `T`: the gradient of the shard, from this rank's share, times `factor`.
-    pub(crate) fn weight_gradient(self, share: Tensor<2>, factor: f64) -> Tensor<2> {
-        let ones = self.targets.keep(share.ones_like());
+    /// `T`: the gradient of the shard, from this rank's share.
+    pub(crate) fn weight_gradient(self, share: Tensor<2>) -> Tensor<2> {
+        let of_targets = self.targets.keep(share.full_like(-self.factor));
         let places = self.targets.column();
-        let of_scores = (self.softmax * share).scatter(1, places, ones.neg(), IndexingUpdateOp::Add);
-        // Scale the smaller operand.
-        self.hidden.mul_scalar(factor).transpose().matmul(of_scores)
+        let of_scores = (self.softmax * share).scatter(1, places, of_targets, IndexingUpdateOp::Add);
+        let own = FloatDType::from(self.hidden.dtype());
+        self.hidden.transpose().matmul(of_scores.cast(own))
     }
 
     /// The size of its tensors in bytes.

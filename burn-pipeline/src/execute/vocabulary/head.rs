@@ -69,8 +69,8 @@ impl Executor {
         let hidden = one_float(&hidden).map_err(|source| self.stage_error(task, source))?;
         let (shape, ids) = (hidden.shape(), ids(&target).map_err(|source| self.stage_error(task, source))?);
         one_id_a_row(&ids, &shape).map_err(|source| self.stage_error(task, source))?;
-        let (group, trains) = (self.groups.vocabulary.group().clone(), state.run.trains());
-        let tied = self.groups.vocabulary.is_tied();
+        let (group, tied) = (self.groups.vocabulary.group().clone(), self.groups.vocabulary.is_tied());
+        let (dtype, trained) = (hidden.dtype(), state.run.trains().then(|| factor(state, index, as_matrix(&shape)[0])));
         let (wanted, mut words) = (ids.clone(), 0);
         let scored = self.caught(head, task, |held| {
             let (id, weight) = piece(held.computed())?;
@@ -78,7 +78,7 @@ impl Executor {
             let (own, weight) = (OwnIds::of(&group, words, ids), if tied { weight.transpose() } else { weight });
             takes_width(&weight, &shape)?;
             let hidden = Tensor::<2>::from_dispatch(hidden.reshape(Shape::new(as_matrix(&shape))).into_dispatch());
-            Ok(score(weight, hidden, own, trains))
+            Ok(score(weight, hidden, own, trained))
         });
         let (statistics, rest) = scored.map_err(|error| id_named(error, task, &wanted, words))?;
         self.synchronize(task)?;
@@ -91,7 +91,7 @@ impl Executor {
         }
         self.refuse_unwritten(task, given.tensors())?;
         if holder == self.grid().pipeline_rank() {
-            state.vocabulary.shapes.insert(task.microbatch(), shape);
+            state.vocabulary.outputs.insert(task.microbatch(), (shape, dtype));
         }
         state.vocabulary.give(task.with(task.stage(), Op::ReduceHead), given);
         Ok(())
@@ -105,13 +105,13 @@ impl Executor {
             return Ok(());
         };
         let given = self.take_all(state, task, task.with(task.stage(), Op::ReduceHead))?;
-        let shape = state.vocabulary.shapes.remove(&microbatch);
-        let factor = shape.as_ref().map_or(0.0, |shape| factor(state, index, as_matrix(shape)[0]));
+        let output = state.vocabulary.outputs.remove(&microbatch);
+        let factor = output.as_ref().map_or(0.0, |(shape, _)| factor(state, index, as_matrix(shape)[0]));
         let (mean, trains) = (state.run.seeding.reduction == Reduction::Mean, state.run.trains());
         let (joined, loss, gradient) = self.caught(head, task, |_| {
             let given = given.iter().map(matrices).collect::<Result<Vec<_>, _>>()?;
             let joined = join(&given.iter().filter_map(|given| given.first().cloned()).collect::<Vec<_>>());
-            let Some(shape) = shape else { return Ok((joined, None, None)) };
+            let Some((shape, dtype)) = output else { return Ok((joined, None, None)) };
             let rows = joined.losses.clone();
             let loss = if mean { rows.mean() } else { rows.sum() };
             let part = |given: Vec<Tensor<2>>| match <[_; 3]>::try_from(given) {
@@ -120,7 +120,8 @@ impl Executor {
             };
             let parts: Vec<InputParts> = given.into_iter().filter_map(part).collect();
             let gradient = if trains { input_gradient(&joined, parts, factor) } else { None };
-            Ok((joined, Some(loss), gradient.map(|gradient| AnyTensor::new(gradient).reshape(shape))))
+            let gradient = gradient.map(|gradient| AnyTensor::new(gradient).cast(dtype).reshape(shape));
+            Ok((joined, Some(loss), gradient))
         })?;
         if trains {
             state.vocabulary.shares.insert(microbatch, joined.share(own));
@@ -158,11 +159,11 @@ impl Executor {
         let Some((head, (kept, share))) = self.groups.vocabulary.head().zip(kept.zip(share)) else {
             return Err(self.no_input(task.into()));
         };
-        let (factor, tied) = (factor(state, index, share.dims()[0]), self.groups.vocabulary.is_tied());
+        let tied = self.groups.vocabulary.is_tied();
         self.caught(head, task, |held| {
             let (id, _) = piece(held.computed())?;
             if held.named_parameters().iter().any(|parameter| parameter.trainable) {
-                let gradient = kept.weight_gradient(share, factor);
+                let gradient = kept.weight_gradient(share);
                 match tied {
                     true => held.gradients().add_half(index, vec![(id, AnyTensor::new(gradient.transpose()))]),
                     false => held.gradients().add(index, vec![(id, AnyTensor::new(gradient))]),
@@ -176,7 +177,7 @@ impl Executor {
 
     /// Computes the losses on the last stage's rank after an evaluation's row.
     pub(in crate::execute) fn read_heads(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
-        let mut left: Vec<usize> = state.vocabulary.shapes.keys().copied().collect();
+        let mut left: Vec<usize> = state.vocabulary.outputs.keys().copied().collect();
         left.sort_unstable();
         let last = StageId::new(state.plan().stages() - 1);
         left.into_iter()

@@ -3,7 +3,7 @@
 use crate::payload::{AnyTensor, Payload};
 use crate::plan::MicrobatchTask;
 use crate::vocabulary::SavedScores;
-use burn::tensor::{Shape, Tensor};
+use burn::tensor::{DType, Shape, Tensor};
 use std::collections::{HashMap, HashSet};
 
 /// What a row holds for this rank's shards of the vocabulary, by microbatch.
@@ -13,8 +13,8 @@ pub(in crate::execute) struct VocabularyState {
     pub(super) given: HashMap<MicrobatchTask, Payload>,
     /// From `S` to `T`.
     pub(super) kept: HashMap<usize, SavedScores>,
-    /// The shape of the last stage's output, from `S` on its rank to its backward.
-    pub(super) shapes: HashMap<usize, Shape>,
+    /// Shape and type of the last stage's output, from `S` on its rank to its backward.
+    pub(super) outputs: HashMap<usize, (Shape, DType)>,
     /// Microbatches whose `REDUCE_S` was joined.
     pub(super) joined: HashSet<usize>,
     /// This rank's share of the softmax, for `T`.

@@ -228,6 +228,7 @@ impl Blueprint {
         let make = || layers.cut(piece, device, group).ok_or(ExecuteError::NoStage { rank, stage });
         let mut held = caught(rank, || format!("cutting its piece of the {piece}"), make)?;
         taken(rank, stage, held.as_ref())?;
+        held.options_mut().precision = self.builder.precision.clone();
         held.prepare(self.builder.accumulation, self.builder.optimizers.as_ref().map(|make| make()));
         tracing::info!(rank, %piece, "piece of the vocabulary cut");
         Ok(held)
