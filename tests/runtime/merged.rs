@@ -3,7 +3,7 @@
 use crate::cases::{Case, Stack, Text, noise, read};
 use crate::parity::builder;
 use burn::module::Param;
-use burn::tensor::Tensor;
+use burn::tensor::{FloatDType, Tensor};
 use burn_pipeline::execute::Tuning;
 use burn_pipeline::payload::{AnyTensor, Boundary, Payload};
 use burn_pipeline::schedule::{Size, by_name};
@@ -20,8 +20,13 @@ fn numbers(seed: u64, rows: usize) -> Tensor<2> {
     Tensor::<1>::from_floats(&*noise(seed, rows * WIDTH), &device()).reshape([rows, WIDTH])
 }
 
-/// A captured stage after `F` and `I` of some microbatches.
+/// A captured stage of f32 after `F` and `I` of some microbatches.
 fn halfway(rows: impl Fn(usize) -> usize) -> SingleStage {
+    halfway_in(FloatDType::F32, rows)
+}
+
+fn halfway_in(dtype: FloatDType, rows: impl Fn(usize) -> usize) -> SingleStage {
+    let numbers = |seed, rows| numbers(seed, rows).cast(dtype);
     let w = numbers(99, WIDTH).autodiff();
     let stage = StageBox::new(Product { w: Param::from_tensor(w) });
     let mut stage = SingleStage::new(stage, SplitBackward::Captured, true);
@@ -62,6 +67,18 @@ fn a_merged_weight_gradient_is_one_product_over_all_rows() {
     let plain = gradient(plain);
     assert_ne!(plain, by_hand, "these numbers do not distinguish the two ways");
     assert_close(&by_hand, &plain, "merged");
+}
+
+#[test]
+fn half_precision_is_widened_before_rows_are_multiplied_and_a_half_precision_sum_rounded_once() {
+    for half in [FloatDType::BF16, FloatDType::F16] {
+        let mut merged = halfway_in(half, |_| ROWS);
+        merged.backward_weight(&(0..MICROBATCHES).collect::<Vec<_>>()).unwrap();
+        let wide = |seed| numbers(seed, ROWS).cast(half).cast(FloatDType::F32);
+        let rows = |from: u64| Tensor::cat((0..MICROBATCHES as u64).map(|seed| wide(from + seed)).collect(), 0);
+        let by_hand = rows(0).transpose().matmul(rows(50)).cast(half);
+        assert_eq!(gradient(merged), read(&AnyTensor::new(by_hand)), "{half:?}");
+    }
 }
 
 #[test]

@@ -12,14 +12,17 @@
 //!    matmul is computed separately and added.
 //!
 //! Sums over rows are then added in another order than microbatch by microbatch, so results differ by rounding.
+//! In half precision, rows are widened before the one matmul, and gradients of separate matmuls before they are added,
+//! so a sum over microbatches is f32 and was never rounded.
 
 use super::part::Program;
 use super::recording::Recording;
 use super::slices::Slices;
+use crate::payload::AnyTensor;
 use burn::backend::ir::{BaseOperationIr, FloatOperationIr, NumericOperationIr, OperationIr, TensorId, TensorIr};
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::{Dispatch, DispatchTensor};
-use burn::tensor::Shape;
+use burn::tensor::{DType, Shape};
 use std::collections::{HashMap, HashSet};
 
 /// A weight gradient that is a matmul over rows.
@@ -39,7 +42,7 @@ impl Product {
     ///
     /// Counted in elements: concatenating rows reads and writes every `x` and `g`. Separate matmuls write one
     /// gradient each (one per leading index, which is read again to be summed), and adding one to another reads two
-    /// and writes one.
+    /// and writes one. In half precision, both sides take about as many bytes, since both widen.
     pub(crate) fn is_worth(&self, microbatches: usize) -> bool {
         let (x, g) = (self.x.shape.num_elements(), self.g.shape.num_elements());
         let gradient = self.shape.num_elements();
@@ -50,7 +53,7 @@ impl Product {
         gradient + copied < separate
     }
 
-    /// The gradient over all microbatches, from the `x` and `g` of each.
+    /// The gradient over all microbatches, from the `x` and `g` of each; f32 in half precision.
     pub(crate) fn over(&self, operands: Vec<(DispatchTensor, DispatchTensor)>) -> Option<DispatchTensor> {
         let count = operands.len();
         let (xs, gs): (Vec<_>, Vec<_>) =
@@ -58,11 +61,17 @@ impl Product {
         let dim = self.rank() - 2;
         let multiply = |x: DispatchTensor, g| Dispatch::float_matmul(Dispatch::float_swap_dims(x, dim, dim + 1), g);
         let product = if count > 1 && self.is_worth(count) {
-            multiply(Dispatch::float_cat(xs, dim), Dispatch::float_cat(gs, dim))
+            let joined = |rows| widened(Dispatch::float_cat(rows, dim));
+            multiply(joined(xs), joined(gs))
         } else {
-            xs.into_iter().zip(gs).map(|(x, g)| multiply(x, g)).reduce(Dispatch::float_add)?
+            xs.into_iter().zip(gs).map(|(x, g)| widened(multiply(x, g))).reduce(Dispatch::float_add)?
         };
         Some(Dispatch::float_reshape(product, self.shape.clone()))
+    }
+
+    /// The type of a microbatch's gradient.
+    pub(crate) fn dtype(&self) -> DType {
+        self.g.dtype
     }
 
     /// The number of dimensions of the matmul's operands.
@@ -80,6 +89,10 @@ impl Product {
             false => tensor,
         }
     }
+}
+
+fn widened(tensor: DispatchTensor) -> DispatchTensor {
+    AnyTensor::from_dispatch(tensor).widened().into_dispatch()
 }
 
 /// `W`, cut so that matmuls over several microbatches can be merged.
@@ -171,7 +184,6 @@ impl<'a> Ends<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::tensor::DType;
 
     #[test]
     fn products_are_merged_only_where_that_moves_fewer_bytes() {

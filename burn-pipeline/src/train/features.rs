@@ -53,7 +53,7 @@ use Feature::{
 };
 
 /// The pairs that are refused, and why.
-const REFUSED: [(Feature, Feature, &str); 23] = [
+const REFUSED: [(Feature, Feature, &str); 22] = [
     (TensorParallel, Vocabulary, "a member would hold a piece of a shard"),
     (TensorParallel, InputGradients, "a member may have a part of an extra's gradient"),
     (TensorParallel, ReplaceModule, "a new module is not cut"),
@@ -74,7 +74,6 @@ const REFUSED: [(Feature, Feature, &str); 23] = [
     (InputGradients, AutoPipeline, "schedules are compared without the backwards of frozen stages"),
     (OrderedAccumulation, MergedWeights, "it adds gradients in a different order"),
     (OrderedAccumulation, HalfReduction, "sums that pass from replica to replica are not rounded"),
-    (MergedWeights, Precision, "merged matmuls add microbatches in half precision"),
     (Bf16Matmuls, Precision, "stages compiled in half precision multiply it as it is"),
     (Bf16Matmuls, MergedWeights, "merged matmuls are `f32`"),
 ];

@@ -3,7 +3,7 @@
 use crate::payload::AnyTensor;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use std::collections::{BTreeMap, HashMap};
 
 /// The order in which the gradients of microbatches are added.
@@ -56,6 +56,11 @@ impl GradientStore {
     /// A gradient in the type of its sum.
     fn summand(&self, gradient: AnyTensor) -> AnyTensor {
         if self.wide { gradient.widened() } else { gradient }
+    }
+
+    /// A sum that was made in f32, in the type of the sums of gradients of type `own`.
+    pub(in crate::stage) fn as_sum(&self, sum: AnyTensor, own: DType) -> AnyTensor {
+        if self.wide { sum } else { sum.cast(own) }
     }
 
     /// Starts a pass over microbatches `first`, `first + 1` and so on; their gradients are added to the sums so far.

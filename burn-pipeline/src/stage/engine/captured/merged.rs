@@ -46,9 +46,11 @@ impl Captured {
         let Some(stage) = alike else { return Ok(()) };
         let products = stage.programs.merged_weight().products.iter().zip(operands);
         let gradient = |(product, operands): (&Product, _)| {
-            product.over(operands).map(|sum| (stage.weight(product.gradient), AnyTensor::from_dispatch(sum)))
+            let sum = store.as_sum(AnyTensor::from_dispatch(product.over(operands)?), product.dtype());
+            Some((stage.weight(product.gradient), sum))
         };
-        store.add_merged(products.filter_map(gradient).collect());
+        let sums = products.filter_map(gradient).collect();
+        store.add_merged(sums);
         Ok(())
     }
 }
