@@ -14,14 +14,14 @@ use burn_pipeline_compile::Memory;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-const TYPES: [DType; 2] = [DType::BF16, DType::F16];
+pub(crate) const TYPES: [DType; 2] = [DType::BF16, DType::F16];
 
-fn cast(value: &FlexTensor, dtype: DType) -> FlexTensor {
+pub(crate) fn cast(value: &FlexTensor, dtype: DType) -> FlexTensor {
     Flex::float_cast(value.clone(), FloatDType::from(dtype))
 }
 
 /// Half a unit in the last place of a number of this type, relative to it, and absolute for the smallest.
-fn half_unit(dtype: DType) -> (f64, f64) {
+pub(crate) fn half_unit(dtype: DType) -> (f64, f64) {
     if dtype == DType::BF16 { (2f64.powi(-8), 1e-38) } else { (2f64.powi(-11), 2f64.powi(-25)) }
 }
 
@@ -37,7 +37,7 @@ impl IrVisitorMut for Typed {
 }
 
 /// An operation on tensors of this type.
-fn typed(op: &OperationIr, dtype: DType) -> OperationIr {
+pub(crate) fn typed(op: &OperationIr, dtype: DType) -> OperationIr {
     let mut op = op.clone();
     op.visit_mut(&mut Typed(dtype));
     match op {
@@ -91,7 +91,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| if value.is_nan() { f32::NAN.to_bits() } else { value.to_bits() }).collect()
 }
 
-fn in_type(tensors: &[TensorIr], dtype: DType) -> Vec<TensorIr> {
+pub(crate) fn in_type(tensors: &[TensorIr], dtype: DType) -> Vec<TensorIr> {
     let of = |tensor: &TensorIr| TensorIr { dtype, ..tensor.clone() };
     tensors.iter().map(of).collect()
 }
@@ -379,5 +379,25 @@ fn bits_do_not_depend_on_the_number_of_threads() {
         };
         let [one, three] = [1, 3].map(run);
         assert!(one.iter().zip(&three).all(|(one, three)| bits(one) == bits(three)), "{dtype:?}");
+    }
+}
+
+#[test]
+fn a_matmul_is_rounded_once_also_where_the_interpreter_rounds_each_product() {
+    for dtype in TYPES {
+        for (rows, depth) in [(20, 1), (20, 2), (20, 3), (1, 3)] {
+            let mut listed = Listed::default();
+            let (x, y) = (listed.feed(&[rows, depth]), listed.feed(&[depth, 30]));
+            let product = listed.matmul(&x, &y);
+            let fed = [noise(&[rows, depth], 1), noise(&[depth, 30], 2)].map(|fed| cast(&fed, dtype));
+            let half = in_half(&listed, dtype, |_| false);
+            let (interpreted, given) = both(&half, &fed, &in_type(&[product], dtype));
+            let [x, y] = fed.map(|fed| cast(&fed, DType::F32));
+            let once = values(cast(&Flex::float_matmul(x, y), dtype));
+            assert_eq!(given[0], once, "{dtype:?}, {rows} rows of {depth} products");
+            // So does the crate `gemm` in f16, with two products or one row.
+            let each = dtype == DType::F16 && (depth == 2 || rows == 1);
+            assert_eq!(interpreted[0] != once, each, "{dtype:?}, {rows} rows of {depth} products");
+        }
     }
 }

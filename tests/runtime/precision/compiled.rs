@@ -46,16 +46,20 @@ fn every_schedule_gives_what_one_compiled_rank_gives_bit_for_bit() {
     }
 }
 
+/// Where the two differ, a number was rounded to the other side, and 50 steps multiply that. What is rounded differs in
+/// the last bits of f32: an approximated `gelu`, and sums in another order. Products of bf16 have 16 bits, so f32 adds
+/// some of them exactly in any order. Those of f16 have 22, and f16's roundings are eight times as near: measured, the
+/// first one differs in step 1, in one number. Loss scaling has no part in it: a power of two changes no digit.
 #[test]
 fn losses_of_fifty_steps_are_those_of_the_written_plain_loop_within_some_roundings() {
-    for (half, factor) in [(FloatDType::BF16, 1.0), (FloatDType::F16, 1024.0)] {
+    for (half, factor, bound) in [(FloatDType::BF16, 1.0, 2f64.powi(-10)), (FloatDType::F16, 1024.0, 2f64.powi(-7))] {
         let mut plain = Plain::new(half, factor);
         let expected: Vec<f64> = (0..50).map(|step| plain.step(data(step))).collect();
         let (losses, _) = trained(builder("1F1B", 2, 1, precision(half, factor)), 50, "fifty steps");
         let apart = losses.iter().zip(&expected).map(|(loss, plain)| (loss - plain).abs() / plain);
         let most = apart.fold(0.0, f64::max);
         println!("{half:?}: relative difference of losses {most:.1e}");
-        assert!(most <= 2f64.powi(-7), "{half:?}: {most:e}");
+        assert!(most <= bound, "{half:?}: {most:e}");
     }
 }
 
