@@ -2,7 +2,7 @@
 
 use super::windows::Window;
 use super::{Convolution, Wanted};
-use crate::graph::is_float;
+use crate::graph::is_number;
 use burn::backend::ir::{Conv1dOptionsIr, Conv2dOptionsIr, ModuleOperationIr, TensorIr};
 
 /// A recorded convolution with its inputs (a bias last) and its output.
@@ -59,7 +59,7 @@ pub(crate) fn bias_gradient(op: &ModuleOperationIr) -> Option<(&TensorIr, &Tenso
 
 /// Returns `None` if the operation's tensors do not fit together; the interpreter then refuses it.
 fn made<'a>(convolution: Convolution, inputs: [&'a TensorIr; 2], output: &'a TensorIr) -> Option<Read<'a>> {
-    let known = inputs.into_iter().chain([output]).all(is_float);
+    let known = is_number(output) && inputs.iter().all(|input| input.dtype == output.dtype);
     let of = |tensor: &TensorIr| tensor.shape.num_elements();
     let (image, result) = (convolution.input.iter().product::<usize>(), convolution.output.iter().product::<usize>());
     let weight = convolution.output[1] * convolution.depth();

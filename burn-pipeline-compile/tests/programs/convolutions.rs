@@ -1,13 +1,17 @@
 //! Convolutions and their gradients against the interpreter's, and tensors written side by side.
 
+use crate::halves::{self, cast, half_unit, in_type};
 use crate::listed::{Listed, unary};
 use crate::run::{both, compiled, near, tensor, wave};
+use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::ir::{
     BaseOperationIr, CatOpIr, Conv1dBiasBackwardOpIr, Conv1dOpIr, Conv1dOptionsIr, Conv1dWeightBackwardOpIr,
     Conv1dXBackwardOpIr, Conv2dBiasBackwardOpIr, Conv2dOpIr, Conv2dOptionsIr, Conv2dWeightBackwardOpIr,
     Conv2dXBackwardOpIr, ModuleOperationIr, OperationIr, TensorIr,
 };
+use burn::backend::ops::FloatTensorOps;
+use burn::tensor::DType;
 use proptest::prelude::*;
 
 /// One axis of a convolution.
@@ -73,6 +77,21 @@ impl Case {
             _ => panic!("one axis or two"),
         };
         Self { listed, wanted, fed }
+    }
+
+    /// The same in half precision, with numbers whose sums f16 holds.
+    fn in_half(&self, dtype: DType) -> Self {
+        let mut listed = self.listed.emptied();
+        listed.fed.iter_mut().for_each(|fed| fed.dtype = dtype);
+        listed.operations = self.listed.operations.iter().map(|op| halves::typed(op, dtype)).collect();
+        let smaller = |value: &FlexTensor| cast(&Flex::float_mul_scalar(value.clone(), (1.0 / 16.0).into()), dtype);
+        Self { listed, wanted: in_type(&self.wanted, dtype), fed: self.fed.iter().map(smaller).collect() }
+    }
+
+    /// What this convolution gives in f32.
+    fn widened(&self, fed: &[FlexTensor]) -> Vec<Vec<f32>> {
+        let fed: Vec<FlexTensor> = fed.iter().map(|fed| cast(fed, DType::F32)).collect();
+        both(&self.listed, &fed, &self.wanted).0
     }
 
     fn given(&self, threads: usize) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
@@ -172,6 +191,32 @@ proptest! {
         let ((expected, alone), (_, shared)) = (case.given(1), case.given(3));
         near(&expected, &alone);
         prop_assert_eq!(alone, shared, "numbers do not depend on the number of threads");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn convolutions_in_half_precision_are_those_in_f32_rounded_once((samples, channels, axes) in case()) {
+        let case = Case::new(samples, channels, &axes);
+        for dtype in halves::TYPES {
+            let half = case.in_half(dtype);
+            let summary = compiled(&half.listed, &half.wanted).summary();
+            prop_assert!(summary.interpreted.is_empty() && summary.convolutions == 3, "{}", summary);
+            let ((interpreted, alone), (_, shared)) = (half.given(1), half.given(3));
+            prop_assert_eq!(&alone, &shared, "numbers do not depend on the number of threads");
+            let (unit, wide) = (2.0 * half_unit(dtype).0 as f32, case.widened(&half.fed));
+            for (given, wide) in alone.iter().flatten().zip(wide.iter().flatten()) {
+                // Half a unit, and what the order of additions in f32 changes.
+                prop_assert!((given - wide).abs() <= 0.51 * unit * wide, "{dtype:?}: {given} instead of {wide}");
+            }
+            for (given, interpreted) in alone.iter().flatten().zip(interpreted.iter().flatten()) {
+                // The interpreter adds f16 in f16, where a sum may stop growing, and bf16 in f32 along one dimension.
+                let near = dtype == DType::F16 || (given - interpreted).abs() <= 4.0 * unit * given;
+                prop_assert!(near, "{dtype:?}: {given}, interpreted {interpreted}");
+            }
+        }
     }
 }
 
