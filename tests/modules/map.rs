@@ -1,8 +1,8 @@
 //! The linear map of every layer, whose outputs are cut over a tensor-parallel group.
 //!
-//! A member computes its columns and gathers the others'; the gradient of the input is a sum over members. The plain loop
-//! computes the same columns in parts, and adds the gradients of the parts in the type in which a group adds them, so both
-//! have the same bits.
+//! A member computes its columns and gathers the others'; the gradient of the input is a sum over members. The plain
+//! loop computes the same columns in parts, and adds the gradients of the parts in the type in which a group adds them,
+//! so both have the same bits.
 
 use burn::module::Module;
 use burn::nn::Linear;

@@ -18,8 +18,8 @@
 //! 4. `IF` and `IB` ([`embedding`]): the vectors of the rank's own ids, with zeros for all others; and their
 //!    gradient.
 //!
-//! With a shard in half precision ([`Builder::precision`](crate::Builder::precision)), matmuls and vectors are half; the
-//! numbers of `REDUCE_S`, the loss, and sums over ranks are f32.
+//! With a shard in half precision ([`Builder::precision`](crate::Builder::precision)), matmuls and vectors are half;
+//! the numbers of `REDUCE_S`, the loss, and sums over ranks are f32.
 //!
 //! These operations run without autodiff, so the tensors that they store are known. [`layers`] has the user's
 //! layers, and makes the shards; [`group`] says which ranks hold them, and under which stage numbers: those after

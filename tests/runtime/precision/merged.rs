@@ -1,5 +1,5 @@
-//! Weight gradients that are merged over microbatches in half precision: rows are widened before they are multiplied, so
-//! only the order of additions differs, and a gradient is rounded less often than in the plain loop.
+//! Weight gradients that are merged over microbatches in half precision: rows are widened before they are multiplied,
+//! so only the order of additions differs, and a gradient is rounded less often than in the plain loop.
 
 use super::{Plain, RATE, batch, builder, data, precision, weights};
 use burn::tensor::FloatDType;
