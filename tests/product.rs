@@ -1,6 +1,8 @@
 //! A matmul as a backend extension, with its two gradients: recorded by a capture, and tracked by autodiff. Tests can
 //! give it a wrong result, and see when a weight's gradient is computed.
 
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;

@@ -15,9 +15,6 @@ use crate::payload::{Boundary, Payload, TensorKind};
 use crate::plan::MicrobatchTask;
 use crate::stage::{Gradients, LOSS_SEED};
 
-/// The number of tensors of each extra of a forward, by its name.
-pub(super) type ExtraCounts = Vec<(&'static str, usize)>;
-
 /// For each tensor of an extra, true if its gradient is wanted.
 pub(super) fn wanted(name: &str, extra: &Payload) -> impl Iterator<Item = bool> {
     extra.tensors().map(move |tensor| name != LOSS_SEED && tensor.kind() == TensorKind::Float)

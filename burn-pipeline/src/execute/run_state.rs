@@ -1,6 +1,5 @@
 //! The state of one run of one rank's row.
 
-use super::batch_gradients::ExtraCounts;
 use super::context::Received;
 use super::outcome::RankOutcome;
 use super::run::Run;
@@ -14,6 +13,9 @@ use crate::stage::{LossPart, Reduction, StageError};
 use crate::trace::Event;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
+
+/// The number of tensors of each extra of a forward, by its name.
+type ExtraCounts = Vec<(&'static str, usize)>;
 
 /// The results of a run so far.
 pub(super) struct RunState<'a> {
