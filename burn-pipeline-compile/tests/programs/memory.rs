@@ -1,7 +1,7 @@
 //! The peak that is predicted is the peak that is allocated, for random programs.
 //!
-//! Storage of tensors is what is allocated on lines of the cache. Programs are so small that no memory is kept to be used
-//! again.
+//! Storage of tensors is what is allocated on lines of the cache. Programs are so small that no memory is kept to be
+//! used again.
 
 use crate::listed::Listed;
 use crate::random::{Step, grow, noise, step};

@@ -1,5 +1,5 @@
-//! Tensors that are not what a program was compiled for, at every door: before they were compared, steps read past their
-//! memory.
+//! Tensors that are not what a program was compiled for, at every door: before they were compared, steps read past
+//! their memory.
 
 use crate::listed::{Listed, unary};
 use crate::run::{Run, compiled, tensor, wave};

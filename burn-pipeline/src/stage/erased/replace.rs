@@ -129,8 +129,8 @@ impl Offered {
 
 /// Replaces a stage's module.
 pub(crate) trait ReplaceModule {
-    /// Makes a module with a [`Change`] or a [`LayerChange`], and keeps it until it is adopted or withdrawn. Returns `None` if the stage's
-    /// module has another type.
+    /// Makes a module with a [`Change`] or a [`LayerChange`], and keeps it until it is adopted or withdrawn. Returns
+    /// `None` if the stage's module has another type.
     fn offer_module(&mut self, change: &dyn Any, device: &Device) -> Result<Option<Offered>, ReplaceError>;
     /// Adopts the offered module, if there is one.
     fn adopt_module(&mut self);
