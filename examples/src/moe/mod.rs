@@ -1,7 +1,8 @@
 //! The GPT with mixtures of experts that `train_moe` trains.
 //!
-//! In reading order: `gpt` (the model and its cut), `part` (runs one stage of it), `list` (the same as a list of layers), `signal` (the values between
-//! stages), `sides` (side data of a batch), `options` (flags), `record` (what a step's routers did).
+//! In reading order: `gpt` (the model and its cut), `part` (runs one stage of it), `list` (the same as a list of
+//! layers), `signal` (the values between stages), `sides` (side data of a batch), `options` (flags), `record` (what a
+//! step's routers did).
 
 pub mod cost;
 pub mod cut;

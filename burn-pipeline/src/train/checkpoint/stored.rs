@@ -165,8 +165,8 @@ impl Checkpoint {
         with_optimizer_state(optimizer, &states, &paths).map_err(CheckpointError::OptimizerState)
     }
 
-    /// Writes the weights of the whole model into one safetensors file, by their names; tied ones once, under the name of
-    /// their first copy.
+    /// Writes the weights of the whole model into one safetensors file, by their names; tied ones once, under the name
+    /// of their first copy.
     ///
     /// # Errors
     /// Returns [`CheckpointError`] if a file of the checkpoint is damaged, or the new file cannot be written.
