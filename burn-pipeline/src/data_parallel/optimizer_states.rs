@@ -8,10 +8,10 @@ use super::pieces::cut;
 use super::replica_group::ReplicaGroup;
 use crate::link::LinkError;
 use crate::payload::AnyTensor;
-use crate::plan::StageId;
 use crate::ranks::TensorList;
 use crate::stage::{ErasedStage, ParameterState, StateValue};
 use burn::module::ParamId;
+use burn_pipeline_plan::plan::StageId;
 use std::collections::HashMap;
 
 impl ReplicaGroup {

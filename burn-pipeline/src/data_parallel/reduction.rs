@@ -21,8 +21,8 @@ use super::parameters::{Values, join_lists};
 use super::pieces::cut;
 use super::replica_group::{Reduction, ReplicaGroup, Stages};
 use crate::link::{Header, LinkError, MessageKind};
-use crate::plan::StageId;
 use crate::ranks::{TensorList, sum};
+use burn_pipeline_plan::plan::StageId;
 
 /// The header of a replica's piece of a stage's gradients, or (`summed`) of its piece of their sum.
 fn header(stage: StageId, summed: bool) -> Header {

@@ -8,10 +8,10 @@
 use super::parameters::{Parameter, Values, fits, trained};
 use crate::link::{Header, LinkError, MessageKind};
 use crate::payload::{AnyTensor, Payload};
-use crate::plan::StageId;
 use crate::ranks::{Inbox, RankSet, TensorList};
 use crate::stage::{ErasedStage, Precision};
 use burn::module::ParamId;
+use burn_pipeline_plan::plan::StageId;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// The stages of a rank, in model order.

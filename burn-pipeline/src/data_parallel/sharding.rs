@@ -26,11 +26,11 @@ use super::pieces::cut;
 use super::replica_group::{ReplicaGroup, Shard, ShardState, Stages};
 use crate::link::{Header, LinkError, MessageKind};
 use crate::payload::AnyTensor;
-use crate::plan::StageId;
 use crate::ranks::TensorList;
 use crate::stage::ErasedStage;
 use burn::module::ParamId;
 use burn::tensor::Shape;
+use burn_pipeline_plan::plan::StageId;
 use std::collections::HashMap;
 
 /// The header of a replica's pieces of a stage's parameters.

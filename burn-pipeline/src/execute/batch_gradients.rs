@@ -12,8 +12,8 @@ use super::executor::Executor;
 use super::outcome::OfBatch;
 use super::run_state::RunState;
 use crate::payload::{Boundary, Payload, TensorKind};
-use crate::plan::MicrobatchTask;
 use crate::stage::{Gradients, LOSS_SEED};
+use burn_pipeline_plan::plan::MicrobatchTask;
 
 /// For each tensor of an extra, true if its gradient is wanted.
 pub(super) fn wanted(name: &str, extra: &Payload) -> impl Iterator<Item = bool> {

@@ -9,10 +9,10 @@ use super::executor::Executor;
 use super::run_state::RunState;
 use crate::link::Link;
 use crate::payload::{Boundary, Payload, PayloadPart, StagePort};
-use crate::plan::{MicrobatchTask, Op, Task};
 use crate::stage::{
     ForwardCall, ForwardOutput, Gradients, LOSS_SEED, LossPart, MicrobatchError, StageError, loss_seed,
 };
+use burn_pipeline_plan::plan::{MicrobatchTask, Op, Task};
 
 impl Executor {
     pub(super) fn forward(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<(), ExecuteError> {

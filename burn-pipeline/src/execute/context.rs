@@ -3,7 +3,7 @@
 //! `locate.rs` adds it to errors.
 
 use crate::payload::PayloadSpec;
-use crate::plan::{StageId, Task};
+use burn_pipeline_plan::plan::{StageId, Task};
 use std::fmt;
 
 /// An input of a task that failed.

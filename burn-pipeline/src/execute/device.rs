@@ -17,8 +17,8 @@ use super::error::ExecuteError;
 use super::executor::Executor;
 use super::run_state::RunState;
 use crate::payload::{AnyTensor, Unwritten, is_cubecl, lost, written};
-use crate::plan::{MicrobatchTask, Op, StageId};
 use crate::stage::StageError;
+use burn_pipeline_plan::plan::{MicrobatchTask, Op, StageId};
 
 /// Where a tensor could not be made.
 #[derive(Clone, Copy)]

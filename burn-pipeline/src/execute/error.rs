@@ -1,11 +1,11 @@
 //! What can go wrong while a rank runs its plan.
 
 use super::context::RunContext;
-use crate::cost::PartitionError;
 use crate::link::LinkError;
-use crate::plan::{Op, Placement, StageId, Task};
 use crate::stage::{MicrobatchError, SharedError, StageError};
 use burn::tensor::DType;
+use burn_pipeline_plan::cost::PartitionError;
+use burn_pipeline_plan::plan::{Op, Placement, StageId, Task};
 
 /// An error of a rank's run. `rank` reports it, and microbatches count within their route.
 ///

@@ -12,8 +12,8 @@ use super::recut::{Recut, cuts, marked};
 use super::transfer::{Transfer, skip_peers};
 use crate::link::ExpectedMessage;
 use crate::payload::{PayloadSpec, SpecPart, StageMetadata, TensorKind};
-use crate::plan::{Op, Plan, StageId, Task};
 use crate::ranks::Grid;
+use burn_pipeline_plan::plan::{Op, Plan, StageId, Task};
 use std::collections::BTreeMap;
 
 /// The messages that a rank will send to others of its pipeline, from the declared metadata of its stages.

@@ -15,9 +15,9 @@ use super::error::ExecuteError;
 use super::executor::Executor;
 use super::options::FusedActions;
 use super::run_state::RunState;
-use crate::plan::{Action, MicrobatchTask, Op};
 use crate::stage::{Direction, ForwardOutput, StageWork, WorkResult, WorkStarted};
 use burn::tensor::Device;
+use burn_pipeline_plan::plan::{Action, MicrobatchTask, Op};
 
 /// The two parts of a fused action.
 #[derive(Clone, Copy)]

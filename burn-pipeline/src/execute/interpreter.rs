@@ -16,8 +16,8 @@ use super::outcome::RankOutcome;
 use super::run::Run;
 use super::run_state::RunState;
 use crate::link::{Activity, Link};
-use crate::plan::{Action, MicrobatchTask, Op, Plan, Task};
-use crate::trace::Event;
+use burn_pipeline_plan::plan::{Action, MicrobatchTask, Op, Plan, Task};
+use burn_pipeline_plan::trace::Event;
 
 impl Executor {
     /// Runs this rank's row of the plan. An error is sent to all other ranks, and everything stored for the run is

@@ -12,7 +12,7 @@ use super::error::ExecuteError;
 use super::executor::Executor;
 use super::run_state::RunState;
 use crate::payload::{Payload, PayloadSpec};
-use crate::plan::{MicrobatchTask, StageId, Task};
+use burn_pipeline_plan::plan::{MicrobatchTask, StageId, Task};
 
 /// Logs that a rank failed, and where: its task and cell, if it was in a row. Another rank's failure is not logged
 /// here, since that rank logs it.

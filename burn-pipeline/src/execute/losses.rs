@@ -6,10 +6,10 @@ use super::outcome::MicrobatchLoss;
 use super::run_state::RunState;
 use crate::link::{Activity, Link, gather};
 use crate::payload::AnyTensor;
-use crate::plan::{MicrobatchTask, StageId};
 use crate::stage::StageError;
 use burn::backend::{Dispatch, ops::FloatTensorOps};
 use burn::tensor::Shape;
+use burn_pipeline_plan::plan::{MicrobatchTask, StageId};
 
 /// A microbatch: its index, the stage that computed its loss, loss and weight, and the numbers that its loss
 /// observed.

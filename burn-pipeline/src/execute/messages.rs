@@ -13,7 +13,7 @@ use super::run_state::RunState;
 use super::transfer::Transfer;
 use crate::link::{Activity, ExpectedMessage, Header, Link, Message};
 use crate::payload::{Payload, PayloadSpec};
-use crate::plan::{MicrobatchTask, Op, Task};
+use burn_pipeline_plan::plan::{MicrobatchTask, Op, Task};
 use std::time::Instant;
 
 impl Executor {

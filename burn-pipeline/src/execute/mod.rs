@@ -74,4 +74,4 @@ pub(crate) use seeding::Seeding;
 pub(crate) use specs::{RecordedSpecs, SpecCheck};
 
 #[cfg(doc)]
-use crate::plan::CheckedPlan;
+use burn_pipeline_plan::plan::CheckedPlan;

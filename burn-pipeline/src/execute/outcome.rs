@@ -1,8 +1,8 @@
 //! What one rank's run returns.
 
 use crate::payload::{AnyTensor, Payload};
-use crate::plan::StageId;
-use crate::trace::Event;
+use burn_pipeline_plan::plan::StageId;
+use burn_pipeline_plan::trace::Event;
 use std::collections::BTreeMap;
 
 /// One microbatch's loss, read from the device.

@@ -7,8 +7,8 @@ use super::run::{ReplicaShare, Run};
 use super::run_state::RunState;
 use crate::data_parallel::{ReplicaGroup, Values};
 use crate::link::{Activity, Link};
-use crate::plan::{Op, Task};
 use crate::ranks::poll_deadline;
+use burn_pipeline_plan::plan::{Op, Task};
 use std::time::Instant;
 
 impl Executor {
@@ -155,7 +155,6 @@ mod tests {
     use crate::data_parallel::Stages;
     use crate::execute::{Purpose, RunOptions, Seeding, Tuning};
     use crate::link::{SharedLink, Threads};
-    use crate::plan::{CheckOptions, Plan, StageId};
     use crate::ranks::Grid;
     use crate::stage::{Batch, Reduction, Stage, StageBox, init_seeded};
     use crate::tensor_parallel::TensorGroup;
@@ -163,6 +162,7 @@ mod tests {
     use burn::module::Module;
     use burn::nn::{Linear, LinearConfig};
     use burn::tensor::{Device, Tensor};
+    use burn_pipeline_plan::plan::{CheckOptions, Plan, StageId};
     use std::time::Duration;
 
     #[derive(Module, Debug)]

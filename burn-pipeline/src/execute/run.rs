@@ -2,8 +2,8 @@
 
 use super::context::Purpose;
 use super::seeding::Seeding;
-use crate::plan::{CheckedPlan, StageId};
 use crate::stage::Microbatches;
+use burn_pipeline_plan::plan::{CheckedPlan, StageId};
 use std::time::Instant;
 
 /// One run of a plan over a batch.

@@ -8,9 +8,9 @@ use super::vocabulary::VocabularyState;
 use crate::data_parallel::Stages;
 use crate::link::Header;
 use crate::payload::CutOver;
-use crate::plan::{Action, MicrobatchTask, Plan, StageId, Task};
 use crate::stage::{LossPart, Reduction, StageError};
-use crate::trace::Event;
+use burn_pipeline_plan::plan::{Action, MicrobatchTask, Plan, StageId, Task};
+use burn_pipeline_plan::trace::Event;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 

@@ -7,9 +7,9 @@ use super::error::ExecuteError;
 use super::executor::Executor;
 use crate::data_parallel::{ReplicaGroup, Stages, Values};
 use crate::link::LinkError;
-use crate::plan::{StageId, Task};
 use crate::stage::{ParameterState, StageError, StageState};
 use burn::module::ParamId;
+use burn_pipeline_plan::plan::{StageId, Task};
 use std::collections::HashMap;
 
 /// An optimizer's state by parameter; `None` without an optimizer.

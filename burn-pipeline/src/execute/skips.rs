@@ -16,8 +16,8 @@ use super::recut::Recut;
 use super::run_state::RunState;
 use super::transfer::{Transfer, skip_peers};
 use crate::payload::{Boundary, Payload};
-use crate::plan::{MicrobatchTask, Op, Task};
 use crate::stage::{Gradients, StageError};
+use burn_pipeline_plan::plan::{MicrobatchTask, Op, Task};
 
 impl Executor {
     /// Joins the values of all edges that end at a stage to its input.

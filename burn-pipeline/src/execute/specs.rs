@@ -2,8 +2,8 @@
 
 use crate::link::ExpectedMessage;
 use crate::payload::{Payload, PayloadSpec, SpecMismatch, StageMetadata, StagePort};
-use crate::plan::StageId;
 use crate::stage::StageError;
+use burn_pipeline_plan::plan::StageId;
 use std::collections::BTreeMap;
 
 /// What the executor does with the tensor specs that cross stage boundaries in training.

@@ -4,7 +4,7 @@
 //! nothing is sent: it then stays in the rank's own tables under the same header.
 
 use crate::link::{Header, MessageKind};
-use crate::plan::{Op, Placement, Plan, StageId, Task};
+use burn_pipeline_plan::plan::{Op, Placement, Plan, StageId, Task};
 
 /// A value that crosses a stage boundary.
 #[derive(Clone, Copy, Debug)]

@@ -11,8 +11,8 @@
 use super::error::LayersError;
 use super::ports::{Extras, Port, Ports};
 use crate::payload::{BoundaryError, Kinds, Payload, PayloadReader, alike, listed};
-use crate::plan::SkipEdge;
 use crate::stage::check;
+use burn_pipeline_plan::plan::SkipEdge;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! What a rank is doing, for the errors of ranks that wait for it.
 
 use super::header::Header;
-use crate::plan::StageId;
+use burn_pipeline_plan::plan::StageId;
 
 /// What a rank is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -12,7 +12,7 @@ pub enum Activity {
     /// Building a stage.
     Building(StageId),
     /// Running a task of the plan.
-    Task(crate::plan::Task),
+    Task(burn_pipeline_plan::plan::Task),
     /// Waiting for a message from another rank.
     Waiting(Header, usize),
     /// Gathering values from all ranks.

@@ -19,8 +19,8 @@ use super::header::{Header, Message};
 use super::link_trait::Link;
 use super::monitor::Monitor;
 use super::wire_error::WireError;
-use crate::cost::{LinkCosts, ProfileError};
 use crate::payload::{Payload, PayloadPart};
+use burn_pipeline_plan::cost::{LinkCosts, ProfileError};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

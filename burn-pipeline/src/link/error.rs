@@ -1,7 +1,7 @@
 //! Errors of links. The error of a wait names the rank that waited, its peer, and what it waited for.
 
 use super::wire_error::WireError;
-use crate::plan::CollectiveError;
+use burn_pipeline_plan::plan::CollectiveError;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! The header of a message: what kind of message it is, and which stage and microbatch it is about.
 
 use crate::payload::Payload;
-use crate::plan::StageId;
+use burn_pipeline_plan::plan::StageId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

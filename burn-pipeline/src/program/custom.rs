@@ -16,11 +16,11 @@
 //! The registry of handlers by name is `burn_router`'s, made for its remote server.
 
 use super::error::ProgramError;
-use crate::plan::Among;
 use burn::backend::ir::{BackendIr, CustomOpIr, HandleContainer, OperationIr, TensorIr};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{BackendTensor, Capture, DispatchKindConversion, DispatchTensor, TensorMetadata};
 use burn::tensor::{DType, Device, Shape};
+use burn_pipeline_plan::plan::Among;
 use burn_router::{CustomOpRegistry, RouterClient, RouterTensor};
 use std::cell::RefCell;
 use std::collections::BTreeMap;

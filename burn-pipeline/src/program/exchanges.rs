@@ -3,7 +3,7 @@
 use super::op_name::name;
 use super::recording::Recording;
 use super::slices::slices;
-use crate::plan::{Collective, Collectives};
+use burn_pipeline_plan::plan::{Collective, Collectives};
 
 impl Recording {
     /// The exchanges of `F` and `I` in the order in which they start, each with its name and inputs. `W` has none.

@@ -126,8 +126,8 @@ pub(crate) fn poll_deadline(deadline: Instant) -> Instant {
 mod tests {
     use super::*;
     use crate::link::{Message, MessageKind, Threads};
-    use crate::plan::StageId;
     use burn::tensor::Device;
+    use burn_pipeline_plan::plan::StageId;
     use std::time::Duration;
 
     /// Rank 1 sends `sent`; rank 0 posts and announces messages, then awaits them in the given order.

@@ -14,7 +14,7 @@ use super::group::TensorGroup;
 use super::holders::Holders;
 use crate::link::{Activity, LinkError, Message};
 use crate::payload::{HostValue, Payload, PayloadPart};
-use crate::plan::{CheckedPlan, CollectiveError, Collectives, StageCollectives, StageId, Standing};
+use burn_pipeline_plan::plan::{CheckedPlan, CollectiveError, Collectives, StageCollectives, StageId, Standing};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -24,8 +24,8 @@
 use super::group::TensorGroup;
 use crate::link::{Activity, Header, Link, LinkError, Message, MessageKind};
 use crate::payload::{AnyTensor, HostValue, Payload, PayloadPart};
-use crate::plan::StageId;
 use crate::stage::is_seeding;
+use burn_pipeline_plan::plan::StageId;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 

@@ -14,10 +14,10 @@
 
 use crate::execute::OfBatch;
 use crate::payload::{AnyTensor, Boundary, BoundaryError, Payload, PayloadPart, TensorKind};
-use crate::plan::StageId;
 use crate::stage::{Microbatches, Split};
 use crate::train::gradient_error::GradientError;
 use burn::tensor::Device;
+use burn_pipeline_plan::plan::StageId;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 

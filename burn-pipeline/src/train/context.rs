@@ -4,9 +4,9 @@
 //! cannot be cut into these stages, it is stopped. The requested numbers are recorded ([`asking`]), to check that all
 //! stages request the same.
 
-use crate::cost::{Partition, PartitionError};
 use crate::tensor_parallel::TensorGroup;
 use burn::tensor::Device;
+use burn_pipeline_plan::cost::{Partition, PartitionError};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -3,18 +3,18 @@
 //! Both are in one file because each can be the other's cause: ranks can fail while a pipeline is built, and a batch
 //! may need a plan that cannot be built.
 
-use crate::cost::{PartitionError, ProfileError};
 use crate::execute::ExecuteError;
 use crate::layers::LayersError;
 use crate::link::{Activity, Failure};
-use crate::pass::PassError;
 use crate::payload::{BoundaryError, PayloadSpec};
-use crate::plan::{CheckError, PlanError, StageId};
-use crate::schedule::ScheduleError;
 use crate::stage::{MicrobatchError, ReplaceError, StageError};
 use crate::train::features::NotTogether;
 use crate::train::non_finite::NonFinite;
 use burn::module::ParamGroup;
+use burn_pipeline_plan::cost::{PartitionError, ProfileError};
+use burn_pipeline_plan::pass::PassError;
+use burn_pipeline_plan::plan::{CheckError, PlanError, StageId};
+use burn_pipeline_plan::schedule::ScheduleError;
 
 /// Why a pipeline cannot be built, or a plan cannot be made for a batch.
 #[derive(Clone, thiserror::Error)]

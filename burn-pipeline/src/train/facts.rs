@@ -1,10 +1,10 @@
 //! Stage metadata gathered from all ranks: what a stage reads from a batch, its parameters' names and sizes.
 
 use crate::payload::{Kinds, Payload, PayloadSpec};
-use crate::plan::StageId;
 use crate::stage::{Batch, BatchChecks, ErasedStage, NamedWeight, StageError};
 use crate::train::error::PipelineError;
 use crate::vocabulary::{Piece, is_ids};
+use burn_pipeline_plan::plan::StageId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 

@@ -10,7 +10,7 @@
 //! PyTorch's `GradScaler` skips steps for the same reason, and also checks every gradient.
 
 use crate::execute::MicrobatchLoss;
-use crate::plan::StageId;
+use burn_pipeline_plan::plan::StageId;
 
 /// What a training call does if a loss or a gradient is NaN or infinite.
 ///

@@ -7,9 +7,6 @@
 //! Its methods are in other modules: `setup` builds it, `calls` trains, evaluates and reads, `checkpoint` saves and
 //! loads, `choose` measures.
 
-use crate::cost::Partition;
-use crate::plan::{CheckedPlan, Placement};
-use crate::simulate::SimulateOptions;
 use crate::train::batch_gradients::InputGradients;
 use crate::train::checkpoint::Branch;
 use crate::train::control::{Command, Ranks, Refuse};
@@ -20,6 +17,9 @@ use crate::train::plans::{Parts, Plans};
 use crate::train::progress::{Progress, Training};
 use crate::train::shared::SharedReport;
 use crate::train::stages::Stages;
+use burn_pipeline_plan::cost::Partition;
+use burn_pipeline_plan::plan::{CheckedPlan, Placement};
+use burn_pipeline_plan::simulate::SimulateOptions;
 use std::fmt::Display;
 use std::sync::Arc;
 

@@ -2,14 +2,14 @@
 
 use crate::execute::MicrobatchLoss;
 use crate::payload::{Boundary, BoundaryError, Payload};
-use crate::plan::StageId;
-use crate::simulate::{IdlePeriod, idle_periods};
 use crate::stage::{ActivationBytes, Microbatches};
-use crate::trace::{Event, Track};
 use crate::train::batch_gradients::BatchGradients;
 use crate::train::gradient_error::GradientError;
 use crate::train::non_finite::NonFinite;
 use crate::train::step::BatchOutcome;
+use burn_pipeline_plan::plan::StageId;
+use burn_pipeline_plan::simulate::{IdlePeriod, idle_periods};
+use burn_pipeline_plan::trace::{Event, Track};
 use std::collections::BTreeMap;
 
 /// The report of [`Pipeline::step`](crate::train::Pipeline::step).

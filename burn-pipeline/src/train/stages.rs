@@ -1,14 +1,14 @@
 //! The facts of a pipeline's stages, in model order, on whichever rank they are.
 
 use super::facts::StageFacts;
-use crate::cost::Partition;
 use crate::payload::{alike, listed};
-use crate::plan::{SkipEdge, StageId};
 use crate::stage::{Batch, Microbatches};
 use crate::train::error::{BuildError, PipelineError};
 use crate::train::shared::{SharedCopy, SharedReport};
 use crate::vocabulary::Piece;
 use burn::module::{ParamGroup, ParamId};
+use burn_pipeline_plan::cost::Partition;
+use burn_pipeline_plan::plan::{SkipEdge, StageId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -5,8 +5,8 @@
 //! layers are one tied matrix, its shards are the embedding's. No plan contains these stages.
 
 use super::piece::Piece;
-use crate::plan::StageId;
 use crate::tensor_parallel::{Holders, TensorGroup};
+use burn_pipeline_plan::plan::StageId;
 
 /// The pipeline ranks that hold the shards, and the stages of these shards.
 #[derive(Clone, Debug, Default)]

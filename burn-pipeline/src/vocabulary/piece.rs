@@ -1,6 +1,6 @@
 //! The vocabulary-parallel layers.
 
-use crate::plan::StageId;
+use burn_pipeline_plan::plan::StageId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

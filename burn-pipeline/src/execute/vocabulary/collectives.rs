@@ -6,7 +6,7 @@ use crate::execute::run_state::RunState;
 use crate::execute::transfer::Transfer;
 use crate::link::{Header, Link, Message, MessageKind};
 use crate::payload::Payload;
-use crate::plan::{MicrobatchTask, Op, Task};
+use burn_pipeline_plan::plan::{MicrobatchTask, Op, Task};
 
 impl Executor {
     /// Posts all messages that the other ranks will send to this one, if the plan is vocabulary parallel.

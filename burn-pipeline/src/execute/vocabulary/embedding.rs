@@ -5,10 +5,10 @@ use crate::execute::error::ExecuteError;
 use crate::execute::executor::Executor;
 use crate::execute::run_state::RunState;
 use crate::payload::{AnyTensor, Boundary, Payload};
-use crate::plan::{MicrobatchTask, Op};
 use crate::stage::{Gradients, StageError};
 use crate::vocabulary::{OwnIds, look_up, weight_gradient};
 use burn::tensor::{Int, Shape, Tensor};
+use burn_pipeline_plan::plan::{MicrobatchTask, Op};
 
 impl Executor {
     /// Returns true if the embedding is vocabulary parallel.

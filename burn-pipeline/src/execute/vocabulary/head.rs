@@ -7,10 +7,10 @@ use crate::execute::executor::Executor;
 use crate::execute::run_state::RunState;
 use crate::link::Link;
 use crate::payload::{AnyTensor, Payload};
-use crate::plan::{MicrobatchTask, Op, StageId};
 use crate::stage::{Gradients, LossPart, Reduction, StageError};
 use crate::vocabulary::{InputParts, OwnIds, input_gradient, join, score};
 use burn::tensor::{Int, Shape, Tensor};
+use burn_pipeline_plan::plan::{MicrobatchTask, Op, StageId};
 
 impl Executor {
     /// Returns true if the head is vocabulary parallel.

@@ -2,11 +2,11 @@
 
 use crate::execute::error::ExecuteError;
 use crate::payload::{AnyTensor, Payload, PayloadSpec};
-use crate::plan::MicrobatchTask;
 use crate::stage::StageError;
 use crate::vocabulary::is_ids;
 use burn::module::ParamId;
 use burn::tensor::{Int, Shape, Tensor};
+use burn_pipeline_plan::plan::MicrobatchTask;
 
 /// The rows and the width of a tensor of this shape as a matrix.
 pub(super) fn as_matrix(shape: &Shape) -> [usize; 2] {

@@ -1,9 +1,9 @@
 //! What a row holds for this rank's shards of the vocabulary.
 
 use crate::payload::{AnyTensor, Payload};
-use crate::plan::MicrobatchTask;
 use crate::vocabulary::SavedScores;
 use burn::tensor::{DType, Shape, Tensor};
+use burn_pipeline_plan::plan::MicrobatchTask;
 use std::collections::{HashMap, HashSet};
 
 /// What a row holds for this rank's shards of the vocabulary, by microbatch.

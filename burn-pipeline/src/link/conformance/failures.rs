@@ -3,7 +3,7 @@
 use super::material::{TIMEOUT, assert_same, barrier, deadline, header, message, numbers, others};
 use crate::link::{Activity, Link, LinkError};
 use crate::payload::{Boundary, Payload};
-use crate::plan::{Op, Task};
+use burn_pipeline_plan::plan::{Op, Task};
 use std::time::{Duration, Instant};
 
 pub(super) fn refuses_disorder(link: &mut dyn Link) {

@@ -2,8 +2,8 @@
 
 use crate::link::{Header, Link, Message, MessageKind};
 use crate::payload::{AnyTensor, Boundary, Payload, PayloadSpec, TensorKind};
-use crate::plan::StageId;
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
+use burn_pipeline_plan::plan::StageId;
 use std::time::{Duration, Instant};
 
 /// The longest that a wait may take if no failure is expected.

@@ -3,7 +3,7 @@
 use super::material::{assert_same, barrier, deadline, header, message, mixed_payload, numbers, others};
 use crate::link::{ExpectedMessage, Header, Link, Message, MessageKind};
 use crate::payload::{Boundary, Payload, PayloadSpec};
-use crate::plan::StageId;
+use burn_pipeline_plan::plan::StageId;
 use std::time::{Duration, Instant};
 
 /// Messages that are sent before the first receive: more bytes than sockets hold.

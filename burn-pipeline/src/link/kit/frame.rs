@@ -150,8 +150,8 @@ mod tests {
     use crate::link::header::MessageKind;
     use crate::link::kit::Packed;
     use crate::payload::{Boundary, Payload};
-    use crate::plan::StageId;
     use burn::tensor::{Device, Int, Tensor};
+    use burn_pipeline_plan::plan::StageId;
 
     fn header() -> Header {
         Header { stage: StageId::new(3), microbatch: 0, kind: MessageKind::SkipGradient { from: 5 } }

@@ -1,6 +1,6 @@
 //! The other ranks that hold a stage, as its engine sees them.
 
-use crate::plan::Collectives;
+use burn_pipeline_plan::plan::Collectives;
 use std::fmt;
 use std::sync::Arc;
 

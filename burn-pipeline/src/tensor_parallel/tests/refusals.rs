@@ -2,9 +2,9 @@
 
 use super::{members, values};
 use crate::link::{Link, LinkError, SharedLink, Threads};
-use crate::plan::{Among, CheckOptions, Collective, CollectiveError, Collectives, Plan, StageId};
 use crate::tensor_parallel::{Holders, TensorGroup};
 use burn::tensor::{Device, Tensor};
+use burn_pipeline_plan::plan::{Among, CheckOptions, Collective, CollectiveError, Collectives, Plan, StageId};
 use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, proptest};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;

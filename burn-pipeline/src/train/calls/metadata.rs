@@ -3,13 +3,13 @@
 use super::read::in_model_order;
 use crate::execute::ExecuteError;
 use crate::payload::StageMetadata;
-use crate::plan::{CheckedPlan, StageId};
 use crate::stage::{Batch, Microbatches};
 use crate::train::control::Command;
 use crate::train::error::PipelineError;
 use crate::train::features::Feature;
 use crate::train::pipeline::Pipeline;
 use crate::train::step::{Rank, metadata_plan};
+use burn_pipeline_plan::plan::{CheckedPlan, StageId};
 use std::time::Instant;
 
 /// The metadata of some stages.

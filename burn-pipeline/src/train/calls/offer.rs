@@ -2,16 +2,16 @@
 //!
 //! See [`replace`](super::replace), which gives them.
 
-use crate::cost::Partition;
 use crate::execute::ExecuteError;
 use crate::link::Activity;
-use crate::plan::StageId;
 use crate::stage::{NamedParameter, Offered, ReplaceError};
 use crate::tensor_parallel::TensorGroup;
 use crate::train::context::StageContext;
 use crate::train::control::{Call, Command, exchange_facts, gather_results};
 use crate::train::facts::StageFacts;
 use crate::train::step::{Rank, caught};
+use burn_pipeline_plan::cost::Partition;
+use burn_pipeline_plan::plan::StageId;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::collections::BTreeSet;

@@ -1,11 +1,11 @@
 //! How ranks in processes exchange the outcome of a batch.
 
 use crate::execute::ExecuteError;
-use crate::plan::StageId;
 use crate::stage::ActivationBytes;
-use crate::trace::Event;
 use crate::train::control::gather_all;
 use crate::train::step::{BatchOutcome, Rank};
+use burn_pipeline_plan::plan::StageId;
+use burn_pipeline_plan::trace::Event;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

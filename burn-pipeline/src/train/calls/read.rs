@@ -2,7 +2,6 @@
 
 use crate::execute::ExecuteError;
 use crate::payload::AnyTensor;
-use crate::plan::StageId;
 use crate::stage::{EngineReport, ErasedStage, NamedWeight, Stage};
 use crate::tensor_parallel::Holders;
 use crate::train::control::{Call, Command, gather_all, gather_tensors};
@@ -11,6 +10,7 @@ use crate::train::non_finite::NonFinite;
 use crate::train::pipeline::Pipeline;
 use crate::train::step::{Rank, caught};
 use burn::module::ParamId;
+use burn_pipeline_plan::plan::StageId;
 use std::any::{Any, type_name};
 use std::time::Instant;
 

@@ -3,7 +3,6 @@
 use super::outcomes::gather_outcomes;
 use crate::execute::{ExecuteError, ReplicaShare};
 use crate::stage::{Batch, Microbatches};
-use crate::trace::Track;
 use crate::train::batch_gradients::BatchGradients;
 use crate::train::control::{Call, Command};
 use crate::train::error::PipelineError;
@@ -15,6 +14,7 @@ use crate::train::report::StepReport;
 use crate::train::step::{ApplyOutcome, BatchOutcome, Rank, deliver_of_batch, deliver_outputs};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
+use burn_pipeline_plan::trace::Track;
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -12,11 +12,11 @@ use super::pretrained::{Fit, Pretrained};
 use super::stored::{Checkpoint, Contents, Wanted, names_in_checkpoint};
 use crate::execute::ExecuteError;
 use crate::link::Activity;
-use crate::plan::StageId;
 use crate::stage::{ErasedStage, StageState};
 use crate::train::control::{Call, Command, gather_results};
 use crate::train::pipeline::Pipeline;
 use crate::train::step::{Rank, caught};
+use burn_pipeline_plan::plan::StageId;
 use std::collections::BTreeSet;
 use std::time::Instant;
 

@@ -11,7 +11,6 @@ use super::pretrained::is_adapter;
 use super::tensors::{Item, Tensors, write_model};
 use super::types::{as_type_of, fits};
 use crate::payload::AnyTensor;
-use crate::plan::StageId;
 use crate::stage::{
     ErasedStage, NamedWeight, Names, ParameterState, StageState, StateValue, named_weights, with_optimizer_state,
     with_weights,
@@ -22,6 +21,7 @@ use crate::train::shared::Sharing;
 use burn::module::{Module, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::TensorData;
+use burn_pipeline_plan::plan::StageId;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};

@@ -7,10 +7,10 @@
 //! PyTorch's `torch/_inductor/comms.py`.
 
 use super::decision::AutoError;
-use crate::cost::Profile;
 use crate::train::control::Exchange;
 use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;
+use burn_pipeline_plan::cost::Profile;
 
 impl Pipeline {
     /// Returns a profile shared by all ranks: every number is the median of the ranks' measurements, so decisions based

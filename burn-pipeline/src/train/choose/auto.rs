@@ -19,11 +19,8 @@ use super::contender::Contender;
 use super::decision::{AutoError, Choice, Decision};
 use super::options::AutoOptions;
 use super::trials::Trials;
-use crate::cost::Profile;
 use crate::layers::Model;
 use crate::link::Link;
-use crate::plan::{CheckedPlan, Plan};
-use crate::schedule::{ScheduleError, Size};
 use crate::stage::Batch;
 use crate::train::error::{BuildError, PipelineError};
 use crate::train::features::Feature;
@@ -31,6 +28,9 @@ use crate::train::pipeline::Pipeline;
 use crate::train::report::StepReport;
 use crate::train::setup::Builder;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn_pipeline_plan::cost::Profile;
+use burn_pipeline_plan::plan::{CheckedPlan, Plan};
+use burn_pipeline_plan::schedule::{ScheduleError, Size};
 use std::sync::Arc;
 
 /// A pipeline that measures its first steps and then chooses its schedule.

@@ -7,15 +7,15 @@
 
 use super::costs::Costs;
 use super::decision::AutoError;
-use crate::plan::{CheckedPlan, Plan, StageId};
-use crate::planner::{Candidate, Strategy};
-use crate::schedule::{Schedule, Size, by_name};
 use crate::train::checkpoint::Checkpoints;
 use crate::train::control::Exchange;
 use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::{Plans, Source, fingerprint, split_stages};
 use crate::train::setup::{Builder, Standby};
+use burn_pipeline_plan::plan::{CheckedPlan, Plan, StageId};
+use burn_pipeline_plan::planner::{Candidate, Strategy};
+use burn_pipeline_plan::schedule::{Schedule, Size, by_name};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -11,12 +11,12 @@
 
 use super::decision::AutoError;
 use super::measure_error::MeasureError;
-use crate::cost::{Layer, Layers, LinkCosts, Partition, Profile, StageCost};
-use crate::planner::Workload;
 use crate::stage::Batch;
 use crate::train::pipeline::Pipeline;
 use crate::train::report::StepReport;
 use crate::train::setup::Builder;
+use burn_pipeline_plan::cost::{Layer, Layers, LinkCosts, Partition, Profile, StageCost};
+use burn_pipeline_plan::planner::Workload;
 
 /// The number of rounds over the layers; each number is the median over them.
 const ROUNDS: usize = 5;

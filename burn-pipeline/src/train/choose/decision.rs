@@ -2,12 +2,12 @@
 
 use super::measure_error::MeasureError;
 use super::trial::Trial;
-use crate::cost::{PartitionError, ProfileError};
-use crate::planner::{PlannerError, PlannerReport};
-use crate::simulate::SimulateError;
 use crate::train::checkpoint::CheckpointError;
 use crate::train::error::{BuildError, PipelineError};
 use crate::train::setup::MoveError;
+use burn_pipeline_plan::cost::{PartitionError, ProfileError};
+use burn_pipeline_plan::planner::{PlannerError, PlannerReport};
+use burn_pipeline_plan::simulate::SimulateError;
 use std::path::PathBuf;
 
 /// The decision about the schedule.

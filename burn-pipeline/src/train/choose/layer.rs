@@ -6,11 +6,11 @@
 //!    The first round, which captures and compiles, is not counted.
 
 use super::profile::median;
-use crate::cost::Layer;
 use crate::payload::{AnyTensor, Payload, TensorKind};
 use crate::stage::{ErasedStage, ForwardCall, ForwardOutput, Gradients, SplitBackward, StageError, loss_seed};
 use crate::train::setup::Builder;
 use burn::tensor::Device;
+use burn_pipeline_plan::cost::Layer;
 use std::time::Instant;
 
 /// A layer that is measured.

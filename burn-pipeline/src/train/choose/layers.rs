@@ -12,12 +12,12 @@
 use super::layer::MeasuredLayer;
 use super::measure_error::MeasureError;
 use super::walk::{Walk, caught};
-use crate::cost::{Dtype, Layer, Layers};
 use crate::payload::Payload;
 use crate::stage::Batch;
 use crate::train::features::Feature;
 use crate::train::setup::Builder;
 use burn::tensor::DType;
+use burn_pipeline_plan::cost::{Dtype, Layer, Layers};
 
 /// The measured costs of a model's layers.
 #[derive(Clone, Debug)]

@@ -5,16 +5,16 @@
 //! 3. The latency is half the median round trip of the small message; the additional time of the large one gives the
 //!    bandwidth. The device is synchronised, so that copies between devices are included.
 
-use crate::cost::{LinkCosts, LinkOverride};
 use crate::execute::ExecuteError;
 use crate::link::{Header, Message, MessageKind};
 use crate::payload::{Boundary, Payload};
-use crate::plan::Placement;
 use crate::train::control::{Command, gather_all};
 use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;
 use crate::train::step::Rank;
 use burn::tensor::{Device, Tensor};
+use burn_pipeline_plan::cost::{LinkCosts, LinkOverride};
+use burn_pipeline_plan::plan::Placement;
 use std::collections::BTreeSet;
 use std::time::Instant;
 

@@ -1,8 +1,8 @@
 //! Errors of measuring a model.
 
-use crate::cost::{PartitionError, ProfileError};
 use crate::stage::{MicrobatchError, StageError};
 use crate::train::features::NotTogether;
+use burn_pipeline_plan::cost::{PartitionError, ProfileError};
 
 /// Why layers or stages could not be measured. Their numbers count from 0.
 #[derive(Clone, PartialEq, thiserror::Error)]

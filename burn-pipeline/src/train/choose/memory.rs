@@ -26,16 +26,16 @@
 
 use super::measure_error::MeasureError;
 use super::walk::{Walk, caught};
-use crate::cost::{LinkCosts, Profile, StageCost};
 use crate::payload::TensorKind;
 use crate::payload::{AnyTensor, Payload};
-use crate::plan::StageId;
 use crate::stage::loss_seed;
 use crate::stage::{Batch, ErasedStage, ForwardCall, ForwardOutput, ForwardSeed, Gradients, Members, StageError};
 use crate::train::error::BuildError;
 use crate::train::features::Feature;
 use crate::train::plans::split_stages;
 use crate::train::setup::Builder;
+use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost};
+use burn_pipeline_plan::plan::StageId;
 use std::time::Instant;
 
 /// The number of microbatches that run on the same threads, after the first one.

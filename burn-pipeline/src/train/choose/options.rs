@@ -1,6 +1,6 @@
 //! Options for choosing a schedule.
 
-use crate::pass::overlap::{OverlapOptions, OverlapPass};
+use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass};
 use std::path::PathBuf;
 
 /// Options for choosing a schedule.

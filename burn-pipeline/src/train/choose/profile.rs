@@ -8,9 +8,9 @@
 //! 5. A receive event shows how long a rank waited, which depends on the schedule more than on the link. So links are
 //!    measured separately (`Pipeline::measure_links`, `Profile::with_links`).
 
-use crate::cost::{LinkCosts, Profile, ProfileError, StageCost};
-use crate::plan::{Action, Op, Placement};
 use crate::train::report::StepReport;
+use burn_pipeline_plan::cost::{LinkCosts, Profile, ProfileError, StageCost};
+use burn_pipeline_plan::plan::{Action, Op, Placement};
 use std::collections::HashMap;
 
 impl StepReport {

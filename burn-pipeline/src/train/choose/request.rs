@@ -2,10 +2,10 @@
 
 use super::costs::Costs;
 use super::options::AutoOptions;
-use crate::plan::PlacementKind;
-use crate::planner::{Cut, PassChoice, Recompute, Request};
-use crate::schedule::Size;
 use crate::train::pipeline::Pipeline;
+use burn_pipeline_plan::plan::PlacementKind;
+use burn_pipeline_plan::planner::{Cut, PassChoice, Recompute, Request};
+use burn_pipeline_plan::schedule::Size;
 
 /// Numbers of stages per rank to try, besides that of the first plan.
 const CHUNKS: [usize; 3] = [1, 2, 4];

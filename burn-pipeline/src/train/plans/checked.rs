@@ -8,10 +8,10 @@ use super::replication::Replication;
 use super::source::Source;
 use super::vocabulary::VocabularyPass;
 use crate::execute::ReplicaShare;
-use crate::plan::{CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId};
 use crate::ranks::Grid;
-use crate::schedule::ForwardOnly;
 use crate::train::error::BuildError;
+use burn_pipeline_plan::plan::{CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId};
+use burn_pipeline_plan::schedule::ForwardOnly;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The part of a batch that each data-parallel replica runs, and the plan that runs it.
 
 use crate::execute::ReplicaShare;
-use crate::plan::CheckedPlan;
+use burn_pipeline_plan::plan::CheckedPlan;
 use std::sync::Arc;
 
 /// The parts of a batch, one per replica.

@@ -1,8 +1,8 @@
 //! How many ranks run one pipeline rank's row, and whether tensor-parallel groups can exchange values between stages.
 
-use crate::plan::{Placement, Plan, SkipEdge, StageId};
 use crate::ranks::GroupSizes;
 use crate::train::error::BuildError;
+use burn_pipeline_plan::plan::{Placement, Plan, SkipEdge, StageId};
 
 /// How many ranks run one pipeline rank's row: data-parallel replicas, and members of its tensor-parallel group.
 #[derive(Clone, PartialEq, Eq, Debug)]

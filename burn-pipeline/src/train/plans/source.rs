@@ -1,8 +1,8 @@
 //! What a pipeline runs: a schedule at a size, or one given plan.
 
-use crate::plan::{Action, MicrobatchTask, Plan, SkipEdge};
-use crate::schedule::{Schedule, Size};
 use crate::train::error::BuildError;
+use burn_pipeline_plan::plan::{Action, MicrobatchTask, Plan, SkipEdge};
+use burn_pipeline_plan::schedule::{Schedule, Size};
 use std::sync::Arc;
 
 /// A schedule or a plan.

@@ -1,9 +1,9 @@
 //! The vocabulary-parallel layers of a pipeline's plans: exactly those of which ranks have pieces.
 
-use crate::cost::{Profile, UniformCosts, VocabularyCost};
-use crate::plan::{Action, Op, Plan, Task};
 use crate::train::error::BuildError;
 use crate::vocabulary::Piece;
+use burn_pipeline_plan::cost::{Profile, UniformCosts, VocabularyCost};
+use burn_pipeline_plan::plan::{Action, Op, Plan, Task};
 
 /// The vocabulary-parallel layers of the plans.
 #[derive(Clone, Debug, Default)]

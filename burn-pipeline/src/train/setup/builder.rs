@@ -1,12 +1,9 @@
 //! The builder: everything that the user chooses.
 
-use crate::cost::{LinkCosts, Partition, Profile};
 use crate::execute::Tuning;
 use crate::layers::Model;
 use crate::payload::Validate;
-use crate::plan::{Plan, SkipEdge};
 use crate::ranks::GroupSizes;
-use crate::schedule::{IntoSchedule, ScheduleError, Size};
 use crate::stage::{Accumulation, Precision, Reduction, SplitBackward, StageBox};
 use crate::train::context::StageContext;
 use crate::train::non_finite::OnNonFinite;
@@ -18,6 +15,9 @@ use crate::vocabulary::Vocabulary;
 use burn::module::ParamGroup;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
+use burn_pipeline_plan::cost::{LinkCosts, Partition, Profile};
+use burn_pipeline_plan::plan::{Plan, SkipEdge};
+use burn_pipeline_plan::schedule::{IntoSchedule, ScheduleError, Size};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Builder options for groups of ranks that share stages and weights, and for the inputs of planning.
 
 use super::builder::Builder;
-use crate::cost::{LinkCosts, Profile};
 use crate::ranks::GroupSizes;
 use crate::vocabulary::Vocabulary;
+use burn_pipeline_plan::cost::{LinkCosts, Profile};
 
 impl Builder {
     /// Data parallelism: runs this many replicas of the pipeline, each on a part of every batch; 1 by default. The

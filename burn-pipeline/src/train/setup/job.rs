@@ -3,10 +3,10 @@
 use super::builder::Builder;
 use crate::execute::Tuning;
 use crate::link::kit::WIRE_VERSION;
-use crate::plan::Plan;
 use crate::train::control::Job;
 use crate::train::plans::fingerprint;
 use burn::tensor::Device;
+use burn_pipeline_plan::plan::Plan;
 
 /// Names and values. Every option of the builder is listed here, so a new one does not compile until somebody decides
 /// whether ranks must share it.

@@ -3,12 +3,12 @@
 //! Guarantees: every cut of the list gets the skip edges that it needs.
 
 use super::builder::Builder;
-use crate::cost::{self, LinkCosts, Partition, PartitionError};
 use crate::layers::{LayerGroups, LayersError, Model};
-use crate::plan::SkipEdge;
 use crate::train::context::StageContext;
 use crate::train::error::BuildError;
 use crate::train::plans::Source;
+use burn_pipeline_plan::cost::{self, LinkCosts, Partition, PartitionError};
+use burn_pipeline_plan::plan::SkipEdge;
 use std::ops::Range;
 use std::sync::Arc;
 

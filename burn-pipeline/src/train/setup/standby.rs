@@ -11,7 +11,6 @@
 
 use super::builder::Builder;
 use super::rank::Blueprint;
-use crate::cost::Partition;
 use crate::execute::ExecuteError;
 use crate::payload::Validate;
 use crate::train::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
@@ -23,6 +22,7 @@ use crate::train::plans::{Plans, Source, split_stages};
 use crate::train::shared::SharedReport;
 use crate::train::stages::Stages;
 use crate::train::step::Rank;
+use burn_pipeline_plan::cost::Partition;
 use std::time::Instant;
 
 /// Plans and stages on standby: a pipeline could run them instead of its own.

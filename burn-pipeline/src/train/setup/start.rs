@@ -7,13 +7,10 @@
 use super::builder::Builder;
 use super::job::job;
 use super::rank::Blueprint;
-use crate::cost::{Partition, PartitionError};
 use crate::link::{Delayed, Link, Monitor, Threads, one_queue};
 use crate::panics::quietly;
 use crate::payload::Validate;
-use crate::plan::{Plan, Transport};
 use crate::program::{Bf16, compiles};
-use crate::simulate::{SimulateOptions, simulate};
 use crate::stage::{Accumulation, Precision, Reduction};
 use crate::train::batch_gradients::InputGradients;
 use crate::train::checkpoint::Branch;
@@ -26,6 +23,9 @@ use crate::train::progress::Training;
 use crate::train::stages::Stages;
 use crate::vocabulary::Piece;
 use burn::tensor::Device;
+use burn_pipeline_plan::cost::{Partition, PartitionError};
+use burn_pipeline_plan::plan::{Plan, Transport};
+use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use std::sync::Arc;
 
 impl Builder {

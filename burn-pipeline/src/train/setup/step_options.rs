@@ -3,10 +3,10 @@
 use super::builder::Builder;
 use crate::execute::Tuning;
 use crate::payload::Validate;
-use crate::plan::SkipEdge;
 use crate::stage::{Accumulation, Precision, SplitBackward};
 use crate::train::non_finite::OnNonFinite;
 use crate::train::shared::SharedParameter;
+use burn_pipeline_plan::plan::SkipEdge;
 
 impl Builder {
     /// Clips gradients to this norm, above 0, taken over all ranks; for half precision it is computed in f32. Infinity

@@ -15,9 +15,9 @@ use super::held::HeldParameter;
 use super::sharing::{Copy, Sharing};
 use crate::execute::{ExecuteError, Executor};
 use crate::link::gather;
-use crate::plan::{Placement, StageId};
 use crate::ranks::Grid;
 use crate::stage::SharedError;
+use burn_pipeline_plan::plan::{Placement, StageId};
 use std::collections::BTreeMap;
 
 impl Sharing {

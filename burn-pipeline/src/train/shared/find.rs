@@ -12,9 +12,9 @@ use super::declare::{SharedParameter, matches};
 use super::held::HeldParameter;
 use super::report::{SharedCopy, SharedReport};
 use super::sharing::{Copy, Group, Member, Sharing};
-use crate::plan::{Placement, StageId};
 use crate::stage::SharedError;
 use burn::module::ParamId;
+use burn_pipeline_plan::plan::{Placement, StageId};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Sharing {

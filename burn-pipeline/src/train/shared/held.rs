@@ -1,8 +1,8 @@
 //! What ranks exchange about their parameters at the start.
 
-use crate::plan::StageId;
 use crate::stage::NamedParameter;
 use crate::tensor_parallel::TensorGroup;
+use burn_pipeline_plan::plan::StageId;
 use serde::{Deserialize, Serialize};
 
 /// One parameter of one stage.

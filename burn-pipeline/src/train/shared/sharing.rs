@@ -3,9 +3,9 @@
 use super::declare::SharedParameter;
 use super::report::SharedReport;
 use crate::execute::Executor;
-use crate::plan::StageId;
 use crate::stage::{NamedParameter, Offered};
 use burn::module::ParamId;
+use burn_pipeline_plan::plan::StageId;
 use std::collections::BTreeSet;
 
 /// One copy of a tied parameter.

@@ -5,10 +5,10 @@ use super::rank::Rank;
 use super::replicas;
 use crate::execute::{ExecuteError, MicrobatchLoss, Purpose, RankOutcome, ReplicaShare, Run};
 use crate::payload::Payload;
-use crate::plan::{CheckedPlan, StageId};
 use crate::stage::{Accumulation, ActivationBytes, Microbatches};
-use crate::trace::Event;
 use crate::train::non_finite::{NonFinite, OnNonFinite};
+use burn_pipeline_plan::plan::{CheckedPlan, StageId};
+use burn_pipeline_plan::trace::Event;
 use std::collections::BTreeMap;
 use std::time::Instant;
 

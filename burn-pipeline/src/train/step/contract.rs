@@ -106,9 +106,9 @@ fn mean(reduction: Reduction, loss: f64, weight: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::StageId;
     use crate::stage::Batch;
     use burn::tensor::{Device, Tensor};
+    use burn_pipeline_plan::plan::StageId;
 
     fn cut(samples: usize, count: usize) -> Microbatches {
         Batch::new(Tensor::<2>::zeros([samples, 1], &Device::flex())).cut(count).unwrap()

@@ -13,8 +13,8 @@
 
 use super::rank::Rank;
 use crate::execute::ExecuteError;
-use crate::plan::StageId;
 use crate::train::control::gather_all;
+use burn_pipeline_plan::plan::StageId;
 use std::collections::BTreeMap;
 
 /// Two ranks whose copies of a stage differ.

@@ -10,8 +10,8 @@
 
 use super::rank::Rank;
 use crate::execute::ExecuteError;
-use crate::plan::{Op, Plan, StageId};
 use burn::tensor::TensorData;
+use burn_pipeline_plan::plan::{Op, Plan, StageId};
 use std::collections::BTreeMap;
 
 /// The state that the forwards of this rank's stages can change, by stage and name.

@@ -16,10 +16,10 @@ use super::replicas;
 use crate::execute::ExecuteError;
 use crate::link::{Activity, gather};
 use crate::payload::{AnyTensor, first_non_finite};
-use crate::plan::StageId;
 use crate::stage::ErasedStage;
 use crate::train::non_finite::{NonFinite, OnNonFinite};
 use burn::module::ParamId;
+use burn_pipeline_plan::plan::StageId;
 use serde::{Deserialize, Serialize};
 
 /// The result of checking the gradients of all ranks, the same on each.

@@ -13,9 +13,9 @@ use super::rank::Rank;
 use crate::execute::{ExecuteError, Purpose, RecordedSpecs, ReplicaShare, Run, Seeding, SpecCheck, expected_messages};
 use crate::link::{Activity, expect_all, gather};
 use crate::payload::{AnyTensor, StageMetadata, StagePort, Validate};
-use crate::plan::{Action, CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId};
 use crate::stage::{GradientStore, Microbatches, StageError};
 use crate::train::error::BuildError;
+use burn_pipeline_plan::plan::{Action, CheckOptions, CheckedPlan, Op, Placement, Plan, SkipEdge, StageId};
 use std::collections::BTreeMap;
 use std::time::Instant;
 

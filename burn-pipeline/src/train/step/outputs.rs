@@ -12,7 +12,7 @@ use super::rank::Rank;
 use crate::execute::ExecuteError;
 use crate::link::{Header, Message, MessageKind, gather};
 use crate::payload::Payload;
-use crate::plan::StageId;
+use burn_pipeline_plan::plan::StageId;
 use std::collections::BTreeMap;
 
 /// What a rank computed, by the stage and the microbatch.

@@ -1,8 +1,8 @@
 //! Turns panics of user code outside a stage's task (in a factory, an optimizer, a loss observer) into errors.
 
-use crate::cost::PartitionError;
 use crate::execute::{ExecuteError, panic_message};
 use crate::link::LinkError;
+use burn_pipeline_plan::cost::PartitionError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs `f`; a panic in it becomes an error that says what the rank was doing. A link error raised by a collective, and

@@ -7,12 +7,12 @@ use crate::data_parallel::Stages;
 use crate::execute::{Aside, ExecuteError, Executor};
 use crate::link::LinkError;
 use crate::payload::{AnyTensor, Validate};
-use crate::plan::{Placement, StageId};
 use crate::stage::{ForwardSeed, Reduction, mixed};
 use crate::train::non_finite::OnNonFinite;
 use crate::train::progress::Scaled;
 use crate::train::shared::{SharedParameter, SharedReport, Sharing};
 use burn::module::ParamId;
+use burn_pipeline_plan::plan::{Placement, StageId};
 use std::collections::{BTreeMap, HashMap};
 
 /// Saved running statistics, by stage.

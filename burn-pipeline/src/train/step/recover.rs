@@ -16,8 +16,8 @@
 use super::rank::Rank;
 use crate::execute::ExecuteError;
 use crate::link::{Activity, LinkError};
-use crate::plan::StageId;
 use crate::train::control::gather_all;
+use burn_pipeline_plan::plan::StageId;
 
 /// The state of all ranks after recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -14,9 +14,9 @@
 use crate::execute::{ExecuteError, Executor};
 use crate::link::{Header, Message, MessageKind};
 use crate::payload::{AnyTensor, Boundary, Payload};
-use crate::plan::{Placement, StageId};
 use crate::stage::{Accumulation, ErasedStage};
 use burn::module::ParamId;
+use burn_pipeline_plan::plan::{Placement, StageId};
 use std::collections::HashMap;
 
 /// The bytes of parameters whose gradients are sent together; fewer bytes would mean waiting for more messages.

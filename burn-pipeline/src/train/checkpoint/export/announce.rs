@@ -4,7 +4,6 @@
 //! announcement does not depend on which stages a rank has.
 
 use super::how::Export;
-use crate::plan::StageId;
 use crate::stage::NamedWeight;
 use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::pretrained::{Source, adapted};
@@ -12,6 +11,7 @@ use crate::train::checkpoint::tensors::in_file_order;
 use crate::train::step::Rank;
 use crate::vocabulary::StageGroups;
 use burn::tensor::DType;
+use burn_pipeline_plan::plan::StageId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
