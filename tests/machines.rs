@@ -18,8 +18,8 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tempfile::{TempDir, tempdir};
 
 /// How long a machine may take to start.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,7 +29,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Machines {
     switch: Machine,
     machines: Vec<Machine>,
-    folder: PathBuf,
+    folder: TempDir,
 }
 
 /// The process that holds a machine's namespaces, and the first process inside.
@@ -73,11 +73,8 @@ impl Machines {
     }
 
     fn with(count: usize, then: impl FnOnce(&Path) -> String) -> Self {
-        static FOLDERS: AtomicUsize = AtomicUsize::new(0);
-        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("machines-{}-{number}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let then = then(&folder);
+        let folder = tempdir().unwrap();
+        let then = then(folder.path());
         let mut machines =
             Self { switch: Machine::start("switch", "exec sleep infinity"), machines: Vec::new(), folder };
         machines.switch.ip("link add name switch0 type bridge");
@@ -105,9 +102,9 @@ impl Machines {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.machines[machine].first.to_string(), "--all", "--"]).arg(program);
         // Makes `mpirun` use the machines' `ssh`; ignored where they have none.
-        command.env("OMPI_MCA_plm_rsh_args", format!("-F {}", self.folder.join("ssh_config").display()));
+        command.env("OMPI_MCA_plm_rsh_args", format!("-F {}", self.folder.path().join("ssh_config").display()));
         // Machines of other tests may have equal names and process numbers, and so equal file names.
-        command.env("OMPI_MCA_orte_tmpdir_base", &self.folder);
+        command.env("OMPI_MCA_orte_tmpdir_base", self.folder.path());
         command
     }
 
@@ -116,7 +113,7 @@ impl Machines {
     /// # Panics
     /// If it cannot be written.
     pub fn hostfile(&self, slots: usize) -> PathBuf {
-        let path = self.folder.join("hosts");
+        let path = self.folder.path().join("hosts");
         let line = |machine| format!("{} slots={slots}\n", address(machine));
         fs::write(&path, (0..self.machines.len()).map(line).collect::<String>()).unwrap();
         path
@@ -158,7 +155,7 @@ impl Machines {
         let since = Instant::now();
         loop {
             let mut ssh = self.command(machine, "ssh");
-            ssh.arg("-F").arg(self.folder.join("ssh_config")).args(["127.0.0.1", "true"]).stderr(Stdio::null());
+            ssh.arg("-F").arg(self.folder.path().join("ssh_config")).args(["127.0.0.1", "true"]).stderr(Stdio::null());
             if ssh.status().is_ok_and(|status| status.success()) {
                 return;
             }
@@ -172,8 +169,6 @@ impl Drop for Machines {
     fn drop(&mut self) {
         self.machines.iter_mut().for_each(Machine::end);
         self.switch.end();
-        // Already removed, perhaps.
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 

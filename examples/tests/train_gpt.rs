@@ -14,6 +14,7 @@ use pipeline_examples::saved::RunFlags;
 use pipeline_examples::train_gpt::{Trainer, run};
 use pipeline_examples::training::StepRecord;
 use std::ffi::OsString;
+use tempfile::{TempDir, tempdir};
 
 const TINY: &str = "--d-model 16 --layers 4 --heads 2 --seq 16 --batch 8 --steps 3 --lr 0.01";
 
@@ -116,9 +117,9 @@ fn replicas_reach_the_same_losses_with_whole_parameters_and_with_sharded_ones() 
 fn a_schedule_that_chooses_itself_says_what_and_why_and_changes_no_loss() {
     let steps = 9;
     let alone = curve(&format!("--steps {steps} --ranks 1"));
-    let folder = Folder::new("auto");
+    let folder = tempdir().unwrap();
     for flags in ["--schedule auto", "--schedule auto --chunks 2"] {
-        let trace = folder.0.join("trace");
+        let trace = folder.path().join("trace");
         let flags =
             format!("{flags} {} --log json --trace {}", TINY.replace("--steps 3", "--steps 9"), trace.display());
         let (code, out, err) = output(&flags);
@@ -138,7 +139,7 @@ fn a_schedule_that_chooses_itself_says_what_and_why_and_changes_no_loss() {
         let profile = std::fs::read_to_string(trace.join("profile.json")).unwrap();
         assert!(burn_pipeline::cost::Profile::from_json(&profile).is_ok());
     }
-    let (code, _, err) = output(&format!("{} --schedule auto --trace {}", TINY, folder.0.join("short").display()));
+    let (code, _, err) = output(&format!("{} --schedule auto --trace {}", TINY, folder.path().join("short").display()));
     assert_eq!(code, 0, "{err}");
 }
 
@@ -165,17 +166,16 @@ fn half_precision_trains_with_masters_and_without() {
 
 #[test]
 fn a_plan_from_a_file_trains_like_its_schedule() {
-    let path = std::env::temp_dir().join(format!("train-gpt-plan-{}.csv", std::process::id()));
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("plan.csv");
     std::fs::write(&path, "0F0,0F1,0B0,0F2,0B1,0F3,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n").unwrap();
-    let planned = curve(&format!("--plan {}", path.display()));
-    std::fs::remove_file(path).unwrap();
-    assert_eq!(planned, curve("--ranks 2 --microbatches 4"));
+    assert_eq!(curve(&format!("--plan {}", path.display())), curve("--ranks 2 --microbatches 4"));
 }
 
 #[test]
 fn a_cut_by_measured_costs_and_one_that_was_given_change_no_loss() {
-    let costs = std::env::temp_dir().join(format!("train-gpt-costs-{}.json", std::process::id()));
-    let _ = std::fs::remove_file(&costs);
+    let folder = tempdir().unwrap();
+    let costs = folder.path().join("costs.json");
     let even = curve("--ranks 3");
     assert_eq!(curve("--ranks 3 --cut EA|AAA|L"), even);
     assert_eq!(curve(&format!("--ranks 3 --cut optimal --costs {}", costs.display())), even);
@@ -202,13 +202,12 @@ fn a_cut_by_measured_costs_and_one_that_was_given_change_no_loss() {
     assert!(refused("--cut EAA|AAL").contains("2 stages, and the schedule runs 3"));
     assert!(refused("--cut EA|A|L").contains("EAAL, and the model is EAAAAL"));
     assert!(refused(&format!("--layers 2 --cut optimal --costs {}", costs.display())).contains("holds 6 layers"));
-    std::fs::remove_file(costs).unwrap();
 }
 
 #[test]
 fn json_alone_is_on_standard_output_and_the_timeline_is_where_it_says() {
-    let folder = std::env::temp_dir().join(format!("train-gpt-run-{}", std::process::id()));
-    let (code, out, err) = output(&format!("{TINY} --log json --trace {}", folder.display()));
+    let folder = tempdir().unwrap();
+    let (code, out, err) = output(&format!("{TINY} --log json --trace {}", folder.path().display()));
     assert_eq!(code, 0, "{err}");
     let lines: Vec<serde_json::Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.iter().map(|line| line["step"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2, 3]);
@@ -218,7 +217,7 @@ fn json_alone_is_on_standard_output_and_the_timeline_is_where_it_says() {
     assert!(lines.iter().all(|line| line["tokens_per_second"].as_f64() > Some(0.0)));
 
     assert!(err.contains("held-out loss") && err.contains("a sample at temperature"), "{err}");
-    let trace = std::fs::read_to_string(folder.join("trace.json")).unwrap();
+    let trace = std::fs::read_to_string(folder.path().join("trace.json")).unwrap();
     let trace: serde_json::Value = serde_json::from_str(&trace).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     // Three measured steps (process 0) and a predicted one, each of two ranks and four microbatches, with forward
@@ -227,53 +226,38 @@ fn json_alone_is_on_standard_output_and_the_timeline_is_where_it_says() {
         let here = |event: &&serde_json::Value| event["pid"] == process && event["cat"] == "computation";
         assert_eq!(events.iter().filter(here).count(), steps * 2 * 4 * 2);
     }
-    let page = std::fs::read_to_string(folder.join("report.html")).unwrap();
+    let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
     assert!(
         page.contains(r#""name":"predicted from the measured actions""#) && page.contains(r#""name":"measured, step "#)
     );
-    assert!(std::fs::read_to_string(folder.join("timeline.svg")).unwrap().starts_with("<svg"));
-    let profile = std::fs::read_to_string(folder.join("profile.json")).unwrap();
+    assert!(std::fs::read_to_string(folder.path().join("timeline.svg")).unwrap().starts_with("<svg"));
+    let profile = std::fs::read_to_string(folder.path().join("profile.json")).unwrap();
     let profile = burn_pipeline::cost::Profile::from_json(&profile).unwrap();
     assert!(profile.stages().iter().all(|stage| stage.forward > 0.0));
     assert!(profile.links().between.iter().all(|link| link.latency > 0.0));
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// A folder for a test's checkpoints, removed when dropped.
-struct Folder(std::path::PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("train-gpt-{test}-{}", std::process::id())))
-    }
-
-    fn flags(&self, flags: &str) -> String {
-        format!("{flags} --save {}", self.0.display())
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// The flags, with checkpoints in the folder.
+fn saving(folder: &TempDir, flags: &str) -> String {
+    format!("{flags} --save {}", folder.path().display())
 }
 
 #[test]
 fn a_run_that_was_stopped_goes_on_as_if_it_had_not_been() {
-    let folder = Folder::new("resume");
+    let folder = tempdir().unwrap();
     let whole = curve("--steps 6 --ranks 2");
-    let mut stopped = trainer(&folder.flags("--steps 6 --save-every 2 --ranks 2"));
+    let mut stopped = trainer(&saving(&folder, "--steps 6 --save-every 2 --ranks 2"));
     let first: Vec<_> = (0..3).map(|_| advance(&mut stopped).unwrap().loss).collect();
     assert_eq!(first, whole[..3].iter().map(|(loss, _)| *loss).collect::<Vec<_>>());
     drop(stopped);
     // Step 3 was not saved: it runs again, on other ranks.
-    let mut resumed = trainer(&folder.flags("--steps 6 --save-every 2 --resume --ranks 4 --schedule GPipe"));
+    let mut resumed = trainer(&saving(&folder, "--steps 6 --save-every 2 --resume --ranks 4 --schedule GPipe"));
     assert_eq!(resumed.done(), 2);
     assert_eq!(steps(&mut resumed), whole[2..]);
-    let mut done = trainer(&folder.flags("--steps 6 --resume"));
+    let mut done = trainer(&saving(&folder, "--steps 6 --resume"));
     assert_eq!((done.done(), steps(&mut done).len()), (6, 0));
     let refused = |flags: &str| {
-        let options = options(&folder.flags(flags));
+        let options = options(&saving(&folder, flags));
         Trainer::new(options.check().unwrap()).unwrap_err().to_string()
     };
     let other = refused("--steps 6 --resume --batch 4");
@@ -283,8 +267,8 @@ fn a_run_that_was_stopped_goes_on_as_if_it_had_not_been() {
 
 #[test]
 fn resuming_without_a_checkpoint_starts_at_the_beginning() {
-    let folder = Folder::new("resume-none");
-    assert_eq!(curve(&folder.flags("--resume")), curve(""));
+    let folder = tempdir().unwrap();
+    assert_eq!(curve(&saving(&folder, "--resume")), curve(""));
 }
 
 #[test]
@@ -296,10 +280,10 @@ fn recomputing_changes_no_loss() {
 
 #[test]
 fn a_saved_model_writes_the_same_texts_over_any_number_of_ranks_and_alone() {
-    let folder = Folder::new("generate");
-    curve(&folder.flags(""));
+    let folder = tempdir().unwrap();
+    curve(&saving(&folder, ""));
     let options = |flags: &str| {
-        let flags = format!("generate_gpt --from {} --length 24 {flags}", folder.0.display());
+        let flags = format!("generate_gpt --from {} --length 24 {flags}", folder.path().display());
         GenerateOptions::try_parse_from(flags.split_whitespace()).unwrap()
     };
     let alone = texts(&options("--prompt ROMEO: --ranks 1 --texts 3")).unwrap();
@@ -312,7 +296,7 @@ fn a_saved_model_writes_the_same_texts_over_any_number_of_ranks_and_alone() {
     assert_eq!(texts(&options("--prompt ROMEO:")).unwrap(), alone[..1]);
 
     // At a temperature near 0, the likeliest byte is drawn: the unpipelined model's, byte by byte.
-    let checkpoint = Checkpoints::new(&folder.0).latest().unwrap();
+    let checkpoint = Checkpoints::new(folder.path()).latest().unwrap();
     let (config, device) = (checkpoint.beside::<RunFlags>().unwrap().model(), Device::flex());
     let whole = config.part(&StageContext {
         index: 0,

@@ -11,6 +11,7 @@ use pipeline_examples::moe::record::MoeStepRecord;
 use pipeline_examples::train_moe::{MoeTrainer, run};
 use std::ffi::OsString;
 use std::time::Duration;
+use tempfile::tempdir;
 
 const TINY: &str = "--d-model 16 --layers 4 --heads 2 --seq 16 --batch 8 --steps 3 --lr 0.01 --experts 4 --d-hidden 8 \
                     --pattern DEe --bos 10 --load-balance 0.1";
@@ -63,8 +64,8 @@ fn losses_and_loads_do_not_depend_on_the_cut() {
 
 #[test]
 fn a_run_goes_on_from_its_checkpoint_and_refuses_another_runs() {
-    let folder = std::env::temp_dir().join(format!("train-moe-resume-{}", std::process::id()));
-    let save = format!("--save {} --save-every 2", folder.display());
+    let folder = tempdir().unwrap();
+    let save = format!("--save {} --save-every 2", folder.path().display());
     let whole = curve("");
     // The run ends after its second step; the third runs later, on another cut.
     let mut trainer = trainer(&save);
@@ -77,7 +78,6 @@ fn a_run_goes_on_from_its_checkpoint_and_refuses_another_runs() {
     let options = MoeOptions::from_arguments(arguments(&format!("{TINY} {save} --resume --top-k 1"))).unwrap();
     let error = MoeTrainer::new(options.check().unwrap()).unwrap_err().to_string();
     assert!(error.contains("--top-k 2, not 1"), "{error}");
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// The losses and loads of ranks that each have their own trainer, connected by TCP like processes. They are equal
@@ -108,17 +108,17 @@ fn curve_of_ranks(ranks: usize, flags: &str, steps: usize) -> Vec<(f64, Vec<Vec<
 
 #[test]
 fn ranks_of_their_own_save_together_and_go_on_to_the_bit_as_threads_do() {
-    let folder = std::env::temp_dir().join(format!("train-moe-ranks-{}", std::process::id()));
+    let folder = tempdir().unwrap();
     let model = "--bias-rate 0.01 --scoring sigmoid --steps 4".to_owned();
     let steps = |curve: Vec<MoeStepRecord>| curve.into_iter().map(|record| (record.step.loss, record.load));
     let whole: Vec<_> = steps(curve_with(&model)).collect();
     assert_eq!(whole.len(), 4);
     for (saving, resuming) in [(2, 4), (4, 1)] {
-        let save = format!("{model} --save {}/{saving} --save-every 2", folder.display());
+        let save = format!("{model} --save {}/{saving} --save-every 2", folder.path().display());
         // They end after the second step.
         assert_eq!(curve_of_ranks(saving, &format!("--ranks {saving} {save}"), 2), whole[..2]);
-        let copy = folder.join("copy");
-        let latest = Checkpoints::new(folder.join(saving.to_string())).latest().unwrap();
+        let copy = folder.path().join("copy");
+        let latest = Checkpoints::new(folder.path().join(saving.to_string())).latest().unwrap();
         std::fs::create_dir_all(&copy).unwrap();
         let aside = copy.join(latest.folder().file_name().unwrap());
         std::fs::create_dir_all(&aside).unwrap();
@@ -132,7 +132,6 @@ fn ranks_of_their_own_save_together_and_go_on_to_the_bit_as_threads_do() {
         assert_eq!(steps(curve_with(&threads)).collect::<Vec<_>>(), whole[2..], "{saving} ranks, then threads");
         std::fs::remove_dir_all(copy).unwrap();
     }
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// Every optional part of the model beside blocks.
@@ -141,8 +140,8 @@ const PARTS: &str = "--ahead De --windows 0,5 --rotary --without-rotary 1 --ngra
 
 #[test]
 fn a_model_of_all_parts_learns_and_goes_on_from_its_checkpoint_on_another_cut() {
-    let folder = std::env::temp_dir().join(format!("train-moe-parts-{}", std::process::id()));
-    let save = format!("{PARTS} --save {} --save-every 2", folder.display());
+    let folder = tempdir().unwrap();
+    let save = format!("{PARTS} --save {} --save-every 2", folder.path().display());
     let whole = curve(&format!("{PARTS} --ranks 1"));
     assert!(
         whole[0].step.loss > whole[2].step.loss && whole[0].ahead > whole[2].ahead,
@@ -168,7 +167,6 @@ fn a_model_of_all_parts_learns_and_goes_on_from_its_checkpoint_on_another_cut() 
     let options = MoeOptions::from_arguments(arguments(&other));
     let error = MoeTrainer::new(options.unwrap().check().unwrap()).unwrap_err().to_string();
     assert!(error.contains("--windows [0,5], not [0,4]"), "{error}");
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
@@ -185,16 +183,15 @@ fn a_model_of_all_parts_writes_the_same_texts_whatever_the_cut() {
 
 #[test]
 fn three_trainings_make_one_drawing() {
-    let folder = std::env::temp_dir().join(format!("train-moe-curves-{}", std::process::id()));
+    let folder = tempdir().unwrap();
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let path = folder.join("load.svg");
+    let path = folder.path().join("new/load.svg");
     let flags = format!("{TINY} --log json --curves {}", path.display());
     assert_eq!(run(arguments(&flags), &mut out, &mut err), 0, "{}", String::from_utf8_lossy(&err));
     let (out, err) = (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap());
     assert_eq!((out.lines().count(), err.matches("inner stages").count()), (9, 3), "{err}");
     let drawing = std::fs::read_to_string(path).unwrap();
     assert_eq!(drawing.matches("<polyline").count(), 6);
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
@@ -228,10 +225,11 @@ fn a_bias_is_moved_and_changes_what_experts_are_chosen() {
 #[test]
 fn a_schedule_that_chooses_itself_says_what_and_why_and_changes_no_loss() {
     let tiny = TINY.replace("--steps 3", "--steps 9");
-    let folder = std::env::temp_dir().join(format!("train-moe-auto-{}", std::process::id()));
+    let folder = tempdir().unwrap();
     let run = |flags: &str| {
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let flags = format!("{tiny} --capacity 1.5 --bias-rate 0.01 --log json --trace {} {flags}", folder.display());
+        let flags =
+            format!("{tiny} --capacity 1.5 --bias-rate 0.01 --log json --trace {} {flags}", folder.path().display());
         assert_eq!(run(arguments(&flags), &mut out, &mut err), 0, "{}", String::from_utf8_lossy(&err));
         let line = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["loss"].as_f64().unwrap();
         let losses: Vec<f64> = String::from_utf8(out).unwrap().lines().map(line).collect();
@@ -246,7 +244,6 @@ fn a_schedule_that_chooses_itself_says_what_and_why_and_changes_no_loss() {
     for says in ["the planner's best schedule takes over", "s a pass", "best: "] {
         assert!(err.contains(says), "{says} is missing in {err}");
     }
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
@@ -266,9 +263,9 @@ fn injection_reaches_the_gradients() {
 
 #[test]
 fn a_run_tells_steps_as_json_and_writes_its_drawings() {
-    let folder = std::env::temp_dir().join(format!("train-moe-{}", std::process::id()));
+    let folder = tempdir().unwrap();
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let flags = format!("{TINY} --log json --trace {}", folder.display());
+    let flags = format!("{TINY} --log json --trace {}", folder.path().display());
     assert_eq!(run(arguments(&flags), &mut out, &mut err), 0, "{}", String::from_utf8_lossy(&err));
     let (out, err) = (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap());
     let lines: Vec<serde_json::Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -277,9 +274,8 @@ fn a_run_tells_steps_as_json_and_writes_its_drawings() {
     assert!(err.contains("held-out loss") && err.contains("max/mean load"), "{err}");
     let sample = err.split("a sample at temperature 0.8:\n").nth(1).unwrap();
     assert_eq!(sample.strip_suffix('\n').unwrap().len(), 400, "{err}");
-    let drawing = std::fs::read_to_string(folder.join("expert_load.svg")).unwrap();
-    assert!(drawing.starts_with("<svg") && folder.join("timeline.svg").exists());
-    std::fs::remove_dir_all(folder).unwrap();
+    let drawing = std::fs::read_to_string(folder.path().join("expert_load.svg")).unwrap();
+    assert!(drawing.starts_with("<svg") && folder.path().join("timeline.svg").exists());
 }
 
 #[test]

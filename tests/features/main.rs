@@ -13,6 +13,7 @@ use burn_pipeline::stage::SplitBackward;
 use run::Run;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use tempfile::tempdir;
 
 /// A feature by name, and what it changes in a run.
 type Feature = (&'static str, fn(&mut Run));
@@ -75,13 +76,9 @@ fn both(first: Feature, second: Feature) -> Option<Run> {
 }
 
 /// Returns the distance of losses and weights from the plain loop's, or the refusal.
-fn look(name: &str, run: &Run) -> Result<f64, String> {
-    let folder = std::env::temp_dir().join(format!("burn-pipeline-features-{}-{name}", std::process::id()));
-    let trained = run.trained(&folder);
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
-    Ok(trained?.distance(&run.plain()))
+fn look(run: &Run) -> Result<f64, String> {
+    let folder = tempdir().unwrap();
+    Ok(run.trained(folder.path())?.distance(&run.plain()))
 }
 
 /// The pairs that the guide lists as refused, in both orders, each with a fragment of its error.
@@ -104,13 +101,13 @@ fn every_pair_of_features_equals_the_plain_loop_or_is_refused_by_its_documented_
     for (place, first) in FEATURES.iter().enumerate() {
         pairs.extend(FEATURES[place..].iter().filter_map(|second| Some((first.0, second.0, both(*first, *second)?))));
     }
-    let (todo, found) = (Mutex::new(pairs.iter().enumerate()), Mutex::new(BTreeMap::new()));
+    let (todo, found) = (Mutex::new(pairs.iter()), Mutex::new(BTreeMap::new()));
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 // The lock is free while a pair trains.
-                while let Some((place, (first, second, run))) = { todo.lock().unwrap().next() } {
-                    let result = look(&place.to_string(), run);
+                while let Some((first, second, run)) = { todo.lock().unwrap().next() } {
+                    let result = look(run);
                     found.lock().unwrap().insert((*first, *second), result);
                 }
             });

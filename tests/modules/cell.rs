@@ -8,7 +8,7 @@ use burn_pipeline::stage::{Accumulation, SplitBackward};
 use burn_pipeline::train::{Builder, CheckpointError, Checkpoints, Pipeline};
 use pipeline_tests::device::device;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use tempfile::tempdir;
 
 /// The microbatches of each replica.
 const MICROBATCHES: usize = 4;
@@ -133,15 +133,12 @@ fn elsewhere<C: Case>(case: &C, schedule: &str) -> Size {
 
 /// Saves a pipeline, and loads what it saved into another.
 fn resumed(pipeline: &mut Pipeline, other: Builder) -> Result<Pipeline, CheckpointError> {
-    static NUMBER: AtomicUsize = AtomicUsize::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let folder = std::env::temp_dir().join(format!("burn-pipeline-modules-{}-{number}", std::process::id()));
-    let checkpoints = Checkpoints::new(&folder);
+    let folder = tempdir().unwrap();
+    let checkpoints = Checkpoints::new(folder.path());
     pipeline.save(&checkpoints, &())?;
     let mut other = other.build().unwrap();
-    let loaded = other.load(&checkpoints.latest()?);
-    std::fs::remove_dir_all(&folder).unwrap();
-    loaded.map(|_| other)
+    other.load(&checkpoints.latest()?)?;
+    Ok(other)
 }
 
 /// Runs the plain loop with the masks that a pipeline of as many stages draws.

@@ -15,6 +15,7 @@ use pipeline_examples::moe::part::MoeGptPart;
 use pipeline_tests::reference::{Reference, whole};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use tempfile::tempdir;
 
 /// Large enough that choices change between steps: scores of four experts are around a quarter.
 const RATE: f64 = 0.02;
@@ -200,9 +201,9 @@ fn replicas_move_alike_by_the_loads_of_all() {
 #[test]
 fn a_run_goes_on_from_its_checkpoint_to_the_bit_with_its_bias() {
     let (config, batches) = (biased(), [7]);
-    let folder = std::env::temp_dir().join(format!("moe-balance-{}", std::process::id()));
+    let folder = tempdir().unwrap();
     for (name, chunks) in [("1F1B", 1), ("ZBVZeroBubble", 2), ("DualPipe", 1)] {
-        let checkpoints = Checkpoints::new(folder.join(name));
+        let checkpoints = Checkpoints::new(folder.path().join(name));
         let new = || trained(sized(by_name(name).unwrap().as_ref(), chunks, 4, &config)).build().unwrap();
         let (mut whole, mut stopped, mut resumed) = (new(), new(), new());
         let losses: Vec<f64> = (0..4).map(|number| step(&mut whole, &batches, number)).collect();
@@ -217,7 +218,6 @@ fn a_run_goes_on_from_its_checkpoint_to_the_bit_with_its_bias() {
         assert_eq!(again, losses[2..], "{name}");
         assert_eq!(weights(&config, &mut resumed), weights(&config, &mut whole), "{name}");
     }
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// A part whose routers choose clearly and therefore unevenly, with scores as far apart as those of trained

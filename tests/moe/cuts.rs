@@ -18,6 +18,7 @@ use pipeline_examples::moe::gpt::{MoeGptConfig, MoeGptError};
 use pipeline_tests::reference::whole;
 use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
 use std::collections::BTreeMap;
+use tempfile::{TempDir, tempdir};
 
 const KINDS: [BlockKind; 4] = [BlockKind::Dense, BlockKind::Experts, BlockKind::DenseDepths, BlockKind::ExpertsDepths];
 
@@ -134,22 +135,6 @@ fn a_cut_that_does_not_fit_the_plan_is_refused() {
 
 const RATE: f64 = 1e-2;
 
-/// A folder that is removed when dropped.
-struct Folder(std::path::PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("moe-cuts-{}-{name}", std::process::id())))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // It may not exist.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn pipeline(config: &MoeGptConfig, (name, ranks, chunks): (&str, usize, usize)) -> Pipeline {
     let size = Size { ranks, chunks, microbatches: 4 };
     let builder = builder(by_name(name).unwrap().as_ref(), size, config, |part, _| part);
@@ -177,8 +162,8 @@ fn difference(a: &Weights, b: &Weights) -> f32 {
 const CUTS: [(&str, usize, usize); 5] =
     [("ZBVZeroBubble", 2, 2), ("GPipe", 1, 1), ("1F1B", 4, 1), ("DualPipe", 2, 1), ("Interleaved1F1B", 2, 4)];
 
-fn saved(config: &MoeGptConfig, cut: (&str, usize, usize), folder: &Folder) -> Checkpoint {
-    let checkpoints = Checkpoints::new(folder.0.join(cut.0));
+fn saved(config: &MoeGptConfig, cut: (&str, usize, usize), folder: &TempDir) -> Checkpoint {
+    let checkpoints = Checkpoints::new(folder.path().join(cut.0));
     let mut pipeline = pipeline(config, cut);
     steps(&mut pipeline, 0..2);
     pipeline.save(&checkpoints, &()).unwrap();
@@ -187,8 +172,8 @@ fn saved(config: &MoeGptConfig, cut: (&str, usize, usize), folder: &Folder) -> C
 
 /// Each cut resumes from the previous cut's checkpoint. Compares the losses of the last two of four steps and the
 /// weights after them with those of one device that never stopped.
-fn ring(config: &MoeGptConfig, name: &str, mut compare: impl FnMut(&str, &[f64], &[f64], &Weights, &Weights)) {
-    let folder = Folder::new(name);
+fn ring(config: &MoeGptConfig, mut compare: impl FnMut(&str, &[f64], &[f64], &Weights, &Weights)) {
+    let folder = tempdir().unwrap();
     let mut whole = pipeline(config, ("GPipe", 1, 1));
     let expected = steps(&mut whole, 0..4);
     let expected_weights = weights(config, &mut whole);
@@ -208,7 +193,7 @@ fn ring(config: &MoeGptConfig, name: &str, mut compare: impl FnMut(&str, &[f64],
 #[test]
 fn every_cut_goes_on_to_the_bit_from_what_another_one_has_saved() {
     // Gradients are added in microbatch order and no parameter is tied, so every sum has one order.
-    ring(&config().with_bias_rate(0.01), "bits", |place, losses, expected, weights, expected_weights| {
+    ring(&config().with_bias_rate(0.01), |place, losses, expected, weights, expected_weights| {
         assert_eq!(losses, expected, "{place}");
         assert_eq!(weights, expected_weights, "{place}");
     });
@@ -219,7 +204,7 @@ fn what_stages_share_rounds_by_the_cut_and_nothing_else_does() {
     // The embedding is on two stages and the relation bias on all of them. All layers of a stage use one copy in
     // one graph, whose backward adds up their parts microbatch by microbatch; copies are added once, after all
     // microbatches. So the sums have the same terms with other parentheses.
-    ring(&rich().with_ahead("E".to_owned()), "ring", |place, losses, expected, weights, expected_weights| {
+    ring(&rich().with_ahead("E".to_owned()), |place, losses, expected, weights, expected_weights| {
         for (got, expected) in losses.iter().zip(expected) {
             assert!((got - expected).abs() < 2e-6, "{place}: {got}, without stopping {expected}");
         }
@@ -231,7 +216,7 @@ fn what_stages_share_rounds_by_the_cut_and_nothing_else_does() {
 #[test]
 fn a_cut_goes_on_from_its_own_checkpoint_to_the_bit_and_not_without_the_optimizers_state() {
     let config = rich().with_ahead("E".to_owned());
-    let (folder, cut) = (Folder::new("same"), ("ZBVZeroBubble", 2, 2));
+    let (folder, cut) = (tempdir().unwrap(), ("ZBVZeroBubble", 2, 2));
     let mut never_stopped = pipeline(&config, cut);
     let expected = steps(&mut never_stopped, 0..4);
     let checkpoint = saved(&config, cut, &folder);
@@ -249,9 +234,8 @@ fn a_cut_goes_on_from_its_own_checkpoint_to_the_bit_and_not_without_the_optimize
 #[test]
 fn the_model_is_exported_with_each_parameter_once() {
     let config = rich().with_ahead("D".to_owned());
-    let folder = Folder::new("export");
-    std::fs::create_dir_all(&folder.0).unwrap();
-    let path = folder.0.join("model.safetensors");
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
     pipeline(&config, ("1F1B", 4, 1)).export(&path).unwrap();
     let bytes = std::fs::read(&path).unwrap();
     let mut names: Vec<String> =

@@ -4,13 +4,15 @@
 //! `cargo test --workspace --features pipeline-tests/mpi --test mpi machines -- --ignored`.
 
 use crate::mpirun::{Run, run};
-use crate::training::{TINY, curve, folder};
+use crate::text;
+use crate::training::{TINY, curve};
 use pipeline_tests::at_once::for_each_at_once;
 use pipeline_tests::machines::Machines;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::tempdir;
 
 /// The last argument of every rank.
 const MARK: &str = "a-rank-on-a-machine";
@@ -43,24 +45,21 @@ fn left(machines: &Machines, on: &[usize]) -> Vec<String> {
 #[ignore = "makes networks: needs root, iproute2 and openssh-server"]
 fn train_gpt_over_several_machines_has_the_losses_of_threads_bit_for_bit() {
     for (count, slots, ranks) in [(2, 1, 2), (2, 2, 4), (3, 1, 3)] {
-        let (here, there) = (folder("machines-threads"), folder("machines"));
+        let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
         let number = ranks.to_string();
-        let threads = [TINY, &["--ranks", &number, "--trace", here.to_str().unwrap()]].concat();
+        let threads = [TINY, &["--ranks", &number, "--trace", text(&here)]].concat();
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let code = pipeline_examples::train_gpt::run(threads.iter().map(OsString::from), &mut out, &mut err);
         assert_eq!(code, 0, "{}", String::from_utf8_lossy(&err));
         let expected = curve(&String::from_utf8(out).unwrap());
         assert_eq!(expected.len(), 6);
         let machines = Machines::start_with_ssh(count);
-        let processes = [TINY, &["--link", "mpi", "--trace", there.to_str().unwrap()]].concat();
+        let processes = [TINY, &["--link", "mpi", "--trace", text(&there)]].concat();
         let Run { code, out, err, .. } = run(&mut mpirun(&machines, slots, ranks, &[], &processes));
         assert_eq!(code, Some(0), "{ranks} ranks on {count} machines: {out}{err}");
         assert_eq!(curve(&out), expected, "{ranks} ranks on {count} machines");
         let all: Vec<usize> = (0..count).collect();
         assert_eq!(left(&machines, &all), Vec::<String>::new());
-        for folder in [here, there] {
-            std::fs::remove_dir_all(folder).unwrap();
-        }
     }
 }
 
@@ -95,8 +94,8 @@ const KEEPALIVE: &[&str] = &[
 
 /// Trains on three machines until one is lost; returns the standard error.
 fn struck(machines: &mut Machines, fate: Fate, lost: usize, flags: &[&str]) -> String {
-    let trace = folder("machines-struck");
-    let more = ["--link", "mpi", "--timeout", DEADLINE, "--trace", trace.to_str().unwrap(), "--steps", "1000000"];
+    let trace = tempdir().unwrap();
+    let more = ["--link", "mpi", "--timeout", DEADLINE, "--trace", text(&trace), "--steps", "1000000"];
     let at = TINY.iter().position(|&flag| flag == "--steps").unwrap();
     let arguments = [&TINY[..at], &TINY[at + 2..], &more].concat();
     let mut command = mpirun(machines, 1, 3, flags, &arguments);
@@ -126,7 +125,6 @@ fn struck(machines: &mut Machines, fate: Fate, lost: usize, flags: &[&str]) -> S
         std::thread::sleep(Duration::from_millis(20));
     }
     rest.join().unwrap().unwrap();
-    let _ = std::fs::remove_dir_all(trace);
     err.join().unwrap()
 }
 

@@ -19,6 +19,7 @@ mod training;
 
 use mpirun::{Run, mpirun};
 use odd::FIELDS;
+use tempfile::TempDir;
 
 /// Runs a test of the program that must pass on every rank and leave nothing behind; returns its standard output.
 fn passes(ranks: usize, test: &str) -> String {
@@ -30,6 +31,11 @@ fn passes_with(ranks: usize, test: &[&str]) -> String {
     assert_eq!(code, Some(0), "{test:?} on {ranks} ranks: {out}{err}");
     assert!(left.is_empty(), "{test:?} on {ranks} ranks left {left:?}");
     out
+}
+
+/// A folder, as an argument.
+fn text(folder: &TempDir) -> &str {
+    folder.path().to_str().unwrap()
 }
 
 #[test]

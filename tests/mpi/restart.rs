@@ -1,13 +1,14 @@
 //! One command continues training with the remaining processes after some are killed or stopped.
 
-use crate::checkpoints::Folder;
 use crate::mpirun::Mark;
+use crate::text;
 use pipeline_examples::train_gpt::run;
 use pipeline_tests::random::Random;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use tempfile::tempdir;
 
 const STEPS: usize = 80;
 
@@ -27,9 +28,9 @@ fn record(line: &str) -> (usize, [String; 2]) {
 
 /// The output of threads that are not interrupted.
 fn uninterrupted(more: &str) -> BTreeMap<usize, [String; 2]> {
-    let folder = Folder::new("restart-threads");
+    let folder = tempdir().unwrap();
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let code = run(flags(more, folder.text()).into_iter().map(OsString::from), &mut out, &mut err);
+    let code = run(flags(more, text(&folder)).into_iter().map(OsString::from), &mut out, &mut err);
     assert_eq!(code, 0, "{}", String::from_utf8_lossy(&err));
     String::from_utf8(out).unwrap().lines().map(record).collect()
 }
@@ -41,8 +42,8 @@ type Blow = (&'static str, usize, usize);
 /// step's numbers are those of an uninterrupted run, and that nothing is left behind.
 fn struck(more: &str, processes: usize, blows: &[Blow], random: &mut Random) -> String {
     let whole = uninterrupted(more);
-    let (folder, mark) = (Folder::new("restart"), Mark::new());
-    let (save, trace) = (folder.0.join("saved"), folder.0.join("trace"));
+    let (folder, mark) = (tempdir().unwrap(), Mark::new());
+    let (save, trace) = (folder.path().join("saved"), folder.path().join("trace"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_ranks"));
     command.args(flags(more, trace.to_str().unwrap())).args(["--processes", &processes.to_string(), "--restart"]);
     command.args(["--save-every", "3", "--timeout", "6", "--save"]).arg(&save).arg(&mark.argument);

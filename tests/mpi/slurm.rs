@@ -1,7 +1,8 @@
 //! `--processes` in a Slurm job, with the variables that Slurm sets.
 
-use crate::checkpoints::Folder;
+use crate::text;
 use std::process::{Command, Output};
+use tempfile::tempdir;
 
 /// The variables of a batch script with room for four processes on two machines.
 const BATCH: &[(&str, &str)] = &[
@@ -16,10 +17,10 @@ const BATCH: &[(&str, &str)] = &[
 
 /// Trains two steps in two processes, started with these variables.
 fn train(variables: &[(&str, &str)]) -> Output {
-    let folder = Folder::new("slurm");
+    let folder = tempdir().unwrap();
     let flags = "train_gpt --d-model 16 --layers 2 --heads 2 --seq 128 --batch 8 --steps 2 --log json --processes 2";
     let mut command = Command::new(env!("CARGO_BIN_EXE_ranks"));
-    command.args(flags.split(' ')).args(["--trace", folder.text(), "a-mark"]);
+    command.args(flags.split(' ')).args(["--trace", text(&folder), "a-mark"]);
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     command.envs(variables.iter().copied()).output().unwrap()
 }

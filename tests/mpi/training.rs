@@ -1,9 +1,11 @@
 //! `train_gpt --link mpi` prints what `train_gpt` prints.
 
 use crate::mpirun::{Run, mpirun};
+use crate::text;
 use burn_pipeline::train::Checkpoints;
 use pipeline_examples::train_gpt::run;
 use std::ffi::OsString;
+use tempfile::tempdir;
 
 /// Long sequences, so that evaluating all held-out ones takes fewer rounds.
 pub(crate) const TINY: &[&str] = &[
@@ -34,10 +36,6 @@ pub(crate) fn curve(out: &str) -> Vec<(String, String)> {
     parsed.map(|line| (field(&line, "loss"), field(&line, "gradient_norm"))).collect()
 }
 
-pub(crate) fn folder(name: &str) -> std::path::PathBuf {
-    std::env::temp_dir().join(format!("train-gpt-mpi-{}-{name}", std::process::id()))
-}
-
 #[test]
 fn train_gpt_over_processes_has_the_losses_of_threads_bit_for_bit() {
     let sharded = ["--schedule", "ZBVZeroBubble", "--data-parallel", "2", "--microbatches", "2", "--sharded"];
@@ -48,25 +46,22 @@ fn train_gpt_over_processes_has_the_losses_of_threads_bit_for_bit() {
         (4, 2, &["--data-parallel", "2"]),
         (4, 2, &sharded),
     ] {
-        let (here, there) = (folder("threads"), folder("processes"));
+        let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
         let count = (ranks / replicas).to_string();
-        let threads = [TINY, flags, &["--ranks", &count, "--trace", here.to_str().unwrap()]].concat();
+        let threads = [TINY, flags, &["--ranks", &count, "--trace", text(&here)]].concat();
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let code = run(threads.iter().map(OsString::from), &mut out, &mut err);
         assert_eq!(code, 0, "{}", String::from_utf8_lossy(&err));
         let expected = curve(&String::from_utf8(out).unwrap());
         assert_eq!(expected.len(), 6);
-        let processes = [TINY, flags, &["--link", "mpi", "--trace", there.to_str().unwrap()]].concat();
+        let processes = [TINY, flags, &["--link", "mpi", "--trace", text(&there)]].concat();
         let Run { code, out, err, left, .. } = mpirun(ranks, &[], &processes);
         assert_eq!(code, Some(0), "{ranks} ranks, {flags:?}: {out}{err}");
         assert_eq!(curve(&out), expected, "{ranks} ranks, {flags:?}");
         assert!(left.is_empty(), "{left:?}");
-        assert!(there.join("timeline.svg").exists(), "rank 0 writes the timeline");
+        assert!(there.path().join("timeline.svg").exists(), "rank 0 writes the timeline");
         let text = |err: &str| err.split("a sample at").nth(1).map(str::to_owned);
         assert!(text(&err).is_some(), "{err}");
-        for folder in [here, there] {
-            std::fs::remove_dir_all(folder).unwrap();
-        }
     }
 }
 
@@ -88,24 +83,21 @@ fn train_moe_over_processes_tells_the_losses_and_loads_of_threads() {
     let experts: Vec<&str> = experts.split_whitespace().collect();
     let tiny: Vec<&str> = ["train_moe"].into_iter().chain(TINY[1..].iter().copied()).chain(experts).collect();
     for (ranks, flags) in [(2, &[][..]), (2, &["--schedule", "ZBVZeroBubble"])] {
-        let (here, there) = (folder("moe-threads"), folder("moe-processes"));
+        let (here, there) = (tempdir().unwrap(), tempdir().unwrap());
         let count = ranks.to_string();
-        let threads = [&tiny, flags, &["--ranks", &count, "--trace", here.to_str().unwrap()]].concat();
+        let threads = [&tiny, flags, &["--ranks", &count, "--trace", text(&here)]].concat();
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let code = pipeline_examples::train_moe::run(threads.iter().map(OsString::from), &mut out, &mut err);
         assert_eq!(code, 0, "{}", String::from_utf8_lossy(&err));
         let expected = numbers(&String::from_utf8(out).unwrap());
         assert!(expected.len() == 6 && expected.iter().all(|line| line["dropped"].as_f64().unwrap() > 0.0));
-        let processes = [&tiny, flags, &["--link", "mpi", "--trace", there.to_str().unwrap()]].concat();
+        let processes = [&tiny, flags, &["--link", "mpi", "--trace", text(&there)]].concat();
         let Run { code, out, err, left, .. } = mpirun(ranks, &[], &processes);
         assert_eq!(code, Some(0), "{flags:?}: {out}{err}");
         assert_eq!(numbers(&out), expected, "{flags:?}");
         assert!(left.is_empty(), "{left:?}");
-        assert!(there.join("expert_load.svg").exists(), "rank 0 writes the experts' load");
+        assert!(there.path().join("expert_load.svg").exists(), "rank 0 writes the experts' load");
         assert!(err.contains("a sample at temperature"), "{err}");
-        for folder in [here, there] {
-            std::fs::remove_dir_all(folder).unwrap();
-        }
     }
 }
 
@@ -114,9 +106,9 @@ fn train_moe_goes_on_from_a_checkpoint_over_processes_and_over_threads() {
     let tiny = "train_moe --d-model 16 --layers 4 --heads 2 --seq 128 --batch 8 --steps 6 --lr 0.01 --log json \
                 --experts 4 --d-hidden 8 --pattern DEe --bias-rate 0.01 --scoring sigmoid";
     let tiny: Vec<&str> = tiny.split_whitespace().collect();
-    let (saved, traces) = (folder("moe-saved"), folder("moe-traces"));
-    let traces = ["--trace", traces.to_str().unwrap()];
-    let save = ["--save", saved.to_str().unwrap(), "--save-every", "2"];
+    let (saved, traces) = (tempdir().unwrap(), tempdir().unwrap());
+    let traces = ["--trace", text(&traces)];
+    let save = ["--save", text(&saved), "--save-every", "2"];
     let on_threads = |flags: &[&str]| {
         let threads = [&tiny, flags, &traces].concat();
         let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -135,19 +127,16 @@ fn train_moe_goes_on_from_a_checkpoint_over_processes_and_over_threads() {
     assert_eq!(on_processes(2, &save), whole);
     // Simulates a run that was ended after its fourth step; copies the state each time.
     let stopped = || {
-        let last = Checkpoints::new(&saved).latest().unwrap();
+        let last = Checkpoints::new(saved.path()).latest().unwrap();
         assert_eq!(last.progress().steps, 6);
         std::fs::remove_dir_all(last.folder()).unwrap();
-        std::fs::write(saved.join("LATEST"), "step-00000004").unwrap();
+        std::fs::write(saved.path().join("LATEST"), "step-00000004").unwrap();
         [&save[..], &["--resume"]].concat()
     };
     assert_eq!(on_processes(2, &stopped()), whole[4..]);
     assert_eq!(on_processes(4, &stopped()), whole[4..]);
     assert_eq!(on_threads(&stopped()), whole[4..]);
     assert_eq!(on_threads(&[&stopped()[..], &["--schedule", "GPipe", "--ranks", "1"]].concat()), whole[4..]);
-    for folder in [saved.to_str().unwrap(), traces[1]] {
-        std::fs::remove_dir_all(folder).unwrap();
-    }
 }
 
 #[test]

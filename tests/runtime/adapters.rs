@@ -1,6 +1,5 @@
 //! Adapters (Burn's LoRA) train as on one device, are stored alone as PEFT stores them, and come back.
 
-use crate::checkpoint::Folder;
 use burn::module::{Lora, Module, ParamGroup};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
@@ -13,6 +12,7 @@ use pipeline_tests::device::device;
 use pipeline_tests::reference::Reference;
 use std::collections::BTreeMap;
 use std::path::Path;
+use tempfile::{TempDir, tempdir};
 
 const WIDTH: usize = 24;
 const LAYERS: usize = 4;
@@ -144,12 +144,12 @@ fn stored(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
 }
 
 /// A pipeline whose adapters were trained, and the folder of these.
-fn trained(folder: &Folder) -> (Pipeline, Pretrained) {
+fn trained(folder: &TempDir) -> (Pipeline, Pretrained) {
     let mut pipeline = builder("1F1B", 2).build().unwrap();
     (0..2).for_each(|step| drop(pipeline.step(batch(step), 1e-2).unwrap()));
     let base = Pretrained::folder("nowhere").rename("model.layers.{i}.attention.q_proj", "blocks.{i}.query");
     let adapters = Adapters { rank: RANK, alpha: ALPHA, base: Some("base".to_owned()) };
-    let files = folder.join("adapters");
+    let files = folder.path().join("adapters");
     pipeline.export_as(&files, Export::adapters(adapters).like(&base)).unwrap();
     let weights = Pretrained::adapters(&files).rename("model.layers.{i}.attention.q_proj", "blocks.{i}.query");
     (pipeline, weights)
@@ -157,10 +157,9 @@ fn trained(folder: &Folder) -> (Pipeline, Pretrained) {
 
 #[test]
 fn adapters_are_stored_alone_as_peft_stores_them() {
-    let folder = Folder::new("adapters-alone");
-    std::fs::create_dir_all(&*folder).unwrap();
+    let folder = tempdir().unwrap();
     let (mut pipeline, _) = trained(&folder);
-    let files = folder.join("adapters");
+    let files = folder.path().join("adapters");
     let own = named(&mut pipeline);
     let stored = stored(&files.join("adapter_model.safetensors"));
     assert_eq!(stored.len(), 2 * LAYERS);
@@ -197,8 +196,7 @@ fn adapters_are_stored_alone_as_peft_stores_them() {
 
 #[test]
 fn stored_adapters_come_back_over_other_ranks() {
-    let folder = Folder::new("adapters-back");
-    std::fs::create_dir_all(&*folder).unwrap();
+    let folder = tempdir().unwrap();
     let (mut first, weights) = trained(&folder);
     // The same base with fresh adapters.
     let mut second = builder("ZBH1", 4).build().unwrap();
@@ -210,14 +208,13 @@ fn stored_adapters_come_back_over_other_ranks() {
 
 #[test]
 fn a_base_is_loaded_into_a_model_that_gained_adapters() {
-    let folder = Folder::new("adapters-base");
-    std::fs::create_dir_all(&*folder).unwrap();
+    let folder = tempdir().unwrap();
     let plain = |seed| {
         let builder = Pipeline::builder().layers(model(false, seed)).schedule("1F1B", Size::new(2, MICROBATCHES));
         builder.devices(vec![device()]).optimizer(|| AdamWConfig::new().init()).build().unwrap()
     };
     let mut base = plain(3);
-    let (file, checkpoints) = (folder.join("base.safetensors"), Checkpoints::new(folder.join("saved")));
+    let (file, checkpoints) = (folder.path().join("base.safetensors"), Checkpoints::new(folder.path().join("saved")));
     base.export(&file).unwrap();
     base.save(&checkpoints, &()).unwrap();
     let expected = base.eval(batch(0)).unwrap().loss;
@@ -240,13 +237,12 @@ fn a_base_is_loaded_into_a_model_that_gained_adapters() {
 
 #[test]
 fn adapters_that_would_be_wrong_are_refused() {
-    let folder = Folder::new("adapters-refused");
-    std::fs::create_dir_all(&*folder).unwrap();
+    let folder = tempdir().unwrap();
     let (mut pipeline, weights) = trained(&folder);
     let adapters = || Adapters { rank: RANK, alpha: ALPHA, base: None };
     // Rules that change weights would have to change factors.
     let fused = Pretrained::folder("nowhere").split("blocks.{i}.query", 0, &[("q", WIDTH), ("k", WIDTH)]);
-    let error = pipeline.export_as(folder.join("fused"), Export::adapters(adapters()).like(&fused)).unwrap_err();
+    let error = pipeline.export_as(folder.path().join("fused"), Export::adapters(adapters()).like(&fused)).unwrap_err();
     assert!(error.to_string().contains("adapters cannot follow"), "{error}");
     assert!(pipeline.load_pretrained(&weights.clone().halves_to_pairs("blocks.{i}.query", 2)).is_err());
     // A model without adapters has nothing to write, and nowhere to load to.
@@ -256,15 +252,15 @@ fn adapters_that_would_be_wrong_are_refused() {
         .devices(vec![device()])
         .build()
         .unwrap();
-    let error = plain.export_as(folder.join("none"), Export::adapters(adapters())).unwrap_err();
+    let error = plain.export_as(folder.path().join("none"), Export::adapters(adapters())).unwrap_err();
     assert!(error.to_string().contains("Burn's adapters become PEFT's"), "{error}");
-    assert!(!folder.join("none").exists());
+    assert!(!folder.path().join("none").exists());
     let error = plain.load_pretrained(&weights).unwrap_err();
     assert!(error.to_string().contains("lora.a"), "{error}");
     // DoRA computes other than LoRA.
-    let config = folder.join("adapters").join("adapter_config.json");
+    let config = folder.path().join("adapters").join("adapter_config.json");
     let text = std::fs::read_to_string(&config).unwrap().replace("\"use_dora\": false", "\"use_dora\": true");
     std::fs::write(&config, text).unwrap();
-    let error = Adapters::read(folder.join("adapters")).unwrap_err();
+    let error = Adapters::read(folder.path().join("adapters")).unwrap_err();
     assert!(error.to_string().contains("use_dora"), "{error}");
 }

@@ -6,6 +6,7 @@ use burn::tensor::{Device, Tensor};
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, Loss, Names, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::{Checkpoints, Pipeline};
+use tempfile::tempdir;
 
 /// Keeps the sum and the number of its observations in a parameter that is not trained. It multiplies by the last
 /// observation, so that a forward shows which value it read.
@@ -107,14 +108,13 @@ fn every_stage_gets_what_was_observed_of_all_batches_of_the_step_once() {
 
 #[test]
 fn what_it_has_changed_is_saved_and_taken_up() {
-    let folder = std::env::temp_dir().join(format!("after-step-{}", std::process::id()));
-    let checkpoints = Checkpoints::new(&folder);
+    let folder = tempdir().unwrap();
+    let checkpoints = Checkpoints::new(folder.path());
     let mut first = pipeline(("1F1B", 1, 1), SplitBackward::Eager, false);
     first.step(batch(3, 4), 0.0).unwrap();
     first.save(&checkpoints, &()).unwrap();
     let mut second = pipeline(("1F1B", 1, 1), SplitBackward::Eager, false);
     second.load(&checkpoints.latest().unwrap()).unwrap();
-    std::fs::remove_dir_all(folder).unwrap();
     assert_eq!(kept(&mut second), [[19.0, 5.0, 6.0]; 2]);
     for pipeline in [&mut first, &mut second] {
         pipeline.step(batch(0, 4), 0.0).unwrap();

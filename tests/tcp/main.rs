@@ -34,6 +34,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
+use tempfile::tempdir;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -145,19 +146,18 @@ fn one_rank_of_several_processes() {
 
 #[test]
 fn the_whole_model_is_exported_over_connections_as_from_threads() {
-    let folder = std::env::temp_dir().join(format!("burn-pipeline-tcp-export-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = tempdir().unwrap();
     let ranks = 3;
     let builder = Pipeline::builder()
         .schedule(OneFOneB, Size::new(ranks, 2))
         .devices(vec![Device::flex()])
         .stages(Text::stage)
         .optimizer(|| SgdConfig::new().init());
-    builder.clone().build().unwrap().export(folder.join("threads")).unwrap();
+    builder.clone().build().unwrap().export(folder.path().join("threads")).unwrap();
     let port = port();
     std::thread::scope(|scope| {
         for rank in 0..ranks {
-            let (builder, folder) = (builder.clone(), &folder);
+            let (builder, folder) = (builder.clone(), folder.path());
             scope.spawn(move || {
                 let link = TcpLink::connect(&place(rank, ranks, port), Device::flex(), TIMEOUT).unwrap();
                 let mut pipeline = builder.build_rank(Box::new(link)).unwrap();
@@ -165,10 +165,8 @@ fn the_whole_model_is_exported_over_connections_as_from_threads() {
             });
         }
     });
-    let read = |name| std::fs::read(folder.join(name)).unwrap();
-    let same = read("threads") == read("connections");
-    std::fs::remove_dir_all(&folder).unwrap();
-    assert!(same, "another file");
+    let read = |name| std::fs::read(folder.path().join(name)).unwrap();
+    assert!(read("threads") == read("connections"), "another file");
 }
 
 #[test]

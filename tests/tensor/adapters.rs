@@ -15,6 +15,7 @@ use burn_pipeline::{Batch, Builder, Checkpoints, Pipeline, Size};
 use pipeline_tests::device::device;
 use pipeline_tests::reference::Reference;
 use std::collections::{BTreeMap, BTreeSet};
+use tempfile::tempdir;
 
 const LAYERS: usize = super::sequential::LAYERS;
 const RATE: f64 = 0.5;
@@ -107,8 +108,8 @@ fn adapters_of_cut_layers_train_as_on_one_device_and_leave_the_base_as_it_was() 
 
 #[test]
 fn adapters_of_cut_layers_are_saved_whole_and_fit_other_groups() {
-    let root = std::env::temp_dir().join(format!("cut-adapters-{}", std::process::id()));
-    let checkpoints = Checkpoints::new(&root);
+    let root = tempdir().unwrap();
+    let checkpoints = Checkpoints::new(root.path());
     let mut two = builder(model(), ("1F1B", 2), (2, 1)).build().unwrap();
     let step = |pipeline: &mut Pipeline, step| {
         let [x, wanted] = data(step);
@@ -123,13 +124,11 @@ fn adapters_of_cut_layers_are_saved_whole_and_fit_other_groups() {
         let (got, expected) = (step(&mut other, 1), plain().0[1]);
         assert!((got - expected).abs() <= 1e-5 * expected, "{members}: {got}, {expected}");
     }
-    std::fs::remove_dir_all(root).unwrap();
 }
 
 #[test]
 fn adapters_of_cut_layers_are_merged_into_whole_weights() {
-    let root = std::env::temp_dir().join(format!("cut-merged-{}", std::process::id()));
-    std::fs::create_dir_all(&root).unwrap();
+    let root = tempdir().unwrap();
     for (schedule, members, replicas) in [(("GPipe", 1), 2, 1), (("1F1B", 2), 2, 1), (("1F1B", 2), 2, 2)] {
         let place = format!("{schedule:?}, {members} members, {replicas} replicas");
         let of = || builder(model(), schedule, (members, replicas)).sharded(replicas > 1);
@@ -140,7 +139,7 @@ fn adapters_of_cut_layers_are_merged_into_whole_weights() {
         let merged = || Export::from(IdentityAdapter).merged();
         let mut pipeline = of().build().unwrap();
         step(&mut pipeline);
-        let path = root.join("together.safetensors");
+        let path = root.path().join("together.safetensors");
         pipeline.export_as(&path, merged()).unwrap();
         // Each weight is the base's plus the product of the whole factors, times alpha over rank.
         let own = named(&mut pipeline);
@@ -169,11 +168,10 @@ fn adapters_of_cut_layers_are_merged_into_whole_weights() {
         assert!(named(&mut pipeline) == own, "{place}");
         apart(&of(), schedule.1 * members * replicas, |pipeline| {
             step(pipeline);
-            pipeline.export_as(root.join("apart.safetensors"), merged()).unwrap();
+            pipeline.export_as(root.path().join("apart.safetensors"), merged()).unwrap();
         });
-        assert!(std::fs::read(root.join("apart.safetensors")).unwrap() == bytes, "{place}");
+        assert!(std::fs::read(root.path().join("apart.safetensors")).unwrap() == bytes, "{place}");
     }
-    std::fs::remove_dir_all(root).unwrap();
 }
 
 /// Runs one pipeline per rank, as in processes.

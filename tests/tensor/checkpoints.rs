@@ -16,29 +16,10 @@ use burn_pipeline::{Batch, Builder, Pipeline, Size, init_seeded};
 use pipeline_tests::reference::{self, Reference};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use tempfile::{TempDir, tempdir};
 
 const RATE: f64 = 0.01;
 const GRIDS: [Grid; 5] = [(1, 1, 1), (2, 1, 1), (1, 1, 2), (2, 1, 2), (2, 2, 2)];
-
-/// A folder that is removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("tensor-{name}-{}", std::process::id())))
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        std::fs::create_dir_all(&self.0).unwrap();
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
-}
 
 fn optimizer() -> ModuleOptimizer {
     AdamWConfig::new().init()
@@ -53,11 +34,11 @@ fn step(pipeline: &mut Pipeline) -> f64 {
 }
 
 /// A checkpoint after two steps on a grid.
-fn saved(grid: Grid, folder: &Folder) -> (Pipeline, Checkpoint) {
+fn saved(grid: Grid, folder: &TempDir) -> (Pipeline, Checkpoint) {
     let mut pipeline = adamw(grid).build().unwrap();
     step(&mut pipeline);
     step(&mut pipeline);
-    let path = pipeline.save(&Checkpoints::new(folder.file(&format!("{grid:?}"))), &7_u32).unwrap();
+    let path = pipeline.save(&Checkpoints::new(folder.path().join(format!("{grid:?}"))), &7_u32).unwrap();
     (pipeline, Checkpoint::open(path).unwrap())
 }
 
@@ -67,11 +48,11 @@ fn bytes(path: &Path) -> Vec<u8> {
 
 #[test]
 fn a_checkpoint_of_any_grid_is_resumed_on_any_other() {
-    let folder = Folder::new("any-grid");
+    let folder = tempdir().unwrap();
     for from in [GRIDS[0], GRIDS[3], GRIDS[4]] {
         let (mut pipeline, checkpoint) = saved(from, &folder);
         let held = weights(&mut pipeline);
-        let exported = folder.file("from.safetensors");
+        let exported = folder.path().join("from.safetensors");
         pipeline.export(&exported).unwrap();
         let losses = [step(&mut pipeline), step(&mut pipeline)];
         for (to, sharded) in GRIDS.map(|grid| (grid, false)).into_iter().chain([(GRIDS[4], true)]) {
@@ -80,10 +61,10 @@ fn a_checkpoint_of_any_grid_is_resumed_on_any_other() {
             resumed.load(&checkpoint).unwrap();
             assert_eq!(resumed.progress().steps, 2);
             assert!(weights(&mut resumed) == held, "{place}: other weights");
-            let again = folder.file("to.safetensors");
+            let again = folder.path().join("to.safetensors");
             resumed.export(&again).unwrap();
             assert!(bytes(&again) == bytes(&exported), "{place}: another export");
-            let saved = resumed.save(&Checkpoints::new(folder.file("again")), &()).unwrap();
+            let saved = resumed.save(&Checkpoints::new(folder.path().join("again")), &()).unwrap();
             assert!(state(&Checkpoint::open(saved).unwrap()) == state(&checkpoint), "{place}: another state");
             // Without the saved moments, the next step would change every weight by as much as the learning rate.
             for expected in losses {
@@ -122,7 +103,7 @@ fn plain_step(reference: &mut Reference<Plain>) -> f64 {
 
 #[test]
 fn a_checkpoint_of_a_group_is_the_ordinary_models() {
-    let folder = Folder::new("ordinary");
+    let folder = tempdir().unwrap();
     let (mut pipeline, checkpoint) = saved((2, 1, 2), &folder);
     let mut plain = resumed(&checkpoint);
     assert_eq!(plain.weights(), weights(&mut pipeline));
@@ -149,8 +130,8 @@ fn a_checkpoint_of_a_group_is_the_ordinary_models() {
 
 #[test]
 fn pretrained_weights_are_loaded_in_pieces_and_given_back_in_their_layout() {
-    let folder = Folder::new("pretrained");
-    let (mut one, file) = (adamw((1, 1, 1)).build().unwrap(), folder.file("one.safetensors"));
+    let folder = tempdir().unwrap();
+    let (mut one, file) = (adamw((1, 1, 1)).build().unwrap(), folder.path().join("one.safetensors"));
     step(&mut one);
     one.export_as(&file, BurnToPyTorchAdapter).unwrap();
     for grid in GRIDS {
@@ -159,7 +140,7 @@ fn pretrained_weights_are_loaded_in_pieces_and_given_back_in_their_layout() {
         let stored = Pretrained::new(move || SafetensorsStore::from_file(&path)).adapter(PyTorchToBurnAdapter);
         pipeline.load_pretrained(&stored).unwrap();
         assert!(weights(&mut pipeline) == weights(&mut one), "{grid:?}");
-        let again = folder.file("again.safetensors");
+        let again = folder.path().join("again.safetensors");
         pipeline.export_as(&again, BurnToPyTorchAdapter).unwrap();
         assert!(bytes(&again) == bytes(&file), "{grid:?}");
         step(&mut pipeline);
@@ -188,7 +169,7 @@ impl Stage for Tied {
 
 #[test]
 fn a_cut_layer_at_two_paths_is_saved_once_and_resumed() {
-    let folder = Folder::new("tied");
+    let folder = tempdir().unwrap();
     let build = |members| {
         let builder = Pipeline::builder().schedule("GPipe", Size::new(1, 2)).devices(vec![Device::flex()]);
         let builder = builder.stages(|at| {
@@ -205,7 +186,7 @@ fn a_cut_layer_at_two_paths_is_saved_once_and_resumed() {
     };
     let mut two = build(2);
     step(&mut two);
-    let path = two.save(&Checkpoints::new(folder.file("saved")), &()).unwrap();
+    let path = two.save(&Checkpoints::new(folder.path().join("saved")), &()).unwrap();
     let checkpoint = Checkpoint::open(path).unwrap();
     let mut losses = [1, 2].map(|members| {
         let mut resumed = build(members);
@@ -220,7 +201,7 @@ fn a_cut_layer_at_two_paths_is_saved_once_and_resumed() {
 
 #[test]
 fn what_does_not_fit_is_refused_with_the_whole_shape_and_nothing_changes() {
-    let folder = Folder::new("unfit");
+    let folder = tempdir().unwrap();
     let (_, checkpoint) = saved((1, 1, 2), &folder);
     let wider = crate::plain::Config { vocab: 24, ..SMALL };
     let mut pipeline = crate::model::builder_of(wider, ("1F1B", 1), (1, 1, 2)).optimizer(optimizer).build().unwrap();
@@ -233,8 +214,8 @@ fn what_does_not_fit_is_refused_with_the_whole_shape_and_nothing_changes() {
 
 #[test]
 fn processes_join_what_they_hold_in_pieces_to_fused_layers_and_split_it_again() {
-    let folder = Folder::new("fused");
-    let (mut one, stored) = (adamw((1, 1, 1)).build().unwrap(), folder.file("fused"));
+    let folder = tempdir().unwrap();
+    let (mut one, stored) = (adamw((1, 1, 1)).build().unwrap(), folder.path().join("fused"));
     // The model's layers are `[in, out]`, so their outputs are dimension 1; biases have one dimension.
     let parts = ["query", "key", "value"].map(|name| (name, SMALL.width));
     let fused = Pretrained::folder(&stored).split("blocks.{i}.attention.qkv", 1, &parts);
@@ -250,7 +231,7 @@ fn processes_join_what_they_hold_in_pieces_to_fused_layers_and_split_it_again() 
                 pipeline.load_pretrained(fused).unwrap();
                 assert!(weights(&mut pipeline) == *expected, "rank {rank}");
                 let how = Export::from(IdentityAdapter).like(fused).sharded(3_000);
-                pipeline.export_as(folder.file("processes"), how).unwrap();
+                pipeline.export_as(folder.path().join("processes"), how).unwrap();
             });
         }
     });
@@ -258,7 +239,7 @@ fn processes_join_what_they_hold_in_pieces_to_fused_layers_and_split_it_again() 
         let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         files.map(|path| (path.file_name().unwrap().to_owned(), bytes(&path))).collect::<BTreeMap<_, _>>()
     };
-    let (threads, processes) = (files(stored), files(folder.file("processes")));
+    let (threads, processes) = (files(stored), files(folder.path().join("processes")));
     assert!(threads.len() > 2 && processes == threads, "another folder");
     let index = &threads[std::ffi::OsStr::new("model.safetensors.index.json")];
     assert!(String::from_utf8_lossy(index).contains("blocks.3.attention.qkv.bias"));
@@ -266,10 +247,10 @@ fn processes_join_what_they_hold_in_pieces_to_fused_layers_and_split_it_again() 
 
 #[test]
 fn processes_save_export_and_load_as_threads_of_one_do() {
-    let folder = Folder::new("processes");
+    let folder = tempdir().unwrap();
     let grid = (2, 2, 2);
     let (mut threads, checkpoint) = saved(grid, &folder);
-    let expected = (weights(&mut threads), folder.file("threads.safetensors"));
+    let expected = (weights(&mut threads), folder.path().join("threads.safetensors"));
     threads.export(&expected.1).unwrap();
     let links = Threads::new(8);
     std::thread::scope(|scope| {
@@ -279,9 +260,9 @@ fn processes_save_export_and_load_as_threads_of_one_do() {
                 let mut pipeline = adamw(grid).build_rank(Box::new(links.link(rank, Device::flex()))).unwrap();
                 pipeline.load(checkpoint).unwrap();
                 assert!(weights(&mut pipeline) == expected.0, "rank {rank}");
-                let file = folder.file("processes.safetensors");
+                let file = folder.path().join("processes.safetensors");
                 pipeline.export(&file).unwrap();
-                let saved = pipeline.save(&Checkpoints::new(folder.file("by-processes")), &()).unwrap();
+                let saved = pipeline.save(&Checkpoints::new(folder.path().join("by-processes")), &()).unwrap();
                 assert!(bytes(&file) == bytes(&expected.1), "rank {rank}");
                 let opened = Checkpoint::open(saved).unwrap();
                 opened.verify().unwrap();

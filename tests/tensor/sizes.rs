@@ -11,6 +11,7 @@ use burn_pipeline::train::{Checkpoint, Checkpoints, GroupSizes};
 use burn_pipeline::{Builder, Pipeline};
 use proptest::prelude::{ProptestConfig, proptest};
 use std::time::Duration;
+use tempfile::tempdir;
 
 /// Sizes that rise and fall between neighbours, and past a third group.
 const SIZES: [&[usize]; 4] = [&[1, 2], &[2, 1], &[2, 4], &[1, 2, 4]];
@@ -108,24 +109,9 @@ fn an_evaluation_has_each_loss_once_and_the_outputs_of_the_last_group() {
     }
 }
 
-/// A folder that is removed at the end.
-struct Folder(std::path::PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("tensor-{name}-{}", std::process::id())))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
-}
-
 #[test]
 fn a_checkpoint_moves_between_grids_of_any_sizes() {
-    let folder = Folder::new("sizes");
+    let folder = tempdir().unwrap();
     let build = |(sizes, replicas): (&[usize], usize)| {
         let builder = builder(SEQUENCE, ("1F1B", 1), replicas, sizes).optimizer(|| AdamWConfig::new().init());
         builder.clip_norm(0.1).build().unwrap()
@@ -137,9 +123,9 @@ fn a_checkpoint_moves_between_grids_of_any_sizes() {
         let mut pipeline = build(from);
         step(&mut pipeline);
         step(&mut pipeline);
-        let path = pipeline.save(&Checkpoints::new(folder.0.join(format!("{from:?}"))), &7_u32).unwrap();
+        let path = pipeline.save(&Checkpoints::new(folder.path().join(format!("{from:?}"))), &7_u32).unwrap();
         let checkpoint = Checkpoint::open(path).unwrap();
-        let (held, exported) = (weights(&mut pipeline), folder.0.join("from.safetensors"));
+        let (held, exported) = (weights(&mut pipeline), folder.path().join("from.safetensors"));
         pipeline.export(&exported).unwrap();
         let losses = [step(&mut pipeline), step(&mut pipeline)];
         for to in grids {
@@ -148,7 +134,7 @@ fn a_checkpoint_moves_between_grids_of_any_sizes() {
             resumed.load(&checkpoint).unwrap();
             assert_eq!(resumed.progress().steps, 2);
             assert!(weights(&mut resumed) == held, "{place}: other weights");
-            let again = folder.0.join("to.safetensors");
+            let again = folder.path().join("to.safetensors");
             resumed.export(&again).unwrap();
             assert!(std::fs::read(&again).unwrap() == std::fs::read(&exported).unwrap(), "{place}: another export");
             // Without the saved moments, the next step would change every weight by as much as the learning rate.

@@ -17,6 +17,7 @@ use burn_pipeline::train::{Checkpoint, Checkpoints, GroupSizes, SharedParameter}
 use burn_pipeline::{Batch, Builder, Pipeline, Size, StageContext, boundary, init_seeded};
 use pipeline_tests::reference::Reference;
 use proptest::prelude::{ProptestConfig, proptest};
+use tempfile::tempdir;
 
 const RATE: f64 = 0.5;
 const CLIP: f64 = 0.1;
@@ -306,7 +307,7 @@ fn a_report_says_what_is_shared_as_one_device_has_it() {
 
 #[test]
 fn tied_weights_move_between_grids_in_checkpoints() {
-    let folder = std::env::temp_dir().join(format!("tensor-tied-{}", std::process::id()));
+    let folder = tempdir().unwrap();
     let build = |ranks, groups: usize| {
         let builder = builder(SMALL, ("1F1B", 1), (ranks, 1), groups).optimizer(|| AdamWConfig::new().init());
         builder.build().unwrap()
@@ -314,7 +315,7 @@ fn tied_weights_move_between_grids_in_checkpoints() {
     let step = |pipeline: &mut Pipeline| pipeline.step(batch(SMALL), 0.01).unwrap().loss;
     let mut pipeline = build(2, 2);
     step(&mut pipeline);
-    let checkpoint = Checkpoint::open(pipeline.save(&Checkpoints::new(folder.clone()), &7_u32).unwrap()).unwrap();
+    let checkpoint = Checkpoint::open(pipeline.save(&Checkpoints::new(folder.path()), &7_u32).unwrap()).unwrap();
     let expected = step(&mut pipeline);
     for (ranks, groups) in [(2, 1), (4, 2), (2, 4)] {
         let mut resumed = build(ranks, groups);
@@ -322,7 +323,6 @@ fn tied_weights_move_between_grids_in_checkpoints() {
         let loss = step(&mut resumed);
         assert!((loss - expected).abs() < 1e-5 * expected, "{ranks} x {groups}: loss {loss} for {expected}");
     }
-    drop(std::fs::remove_dir_all(folder));
 }
 
 proptest! {

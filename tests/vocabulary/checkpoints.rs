@@ -9,26 +9,9 @@ use burn_pipeline::stage::Names;
 use burn_pipeline::train::{Checkpoint, Checkpoints, Pretrained};
 use burn_pipeline::{Pipeline, StageBox};
 use pipeline_tests::reference::Reference;
-use std::path::PathBuf;
+use tempfile::tempdir;
 
 const RATE: f64 = 0.01;
-
-/// A folder that is removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("vocabulary-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
-}
 
 fn optimizer() -> ModuleOptimizer {
     AdamWConfig::new().init()
@@ -44,33 +27,29 @@ fn step(pipeline: &mut Pipeline) -> f64 {
 
 #[test]
 fn a_checkpoint_of_any_number_of_ranks_is_resumed_on_any_other() {
-    resumed(
-        "ranks",
-        &[(BOTH, 2), (BOTH, 3), (BOTH, 5), (NOTHING, 2)],
-        &[(BOTH, 1), (BOTH, 2), (BOTH, 7), (NOTHING, 2)],
-    );
+    resumed(&[(BOTH, 2), (BOTH, 3), (BOTH, 5), (NOTHING, 2)], &[(BOTH, 1), (BOTH, 2), (BOTH, 7), (NOTHING, 2)]);
 }
 
 #[test]
 fn a_checkpoint_of_one_matrix_is_resumed_on_any_number_of_ranks() {
-    resumed("tied", &[(TIED, 2), (TIED, 5)], &[(TIED, 1), (TIED, 3), (TIED, 5)]);
+    resumed(&[(TIED, 2), (TIED, 5)], &[(TIED, 1), (TIED, 3), (TIED, 5)]);
 }
 
-fn resumed(name: &str, from: &[(Parallel, usize)], to: &[(Parallel, usize)]) {
-    let folder = Folder::new(name);
+fn resumed(from: &[(Parallel, usize)], to: &[(Parallel, usize)]) {
+    let folder = tempdir().unwrap();
     for from in from {
         let mut saved = pipeline(from.0, from.1);
         step(&mut saved);
         step(&mut saved);
-        let path = saved.save(&Checkpoints::new(folder.0.join("saved")), &()).unwrap();
-        let (held, exported) = (weights(&mut saved), folder.0.join("from.safetensors"));
+        let path = saved.save(&Checkpoints::new(folder.path().join("saved")), &()).unwrap();
+        let (held, exported) = (weights(&mut saved), folder.path().join("from.safetensors"));
         saved.export(&exported).unwrap();
         let losses = [step(&mut saved), step(&mut saved)];
         for to in to {
             let (place, mut resumed) = (format!("from {from:?} to {to:?}"), pipeline(to.0, to.1));
             resumed.load(&Checkpoint::open(&path).unwrap()).unwrap();
             assert!(weights(&mut resumed) == held, "{place}: other weights");
-            let again = folder.0.join("to.safetensors");
+            let again = folder.path().join("to.safetensors");
             resumed.export(&again).unwrap();
             assert!(std::fs::read(&again).unwrap() == std::fs::read(&exported).unwrap(), "{place}: another export");
             // Without the saved moments, the next step would change every weight by as much as the learning rate.
@@ -84,26 +63,26 @@ fn resumed(name: &str, from: &[(Parallel, usize)], to: &[(Parallel, usize)]) {
 
 #[test]
 fn a_checkpoint_is_the_ordinary_models_and_its_export_is_pretrained_weights() {
-    is_the_ordinary_models("ordinary", BOTH, 3, Plain::new());
-    is_the_ordinary_models("uneven", BOTH, 5, Plain::new());
+    is_the_ordinary_models(BOTH, 3, Plain::new());
+    is_the_ordinary_models(BOTH, 5, Plain::new());
 }
 
 #[test]
 fn a_checkpoint_of_one_matrix_is_that_of_a_model_that_ties_both_layers() {
-    is_the_ordinary_models("one", TIED, 3, Plain::tied());
+    is_the_ordinary_models(TIED, 3, Plain::tied());
 }
 
-fn is_the_ordinary_models(name: &str, parallel: Parallel, ranks: usize, model: Plain) {
-    let folder = Folder::new(name);
+fn is_the_ordinary_models(parallel: Parallel, ranks: usize, model: Plain) {
+    let folder = tempdir().unwrap();
     let mut saved = pipeline(parallel, ranks);
     step(&mut saved);
-    let path = saved.save(&Checkpoints::new(folder.0.join("saved")), &()).unwrap();
+    let path = saved.save(&Checkpoints::new(folder.path().join("saved")), &()).unwrap();
     let (checkpoint, names) = (Checkpoint::open(path).unwrap(), Names::default());
     let model = checkpoint.load_module(model, &names).unwrap();
     assert_eq!(plain_weights(&model), weights(&mut saved));
     let optimizer = checkpoint.load_optimizer(optimizer(), &model, &names).unwrap();
     let mut plain = Reference::resumed(model, optimizer);
-    let exported = folder.0.join("model.safetensors");
+    let exported = folder.path().join("model.safetensors");
     saved.export(&exported).unwrap();
     let mut pretrained = pipeline(parallel, 2);
     let store = move || burn::store::SafetensorsStore::from_file(exported.clone());
@@ -117,15 +96,15 @@ fn is_the_ordinary_models(name: &str, parallel: Parallel, ranks: usize, model: P
 
 #[test]
 fn ranks_that_are_processes_save_load_and_export_the_same() {
-    let folder = Folder::new("processes");
+    let folder = tempdir().unwrap();
     let mut threads = pipeline(BOTH, 2);
     step(&mut threads);
-    let (held, expected) = (weights(&mut threads), folder.0.join("threads.safetensors"));
+    let (held, expected) = (weights(&mut threads), folder.path().join("threads.safetensors"));
     threads.export(&expected).unwrap();
     let links = Threads::new(2);
     std::thread::scope(|scope| {
         for rank in 0..2 {
-            let (links, folder, held, expected) = (links.clone(), &folder.0, &held, &expected);
+            let (links, folder, held, expected) = (links.clone(), folder.path(), &held, &expected);
             scope.spawn(move || {
                 let build = |link| {
                     let builder = builder(BOTH, ("1F1B", 1), 2, 4).optimizer(optimizer);

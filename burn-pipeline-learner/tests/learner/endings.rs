@@ -1,7 +1,7 @@
 //! How trainings end: early, interrupted, or by an error.
 
 use crate::classifier::{Classifier, Cut};
-use crate::training::{Folder, assert_equal, is_untrained, learner, message, metrics, model, on, pipeline, training};
+use crate::training::{assert_equal, is_untrained, learner, message, metrics, model, on, pipeline, training};
 use burn::lr_scheduler::constant::ConstantLr;
 use burn::nn::LinearConfig;
 use burn::optim::SgdConfig;
@@ -11,6 +11,7 @@ use burn_train::metric::AccuracyMetric;
 use burn_train::metric::store::{Aggregate, Direction, Split};
 use burn_train::{Learner, LearningResult, MetricEarlyStoppingStrategy, StoppingCondition};
 use std::time::{Duration, Instant};
+use tempfile::tempdir;
 
 #[test]
 fn training_stops_early_in_the_same_epoch_as_on_one_device() {
@@ -25,13 +26,13 @@ fn training_stops_early_in_the_same_epoch_as_on_one_device() {
         )
     };
     let run = |builder| {
-        let folder = Folder::new();
-        let training = on(training(&folder), builder).num_epochs(30).early_stopping(stopping());
+        let folder = tempdir().unwrap();
+        let training = on(training(folder.path()), builder).num_epochs(30).early_stopping(stopping());
         let result = training.launch(Learner::new(model(), SgdConfig::new().init(), ConstantLr::new(0.1)));
         (folder, result)
     };
     let ((one, expected), (other, got)) = (run(None), run(Some(pipeline("1F1B", 2))));
-    let epochs = metrics(&one.0).len() / 4;
+    let epochs = metrics(one.path()).len() / 4;
     assert!((2..30).contains(&epochs), "{epochs} epochs");
     assert_equal("stopped early", (&one, &expected), (&other, &got));
 }
@@ -39,8 +40,8 @@ fn training_stops_early_in_the_same_epoch_as_on_one_device() {
 #[test]
 fn an_interrupted_training_ends_after_the_item_in_which_it_was() {
     let run = |builder| {
-        let folder = Folder::new();
-        let training = on(training(&folder), builder);
+        let folder = tempdir().unwrap();
+        let training = on(training(folder.path()), builder);
         training.interrupter().stop(Some("enough"));
         (folder, training.launch(learner(model(), ConstantLr::new(0.01))))
     };
@@ -48,14 +49,14 @@ fn an_interrupted_training_ends_after_the_item_in_which_it_was() {
     assert_equal("interrupted", (&one, &expected), (&other, &got));
     assert_eq!(got.interrupted.and_then(|stop| stop.reason).as_deref(), Some("enough"));
     assert!(!is_untrained(&got.model), "one item was trained on");
-    assert!(metrics(&other.0).iter().all(|(name, _)| name.starts_with("train/epoch-1/")), "and nothing validated");
+    assert!(metrics(other.path()).iter().all(|(name, _)| name.starts_with("train/epoch-1/")), "and nothing validated");
 }
 
 /// A training as a pipeline of two ranks, and its error message.
 fn failing(model: Classifier) -> (LearningResult<Classifier>, String) {
-    let folder = Folder::new();
+    let folder = tempdir().unwrap();
     let builder = pipeline("1F1B", 2).timeout(Duration::from_secs(20));
-    let result = on(training(&folder), Some(builder)).launch(learner(model, ConstantLr::new(0.01)));
+    let result = on(training(folder.path()), Some(builder)).launch(learner(model, ConstantLr::new(0.01)));
     let message = message(&result);
     (result, message)
 }
@@ -93,19 +94,19 @@ fn a_layer_on_two_stages_that_is_not_declared_shared_is_refused() {
 
 #[test]
 fn a_pipeline_that_cannot_be_built_ends_the_training_with_the_reason() {
-    let folder = Folder::new();
+    let folder = tempdir().unwrap();
     let builder = Pipeline::builder().devices(vec![Device::flex()]);
-    let result = on(training(&folder), Some(builder)).launch(learner(model(), ConstantLr::new(0.01)));
+    let result = on(training(folder.path()), Some(builder)).launch(learner(model(), ConstantLr::new(0.01)));
     let message = result.error.map(|error| error.to_string()).unwrap_or_default();
     assert!(message.contains("no schedule"), "{message}");
 }
 
 #[test]
 fn a_vocabulary_that_is_spread_is_refused_at_launch() {
-    let folder = Folder::new();
+    let folder = tempdir().unwrap();
     let head = |device: &Device| LinearConfig::new(4, 4).with_bias(false).init(device);
     let builder = pipeline("1F1B", 2).vocabulary(Vocabulary::new().head("head", head));
-    let result = on(training(&folder), Some(builder)).launch(learner(model(), ConstantLr::new(0.01)));
+    let result = on(training(folder.path()), Some(builder)).launch(learner(model(), ConstantLr::new(0.01)));
     let message = message(&result);
     assert!(message.contains("vocabulary parallel (`Builder::vocabulary`), which does not work"), "{message}");
     assert!(is_untrained(&result.model), "nothing has run");

@@ -1,7 +1,7 @@
 //! A learner whose stages are tensor parallel, each member with its columns of the layers: it trains as on one device.
 
 use crate::classifier::{Classifier, Points, loss, outcome, points};
-use crate::training::{Folder, assert_same_metrics, model, pipeline};
+use crate::training::{assert_same_metrics, model, pipeline};
 use burn::lr_scheduler::constant::ConstantLr;
 use burn::module::Module;
 use burn::nn::Linear;
@@ -16,6 +16,7 @@ use burn_train::metric::{AccuracyMetric, LossMetric};
 use burn_train::{
     ClassificationOutput, InferenceStep, Learner, LearningResult, SupervisedTraining, TrainOutput, TrainStep,
 };
+use tempfile::{TempDir, tempdir};
 
 /// The classifier.
 #[derive(Module, Debug)]
@@ -89,9 +90,9 @@ impl PipelineModel for Grouped {
     }
 }
 
-fn run(builder: Option<Builder>) -> (Folder, LearningResult<Grouped>) {
-    let folder = Folder::new();
-    let training = SupervisedTraining::new(&folder.0, points(40, 12, 0.0), points(20, 8, 0.01)).num_epochs(2);
+fn run(builder: Option<Builder>) -> (TempDir, LearningResult<Grouped>) {
+    let folder = tempdir().unwrap();
+    let training = SupervisedTraining::new(folder.path(), points(40, 12, 0.0), points(20, 8, 0.01)).num_epochs(2);
     let training = training.metrics((LossMetric::new(), AccuracyMetric::new())).with_application_logger(None);
     let training = match builder {
         Some(builder) => PipelineStrategy::new(builder).on(training),

@@ -1,7 +1,7 @@
 //! A model with its samples in the second output dimension, so microbatches are joined along that one.
 
 use crate::classifier::{Classifier, Points, loss, outcome, points};
-use crate::training::{Folder, adam, assert_same_metrics, model, pipeline};
+use crate::training::{adam, assert_same_metrics, model, pipeline};
 use burn::lr_scheduler::constant::ConstantLr;
 use burn::module::Module;
 use burn::tensor::{Int, Tensor};
@@ -10,6 +10,7 @@ use burn_pipeline::{Batch, Stage, StageBox, StageContext};
 use burn_pipeline_learner::{PipelineModel, PipelineStrategy};
 use burn_train::metric::{AccuracyMetric, LossMetric};
 use burn_train::{ClassificationOutput, InferenceStep, Learner, SupervisedTraining, TrainOutput, TrainStep};
+use tempfile::tempdir;
 
 /// Outputs scores of shape `[classes, samples]`.
 #[derive(Module, Debug)]
@@ -74,8 +75,8 @@ impl PipelineModel for Across {
 #[test]
 fn outputs_that_the_model_joins_itself_have_the_metrics_of_one_device() {
     let run = |pipelined: bool| {
-        let folder = Folder::new();
-        let training = SupervisedTraining::new(&folder.0, points(40, 12, 0.0), points(20, 8, 0.01));
+        let folder = tempdir().unwrap();
+        let training = SupervisedTraining::new(folder.path(), points(40, 12, 0.0), points(20, 8, 0.01));
         let training = training.metrics((LossMetric::new(), AccuracyMetric::new())).with_application_logger(None);
         let training = match pipelined {
             true => PipelineStrategy::new(pipeline("1F1B", 2)).on(training.num_epochs(2)),

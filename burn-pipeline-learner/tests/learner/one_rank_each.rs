@@ -4,8 +4,7 @@
 use crate::classifier::{Classifier, Cut, points};
 use crate::ranks::{DEADLINE, other_model, slowing, train};
 use crate::training::{
-    Folder, Training, adam, assert_equal, assert_same_weights, device, is_untrained, learner, message, metrics, model,
-    training,
+    Training, adam, assert_equal, assert_same_weights, device, is_untrained, learner, message, metrics, model, training,
 };
 use burn::lr_scheduler::constant::ConstantLr;
 use burn::optim::SgdConfig;
@@ -16,11 +15,12 @@ use burn_train::metric::AccuracyMetric;
 use burn_train::metric::store::{Aggregate, Direction, Split};
 use burn_train::{Learner, LearningResult, MetricEarlyStoppingStrategy, StoppingCondition};
 use std::time::Instant;
+use tempfile::{TempDir, tempdir};
 
 /// The results of two ranks, as threads that each have their own training.
 fn each_rank(
-    rank: impl Fn(Box<dyn Link>) -> (Folder, LearningResult<Classifier>) + Sync,
-) -> [(Folder, LearningResult<Classifier>); 2] {
+    rank: impl Fn(Box<dyn Link>) -> (TempDir, LearningResult<Classifier>) + Sync,
+) -> [(TempDir, LearningResult<Classifier>); 2] {
     let links = Threads::new(2);
     std::thread::scope(|scope| {
         let start = |number| {
@@ -32,7 +32,7 @@ fn each_rank(
 }
 
 /// Asserts that both ranks' trainings ended with errors that contain these texts.
-fn assert_refused(ranks: [(Folder, LearningResult<Classifier>); 2], says: [&str; 2]) {
+fn assert_refused(ranks: [(TempDir, LearningResult<Classifier>); 2], says: [&str; 2]) {
     for (rank, (_, result)) in ranks.iter().enumerate() {
         for part in says {
             let message = message(result);
@@ -43,8 +43,8 @@ fn assert_refused(ranks: [(Folder, LearningResult<Classifier>); 2], says: [&str;
 
 #[test]
 fn running_statistics_come_back_on_every_rank() {
-    let one = Folder::new();
-    let expected = training(&one).launch(slowing(model().with_norm(&device())));
+    let one = tempdir().unwrap();
+    let expected = training(one.path()).launch(slowing(model().with_norm(&device())));
     // With one microbatch, the statistics are those of the whole batch.
     let ranks = each_rank(|link| {
         let model = other_model(link.rank()).with_norm(&device());
@@ -63,44 +63,45 @@ fn the_first_ranks_early_stopping_and_number_of_epochs_count_for_all() {
         training.num_epochs(30).early_stopping(strategy)
     };
     let descending = || Learner::new(model(), SgdConfig::new().init(), ConstantLr::new(0.1));
-    let one = Folder::new();
-    let expected = stopping(training(&one)).launch(descending());
+    let one = tempdir().unwrap();
+    let expected = stopping(training(one.path())).launch(descending());
     let ranks = each_rank(|link| {
         let first = link.rank() == 0;
         train(link, ("1F1B", 4), |training| if first { stopping(training) } else { training }, descending())
     });
-    assert!((2..30).contains(&(metrics(&one.0).len() / 4)), "it stops early");
+    assert!((2..30).contains(&(metrics(one.path()).len() / 4)), "it stops early");
     assert_equal("rank 0", (&one, &expected), (&ranks[0].0, &ranks[0].1));
     assert_same_weights("rank 1", &expected, &ranks[1].1);
 }
 
 #[test]
 fn a_training_goes_on_from_the_first_ranks_checkpoint_where_the_others_have_none() {
-    let (whole, saved) = (Folder::new(), Folder::new());
-    let expected = training(&whole).num_epochs(4).launch(slowing(model()));
+    let (whole, saved) = (tempdir().unwrap(), tempdir().unwrap());
+    let expected = training(whole.path()).num_epochs(4).launch(slowing(model()));
     let saving = |training: Training| {
         training.with_default_checkpointers().with_checkpointing_strategy(KeepLastNCheckpoints::new(2))
     };
-    saving(training(&saved).num_epochs(2)).launch(slowing(model()));
+    saving(training(saved.path()).num_epochs(2)).launch(slowing(model()));
     let ranks = each_rank(|link| {
         let (rank, first) = (link.rank(), link.rank() == 0);
-        let resumed = |own: Training| if first { saving(training(&saved).num_epochs(4)).checkpoint(2) } else { own };
+        let resumed =
+            |own: Training| if first { saving(training(saved.path()).num_epochs(4)).checkpoint(2) } else { own };
         train(link, ("1F1B", 4), resumed, slowing(other_model(100 + rank)))
     });
     assert_equal("rank 0", (&whole, &expected), (&saved, &ranks[0].1));
     assert_same_weights("rank 1", &expected, &ranks[1].1);
-    assert!(!ranks[1].0.0.join("checkpoint").exists(), "rank 1 saves nothing");
+    assert!(!ranks[1].0.path().join("checkpoint").exists(), "rank 1 saves nothing");
 }
 
 #[test]
 fn an_interruption_of_any_rank_stops_all_after_the_same_item() {
     for interrupted in [0, 1] {
-        let one = Folder::new();
+        let one = tempdir().unwrap();
         let stop = |training: Training| {
             training.interrupter().stop(Some("enough"));
             training
         };
-        let expected = stop(training(&one)).launch(slowing(model()));
+        let expected = stop(training(one.path())).launch(slowing(model()));
         let ranks = each_rank(|link| {
             let own = link.rank() == interrupted;
             train(link, ("1F1B", 4), |training| if own { stop(training) } else { training }, slowing(model()))
@@ -118,8 +119,9 @@ fn data_loaders_that_give_other_items_are_refused_before_a_step() {
     let ranks = each_rank(|link| {
         // Both classes and coordinates differ.
         let loader = points(40, 12, 0.2 * link.rank() as f32);
-        let shuffled =
-            |_: Training| Training::new(&Folder::new().0, loader, points(20, 8, 0.0)).with_application_logger(None);
+        let shuffled = |_: Training| {
+            Training::new(tempdir().unwrap().path(), loader, points(20, 8, 0.0)).with_application_logger(None)
+        };
         train(link, ("1F1B", 4), shuffled, slowing(model()))
     });
     assert!(ranks.iter().all(|(_, result)| is_untrained(&result.model)));

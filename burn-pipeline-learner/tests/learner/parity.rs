@@ -1,7 +1,7 @@
 //! Pipelines compute the same numbers as one device.
 
 use crate::classifier::Classifier;
-use crate::training::{Folder, Training, adam, assert_equal, device, learner, model, on, pipeline, training};
+use crate::training::{Training, adam, assert_equal, device, learner, model, on, pipeline, training};
 use burn::grad_clipping::GradientClippingConfig;
 use burn::lr_scheduler::constant::ConstantLr;
 use burn::lr_scheduler::step::StepLrSchedulerConfig;
@@ -11,6 +11,7 @@ use burn::tensor::{Device, Tensor};
 use burn_pipeline::{Builder, Pipeline, Size};
 use burn_train::Learner;
 use burn_train::checkpoint::KeepLastNCheckpoints;
+use tempfile::tempdir;
 
 const RATE: f64 = 0.01;
 
@@ -20,11 +21,11 @@ fn compare(
     set_up: impl Fn(Training) -> Training,
     learner: impl Fn() -> Learner<Classifier>,
 ) {
-    let folder = Folder::new();
-    let expected = set_up(training(&folder)).launch(learner());
+    let folder = tempdir().unwrap();
+    let expected = set_up(training(folder.path())).launch(learner());
     for (name, builder) in pipelines {
-        let other = Folder::new();
-        let got = on(set_up(training(&other)), Some(builder)).launch(learner());
+        let other = tempdir().unwrap();
+        let got = on(set_up(training(other.path())), Some(builder)).launch(learner());
         assert_equal(&name, (&folder, &expected), (&other, &got));
     }
 }
@@ -56,11 +57,12 @@ impl ModuleMapper for Computed {
 
 #[test]
 fn parameters_that_are_nodes_of_a_graph_are_trained_as_leaves_are() {
-    let folder = Folder::new();
-    let expected = training(&folder).launch(learner(model(), ConstantLr::new(RATE)));
+    let folder = tempdir().unwrap();
+    let expected = training(folder.path()).launch(learner(model(), ConstantLr::new(RATE)));
     for schedule in ["1F1B", "ZBH1"] {
-        let (other, computed) = (Folder::new(), model().map(&mut Computed));
-        let got = on(training(&other), Some(pipeline(schedule, 2))).launch(learner(computed, ConstantLr::new(RATE)));
+        let (other, computed) = (tempdir().unwrap(), model().map(&mut Computed));
+        let got =
+            on(training(other.path()), Some(pipeline(schedule, 2))).launch(learner(computed, ConstantLr::new(RATE)));
         assert_equal(schedule, (&folder, &expected), (&other, &got));
     }
 }
@@ -99,10 +101,10 @@ fn running_statistics_come_back_into_the_learners_model() {
 
 #[test]
 fn what_a_stage_changes_after_a_step_comes_back_into_the_learners_model_and_its_checkpoints() {
-    let folder = Folder::new();
+    let folder = tempdir().unwrap();
     let counting = || learner(model().that_counts(&device()), ConstantLr::new(RATE));
     let saving = |epochs| {
-        let training = training(&folder).num_epochs(epochs).with_default_checkpointers();
+        let training = training(folder.path()).num_epochs(epochs).with_default_checkpointers();
         on(training, Some(pipeline("1F1B", 2)))
     };
     let steps = |model: &Classifier| model.steps.as_ref().map(|steps| steps.val().into_scalar::<f32>());
@@ -114,17 +116,17 @@ fn what_a_stage_changes_after_a_step_comes_back_into_the_learners_model_and_its_
 #[test]
 fn a_training_that_goes_on_from_a_checkpoint_ends_as_one_that_never_stopped() {
     let scheduler = || StepLrSchedulerConfig::new(0.02, 5).with_gamma(0.5).init().expect("a scheduler");
-    let whole = Folder::new();
-    let expected = training(&whole).num_epochs(4).launch(Learner::new(model(), adam(), scheduler()));
-    let folder = Folder::new();
+    let whole = tempdir().unwrap();
+    let expected = training(whole.path()).num_epochs(4).launch(Learner::new(model(), adam(), scheduler()));
+    let folder = tempdir().unwrap();
     let saving = |training: Training| {
         let training = training.with_default_checkpointers().with_checkpointing_strategy(KeepLastNCheckpoints::new(2));
         on(training, Some(pipeline("1F1B", 2)))
     };
-    saving(training(&folder).num_epochs(2)).launch(Learner::new(model(), adam(), scheduler()));
+    saving(training(folder.path()).num_epochs(2)).launch(Learner::new(model(), adam(), scheduler()));
     // Other initial weights, which the checkpoint replaces, and another cut.
     let other = Learner::new(Classifier::new(100, &device()), adam(), scheduler());
-    let resumed = saving(training(&folder).num_epochs(4).checkpoint(2));
+    let resumed = saving(training(folder.path()).num_epochs(4).checkpoint(2));
     let resumed = on(resumed, Some(pipeline("GPipe", 3))).launch(other);
     assert_equal("resumed", (&whole, &expected), (&folder, &resumed));
 }

@@ -1,14 +1,15 @@
 //! Ranks as processes over TCP, including killed ones.
 
 use crate::ranks::{DEADLINE, compare, slowing, train};
-use crate::training::{Folder, Training, message, model, training};
+use crate::training::{Training, message, model, training};
 use burn::tensor::Device;
 use burn_pipeline::link::{Launch, TcpLink};
 use std::io::Read;
-use std::mem::ManuallyDrop;
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::tempdir;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -20,9 +21,7 @@ fn one_rank_of_several_processes() {
     let launch = Launch::from_environment().unwrap().unwrap();
     let link = Box::new(TcpLink::connect(&launch.rendezvous().unwrap(), Device::flex(), TIMEOUT).unwrap());
     let Ok(folder) = std::env::var("ENDLESS") else { return compare(link) };
-    // The test removes it.
-    let folder = ManuallyDrop::new(Folder(folder.into()));
-    let endless = |_: Training| training(&folder).num_epochs(1_000_000);
+    let endless = |_: Training| training(Path::new(&folder)).num_epochs(1_000_000);
     let (_, result) = train(link, ("1F1B", 4), endless, slowing(model()));
     println!("failed: {}", message(&result));
 }
@@ -77,10 +76,10 @@ fn processes_over_tcp_have_the_metrics_and_weights_of_one_device() {
 #[test]
 fn a_killed_process_ends_the_trainings_of_all_others_with_an_error_that_names_it() {
     for (ranks, killed) in [(3, 1), (2, 0)] {
-        let folder = Folder::new();
-        let mut processes = Processes::start(ranks, |command| _ = command.env("ENDLESS", &folder.0));
+        let folder = tempdir().unwrap();
+        let mut processes = Processes::start(ranks, |command| _ = command.env("ENDLESS", folder.path()));
         let began = Instant::now();
-        while !folder.0.join("train/epoch-2/Loss.log").exists() {
+        while !folder.path().join("train/epoch-2/Loss.log").exists() {
             assert!(began.elapsed() < TIMEOUT, "no training has begun");
             std::thread::sleep(Duration::from_millis(50));
         }

@@ -1,9 +1,7 @@
 //! One rank of several that each have their own learner and training, as processes do, over any link.
 
 use crate::classifier::Classifier;
-use crate::training::{
-    Folder, Training, adam, assert_equal, assert_same_weights, device, metrics, model, size, training,
-};
+use crate::training::{Training, adam, assert_equal, assert_same_weights, device, metrics, model, size, training};
 use burn::lr_scheduler::step::StepLrSchedulerConfig;
 use burn::tensor::Device;
 use burn_pipeline::link::Link;
@@ -11,6 +9,7 @@ use burn_pipeline::{Builder, Pipeline};
 use burn_pipeline_learner::PipelineStrategy;
 use burn_train::{Learner, LearningResult};
 use std::time::Duration;
+use tempfile::{TempDir, tempdir};
 
 /// The longest allowed wait.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
@@ -38,10 +37,10 @@ pub(crate) fn train(
     (schedule, microbatches): (&str, usize),
     set_up: impl FnOnce(Training) -> Training,
     learner: Learner<Classifier>,
-) -> (Folder, LearningResult<Classifier>) {
-    let folder = Folder::new();
+) -> (TempDir, LearningResult<Classifier>) {
+    let folder = tempdir().unwrap();
     let strategy = PipelineStrategy::of_rank(builder(link.as_ref(), schedule, microbatches), link);
-    let result = strategy.on(set_up(training(&folder))).launch(learner);
+    let result = strategy.on(set_up(training(folder.path()))).launch(learner);
     (folder, result)
 }
 
@@ -49,14 +48,14 @@ pub(crate) fn train(
 pub(crate) fn compare(link: Box<dyn Link>) {
     let rank = link.rank();
     let accumulating = |training: Training| training.grads_accumulation(3).num_epochs(3);
-    let one = Folder::new();
-    let expected = accumulating(training(&one)).launch(slowing(model()));
+    let one = tempdir().unwrap();
+    let expected = accumulating(training(one.path())).launch(slowing(model()));
     let (folder, got) = train(link, ("1F1B", 4), accumulating, slowing(other_model(rank)));
     match rank {
         0 => assert_equal("rank 0", (&one, &expected), (&folder, &got)),
         _ => {
             assert_same_weights(&format!("rank {rank}"), &expected, &got);
-            assert!(metrics(&folder.0).is_empty(), "rank {rank} writes metrics");
+            assert!(metrics(folder.path()).is_empty(), "rank {rank} writes metrics");
         }
     }
 }

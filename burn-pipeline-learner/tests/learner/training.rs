@@ -8,27 +8,8 @@ use burn_pipeline::{Builder, Pipeline, Size};
 use burn_pipeline_learner::PipelineStrategy;
 use burn_train::metric::{AccuracyMetric, LossMetric};
 use burn_train::{Learner, LearningResult, SupervisedTraining, TrainingStrategy};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// A folder for one training, removed when dropped.
-pub(crate) struct Folder(pub(crate) PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Self {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let next = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("burn-pipeline-learner-{}-{next}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a folder");
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use std::path::Path;
+use tempfile::TempDir;
 
 /// The pipeline of a schedule, with four microbatches.
 pub(crate) fn pipeline(schedule: &str, ranks: usize) -> Builder {
@@ -46,8 +27,8 @@ pub(crate) fn size(schedule: &str, ranks: usize, microbatches: usize) -> Size {
 pub(crate) type Training = SupervisedTraining<Classifier>;
 
 /// A training of two epochs over 40 points in batches of 12.
-pub(crate) fn training(folder: &Folder) -> Training {
-    SupervisedTraining::new(&folder.0, points(40, 12, 0.0), points(20, 8, 0.01))
+pub(crate) fn training(folder: &Path) -> Training {
+    SupervisedTraining::new(folder, points(40, 12, 0.0), points(20, 8, 0.01))
         .metrics((LossMetric::new(), AccuracyMetric::new()))
         .with_application_logger(None)
         .num_epochs(2)
@@ -103,16 +84,16 @@ pub(crate) fn weights(model: &Classifier) -> Vec<f32> {
 /// Asserts that two trainings wrote the same metrics and ended with the same weights.
 pub(crate) fn assert_equal(
     what: &str,
-    one: (&Folder, &LearningResult<Classifier>),
-    other: (&Folder, &LearningResult<Classifier>),
+    one: (&TempDir, &LearningResult<Classifier>),
+    other: (&TempDir, &LearningResult<Classifier>),
 ) {
     assert_same_weights(what, one.1, other.1);
     assert_same_metrics(what, one.0, other.0);
 }
 
 /// Asserts that two trainings wrote the same metrics.
-pub(crate) fn assert_same_metrics(what: &str, one: &Folder, other: &Folder) {
-    let (expected, got) = (metrics(&one.0), metrics(&other.0));
+pub(crate) fn assert_same_metrics(what: &str, one: &TempDir, other: &TempDir) {
+    let (expected, got) = (metrics(one.path()), metrics(other.path()));
     assert!(!expected.is_empty(), "{what}: metrics were written");
     assert_eq!(expected.len(), got.len(), "{what}: the same files");
     for ((name, expected), (other, got)) in expected.iter().zip(&got) {

@@ -11,9 +11,10 @@ use burn_pipeline::train::{Adapters, Builder, Export, Pretrained};
 use burn_pipeline::{Accumulation, Batch, Pipeline, Size};
 use finetune_llama::model::Tuning;
 use finetune_llama::weights;
-use shared::{Folder, all_floats, device, floats, folder, ids, llama, logits, names, tokens};
+use shared::{all_floats, device, floats, folder, ids, llama, logits, names, tokens};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use tempfile::tempdir;
 
 fn golden() -> PathBuf {
     folder("tests/tiny.safetensors")
@@ -143,23 +144,23 @@ fn the_loss_is_that_of_peft_and_decay_leaves_the_base_as_it_was() {
 
 #[test]
 fn what_is_stored_comes_back_alone_and_merged() {
-    let written = Folder::new("stored");
+    let written = tempdir().unwrap();
     let builder = || Pipeline::builder().schedule("1F1B", Size::new(3, 2)).optimizer(|| SgdConfig::new().init());
     let mut pipeline = loaded(builder());
     pipeline.step(batch(), 0.1).unwrap();
     let wanted = logits(&mut pipeline, tokens(&golden()));
 
-    pipeline.export_as(written.join("adapters"), Export::adapters(peft().peft(&folder("tiny")))).unwrap();
+    pipeline.export_as(written.path().join("adapters"), Export::adapters(peft().peft(&folder("tiny")))).unwrap();
     let shapes =
         |path: PathBuf| all_floats(&path).into_iter().map(|(name, (shape, _))| (name, shape)).collect::<Vec<_>>();
     let file = "adapter_model.safetensors";
-    assert_eq!(shapes(written.join("adapters").join(file)), shapes(folder("tests/peft").join(file)));
-    assert_eq!(Adapters::read(written.join("adapters")).unwrap().rank, 2);
+    assert_eq!(shapes(written.path().join("adapters").join(file)), shapes(folder("tests/peft").join(file)));
+    assert_eq!(Adapters::read(written.path().join("adapters")).unwrap().rank, 2);
     let mut again = with_adapters(&peft(), Pipeline::builder().schedule("GPipe", Size::new(1, 2)));
-    again.load_pretrained(&Pretrained::adapters(written.join("adapters"))).unwrap();
+    again.load_pretrained(&Pretrained::adapters(written.path().join("adapters"))).unwrap();
     assert_eq!(logits(&mut again, tokens(&golden())), wanted);
 
-    let merged = written.join("merged");
+    let merged = written.path().join("merged");
     pipeline.export_as(&merged, weights::merged(&weights::base(folder("tiny")))).unwrap();
     let llama = llama("tiny");
     let plain = Pipeline::builder().schedule("GPipe", Size::new(2, 2)).layers(llama.model(None, false));

@@ -5,9 +5,10 @@
 mod shared;
 
 use finetune_llama::run;
-use shared::{Folder, all_floats};
+use shared::all_floats;
 use std::ffi::OsString;
 use std::path::Path;
+use tempfile::tempdir;
 
 const SHORT: [(&str, &str); 3] = [("--seq", "16"), ("--batch", "4"), ("--length", "6")];
 
@@ -29,23 +30,23 @@ fn written(flags: &str, folder: &Path) -> String {
 
 #[test]
 fn a_run_that_resumes_on_other_ranks_stores_the_same_adapters_and_writes_the_same_text() {
-    let (whole, parts) = (Folder::new("whole"), Folder::new("parts"));
+    let (whole, parts) = (tempdir().unwrap(), tempdir().unwrap());
     let text = |out: &str| out.split("adapters: ").last().unwrap().split_once("\n\n").unwrap().1.to_owned();
-    let once = written("--steps 6 --save-every 2 --compile false", &whole);
-    let size = |name: &str| size(&whole.join(name));
+    let once = written("--steps 6 --save-every 2 --compile false", whole.path());
+    let size = |name: &str| size(&whole.path().join(name));
     assert!(2 * size("checkpoints") < size("base"), "{} and {} bytes", size("checkpoints"), size("base"));
     // The second run has steps 5 and 6 left, after the first one's checkpoint.
-    std::fs::create_dir_all(parts.join("checkpoints")).unwrap();
-    for entry in std::fs::read_dir(whole.join("checkpoints")).unwrap() {
+    std::fs::create_dir_all(parts.path().join("checkpoints")).unwrap();
+    for entry in std::fs::read_dir(whole.path().join("checkpoints")).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() && path.file_name().unwrap().to_string_lossy().ends_with('4') {
-            copy(&path, &parts.join("checkpoints").join(path.file_name().unwrap()));
+            copy(&path, &parts.path().join("checkpoints").join(path.file_name().unwrap()));
         }
     }
-    let resumed = written("--steps 6 --resume --ranks 4 --schedule GPipe --compile false", &parts);
+    let resumed = written("--steps 6 --resume --ranks 4 --schedule GPipe --compile false", parts.path());
     assert!(resumed.contains("resuming after step 4"), "{resumed}");
     let file = "adapters/adapter_model.safetensors";
-    assert!(all_floats(&whole.join(file)) == all_floats(&parts.join(file)));
+    assert!(all_floats(&whole.path().join(file)) == all_floats(&parts.path().join(file)));
     assert_eq!(text(&once), text(&resumed));
 }
 
@@ -65,14 +66,17 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn stored_adapters_and_the_merged_model_write_the_same_text() {
-    let folder = Folder::new("again");
+    let folder = tempdir().unwrap();
     let flags = "--steps 3 --lr 0.05 --merge --rank 3 --target q_proj,o_proj,up_proj --temperature 0";
-    let first = written(flags, &folder);
+    let first = written(flags, folder.path());
     let text = first.split_once("ROMEO").unwrap().1;
-    let adapters =
-        written(&format!("--steps 0 --adapters {} --temperature 0", folder.join("adapters").display()), &folder);
-    let merged = written(&format!("--steps 0 --base {} --temperature 0", folder.join("merged").display()), &folder);
-    let base = written("--steps 0 --temperature 0 --lr 0.05", &folder);
+    let adapters = written(
+        &format!("--steps 0 --adapters {} --temperature 0", folder.path().join("adapters").display()),
+        folder.path(),
+    );
+    let merged =
+        written(&format!("--steps 0 --base {} --temperature 0", folder.path().join("merged").display()), folder.path());
+    let base = written("--steps 0 --temperature 0 --lr 0.05", folder.path());
     assert!(adapters.ends_with(text), "{adapters} against {text}");
     assert!(merged.ends_with(text), "{merged} against {text}");
     assert!(!base.ends_with(text), "three steps changed nothing");
@@ -80,20 +84,20 @@ fn stored_adapters_and_the_merged_model_write_the_same_text() {
 
 #[test]
 fn the_base_in_bf16_and_a_schedule_that_chooses_itself_train_too() {
-    let folder = Folder::new("variants");
+    let folder = tempdir().unwrap();
     for flags in
         ["--steps 3 --precision bf16 --compile false --merge", "--steps 5 --schedule auto", "--steps 2 --texts 2"]
     {
-        let out = written(flags, &folder);
+        let out = written(flags, folder.path());
         assert!(out.contains("after training") && !out.contains("NaN"), "{flags}: {out}");
     }
 }
 
 #[test]
 fn flags_and_files_that_describe_no_run_are_refused_with_what_to_do() {
-    let folder = Folder::new("refusals");
-    std::fs::write(folder.join("config.json"), r#"{"model_type": "gpt2"}"#).unwrap();
-    let missing = format!("--base {}", folder.join("nothing").display());
+    let folder = tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), r#"{"model_type": "gpt2"}"#).unwrap();
+    let missing = format!("--base {}", folder.path().join("nothing").display());
     for (flags, says) in [
         ("--target qkv", "--target qkv is no projection; there are q_proj"),
         ("--seq 600", "--seq asks for sequences of 600 tokens, and the model was made for 512"),
@@ -104,13 +108,13 @@ fn flags_and_files_that_describe_no_run_are_refused_with_what_to_do() {
         ("--schedule 2F2B", "known are"),
         ("--text /no/such/text", "/no/such/text cannot be read"),
         (missing.as_str(), "config.json cannot be read"),
-        (&format!("--base {}", folder.display()), "config.json: missing field"),
+        (&format!("--base {}", folder.path().display()), "config.json: missing field"),
     ] {
-        let (code, _, err) = output(&format!("{flags} --steps 1"), &folder);
+        let (code, _, err) = output(&format!("{flags} --steps 1"), folder.path());
         assert!(code == 1 && err.contains(says), "{flags}: {err}");
     }
     for flags in ["--speed 3", "--seq 0", "--batch 0", "--rank 0", "--texts 0", "--microbatches 0"] {
-        assert_eq!(output(flags, &folder).0, 2, "{flags}");
+        assert_eq!(output(flags, folder.path()).0, 2, "{flags}");
     }
-    assert_eq!(output("--adapters x --rank 3", &folder).0, 2);
+    assert_eq!(output("--adapters x --rank 3", folder.path()).0, 2);
 }

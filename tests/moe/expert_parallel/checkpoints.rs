@@ -11,31 +11,10 @@ use burn_pipeline::{Builder, Pipeline};
 use burn_pipeline_moe::router::Capacity;
 use pipeline_examples::moe::gpt::MoeGptConfig;
 use pipeline_tests::reference::{self, whole};
-use std::path::PathBuf;
+use tempfile::{TempDir, tempdir};
 
 const RATE: f64 = 0.01;
 const GRIDS: [Grid; 5] = [(1, 1, 1), (1, 2, 1), (2, 4, 1), (2, 1, 2), (2, 2, 2)];
-
-/// A folder that is removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("spread-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
-}
 
 fn optimizer() -> ModuleOptimizer {
     AdamWConfig::new().init()
@@ -58,11 +37,11 @@ fn weights(pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
 }
 
 /// A checkpoint after two steps on a grid.
-fn saved(grid: Grid, folder: &Folder) -> (Pipeline, Checkpoint) {
+fn saved(grid: Grid, folder: &TempDir) -> (Pipeline, Checkpoint) {
     let mut pipeline = adamw(grid).build().unwrap();
     step(&mut pipeline);
     step(&mut pipeline);
-    let path = pipeline.save(&Checkpoints::new(folder.file(&format!("{grid:?}"))), &()).unwrap();
+    let path = pipeline.save(&Checkpoints::new(folder.path().join(format!("{grid:?}"))), &()).unwrap();
     (pipeline, Checkpoint::open(path).unwrap())
 }
 
@@ -76,10 +55,10 @@ fn loaded(checkpoint: &Checkpoint) -> Vec<Vec<f32>> {
 
 #[test]
 fn a_checkpoint_of_any_grid_is_resumed_on_any_other() {
-    let folder = Folder::new("any-grid");
+    let folder = tempdir().unwrap();
     for from in [GRIDS[0], GRIDS[1], GRIDS[4]] {
         let (mut pipeline, checkpoint) = saved(from, &folder);
-        let (held, exported) = (weights(&mut pipeline), folder.file("from.safetensors"));
+        let (held, exported) = (weights(&mut pipeline), folder.path().join("from.safetensors"));
         assert_eq!(loaded(&checkpoint), held, "{from:?}: the ordinary model");
         pipeline.export(&exported).unwrap();
         let losses = [step(&mut pipeline), step(&mut pipeline)];
@@ -88,10 +67,10 @@ fn a_checkpoint_of_any_grid_is_resumed_on_any_other() {
             let mut resumed = adamw(to).sharded(sharded).build().unwrap();
             resumed.load(&checkpoint).unwrap();
             assert!(weights(&mut resumed) == held, "{place}: other weights");
-            let again = folder.file("to.safetensors");
+            let again = folder.path().join("to.safetensors");
             resumed.export(&again).unwrap();
             assert!(std::fs::read(&again).unwrap() == std::fs::read(&exported).unwrap(), "{place}: another export");
-            let saved = resumed.save(&Checkpoints::new(folder.file("again")), &()).unwrap();
+            let saved = resumed.save(&Checkpoints::new(folder.path().join("again")), &()).unwrap();
             assert!(files(&Checkpoint::open(saved).unwrap()) == files(&checkpoint), "{place}: another state");
             // Without the saved moments, the next step would change every weight by as much as the learning rate.
             for expected in losses {
@@ -118,8 +97,8 @@ fn files(checkpoint: &Checkpoint) -> std::collections::BTreeMap<String, Vec<u8>>
 
 #[test]
 fn pretrained_weights_are_loaded_in_pieces() {
-    let folder = Folder::new("pretrained");
-    let (mut one, file) = (adamw((1, 1, 1)).build().unwrap(), folder.file("one.safetensors"));
+    let folder = tempdir().unwrap();
+    let (mut one, file) = (adamw((1, 1, 1)).build().unwrap(), folder.path().join("one.safetensors"));
     step(&mut one);
     one.export(&file).unwrap();
     for grid in GRIDS {
@@ -133,9 +112,9 @@ fn pretrained_weights_are_loaded_in_pieces() {
 
 #[test]
 fn processes_save_export_and_load_as_threads_of_one_do() {
-    let (folder, grid) = (Folder::new("processes"), (2, 2, 2));
+    let (folder, grid) = (tempdir().unwrap(), (2, 2, 2));
     let (mut threads, checkpoint) = saved(grid, &folder);
-    let (held, exported) = (weights(&mut threads), folder.file("threads.safetensors"));
+    let (held, exported) = (weights(&mut threads), folder.path().join("threads.safetensors"));
     threads.export(&exported).unwrap();
     let links = Threads::new(8);
     std::thread::scope(|scope| {
@@ -145,9 +124,9 @@ fn processes_save_export_and_load_as_threads_of_one_do() {
                 let mut pipeline = adamw(grid).build_rank(Box::new(links.link(rank, Device::flex()))).unwrap();
                 pipeline.load(checkpoint).unwrap();
                 assert!(weights(&mut pipeline) == *held, "rank {rank}");
-                let file = folder.file("processes.safetensors");
+                let file = folder.path().join("processes.safetensors");
                 pipeline.export(&file).unwrap();
-                let saved = pipeline.save(&Checkpoints::new(folder.file("by-processes")), &()).unwrap();
+                let saved = pipeline.save(&Checkpoints::new(folder.path().join("by-processes")), &()).unwrap();
                 assert!(std::fs::read(&file).unwrap() == std::fs::read(exported).unwrap(), "rank {rank}");
                 assert!(files(&Checkpoint::open(saved).unwrap()) == files(checkpoint), "rank {rank}");
                 step(&mut pipeline);

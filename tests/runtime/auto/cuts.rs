@@ -101,18 +101,16 @@ fn stages_move_between_ranks_of_their_own() {
 #[test]
 fn a_folder_that_cannot_be_made_leaves_training_as_it_was_on_all_ranks() {
     let size = Size::new(2, MICROBATCHES);
-    let file = std::env::temp_dir().join(format!("burn-pipeline-no-folder-{}", std::process::id()));
-    std::fs::write(&file, "").unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
     let outcomes = on_ranks(2, |link| {
-        let options = AutoOptions { folder: Some(file.clone()), ..any_cut(size.ranks) };
+        let options = AutoOptions { folder: Some(file.path().into()), ..any_cut(size.ranks) };
         let auto = AutoPipeline::new_rank(ordered(size), size, options, link).unwrap();
         let mut auto = auto.with_profile(heavy_head());
         train_to_the_end(&mut auto);
         let Decision::Failed(error) = auto.decision() else { panic!("{}", auto.decision()) };
         error.to_string()
     });
-    std::fs::remove_file(&file).unwrap();
-    assert!(outcomes.iter().all(|error| error.contains(&file.display().to_string())), "{outcomes:?}");
+    assert!(outcomes.iter().all(|error| error.contains(&file.path().display().to_string())), "{outcomes:?}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Checkpoints over a base hold what trains alone, resume on any cut with the same losses, and are refused without
 //! their base.
 
-use super::Folder;
 use burn::module::{Lora, Module};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
@@ -12,6 +11,7 @@ use burn_pipeline::{Accumulation, Batch, Builder, Checkpoints, Pipeline, Size};
 use pipeline_tests::device::device;
 use std::collections::BTreeMap;
 use std::path::Path;
+use tempfile::{TempDir, tempdir};
 
 const WIDTH: usize = 256;
 const LAYERS: usize = 4;
@@ -52,23 +52,23 @@ fn bytes(folder: &Path) -> u64 {
 }
 
 /// A pipeline, its base, and the checkpoints over it.
-fn started(folder: &Folder) -> (Pipeline, Checkpoint, Checkpoints) {
+fn started(folder: &TempDir) -> (Pipeline, Checkpoint, Checkpoints) {
     let mut pipeline = builder(3, "1F1B", 2).build().unwrap();
-    let base = pipeline.save(&Checkpoints::new(folder.join("base")), &()).unwrap();
+    let base = pipeline.save(&Checkpoints::new(folder.path().join("base")), &()).unwrap();
     let base = Checkpoint::open(base).unwrap();
-    let checkpoints = Checkpoints::new(folder.join("tuned")).over(&base);
+    let checkpoints = Checkpoints::new(folder.path().join("tuned")).over(&base);
     (pipeline, base, checkpoints)
 }
 
 #[test]
 fn ten_checkpoints_over_a_base_are_small_and_resume_on_another_cut() {
-    let folder = Folder::new("over-base");
+    let folder = tempdir().unwrap();
     let (mut first, base, checkpoints) = started(&folder);
     for at in 0..10 {
         step(&mut first, at);
         first.save(&checkpoints, &at).unwrap();
     }
-    let (of_base, of_ten) = (bytes(base.folder()), bytes(&folder.join("tuned")));
+    let (of_base, of_ten) = (bytes(base.folder()), bytes(&folder.path().join("tuned")));
     assert!(of_base > 4 * (LAYERS * WIDTH * WIDTH) as u64, "{of_base}");
     // Each has adapters and two moments of each: 3 * 2 * WIDTH numbers for a layer of WIDTH * WIDTH, and a manifest.
     assert!(of_ten < of_base / 2, "{of_ten} of {of_base}");
@@ -83,15 +83,17 @@ fn ten_checkpoints_over_a_base_are_small_and_resume_on_another_cut() {
         // What it exports is whole.
         let mut third = builder(8, schedule, ranks).build().unwrap();
         third.load(&latest).unwrap();
-        latest.export(folder.join("whole")).unwrap();
-        third.export(folder.join("own")).unwrap();
-        assert!(std::fs::read(folder.join("whole")).unwrap() == std::fs::read(folder.join("own")).unwrap());
+        latest.export(folder.path().join("whole")).unwrap();
+        third.export(folder.path().join("own")).unwrap();
+        assert!(
+            std::fs::read(folder.path().join("whole")).unwrap() == std::fs::read(folder.path().join("own")).unwrap()
+        );
     }
 }
 
 #[test]
 fn what_differs_from_the_base_is_written() {
-    let folder = Folder::new("over-other-base");
+    let folder = tempdir().unwrap();
     let (_, base, checkpoints) = started(&folder);
     let mut other = builder(4, "1F1B", 2).build().unwrap();
     let saved = other.save(&checkpoints, &()).unwrap();
@@ -103,7 +105,7 @@ fn what_differs_from_the_base_is_written() {
 
 #[test]
 fn a_checkpoint_is_refused_without_its_base_or_over_another() {
-    let folder = Folder::new("over-lost-base");
+    let folder = tempdir().unwrap();
     let (mut pipeline, base, checkpoints) = started(&folder);
     pipeline.save(&checkpoints, &()).unwrap();
     let latest = checkpoints.latest().unwrap();
@@ -125,15 +127,16 @@ fn a_checkpoint_is_refused_without_its_base_or_over_another() {
     refused("checksum");
     std::fs::write(&file, whole).unwrap();
     // Another base in its place.
-    let moved = folder.join("moved");
+    let moved = folder.path().join("moved");
     std::fs::rename(base.folder(), &moved).unwrap();
     assert!(matches!(refused("base"), CheckpointError::Base { .. }));
-    let other = builder(4, "1F1B", 2).build().unwrap().save(&Checkpoints::new(folder.join("other")), &()).unwrap();
+    let other =
+        builder(4, "1F1B", 2).build().unwrap().save(&Checkpoints::new(folder.path().join("other")), &()).unwrap();
     std::fs::rename(other, base.folder()).unwrap();
     assert!(matches!(refused("another checkpoint is there"), CheckpointError::Base { .. }));
     assert!(matches!(pipeline.save(&checkpoints, &()).unwrap_err(), CheckpointError::Base { .. }));
     // A base among the checkpoints could be removed with the old ones.
-    let among = Checkpoints::new(folder.join("tuned")).over(&latest);
+    let among = Checkpoints::new(folder.path().join("tuned")).over(&latest);
     let error = pipeline.save(&among, &()).unwrap_err();
     assert!(error.to_string().contains("one of the folder's own checkpoints"), "{error}");
 }

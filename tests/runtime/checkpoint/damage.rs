@@ -1,16 +1,17 @@
 //! A damaged checkpoint is refused with the name of the damaged file. Nothing changes, and the previous checkpoint
 //! can be loaded.
 
-use super::{Cut, Folder, RATE, SAMPLES, weights};
+use super::{Cut, RATE, SAMPLES, weights};
 use crate::cases::{Case, Text};
 use burn_pipeline::train::{Checkpoint, CheckpointError, Checkpoints, Pipeline};
 use std::path::{Path, PathBuf};
+use tempfile::{TempDir, tempdir};
 
 const CUT: Cut = Cut { schedule: "1F1B", ranks: 2, chunks: 1 };
 
 /// Two checkpoints, after steps 1 and 2.
-fn two(folder: &Folder) -> (Checkpoints, Pipeline) {
-    let (checkpoints, mut pipeline) = (Checkpoints::new(&**folder), CUT.pipeline());
+fn two(folder: &TempDir) -> (Checkpoints, Pipeline) {
+    let (checkpoints, mut pipeline) = (Checkpoints::new(folder.path()), CUT.pipeline());
     for _ in 0..2 {
         pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();
         pipeline.save(&checkpoints, &()).unwrap();
@@ -30,7 +31,7 @@ fn load(checkpoints: &Checkpoints, pipeline: &mut Pipeline) -> Result<(), Checkp
 
 #[test]
 fn every_file_that_is_cut_short_changed_or_gone_is_refused_by_name() {
-    let folder = Folder::new("damage");
+    let folder = tempdir().unwrap();
     let (checkpoints, mut pipeline) = two(&folder);
     let latest = checkpoints.latest().unwrap();
     let intact = weights(&mut pipeline);
@@ -74,7 +75,7 @@ fn every_file_that_is_cut_short_changed_or_gone_is_refused_by_name() {
 
 #[test]
 fn the_checkpoint_before_a_damaged_one_is_taken_up() {
-    let folder = Folder::new("damage-before");
+    let folder = tempdir().unwrap();
     let (checkpoints, mut pipeline) = two(&folder);
     let second = pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap().loss;
     std::fs::remove_dir_all(checkpoints.latest().unwrap().folder()).unwrap();
@@ -87,15 +88,15 @@ fn the_checkpoint_before_a_damaged_one_is_taken_up() {
 
 #[test]
 fn a_folder_without_checkpoints_says_so() {
-    let folder = Folder::new("damage-none");
-    let error = Checkpoints::new(&*folder).latest().unwrap_err();
-    assert_eq!(error.to_string(), format!("there is no checkpoint in {}", folder.display()));
-    assert!(matches!(Checkpoint::open(folder.join("step-00000001")), Err(CheckpointError::Missing { .. })));
+    let folder = tempdir().unwrap();
+    let error = Checkpoints::new(folder.path()).latest().unwrap_err();
+    assert_eq!(error.to_string(), format!("there is no checkpoint in {}", folder.path().display()));
+    assert!(matches!(Checkpoint::open(folder.path().join("step-00000001")), Err(CheckpointError::Missing { .. })));
 }
 
 #[test]
 fn another_version_of_the_format_is_refused_by_its_number() {
-    let folder = Folder::new("damage-version");
+    let folder = tempdir().unwrap();
     let (checkpoints, _) = two(&folder);
     let path = checkpoints.latest().unwrap().folder().join("manifest.json");
     let text = std::fs::read_to_string(&path).unwrap().replace("\"version\": 2", "\"version\": 7");
@@ -106,10 +107,10 @@ fn another_version_of_the_format_is_refused_by_its_number() {
 
 #[test]
 fn a_save_that_fails_leaves_the_pipeline_and_the_checkpoints_as_they_were() {
-    let folder = Folder::new("damage-full");
+    let folder = tempdir().unwrap();
     let (checkpoints, mut pipeline) = two(&folder);
     // A file with the name of the folder.
-    let blocked = folder.join("blocked");
+    let blocked = folder.path().join("blocked");
     std::fs::write(&blocked, "").unwrap();
     let error = pipeline.save(&Checkpoints::new(&blocked), &()).unwrap_err();
     assert!(matches!(error, CheckpointError::Io { .. }), "{error}");
@@ -121,7 +122,7 @@ fn a_save_that_fails_leaves_the_pipeline_and_the_checkpoints_as_they_were() {
 
 #[test]
 fn gathered_gradients_are_not_lost_silently() {
-    let folder = Folder::new("damage-midstep");
+    let folder = tempdir().unwrap();
     let (checkpoints, mut pipeline) = two(&folder);
     pipeline.accumulate(Text::new(SAMPLES).batch()).unwrap();
     let error = pipeline.save(&checkpoints, &()).unwrap_err();

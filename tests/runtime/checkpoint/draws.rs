@@ -1,8 +1,9 @@
 //! Random numbers, running statistics and frozen weights are restored as well.
 
-use super::{Folder, RATE};
+use super::RATE;
 use burn_pipeline::train::{Checkpoints, Pipeline};
 use pipeline_tests::noisy::{batch, builder};
+use tempfile::tempdir;
 
 fn losses(pipeline: &mut Pipeline, steps: std::ops::Range<usize>) -> Vec<f64> {
     steps.map(|step| pipeline.step(batch(step), RATE).unwrap().loss).collect()
@@ -14,10 +15,10 @@ fn held_out(pipeline: &mut Pipeline) -> f64 {
 
 #[test]
 fn a_seeded_job_that_is_taken_up_again_draws_what_it_would_have_drawn() {
-    let folder = Folder::new("draws");
+    let folder = tempdir().unwrap();
     let mut whole = builder("1F1B").seed(7).build().unwrap();
     let (expected, evaluated) = (losses(&mut whole, 0..6), held_out(&mut whole));
-    let checkpoints = Checkpoints::new(&*folder);
+    let checkpoints = Checkpoints::new(folder.path());
     let mut first = builder("1F1B").seed(7).build().unwrap();
     assert_eq!(losses(&mut first, 0..3), expected[..3]);
     first.save(&checkpoints, &()).unwrap();
@@ -34,10 +35,10 @@ fn a_seeded_job_that_is_taken_up_again_draws_what_it_would_have_drawn() {
 
 #[test]
 fn frozen_weights_and_running_statistics_are_among_what_is_saved() {
-    let folder = Folder::new("draws-buffers");
+    let folder = tempdir().unwrap();
     let mut pipeline = builder("GPipe").seed(1).build().unwrap();
     losses(&mut pipeline, 0..2);
-    let checkpoints = Checkpoints::new(&*folder);
+    let checkpoints = Checkpoints::new(folder.path());
     pipeline.save(&checkpoints, &()).unwrap();
     let checkpoint = checkpoints.latest().unwrap();
     let entry = |name: &str| checkpoint.parameters().iter().find(|entry| entry.names == [name]).unwrap();

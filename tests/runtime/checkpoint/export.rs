@@ -1,24 +1,26 @@
 //! The whole model in one safetensors file that any other tool can read.
 
-use super::{Cut, Folder, RATE, SAMPLES};
+use super::{Cut, RATE, SAMPLES};
 use crate::cases::{Case, Text, read};
 use burn::tensor::Device;
 use burn_pipeline::link::Threads;
 use burn_pipeline::stage::Accumulation;
 use burn_pipeline::train::{Builder, CheckpointError, Checkpoints, Pipeline};
 use safetensors::{Dtype, SafeTensors};
+use tempfile::tempdir;
 
 #[test]
 fn an_exported_model_holds_every_weight_under_its_name_whatever_the_cut() {
-    let folder = Folder::new("export");
+    let folder = tempdir().unwrap();
     let mut files = Vec::new();
     for (place, (schedule, ranks)) in [("GPipe", 1), ("1F1B", 3), ("ZBVZeroBubble", 2)].into_iter().enumerate() {
         let chunks = if schedule == "ZBVZeroBubble" { 2 } else { 1 };
         let mut pipeline = Cut { schedule, ranks, chunks }.pipeline();
         pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();
-        let checkpoints = Checkpoints::new(folder.join(place.to_string()));
+        let checkpoints = Checkpoints::new(folder.path().join(place.to_string()));
         pipeline.save(&checkpoints, &()).unwrap();
-        let (direct, stored) = (folder.join(format!("{place}-direct")), folder.join(format!("{place}-stored")));
+        let (direct, stored) =
+            (folder.path().join(format!("{place}-direct")), folder.path().join(format!("{place}-stored")));
         pipeline.export(&direct).unwrap();
         checkpoints.latest().unwrap().export(&stored).unwrap();
         files.extend([std::fs::read(direct).unwrap(), std::fs::read(stored).unwrap()]);
@@ -33,7 +35,8 @@ fn an_exported_model_holds_every_weight_under_its_name_whatever_the_cut() {
         }
         assert_eq!(tensors.len(), held);
     }
-    let missing = Cut { schedule: "GPipe", ranks: 1, chunks: 1 }.pipeline().export(folder.join("no/such/folder/model"));
+    let missing =
+        Cut { schedule: "GPipe", ranks: 1, chunks: 1 }.pipeline().export(folder.path().join("no/such/folder/model"));
     assert!(missing.unwrap_err().to_string().contains("no/such/folder/model"));
     assert!(files.windows(2).all(|pair| pair[0] == pair[1]), "the file depends on the cut");
 }
@@ -64,26 +67,25 @@ fn ranks_that_are_apart_export_the_file_of_threads_byte_for_byte() {
         ("1F1B", 2, 1, 2, false),
         ("GPipe", 2, 1, 2, true),
     ] {
-        let folder = Folder::new("export-apart");
-        std::fs::create_dir_all(&*folder).unwrap();
+        let folder = tempdir().unwrap();
         let mut builder = Cut { schedule, ranks, chunks }.builder().data_parallel(replicas);
         if sharded {
             builder = builder.sharded(true).accumulation(Accumulation::AsTheyCome);
         }
         let mut together = builder.clone().build().unwrap();
         together.step(Text::new(SAMPLES).batch(), RATE).unwrap();
-        together.export(folder.join("together")).unwrap();
+        together.export(folder.path().join("together")).unwrap();
         let expected: Vec<Vec<String>> = names(&mut together);
         let reported = on_each_rank(&builder, ranks * replicas, |rank, pipeline| {
             pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();
             // The first rank's path is used.
             let name = if rank == 0 { "apart" } else { "no/such/folder" };
-            pipeline.export(folder.join(name)).unwrap();
+            pipeline.export(folder.path().join(name)).unwrap();
             names(pipeline)
         });
         let place = format!("{schedule}, {replicas} replicas, sharded: {sharded}");
         assert!(reported.iter().all(|reported| *reported == expected), "{place}");
-        let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
+        let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
         assert!(read("apart") == read("together"), "{place}: another file");
     }
 }
@@ -99,13 +101,12 @@ fn names(pipeline: &mut Pipeline) -> Vec<Vec<String>> {
 
 #[test]
 fn a_file_that_cannot_be_written_is_an_error_on_every_rank_and_the_pipeline_goes_on() {
-    let folder = Folder::new("export-fails");
-    std::fs::create_dir_all(&*folder).unwrap();
+    let folder = tempdir().unwrap();
     let builder = Cut { schedule: "1F1B", ranks: 3, chunks: 1 }.builder();
     let errors = on_each_rank(&builder, 3, |_, pipeline| {
-        let error = pipeline.export(folder.join("no/such/folder/model")).unwrap_err();
+        let error = pipeline.export(folder.path().join("no/such/folder/model")).unwrap_err();
         pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();
-        pipeline.export(folder.join("model")).unwrap();
+        pipeline.export(folder.path().join("model")).unwrap();
         error
     });
     assert!(matches!(&errors[0], CheckpointError::Io { .. }), "{}", errors[0]);
@@ -113,5 +114,5 @@ fn a_file_that_cannot_be_written_is_an_error_on_every_rank_and_the_pipeline_goes
         assert!(matches!(error, CheckpointError::Elsewhere { rank: 0, .. }), "{error}");
         assert!(error.to_string().contains("no/such/folder/model"), "{error}");
     }
-    assert!(SafeTensors::deserialize(&std::fs::read(folder.join("model")).unwrap()).is_ok());
+    assert!(SafeTensors::deserialize(&std::fs::read(folder.path().join("model")).unwrap()).is_ok());
 }

@@ -1,8 +1,9 @@
 //! Which checkpoints are kept, how they are named, and which are removed.
 
-use super::{Cut, Folder, RATE, SAMPLES};
+use super::{Cut, RATE, SAMPLES};
 use crate::cases::{Case, Text};
 use burn_pipeline::train::{Checkpoint, CheckpointError, Checkpoints};
+use tempfile::tempdir;
 
 const CUT: Cut = Cut { schedule: "GPipe", ranks: 2, chunks: 1 };
 
@@ -13,17 +14,17 @@ fn names(checkpoints: &Checkpoints) -> Vec<String> {
 
 #[test]
 fn as_many_are_kept_as_was_asked_for_and_the_one_just_saved_always() {
-    let folder = Folder::new("folder-keep");
-    let (checkpoints, mut pipeline) = (Checkpoints::new(&*folder).keep(2), CUT.pipeline());
+    let folder = tempdir().unwrap();
+    let (checkpoints, mut pipeline) = (Checkpoints::new(folder.path()).keep(2), CUT.pipeline());
     for _ in 0..4 {
         pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();
         pipeline.save(&checkpoints, &()).unwrap();
     }
     assert_eq!(names(&checkpoints), ["step-00000003", "step-00000004"]);
     // After going back to an earlier step, a repeated step gets a new name and is the latest.
-    pipeline.load(&Checkpoint::open(folder.join("step-00000003")).unwrap()).unwrap();
+    pipeline.load(&Checkpoint::open(folder.path().join("step-00000003")).unwrap()).unwrap();
     let saved = pipeline.save(&checkpoints, &()).unwrap();
-    assert_eq!(saved, folder.join("step-00000003-2"));
+    assert_eq!(saved, folder.path().join("step-00000003-2"));
     assert_eq!(checkpoints.latest().unwrap().folder(), saved);
     assert_eq!(names(&checkpoints), ["step-00000003", "step-00000003-2"], "the job went back from step 4");
 }
@@ -44,10 +45,10 @@ fn save_at(pipeline: &mut burn_pipeline::train::Pipeline, checkpoints: &Checkpoi
 
 #[test]
 fn a_job_that_goes_back_keeps_what_it_went_back_to_and_not_what_had_diverged() {
-    let folder = Folder::new("folder-back");
-    let checkpoints = Checkpoints::new(&*folder);
+    let folder = tempdir().unwrap();
+    let checkpoints = Checkpoints::new(folder.path());
     let mut pipeline = saved_at(&checkpoints, &[1, 3]);
-    pipeline.load(&Checkpoint::open(folder.join("step-00000001")).unwrap()).unwrap();
+    pipeline.load(&Checkpoint::open(folder.path().join("step-00000001")).unwrap()).unwrap();
     save_at(&mut pipeline, &checkpoints.clone().keep(2), 2);
     assert_eq!(names(&checkpoints), ["step-00000001", "step-00000002"]);
     assert_eq!(checkpoints.latest_intact().unwrap().progress().steps, 2);
@@ -55,21 +56,21 @@ fn a_job_that_goes_back_keeps_what_it_went_back_to_and_not_what_had_diverged() {
 
 #[test]
 fn after_damage_a_job_that_went_back_takes_up_what_it_went_back_to() {
-    let folder = Folder::new("folder-damaged-branch");
-    let checkpoints = Checkpoints::new(&*folder);
+    let folder = tempdir().unwrap();
+    let checkpoints = Checkpoints::new(folder.path());
     let mut pipeline = saved_at(&checkpoints, &[1, 3]);
-    pipeline.load(&Checkpoint::open(folder.join("step-00000001")).unwrap()).unwrap();
+    pipeline.load(&Checkpoint::open(folder.path().join("step-00000001")).unwrap()).unwrap();
     save_at(&mut pipeline, &checkpoints, 2);
-    std::fs::write(folder.join("step-00000002/stage-000.safetensors"), "damaged").unwrap();
+    std::fs::write(folder.path().join("step-00000002/stage-000.safetensors"), "damaged").unwrap();
     assert_eq!(checkpoints.latest_intact().unwrap().progress().steps, 1, "step 3 had diverged");
 }
 
 #[test]
 fn going_back_and_passing_the_same_steps_again_leaves_the_new_ones() {
-    let folder = Folder::new("folder-again");
-    let checkpoints = Checkpoints::new(&*folder);
+    let folder = tempdir().unwrap();
+    let checkpoints = Checkpoints::new(folder.path());
     let mut pipeline = saved_at(&checkpoints, &[3, 6, 9]);
-    pipeline.load(&Checkpoint::open(folder.join("step-00000003")).unwrap()).unwrap();
+    pipeline.load(&Checkpoint::open(folder.path().join("step-00000003")).unwrap()).unwrap();
     [4, 5, 6].iter().for_each(|&step| save_at(&mut pipeline, &checkpoints.clone().keep(2), step));
     assert_eq!(names(&checkpoints), ["step-00000005", "step-00000006"]);
     assert_eq!(checkpoints.latest_intact().unwrap().progress().steps, 6);
@@ -77,8 +78,8 @@ fn going_back_and_passing_the_same_steps_again_leaves_the_new_ones() {
 
 #[test]
 fn a_new_run_into_the_folder_of_an_old_one_keeps_its_own() {
-    let folder = Folder::new("folder-new-run");
-    let checkpoints = Checkpoints::new(&*folder).keep(2);
+    let folder = tempdir().unwrap();
+    let checkpoints = Checkpoints::new(folder.path()).keep(2);
     drop(saved_at(&checkpoints, &[5, 6]));
     drop(saved_at(&checkpoints, &[1, 2]));
     assert_eq!(names(&checkpoints), ["step-00000001", "step-00000002"]);
@@ -88,18 +89,17 @@ fn a_new_run_into_the_folder_of_an_old_one_keeps_its_own() {
 
 #[test]
 fn another_process_that_saves_into_the_folder_is_refused_until_the_first_is_gone() {
-    let folder = Folder::new("folder-two-jobs");
-    let (checkpoints, mut pipeline) = (Checkpoints::new(&*folder), CUT.pipeline());
-    std::fs::create_dir_all(&*folder).unwrap();
+    let folder = tempdir().unwrap();
+    let (checkpoints, mut pipeline) = (Checkpoints::new(folder.path()), CUT.pipeline());
     // A lock belongs to the open file, not to the process: a second open file acts like another process.
-    let other = std::fs::File::create(folder.join("LOCK")).unwrap();
+    let other = std::fs::File::create(folder.path().join("LOCK")).unwrap();
     other.lock().unwrap();
     let error = pipeline.save(&checkpoints, &()).unwrap_err();
     assert!(matches!(error, CheckpointError::InUse { .. }), "{error}");
     assert!(error.to_string().contains("give each job a folder of its own"), "{error}");
     drop(other);
     pipeline.save(&checkpoints, &()).unwrap();
-    let other = || std::fs::File::open(folder.join("LOCK")).unwrap();
+    let other = || std::fs::File::open(folder.path().join("LOCK")).unwrap();
     other().try_lock().unwrap_err();
     drop(pipeline);
     other().try_lock().unwrap();
@@ -107,18 +107,18 @@ fn another_process_that_saves_into_the_folder_is_refused_until_the_first_is_gone
 
 #[test]
 fn what_a_killed_process_left_half_written_is_no_checkpoint_and_goes_with_the_next_save() {
-    let folder = Folder::new("folder-partial");
-    let (checkpoints, mut pipeline) = (Checkpoints::new(&*folder), CUT.pipeline());
-    std::fs::create_dir_all(folder.join("step-00000009.partial")).unwrap();
-    std::fs::write(folder.join("step-00000009.partial/stage-000.safetensors"), "half").unwrap();
-    std::fs::write(folder.join("LATEST.partial"), "step-0").unwrap();
+    let folder = tempdir().unwrap();
+    let (checkpoints, mut pipeline) = (Checkpoints::new(folder.path()), CUT.pipeline());
+    std::fs::create_dir_all(folder.path().join("step-00000009.partial")).unwrap();
+    std::fs::write(folder.path().join("step-00000009.partial/stage-000.safetensors"), "half").unwrap();
+    std::fs::write(folder.path().join("LATEST.partial"), "step-0").unwrap();
     // Files of the user's with similar endings are kept.
     for foreign in ["corpus.partial", "step-final.partial", "step-9.partial"] {
-        std::fs::write(folder.join(foreign), "a download").unwrap();
+        std::fs::write(folder.path().join(foreign), "a download").unwrap();
     }
     assert!(names(&checkpoints).is_empty());
     pipeline.save(&checkpoints, &()).unwrap();
-    let mut left: Vec<String> = std::fs::read_dir(&*folder)
+    let mut left: Vec<String> = std::fs::read_dir(folder.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
         .collect();
@@ -128,9 +128,9 @@ fn what_a_killed_process_left_half_written_is_no_checkpoint_and_goes_with_the_ne
 
 #[test]
 fn a_complete_first_checkpoint_is_found_though_nothing_names_it_yet() {
-    let folder = Folder::new("folder-unnamed");
-    let (checkpoints, mut pipeline) = (Checkpoints::new(&*folder), CUT.pipeline());
+    let folder = tempdir().unwrap();
+    let (checkpoints, mut pipeline) = (Checkpoints::new(folder.path()), CUT.pipeline());
     let saved = pipeline.save(&checkpoints, &()).unwrap();
-    std::fs::remove_file(folder.join("LATEST")).unwrap();
+    std::fs::remove_file(folder.path().join("LATEST")).unwrap();
     assert_eq!(checkpoints.latest().unwrap().folder(), saved);
 }

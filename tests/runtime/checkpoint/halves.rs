@@ -1,6 +1,5 @@
 //! Checkpoints of jobs in half precision without masters, for jobs with masters, and the other way round.
 
-use super::Folder;
 use super::types::{adamw, builder, bytes, momentum, pipeline, saved, trained};
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{DType, TensorData};
@@ -9,6 +8,7 @@ use burn_pipeline::stage::Precision;
 use burn_pipeline::train::{Checkpoint, CheckpointError, Checkpoints};
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
+use tempfile::{TempDir, tempdir};
 
 const HALVES: [DType; 2] = [DType::BF16, DType::F16];
 
@@ -43,15 +43,15 @@ fn tensors(checkpoint: &Checkpoint) -> BTreeMap<String, TensorData> {
 }
 
 /// Saves a pipeline in a folder of its own.
-fn save(pipeline: &mut Pipeline, folder: &Folder) -> Checkpoint {
-    Checkpoint::open(pipeline.save(&Checkpoints::new(folder.join("again")), &()).unwrap()).unwrap()
+fn save(pipeline: &mut Pipeline, folder: &TempDir) -> Checkpoint {
+    Checkpoint::open(pipeline.save(&Checkpoints::new(folder.path().join("again")), &()).unwrap()).unwrap()
 }
 
 #[test]
 fn weights_and_moments_in_half_precision_become_masters_of_the_same_values() {
     for dtype in HALVES {
         for (kind, optimizer) in [("adamw", adamw as fn() -> ModuleOptimizer), ("momentum", momentum), ("sgd", sgd)] {
-            let folder = Folder::new(&format!("halves-{dtype:?}-{kind}"));
+            let folder = tempdir().unwrap();
             let (checkpoint, _) = saved(&folder, dtype, optimizer);
             let mut resumed = mixed(dtype, optimizer);
             resumed.load(&checkpoint).unwrap();
@@ -77,7 +77,7 @@ fn weights_and_moments_in_half_precision_become_masters_of_the_same_values() {
 fn masters_become_parameters_in_half_precision_rounded_once_and_moments_are_refused() {
     for dtype in HALVES {
         for (kind, optimizer) in [("adamw", adamw as fn() -> ModuleOptimizer), ("momentum", momentum), ("sgd", sgd)] {
-            let folder = Folder::new(&format!("masters-{dtype:?}-{kind}"));
+            let folder = tempdir().unwrap();
             let mut masters = mixed(dtype, optimizer);
             trained(&mut masters, dtype, 2);
             let checkpoint = save(&mut masters, &folder);
@@ -127,7 +127,7 @@ fn nearest(value: f32, dtype: DType) -> u16 {
 
 #[test]
 fn other_pairs_of_types_are_refused_by_name() {
-    let folder = Folder::new("halves-other");
+    let folder = tempdir().unwrap();
     let (checkpoint, _) = saved(&folder, DType::BF16, sgd);
     for dtype in [DType::F16, DType::F64] {
         let mut other = pipeline("GPipe", 1, dtype, sgd);

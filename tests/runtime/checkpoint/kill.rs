@@ -6,13 +6,14 @@
 //! counts if the save had not returned by then. This test also loads every checkpoint: its next loss must be that
 //! of a job that never stopped.
 
-use super::{Cut, Folder, RATE, SAMPLES};
+use super::{Cut, RATE, SAMPLES};
 use crate::cases::{Case, Text, noise};
 use burn_pipeline::train::{CheckpointError, Checkpoints};
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::tempdir;
 
 const FOLDER: &str = "BURN_PIPELINE_KILL_TEST_FOLDER";
 /// The number of folders with jobs at the same time.
@@ -76,8 +77,8 @@ impl Job {
 
 /// The duration of a save, printed by a job that is not killed.
 fn save_time() -> Duration {
-    let folder = Folder::new("kill-time");
-    let mut job = Job::start(&folder);
+    let folder = tempdir().unwrap();
+    let mut job = Job::start(folder.path());
     let time = (0..5).map(|_| {
         job.wait_for("saving");
         let began = Instant::now();
@@ -91,8 +92,8 @@ fn save_time() -> Duration {
 
 /// Kills jobs in one folder during saves until `kills` of them were; returns how many left partial files behind.
 fn kill_amid_saves(lane: usize, kills: usize, time: Duration) -> usize {
-    let folder = Folder::new(&format!("kill-{lane}"));
-    let checkpoints = Checkpoints::new(&*folder);
+    let folder = tempdir().unwrap();
+    let checkpoints = Checkpoints::new(folder.path());
     // The job that is never stopped, as far as it is needed.
     let mut uninterrupted = CUT.pipeline();
     let mut losses = Vec::new();
@@ -105,15 +106,14 @@ fn kill_amid_saves(lane: usize, kills: usize, time: Duration) -> usize {
     let (mut amid, mut reached, mut partial) = (0, 0, 0);
     let mut shares = noise(20 + lane as u64, 20 * kills).into_iter().map(|share| (share + 1.0) / 2.0);
     while amid < kills {
-        let mut job = Job::start(&folder);
+        let mut job = Job::start(folder.path());
         for _ in 0..=(shares.next().unwrap() * 3.0) as usize {
             job.wait_for("saving");
         }
         std::thread::sleep(time.mul_f32(shares.next().unwrap()));
         let (saved, saving) = job.kill();
         amid += usize::from(saving);
-        // A job that was killed early has not created its folder yet.
-        let left = std::fs::read_dir(&*folder).into_iter().flatten().flatten();
+        let left = std::fs::read_dir(folder.path()).unwrap().flatten();
         partial += usize::from(left.filter(|e| e.file_name().to_string_lossy().ends_with(".partial")).count() > 0);
         let checkpoint = match checkpoints.latest() {
             Ok(checkpoint) => checkpoint,

@@ -23,35 +23,9 @@ use burn_pipeline::schedule::{Chunks, Size, by_name};
 use burn_pipeline::stage::Accumulation;
 use burn_pipeline::train::{Builder, Pipeline};
 use pipeline_tests::device::device;
-use std::path::{Path, PathBuf};
 
 const RATE: f64 = 1e-2;
 const SAMPLES: usize = 6;
-
-/// A folder that is removed after the test.
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    pub(crate) fn new(test: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("burn-pipeline-{test}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        Self(path)
-    }
-}
-
-impl std::ops::Deref for Folder {
-    type Target = Path;
-
-    fn deref(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A cut of the small GPT: a schedule, its ranks and chunks.
 #[derive(Clone, Copy, Debug)]

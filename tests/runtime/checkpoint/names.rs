@@ -1,6 +1,6 @@
 //! Names, shapes, element types and optimizers that do not fit are refused before anything changes.
 
-use super::{Cut, Folder, RATE, SAMPLES, weights};
+use super::{Cut, RATE, SAMPLES, weights};
 use crate::cases::{Case, Text, small_gpt};
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
@@ -13,11 +13,12 @@ use burn_pipeline::train::{
     BuildError, Builder, Checkpoint, CheckpointError, Checkpoints, Pipeline, Pretrained, StageContext,
 };
 use pipeline_tests::layers::Layer;
+use tempfile::{TempDir, tempdir};
 
 const CUT: Cut = Cut { schedule: "1F1B", ranks: 2, chunks: 1 };
 
-fn saved(pipeline: &mut Pipeline, folder: &Folder) -> Checkpoint {
-    let checkpoints = Checkpoints::new(&**folder);
+fn saved(pipeline: &mut Pipeline, folder: &TempDir) -> Checkpoint {
+    let checkpoints = Checkpoints::new(folder.path());
     pipeline.step(Text::new(SAMPLES).batch(), RATE).unwrap();
     pipeline.save(&checkpoints, &()).unwrap();
     checkpoints.latest().unwrap()
@@ -42,9 +43,8 @@ fn layers(stage: impl Fn(StageBox, &StageContext) -> StageBox + Send + Sync + 's
 
 #[test]
 fn stages_that_claim_one_name_take_no_pretrained_weights() {
-    let folder = Folder::new("names-twice-pretrained");
-    std::fs::create_dir_all(&*folder).unwrap();
-    let path = folder.join("model.safetensors");
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
     let named = |right: bool| {
         layers(move |stage, at| {
             let index = if right { at.index } else { 0 };
@@ -85,9 +85,10 @@ fn a_list_of_layers_in_which_no_stage_has_a_parameter_is_refused() {
 
 #[test]
 fn two_stages_that_claim_one_name_cannot_be_saved_and_are_told_why() {
-    let folder = Folder::new("names-twice");
+    let parent = tempdir().unwrap();
+    let folder = parent.path().join("checkpoints");
     let mut pipeline = layers(|stage, _| stage).build().unwrap();
-    let error = pipeline.save(&Checkpoints::new(&*folder), &()).unwrap_err();
+    let error = pipeline.save(&Checkpoints::new(&folder), &()).unwrap_err();
     let says = "stages 0 and 1 both claim a parameter named `linear.weight`; \
                 set the position of their layers in the model with `StageBox::named`";
     assert_eq!(error.to_string(), says);
@@ -99,7 +100,7 @@ fn two_stages_that_claim_one_name_cannot_be_saved_and_are_told_why() {
         stage.named(Names::default().renamed(move |path| format!("layers.{index}.{path}")))
     });
     let mut pipeline = pipeline_of(&mut pipeline);
-    pipeline.save(&Checkpoints::new(&*folder), &()).unwrap();
+    pipeline.save(&Checkpoints::new(&folder), &()).unwrap();
     let names: Vec<String> = pipeline.named_weights().unwrap().concat().into_iter().flat_map(|w| w.names).collect();
     assert_eq!(names[..2], ["layers.0.linear.weight", "layers.0.linear.bias"]);
     assert_eq!(names[2..], ["layers.1.linear.weight", "layers.1.linear.bias"]);
@@ -118,7 +119,7 @@ struct Tied {
 
 #[test]
 fn copies_of_a_weight_that_a_model_holds_once_must_be_equal() {
-    let folder = Folder::new("names-copies");
+    let folder = tempdir().unwrap();
     let saved = |value: fn(usize) -> f32| {
         let stages = move |at: &StageContext| {
             let weight = Tensor::full([3, 3], value(at.index), &at.device);
@@ -128,7 +129,7 @@ fn copies_of_a_weight_that_a_model_holds_once_must_be_equal() {
             StageBox::new(layer).named(Names::default().renamed(move |_| name.to_owned()))
         };
         let builder = Pipeline::builder().schedule(GPipe, Size::new(2, 1)).devices(vec![Device::flex()]);
-        let checkpoints = Checkpoints::new(&*folder);
+        let checkpoints = Checkpoints::new(folder.path());
         builder.stages(stages).build().unwrap().save(&checkpoints, &()).unwrap();
         checkpoints.latest().unwrap()
     };
@@ -145,7 +146,7 @@ fn copies_of_a_weight_that_a_model_holds_once_must_be_equal() {
 
 #[test]
 fn a_larger_model_lacks_parameters_and_a_smaller_one_has_too_few() {
-    let folder = Folder::new("names-size");
+    let folder = tempdir().unwrap();
     let checkpoint = saved(&mut CUT.pipeline(), &folder);
     let larger = refused(CUT.builder().stages(|at| small_gpt().with_layers(9).stage(at)), &checkpoint);
     let says = "the checkpoint holds no parameter named `blocks.8.norm_attention.gamma` (stage 1), which the model has";
@@ -157,7 +158,7 @@ fn a_larger_model_lacks_parameters_and_a_smaller_one_has_too_few() {
 
 #[test]
 fn a_model_of_another_width_is_refused_with_both_shapes() {
-    let folder = Folder::new("names-width");
+    let folder = tempdir().unwrap();
     let checkpoint = saved(&mut CUT.pipeline(), &folder);
     let wider = refused(CUT.builder().stages(|at| small_gpt().with_vocab(19).stage(at)), &checkpoint);
     assert_eq!(wider, "`embed.token.weight` was saved as [17, 8] of f32, but the model's is [19, 8] of f32");
@@ -165,14 +166,14 @@ fn a_model_of_another_width_is_refused_with_both_shapes() {
 
 #[test]
 fn optimizers_must_be_of_one_type_and_have_been_saved() {
-    let folder = Folder::new("names-optimizer");
+    let folder = tempdir().unwrap();
     let checkpoint = saved(&mut CUT.pipeline(), &folder);
     let sgd = refused(CUT.builder().optimizer(|| SgdConfig::new().init()), &checkpoint);
     assert!(sgd.contains("the optimizer does not keep what was saved for `"), "{sgd}");
-    let folder = Folder::new("names-no-optimizer");
+    let folder = tempdir().unwrap();
     let without = CUT.builder();
     let none = Pipeline::builder().schedule(GPipe, Size::new(2, SAMPLES)).devices(vec![Device::flex()]);
-    let checkpoints = Checkpoints::new(&*folder);
+    let checkpoints = Checkpoints::new(folder.path());
     none.stages(Text::stage).build().unwrap().save(&checkpoints, &()).unwrap();
     let checkpoint = checkpoints.latest().unwrap();
     let says = refused(without.optimizer(|| AdamWConfig::new().init()), &checkpoint);

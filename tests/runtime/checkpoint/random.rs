@@ -1,7 +1,7 @@
 //! Over random cuts, uneven batches and random choices of recomputed stages: a job that moves to another cut
 //! half-way equals the plain loop bit for bit.
 
-use super::{Folder, RATE};
+use super::RATE;
 use crate::cases::{Case, Stack, range, read, sizes};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
@@ -13,6 +13,7 @@ use pipeline_tests::reference::Reference;
 use proptest::prelude::{ProptestConfig, Strategy, any, prop_oneof};
 use proptest::strategy::Just;
 use proptest::{prop_assert_eq, proptest};
+use tempfile::tempdir;
 
 /// A cut with random boundaries.
 #[derive(Clone, Debug)]
@@ -79,8 +80,8 @@ proptest! {
         second in cut(),
         samples in proptest::collection::vec(1..=7usize, 3),
     ) {
-        let folder = Folder::new("random");
-        let checkpoints = Checkpoints::new(&*folder);
+        let folder = tempdir().unwrap();
+        let checkpoints = Checkpoints::new(folder.path());
         let (mut plain, mut pipeline) = (Reference::new(Stack::new(1).model()), first.pipeline());
         for &samples in &samples[..2] {
             let [got, expected] = step(&mut pipeline, &first, &mut plain, samples);

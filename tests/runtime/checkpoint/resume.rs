@@ -1,6 +1,6 @@
 //! A resumed job, on any cut, has the losses and weights of a job that never stopped.
 
-use super::{Cut, Folder, RATE, SAMPLES, cuts, weights};
+use super::{Cut, RATE, SAMPLES, cuts, weights};
 use crate::cases::{Case, Text, range, sizes};
 use burn::optim::AdamWConfig;
 use burn_pipeline::stage::Names;
@@ -8,6 +8,7 @@ use burn_pipeline::train::{Checkpoint, Checkpoints};
 use pipeline_tests::at_once::for_each_at_once;
 use pipeline_tests::device::few;
 use pipeline_tests::reference::{Reference, ReferenceStep};
+use tempfile::{TempDir, tempdir};
 
 /// One step past the last saved one: its loss depends on the weights, and the weights after it on the optimizer's
 /// state.
@@ -30,8 +31,8 @@ fn plain() -> Vec<(f64, Vec<Vec<f32>>)> {
     (0..STEPS).map(step).collect()
 }
 
-fn saved_after(steps: usize, cut: Cut, folder: &Folder) -> Checkpoint {
-    let checkpoints = Checkpoints::new(folder.join(format!("{cut:?}")));
+fn saved_after(steps: usize, cut: Cut, folder: &TempDir) -> Checkpoint {
+    let checkpoints = Checkpoints::new(folder.path().join(format!("{cut:?}")));
     let mut pipeline = cut.pipeline();
     for _ in 0..steps {
         pipeline.step(text().batch(), RATE).unwrap();
@@ -59,7 +60,7 @@ fn goes_on(checkpoint: &Checkpoint, cut: Cut, expected: &[(f64, Vec<Vec<f32>>)])
 
 #[test]
 fn every_cut_takes_up_what_the_one_before_it_has_saved() {
-    let (folder, expected, cuts) = (Folder::new("resume-ring"), plain(), cuts());
+    let (folder, expected, cuts) = (tempdir().unwrap(), plain(), cuts());
     // Another number of ranks and, where the list wraps, another schedule.
     let pairs: Vec<(Cut, Cut)> = cuts.iter().copied().zip(cuts.iter().copied().cycle().skip(1)).collect();
     for_each_at_once(5, &pairs, |&(cut, next)| goes_on(&saved_after(2, cut, &folder), next, &expected));
@@ -67,14 +68,14 @@ fn every_cut_takes_up_what_the_one_before_it_has_saved() {
 
 #[test]
 fn every_cut_takes_up_what_one_of_them_has_saved() {
-    let (folder, expected) = (Folder::new("resume-star"), plain());
+    let (folder, expected) = (tempdir().unwrap(), plain());
     let checkpoint = saved_after(1, Cut { schedule: "ZBVZeroBubble", ranks: 3, chunks: 2 }, &folder);
     for_each_at_once(5, &few(cuts(), 1), |&cut| goes_on(&checkpoint, cut, &expected));
 }
 
 #[test]
 fn both_replicas_of_a_bidirectional_placement_take_up_one_copy() {
-    let (folder, expected) = (Folder::new("resume-replicas"), plain());
+    let (folder, expected) = (tempdir().unwrap(), plain());
     let one_way = Cut { schedule: "1F1B", ranks: 3, chunks: 1 };
     for both_ways in
         [Cut { schedule: "DualPipe", ranks: 2, chunks: 1 }, Cut { schedule: "Chimera", ranks: 4, chunks: 1 }]
@@ -88,7 +89,7 @@ fn both_replicas_of_a_bidirectional_placement_take_up_one_copy() {
 
 #[test]
 fn the_unpipelined_model_takes_up_what_every_cut_has_saved() {
-    let (folder, expected) = (Folder::new("resume-plain"), plain());
+    let (folder, expected) = (tempdir().unwrap(), plain());
     for_each_at_once(5, &cuts(), |&cut| {
         let checkpoint = saved_after(2, cut, &folder);
         let model = checkpoint.load_module(text().model(), &Names::default()).unwrap();
@@ -104,7 +105,7 @@ fn the_unpipelined_model_takes_up_what_every_cut_has_saved() {
 
 #[test]
 fn progress_and_what_was_saved_beside_come_back() {
-    let folder = Folder::new("resume-progress");
+    let folder = tempdir().unwrap();
     let cut = Cut { schedule: "1F1B", ranks: 2, chunks: 1 };
     let checkpoint = saved_after(3, cut, &folder);
     assert_eq!(checkpoint.beside::<String>().unwrap(), "step 3");
@@ -119,7 +120,7 @@ fn progress_and_what_was_saved_beside_come_back() {
 
 #[test]
 fn weights_alone_start_a_new_job_with_a_new_optimizer() {
-    let folder = Folder::new("resume-weights");
+    let folder = tempdir().unwrap();
     let cut = Cut { schedule: "GPipe", ranks: 2, chunks: 1 };
     let checkpoint = saved_after(2, cut, &folder);
     let mut pipeline = cut.pipeline();

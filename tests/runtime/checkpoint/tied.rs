@@ -1,7 +1,7 @@
 //! Checkpoints of models with tied parameters: the number of copies depends on the cut, the trained values do not.
 
+use super::RATE;
 use super::export::on_each_rank;
-use super::{Folder, RATE};
 use crate::cases::{range, read, sizes};
 use crate::shared::model::{SMALL, Text, Tied, declared, part, stage};
 use burn::optim::AdamWConfig;
@@ -12,6 +12,7 @@ use burn_pipeline::stage::{Accumulation, Names};
 use burn_pipeline::train::{Builder, Checkpoint, CheckpointError, Checkpoints, Export, Pipeline, Pretrained};
 use pipeline_tests::reference::{Reference, whole};
 use std::collections::BTreeSet;
+use tempfile::{TempDir, tempdir};
 
 const SAMPLES: usize = 4;
 
@@ -50,8 +51,8 @@ fn text(step: u64) -> Text {
     Text::new(SMALL, SAMPLES, 60 + 2 * step)
 }
 
-fn saved(pipeline: &mut Pipeline, folder: &Folder) -> Checkpoint {
-    let checkpoints = Checkpoints::new(&**folder);
+fn saved(pipeline: &mut Pipeline, folder: &TempDir) -> Checkpoint {
+    let checkpoints = Checkpoints::new(folder.path());
     pipeline.save(&checkpoints, &()).unwrap();
     checkpoints.latest().unwrap()
 }
@@ -64,7 +65,7 @@ fn assert_close(got: f64, expected: f64, what: &str) {
 fn any_cut_takes_up_any_other_with_the_losses_of_the_tied_model_on_one_device() {
     let mut reference = Reference::new(part(SMALL, &whole()));
     let cut = sizes(SAMPLES, SAMPLES);
-    let mut folder = Folder::new("tied-ring");
+    let mut folder = tempdir().unwrap();
     let mut pipeline = builder(CUTS[0], true).build().unwrap();
     for (step, next) in (0..).zip(CUTS.into_iter().cycle().skip(1).take(2 * CUTS.len())) {
         let text = text(step);
@@ -74,7 +75,7 @@ fn any_cut_takes_up_any_other_with_the_losses_of_the_tied_model_on_one_device() 
         let checkpoint = saved(&mut pipeline, &folder);
         pipeline = builder(next, true).build().unwrap();
         pipeline.load(&checkpoint).unwrap();
-        folder = Folder::new(&format!("tied-ring-{step}"));
+        folder = tempdir().unwrap();
     }
 }
 
@@ -82,7 +83,7 @@ fn any_cut_takes_up_any_other_with_the_losses_of_the_tied_model_on_one_device() 
 fn a_cut_that_takes_up_another_is_bit_equal_to_one_that_never_moved() {
     // Two copies of the table have one sum in any order. So biases are not tied; each cut has its own, and only
     // cuts with equal numbers of stages are compared.
-    let folder = Folder::new("tied-bits");
+    let folder = tempdir().unwrap();
     let mut stays = builder(Cut("1F1B", 4, 1), false).build().unwrap();
     let losses: Vec<f64> = (0..6).map(|step| stays.step(text(step).batch(), RATE).unwrap().loss).collect();
     let mut moves = builder(Cut("1F1B", 4, 1), false).build().unwrap();
@@ -104,7 +105,7 @@ fn a_cut_that_takes_up_another_is_bit_equal_to_one_that_never_moved() {
 fn the_tied_model_on_one_device_takes_up_every_cut_with_its_optimizer() {
     let cut = sizes(SAMPLES, SAMPLES);
     for from in CUTS {
-        let folder = Folder::new("tied-plain");
+        let folder = tempdir().unwrap();
         let mut pipeline = builder(from, true).build().unwrap();
         for step in 0..2 {
             pipeline.step(text(step).batch(), RATE).unwrap();
@@ -126,7 +127,7 @@ fn the_tied_model_on_one_device_takes_up_every_cut_with_its_optimizer() {
 
 #[test]
 fn a_stage_that_does_not_declare_what_it_holds_alone_takes_up_all_copies() {
-    let folder = Folder::new("tied-undeclared");
+    let folder = tempdir().unwrap();
     let mut pipeline = builder(Cut("1F1B", 2, 1), true).build().unwrap();
     pipeline.step(text(0).batch(), RATE).unwrap();
     let checkpoint = saved(&mut pipeline, &folder);
@@ -146,11 +147,10 @@ fn a_stage_that_does_not_declare_what_it_holds_alone_takes_up_all_copies() {
 #[test]
 fn a_tied_parameter_is_exported_once_under_its_first_name_and_loaded_for_all_its_copies() {
     for cut in CUTS {
-        let folder = Folder::new("tied-export");
-        std::fs::create_dir_all(&*folder).unwrap();
+        let folder = tempdir().unwrap();
         let mut pipeline = builder(cut, true).build().unwrap();
         pipeline.step(text(0).batch(), RATE).unwrap();
-        let path = folder.join("model.safetensors");
+        let path = folder.path().join("model.safetensors");
         pipeline.export(&path).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         let stored = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -159,13 +159,13 @@ fn a_tied_parameter_is_exported_once_under_its_first_name_and_loaded_for_all_its
         let expected = ["token", "biases.0"].map(ToOwned::to_owned).into_iter().chain(blocks).collect();
         assert_eq!(names, expected, "{cut:?}");
         // A checkpoint and ranks that are apart write the same file.
-        saved(&mut pipeline, &folder).export(folder.join("of-checkpoint")).unwrap();
-        assert!(std::fs::read(folder.join("of-checkpoint")).unwrap() == bytes, "{cut:?}");
+        saved(&mut pipeline, &folder).export(folder.path().join("of-checkpoint")).unwrap();
+        assert!(std::fs::read(folder.path().join("of-checkpoint")).unwrap() == bytes, "{cut:?}");
         on_each_rank(&builder(cut, true), cut.1, |_, pipeline| {
             pipeline.step(text(0).batch(), RATE).unwrap();
-            pipeline.export(folder.join("apart")).unwrap();
+            pipeline.export(folder.path().join("apart")).unwrap();
         });
-        assert!(std::fs::read(folder.join("apart")).unwrap() == bytes, "{cut:?}");
+        assert!(std::fs::read(folder.path().join("apart")).unwrap() == bytes, "{cut:?}");
         let stored = Pretrained::new(move || SafetensorsStore::from_file(&path));
         let mut second = builder(CUTS[3], true).build().unwrap();
         second.load_pretrained(&stored).unwrap();
@@ -176,11 +176,10 @@ fn a_tied_parameter_is_exported_once_under_its_first_name_and_loaded_for_all_its
 
 #[test]
 fn the_name_of_a_copy_may_be_renamed_where_the_copy_is_not_written() {
-    let folder = Folder::new("tied-like");
-    std::fs::create_dir_all(&*folder).unwrap();
+    let folder = tempdir().unwrap();
     let mut pipeline = builder(CUTS[1], true).build().unwrap();
     let like = Pretrained::folder("nowhere").rename("embedding", "token").rename("head", "scores");
-    let path = folder.join("model.safetensors");
+    let path = folder.path().join("model.safetensors");
     pipeline.export_as(&path, Export::from(IdentityAdapter).like(&like)).unwrap();
     let bytes = std::fs::read(&path).unwrap();
     let names = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -189,7 +188,7 @@ fn the_name_of_a_copy_may_be_renamed_where_the_copy_is_not_written() {
 
 #[test]
 fn copies_that_were_saved_unequal_are_refused() {
-    let folder = Folder::new("tied-unequal");
+    let folder = tempdir().unwrap();
     // The tables are not tied here: they start and train separately.
     let [_, bias] = declared();
     let Cut(schedule, ranks, chunks) = CUTS[1];

@@ -5,7 +5,6 @@
 //! the tests that resume run in a separate process for each type: this test's binary, run with the filter
 //! `goes_on`.
 
-use super::Folder;
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::{DType, Device, DeviceConfig, FloatDType, Tensor, TensorData};
@@ -14,6 +13,7 @@ use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, Names, Stage, StageBox};
 use burn_pipeline::train::{Builder, Checkpoint, Checkpoints, Pipeline};
 use std::process::Command;
+use tempfile::{TempDir, tempdir};
 
 const TYPE: &str = "BURN_PIPELINE_TEST_TYPE";
 const WIDTH: usize = 6;
@@ -92,10 +92,10 @@ pub(super) fn trained(pipeline: &mut Pipeline, dtype: DType, steps: usize) -> Ve
 }
 
 /// A pipeline that was saved after two steps, the checkpoint, and the next two steps.
-pub(super) fn saved(folder: &Folder, dtype: DType, optimizer: fn() -> ModuleOptimizer) -> (Checkpoint, Vec<Step>) {
+pub(super) fn saved(folder: &TempDir, dtype: DType, optimizer: fn() -> ModuleOptimizer) -> (Checkpoint, Vec<Step>) {
     let mut pipeline = pipeline("1F1B", 2, dtype, optimizer);
     trained(&mut pipeline, dtype, 2);
-    let checkpoint = Checkpoint::open(pipeline.save(&Checkpoints::new(&**folder), &()).unwrap()).unwrap();
+    let checkpoint = Checkpoint::open(pipeline.save(&Checkpoints::new(folder.path()), &()).unwrap()).unwrap();
     (checkpoint, trained(&mut pipeline, dtype, 2))
 }
 
@@ -108,7 +108,7 @@ fn goes_on() {
     Device::flex().configure(DeviceConfig::default().float_dtype(default)).unwrap();
     let dtype = DType::from(default);
     for (kind, optimizer) in [("adamw", adamw as fn() -> ModuleOptimizer), ("momentum", momentum)] {
-        let folder = Folder::new(&format!("types-{name}-{kind}"));
+        let folder = tempdir().unwrap();
         let (checkpoint, expected) = saved(&folder, dtype, optimizer);
         for (schedule, ranks) in [("1F1B", 2), ("GPipe", 1), ("ZBH1", 4)] {
             let mut resumed = pipeline(schedule, ranks, dtype, optimizer);
@@ -133,7 +133,7 @@ fn a_job_whose_default_type_is_that_of_its_weights_goes_on_bit_for_bit_on_any_cu
 fn moments_that_burn_would_convert_are_refused_by_name_and_the_pipeline_goes_on() {
     for dtype in [DType::BF16, DType::F16, DType::F64] {
         for (kind, optimizer) in [("adamw", adamw as fn() -> ModuleOptimizer), ("momentum", momentum)] {
-            let folder = Folder::new(&format!("types-{dtype:?}-{kind}"));
+            let folder = tempdir().unwrap();
             let (checkpoint, expected) = saved(&folder, dtype, optimizer);
             // The pipeline that is to load it has taken as many steps.
             let mut other = pipeline("GPipe", 1, dtype, optimizer);
@@ -155,7 +155,7 @@ fn moments_that_burn_would_convert_are_refused_by_name_and_the_pipeline_goes_on(
 #[test]
 fn an_optimizer_without_moments_goes_on_in_every_type() {
     for dtype in [DType::BF16, DType::F16, DType::F64] {
-        let folder = Folder::new(&format!("types-{dtype:?}-sgd"));
+        let folder = tempdir().unwrap();
         let plain = || SgdConfig::new().init();
         let (checkpoint, expected) = saved(&folder, dtype, plain);
         let mut resumed = pipeline("GPipe", 1, dtype, plain);

@@ -11,6 +11,7 @@ use burn_pipeline::trace::Event;
 use burn_pipeline::train::{AutoOptions, AutoPipeline, BuildError, Builder, Checkpoint, Checkpoints, Pipeline};
 use pipeline_examples::gpt::Signal;
 use pipeline_tests::reference::Reference;
+use tempfile::tempdir;
 
 #[test]
 fn both_directions_of_replicas_equal_the_plain_loop_bit_for_bit() {
@@ -111,7 +112,7 @@ fn evaluation_gives_the_outputs_and_the_loss_of_the_whole_batch() {
 
 #[test]
 fn a_checkpoint_is_written_once_and_goes_on_with_any_number_of_replicas() {
-    let folder = std::env::temp_dir().join(format!("groups-checkpoint-{}", std::process::id()));
+    let folder = tempdir().unwrap();
     let case = Text::new(16);
     let build = |replicas: usize| {
         let builder = replicated::<Text>(("1F1B", 1), 16 / replicas, replicas);
@@ -119,7 +120,7 @@ fn a_checkpoint_is_written_once_and_goes_on_with_any_number_of_replicas() {
     };
     let mut straight = build(2);
     straight.step(case.batch(), RATE).unwrap();
-    let saved = straight.save(&Checkpoints::new(&folder), &()).unwrap();
+    let saved = straight.save(&Checkpoints::new(folder.path()), &()).unwrap();
     let files = std::fs::read_dir(&saved).unwrap().flatten();
     let stages = files.filter(|file| file.file_name().to_string_lossy().starts_with("stage-")).count();
     assert_eq!(stages, 2);
@@ -130,7 +131,6 @@ fn a_checkpoint_is_written_once_and_goes_on_with_any_number_of_replicas() {
         resumed.step(case.batch(), RATE).unwrap();
         assert_eq!(weights(&mut resumed), weights(&mut straight), "{replicas} replicas");
     }
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]

@@ -8,6 +8,7 @@ use burn_pipeline::stage::{Accumulation, SplitBackward};
 use burn_pipeline::train::{BuildError, Builder, Checkpoint, Checkpoints, Pipeline};
 use pipeline_tests::device::few;
 use pipeline_tests::reference::Reference;
+use tempfile::tempdir;
 
 /// Small enough that gradients are clipped.
 const CLIP: f64 = 0.05;
@@ -114,7 +115,6 @@ fn ordered_sums_of_sharded_gradients_equal_the_plain_loop_bit_for_bit() {
 
 #[test]
 fn single_stages_can_be_sharded_or_left_whole() {
-    let folder = std::env::temp_dir().join(format!("sharded-alone-{}", std::process::id()));
     for (of_all, of_one) in [(true, false), (false, true)] {
         for schedule in [("1F1B", 1), ("Interleaved1F1B", 2)] {
             let build = move || {
@@ -139,12 +139,12 @@ fn single_stages_can_be_sharded_or_left_whole() {
             let distance = difference(&step(&mut mixed), &step(&mut whole));
             // Batches of sharded stages are added one by one.
             assert!(distance < 1e-5, "{place}: {distance}");
-            let saved = mixed.save(&Checkpoints::new(&folder), &()).unwrap();
+            let folder = tempdir().unwrap();
+            let saved = mixed.save(&Checkpoints::new(folder.path()), &()).unwrap();
             whole.load(&Checkpoint::open(&saved).unwrap()).unwrap();
             assert_eq!(weights(&mut whole), weights(&mut mixed), "{place}");
             let distance = difference(&step(&mut mixed), &step(&mut whole));
             assert!(distance < 1e-5, "{place}: {distance}");
-            std::fs::remove_dir_all(&folder).unwrap();
         }
     }
 }
@@ -202,7 +202,6 @@ fn a_plan_that_gathers_what_nothing_uses_is_refused_before_it_loses_an_update() 
 
 #[test]
 fn checkpoints_hold_whole_tensors_and_fit_any_number_of_replicas() {
-    let folder = std::env::temp_dir().join(format!("sharded-checkpoint-{}", std::process::id()));
     let case = Stack::new(16);
     let replicas = |sharded| replicated::<Stack>(("1F1B", 1), 4, 2).sharded(sharded).build().unwrap();
     let next = |pipeline: &mut Pipeline| {
@@ -213,7 +212,8 @@ fn checkpoints_hold_whole_tensors_and_fit_any_number_of_replicas() {
         let mut saving = replicas(saves_sharded);
         next(&mut saving);
         next(&mut saving);
-        let saved = saving.save(&Checkpoints::new(&folder), &()).unwrap();
+        let folder = tempdir().unwrap();
+        let saved = saving.save(&Checkpoints::new(folder.path()), &()).unwrap();
         let straight = next(&mut saving);
         for loads_sharded in [true, false] {
             let mut resumed = replicas(loads_sharded);
@@ -227,7 +227,6 @@ fn checkpoints_hold_whole_tensors_and_fit_any_number_of_replicas() {
         let mut again = replicas(true);
         again.load(&Checkpoint::open(&saved).unwrap()).unwrap();
         assert_eq!(weights(&mut again), weights(&mut alone));
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
 

@@ -1,7 +1,6 @@
 //! Schedules, engines, replicas, shards and a resume on another cut give the bits of the written plain loop.
 
 use super::{MICROBATCHES, Plain, RATE, SAMPLES, batch, builder, data, precision, weights};
-use crate::checkpoint::Folder;
 use burn::module::ParamGroup;
 use burn::optim::AdamWConfig;
 use burn::tensor::{FloatDType, Int, Tensor};
@@ -12,6 +11,7 @@ use burn_pipeline::train::SharedParameter;
 use burn_pipeline::{Accumulation, Batch, Checkpoints, Pipeline};
 use pipeline_examples::gpt::{GptConfig, Signal};
 use pipeline_tests::device::device;
+use tempfile::tempdir;
 
 #[test]
 fn every_schedule_and_engine_equals_the_written_plain_loop_bit_for_bit() {
@@ -64,8 +64,8 @@ fn replicas_that_reduce_in_half_equal_the_written_plain_loop_bit_for_bit() {
 
 #[test]
 fn a_job_resumes_on_another_cut_with_its_scale_and_the_same_bits() {
-    let folder = Folder::new("precision");
-    let checkpoints = Checkpoints::new(&*folder);
+    let folder = tempdir().unwrap();
+    let checkpoints = Checkpoints::new(folder.path());
     let scale = || LossScale { initial: 2f64.powi(24), interval: 2, ..LossScale::default() };
     let precision = || Precision::f16().keep(ParamGroup::from_predicate("norm")).loss_scale(scale());
     let mut one = builder("1F1B", 2, 1, precision()).build().unwrap();

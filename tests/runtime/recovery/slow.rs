@@ -1,7 +1,6 @@
 //! The pipeline waits for user code that takes longer than the timeout, as long as its rank is alive.
 
 use super::{Extras, RATE, batch, builder, stages};
-use crate::checkpoint::Folder;
 use crate::watchdog::within;
 use burn::store::SafetensorsStore;
 use burn::tensor::Device;
@@ -9,6 +8,7 @@ use burn_pipeline::link::Threads;
 use burn_pipeline::train::{Pipeline, Pretrained};
 use burn_pipeline::{Builder, StageBox, StageContext};
 use std::time::Duration;
+use tempfile::tempdir;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 const SLOW: Duration = Duration::from_secs(5);
@@ -56,9 +56,8 @@ fn a_factory_that_takes_three_timeouts_is_waited_for() {
 #[test]
 fn pretrained_weights_that_come_slowly_are_waited_for() {
     within(180, "slow weights", || {
-        let folder = Folder::new("slow-weights");
-        std::fs::create_dir_all(&*folder).unwrap();
-        let file = folder.join("model.safetensors");
+        let folder = tempdir().unwrap();
+        let file = folder.path().join("model.safetensors");
         let mut pipeline = plain().build().unwrap();
         pipeline.export(&file).unwrap();
         pipeline.step(batch(0, 4, None), RATE).unwrap();

@@ -1,13 +1,13 @@
 //! A failure while weights change: the pipeline says so, returns the weights, and can load a checkpoint.
 
 use super::{Extras, RATE, batch, builder, stages, weights};
-use crate::checkpoint::Folder;
 use crate::watchdog::within;
 use burn::optim::{ModuleOptimizer, Optimizer, SgdState};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::train::{CheckpointError, Checkpoints, Pipeline, PipelineError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tempfile::tempdir;
 
 const MICROBATCHES: usize = 4;
 
@@ -58,8 +58,8 @@ fn an_optimizer_that_panics_leaves_weights_that_can_be_read_and_a_load_heals() {
         within(180, "an optimizer that panics", move || {
             let (mut pipeline, set) = breaking(rank);
             let (mut twin, _) = breaking(rank);
-            let folder = Folder::new(&format!("half-stepped-{rank}"));
-            let saved = Checkpoints::new(folder.join("saved")).keep(1);
+            let folder = tempdir().unwrap();
+            let saved = Checkpoints::new(folder.path().join("saved")).keep(1);
             for one in [&mut pipeline, &mut twin] {
                 one.step(good(0), RATE).unwrap();
             }
@@ -81,9 +81,9 @@ fn an_optimizer_that_panics_leaves_weights_that_can_be_read_and_a_load_heals() {
             // It must not replace an intact checkpoint.
             let refused = pipeline.save(&saved, &()).unwrap_err();
             assert!(matches!(refused, CheckpointError::HalfStepped), "{refused}");
-            let beside = Checkpoints::new(folder.join("beside"));
+            let beside = Checkpoints::new(folder.path().join("beside"));
             pipeline.save(&beside, &()).unwrap();
-            let exported = folder.join("exported.safetensors");
+            let exported = folder.path().join("exported.safetensors");
             pipeline.export(&exported).unwrap();
             assert!(exported.exists() && pipeline.named_weights().is_ok());
             pipeline.load(&saved.latest().unwrap()).unwrap();

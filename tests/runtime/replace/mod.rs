@@ -16,6 +16,7 @@ use burn_pipeline::stage::{Names, SplitBackward, init_seeded};
 use burn_pipeline::train::Checkpoints;
 use burn_pipeline::{Accumulation, Batch, Builder, Pipeline, Size, Stage, StageBox, StageContext};
 use pipeline_tests::reference::{Reference, weights, whole};
+use tempfile::tempdir;
 
 mod layers;
 mod refusals;
@@ -183,8 +184,8 @@ fn copies_on_data_parallel_replicas_and_in_processes_get_the_same_new_layers() {
 
 #[test]
 fn a_checkpoint_holds_the_new_layers_and_no_longer_fits_the_old_ones() {
-    let folder = std::env::temp_dir().join(format!("burn-pipeline-replace-{}", std::process::id()));
-    let checkpoints = Checkpoints::new(&folder);
+    let folder = tempdir().unwrap();
+    let checkpoints = Checkpoints::new(folder.path());
     let mut pipeline = builder("1F1B", 3).build().unwrap();
     replaced_mid_run(&mut pipeline, 1);
     pipeline.save(&checkpoints, &()).unwrap();
@@ -197,7 +198,6 @@ fn a_checkpoint_holds_the_new_layers_and_no_longer_fits_the_old_ones() {
 
     let error = builder("1F1B", 3).build().unwrap().load(&checkpoints.latest().unwrap()).unwrap_err();
     assert!(error.to_string().contains("head.weight"), "{error}");
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Every cut and schedule, uneven cuts, replicas, checkpoints and chosen schedules equal the plain loop.
 
 use super::{MICROBATCHES, batch, builder, model, plain, weights};
-use crate::checkpoint::Folder;
 use burn_pipeline::cost::{LinkCosts, Partition, Profile, StageCost};
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::SplitBackward;
 use burn_pipeline::train::{AutoOptions, Choice, Decision};
 use burn_pipeline::{AutoPipeline, Checkpoints};
+use tempfile::tempdir;
 
 #[test]
 fn every_cut_and_schedule_equals_the_plain_loop_bit_for_bit() {
@@ -53,8 +53,8 @@ fn uneven_cuts_and_replicas_equal_the_plain_loop() {
 
 #[test]
 fn a_checkpoint_fits_another_cut() {
-    let folder = Folder::new("sequential");
-    let checkpoints = Checkpoints::new(&*folder);
+    let folder = tempdir().unwrap();
+    let checkpoints = Checkpoints::new(folder.path());
     let mut first = builder("1F1B", 3).build().unwrap();
     first.step(batch(0), 1e-2).unwrap();
     first.save(&checkpoints, &()).unwrap();

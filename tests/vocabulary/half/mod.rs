@@ -16,6 +16,7 @@ use burn_pipeline::{Builder, Pipeline, StageBox, StageContext, Vocabulary};
 use model::{BLOCKS, Part, SAMPLES, Spread, batch, blocks, cross_entropy, data, scores, token};
 use pipeline_tests::device::device;
 use std::collections::BTreeMap;
+use tempfile::tempdir;
 
 const MICROBATCHES: usize = 4;
 const STEPS: usize = 4;
@@ -187,12 +188,12 @@ fn a_head_that_is_kept_computes_in_f32() {
 
 #[test]
 fn a_checkpoint_has_masters_and_is_resumed_on_any_other_cut() {
-    let folder = std::env::temp_dir().join(format!("vocabulary-half-{}", std::process::id()));
     for (half, spread) in HALVES.into_iter().zip([Spread::Both, Spread::Tied]) {
         let build = |ranks, schedule| builder(spread, schedule, ranks, 1).precision(precision(half)).build().unwrap();
         let mut saved = build(2, ("1F1B", 1));
         (0..2).for_each(|step| drop(saved.step(batch(step), RATE).unwrap()));
-        let checkpoints = Checkpoints::new(&folder);
+        let folder = tempdir().unwrap();
+        let checkpoints = Checkpoints::new(folder.path());
         saved.save(&checkpoints, &()).unwrap();
         let held = weights(&mut saved);
         let expected: Vec<f64> = (2..STEPS).map(|step| saved.step(batch(step), RATE).unwrap().loss).collect();
@@ -205,7 +206,6 @@ fn a_checkpoint_has_masters_and_is_resumed_on_any_other_cut() {
             let near = losses.iter().zip(&expected).all(|(a, b)| (a - b).abs() <= 2f64.powi(-9) * b);
             assert!(near && (ranks != 2 || losses == expected), "{spread:?}, {ranks}: {losses:?} for {expected:?}");
         }
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
 

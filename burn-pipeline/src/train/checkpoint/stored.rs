@@ -332,17 +332,17 @@ mod tests {
     use super::*;
     use crate::train::checkpoint::tensors::write;
     use burn::tensor::DType;
+    use tempfile::tempdir;
 
     #[test]
     fn a_file_that_holds_other_tensors_than_its_manifest_describes_is_refused() {
-        let folder = std::env::temp_dir().join(format!("described-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = tempdir().unwrap();
         for (dtype, shape, fits) in [("f32", vec![2, 3], true), ("f32", vec![3, 2], false), ("i32", vec![2, 3], false)]
         {
             let data = TensorData::new(vec![0f32; 6], [2, 3]);
             let item =
                 Item { name: "x".into(), dtype: DType::F32, shape: vec![2, 3], read: Box::new(move || Ok(data)) };
-            let file = write(&folder.join("stage.safetensors"), vec![item], &[], &mut || ()).unwrap();
+            let file = write(&folder.path().join("stage.safetensors"), vec![item], &[], &mut || ()).unwrap();
             let mut manifest = Manifest::new(Progress::default(), "null".into(), "plan".into(), 1);
             manifest.files.push(file);
             let (names, dtype, state) = (vec!["x".to_owned()], dtype.to_owned(), BTreeMap::new());
@@ -355,8 +355,8 @@ mod tests {
                 digest: String::new(),
                 in_base: false,
             });
-            manifest.write(&folder).unwrap();
-            let checkpoint = Checkpoint::open(&folder).unwrap();
+            manifest.write(folder.path()).unwrap();
+            let checkpoint = Checkpoint::open(folder.path()).unwrap();
             // Another rank may claim to have used a parameter that does not exist.
             assert_eq!(checkpoint.others(&BTreeSet::from([0, 9])), Vec::<String>::new());
             let read = checkpoint.read(&BTreeSet::from([0]), false, &mut || ());
@@ -365,6 +365,5 @@ mod tests {
                 Err(error) => assert!(!fits && error.to_string().contains("`x`"), "{error}"),
             }
         }
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

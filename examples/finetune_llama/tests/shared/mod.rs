@@ -73,29 +73,3 @@ pub(crate) fn tokens(path: &Path) -> Batch {
 pub(crate) fn logits(pipeline: &mut Pipeline, batch: Batch) -> Vec<f32> {
     pipeline.eval(batch).unwrap().output::<Tensor<3>>().unwrap().into_data().iter::<f32>().collect()
 }
-
-/// A folder that is removed at the end.
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    pub(crate) fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("finetune-llama-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl std::ops::Deref for Folder {
-    type Target = Path;
-
-    fn deref(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}

@@ -2,7 +2,7 @@
 
 use super::pytorch::STATE_DICT;
 use super::{COMPUTED, MODEL, assert_close, builder, exported, floats, logits};
-use crate::checkpoint::{Folder, on_each_rank, weights};
+use crate::checkpoint::{on_each_rank, weights};
 use burn::store::PyTorchToBurnAdapter;
 use burn::tensor::{DType, TensorData};
 use burn_pipeline::stage::Precision;
@@ -11,6 +11,7 @@ use safetensors::tensor::{TensorView, serialize_to_file};
 use safetensors::{Dtype, SafeTensors};
 use std::collections::BTreeMap;
 use std::path::Path;
+use tempfile::tempdir;
 
 /// Two shards of PyTorch's format (`goldens/shards.py`): the embedding and two layers, and the rest.
 const FIRST: &[u8] = include_bytes!("goldens/first.bin");
@@ -61,67 +62,69 @@ fn refused(folder: &Path) -> CheckpointError {
 
 #[test]
 fn each_rank_opens_only_the_files_of_its_own_stages() {
-    let folder = Folder::new("folder-shards");
+    let folder = tempdir().unwrap();
     // Each rank has a folder without the file that the other one needs.
     for rank in [0, 1] {
-        let own = folder.join(rank.to_string());
+        let own = folder.path().join(rank.to_string());
         shards(&own);
         std::fs::remove_file(own.join(format!("model-0000{}-of-00002.safetensors", 2 - rank))).unwrap();
     }
     on_each_rank(&builder("1F1B", 2, 1), 2, |rank, pipeline| {
-        pipeline.load_pretrained(&from(&folder.join(rank.to_string()))).unwrap();
-        assert!(floats(&exported(pipeline, &folder.join("back"))) == floats(MODEL), "rank {rank}: other weights");
+        pipeline.load_pretrained(&from(&folder.path().join(rank.to_string()))).unwrap();
+        assert!(
+            floats(&exported(pipeline, &folder.path().join("back"))) == floats(MODEL),
+            "rank {rank}: other weights"
+        );
     });
     // Four stages need both files on each side.
     let errors = on_each_rank(&builder("Interleaved1F1B", 2, 2), 2, |rank, pipeline| {
-        pipeline.load_pretrained(&from(&folder.join(rank.to_string()))).unwrap_err().to_string()
+        pipeline.load_pretrained(&from(&folder.path().join(rank.to_string()))).unwrap_err().to_string()
     });
     assert!(errors[0].contains("model-00002-of-00002.safetensors"), "{}", errors[0]);
 }
 
 #[test]
 fn what_a_folder_lacks_is_named_with_its_file() {
-    let folder = Folder::new("folder-refused");
+    let folder = tempdir().unwrap();
     let stored = |error: &CheckpointError| matches!(error, CheckpointError::Store { store: 0, .. });
-    std::fs::create_dir_all(&*folder).unwrap();
-    let error = refused(&folder);
+    let error = refused(folder.path());
     assert!(stored(&error) && error.to_string().contains("holds none of model.safetensors,"), "{error}");
 
-    shards(&folder);
-    let (second, head) = (folder.join("model-00002-of-00002.safetensors"), "lm_head.weight");
+    shards(folder.path());
+    let (second, head) = (folder.path().join("model-00002-of-00002.safetensors"), "lm_head.weight");
     let whole = std::fs::read(&second).unwrap();
     let views = || SafeTensors::deserialize(&whole).unwrap().tensors().into_iter();
     serialize_to_file(views().filter(|(name, _)| name != head), None, &second).unwrap();
-    let error = refused(&folder).to_string();
+    let error = refused(folder.path()).to_string();
     let says = format!("{} does not hold `lm_head.weight`, which its index says", second.display());
     assert!(error.contains(&says), "{error}");
 
     let narrow = TensorView::new(Dtype::F32, vec![39, 16], &MODEL[..39 * 16 * 4]).unwrap();
     let other = |(name, view): (String, _)| if name == head { (name, narrow.clone()) } else { (name, view) };
     serialize_to_file(views().map(other), None, &second).unwrap();
-    let CheckpointError::Pretrained { mismatched, .. } = refused(&folder) else { panic!("another error") };
+    let CheckpointError::Pretrained { mismatched, .. } = refused(folder.path()) else { panic!("another error") };
     let says = "`lm_head.weight` (stored as `lm_head.weight` in model-00002-of-00002.safetensors) is [16, 39] of F32, \
                 the model's `lm_head.weight` is [16, 40] of F32";
     assert_eq!(mismatched, [says]);
 
     std::fs::write(&second, &whole[..whole.len() / 2]).unwrap();
-    assert!(refused(&folder).to_string().contains("model-00002-of-00002.safetensors: "));
+    assert!(refused(folder.path()).to_string().contains("model-00002-of-00002.safetensors: "));
     std::fs::remove_file(&second).unwrap();
-    assert!(refused(&folder).to_string().contains("model-00002-of-00002.safetensors: "));
+    assert!(refused(folder.path()).to_string().contains("model-00002-of-00002.safetensors: "));
 
     let out = BTreeMap::from([(head.to_owned(), "../model.safetensors".to_owned())]);
     for (text, says) in [(index(&out), "`../model.safetensors`, which is no file of the folder"), ("{}".into(), INDEX)]
     {
-        std::fs::write(folder.join(INDEX), text).unwrap();
-        let error = refused(&folder);
+        std::fs::write(folder.path().join(INDEX), text).unwrap();
+        let error = refused(folder.path());
         assert!(stored(&error) && error.to_string().contains(says), "{error}");
     }
 }
 
 #[test]
 fn files_of_torch_are_read_whole_or_in_shards_that_keep_their_layers_numbers() {
-    let folder = Folder::new("folder-torch");
-    let (whole, parts) = (folder.join("whole"), folder.join("parts"));
+    let folder = tempdir().unwrap();
+    let (whole, parts) = (folder.path().join("whole"), folder.path().join("parts"));
     std::fs::create_dir_all(&whole).unwrap();
     std::fs::create_dir_all(&parts).unwrap();
     std::fs::write(whole.join("pytorch_model.bin"), STATE_DICT).unwrap();
@@ -129,19 +132,18 @@ fn files_of_torch_are_read_whole_or_in_shards_that_keep_their_layers_numbers() {
     std::fs::write(parts.join("pytorch_model.bin.index.json"), index(&map)).unwrap();
     std::fs::write(parts.join("model-00001-of-00002.bin"), FIRST).unwrap();
     std::fs::write(parts.join("model-00002-of-00002.bin"), SECOND).unwrap();
-    for folder in [&whole, &parts] {
+    for files in [&whole, &parts] {
         let mut pipeline = builder("1F1B", 2, 1).build().unwrap();
-        pipeline.load_pretrained(&from(folder)).unwrap();
+        pipeline.load_pretrained(&from(files)).unwrap();
         assert_close(&logits(&mut pipeline), &floats(COMPUTED)["logits"].1, 1e-4, "files of torch");
-        assert!(floats(&exported(&mut pipeline, &folder.join("back"))) == floats(MODEL), "other weights");
+        assert!(floats(&exported(&mut pipeline, &folder.path().join("back"))) == floats(MODEL), "other weights");
     }
 }
 
 #[test]
 fn values_of_every_float_type_on_disk_become_the_masters() {
     for (disk, dtype) in [(Dtype::BF16, DType::BF16), (Dtype::F16, DType::F16), (Dtype::F32, DType::F32)] {
-        let folder = Folder::new(&format!("folder-{dtype:?}"));
-        std::fs::create_dir_all(&*folder).unwrap();
+        let folder = tempdir().unwrap();
         // The values that the file holds: rounded, and widened again.
         let (mut held, mut expected) = (BTreeMap::new(), BTreeMap::new());
         for (name, (shape, values)) in floats(MODEL) {
@@ -152,14 +154,14 @@ fn values_of_every_float_type_on_disk_become_the_masters() {
         let views = held
             .iter()
             .map(|(name, (shape, bytes))| (name.clone(), TensorView::new(disk, shape.clone(), bytes).unwrap()));
-        serialize_to_file(views, None, &folder.join("model.safetensors")).unwrap();
+        serialize_to_file(views, None, &folder.path().join("model.safetensors")).unwrap();
         for precision in [None, Some(Precision::bf16())] {
             let builder = builder("1F1B", 2, 1);
             let is_mixed = precision.is_some();
             let builder = precision.into_iter().fold(builder, |builder, precision| builder.precision(precision));
             let mut pipeline = builder.build().unwrap();
-            pipeline.load_pretrained(&from(&folder)).unwrap();
-            let back = floats(&exported(&mut pipeline, &folder.join("back")));
+            pipeline.load_pretrained(&from(folder.path())).unwrap();
+            let back = floats(&exported(&mut pipeline, &folder.path().join("back")));
             assert!(back == expected, "{dtype:?}, masters: {is_mixed}");
         }
     }

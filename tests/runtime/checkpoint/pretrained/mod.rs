@@ -8,7 +8,7 @@ mod pytorch;
 mod rules;
 mod shards;
 
-use super::{Folder, on_each_rank, weights};
+use super::{on_each_rank, weights};
 use crate::cases::read;
 use crate::shared::model::{SMALL, Text, declared, stage as tied_stage};
 use burn::nn::LinearConfig;
@@ -27,6 +27,7 @@ use safetensors::tensor::{TensorView, serialize_to_file};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use tempfile::{TempDir, tempdir};
 
 const SAMPLES: usize = 4;
 const LENGTH: usize = 8;
@@ -77,9 +78,8 @@ fn assert_close(got: &[f32], expected: &[f32], off: f32, place: &str) {
 }
 
 /// Stores the model's file, and reads weights from it.
-fn stored(folder: &Folder) -> Pretrained {
-    std::fs::create_dir_all(&**folder).unwrap();
-    let path = folder.join("model.safetensors");
+fn stored(folder: &TempDir) -> Pretrained {
+    let path = folder.path().join("model.safetensors");
     std::fs::write(&path, MODEL).unwrap();
     from(path)
 }
@@ -95,7 +95,7 @@ fn exported(pipeline: &mut Pipeline, path: &Path) -> Vec<u8> {
 
 #[test]
 fn a_llama_of_hugging_face_computes_trains_and_goes_back_as_in_pytorch_whatever_the_cut() {
-    let folder = Folder::new("pretrained");
+    let folder = tempdir().unwrap();
     let model = stored(&folder);
     let computed = floats(COMPUTED);
     for (schedule, ranks, chunks) in [("GPipe", 1, 1), ("1F1B", 2, 1), ("1F1B", 4, 1), ("ZBVZeroBubble", 2, 2)] {
@@ -103,11 +103,14 @@ fn a_llama_of_hugging_face_computes_trains_and_goes_back_as_in_pytorch_whatever_
         let mut pipeline = builder(schedule, ranks, chunks).build().unwrap();
         pipeline.load_pretrained(&model).unwrap();
         assert_close(&logits(&mut pipeline), &computed["logits"].1, 1e-4, &place);
-        assert!(floats(&exported(&mut pipeline, &folder.join("back"))) == floats(MODEL), "{place}: other weights");
+        assert!(
+            floats(&exported(&mut pipeline, &folder.path().join("back"))) == floats(MODEL),
+            "{place}: other weights"
+        );
 
         let losses: Vec<f32> = (0..STEPS).map(|_| pipeline.step(batch(), RATE).unwrap().loss as f32).collect();
         assert_close(&losses, &computed["losses"].1, 1e-5, &place);
-        let (tuned, expected) = (floats(&exported(&mut pipeline, &folder.join("tuned"))), floats(TUNED));
+        let (tuned, expected) = (floats(&exported(&mut pipeline, &folder.path().join("tuned"))), floats(TUNED));
         assert_eq!(tuned.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
         for (name, (shape, values)) in &tuned {
             assert_eq!(*shape, expected[name].0, "{place}: {name}");
@@ -118,7 +121,7 @@ fn a_llama_of_hugging_face_computes_trains_and_goes_back_as_in_pytorch_whatever_
 
 #[test]
 fn ranks_that_are_apart_load_and_export_what_threads_do() {
-    let folder = Folder::new("pretrained-apart");
+    let folder = tempdir().unwrap();
     let model = stored(&folder);
     for (schedule, chunks, replicas, sharded) in
         [("1F1B", 1, 1, false), ("DualPipe", 1, 1, false), ("1F1B", 1, 2, false), ("GPipe", 1, 2, true)]
@@ -130,9 +133,11 @@ fn ranks_that_are_apart_load_and_export_what_threads_do() {
         on_each_rank(&builder, 2 * replicas, |rank, pipeline| {
             pipeline.load_pretrained(&model).unwrap();
             // The first rank's path is used.
-            pipeline.export_as(folder.join(if rank == 0 { "apart" } else { "no/file" }), BurnToPyTorchAdapter).unwrap();
+            pipeline
+                .export_as(folder.path().join(if rank == 0 { "apart" } else { "no/file" }), BurnToPyTorchAdapter)
+                .unwrap();
         });
-        let apart = std::fs::read(folder.join("apart")).unwrap();
+        let apart = std::fs::read(folder.path().join("apart")).unwrap();
         assert!(floats(&apart) == floats(MODEL), "{schedule}, {replicas} replicas, sharded: {sharded}");
     }
 }
@@ -153,7 +158,7 @@ fn refused(builder: &Builder, pretrained: &Pretrained) -> [Vec<String>; 3] {
 
 #[test]
 fn all_that_does_not_fit_is_listed_and_changes_nothing() {
-    let folder = Folder::new("pretrained-refused");
+    let folder = tempdir().unwrap();
     let model = stored(&folder);
     let two = builder("1F1B", 2, 1);
 
@@ -181,7 +186,7 @@ fn all_that_does_not_fit_is_listed_and_changes_nothing() {
     }
 
     // Without an adapter, every matrix that is not square has another shape, and norms have other names.
-    let path = folder.join("model.safetensors");
+    let path = folder.path().join("model.safetensors");
     let plain = Pretrained::new(move || SafetensorsStore::from_file(&path));
     let [missing, mismatched, unused] = refused(&two, &plain);
     assert!(missing.len() == 9 && missing.iter().all(|name| name.ends_with("norm.gamma")), "{missing:?}");
@@ -198,12 +203,15 @@ fn all_that_does_not_fit_is_listed_and_changes_nothing() {
 
 #[test]
 fn stores_that_cannot_be_read_or_hold_a_name_twice_are_refused() {
-    let folder = Folder::new("pretrained-unread");
+    let folder = tempdir().unwrap();
     let model = stored(&folder);
     let mut pipeline = builder("1F1B", 2, 1).build().unwrap();
-    let path = folder.join("model.safetensors");
+    let path = folder.path().join("model.safetensors");
     for (weights, says) in [
-        (from(folder.join("none")), "store 0 of the pretrained weights, counted from 0, cannot be read: I/O error"),
+        (
+            from(folder.path().join("none")),
+            "store 0 of the pretrained weights, counted from 0, cannot be read: I/O error",
+        ),
         (
             model.clone().and(move || SafetensorsStore::from_file(&path)),
             "store 1 of the pretrained weights, counted from 0, cannot be read: \
@@ -239,9 +247,9 @@ impl ModuleAdapter for Negated {
 
 #[test]
 fn an_adapter_sees_names_in_the_model_and_one_that_changes_nothing_is_refused() {
-    let folder = Folder::new("pretrained-named");
+    let folder = tempdir().unwrap();
     stored(&folder);
-    let path = folder.join("model.safetensors");
+    let path = folder.path().join("model.safetensors");
     let adapted = |adapter: Negated| {
         let path = path.clone();
         let chain = PyTorchToBurnAdapter.chain(adapter);
@@ -270,7 +278,7 @@ fn an_adapter_sees_names_in_the_model_and_one_that_changes_nothing_is_refused() 
     let one = Pipeline::builder().schedule("GPipe", Size::new(1, 1)).devices(vec![Device::flex()]);
     let mut one = one.stages(layer).build().unwrap();
     let before = one.named_weights().unwrap();
-    let file = folder.join("own");
+    let file = folder.path().join("own");
     one.export(&file).unwrap();
     let idle = Pretrained::new(move || SafetensorsStore::from_file(&file)).adapter(Negated("layers.0.q_proj.weight"));
     let error = one.load_pretrained(&idle).unwrap_err();
@@ -306,11 +314,11 @@ impl ModuleAdapter for Noted {
 
 #[test]
 fn each_rank_reads_the_tensors_of_its_own_stages_from_several_files() {
-    let folder = Folder::new("pretrained-lazy");
+    let folder = tempdir().unwrap();
     stored(&folder);
     // Two files, split at other layers than the stages.
     let all = SafeTensors::deserialize(MODEL).unwrap().tensors();
-    let paths = [folder.join("1"), folder.join("2")];
+    let paths = [folder.path().join("1"), folder.path().join("2")];
     for (half, path) in all.chunks(all.len().div_ceil(2)).zip(&paths) {
         serialize_to_file(half.iter().map(|(name, view)| (name, view)), None, path).unwrap();
     }
@@ -334,8 +342,7 @@ fn each_rank_reads_the_tensors_of_its_own_stages_from_several_files() {
 
 #[test]
 fn every_copy_of_a_shared_parameter_takes_what_is_stored_of_the_first() {
-    let folder = Folder::new("pretrained-tied");
-    std::fs::create_dir_all(&*folder).unwrap();
+    let folder = tempdir().unwrap();
     let tied = |ranks| {
         let make = tied_stage(SMALL);
         let builder = Pipeline::builder().schedule("1F1B", Size::new(ranks, 4)).devices(vec![Device::flex()]);
@@ -351,8 +358,8 @@ fn every_copy_of_a_shared_parameter_takes_what_is_stored_of_the_first() {
     // One stage stores one table and one bias.
     let mut one = tied(1);
     one.step(text(), RATE).unwrap();
-    one.export(folder.join("tied")).unwrap();
-    let path = folder.join("tied");
+    one.export(folder.path().join("tied")).unwrap();
+    let path = folder.path().join("tied");
     let weights = Pretrained::new(move || SafetensorsStore::from_file(&path));
     let expected = one.eval(text()).unwrap().loss.unwrap();
     for ranks in [2, 4] {

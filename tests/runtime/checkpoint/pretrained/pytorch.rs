@@ -2,18 +2,17 @@
 //! format of before 1.6, both with tensors that are views.
 
 use super::{COMPUTED, MODEL, assert_close, builder, exported, floats, logits};
-use crate::checkpoint::Folder;
 use burn::store::{PyTorchToBurnAdapter, PytorchStore};
 use burn_pipeline::train::{CheckpointError, Pretrained};
 use std::path::Path;
+use tempfile::{TempDir, tempdir};
 
 pub(super) const STATE_DICT: &[u8] = include_bytes!("goldens/model.pt");
 const LEGACY: &[u8] = include_bytes!("goldens/legacy.pt");
 
 /// The weights stored in a file under this key.
-fn stored(folder: &Folder, file: &[u8], key: Option<&'static str>) -> Pretrained {
-    std::fs::create_dir_all(&**folder).unwrap();
-    let path = folder.join("model.pt");
+fn stored(folder: &TempDir, file: &[u8], key: Option<&'static str>) -> Pretrained {
+    let path = folder.path().join("model.pt");
     std::fs::write(&path, file).unwrap();
     let open = move |path: &Path| {
         let store = PytorchStore::from_file(path);
@@ -24,7 +23,7 @@ fn stored(folder: &Folder, file: &[u8], key: Option<&'static str>) -> Pretrained
 
 #[test]
 fn a_llama_that_torch_saved_computes_as_in_pytorch_and_has_its_weights_to_the_bit() {
-    let folder = Folder::new("pretrained-pytorch");
+    let folder = tempdir().unwrap();
     for (what, file, key) in [("a state dict", STATE_DICT, None), ("a checkpoint", LEGACY, Some("state_dict"))] {
         let weights = stored(&folder, file, key);
         for (schedule, ranks, chunks) in [("GPipe", 1, 1), ("1F1B", 2, 1), ("1F1B", 4, 1), ("ZBVZeroBubble", 2, 2)] {
@@ -32,14 +31,17 @@ fn a_llama_that_torch_saved_computes_as_in_pytorch_and_has_its_weights_to_the_bi
             let mut pipeline = builder(schedule, ranks, chunks).build().unwrap();
             pipeline.load_pretrained(&weights).unwrap();
             assert_close(&logits(&mut pipeline), &floats(COMPUTED)["logits"].1, 1e-4, &place);
-            assert!(floats(&exported(&mut pipeline, &folder.join("back"))) == floats(MODEL), "{place}: other weights");
+            assert!(
+                floats(&exported(&mut pipeline, &folder.path().join("back"))) == floats(MODEL),
+                "{place}: other weights"
+            );
         }
     }
 }
 
 #[test]
 fn a_file_of_torch_that_is_cut_off_or_holds_its_weights_elsewhere_is_refused() {
-    let folder = Folder::new("pretrained-pytorch-refused");
+    let folder = tempdir().unwrap();
     let mut pipeline = builder("1F1B", 2, 1).build().unwrap();
     for length in [0, 100, STATE_DICT.len() / 2, STATE_DICT.len() - 1] {
         let error = pipeline.load_pretrained(&stored(&folder, &STATE_DICT[..length], None)).unwrap_err();

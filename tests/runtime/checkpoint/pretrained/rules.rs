@@ -2,11 +2,12 @@
 
 use super::own_names::{GATE_UP, ROWS, from_hugging_face};
 use super::{COMPUTED, MODEL, TUNED, assert_close, batch, builder, floats, logits, own_names, stored};
-use crate::checkpoint::{Folder, on_each_rank, weights};
+use crate::checkpoint::{on_each_rank, weights};
 use burn::store::{BurnToPyTorchAdapter, PyTorchToBurnAdapter};
 use burn_pipeline::train::{Builder, CheckpointError, Export, Pretrained};
 use safetensors::SafeTensors;
 use safetensors::tensor::{TensorView, serialize_to_file};
+use tempfile::tempdir;
 
 const CUTS: [(&str, usize, usize); 3] = [("GPipe", 1, 1), ("1F1B", 4, 1), ("ZBVZeroBubble", 2, 2)];
 
@@ -17,17 +18,17 @@ fn own(schedule: &str, ranks: usize, chunks: usize) -> Builder {
 
 #[test]
 fn a_llama_with_fused_projections_and_rotary_pairs_computes_trains_and_goes_back_as_in_pytorch() {
-    let folder = Folder::new("rules");
+    let folder = tempdir().unwrap();
     stored(&folder);
-    let model = from_hugging_face(Pretrained::folder(&*folder));
+    let model = from_hugging_face(Pretrained::folder(folder.path()));
     for (schedule, ranks, chunks) in CUTS {
         let place = format!("{schedule} on {ranks}");
         let mut pipeline = own(schedule, ranks, chunks).build().unwrap();
         pipeline.load_pretrained(&model).unwrap();
         assert_close(&logits(&mut pipeline), &floats(COMPUTED)["logits"].1, 1e-4, &place);
         let mut exported = || {
-            pipeline.export_as(folder.join("back"), Export::from(BurnToPyTorchAdapter).like(&model)).unwrap();
-            let back = floats(&std::fs::read(folder.join("back")).unwrap());
+            pipeline.export_as(folder.path().join("back"), Export::from(BurnToPyTorchAdapter).like(&model)).unwrap();
+            let back = floats(&std::fs::read(folder.path().join("back")).unwrap());
             (0..super::STEPS).for_each(|_| drop(pipeline.step(batch(), super::RATE).unwrap()));
             back
         };
@@ -43,11 +44,11 @@ fn a_llama_with_fused_projections_and_rotary_pairs_computes_trains_and_goes_back
 
 #[test]
 fn what_is_stored_fused_is_split_and_exported_fused_again() {
-    let folder = Folder::new("rules-split");
+    let folder = tempdir().unwrap();
     stored(&folder);
     let mut own = own("GPipe", 1, 1).build().unwrap();
-    own.load_pretrained(&from_hugging_face(Pretrained::folder(&*folder))).unwrap();
-    let fused = folder.join("fused");
+    own.load_pretrained(&from_hugging_face(Pretrained::folder(folder.path()))).unwrap();
+    let fused = folder.path().join("fused");
     own.export_as(&fused, Export::from(BurnToPyTorchAdapter).sharded(u64::MAX)).unwrap();
     let file = || std::fs::read(fused.join("model.safetensors")).unwrap();
     assert_eq!(floats(&file())["blocks.3.attention.qkv.weight"].0, [32, 16]);
@@ -68,32 +69,32 @@ fn what_is_stored_fused_is_split_and_exported_fused_again() {
     for (schedule, ranks, chunks) in CUTS {
         let mut pipeline = builder(schedule, ranks, chunks).build().unwrap();
         pipeline.load_pretrained(&model).unwrap();
-        assert!(floats(&super::exported(&mut pipeline, &folder.join("single"))) == floats(MODEL));
-        pipeline.export_as(folder.join("back"), Export::from(BurnToPyTorchAdapter).like(&model)).unwrap();
-        assert!(std::fs::read(folder.join("back")).unwrap() == file(), "{schedule} on {ranks}");
+        assert!(floats(&super::exported(&mut pipeline, &folder.path().join("single"))) == floats(MODEL));
+        pipeline.export_as(folder.path().join("back"), Export::from(BurnToPyTorchAdapter).like(&model)).unwrap();
+        assert!(std::fs::read(folder.path().join("back")).unwrap() == file(), "{schedule} on {ranks}");
     }
 }
 
 #[test]
 fn ranks_that_are_apart_join_and_split_as_threads_do() {
-    let folder = Folder::new("rules-apart");
+    let folder = tempdir().unwrap();
     stored(&folder);
-    let model = from_hugging_face(Pretrained::folder(&*folder));
+    let model = from_hugging_face(Pretrained::folder(folder.path()));
     for (replicas, sharded) in [(1, false), (2, true)] {
         let builder = own("GPipe", 2, 1).data_parallel(replicas).sharded(sharded);
         on_each_rank(&builder, 2 * replicas, |_, pipeline| {
             pipeline.load_pretrained(&model).unwrap();
-            pipeline.export_as(folder.join("back"), Export::from(BurnToPyTorchAdapter).like(&model)).unwrap();
+            pipeline.export_as(folder.path().join("back"), Export::from(BurnToPyTorchAdapter).like(&model)).unwrap();
         });
-        assert!(floats(&std::fs::read(folder.join("back")).unwrap()) == floats(MODEL), "{replicas} replicas");
+        assert!(floats(&std::fs::read(folder.path().join("back")).unwrap()) == floats(MODEL), "{replicas} replicas");
     }
 }
 
 #[test]
 fn a_rule_that_does_not_fit_is_refused_by_name_and_changes_nothing() {
-    let folder = Folder::new("rules-refused");
+    let folder = tempdir().unwrap();
     stored(&folder);
-    let plain = || Pretrained::folder(&*folder).adapter(PyTorchToBurnAdapter);
+    let plain = || Pretrained::folder(folder.path()).adapter(PyTorchToBurnAdapter);
     let q = "model.layers.{i}.self_attn.q_proj";
     let mut pipeline = builder("1F1B", 2, 1).build().unwrap();
     let before = weights(&mut pipeline);
@@ -132,28 +133,27 @@ fn a_rule_that_does_not_fit_is_refused_by_name_and_changes_nothing() {
 
 #[test]
 fn a_rename_that_only_ignored_tensors_matched_is_undone_without_them() {
-    let folder = Folder::new("rules-ignored");
-    std::fs::create_dir_all(&*folder).unwrap();
+    let folder = tempdir().unwrap();
     let values = 1.0f32.to_le_bytes();
     let buffer = TensorView::new(safetensors::Dtype::F32, vec![1], &values).unwrap();
     let model = SafeTensors::deserialize(MODEL).unwrap();
     let tensors = model.tensors().into_iter().chain([("model.rotary_emb.inv_freq".to_owned(), buffer)]);
-    serialize_to_file(tensors, None, &folder.join("model.safetensors")).unwrap();
+    serialize_to_file(tensors, None, &folder.path().join("model.safetensors")).unwrap();
     let rules = |lost: &str| {
-        let rules = Pretrained::folder(&*folder).rename("model.rotary_emb", lost).adapter(PyTorchToBurnAdapter);
+        let rules = Pretrained::folder(folder.path()).rename("model.rotary_emb", lost).adapter(PyTorchToBurnAdapter);
         rules.ignored(|name| name.ends_with("inv_freq"))
     };
     let export = |rules: &Pretrained| Export::from(BurnToPyTorchAdapter).like(rules);
-    let back = folder.join("back");
+    let back = folder.path().join("back");
     let mut pipeline = builder("1F1B", 2, 1).build().unwrap();
     pipeline.load_pretrained(&rules("rotary")).unwrap();
     pipeline.export_as(&back, export(&rules("rotary"))).unwrap();
     assert!(floats(&std::fs::read(&back).unwrap()) == floats(MODEL));
     on_each_rank(&builder("1F1B", 2, 1), 2, |_, pipeline| {
         pipeline.load_pretrained(&rules("rotary")).unwrap();
-        pipeline.export_as(folder.join("apart"), export(&rules("rotary"))).unwrap();
+        pipeline.export_as(folder.path().join("apart"), export(&rules("rotary"))).unwrap();
     });
-    assert!(std::fs::read(folder.join("apart")).unwrap() == std::fs::read(&back).unwrap());
+    assert!(std::fs::read(folder.path().join("apart")).unwrap() == std::fs::read(&back).unwrap());
     // A rename of what the model has, that undoes nothing, is still a mistake.
     let wrong = rules("rotary").rename("model.norm", "final_norm").rename("model.layers.9", "blocks.9");
     let error = pipeline.export_as(&back, export(&wrong)).unwrap_err();
@@ -162,17 +162,17 @@ fn a_rename_that_only_ignored_tensors_matched_is_undone_without_them() {
 
 #[test]
 fn names_that_would_not_come_back_are_refused_when_they_are_exported() {
-    let folder = Folder::new("rules-back");
+    let folder = tempdir().unwrap();
     stored(&folder);
     let mut pipeline = builder("1F1B", 2, 1).build().unwrap();
-    pipeline.load_pretrained(&Pretrained::folder(&*folder).adapter(PyTorchToBurnAdapter)).unwrap();
+    pipeline.load_pretrained(&Pretrained::folder(folder.path()).adapter(PyTorchToBurnAdapter)).unwrap();
     // Two names change places; the first line that matches counts.
-    let swapped = Pretrained::folder(&*folder)
+    let swapped = Pretrained::folder(folder.path())
         .rename("model.layers.{i}.mlp.gate_proj", "model.layers.{i}.mlp.up_proj")
         .rename("model.layers.{i}.mlp.up_proj", "model.layers.{i}.mlp.gate_proj")
         .rename("model.layers.{i}", "model.layers.{i}");
-    pipeline.export_as(folder.join("back"), Export::from(BurnToPyTorchAdapter).like(&swapped)).unwrap();
-    let (back, model) = (floats(&std::fs::read(folder.join("back")).unwrap()), floats(MODEL));
+    pipeline.export_as(folder.path().join("back"), Export::from(BurnToPyTorchAdapter).like(&swapped)).unwrap();
+    let (back, model) = (floats(&std::fs::read(folder.path().join("back")).unwrap()), floats(MODEL));
     for (name, values) in &back {
         let other = match name.split("_proj").next().unwrap().rsplit('.').next().unwrap() {
             "gate" => name.replace("gate", "up"),
@@ -182,16 +182,17 @@ fn names_that_would_not_come_back_are_refused_when_they_are_exported() {
         assert!(*values == model[&other], "{name}");
     }
     // The model has the stored name.
-    let gone = Pretrained::folder(&*folder).rename("model.norm", "final_norm");
-    let error = pipeline.export_as(folder.join("back"), Export::from(BurnToPyTorchAdapter).like(&gone)).unwrap_err();
+    let gone = Pretrained::folder(folder.path()).rename("model.norm", "final_norm");
+    let error =
+        pipeline.export_as(folder.path().join("back"), Export::from(BurnToPyTorchAdapter).like(&gone)).unwrap_err();
     assert!(error.to_string().contains("`model.norm.weight` has no other name to go back to"), "{error}");
 }
 
 #[test]
 fn an_export_whose_rules_do_not_fit_is_an_error_on_every_rank_and_the_pipeline_goes_on() {
-    let folder = Folder::new("rules-unfit");
+    let folder = tempdir().unwrap();
     stored(&folder);
-    let rules = || Pretrained::folder(&*folder);
+    let rules = || Pretrained::folder(folder.path());
     let model = rules().adapter(PyTorchToBurnAdapter);
     for (rules, says) in [
         // The head is on the last rank only.
@@ -205,7 +206,7 @@ fn an_export_whose_rules_do_not_fit_is_an_error_on_every_rank_and_the_pipeline_g
         let errors = on_each_rank(&builder("1F1B", 2, 1), 2, |_, pipeline| {
             pipeline.load_pretrained(&model).unwrap();
             let export = Export::from(BurnToPyTorchAdapter).like(&rules);
-            let error = pipeline.export_as(folder.join("back"), export).unwrap_err();
+            let error = pipeline.export_as(folder.path().join("back"), export).unwrap_err();
             pipeline.step(batch(), super::RATE).unwrap();
             error
         });
@@ -214,5 +215,5 @@ fn an_export_whose_rules_do_not_fit_is_an_error_on_every_rank_and_the_pipeline_g
             assert!(fits && error.to_string().contains(says), "{says} is not in: {error}");
         }
     }
-    assert!(!folder.join("back").exists());
+    assert!(!folder.path().join("back").exists());
 }

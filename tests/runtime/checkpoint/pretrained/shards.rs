@@ -1,13 +1,14 @@
 //! Exports as folders: shards with an index, as Hugging Face's `transformers` writes and reads them.
 
 use super::{MODEL, builder, exported, floats, from, stored};
-use crate::checkpoint::{Folder, on_each_rank};
+use crate::checkpoint::on_each_rank;
 use burn::store::{BurnToPyTorchAdapter, FloatCastAdapter, ModuleAdapter, PyTorchToBurnAdapter};
 use burn::tensor::DType;
 use burn_pipeline::train::{CheckpointError, Export, Pretrained};
 use safetensors::{Dtype, SafeTensors};
 use std::collections::BTreeMap;
 use std::path::Path;
+use tempfile::tempdir;
 
 const MOST: u64 = 9_000;
 
@@ -20,11 +21,11 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn shards_hold_every_tensor_once_under_the_index_and_are_read_back_to_the_bit() {
-    let folder = Folder::new("shards");
+    let folder = tempdir().unwrap();
     let model = stored(&folder);
     let mut pipeline = builder("1F1B", 2, 1).build().unwrap();
     pipeline.load_pretrained(&model).unwrap();
-    let out = folder.join("out");
+    let out = folder.path().join("out");
     pipeline.export_as(&out, Export::from(BurnToPyTorchAdapter).sharded(MOST)).unwrap();
     let files = files(&out);
     let index: serde_json::Value = serde_json::from_slice(&files["model.safetensors.index.json"]).unwrap();
@@ -46,31 +47,31 @@ fn shards_hold_every_tensor_once_under_the_index_and_are_read_back_to_the_bit() 
 
     let mut back = builder("1F1B", 4, 1).build().unwrap();
     back.load_pretrained(&Pretrained::folder(&out).adapter(PyTorchToBurnAdapter)).unwrap();
-    assert!(floats(&exported(&mut back, &folder.join("back"))) == floats(MODEL), "other weights");
+    assert!(floats(&exported(&mut back, &folder.path().join("back"))) == floats(MODEL), "other weights");
 }
 
 #[test]
 fn ranks_that_are_apart_write_the_folder_of_threads_byte_for_byte() {
-    let folder = Folder::new("shards-apart");
+    let folder = tempdir().unwrap();
     let model = stored(&folder);
     let how = || Export::from(BurnToPyTorchAdapter).sharded(MOST);
     let mut together = builder("1F1B", 2, 1).build().unwrap();
     together.load_pretrained(&model).unwrap();
-    together.export_as(folder.join("together"), how()).unwrap();
+    together.export_as(folder.path().join("together"), how()).unwrap();
     on_each_rank(&builder("1F1B", 2, 1), 2, |_, pipeline| {
         pipeline.load_pretrained(&model).unwrap();
-        pipeline.export_as(folder.join("apart"), how()).unwrap();
+        pipeline.export_as(folder.path().join("apart"), how()).unwrap();
     });
-    assert!(files(&folder.join("apart")) == files(&folder.join("together")), "another folder");
+    assert!(files(&folder.path().join("apart")) == files(&folder.path().join("together")), "another folder");
 }
 
 #[test]
 fn a_folder_that_is_not_empty_is_refused_and_a_failed_export_leaves_nothing() {
-    let folder = Folder::new("shards-refused");
+    let folder = tempdir().unwrap();
     let model = stored(&folder);
     let how = || Export::from(BurnToPyTorchAdapter).sharded(MOST);
-    let before = files(&folder);
-    for (path, says) in [(folder.to_path_buf(), "not empty"), (folder.join("no/folder"), "no/folder")] {
+    let before = files(folder.path());
+    for (path, says) in [(folder.path().to_path_buf(), "not empty"), (folder.path().join("no/folder"), "no/folder")] {
         let errors = on_each_rank(&builder("1F1B", 2, 1), 2, |_, pipeline| {
             pipeline.load_pretrained(&model).unwrap();
             pipeline.export_as(&path, how()).unwrap_err()
@@ -78,22 +79,22 @@ fn a_folder_that_is_not_empty_is_refused_and_a_failed_export_leaves_nothing() {
         assert!(matches!(errors[0], CheckpointError::Io { .. }), "{}", errors[0]);
         assert!(errors.iter().all(|error| error.to_string().contains(says)), "{}", errors[1]);
     }
-    assert!(files(&folder) == before, "something was left");
+    assert!(files(folder.path()) == before, "something was left");
     // What a stopped export has left is no obstacle.
-    let partial = folder.join("out.partial");
+    let partial = folder.path().join("out.partial");
     std::fs::create_dir(&partial).unwrap();
     std::fs::write(partial.join("model-00001-of-00009.safetensors"), "left").unwrap();
     let mut pipeline = builder("1F1B", 2, 1).build().unwrap();
-    pipeline.export_as(folder.join("out/"), how()).unwrap();
-    assert!(!partial.exists() && !folder.join("out/model-00001-of-00009.safetensors").exists());
+    pipeline.export_as(folder.path().join("out/"), how()).unwrap();
+    assert!(!partial.exists() && !folder.path().join("out/model-00001-of-00009.safetensors").exists());
 }
 
 #[test]
 fn masters_in_f32_are_written_as_bf16_rounded_to_nearest_even() {
-    let folder = Folder::new("shards-bf16");
+    let folder = tempdir().unwrap();
     let mut pipeline = builder("1F1B", 2, 1).build().unwrap();
     pipeline.load_pretrained(&stored(&folder)).unwrap();
-    let out = folder.join("out");
+    let out = folder.path().join("out");
     let bf16 = BurnToPyTorchAdapter.chain(FloatCastAdapter::to(DType::BF16));
     pipeline.export_as(&out, Export::from(bf16).sharded(u64::MAX)).unwrap();
     let files = files(&out);

@@ -4,22 +4,7 @@ use super::*;
 use crate::train::progress::Progress;
 use proptest::prelude::{Strategy, any};
 use proptest::proptest;
-
-struct Root(PathBuf);
-
-impl Root {
-    fn new(test: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("branches-{test}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        Self(path)
-    }
-}
-
-impl Drop for Root {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use tempfile::tempdir;
 
 fn manifest(steps: u64) -> Manifest {
     Manifest::new(Progress { steps, ..Progress::default() }, "null".to_owned(), "GPipe".to_owned(), 1)
@@ -40,8 +25,8 @@ proptest! {
     fn what_the_job_comes_from_is_kept_and_tried_before_what_it_went_back_from(
         history in history(), keep in 1usize..5,
     ) {
-        let root = Root::new("history");
-        let (all, kept) = (Checkpoints::new(root.0.join("all")), Checkpoints::new(root.0.join("kept")).keep(keep));
+        let root = tempdir().unwrap();
+        let (all, kept) = (Checkpoints::new(root.path().join("all")), Checkpoints::new(root.path().join("kept")).keep(keep));
         let (mut first, mut second) = (Branch::default(), Branch::default());
         // Each checkpoint with its steps and the one that it follows.
         let mut known: Vec<(PathBuf, u64, Option<usize>)> = Vec::new();
@@ -81,14 +66,14 @@ proptest! {
 
 #[test]
 fn folders_of_versions_without_serial_numbers_go_on_in_the_order_of_their_steps() {
-    let root = Root::new("old");
-    let checkpoints = Checkpoints::new(&root.0);
+    let root = tempdir().unwrap();
+    let checkpoints = Checkpoints::new(root.path());
     for steps in [400, 500, 450] {
-        let folder = root.0.join(name_of(steps, 1));
+        let folder = root.path().join(name_of(steps, 1));
         fs::create_dir_all(&folder).unwrap();
         manifest(steps).write(&folder).unwrap();
     }
-    fs::write(root.0.join(LATEST), "step-00000450").unwrap();
+    fs::write(root.path().join(LATEST), "step-00000450").unwrap();
     let by_worth = |name: &str| names(&checkpoints.by_worth(name).unwrap());
     assert_eq!(by_worth("step-00000450"), ["step-00000500", "step-00000400", "step-00000450"]);
     assert_eq!(checkpoints.latest_intact().unwrap().progress().steps, 450);
@@ -96,13 +81,13 @@ fn folders_of_versions_without_serial_numbers_go_on_in_the_order_of_their_steps(
     let mut job = Branch::default();
     checkpoints.begin(10, &mut job).unwrap().commit(manifest(10), &mut job).unwrap();
     assert_eq!(names(&checkpoints.all().unwrap()).pop().unwrap(), "step-00000010");
-    assert_eq!(Manifest::read(&root.0.join("step-00000010")).unwrap().serial, Some(1));
+    assert_eq!(Manifest::read(&root.path().join("step-00000010")).unwrap().serial, Some(1));
 }
 
 #[test]
 fn where_the_latest_is_gone_or_damaged_what_it_came_from_is_next() {
-    let root = Root::new("gone");
-    let (checkpoints, mut job) = (Checkpoints::new(&root.0), Branch::default());
+    let root = tempdir().unwrap();
+    let (checkpoints, mut job) = (Checkpoints::new(root.path()), Branch::default());
     let save = |steps, job: &mut Branch| checkpoints.begin(steps, job).unwrap().commit(manifest(steps), job).unwrap();
     let good = save(400, &mut job);
     save(500, &mut job);
@@ -131,12 +116,12 @@ fn a_name_that_leads_out_of_the_folder_is_refused() {
 
 #[test]
 fn a_checkpoint_that_cannot_be_removed_fails_no_save() {
-    let root = Root::new("stays");
-    let (checkpoints, mut job) = (Checkpoints::new(&root.0).keep(1), Branch::default());
+    let root = tempdir().unwrap();
+    let (checkpoints, mut job) = (Checkpoints::new(root.path()).keep(1), Branch::default());
     checkpoints.begin(1, &mut job).unwrap().commit(manifest(1), &mut job).unwrap();
     // A non-empty folder makes the rename fail.
     let staging = checkpoints.begin(2, &mut job).unwrap();
-    fs::create_dir_all(root.0.join("step-00000001.partial/held")).unwrap();
+    fs::create_dir_all(root.path().join("step-00000001.partial/held")).unwrap();
     staging.commit(manifest(2), &mut job).unwrap();
     assert_eq!(names(&checkpoints.all().unwrap()), ["step-00000001", "step-00000002"]);
     checkpoints.begin(3, &mut job).unwrap().commit(manifest(3), &mut job).unwrap();
@@ -145,8 +130,8 @@ fn a_checkpoint_that_cannot_be_removed_fails_no_save() {
 
 #[test]
 fn only_one_save_at_a_time_goes_into_a_folder() {
-    let root = Root::new("two");
-    let (checkpoints, mut one, mut other) = (Checkpoints::new(&root.0), Branch::default(), Branch::default());
+    let root = tempdir().unwrap();
+    let (checkpoints, mut one, mut other) = (Checkpoints::new(root.path()), Branch::default(), Branch::default());
     let first = checkpoints.begin(1, &mut one).unwrap();
     let error = checkpoints.begin(1, &mut other).unwrap_err().to_string();
     assert!(error.contains("another pipeline of this process"), "{error}");
