@@ -127,7 +127,7 @@ impl Executor {
         self.exchanging(None, ReplicaGroup::gather_gradients)
     }
 
-    /// The whole state of a stage's optimizer. The inner error is the optimizer's.
+    /// The whole state of a stage's optimizer. The inner error is the optimizer's, and interrupts no other rank.
     pub(crate) fn gather_optimizer_states(
         &mut self,
         stage: StageId,

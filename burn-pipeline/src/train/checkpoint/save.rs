@@ -126,7 +126,8 @@ impl Command for Save {
 }
 
 /// Writes this rank's stages. Of a bidirectional placement the first route is saved, because both copies are equal. Of
-/// a tensor-parallel group, the first member writes what it joins from all pieces.
+/// a tensor-parallel group, the first member writes what it joins from all pieces. The outer error ends the call on all
+/// ranks; the inner one is this rank's reply, and the pipeline goes on.
 fn save_stages(rank: &mut Rank, save: &Save) -> Result<Result<Vec<SavedStage>, CheckpointError>, ExecuteError> {
     if let Some(Drifted { stage, first, other }) = rank.drifted()? {
         return Ok(Err(CheckpointError::Drifted { stage, first, other }));

@@ -63,10 +63,10 @@ pub(crate) fn agree_on_parameters(me: usize, table: &[Vec<(usize, String)>]) -> 
     Ok(())
 }
 
-/// Compares this rank's call with every rank's. If the inner result is an error, no rank may run the call.
-pub(super) fn agree_on_call(rank: &mut Rank, call: Call) -> Result<Result<(), PipelineError>, ExecuteError> {
+/// Compares this rank's call with every rank's. Returns why no rank may run it, the same on all, or `None`.
+pub(super) fn agree_on_call(rank: &mut Rank, call: Call) -> Result<Option<PipelineError>, ExecuteError> {
     let own: Result<String, String> = match call {
-        Call::Local => return Ok(Ok(())),
+        Call::Local => return Ok(None),
         Call::Shared(call) => Ok(call),
         Call::Refused(message) => Err(message),
     };
@@ -76,13 +76,13 @@ pub(super) fn agree_on_call(rank: &mut Rank, call: Call) -> Result<Result<(), Pi
     for (rank, call) in gather_all(rank.executor().link(), &own, timeout)?.into_iter().enumerate() {
         match call {
             Ok(call) => calls.push(call),
-            Err(message) => return Ok(Err(PipelineError::Elsewhere { rank, message })),
+            Err(message) => return Ok(Some(PipelineError::Elsewhere { rank, message })),
         }
     }
-    Ok(match odd_one(&calls) {
-        Some((rank, most)) => Err(PipelineError::Diverged { rank, theirs: calls[rank].clone(), others: most.clone() }),
-        None => Ok(()),
-    })
+    Ok(odd_one(&calls).map(|(rank, most)| {
+        let (theirs, others) = (calls[rank].clone(), most.clone());
+        PipelineError::Diverged { rank, theirs, others }
+    }))
 }
 
 /// The first value that differs from the majority (among equally frequent values, the earliest), and the majority's

@@ -105,7 +105,7 @@ fn run_together<C: Command>(
     command: &C,
     call: Call,
 ) -> Result<Result<Vec<C::Reply>, PipelineError>, ExecuteError> {
-    if let Err(refused) = agree_on_call(rank, call)? {
+    if let Some(refused) = agree_on_call(rank, call)? {
         return Ok(Err(refused));
     }
     // Processes have no common clock. All ranks are here now, which is the closest to a common start.

@@ -144,15 +144,19 @@ impl Command for StandBy {
             (_, Some(failure)) => return Ok(Err(failure)),
             (Err(error), None) => return Ok(Err(failed(rank, &error))),
         };
-        let (stages, facts) = match self.blueprint.facts(rank.executor().link(), made) {
-            Ok(known) => known,
-            // Every rank compares the same table.
-            Err(error @ ExecuteError::Handshake { .. }) => return Ok(Err(failed(rank, &error))),
-            Err(error) => return Err(error),
-        };
         let Blueprint { builder, placement, .. } = &self.blueprint;
-        let shared = rank.stand_by(stages, placement.clone(), &builder.shared, builder.sharded)?;
-        Ok(shared.map(|shared| (facts, shared)).map_err(|error| failed(rank, &error)))
+        let known = self.blueprint.facts(rank.executor().link(), made).and_then(|(stages, facts)| {
+            let shared = rank.stand_by(stages, placement.clone(), &builder.shared, builder.sharded)?;
+            Ok((facts, shared))
+        });
+        match known {
+            Ok(known) => Ok(Ok(known)),
+            // Every rank finds these in the same table.
+            Err(error @ (ExecuteError::Handshake { .. } | ExecuteError::Shared { .. })) => {
+                Ok(Err(failed(rank, &error)))
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -121,28 +121,23 @@ impl Rank {
     /// the same declarations. The steps are those of [`Rank::start`].
     ///
     /// # Errors
-    /// The inner error is the same on all ranks, and leaves the rank unchanged.
+    /// As [`Rank::start`]. [`ExecuteError::Shared`] is the same on all ranks, and leaves them unchanged.
     pub(crate) fn stand_by(
         &mut self,
         stages: Stages,
         placement: Placement,
         shared: &[SharedParameter],
         shard_all: bool,
-    ) -> Result<Result<Vec<SharedReport>, ExecuteError>, ExecuteError> {
+    ) -> Result<Vec<SharedReport>, ExecuteError> {
         self.standby = None;
         let mut aside = self.executor.aside(stages);
         self.executor.swap(&mut aside);
         let agreed = Self::agree(&mut self.executor, &placement, shared, shard_all);
         self.executor.swap(&mut aside);
-        let sharing = match agreed {
-            Ok(sharing) => sharing,
-            // Every rank finds it in the same table.
-            Err(error @ ExecuteError::Shared { .. }) => return Ok(Err(error)),
-            Err(error) => return Err(error),
-        };
+        let sharing = agreed?;
         let reports = sharing.reports().to_vec();
         self.standby = Some(Standby { aside, placement, sharing });
-        Ok(Ok(reports))
+        Ok(reports)
     }
 
     /// Swaps running and standby stages.

@@ -56,6 +56,7 @@ impl Command for Gathered {
     }
 }
 
+/// The outer error ends the call on all ranks; the inner one is this rank's reply, and the pipeline goes on.
 fn export(rank: &mut Rank, asked: &Gathered) -> Result<Result<(), CheckpointError>, ExecuteError> {
     let Gathered { path, how, copies } = asked;
     let (me, timeout) = (rank.number(), rank.executor().timeout());
