@@ -92,7 +92,7 @@ impl Builder {
         let (before, context) = (meter.allocated(), walk.context(index));
         // A member that is measured alone has no others to compare collectives with.
         let members = (context.group.size() > 1).then(|| Members::new(drop));
-        let mut held = in_pool(self.threads, || self.make_stage(&context, splits, self.outputs, members))?
+        let mut held = in_pool(self.threads, || self.make_stage(&context, splits, self.settings.outputs, members))?
             .ok_or(MeasureError::NoStages)?;
         held.set_forward_seed(ForwardSeed::new(self.seed));
         let call = walk.call(held.as_ref(), index, std::mem::take(value))?;

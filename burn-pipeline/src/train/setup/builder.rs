@@ -2,11 +2,9 @@
 
 use crate::execute::Tuning;
 use crate::layers::Model;
-use crate::payload::Validate;
 use crate::ranks::GroupSizes;
 use crate::stage::{Accumulation, Precision, Reduction, SplitBackward, StageBox};
 use crate::train::context::StageContext;
-use crate::train::non_finite::OnNonFinite;
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::{Replication, Source, VocabularyPass};
 use crate::train::shared::SharedParameter;
@@ -33,18 +31,15 @@ pub struct Builder {
     pub(crate) layers: Option<Model>,
     pub(crate) optimizers: Option<Optimizers>,
     pub(super) groups: Vec<ParamGroup>,
-    pub(crate) reduction: Reduction,
+    pub(crate) settings: Settings,
     pub(crate) devices: Vec<Device>,
     pub(crate) threads: usize,
     pub(crate) timeout: Duration,
-    pub(crate) clip_norm: Option<f64>,
-    pub(crate) on_non_finite: OnNonFinite,
     pub(crate) accumulation: Accumulation,
     pub(crate) split: SplitBackward,
     pub(crate) compile: bool,
     pub(crate) bf16_matmuls: bool,
     pub(crate) precision: Option<Precision>,
-    pub(crate) outputs: bool,
     pub(crate) input_gradients: bool,
     pub(crate) compare_batches: bool,
     pub(crate) shared: Vec<SharedParameter>,
@@ -52,7 +47,6 @@ pub struct Builder {
     pub(crate) cut: Option<Partition>,
     /// Stages that recompute, whatever their factory chooses.
     pub(crate) recomputing: Vec<usize>,
-    pub(crate) validate: Validate,
     pub(crate) seed: Option<u64>,
     pub(crate) tuning: Tuning,
     pub(crate) model: Option<String>,
@@ -95,12 +89,6 @@ impl Builder {
         let pieces = self.vocabulary.as_ref().map(Vocabulary::layers).unwrap_or_default();
         VocabularyPass { pieces, profile: self.planned.clone() }
     }
-
-    /// The settings that all ranks share.
-    pub(super) fn settings(&self) -> Settings {
-        let Self { reduction, clip_norm, on_non_finite, validate, outputs, .. } = *self;
-        Settings { reduction, clip_norm, on_non_finite, validate, outputs }
-    }
 }
 
 impl Default for Builder {
@@ -111,25 +99,21 @@ impl Default for Builder {
             layers: None,
             optimizers: None,
             groups: Vec::new(),
-            reduction: Reduction::default(),
+            settings: Settings::default(),
             devices: vec![Device::default()],
             threads: 1,
             timeout: Duration::from_secs(120),
-            clip_norm: None,
-            on_non_finite: OnNonFinite::default(),
             accumulation: Accumulation::default(),
             split: SplitBackward::default(),
             compile: false,
             bf16_matmuls: false,
             precision: None,
-            outputs: false,
             input_gradients: false,
             compare_batches: false,
             shared: Vec::new(),
             skips: Vec::new(),
             cut: None,
             recomputing: Vec::new(),
-            validate: Validate::Off,
             seed: None,
             tuning: Tuning::default(),
             model: None,
@@ -205,7 +189,7 @@ impl Builder {
 
     /// Sets what the loss function returns over a microbatch, [`Reduction::Mean`] by default.
     pub fn reduction(mut self, reduction: Reduction) -> Self {
-        self.reduction = reduction;
+        self.settings.reduction = reduction;
         self
     }
 

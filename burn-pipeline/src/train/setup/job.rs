@@ -5,6 +5,7 @@ use crate::execute::Tuning;
 use crate::link::kit::WIRE_VERSION;
 use crate::train::control::Job;
 use crate::train::plans::fingerprint;
+use crate::train::step::Settings;
 use burn::tensor::Device;
 use burn_pipeline_plan::plan::Plan;
 
@@ -24,11 +25,9 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         devices: _,
         threads: _,
         timeout: _,
-        outputs: _,
         delay: _,
-        reduction,
-        clip_norm,
-        on_non_finite,
+        // Outputs are sent to the processes that ask for them.
+        settings: Settings { reduction, clip_norm, on_non_finite, validate, outputs: _ },
         accumulation,
         split,
         compile,
@@ -41,7 +40,6 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         skips,
         cut,
         recomputing,
-        validate,
         seed,
         tuning,
         model,
@@ -52,7 +50,7 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         gathered: _,
         vocabulary,
     } = builder;
-    let settings = device.clone().inner().settings();
+    let types = device.clone().inner().settings();
     let vocabulary = vocabulary.as_ref().map(|vocabulary| format!("{:?}", vocabulary.layers()));
     let rows = [
         ("the version of burn-pipeline", format!("{} (messages {WIRE_VERSION})", env!("CARGO_PKG_VERSION"))),
@@ -75,7 +73,7 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         ("the operands of matmuls", if *bf16_matmuls { "bf16" } else { "not rounded" }.to_owned()),
         ("the precision (`Builder::precision`)", format!("{precision:?}")),
         ("the seed", format!("{seed:?}")),
-        ("the default data types", format!("{:?} and {:?}", settings.float_dtype, settings.int_dtype)),
+        ("the default data types", format!("{:?} and {:?}", types.float_dtype, types.int_dtype)),
         ("the layers (`Builder::layers`)", layers.as_ref().map_or("none".to_owned(), |model| model.text().to_owned())),
         ("the model", model.clone().unwrap_or_else(|| "no description".to_owned())),
     ];

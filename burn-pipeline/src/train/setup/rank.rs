@@ -105,7 +105,7 @@ impl Blueprint {
             predicted: self.predicted.get(grid.pipeline_rank()).copied(),
             input_gradients: builder.input_gradients,
         };
-        let settings = Settings { outputs, ..builder.settings() };
+        let settings = Settings { outputs, ..builder.settings };
         let executor = Executor::new(link, stages, device, options).among(grid, groups);
         let rank = Rank::start(executor, placement.clone(), settings, &builder.shared, builder.sharded)?;
         let shared = rank.sharing().reports().to_vec();
@@ -121,7 +121,7 @@ impl Blueprint {
     /// groups: step 1 of the header.
     fn agree(&self, link: &mut dyn Link, grid: &Grid) -> Result<(bool, bool), ExecuteError> {
         let Self { builder, job, .. } = self;
-        let (rank, mut outputs) = (link.rank(), builder.outputs);
+        let (rank, mut outputs) = (link.rank(), builder.settings.outputs);
         if let Some(job) = job {
             agree_on_job(link, job, builder.timeout)?;
             outputs = gather_all(link, &outputs, builder.timeout)?.contains(&true);

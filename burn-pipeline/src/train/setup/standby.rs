@@ -57,7 +57,7 @@ impl Pipeline {
         let skips = builder.skips_of(&source)?;
         let mut plans = self.plans.moved(source, &skips)?;
         let plan = plans.current()?;
-        let validates = builder.validate != Validate::Off;
+        let validates = builder.settings.validate != Validate::Off;
         let blueprint = Blueprint {
             builder: builder.clone(),
             placement: plans.placement().clone(),

@@ -21,6 +21,7 @@ use crate::train::pipeline::Pipeline;
 use crate::train::plans::{Plans, split_stages};
 use crate::train::progress::Training;
 use crate::train::stages::Stages;
+use crate::train::step::Settings;
 use crate::vocabulary::Piece;
 use burn::tensor::Device;
 use burn_pipeline_plan::cost::{Partition, PartitionError};
@@ -102,7 +103,7 @@ impl Builder {
         if let Some(reason) = self.precision.as_ref().and_then(Precision::scale).and_then(|scale| scale.refused()) {
             return Err(BuildError::LossScale { reason });
         }
-        if let Some(norm) = self.clip_norm.filter(|&norm| norm.is_nan() || norm <= 0.0) {
+        if let Some(norm) = self.settings.clip_norm.filter(|&norm| norm.is_nan() || norm <= 0.0) {
             return Err(BuildError::ClipNorm { norm });
         }
         self.rounds(Bf16::detect())?;
@@ -153,8 +154,8 @@ impl Builder {
             (Feature::Vocabulary, self.vocabulary.is_some()),
             (Feature::InputGradients, self.input_gradients),
             (Feature::Share, !self.shared.is_empty()),
-            (Feature::Validate, self.validate != Validate::Off),
-            (Feature::WeightedReduction, self.reduction == Reduction::Weighted && head),
+            (Feature::Validate, self.settings.validate != Validate::Off),
+            (Feature::WeightedReduction, self.settings.reduction == Reduction::Weighted && head),
             (Feature::OrderedAccumulation, self.accumulation == Accumulation::Ordered),
             (Feature::MergedWeights, self.tuning.merge_weights),
             (Feature::Bf16Matmuls, self.bf16_matmuls),
@@ -213,11 +214,12 @@ impl Builder {
         });
         let listed = self.layers.is_some();
         let (processes, first_rank) = (job.is_some(), links.first().map_or(0, |link| link.rank()));
-        let (timeout, threads, validate, seed) = (self.timeout, self.threads, self.validate, self.seed);
+        let (timeout, threads, seed) = (self.timeout, self.threads, self.seed);
         let (mut groups, cut) = (self.groups.clone(), self.cut.clone());
         groups.extend(self.precision.iter().flat_map(Precision::kept).cloned());
         let scaling = self.precision.as_ref().and_then(Precision::scale);
-        let (lacks_optimizer, on_non_finite, outputs) = (self.optimizers.is_none(), self.on_non_finite, self.outputs);
+        let lacks_optimizer = self.optimizers.is_none();
+        let Settings { on_non_finite, validate, outputs, .. } = self.settings;
         let (compares_batches, input_gradients) = (processes && self.compare_batches, self.input_gradients);
         let widens = self.precision.is_some();
         let plan = plans.current()?;

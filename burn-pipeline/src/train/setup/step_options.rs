@@ -12,14 +12,14 @@ impl Builder {
     /// Clips gradients to this norm, above 0, taken over all ranks; for half precision it is computed in f32. Infinity
     /// never clips, and only reports the norm.
     pub fn clip_norm(mut self, norm: f64) -> Self {
-        self.clip_norm = Some(norm);
+        self.settings.clip_norm = Some(norm);
         self
     }
 
     /// Sets what training does if a loss or a gradient is NaN or infinite; an error by default. It covers the loss of
     /// every microbatch, and every gradient as the optimizer would get it.
     pub fn on_non_finite(mut self, action: OnNonFinite) -> Self {
-        self.on_non_finite = action;
+        self.settings.on_non_finite = action;
         self
     }
 
@@ -82,7 +82,7 @@ impl Builder {
     /// the end of the step. When ranks are processes, each chooses for itself: outputs are sent only to processes that
     /// request them.
     pub fn outputs(mut self, outputs: bool) -> Self {
-        self.outputs = outputs;
+        self.settings.outputs = outputs;
         self
     }
 
@@ -121,7 +121,7 @@ impl Builder {
     /// Compares the specs of tensors at stage boundaries with the stages' metadata while training; off by default. See
     /// [`StageMetadata`](crate::payload::StageMetadata) for the source of metadata.
     pub fn validate(mut self, validate: Validate) -> Self {
-        self.validate = validate;
+        self.settings.validate = validate;
         self
     }
 

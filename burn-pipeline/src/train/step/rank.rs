@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, HashMap};
 /// Saved running statistics, by stage.
 pub(super) type Statistics = BTreeMap<StageId, HashMap<ParamId, AnyTensor>>;
 
-/// The user's settings, which all ranks share.
-#[derive(Clone, Copy, Debug)]
+/// What the user chose that ranks read in each step.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Settings {
     /// What the loss is over a microbatch.
     pub(crate) reduction: Reduction,
