@@ -1,4 +1,8 @@
 //! Errors of links. The error of a wait names the rank that waited, its peer, and what it waited for.
+//!
+//! Groups of ranks return the same type, with variants of their own: a link's own collectives find the same
+//! differences between members ([`Collectives`](super::Collectives)), and a collective inside of a stage's code has one
+//! way for all errors, which is to unwind with this type.
 
 use super::wire_error::WireError;
 use burn_pipeline_plan::plan::CollectiveError;
