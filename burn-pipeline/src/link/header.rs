@@ -74,7 +74,7 @@ pub enum MessageKind {
 /// What a message is about. A receiver names the message that it waits for by its header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct Header {
-    /// The stage that the message is for; stage 0 if the kind concerns no stage.
+    /// What it carries.
     pub kind: MessageKind,
     /// The stage that the message is for; stage 0 where the kind is about no stage.
     pub stage: StageId,

@@ -32,7 +32,6 @@ impl DeferredOp for ExpertMatmul {
     }
 }
 
-/// Each expert's rows times its own matrix: `[e, n, d]` by `[e, d, k]` gives `[e, n, k]`.
 /// Multiplies each expert's rows by its own matrix: `[e, n, d]` by `[e, d, k]` gives `[e, n, k]`.
 ///
 /// In a split schedule the gradient of the matrices is computed in `W`. If one of the two is broadcast over experts,

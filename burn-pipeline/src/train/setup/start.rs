@@ -51,10 +51,9 @@ impl Builder {
     /// own pipeline. Each calls this with its own end of the link and an equal builder. All of them must then make the
     /// same calls, with the same batches, in the same order; they get the same losses, reports, outputs and weights.
     /// Each cuts the batch and takes the parts that its stages read: the first stage the input, the last one the
-    /// target,
-    /// and each the extras that it lists (with [`Builder::vocabulary`], all ranks read input and target). For what its
-    /// stages do not read, a process may give a placeholder: of the same types and number of samples, whatever its
-    /// other sizes and values.
+    /// target, and each the extras that it lists (with [`Builder::vocabulary`], all ranks read input and target). For
+    /// what its stages do not read, a process may give a placeholder: of the same types and number of samples, whatever
+    /// its other sizes and values.
     ///
     /// The timeout also bounds how far processes may drift apart: between two calls, none may be busy with other work
     /// for longer.
