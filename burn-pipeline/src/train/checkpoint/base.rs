@@ -16,6 +16,7 @@ use super::tensors::plain;
 use crate::stage::ParameterState;
 use burn::tensor::TensorData;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The digest of a parameter's values.
@@ -61,11 +62,9 @@ impl Checkpoint {
         let folder = self.folder();
         let lost = |what: String| CheckpointError::Base { base: folder.to_owned(), what };
         let folder = folder.canonicalize().map_err(|error| lost(error.to_string()))?;
-        let now = Checkpoint::open(&folder).map_err(|error| lost(error.to_string()))?;
-        match now.manifest.digest() == self.manifest.digest() {
-            true => Ok(BaseEntry { folder: folder.display().to_string(), digest: self.manifest.digest() }),
-            false => Err(lost("another checkpoint is there now".to_owned())),
-        }
+        let digest = self.manifest.digest();
+        unchanged(self.folder(), &digest)?;
+        Ok(BaseEntry { folder: folder.display().to_string(), digest })
     }
 
     /// The base, opened; `None` for a checkpoint that holds everything.
@@ -74,12 +73,7 @@ impl Checkpoint {
     /// Returns [`CheckpointError::Base`] if it is not where it was, or another one is there.
     pub(super) fn base(&self) -> Result<Option<Checkpoint>, CheckpointError> {
         let Some(BaseEntry { folder, digest }) = &self.manifest.base else { return Ok(None) };
-        let lost = |what: String| CheckpointError::Base { base: folder.into(), what };
-        let base = Checkpoint::open(folder).map_err(|error| lost(error.to_string()))?;
-        match base.manifest.digest() == *digest {
-            true => Ok(Some(base)),
-            false => Err(lost("another checkpoint is there now".to_owned())),
-        }
+        unchanged(Path::new(folder), digest).map(Some)
     }
 
     /// The index of the entry with the values of a parameter that is not trained; `None` if it holds other values.
@@ -114,5 +108,15 @@ impl Checkpoint {
             }
         };
         there.into_iter().map(own).collect()
+    }
+}
+
+/// Opens the checkpoint in a folder, if it still has this digest.
+fn unchanged(folder: &Path, digest: &str) -> Result<Checkpoint, CheckpointError> {
+    let lost = |what: String| CheckpointError::Base { base: folder.to_owned(), what };
+    let now = Checkpoint::open(folder).map_err(|error| lost(error.to_string()))?;
+    match now.manifest.digest() == digest {
+        true => Ok(now),
+        false => Err(lost("another checkpoint is there now".to_owned())),
     }
 }

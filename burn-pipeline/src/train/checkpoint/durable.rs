@@ -2,7 +2,7 @@
 
 use super::error::CheckpointError;
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 /// Creates a folder and its missing parents durably.
@@ -10,6 +10,15 @@ pub(super) fn create_durably(folder: &Path) -> Result<(), CheckpointError> {
     let made: Vec<&Path> = folder.ancestors().take_while(|folder| !folder.is_dir()).collect();
     fs::create_dir_all(folder).map_err(CheckpointError::io("creating", folder))?;
     made.into_iter().try_for_each(synchronise_around)
+}
+
+/// Writes a file durably, apart from its entry in the folder.
+pub(super) fn write_durably(path: &Path, contents: &[u8]) -> Result<(), CheckpointError> {
+    let written = File::create(path).and_then(|mut file| {
+        file.write_all(contents)?;
+        file.sync_all()
+    });
+    written.map_err(CheckpointError::io("writing", path))
 }
 
 /// Makes the entry of a file or folder in its parent folder durable.

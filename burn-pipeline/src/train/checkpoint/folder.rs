@@ -18,13 +18,13 @@
 //! write into its folder.
 
 use super::branch::{Branch, came_from, last_below};
-use super::durable::{create_durably, synchronise};
+use super::durable::{create_durably, synchronise, write_durably};
 use super::error::{CheckpointError, READING};
 use super::lock::{FolderLock, Saving};
 use super::manifest::{BaseEntry, Manifest, Order};
 use super::stored::Checkpoint;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -224,11 +224,7 @@ impl Staging {
         fs::rename(&self.folder, &complete).map_err(CheckpointError::io("completing", &complete))?;
         synchronise(root)?;
         let (latest, beside) = (root.join(LATEST), root.join(format!("{LATEST}{PARTIAL}")));
-        let named = File::create(&beside).and_then(|mut file| {
-            file.write_all(self.name.as_bytes())?;
-            file.sync_all()
-        });
-        named.map_err(CheckpointError::io("writing", &beside))?;
+        write_durably(&beside, self.name.as_bytes())?;
         fs::rename(&beside, &latest).map_err(CheckpointError::io("writing", &latest))?;
         synchronise(root)?;
         job.goes_on_from(&complete, serial);

@@ -3,6 +3,7 @@
 //! Guarantees: it is written last, and names every file with its size and checksum. It contains a checksum of itself,
 //! so a changed or truncated manifest is detected.
 
+use super::durable::write_durably;
 use super::error::{CheckpointError, READING};
 use crate::stage::StateValue;
 use crate::train::progress::Progress;
@@ -10,8 +11,6 @@ use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 
 /// The file's name within a checkpoint's folder.
@@ -157,11 +156,7 @@ impl Manifest {
         let path = folder.join(MANIFEST);
         let text = self.sum().and_then(|crc32| serde_json::to_vec_pretty(&Sealed { crc32, checkpoint: self }));
         let text = text.map_err(|e| CheckpointError::Beside(e.to_string()))?;
-        let written = File::create(&path).and_then(|mut file| {
-            file.write_all(&text)?;
-            file.sync_all()
-        });
-        written.map_err(CheckpointError::io("writing", &path))
+        write_durably(&path, &text)
     }
 
     /// Reads it from a folder.

@@ -110,42 +110,34 @@ pub(super) fn plain(data: TensorData) -> TensorData {
     if data.dtype().is_bool() { data.convert_dtype(DType::Bool(BoolStore::Native)) } else { data }
 }
 
+/// Element types, with their types in files.
+const TYPES: [(DType, Dtype); 13] = [
+    (DType::F64, Dtype::F64),
+    (DType::F32, Dtype::F32),
+    (DType::F16, Dtype::F16),
+    (DType::BF16, Dtype::BF16),
+    (DType::I64, Dtype::I64),
+    (DType::I32, Dtype::I32),
+    (DType::I16, Dtype::I16),
+    (DType::I8, Dtype::I8),
+    (DType::U64, Dtype::U64),
+    (DType::U32, Dtype::U32),
+    (DType::U16, Dtype::U16),
+    (DType::U8, Dtype::U8),
+    (DType::Bool(BoolStore::Native), Dtype::BOOL),
+];
+
 fn stored(dtype: DType) -> Option<Dtype> {
-    Some(match dtype {
-        DType::F64 => Dtype::F64,
-        DType::F32 | DType::Flex32 => Dtype::F32,
-        DType::F16 => Dtype::F16,
-        DType::BF16 => Dtype::BF16,
-        DType::I64 => Dtype::I64,
-        DType::I32 => Dtype::I32,
-        DType::I16 => Dtype::I16,
-        DType::I8 => Dtype::I8,
-        DType::U64 => Dtype::U64,
-        DType::U32 => Dtype::U32,
-        DType::U16 => Dtype::U16,
-        DType::U8 => Dtype::U8,
-        DType::Bool(_) => Dtype::BOOL,
-        DType::QFloat(_) => return None,
-    })
+    let plain = match dtype {
+        DType::Flex32 => DType::F32,
+        DType::Bool(_) => DType::Bool(BoolStore::Native),
+        dtype => dtype,
+    };
+    TYPES.into_iter().find(|(own, _)| *own == plain).map(|(_, stored)| stored)
 }
 
 fn read_as(dtype: Dtype) -> Option<DType> {
-    Some(match dtype {
-        Dtype::F64 => DType::F64,
-        Dtype::F32 => DType::F32,
-        Dtype::F16 => DType::F16,
-        Dtype::BF16 => DType::BF16,
-        Dtype::I64 => DType::I64,
-        Dtype::I32 => DType::I32,
-        Dtype::I16 => DType::I16,
-        Dtype::I8 => DType::I8,
-        Dtype::U64 => DType::U64,
-        Dtype::U32 => DType::U32,
-        Dtype::U16 => DType::U16,
-        Dtype::U8 => DType::U8,
-        Dtype::BOOL => DType::Bool(BoolStore::Native),
-        _ => return None,
-    })
+    TYPES.into_iter().find(|(_, stored)| *stored == dtype).map(|(own, _)| own)
 }
 
 /// A file being written, with the checksum of the bytes so far.

@@ -8,7 +8,7 @@
 //! 2. The folder is written under its name with `.partial`, and renamed.
 
 use super::how::Export;
-use crate::train::checkpoint::durable::{synchronise, synchronise_around};
+use crate::train::checkpoint::durable::{synchronise, synchronise_around, write_durably};
 use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::pretrained::{ADAPTERS, Adapters, CONFIG, INDEX};
 use crate::train::checkpoint::tensors::{Item, in_file_order, write_file, write_model};
@@ -127,9 +127,5 @@ fn write_shards(folder: &Path, shards: Vec<Vec<Item<'_>>>) -> Result<(), Checkpo
     let path = folder.join(INDEX);
     let index = Index { metadata: Total { total_size }, weight_map };
     let text = serde_json::to_string_pretty(&index).map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
-    let written = fs::File::create(&path).and_then(|mut file| {
-        std::io::Write::write_all(&mut file, format!("{text}\n").as_bytes())?;
-        file.sync_all()
-    });
-    written.map_err(CheckpointError::io("writing", &path))
+    write_durably(&path, format!("{text}\n").as_bytes())
 }

@@ -3,11 +3,11 @@
 //! PEFT names the factors of a layer `base_model.model.<layer>.lora_A.weight`, of shape `[rank, in]`, and `.lora_B`,
 //! `[out, rank]`. Burn's parameters are `<layer>.weight.lora.a`, `[in, rank]`, and `.b`, `[rank, out]`.
 
+use crate::train::checkpoint::durable::write_durably;
 use crate::train::checkpoint::error::CheckpointError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// The name of the file that holds a folder's adapters.
@@ -137,10 +137,6 @@ impl Adapters {
         };
         let path = folder.join(CONFIG);
         let text = serde_json::to_string_pretty(&config).map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
-        let written = fs::File::create(&path).and_then(|mut file| {
-            file.write_all(format!("{text}\n").as_bytes())?;
-            file.sync_all()
-        });
-        written.map_err(CheckpointError::io("writing", &path))
+        write_durably(&path, format!("{text}\n").as_bytes())
     }
 }
