@@ -8,8 +8,9 @@ use burn_pipeline_plan::plan::StageId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// The metadata of a built stage.
-#[derive(Debug, Clone)]
+/// The metadata of a built stage. Other processes get it without what is for the rank that holds the stage: they take
+/// every batch, because that rank checks whether a batch fits.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct StageFacts {
     pub(crate) stage: StageId,
     /// The kinds of its inputs and outputs.
@@ -17,10 +18,12 @@ pub(crate) struct StageFacts {
     /// The numbers of layers of which its factory requested its share (`StageContext::layers`).
     pub(crate) layers: BTreeSet<usize>,
     /// Names of the extras that it reads from a batch.
+    #[serde(skip)]
     pub(crate) extras: Vec<&'static str>,
     pub(crate) has_loss: bool,
     /// True if the specs at its boundary were declared.
     pub(crate) declared: bool,
+    #[serde(skip)]
     pub(crate) takes: BatchChecks,
     pub(crate) weight_bytes: usize,
     /// True if it has a trained parameter.
@@ -109,76 +112,5 @@ impl StageFacts {
             takes(target.clone()).map_err(|source| refused(StageError::Target(source), target))?;
         }
         Ok(())
-    }
-}
-
-/// The part of a stage's facts that is sent to other processes.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct SentFacts {
-    pub(crate) stage: StageId,
-    kinds: [Kinds; 2],
-    layers: BTreeSet<usize>,
-    has_loss: bool,
-    declared: bool,
-    weight_bytes: usize,
-    trains: bool,
-    has_forward_state: bool,
-    cut_over_replicas: bool,
-    names: Vec<(String, String)>,
-    named: bool,
-    lists: Vec<(String, bool)>,
-    pub(crate) piece: Option<Piece>,
-}
-
-impl SentFacts {
-    pub(crate) fn of(facts: &StageFacts) -> Self {
-        let StageFacts {
-            stage,
-            has_loss,
-            declared,
-            weight_bytes,
-            trains,
-            has_forward_state,
-            cut_over_replicas,
-            named,
-            piece,
-            ..
-        } = *facts;
-        Self {
-            stage,
-            kinds: facts.kinds.clone(),
-            layers: facts.layers.clone(),
-            has_loss,
-            declared,
-            weight_bytes,
-            trains,
-            has_forward_state,
-            cut_over_replicas,
-            names: facts.names.clone(),
-            named,
-            lists: facts.lists.clone(),
-            piece,
-        }
-    }
-
-    /// Accepts every batch, because the process that holds the stage checks whether a batch fits.
-    pub(crate) fn facts(self) -> StageFacts {
-        StageFacts {
-            stage: self.stage,
-            kinds: self.kinds,
-            layers: self.layers,
-            extras: Vec::new(),
-            has_loss: self.has_loss,
-            declared: self.declared,
-            takes: BatchChecks::none(),
-            weight_bytes: self.weight_bytes,
-            trains: self.trains,
-            has_forward_state: self.has_forward_state,
-            cut_over_replicas: self.cut_over_replicas,
-            names: self.names,
-            named: self.named,
-            lists: self.lists,
-            piece: self.piece,
-        }
     }
 }

@@ -4,7 +4,7 @@ use super::command::Command;
 use crate::execute::ExecuteError;
 use crate::link::{Header, Link, Message, MessageKind, gather};
 use crate::payload::{AnyTensor, Boundary, Payload};
-use crate::train::facts::{SentFacts, StageFacts};
+use crate::train::facts::StageFacts;
 use crate::train::step::Rank;
 use burn_pipeline_plan::plan::{Placement, StageId};
 use serde::Serialize;
@@ -57,21 +57,20 @@ pub(crate) fn gather_results<T: Clone + Serialize + DeserializeOwned, E: Display
     Ok(results)
 }
 
-/// Gives every rank the facts of all ranks' stages: its own unchanged, others in the form in which they can be sent.
+/// Gives every rank the facts of all ranks' stages: its own unchanged, others without what is not sent.
 pub(crate) fn exchange_facts(
     link: &mut dyn Link,
     own: Vec<StageFacts>,
     placement: &Placement,
     timeout: Duration,
 ) -> Result<Vec<StageFacts>, ExecuteError> {
-    let table: Vec<Vec<SentFacts>> = gather_all(link, &own.iter().map(SentFacts::of).collect(), timeout)?;
+    let table: Vec<Vec<StageFacts>> = gather_all(link, &own, timeout)?;
     for (peer, row) in table.iter().enumerate() {
         let stages = row.iter().filter(|facts| facts.piece.is_none()).map(|facts| facts.stage);
         ExecuteError::refuse_unknown(link.rank(), peer, placement, stages)?;
     }
     let rows = table.into_iter().enumerate().filter(|(rank, _)| *rank != link.rank());
-    let foreign = rows.flat_map(|(_, row)| row).map(SentFacts::facts);
-    Ok(own.into_iter().chain(foreign).collect())
+    Ok(own.into_iter().chain(rows.flat_map(|(_, row)| row)).collect())
 }
 
 /// The tensors of some stages.
