@@ -1,6 +1,7 @@
 //! A macro for links that wrap other links.
 
-/// Writes methods of [`Link`](crate::link::Link) that call the link in a field.
+/// Writes methods of [`Link`](crate::link::Link) that call the link in a field, or behind a path in parentheses, such
+/// as `(0.lock().link)`.
 ///
 /// Forward `rank, ranks, monitor, to_device, set_activity, all_gather, abort` unless you write them yourself. The
 /// other methods have defaults that call these. Do not forward a method whose default must call methods that you
@@ -64,20 +65,26 @@ macro_rules! forward_link {
         $crate::forward_link!(@do $link all_gather(self, bytes: Vec<u8>, deadline: ::std::time::Instant)
             -> Result<Vec<Vec<u8>>, $crate::link::LinkError>);
     };
+    (@ $link:tt barrier) => {
+        $crate::forward_link!(@do $link barrier(self, deadline: ::std::time::Instant)
+            -> Result<(), $crate::link::LinkError>);
+    };
     (@ $link:tt abort) => { $crate::forward_link!(@do $link abort(self, message: String)); };
     (@ $link:tt interrupt) => { $crate::forward_link!(@do $link interrupt(self, message: String)); };
     (@ $link:tt recover) => {
         $crate::forward_link!(@do $link recover(self, deadline: ::std::time::Instant)
             -> Result<(), $crate::link::LinkError>);
     };
+    (@of $this:ident ($($path:tt)+)) => { $this.$($path)+ };
+    (@of $this:ident $link:tt) => { $this.$link };
     (@get $link:tt $name:ident($this:ident $(, $argument:ident: $type:ty)*) $(-> $out:ty)?) => {
         fn $name(&$this $(, $argument: $type)*) $(-> $out)? {
-            $this.$link.$name($($argument),*)
+            $crate::forward_link!(@of $this $link).$name($($argument),*)
         }
     };
     (@do $link:tt $name:ident($this:ident $(, $argument:ident: $type:ty)*) $(-> $out:ty)?) => {
         fn $name(&mut $this $(, $argument: $type)*) $(-> $out)? {
-            $this.$link.$name($($argument),*)
+            $crate::forward_link!(@of $this $link).$name($($argument),*)
         }
     };
 }

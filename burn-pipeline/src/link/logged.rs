@@ -46,7 +46,7 @@ impl Logged {
 
 impl Link for Logged {
     crate::forward_link!(0: rank, ranks, overlaps, monitor, to_device, set_activity, expect, probe, all_gather);
-    crate::forward_link!(0: abort, interrupt, recover);
+    crate::forward_link!(0: barrier, abort, interrupt, recover);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
         self.tell("sent", to, message.header, &message.payload);
@@ -60,9 +60,5 @@ impl Link for Logged {
 
     fn collectives(&mut self) -> Option<&mut dyn Collectives> {
         self.0.collectives()
-    }
-
-    fn barrier(&mut self, deadline: Instant) -> Result<(), LinkError> {
-        self.0.barrier(deadline)
     }
 }

@@ -9,11 +9,8 @@
 use super::activity::Activity;
 use super::collectives::{Collectives, FlatCollective};
 use super::error::LinkError;
-use super::expected::ExpectedMessage;
-use super::header::{Header, Message};
 use super::link_trait::Link;
-use super::monitor::Monitor;
-use crate::payload::{AnyTensor, Payload};
+use crate::payload::AnyTensor;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -63,25 +60,8 @@ impl StageEnd {
 }
 
 impl Link for SharedLink {
-    fn rank(&self) -> usize {
-        self.0.lock().link.rank()
-    }
-
-    fn ranks(&self) -> usize {
-        self.0.lock().link.ranks()
-    }
-
-    fn overlaps(&self) -> bool {
-        self.0.lock().link.overlaps()
-    }
-
-    fn monitor(&self) -> Arc<dyn Monitor> {
-        self.0.lock().link.monitor()
-    }
-
-    fn to_device(&self, payload: Payload) -> Payload {
-        self.0.lock().link.to_device(payload)
-    }
+    crate::forward_link!((0.lock().link): rank, ranks, overlaps, monitor, to_device, send, receive, expect, probe);
+    crate::forward_link!((0.lock().link): all_gather, barrier, abort, interrupt, recover);
 
     fn set_activity(&mut self, activity: Activity) {
         let mut held = self.0.lock();
@@ -89,44 +69,8 @@ impl Link for SharedLink {
         held.link.set_activity(activity);
     }
 
-    fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
-        self.0.lock().link.send(to, message, deadline)
-    }
-
-    fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        self.0.lock().link.receive(from, header, deadline)
-    }
-
-    fn expect(&mut self, messages: &[ExpectedMessage]) -> Result<(), LinkError> {
-        self.0.lock().link.expect(messages)
-    }
-
-    fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
-        self.0.lock().link.probe(from, deadline)
-    }
-
-    fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
-        self.0.lock().link.all_gather(bytes, deadline)
-    }
-
     fn collectives(&mut self) -> Option<&mut dyn Collectives> {
         if self.0.lock().link.collectives().is_some() { Some(self) } else { None }
-    }
-
-    fn barrier(&mut self, deadline: Instant) -> Result<(), LinkError> {
-        self.0.lock().link.barrier(deadline)
-    }
-
-    fn abort(&mut self, message: String) {
-        self.0.lock().link.abort(message);
-    }
-
-    fn interrupt(&mut self, message: String) {
-        self.0.lock().link.interrupt(message);
-    }
-
-    fn recover(&mut self, deadline: Instant) -> Result<(), LinkError> {
-        self.0.lock().link.recover(deadline)
     }
 }
 
