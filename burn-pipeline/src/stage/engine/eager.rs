@@ -20,17 +20,16 @@ use super::recording::{Recorded, Signature};
 use super::report::{DeferredShare, EngineReport};
 use super::seeded::SeededDraws;
 use crate::ops::{Deferral, HeldOutputs, OutputGradient};
-use crate::payload::{AnyTensor, TensorKind};
-use crate::payload::{Payload, PayloadPart};
+use crate::payload::{AnyTensor, Payload, PayloadPart, TensorKind};
 use crate::stage::Stage;
 use crate::stage::batch::LossPart;
 use crate::stage::error::StageError;
 use crate::stage::random::ForwardSeed;
-use crate::stage::state::{GradientStore, WeightGradients};
+use crate::stage::state::{GradientStore, WeightGradients, each_float};
 use burn::backend::autodiff::grads::Gradients as GraphGradients;
 use burn::backend::{AutodiffBackend, Dispatch};
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::{DType, GradientCheckpointingStrategy, Shape, Tensor};
+use burn::module::Module;
+use burn::tensor::{DType, GradientCheckpointingStrategy, Shape};
 use std::collections::HashMap;
 
 /// Shape and element type of an output whose storage is released.
@@ -330,46 +329,28 @@ fn detach(payload: Payload) -> (ForwardOutput, Vec<AnyTensor>) {
 }
 
 /// Takes the gradients of a module's parameters, in visiting order.
-fn weight_gradients<M: Module>(module: &M, gradients: GraphGradients) -> WeightGradients {
-    struct Take {
-        gradients: GraphGradients,
-        taken: WeightGradients,
-    }
-
-    impl ModuleVisitor for Take {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let value = AnyTensor::new(param.val());
-            if !value.is_tracked() {
-                return;
-            }
-            if let Some(gradient) = Dispatch::grad_remove(value.as_dispatch(), &mut self.gradients) {
-                self.taken.push((param.id, AnyTensor::from_dispatch(gradient)));
-            }
+fn weight_gradients<M: Module>(module: &M, mut gradients: GraphGradients) -> WeightGradients {
+    let mut taken = WeightGradients::new();
+    each_float(module, |param| {
+        let value = param.value();
+        if !value.is_tracked() {
+            return;
         }
-    }
-
-    let mut take = Take { gradients, taken: Vec::new() };
-    module.visit(&mut take);
-    take.taken
+        if let Some(gradient) = Dispatch::grad_remove(value.as_dispatch(), &mut gradients) {
+            taken.push((param.id(), AnyTensor::from_dispatch(gradient)));
+        }
+    });
+    taken
 }
 
 /// The number of elements of the parameters that have a gradient by now, each parameter counted once.
 fn elements_present<M: Module>(module: &M, gradients: &GraphGradients) -> usize {
-    struct Count<'a> {
-        gradients: &'a GraphGradients,
-        seen: HashMap<ParamId, usize>,
-    }
-
-    impl ModuleVisitor for Count<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let value = AnyTensor::new(param.val());
-            if value.is_tracked() && Dispatch::grad(value.as_dispatch(), self.gradients).is_some() {
-                self.seen.insert(param.id, value.shape().num_elements());
-            }
+    let mut seen = HashMap::new();
+    each_float(module, |param| {
+        let value = param.value();
+        if value.is_tracked() && Dispatch::grad(value.as_dispatch(), gradients).is_some() {
+            seen.insert(param.id(), value.shape().num_elements());
         }
-    }
-
-    let mut count = Count { gradients, seen: HashMap::new() };
-    module.visit(&mut count);
-    count.seen.into_values().sum()
+    });
+    seen.into_values().sum()
 }

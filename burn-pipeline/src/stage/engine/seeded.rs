@@ -25,9 +25,9 @@ use crate::payload::AnyTensor;
 use crate::stage::Stage;
 use crate::stage::error::StageError;
 use crate::stage::random::{Drawn, ForwardSeed, RngProbe, device_generator, drawing};
-use crate::stage::state::{Names, named_weights, with_weights};
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Device, Tensor};
+use crate::stage::state::{Names, each_float, named_weights, with_weights};
+use burn::module::{Module, ParamId};
+use burn::tensor::Device;
 use std::collections::HashMap;
 
 /// The number of disturbed forwards after which the stage gives up.
@@ -213,17 +213,9 @@ impl SeededDraws {
 
 /// The values of a module that has frozen float parameters, such as running statistics; `None` for other modules.
 pub(super) fn buffers<M: Module>(module: &M) -> Option<HashMap<ParamId, AnyTensor>> {
-    struct Find(bool);
-
-    impl ModuleVisitor for Find {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0 |= !param.is_require_grad();
-        }
-    }
-
-    let mut find = Find(false);
-    module.visit(&mut find);
-    let weights = find.0.then(|| named_weights(module, &Names::default()));
+    let mut frozen = false;
+    each_float(module, |param| frozen |= !param.is_trained());
+    let weights = frozen.then(|| named_weights(module, &Names::default()));
     weights.map(|weights| weights.into_iter().map(|weight| (weight.id, weight.value)).collect())
 }
 

@@ -14,10 +14,10 @@ use crate::payload::computes_in;
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::state::{
-    NamedParameter, NamedWeight, as_leaves, named_parameters, named_weights, trained, with_weights,
+    NamedParameter, NamedWeight, as_leaves, each_float, named_parameters, named_weights, trained, with_weights,
 };
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::tensor::{DType, Device, Tensor};
+use burn::module::{Module, ParamId};
+use burn::tensor::{DType, Device};
 use std::any::Any;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
@@ -182,15 +182,7 @@ impl<M: Stage> ReplaceModule for Typed<M> {
 
 /// The device of each float parameter.
 fn float_devices<M: Module>(module: &M) -> BTreeMap<u64, Device> {
-    struct Devices(BTreeMap<u64, Device>);
-
-    impl ModuleVisitor for Devices {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.insert(param.id.val(), param.val().device());
-        }
-    }
-
-    let mut devices = Devices(BTreeMap::new());
-    module.visit(&mut devices);
-    devices.0
+    let mut devices = BTreeMap::new();
+    each_float(module, |param| drop(devices.insert(param.id().val(), param.value().device())));
+    devices
 }

@@ -16,17 +16,17 @@
 //! An element that is 0 shows the smallest update. Half precision, which has no such numbers, is tried in its own
 //! type with its largest number, and once more in f32.
 
-use super::gradients::collected;
-use super::gradients::{Accumulation, GradientStore};
+use super::each_float::each_float;
+use super::gradients::{Accumulation, GradientStore, collected};
 use super::in_model::step_in_model;
 use super::named::{NamedParameter, named_parameters};
 use super::names::Names;
 use super::weights::with_weights;
 use crate::payload::AnyTensor;
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::optim::ModuleOptimizer;
-use burn::tensor::{DType, Device, Tensor, TensorData};
-use std::collections::{HashMap, HashSet};
+use burn::tensor::{DType, Device, TensorData};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// The number of elements in a half.
@@ -113,23 +113,17 @@ impl<M: Module> Trial<'_, M> {
 
     /// The elements of the made-up parameters.
     fn elements(&self, made: &M) -> Result<Elements, String> {
-        struct Read(HashSet<ParamId>, Result<Elements, String>);
-
-        impl ModuleVisitor for Read {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                let Self(of, Ok(read)) = self else { return };
-                if of.contains(&param.id) {
-                    match AnyTensor::new(param.base().inner()).into_data() {
-                        Ok(data) => drop(read.insert(param.id, data.iter::<f64>().collect())),
-                        Err(failed) => self.1 = Err(failed),
-                    }
+        let mut read = Ok(Elements::new());
+        each_float(made, |param| {
+            let Ok(elements) = &mut read else { return };
+            if self.trained.iter().any(|trained| trained.id == param.id()) {
+                match param.base().inner().into_data() {
+                    Ok(data) => drop(elements.insert(param.id(), data.iter::<f64>().collect())),
+                    Err(failed) => read = Err(failed),
                 }
             }
-        }
-
-        let mut read = Read(self.trained.iter().map(|p| p.id).collect(), Ok(Elements::new()));
-        made.visit(&mut read);
-        read.1
+        });
+        read
     }
 }
 

@@ -1,13 +1,15 @@
 //! What a stage keeps from step to step: its parameters by name, the sums of their gradients, its optimizer's state.
 //!
-//! Reading order: [`named`] (float parameters), [`names`] (their names in the whole model), [`leaves`] (which of them
-//! are trained), [`weights`] (values, taken out and put back), [`forward_state`] (what forwards can change),
-//! [`masters`] (values in f32, of which the module has rounded copies), [`gradients`] (sums over microbatches),
-//! [`in_model`] (a step, by names in the model), [`optimizer`] (its state, by parameter), [`by_element`] (whether the
-//! optimizer can step shards), [`made_up`] (whether it equals that of other processes), [`shared_error`].
+//! Reading order: `each_float` (goes through float parameters), [`named`] (these with their paths), [`names`] (their
+//! names in the whole model), [`leaves`] (which of them are trained), [`weights`] (values, taken out and put back),
+//! [`forward_state`] (what forwards can change), [`masters`] (values in f32, of which the module has rounded copies),
+//! [`gradients`] (sums over microbatches), [`in_model`] (a step, by names in the model), [`optimizer`] (its state, by
+//! parameter), [`by_element`] (whether the optimizer can step shards), [`made_up`] (whether it equals that of other
+//! processes), [`shared_error`].
 
 mod abandoned;
 mod by_element;
+mod each_float;
 mod forward_state;
 mod gradients;
 mod in_model;
@@ -22,6 +24,7 @@ mod weights;
 
 pub(super) use abandoned::free_abandoned;
 pub(super) use by_element::steps_by_element;
+pub(super) use each_float::each_float;
 pub(super) use forward_state::forward_state;
 pub use gradients::Accumulation;
 pub(crate) use gradients::GradientStore;

@@ -1,5 +1,6 @@
 //! A module's float parameters by path, including tied parameters, which have several paths.
 
+use super::each_float::each_float;
 use super::names::Names;
 use crate::payload::AnyTensor;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
@@ -64,14 +65,6 @@ pub(in crate::stage) fn named_parameters<M: Module>(module: &M, names: &Names) -
 /// Burn's optimizers step a parameter with several paths at the first of them only. Without this the other paths
 /// would keep the old value and, as leaves of their own, would split the gradient.
 pub(in crate::stage) fn retie<M: Module>(module: M) -> M {
-    struct Places(Vec<ParamId>);
-
-    impl ModuleVisitor for Places {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.push(param.id);
-        }
-    }
-
     struct Retie(HashMap<ParamId, AnyTensor>);
 
     impl ModuleMapper for Retie {
@@ -90,27 +83,21 @@ pub(in crate::stage) fn retie<M: Module>(module: M) -> M {
         }
     }
 
-    let mut places = Places(Vec::new());
-    module.visit(&mut places);
-    let count = places.0.len();
-    places.0.sort_unstable();
-    places.0.dedup();
-    if places.0.len() == count { module } else { module.map(&mut Retie(HashMap::new())) }
+    let mut places = Vec::new();
+    each_float(&module, |param| places.push(param.id()));
+    let count = places.len();
+    places.sort_unstable();
+    places.dedup();
+    if places.len() == count { module } else { module.map(&mut Retie(HashMap::new())) }
 }
 
 /// The identifiers of a module's float parameters, in visiting order.
 pub(in crate::stage) fn parameter_ids<M: Module>(module: &M) -> Vec<ParamId> {
-    struct Ids(Vec<ParamId>);
-
-    impl ModuleVisitor for Ids {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if !self.0.contains(&param.id) {
-                self.0.push(param.id);
-            }
+    let mut ids = Vec::new();
+    each_float(module, |param| {
+        if !ids.contains(&param.id()) {
+            ids.push(param.id());
         }
-    }
-
-    let mut ids = Ids(Vec::new());
-    module.visit(&mut ids);
-    ids.0
+    });
+    ids
 }

@@ -4,6 +4,7 @@
 //! includes frozen parameters and buffers (running statistics). A parameter with several paths in the module is one
 //! weight with several names.
 
+use super::each_float::each_float;
 use super::leaves::Standing;
 use super::names::Names;
 use crate::payload::AnyTensor;
@@ -111,17 +112,9 @@ pub(in crate::stage) fn values<M: Module>(module: &M) -> Vec<(ParamId, AnyTensor
 /// The value of every float parameter, in visiting order, without autodiff; one with several paths comes once for
 /// each.
 pub(in crate::stage) fn float_weights<M: Module>(module: &M) -> Vec<(ParamId, AnyTensor)> {
-    struct Weights(Vec<(ParamId, AnyTensor)>);
-
-    impl ModuleVisitor for Weights {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.push((param.id, AnyTensor::new(param.val().inner())));
-        }
-    }
-
-    let mut weights = Weights(Vec::new());
-    module.visit(&mut weights);
-    weights.0
+    let mut weights = Vec::new();
+    each_float(module, |param| weights.push((param.id(), param.value().inner())));
+    weights
 }
 
 /// The module with other values; a parameter without one keeps its own. Each stays trainable or frozen as it was, and

@@ -2,7 +2,7 @@
 
 use crate::payload::AnyTensor;
 use crate::program::{edge, leaf, lowered, placeholder};
-use crate::stage::state::values;
+use crate::stage::state::{each_float, values};
 use burn::backend::autodiff::NodeId;
 use burn::backend::ir::{TensorId, TensorIr};
 use burn::backend::{BackendTensor, DispatchTensor, DispatchTensorKind};
@@ -122,20 +122,12 @@ pub(super) fn edges(leaves: &[DispatchTensor]) -> Result<Vec<TensorIr>, String> 
 
 /// The tensors that a captured module holds as float parameters and buffers.
 pub(super) fn float_edges<M: Module>(module: &M) -> Option<HashSet<TensorId>> {
-    struct Held(Option<HashSet<TensorId>>);
-
-    impl ModuleVisitor for Held {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            match (edge(&param.val().into_dispatch()), &mut self.0) {
-                (Ok(edge), Some(held)) => drop(held.insert(edge.id)),
-                _ => self.0 = None,
-            }
-        }
-    }
-
-    let mut held = Held(Some(HashSet::new()));
-    module.visit(&mut held);
-    held.0
+    let mut held = Some(HashSet::new());
+    each_float(module, |param| match (edge(param.value().as_dispatch()), &mut held) {
+        (Ok(edge), Some(held)) => drop(held.insert(edge.id)),
+        _ => held = None,
+    });
+    held
 }
 
 fn map<M: Module>(module: M, parameters: &Parameters, step: Step<'_>) -> (M, Vec<DispatchTensor>) {
