@@ -19,9 +19,8 @@
 //! If `TORCHELASTIC_USE_AGENT_STORE` is `True`, torchrun's own store listens at `MASTER_PORT`, and ranks use the
 //! next port.
 
-use super::admission::{Admission, Secret};
 use super::launcher::{Launcher, STEP, first_host, is_guessable, is_one_host};
-use super::rendezvous::Rendezvous;
+use super::rendezvous::{Admission, Rendezvous, Secret};
 use std::ffi::OsString;
 
 #[cfg(test)]

@@ -21,7 +21,6 @@
 //! transport), `kit/` (messages as bytes), `tcp/`.
 
 mod activity;
-mod admission;
 mod collectives;
 #[cfg(feature = "flex")]
 pub mod conformance;
@@ -47,7 +46,6 @@ mod threads;
 mod wire_error;
 
 pub use activity::Activity;
-pub use admission::{Admission, Secret};
 pub use collectives::{Collectives, FlatCollective};
 pub use delayed::Delayed;
 pub(crate) use error::PANICKED;
@@ -64,7 +62,7 @@ pub(crate) use logged::{Logged, TRANSFER};
 pub use monitor::Monitor;
 pub(crate) use moving_deadline::Pace;
 pub(crate) use moving_deadline::TIMES as PROLONGED;
-pub use rendezvous::Rendezvous;
+pub use rendezvous::{Admission, Rendezvous, Secret};
 pub(crate) use shared_link::{SharedLink, StageEnd};
 #[cfg(fuzzing)]
 #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! Joins a value from its messages.
+//! Joins a value from its messages; also where both ends are one rank, which measures stages without a link.
 
 use super::cut::Recut;
 use super::part::{Part, described};
@@ -37,6 +37,16 @@ impl Recut {
         beside.ended()?;
         Ok(Payload::from_parts(value))
     }
+}
+
+/// What the first of `receivers` ranks gets of a value, if all senders have equal values and equal pieces.
+///
+/// # Errors
+/// Returns [`StageError::CutUnevenly`] or [`StageError::CutOtherwise`] for a piece that cannot be re-cut.
+pub(crate) fn received_by_first(senders: usize, receivers: usize, value: Payload) -> Result<Payload, StageError> {
+    let (recut, sends) = (Recut { senders, receivers }, 0..(senders / receivers).max(1));
+    let first = |member| Ok(recut.messages(member, value.clone(), None, false)?.swap_remove(0));
+    recut.join(sends.clone(), sends.map(first).collect::<Result<_, StageError>>()?)
 }
 
 /// The other messages of a value, read in parallel with the first.

@@ -17,17 +17,16 @@
 //!    they get the marks of the values that they belong to ([`marked`]), and the receiver removes them
 //!    ([`unmarked`]).
 //!
-//! Read `part` (the parts of messages, and their marks), then `cut`, then `join`, then `first` (both ends at once).
+//! Read `part` (the parts of messages, and their marks), then `cut`, then `join`.
 
 mod cut;
-mod first;
 mod join;
 mod part;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
 
 pub(super) use cut::Recut;
-pub(crate) use first::received_by_first;
+pub(crate) use join::received_by_first;
 pub(super) use part::{cuts, marked, unmarked};
 
 #[cfg(doc)]

@@ -8,7 +8,7 @@
 use super::error::TcpError;
 use super::handshake::Address;
 use super::look_up::{LookUp, host};
-use crate::link::admission::Admission;
+use crate::link::rendezvous::Admission;
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
@@ -125,7 +125,7 @@ pub(super) fn own_hosts(deadline: Instant) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::admission::Secret;
+    use crate::link::rendezvous::Secret;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()

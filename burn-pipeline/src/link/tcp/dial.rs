@@ -8,7 +8,7 @@ use super::error::TcpError;
 use super::handshake::{Address, read, write};
 use super::key::{Key, is_wrong_secret};
 use super::look_up::LookUp;
-use crate::link::admission::Admission;
+use crate::link::rendezvous::Admission;
 use serde::Serialize;
 use std::io::{Error, ErrorKind};
 use std::net::{SocketAddr, TcpStream};

@@ -11,7 +11,7 @@
 //! Without a secret the key is empty, and the proof shows only that the other end is a rank of some job.
 
 use super::handshake::{Nonce, read_exact};
-use crate::link::admission::Admission;
+use crate::link::rendezvous::Admission;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use std::io::{Error, ErrorKind, Write};

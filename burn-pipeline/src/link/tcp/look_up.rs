@@ -5,7 +5,7 @@
 
 use super::error::TcpError;
 use super::handshake::Address;
-use crate::link::admission::Admission;
+use crate::link::rendezvous::Admission;
 use std::io::Error;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, channel};
@@ -101,7 +101,7 @@ fn ask(look_up: impl FnOnce() -> Answer + Send + 'static) -> Receiver<Answer> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::admission::Secret;
+    use crate::link::rendezvous::Secret;
 
     fn at(host: &str) -> Address {
         (host.to_owned(), 1)
