@@ -8,8 +8,7 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn_pipeline::payload::AnyTensor;
 use burn_pipeline::schedule::{Size, by_name};
-use burn_pipeline::stage::{Batch, SplitBackward, Stage};
-use burn_pipeline::stage::{StageBox, init_seeded};
+use burn_pipeline::stage::{Batch, SplitBackward, Stage, StageBox, init_seeded};
 use burn_pipeline::train::{Pipeline, StageContext};
 use pipeline_tests::reference::{Reference, weights};
 

@@ -3,8 +3,7 @@
 //! All ranks have equal pieces. The head's work is divided as in Algorithm 2 of Yeung et al. 2024 (arXiv:2411.05288):
 //! `S` computes the logits and the input's gradient, `T` the gradient of the weights.
 
-use super::amount::is_amount;
-use super::amount::is_zero;
+use super::amount::{is_amount, is_zero};
 use super::error::ProfileError;
 use super::layer::Layer;
 use super::link::LinkCosts;

@@ -2,8 +2,7 @@
 
 use super::batch::Reduction;
 use crate::ops::DeferredError;
-use crate::payload::BoundaryError;
-use crate::payload::StagePort;
+use crate::payload::{BoundaryError, StagePort};
 use crate::program::ProgramError;
 use burn::tensor::DType;
 

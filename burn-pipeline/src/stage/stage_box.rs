@@ -6,12 +6,9 @@
 use super::Stage;
 use super::batch::Loss;
 use super::engine::StageFunction;
-use super::erased::ErasedStage;
-use super::erased::Typed;
+use super::erased::{ErasedStage, Typed};
 use super::state::Names;
-use crate::payload::Boundary;
-use crate::payload::PayloadSpec;
-use crate::payload::StageMetadata;
+use crate::payload::{Boundary, PayloadSpec, StageMetadata};
 
 /// A stage of any module type, as the factory of a pipeline returns it.
 pub struct StageBox(Box<dyn ErasedStage>);

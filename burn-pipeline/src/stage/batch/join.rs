@@ -2,8 +2,7 @@
 
 use super::microbatches::Microbatches;
 use super::split::MicrobatchError;
-use crate::payload::AnyTensor;
-use crate::payload::{Payload, PayloadPart};
+use crate::payload::{AnyTensor, Payload, PayloadPart};
 
 impl Microbatches {
     /// Joins the outputs of all microbatches, in order. Each tensor is joined along its own dimension of `dims`, or

@@ -20,13 +20,11 @@ use super::contract::{Engine, EngineState};
 use super::function::StageFunction;
 use super::report::{ActivationBytes, EngineReport};
 use super::seeded::{buffers, restore};
-use crate::payload::AnyTensor;
-use crate::payload::Payload;
+use crate::payload::{AnyTensor, Payload};
 use crate::stage::Stage;
 use crate::stage::error::StageError;
 use crate::stage::random::ForwardSeed;
-use crate::stage::state::GradientStore;
-use crate::stage::state::{Names, named_parameters, named_weights};
+use crate::stage::state::{GradientStore, Names, named_parameters, named_weights};
 use burn::module::Module;
 use std::collections::HashMap;
 
@@ -98,13 +96,11 @@ impl<M: Stage> Engine<M> for Recompute<M> {
             drop(named_weights(module, &Names::default()));
             self.buffers = Some(buffers(module).is_some());
         }
+        let outcome = self.inner.forward_only(function, module, call.clone())?;
         if !call.wants_gradients() && !trains(module) {
-            let inputs = call.input.tensors().count() + call.extra_gradients.len();
-            let outcome = self.inner.forward_only(function, module, call.clone())?;
-            self.idle.insert(call.microbatch, inputs);
+            self.idle.insert(call.microbatch, call.input.tensors().count() + call.extra_gradients.len());
             return Ok(outcome);
         }
-        let outcome = self.inner.forward_only(function, module, call.clone())?;
         let given = if self.inner.repeats(call.microbatch) { None } else { Some(checksum(&outcome)?) };
         self.call_bytes = self.call_bytes.max(bytes(&call));
         self.calls.insert(call.microbatch, FirstForward { call, given });

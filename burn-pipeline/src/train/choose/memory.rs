@@ -26,10 +26,10 @@
 
 use super::measure_error::MeasureError;
 use super::walk::{Walk, caught};
-use crate::payload::TensorKind;
-use crate::payload::{AnyTensor, Payload};
-use crate::stage::loss_seed;
-use crate::stage::{Batch, ErasedStage, ForwardCall, ForwardOutput, ForwardSeed, Gradients, Members, StageError};
+use crate::payload::{AnyTensor, Payload, TensorKind};
+use crate::stage::{
+    Batch, ErasedStage, ForwardCall, ForwardOutput, ForwardSeed, Gradients, Members, StageError, loss_seed,
+};
 use crate::train::error::BuildError;
 use crate::train::features::Feature;
 use crate::train::plans::split_stages;

@@ -24,8 +24,7 @@ use crate::vocabulary::{Piece, StageGroups, Vocabulary, VocabularyGroup};
 use burn::module::ParamId;
 use burn::tensor::Device;
 use burn_pipeline_plan::plan::{CheckedPlan, Op, Placement, StageId};
-use std::collections::BTreeSet;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -1,8 +1,7 @@
 //! One microbatch's run through the programs of a stage, in an interpreter of its own.
 
 use super::replayable::Replayable;
-use crate::payload::AnyTensor;
-use crate::payload::{Payload, PayloadPart};
+use crate::payload::{AnyTensor, Payload, PayloadPart};
 use crate::program::{NO_REPLAY, Phase, Program, ProgramError, Replay, Sums, interpreter, is_like, spec};
 use crate::stage::engine::call::{ForwardCall, Gradients};
 use crate::stage::engine::recording::Parameters;

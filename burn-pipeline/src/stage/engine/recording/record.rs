@@ -13,8 +13,7 @@ use super::output_spec::{OutputSpec, WeightSource, structure};
 use super::parameters::{Parameters, captured_module, edges, float_edges, lowered_module};
 use crate::ops::{HeldOutputs, OutputGradient};
 use crate::panics::quietly;
-use crate::payload::Payload;
-use crate::payload::{AnyTensor, TensorKind};
+use crate::payload::{AnyTensor, Payload, TensorKind};
 use crate::program::{
     CustomOps, Edges, NO_REPLAY, Recording, backward, capturing, configured, edge, gradient, interpreter, leaf,
     placeholder,
