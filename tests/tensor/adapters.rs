@@ -10,7 +10,7 @@ use burn_pipeline::layers::{Layer, LayerContext, LayerGroups, Model, Sequential}
 use burn_pipeline::link::Threads;
 use burn_pipeline::nn::GatedFeedForward;
 use burn_pipeline::stage::{SplitBackward, init_seeded};
-use burn_pipeline::train::Export;
+use burn_pipeline::train::{Export, Pretrained};
 use burn_pipeline::{Batch, Builder, Checkpoints, Pipeline, Size};
 use pipeline_tests::device::device;
 use pipeline_tests::reference::Reference;
@@ -29,11 +29,12 @@ fn cut(Block { norm, gated, down }: Block, at: &LayerGroups) -> Piece {
 }
 
 fn model_of(
+    seed: u64,
     make: impl Fn(&LayerContext) -> Block + Send + Sync + 'static,
     cut: impl Fn(Block, &LayerGroups) -> Piece + Send + Sync + 'static,
 ) -> Model {
     let forward = |own: &Piece, x: Tensor<2>| x.clone() + own.feed.forward(own.norm.forward(x));
-    Sequential::new().repeat(LAYERS, Layer::cut("blocks", make, cut, forward)).loss(loss)
+    Sequential::new().repeat(LAYERS, Layer::cut("blocks", make, cut, forward)).seed(seed).loss(loss)
 }
 
 fn builder(model: Model, (schedule, ranks): (&str, usize), (members, replicas): (usize, usize)) -> Builder {
@@ -47,7 +48,7 @@ fn builder(model: Model, (schedule, ranks): (&str, usize), (members, replicas): 
 }
 
 fn model() -> Model {
-    model_of(|at| adapted(&at.device), cut)
+    model_of(0, |at| adapted(&at.device), cut)
 }
 
 /// Whole weights by name.
@@ -127,6 +128,42 @@ fn adapters_of_cut_layers_are_saved_whole_and_fit_other_groups() {
 }
 
 #[test]
+fn checkpoints_over_pretrained_weights_fit_other_groups_and_are_refused_over_other_pieces() {
+    let root = tempdir().unwrap();
+    let (base, checkpoints) = (root.path().join("base"), Checkpoints::new(root.path().join("tuned")).over_pretrained());
+    std::fs::create_dir_all(&base).unwrap();
+    let stored = model_of(9, |at| adapted(&at.device), cut);
+    let mut whole = builder(stored, ("GPipe", 1), (1, 1)).build().unwrap();
+    whole.export_as(base.join("model.safetensors"), Export::from(IdentityAdapter).merged()).unwrap();
+    let base = Pretrained::folder(&base);
+    let start = |groups| {
+        let mut pipeline = builder(model(), ("1F1B", 2), groups).sharded(groups.1 > 1).build().unwrap();
+        pipeline.load_pretrained(&base).unwrap();
+        pipeline
+    };
+    let mut two = start((2, 1));
+    let [x, wanted] = data(0);
+    two.step(Batch::new(x).target(wanted), RATE).unwrap();
+    let saved = two.save(&checkpoints, &()).unwrap();
+    let file = std::fs::read(saved.join("stage-000.safetensors")).unwrap();
+    let names = safetensors::SafeTensors::deserialize(&file).unwrap();
+    assert!(names.names().into_iter().all(|name| name.contains(".lora.")), "{:?}", names.names());
+    let latest = checkpoints.latest().unwrap();
+    for groups in [(1, 1), (4, 1), (2, 2)] {
+        let mut other = start(groups);
+        other.load(&latest).unwrap();
+        assert!(named(&mut other) == named(&mut two), "{groups:?}");
+    }
+    apart(&builder(model(), ("1F1B", 2), (2, 1)), 4, |pipeline| {
+        // Without the base, every rank gets the refusal.
+        let error = pipeline.load(&latest).unwrap_err();
+        assert!(error.to_string().contains("load_pretrained"), "{error}");
+        pipeline.load_pretrained(&base).unwrap();
+        pipeline.load(&latest).unwrap();
+    });
+}
+
+#[test]
 fn adapters_of_cut_layers_are_merged_into_whole_weights() {
     let root = tempdir().unwrap();
     for (schedule, members, replicas) in [(("GPipe", 1), 2, 1), (("1F1B", 2), 2, 1), (("1F1B", 2), 2, 2)] {
@@ -187,7 +224,7 @@ fn apart(builder: &Builder, ranks: usize, run: impl Fn(&mut Pipeline) + Sync) {
 
 #[test]
 fn an_adapter_that_is_added_to_a_piece_is_refused_by_name() {
-    let late = model_of(|at| block(&at.device), |whole, at| cut(whole, at).apply_lora(Lora::new(2, 4.0)));
+    let late = model_of(0, |at| block(&at.device), |whole, at| cut(whole, at).apply_lora(Lora::new(2, 4.0)));
     let error = builder(late, ("1F1B", 2), (2, 1)).build().unwrap_err().to_string();
     let named = error.contains("feed.down.weight`") || error.contains("feed.gated.linear_inner.weight`");
     assert!(named && error.contains("add adapters to the whole layer"), "{error}");
@@ -224,7 +261,7 @@ impl Reparameterizer for Halve {
 
 #[test]
 fn another_reparameterization_of_a_cut_weight_is_refused() {
-    let halved = model_of(|at| block(&at.device).apply_reparameterization(Halve), cut);
+    let halved = model_of(0, |at| block(&at.device).apply_reparameterization(Halve), cut);
     let error = builder(halved, ("1F1B", 2), (2, 1)).build().unwrap_err().to_string();
     assert!(error.contains("another reparameterization, cannot be cut here"), "{error}");
 }

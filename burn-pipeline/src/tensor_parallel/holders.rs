@@ -71,6 +71,11 @@ impl<'a> Holders<'a> {
         if self.replicas.member() == 0 { self.members.whole(parameter, of_replicas) } else { of_replicas }
     }
 
+    /// Returns true if [`Holders::whole`] gives this rank the whole parameter.
+    pub(crate) fn has_whole(&self, parameter: ParamId) -> bool {
+        self.replicas.member() == 0 || !self.is_cut(parameter)
+    }
+
     /// The shape of the whole parameter, given the shape of all ranks' pieces.
     pub(crate) fn whole_shape(&self, parameter: ParamId, own: Shape) -> Shape {
         self.members.whole_shape(parameter, self.replicas.whole_shape(parameter, own))

@@ -12,7 +12,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use burn_pipeline::stage::Precision;
 use burn_pipeline::train::{
-    AutoOptions, AutoPipeline, Builder, Checkpoint, CheckpointError, Checkpoints, EvalResults, Export, Pretrained,
+    AutoOptions, AutoPipeline, Builder, CheckpointError, Checkpoints, EvalResults, Export, Pretrained,
 };
 use burn_pipeline::{Batch, Pipeline, Size};
 use burn_pipeline_moe::cache::CachePlace;
@@ -112,10 +112,6 @@ fn train(
     if done > 0 {
         writeln!(out, "resuming after step {done}")?;
     }
-    let checkpoints = match options.save_every {
-        Some(_) => checkpoints(options).over(&frozen(options, &flags, done, pipeline.pipeline())?),
-        None => checkpoints(options),
-    };
     introduce(options, files, tuning, &mut pipeline, out)?;
     let before = held_out(options, files, &corpus, pipeline.pipeline())?;
     writeln!(out, "held-out loss {before:.4} before training")?;
@@ -125,7 +121,7 @@ fn train(
         let report = pipeline.step(batch(&windows, &files.device), rate)?;
         log.step(&record(step + 1, report.loss, rate, windows.inputs.len(), &report))?;
         if options.save_every.is_some_and(|every| (step + 1).is_multiple_of(every)) {
-            pipeline.pipeline().save(&checkpoints, &flags)?;
+            pipeline.pipeline().save(&checkpoints(options), &flags)?;
         }
     }
     drop(log);
@@ -134,13 +130,15 @@ fn train(
     store(options, tuning, adapters, pipeline.pipeline(), out)
 }
 
+/// The checkpoints of a run, which leave out what is in the base's folder.
 fn checkpoints(options: &Options) -> Checkpoints {
-    Checkpoints::new(options.out.join("checkpoints")).keep(2)
+    Checkpoints::new(options.out.join("checkpoints")).keep(2).over_pretrained()
 }
 
-/// Loads the latest checkpoint, if requested and if there is one, else the base and its adapters. Returns the number of
-/// steps done.
+/// Loads the base; then the latest checkpoint, if requested and if there is one, else the given adapters. Returns the
+/// number of steps done.
 fn start(options: &Options, flags: &RunFlags, pipeline: &mut Pipeline) -> Result<usize, FinetuneError> {
+    pipeline.load_pretrained(&weights::base(options.base()))?;
     match checkpoints(options).latest() {
         Ok(checkpoint) if options.resume => {
             same_flags(flags, &checkpoint.beside()?)?;
@@ -150,25 +148,10 @@ fn start(options: &Options, flags: &RunFlags, pipeline: &mut Pipeline) -> Result
         Ok(_) | Err(CheckpointError::None { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    pipeline.load_pretrained(&weights::base(options.base()))?;
     if let Some(folder) = &options.adapters {
         pipeline.load_pretrained(&Pretrained::adapters(folder))?;
     }
     Ok(0)
-}
-
-/// The checkpoint with the frozen weights, which those of a run leave out: it is saved once, before the first step.
-fn frozen(
-    options: &Options,
-    flags: &RunFlags,
-    done: usize,
-    pipeline: &mut Pipeline,
-) -> Result<Checkpoint, FinetuneError> {
-    let own = Checkpoints::new(options.out.join("base")).keep(1);
-    if done == 0 {
-        pipeline.save(&own, flags)?;
-    }
-    Ok(own.latest()?)
 }
 
 fn introduce(

@@ -23,7 +23,7 @@ fn model(seed: u64) -> Model {
     Sequential::new().repeat(LAYERS, Layer::new("layers", make, forward)).seed(seed).loss(loss)
 }
 
-fn builder(seed: u64, schedule: &str, ranks: usize) -> Builder {
+pub(super) fn builder(seed: u64, schedule: &str, ranks: usize) -> Builder {
     Pipeline::builder()
         .layers(model(seed))
         .schedule(schedule, Size::new(ranks, 4))
@@ -32,19 +32,19 @@ fn builder(seed: u64, schedule: &str, ranks: usize) -> Builder {
         .optimizer(|| AdamWConfig::new().init())
 }
 
-fn step(pipeline: &mut Pipeline, step: usize) -> f64 {
+pub(super) fn step(pipeline: &mut Pipeline, step: usize) -> f64 {
     let values = |seed| pipeline_tests::noise::noise(seed + step as u64, 8 * WIDTH);
     let [x, wanted] = [5, 70].map(|seed| Tensor::<1>::from_floats(&*values(seed), &device()).reshape([8, WIDTH]));
     pipeline.step(Batch::new(x).target(wanted), 1e-2).unwrap().loss
 }
 
-fn named(pipeline: &mut Pipeline) -> BTreeMap<String, Vec<f32>> {
+pub(super) fn named(pipeline: &mut Pipeline) -> BTreeMap<String, Vec<f32>> {
     let weights = pipeline.named_weights().unwrap().into_iter().flatten();
     weights.map(|w| (w.names[0].clone(), w.value.to_data().unwrap().iter().collect())).collect()
 }
 
 /// The bytes of all files in a folder, and in its folders.
-fn bytes(folder: &Path) -> u64 {
+pub(super) fn bytes(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
     entries
         .map(|entry| if entry.path().is_dir() { bytes(&entry.path()) } else { entry.metadata().unwrap().len() })

@@ -10,6 +10,7 @@ mod halves;
 mod kill;
 mod names;
 mod pretrained;
+mod pretrained_base;
 mod random;
 mod resume;
 mod tied;

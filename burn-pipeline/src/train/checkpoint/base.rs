@@ -4,24 +4,64 @@
 //! named. Its size is that of what trains, with the optimizer's state, and of buffers that changed.
 //!
 //! 1. Every checkpoint has a digest of each parameter that is not trained.
-//! 2. A save over a base leaves out the values of those that the base holds with the same digest. Its manifest names
-//!    the base's folder, and the digest of the base's manifest, which has the checksums of the base's files.
-//! 3. A load reads them from the base, and compares both digests.
+//! 2. A save over a base leaves out the values of those that the base holds with the same digest. If the base is
+//!    another checkpoint, the manifest names its folder, and the digest of its manifest, which has the checksums of its
+//!    files; a load reads the values there, and compares both digests.
+//! 3. If the base is what `load_pretrained` gave, the job keeps the digests of these values ([`Given`]), and the
+//!    manifest names their stores. A load leaves such parameters as they are, and refuses others than those saved: the
+//!    rules by which a store is read are the program's code, so the program loads the base first.
 
 use super::error::CheckpointError;
 use super::folder::Checkpoints;
 use super::manifest::{BaseEntry, ParameterEntry, sha256};
 use super::stored::Checkpoint;
 use super::tensors::plain;
-use crate::stage::ParameterState;
+use crate::stage::{ErasedStage, NamedWeight, ParameterState};
+use crate::tensor_parallel::Holders;
+use burn::module::ParamId;
 use burn::tensor::TensorData;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
+
+/// What holds the values that saved checkpoints leave out.
+#[derive(Clone, Debug)]
+pub(super) enum Base {
+    Checkpoint(Arc<Checkpoint>),
+    /// What the pipeline got by `load_pretrained`.
+    Pretrained,
+}
+
+/// What a job got from pretrained weights.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Given {
+    /// What its stores are called.
+    pub(super) stores: Vec<String>,
+    /// The digests of the values of parameters that are not trained, by name.
+    pub(super) digests: BTreeMap<String, String>,
+}
+
+impl Given {
+    /// Adds what another load gave.
+    pub(super) fn add(&mut self, stores: &[String], digests: BTreeMap<String, String>) {
+        self.stores.retain(|known| !stores.contains(known));
+        self.stores.extend_from_slice(stores);
+        self.digests.extend(digests);
+    }
+}
+
+/// The digest of a parameter's values, or why they cannot be read; `None` if another replica has the whole parameter,
+/// and compares it.
+pub(super) type HeldDigest = Option<Result<String, String>>;
 
 /// The digest of a parameter's values.
 pub(super) fn digest(values: TensorData) -> String {
     sha256(plain(values).as_bytes())
+}
+
+/// The parameters of a stage that are trained.
+pub(super) fn trained(held: &dyn ErasedStage) -> HashSet<ParamId> {
+    held.named_parameters().into_iter().filter(|parameter| parameter.trainable).map(|parameter| parameter.id).collect()
 }
 
 impl Checkpoints {
@@ -29,21 +69,30 @@ impl Checkpoints {
     /// frozen weights around adapters. The base is a whole checkpoint of the same model, in another folder, where it
     /// must stay: a checkpoint over it names it, and a load reads and verifies it.
     pub fn over(mut self, base: &Checkpoint) -> Self {
-        self.base = Some(Arc::new(base.clone()));
+        self.base = Some(Base::Checkpoint(Arc::new(base.clone())));
         self
     }
 
-    /// The base of the checkpoints that are saved.
-    pub(super) fn base(&self) -> Option<&Arc<Checkpoint>> {
-        self.base.as_ref()
+    /// Saves over the weights that [`Pipeline::load_pretrained`](crate::train::Pipeline::load_pretrained) gave: leaves
+    /// out the values of parameters that are not trained and still have them. To resume, load the same weights again,
+    /// then the checkpoint: it names their folder, and refuses a model with other values.
+    pub fn over_pretrained(mut self) -> Self {
+        self.base = Some(Base::Pretrained);
+        self
     }
 
     /// How manifests name the base.
     ///
     /// # Errors
-    /// Returns [`CheckpointError::Base`] if it is not there, or among these checkpoints, which are cleaned up.
-    pub(super) fn base_entry(&self) -> Result<Option<BaseEntry>, CheckpointError> {
-        let Some(base) = &self.base else { return Ok(None) };
+    /// Returns [`CheckpointError::Base`] if it is not there, or among these checkpoints, which are cleaned up; and
+    /// [`CheckpointError::NothingLoaded`] without pretrained weights.
+    pub(super) fn base_entry(&self, given: &Given) -> Result<Option<BaseEntry>, CheckpointError> {
+        let base = match &self.base {
+            None => return Ok(None),
+            Some(Base::Pretrained) if given.stores.is_empty() => return Err(CheckpointError::NothingLoaded),
+            Some(Base::Pretrained) => return Ok(Some(BaseEntry::Pretrained { stores: given.stores.clone() })),
+            Some(Base::Checkpoint(base)) => base,
+        };
         let among = base.folder().parent().and_then(|root| root.canonicalize().ok()) == self.root.canonicalize().ok();
         if among {
             let what = "it is one of the folder's own checkpoints, which may be removed".to_owned();
@@ -64,15 +113,15 @@ impl Checkpoint {
         let folder = folder.canonicalize().map_err(|error| lost(error.to_string()))?;
         let digest = self.manifest.digest();
         unchanged(self.folder(), &digest)?;
-        Ok(BaseEntry { folder: folder.display().to_string(), digest })
+        Ok(BaseEntry::Checkpoint { folder: folder.display().to_string(), digest })
     }
 
-    /// The base, opened; `None` for a checkpoint that holds everything.
+    /// The checkpoint that is the base, opened; `None` if there is none.
     ///
     /// # Errors
     /// Returns [`CheckpointError::Base`] if it is not where it was, or another one is there.
     pub(super) fn base(&self) -> Result<Option<Checkpoint>, CheckpointError> {
-        let Some(BaseEntry { folder, digest }) = &self.manifest.base else { return Ok(None) };
+        let Some(BaseEntry::Checkpoint { folder, digest }) = &self.manifest.base else { return Ok(None) };
         unchanged(Path::new(folder), digest).map(Some)
     }
 
@@ -80,9 +129,58 @@ impl Checkpoint {
     pub(super) fn holding(&self, entry: &ParameterEntry) -> Option<usize> {
         let is_same = |own: &ParameterEntry| {
             !own.digest.is_empty()
+                && !self.leaves_to_model(own)
                 && (&own.digest, &own.dtype, &own.shape) == (&entry.digest, &entry.dtype, &entry.shape)
         };
         self.places.get(entry.key())?.iter().copied().find(|&place| is_same(&self.parameters()[place]))
+    }
+
+    /// Returns true if a parameter's values are those that the model must have.
+    pub(super) fn leaves_to_model(&self, entry: &ParameterEntry) -> bool {
+        entry.in_base && matches!(self.manifest.base, Some(BaseEntry::Pretrained { .. }))
+    }
+
+    /// The digests of a stage's values for the parameters that this checkpoint leaves to the model. All ranks that hold
+    /// pieces of the stage call it, before they do anything that can fail on one of them.
+    pub(super) fn digests_of(&self, weights: &[NamedWeight], holders: Holders<'_>) -> HashMap<ParamId, HeldDigest> {
+        let is_left = |weight: &&NamedWeight| {
+            let mut places = weight.names.iter().filter_map(|name| self.places.get(name)).flatten();
+            places.any(|&place| self.leaves_to_model(&self.parameters()[place]))
+        };
+        let own = |weight: &NamedWeight| {
+            let whole = holders.whole(weight.id, weight.value.clone());
+            (weight.id, holders.has_whole(weight.id).then(|| whole.into_data().map(digest)))
+        };
+        weights.iter().filter(is_left).map(own).collect()
+    }
+
+    /// Refuses a model whose values are not those that the checkpoint leaves to it.
+    pub(super) fn compare_held(&self, place: usize, held: Option<&HeldDigest>) -> Result<(), CheckpointError> {
+        let entry = &self.parameters()[place];
+        match held {
+            _ if !self.leaves_to_model(entry) => Ok(()),
+            Some(Some(Ok(own))) if *own == entry.digest => Ok(()),
+            Some(None) => Ok(()),
+            Some(Some(Err(message))) => {
+                Err(CheckpointError::Device { name: entry.key().to_owned(), message: message.clone() })
+            }
+            _ => {
+                let what = format!(
+                    "the model has other values, or not in {}; load it first (`Pipeline::load_pretrained`)",
+                    entry.dtype
+                );
+                Err(self.lacks(entry, &what))
+            }
+        }
+    }
+
+    /// The error for a parameter whose values the checkpoint leaves to the model.
+    fn lacks(&self, entry: &ParameterEntry, what: &str) -> CheckpointError {
+        let stores = match &self.manifest.base {
+            Some(BaseEntry::Pretrained { stores }) => stores.join(", "),
+            _ => String::new(),
+        };
+        CheckpointError::Base { base: stores.into(), what: format!("`{}`: {what}", entry.key()) }
     }
 
     /// Reads what the base holds of these entries.
@@ -94,6 +192,11 @@ impl Checkpoint {
         places: &BTreeSet<usize>,
         progress: &mut dyn FnMut(),
     ) -> Result<HashMap<usize, (TensorData, ParameterState)>, CheckpointError> {
+        let left = places.iter().map(|&place| &self.parameters()[place]).find(|entry| self.leaves_to_model(entry));
+        if let Some(entry) = left {
+            let what = "load it into a pipeline, then this checkpoint, and export from there";
+            return Err(self.lacks(entry, what));
+        }
         let Some(base) = self.base()?.filter(|_| !places.is_empty()) else { return Ok(HashMap::new()) };
         let lost = |what: String| CheckpointError::Base { base: base.folder().to_owned(), what };
         let lacks = |place: usize| lost(format!("it does not hold `{}`", self.parameters()[place].key()));

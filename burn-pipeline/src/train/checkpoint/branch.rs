@@ -4,6 +4,7 @@
 //! chain back from any checkpoint is known, whatever the step numbers. If a checkpoint of the chain is gone, step
 //! numbers are used, which only grow along a branch.
 
+use super::base::Given;
 use super::lock::FolderLock;
 use super::manifest::Order;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ pub(crate) struct Branch {
     pub(super) locks: Vec<FolderLock>,
     /// The folder and serial number of the checkpoint that the job saved or loaded last.
     pub(in crate::train) last: Option<(PathBuf, u64)>,
+    /// What the job got from pretrained weights.
+    pub(super) given: Given,
 }
 
 impl Branch {

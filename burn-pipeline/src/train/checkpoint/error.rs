@@ -86,6 +86,12 @@ pub enum CheckpointError {
          use a base in a folder of its own (`Checkpoints::over`)", base.display()
     )]
     Base { base: PathBuf, what: String },
+    /// No pretrained weights were loaded that a checkpoint could leave out.
+    #[error(
+        "this pipeline got no pretrained weights that a checkpoint could leave out; load them first \
+         (`Pipeline::load_pretrained`), or save without `Checkpoints::over_pretrained`"
+    )]
+    NothingLoaded,
     /// The checkpoint has no optimizer state, and the pipeline has an optimizer.
     #[error(
         "the checkpoint holds no optimizer state; load only its weights, or save from a pipeline with an optimizer"

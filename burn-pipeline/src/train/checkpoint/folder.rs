@@ -17,6 +17,7 @@
 //! A folder belongs to one job, see `lock`. When ranks are processes, rank 0 starts and completes a checkpoint, and all
 //! write into its folder.
 
+use super::base::Base;
 use super::branch::{Branch, came_from, last_below};
 use super::durable::{create_durably, synchronise, write_durably};
 use super::error::{CheckpointError, READING};
@@ -26,7 +27,6 @@ use super::stored::Checkpoint;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 const LATEST: &str = "LATEST";
 const PARTIAL: &str = ".partial";
@@ -36,7 +36,7 @@ const PARTIAL: &str = ".partial";
 pub struct Checkpoints {
     pub(super) root: PathBuf,
     keep: Option<usize>,
-    pub(super) base: Option<Arc<Checkpoint>>,
+    pub(super) base: Option<Base>,
 }
 
 impl Checkpoints {
@@ -125,7 +125,7 @@ impl Checkpoints {
     /// Starts a checkpoint of a job, and removes half-written ones of earlier processes.
     pub(super) fn begin(&self, step: u64, job: &mut Branch) -> Result<Staging, CheckpointError> {
         create_durably(&self.root)?;
-        let base = self.base_entry()?;
+        let base = self.base_entry(&job.given)?;
         let saving = FolderLock::of(&self.root, &mut job.locks)?;
         let names = names(&self.root)?;
         names.iter().filter(|name| is_partial(name)).for_each(|name| remove(&self.root.join(name)));

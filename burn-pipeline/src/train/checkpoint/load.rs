@@ -17,7 +17,7 @@ use crate::train::control::{Call, Command, gather_results};
 use crate::train::pipeline::Pipeline;
 use crate::train::step::{Rank, caught};
 use burn_pipeline_plan::plan::StageId;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 impl Pipeline {
@@ -73,14 +73,16 @@ impl Pipeline {
         }
         let fits = self.ask(ReadPretrained { weights: weights.clone() })?;
         let fits: Result<Vec<Fit>, CheckpointError> = fits.into_iter().collect();
-        self.finish(fits.and_then(Fit::of_all))
+        let digests = self.finish(fits.and_then(Fit::of_all))?;
+        self.branch.given.add(&weights.called, digests);
+        Ok(())
     }
 
-    fn finish(&mut self, found: Result<(), CheckpointError>) -> Result<(), CheckpointError> {
+    fn finish<T>(&mut self, found: Result<T, CheckpointError>) -> Result<T, CheckpointError> {
         self.ask(Finish { adopt: found.is_ok() })?;
-        found?;
+        let found = found?;
         self.training.gradients_gone();
-        Ok(())
+        Ok(found)
     }
 }
 
@@ -104,11 +106,24 @@ impl Command for Read {
         let (sharing, mut used) = (rank.sharing().clone(), BTreeSet::new());
         let groups = rank.executor().groups().clone();
         rank.executor().link().set_activity(Activity::Loading);
+        let own = caught(
+            rank.number(),
+            || Self::NAME.to_owned(),
+            || {
+                let digests = rank.executor().stages().iter().map(|(&stage, held)| {
+                    let weights = names_in_checkpoint(held.as_ref(), stage, &sharing);
+                    (stage, self.checkpoint.digests_of(&weights, groups.of(stage)))
+                });
+                Ok(digests.collect::<HashMap<_, _>>())
+            },
+        )?;
+        let none = HashMap::new();
         let read = offer_stages(rank, |stage, held, progress| {
             let weights = names_in_checkpoint(held, stage, &sharing);
             let (holders, has_optimizer) = (groups.of(stage), held.has_optimizer());
-            let stage = Some(stage.index());
-            let wanted = Wanted { weights: &weights, stage, holders, contents: self.contents, has_optimizer };
+            let held = own.get(&stage).unwrap_or(&none);
+            let (contents, stage) = (self.contents, Some(stage.index()));
+            let wanted = Wanted { weights: &weights, stage, holders, contents, has_optimizer, held };
             let (state, places) = self.checkpoint.state_for(wanted, progress)?;
             used.extend(places);
             Ok(state)

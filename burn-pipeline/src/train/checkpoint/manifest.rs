@@ -48,12 +48,18 @@ pub struct ParameterEntry {
     pub(super) in_base: bool,
 }
 
-/// The checkpoint that holds what another one leaves out.
+/// What holds the values that a checkpoint leaves out.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct BaseEntry {
-    pub(super) folder: String,
-    /// The digest of its manifest.
-    pub(super) digest: String,
+#[serde(untagged)]
+pub(super) enum BaseEntry {
+    /// Another checkpoint.
+    Checkpoint {
+        folder: String,
+        /// The digest of its manifest.
+        digest: String,
+    },
+    /// The stores that were loaded into the pipeline.
+    Pretrained { stores: Vec<String> },
 }
 
 /// The value of one field of the optimizer's state.

@@ -9,6 +9,7 @@
 //! 2. Every process writes its stages' files there, and all get the entries of all files.
 //! 3. Rank 0 completes the checkpoint and tells the others whether it succeeded.
 
+use super::base::trained;
 use super::error::CheckpointError;
 use super::folder::{Checkpoints, Staging};
 use super::manifest::{Manifest, ParameterEntry};
@@ -24,7 +25,7 @@ use crate::train::pipeline::Pipeline;
 use crate::train::step::{Drifted, Rank, caught};
 use burn_pipeline_plan::plan::StageId;
 use serde::Serialize;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -48,7 +49,8 @@ impl Pipeline {
         let mut manifest = Manifest::new(self.progress(), beside, self.plans.name(), self.placement().stages());
         let staging = self.begin(checkpoints)?;
         // Every rank has replied, so none is still writing when an error is returned.
-        let saved = self.ask(Save { folder: staging.folder().to_owned(), base: checkpoints.base().cloned() })?;
+        let (base, given) = (checkpoints.base.clone(), self.branch.given.digests.clone());
+        let saved = self.ask(Save { folder: staging.folder().to_owned(), base, given })?;
         let mut stages = saved.into_iter().collect::<Result<Vec<Vec<SavedStage>>, _>>()?.concat();
         stages.sort_by_key(|stage| stage.stage);
         let mut known = BTreeSet::new();
@@ -140,14 +142,16 @@ fn save_stages(rank: &mut Rank, save: &Save) -> Result<Result<Vec<SavedStage>, C
     for stage in stages {
         let states = rank.executor().gather_optimizer_states(stage)?.map_err(CheckpointError::OptimizerState);
         let (holders, saves) = (groups.of(stage), rank.answers_for(stage));
-        let mut trained = HashSet::new();
         let joined = rank.executor().stages().get(&stage).filter(|held| holders.joins(held.parameters()));
         let whole = joined.map(|held| {
-            trained.extend(held.named_parameters().into_iter().filter(|p| p.trainable).map(|p| p.id));
             let states = states.and_then(|states| join_states(holders, states, held.as_ref(), saves));
-            (states, join_weights(holders, names_in_checkpoint(held.as_ref(), stage, &sharing), saves))
+            (
+                trained(held.as_ref()),
+                states,
+                join_weights(holders, names_in_checkpoint(held.as_ref(), stage, &sharing), saves),
+            )
         });
-        let Some((states, weights)) = whole.filter(|_| saves) else { continue };
+        let Some((trained, states, weights)) = whole.filter(|_| saves) else { continue };
         if !save.folder.is_dir() {
             saved.push(Err(CheckpointError::NotShared { folder: save.folder.clone() }));
             continue;

@@ -3,10 +3,10 @@
 //! Values that the base holds are left out ([`base`](super::base)). Only a digest of a parameter that is not trained
 //! needs its values before the file is written.
 
-use super::base::digest;
+use super::base::{Base, digest};
 use super::error::CheckpointError;
 use super::manifest::{FileEntry, ParameterEntry, StateEntry, dtype_name};
-use super::stored::{Checkpoint, States};
+use super::stored::States;
 use super::tensors::{Item, write};
 use crate::link::{Activity, Link};
 use crate::stage::{NamedWeight, StateValue};
@@ -14,9 +14,8 @@ use burn::module::ParamId;
 use burn::tensor::TensorData;
 use burn_pipeline_plan::plan::StageId;
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 /// What a rank has written of one stage.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,7 +32,9 @@ pub(super) struct SavedStage {
 pub(super) struct Save {
     pub(super) folder: PathBuf,
     /// Holds what need not be written.
-    pub(super) base: Option<Arc<Checkpoint>>,
+    pub(super) base: Option<Base>,
+    /// The digests of what pretrained weights gave, by name.
+    pub(super) given: BTreeMap<String, String>,
 }
 
 /// A weight, and the elements of the whole one if the rank holds a piece.
@@ -89,7 +90,11 @@ impl Save {
             in_base: false,
             names,
         };
-        let in_base = self.base.as_ref().is_some_and(|base| base.holding(&entry).is_some());
+        let in_base = match &self.base {
+            None => false,
+            Some(Base::Checkpoint(base)) => base.holding(&entry).is_some(),
+            Some(Base::Pretrained) => self.given.get(&name).is_some_and(|given| *given == entry.digest),
+        };
         let mut items = Vec::new();
         if !in_base {
             let read = move || whole.map_or_else(|| value.to_data(), Ok);

@@ -5,6 +5,7 @@
 //! 2. A file is read once, as a whole, and its checksum compared; what a stage needs is copied out of it.
 //! 3. Nothing of a model changes until everything was found to fit.
 
+use super::base::HeldDigest;
 use super::error::CheckpointError;
 use super::manifest::{Manifest, ParameterEntry, dtype_name};
 use super::pretrained::is_adapter;
@@ -58,15 +59,21 @@ pub(super) struct Wanted<'a> {
     pub(super) holders: Holders<'a>,
     pub(super) contents: Contents,
     pub(super) has_optimizer: bool,
+    /// Digests of the values that the checkpoint leaves to the model.
+    pub(super) held: &'a HashMap<ParamId, HeldDigest>,
 }
 
 impl<'a> Wanted<'a> {
     /// Everything of a single module.
-    fn of_module(weights: &'a [NamedWeight], contents: Contents) -> Self {
-        static ALONE: LazyLock<TensorGroup> = LazyLock::new(TensorGroup::alone);
-        let holders = Holders::new(&ALONE, &ALONE);
-        Self { weights, stage: None, holders, contents, has_optimizer: contents == Contents::All }
+    fn of_module(weights: &'a [NamedWeight], contents: Contents, held: &'a HashMap<ParamId, HeldDigest>) -> Self {
+        Self { weights, stage: None, holders: alone(), contents, has_optimizer: contents == Contents::All, held }
     }
+}
+
+/// The ranks that hold a module which is not cut.
+fn alone() -> Holders<'static> {
+    static ALONE: LazyLock<TensorGroup> = LazyLock::new(TensorGroup::alone);
+    Holders::new(&ALONE, &ALONE)
 }
 
 impl Checkpoint {
@@ -143,7 +150,8 @@ impl Checkpoint {
     /// f32 are converted, as by [`Pipeline::load`](crate::train::Pipeline::load)), or if a file is damaged.
     pub fn load_module<M: Module>(&self, module: M, names: &Names) -> Result<M, CheckpointError> {
         let weights = named_weights(&module, names);
-        let (state, _) = self.state_for(Wanted::of_module(&weights, Contents::Weights), &mut || ())?;
+        let held = self.digests_of(&weights, alone());
+        let (state, _) = self.state_for(Wanted::of_module(&weights, Contents::Weights, &held), &mut || ())?;
         Ok(with_weights(module, &state.weights))
     }
 
@@ -159,7 +167,8 @@ impl Checkpoint {
         names: &Names,
     ) -> Result<ModuleOptimizer, CheckpointError> {
         let weights = named_weights(module, names);
-        let (state, _) = self.state_for(Wanted::of_module(&weights, Contents::All), &mut || ())?;
+        let held = self.digests_of(&weights, alone());
+        let (state, _) = self.state_for(Wanted::of_module(&weights, Contents::All, &held), &mut || ())?;
         let paths = weights.into_iter().map(|weight| (weight.id, weight.path)).collect();
         let states = state.optimizer.unwrap_or_default();
         with_optimizer_state(optimizer, &states, &paths).map_err(CheckpointError::OptimizerState)
@@ -210,18 +219,22 @@ impl Checkpoint {
         }
         let found: Vec<Vec<usize>> =
             weights.iter().map(|weight| self.find(weight, &wanted)).collect::<Result<_, _>>()?;
+        for (weight, places) in weights.iter().zip(&found) {
+            places.iter().try_for_each(|&place| self.compare_held(place, wanted.held.get(&weight.id)))?;
+        }
         let used: BTreeSet<usize> = found.iter().flatten().copied().collect();
-        let read = self.read(&used, with_optimizer, progress)?;
+        let stored = used.iter().copied().filter(|&place| !self.leaves_to_model(&self.manifest.parameters[place]));
+        let read = self.read(&stored.collect(), with_optimizer, progress)?;
         let mut state = StageState { optimizer: with_optimizer.then(HashMap::new), ..StageState::default() };
         for (weight, places) in weights.iter().zip(found) {
             let mut copies = places.iter().filter_map(|place| read.get(place).map(|(data, _)| (place, data)));
-            let Some((_, first)) = copies.next() else { continue };
+            let Some((first_place, first)) = copies.next() else { continue };
             if let Some((other, _)) = copies.find(|(_, data)| data.as_bytes() != first.as_bytes()) {
                 let name = |place: usize| self.manifest.parameters[place].key().to_owned();
-                return Err(CheckpointError::Copies { first: name(places[0]), second: name(*other) });
+                return Err(CheckpointError::Copies { first: name(*first_place), second: name(*other) });
             }
-            let Some((data, mut kept)) = read.get(&places[0]).cloned() else { continue };
-            let key = self.manifest.parameters[places[0]].key();
+            let Some((data, mut kept)) = read.get(first_place).cloned() else { continue };
+            let key = self.manifest.parameters[*first_place].key();
             let data = as_type_of(&weight.value, key, data, &mut kept).map_err(CheckpointError::OptimizerState)?;
             let whole = AnyTensor::from_data(data, &weight.value.device());
             state.weights.insert(weight.id, holders.own_piece(weight.id, whole));

@@ -41,6 +41,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 type Open = Arc<dyn Fn() -> Result<Vec<File>, String> + Send + Sync>;
+/// What checkpoints call a store that the user's code opens.
+const OPENED: &str = "a store that the program opens";
 type Which = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// Weights that another program stored, for [`Pipeline::load_pretrained`](crate::train::Pipeline::load_pretrained).
@@ -67,6 +69,8 @@ type Which = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 #[derive(Clone)]
 pub struct Pretrained {
     stores: Vec<Open>,
+    /// What each store is called.
+    pub(super) called: Vec<String>,
     rules: Rules,
     adapter: Option<Box<dyn ModuleAdapter>>,
     optional: Which,
@@ -88,8 +92,8 @@ impl Pretrained {
     }
 
     fn none() -> Self {
-        let (stores, rules) = (Vec::new(), Rules::default());
-        Self { stores, rules, adapter: None, optional: Arc::new(is_adapter), ignored: None }
+        let (stores, called, rules) = (Vec::new(), Vec::new(), Rules::default());
+        Self { stores, called, rules, adapter: None, optional: Arc::new(is_adapter), ignored: None }
     }
 
     /// Loads from a folder as Hugging Face's `transformers` writes it: `model.safetensors`, or the files that
@@ -97,7 +101,8 @@ impl Pretrained {
     /// `pytorch`). A rank opens only the files that an index names for its stages.
     pub fn folder(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
-        Self::none().store(move || in_folder(&path))
+        let called = path.display().to_string();
+        Self::none().store(called, move || in_folder(&path))
     }
 
     /// Loads adapters alone, from a folder of PEFT's (`adapter_model.safetensors`), into a model with the same adapters
@@ -105,19 +110,21 @@ impl Pretrained {
     /// values. Further rules can only rename.
     pub fn adapters(folder: impl Into<PathBuf>) -> Self {
         let path = folder.into().join(ADAPTERS);
-        let mut weights = Self::none().store(move || Ok(vec![files::file(&path)?]));
+        let called = path.display().to_string();
+        let mut weights = Self::none().store(called, move || Ok(vec![files::file(&path)?]));
         weights.rules.start_as_peft();
         weights.optional(|name| !is_adapter(name))
     }
 
-    fn store(mut self, open: impl Fn() -> Result<Vec<File>, String> + Send + Sync + 'static) -> Self {
+    fn store(mut self, called: String, open: impl Fn() -> Result<Vec<File>, String> + Send + Sync + 'static) -> Self {
+        self.called.push(called);
         self.stores.push(Arc::new(open));
         self
     }
 
     /// Adds another store, for models in several files.
     pub fn and<S: ModuleStore>(self, open: impl Fn() -> S + Send + Sync + 'static) -> Self {
-        self.store(move || Ok(vec![File::of_store(open())?]))
+        self.store(OPENED.to_owned(), move || Ok(vec![File::of_store(open())?]))
     }
 
     /// Renames tensors: the parts of a name that match `from` become `to`, with the same text in the holes, and the

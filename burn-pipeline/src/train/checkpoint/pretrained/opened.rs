@@ -10,6 +10,7 @@ use super::source::Source;
 use crate::payload::{AnyTensor, TensorKind};
 use crate::stage::{ErasedStage, NamedWeight, StageState};
 use crate::tensor_parallel::Holders;
+use crate::train::checkpoint::base::{digest, trained};
 use crate::train::checkpoint::error::CheckpointError;
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{ModuleAdapter, ModuleContext, bridge};
@@ -28,25 +29,29 @@ pub(in crate::train::checkpoint) struct Fit {
     unused: BTreeMap<String, String>,
     /// As long as the adapter has changed nothing: a name that it was shown.
     idle: Option<String>,
+    /// The digests of the values of parameters that are not trained, by name.
+    digests: BTreeMap<String, String>,
 }
 
 impl Fit {
-    /// Checks that the stores fit the model, from the fits of all ranks.
+    /// Checks that the stores fit the model, from the fits of all ranks. Returns the digests of the values of parameters
+    /// that are not trained.
     ///
     /// # Errors
     /// Returns [`CheckpointError::Pretrained`], which lists what does not fit, or [`CheckpointError::IdleAdapter`] if
     /// an adapter changed nothing.
-    pub(in crate::train::checkpoint) fn of_all(fits: Vec<Fit>) -> Result<(), CheckpointError> {
+    pub(in crate::train::checkpoint) fn of_all(fits: Vec<Fit>) -> Result<BTreeMap<String, String>, CheckpointError> {
         let all = fits.into_iter().reduce(|mut all, mut next| {
             all.missing.append(&mut next.missing);
             all.mismatched.append(&mut next.mismatched);
             all.unused.retain(|name, _| next.unused.contains_key(name));
+            all.digests.append(&mut next.digests);
             all.idle = all.idle.zip(next.idle).map(|(one, other)| if one.is_empty() { other } else { one });
             all
         });
-        let Fit { missing, mismatched, unused, idle } = all.unwrap_or_default();
+        let Fit { missing, mismatched, unused, idle, digests } = all.unwrap_or_default();
         if missing.is_empty() && mismatched.is_empty() && unused.is_empty() {
-            return idle.map_or(Ok(()), |shown| Err(CheckpointError::IdleAdapter { shown }));
+            return idle.map_or(Ok(digests), |shown| Err(CheckpointError::IdleAdapter { shown }));
         }
         let list = |names: BTreeSet<String>| names.into_iter().collect();
         let unused = unused.into_values().collect();
@@ -91,7 +96,7 @@ impl<'a> Opened<'a> {
         held: &dyn ErasedStage,
         holders: Holders<'_>,
     ) -> Result<StageState, CheckpointError> {
-        let mut state = StageState::default();
+        let (mut state, trained) = (StageState::default(), trained(held));
         for mut weight in held.named_weights() {
             let first_copy = held.options().names.of_parameter(weight.id, &weight.path);
             weight.names.push(first_copy);
@@ -115,6 +120,9 @@ impl<'a> Opened<'a> {
                 if self.read(other, &weight, &shape)?.is_some_and(|other| other.as_bytes() != data.as_bytes()) {
                     return Err(CheckpointError::Copies { first: first.clone(), second: other.clone() });
                 }
+            }
+            if !trained.contains(&weight.id) {
+                self.fit.digests.insert(weight.names[0].clone(), digest(data.clone()));
             }
             let whole = AnyTensor::from_data(data, &weight.value.device());
             state.weights.insert(weight.id, holders.own_piece(weight.id, whole));
