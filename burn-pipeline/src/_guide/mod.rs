@@ -1,4 +1,4 @@
-//! The guide for users of the crate, one question for each chapter.
+//! The guide for users of the crate. Each chapter answers one question.
 //!
 //! | chapter | question |
 //! |---|---|
