@@ -4,7 +4,7 @@
 //! `cargo run --release -p pipeline-examples --features learner --example learner_cnn`
 //!
 //! The last section holds everything that a program for one device lacks: two stages, the cut of the model, and the
-//! training strategy. `-- --one-device` trains without it, to the same numbers.
+//! training strategy. `-- --one-device` trains without it, to the same numbers up to rounding.
 
 #![allow(clippy::print_stdout, reason = "it is a program")]
 

@@ -1,11 +1,10 @@
 //! Trains a byte-level GPT on Shakespeare's plays, its layers cut into stages over two ranks.
 //!
-//! `cargo run --release -p pipeline-examples --example train_gpt` takes about a minute on two cores; with
+//! `cargo run --release -p pipeline-examples --example train_gpt` takes half a minute to a minute on two cores; with
 //! `-- --long`, a few minutes for a better model. `-- --help` lists all flags.
 //!
 //! Read it from top to bottom: `train` is the whole run, [`Trainer::over`] builds the pipeline, [`Trainer::step`]
-//! is one step. The model is in `src/gpt.rs`, the text in `src/corpus.rs`, the flags in
-//! `src/options.rs`.
+//! is one step. The model is in `src/gpt`, the text in `src/corpus.rs`, the flags in `src/options.rs`.
 //!
 //! Ranks are threads of this process, or processes. Over MPI (feature `mpi`), start them with
 //! `mpirun -n 4 target/release/examples/train_gpt --link mpi`, or with `--processes 4`, which calls `mpirun`; with

@@ -1,4 +1,10 @@
-//! Compiled programs.
+//! Compiled programs: made from a list of operations, and run step by step.
+//!
+//! Guarantees: a step reads only tensors that match the program; a run ends with an error at the first one that does
+//! not. Steps can be run in several calls, in order.
+//!
+//! [`Compiled::new`] reads the operations as a graph, cleans it, and orders it into steps. [`Tensors`] is what a run
+//! needs from its caller: the tensors, and an interpreter for operations that are not compiled.
 
 use crate::clean::clean;
 use crate::graph::{is_float, name};
@@ -20,7 +26,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice::from_raw_parts_mut;
 
-/// A program compiled for CPUs. Its text has one line a step.
+/// A program compiled for CPUs. Its text has one line per step.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Compiled {
     steps: Vec<Step>,

@@ -1,7 +1,7 @@
 //! Groups nodes that run together, as one region.
 //!
 //! Guarantees: regions can run one after the other, each after the nodes that it reads from. All tensors of a region
-//! have its number of rows, and its number of columns or one value a row.
+//! have its number of rows, and its number of columns or one value per row.
 //!
 //! 1. In program order, a node joins the regions that it reads from, if rows and columns fit. A function that reads
 //!    from two regions merges them.

@@ -1,11 +1,11 @@
 //! Matmuls that read or write half precision.
 //!
-//! Guarantees: each element is the sum of `f32` products of widened operands, in `f32`, rounded once if the target is
-//! half precision. The sum is that of [`multiply`](crate::matmul_kernel::multiply) over blocks of 512 products, in
-//! order, so it does not depend on the number of threads. Two operands of `bf16` are multiplied in pairs where the processor has
+//! Guarantees: each element is an `f32` sum of products of widened operands, rounded once if the target is half
+//! precision. The sum is that of [`multiply`](crate::matmul_kernel::multiply) over blocks of 512 products, in order, so
+//! it does not depend on the number of threads. Two operands of `bf16` are multiplied in pairs where the processor has
 //! the instruction ([`Bf16`]).
 //!
-//! 1. The target is cut into blocks, in even parts, so that none is so small that it has a kernel of its own.
+//! 1. The target is cut into blocks of about equal size, because a very small block would get another kernel.
 //! 2. Of each operand, one block is widened at a time, along its contiguous elements.
 //! 3. A block of a half-precision target is summed in `f32`, then rounded into its place.
 

@@ -5,13 +5,13 @@
 //!
 //! 1. The backward may compute a function again that the forward computes (`exp` of the shifted scores). It reads the
 //!    forward's result instead, if that is kept anyway or replaces its argument.
-//! 2. The dividend of a softmax or a layer norm equals the quotient times the divisor, which is one number a row. So
-//!    the backward recomputes the dividend, if it is an exponential or a difference from a row's value, if the
-//!    forward computes nothing from it but the divisor and the quotient, and if the divisor is positive for every
+//! 2. The dividend (numerator) of a softmax or a layer norm equals the quotient times the divisor, which is one number
+//!    per row. So the backward recomputes the dividend, if it is an exponential or a difference from a row's value, if
+//!    the forward computes nothing from it but the divisor and the quotient, and if the divisor is positive for every
 //!    input.
 //!
 //! Guarantees: the forward is unchanged. The backward's results change by the rounding of one multiplication for each
-//! dividend; where a divisor overflows to infinity, they are NaN. At most one more number a row is kept. Only the
+//! dividend; where a divisor overflows to infinity, they are NaN. At most one more number per row is kept. Only the
 //! operations between a dividend and its quotient decide whether it is replaced, so a stage that is cut elsewhere
 //! gives the same bits.
 //!

@@ -16,7 +16,7 @@
 //!    A linear layer is one matmul over all rows of a microbatch, and so is its weight's gradient. All steps of a
 //!    recurrent layer together add one matmul to a weight's gradient. Convolutions are matmuls of blocks of windows. If
 //!    only one region reads a batch of matmuls (such as attention's scores), it runs right after each of its
-//!    matrices. The matmul adds a weight's gradient to the caller's running sum itself ([`Tensors::sum`]).
+//!    matrices. A weight's gradient is added to the caller's running sum within its matmul ([`Tensors::sum`]).
 //! 4. A forward keeps fewer tensors for its backward ([`hold_less`]): the backward recomputes those that follow from
 //!    others.
 //! 5. Tensors of `bf16` and `f16` take two bytes. They are widened as they are read; tiles and matmuls compute in
@@ -29,13 +29,13 @@
 //!    Tensors from the caller or its interpreter are compared with the program before a step reads them
 //!    ([`Mismatch`]).
 //!
-//! Guarantees: a compiled program reads, keeps and releases the same tensors as the list. It is one function of its
-//! inputs, whatever the schedule and the number of threads. Compared with the list run one by one, each result is
-//! equal within rounding: `exp`, `log`, `erf` and `tanh` are approximated within 2 units in the last place (`tanh`
-//! 3), divisions by constants become multiplications by the inverse, and sums have another order. NaN and infinities
-//! are preserved, with one exception: gradients of a softmax or a norm whose divisor overflows are NaN. In half
-//! precision, element-wise functions give the list's bits, but that an approximated one may round to the other side.
-//! Sums and matmuls are rounded once, also where the list rounds in between.
+//! Guarantees: a compiled program reads, keeps and releases the same tensors as the list. Its results depend on its
+//! inputs alone, whatever the schedule and the number of threads. They equal those of the list, run one by one, within
+//! rounding: `exp`, `log`, `erf` and `tanh` are approximated within 2 units in the last place (`tanh` 3), divisions by
+//! constants become multiplications by the inverse, and sums have another order. NaN and infinities are preserved, with
+//! one exception: gradients of a softmax or a norm whose divisor overflows are NaN. In half precision, element-wise
+//! functions give the list's bits, except that an approximated one may round to the other neighbour. Sums and matmuls
+//! are rounded once, also where the list rounds in between.
 //!
 //! The crates `burn-ir` and `burn-flex` promise no stable interface, so `Cargo.toml` pins exact versions.
 

@@ -1,4 +1,4 @@
-//! Writes tensors part by part.
+//! Writes tensors part by part: copies, and matmuls computed in place. What no part covers is zero.
 
 use crate::graph::Part;
 use crate::half::Half;

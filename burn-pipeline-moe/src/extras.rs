@@ -1,4 +1,4 @@
-//! The other inputs of stages, beside hidden states: document ids, masks, tables, plain numbers and strings.
+//! What stages read in addition to hidden states: document ids, masks, tables, plain numbers and strings.
 //!
 //! Guarantees: tensors with one entry per sample are cut with the samples; others go whole to every microbatch. Inputs
 //! are looked up by microbatch, so a stage reads its microbatch's piece in any order of execution. There is no counter

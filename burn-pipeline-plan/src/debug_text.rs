@@ -1,8 +1,8 @@
-//! Errors print as their text wherever they are printed.
+//! Makes `Debug` of errors equal to `Display`.
 //!
 //! Guarantees: the `Debug` of each public error of these crates is its `Display`. A program whose `main` returns an
-//! error prints `Debug`, and a message that says what to do would be lost among names of fields and escaped line ends.
-//! `matches!` still looks at the fields.
+//! error prints `Debug`, in which a message that says what to do would be lost among names of fields and escaped line
+//! ends. `matches!` still sees the fields.
 
 /// Implements `Debug` by `Display`.
 #[doc(hidden)]

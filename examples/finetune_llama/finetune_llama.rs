@@ -1,4 +1,4 @@
-//! Fine-tunes a Llama with adapters over two ranks, stores the adapters, and writes a text.
+//! Fine-tunes a Llama with adapters over two ranks, stores the adapters, and generates text.
 //!
 //! `cargo run --release --example finetune_llama` trains the tiny model of this folder; with
 //! `-- --base FOLDER --text FILE --rank 16`, a model as Hugging Face's `transformers` stores it. `-- --help` lists the

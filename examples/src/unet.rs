@@ -1,5 +1,5 @@
-//! A U-Net (Ronneberger et al., 2015): images go down through ever coarser levels and up again, and each level of the
-//! way down gives its image to the way up.
+//! A U-Net (Ronneberger et al., 2015): levels going down halve the image, levels going up double it again, and each
+//! level going down passes its image to the level of the same size going up.
 //!
 //! ```text
 //! layer    down.0 ──────────────────────────────► up.2
@@ -8,8 +8,8 @@
 //!                         ╲ bottom ───╱
 //! ```
 //!
-//! Wherever the model is cut, an image takes the shortest way: within a stage it is a variable, to the next stage it
-//! is part of the ordinary message, and past that it goes directly to the stage that reads it.
+//! Within a stage, such an image is a variable; to the next stage, it is part of the ordinary message; to a later
+//! stage, it goes directly.
 
 use burn::config::Config;
 use burn::module::Module;

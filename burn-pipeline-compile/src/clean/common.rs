@@ -1,4 +1,7 @@
-//! Computes duplicates once.
+//! Computes equal nodes once.
+//!
+//! Nodes are equal if operation, inputs, shape and type are. A later one is removed, and its readers read the first
+//! one's result. Kept tensors and interpreted operations stay.
 
 use super::replace::Replaced;
 use crate::graph::{Graph, Node, Op, Operand};

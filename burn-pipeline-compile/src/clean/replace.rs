@@ -1,4 +1,4 @@
-//! Replaces tensors by others in the nodes that read them.
+//! Replaces tensors by equal ones in the nodes that read them, interpreted ones included.
 
 use crate::graph::{Graph, Node, Op, Operand};
 use burn::backend::ir::{IrVisitorMut, TensorId, TensorIr};

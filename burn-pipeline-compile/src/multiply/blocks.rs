@@ -1,4 +1,9 @@
-//! Packs and multiplies the blocks of a matmul.
+//! Cuts a matmul into blocks, packs them and multiplies them.
+//!
+//! 1. If the target's columns are contiguous, the transposed matmul is computed: kernels write rows.
+//! 2. Threads divide the rows or the columns, whichever are more, in whole tiles.
+//! 3. Blocks of at most 512 products, 512 columns and 240 rows are packed and multiplied ([`tiles`]), along the depth
+//!    in order. `f32` rows with contiguous elements are read in place, unless they would share sets of the L1 cache.
 
 use super::kernel::{COLUMNS, Left, Multiply, Numbers, Pairs, ROWS};
 use super::pack::{Operand, pack_numbers, pack_rounded, pack_rounding, panel};

@@ -1,4 +1,7 @@
 //! Multiplies two packed blocks, tile by tile.
+//!
+//! Tiles at the end of a block have fewer rows or columns. If the target's elements are contiguous neither by row nor
+//! by column, a tile is computed in a buffer and copied.
 
 use super::Matrix;
 use super::kernel::{COLUMNS, Left, Multiply, ROWS, Target};

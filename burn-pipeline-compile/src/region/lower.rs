@@ -1,4 +1,10 @@
 //! Lowers the nodes of a group to a region.
+//!
+//! 1. Each node becomes an instruction that writes a buffer. A view within the region, or a cast to `f32`, uses the
+//!    buffer of its input.
+//! 2. A result that is read outside becomes an output; several tensors with the same values share one.
+//! 3. A half-precision result is rounded in its buffer, unless its numbers are exact already.
+//! 4. At the end, buffers get their places in a tile ([`slots`](super::slots)).
 
 use super::held::BufferKind;
 use super::slots::assigned;

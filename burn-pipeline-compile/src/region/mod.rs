@@ -5,7 +5,7 @@
 //! order.
 //!
 //! 1. Nodes are lowered to instructions over buffers ([`lower`]). Values that are equal along a row are computed once
-//!    a row. A tensor that is read outside is written to its own storage, from which the region itself also reads it.
+//!    per row. A tensor that is read outside is written to its own storage, from which the region itself also reads it.
 //!    Tiles hold `f32`: half-precision inputs are widened as they are copied into the tile, results in half precision
 //!    are rounded at once, and those that are read outside are stored at the end.
 //! 2. Values that do not live at the same time share buffers of a tile ([`slots`]).
@@ -16,8 +16,8 @@
 //!    ([`blocks`]).
 //! 5. The bytes of its outputs during and after a run are known before ([`memory`]).
 //!
-//! A loop over instructions runs a region; no machine code is generated, because that needs a dependency larger than
-//! this repository. An instruction is selected once per tile of 2,048 elements.
+//! A region is run by a loop over instructions, each of which is selected once per tile of 2,048 elements. No machine
+//! code is generated: that would need a dependency larger than this repository.
 
 mod blocks;
 mod held;

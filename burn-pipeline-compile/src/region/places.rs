@@ -1,4 +1,4 @@
-//! Positions of a tensor's rows in its storage.
+//! Positions of a tensor's rows in its storage, also if the tensor is broadcast or not contiguous.
 
 use super::Input;
 use burn::backend::flex::Layout;

@@ -1,7 +1,7 @@
 //! A pool of memory: freed memory is kept for later tensors of the same size.
 //!
 //! The system clears the pages that it hands out, and takes back memory that is freed in large pieces. Without a
-//! pool, most memory of a training step would be cleared once a microbatch.
+//! pool, most memory of a training step would be cleared once per microbatch.
 //!
 //! Guarantees:
 //!

@@ -1,4 +1,9 @@
 //! Causal self-attention within documents.
+//!
+//! 1. One matmul gives queries, keys and values; queries and keys may be rotated by their positions.
+//! 2. A bias is added to the scores, if there is one. Scores of other documents, of later tokens and of tokens before
+//!    the window are masked.
+//! 3. With a cache, new queries attend to all keys so far.
 
 use super::context::AttentionContext;
 use super::initial::SMALL;

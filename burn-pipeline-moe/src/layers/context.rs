@@ -1,4 +1,4 @@
-//! The inputs of attention layers beside hidden states.
+//! What attention layers read in addition to hidden states: documents, positions and a bias.
 
 use burn::tensor::{Int, Tensor};
 

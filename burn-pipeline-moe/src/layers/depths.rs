@@ -2,7 +2,7 @@
 //!
 //! Raposo et al., "Mixture-of-Depths" (2024): a router scores tokens, the best of each sequence take the block, and the
 //! block's change is weighted by the router's score, so the router gets a gradient. The choice compares a token with
-//! later ones, so it is not causal; the router loss trains a score that can decide token by token.
+//! later ones, so it is not causal. The router loss also trains the score to predict the choice from one token alone.
 //!
 //! 1. A token is chosen if fewer tokens than the capacity have a better score. Of equal scores the earlier is better.
 //! 2. The chosen tokens form a shorter sequence for the block, in their order.

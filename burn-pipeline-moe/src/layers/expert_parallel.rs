@@ -5,8 +5,8 @@
 //! matmuls over other rows. Each replica routes its own microbatch, so choices, drops, loads and auxiliary losses are
 //! those of one device with that microbatch.
 //!
-//! 1. Of `n` replicas, replica `r` holds the share of experts that begins at the fraction `r / n`; within a
-//!    tensor-parallel group, of the experts of its member.
+//! 1. Of `n` replicas, replica `r` (from 0) holds part `r` of `n` equal parts of the experts; with tensor parallelism,
+//!    of its member's experts.
 //! 2. *With a capacity* ([`by_capacity`]) all experts have equally many rows from each replica, so shapes follow from
 //!    sizes: one all-to-all of blocks, which can be captured. All replicas' microbatches must have the same size,
 //!    because capacities depend on it.

@@ -1,4 +1,5 @@
-//! The operations over autodiff: each records a graph node with its own backward.
+//! The operations over autodiff. Each differentiated one records a graph node with its own backward, defined in the
+//! operation's file. All others run on the inner backend, and their results are not tracked.
 
 use super::backend::MoeOps;
 use super::options::{InjectedLoss, InjectedWeights, RouteOptions};

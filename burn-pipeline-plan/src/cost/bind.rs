@@ -1,4 +1,6 @@
 //! A profile bound to a placement: the seconds and bytes of the placement's actions and links.
+//!
+//! Guarantees: a bound profile has costs for every stage and link of the placement.
 
 use super::error::ProfileError;
 use super::link::LinkCost;

@@ -7,7 +7,7 @@
 //! skip edge of the plan. The synthesis does not see when values of skip edges arrive; the simulation that prices its
 //! plans does.
 //!
-//! If the first layers do not train, the layers know it: a cut then gives the profile of stages without a backward.
+//! If the first layers do not train ([`Layers::train_from`]), stages made only of them have no backward.
 
 use super::amount::is_amount;
 use super::dtype::Dtype;

@@ -4,9 +4,9 @@
 //! before     0F0 0F1 0SEND_F0 0SEND_F1         first move   0F0 0SEND_F0 0F1 0SEND_F1
 //! ```
 //!
-//! Guarantees: zero moves give the plan itself, and all moves the moved plan. Any two cells are in the order of one
-//! of the two plans. So after passes of [`overlap`](super::overlap) that keep the order of starts (all but one do),
-//! every number of moves gives a plan that passes [`check`](Plan::check).
+//! Guarantees: zero moves give the plan itself, and all moves the moved plan. Any two cells of a row are in the order
+//! that they have in one of the two plans. So after passes of [`overlap`](super::overlap) that keep the order of starts
+//! (all but one do), every number of moves gives a plan that passes [`check`](Plan::check).
 //!
 //! 1. A row is written in its new order. Each cell that runs before one that preceded it counts as a move.
 //! 2. After the last requested move, the other cells follow in their old order.

@@ -1,4 +1,6 @@
 //! The stored form of a [`Plan`]: its named fields, with actions as readable text.
+//!
+//! Guarantees: a plan read back is valid ([`Plan::new`]); whether it can run is for [`check`](super::check) to prove.
 
 use super::action::Action;
 use super::error::PlanError;

@@ -1,7 +1,7 @@
 //! Tensor-parallel groups of different sizes: the size of each stage's group, and the layers of the stage.
 //!
 //! Guarantees: every rank is in a group. Of two neighbouring groups, the size of one divides the size of the other,
-//! so that messages between them can be cut again. For each number of stages, no other sizes and cut give the busiest
+//! so that messages between them can be re-cut. For each number of stages, no other sizes and cut give the busiest
 //! group less load.
 //!
 //! 1. Each group holds one stage. Dynamic programming over (stages, layers, ranks, size of the last group) gives the
@@ -9,8 +9,8 @@
 //! 2. For the most promising numbers of stages, it gives the divisions (sizes and cut) with the least sum of loads
 //!    under that load and under slightly larger ones. A step takes `m - 1` times the busiest load, plus the sum once.
 //! 3. The few most promising divisions are priced like any layout. Divisions into groups of equal size are left out:
-//!    other layouts cover them. The best plan is never worse for it: these layouts are priced beside the others and
-//!    take no effort from them.
+//!    other layouts cover them. These layouts are priced in addition to the others and take no effort from them, so the
+//!    best plan never becomes worse.
 //!
 //! Models with skip edges, and parallel vocabularies, are not supported here.
 

@@ -1,6 +1,6 @@
 //! The price of one candidate: its plan is lowered, checked and simulated with the requested recomputation.
 //!
-//! Functions here return `Ok(None)` if the candidate would repeat an earlier one.
+//! A candidate that would repeat an earlier one has no price: functions here return `Ok(None)`.
 
 use super::error::DropReason;
 use super::layout::Layout;

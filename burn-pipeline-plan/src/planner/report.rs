@@ -42,7 +42,7 @@ pub struct Candidate {
     pub strategy: Strategy,
     /// The kind of placement.
     pub placement: PlacementKind,
-    /// Stages a rank, of one route.
+    /// Stages per rank, of one route.
     pub chunks: usize,
     /// How the layers were cut.
     pub cut: Cut,
@@ -52,7 +52,7 @@ pub struct Candidate {
     pub microbatches: usize,
     /// True if embedding and head are parallel over all ranks.
     pub vocabulary_parallel: bool,
-    /// Members of each tensor-parallel group, or of the largest one if sizes differ. The plan has one row a group.
+    /// Members of each tensor-parallel group, or of the largest one if sizes differ. The plan has one row per group.
     pub members: usize,
     /// The group sizes of all pipeline ranks if they differ; otherwise empty.
     pub groups: Vec<usize>,

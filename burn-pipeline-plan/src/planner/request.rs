@@ -11,7 +11,7 @@ use crate::simulate::SimulateOptions;
 /// A number of microbatches for the batch, with the costs of the layers for microbatches of that size.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Workload {
-    /// Microbatches a step.
+    /// Microbatches per step.
     pub microbatches: usize,
     /// The layers with their costs for one microbatch.
     pub layers: Layers,
@@ -111,7 +111,7 @@ pub struct Request {
     /// Bytes held for each byte of parameters: 2 with gradients, 4 with Adam's moments as well. In half precision,
     /// parameters are masters and copies, and these numbers are 5/3 and 3.
     pub state_factor: f64,
-    /// Numbers of stages a rank to try.
+    /// Numbers of stages per rank to try.
     pub chunks: Vec<usize>,
     /// Kinds of placement to try; `None` for all kinds.
     pub placements: Option<Vec<PlacementKind>>,
@@ -129,10 +129,10 @@ pub struct Request {
     pub synthesis: Option<Synthesis>,
     /// True to try plans without a pipeline too: one device, and data parallelism over all ranks.
     pub unpipelined: bool,
-    /// Sizes of tensor-parallel groups to try beside 1. Either all stages have groups of one size, which must divide
-    /// the number of ranks. Or sizes differ, in a loop of one stage a pipeline rank; of two neighbours' sizes, one
-    /// divides the other. [`Layer::summed_bytes`](crate::cost::Layer::summed_bytes) has the bytes that a group
-    /// all-reduces.
+    /// Sizes of tensor-parallel groups to try in addition to 1. Either all stages have groups of one size, which must
+    /// divide the number of ranks; or sizes differ, in a loop of one stage per pipeline rank, and of two neighbours'
+    /// sizes one divides the other. [`Layer::summed_bytes`](crate::cost::Layer::summed_bytes) has the bytes that a
+    /// group all-reduces.
     pub members: Vec<usize>,
     /// True to try plans with a parallel vocabulary too. The first layer is then the embedding, the last one the head.
     pub vocabulary_parallel: bool,
@@ -141,7 +141,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request that tries everything, with 1, 2 and 4 stages a rank and no memory cap.
+    /// A request that tries everything, with 1, 2 and 4 stages per rank and no memory cap.
     pub fn new(workloads: Vec<Workload>, ranks: usize, links: LinkCosts) -> Self {
         Self {
             workloads,

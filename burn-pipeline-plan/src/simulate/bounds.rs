@@ -2,9 +2,9 @@
 //!
 //! 1. *Critical path*: the longest chain of actions and crossings of one microbatch.
 //! 2. *Busiest rank*: the work of the rank with the most work.
-//! 3. *Memory bubble*: a rank of a pipeline with one chunk a rank and `k` forwards before its first backward idles
-//!    for at least `(p-1)(I+2c) + (p-k)F` (Qi et al., Zero Bubble Pipeline Parallelism, 2023, arXiv:2401.10241,
-//!    section 3 and appendix).
+//! 3. *Memory bubble*: with one chunk per rank, a rank that runs `k` forwards before its first backward idles for at
+//!    least `(p-1)(I+2c) + (p-k)F`, where `c` is the latency between ranks (Qi et al., Zero Bubble Pipeline
+//!    Parallelism, 2023, arXiv:2401.10241, section 3 and appendix).
 
 use crate::cost::{Costs, Profile, ProfileError};
 use crate::plan::{Action, Op, Plan, StageId, Task};
@@ -18,7 +18,7 @@ pub struct Bounds {
     /// Compute seconds of the busiest rank.
     pub busiest_rank: f64,
     /// Idle seconds of rank 0 that follow from its number of warm-up forwards. `None` unless the placement is a loop
-    /// with one chunk a rank and all stages cost the same.
+    /// with one chunk per rank and all stages cost the same.
     pub memory_bubble: Option<f64>,
     /// Compute seconds of rank 0. Together with its memory bubble, they bound the makespan.
     rank_0: f64,

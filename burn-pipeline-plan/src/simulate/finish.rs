@@ -1,4 +1,5 @@
-//! Builds the report of a simulation from its final state.
+//! Builds the report of a simulation from its final state. All idle time before a rank's first computation counts as
+//! warm-up, all after its last one as cool-down.
 
 use super::memory::MemoryPoint;
 use super::report::{IdleCause, IdlePeriod, RankReport, Simulation};

@@ -15,8 +15,8 @@ use crate::plan::{Action, MicrobatchTask, Op, Placement, Plan, Task, Waiting};
 use crate::trace::Track;
 use std::collections::HashSet;
 
-/// Simulates one step an action. Returns a row for each rank with a cell for each step, up to the rank's last action.
-/// [`Track::of_steps`] makes a track of the rows.
+/// Simulates a plan in which every action takes one step. Returns a row for each rank with a cell for each step, up to
+/// the rank's last action. [`Track::of_steps`] makes a track of the rows.
 ///
 /// # Errors
 /// - Returns [`SimulateError::Unsupported`] for fused actions, `UNSHARD`, `RESHARD`, `REDUCE_GRAD`, waits and the tasks

@@ -27,7 +27,7 @@ pub struct Track {
 }
 
 impl Track {
-    /// A track of rows of actions, one row a rank, in which each cell takes one second. The rows may come from a
+    /// A track of rows of actions, one row per rank, in which each cell takes one second. The rows may come from a
     /// plan, or from [`unit_steps()`](crate::simulate::unit_steps()).
     ///
     /// ```

@@ -1,7 +1,6 @@
 //! A Llama's sizes, from the `config.json` beside its weights.
 //!
-//! Guarantees: what the file asks for and this crate does not compute is refused by its name; nothing is ignored that
-//! changes logits.
+//! Guarantees: a setting that changes logits and that this crate does not compute is refused by name.
 
 use crate::error::FinetuneError;
 use crate::rotary::{Rotary, Scaling};
@@ -27,11 +26,11 @@ pub struct Llama {
     pub head: usize,
     /// What norms add to the mean square.
     pub epsilon: f64,
-    /// Whether the head is the transposed embedding.
+    /// True if the head is the transposed embedding.
     pub tied: bool,
-    /// Whether attention's projections have biases.
+    /// True if attention's projections have biases.
     pub attention_bias: bool,
-    /// Whether feed-forward projections have biases.
+    /// True if feed-forward projections have biases.
     pub mlp_bias: bool,
     /// The rotary positions.
     pub rotary: Rotary,

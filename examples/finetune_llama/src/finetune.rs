@@ -1,4 +1,4 @@
-//! The program: loads a base, trains adapters, stores them, and writes a text with what it has stored.
+//! The program: loads a base, trains adapters, stores them, and generates text from what it has stored.
 
 use crate::config::Llama;
 use crate::error::FinetuneError;

@@ -2,7 +2,7 @@
 //!
 //! 1. [`config`] reads the model's sizes, [`text`] its tokenizer, [`weights`] its weights.
 //! 2. [`model`] is the list of layers, with adapters on chosen projections.
-//! 3. [`finetune`] trains them, and stores them as PEFT does; [`generate`] writes with what is stored.
+//! 3. [`finetune`] trains them, and stores them as PEFT does; [`generate`] generates text from what is stored.
 
 pub mod config;
 pub mod error;

@@ -27,7 +27,7 @@ use std::ops::Range;
 pub enum Injection {
     /// All stages.
     All,
-    /// Only the last stage, as without injection, when the main loss adds only its own stage's losses.
+    /// Only the last stage's, as without injection: the main loss can only add losses of its own stage.
     LastStage,
     /// None.
     Nowhere,

@@ -9,8 +9,8 @@
 //!    neighbour as long as it is exposed.
 //! 2. A neighbour that must keep its order with it joins it, up to a number of cells, and the group moves on
 //!    together. Computations and releases may join, waits only when a start rises, another start never.
-//! 3. Waits that move earlier with a group lose the neighbour's computation, which no longer hides their
-//!    operations. The group moves only if the start gains more than these lose.
+//! 3. If waits move earlier with a group, the neighbour's computation no longer hides their operations. The group moves
+//!    only if the start gains more than these lose.
 //! 4. Without estimates nothing counts as hidden or lost, and computations do not join.
 //!
 //! Follows `_reorder_communication_preserving_peak_memory_internal` and `sink_waits_iterative` of PyTorch's

@@ -1,4 +1,8 @@
 //! The judge: a new plan is accepted only if it is legal, not slower, and within the memory budget.
+//!
+//! 1. The plan must pass [`check`](crate::plan::Plan::check) under the transport of the options.
+//! 2. Its simulated makespan must not exceed that of the last accepted plan, beyond the share that the caller allows.
+//! 3. The simulated peak of each rank must not exceed the original plan's by more than the options allow.
 
 use super::cell::{self, Cell, units};
 use super::memory::{peak, recount};

@@ -80,8 +80,8 @@ struct Order {
 }
 
 impl Synthesis {
-    /// Returns the fastest plan found under the cap for `microbatches` (one count a route). `starts` are plans for the
-    /// same placement and counts; the search improves them as well as the list schedules.
+    /// Returns the fastest plan found under the cap for `microbatches` (one count per route). `starts` are plans for
+    /// the same placement and counts; the search improves them as well as the list schedules.
     ///
     /// # Errors
     /// Returns [`PlannerError::NoOrderFits`] if no order fits under the cap, and other [`PlannerError`]s if the

@@ -1,4 +1,4 @@
-//! What the tests read of files, and the pipelines that they share.
+//! The files that the tests read, and the pipelines that they share.
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 

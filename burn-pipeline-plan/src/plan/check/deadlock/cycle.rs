@@ -1,4 +1,4 @@
-//! The deadlock error: a cycle of ranks that wait for each other.
+//! The deadlock error: a cycle of ranks that wait for each other, found by following the waits from any blocked rank.
 
 use crate::plan::check::error::CheckError;
 use crate::plan::check::options::Transport;

@@ -1,4 +1,7 @@
-//! Runs the transfers of a lowered plan under a transport.
+//! Step 1 of the [deadlock check](super): runs the transfers of a lowered plan under a transport.
+//!
+//! Each rank runs until it has to wait; a start wakes the peer if it waits. In a plan without waits under rendezvous,
+//! both ends of a transfer pass it together, so nothing is counted.
 
 use super::cycle::deadlock;
 use crate::plan::check::channels::{Channel, Order, Transfer, Transfers, locate};

@@ -1,4 +1,7 @@
-//! Runs the cells of an unlowered plan, whose values need no transfers.
+//! Step 2 of the [deadlock check](super): runs the cells of an unlowered plan, whose values need no transfers.
+//!
+//! Each rank runs until it needs a value of another rank, or a collective that some rank has not started. The rank that
+//! provides it wakes the waiting one.
 
 use super::cycle::deadlock;
 use crate::plan::check::error::CheckError;
