@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Produces the figures of README.md and benches/results/README.md: one section for each table or group of figures.
+# Produces the figures of README.md and most of benches/results/README.md, which lists the sections and says which
+# figures have other commands.
 #
 #   benches/run.sh                        every section (hours)
 #   benches/run.sh memory step            some of them

@@ -2,8 +2,8 @@
 //!
 //! First run `cargo run --release -p pipeline-examples --example train_gpt -- --save runs/checkpoints`, then
 //!
-//! `cargo run --release --example generate_gpt -- --from runs/checkpoints --prompt "ROMEO:"`; `-- --help` lists the
-//! flags.
+//! `cargo run --release -p pipeline-examples --example generate_gpt -- --from runs/checkpoints --prompt "ROMEO:"`;
+//! `-- --help` lists the flags.
 //!
 //! The pipeline may have another number of ranks than the one that saved the checkpoint. Each text is a microbatch:
 //! with several texts, ranks work concurrently; a single text goes from rank to rank. Ranks cache keys and values,

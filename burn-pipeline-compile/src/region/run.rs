@@ -1,7 +1,7 @@
 //! Runs a region on tensors.
 //!
-//! 1. The rows are cut into at most 16 pieces, by their number alone. Threads divide the pieces, unless a sum has several
-//!    rows. A sum of one row is computed for each piece.
+//! 1. The rows are cut into at most 16 pieces, by their number alone. Threads divide the pieces, unless a sum has
+//!    several rows. A sum of one row is computed for each piece.
 //! 2. A piece runs tile by tile: inputs that cannot be read in place are copied, then the instructions run.
 //! 3. The sums of pieces are added in order.
 

@@ -2,8 +2,8 @@
 //!
 //! 1. *Critical path*: the longest chain of actions and crossings of one microbatch.
 //! 2. *Busiest rank*: the work of the rank with the most work.
-//! 3. *Memory bubble*: with one chunk per rank, a rank that runs `k` forwards before its first backward idles for at
-//!    least `(p-1)(I+2c) + (p-k)F`, where `c` is the latency between ranks (Qi et al., Zero Bubble Pipeline
+//! 3. *Memory bubble*: in a loop with one chunk per rank, if rank 0 runs `k` forwards before its first backward, it
+//!    idles for at least `(p-1)(I+2c) + (p-k)F`, where `c` is the time of a message (Qi et al., Zero Bubble Pipeline
 //!    Parallelism, 2023, arXiv:2401.10241, section 3 and appendix).
 
 use crate::cost::{Costs, Profile, ProfileError};

@@ -48,8 +48,8 @@
 //!
 //! The first stage takes token ids and the others hidden states. Either write three modules (embedding and
 //! blocks; blocks; blocks and head) and return the right one for each stage, or one module with optional parts
-//! and an enum at its boundary; `examples/train_gpt` does the latter, so that any number of stages, one
-//! included, is built by the same few lines:
+//! and an enum at its boundary; `GptPart` in `examples/src/gpt` is of the latter kind, so that any number of stages,
+//! one included, is built by the same few lines:
 //!
 //! ```
 //! use burn::tensor::{Int, Tensor};
