@@ -29,7 +29,7 @@ const COLUMNS: usize = 512;
 const DEPTH: usize = 512;
 
 thread_local! {
-    /// A block of each operand and of the target: at most 2 MiB a thread, kept until it ends.
+    /// A block of each operand and of the target: at most 2 MiB per thread, kept until it ends.
     static BLOCKS: RefCell<[Vec<f32>; 3]> = const { RefCell::new([const { Vec::new() }; 3]) };
 }
 

@@ -25,7 +25,7 @@ const BLOCK_COLUMNS: usize = 512;
 const SAME_SETS: usize = 4096;
 
 thread_local! {
-    /// Packed blocks of rows and of columns: at most 1.5 MiB a thread, kept until it ends.
+    /// Packed blocks of rows and of columns: at most 1.5 MiB per thread, kept until it ends.
     static PACKED: RefCell<[Vec<Line>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 /// The number of states that the search for the best cut keeps: fewer than by default, since many cuts are searched.
 const STATES: usize = 24;
 
-/// The kind of a placement, and its number of stages a rank.
+/// The kind of a placement, and its number of stages per rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Shape {
     pub(super) kind: PlacementKind,

@@ -167,7 +167,7 @@ pub struct PlannerReport {
 }
 
 impl PlannerReport {
-    /// The report for tensor-parallel groups of these sizes, one a stage; a single size applies to all stages.
+    /// The report for tensor-parallel groups of these sizes, one per stage; a single size applies to all stages.
     pub(super) fn held_by(mut self, sizes: &[usize]) -> Self {
         let members = sizes.iter().copied().max().unwrap_or(1);
         let groups = if sizes.len() > 1 { sizes.to_vec() } else { Vec::new() };

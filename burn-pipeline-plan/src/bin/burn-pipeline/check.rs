@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// The flags of `check`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {
-    /// The plan as CSV: one row a rank, one cell an action, empty cells for idle slots.
+    /// The plan as CSV: one row per rank, one cell per action, empty cells for idle slots.
     #[arg(value_name = "FILE.csv")]
     file: PathBuf,
     /// Require that the file has sends and receives. Without this flag, a plan without them is checked as it is, and

@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     /// Number of microbatches a step.
     #[arg(long, value_name = "M")]
     microbatches: usize,
-    /// Numbers of stages a rank to compare, for schedules that accept any number.
+    /// Numbers of stages per rank to compare, for schedules that accept any number.
     #[arg(long, value_name = "V", value_delimiter = ',', default_value = "2")]
     chunks: Vec<usize>,
     #[command(flatten)]

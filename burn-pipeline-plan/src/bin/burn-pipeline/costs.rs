@@ -30,7 +30,7 @@ fn factor(text: &str) -> Result<(Kind, f64), String> {
 /// The flags for costs.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct CostArguments {
-    /// Seconds of a rank's forward for one microbatch. With V stages a rank, each takes 1/V of it.
+    /// Seconds of a rank's forward for one microbatch. With V stages per rank, each takes 1/V of it.
     #[arg(long, value_name = "F", allow_negative_numbers = true, default_value_t = 1.0, value_parser = amount)]
     pub(crate) forward: f64,
     /// Seconds of a rank's backward for the input, divided in the same way.

@@ -41,7 +41,7 @@ struct Arguments {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// List the schedules: name, placement, chunks a rank, accepted microbatches, source.
+    /// List the schedules: name, placement, chunks per rank, accepted microbatches, source.
     Schedules(schedules::Arguments),
     /// Build a plan from a schedule and print it as CSV, a grid or JSON.
     Schedule(schedule::Arguments),

@@ -25,10 +25,10 @@ pub(crate) struct Arguments {
     /// Number of ranks (devices).
     #[arg(long, value_name = "P")]
     ranks: usize,
-    /// Number of stages a rank.
+    /// Number of stages per rank.
     #[arg(long, value_name = "V", default_value_t = 1)]
     chunks: usize,
-    /// How stages are placed on ranks: loop, v, wave or bidirectional. V has 2 stages a rank; bidirectional has 1 of
+    /// How stages are placed on ranks: loop, v, wave or bidirectional. V has 2 stages per rank; bidirectional has 1 of
     /// each of two routes.
     #[arg(long, default_value = "loop", value_parser = placement)]
     placement: PlacementKind,
@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
     /// Bytes held for each byte of parameters: 2 with gradients, 4 with Adam's moments as well.
     #[arg(long, value_name = "X", value_parser = amount, default_value_t = 2.0, requires = "cap")]
     state_factor: f64,
-    /// Microbatches whose activations each stage holds at its peak, one number a stage [default: 1 each].
+    /// Microbatches whose activations each stage holds at its peak, one number per stage [default: 1 each].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = amount, requires = "cap")]
     held: Vec<f64>,
     /// Write the profile of the stages as JSON.

@@ -63,7 +63,7 @@ pub(crate) struct Arguments {
     /// Bytes held for each byte of parameters: 2 with gradients, 4 with Adam's moments as well.
     #[arg(long, value_name = "X", value_parser = amount, default_value_t = 2.0)]
     state_factor: f64,
-    /// Numbers of stages a rank to try.
+    /// Numbers of stages per rank to try.
     #[arg(long, value_name = "V", value_delimiter = ',', default_value = "1,2,4")]
     chunks: Vec<usize>,
     /// Do not synthesise schedules; try only those that `schedules` lists.

@@ -11,9 +11,9 @@ const ACTIVE_STAGES: usize = 3;
 /// How a plan is printed.
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
 enum Format {
-    /// One row a rank, one cell an action.
+    /// One row per rank, one cell per action.
     Csv,
-    /// One column a rank, one line a step.
+    /// One column per rank, one line per step.
     Grid,
     /// With the plan's name, placement and numbers of microbatches.
     Json,
@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
     /// Number of ranks (devices).
     #[arg(long, value_name = "P")]
     ranks: usize,
-    /// Number of stages a rank [default: the number that the schedule needs, otherwise 2].
+    /// Number of stages per rank [default: the number that the schedule needs, otherwise 2].
     #[arg(long, value_name = "V")]
     chunks: Option<usize>,
     /// Number of microbatches a step.

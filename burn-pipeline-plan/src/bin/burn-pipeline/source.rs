@@ -35,7 +35,7 @@ pub(crate) struct PlanArguments {
     /// Number of ranks (devices).
     #[arg(long, value_name = "P", requires = "name")]
     ranks: Option<usize>,
-    /// Number of stages a rank [default: the number that the schedule needs, otherwise 2].
+    /// Number of stages per rank [default: the number that the schedule needs, otherwise 2].
     #[arg(long, value_name = "V", requires = "name")]
     chunks: Option<usize>,
     /// Number of microbatches a step.
