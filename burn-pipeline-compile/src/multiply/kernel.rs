@@ -1,4 +1,4 @@
-//! Computes a tile of a matmul, at most 12 rows and 32 columns, with its sums in registers over the whole depth.
+//! Computes a tile of a matmul, at most 12 rows and 32 columns, with its sums in registers over the depth of a block.
 
 use super::words::{LANES, first};
 use std::arch::x86_64::{
