@@ -48,7 +48,7 @@ struct Mlp {
 }
 
 #[derive(Module, Debug)]
-struct Layer {
+pub(super) struct Layer {
     input_layernorm: RmsNorm,
     self_attn: Attention,
     post_attention_layernorm: RmsNorm,
@@ -129,7 +129,7 @@ impl Mlp {
 }
 
 impl Layer {
-    fn new(device: &Device) -> Self {
+    pub(super) fn new(device: &Device) -> Self {
         let (gate_proj, up_proj) = (linear(WIDTH, INNER, device), linear(WIDTH, INNER, device));
         Self {
             input_layernorm: norm(device),
@@ -139,7 +139,7 @@ impl Layer {
         }
     }
 
-    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+    pub(super) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let x = x.clone() + self.self_attn.forward(self.input_layernorm.forward(x));
         x.clone() + self.mlp.forward(self.post_attention_layernorm.forward(x))
     }

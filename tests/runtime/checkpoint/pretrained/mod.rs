@@ -1,6 +1,7 @@
 //! Weights from another program: a small Llama that Hugging Face's `transformers` 5.23 stored, and that PyTorch
 //! 2.15 ran and trained (`goldens/llama.py`).
 
+mod as_list;
 mod folder;
 mod llama;
 mod own_names;
