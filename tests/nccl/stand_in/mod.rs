@@ -10,6 +10,7 @@
 //! Only a GPU can test the rest: kernels, and with them padded rows and all computing; NCCL's own transports; how
 //! CUDA orders events over a context; speed.
 
+mod computing;
 mod endings;
 mod expert_parallel;
 mod failures;
@@ -30,12 +31,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Runs a part of a rank's process, by name.
 pub(crate) fn run(part: &str) {
-    let links = || links::part(part) || failures::part(part) || endings::part(part);
+    let links = || computing::part(part) || links::part(part) || failures::part(part) || endings::part(part);
     let known = links() || groups::part(part) || expert_parallel::part(part) || rules::part(part);
     assert!(known, "there is no part {part}");
 }
 
-/// The folder with the compiled library, under both names.
+/// A module of LLVM without contents: its magic number, and a block that says only the format's version. CubeCL takes
+/// it for CUDA's libdevice. So calls of libdevice's functions stay calls, which the mock computes itself.
+const EMPTY_MODULE: [u8; 16] = *b"BC\xC0\xDE\x21\x0C\0\0\x01\0\0\0\x0B\x02\x01\0";
+
+/// The folder with the compiled library, under both names, and with a CUDA toolkit's libdevice.
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -51,12 +56,15 @@ fn folder() -> &'static Path {
             "cdylib",
             "--crate-name",
             "stand_in",
-            "-Copt-level=1",
+            "-Copt-level=2",
             "-Dwarnings",
         ]);
         let compiled = rustc.arg("-o").arg(&library).arg(source).output().unwrap();
         assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
         std::os::unix::fs::symlink("libcuda.so", folder.join("libnccl.so")).unwrap();
+        let libdevice = folder.join("nvvm/libdevice");
+        std::fs::create_dir_all(&libdevice).unwrap();
+        std::fs::write(libdevice.join("libdevice.10.bc"), EMPTY_MODULE).unwrap();
         folder
     })
 }
@@ -66,6 +74,7 @@ fn start(ranks: usize, part: &str, more: &[(&str, &str)]) -> Processes {
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     let rooms = folder().join(format!("rooms-{}", STARTED.fetch_add(1, Ordering::Relaxed)));
     std::fs::create_dir(&rooms).unwrap();
-    let own = [("LD_LIBRARY_PATH", folder().to_str().unwrap()), ("STAND_IN_ROOMS", rooms.to_str().unwrap())];
+    let folder = folder().to_str().unwrap();
+    let own = [("LD_LIBRARY_PATH", folder), ("CUDA_PATH", folder), ("STAND_IN_ROOMS", rooms.to_str().unwrap())];
     Processes::start(ranks, part, &[&own, more].concat())
 }

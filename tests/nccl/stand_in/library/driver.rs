@@ -1,6 +1,5 @@
-//! The driver's functions, by their names. Kernels are refused: there are no processors.
+//! The driver's functions, by their names; those for kernels are in `modules.rs`.
 
-use crate::broken::broken;
 use crate::order::Use;
 use crate::queue::device;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -60,7 +59,8 @@ extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> Status {
     answer(device, ordinal)
 }
 
-/// The attributes that CubeCL and cudarc read, with the values of an sm_90.
+/// The attributes that CubeCL and cudarc read. The architecture is sm_75 without matrix instructions: CubeCL
+/// recognises it by its name.
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) -> Status {
     let found = match attribute {
@@ -70,9 +70,9 @@ extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device:
         6 | 7 => 65535,
         10 => 32,
         16 => 132,
-        75 => 9,
-        76 => 0,
-        97 => 232_448,
+        75 => 7,
+        76 => 5,
+        97 => 65536,
         115 => 1,
         other => panic!("the stand-in has no attribute {other}"),
     };
@@ -81,7 +81,7 @@ extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device:
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, _device: c_int) -> Status {
-    put_text(name, length, c"stand-in")
+    put_text(name, length, c"stand-in of a GTX")
 }
 
 #[unsafe(no_mangle)]
@@ -158,16 +158,8 @@ extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> Status {
 extern "C" fn cuMemFree_v2(address: u64) -> Status {
     let mark = device().before_free(address);
     mark.wait();
-    device().memory.free(address);
+    device().free(address);
     SUCCESS
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuModuleLoadData(_module: *mut Handle, image: *const c_char) -> Status {
-    // SAFETY: CubeCL's images are null-terminated texts.
-    let text = unsafe { CStr::from_ptr(image) }.to_string_lossy();
-    let entry = text.lines().find(|line| line.contains(".entry")).unwrap_or_default();
-    broken("there are no processors", format!("a kernel is loaded: {}", entry.trim()))
 }
 
 #[unsafe(no_mangle)]

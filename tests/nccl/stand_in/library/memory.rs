@@ -3,6 +3,7 @@
 
 use crate::broken::broken;
 use crate::faults::faults;
+use crate::ptx::Blocks;
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -51,6 +52,11 @@ impl Memory {
         self.held -= bytes;
         // SAFETY: it was allocated with this layout.
         unsafe { dealloc(address as *mut u8, layout(bytes)) };
+    }
+
+    /// All blocks, in order.
+    pub fn blocks(&self) -> Blocks {
+        Blocks(self.blocks.iter().map(|(&start, &bytes)| start..start + bytes as u64).collect())
     }
 
     /// Checks that a range is within one block.

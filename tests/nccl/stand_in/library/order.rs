@@ -7,6 +7,7 @@
 use crate::broken::broken;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Positions in streams, by stream number.
 #[derive(Clone, Default)]
@@ -56,23 +57,37 @@ impl Use {
 
 struct Queued {
     used: Use,
+    /// What the job comes after.
+    clock: Arc<Clock>,
     stream: usize,
     position: u64,
     transfer: bool,
 }
 
-/// All uses that are not known to be over.
+/// A kernel whose uses are not known yet.
+struct Running {
+    stream: usize,
+    position: u64,
+    clock: Arc<Clock>,
+}
+
+/// All uses that may still meet another one without an order.
 #[derive(Default)]
-pub struct Log(Vec<Queued>);
+pub struct Log {
+    queued: Vec<Queued>,
+    running: Vec<Running>,
+}
 
 impl Log {
-    /// Checks a use against all earlier ones, and adds it.
-    pub fn enter(&mut self, used: Use, stream: usize, position: u64, transfer: bool, clock: &Clock) {
-        let early = self.0.iter().find(|earlier| {
-            let conflict = (earlier.used.writes || used.writes) && earlier.used.meets(&used.range);
+    /// Checks a use against all others, and adds it. Neither may come without an order; which one was queued first
+    /// does not matter, since the uses of kernels are entered late.
+    pub fn enter(&mut self, used: Use, stream: usize, position: u64, transfer: bool, clock: &Arc<Clock>) {
+        let early = self.queued.iter().find(|other| {
+            let conflict = (other.used.writes || used.writes) && other.used.meets(&used.range);
             conflict
-                && (earlier.stream, earlier.position) != (stream, position)
-                && !clock.is_after(earlier.stream, earlier.position)
+                && (other.stream, other.position) != (stream, position)
+                && !clock.is_after(other.stream, other.position)
+                && !other.clock.is_after(stream, position)
         });
         if let Some(Queued { used: earlier, stream: other, .. }) = early {
             let (now, before) = (used.what, earlier.what);
@@ -81,19 +96,36 @@ impl Log {
                 format!("{now} on stream {stream} has no order with {before} on stream {other}"),
             );
         }
-        self.0.push(Queued { used, stream, position, transfer });
+        self.queued.push(Queued { used, clock: clock.clone(), stream, position, transfer });
     }
 
-    /// Removes the uses that the host knows to be over.
+    /// A kernel is queued; [`Self::ended`] enters what it has used.
+    pub fn begin(&mut self, stream: usize, position: u64, clock: &Arc<Clock>) {
+        self.running.push(Running { stream, position, clock: clock.clone() });
+    }
+
+    /// Enters what a kernel has used.
+    pub fn ended(&mut self, uses: Vec<Use>, stream: usize, position: u64) {
+        let place = self.running.iter().position(|kernel| (kernel.stream, kernel.position) == (stream, position));
+        let Running { clock, .. } = self.running.swap_remove(place.unwrap());
+        uses.into_iter().for_each(|used| self.enter(used, stream, position, false, &clock));
+    }
+
+    /// Removes the uses that the host knows to be over, and that come before all kernels that may still run.
     pub fn forget(&mut self, known: &Clock) {
-        self.0.retain(|queued| !known.is_after(queued.stream, queued.position));
+        let Self { queued, running } = self;
+        queued.retain(|job| {
+            let before = |clock: &Clock| clock.is_after(job.stream, job.position);
+            !before(known) || running.iter().any(|kernel| !before(&kernel.clock))
+        });
     }
 
     /// Checks that no transfer may still use memory that is being freed, and removes its uses.
     pub fn free(&mut self, range: &Range<u64>) {
-        if let Some(queued) = self.0.iter().find(|queued| queued.transfer && queued.used.meets(range)) {
-            broken("memory is freed while in flight", format!("{} on stream {}", queued.used.what, queued.stream));
+        let mut using = self.queued.iter().filter(|job| job.used.meets(range));
+        if let Some(job) = using.find(|job| job.transfer) {
+            broken("memory is freed while in flight", format!("{} on stream {}", job.used.what, job.stream));
         }
-        self.0.retain(|queued| !queued.used.meets(range));
+        self.queued.retain(|job| !job.used.meets(range));
     }
 }

@@ -114,19 +114,39 @@ impl Device {
 
     /// Queues a job and checks the memory that it uses.
     pub fn queue(&mut self, stream: usize, uses: Vec<Use>, transfer: bool, job: impl FnOnce() + Send + 'static) {
+        let (position, clock) = self.next(stream);
+        for used in uses {
+            self.memory.check(&used.range, used.what);
+            self.log.enter(used, stream, position, transfer, &clock);
+        }
+        self.send(stream, Box::new(job));
+    }
+
+    /// Queues a kernel, which returns the memory that it has used.
+    pub fn launch(&mut self, stream: usize, kernel: impl FnOnce() -> Vec<Use> + Send + 'static) {
+        let (position, clock) = self.next(stream);
+        self.log.begin(stream, position, &clock);
+        let job = move || {
+            let uses = kernel();
+            device().log.ended(uses, stream, position);
+        };
+        self.send(stream, Box::new(job));
+    }
+
+    /// The position of a stream's next job, and what the job comes after.
+    fn next(&mut self, stream: usize) -> (u64, Arc<Clock>) {
         let known = self.known.clone();
         let queue = self.stream(stream);
         queue.clock.join(&known);
         queue.queued += 1;
         let position = queue.queued;
         queue.clock.reach(stream, position);
-        let clock = queue.clock.clone();
-        for used in uses {
-            self.memory.check(&used.range, used.what);
-            self.log.enter(used, stream, position, transfer, &clock);
-        }
+        (position, Arc::new(queue.clock.clone()))
+    }
+
+    fn send(&mut self, stream: usize, job: Job) {
         // The thread lives as long as the sender.
-        self.streams[&stream].jobs.send(Box::new(job)).unwrap();
+        self.streams[&stream].jobs.send(job).unwrap();
     }
 
     /// Sets or clears the communicator whose group may not be in the queue yet.
@@ -195,6 +215,13 @@ impl Device {
         self.log.free(&block);
         let streams = self.all_streams();
         self.mark(&streams)
+    }
+
+    /// Frees memory after all possible uses, among them those of kernels that have ended meanwhile.
+    pub fn free(&mut self, address: u64) {
+        let block = self.memory.block(address);
+        self.log.free(&block);
+        self.memory.free(address);
     }
 
     pub fn create_event(&mut self) -> usize {

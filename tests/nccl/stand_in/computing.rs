@@ -1,0 +1,131 @@
+//! Burn's operations on the mock's processors, compared with the same operations on Flex.
+
+use super::start;
+use burn::nn::{LayerNormConfig, RmsNormConfig};
+use burn::tensor::activation::{gelu, log_softmax, relu, sigmoid, silu, softmax};
+use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData};
+use burn_pipeline::link::Launch;
+use burn_pipeline_nccl::NcclLink;
+
+/// Runs the named part of a rank's process. Returns false if the name is not one of these.
+pub(super) fn part(name: &str) -> bool {
+    match name {
+        "operations" => operations(),
+        _ => return false,
+    }
+    true
+}
+
+/// Values in `(-2, 2)`, all of them different.
+fn values(seed: usize, count: usize) -> Vec<f32> {
+    (0..count).map(|place| (((place + 1) * 7919 + seed * 104_729) % 4001) as f32 / 1000.5 - 2.0).collect()
+}
+
+fn matrix(seed: usize, [rows, columns]: [usize; 2], device: &Device) -> Tensor<2> {
+    Tensor::from_data(TensorData::new(values(seed, rows * columns), [rows, columns]), device)
+}
+
+type Results = Vec<(&'static str, Vec<f32>)>;
+
+fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
+}
+
+fn ints<const D: usize>(tensor: Tensor<D, Int>) -> Vec<f32> {
+    tensor.into_data().iter::<i64>().map(|value| value as f32).collect()
+}
+
+fn element_wise(device: &Device) -> Results {
+    let (a, b) = (matrix(1, [7, 65], device), matrix(2, [7, 65], device));
+    let positive = a.clone().abs() + 0.25;
+    vec![
+        ("add", floats(a.clone() + b.clone())),
+        ("rows", floats(a.clone() * b.clone().slice([2..3, 0..65]))),
+        ("divide", floats(a.clone() / (b.clone() + 3.0))),
+        ("exp", floats(a.clone().exp())),
+        ("log", floats(positive.clone().log())),
+        ("square root", floats(positive.clone().sqrt())),
+        ("power", floats(positive.powf_scalar(1.7))),
+        ("tanh", floats(a.clone().tanh())),
+        ("sine", floats(a.clone().sin())),
+        ("error function", floats(a.clone().erf())),
+        ("relu", floats(relu(a.clone()))),
+        ("gelu", floats(gelu(a.clone()))),
+        ("silu", floats(silu(a.clone()))),
+        ("sigmoid", floats(sigmoid(a.clone()))),
+        ("clamp", floats(a.clone().clamp(-0.5, 0.75))),
+        ("mask", floats(a.clone().mask_fill(b.clone().greater_elem(0.5), -7.0))),
+        ("where", floats(a.clone().mask_where(a.clone().lower(b.clone()), b))),
+        ("to integers", ints((a * 100.0).int())),
+    ]
+}
+
+fn reductions(device: &Device) -> Results {
+    let a = matrix(3, [33, 70], device);
+    vec![
+        ("sum", floats(a.clone().sum())),
+        ("mean of rows", floats(a.clone().mean_dim(1))),
+        ("sum of columns", floats(a.clone().sum_dim(0))),
+        ("largest of columns", floats(a.clone().max_dim(0))),
+        ("place of the largest", ints(a.clone().argmax(1))),
+        ("variance", floats(a.clone().var(1))),
+        ("softmax", floats(softmax(a.clone(), 1))),
+        ("logarithm of softmax", floats(log_softmax(a.clone(), 0))),
+        ("layer norm", floats(LayerNormConfig::new(70).init(device).forward(a.clone()))),
+        ("root mean square norm", floats(RmsNormConfig::new(70).init(device).forward(a))),
+    ]
+}
+
+fn products(device: &Device) -> Results {
+    let small = matrix(4, [5, 17], device).matmul(matrix(5, [17, 9], device));
+    let large = matrix(6, [70, 65], device).matmul(matrix(7, [130, 65], device).transpose());
+    let batch = |seed| matrix(seed, [6, 120], device).reshape([2, 3, 12, 10]);
+    let attention = batch(8).matmul(batch(9).swap_dims(2, 3));
+    vec![
+        ("small product", floats(small)),
+        ("large product", floats(large)),
+        ("products of a batch", floats(attention)),
+        ("row by matrix", floats(matrix(10, [1, 64], device).matmul(matrix(11, [64, 32], device)))),
+    ]
+}
+
+fn places(device: &Device) -> Results {
+    let a = matrix(12, [9, 21], device);
+    let rows = Tensor::<1, Int>::from_ints([3, 8, 0, 3], device);
+    let each = Tensor::<1, Int>::arange(0..18, device).reshape([9, 2]);
+    let update = matrix(13, [4, 21], device);
+    vec![
+        ("slice", floats(a.clone().slice([2..7, 3..20]))),
+        ("transposed", floats(a.clone().transpose() + 1.0)),
+        ("put", floats(a.clone().slice_assign([1..5, 0..21], update.clone()))),
+        ("joined", floats(Tensor::cat(vec![a.clone(), update.clone()], 0))),
+        ("repeated", floats(update.clone().repeat_dim(0, 3))),
+        ("select", floats(a.clone().select(0, rows.clone()))),
+        ("add to the selected", floats(a.clone().select_assign(0, rows, update, IndexingUpdateOp::Add))),
+        ("gather", floats(a.clone().gather(1, each.clone()))),
+        ("scatter", floats(a.clone().scatter(1, each, matrix(14, [9, 2], device), IndexingUpdateOp::Add))),
+        ("flip", floats(a.clone().flip([1]))),
+        ("triangle", floats(a.triu(1))),
+        ("one hot", ints(Tensor::<1, Int>::from_ints([2, 0, 1], device).one_hot::<2>(4))),
+    ]
+}
+
+fn operations() {
+    let device = NcclLink::gpu_of(&Launch::from_environment().unwrap().unwrap()).unwrap();
+    let families: [(&str, fn(&Device) -> Results); 4] =
+        [("element-wise", element_wise), ("reductions", reductions), ("products", products), ("places", places)];
+    for (family, compute) in families {
+        for ((name, got), (_, expected)) in compute(&device).into_iter().zip(compute(&Device::flex())) {
+            assert_eq!(got.len(), expected.len(), "{name}");
+            let largest = expected.iter().fold(1e-3_f32, |largest, value| largest.max(value.abs()));
+            let error = got.iter().zip(&expected).map(|(a, b)| (a - b).abs() / largest).fold(0.0, f32::max);
+            println!("{family}, {name}: {error:e}");
+            assert!(error < 1e-5, "{name}: {got:?}, {expected:?}");
+        }
+    }
+}
+
+#[test]
+fn operations_compute_what_flex_computes() {
+    start(1, "operations", &[]).all_pass();
+}
