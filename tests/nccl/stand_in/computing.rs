@@ -1,16 +1,26 @@
 //! Burn's operations on the mock's processors, compared with the same operations on Flex.
 
+use super::links::ORDERINGS;
 use super::start;
+use crate::cases::{Case, Stack, range, sizes};
+use crate::{TIMEOUT, link, tensors};
 use burn::nn::{LayerNormConfig, RmsNormConfig};
+use burn::optim::AdamWConfig;
 use burn::tensor::activation::{gelu, log_softmax, relu, sigmoid, silu, softmax};
 use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData};
-use burn_pipeline::link::Launch;
+use burn_pipeline::link::{Launch, Link};
+use burn_pipeline::schedule::Size;
+use burn_pipeline::train::Pipeline;
 use burn_pipeline_nccl::NcclLink;
+use pipeline_tests::reference::Reference;
 
 /// Runs the named part of a rank's process. Returns false if the name is not one of these.
 pub(super) fn part(name: &str) -> bool {
     match name {
         "operations" => operations(),
+        "to itself" => tensors::to_itself(),
+        "padded" => tensors::collectives(65),
+        "training" => training(),
         _ => return false,
     }
     true
@@ -128,4 +138,58 @@ fn operations() {
 #[test]
 fn operations_compute_what_flex_computes() {
     start(1, "operations", &[]).all_pass();
+}
+
+/// Samples, microbatches and steps of a training.
+const SAMPLES: usize = 4;
+const MICROBATCHES: usize = 2;
+const STEPS: usize = 2;
+const RATE: f64 = 1e-2;
+
+/// The bits of each step's loss over NCCL, and the losses themselves.
+fn losses(case: &Stack, schedule: &str, chunks: usize) -> Vec<f64> {
+    let (link, device) = link();
+    let size = Size { ranks: link.ranks(), chunks, microbatches: MICROBATCHES };
+    let builder = Pipeline::builder().schedule(schedule, size).devices(vec![device]).stages(Stack::stage);
+    let builder = builder.optimizer(|| AdamWConfig::new().init()).timeout(TIMEOUT);
+    let mut pipeline = builder.build_rank(Box::new(link)).unwrap();
+    (0..STEPS).map(|_| pipeline.step(case.batch(), RATE).unwrap().loss).collect()
+}
+
+/// Trains over NCCL with computing on the device, and by the plain loop on the same device.
+fn training() {
+    let case = Stack::new(SAMPLES);
+    let (mut plain, sizes) = (Reference::new(case.model()), sizes(SAMPLES, MICROBATCHES));
+    let mut step = |_| plain.step(&sizes, RATE, None, |model, i| case.loss(model, range(&sizes, i))).loss;
+    let expected: Vec<f64> = (0..STEPS).map(&mut step).collect();
+    assert!(expected[1] < expected[0], "the loss falls: {expected:?}");
+    for (schedule, chunks) in [("1F1B", 1), ("Interleaved1F1B", 2), ("ZBH1", 1)] {
+        let got = losses(&case, schedule, chunks);
+        let close = got.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6 * b.abs());
+        assert!(close, "{schedule}: {got:?}, the plain loop {expected:?}");
+        assert_eq!(losses(&case, schedule, chunks), got, "{schedule}: other bits in the second run");
+    }
+}
+
+#[test]
+fn pipelines_train_on_the_device_as_the_plain_loop_does() {
+    for ordering in ORDERINGS {
+        start(2, "training", &[("ORDERING", ordering), ("DEVICE", "cuda")]).all_pass();
+    }
+}
+
+#[test]
+fn padded_rows_views_and_half_precision_are_sent() {
+    start(1, "to itself", &[]).all_pass();
+    for ordering in ORDERINGS {
+        start(2, "padded", &[("ORDERING", ordering)]).all_pass();
+    }
+}
+
+/// The negative control: kernels and transfers without an order are noticed, or the wrong values are.
+#[test]
+fn without_order_training_ends() {
+    let ended = start(2, "training", &[("ORDERING", "unchecked"), ("DEVICE", "cuda")]).end();
+    let noticed = |text: &str| text.contains("memory is used before its event") && text.contains("a kernel");
+    assert!(ended.iter().any(|(passed, text)| !passed && noticed(text)), "{ended:?}");
 }

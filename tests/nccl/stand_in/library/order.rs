@@ -96,7 +96,20 @@ impl Log {
                 format!("{now} on stream {stream} has no order with {before} on stream {other}"),
             );
         }
+        self.drop_covered(&used, stream, position);
         self.queued.push(Queued { used, clock: clock.clone(), stream, position, transfer });
+    }
+
+    /// Removes earlier uses of the same stream that a new one covers: what comes after the new one comes after them.
+    /// A kernel of another stream that may still run must come after them, since the new use may come after it.
+    fn drop_covered(&mut self, used: &Use, stream: usize, position: u64) {
+        let Self { queued, running } = self;
+        queued.retain(|job| {
+            let within = used.range.start <= job.used.range.start && job.used.range.end <= used.range.end;
+            let covered = within && (used.writes || !job.used.writes) && !job.transfer;
+            let over = |kernel: &Running| kernel.stream == stream || kernel.clock.is_after(stream, job.position);
+            !(covered && job.stream == stream && job.position <= position && running.iter().all(over))
+        });
     }
 
     /// A kernel is queued; [`Self::ended`] enters what it has used.
