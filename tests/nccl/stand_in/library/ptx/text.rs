@@ -34,9 +34,9 @@ pub fn without_comments(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     for line in text.lines() {
         let line = line.split("//").next().unwrap_or_default();
-        let first = line.trim_start();
+        let first = line.split_whitespace().next().unwrap_or_default();
         let whole_line = [".version", ".target", ".address_size", ".file", ".loc", ".pragma"];
-        if !whole_line.iter().any(|directive| first.starts_with(directive)) {
+        if !whole_line.contains(&first) {
             kept.push_str(line);
             kept.push('\n');
         }

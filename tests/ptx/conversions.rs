@@ -1,0 +1,123 @@
+//! Conversions with their roundings and limits, comparisons, and half precision.
+
+use crate::{equals, equals16, equals32};
+
+fn single(a: u32) -> f32 {
+    f32::from_bits(a)
+}
+
+#[test]
+fn integers_are_extended_and_cut() {
+    equals("cvt.s64.s32 %rd9, %r1;", |a, _, _| i64::from(a as i32) as u64);
+    equals("cvt.u64.u16 %rd9, %rs1;", |a, _, _| a & 0xFFFF);
+    equals32("cvt.s32.s8 %r9, %r1;", |a, _, _| i32::from(a as i8) as u32);
+    equals32("cvt.u32.u64 %r9, %rd1;", |a, _, _| a);
+    equals32("cvt.sat.s16.s32 %rs9, %r1;\ncvt.s32.s16 %r9, %rs9;", |a, _, _| (a as i32).clamp(-32768, 32767) as u32);
+}
+
+#[test]
+fn floats_become_integers_within_limits() {
+    equals32("cvt.rzi.s32.f32 %r9, %r1;", |a, _, _| single(a) as i32 as u32);
+    equals32("cvt.rzi.u32.f32 %r9, %r1;", |a, _, _| single(a) as u32);
+    equals32("cvt.rni.s32.f32 %r9, %r1;", |a, _, _| single(a).round_ties_even() as i32 as u32);
+    equals32("cvt.rmi.s32.f32 %r9, %r1;", |a, _, _| single(a).floor() as i32 as u32);
+    let nan = |a: f32, other: u64| if a.is_nan() { 1 << 63 } else { other };
+    equals("cvt.rzi.s64.f32 %rd9, %r1;", |a, _, _| nan(single(a as u32), single(a as u32) as i64 as u64));
+}
+
+#[test]
+fn integers_become_the_nearest_float() {
+    equals32("cvt.rn.f32.s32 %r9, %r1;", |a, _, _| (a as i32 as f32).to_bits());
+    equals32("cvt.rn.f32.u64 %r9, %rd1;\nmov.b32 %r9, %r9;\ncvt.rn.f32.u32 %r9, %r1;", |a, _, _| (a as f32).to_bits());
+    equals("cvt.rn.f32.u64 %r9, %rd1;\ncvt.u64.u32 %rd9, %r9;", |a, _, _| u64::from((a as f32).to_bits()));
+    equals("cvt.rn.f64.s64 %rd9, %rd1;", |a, _, _| (a as i64 as f64).to_bits());
+}
+
+#[test]
+fn floats_are_rounded_to_other_floats() {
+    let canonical = |a: f32| if a.is_nan() { 0x7FFF_FFFF } else { a.to_bits() };
+    equals32("cvt.rn.f32.f64 %r9, %rd1;\nmov.b32 %r9, %r9;\ncvt.rpi.f32.f32 %r9, %r1;", |a, _, _| {
+        canonical(single(a).ceil())
+    });
+    equals("cvt.rn.f32.f64 %r9, %rd1;\ncvt.u64.u32 %rd9, %r9;", |a, _, _| {
+        u64::from(canonical(f64::from_bits(a) as f32))
+    });
+}
+
+/// The half nearest to a float by its definition: of all halves, ties to the even one.
+fn nearest(value: f64, exponent: i32, mantissa: i32) -> u16 {
+    if value.is_nan() {
+        return 0x7FFF;
+    }
+    let bias = (1 << (exponent - 1)) - 1;
+    let of = |bits: i32| {
+        let (power, rest) = (bits >> mantissa, f64::from(bits & ((1 << mantissa) - 1)) / f64::from(1 << mantissa));
+        if power == 0 { rest * 2_f64.powi(1 - bias) } else { (1.0 + rest) * 2_f64.powi(power - bias) }
+    };
+    // Beyond the largest half there is one more, whose place infinity takes.
+    let infinity = ((1 << exponent) - 1) << mantissa;
+    let (mut low, mut high) = (0, infinity);
+    while low + 1 < high {
+        let middle = (low + high) / 2;
+        if of(middle) <= value.abs() { low = middle } else { high = middle }
+    }
+    let (below, above) = (value.abs() - of(low), of(high) - value.abs());
+    let bits = if above < below || (above == below && low & 1 == 1) { high } else { low };
+    bits as u16 | if value.is_sign_negative() { 0x8000 } else { 0 }
+}
+
+#[test]
+fn halves_are_the_nearest() {
+    for (kind, exponent, mantissa) in [("f16", 5, 10), ("bf16", 8, 7)] {
+        let of = |a: u32| u32::from(nearest(f64::from(single(a)), exponent, mantissa));
+        equals32(&format!("cvt.rn.{kind}.f32 %rs9, %r1;\ncvt.u32.u16 %r9, %rs9;"), |a, _, _| of(a));
+        // Every half goes to `f32` and back.
+        let there = format!("cvt.f32.{kind} %r9, %rs1;\ncvt.rn.{kind}.f32 %rs9, %r9;");
+        let nan = |a: u16| a & 0x7FFF > ((1 << exponent) - 1) << mantissa;
+        equals16(&there, |a, _, _| if nan(a) { 0x7FFF } else { a });
+    }
+}
+
+#[test]
+fn halves_are_computed_with_one_rounding() {
+    let half = |a: u16| -> f64 {
+        let (power, rest) = (i32::from(a >> 10 & 31), f64::from(a & 1023) / 1024.0);
+        let size = match power {
+            0 => rest * 2_f64.powi(-14),
+            31 if rest == 0.0 => f64::INFINITY,
+            31 => f64::NAN,
+            power => (1.0 + rest) * 2_f64.powi(power - 15),
+        };
+        if a >> 15 == 1 { -size } else { size }
+    };
+    let rounded = |value: f64| nearest(value, 5, 10);
+    equals16("add.f16 %rs9, %rs1, %rs2;", |a, b, _| rounded(half(a) + half(b)));
+    equals16("mul.f16 %rs9, %rs1, %rs2;", |a, b, _| rounded(half(a) * half(b)));
+    equals32("add.f16x2 %r9, %r1, %r2;", |a, b, _| {
+        let of = |shift: u32| u32::from(rounded(half((a >> shift) as u16) + half((b >> shift) as u16)));
+        of(0) | of(16) << 16
+    });
+    // Just below a tie, which a sum that is rounded before would be: 1.5 * (1 + 2^-7) - 2^-100.
+    equals16("fma.rn.bf16 %rs9, 0x3FC0, 0x3F81, 0x8D80;", |_, _, _| 0x3FC1);
+}
+
+#[test]
+fn comparisons_hold_as_the_host_s() {
+    type Holds = fn(f32, f32) -> bool;
+    let floats: [(&str, Holds); 6] = [
+        ("lt", |a, b| a < b),
+        ("eq", |a, b| a == b),
+        ("ne", |a, b| a < b || a > b),
+        ("neu", |a, b| a != b),
+        ("geu", |a, b| !(a < b)),
+        ("num", |a, b| !a.is_nan() && !b.is_nan()),
+    ];
+    for (name, holds) in floats {
+        let body = format!("setp.{name}.f32 %p1, %r1, %r2;\nselp.b32 %r9, 1, 0, %p1;");
+        equals32(&body, |a, b, _| u32::from(holds(single(a), single(b))));
+    }
+    let body = "setp.gt.s32 %p1, %r1, %r2;\nsetp.lo.and.u32 %p2, %r1, %r2, %p1;\nselp.b32 %r9, 1, 0, %p2;";
+    equals32(body, |a, b, _| u32::from((a as i32) > (b as i32) && a < b));
+    let body = "setp.lt.s16 %p1, %rs1, %rs2;\nnot.pred %p2, %p1;\nselp.b32 %r9, 1, 0, %p2;";
+    equals32(body, |a, b, _| u32::from((a as i16) >= (b as i16)));
+}
