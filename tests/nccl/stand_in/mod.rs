@@ -15,6 +15,7 @@ mod endings;
 mod expert_parallel;
 mod failures;
 mod groups;
+mod kernels;
 #[cfg(any())]
 #[path = "library/lib.rs"]
 mod library;
@@ -32,7 +33,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Runs a part of a rank's process, by name.
 pub(crate) fn run(part: &str) {
     let links = || computing::part(part) || links::part(part) || failures::part(part) || endings::part(part);
-    let known = links() || groups::part(part) || expert_parallel::part(part) || rules::part(part);
+    let known =
+        links() || groups::part(part) || expert_parallel::part(part) || kernels::part(part) || rules::part(part);
     assert!(known, "there is no part {part}");
 }
 

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The bytes of a block of memory.
-const BYTES: usize = 4096;
+pub(super) const BYTES: usize = 4096;
 
 /// A rank that calls both libraries directly.
-struct Rank {
-    rank: i32,
+pub(super) struct Rank {
+    pub(super) rank: i32,
     communicator: ncclComm_t,
-    compute: CUstream,
-    transfers: CUstream,
+    pub(super) compute: CUstream,
+    pub(super) transfers: CUstream,
     _context: Arc<CudaContext>,
 }
 
@@ -26,7 +26,7 @@ struct Rank {
 struct Config(usize, u32, u32, i32, [i32; 3], usize, i32);
 
 impl Rank {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let number = |name: &str| std::env::var(name).unwrap().parse::<i32>().unwrap();
         let (rank, ranks) = (number("RANK"), number("WORLD_SIZE"));
         let context = CudaContext::new(0).unwrap();
@@ -46,7 +46,7 @@ impl Rank {
         1 - self.rank
     }
 
-    fn memory(&self) -> u64 {
+    pub(super) fn memory(&self) -> u64 {
         // SAFETY: the context is current.
         unsafe { driver::malloc_sync(BYTES) }.unwrap()
     }
@@ -56,7 +56,7 @@ impl Rank {
         unsafe { driver::memcpy_htod_async(to, &[3_u8; BYTES], stream) }.unwrap();
     }
 
-    fn settle(&self) {
+    pub(super) fn settle(&self) {
         let mut state = ncclResult_t::ncclInProgress;
         while state == ncclResult_t::ncclInProgress {
             // SAFETY: the communicator is alive.
@@ -66,7 +66,7 @@ impl Rank {
         assert_eq!(state, ncclResult_t::ncclSuccess);
     }
 
-    fn send(&self, memory: u64, bytes: usize) {
+    pub(super) fn send(&self, memory: u64, bytes: usize) {
         let kind = ncclDataType_t::ncclUint8;
         // SAFETY: memory, communicator and stream are valid, unless the test breaks this rule.
         let sent = unsafe {
@@ -75,7 +75,7 @@ impl Rank {
         assert_eq!(sent, ncclResult_t::ncclSuccess);
     }
 
-    fn receive(&self, memory: u64, count: usize, kind: ncclDataType_t) {
+    pub(super) fn receive(&self, memory: u64, count: usize, kind: ncclDataType_t) {
         // SAFETY: as above.
         let received = unsafe {
             nccl::ncclRecv(memory as *mut _, count, kind, self.other(), self.communicator, self.transfers.cast())
@@ -91,14 +91,14 @@ impl Rank {
         unsafe { nccl::ncclGroupEnd() };
     }
 
-    fn event(&self, behind: CUstream) -> CUevent {
+    pub(super) fn event(&self, behind: CUstream) -> CUevent {
         let event = driver::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING).unwrap();
         // SAFETY: both are alive.
         unsafe { driver::event::record(event, behind) }.unwrap();
         event
     }
 
-    fn wait(&self, stream: CUstream, event: CUevent) {
+    pub(super) fn wait(&self, stream: CUstream, event: CUevent) {
         // SAFETY: both are alive.
         unsafe {
             driver::stream::wait_event(stream, event, cudarc::driver::sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT)
@@ -106,7 +106,7 @@ impl Rank {
         .unwrap();
     }
 
-    fn finish(&self, stream: CUstream) {
+    pub(super) fn finish(&self, stream: CUstream) {
         // SAFETY: it is alive.
         unsafe { driver::stream::synchronize(stream) }.unwrap();
     }
