@@ -1,10 +1,11 @@
 //! Kernels and transfers on the same memory: in order they pass, and each order that is left out ends the process.
 
 use super::rules::{BYTES, Rank};
-use super::start;
+use super::{folder, start};
 use cudarc::driver::result as driver;
 use cudarc::driver::sys::{CUfunction, CUstream};
 use cudarc::nccl::sys::ncclDataType_t;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 use std::time::Duration;
 
@@ -151,4 +152,27 @@ fn a_pipeline_without_order_ends_at_the_first_kernel_that_meets_a_transfer() {
     let ended = start(2, "training", &more).end_with_the_first(Duration::from_secs(60));
     let unordered = |line: &str| line.contains("memory is used before its event") && line.contains("a kernel");
     assert!(ended.lines().any(unordered), "{ended}");
+}
+
+/// The opcodes of a module's instructions.
+fn opcodes<'a>(text: &'a str) -> impl Iterator<Item = &'a str> {
+    let statements = text.lines().map(str::trim).filter(|line| line.contains(';') && !line.starts_with('.'));
+    let first = |line: &'a str| line.split_whitespace().find(|word| !word.starts_with(['@', '{', ')', ';']));
+    statements.filter_map(first)
+}
+
+#[test]
+#[ignore = "prints a table"]
+fn the_instructions_of_burns_operations() {
+    let modules = folder().join("modules");
+    std::fs::create_dir_all(&modules).unwrap();
+    start(1, "operations", &[("CUBECL_CUDA_DUMP_PTX", modules.to_str().unwrap())]).all_pass();
+    let (mut counts, mut kernels) = (BTreeMap::<String, usize>::new(), 0);
+    for module in std::fs::read_dir(&modules).unwrap() {
+        let text = std::fs::read_to_string(module.unwrap().path()).unwrap();
+        opcodes(&text).for_each(|opcode| *counts.entry(opcode.trim_end_matches(';').to_owned()).or_default() += 1);
+        kernels += 1;
+    }
+    println!("{kernels} kernels, {} instructions", counts.values().sum::<usize>());
+    counts.iter().for_each(|(opcode, count)| println!("{count:8} {opcode}"));
 }
