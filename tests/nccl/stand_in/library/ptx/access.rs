@@ -3,9 +3,10 @@
 use super::atomics::changed;
 use super::code::{Access, Atomic, Inst};
 use super::convert::extend;
+use super::lanes::each;
 use super::module::Kernel;
 use super::space::{Memory, read, write};
-use super::warp::{Warp, each};
+use super::warp::Warp;
 
 impl Warp {
     fn address(&self, inst: Inst, offset: i32, lane: usize) -> u64 {

@@ -1,5 +1,7 @@
 //! Decoded instructions. Operands are slots of a warp's registers; constants and special registers have slots too.
 
+pub use super::operations::{Change, Compare, Float1, Float2, Int1, Int2, Math, Shuffle, Vote};
+
 /// The place of a register among those of its class.
 pub type Slot = u32;
 
@@ -24,60 +26,6 @@ pub enum Width {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Int1 {
-    Neg,
-    Abs,
-    Not,
-    CountOnes,
-    LeadingZeros,
-    Reverse,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Int2 {
-    Add,
-    Sub,
-    MulLow,
-    MulHigh,
-    Div,
-    Rem,
-    Min,
-    Max,
-    And,
-    Or,
-    Xor,
-    ShiftLeft,
-    ShiftRight,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Float1 {
-    Neg,
-    Abs,
-    Sqrt,
-    Reciprocal,
-    ReciprocalSqrt,
-    Exp2,
-    Log2,
-    Sin,
-    Cos,
-    Tanh,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Float2 {
-    Add,
-    Sub,
-    Mul,
-    Div,
-    Min,
-    Max,
-    MinNan,
-    MaxNan,
-    CopySign,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Float {
     F16,
     F16x2,
@@ -87,25 +35,6 @@ pub enum Float {
     /// Subnormal operands and results are zero.
     F32Flushed,
     F64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compare {
-    Equal,
-    NotEqual,
-    Less,
-    LessEqual,
-    Greater,
-    GreaterEqual,
-    /// The comparisons of floats that hold if an operand is NaN.
-    EqualOrNan,
-    NotEqualOrNan,
-    LessOrNan,
-    LessEqualOrNan,
-    GreaterOrNan,
-    GreaterEqualOrNan,
-    BothNumbers,
-    AnyNan,
 }
 
 /// What a value is: the operands of comparisons, and both sides of a conversion.
@@ -169,63 +98,11 @@ pub struct Access {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    Add,
-    And,
-    Or,
-    Xor,
-    Min,
-    Max,
-    Exchange,
-    CompareAndSwap,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Atomic {
     pub space: Space,
     pub change: Change,
     pub kind: Kind,
     pub offset: i32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shuffle {
-    Index,
-    Up,
-    Down,
-    Butterfly,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Vote {
-    Ballot,
-    All,
-    Any,
-    Uniform,
-}
-
-/// The functions of libdevice, of one or two operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Math {
-    Sin,
-    Cos,
-    Tan,
-    Asin,
-    Acos,
-    Atan,
-    Sinh,
-    Cosh,
-    Tanh,
-    Exp,
-    Exp2,
-    Exp10,
-    Log,
-    Log2,
-    Log10,
-    Cbrt,
-    Erf,
-    Atan2,
-    Pow,
 }
 
 /// What an instruction does. `d`, `a`, `b` and `c` are the instruction's slots.

@@ -3,13 +3,40 @@
 use super::code::{Compare, Float, Inst, Kind, Op, Slot, Width};
 use super::convert::{compare, convert, extend};
 use super::integers::{self, Doubles, Singles};
+use super::lanes::each;
 use super::module::Kernel;
-use super::warp::{Warp, each};
+use super::warp::Warp;
 use super::{bits, floats, math};
 
 impl Warp {
     pub(super) fn compute(&mut self, kernel: &Kernel, inst: Inst, lanes: u32) {
         let Inst { op, d, a, b, c, .. } = inst;
+        match op {
+            Op::Int1(..) | Op::Int2 { .. } | Op::MulAdd(_) | Op::MulWide { .. } => self.integers(inst, lanes),
+            Op::Float1(..) | Op::Float2(..) | Op::MulAddFloat(_) | Op::Saturate(_) | Op::Math(..) => {
+                self.floats(inst, lanes);
+            }
+            Op::Set(by, kind) => self.set_predicate(by, kind, inst, lanes),
+            Op::Move(Width::W64) => self.put_double(d, &self.doubles[a as usize].clone(), lanes),
+            Op::Move(_) => self.put(d, &self.singles[a as usize].clone(), lanes),
+            Op::Select(width) => {
+                let by = self.predicates[c as usize];
+                self.map(lanes, d, width, |warp, lane| warp.get(width, if by >> lane & 1 == 1 { a } else { b }, lane));
+            }
+            Op::MovePredicate => self.put_predicate(d, self.predicates[a as usize], lanes),
+            Op::NotPredicate => self.put_predicate(d, !self.predicates[a as usize], lanes),
+            Op::Predicates(op) => {
+                let [a, b] = [a, b].map(|slot| self.predicates[slot as usize]);
+                let result = integers::two_singles(op, Width::W32, false, &[a; 32], &[b; 32])[0];
+                self.put_predicate(d, result, lanes);
+            }
+            Op::Convert(conversion) => self
+                .map(lanes, d, conversion.into, |warp, lane| convert(conversion, warp.get(conversion.out_of, a, lane))),
+            _ => self.bits(kernel, inst, lanes),
+        }
+    }
+
+    fn integers(&mut self, Inst { op, d, a, b, c, .. }: Inst, lanes: u32) {
         match op {
             Op::Int1(op, width) => {
                 use super::code::Int1::{CountOnes, LeadingZeros};
@@ -41,26 +68,7 @@ impl Warp {
                     product.wrapping_add(if adds { warp.get(into, c, lane) } else { 0 })
                 });
             }
-            Op::Float1(..) | Op::Float2(..) | Op::MulAddFloat(_) | Op::Saturate(_) | Op::Math(..) => {
-                self.floats(inst, lanes);
-            }
-            Op::Set(by, kind) => self.set_predicate(by, kind, inst, lanes),
-            Op::Move(Width::W64) => self.put_double(d, &self.doubles[a as usize].clone(), lanes),
-            Op::Move(_) => self.put(d, &self.singles[a as usize].clone(), lanes),
-            Op::Select(width) => {
-                let by = self.predicates[c as usize];
-                self.map(lanes, d, width, |warp, lane| warp.get(width, if by >> lane & 1 == 1 { a } else { b }, lane));
-            }
-            Op::MovePredicate => self.put_predicate(d, self.predicates[a as usize], lanes),
-            Op::NotPredicate => self.put_predicate(d, !self.predicates[a as usize], lanes),
-            Op::Predicates(op) => {
-                let [a, b] = [a, b].map(|slot| self.predicates[slot as usize]);
-                let result = integers::two_singles(op, Width::W32, false, &[a; 32], &[b; 32])[0];
-                self.put_predicate(d, result, lanes);
-            }
-            Op::Convert(conversion) => self
-                .map(lanes, d, conversion.into, |warp, lane| convert(conversion, warp.get(conversion.out_of, a, lane))),
-            _ => self.bits(kernel, inst, lanes),
+            _ => unreachable!("an operation of integers"),
         }
     }
 

@@ -34,3 +34,8 @@ pub fn vote(mode: Vote, predicate: u32, lanes: u32) -> u32 {
         Vote::Uniform => u32::from(yes == 0 || yes == lanes),
     }
 }
+
+/// The numbers of the lanes in a mask.
+pub fn each(lanes: u32) -> impl Iterator<Item = usize> {
+    (0..32).filter(move |lane| lanes >> lane & 1 == 1)
+}

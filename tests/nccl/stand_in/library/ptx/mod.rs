@@ -5,22 +5,28 @@
 //! 2. `decode/` turns each statement once into an instruction (`code.rs`), `flow.rs` finds where the branches of a
 //!    warp meet again.
 //! 3. `grid.rs` runs the blocks one after the other, the warps of a block one after the other up to each barrier.
-//!    `warp.rs` runs a warp's 32 lanes in step; `integers.rs`, `floats.rs`, `half.rs`, `convert.rs`, `bits.rs`,
-//!    `compare.rs`, `lanes.rs` and `atomics.rs` are what it computes.
+//!    `warp.rs` runs a warp's 32 lanes in step. `compute.rs` has what each lane computes (`integers.rs`, `floats.rs`,
+//!    `half.rs`, `math.rs`, `convert.rs`, `bits.rs`), `lanes.rs` what they exchange, `access.rs` their memory
+//!    (`atomics.rs`).
 //! 4. `space.rs` checks every access to memory, `touched.rs` records which memory a kernel has used.
 //!
 //! Guarantees: an instruction, a type or a state space that it does not know ends the process by name when its module
-//! is loaded (`broken.rs`). Arithmetic is that of PTX ISA to the bit: every rounding that is
-//! accepted is exact (`fma` with one rounding, half precision as well), a NaN result is the canonical one, and
-//! division of integers by zero gives all ones.
+//! is loaded (`broken.rs`); matrix instructions are among these. Arithmetic is that of the PTX ISA to the bit: only the
+//! rounding to the nearest is accepted, and done once (for fused products and half precision as well). A NaN result of
+//! 32 or 16 bits is the canonical one; division of integers by zero gives all ones. Threads run in one fixed order, so
+//! that results have the same bits in every run, atomic sums of floats too.
 //!
-//! Two families are more exact than a GPU, which the ISA only gives bounds for: the `.approx` and `.full` functions,
-//! and libdevice's functions. Both are computed in double precision (the host's functions) and rounded once, so their
-//! error is below one unit in the last place of the result. `ex2.approx` has 2 on a GPU, `__nv_expf` has 1. Kernels
-//! call libdevice's functions by name, since the tests give CubeCL a libdevice without any (`libdevice.rs`).
+//! Two families are more exact than a GPU, for which the ISA only gives bounds: the `.approx` and `.full` functions, and
+//! libdevice's functions. Both are computed in `f64` by the host and rounded once, so their error is hardly above half
+//! a unit in the last place; `ex2.approx` has up to 2 units on a GPU. Kernels call libdevice's functions by name, since
+//! the tests give CubeCL a libdevice without any.
 //!
-//! Not modelled: time, caches, the memory order between the threads of a kernel (every access is seen at once), races
-//! between them, and warps that wait for another warp without a barrier (they would never end).
+//! A lane that reads from one that does not take part in a shuffle gets a poisoned value, as does a thread that reads
+//! shared or local memory that nothing has written. Lanes meet at barriers, shuffles and votes as their masks say, or
+//! the process ends.
+//!
+//! Not modelled: time, caches, races between the threads of one kernel (every access is seen at once), and threads that
+//! wait in a loop for another warp's write (they would never end).
 
 mod access;
 mod atomics;
@@ -38,6 +44,7 @@ mod lanes;
 mod math;
 mod module;
 mod names;
+mod operations;
 mod space;
 mod text;
 mod touched;

@@ -3,7 +3,7 @@
 
 use super::code::{Inst, Op, Shuffle, Slot, Vote, Width};
 use super::integers::{Doubles, Singles};
-use super::lanes;
+use super::lanes::{self, each};
 use super::module::Kernel;
 use super::names::Special;
 use super::space::Memory;
@@ -244,9 +244,4 @@ fn put<T: Copy>(place: &mut [T; 32], values: &[T; 32], lanes: u32) {
     } else {
         each(lanes).for_each(|lane| place[lane] = values[lane]);
     }
-}
-
-/// The numbers of the lanes in a mask.
-pub(super) fn each(lanes: u32) -> impl Iterator<Item = usize> {
-    (0..32).filter(move |lane| lanes >> lane & 1 == 1)
 }
