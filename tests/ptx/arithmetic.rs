@@ -7,10 +7,10 @@ fn integers_of_32_bits() {
     equals32("add.s32 %r9, %r1, %r2;", |a, b, _| a.wrapping_add(b));
     equals32("sub.s32 %r9, %r1, -7;", |a, _, _| a.wrapping_add(7));
     equals32("mul.lo.s32 %r9, %r1, %r2;", |a, b, _| a.wrapping_mul(b));
-    equals32("mul.hi.u32 %r9, %r1, %r2;", |a, b, _| (u64::from(a) * u64::from(b) >> 32) as u32);
-    equals32("mul.hi.s32 %r9, %r1, %r2;", |a, b, _| (i64::from(a as i32) * i64::from(b as i32) >> 32) as u32);
+    equals32("mul.hi.u32 %r9, %r1, %r2;", |a, b, _| ((u64::from(a) * u64::from(b)) >> 32) as u32);
+    equals32("mul.hi.s32 %r9, %r1, %r2;", |a, b, _| ((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u32);
     equals32("mad.lo.s32 %r9, %r1, %r2, %r3;", |a, b, c| a.wrapping_mul(b).wrapping_add(c));
-    equals32("div.u32 %r9, %r1, %r2;", |a, b, _| if b == 0 { u32::MAX } else { a / b });
+    equals32("div.u32 %r9, %r1, %r2;", |a, b, _| a.checked_div(b).unwrap_or(u32::MAX));
     equals32("rem.s32 %r9, %r1, 7;", |a, _, _| ((a as i32) % 7) as u32);
     equals32("min.s32 %r9, %r1, %r2;", |a, b, _| (a as i32).min(b as i32) as u32);
     equals32("max.u32 %r9, %r1, %r2;", |a, b, _| a.max(b));
@@ -24,13 +24,13 @@ fn integers_of_32_bits() {
 #[test]
 fn integers_of_16_and_64_bits() {
     equals16("add.s16 %rs9, %rs1, %rs2;", |a, b, _| a.wrapping_add(b));
-    equals16("mul.hi.s16 %rs9, %rs1, %rs2;", |a, b, _| (i32::from(a as i16) * i32::from(b as i16) >> 16) as u16);
+    equals16("mul.hi.s16 %rs9, %rs1, %rs2;", |a, b, _| ((i32::from(a as i16) * i32::from(b as i16)) >> 16) as u16);
     equals16("max.u16 %rs9, %rs1, %rs2;", |a, b, _| a.max(b));
     equals16("min.s16 %rs9, %rs1, %rs2;", |a, b, _| (a as i16).min(b as i16) as u16);
     equals16("not.b16 %rs9, %rs1;", |a, _, _| !a);
     equals("add.s64 %rd9, %rd1, %rd2;", |a, b, _| a.wrapping_add(b));
     equals("mul.lo.s64 %rd9, %rd1, %rd2;", |a, b, _| a.wrapping_mul(b));
-    equals("mul.hi.s64 %rd9, %rd1, %rd2;", |a, b, _| (i128::from(a as i64) * i128::from(b as i64) >> 64) as u64);
+    equals("mul.hi.s64 %rd9, %rd1, %rd2;", |a, b, _| ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64);
     equals("mul.wide.s32 %rd9, %r1, %r2;", |a, b, _| (i64::from(a as i32) * i64::from(b as i32)) as u64);
     equals("mad.wide.u32 %rd9, %r1, %r2, %rd3;", |a, b, c| (u64::from(a as u32) * u64::from(b as u32)).wrapping_add(c));
     equals("shr.s64 %rd9, %rd1, %r2;", |a, b, _| (i128::from(a as i64) >> (b as u32).min(127)) as u64);

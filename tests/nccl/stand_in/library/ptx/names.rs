@@ -141,7 +141,7 @@ impl Names {
 }
 
 fn special(text: &str) -> Option<Special> {
-    let axis = |name: &str| Some(["x", "y", "z"].iter().position(|axis| name == *axis)?);
+    let axis = |name: &str| ["x", "y", "z"].iter().position(|axis| name == *axis);
     let (name, part) = text.split_once('.').unwrap_or((text, ""));
     Some(match name {
         "%tid" => Special::Thread(axis(part)?),

@@ -40,7 +40,7 @@ impl<'a> Decoder<'a> {
         match opcode.name {
             "mov" => self.mov(statement, opcode),
             "cvt" => self.convert(statement, opcode),
-            "cvta" => self.to_address(statement, opcode),
+            "cvta" => self.address_of(statement, opcode),
             "setp" => self.compare(statement, opcode),
             "selp" => self.select(statement, opcode),
             "prmt" | "shf" | "bfe" | "bfi" | "lop3" => self.bits(statement, opcode),
@@ -115,7 +115,7 @@ impl<'a> Decoder<'a> {
         true
     }
 
-    fn to_address(&mut self, statement: &Statement<'_>, opcode: &mut Opcode<'_>) -> bool {
+    fn address_of(&mut self, statement: &Statement<'_>, opcode: &mut Opcode<'_>) -> bool {
         let to = opcode.take("to");
         let spaces =
             [("global", Space::Global), ("shared", Space::Shared), ("local", Space::Local), ("param", Space::Param)];
