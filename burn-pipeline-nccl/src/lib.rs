@@ -32,13 +32,14 @@
 //! 7. A rank whose link is dropped leaves when nothing is left to send, in the queue, or agreed on. It tells the
 //!    others, which continue without it.
 //!
-//! No machine with a GPU has run this crate yet. The repository's tests run the whole link, and CubeCL's CUDA
-//! runtime beneath it, with mock libraries for the CUDA driver and NCCL (`tests/nccl/stand_in`), which keep and
-//! check the real ones' rules of order, memory and groups, in 2 and 4 processes. Tensor-parallel groups and
-//! parallel vocabularies compute on the host there. Untested are: kernels, and so tensors that are copied before
-//! they are sent (padded rows, views) and computing on the GPU; NCCL's own transports, and how it ends when a rank
-//! is lost; whether events over a context cover CubeCL's queues; speed. The other tests in `tests/nccl` are for
-//! these.
+//! What has run: on one H100 with NVIDIA's libraries, the link's conformance, its collectives, a killed rank and every
+//! schedule with the bits of threads, in processes that shared the GPU, ordered on the host and by events
+//! (`benches/results/2026-11-27-h100.md`). On every change, the repository's tests run the link, and CubeCL's CUDA
+//! runtime beneath it, with mock libraries for the CUDA driver and NCCL (`tests/nccl/stand_in`), in 1, 2 and 4
+//! processes. These keep and check the real ones' rules of order, memory and groups, and compute: they interpret the
+//! kernels that CubeCL compiles, without matrix instructions. So padded rows, views and half precision are sent, and
+//! pipelines train with computing on the device. Tensor-parallel groups and parallel vocabularies compute on the host
+//! there. Untested are: several GPUs, and so NCCL's transports between them and speed.
 //!
 //! Building the link needs nothing of CUDA: it opens driver and NCCL at run time (`libnccl.so`, by that name: the
 //! Python wheel has only `libnccl.so.2`, so make a link). NCCL is called through `cudarc`: the crate `nccl-rs` is not

@@ -9,17 +9,20 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 use std::time::Duration;
 
+/// The bytes that a kernel uses: half of a block of memory.
+const USED: usize = BYTES / 2;
+
 /// `fill` writes the number of each thread, `double` doubles 4 bytes of each.
 const MODULE: &CStr = c"
 .version 8.7
 .target sm_75
 .address_size 64
-.visible .entry fill(.param .u64 to) .reqntid 1024, 1, 1 {
+.visible .entry fill(.param .u64 to) .reqntid 512, 1, 1 {
     .reg .b32 %r<4>; .reg .b64 %rd<4>;
     ld.param.u64 %rd1, [to]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2;
     st.global.b32 [%rd3], %r1; ret;
 }
-.visible .entry double(.param .u64 to) .reqntid 1024, 1, 1 {
+.visible .entry double(.param .u64 to) .reqntid 512, 1, 1 {
     .reg .b32 %r<4>; .reg .b64 %rd<4>;
     ld.param.u64 %rd1, [to]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2;
     ld.global.b32 %r2, [%rd3]; shl.b32 %r3, %r2, 1; st.global.b32 [%rd3], %r3; ret;
@@ -31,7 +34,7 @@ const UNKNOWN: &CStr = c"
 .address_size 64
 .visible .entry fill(.param .u64 to) { .reg .b32 %r<9>; redux.sync.add.s32 %r1, %r2, -1; ret; }";
 
-/// Queues a kernel of a module on one block of memory.
+/// Queues a kernel of a module.
 fn launch(module: &CStr, name: &CStr, memory: u64, stream: CUstream) {
     let mut address = memory;
     let mut params = [(&raw mut address).cast::<c_void>()];
@@ -40,7 +43,7 @@ fn launch(module: &CStr, name: &CStr, memory: u64, stream: CUstream) {
     unsafe {
         let module = driver::module::load_data(module.as_ptr().cast()).unwrap();
         let function: CUfunction = driver::module::get_function(module, name.to_owned()).unwrap();
-        driver::launch_kernel(function, (1, 1, 1), (1024, 1, 1), 0, stream, &mut params).unwrap();
+        driver::launch_kernel(function, (1, 1, 1), (512, 1, 1), 0, stream, &mut params).unwrap();
     }
 }
 
@@ -60,22 +63,26 @@ pub(super) fn part(name: &str) -> bool {
     match name {
         "in order" => in_order(&rank, memory),
         "computes what is sent" | "changes what is sent" if rank.rank == 1 => {
-            rank.receive(memory, BYTES, ncclDataType_t::ncclUint8);
+            rank.receive(memory, USED, ncclDataType_t::ncclUint8);
         }
         "computes what is sent" => {
             fill(memory, rank.compute);
-            rank.send(memory, BYTES);
+            rank.send(memory, USED);
         }
         "changes what is sent" => {
-            rank.send(memory, BYTES);
+            rank.send(memory, USED);
             rank.settle();
             fill(memory, rank.compute);
         }
-        "reads what is received" if rank.rank == 0 => rank.send(memory, BYTES),
+        "reads what is received" if rank.rank == 0 => rank.send(memory, USED),
         "reads what is received" => {
-            rank.receive(memory, BYTES, ncclDataType_t::ncclUint8);
+            rank.receive(memory, USED, ncclDataType_t::ncclUint8);
             rank.settle();
             double(memory, rank.compute);
+        }
+        "beside kernel" => {
+            fill(memory, rank.compute);
+            double(memory + USED as u64, rank.transfers);
         }
         "and kernel" => {
             fill(memory, rank.compute);
@@ -86,7 +93,7 @@ pub(super) fn part(name: &str) -> bool {
             unsafe { driver::free_sync(memory) }.unwrap();
             fill(memory, rank.compute);
         }
-        "beyond" => fill(memory + 4, rank.compute),
+        "beyond" => fill(memory + USED as u64 + 4, rank.compute),
         "not known" => launch(UNKNOWN, c"fill", memory, rank.compute),
         _ => return false,
     }
@@ -102,29 +109,31 @@ fn in_order(rank: &Rank, memory: u64) {
         if rank.rank == 0 {
             fill(memory, rank.compute);
             rank.wait(rank.transfers, rank.event(rank.compute));
-            rank.send(memory, BYTES);
+            rank.send(memory, USED);
             rank.settle();
             // The next round changes what was sent.
             rank.wait(rank.compute, rank.event(rank.transfers));
             continue;
         }
         rank.wait(rank.transfers, rank.event(rank.compute));
-        rank.receive(memory, BYTES, ncclDataType_t::ncclUint8);
+        rank.receive(memory, USED, ncclDataType_t::ncclUint8);
         rank.settle();
         rank.wait(rank.compute, rank.event(rank.transfers));
         double(memory, rank.compute);
-        let mut read = [0_u8; BYTES];
+        let mut read = [0_u8; USED];
         // SAFETY: the memory is that long, and the host waits before it reads.
         unsafe { driver::memcpy_dtoh_async(&mut read, memory, rank.compute) }.unwrap();
         rank.finish(rank.compute);
         let numbers = read.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap()));
-        assert!(numbers.eq((0..1024).map(|thread| 2 * thread)), "round {round}");
+        assert!(numbers.eq((0..512).map(|thread| 2 * thread)), "round {round}");
     }
 }
 
 #[test]
 fn kernels_and_transfers_in_order_pass() {
     start(2, "kernel in order", &[]).all_pass();
+    // Two queues, without an order: different words of the same block.
+    start(2, "kernel beside kernel", &[]).all_pass();
 }
 
 #[test]

@@ -2,13 +2,13 @@
 //!
 //! The mock (`library/lib.rs`) is compiled here with the standard library alone, and the ranks' processes find it
 //! through `LD_LIBRARY_PATH`. It enforces the rules of both libraries and ends a process that breaks one. The link
-//! runs on it unchanged, and so does CubeCL's CUDA runtime, except for kernels.
+//! runs on it unchanged, and so do CubeCL's CUDA runtime and its kernels, which the mock interprets.
 //!
-//! Where the tests train, stages compute on the host and their tensors are moved to the device to be sent
-//! (`tests/on_device.rs`).
+//! `computing.rs` and `kernels.rs` compute on the mock's processors. The other tests that train compute on the host,
+//! and their tensors are moved to the device to be sent (`tests/on_device.rs`).
 //!
-//! Only a GPU can test the rest: kernels, and with them padded rows and all computing; NCCL's own transports; how
-//! CUDA orders events over a context; speed.
+//! Only a GPU can test the rest: matrix instructions, libdevice's own code and races within a kernel; NCCL's own
+//! transports; how CUDA orders events over a context; speed.
 
 mod computing;
 mod endings;

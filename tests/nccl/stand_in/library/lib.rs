@@ -2,7 +2,8 @@
 //!
 //! One library under two names, `libcuda.so` and `libnccl.so`, with the symbols that CubeCL's CUDA runtime and
 //! `burn-pipeline-nccl` load. Device memory is the process's own memory, every queue is a thread, and communicators
-//! deliver through files mapped by their processes. It has no processors and refuses kernels.
+//! deliver through files mapped by their processes. Its processors interpret the PTX that CubeCL compiles (`ptx/`).
+//! It is a GPU of compute capability 7.5 without matrix instructions, so that CubeCL does not compile any.
 //! Both libraries are loaded by name at run time, so the link and CubeCL's runtime below it run unchanged.
 //!
 //! Guarantees: it enforces the rules of both libraries. A process that breaks a rule ends with status 70 and the
@@ -10,7 +11,7 @@
 //!
 //! 1. Jobs on a stream run in order, later than the call, and after the events that the stream waits for
 //!    (`queue.rs`).
-//! 2. Every use of device memory is checked when it is queued. If one of two uses writes, they must be ordered by
+//! 2. Every use of device memory is checked when it is queued (a kernel's when it has run). If one of two uses writes, they must be ordered by
 //!    streams, events, or a wait of the host (`order.rs`, vector clocks as in ThreadSanitizer). Memory must be
 //!    allocated, and is not freed while a transfer may use it (`memory.rs`).
 //! 3. NCCL's calls return before their work is done. Until the caller has polled that a group is in the queue, it
@@ -18,10 +19,15 @@
 //! 4. A send waits for its receive. All transfers of a group run concurrently, the groups of a stream one after the
 //!    other (`transfer.rs`, `sums.rs`). Both ends must name the same type and count.
 //! 5. Queues of several processes that wait for each other in a cycle are found and named (`board.rs`).
-//! 6. Environment variables set faults (`faults.rs`). Collectives are recorded for tests that count them
+//! 6. Kernels run in their stream. Every access of a thread must be aligned, and lie within one block of memory that
+//!    was allocated at the launch. Which words a kernel has read and written is known when it has run; then they are
+//!    checked like other uses, against the order that the launch had (`modules.rs`, `order.rs`). Not checked: races
+//!    between the threads of one kernel; a read of memory that nothing has written (new memory is poisoned); one
+//!    tensor's place used for another one, where both lie in the same block.
+//! 7. Environment variables set faults (`faults.rs`). Collectives are recorded for tests that count them
 //!    (`calls.rs`).
 //!
-//! Reading order: `order.rs`, `queue.rs`, `memory.rs`, `driver.rs`, `copies.rs`; `room.rs`, `communicator.rs`,
+//! Reading order: `order.rs`, `queue.rs`, `memory.rs`, `driver.rs`, `copies.rs`, `modules.rs`, `ptx/`; `room.rs`, `communicator.rs`,
 //! `group.rs`, `transfer.rs`, `sums.rs`, `board.rs`, `nccl.rs`; `faults.rs`, `calls.rs`, `broken.rs`.
 
 #![allow(non_snake_case, reason = "exported functions have the names of the libraries'")]
