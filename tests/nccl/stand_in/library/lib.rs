@@ -11,9 +11,9 @@
 //!
 //! 1. Jobs on a stream run in order, later than the call, and after the events that the stream waits for
 //!    (`queue.rs`).
-//! 2. Every use of device memory is checked when it is queued (a kernel's when it has run). If one of two uses writes, they must be ordered by
-//!    streams, events, or a wait of the host (`order.rs`, vector clocks as in ThreadSanitizer). Memory must be
-//!    allocated, and is not freed while a transfer may use it (`memory.rs`).
+//! 2. Every use of device memory is checked when it is queued (a kernel's when it has run). If one of two uses writes,
+//!    they must be ordered by streams, events, or a wait of the host (`order.rs`, vector clocks as in
+//!    ThreadSanitizer). Memory must be allocated, and is not freed while a transfer may use it (`memory.rs`).
 //! 3. NCCL's calls return before their work is done. Until the caller has polled that a group is in the queue, it
 //!    must not use the stream or the communicator (`communicator.rs`, `group.rs`).
 //! 4. A send waits for its receive. All transfers of a group run concurrently, the groups of a stream one after the
@@ -27,8 +27,9 @@
 //! 7. Environment variables set faults (`faults.rs`). Collectives are recorded for tests that count them
 //!    (`calls.rs`).
 //!
-//! Reading order: `order.rs`, `queue.rs`, `memory.rs`, `driver.rs`, `copies.rs`, `modules.rs`, `ptx/`; `room.rs`, `communicator.rs`,
-//! `group.rs`, `transfer.rs`, `sums.rs`, `board.rs`, `nccl.rs`; `faults.rs`, `calls.rs`, `broken.rs`.
+//! Reading order: `order.rs`, `queue.rs`, `memory.rs`, `driver.rs`, `copies.rs`, `modules.rs`, `ptx/`; `room.rs`,
+//! `communicator.rs`, `group.rs`, `transfer.rs`, `sums.rs`, `board.rs`, `nccl.rs`; `faults.rs`, `calls.rs`,
+//! `broken.rs`.
 
 #![allow(non_snake_case, reason = "exported functions have the names of the libraries'")]
 #![allow(missing_docs, clippy::missing_safety_doc, reason = "nothing calls this but through those names")]
