@@ -154,15 +154,6 @@ fn a_kernel_without_an_order_or_without_its_memory_ends_its_process() {
     }
 }
 
-/// The same pipelines pass with an order (`computing.rs`).
-#[test]
-fn a_pipeline_without_order_ends_at_the_first_kernel_that_meets_a_transfer() {
-    let more = [("ORDERING", "unchecked"), ("DEVICE", "cuda")];
-    let ended = start(2, "training", &more).end_with_the_first(Duration::from_secs(60));
-    let unordered = |line: &str| line.contains("memory is used before its event") && line.contains("a kernel");
-    assert!(ended.lines().any(unordered), "{ended}");
-}
-
 /// The opcodes of a module's instructions.
 fn opcodes<'a>(text: &'a str) -> impl Iterator<Item = &'a str> {
     let statements = text.lines().map(str::trim).filter(|line| line.contains(';') && !line.starts_with('.'));
