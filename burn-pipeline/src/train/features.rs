@@ -74,7 +74,7 @@ const REFUSED: [(Feature, Feature, &str); 22] = [
     (InputGradients, AutoPipeline, "schedules are compared without the backwards of frozen stages"),
     (OrderedAccumulation, MergedWeights, "it adds gradients in a different order"),
     (OrderedAccumulation, HalfReduction, "sums that pass from replica to replica are not rounded"),
-    (Bf16Matmuls, Precision, "stages compiled in half precision multiply it as it is"),
+    (Bf16Matmuls, Precision, "stages compiled in half precision multiply half-precision operands already"),
     (Bf16Matmuls, MergedWeights, "merged matmuls are `f32`"),
 ];
 

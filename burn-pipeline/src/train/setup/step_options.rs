@@ -71,7 +71,8 @@ impl Builder {
     /// ([`Pipeline::engines`](crate::Pipeline::engines) names it).
     ///
     /// Building fails on other processors and devices, and with [`Tuning::merge_weights`], whose matmuls are not
-    /// compiled. It also fails with [`Builder::precision`]: stages compiled in half precision multiply it as it is.
+    /// compiled. It also fails with [`Builder::precision`]: stages compiled in half precision multiply
+    /// half-precision operands already.
     pub fn bf16_matmuls(mut self, rounded: bool) -> Self {
         self.bf16_matmuls = rounded;
         self
