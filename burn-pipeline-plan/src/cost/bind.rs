@@ -84,9 +84,9 @@ impl<'a> Costs<'a> {
     /// The seconds of a fused action with its own cost. Both its parts end together.
     ///
     /// `F` fused with `B` takes the `overlap` of the forward's stage. `F` fused with `I` takes that minus the
-    /// seconds of the backward's `W`, but at least as long as the longer part, and `F` fused with `W` that minus the
-    /// seconds of its `I`. `None` without an `overlap`, and for
-    /// an action that is not fused: its tasks then run one after the other.
+    /// seconds of the backward's `W`; `F` fused with `W`, minus the seconds of its `I`. Both take at least as long as
+    /// the longer part. `None` without an `overlap`, and for an action that is not fused: its tasks then run one after
+    /// the other.
     pub(crate) fn fused_seconds(&self, action: Action) -> Option<f64> {
         let Action::Overlap(forward, backward) = action else { return None };
         let overlap = self.stage(forward.stage()).overlap?;

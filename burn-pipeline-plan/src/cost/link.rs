@@ -1,4 +1,8 @@
 //! The costs of links: a default, and overrides for pairs of ranks.
+//!
+//! Collectives take the time of the slowest link of the ring of ranks: an all-reduce runs around the ring, a broadcast
+//! or a reduction along a chain. A link of a tensor-parallel group, or between two groups, is as slow as the slowest
+//! link that it stands for.
 
 use super::amount::is_amount;
 use super::error::ProfileError;

@@ -145,7 +145,7 @@ impl Edges {
     }
 }
 
-/// Whether the stage after this one is on the same rank.
+/// Says whether the stage after this one is on the same rank.
 fn side(placement: &Placement, stage: StageId) -> Side {
     if placement.crosses_after(stage) { Side::OtherRank } else { Side::SameRank }
 }

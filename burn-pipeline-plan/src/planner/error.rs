@@ -61,11 +61,11 @@ pub enum PlannerError {
     #[error("none of {candidates} candidates can be used; {}", least(*least_peak, first))]
     NothingFits { candidates: usize, least_peak: Option<(f64, f64)>, first: String },
     /// A synthesis was not given one microbatch count for each route, or no microbatch.
-    #[error("{counts:?} microbatches for {routes} routes; give one count a route, and at least one microbatch")]
+    #[error("{counts:?} microbatches for {routes} routes; give one count per route, and at least one microbatch")]
     Counts { counts: Vec<usize>, routes: usize },
     /// A synthesis found no order that keeps every rank under the cap.
     #[error(
-        "no order was found that holds at most {cap} bytes a rank: \
+        "no order was found that holds at most {cap} bytes per rank: \
          one microbatch at a time, or its messages, may need more; raise the cap or use more ranks"
     )]
     NoOrderFits { cap: f64 },

@@ -127,7 +127,7 @@ impl Pairs {
     }
 }
 
-/// Whether a schedule splits its backwards.
+/// How a schedule runs its backwards: whole, or split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Backward {
     /// A whole `B`.

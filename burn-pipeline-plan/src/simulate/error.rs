@@ -17,7 +17,7 @@ pub enum SimulateError {
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// The ranks wait for each other, or for a task that no rank runs. `waiting` lists all ranks that have not finished
-    /// their rows. `so_far` has the actions that ran before the deadlock, in simulated seconds (one second a step for
+    /// their rows. `so_far` has the actions that ran before the deadlock, in simulated seconds (one second per step for
     /// [`unit_steps()`](super::unit_steps())).
     #[error(
         "deadlock: {}; reorder the actions so that each one's input is made before it is needed, \

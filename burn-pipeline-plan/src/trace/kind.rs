@@ -74,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// True if it moves data instead of computing.
+    /// Returns true if it moves data instead of computing.
     pub(crate) fn moves(self) -> bool {
         matches!(self, Kind::Transfer | Kind::Collective | Kind::Wait)
     }

@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     /// Number of ranks (devices).
     #[arg(long, value_name = "P")]
     ranks: usize,
-    /// Number of microbatches a step.
+    /// Number of microbatches per step.
     #[arg(long, value_name = "M")]
     microbatches: usize,
     /// Numbers of stages per rank to compare, for schedules that accept any number.

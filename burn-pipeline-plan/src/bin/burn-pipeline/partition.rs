@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     /// Cut as this pattern says, such as EAAM|AAML*2, instead of --by. Its kinds must match the layers.
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["by", "boundaries"])]
     pattern: Option<String>,
-    /// Estimate the seconds of layers from their FLOPs, at this many FLOPs a second.
+    /// Estimate the seconds of layers from their FLOPs, at this many FLOPs per second.
     #[arg(long, value_name = "FLOPS", value_parser = positive)]
     rate: Option<f64>,
     /// The most bytes that a rank may hold, for optimal cuts.

@@ -45,13 +45,13 @@ pub(crate) struct Arguments {
     /// Bytes of one microbatch's input to the model.
     #[arg(long, value_name = "BYTES", default_value_t = 0.0, value_parser = amount)]
     input_bytes: f64,
-    /// Estimate the seconds of layers from their FLOPs, at this many FLOPs a second.
+    /// Estimate the seconds of layers from their FLOPs, at this many FLOPs per second.
     #[arg(long, value_name = "FLOPS", value_parser = positive)]
     rate: Option<f64>,
     /// Seconds of latency of a message between two ranks.
     #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = amount)]
     latency: f64,
-    /// Bytes a second between two ranks [default: unlimited].
+    /// Bytes per second between two ranks [default: unlimited].
     #[arg(long, value_name = "BYTES", value_parser = positive)]
     bandwidth: Option<f64>,
     /// Links in the form of a profile: {"default": {...}, "between": [...]}.

@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     /// Number of stages per rank [default: the number that the schedule needs, otherwise 2].
     #[arg(long, value_name = "V")]
     chunks: Option<usize>,
-    /// Number of microbatches a step.
+    /// Number of microbatches per step.
     #[arg(long, value_name = "M")]
     microbatches: usize,
     /// The first stage that trains; stages before it get no backward.

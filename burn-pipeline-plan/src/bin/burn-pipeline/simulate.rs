@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
     /// Let every action take one step instead (PyTorch's `_simulate_comms_compute`), and print the steps as CSV.
-    /// Drawings show one second a step.
+    /// Drawings show one second per step.
     #[arg(long, conflicts_with_all = ["json", "measured"])]
     unit_steps: bool,
     /// Write the timeline as a trace for Perfetto or chrome://tracing.

@@ -20,7 +20,7 @@ pub(crate) struct Wanted {
     pub(crate) microbatches: usize,
 }
 
-/// The default number of chunks a rank: the number that the schedule needs, otherwise 2.
+/// The default number of chunks per rank: the number that the schedule needs, otherwise 2.
 fn default_chunks(chunks: Chunks) -> usize {
     if let Chunks::Exactly(n) = chunks { n } else { 2 }
 }
@@ -38,7 +38,7 @@ pub(crate) struct PlanArguments {
     /// Number of stages per rank [default: the number that the schedule needs, otherwise 2].
     #[arg(long, value_name = "V", requires = "name")]
     chunks: Option<usize>,
-    /// Number of microbatches a step.
+    /// Number of microbatches per step.
     #[arg(long, value_name = "M", requires = "name")]
     microbatches: Option<usize>,
     /// Read the plan from a CSV file instead, with or without sends and receives.

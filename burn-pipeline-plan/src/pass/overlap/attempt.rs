@@ -1,4 +1,9 @@
 //! Applies one pass to all rows, without judging the result, and reports how each start moved.
+//!
+//! 1. `PassInput` has the rows with their costs (seconds are 0 without estimates) and, for greedy passes, the pairs of
+//!    cells that must keep their order.
+//! 2. An attempt reorders each row, by the greedy scheduler or swap by swap.
+//! 3. The report compares the estimates of each start in the old and the new order.
 
 use super::cell::{self, Cell, Role};
 use super::graph::{self, Graph, Uses};

@@ -42,8 +42,8 @@ impl Plan {
     ///   before it is used, and nothing else is sent. Both ends of a channel (an ordered pair of ranks) use the
     ///   same order. Values along skip edges ([`SkipEdge`](crate::plan::SkipEdge)) follow the same rules.
     /// - Each wait occurs once, after its start and before every use of the result.
-    /// - If any stage is unsharded, each stage is unsharded whenever it computes, and computes whenever it was
-    ///   unsharded. If any stage's gradients are reduced, each stage's are, once, after its last weight gradient.
+    /// - If any stage is unsharded, each stage is unsharded before it computes, and computes before it is resharded
+    ///   or its row ends. If any stage's gradients are reduced, each stage's are, once, after its last weight gradient.
     /// - In a vocabulary-parallel plan, every rank runs its pieces and starts its collectives once per microbatch,
     ///   each after its inputs, and all ranks start the collectives in one order.
     /// - There is no deadlock: under this transport, or any laxer one, every rank reaches the end of its row.

@@ -32,8 +32,8 @@ pub enum CheckError {
          which count from 0\n{grid}"
     )]
     NoSuchMicrobatch { rank: usize, step: usize, action: Action, microbatches: usize, grid: String },
-    /// A fused cell is not a forward and then a backward of another stage or microbatch. `W` is one only where it is
-    /// the whole backward ([`Plan::first_trained`](crate::plan::Plan::first_trained)).
+    /// A fused cell is not a forward and then a backward of another stage or microbatch. `W` counts as a backward
+    /// only where it is the whole one ([`Plan::first_trained`](crate::plan::Plan::first_trained)).
     #[error(
         "rank {rank}, step {step}: {action} must fuse a forward with a backward (B or I) \
          of another stage or microbatch; split it\n{grid}"
