@@ -53,7 +53,7 @@ fn extent(node: &Node) -> Option<(usize, usize)> {
     (rows * columns > 0).then_some((rows, columns))
 }
 
-/// Returns true if a view keeps rows and columns, or repeats one value a row.
+/// Returns true if a view keeps rows and columns, or repeats one value per row.
 pub(crate) fn is_within(node: &Node) -> bool {
     let Op::View(_) = node.op else { return false };
     let Some(input) = node.inputs.first().and_then(|input| input.tensor()) else { return false };

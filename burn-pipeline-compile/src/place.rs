@@ -1,4 +1,10 @@
-//! Writes tensors part by part: copies, and matmuls computed in place. What no part covers is zero.
+//! Writes tensors part by part: copies, and matmuls computed in place.
+//!
+//! Guarantees: each element of a part is written once; elements that no part covers are zero.
+//!
+//! 1. If the parts have as many elements as the tensor, they cover it, and its storage is not cleared first.
+//! 2. A matmul is computed into its part. Other values are copied, over dimensions that are joined where both sides are
+//!    contiguous.
 
 use crate::graph::Part;
 use crate::half::Half;

@@ -1,4 +1,4 @@
-//! Lets matmuls read half-precision operands directly: they widen what they read, or multiply it as it is.
+//! Lets matmuls read half-precision operands directly: they widen them as they read, or multiply `bf16` in pairs.
 //!
 //! A cast to `f32` is removed if only matmuls read its result, directly or through views. If matmuls round their
 //! operands to `bf16`, casts from `f16` stay.

@@ -1,4 +1,9 @@
 //! Reads Burn's convolutions over one and two dimensions, without groups, as nodes.
+//!
+//! Guarantees: the tensors of a convolution that is read have one element type (`f32`, `bf16` or `f16`) and sizes that
+//! fit together. All others give `None` and are left to the interpreter.
+//!
+//! A one-dimensional convolution is read as a two-dimensional one over images with one row.
 
 use super::windows::Window;
 use super::{Convolution, Wanted};

@@ -1,4 +1,8 @@
 //! Computes a tile of a matmul, at most 12 rows and 32 columns, with its sums in registers over the depth of a block.
+//!
+//! 1. For each word along the depth, one or two vectors of columns are loaded. The word of each row is broadcast,
+//!    multiplied with them and added to the row's sums: by fused multiply-add, or in pairs of `bf16` by `vdpbf16ps`.
+//! 2. The sums are written or added to the target, under a mask if columns are missing.
 
 use super::words::{LANES, first};
 use std::arch::x86_64::{

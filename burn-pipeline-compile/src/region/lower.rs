@@ -37,7 +37,8 @@ pub(crate) fn lower(graph: &Graph, group: &Group, outside: &HashSet<TensorId>) -
     Some(Region { rows, columns, inputs, outputs, code, wide_slots, row_slots, whole_rows, nodes: nodes.len() })
 }
 
-/// Returns true if a node gives only numbers that it reads, or their opposites, in their type: nothing is to round.
+/// Returns true if every result of a node is a number that it reads, or its negative, in the same type, or 0: no
+/// rounding is needed.
 fn is_exact(node: &Node) -> bool {
     let chooses = match node.op {
         Op::Map(map) => matches!(map, Map::Copy | Map::Neg | Map::Abs | Map::Relu | Map::ReluBackward | Map::Select),

@@ -1,4 +1,9 @@
 //! An input of a region during a run: read in place, or copied tile by tile.
+//!
+//! 1. An input is read in place if it is `f32`, its elements (or its values per row) are contiguous, and rows have one
+//!    distance over at least a quarter of a tile's rows.
+//! 2. All others are copied into the tile: masks become 0 and 1, half precision is widened.
+//! 3. Blocks of a batch of matmuls are contiguous `f32`, so they are read in place.
 
 use super::places::Places;
 use super::{Input, Region};

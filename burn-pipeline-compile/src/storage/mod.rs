@@ -1,6 +1,6 @@
-//! Storage that is written before it is read, so it need not be zeroed.
+//! Storage for tensors. It is written before it is read, so it is not cleared first.
 //!
-//! It comes from [`pool`].
+//! Its memory comes from a [`pool`], and returns there when the last tensor in it is dropped.
 
 mod pool;
 

@@ -1,4 +1,11 @@
 //! Runs instructions over a tile, in the version for the current processor.
+//!
+//! Guarantees: all versions are one function, compiled for different features, so results differ only where the
+//! processor lacks fused multiply-add.
+//!
+//! 1. The version is chosen per tile: AVX-512; AVX2 with fused multiply-add; or the target's basic features.
+//! 2. Instructions run in order. A half-precision result is rounded in its buffer right after its instruction.
+//! 3. Then rows of the tile are added to the rows of sums.
 
 use super::buffer::Buffer;
 use super::code::{Argument, Instruction, Work};

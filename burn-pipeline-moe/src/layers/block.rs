@@ -1,4 +1,8 @@
 //! Transformer blocks, dense or with experts, and the pattern string that mixes them.
+//!
+//! 1. [`parse_pattern`] reads one letter per block.
+//! 2. [`BlockConfig::init`] makes a block of any kind from the configuration that all blocks share.
+//! 3. [`Block`] is a [`TransformerBlock`] that all tokens take, or a [`MixtureOfDepths`] around one.
 
 use super::attention::AttentionConfig;
 use super::context::AttentionContext;

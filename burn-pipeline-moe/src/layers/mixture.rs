@@ -1,4 +1,14 @@
 //! A mixture of experts, used instead of a feed-forward layer.
+//!
+//! Guarantees: choices, drops, loads and auxiliary losses are those of one device with the same microbatch, also if the
+//! experts are cut over a tensor-parallel group or over replicas.
+//!
+//! 1. The router chooses the experts of each token, in the type of its own parameters.
+//! 2. Choices get rows of their experts: as many as each expert needs if there are kernels and one rank has all experts
+//!    ([`PackedRows`]), otherwise equally many ([`TokenDispatch`]). Over replicas, rows are exchanged
+//!    ([`expert_parallel`]).
+//! 3. The experts' results are weighted by the gates and added per token, then to those of the shared experts, and
+//!    summed over the tensor-parallel group.
 
 use super::expert_parallel;
 use super::experts::{Experts, ExpertsConfig};

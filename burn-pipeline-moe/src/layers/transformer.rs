@@ -1,4 +1,5 @@
-//! The pre-norm transformer block: attention, then a feed-forward layer or experts.
+//! The pre-norm transformer block: `x + attention(norm(x))`, then `x + mix(norm(x))`, where `mix` is a feed-forward
+//! layer or experts.
 
 use super::attention::Attention;
 use super::context::AttentionContext;

@@ -1,4 +1,9 @@
 //! Routing: one kernel over tokens, two for the statistics over all tokens, one for the gradient.
+//!
+//! 1. `choose` computes a token's scores. Each of its `k` choices is the best expert after the previous choice, so
+//!    nothing is sorted or masked.
+//! 2. `parts_of_statistics` sums probabilities and counts choices in parts of the tokens; `statistics` adds the parts.
+//! 3. `gradient_of_logits` recomputes the scores from the logits.
 
 use super::launch::{INT, PART, empty, launch, types};
 use crate::ops::options::RouteOptions;

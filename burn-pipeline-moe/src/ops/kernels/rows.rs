@@ -1,4 +1,8 @@
 //! Permutes tokens to rows and back. One unit per vector of numbers; each vector is written once.
+//!
+//! 1. `spread` copies each row's token, times the gate if gates are given; rows without a choice are zero.
+//! 2. `collect` adds each token's rows, times the gates if given. Each of the two is the other's backward.
+//! 3. `gates_backward` takes the dot product of each row with its token's gradient, in up to 32 parts.
 
 use super::launch::{PART, empty, launch, types, vector_size};
 use crate::ops::specs::accumulator;
