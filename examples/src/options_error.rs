@@ -1,4 +1,4 @@
-//! Why the flags of `train_gpt` do not describe a run, and what to do.
+//! Why the flags of `train_gpt` are invalid, and what to do.
 
 use crate::corpus::TooShort;
 use crate::cut::CutError;
@@ -9,7 +9,7 @@ use burn_pipeline::plan::PlanError;
 use burn_pipeline::schedule::ScheduleError;
 use std::path::PathBuf;
 
-/// Why the flags do not describe a run.
+/// Why the flags are invalid.
 #[derive(thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum OptionsError {

@@ -112,7 +112,7 @@ impl Crew {
     }
 }
 
-/// Returns true if a rank failed, and not the run as such.
+/// Returns true if a rank failed or was lost; false if the run ended for another reason, such as invalid flags.
 fn was_lost(status: Option<ExitStatus>) -> bool {
     // 128 or more: the number of the signal that ended a process, as shells and `mpirun` report it.
     status.and_then(|status| status.code()).is_none_or(|code| code == i32::from(LOST) || code >= 128)

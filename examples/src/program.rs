@@ -1,7 +1,7 @@
 //! What `train_gpt` and `train_moe` share around their training: ranks as threads or processes, and the exit code.
 //!
-//! Guarantees: every failure ends the program with one message. The exit code is 2 for flags that describe no run,
-//! 3 if a rank failed or was lost, and 1 for any other failure.
+//! Guarantees: every failure ends the program with one message. The exit code is 2 for invalid flags, 3 if
+//! a rank failed or was lost, and 1 for any other failure.
 //!
 //! 1. `--processes` starts this program again under `mpirun`, once per rank ([`processes`]).
 //! 2. Otherwise the ranks are threads of this process, or this process is one rank and opens its end of the link.
@@ -32,10 +32,10 @@ pub enum RunError {
     /// The command line cannot be parsed, or requests help.
     #[error(transparent)]
     Arguments(#[from] clap::Error),
-    /// The flags describe no run.
+    /// The flags are invalid.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// The flags of experts describe no run.
+    /// The flags of experts are invalid.
     #[error(transparent)]
     MoeOptions(#[from] MoeOptionsError),
     /// Training failed.

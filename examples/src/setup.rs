@@ -48,7 +48,7 @@ impl Options {
     /// Checks the flags and derives their values.
     ///
     /// # Errors
-    /// Returns an [`OptionsError`] for flags that describe no run.
+    /// Returns an [`OptionsError`] for invalid flags.
     pub fn check(self) -> Result<Setup, OptionsError> {
         let (heads, d_model) = (self.heads, self.d_model);
         if !d_model.is_multiple_of(heads) {

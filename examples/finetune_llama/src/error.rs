@@ -16,7 +16,7 @@ pub enum FinetuneError {
     /// A file cannot be read.
     #[error("{} cannot be read: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// The model is none that this program computes.
+    /// The model is not one that this program supports.
     #[error("{}: {message}", path.display())]
     Config { path: PathBuf, message: String },
     /// The tokenizer cannot be used.

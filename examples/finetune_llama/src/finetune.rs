@@ -1,4 +1,9 @@
 //! The program: loads a base, trains adapters, stores them, and generates text from what it has stored.
+//!
+//! 1. `open` reads the model's sizes, its tokenizer and the text, and checks the flags against them.
+//! 2. `train` builds the pipeline, loads the base and the latest checkpoint or given adapters, steps, and stores the
+//!    adapters and, if requested, the merged model.
+//! 3. `write_texts` loads the base and the stored adapters into a forward-only pipeline, and continues the prompt.
 
 use crate::config::Llama;
 use crate::error::FinetuneError;
@@ -37,7 +42,7 @@ struct Files {
 /// The whole run.
 ///
 /// # Errors
-/// Returns a [`FinetuneError`] for flags and files that describe no run, or if a rank fails.
+/// Returns a [`FinetuneError`] for invalid flags and files, or if a rank fails.
 pub fn finetune(options: &Options, out: &mut dyn Write) -> Result<(), FinetuneError> {
     let files = open(options)?;
     let tuning = match &options.adapters {

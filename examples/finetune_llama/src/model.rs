@@ -33,7 +33,7 @@ pub struct Tuning {
     pub seed: u64,
 }
 
-/// Queries, keys and values, and what is made of them.
+/// Grouped-query attention: the projections of queries, keys, values and output.
 #[derive(Module, Debug)]
 struct Attention {
     q_proj: Linear,
@@ -215,7 +215,7 @@ impl Block {
         own.o_proj.forward(self.mixed(query, key, value))
     }
 
-    /// What queries `[batch, heads, seq, head]` find among keys and values, of which several heads share one.
+    /// The attention of queries `[batch, heads, seq, head]` to keys and values, which groups of heads share.
     fn mixed(&self, query: Tensor<4>, key: Tensor<4>, value: Tensor<4>) -> Tensor<3> {
         let ([batch, heads, seq, head], all) = (query.dims(), key.dims()[2]);
         let (own, device) = (FloatDType::from(query.dtype()), query.device());

@@ -136,7 +136,7 @@ impl Options {
     /// Checks what the command line alone can tell, against the most tokens that the model takes.
     ///
     /// # Errors
-    /// Returns a [`FinetuneError`] for flags that describe no run.
+    /// Returns a [`FinetuneError`] for invalid flags.
     pub(crate) fn check(&self, prompt: usize, window: usize) -> Result<(), FinetuneError> {
         if prompt == 0 {
             return Err(FinetuneError::NoPrompt);

@@ -3,17 +3,17 @@
 
 use burn::tensor::{Device, Int, Tensor};
 
-/// How angles shrink for sequences that are longer than those of the first training.
+/// How angles shrink for sequences that are longer than those of pretraining.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scaling {
-    /// They do not.
+    /// They do not shrink.
     None,
     /// All by one factor (Chen et al., "Position Interpolation", 2023).
     Linear {
         /// The factor.
         factor: f64,
     },
-    /// Those that turn less than `low` times in the first training's window shrink by the factor, those that turn more
+    /// Those that turn less than `low` times in the window of pretraining shrink by the factor, those that turn more
     /// than `high` times stay, and those between change gradually (Llama 3.1).
     Llama3 {
         /// The factor.
@@ -22,7 +22,7 @@ pub enum Scaling {
         low: f64,
         /// The fewest turns that stay.
         high: f64,
-        /// The window of the first training, in tokens.
+        /// The window of pretraining, in tokens.
         window: f64,
     },
 }

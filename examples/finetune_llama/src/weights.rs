@@ -23,7 +23,7 @@ pub fn merged(base: &Pretrained) -> Export {
 }
 
 impl Tuning {
-    /// What PEFT says of these adapters.
+    /// The description of these adapters in PEFT's format.
     pub fn peft(&self, base: &Path) -> Adapters {
         Adapters { rank: self.rank, alpha: self.alpha, base: Some(base.display().to_string()) }
     }
@@ -52,7 +52,7 @@ pub(crate) fn bytes(folder: &Path) -> Result<u64, FinetuneError> {
     Ok(entries.map(|entry| entry?.metadata().map(|file| file.len())).sum::<io::Result<u64>>()?)
 }
 
-/// Copies what stands beside a base's weights.
+/// Copies the configuration and the tokenizer beside a base's weights.
 pub(crate) fn copy_beside(base: &Path, to: &Path) -> Result<(), FinetuneError> {
     for name in ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
         match fs::copy(base.join(name), to.join(name)) {

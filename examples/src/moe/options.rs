@@ -135,7 +135,7 @@ pub struct MoeRunFlags {
     pub parts: PartOptions,
 }
 
-/// Why the flags do not describe a run.
+/// Why the flags are invalid.
 #[derive(thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MoeOptionsError {
@@ -197,7 +197,7 @@ impl MoeOptions {
     /// Checks the flags and builds a [`MoeSetup`] from them.
     ///
     /// # Errors
-    /// Returns a [`MoeOptionsError`] for flags that describe no run.
+    /// Returns a [`MoeOptionsError`] for invalid flags.
     pub fn check(self) -> Result<MoeSetup, MoeOptionsError> {
         let ExpertOptions { pattern, experts, top_k, shared, d_hidden, capacity, scoring, injection, bos, .. } =
             self.experts.clone();
