@@ -38,7 +38,7 @@ const SHORTEST: usize = 16;
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum LaunchError {
     /// A variable is not a number.
-    #[error("{variable}={value} is not a number; {launcher} sets it, or set RANK and WORLD_SIZE by hand")]
+    #[error("{variable}={value} is not a number; let {launcher} set it, or set RANK and WORLD_SIZE by hand")]
     NotANumber { variable: &'static str, value: String, launcher: Launcher },
     /// A variable is not text.
     #[error("{variable} is not UTF-8; set it to a text, on all ranks")]

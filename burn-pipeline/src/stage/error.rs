@@ -159,9 +159,9 @@ pub enum StageError {
     Quantised { path: Box<str>, dtype: DType },
     /// A parameter is computed from trained ones, but counts as frozen.
     #[error(
-        "`{path}` is computed from trained parameters, but counts as frozen, so nothing says whether it is to be \
-         trained; compute it with `Param::map`, which keeps that, or take its value out of the graph \
-         (`Tensor::detach`) and say it with `Param::set_require_grad`"
+        "`{path}` is computed from trained parameters, but counts as frozen, so it is unclear whether to train it; \
+         compute it with `Param::map`, which keeps the setting, or detach its value (`Tensor::detach`) and call \
+         `Param::set_require_grad`"
     )]
     Unclear { path: Box<str> },
     /// The stage cannot be run this way.

@@ -45,7 +45,7 @@ pub enum BuildError {
     #[error("parameters are to be sharded over 1 replica; give at least 2 (`Builder::data_parallel`)")]
     NothingToShardOver,
     /// At least one replica is needed.
-    #[error("0 data-parallel replicas were asked for; give at least 1 (`Builder::data_parallel`)")]
+    #[error("0 data-parallel replicas were requested; give at least 1 (`Builder::data_parallel`)")]
     NoReplicas,
     /// A tensor-parallel group would have no members.
     #[error("tensor-parallel groups of 0 ranks were requested; give at least 1 (`Builder::tensor_parallel`)")]

@@ -39,8 +39,8 @@ pub enum SharedError {
     /// The optimizer stepped copies differently.
     #[error(
         "shared parameter `{name}`: after the first step `{path}` of stage {stage} differs from `{first_path}` of \
-         stage {first_stage}, though both got the same gradient; does `Builder::optimizer` make the same optimizer \
-         for every stage?"
+         stage {first_stage}, though both got the same gradient; make the same optimizer for every stage \
+         (`Builder::optimizer`)"
     )]
     Diverged { name: String, stage: usize, path: String, first_stage: usize, first_path: String },
     /// Tensor-parallel groups of different sizes hold the copies.
@@ -51,8 +51,8 @@ pub enum SharedError {
     GroupSizes { name: String, stage: usize, ranks: usize, first_stage: usize, first_ranks: usize },
     /// Only one of two stages that hold a copy is sharded over data-parallel replicas.
     #[error(
-        "shared parameter `{name}`: stage {stage} is sharded over data-parallel replicas, and stage {first_stage}, \
-         which has a copy too, is not, or the other way round; set the same for both with `StageBox::sharded`"
+        "shared parameter `{name}`: stages {first_stage} and {stage} hold copies, but only one of them is sharded over \
+         data-parallel replicas; set the same for both with `StageBox::sharded`"
     )]
     HalfSharded { name: String, stage: usize, first_stage: usize },
 }
