@@ -1,4 +1,5 @@
-//! Lets matmuls read half-precision operands directly: they widen them as they read, or multiply `bf16` in pairs.
+//! Lets matmuls read half-precision operands directly. A matmul widens elements as it reads them, or multiplies `bf16`
+//! in pairs.
 //!
 //! A cast to `f32` is removed if only matmuls read its result, directly or through views. If matmuls round their
 //! operands to `bf16`, casts from `f16` stay.

@@ -1,4 +1,4 @@
-//! Storage for tensors. It is written before it is read, so it is not cleared first.
+//! Storage for tensors. It is written before it is read, so it is cleared only where zeros are needed.
 //!
 //! Its memory comes from a [`pool`], and returns there when the last tensor in it is dropped.
 
