@@ -7,62 +7,22 @@
 //! 2. A save over a base leaves out the values of those that the base holds with the same digest. If the base is
 //!    another checkpoint, the manifest names its folder, and the digest of its manifest, which has the checksums of its
 //!    files; a load reads the values there, and compares both digests.
-//! 3. If the base is what `load_pretrained` gave, the job keeps the digests of these values ([`Given`]), and the
+//! 3. If the base is what `load_pretrained` gave, the job keeps the digests of these values (`digests`), and the
 //!    manifest names their stores. A load leaves such parameters as they are, and refuses others than those saved: the
 //!    rules by which a store is read are the program's code, so the program loads the base first.
 
+use super::digests::{Given, HeldDigest, digest};
 use super::error::CheckpointError;
-use super::folder::Checkpoints;
-use super::manifest::{BaseEntry, ParameterEntry, sha256};
+use super::folder::{Base, Checkpoints};
+use super::manifest::{BaseEntry, ParameterEntry};
 use super::stored::Checkpoint;
-use super::tensors::plain;
-use crate::stage::{ErasedStage, NamedWeight, ParameterState};
+use crate::stage::{NamedWeight, ParameterState};
 use crate::tensor_parallel::Holders;
 use burn::module::ParamId;
 use burn::tensor::TensorData;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
-
-/// What holds the values that saved checkpoints leave out.
-#[derive(Clone, Debug)]
-pub(super) enum Base {
-    Checkpoint(Arc<Checkpoint>),
-    /// What the pipeline got by `load_pretrained`.
-    Pretrained,
-}
-
-/// What a job got from pretrained weights.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Given {
-    /// What its stores are called.
-    pub(super) stores: Vec<String>,
-    /// The digests of the values of parameters that are not trained, by name.
-    pub(super) digests: BTreeMap<String, String>,
-}
-
-impl Given {
-    /// Adds what another load gave.
-    pub(super) fn add(&mut self, stores: &[String], digests: BTreeMap<String, String>) {
-        self.stores.retain(|known| !stores.contains(known));
-        self.stores.extend_from_slice(stores);
-        self.digests.extend(digests);
-    }
-}
-
-/// The digest of a parameter's values, or why they cannot be read; `None` if another replica has the whole parameter,
-/// and compares it.
-pub(super) type HeldDigest = Option<Result<String, String>>;
-
-/// The digest of a parameter's values.
-pub(super) fn digest(values: TensorData) -> String {
-    sha256(plain(values).as_bytes())
-}
-
-/// The parameters of a stage that are trained.
-pub(super) fn trained(held: &dyn ErasedStage) -> HashSet<ParamId> {
-    held.named_parameters().into_iter().filter(|parameter| parameter.trainable).map(|parameter| parameter.id).collect()
-}
 
 impl Checkpoints {
     /// Saves over a base: leaves out the values of parameters that are not trained and that the base holds, such as the

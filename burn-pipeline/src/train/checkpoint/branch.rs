@@ -4,7 +4,7 @@
 //! chain back from any checkpoint is known, whatever the step numbers. If a checkpoint of the chain is gone, step
 //! numbers are used, which only grow along a branch.
 
-use super::base::Given;
+use super::digests::Given;
 use super::lock::FolderLock;
 use super::manifest::Order;
 use std::path::{Path, PathBuf};

@@ -17,7 +17,6 @@
 //! A folder belongs to one job, see `lock`. When ranks are processes, rank 0 starts and completes a checkpoint, and all
 //! write into its folder.
 
-use super::base::Base;
 use super::branch::{Branch, came_from, last_below};
 use super::durable::{create_durably, synchronise, write_durably};
 use super::error::{CheckpointError, READING};
@@ -27,9 +26,18 @@ use super::stored::Checkpoint;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const LATEST: &str = "LATEST";
 const PARTIAL: &str = ".partial";
+
+/// What holds the values that saved checkpoints leave out.
+#[derive(Clone, Debug)]
+pub(super) enum Base {
+    Checkpoint(Arc<Checkpoint>),
+    /// What the pipeline got by `load_pretrained`.
+    Pretrained,
+}
 
 /// The folder of a job's checkpoints.
 #[derive(Clone, Debug)]

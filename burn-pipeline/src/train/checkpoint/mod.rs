@@ -37,6 +37,7 @@
 
 mod base;
 mod branch;
+mod digests;
 mod durable;
 mod error;
 mod export;

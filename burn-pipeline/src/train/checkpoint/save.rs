@@ -9,7 +9,7 @@
 //! 2. Every process writes its stages' files there, and all get the entries of all files.
 //! 3. Rank 0 completes the checkpoint and tells the others whether it succeeded.
 
-use super::base::trained;
+use super::digests::trained;
 use super::error::CheckpointError;
 use super::folder::{Checkpoints, Staging};
 use super::manifest::{Manifest, ParameterEntry};

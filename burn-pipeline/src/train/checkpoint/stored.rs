@@ -5,7 +5,7 @@
 //! 2. A file is read once, as a whole, and its checksum compared; what a stage needs is copied out of it.
 //! 3. Nothing of a model changes until everything was found to fit.
 
-use super::base::HeldDigest;
+use super::digests::HeldDigest;
 use super::error::CheckpointError;
 use super::manifest::{Manifest, ParameterEntry, dtype_name};
 use super::pretrained::is_adapter;

@@ -10,7 +10,7 @@ use super::source::Source;
 use crate::payload::{AnyTensor, TensorKind};
 use crate::stage::{ErasedStage, NamedWeight, StageState};
 use crate::tensor_parallel::Holders;
-use crate::train::checkpoint::base::{digest, trained};
+use crate::train::checkpoint::digests::{digest, trained};
 use crate::train::checkpoint::error::CheckpointError;
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{ModuleAdapter, ModuleContext, bridge};

@@ -1,0 +1,40 @@
+//! Digests of parameters that are not trained, by which a base is recognised.
+
+use super::manifest::sha256;
+use super::tensors::plain;
+use crate::stage::ErasedStage;
+use burn::module::ParamId;
+use burn::tensor::TensorData;
+use std::collections::{BTreeMap, HashSet};
+
+/// What a job got from pretrained weights.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Given {
+    /// What its stores are called.
+    pub(super) stores: Vec<String>,
+    /// The digests of the values of parameters that are not trained, by name.
+    pub(super) digests: BTreeMap<String, String>,
+}
+
+impl Given {
+    /// Adds what another load gave.
+    pub(super) fn add(&mut self, stores: &[String], digests: BTreeMap<String, String>) {
+        self.stores.retain(|known| !stores.contains(known));
+        self.stores.extend_from_slice(stores);
+        self.digests.extend(digests);
+    }
+}
+
+/// The digest of a parameter's values, or why they cannot be read; `None` if another replica has the whole parameter,
+/// and compares it.
+pub(super) type HeldDigest = Option<Result<String, String>>;
+
+/// The digest of a parameter's values.
+pub(super) fn digest(values: TensorData) -> String {
+    sha256(plain(values).as_bytes())
+}
+
+/// The parameters of a stage that are trained.
+pub(super) fn trained(held: &dyn ErasedStage) -> HashSet<ParamId> {
+    held.named_parameters().into_iter().filter(|parameter| parameter.trainable).map(|parameter| parameter.id).collect()
+}
