@@ -1,6 +1,6 @@
 //! Conversions with their roundings and limits, comparisons, and half precision.
 
-use crate::{equals, equals16, equals32};
+use crate::{equals, equals16, equals32, threads};
 
 fn single(a: u32) -> f32 {
     f32::from_bits(a)
@@ -76,6 +76,37 @@ fn halves_are_the_nearest() {
         let nan = |a: u16| a & 0x7FFF > ((1 << exponent) - 1) << mantissa;
         equals16(&there, |a, _, _| if nan(a) { 0x7FFF } else { a });
     }
+}
+
+/// The `bf16` nearest to an integer, by its bits alone: the upper eight, rounded by those that are cut off.
+fn nearest_bf16(magnitude: u64) -> u16 {
+    let width = 64 - magnitude.leading_zeros();
+    let cut = width.saturating_sub(8);
+    let (kept, rest) = (magnitude >> cut, magnitude & !(u64::MAX << cut));
+    let half = if cut == 0 { 1 } else { 1 << (cut - 1) };
+    let up = rest > half || (rest == half && kept & 1 == 1);
+    // Eight bits and a power of two are exact in `f32`, also when they have grown to nine.
+    let value = (kept + u64::from(up)) as f32 * 2_f32.powi(cut as i32);
+    (value.to_bits() >> 16) as u16
+}
+
+#[test]
+fn integers_become_the_nearest_half_by_one_rounding() {
+    let middles = [1_u64, 0x8080_0000_0000_0000, 0x4080_0000_0000_0000, 0xFF80_0000_0000_0000, 0x0101_0000_0000_0000];
+    let beside = |middle: u64| [middle.wrapping_sub(1), middle, middle + 1, middle.wrapping_neg()];
+    let operands: Vec<[u64; 3]> = middles.into_iter().flat_map(beside).chain([3; 12]).map(|a| [a, a, a]).collect();
+    let operands = [operands, crate::operands()].concat();
+    type Nearest = fn(u64) -> u16;
+    let signed: Nearest = |a| nearest_bf16((a as i64).unsigned_abs()) | if (a as i64) < 0 { 0x8000 } else { 0 };
+    for (kind, expected) in [("u64", nearest_bf16 as Nearest), ("s64", signed)] {
+        let got = threads(&format!("cvt.rn.bf16.{kind} %rs9, %rd1;\ncvt.u64.u16 %rd9, %rs9;"), &operands);
+        for ([a, ..], got) in operands.iter().zip(got) {
+            assert!(got == u64::from(expected(*a)), "{kind} {a:#x}: {got:#x} instead of {:#x}", expected(*a));
+        }
+    }
+    // Beyond 65,504 an `f16` is infinite, below it `f64` holds every integer.
+    let f16 = |a: u64| u64::from(nearest(a as i64 as f64, 5, 10));
+    equals("cvt.rn.f16.s64 %rs9, %rd1;\ncvt.u64.u16 %rd9, %rs9;", |a, _, _| f16(a));
 }
 
 #[test]

@@ -41,8 +41,8 @@ pub fn convert(conversion: Conversion, bits: u64) -> u64 {
             let value = extend(bits, from, signed);
             match float {
                 Float::F32 | Float::F32Flushed => u64::from((value as f32).to_bits()),
-                // Every integer that a half holds is far below the exact ones of `f64`.
-                _ => floats::bits(float, value as f64),
+                Float::F64 => (value as f64).to_bits(),
+                _ => floats::bits(float, to_odd(value)),
             }
         }
         (Kind::Float(float), Kind::Int { bits: to, signed }) => {
@@ -67,6 +67,18 @@ pub fn convert(conversion: Conversion, bits: u64) -> u64 {
             floats::bits(to, value)
         }
     }
+}
+
+/// An integer rounded to odd, so that a second rounding, to a half, is right: an integer of 64 bits may be just beside
+/// the middle of two halves, which `f64` would round to the middle.
+fn to_odd(value: i128) -> f64 {
+    let nearest = value as f64;
+    let lost = value - nearest as i128;
+    if lost == 0 || nearest.to_bits() & 1 == 1 {
+        return nearest;
+    }
+    let outwards = (lost > 0) == (value > 0);
+    f64::from_bits(if outwards { nearest.to_bits() + 1 } else { nearest.to_bits() - 1 })
 }
 
 fn integral(rounding: Rounding, value: f64) -> f64 {

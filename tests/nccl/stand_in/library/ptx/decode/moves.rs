@@ -2,7 +2,7 @@
 
 use super::opcode::Opcode;
 use super::{Decoder, inner, pair};
-use crate::ptx::code::{Class, Compare, Conversion, Float, Int2, Kind, Op, Rounding, Slot, Space, Width};
+use crate::ptx::code::{Class, Compare, Conversion, Int2, Kind, Op, Rounding, Slot, Space, Width};
 use crate::ptx::text::Statement;
 
 const COMPARISONS: &[(&str, Compare)] = &[
@@ -99,9 +99,7 @@ impl<'a> Decoder<'a> {
             ((true, true), Some((_, true))) => from == to,
             _ => false,
         };
-        // Some of these would be rounded twice.
-        let wide = from.bits() == 64 && !floats.0 && matches!(to, Kind::Float(Float::F16 | Float::Bf16));
-        if !known || wide || from.is_pair() || to.is_pair() || statement.operands.len() != 2 {
+        if !known || from.is_pair() || to.is_pair() || statement.operands.len() != 2 {
             return false;
         }
         let registers = statement.operands.iter().map(|text| self.names.register(text));
