@@ -1,5 +1,6 @@
 //! Burn's operations on the mock's processors, compared with the same operations on Flex.
 
+use super::convolutions::{convolutions, pools};
 use super::links::ORDERINGS;
 use super::start;
 use crate::cases::{Case, Stack, Text, range, sizes};
@@ -18,7 +19,8 @@ use pipeline_tests::reference::Reference;
 /// Runs the named part of a rank's process. Returns false if the name is not one of these.
 pub(super) fn part(name: &str) -> bool {
     match name {
-        "operations" => operations(),
+        "operations" => operations(&[element_wise, reductions, products, places]),
+        "convolutions" => operations(&[convolutions, pools]),
         "to itself" => tensors::to_itself(),
         "padded" => tensors::collectives(65),
         "training" => training(&Stack::new(SAMPLES), &[("1F1B", 1), ("Interleaved1F1B", 2), ("ZBH1", 1)]),
@@ -29,7 +31,7 @@ pub(super) fn part(name: &str) -> bool {
 }
 
 /// Values in `(-2, 2)`, all of them different.
-fn values(seed: usize, count: usize) -> Vec<f32> {
+pub(super) fn values(seed: usize, count: usize) -> Vec<f32> {
     (0..count).map(|place| (((place + 1) * 7919 + seed * 104_729) % 4001) as f32 / 1000.5 - 2.0).collect()
 }
 
@@ -37,10 +39,10 @@ fn matrix(seed: usize, [rows, columns]: [usize; 2], device: &Device) -> Tensor<2
     Tensor::from_data(TensorData::new(values(seed, rows * columns), [rows, columns]), device)
 }
 
-type Results = Vec<(&'static str, Vec<f32>)>;
+pub(super) type Results = Vec<(&'static str, Vec<f32>)>;
 type Compute = fn(&Device) -> Results;
 
-fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+pub(super) fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
@@ -123,9 +125,9 @@ fn places(device: &Device) -> Results {
     ]
 }
 
-fn operations() {
+/// Compares families of operations with Flex.
+fn operations(families: &[Compute]) {
     let device = NcclLink::gpu_of(&Launch::from_environment().unwrap().unwrap()).unwrap();
-    let families: [Compute; 4] = [element_wise, reductions, products, places];
     for compute in families {
         for ((name, got), (_, expected)) in compute(&device).into_iter().zip(compute(&Device::flex())) {
             assert_eq!(got.len(), expected.len(), "{name}");
@@ -140,6 +142,11 @@ fn operations() {
 #[test]
 fn operations_compute_what_flex_computes() {
     start(1, "operations", &[]).all_pass();
+}
+
+#[test]
+fn convolutions_and_pooling_and_their_gradients_compute_what_flex_computes() {
+    start(1, "convolutions", &[]).all_pass();
 }
 
 /// Samples, microbatches and steps of a training.
