@@ -1,6 +1,7 @@
 //! A model given as a list of layers ([`Sequential`]) equals the plain loop over the same layers, in every cut: with
 //! skips, extras of the batch, tied layers, rules and checkpoints.
 
+mod compile_errors;
 mod context;
 mod parity;
 mod recomputed;
