@@ -70,5 +70,4 @@ pub use attention::SelfAttention;
 pub use dropout::GroupDropout;
 pub use feed_forward::GatedFeedForward;
 pub use linear::{ColumnLinear, RowLinear};
-pub(crate) use vocabulary::own_ids;
 pub use vocabulary::{VocabEmbedding, vocab_cross_entropy};
