@@ -76,12 +76,7 @@ pub(super) fn notices_who_leaves(link: &mut dyn Link) {
 
 pub(super) fn wakes_everybody(link: &mut dyn Link) {
     let last = link.ranks() - 1;
-    // The failure may overtake earlier messages, so the last rank fails when all have said that they are done.
-    if link.rank() == last {
-        others(link).into_iter().for_each(|from| drop(link.receive(from, header(9), deadline()).unwrap()));
-    } else {
-        link.send(last, message(9, Payload::default()), deadline()).unwrap();
-    }
+    tell(link, last, 9);
     let began = Instant::now();
     if link.rank() == last {
         link.abort("the loss is no number".to_owned());
@@ -101,6 +96,7 @@ pub(super) fn wakes_everybody(link: &mut dyn Link) {
 pub(super) fn goes_on_after_an_interruption(link: &mut dyn Link) {
     let (me, ranks) = (link.rank(), link.ranks());
     let (last, next, before) = (ranks - 1, (me + 1) % ranks, (me + ranks - 1) % ranks);
+    tell(link, last, 49);
     for round in 0..5 {
         // Nobody receives these. The last rank may have failed before others have sent them.
         let send = |to| link.send(to, message(50, numbers(me, to, round, 3).into_payload()), deadline());
@@ -130,6 +126,16 @@ pub(super) fn goes_on_after_an_interruption(link: &mut dyn Link) {
         let rows = link.all_gather(vec![me as u8, round as u8], deadline()).unwrap();
         assert_eq!(rows, (0..ranks).map(|rank| vec![rank as u8, round as u8]).collect::<Vec<_>>());
         // The last rank fails again at once, and interrupts no rank that still waits for its rows.
+    }
+}
+
+/// Tells a rank that this one is connected. That rank waits for all others: its failure may overtake earlier messages,
+/// even the last ones by which the others connect.
+fn tell(link: &mut dyn Link, to: usize, index: usize) {
+    if link.rank() == to {
+        others(link).into_iter().for_each(|from| drop(link.receive(from, header(index), deadline()).unwrap()));
+    } else {
+        link.send(to, message(index, Payload::default()), deadline()).unwrap();
     }
 }
 
