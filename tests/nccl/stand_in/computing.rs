@@ -4,7 +4,7 @@ use super::convolutions::{convolutions, pools};
 use super::links::ORDERINGS;
 use super::start;
 use crate::cases::{Case, Stack, Text, range, sizes};
-use crate::{TIMEOUT, link, tensors};
+use crate::{TIMEOUT, link};
 use burn::nn::{LayerNormConfig, RmsNormConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::{gelu, log_softmax, relu, sigmoid, silu, softmax};
@@ -14,6 +14,8 @@ use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::SplitBackward;
 use burn_pipeline::train::Pipeline;
 use burn_pipeline_nccl::NcclLink;
+use cubecl_runtime::config::memory::CudaAllocator;
+use cubecl_runtime::config::{CubeClRuntimeConfig, RuntimeConfig};
 use pipeline_tests::reference::Reference;
 
 /// Runs the named part of a rank's process. Returns false if the name is not one of these.
@@ -21,13 +23,23 @@ pub(super) fn part(name: &str) -> bool {
     match name {
         "operations" => operations(&[element_wise, reductions, products, places]),
         "convolutions" => operations(&[convolutions, pools]),
-        "to itself" => tensors::to_itself(),
-        "padded" => tensors::collectives(65),
-        "training" => training(&Stack::new(SAMPLES), &[("1F1B", 1), ("Interleaved1F1B", 2), ("ZBH1", 1)]),
+        "training" => {
+            set_allocator();
+            training(&Stack::new(SAMPLES), &[("1F1B", 1), ("Interleaved1F1B", 2), ("ZBH1", 1)]);
+        }
         "training of a decoder" => training(&Text::new(SAMPLES), &[("ZBVZeroBubble", 2)]),
         _ => return false,
     }
     true
+}
+
+/// Sets how CubeCL frees memory: with a wait for the device (its default), or in a stream's order.
+fn set_allocator() {
+    let mut config = CubeClRuntimeConfig::default();
+    if std::env::var("ALLOCATOR").is_ok_and(|name| name == "async") {
+        config.memory.cuda.allocator = CudaAllocator::Async;
+    }
+    CubeClRuntimeConfig::set(config);
 }
 
 /// Values in `(-2, 2)`, all of them different.
@@ -181,8 +193,9 @@ fn training<C: Case>(case: &C, schedules: &[(&str, usize)]) {
 
 #[test]
 fn pipelines_train_on_the_device_as_the_plain_loop_does() {
-    for ordering in ORDERINGS {
-        start(2, "training", &[("ORDERING", ordering), ("DEVICE", "cuda")]).all_pass();
+    for (ordering, allocator) in ORDERINGS.into_iter().zip(["sync", "async"]) {
+        let variables = [("ORDERING", ordering), ("ALLOCATOR", allocator), ("DEVICE", "cuda")];
+        start(2, "training", &variables).all_pass();
     }
 }
 
@@ -193,8 +206,5 @@ fn a_decoder_trains_on_the_device_as_the_plain_loop_does() {
 
 #[test]
 fn padded_rows_views_and_half_precision_are_sent() {
-    start(1, "to itself", &[]).all_pass();
-    for ordering in ORDERINGS {
-        start(2, "padded", &[("ORDERING", ordering)]).all_pass();
-    }
+    start(1, "tensors", &[]).all_pass();
 }

@@ -1,7 +1,7 @@
 //! Kernels and transfers on the same memory: in order they pass, and each order that is left out ends the process.
 
 use super::folder::folder;
-use super::rules::{BYTES, Rank};
+use super::rank::{BYTES, Rank};
 use super::start;
 use cudarc::driver::result as driver;
 use cudarc::driver::sys::{CUfunction, CUstream};

@@ -3,8 +3,7 @@
 use super::messages::{header, read, send};
 use super::start;
 use super::storm::storm;
-use crate::{TIMEOUT, conform, link, tensors};
-use burn_pipeline::link::conformance::CASES;
+use crate::{TIMEOUT, link};
 use burn_pipeline::link::{Link, Message};
 use burn_pipeline::payload::Payload;
 use std::time::Instant;
@@ -13,8 +12,6 @@ use std::time::Instant;
 pub(super) fn part(name: &str) -> bool {
     match name {
         "storm" => storm(),
-        "conformance" => (0..CASES.len()).for_each(conform::case),
-        "collectives" => tensors::collectives(64),
         "both ways" => both_ways(),
         _ => return false,
     }
@@ -66,6 +63,7 @@ fn transfers_of_all_ranks_at_once_arrive_in_order_and_sums_between_them_are_righ
     }
 }
 
+/// Of padded rows, too.
 #[test]
 fn groups_sum_share_join_and_spread() {
     for ranks in [2, 4] {

@@ -24,6 +24,7 @@ mod kernels;
 mod library;
 mod links;
 mod messages;
+mod rank;
 mod replicas;
 mod rules;
 mod schedules;

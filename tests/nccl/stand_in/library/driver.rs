@@ -1,14 +1,14 @@
-//! The driver's functions, by their names; those for kernels are in `modules.rs`.
+//! The driver's functions, by their names; those for memory are in `allocation.rs`, those for kernels in `modules.rs`.
 
 use crate::order::Use;
 use crate::queue::device;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-type Handle = *mut c_void;
-type Status = c_int;
+pub type Handle = *mut c_void;
+pub type Status = c_int;
 
 pub const SUCCESS: Status = 0;
-const OUT_OF_MEMORY: Status = 2;
+pub const OUT_OF_MEMORY: Status = 2;
 const NOT_READY: Status = 600;
 
 /// The bytes of memory that the device reports.
@@ -143,23 +143,6 @@ extern "C" fn cuCtxWaitEvent(_context: Handle, event: Handle) -> Status {
 #[unsafe(no_mangle)]
 extern "C" fn cuGetErrorString(_error: Status, text: *mut *const c_char) -> Status {
     answer(text, c"an error of the stand-in".as_ptr())
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> Status {
-    match device().memory.allocate(bytes) {
-        Some(block) => answer(address, block),
-        None => OUT_OF_MEMORY,
-    }
-}
-
-/// Waits for the whole device, as the driver's does.
-#[unsafe(no_mangle)]
-extern "C" fn cuMemFree_v2(address: u64) -> Status {
-    let mark = device().before_free(address);
-    mark.wait();
-    device().free(address);
-    SUCCESS
 }
 
 #[unsafe(no_mangle)]

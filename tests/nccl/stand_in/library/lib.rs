@@ -35,6 +35,7 @@
 #![allow(missing_docs, clippy::missing_safety_doc, reason = "nothing calls this but through those names")]
 #![allow(clippy::unwrap_used, reason = "a test tool fails by panicking")]
 
+mod allocation;
 mod board;
 mod broken;
 mod calls;

@@ -17,6 +17,8 @@ const POISON: u8 = 0xA5;
 #[derive(Default)]
 pub struct Memory {
     blocks: BTreeMap<u64, usize>,
+    /// Blocks that were freed in a stream's order, which jobs may still use.
+    retired: BTreeMap<u64, usize>,
     held: usize,
 }
 
@@ -46,9 +48,15 @@ impl Memory {
         }
     }
 
+    /// Takes a block away from later calls, until [`Self::free`].
+    pub fn retire(&mut self, address: u64) {
+        let bytes = self.blocks.remove(&address).unwrap();
+        self.retired.insert(address, bytes);
+    }
+
     /// Frees a block. The caller has checked that nothing uses it.
     pub fn free(&mut self, address: u64) {
-        let bytes = self.blocks.remove(&address).unwrap();
+        let bytes = self.blocks.remove(&address).or_else(|| self.retired.remove(&address)).unwrap();
         self.held -= bytes;
         // SAFETY: it was allocated with this layout.
         unsafe { dealloc(address as *mut u8, layout(bytes)) };

@@ -56,7 +56,7 @@ struct Stream {
 #[derive(Default)]
 pub struct Device {
     pub memory: Memory,
-    log: Log,
+    pub log: Log,
     /// What the host has seen to be over.
     known: Clock,
     streams: HashMap<usize, Stream>,
@@ -207,21 +207,6 @@ impl Device {
     fn learn(&mut self, clock: &Clock) {
         self.known.join(clock);
         self.log.forget(&self.known);
-    }
-
-    /// Checks that memory may be freed now, and returns a mark after all possible uses.
-    pub fn before_free(&mut self, address: u64) -> Arc<Mark> {
-        let block = self.memory.block(address);
-        self.log.free(&block);
-        let streams = self.all_streams();
-        self.mark(&streams)
-    }
-
-    /// Frees memory after all possible uses, among them those of kernels that have ended meanwhile.
-    pub fn free(&mut self, address: u64) {
-        let block = self.memory.block(address);
-        self.log.free(&block);
-        self.memory.free(address);
     }
 
     pub fn create_event(&mut self) -> usize {
