@@ -75,12 +75,17 @@ fn train(schedules: &[(&str, usize)], engines: &[&str]) {
             let got = run(&case, (schedule, chunks), engine);
             assert!(got.engines.iter().all(|(captured, _)| *captured == (engine != "eager")), "{place}");
             let (of_losses, of_weights) = (apart(&got.losses, &expected), weights_apart(&got.weights, &plain));
-            println!("cell|{schedule}|{chunks}|{engine}|{of_losses:.1e}, {of_weights:.1e}");
+            println!("cell|{schedule}|{chunks}|{engine}|{}, {}", short(of_losses), short(of_weights));
             assert!(of_losses < ROUNDING, "{place}: {:?}, the plain loop {expected:?}", got.losses);
             assert!(of_weights < ROUNDING, "{place}: weights are {of_weights:e} apart");
             assert!(run(&case, (schedule, chunks), engine) == got, "{place}: other bits in the second run");
         }
     }
+}
+
+/// A difference as text: 0 if bits are equal.
+fn short(difference: f64) -> String {
+    if difference == 0.0 { "0".to_owned() } else { format!("{difference:.1e}") }
 }
 
 /// Only programs for Flex are compiled. Elsewhere the same stages run as without [`Builder::compile`], and say so.
