@@ -73,7 +73,7 @@ section() {
     prefix=""
     flags "$device"
     case $1 in
-    tests) suite test cube --nocapture --test-threads 1 --skip queues ;;
+    tests) suite test cube --nocapture --test-threads 1 --skip queues --skip stand_in ;;
     suites)
         for part in runtime moe; do
             DEVICE=$device BURN_DEVICE=$device suite test "$part" --test-threads 1 "${suites[@]}"
