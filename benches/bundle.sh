@@ -1,4 +1,4 @@
-# A folder for a machine with a GPU but without cargo: how it is made, and how programs run from it. `gpu.sh` sources it.
+# A folder for a machine with a GPU but without cargo: how it is made, and how programs run from it.
 # shellcheck shell=bash disable=SC2034,SC2154
 
 # Builds programs (cargo's kind and name of each) with the current `flags` and `prefix`, and packs each as

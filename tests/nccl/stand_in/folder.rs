@@ -12,7 +12,9 @@ const EMPTY_MODULE: [u8; 16] = *b"BC\xC0\xDE\x21\x0C\0\0\x01\0\0\0\x0B\x02\x01\0
 pub(crate) fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stand-in-{}", std::process::id()));
+        let all = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        remove_old(all);
+        let folder = all.join(format!("stand-in-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("nccl/stand_in/library/lib.rs");
         let library = folder.join("libcuda.so");
@@ -35,6 +37,19 @@ pub(crate) fn folder() -> &'static Path {
         std::fs::write(libdevice.join("libdevice.10.bc"), EMPTY_MODULE).unwrap();
         folder
     })
+}
+
+/// Removes the folders of processes that have ended, where the system lists its processes.
+fn remove_old(all: &Path) {
+    let lists = Path::new("/proc/self").exists();
+    for found in std::fs::read_dir(all).unwrap().flatten().filter(|_| lists) {
+        let name = found.file_name().into_string().unwrap_or_default();
+        let ended = name.strip_prefix("stand-in-").is_some_and(|id| !Path::new("/proc").join(id).exists());
+        if ended {
+            // Another process may remove it at the same time.
+            let _ = std::fs::remove_dir_all(found.path());
+        }
+    }
 }
 
 /// The variables of a process that finds the mock libraries. The libraries of its ranks meet in `rooms`.
