@@ -8,8 +8,7 @@
 //!    the link alternate. Both wait for the GPU before the clock is read.
 //! 2. `overlap`: matmuls alone, messages alone, and both at once (`nccl/overlap.rs`).
 //!
-//! With the mock libraries of `tests/nccl`, which have no kernels, `hop` also runs, and measures the mock
-//! (`QUICK=1`: few repetitions).
+//! With the mock libraries of `tests/nccl` it runs too, and measures the mock (`QUICK=1`: few and small).
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 

@@ -14,18 +14,20 @@ use burn_pipeline::link::{Launch, Link};
 use burn_pipeline_nccl::{NcclLink, Ordering};
 use std::time::Instant;
 
-const SIDE: usize = 4096;
 const PRODUCTS: usize = 20;
 const MESSAGES: usize = 20;
-const BYTES: usize = 64 << 20;
-const ROUNDS: usize = 7;
 const WARM_UP: usize = 2;
+
+/// The side of the matrices, the bytes of a message, and the rounds that count; few with `QUICK=1`.
+fn sizes() -> (usize, usize, usize) {
+    if std::env::var_os("QUICK").is_some() { (16, 1 << 10, 1) } else { (4096, 64 << 20, 7) }
+}
 
 /// The device's seconds for the matmuls, if requested, and the host's seconds until everything has ended.
 fn round(link: &mut NcclLink, device: &Device, matrix: &Tensor<2>, products: bool, messages: bool) -> [f64; 2] {
-    let began = Instant::now();
+    let (began, (_, bytes, _)) = (Instant::now(), sizes());
     if messages {
-        (0..MESSAGES).for_each(|_| send(link, payload(BYTES, device)));
+        (0..MESSAGES).for_each(|_| send(link, payload(bytes, device)));
     }
     let computed = products.then(|| {
         let body = || {
@@ -49,11 +51,12 @@ fn round(link: &mut NcclLink, device: &Device, matrix: &Tensor<2>, products: boo
 }
 
 pub(crate) fn measure(launch: &Launch) {
+    let (side, _, rounds) = sizes();
     for (ordering, name) in [(Ordering::Host, "waits on the host"), (Ordering::Context, "events over the context")] {
         let (mut link, device) = link(launch, ordering);
-        let matrix = Tensor::<2>::random([SIDE, SIDE], Distribution::Uniform(-0.01, 0.01), &device);
+        let matrix = Tensor::<2>::random([side, side], Distribution::Uniform(-0.01, 0.01), &device);
         let mut seconds: [[Vec<f64>; 2]; 3] = Default::default();
-        for count in 0..ROUNDS + WARM_UP {
+        for count in 0..rounds + WARM_UP {
             for (place, (products, messages)) in [(true, false), (false, true), (true, true)].into_iter().enumerate() {
                 if launch.rank == 1 {
                     if messages {
@@ -76,13 +79,14 @@ pub(crate) fn measure(launch: &Launch) {
 }
 
 fn report(name: &str, [products, messages, both]: &[[Vec<f64>; 2]; 3]) {
+    let (side, bytes, _) = sizes();
     let median = |seconds: &[f64]| crate::samples::quantile(seconds, 0.5);
     let [a, b, c] = [products, messages, both].map(|[_, host]| median(host));
     println!("ordered by {name}; ms, median (10%..90%)");
-    println!("| {PRODUCTS} matmuls of {SIDE}x{SIDE}, on the device | with the messages |");
+    println!("| {PRODUCTS} matmuls of {side}x{side}, on the device | with the messages |");
     println!("|---|---|");
     println!("| {} | {} |", spread(&products[0], 1e3, 2), spread(&both[0], 1e3, 2));
-    println!("| on the host: matmuls | {MESSAGES} messages of {} MiB | both | hidden of the shorter |", BYTES >> 20);
+    println!("| on the host: matmuls | {MESSAGES} messages of {bytes} bytes | both | hidden of the shorter |");
     println!("|---|---|---|---|");
     let hidden = 100.0 * (a + b - c).max(0.0) / a.min(b);
     println!(

@@ -222,3 +222,14 @@ extern "C" fn cuEventSynchronize(event: Handle) -> Status {
     }
     SUCCESS
 }
+
+/// The milliseconds from one event to another, as this process ran.
+#[unsafe(no_mangle)]
+extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, from: Handle, to: Handle) -> Status {
+    let mut device = device();
+    let [from, to] = [from, to].map(|event| device.event(number(event)).clone().and_then(|mark| mark.when()));
+    match (from, to) {
+        (Some(from), Some(to)) => answer(milliseconds, to.saturating_duration_since(from).as_secs_f32() * 1e3),
+        _ => NOT_READY,
+    }
+}

@@ -12,7 +12,8 @@ use crate::order::{Clock, Log, Use};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -21,16 +22,26 @@ pub struct Mark {
     clock: Clock,
     open: Mutex<usize>,
     reached: Condvar,
+    when: OnceLock<Instant>,
 }
 
 impl Mark {
     fn new(clock: Clock, streams: usize) -> Arc<Self> {
-        Arc::new(Self { clock, open: Mutex::new(streams), reached: Condvar::new() })
+        Arc::new(Self { clock, open: Mutex::new(streams), reached: Condvar::new(), when: OnceLock::new() })
     }
 
     fn reach(&self) {
-        *self.open.lock().unwrap() -= 1;
+        let mut open = self.open.lock().unwrap();
+        *open -= 1;
+        if *open == 0 {
+            let _ = self.when.set(Instant::now());
+        }
         self.reached.notify_all();
+    }
+
+    /// When all streams had reached it; `None` if they have not.
+    pub fn when(&self) -> Option<Instant> {
+        self.when.get().copied()
     }
 
     pub fn is_reached(&self) -> bool {
