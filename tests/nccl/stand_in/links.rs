@@ -63,7 +63,7 @@ fn transfers_of_all_ranks_at_once_arrive_in_order_and_sums_between_them_are_righ
     }
 }
 
-/// Of padded rows, too.
+/// The tensors have rows that are padded on the device.
 #[test]
 fn groups_sum_share_join_and_spread() {
     for ranks in [2, 4] {

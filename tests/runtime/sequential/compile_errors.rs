@@ -1,10 +1,9 @@
 //! Layers that do not fit do not compile, and the compiler's message says which layer it is and what does not fit.
 //!
-//! 1. Programs are compiled by `rustc` against the libraries that this test itself was linked to. Several builds of a
-//!    library may lie beside each other; the program that fits must compile with the chosen ones.
+//! 1. `rustc` compiles programs against libraries that are built beside this test: the newest ones with which the
+//!    program that fits compiles.
 //! 2. The first error of each program that does not fit has all parts that are listed here, the first one in its title,
-//!    and quotes the layer. (Where a layer has no type that a model can have, a second error says that `loss` is not
-//!    there.)
+//!    and quotes the layer. If a layer's type cannot be in a model, a second error says that there is no `loss`.
 //!
 //! `trybuild` would check Burn a second time, in a target folder of its own, which takes minutes.
 
@@ -114,7 +113,7 @@ fn a_layer_that_does_not_fit_is_named_by_the_compiler_with_both_types() {
     let (burns, pipelines) = (built(libraries, "burn"), built(libraries, "burn_pipeline"));
     let pairs: Vec<[&Path; 2]> = pipelines.iter().flat_map(|p| burns.iter().map(move |b| [&**b, &**p])).collect();
     let fits = |pair: &&[&Path; 2]| compile(FITS, libraries, **pair).is_ok();
-    let pair = pairs.iter().find(fits).expect("layers that fit compile");
+    let pair = pairs.iter().find(fits).expect("no libraries beside this test fit `rustc`");
     for (from, to, parts) in DO_NOT_FIT {
         assert!(FITS.contains(from), "{from}");
         let said = compile(&FITS.replace(from, to), libraries, *pair).unwrap_err();
