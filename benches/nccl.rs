@@ -71,7 +71,7 @@ enum Part {
 enum Role {
     Raw,
     Host,
-    Context,
+    Device,
     Overlap,
 }
 
@@ -108,7 +108,7 @@ fn play(role: Role) {
     match role {
         Role::Raw => raw::hops(&launch),
         Role::Host => hop::hops(&launch, Ordering::Host, "NCCL link"),
-        Role::Context => hop::hops(&launch, Ordering::Context, "NCCL link, events"),
+        Role::Device => hop::hops(&launch, Ordering::Device, "NCCL link, on the device"),
         Role::Overlap => overlap::measure(&launch),
     }
 }
@@ -116,7 +116,7 @@ fn play(role: Role) {
 fn hops() {
     let mut samples = Samples::default();
     for _ in 0..ROUNDS {
-        for role in [Role::Raw, Role::Host, Role::Context] {
+        for role in [Role::Raw, Role::Host, Role::Device] {
             samples.read(&run(role));
         }
     }

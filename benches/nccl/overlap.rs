@@ -52,7 +52,7 @@ fn round(link: &mut NcclLink, device: &Device, matrix: &Tensor<2>, products: boo
 
 pub(crate) fn measure(launch: &Launch) {
     let (side, _, rounds) = sizes();
-    for (ordering, name) in [(Ordering::Host, "waits on the host"), (Ordering::Context, "events over the context")] {
+    for (ordering, name) in [(Ordering::Host, "waits on the host"), (Ordering::Device, "waits on the device")] {
         let (mut link, device) = link(launch, ordering);
         let matrix = Tensor::<2>::random([side, side], Distribution::Uniform(-0.01, 0.01), &device);
         let mut seconds: [[Vec<f64>; 2]; 3] = Default::default();

@@ -7,7 +7,7 @@
 //!
 //! One GPU is enough: each rank is a process, and several share the GPU, which NCCL treats as several machines
 //! (`processes.rs` sets this up). So these tests say nothing about speed. On machines with more GPUs, each rank
-//! takes one. `ORDERING=context` orders transfers by events over the whole context instead of waits on the host.
+//! takes one. With `ORDERING=device` the GPU waits instead of the host.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they covered")]
 
@@ -32,7 +32,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn ordering() -> Ordering {
     match std::env::var("ORDERING").as_deref() {
-        Ok("context") => Ordering::Context,
+        Ok("device") => Ordering::Device,
         Ok("unchecked") => Ordering::Unchecked,
         _ => Ordering::Host,
     }

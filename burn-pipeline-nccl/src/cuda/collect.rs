@@ -1,13 +1,14 @@
 //! A rank's part in a collective of a group: first the memory, then the launch.
 
-use super::command::{Collect, OWN};
+use super::command::{Answered, Collect, Results};
 use super::error::{NcclError, PeerError, with};
-use super::gpu::Event;
+use super::flight::Tell;
 use super::launch::{Landing, Ready};
 use super::progress::Progress;
+use super::queue::Queue;
 use super::tensors::{Pinned, empty};
-use crate::host::pairing::Action;
 use crate::host::sums::{self, Refusal};
+use crate::host::turns::{Action, Lane};
 use burn_cubecl::tensor::CubeTensor;
 use burn_pipeline::link::{FlatCollective, LinkError};
 
@@ -15,8 +16,8 @@ impl Progress {
     /// Allocates the memory for a collective, then declares this rank ready. If a member has left, the collective
     /// ends here.
     pub(super) fn ready_for(&mut self, collect: Collect) -> Result<Vec<Action>, PeerError> {
-        if let Some(left) = collect.members.iter().copied().find(|&member| self.pairing.has_left(member)) {
-            self.end_without(collect, left);
+        if let Some(left) = collect.members.iter().copied().find(|&member| self.turns.has_left(member)) {
+            self.end_without(&collect, left);
             return Ok(Vec::new());
         }
         let spec =
@@ -25,36 +26,54 @@ impl Progress {
         let (group, round, members) = (collect.group, collect.round, collect.members.clone());
         let ready = self.make_ready(&collect).map_err(with(self.other(&members)))?;
         self.collects.push((collect, ready));
-        Ok(self.pairing.ready(group, round, &members, part))
+        Ok(self.turns.ready(group, round, &members, part))
     }
 
-    /// Launches a collective that all members have agreed on, or refuses it on all of them.
-    pub(super) fn start(&mut self, group: u32, round: u64, parts: &[u8]) -> Result<(), PeerError> {
-        let place = self.collects.iter().position(|(collect, _)| (collect.group, collect.round) == (group, round));
-        let Some(place) = place else { return Ok(()) };
-        let (collect, ready) = self.collects.remove(place);
-        let (rank, peer) = (self.mesh.mailbox.rank, self.other(&collect.members));
+    /// Launches a collective that all members are ready for.
+    pub(super) fn start(
+        &mut self,
+        (group, round): (u32, u64),
+        parts: &[u8],
+        next: Option<Tell>,
+    ) -> Result<(), PeerError> {
+        let Some((collect, ready)) = self.take(group, round) else { return Ok(()) };
+        let peer = self.other(&collect.members);
         match sums::joined(parts) {
-            Ok(specs) => self.collect(collect, ready, specs, peer).map_err(with(peer)),
+            Ok(specs) => self.collect(collect, ready, specs, (peer, next)).map_err(with(peer)),
             Err(refusal) => {
-                // All members get this error, and none launches.
-                let _ = collect.done.send(Err(refused(refusal, &collect, rank, peer)));
-                self.mesh.mailbox.wake();
+                self.answer(&collect, Err(refused(refusal, &collect, self.mesh.mailbox.rank, peer)));
                 Ok(())
             }
         }
     }
 
-    /// Ends a collective that is not launched because a member has left.
-    pub(super) fn end_without(&self, collect: Collect, left: usize) {
-        let (rank, what) = (self.mesh.mailbox.rank, "its part of a collective".to_owned());
+    /// Ends a collective that no member launches: it is refused, or has no tensors.
+    pub(super) fn end(&mut self, group: u32, round: u64, parts: &[u8]) {
+        let Some((collect, _)) = self.take(group, round) else { return };
+        let (rank, peer) = (self.mesh.mailbox.rank, self.other(&collect.members));
+        let nothing = sums::joined(parts).map(|specs| (specs.iter().map(|_| None).collect(), None));
+        self.answer(&collect, nothing.map_err(|refusal| refused(refusal, &collect, rank, peer)));
+    }
+
+    fn take(&mut self, group: u32, round: u64) -> Option<(Collect, Vec<Option<Ready>>)> {
+        let place = self.collects.iter().position(|(collect, _)| (collect.group, collect.round) == (group, round));
+        place.map(|place| self.collects.remove(place))
+    }
+
+    fn answer(&self, collect: &Collect, answer: Answered<Results>) {
         // This fails if the caller has given up.
-        let _ = collect.done.send(Err(LinkError::Left { rank, peer: left, what }));
+        let _ = collect.done.send(answer);
         self.mesh.mailbox.wake();
     }
 
+    /// Ends a collective that is not launched because a member has left.
+    pub(super) fn end_without(&self, collect: &Collect, left: usize) {
+        let (rank, what) = (self.mesh.mailbox.rank, "its part of a collective".to_owned());
+        self.answer(collect, Err(LinkError::Left { rank, peer: left, what }));
+    }
+
     /// Another member, for errors.
-    fn other(&self, members: &[usize]) -> usize {
+    pub(super) fn other(&self, members: &[usize]) -> usize {
         let me = self.mesh.mailbox.rank;
         members.iter().copied().find(|&member| member != me).unwrap_or(me)
     }
@@ -63,7 +82,7 @@ impl Progress {
     fn make_ready(&self, collect: &Collect) -> Result<Vec<Option<Ready>>, NcclError> {
         let ready = |tensor: &Option<CubeTensor>| tensor.clone().map(|tensor| self.ready(collect, tensor)).transpose();
         let ready = collect.tensors.iter().map(ready).collect::<Result<Vec<_>, _>>()?;
-        self.order.before_offer()?;
+        self.order.when_ready()?;
         Ok(ready)
     }
 
@@ -84,7 +103,7 @@ impl Progress {
         collect: Collect,
         ready: Vec<Option<Ready>>,
         specs: Vec<sums::Spec>,
-        peer: usize,
+        (peer, next): (usize, Option<Tell>),
     ) -> Result<(), NcclError> {
         let (group, members, what) = (collect.group, collect.members.len(), collect.collective);
         let (mut pairs, mut lacked) = (Vec::new(), Vec::new());
@@ -103,25 +122,20 @@ impl Progress {
         }
         if !lacked.is_empty() {
             // Earlier queued kernels may still use that memory.
-            self.order.before_offer()?;
+            self.order.when_ready()?;
         }
-        self.order.before_group(&self.stream)?;
-        let of_list = || self.groups.get(group as usize).and_then(Option::as_ref);
-        let communicator = if group == OWN { self.own.as_ref() } else { of_list() };
-        let communicator = communicator.ok_or(NcclError::Stopped {
-            what: "a collective",
-            reason: format!("group {group} was not formed, or this rank is not in it"),
-        })?;
-        let event = Event::new(&self.order.gpu)?;
-        // Cleared by the queue itself: a kernel would be compiled while other ranks wait in their queues.
-        // SAFETY: `fly` keeps all memory until the event after the collective has completed, whatever fails. Memory
-        // that is read is pinned against writes, and memory that is written was allocated for this and is released
-        // after the event. The group has these members.
-        let queued = unsafe {
-            let cleared = lacked.into_iter().try_for_each(|place| self.stream.clear(&pairs[place].1));
-            cleared.and_then(|()| communicator.collect(what, members, &self.stream, &pairs))
+        let areas: Vec<_> = pairs.iter().map(|(dtype, from, to)| (*dtype, from.area(), to.area())).collect();
+        let call = |queue: &Queue| {
+            let Queue { communicator, stream, .. } = queue;
+            // Cleared by the queue itself: a kernel would be compiled while other ranks wait in their queues.
+            // SAFETY: `launch` keeps all memory until the event after the collective has completed, whatever fails.
+            // Memory that is read is pinned against writes, and memory that is written was allocated for this and is
+            // released after the event. The group has these members.
+            unsafe {
+                let cleared = lacked.into_iter().try_for_each(|place| stream.clear(areas[place].1));
+                cleared.and_then(|()| communicator.collect(what, members, stream, &areas))
+            }
         };
-        let queued = queued.and_then(|()| self.settle(true));
         let (mut read, mut sums, mut written) = (Vec::new(), Vec::new(), pairs.into_iter());
         for there in held {
             let pair = if there { written.next() } else { None };
@@ -130,7 +144,7 @@ impl Progress {
                 to
             }));
         }
-        self.fly(queued, event, peer, read, Landing::Sums(sums, collect.done))
+        self.launch(Lane::Set(group), (peer, next), call, read, Landing::Sums(sums, collect.done))
     }
 }
 

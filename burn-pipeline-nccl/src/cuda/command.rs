@@ -12,13 +12,13 @@ use std::time::Instant;
 
 /// A request to the thread, from its own rank or from the threads that read its connections.
 pub(crate) enum Command {
-    /// Offer these tensors to a rank. `own` is the message's place in the inbox, if the rank sends to itself.
-    Send { to: usize, frame: Vec<u8>, tensors: Vec<CubeTensor>, own: Option<(Frame, Slot)> },
+    /// Send these tensors to another rank, from GPU to GPU.
+    Send { to: usize, frame: Vec<u8>, tensors: Vec<CubeTensor> },
     /// Send a message over the connection, with its tensors as bytes.
     SendBytes { to: usize, packed: Packed },
-    /// A rank offers tensors.
-    Offered { from: usize, frame: Frame, slot: Slot },
-    /// A rank's note about the order of transfers.
+    /// The frame of a message whose tensors come from GPU to GPU.
+    Arrived { from: usize, frame: Frame, slot: Slot },
+    /// A rank's note about turns.
     Note { from: usize, note: Vec<u8> },
     /// Make communicators for groups, in this order. All ranks are ready for it.
     FormSets { sets: Vec<Vec<usize>>, deadline: Instant, done: Answer<()> },

@@ -2,13 +2,13 @@
 //!
 //! 1. Every call returns at once (`blocking = 0`); [`Communicator::settle`] polls until it is done, or until a
 //!    deadline.
-//! 2. Memory is passed as [`Pinned`], which the caller keeps until an event after the call has completed: calls
+//! 2. Memory is passed as [`Area`], which the caller keeps pinned until an event after the call has completed: calls
 //!    that use memory are `unsafe`.
 //! 3. Dropping a communicator aborts it; [`Communicator::close`] ends it in agreement with all ranks.
 
 use super::error::NcclError;
 use super::gpu::Stream;
-use super::tensors::Pinned;
+use super::tensors::Area;
 use crate::host::config::{Config, OLDEST};
 use burn::tensor::DType;
 use burn_pipeline::link::FlatCollective;
@@ -125,20 +125,17 @@ impl Communicator {
     /// # Safety
     /// The memory stays pinned until an event after this group has completed, even if this fails. Until then
     /// nothing else writes to it, and nothing reads memory that is received into.
-    pub(crate) unsafe fn exchange(&self, stream: &Stream, transfers: &[(Way, Pinned)]) -> Result<(), NcclError> {
+    pub(crate) unsafe fn exchange(&self, stream: &Stream, transfers: &[(Way, Area)]) -> Result<(), NcclError> {
         let (handle, queue) = (self.handle, stream.for_nccl());
         self.group("a group of transfers", |call| {
-            for (way, memory) in transfers.iter().filter(|(_, memory)| memory.bytes() > 0) {
-                let (pointer, bytes) = (memory.pointer(), memory.bytes());
+            for &(way, Area { pointer, bytes }) in transfers.iter().filter(|(_, area)| area.bytes > 0) {
                 let kind = sys::ncclDataType_t::ncclUint8;
                 // SAFETY: by the caller's promise the memory stays pinned while it is used; it has that many bytes.
                 // Communicator and stream are alive.
                 call(unsafe {
                     match way {
-                        Way::To(peer) => {
-                            sys::ncclSend(pointer.cast_const(), bytes, kind, *peer as c_int, handle, queue)
-                        }
-                        Way::From(peer) => sys::ncclRecv(pointer, bytes, kind, *peer as c_int, handle, queue),
+                        Way::To(peer) => sys::ncclSend(pointer.cast_const(), bytes, kind, peer as c_int, handle, queue),
+                        Way::From(peer) => sys::ncclRecv(pointer, bytes, kind, peer as c_int, handle, queue),
                     }
                 })?;
             }
@@ -159,7 +156,7 @@ impl Communicator {
         collective: FlatCollective,
         members: usize,
         stream: &Stream,
-        pairs: &[(DType, Pinned, Pinned)],
+        pairs: &[(DType, Area, Area)],
     ) -> Result<(), NcclError> {
         self.group("a collective", |call| {
             // SAFETY: the caller's promise.
@@ -174,22 +171,22 @@ impl Communicator {
         collective: FlatCollective,
         members: usize,
         stream: &Stream,
-        (dtype, from, to): &(DType, Pinned, Pinned),
+        &(dtype, from, to): &(DType, Area, Area),
         call: &dyn Fn(sys::ncclResult_t) -> Result<(), NcclError>,
     ) -> Result<(), NcclError> {
         let (handle, queue, sum) = (self.handle, stream.for_nccl(), sys::ncclRedOp_t::ncclSum);
-        let (source, target) = (from.pointer().cast_const(), to.pointer());
+        let (source, target) = (from.pointer.cast_const(), to.pointer);
         // Only summed elements have a type.
-        let (byte, bytes) = (sys::ncclDataType_t::ncclUint8, from.bytes());
-        let elements = || element(*dtype).map(|(kind, width)| (kind, bytes / width));
+        let (byte, bytes) = (sys::ncclDataType_t::ncclUint8, from.bytes);
+        let elements = || element(dtype).map(|(kind, width)| (kind, bytes / width));
         let needed = match collective {
             FlatCollective::AllGather => bytes * members,
             FlatCollective::ReduceScatter => bytes / members,
             _ => bytes,
         };
-        if to.bytes() < needed {
+        if to.bytes < needed {
             return Err(NcclError::Memory {
-                error: format!("{needed} bytes are written, but the memory has {}", to.bytes()),
+                error: format!("{needed} bytes are written, but the memory has {}", to.bytes),
             });
         }
         // SAFETY: the caller's promise; both have the bytes that are read and written. Communicator and stream are
@@ -267,12 +264,16 @@ impl Communicator {
         Ok(())
     }
 
-    /// Ends the communicator together with all ranks. If they do not do so before the deadline, or `stop` returns a
-    /// reason, it is aborted.
-    pub(crate) fn close(self, deadline: Instant, stop: &dyn Fn() -> Option<String>) {
+    /// Begins to end the communicator, together with its other ranks. Returns false if it cannot.
+    pub(crate) fn finalize(&self) -> bool {
         // SAFETY: the communicator is alive.
-        let begun = unsafe { sys::ncclCommFinalize(self.handle).result() };
-        if begun.is_ok() && self.settle("closing a communicator", deadline, stop).is_ok() {
+        unsafe { sys::ncclCommFinalize(self.handle).result() }.is_ok()
+    }
+
+    /// Ends the communicator after [`Communicator::finalize`]. If the other ranks do not do so before the deadline,
+    /// or `stop` returns a reason, it is aborted.
+    pub(crate) fn close(self, deadline: Instant, stop: &dyn Fn() -> Option<String>) {
+        if self.settle("closing a communicator", deadline, stop).is_ok() {
             // SAFETY: it is finalised, nothing uses it any more, and it is not dropped as well.
             let _ = unsafe { sys::ncclCommDestroy(self.handle) };
             std::mem::forget(self);

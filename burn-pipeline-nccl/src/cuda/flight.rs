@@ -1,4 +1,4 @@
-//! Launches in flight, whose event has not completed.
+//! Launches, from the call to the completed event.
 //!
 //! Guarantees: the memory of a launch is kept until the event after it has completed, whatever fails; no launch is
 //! in flight longer than the pipeline's timeout without an error.
@@ -8,87 +8,134 @@ use super::gpu::Event;
 use super::inbox::Content;
 use super::launch::{Flight, Landing};
 use super::progress::Progress;
+use super::queue::Queue;
 use super::tensors::Pinned;
+use crate::host::turns::{Lane, Note};
 use burn_pipeline::link::Monitor;
+use burn_pipeline::link::kit::Mesh;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a collective's launch is awaited before the next member launches it too. A launch takes microseconds,
+/// except if NCCL first connects the members, which needs all of them.
+const CONNECTS: Duration = Duration::from_millis(5);
+
+/// What another rank must read to launch the same.
+pub(super) enum Tell {
+    Note(usize, Note),
+    Frame(usize, Vec<u8>),
+}
+
+impl From<(usize, Note)> for Tell {
+    fn from((to, note): (usize, Note)) -> Self {
+        Self::Note(to, note)
+    }
+}
+
+impl Tell {
+    fn send(self, mesh: &Mesh) {
+        match self {
+            Self::Note(to, note) => mesh.note(to, note.write()),
+            Self::Frame(to, frame) => mesh.offer(to, frame),
+        }
+    }
+}
 
 impl Progress {
-    /// Records an event after the launch, and keeps the memory that it uses, even if queuing it has failed.
-    pub(super) fn fly(
+    /// Launches on a lane's queue by this call, and keeps the memory that it uses, even if it fails: part of it may be
+    /// in the queue.
+    pub(super) fn launch(
         &mut self,
-        queued: Result<(), NcclError>,
-        event: Event,
-        peer: usize,
+        lane: Lane,
+        (peer, tell): (usize, Option<Tell>),
+        call: impl FnOnce(&Queue) -> Result<(), NcclError>,
         held: Vec<Pinned>,
         landing: Landing,
     ) -> Result<(), NcclError> {
-        let recorded = queued.and_then(|()| event.record(&self.stream));
-        let (event, since, pins) = (Arc::new(event), Instant::now(), Vec::new());
-        let mut flight = Flight { event, peer, since, held, pins, landing };
-        if recorded.is_ok() && self.order.gives_out_early() {
-            self.give_out(&mut flight, true);
+        let what = "a group of transfers";
+        let reason = || format!("{lane:?} has no communicator, or this rank is not in it");
+        let queue = self.queues.get_mut(&lane).ok_or_else(|| NcclError::Stopped { what, reason: reason() })?;
+        if let Some(counter) = &mut self.counter {
+            counter.order(&queue.stream)?;
         }
-        self.flights.push(flight);
+        let event = Arc::new(Event::new(&self.order.gpu)?);
+        let queued = call(queue).and_then(|()| settle(lane, queue, &self.mesh, self.timeout.get(), tell));
+        // Only what is really in the queue comes before the event.
+        let recorded = queued.and_then(|()| event.record(&queue.stream));
+        let (since, pins, whole) = (Instant::now(), Vec::new(), false);
+        queue.flights.push(Flight { event, peer, since, held, whole, pins, landing });
         recorded
     }
 
-    /// Releases received tensors to their receiver. Their memory stays pinned until the launch has completed.
-    fn give_out(&self, flight: &mut Flight, early: bool) {
-        let after = early.then(|| flight.event.clone());
-        let mut release = |pinned: Pinned| {
-            let (tensor, pin) = pinned.into_parts();
-            flight.pins.push(pin);
-            tensor
-        };
-        match std::mem::replace(&mut flight.landing, Landing::Nowhere) {
-            Landing::Nowhere => return,
-            Landing::Slots(slots) => {
-                for (slot, landed) in slots {
-                    slot.fill(Content::Device(landed.into_iter().map(&mut release).collect(), after.clone()));
-                }
-            }
-            Landing::Sums(sums, done) => {
-                let sums = sums.into_iter().map(|sum| sum.map(&mut release)).collect();
-                // This fails if the caller has given up.
-                let _ = done.send(Ok((sums, after)));
+    /// All ranks have launched the oldest launch of a lane of which that was not known.
+    pub(super) fn whole(&mut self, lane: Lane) {
+        let early = self.order.gives_out_early();
+        let flight = self.queues.get_mut(&lane).and_then(|queue| queue.flights.iter_mut().find(|flight| !flight.whole));
+        if let Some(flight) = flight {
+            flight.whole = true;
+            if early {
+                give_out(flight, &self.mesh, true);
             }
         }
-        self.mesh.mailbox.wake();
     }
 
     /// Removes completed launches, and checks for errors.
     pub(super) fn poll(&mut self) -> Result<(), PeerError> {
-        while let Some(flight) = self.flights.oldest() {
-            let peer = flight.peer;
-            let over = flight.event.is_complete().map_err(with(peer))?;
-            if !over {
-                let late = flight.since.elapsed() > self.timeout.get();
-                self.check().map_err(with(peer))?;
-                return if late {
-                    Err(with(peer)(NcclError::Timeout { what: "a group of transfers" }))
-                } else {
-                    Ok(())
-                };
-            }
-            if let Some(mut flight) = self.flights.completed() {
-                self.give_out(&mut flight, false);
+        for queue in self.queues.values_mut() {
+            while let Some(flight) = queue.flights.oldest() {
+                let peer = flight.peer;
+                if !flight.event.is_complete().map_err(with(peer))? {
+                    let late = flight.since.elapsed() > self.timeout.get();
+                    queue.communicator.is_settled("a group of transfers").map_err(with(peer))?;
+                    if late {
+                        return Err(with(peer)(NcclError::Timeout { what: "a group of transfers" }));
+                    }
+                    break;
+                }
+                if let Some(mut flight) = queue.flights.completed() {
+                    give_out(&mut flight, &self.mesh, false);
+                }
             }
         }
         Ok(())
     }
+}
 
-    /// Returns an error if NCCL has found one.
-    fn check(&self) -> Result<(), NcclError> {
-        let mut all = std::iter::once(&self.world).chain(self.groups.iter().flatten()).chain(&self.own);
-        all.try_for_each(|communicator| communicator.is_settled("a group of transfers").map(drop))
+/// Waits until a launch is really in the queue, and tells the other rank.
+fn settle(lane: Lane, queue: &Queue, mesh: &Mesh, timeout: Duration, mut tell: Option<Tell>) -> Result<(), NcclError> {
+    let (what, now) = ("queuing a group of transfers", Instant::now());
+    let stop = || mesh.failure().map(|failure| failure.message);
+    let mut settled = queue.communicator.settle(what, now + CONNECTS, &stop);
+    if matches!(settled, Err(NcclError::Timeout { .. })) {
+        if let Some(tell) = tell.take_if(|_| matches!(lane, Lane::Set(_))) {
+            tell.send(mesh);
+        }
+        settled = queue.communicator.settle(what, now + timeout, &stop);
     }
+    if let (Ok(()), Some(tell)) = (&settled, tell) {
+        tell.send(mesh);
+    }
+    settled
+}
 
-    /// Waits until the group is really in the queue: only then can an event be recorded after it.
-    pub(super) fn settle(&self, groups: bool) -> Result<(), NcclError> {
-        let (what, deadline) = ("queuing a group of transfers", Instant::now() + self.timeout.get());
-        let stop = || self.mesh.failure().map(|failure| failure.message);
-        let parts = self.groups.iter().flatten().chain(&self.own).filter(|_| groups);
-        std::iter::once(&self.world).chain(parts).try_for_each(|part| part.settle(what, deadline, &stop))
+/// Releases received tensors to their receiver. Their memory stays pinned until the launch has completed.
+fn give_out(flight: &mut Flight, mesh: &Mesh, early: bool) {
+    let after = early.then(|| flight.event.clone());
+    let mut release = |pinned: Pinned| {
+        let (tensor, pin) = pinned.into_parts();
+        flight.pins.push(pin);
+        tensor
+    };
+    match std::mem::replace(&mut flight.landing, Landing::Nowhere) {
+        Landing::Nowhere => return,
+        Landing::Slot(slot, landed) => {
+            slot.fill(Content::Device(landed.into_iter().map(&mut release).collect(), after));
+        }
+        Landing::Sums(sums, done) => {
+            let sums = sums.into_iter().map(|sum| sum.map(&mut release)).collect();
+            // This fails if the caller has given up.
+            let _ = done.send(Ok((sums, after)));
+        }
     }
+    mesh.mailbox.wake();
 }

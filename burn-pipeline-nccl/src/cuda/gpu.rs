@@ -1,10 +1,10 @@
 //! A GPU of this process, with streams and events: the few calls to CUDA's driver that a link needs.
 //!
-//! CubeCL exposes neither its streams nor its events, so nothing here touches them. Work in its queues and in this
-//! one is ordered on the host, or by events over the whole context (`order.rs`).
+//! CubeCL exposes neither its streams nor its events, so nothing here touches them. `order.rs` orders work in its
+//! queues and in the link's.
 
 use super::error::NcclError;
-use super::tensors::Pinned;
+use super::tensors::{Area, Pinned};
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use std::sync::Arc;
 
@@ -14,15 +14,8 @@ pub(crate) struct Gpu {
     context: Arc<CudaContext>,
 }
 
-/// Functions that older drivers lack: recording an event on a whole context, and awaiting one.
-#[derive(Clone, Copy)]
-enum ContextCall {
-    Record,
-    Wait,
-}
-
-/// The signature of both functions.
-type OnContext = unsafe extern "C" fn(sys::CUcontext, sys::CUevent) -> sys::CUresult;
+/// The signature of `cuCtxWaitEvent`.
+type WaitOnContext = unsafe extern "C" fn(sys::CUcontext, sys::CUevent) -> sys::CUresult;
 
 impl Gpu {
     /// The number of GPUs that this process sees.
@@ -54,21 +47,12 @@ impl Gpu {
 
     /// Returns true if the driver has events over a whole context (CUDA 12.5 or newer).
     pub(crate) fn has_context_events() -> bool {
-        ContextCall::Record.function().and(ContextCall::Wait.function()).is_some()
-    }
-
-    /// Records an event after all work that this process has given to the GPU so far, in any queue.
-    pub(crate) fn record_all(&self, event: &Event) -> Result<(), NcclError> {
-        self.on_context(ContextCall::Record, event)
+        wait_on_context().is_some()
     }
 
     /// Makes all work that this process gives to the GPU from now on, in any queue, wait for an event.
     pub(crate) fn wait_before_all(&self, event: &Event) -> Result<(), NcclError> {
-        self.on_context(ContextCall::Wait, event)
-    }
-
-    fn on_context(&self, call: ContextCall, event: &Event) -> Result<(), NcclError> {
-        let call = call.function().ok_or(NcclError::NoContextEvents)?;
+        let call = wait_on_context().ok_or(NcclError::NoContextEvents)?;
         // SAFETY: the function has this signature since CUDA 12.5, the first version that has it; the context lives
         // as long as `self`, the event as long as `event`, and the driver keeps what it needs of either.
         let done = unsafe { call(self.context.cu_ctx(), event.event) };
@@ -76,18 +60,13 @@ impl Gpu {
     }
 }
 
-impl ContextCall {
-    /// The driver's function; `None` if the driver lacks it. cudarc has it only if built for a newer CUDA.
-    fn function(self) -> Option<OnContext> {
-        let name = match self {
-            Self::Record => b"cuCtxRecordEvent\0".as_slice(),
-            Self::Wait => b"cuCtxWaitEvent\0".as_slice(),
-        };
-        // SAFETY: the driver is loaded (there is a `Gpu`, or the caller has checked for the driver before opening
-        // one), stays loaded as long as the process lives, and its functions of these names have this signature.
-        unsafe {
-            sys::is_culib_present().then(|| sys::culib().get::<OnContext>(name).ok().map(|found| *found)).flatten()
-        }
+/// The driver's `cuCtxWaitEvent`; `None` if the driver is older. cudarc has it only if built for a newer CUDA.
+fn wait_on_context() -> Option<WaitOnContext> {
+    // SAFETY: the driver is loaded (there is a `Gpu`, or the caller has checked for the driver before opening one),
+    // stays loaded as long as the process lives, and its function of this name has this signature.
+    unsafe {
+        let of = || sys::culib().get::<WaitOnContext>(b"cuCtxWaitEvent\0").ok().map(|found| *found);
+        sys::is_culib_present().then(of).flatten()
     }
 }
 
@@ -117,12 +96,14 @@ impl Stream {
         self.stream.cast()
     }
 
-    /// Makes work that is queued from now on wait for an event.
-    pub(crate) fn wait(&self, event: &Event) -> Result<(), NcclError> {
-        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: both handles are alive.
-        let done = unsafe { result::stream::wait_event(self.stream, event.event, flags) };
-        done.map_err(failed("a stream cannot wait for an event"))
+    /// Makes work that is queued from now on wait until a counter in the GPU's memory has reached a value.
+    pub(crate) fn wait_for_value(&self, counter: &Pinned, value: u32) -> Result<(), NcclError> {
+        let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
+        // SAFETY: the stream is alive, and the counter's memory stays pinned as long as the link's thread lives.
+        let done = unsafe {
+            sys::cuStreamWaitValue32_v2(self.stream, counter.area().pointer as sys::CUdeviceptr, value, at_least)
+        };
+        done.result().map_err(failed("a stream cannot wait for a value"))
     }
 
     /// Fills memory with zeros, in the order of the queue.
@@ -130,8 +111,8 @@ impl Stream {
     /// # Safety
     /// The memory stays pinned until an event after this has completed, even if this fails, and nothing else uses
     /// it until then.
-    pub(crate) unsafe fn clear(&self, memory: &Pinned) -> Result<(), NcclError> {
-        let (address, bytes) = (memory.pointer() as sys::CUdeviceptr, memory.bytes());
+    pub(crate) unsafe fn clear(&self, Area { pointer, bytes }: Area) -> Result<(), NcclError> {
+        let address = pointer as sys::CUdeviceptr;
         if bytes == 0 {
             return Ok(());
         }

@@ -182,7 +182,7 @@ fn check(device: &Device, options: NcclOptions) -> Result<(), NcclError> {
     Gpu::open(index)?;
     communicator::library()?;
     match options.ordering {
-        Ordering::Context if !Gpu::has_context_events() => Err(NcclError::NoContextEvents),
+        Ordering::Device if !Gpu::has_context_events() => Err(NcclError::NoContextEvents),
         _ => Ok(()),
     }
 }
@@ -200,7 +200,7 @@ fn sink(mailbox: Arc<Mailbox>, inbox: Inbox, commands: Sender<Command>) -> impl 
         Received::Offer(frame) => {
             let slot = Slot::default();
             inbox.push(from, frame.clone(), slot.clone());
-            let _ = commands.send(Command::Offered { from, frame, slot });
+            let _ = commands.send(Command::Arrived { from, frame, slot });
         }
         Received::Note(note) => drop(commands.send(Command::Note { from, note })),
     }
@@ -227,12 +227,14 @@ impl Link for NcclLink {
             PayloadPart::Tensor(tensor) => Some(into_cube(tensor)),
             PayloadPart::Host(_) | PayloadPart::Tag(_) => None,
         });
-        let tensors = tensors.collect::<Result<_, _>>().map_err(|error| self.closed(&error))?;
-        let own = (to == self.rank()).then(|| (frame, Slot::default()));
-        if let Some((frame, slot)) = &own {
-            self.inbox.push(to, frame.clone(), slot.clone());
+        let tensors = tensors.collect::<Result<Vec<_>, _>>().map_err(|error| self.closed(&error))?;
+        if to == self.rank() {
+            let slot = Slot::default();
+            slot.fill(Content::Device(tensors, None));
+            self.inbox.push(to, frame, slot);
+            return Ok(());
         }
-        self.command(Command::Send { to, frame: bytes, tensors, own })
+        self.command(Command::Send { to, frame: bytes, tensors })
     }
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {

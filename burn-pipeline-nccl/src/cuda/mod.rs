@@ -3,6 +3,7 @@
 mod collect;
 mod command;
 mod communicator;
+mod connect;
 mod error;
 mod exchange;
 mod flight;
@@ -14,6 +15,7 @@ mod options;
 mod order;
 mod own;
 mod progress;
+mod queue;
 mod start;
 mod tensors;
 

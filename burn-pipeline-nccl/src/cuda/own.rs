@@ -1,7 +1,7 @@
 //! NCCL's collectives: those of tensor-parallel groups, and sums over other groups.
 //!
 //! Guarantees: members launch a collective only when all of them have reached it and allocated its memory
-//! (`host/pairing.rs`). If one is elsewhere, all get an error and none launches. Results come in the order in which
+//! (`host/turns.rs`). If one is elsewhere, all get an error and none launches. Results come in the order in which
 //! collectives were begun.
 //!
 //! 1. One split of the world makes the groups of all ranks: ranks of a group pass its first rank as their colour.

@@ -11,7 +11,7 @@
 //! 3. A received tensor becomes Burn's again ([`from_cube`]); with fusion, it is registered there.
 
 use super::error::NcclError;
-use burn::tensor::{DType, Shape};
+use burn::tensor::{Bytes, DType, Shape};
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeDevice};
 use burn_dispatch::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor};
@@ -122,6 +122,13 @@ mod resolved {
     }
 }
 
+/// Memory on the GPU, by its address and size. It is valid as long as its [`Pinned`] lives.
+#[derive(Clone, Copy)]
+pub(crate) struct Area {
+    pub(crate) pointer: *mut c_void,
+    pub(crate) bytes: usize,
+}
+
 /// A tensor whose memory is neither moved nor changed by others until this is dropped.
 pub(crate) struct Pinned {
     resource: ManagedResource<CudaMemory>,
@@ -142,21 +149,26 @@ impl Pinned {
         let found = tensor.client.get_resource::<CudaServer>(tensor.handle.clone());
         let resource = found.map_err(|error| NcclError::Memory { error: format!("{error:?}") })?;
         let pinned = Self { resource, tensor };
-        let (held, needed) = (pinned.resource.resource().size, pinned.bytes() as u64);
+        let (held, needed) = (pinned.resource.resource().size, pinned.area().bytes as u64);
         match held < needed {
             true => Err(NcclError::Memory { error: format!("{needed} bytes are sent, but the memory has {held}") }),
             false => Ok(pinned),
         }
     }
 
-    /// The address of the first element.
-    pub(crate) fn pointer(&self) -> *mut c_void {
-        self.resource.resource().ptr as *mut c_void
+    /// Writes to the memory, in the order of this thread's queue. When this returns, the write is in the queue.
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), NcclError> {
+        let client = &self.tensor.client;
+        client.write(&self.tensor.handle, Bytes::from_bytes_vec(bytes.to_vec()));
+        // CubeCL's thread does its work in order.
+        let written = client.get_resource::<CudaServer>(self.tensor.handle.clone());
+        written.map(drop).map_err(|error| NcclError::Memory { error: format!("{error:?}") })
     }
 
-    /// The size of the elements in bytes. The memory may be larger.
-    pub(crate) fn bytes(&self) -> usize {
-        self.tensor.meta.shape().num_elements() * self.tensor.dtype.size()
+    /// The memory of the elements. The tensor may have more.
+    pub(crate) fn area(&self) -> Area {
+        let bytes = self.tensor.meta.shape().num_elements() * self.tensor.dtype.size();
+        Area { pointer: self.resource.resource().ptr as *mut c_void, bytes }
     }
 
     /// Returns the tensor, and a value that keeps its memory pinned until it is dropped. Others may write to the

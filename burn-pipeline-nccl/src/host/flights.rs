@@ -27,6 +27,11 @@ impl<F> Flights<F> {
         self.0.front()
     }
 
+    /// All launches, oldest first.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut F> {
+        self.0.iter_mut()
+    }
+
     /// Takes out the oldest launch, which the GPU is done with.
     pub(crate) fn completed(&mut self) -> Option<F> {
         self.0.pop_front()
@@ -87,6 +92,16 @@ mod tests {
         flights.release();
         drop(flights);
         assert_eq!(freed.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn launches_are_found_oldest_first() {
+        let mut flights = Flights::default();
+        (0..4).for_each(|number| flights.push(number));
+        assert_eq!(flights.iter_mut().find(|number| **number % 2 > 0), Some(&mut 1));
+        assert_eq!(flights.oldest(), Some(&0));
+        assert_eq!([flights.completed(), flights.completed()], [Some(0), Some(1)]);
+        flights.release();
     }
 
     #[test]

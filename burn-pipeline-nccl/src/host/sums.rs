@@ -25,9 +25,11 @@ pub(crate) fn write(what: &str, specs: &[Spec]) -> Vec<u8> {
     postcard::to_stdvec(&(what, specs)).unwrap_or_default()
 }
 
-/// Joins the members' descriptions.
-pub(crate) fn join(parts: &[Vec<u8>]) -> Vec<u8> {
-    postcard::to_stdvec(&union(parts)).unwrap_or_default()
+/// Joins the members' descriptions. Returns also whether there is anything to launch.
+pub(crate) fn join(parts: &[Vec<u8>]) -> (Vec<u8>, bool) {
+    let union = union(parts);
+    let launches = union.as_ref().is_ok_and(|specs| specs.iter().any(Option::is_some));
+    (postcard::to_stdvec(&union).unwrap_or_default(), launches)
 }
 
 /// Reads joined descriptions.
@@ -91,7 +93,7 @@ mod tests {
 
     fn together(lists: &[Vec<Spec>]) -> Result<Vec<Spec>, Refusal> {
         let parts: Vec<Vec<u8>> = lists.iter().map(|list| write("a sum", list)).collect();
-        joined(&join(&parts))
+        joined(&join(&parts).0)
     }
 
     fn refused(lists: &[Vec<Spec>]) -> String {
@@ -120,13 +122,13 @@ mod tests {
         let wide = vec![Some((DType::F32, vec![2]))];
         assert!(refused(&[vec![held(&[2])], wide]).contains("[2] of F32"));
         assert!(joined(&[]).is_err());
-        assert!(joined(&join(&[vec![9]])).is_err());
+        assert!(joined(&join(&[vec![9]]).0).is_err());
     }
 
     #[test]
     fn members_at_other_places_learn_where_each_one_is() {
         let parts = ["a sum", "a sum", "the end of its row"].map(|what| write(what, &[held(&[2])]));
         let texts = ["a sum", "a sum", "the end of its row"].map(str::to_owned).to_vec();
-        assert_eq!(joined(&join(&parts)), Err(Refusal::Elsewhere(texts)));
+        assert_eq!(joined(&join(&parts).0), Err(Refusal::Elsewhere(texts)));
     }
 }

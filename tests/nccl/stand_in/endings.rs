@@ -65,7 +65,7 @@ fn drops() {
 
 #[test]
 fn dropping_a_link_whose_transfers_do_not_end_gives_up_at_the_pipelines_timeout() {
-    let ended = start(2, "drops", &[("STAND_IN_SILENT_AFTER", "1:1")]).end();
+    let ended = start(2, "drops", &[("STAND_IN_SILENT_AFTER", "1:0")]).end();
     for (rank, (passed, text)) in ended.iter().enumerate() {
         // Not before the timeout of this rank or of the other, of which 0.2 s have passed.
         assert!(*passed && (500..4_000).contains(&failed_after(text)), "rank {rank}: {text}");
@@ -75,7 +75,7 @@ fn dropping_a_link_whose_transfers_do_not_end_gives_up_at_the_pipelines_timeout(
 /// The GPU no longer answers: the memory is leaked, and the rank continues.
 #[test]
 fn dropping_a_link_whose_transfers_cannot_be_aborted_gives_up_later() {
-    let ended = start(2, "drops", &[("STAND_IN_STUCK_AFTER", "1:1")]).end();
+    let ended = start(2, "drops", &[("STAND_IN_STUCK_AFTER", "1:0")]).end();
     for (rank, (passed, text)) in ended.iter().enumerate() {
         let after = failed_after(text);
         assert!(*passed && (500..12_000).contains(&after) && (rank == 0 || after > 5_000), "rank {rank}: {text}");

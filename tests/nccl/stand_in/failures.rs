@@ -56,7 +56,7 @@ fn sends_much() {
 #[test]
 fn a_transfer_that_does_not_end_fails_for_all_at_the_pipelines_timeout() {
     for ranks in [2, 4] {
-        let ended = start(ranks, "waits", &[("STAND_IN_SILENT_AFTER", "1:1")]).end();
+        let ended = start(ranks, "waits", &[("STAND_IN_SILENT_AFTER", "1:0")]).end();
         for (rank, (passed, text)) in ended.iter().enumerate() {
             let after = failed_after(text);
             assert!(*passed && (1900..10_000).contains(&after), "rank {rank}: {text}");
@@ -68,7 +68,7 @@ fn a_transfer_that_does_not_end_fails_for_all_at_the_pipelines_timeout() {
 #[test]
 fn an_error_that_nccl_reports_later_ends_all_ranks_at_once() {
     for ranks in [2, 4] {
-        let ended = start(ranks, "waits", &[("STAND_IN_FAILS_AFTER", "1:1")]).end();
+        let ended = start(ranks, "waits", &[("STAND_IN_FAILS_AFTER", "1:0")]).end();
         for (rank, (passed, text)) in ended.iter().enumerate() {
             assert!(*passed && failed_after(text) < 1900, "rank {rank}: {text}");
             assert!(text.contains("unhandled system error"), "rank {rank}: {text}");

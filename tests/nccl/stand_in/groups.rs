@@ -170,7 +170,7 @@ fn tensor_groups() {
 #[test]
 fn groups_train_with_the_bits_of_threads_by_collectives_of_nccl() {
     std::thread::scope(|scope| {
-        for (ranks, ordering) in [(2, "host"), (2, "context"), (4, "host")] {
+        for (ranks, ordering) in [(2, "host"), (2, "device"), (4, "host")] {
             scope.spawn(move || start(ranks, "tensor groups", &[("ORDERING", ordering)]).all_pass());
         }
     });

@@ -2,7 +2,7 @@
 
 use super::folder::folder;
 use super::rank::{BYTES, Rank};
-use super::start;
+use super::{start, start_without_link};
 use cudarc::driver::result as driver;
 use cudarc::driver::sys::{CUfunction, CUstream};
 use cudarc::nccl::sys::ncclDataType_t;
@@ -132,9 +132,9 @@ fn in_order(rank: &Rank, memory: u64) {
 
 #[test]
 fn kernels_and_transfers_in_order_pass() {
-    start(2, "kernel in order", &[]).all_pass();
+    start_without_link(2, "kernel in order", &[]).all_pass();
     // Two queues, without an order: different words of the same block.
-    start(2, "kernel beside kernel", &[]).all_pass();
+    start_without_link(2, "kernel beside kernel", &[]).all_pass();
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn a_kernel_without_an_order_or_without_its_memory_ends_its_process() {
         ("kernel beyond", "a kernel uses memory that is allocated", "fill writes 4 bytes"),
         ("kernel not known", "the stand-in interprets every instruction of a kernel", "redux.sync.add.s32"),
     ] {
-        let ended = start(2, part, &[]).end_with_the_first(Duration::from_secs(20));
+        let ended = start_without_link(2, part, &[]).end_with_the_first(Duration::from_secs(20));
         let found = ended.lines().any(|line| line.contains(&format!("broken rule: {rule}")) && line.contains(details));
         assert!(found, "{part}: {ended}");
     }

@@ -18,13 +18,13 @@ pub(super) fn part(name: &str) -> bool {
     true
 }
 
-pub(super) const ORDERINGS: [&str; 2] = ["host", "context"];
+pub(super) const ORDERINGS: [&str; 2] = ["host", "device"];
 
 #[test]
 fn nccl_is_a_link() {
     // Concurrently: some cases mostly wait.
     std::thread::scope(|scope| {
-        for (ranks, ordering) in [(2, "host"), (2, "context"), (4, "host"), (4, "context")] {
+        for (ranks, ordering) in [(2, "host"), (2, "device"), (4, "host"), (4, "device")] {
             scope.spawn(move || start(ranks, "conformance", &[("ORDERING", ordering)]).all_pass());
         }
     });

@@ -48,8 +48,13 @@ pub(crate) fn run(part: &str) {
     assert!(known, "there is no part {part}");
 }
 
-/// Starts ranks that run a part over the mock libraries.
+/// Starts ranks that run a part over the mock libraries. Of two ranks of a link, the higher one must launch first.
 fn start(ranks: usize, part: &str, more: &[(&str, &str)]) -> Processes {
+    start_without_link(ranks, part, &[&[("STAND_IN_HIGHEST_FIRST", "1")], more].concat())
+}
+
+/// Starts ranks that call the mock libraries themselves.
+fn start_without_link(ranks: usize, part: &str, more: &[(&str, &str)]) -> Processes {
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     let rooms = folder().join(format!("rooms-{}", STARTED.fetch_add(1, Ordering::Relaxed)));
     std::fs::create_dir(&rooms).unwrap();

@@ -114,6 +114,18 @@ impl Rank {
         .unwrap();
     }
 
+    /// Writes a counter in the computing stream, and makes the other stream wait for its value. The counter's memory
+    /// is that of the other stream's last job, which comes before.
+    pub(super) fn wait_for_value(&self, memory: u64) {
+        self.wait(self.compute, self.event(self.transfers));
+        // SAFETY: memory and streams are alive.
+        unsafe {
+            driver::memcpy_htod_async(memory, &7_u32.to_ne_bytes(), self.compute).unwrap();
+            let waits = cudarc::driver::sys::cuStreamWaitValue32_v2(self.transfers, memory, 7, 0);
+            assert_eq!(waits, cudarc::driver::sys::CUresult::CUDA_SUCCESS);
+        }
+    }
+
     pub(super) fn finish(&self, stream: CUstream) {
         // SAFETY: it is alive.
         unsafe { driver::stream::synchronize(stream) }.unwrap();

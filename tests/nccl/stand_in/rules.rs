@@ -2,7 +2,7 @@
 //! pass.
 
 use super::rank::{BYTES, Rank};
-use super::start;
+use super::start_without_link;
 use cudarc::driver::result as driver;
 use cudarc::nccl::sys::{self as nccl, ncclDataType_t};
 use std::time::{Duration, Instant};
@@ -64,6 +64,17 @@ pub(super) fn part(name: &str) -> bool {
                 _ => rank.receive(memory, BYTES, bytes),
             }
         }
+        "lower first" => {
+            rank.settle();
+            if rank.rank == 1 {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            rank.transfer();
+        }
+        "a value in no queue" => {
+            // SAFETY: the stream and the memory are alive.
+            let _ = unsafe { cudarc::driver::sys::cuStreamWaitValue32_v2(rank.transfers, memory, 1, 0) };
+        }
         "overlap" => rank.group(|| {
             rank.send(memory, BYTES);
             rank.receive(memory, BYTES, bytes);
@@ -92,6 +103,7 @@ fn keeps_order(rank: &Rank) {
         rank.write(lent, rank.compute);
         rank.wait(rank.transfers, rank.event(rank.compute));
         rank.write(lent, rank.transfers);
+        rank.wait_for_value(lent);
         rank.free_in(rank.transfers, lent);
         let got = rank.transfer();
         rank.settle();
@@ -120,7 +132,7 @@ fn keeps_order(rank: &Rank) {
 
 #[test]
 fn calls_in_order_pass() {
-    start(2, "in order", &[]).all_pass();
+    start_without_link(2, "in order", &[]).all_pass();
 }
 
 #[test]
@@ -138,13 +150,16 @@ fn a_process_that_breaks_a_rule_ends_with_its_name() {
         ("beyond", "memory is not allocated"),
         ("recorded too early", "a group is not in the queue yet"),
         ("called too early", "a communicator has not settled"),
+        ("lower first", "the higher rank launches first: transfer 1 with rank 1"),
+        ("a value in no queue", "the value that a stream waits for is in a queue: 1 at"),
         ("overlap", "calls of one group use memory of their own"),
         ("itself", "a rank receives what it sends to itself"),
         ("destroyed", "a communicator is destroyed after it was finalised"),
     ] {
         let began = Instant::now();
         // The peer of a process that has ended waits for it, as over NCCL.
-        let ended = start(2, part, &[]).end_with_the_first(Duration::from_secs(20));
+        let more: &[_] = if part == "lower first" { &[("STAND_IN_HIGHEST_FIRST", "1")] } else { &[] };
+        let ended = start_without_link(2, part, more).end_with_the_first(Duration::from_secs(20));
         assert!(ended.contains(&format!("broken rule: {rule}")), "{part}: {ended}");
         println!("{part}: {:?}", began.elapsed());
     }

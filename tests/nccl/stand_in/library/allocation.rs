@@ -6,7 +6,7 @@
 
 use crate::driver::{Handle, OUT_OF_MEMORY, SUCCESS, Status, answer, number, queue};
 use crate::order::Use;
-use crate::queue::{Device, Mark, device};
+use crate::queue::{Device, Mark, block_launches, device};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,9 +18,10 @@ extern "C" fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> Status {
     }
 }
 
-/// Waits for the whole device, as the driver's does.
+/// Waits for the whole device, as the driver's does, and blocks launches meanwhile, as the driver's may.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFree_v2(address: u64) -> Status {
+    let _blocked = block_launches();
     let mark = device().before_free(address);
     mark.wait();
     device().free(address);

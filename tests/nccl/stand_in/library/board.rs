@@ -3,7 +3,8 @@
 //! 1. A rank that runs a group publishes the group's number and the ranks it still waits for.
 //! 2. A rank that waits for a rank running another group must wait for that group to end. A set of ranks that each
 //!    wait for a member of the set is deadlocked.
-//! 3. Published values may be stale. So the set counts only if all its members have looked again since, publish the
+//! 3. A rank that runs several groups, in several streams, waits for nobody: another group may progress.
+//! 4. Published values may be stale. So the set counts only if all its members have looked again since, publish the
 //!    same, and none of their groups has progressed: a rank that progressed may wait for the same rank again for
 //!    another reason.
 
@@ -15,6 +16,9 @@ use std::time::{Duration, Instant};
 
 /// The time between two looks at the others.
 const BETWEEN: Duration = Duration::from_millis(50);
+
+/// The number of groups that this process runs.
+static RUNNING: AtomicU64 = AtomicU64::new(0);
 
 /// What this rank publishes while it runs a group.
 pub struct Board {
@@ -36,6 +40,7 @@ impl Board {
     pub fn begin(communicator: &Communicator) -> Self {
         static GROUPS: AtomicU64 = AtomicU64::new(0);
         let (room, me) = (communicator.root, communicator.world[communicator.rank]);
+        RUNNING.fetch_add(1, Ordering::AcqRel);
         room.members[me].missing.store(0, Ordering::Release);
         room.members[me].group.store(GROUPS.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Release);
         Self { room, me, last: Instant::now(), before: Default::default() }
@@ -43,6 +48,7 @@ impl Board {
 
     pub fn end(self) {
         self.room.members[self.me].group.store(0, Ordering::Release);
+        RUNNING.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Publishes that the group has progressed.
@@ -53,7 +59,8 @@ impl Board {
     /// Publishes which ranks are missing now. Ends the process if they are deadlocked.
     pub fn look(&mut self, missing: u64) {
         let own = &self.room.members[self.me];
-        own.missing.store(missing, Ordering::Release);
+        let alone = RUNNING.load(Ordering::Acquire) == 1;
+        own.missing.store(if alone { missing } else { 0 }, Ordering::Release);
         own.looks.fetch_add(1, Ordering::AcqRel);
         if self.last.elapsed() < BETWEEN {
             return;

@@ -1,7 +1,7 @@
 //! The driver's functions, by their names; those for memory are in `allocation.rs`, those for kernels in `modules.rs`.
 
 use crate::order::Use;
-use crate::queue::device;
+use crate::queue::{device, launches};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 pub type Handle = *mut c_void;
@@ -33,6 +33,7 @@ pub fn answer<T>(place: *mut T, value: T) -> Status {
 
 /// Queues a job of a caller that names the stream.
 pub fn queue(stream: Handle, uses: Vec<Use>, job: impl FnOnce() + Send + 'static) -> Status {
+    let _launches = launches();
     let mut device = device();
     device.check_settled(number(stream));
     device.queue(number(stream), uses, false, job);
@@ -123,16 +124,8 @@ extern "C" fn cuCtxGetCurrent(context: *mut Handle) -> Status {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxRecordEvent(_context: Handle, event: Handle) -> Status {
-    let mut device = device();
-    let streams = device.all_streams();
-    let mark = device.mark(&streams);
-    *device.event(number(event)) = Some(mark);
-    SUCCESS
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn cuCtxWaitEvent(_context: Handle, event: Handle) -> Status {
+    let _launches = launches();
     let mut device = device();
     if let Some(mark) = device.event(number(event)).clone() {
         device.wait_everywhere(&mark);
@@ -172,6 +165,7 @@ extern "C" fn cuStreamQuery(stream: Handle) -> Status {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags: c_uint) -> Status {
+    let _launches = launches();
     let mut device = device();
     device.check_settled(number(stream));
     if let Some(mark) = device.event(number(event)).clone() {
@@ -193,6 +187,7 @@ extern "C" fn cuEventDestroy_v2(event: Handle) -> Status {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventRecord(event: Handle, stream: Handle) -> Status {
+    let _launches = launches();
     let mut device = device();
     device.check_settled(number(stream));
     let mark = device.mark(&[number(stream)]);

@@ -1,5 +1,5 @@
 //! Faults set by environment variables: `RANK:NUMBER` for the process whose variable `RANK` has this value, or
-//! `NUMBER` for all.
+//! `NUMBER` for all. Groups of at most 16 bytes do not count: they connect ranks.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,8 +16,11 @@ pub struct Faults {
     pub memory: Option<usize>,
     /// `STAND_IN_STUCK_AFTER`: like `silent_after`, and aborting does not end the transfers.
     pub stuck_after: Option<usize>,
-    /// `STAND_IN_PAUSE_MS`: the minimum duration of every group but the first, which connects the ranks.
+    /// `STAND_IN_PAUSE_MS`: the minimum duration of every group that counts.
     pub pause: Duration,
+    /// `STAND_IN_HIGHEST_FIRST=1`: what two ranks launch, the higher one launches first. No rule of NCCL, but one of
+    /// the link under test.
+    pub highest_first: bool,
 }
 
 /// This process's faults.
@@ -36,12 +39,13 @@ pub fn faults() -> &'static Faults {
             fails_after: number("STAND_IN_FAILS_AFTER"),
             stuck_after: number("STAND_IN_STUCK_AFTER"),
             memory: number("STAND_IN_MEMORY"),
+            highest_first: number("STAND_IN_HIGHEST_FIRST") == Some(1),
             pause: Duration::from_millis(number("STAND_IN_PAUSE_MS").unwrap_or_default() as u64),
         }
     })
 }
 
-/// The number of groups that this process has started to run.
+/// The number of groups that count and that this process has started to run.
 static GROUPS: AtomicUsize = AtomicUsize::new(0);
 
 /// Counts a group that starts to run.

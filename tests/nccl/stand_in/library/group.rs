@@ -2,9 +2,9 @@
 
 use crate::broken::broken;
 use crate::communicator::{Communicator, Counts};
-use crate::faults::{count_group, faults, is_over};
+use crate::faults::{count_group, faults};
 use crate::order::Use;
-use crate::queue::device;
+use crate::queue::{device, launches};
 use crate::sums::{Joint, Sum};
 use crate::transfer::{Transfer, run};
 use std::cell::RefCell;
@@ -96,19 +96,25 @@ fn launch(calls: &[(Arc<Communicator>, usize, Call)]) {
     }
     drop(counts);
     check_within(&uses);
+    let counts = !sums.is_empty() || uses.iter().map(|used| used.range.end - used.range.start).sum::<u64>() > 16;
+    if counts && faults().highest_first {
+        transfers.iter().for_each(|transfer| transfer.check_turn(communicator));
+        sums.iter().for_each(|sum| sum.check_turn(communicator));
+    }
     communicator.running.fetch_add(1, Ordering::AcqRel);
     let this = communicator.clone();
+    let launches = launches();
     let mut device = device();
     device.check_settled(stream);
     device.queue(stream, uses, true, move || {
-        count_group();
-        if is_over(Some(1)) {
+        if counts {
+            count_group();
             std::thread::sleep(faults().pause);
         }
         run(&this, transfers, sums);
         this.running.fetch_sub(1, Ordering::AcqRel);
     });
-    drop(device);
+    drop((device, launches));
     communicator.launches(stream);
 }
 

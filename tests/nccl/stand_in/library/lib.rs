@@ -27,7 +27,7 @@
 //! 7. Environment variables set faults (`faults.rs`). Collectives are recorded for tests that count them
 //!    (`calls.rs`).
 //!
-//! Reading order: `order.rs`, `queue.rs`, `memory.rs`, `driver.rs`, `copies.rs`, `modules.rs`, `ptx/`; `room.rs`,
+//! Reading order: `order.rs`, `queue.rs`, `memory.rs`, `driver.rs`, `copies.rs`, `values.rs`, `modules.rs`, `ptx/`; `room.rs`,
 //! `communicator.rs`, `group.rs`, `transfer.rs`, `sums.rs`, `board.rs`, `nccl.rs`; `faults.rs`, `calls.rs`,
 //! `broken.rs`.
 
@@ -53,3 +53,4 @@ mod queue;
 mod room;
 mod sums;
 mod transfer;
+mod values;

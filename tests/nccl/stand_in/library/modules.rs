@@ -6,7 +6,7 @@
 use crate::driver::{SUCCESS, answer, number};
 use crate::order::Use;
 use crate::ptx::{Kernel, Launch, Module, run};
-use crate::queue::device;
+use crate::queue::{device, launches};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,6 +68,7 @@ unsafe extern "C" fn cuLaunchKernel(
 ) -> Status {
     // SAFETY: the function's contract: a function of `cuModuleGetFunction`.
     let Function { kernel, variables } = unsafe { &*function.cast::<Function>() };
+    let _launches = launches();
     let mut device = device();
     device.check_settled(number(stream));
     let launch = Launch {

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -82,6 +83,18 @@ pub fn device() -> MutexGuard<'static, Device> {
     static DEVICE: LazyLock<Mutex<Device>> = LazyLock::new(Mutex::default);
     // A panic leaves it consistent: every change is made after all checks.
     DEVICE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+static LAUNCHES: RwLock<()> = RwLock::new(());
+
+/// Held while something is queued. Taken before [`device`].
+pub fn launches() -> RwLockReadGuard<'static, ()> {
+    LAUNCHES.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Blocks launches, as calls of the driver may that wait for the whole device.
+pub fn block_launches() -> RwLockWriteGuard<'static, ()> {
+    LAUNCHES.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Device {

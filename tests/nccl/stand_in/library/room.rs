@@ -23,6 +23,8 @@ pub struct Post {
     number: AtomicU64,
     /// The number of the last operation whose other end this end has seen.
     pub seen: AtomicU64,
+    /// The number of the last operation that has been queued.
+    pub queued: AtomicU64,
 }
 
 impl Post {

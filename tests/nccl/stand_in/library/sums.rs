@@ -4,7 +4,7 @@
 use crate::broken::broken;
 use crate::communicator::Communicator;
 use crate::group::Elements;
-use crate::room::CHUNK;
+use crate::room::{CHUNK, Member};
 use crate::transfer::Step;
 use std::sync::atomic::Ordering;
 
@@ -56,6 +56,16 @@ pub struct Sum {
 impl Sum {
     pub fn new(number: u64, joint: Joint, from: Elements, to: u64) -> Self {
         Self { number, joint, from, to, met: false, moved: 0, shown: false }
+    }
+
+    /// Checks that all higher ranks have queued it.
+    pub fn check_turn(&self, communicator: &Communicator) {
+        let members = &communicator.room.members[..communicator.world.len()];
+        members[communicator.rank].sum.queued.store(self.number, Ordering::Release);
+        let late = |member: &Member| member.sum.queued.load(Ordering::Acquire) < self.number;
+        if members[communicator.rank + 1..].iter().any(late) {
+            broken("the higher rank launches first", format!("collective {}", self.number));
+        }
     }
 
     /// Runs one step. Returns its result, and the ranks that have not reached the sum yet.

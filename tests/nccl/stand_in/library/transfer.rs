@@ -11,7 +11,7 @@ use crate::broken::broken;
 use crate::communicator::Communicator;
 use crate::faults::{faults, is_over};
 use crate::group::Elements;
-use crate::room::{CHUNK, Pair};
+use crate::room::{CHUNK, Pair, Post};
 use crate::sums::Sum;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -51,9 +51,24 @@ impl Transfer {
         &communicator.room.pairs[from][to]
     }
 
+    /// Both ends, this one first.
+    fn ends(&self, communicator: &Communicator) -> (&'static Post, &'static Post) {
+        let pair = self.pair(communicator);
+        if self.sends { (&pair.sender, &pair.receiver) } else { (&pair.receiver, &pair.sender) }
+    }
+
+    /// Checks that a higher rank has queued its end.
+    pub fn check_turn(&self, communicator: &Communicator) {
+        let (own, other) = self.ends(communicator);
+        own.queued.store(self.number, Ordering::Release);
+        if self.peer > communicator.rank && other.queued.load(Ordering::Acquire) < self.number {
+            broken("the higher rank launches first", format!("transfer {} with rank {}", self.number, self.peer));
+        }
+    }
+
     fn step(&mut self, communicator: &Communicator) -> Step {
         let pair = self.pair(communicator);
-        let (own, other) = if self.sends { (&pair.sender, &pair.receiver) } else { (&pair.receiver, &pair.sender) };
+        let (own, other) = self.ends(communicator);
         let (count, kind) = (self.elements.count, self.elements.kind);
         if !self.posted {
             own.write(self.number, count, kind);
