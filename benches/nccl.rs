@@ -39,9 +39,9 @@ const SHARED_GPU: [(&str, &str); 4] =
     [("NCCL_SOCKET_IFNAME", "lo"), ("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1"), ("NCCL_NVLS_ENABLE", "0")];
 
 /// This rank's end of a new link, and its GPU.
-pub(crate) fn link(launch: &Launch, ordering: Ordering) -> (NcclLink, Device) {
+pub(crate) fn link(launch: &Launch, ordering: Ordering, high_priority: bool) -> (NcclLink, Device) {
     let device = NcclLink::gpu_of(launch).unwrap();
-    let options = NcclOptions { ordering, timeout: TIMEOUT, ordered_sums: false };
+    let options = NcclOptions { ordering, timeout: TIMEOUT, high_priority, ..NcclOptions::default() };
     (NcclLink::connect(&launch.rendezvous().unwrap(), device.clone(), options).unwrap(), device)
 }
 

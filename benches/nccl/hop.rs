@@ -27,7 +27,7 @@ pub(crate) fn receive(link: &mut dyn Link) -> Payload {
 
 /// Rank 0 prints its measurements of all sizes; rank 1 sends back what arrives.
 pub(crate) fn hops(launch: &Launch, ordering: Ordering, contestant: &str) {
-    let (mut link, device) = link(launch, ordering);
+    let (mut link, device) = link(launch, ordering, false);
     let mut samples = Samples::default();
     for size in SIZES {
         let (mut sent, mut seconds) = (payload(size, &device), Vec::new());

@@ -52,8 +52,12 @@ fn round(link: &mut NcclLink, device: &Device, matrix: &Tensor<2>, products: boo
 
 pub(crate) fn measure(launch: &Launch) {
     let (side, _, rounds) = sizes();
-    for (ordering, name) in [(Ordering::Host, "waits on the host"), (Ordering::Device, "waits on the device")] {
-        let (mut link, device) = link(launch, ordering);
+    for (ordering, high_priority, name) in [
+        (Ordering::Host, false, "waits on the host"),
+        (Ordering::Device, false, "waits on the device"),
+        (Ordering::Device, true, "waits on the device, high priority"),
+    ] {
+        let (mut link, device) = link(launch, ordering, high_priority);
         let matrix = Tensor::<2>::random([side, side], Distribution::Uniform(-0.01, 0.01), &device);
         let mut seconds: [[Vec<f64>; 2]; 3] = Default::default();
         for count in 0..rounds + WARM_UP {

@@ -43,7 +43,8 @@ fn link() -> (NcclLink, Device) {
     let launch = Launch::from_environment().unwrap().unwrap();
     let device = NcclLink::gpu_of(&launch).unwrap();
     let ordered_sums = std::env::var("ORDERED_SUMS").is_ok();
-    let options = NcclOptions { ordering: ordering(), timeout: TIMEOUT, ordered_sums };
+    let high_priority = std::env::var("HIGH_PRIORITY").is_ok();
+    let options = NcclOptions { ordering: ordering(), timeout: TIMEOUT, ordered_sums, high_priority };
     (NcclLink::connect(&launch.rendezvous().unwrap(), device.clone(), options).unwrap(), device)
 }
 

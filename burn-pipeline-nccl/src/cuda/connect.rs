@@ -57,7 +57,7 @@ impl Progress {
     fn join(&mut self, lane: Lane, id: &Id, place: usize) -> Result<(), NcclError> {
         let (deadline, mesh) = (Instant::now() + self.timeout.get(), self.mesh.clone());
         let stop = || mesh.failure().map(|failure| failure.message);
-        let queue = Queue::new(Communicator::join(id, place, 2, deadline, &stop)?, &self.order.gpu)?;
+        let queue = self.queue(Communicator::join(id, place, 2, deadline, &stop)?)?;
         // Whatever fails below, `give_up` empties this queue before it frees memory.
         let queue = &*self.queues.entry(lane).or_insert(queue);
         let other = 1 - place;
@@ -80,6 +80,10 @@ impl Progress {
         Ok(())
     }
 
+    fn queue(&self, communicator: Communicator) -> Result<Queue, NcclError> {
+        Queue::new(communicator, &self.order.gpu, self.high_priority)
+    }
+
     /// Makes the communicators of groups, in this order. All ranks must call it.
     pub(super) fn form_sets(
         &mut self,
@@ -98,7 +102,7 @@ impl Progress {
     pub(super) fn form(&mut self, number: u32, color: Option<u16>, deadline: Instant) -> Result<(), NcclError> {
         let stop = || self.stopped();
         if let Some(communicator) = self.world.split(color, self.mesh.mailbox.rank, deadline, &stop)? {
-            self.queues.insert(Lane::Set(number), Queue::new(communicator, &self.order.gpu)?);
+            self.queues.insert(Lane::Set(number), self.queue(communicator)?);
         }
         Ok(())
     }

@@ -86,9 +86,18 @@ pub(crate) struct Stream {
 unsafe impl Send for Stream {}
 
 impl Stream {
-    pub(crate) fn new(gpu: &Gpu) -> Result<Self, NcclError> {
-        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
-        Ok(Self { stream: stream.map_err(failed("a stream cannot be made"))?, _gpu: gpu.clone() })
+    /// A stream of the default priority, or of the highest one.
+    pub(crate) fn new(gpu: &Gpu, high_priority: bool) -> Result<Self, NcclError> {
+        let (mut lowest, mut highest, mut stream) = (0, 0, std::ptr::null_mut());
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the context is bound to this thread, and all are written before the calls return.
+        let made = unsafe {
+            let range = sys::cuCtxGetStreamPriorityRange(&mut lowest, &mut highest).result();
+            let priority = if high_priority { highest } else { 0 };
+            range.and_then(|()| sys::cuStreamCreateWithPriority(&mut stream, flags, priority).result())
+        };
+        made.map_err(failed("a stream cannot be made"))?;
+        Ok(Self { stream, _gpu: gpu.clone() })
     }
 
     /// The stream as NCCL's type.

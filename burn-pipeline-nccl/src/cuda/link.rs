@@ -115,8 +115,8 @@ impl NcclLink {
         let id = ids.into_iter().next().and_then(|bytes| Id::try_from(bytes).ok());
         let id = id.ok_or_else(|| NcclError::Thread("rank 0 gave no id".to_owned()))?;
         let (cube, index) = cuda_device(&device)?;
-        let (ordering, mesh) = (options.ordering, endpoint.peers().clone());
-        let start = Start { id, index, cube, device, mesh, ordering, timeout, deadline };
+        let mesh = endpoint.peers().clone();
+        let start = Start { id, index, cube, device, mesh, options, timeout, deadline };
         let (joined, answer) = channel();
         let body = move || {
             let (progress, order) = match start.run() {

@@ -47,6 +47,7 @@ pub(crate) struct Progress {
     /// The memory of first transfers.
     pub(crate) greeting: Pinned,
     pub(crate) order: Order,
+    pub(crate) high_priority: bool,
     /// Orders transfers after computing, if that is done on the device.
     pub(crate) counter: Option<Counter>,
     pub(crate) cube: CubeDevice,

@@ -14,7 +14,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(communicator: Communicator, gpu: &Gpu) -> Result<Self, NcclError> {
-        Ok(Self { communicator, stream: Stream::new(gpu)?, flights: Flights::default() })
+    pub(super) fn new(communicator: Communicator, gpu: &Gpu, high_priority: bool) -> Result<Self, NcclError> {
+        Ok(Self { communicator, stream: Stream::new(gpu, high_priority)?, flights: Flights::default() })
     }
 }

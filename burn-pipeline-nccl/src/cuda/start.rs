@@ -3,6 +3,7 @@
 use super::communicator::{Communicator, Id};
 use super::error::NcclError;
 use super::gpu::Gpu;
+use super::options::NcclOptions;
 use super::order::{Counter, Order, Ordering};
 use super::progress::Progress;
 use super::tensors::{Pinned, empty};
@@ -24,7 +25,7 @@ pub(crate) struct Start {
     pub(crate) cube: CubeDevice,
     pub(crate) device: Device,
     pub(crate) mesh: Arc<Mesh>,
-    pub(crate) ordering: Ordering,
+    pub(crate) options: NcclOptions,
     pub(crate) timeout: Timeout,
     pub(crate) deadline: Instant,
 }
@@ -35,8 +36,8 @@ impl Start {
         let (rank, ranks) = (self.mesh.mailbox.rank, self.mesh.mailbox.ranks);
         let gpu = Gpu::open(self.index)?;
         let world = Communicator::join(&self.id, rank, ranks, self.deadline, &|| self.failure())?;
-        let order = Order { ordering: self.ordering, gpu, device: self.device.clone() };
-        let on_device = self.ordering == Ordering::Device;
+        let order = Order { ordering: self.options.ordering, gpu, device: self.device.clone() };
+        let on_device = self.options.ordering == Ordering::Device;
         let counter = on_device.then(|| Counter::new(&self.cube, &order)).transpose()?;
         let greeting = Pinned::new(empty(&self.cube, DType::F32, &[4]))?;
         order.wait_for_this_thread()?;
@@ -46,6 +47,7 @@ impl Start {
             queues: BTreeMap::new(),
             greeting,
             order: order.clone(),
+            high_priority: self.options.high_priority,
             counter,
             cube: self.cube,
             turns: Turns::new(rank, ranks, order.gives_out_early(), sums::join),

@@ -8,7 +8,7 @@ mod model;
 mod plain;
 
 use super::links::ORDERINGS;
-use super::messages::on;
+use super::messages::{calls, on};
 use super::start;
 use crate::{TIMEOUT, link};
 use burn_pipeline::Builder;
@@ -29,13 +29,6 @@ pub(super) fn part(name: &str) -> bool {
         _ => return false,
     }
     true
-}
-
-/// The number of calls of an NCCL collective by this rank.
-fn calls(name: &str) -> usize {
-    let of = |name: &str| std::env::var(name).unwrap();
-    let written = std::fs::read_to_string(format!("{}/calls-{}", of("STAND_IN_ROOMS"), of("RANK")));
-    written.unwrap_or_default().lines().filter(|call| *call == name).count()
 }
 
 /// This rank's group: `MEMBERS` consecutive ranks, or the remaining ones.

@@ -1,6 +1,6 @@
 //! What the link delivers over the mock libraries, and in which order.
 
-use super::messages::{header, read, send};
+use super::messages::{calls, header, read, send};
 use super::start;
 use super::storm::storm;
 use crate::{TIMEOUT, link};
@@ -13,6 +13,7 @@ pub(super) fn part(name: &str) -> bool {
     match name {
         "storm" => storm(),
         "both ways" => both_ways(),
+        "priority" => priority(),
         _ => return false,
     }
     true
@@ -52,6 +53,19 @@ fn messages_without_tensors_do_not_overtake_those_with_some() {
     for ordering in ORDERINGS {
         start(2, "both ways", &[("ORDERING", ordering)]).all_pass();
     }
+}
+
+/// All queues of this rank have the expected priority.
+fn priority() {
+    both_ways();
+    let high = std::env::var("HIGH_PRIORITY").is_ok();
+    assert_eq!(["stream of priority 0", "stream of priority -5"].map(calls), if high { [0, 1] } else { [1, 0] });
+}
+
+#[test]
+fn transfers_have_the_priority_that_was_asked_for() {
+    start(2, "priority", &[("HIGH_PRIORITY", "1")]).all_pass();
+    start(2, "priority", &[]).all_pass();
 }
 
 #[test]

@@ -31,3 +31,10 @@ pub(super) fn failed_after(text: &str) -> u64 {
     let after = text.lines().find_map(|line| line.strip_prefix("failed after ")?.split(' ').next());
     after.unwrap_or_else(|| panic!("{text}")).parse().unwrap()
 }
+
+/// The number of calls of this rank that the mock has recorded under a name.
+pub(super) fn calls(name: &str) -> usize {
+    let of = |name: &str| std::env::var(name).unwrap();
+    let written = std::fs::read_to_string(format!("{}/calls-{}", of("STAND_IN_ROOMS"), of("RANK")));
+    written.unwrap_or_default().lines().filter(|call| *call == name).count()
+}

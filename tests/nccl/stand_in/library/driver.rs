@@ -1,5 +1,6 @@
 //! The driver's functions, by their names; those for memory are in `allocation.rs`, those for kernels in `modules.rs`.
 
+use crate::calls;
 use crate::order::Use;
 use crate::queue::{device, launches};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -141,6 +142,20 @@ extern "C" fn cuGetErrorString(_error: Status, text: *mut *const c_char) -> Stat
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamCreate(stream: *mut Handle, _flags: c_uint) -> Status {
     answer(stream, handle(device().create_stream()))
+}
+
+/// As on current GPUs.
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxGetStreamPriorityRange(lowest: *mut c_int, highest: *mut c_int) -> Status {
+    answer(lowest, 0);
+    answer(highest, -5)
+}
+
+/// Priorities change nothing here. They are recorded.
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamCreateWithPriority(stream: *mut Handle, flags: c_uint, priority: c_int) -> Status {
+    calls::note(&format!("stream of priority {priority}"));
+    cuStreamCreate(stream, flags)
 }
 
 #[unsafe(no_mangle)]
