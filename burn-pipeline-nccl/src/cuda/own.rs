@@ -55,11 +55,21 @@ impl NcclLink {
     }
 }
 
+impl NcclLink {
+    /// Waits until no rank needs the thread of another one: a split blocks it. So each rank's messages are launched
+    /// first, since their communicators are made at the first one.
+    fn meet_to_form(&mut self, deadline: Instant) -> Result<(), LinkError> {
+        self.timeout.hear(deadline);
+        let (done, answer): (Answer<()>, _) = channel();
+        self.command(Command::Settle { done })?;
+        self.answer(0, "the launch of earlier messages", &answer, deadline)?;
+        self.barrier(deadline)
+    }
+}
+
 impl Collectives for NcclLink {
     fn form(&mut self, group: &[usize], deadline: Instant) -> Result<(), LinkError> {
-        // As in `form_sets`.
-        self.timeout.hear(deadline);
-        self.barrier(deadline)?;
+        self.meet_to_form(deadline)?;
         let (done, answer): (Answer<()>, _) = channel();
         let color = group.first().filter(|_| group.len() > 1).map(|&first| first as u16);
         self.command(Command::FormOwn { color, deadline, done })?;
@@ -91,9 +101,7 @@ impl Collectives for NcclLink {
     }
 
     fn form_sets(&mut self, sets: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
-        // A split blocks the thread, and until every rank is here others may need its transfers.
-        self.timeout.hear(deadline);
-        self.barrier(deadline)?;
+        self.meet_to_form(deadline)?;
         let (done, answer): (Answer<()>, _) = channel();
         self.command(Command::FormSets { sets: sets.to_vec(), deadline, done })?;
         self.answer(0, "the forming of sets of ranks", &answer, deadline)?;

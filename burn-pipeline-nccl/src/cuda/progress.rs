@@ -12,7 +12,7 @@
 //!    that it leaves, and serves until all have answered.
 //! 5. On any error the communicators are aborted, and all ranks learn the peer with which it occurred.
 
-use super::command::{Collect, Command, OWN};
+use super::command::{Answer, Collect, Command, OWN};
 use super::communicator::Communicator;
 use super::error::{NcclError, PeerError, with};
 use super::flight::Tell;
@@ -58,6 +58,8 @@ pub(crate) struct Progress {
     pub(crate) outgoing: Vec<VecDeque<Vec<Pinned>>>,
     pub(crate) incoming: Vec<VecDeque<(Slot, Vec<Pinned>)>>,
     pub(crate) collects: Vec<(Collect, Vec<Option<Ready>>)>,
+    /// The answer that is due when every message of this rank is launched.
+    pub(crate) settling: Option<Answer<()>>,
 }
 
 impl Progress {
@@ -73,9 +75,10 @@ impl Progress {
     fn close(self) {
         let deadline = Instant::now() + CLOSE_TIMEOUT;
         let stop = || self.mesh.failure().map(|failure| failure.message);
-        let ending = self.queues.into_values().map(|queue| queue.communicator);
+        let parts = self.queues.into_values().map(|Queue { communicator, stream, .. }| (communicator, stream));
+        let (communicators, _streams): (Vec<_>, Vec<_>) = parts.unzip();
         // All begin to end before one is awaited: other ranks may end theirs in another order.
-        let ending: Vec<_> = ending.filter(Communicator::finalize).collect();
+        let ending: Vec<_> = communicators.into_iter().filter(Communicator::finalize).collect();
         ending.into_iter().for_each(|communicator| communicator.close(deadline, &stop));
         if self.world.finalize() {
             self.world.close(deadline, &stop);
@@ -122,6 +125,13 @@ impl Progress {
             // A rank that leaves after a failure would hide the failure.
             if self.mesh.failure().is_some() {
                 return Err(None);
+            }
+            if self.outgoing.iter().all(VecDeque::is_empty)
+                && let Some(done) = self.settling.take()
+            {
+                // This fails if the caller has given up.
+                let _ = done.send(Ok(((), None)));
+                self.mesh.mailbox.wake();
             }
             if closing.is_some() && self.turns.unanswered().is_none() && self.is_idle() {
                 for action in self.turns.leave() {
@@ -171,6 +181,10 @@ impl Progress {
             }
             Command::Arrived { from, frame, slot } => self.arrived(from, &frame, slot).map_err(with(from))?,
             Command::Note { from, note } => self.note(from, &note).map_err(with(from))?,
+            Command::Settle { done } => {
+                self.settling = Some(done);
+                Vec::new()
+            }
             Command::FormSets { sets, deadline, done } => return self.form_sets(&sets, deadline, done),
             Command::FormOwn { color, deadline, done } => {
                 let formed = self.form(OWN, color, deadline);

@@ -56,6 +56,7 @@ impl Start {
             outgoing,
             incoming,
             collects: Vec::new(),
+            settling: None,
         };
         Ok((progress, order))
     }

@@ -14,6 +14,7 @@ pub(super) fn part(name: &str) -> bool {
         "storm" => storm(),
         "both ways" => both_ways(),
         "priority" => priority(),
+        "first messages" => first_messages(),
         _ => return false,
     }
     true
@@ -52,6 +53,28 @@ fn both_ways() {
 fn messages_without_tensors_do_not_overtake_those_with_some() {
     for ordering in ORDERINGS {
         start(2, "both ways", &[("ORDERING", ordering)]).all_pass();
+    }
+}
+
+/// First messages, for which communicators are made, while groups are formed, which needs all ranks.
+fn first_messages() {
+    let (mut link, device) = link();
+    let (me, ranks, deadline) = (link.rank(), link.ranks(), Instant::now() + TIMEOUT);
+    let others: Vec<usize> = (0..ranks).filter(|&rank| rank != me).collect();
+    others.iter().for_each(|&to| send(&mut link, &device, to, me, TIMEOUT));
+    let collectives = link.collectives().unwrap();
+    collectives.form_sets(&[(0..ranks).collect()], deadline).unwrap();
+    for from in others {
+        assert_eq!(read(link.receive(from, header(from), deadline).unwrap())[0], from as f32);
+    }
+}
+
+#[test]
+fn groups_are_formed_while_first_messages_are_on_their_way() {
+    for ranks in [2, 4] {
+        for ordering in ORDERINGS {
+            start(ranks, "first messages", &[("ORDERING", ordering)]).all_pass();
+        }
     }
 }
 
