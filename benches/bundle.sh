@@ -1,24 +1,31 @@
 # A folder for a machine with a GPU but without cargo: how it is made, and how programs run from it.
 # shellcheck shell=bash disable=SC2034,SC2154
 
-# Builds programs (cargo's kind and name of each) with the current `flags` and `prefix`, and packs each as
-# FOLDER/programs/PREFIXkind-name.xz.
-pack() {
-    local program targets=() path packed
+# Builds programs (cargo's kind and name of each) with the current `flags` and `prefix`, each into
+# FOLDER/programs/PREFIXkind-name.
+gather() {
+    local program targets=() path
     for program in "$@"; do targets+=(--"${program% *}" "${program#* }"); done
     cargo test --no-run "${flags[@]}" "${targets[@]}" || return
     for program in "$@"; do
         path=$(cargo test --no-run "${flags[@]}" --"${program% *}" "${program#* }" 2>&1 |
             sed -nE 's/^ *Executable .*\((.*)\)$/\1/p')
-        packed=$folder/programs/$prefix${program/ /-}
-        strip -o "$packed" "$path" && xz -T0 -f "$packed" || return
+        strip -o "$folder/programs/$prefix${program/ /-}" "$path" || return
     done
+}
+
+# Packs all programs into one archive. Most of each is LLVM and Burn, the same in all of them: a dictionary that
+# holds several programs makes the second and later ones small. Needs 6 GB of memory here, and 600 MB there.
+pack() {
+    tar -C "$folder/programs" -c . | xz -T1 --lzma2=preset=1,dict=512MiB >"$folder/programs.tar.xz" || return
+    rm -r "$folder/programs"
 }
 
 # Makes the folder for the wanted sections: their programs, the scripts, PyTorch's side, and what is known of the build.
 bundle() {
     local name began=$SECONDS plain fused
     for name in "${wanted[@]}"; do section "$name"; done
+    rm -rf "$folder/programs"
     mkdir -p "$folder/programs" "$folder/pytorch"
     cp benches/gpu.sh benches/report.sh benches/bundle.sh "$folder"
     cp benches/pytorch/device.py "$folder/pytorch"
@@ -26,9 +33,10 @@ bundle() {
     mapfile -t fused < <(printf '%s\n' "${needed[@]}" | sed -n 's/^fused-//p' | sort -u)
     prefix=""
     flags nccl
-    if [ -n "${plain[*]}" ]; then pack "${plain[@]}" || return; fi
+    if [ -n "${plain[*]}" ]; then gather "${plain[@]}" || return; fi
     fuse
-    if [ -n "${fused[*]}" ]; then pack "${fused[@]}" || return; fi
+    if [ -n "${fused[*]}" ]; then gather "${fused[@]}" || return; fi
+    pack || return
     built >"$folder/built.md"
     printf '%s\n' "${wanted[@]}" >"$folder/sections"
     # CubeCL's default allocator waits for the whole device when it frees memory.
@@ -36,10 +44,10 @@ bundle() {
     echo "$folder: $(du -sm "$folder" | cut -f 1) MB, built and packed in $((SECONDS - began)) s" >&2
 }
 
-# Unpacks a program of the folder, and prints its path.
-unpacked() {
-    [ -x "programs/$1" ] || { xz -dk "programs/$1.xz" && chmod +x "programs/$1"; }
-    echo "programs/$1"
+# Unpacks the programs of the folder, unless they are there.
+unpack() {
+    [ -d programs ] && return
+    mkdir -p unpacking && xz -dc programs.tar.xz | tar -C unpacking -x && mv unpacking programs
 }
 
 # Links what programs open at run time to where they look for it: NCCL (PyTorch's copy), libdevice (Triton's).

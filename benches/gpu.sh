@@ -20,7 +20,7 @@
 # There it needs bash, xz, the driver and, for NCCL and the comparison, a Python with PyTorch.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-if [ -d "$here/programs" ]; then cd "$here" || exit 1; else cd "$here/.." || exit 1; fi
+if [ -e "$here/programs.tar.xz" ]; then cd "$here" || exit 1; else cd "$here/.." || exit 1; fi
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0 CARGO_NET_OFFLINE=true
 
 profile=(--profile release) prefix="" out="" failed=0 device="" deadline="" folder="" needed=() python=${PYTHON:-python3}
@@ -60,8 +60,8 @@ suite() {
     shift 2
     if [ -n "$folder" ]; then
         needed+=("$prefix$kind $name")
-    elif [ -d programs ]; then
-        run "$(unpacked "$prefix$kind-$name")" "$@"
+    elif [ -e programs.tar.xz ]; then
+        run "programs/$prefix$kind-$name" "$@"
     else
         build cargo test -q --no-run "${flags[@]}" --"$kind" "$name"
         run cargo test -q "${flags[@]}" --"$kind" "$name" -- "$@"
@@ -155,7 +155,8 @@ if [ ${#wanted[@]} -eq 0 ]; then
     mapfile -t wanted < <(if [ -e sections ]; then cat sections; else sections | cut -d ' ' -f 1; fi)
 fi
 if [ -n "$folder" ]; then bundle; exit; fi
-if [ -d programs ]; then
+if [ -e programs.tar.xz ]; then
+    unpack || exit
     libraries
     slices
 else

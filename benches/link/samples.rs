@@ -7,7 +7,7 @@ pub(crate) const SIZES: [usize; 7] = [8, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 
 
 /// The contestants, in printed order.
 pub(crate) const CONTESTANTS: [&str; 8] =
-    ["memory copy", "threads", "TCP", "raw MPI", "MPI", "raw NCCL", "NCCL link", "NCCL link, events"];
+    ["memory copy", "threads", "TCP", "raw MPI", "MPI", "raw NCCL", "NCCL link", "NCCL link, on the device"];
 
 /// The number of repetitions of a size, for about equal bytes in all.
 pub(crate) fn repetitions(size: usize) -> usize {

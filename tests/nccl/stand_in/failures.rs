@@ -1,7 +1,7 @@
 //! Errors, lost ranks and transfers that do not end: all ranks learn of them in time.
 
 use super::links::ORDERINGS;
-use super::messages::{failed_after, header, on, send};
+use super::messages::{failed_after, header, on, read, send};
 use super::start;
 use crate::link;
 use burn_pipeline::link::{Link, Message};
@@ -17,6 +17,7 @@ pub(super) fn part(name: &str) -> bool {
         "steps" => steps(),
         "aborts" => aborts(),
         "panics" => panics(),
+        "beside a hang" => beside_a_hang(),
         _ => return false,
     }
     true
@@ -166,6 +167,33 @@ fn a_rank_that_panics_has_failed_for_all_at_once() {
         for (rank, (passed, text)) in ended.iter().enumerate().filter(|(rank, _)| *rank != 1) {
             assert!(*passed && failed_after(text) < 2_000, "rank {rank}: {text}");
             assert!(text.contains("rank 1") && text.contains("panicked"), "rank {rank}: {text}");
+        }
+    }
+}
+
+/// Rank 0 sends to rank 2, whose transfers hang, and then to rank 1.
+fn beside_a_hang() {
+    let (mut link, device) = link();
+    let (began, timeout) = (Instant::now(), Duration::from_secs(20));
+    if link.rank() == 0 {
+        send(&mut link, &device, 2, 0, timeout);
+        std::thread::sleep(Duration::from_millis(500));
+        send(&mut link, &device, 1, 1, timeout);
+    }
+    if link.rank() == 1 {
+        assert_eq!(read(link.receive(0, header(1), began + timeout).unwrap())[0], 1.0);
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        link.abort("it has its message".to_owned());
+    }
+    fails(link, began);
+}
+
+#[test]
+fn a_rank_whose_transfers_hang_does_not_hold_up_those_of_others() {
+    for ordering in ORDERINGS {
+        let ended = start(3, "beside a hang", &[("ORDERING", ordering), ("STAND_IN_SILENT_AFTER", "2:0")]).end();
+        for (rank, (passed, text)) in ended.iter().enumerate() {
+            assert!(*passed && text.contains("it has its message"), "rank {rank}: {text}");
         }
     }
 }
