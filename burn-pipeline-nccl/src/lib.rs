@@ -19,7 +19,7 @@
 //! 3. Each direction between two ranks has a communicator and a queue of its own, made at its first message
 //!    (`cuda/connect.rs`). One thread calls NCCL (`cuda/progress.rs`). The higher of two ranks launches a transfer
 //!    first. So a message to a lower rank needs no reply, and one to a higher rank needs one
-//!    ([decision 030](https://github.com/burn-pipeline/burn-pipeline/blob/main/docs/decisions/030-the-higher-rank-launches-first.md)).
+//!    (`docs/decisions/030-the-higher-rank-launches-first.md` in the repository).
 //! 4. `Ordering` says how transfers are ordered relative to CubeCL's queues: on the host, or on the device.
 //! 5. NCCL computes the sums of tied parameters, on communicators that are split off in the order of
 //!    [`Collectives::form_sets`](burn_pipeline::link::Collectives::form_sets). It also runs the collectives of

@@ -214,7 +214,7 @@ impl Link for NcclLink {
         self.timeout.hear(deadline);
         self.endpoint.mailbox().fail_if_failed()?;
         if !self.is_offered(&message) && to != self.rank() {
-            // The thread sends it after the offers that it has still to make, so messages keep their order,
+            // The thread sends it after the frames that it has still to send, so messages keep their order,
             // whichever way they go.
             let packed = Packed::new(message).map_err(|source| self.endpoint.wire(to, source))?;
             return self.command(Command::SendBytes { to, packed });

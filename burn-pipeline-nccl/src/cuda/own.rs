@@ -1,13 +1,13 @@
 //! NCCL's collectives: those of tensor-parallel groups, and sums over other groups.
 //!
-//! Guarantees: members launch a collective only when all of them have reached it and allocated its memory
+//! Guarantees: a member launches a collective only when all of them have reached it and allocated its memory
 //! (`host/turns.rs`). If one is elsewhere, all get an error and none launches. Results come in the order in which
 //! collectives were begun.
 //!
 //! 1. One split of the world makes the groups of all ranks: ranks of a group pass its first rank as their colour.
 //! 2. A start goes to the thread that serves the link (`collect.rs`), and its results are awaited in that order. So
 //!    a program may compute between the two, and several collectives may be open.
-//! 3. Members that meet ([`Collectives::meet`]) agree on a collective without tensors.
+//! 3. Members that meet ([`Collectives::meet`]) begin a collective without tensors, which none of them launches.
 
 use super::command::{Answer, Answered, Collect, Command, OWN, Own, Results};
 use super::link::NcclLink;

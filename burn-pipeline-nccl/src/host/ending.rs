@@ -3,8 +3,8 @@
 //! Guarantees: dropping a link returns within a bound, even if the thread is in a driver call that never returns.
 //! Then the thread is abandoned, and an event says so.
 //!
-//! 1. A thread that is told to close continues until nothing is left to send, in flight, or agreed on with another
-//!    rank, or until a deadline ([`closing`]).
+//! 1. A thread that is told to close continues until nothing is left to send, to launch or in flight and all other
+//!    ranks know that it leaves, or until a deadline ([`closing`]).
 //! 2. If something is left at the deadline, it gives up: the communicators are aborted, which empties the queue.
 //! 3. The rank waits for the thread's end ([`Ending::wait`]) a little longer than that takes.
 
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub(crate) enum Next {
     /// Continue to serve.
     Serve,
-    /// Close: nothing is left to send, in flight, or agreed on.
+    /// Close: nothing is left to do.
     Close,
     /// Give up: the deadline has passed, and the queue must be emptied by force.
     GiveUp,

@@ -24,7 +24,9 @@
 //!
 //! (1) In steps 1 to 3 a rank launches only what all higher ranks have launched. So what it has launched, and another
 //! rank has not, waits for lower ranks. They know of it: what tells them leaves right after the launch, before any
-//! other call of the driver. A launch needs the launching rank's thread alone, which waits at most for its own GPU. By induction from rank 0, which waits for nobody, every launch happens.
+//! other call of the driver. A launch needs the launching rank's thread alone, which waits at most for its own GPU,
+//! and so for lower ranks. By induction from rank 0, which waits for nobody, every launch happens. (NCCL may connect
+//! the members of a set at their first collective, which needs all of them: then the next member launches meanwhile.)
 //!
 //! (2) Notes and frames of one rank to another keep their order, and each end launches a lane in the order in which
 //! the highest rank did.

@@ -9,8 +9,9 @@
 //! Guarantees: it enforces the rules of both libraries. A process that breaks a rule ends with status 70 and the
 //! rule's name ([`broken`](mod@broken)), even if the call would have worked by luck.
 //!
-//! 1. Jobs on a stream run in order, later than the call, and after the events that the stream waits for
-//!    (`queue.rs`).
+//! 1. Jobs on a stream run in order, later than the call, and after the events and values that the stream waits for
+//!    (`queue.rs`, `values.rs`). A call that frees memory waits for the whole device, and blocks launches meanwhile, as
+//!    the driver's may.
 //! 2. Every use of device memory is checked when it is queued (a kernel's when it has run). If one of two uses writes,
 //!    they must be ordered by streams, events, or a wait of the host (`order.rs`, vector clocks as in
 //!    ThreadSanitizer). Memory must be allocated, and is not freed while a transfer may use it (`memory.rs`).
@@ -24,11 +25,11 @@
 //!    checked like other uses, against the order that the launch had (`modules.rs`, `order.rs`). Not checked: races
 //!    between the threads of one kernel; a read of memory that nothing has written (new memory is poisoned); one
 //!    tensor's place used for another one, where both lie in the same block.
-//! 7. Environment variables set faults (`faults.rs`). Collectives are recorded for tests that count them
-//!    (`calls.rs`).
+//! 7. Environment variables set faults (`faults.rs`), and that of two ranks the higher one must launch first. Collectives
+//!    and streams' priorities are recorded for tests that count them (`calls.rs`).
 //!
-//! Reading order: `order.rs`, `queue.rs`, `memory.rs`, `driver.rs`, `copies.rs`, `values.rs`, `modules.rs`, `ptx/`; `room.rs`,
-//! `communicator.rs`, `group.rs`, `transfer.rs`, `sums.rs`, `board.rs`, `nccl.rs`; `faults.rs`, `calls.rs`,
+//! Reading order: `order.rs`, `queue.rs`, `memory.rs`, `driver.rs`, `copies.rs`, `values.rs`, `modules.rs`, `ptx/`;
+//! `room.rs`, `communicator.rs`, `group.rs`, `transfer.rs`, `sums.rs`, `board.rs`, `nccl.rs`; `faults.rs`, `calls.rs`,
 //! `broken.rs`.
 
 #![allow(non_snake_case, reason = "exported functions have the names of the libraries'")]
