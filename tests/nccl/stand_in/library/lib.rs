@@ -25,8 +25,8 @@
 //!    checked like other uses, against the order that the launch had (`modules.rs`, `order.rs`). Not checked: races
 //!    between the threads of one kernel; a read of memory that nothing has written (new memory is poisoned); one
 //!    tensor's place used for another one, where both lie in the same block.
-//! 7. Environment variables set faults (`faults.rs`), and that of two ranks the higher one must launch first. Collectives
-//!    and streams' priorities are recorded for tests that count them (`calls.rs`).
+//! 7. Environment variables set faults (`faults.rs`), and that of two ranks the higher one must launch first.
+//!    Collectives and streams' priorities are recorded for tests that count them (`calls.rs`).
 //!
 //! Reading order: `order.rs`, `queue.rs`, `memory.rs`, `driver.rs`, `copies.rs`, `values.rs`, `modules.rs`, `ptx/`;
 //! `room.rs`, `communicator.rs`, `group.rs`, `transfer.rs`, `sums.rs`, `board.rs`, `nccl.rs`; `faults.rs`, `calls.rs`,
