@@ -2,8 +2,7 @@
 
 use super::command::{Answered, Collect, Results};
 use super::error::{NcclError, PeerError, with};
-use super::flight::Tell;
-use super::launch::{Landing, Ready};
+use super::launch::{Announcement, Landing, Ready};
 use super::progress::Progress;
 use super::queue::Queue;
 use super::tensors::{Pinned, empty};
@@ -34,17 +33,14 @@ impl Progress {
         &mut self,
         (group, round): (u32, u64),
         parts: &[u8],
-        next: Option<Tell>,
+        next: Option<Announcement>,
     ) -> Result<(), PeerError> {
         let Some((collect, ready)) = self.take(group, round) else { return Ok(()) };
         let peer = self.other(&collect.members);
-        match sums::joined(parts) {
-            Ok(specs) => self.collect(collect, ready, specs, (peer, next)).map_err(with(peer)),
-            Err(refusal) => {
-                self.answer(&collect, Err(refused(refusal, &collect, self.mesh.mailbox.rank, peer)));
-                Ok(())
-            }
-        }
+        // Higher members have launched it, so nothing can be refused any more.
+        let broken = |refusal| NcclError::Stopped { what: "a collective", reason: format!("{refusal:?}") };
+        let specs = sums::joined(parts).map_err(broken).map_err(with(peer))?;
+        self.collect(collect, ready, specs, (peer, next)).map_err(with(peer))
     }
 
     /// Ends a collective that no member launches: it is refused, or has no tensors.
@@ -103,7 +99,7 @@ impl Progress {
         collect: Collect,
         ready: Vec<Option<Ready>>,
         specs: Vec<sums::Spec>,
-        (peer, next): (usize, Option<Tell>),
+        (peer, next): (usize, Option<Announcement>),
     ) -> Result<(), NcclError> {
         let (group, members, what) = (collect.group, collect.members.len(), collect.collective);
         let (mut pairs, mut lacked) = (Vec::new(), Vec::new());

@@ -21,7 +21,7 @@ pub(crate) enum Command {
     /// A rank's note about turns.
     Note { from: usize, note: Vec<u8> },
     /// Answer when every message of this rank so far is launched.
-    Settle { done: Answer<()> },
+    WhenLaunched { done: Answer<()> },
     /// Make communicators for groups, in this order. All ranks are ready for it.
     FormSets { sets: Vec<Vec<usize>>, deadline: Instant, done: Answer<()> },
     /// Make one communicator for each group of ranks with the same colour. All ranks are ready for it.

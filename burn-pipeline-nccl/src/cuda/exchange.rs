@@ -2,9 +2,8 @@
 
 use super::communicator::Way;
 use super::error::{NcclError, PeerError, with};
-use super::flight::Tell;
 use super::inbox::Slot;
-use super::launch::Landing;
+use super::launch::{Announcement, Landing};
 use super::progress::Progress;
 use super::queue::Queue;
 use super::tensors::{Pinned, empty};
@@ -22,7 +21,7 @@ impl Progress {
         self.order.when_ready().map_err(with(to))?;
         self.outgoing[to].push_back(pinned);
         if self.turns.send(to) {
-            return self.exchange(Lane::To(to), Some(Tell::Frame(to, frame)));
+            return self.exchange(Lane::To(to), Some(Announcement::Frame(to, frame)));
         }
         self.mesh.offer(to, frame);
         Ok(())
@@ -42,7 +41,7 @@ impl Progress {
     }
 
     /// Launches the oldest message of a lane, and tells the other rank.
-    pub(super) fn exchange(&mut self, lane: Lane, tell: Option<Tell>) -> Result<(), PeerError> {
+    pub(super) fn exchange(&mut self, lane: Lane, tell: Option<Announcement>) -> Result<(), PeerError> {
         self.connect(lane)?;
         let launched = match lane {
             Lane::To(to) => self.outgoing[to].pop_front().map(|tensors| (to, tensors, Landing::Nowhere)),

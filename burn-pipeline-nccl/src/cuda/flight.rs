@@ -6,11 +6,11 @@
 use super::error::{NcclError, PeerError, with};
 use super::gpu::Event;
 use super::inbox::Content;
-use super::launch::{Flight, Landing};
+use super::launch::{Announcement, Flight, Landing};
 use super::progress::Progress;
 use super::queue::Queue;
 use super::tensors::Pinned;
-use crate::host::turns::{Lane, Note};
+use crate::host::turns::Lane;
 use burn_pipeline::link::Monitor;
 use burn_pipeline::link::kit::Mesh;
 use std::sync::Arc;
@@ -20,34 +20,13 @@ use std::time::{Duration, Instant};
 /// except if NCCL first connects the members, which needs all of them.
 const CONNECTS: Duration = Duration::from_millis(5);
 
-/// What another rank must read to launch the same.
-pub(super) enum Tell {
-    Note(usize, Note),
-    Frame(usize, Vec<u8>),
-}
-
-impl From<(usize, Note)> for Tell {
-    fn from((to, note): (usize, Note)) -> Self {
-        Self::Note(to, note)
-    }
-}
-
-impl Tell {
-    fn send(self, mesh: &Mesh) {
-        match self {
-            Self::Note(to, note) => mesh.note(to, note.write()),
-            Self::Frame(to, frame) => mesh.offer(to, frame),
-        }
-    }
-}
-
 impl Progress {
     /// Launches on a lane's queue by this call, and keeps the memory that it uses, even if it fails: part of it may be
     /// in the queue.
     pub(super) fn launch(
         &mut self,
         lane: Lane,
-        (peer, tell): (usize, Option<Tell>),
+        (peer, tell): (usize, Option<Announcement>),
         call: impl FnOnce(&Queue) -> Result<(), NcclError>,
         held: Vec<Pinned>,
         landing: Landing,
@@ -102,7 +81,13 @@ impl Progress {
 }
 
 /// Waits until a launch is really in the queue, and tells the other rank.
-fn settle(lane: Lane, queue: &Queue, mesh: &Mesh, timeout: Duration, mut tell: Option<Tell>) -> Result<(), NcclError> {
+fn settle(
+    lane: Lane,
+    queue: &Queue,
+    mesh: &Mesh,
+    timeout: Duration,
+    mut tell: Option<Announcement>,
+) -> Result<(), NcclError> {
     let (what, now) = ("queuing a group of transfers", Instant::now());
     let stop = || mesh.failure().map(|failure| failure.message);
     let mut settled = queue.communicator.settle(what, now + CONNECTS, &stop);

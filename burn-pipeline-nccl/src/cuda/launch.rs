@@ -1,10 +1,13 @@
-//! The memory of a collective that is ready to launch, and what is kept until the launch has completed.
+//! A launch: the memory of a collective that is ready for it, what tells the next rank, and what is kept until it has
+//! completed.
 
 use super::command::Answer;
 use super::gpu::Event;
 use super::inbox::Slot;
 use super::tensors::{Held, Pinned};
+use crate::host::turns::Note;
 use burn_cubecl::tensor::CubeTensor;
+use burn_pipeline::link::kit::Mesh;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -35,4 +38,25 @@ pub(super) enum Landing {
     Nowhere,
     Slot(Slot, Vec<Pinned>),
     Sums(Vec<Option<Pinned>>, Answer<Vec<Option<CubeTensor>>>),
+}
+
+/// What another rank must read to launch the same.
+pub(super) enum Announcement {
+    Note(usize, Note),
+    Frame(usize, Vec<u8>),
+}
+
+impl From<(usize, Note)> for Announcement {
+    fn from((to, note): (usize, Note)) -> Self {
+        Self::Note(to, note)
+    }
+}
+
+impl Announcement {
+    pub(super) fn send(self, mesh: &Mesh) {
+        match self {
+            Self::Note(to, note) => mesh.note(to, note.write()),
+            Self::Frame(to, frame) => mesh.offer(to, frame),
+        }
+    }
 }

@@ -61,7 +61,7 @@ impl NcclLink {
     fn meet_to_form(&mut self, deadline: Instant) -> Result<(), LinkError> {
         self.timeout.hear(deadline);
         let (done, answer): (Answer<()>, _) = channel();
-        self.command(Command::Settle { done })?;
+        self.command(Command::WhenLaunched { done })?;
         self.answer(0, "the launch of earlier messages", &answer, deadline)?;
         self.barrier(deadline)
     }

@@ -15,9 +15,8 @@
 use super::command::{Answer, Collect, Command, OWN};
 use super::communicator::Communicator;
 use super::error::{NcclError, PeerError, with};
-use super::flight::Tell;
 use super::inbox::Slot;
-use super::launch::Ready;
+use super::launch::{Announcement, Ready};
 use super::order::{Counter, Order};
 use super::queue::Queue;
 use super::tensors::Pinned;
@@ -59,7 +58,7 @@ pub(crate) struct Progress {
     pub(crate) incoming: Vec<VecDeque<(Slot, Vec<Pinned>)>>,
     pub(crate) collects: Vec<(Collect, Vec<Option<Ready>>)>,
     /// The answer that is due when every message of this rank is launched.
-    pub(crate) settling: Option<Answer<()>>,
+    pub(crate) when_launched: Option<Answer<()>>,
 }
 
 impl Progress {
@@ -105,7 +104,7 @@ impl Progress {
             if stream.is_empty() { flights.release() } else { answers = false }
         }
         if !answers {
-            std::mem::forget(self.greeting);
+            std::mem::forget((self.greeting, self.counter));
         }
     }
 
@@ -127,7 +126,7 @@ impl Progress {
                 return Err(None);
             }
             if self.outgoing.iter().all(VecDeque::is_empty)
-                && let Some(done) = self.settling.take()
+                && let Some(done) = self.when_launched.take()
             {
                 // This fails if the caller has given up.
                 let _ = done.send(Ok(((), None)));
@@ -181,8 +180,8 @@ impl Progress {
             }
             Command::Arrived { from, frame, slot } => self.arrived(from, &frame, slot).map_err(with(from))?,
             Command::Note { from, note } => self.note(from, &note).map_err(with(from))?,
-            Command::Settle { done } => {
-                self.settling = Some(done);
+            Command::WhenLaunched { done } => {
+                self.when_launched = Some(done);
                 Vec::new()
             }
             Command::FormSets { sets, deadline, done } => return self.form_sets(&sets, deadline, done),
@@ -199,9 +198,9 @@ impl Progress {
     pub(super) fn act(&mut self, action: Action) -> Result<(), PeerError> {
         match action {
             Action::Send(to, note) => self.mesh.note(to, note.write()),
-            Action::Launch(lane, note) => self.exchange(lane, note.map(Tell::from))?,
+            Action::Launch(lane, note) => self.exchange(lane, note.map(Announcement::from))?,
             Action::Collective { group, round, parts, next } => {
-                self.start((group, round), &parts, next.map(Tell::from))?
+                self.start((group, round), &parts, next.map(Announcement::from))?
             }
             Action::End { group, round, parts } => self.end(group, round, &parts),
             Action::Whole(lane) => self.whole(lane),

@@ -56,7 +56,7 @@ impl Start {
             outgoing,
             incoming,
             collects: Vec::new(),
-            settling: None,
+            when_launched: None,
         };
         Ok((progress, order))
     }
