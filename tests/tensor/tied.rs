@@ -327,9 +327,11 @@ fn tied_weights_move_between_grids_in_checkpoints() {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
+    /// At least four values per norm: those of one over three are often nearly equal, and then a rounding of the plain
+    /// loop's own weights changes its gradient norm by more than the bound.
     #[test]
     fn tied_weights_of_any_size_train_as_the_plain_loop_does(
-        members in 2usize..5, vocab in 2usize..5, width in 3usize..8, hidden in 1usize..4, ranks in 2usize..4,
+        members in 2usize..5, vocab in 2usize..5, width in 4usize..8, hidden in 1usize..4, ranks in 2usize..4,
         engine in 0usize..3
     ) {
         let sizes = Sizes { vocab: vocab * members, width, hidden: hidden * members, seq: 3, blocks: 3 };
