@@ -14,7 +14,6 @@
 mod computing;
 mod convolutions;
 mod endings;
-mod expert_parallel;
 mod failures;
 mod folder;
 mod groups;
@@ -30,6 +29,7 @@ mod rules;
 mod schedules;
 mod storm;
 mod tower;
+mod vocabulary;
 
 use crate::processes::Processes;
 use folder::{folder, variables};
@@ -42,7 +42,7 @@ pub(crate) fn run(part: &str) {
     let known = computing()
         || links()
         || groups::part(part)
-        || expert_parallel::part(part)
+        || vocabulary::part(part)
         || kernels::part(part)
         || rules::part(part);
     assert!(known, "there is no part {part}");

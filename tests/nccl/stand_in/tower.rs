@@ -1,7 +1,7 @@
 //! A small model whose layers defer the gradients of their weights, and its training over NCCL and by the plain loop,
 //! both with computing on the mock's processors.
 
-use crate::cases::{Case, range, read, sizes};
+use crate::cases::{Case, range, read};
 use crate::{TIMEOUT, link};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -132,11 +132,6 @@ pub(super) fn losses(pipeline: &mut Pipeline, case: &Tower, steps: usize) -> Vec
 /// All weights, in model order.
 pub(super) fn weights(pipeline: &mut Pipeline) -> Vec<f32> {
     pipeline.weights().unwrap().iter().flatten().flat_map(read).collect()
-}
-
-/// Even pieces of the samples, one for each microbatch.
-pub(super) fn even(samples: usize, microbatches: usize) -> Vec<usize> {
-    sizes(samples, microbatches)
 }
 
 /// The largest difference of losses from those of the plain loop, relative to them.

@@ -15,10 +15,10 @@ use pipeline_tests::on_device::OnDevice;
 
 /// Runs the named part of a rank's process. Returns false for any other name.
 pub(super) fn part(name: &str) -> bool {
-    if name == "spread vocabulary" {
+    if name == "vocabulary" {
         vocabulary_parallel();
     }
-    name == "spread vocabulary"
+    name == "vocabulary"
 }
 
 fn vocabulary_parallel() {
@@ -40,6 +40,6 @@ fn vocabulary_parallel() {
 #[test]
 fn a_vocabulary_parallel_has_the_bits_of_threads() {
     for ranks in [2, 4] {
-        start(ranks, "spread vocabulary", &[]).all_pass();
+        start(ranks, "vocabulary", &[]).all_pass();
     }
 }
