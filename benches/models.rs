@@ -1,7 +1,8 @@
 //! Compiled stages for models other than transformers with dense layers.
 //!
 //! `cargo bench -p benches --bench models [-- --rounds N] [--only NAME]`: one rank with one thread; the
-//! contestants' steps alternate. *First step* is the first step minus a later one: capture and compilation.
+//! contestants' steps alternate. *Shared* are compiled stages of which one forward of a thousand is recorded. *First
+//! step* is the first step minus a later one: capture and compilation.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints and may stop")]
 
@@ -10,6 +11,7 @@ use benches::spread::Spread;
 use burn::nn::{Linear, LinearConfig, Lstm, LstmConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Distribution, Int, Tensor};
+use burn_pipeline::execute::Tuning;
 use burn_pipeline::payload::AnyTensor;
 use burn_pipeline::program::Program;
 use burn_pipeline::stage::SplitBackward;
@@ -29,10 +31,10 @@ fn main() {
     let (rounds, only) = (flags.number("--rounds", 7), flags.text("--only").unwrap_or_default());
     println!("one rank, one thread, {MICROBATCHES} microbatches; ms a step: median (min..max) of {rounds}\n");
     println!(
-        "| model | eager | captured | compiled | compiled / eager | compiled / captured | first step ms | \
-         what is compiled |"
+        "| model | eager | captured | compiled | shared | compiled / eager | compiled / captured | shared / eager | \
+         first step ms | what is compiled |"
     );
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|");
     for subject in [lstm(), unet(), moe()].iter().filter(|subject| subject.name.contains(only)) {
         subject.measure(rounds);
     }
@@ -47,8 +49,10 @@ struct Subject {
 
 impl Subject {
     fn measure(&self, rounds: usize) {
-        let ways = [(SplitBackward::Eager, false), (SplitBackward::Captured, false), (SplitBackward::Captured, true)];
-        let mut pipelines: Vec<Pipeline> = ways.iter().map(|&(split, compile)| self.pipeline(split, compile)).collect();
+        let captured = SplitBackward::Captured;
+        let ways =
+            [(SplitBackward::Eager, false, 1), (captured, false, 1), (captured, true, 1), (captured, true, 1000)];
+        let mut pipelines: Vec<Pipeline> = ways.iter().map(|&way| self.pipeline(way)).collect();
         let step = |pipeline: &mut Pipeline| {
             let batch = self.batch.clone();
             let began = Instant::now();
@@ -65,25 +69,27 @@ impl Subject {
             }
         }
         let spreads: Vec<Spread> = seconds.iter().map(|seconds| Spread::of(seconds)).collect();
-        let [eager, captured, compiled] = [0, 1, 2].map(|way| spreads[way]);
+        let [eager, captured, compiled, shared] = [0, 1, 2, 3].map(|way| spreads[way]);
         let more = first.iter().zip(&spreads).map(|(first, spread)| format!("{:.0}", (first - spread.median) * 1e3));
         println!(
-            "| {} | {eager} | {captured} | {compiled} | {:.2} | {:.2} | {} | {} |",
+            "| {} | {eager} | {captured} | {compiled} | {shared} | {:.2} | {:.2} | {:.2} | {} | {} |",
             self.name,
             compiled.median / eager.median,
             compiled.median / captured.median,
+            shared.median / eager.median,
             more.collect::<Vec<_>>().join(", "),
             what_is_compiled(&mut pipelines[2])
         );
     }
 
-    fn pipeline(&self, split: SplitBackward, compile: bool) -> Pipeline {
+    fn pipeline(&self, (split, compile, record_every): (SplitBackward, bool, usize)) -> Pipeline {
         (self.model)(Pipeline::builder())
             .schedule("1F1B", Size::new(1, MICROBATCHES))
             .devices(vec![Device::flex()])
             .optimizer(|| AdamWConfig::new().init())
             .split(split)
             .compile(compile)
+            .tuning(Tuning { record_every, ..Tuning::default() })
             .build()
             .unwrap()
     }

@@ -15,8 +15,8 @@ pub(crate) struct RunOptions {
     pub input_gradients: bool,
 }
 
-/// How stages run. No choice changes numbers, except for `merge_weights`, which adds in another order. All ranks must
-/// have the same, except for `synchronize`.
+/// How stages run. No choice changes numbers, except for `merge_weights`, which adds in another order, and
+/// `record_every`, if its condition does not hold. All ranks must have the same, except for `synchronize`.
 ///
 /// ```
 /// use burn_pipeline::execute::{FusedActions, Tuning};
@@ -39,6 +39,17 @@ pub struct Tuning {
     /// dropped, and captured again if needed (see [`SplitBackward`](crate::stage::SplitBackward) for the cost). The
     /// limit does not change numbers.
     pub captured_programs: usize,
+    /// How many forwards of a captured stage share one recording, 1 by default: each is recorded. A recording runs the
+    /// stage's code on the host and computes nothing (see [`SplitBackward`](crate::stage::SplitBackward) for the cost);
+    /// it pays to have fewer where stages compute for a short time: recurrent layers, small stages, fast devices.
+    ///
+    /// A larger number is for stages and losses that read nothing from the host that changes: no counter, no annealed
+    /// field, no coin. Shapes, element types, parameters and random draws that are recorded may change, and so may
+    /// plain values of the batch: a forward that is given any is always recorded. Every n-th forward of the same
+    /// shapes is recorded and compared. If it differs, the call fails with
+    /// [`StageError::Changed`](crate::stage::StageError::Changed); earlier steps may have run the old recording, so
+    /// go back to a checkpoint.
+    pub record_every: usize,
     /// Keeps the outputs of stages until their backward, as a plain autodiff loop does, instead of releasing them after
     /// they were sent. For measuring the memory that the release saves. Off by default.
     pub keep_outputs: bool,
@@ -53,6 +64,7 @@ impl Default for Tuning {
             merge_weights: false,
             fused: FusedActions::default(),
             captured_programs: PROGRAMS,
+            record_every: 1,
             keep_outputs: false,
             synchronize: false,
         }

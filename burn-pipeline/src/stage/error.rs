@@ -142,6 +142,15 @@ pub enum StageError {
          from generators of their own, or build the pipeline without a seed"
     )]
     Draws { reason: String },
+    /// A forward differs from the recording that the forwards before it ran unrecorded.
+    #[error(
+        "the stage's forward, or its loss, is not the one that was recorded, though `Tuning::record_every` lets \
+         {forwards} forwards share a recording: {difference}; up to {} forwards before this one may have run the old \
+         recording, so go back to a checkpoint from before them, and record every forward (`record_every: 1`), or \
+         give what changes to the batch (`Batch::extra`)",
+        forwards - 1
+    )]
+    Changed { difference: String, forwards: usize },
     /// Other ranks wait for this one inside its forward, which may not draw what one device draws.
     #[error("other ranks wait for this one inside of the stage's forward, and {why}")]
     DrawsInGroup { why: &'static str },

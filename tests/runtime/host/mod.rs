@@ -6,4 +6,5 @@ mod model;
 mod noise;
 mod programs;
 mod reads;
+mod shared_recordings;
 mod values;

@@ -21,6 +21,8 @@
 ///   step, and `tracing` reports it once; given to the batch as a tensor
 ///   ([`Stage::Extra`](crate::stage::Stage::Extra)) it costs nothing. `Tuning::captured_programs` bounds how many
 ///   programs are kept.
+/// - If stages read nothing that changes, most forwards need no recording
+///   ([`Tuning::record_every`](crate::execute::Tuning::record_every)).
 /// - A tensor that a module holds outside a `Param` is copied to the host for each forward; on a GPU that waits for
 ///   the device. A frozen `Param` costs nothing.
 ///

@@ -22,6 +22,8 @@ pub(crate) struct StageOptions {
     pub(crate) sharded: Option<bool>,
     /// The most programs that a captured stage keeps.
     pub(crate) programs: usize,
+    /// How many forwards of a captured stage share one recording.
+    pub(crate) record_every: usize,
     /// True if captured programs are compiled.
     pub(crate) compile: bool,
     /// Set if compiled programs round the operands of matmuls.
@@ -53,6 +55,7 @@ impl Default for StageOptions {
             recompute: false,
             sharded: None,
             programs: PROGRAMS,
+            record_every: 1,
             compile: false,
             rounded: None,
             precision: None,

@@ -102,14 +102,14 @@ impl<M: Stage> Typed<M> {
         let (grouped, awaited) = (self.options.grouped, self.options.awaited);
         let eager = |reason| Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits).awaited(awaited);
         self.function.keep_output(self.options.outputs);
-        let (function, programs) = (self.function.clone(), self.options.programs);
+        let function = self.function.clone();
+        let (programs, every) = (self.options.programs, self.options.record_every);
         let (compile, rounded) = (self.options.compile, self.options.rounded);
         let members = self.options.members.clone();
         let captured = |strict| {
             let otherwise = eager("it cannot be captured");
-            Box::new(
-                Captured::new(strict, programs, otherwise).compiling(compile, rounded).among(members.clone(), grouped),
-            )
+            let engine = Captured::new(strict, programs, otherwise).recording_every(every);
+            Box::new(engine.compiling(compile, rounded).among(members.clone(), grouped))
         };
         let engine: Box<dyn Engine<M>> = match (split, splits) {
             (SplitBackward::Eager, _) => Box::new(eager("it was asked for")),

@@ -74,6 +74,12 @@ impl Captured {
         }
     }
 
+    /// Records only every n-th forward of a signature, and compares it with the recording that the others ran.
+    pub(in crate::stage) fn recording_every(mut self, forwards: usize) -> Self {
+        self.programs.record_every = forwards.max(1);
+        self
+    }
+
     /// Compiles programs if `compile` is set and the device has a compiler. `rounded`: they round the operands of
     /// matmuls.
     pub(in crate::stage) fn compiling(mut self, compile: bool, rounded: Option<Bf16>) -> Self {
@@ -88,8 +94,8 @@ impl Captured {
         self
     }
 
-    /// The programs for a call: records the forward and returns the programs of an equal recording, or new ones.
-    /// `None` if the stage cannot be captured.
+    /// The programs for a call: records the forward, unless its turn has not come, and returns the programs of an
+    /// equal recording, or new ones. `None` if the stage cannot be captured.
     pub(super) fn programs_for<M: Stage>(
         &mut self,
         function: &StageFunction<M>,
@@ -99,6 +105,10 @@ impl Captured {
     ) -> Result<Option<Arc<Replayable>>, StageError> {
         if self.refused.is_some() {
             return Ok(None);
+        }
+        let signature = Signature::new(call, parameters, &self.unused);
+        if let Some(known) = self.programs.unrecorded(&signature) {
+            return Ok(Some(known));
         }
         let (capture, unused, device) = (&mut self.capture, &self.unused, parameters.device(call).inner());
         let mut record = || record(capture, function, module, call, parameters, unused);
@@ -115,7 +125,6 @@ impl Captured {
             }
             Ok(recorded) => {
                 self.refuse_draws(&recorded)?;
-                let signature = Signature::new(call, parameters, &self.unused);
                 Some(self.known_or_new(recorded, signature, parameters)?)
             }
             Err(Refusal::Stage(error)) => return Err(error),
@@ -158,6 +167,9 @@ impl Captured {
     ) -> Result<Arc<Replayable>, StageError> {
         let changed = match self.programs.find(&signature, &recorded) {
             Ok(known) => return Ok(known),
+            Err(Some(difference)) if self.programs.takes_turns(&signature) => {
+                return Err(StageError::Changed { difference, forwards: self.programs.record_every });
+            }
             Err(changed) => changed,
         };
         refuse_types(&recorded)?;

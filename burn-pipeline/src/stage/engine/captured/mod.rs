@@ -5,7 +5,9 @@
 //!
 //! 1. Each forward of a microbatch is recorded: the user's code runs once, on placeholders, and computes nothing
 //!    (module `recording`). So whatever it reads from the host, counts, or draws from a generator of its own is what
-//!    the plain loop would read, count and draw.
+//!    the plain loop would read, count and draw. If the user says that stages read nothing that changes
+//!    (`Tuning::record_every`), forwards of one signature take turns: one is recorded and compared, the others run
+//!    the same programs.
 //! 2. If an equal recording is known, its programs are replayed. Recordings are equal if their signature, operations,
 //!    scalars, constants and edges are, including the backward's. Otherwise programs are made from the new recording,
 //!    and kept ([`programs`], [`replayable`]).

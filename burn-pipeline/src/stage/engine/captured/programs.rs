@@ -19,15 +19,45 @@ pub(super) struct Programs {
     pub(super) compile: bool,
     /// Set if compiled programs round the operands of matmuls.
     pub(super) rounded: Option<Bf16>,
+    /// How many forwards share one recording.
+    pub(super) record_every: usize,
     /// The most recently used first.
-    kept: Vec<Arc<Replayable>>,
+    kept: Vec<Kept>,
     constants: Vec<Weak<Constant>>,
+}
+
+/// Programs, and how many forwards have run them since their recording was last compared with one.
+struct Kept {
+    stage: Arc<Replayable>,
+    unrecorded: usize,
 }
 
 impl Programs {
     /// Keeps this many programs, at least one.
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit: limit.max(1), compile: false, rounded: None, kept: Vec::new(), constants: Vec::new() }
+        let (kept, constants) = (Vec::new(), Vec::new());
+        Self { limit: limit.max(1), compile: false, rounded: None, record_every: 1, kept, constants }
+    }
+
+    /// The programs of a call that need not be recorded.
+    pub(super) fn unrecorded(&mut self, signature: &Signature) -> Option<Arc<Replayable>> {
+        if !self.takes_turns(signature) {
+            return None;
+        }
+        let place = self.kept.iter().position(|known| known.stage.signature == *signature)?;
+        let known = &mut self.kept[place];
+        known.unrecorded += 1;
+        if known.unrecorded >= self.record_every {
+            return None;
+        }
+        self.kept[..=place].rotate_right(1);
+        Some(self.kept[0].stage.clone())
+    }
+
+    /// Returns true if several forwards of a signature share one recording. Plain values, which a signature does not
+    /// compare, need one each.
+    pub(super) fn takes_turns(&self, signature: &Signature) -> bool {
+        self.record_every > 1 && !signature.has_plain_values()
     }
 
     /// Finds the programs of an equal recording. `Err` says how the recording differs from the last one of this
@@ -40,12 +70,13 @@ impl Programs {
         let mut changed = None;
         for place in 0..self.kept.len() {
             let known = &self.kept[place];
-            if known.signature != *signature {
+            if known.stage.signature != *signature {
                 continue;
             }
-            let Some(difference) = difference(recorded, known) else {
+            let Some(difference) = difference(recorded, &known.stage) else {
                 self.kept[..=place].rotate_right(1);
-                return Ok(self.kept[0].clone());
+                self.kept[0].unrecorded = 0;
+                return Ok(self.kept[0].stage.clone());
             };
             changed.get_or_insert(difference);
         }
@@ -73,7 +104,7 @@ impl Programs {
         let recording = Arc::new(recording);
         let made = Arc::new(Replayable::new(programs, recording, output, parameters, constants, signature));
         self.kept.truncate(self.limit - 1);
-        self.kept.insert(0, made.clone());
+        self.kept.insert(0, Kept { stage: made.clone(), unrecorded: 0 });
         made
     }
 
@@ -90,7 +121,7 @@ impl Programs {
 
     /// All programs that are kept.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Replayable>> {
-        self.kept.iter()
+        self.kept.iter().map(|known| &known.stage)
     }
 }
 

@@ -45,6 +45,14 @@ impl Signature {
     }
 }
 
+impl Signature {
+    /// Returns true if the call has plain values.
+    pub(in crate::stage::engine) fn has_plain_values(&self) -> bool {
+        let mut parts = self.input.iter().chain(&self.extra).chain(self.target.iter().flatten());
+        parts.any(|part| matches!(part, PartSpec::Host))
+    }
+}
+
 fn specs(payload: &Payload) -> Vec<PartSpec> {
     let spec = |part: &PayloadPart| match part {
         PayloadPart::Tensor(tensor) => PartSpec::Tensor(tensor.shape().to_vec(), tensor.dtype()),
