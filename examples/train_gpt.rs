@@ -12,6 +12,7 @@
 //! Slurm start them with `--link tcp`, or with `--link nccl` (feature `nccl`) if each has a GPU.
 
 use burn::optim::AdamWConfig;
+use burn_pipeline::execute::Tuning;
 use burn_pipeline::link::Link;
 use burn_pipeline::stage::Batch;
 use burn_pipeline::train::{Builder, EvalResults, Pipeline};
@@ -113,6 +114,8 @@ impl Trainer {
             .data_parallel(options.data_parallel)
             .sharded(options.sharded)
             .compile(options.compile.unwrap_or(options.device == DeviceName::Flex))
+            // The model and its loss read nothing from the host that changes.
+            .tuning(Tuning { record_every: 64, ..Tuning::default() })
             .timeout(Duration::from_secs(options.timeout))
             .threads(options.threads);
         let builder = match options.precision.half() {

@@ -2,6 +2,7 @@
 
 use crate::cases::{builder, config, distance, pipelined, plain};
 use crate::parity::assert_close;
+use burn_pipeline::execute::Tuning;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::SplitBackward;
 use pipeline_tests::device::few;
@@ -17,6 +18,8 @@ fn captured_stages_equal_the_plain_loop_with_uneven_microbatches() {
         let builder = builder(schedule.as_ref(), size, &config, |part, _| part).split(SplitBackward::Captured);
         let got = pipelined(builder.clone(), &batches, &config);
         assert_close(&distance(&config, &got, &plain(&config, &batches, 4)), name);
+        let shared = builder.clone().tuning(Tuning { record_every: 1000, ..Tuning::default() });
+        assert_close(&distance(&config, &pipelined(shared, &batches, &config), &got), name);
         let mut pipeline = builder.build().unwrap();
         pipeline.accumulate(crate::cases::Text::new(1, 8).batch()).unwrap();
         for (stage, report) in pipeline.engines().unwrap() {
