@@ -1,5 +1,6 @@
 //! Steps of a small GPT on one device that all ranks share: the plain loop, stages under plain autodiff, captured
-//! and compiled; and the cost of passing tensors between ranks on a CubeCL device.
+//! (each forward recorded, or one for a thousand: *shared*) and compiled; and the cost of passing tensors between ranks
+//! on a CubeCL device.
 //!
 //! `cargo bench --features benches/wgpu --bench device -- [--device wgpu] [--rounds N] [--layers N] [--width N]
 //! [--seq N] [--samples N] [--precision bf16]`; add `benches/fusion` to fuse operations.
@@ -20,6 +21,7 @@ use benches::plain::PlainLoop;
 use benches::spread::Spread;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::execute::Tuning;
 use burn_pipeline::link::{Header, Link, Message, MessageKind, Threads};
 use burn_pipeline::payload::Boundary;
 use burn_pipeline::plan::StageId;
@@ -53,6 +55,7 @@ struct Contestant {
 enum Way {
     Eager,
     Captured,
+    Shared,
     Compiled,
 }
 
@@ -73,6 +76,7 @@ fn pipeline(
         .timeout(Duration::from_secs(600))
         .split(if way == Way::Eager { SplitBackward::Eager } else { SplitBackward::Captured })
         .compile(way == Way::Compiled)
+        .tuning(Tuning { record_every: if way == Way::Shared { 1000 } else { 1 }, ..Tuning::default() })
         .stages(move |at| config.stage(at))
         .optimizer(|| AdamWConfig::new().init())
         .build()
@@ -92,7 +96,8 @@ fn contestants(device: &Device, config: &GptConfig, half: Option<&Precision>) ->
     };
     let plain = Contestant { name: "the plain loop".to_owned(), step: Box::new(step), seconds: Vec::new() };
     let pipelines = [("1F1B", 1), ("1F1B", 2), ("ZBVZeroBubble", 2)].into_iter().flat_map(|(schedule, ranks)| {
-        [Way::Eager, Way::Captured, Way::Compiled].map(|way| pipeline(device, config, half, schedule, ranks, way))
+        [Way::Eager, Way::Captured, Way::Shared, Way::Compiled]
+            .map(|way| pipeline(device, config, half, schedule, ranks, way))
     });
     std::iter::once(plain).chain(pipelines).collect()
 }

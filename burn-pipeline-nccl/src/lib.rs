@@ -5,7 +5,7 @@
 //! no CUDA: who launches a transfer first, how long a link waits, and how it ends.
 //!
 //! Guarantees: tensors go from GPU to GPU, in queues of their own, while ranks compute; a send never blocks the sending
-//! rank; messages from one rank to another keep their order; ranks never wait for each other in a circle, whatever
+//! rank; messages from one rank to another keep their order; ranks never wait for each other in a cycle, whatever
 //! is sent (`host/turns.rs`, with a proof); every wait ends at its deadline, including the link's own waits and its
 //! drop (`host/timeout.rs`, `host/ending.rs`); memory that the GPU may still use is never freed (`host/flights.rs`); a
 //! rank that fails or is lost makes all others abort and return an error that names it.

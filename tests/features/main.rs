@@ -18,7 +18,7 @@ use tempfile::tempdir;
 /// A feature by name, and what it changes in a run.
 type Feature = (&'static str, fn(&mut Run));
 
-const FEATURES: [Feature; 32] = [
+const FEATURES: [Feature; 33] = [
     ("a schedule that splits backwards", |run| run.schedule = ("ZBH1", 1)),
     ("several stages a rank", |run| run.schedule = ("Interleaved1F1B", 2)),
     ("a V schedule", |run| run.schedule = ("ZBVZeroBubble", 2)),
@@ -37,6 +37,7 @@ const FEATURES: [Feature; 32] = [
     ("compile", |run| run.compile = true),
     ("accumulation(Ordered)", |run| run.ordered = true),
     ("merge_weights", |run| run.merge = true),
+    ("record_every", |run| (run.split, run.record_every) = (SplitBackward::Captured, 5)),
     ("seed", |run| run.seed = true),
     ("validate", |run| run.validate = true),
     ("input_gradients", |run| run.input_gradients = true),

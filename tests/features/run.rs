@@ -37,6 +37,7 @@ pub(crate) struct Run {
     pub(crate) compile: bool,
     pub(crate) ordered: bool,
     pub(crate) merge: bool,
+    pub(crate) record_every: usize,
     pub(crate) seed: bool,
     pub(crate) validate: bool,
     pub(crate) input_gradients: bool,
@@ -73,6 +74,7 @@ impl Default for Run {
             compile: false,
             ordered: false,
             merge: false,
+            record_every: 1,
             seed: false,
             validate: false,
             input_gradients: false,
@@ -161,7 +163,7 @@ impl Run {
             .sharded(self.sharded)
             .split(self.split)
             .compile(self.compile)
-            .tuning(Tuning { merge_weights: self.merge, ..Tuning::default() })
+            .tuning(Tuning { merge_weights: self.merge, record_every: self.record_every, ..Tuning::default() })
             .timeout(Duration::from_secs(60));
         if run.members > 1 {
             builder = builder.tensor_parallel(run.members);

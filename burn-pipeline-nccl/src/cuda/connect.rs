@@ -1,6 +1,6 @@
 //! Communicators: of two ranks for one direction, made at the first message, and of sets of ranks.
 //!
-//! Guarantees: joining never closes a circle of waiting ranks, whatever else is in flight.
+//! Guarantees: joining never closes a cycle of waiting ranks, whatever else is in flight.
 //!
 //! 1. The higher of two ranks begins, before its first launch on the lane: it waits until nothing that it has
 //!    launched is in flight, makes an id, sends it to the lower rank, and joins. The lower rank joins when it reads

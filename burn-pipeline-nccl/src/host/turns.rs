@@ -34,7 +34,7 @@
 //! (3) Each message needs at most two notes, each collective of `n` members at most `3 n`.
 //!
 //! (4) Take the moment at which the last rank launches a transfer. A launch waits on the GPU only for transfers whose
-//! moment is earlier than its own, so no circle exists.
+//! moment is earlier than its own, so no cycle exists.
 
 mod collective;
 mod leave;

@@ -242,8 +242,8 @@ fn a_circle_of_waits_over_members_and_replicas_is_named() {
     let (one, other) = ([sum, tokens], [tokens, sum]);
     // Any two holders of a group run the same collectives of that group in the same order.
     let error = *forwards([&one, &other, &other, &one]).unwrap_err();
-    let CollectiveError::Circle { circle, .. } = &error else { panic!("{error}") };
-    let holders: Vec<(usize, usize)> = circle.iter().map(|standing| (standing.replica, standing.member)).collect();
+    let CollectiveError::Cycle { cycle, .. } = &error else { panic!("{error}") };
+    let holders: Vec<(usize, usize)> = cycle.iter().map(|standing| (standing.replica, standing.member)).collect();
     assert_eq!(holders, [(0, 0), (0, 1), (1, 1), (1, 0)]);
     assert!(error.to_string().contains("number 1 is `tokens` on member 1 of replica 0"), "{error}");
     // Here the first replica goes on, and then the other one.

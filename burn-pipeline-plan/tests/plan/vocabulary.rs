@@ -263,7 +263,7 @@ fn a_barrier_that_closes_a_circle_is_a_deadlock() {
     // rank 1 waits for both barriers first.
     let text = "0F0,0F1,1BCAST_S0,1BCAST_S1,1S0,1REDUCE_S0,0B0,0B1,1S1,1REDUCE_S1,1T0,1T1\n\
                 1F0,1BCAST_S0,1F1,1BCAST_S1,1S0,1REDUCE_S0,1S1,1REDUCE_S1,1T1,1B0,1B1,1T0\n";
-    let plan = Plan::from_csv("circle", text).unwrap();
+    let plan = Plan::from_csv("cycle", text).unwrap();
     let Err(error) = plan.check(&CheckOptions::default()) else { panic!("the plan hangs") };
     let CheckError::Deadlock { cycle, .. } = *error else { panic!("{error}") };
     assert_eq!(cycle.len(), 2);
@@ -276,7 +276,7 @@ fn a_barrier_that_closes_a_circle_is_a_deadlock() {
     let text = text.replace("1F0,", "1RECV_F0,1F0,").replace("1F1,", "1RECV_F1,1F1,");
     let text = text.replace("1B0,1B1", "1B0,1SEND_B0,1B1,1SEND_B1");
     for transport in [Transport::Rendezvous, Transport::Buffered(1), Transport::Unbounded] {
-        let plan = Plan::from_csv("circle", &text).unwrap();
+        let plan = Plan::from_csv("cycle", &text).unwrap();
         let Err(error) = plan.check(&CheckOptions { transport, ..CheckOptions::default() }) else { panic!("it hangs") };
         assert!(matches!(*error, CheckError::Deadlock { .. }), "{error}");
     }

@@ -249,12 +249,12 @@ fn payloads_that_no_wait_has_let_go_of_stay_under_their_cap() {
 #[test]
 fn a_start_does_not_hold_its_rank_up_and_a_wait_does() {
     // Both ranks send first: a cycle if sends block, none if they are awaited after the receives.
-    let circle =
+    let cycle =
         "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n";
-    assert!(matches!(refused(circle), CheckError::Deadlock { .. }));
-    let waits = circle.replace("0SEND_F1,", "0SEND_F1,0RECV_B0,0WAIT_SEND_F1,").replace("0RECV_B0,0B0", "0B0");
+    assert!(matches!(refused(cycle), CheckError::Deadlock { .. }));
+    let waits = cycle.replace("0SEND_F1,", "0SEND_F1,0RECV_B0,0WAIT_SEND_F1,").replace("0RECV_B0,0B0", "0B0");
     plan(&waits).check(&CheckOptions::default()).unwrap();
-    let early = circle.replace("0SEND_F1,", "0SEND_F1,0WAIT_SEND_F1,");
+    let early = cycle.replace("0SEND_F1,", "0SEND_F1,0WAIT_SEND_F1,");
     match refused(&early) {
         CheckError::Deadlock { cycle, .. } => {
             let stands: Vec<String> = cycle.iter().map(|w| format!("{} for {}", w.action, w.needs)).collect();

@@ -1,7 +1,7 @@
 //! Data-parallel replicas of a pipeline: what they exchange, and when.
 //!
 //! Guarantees: losses, gradients and weights are those of one pipeline over the whole batch (the loss contract
-//! covers all replicas), and bitwise equal on all replicas; replicas cannot wait for each other in a circle; an
+//! covers all replicas), and bitwise equal on all replicas; replicas cannot wait for each other in a cycle; an
 //! error of one replica ends all of them and names its rank.
 //!
 //! 1. *Layout* ([`Grid`](crate::ranks)): a job has `pipeline ranks x replicas` ranks, and rank `p * replicas + r` is
@@ -22,7 +22,7 @@
 //!    and the stage's next task waits for theirs. `RESHARD` drops all but this replica's piece.
 //! 5. *Order of waits*: replicas that run the same plan start the same exchanges in the same order, and await them
 //!    in that order. A message that is awaited inside a row was sent at the same place of the other replica's row,
-//!    or before it. So a circle of waits over replicas would be a circle within the plan, which `check` has
+//!    or before it. So a cycle of waits over replicas would be a cycle within the plan, which `check` has
 //!    excluded. If the plans of replicas differ in length (a batch that does not divide), gradients are reduced
 //!    after the row and parameters gathered before it.
 //! 6. *Accumulation*: a sum over several batches (`Pipeline::accumulate`) is reduced with the last batch; gradients

@@ -1,7 +1,7 @@
 //! What a set exchanges as lists of tensors.
 //!
 //! Guarantees: lists come in the order of places, and sums are added in that order, so a sum has the same bits on all
-//! members; half precision is added in f32 and rounded once; no circle of waits.
+//! members; half precision is added in f32 and rounded once; no cycle of waits.
 //!
 //! 1. A start sends each other member its list, and does not wait: the same for all ([`RankSet::send_list`], an
 //!    all-gather), or another for each ([`RankSet::send_lists`], a reduce-scatter or an all-to-all).

@@ -1,7 +1,7 @@
 //! Sets of ranks: how the ranks of a job are numbered, and what the ranks of a set exchange.
 //!
 //! Guarantees: every member of a set gets the same bits from a sum, since lists are added in the order of the
-//! members; sets that overlap cannot wait for each other in a circle (`README.md` in this folder has the argument);
+//! members; sets that overlap cannot wait for each other in a cycle (`README.md` in this folder has the argument);
 //! every wait ends at the set's timeout, or at once if another rank fails.
 //!
 //! Reading order:

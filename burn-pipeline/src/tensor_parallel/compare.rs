@@ -41,7 +41,7 @@ impl Holders<'_> {
                 CollectiveError::Differ { first, second, .. } => {
                     [first, second].into_iter().filter_map(rank_of).collect()
                 }
-                CollectiveError::Circle { circle, .. } => circle.iter().filter_map(rank_of).collect(),
+                CollectiveError::Cycle { cycle, .. } => cycle.iter().filter_map(rank_of).collect(),
                 _ => ranks,
             };
             std::panic::resume_unwind(Box::new(LinkError::Collectives { rank, ranks, source }));

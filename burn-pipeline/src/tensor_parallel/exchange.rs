@@ -8,7 +8,7 @@
 //! 2. A member first sends to all that need something from it, and receives in member order. Sends do not wait for
 //!    their receives ([`Link::send`]), so a program may compute in between. All members begin collectives in one
 //!    order, and each ends them in that order, so the next message from a member belongs to the collective that
-//!    this one waits for. Waits cannot form a circle: before the others began the first open collective, they
+//!    this one waits for. Waits cannot form a cycle: before the others began the first open collective, they
 //!    waited only in earlier ones.
 //! 3. Between replicas sums of gradients travel too, and may come first: they wait in the inbox of the replicas'
 //!    exchanges.

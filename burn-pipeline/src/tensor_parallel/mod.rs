@@ -14,7 +14,7 @@
 //!    program. If the link has its own collectives (NCCL), those are used (`by_link`).
 //! 3. *Messages* (`exchange`) travel over the rank's own end of the link, and name their task and collective. Two
 //!    members send each other nothing else, so messages cannot be mistaken for a plan's transfers.
-//! 4. *Order*: since members run one row, a circle of waits over members would be a circle in the plan, or one
+//! 4. *Order*: since members run one row, a cycle of waits over members would be a cycle in the plan, or one
 //!    inside of a task. `check` excludes the first. For a captured stage's tasks the same proof excludes the
 //!    second, once the members have told each other what they recorded (`compare`). Collectives of a backward
 //!    belong to `I` ([`CapturedOp::is_collective`](crate::program::CapturedOp::is_collective)). In a captured

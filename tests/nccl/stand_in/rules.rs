@@ -18,7 +18,7 @@ pub(super) fn part(name: &str) -> bool {
         "count" => rank.receive(memory, BYTES - 1, bytes),
         "type" if rank.rank == 0 => rank.send(memory, BYTES / 4),
         "type" => rank.receive(memory, BYTES / 4, ncclDataType_t::ncclInt32),
-        "circle" => {
+        "cycle" => {
             rank.send(memory, BYTES);
             rank.settle();
             rank.receive(rank.memory(), BYTES, bytes);
@@ -140,7 +140,7 @@ fn a_process_that_breaks_a_rule_ends_with_its_name() {
     for (part, rule) in [
         ("count", "both ends of a transfer name the same count and type"),
         ("type", "both ends of a transfer name the same count and type"),
-        ("circle", "queues do not wait for each other: rank 0 waits for [1], rank 1 waits for [0]"),
+        ("cycle", "queues do not wait for each other: rank 0 waits for [1], rank 1 waits for [0]"),
         ("sent too early", "memory is used before its event: a send"),
         ("used too early", "memory is used before its event: a copy from the host"),
         ("freed", "memory is freed while in flight"),

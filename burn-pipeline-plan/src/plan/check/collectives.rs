@@ -119,9 +119,9 @@ pub enum CollectiveError {
     #[error(
         "rank {rank}, step {step}, {action}: ranks of stage {} wait in a cycle in {}: {}; \
          call collectives of members and of replicas in the same order on all of them",
-        task.stage(), task.op(), circle.iter().map(Standing::to_string).collect::<Vec<_>>().join(", ")
+        task.stage(), task.op(), cycle.iter().map(Standing::to_string).collect::<Vec<_>>().join(", ")
     )]
-    Circle { rank: usize, step: usize, action: Action, task: Task, circle: Vec<Standing> },
+    Cycle { rank: usize, step: usize, action: Action, task: Task, cycle: Vec<Standing> },
     /// The plan has no such stage, or the number of lists is not a multiple of `members`.
     #[error(
         "got {lists} lists of collectives for stage {stage}, with {members} members per replica; \

@@ -68,14 +68,14 @@ struct Lists<'a> {
 /// Holders that wait forever.
 enum Deadlock {
     Differ([Standing; 2]),
-    Circle(Vec<Standing>),
+    Cycle(Vec<Standing>),
 }
 
 impl Deadlock {
     fn at(self, rank: usize, step: usize, action: Action, task: Task) -> CollectiveError {
         match self {
             Deadlock::Differ([first, second]) => CollectiveError::Differ { rank, step, action, task, first, second },
-            Deadlock::Circle(circle) => CollectiveError::Circle { rank, step, action, task, circle },
+            Deadlock::Cycle(cycle) => CollectiveError::Cycle { rank, step, action, task, cycle },
         }
     }
 }
@@ -144,7 +144,7 @@ impl<'a> Lists<'a> {
             }
             path.push(next);
         }
-        Deadlock::Circle(path.into_iter().map(|holder| self.standing(holder)).collect())
+        Deadlock::Cycle(path.into_iter().map(|holder| self.standing(holder)).collect())
     }
 
     fn standing(&self, holder: usize) -> Standing {

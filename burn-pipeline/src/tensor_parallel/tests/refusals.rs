@@ -1,4 +1,4 @@
-//! Members in different collectives, a member that does not come, and orders in a circle are refused by name.
+//! Members in different collectives, a member that does not come, and orders in a cycle are refused by name.
 
 use super::{members, values};
 use crate::link::{Link, LinkError, SharedLink, Threads};
@@ -97,7 +97,7 @@ fn a_circle_of_members_and_replicas_is_refused_on_all_of_them() {
     let (one, other) = ([sum, tokens], [tokens, sum]);
     // Ranks 0 and 1 are one group, and ranks 2 and 3 another. The collectives of any two ranks match; only their
     // orders differ.
-    for (order, circle) in [([one, other, other, one], true), ([one, one, other, other], false)] {
+    for (order, cycle) in [([one, other, other, one], true), ([one, one, other, other], false)] {
         let threads = Threads::new(4);
         let run = |rank: usize| {
             let mut link = SharedLink::new(Box::new(threads.link(rank, Device::flex())));
@@ -127,12 +127,12 @@ fn a_circle_of_members_and_replicas_is_refused_on_all_of_them() {
                 .collect();
             ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         });
-        assert_eq!(got.iter().all(Result::is_err), circle, "{got:?}");
-        assert_eq!(got.iter().any(Result::is_err), circle, "{got:?}");
+        assert_eq!(got.iter().all(Result::is_err), cycle, "{got:?}");
+        assert_eq!(got.iter().any(Result::is_err), cycle, "{got:?}");
         for error in got.into_iter().filter_map(Result::err) {
             match error {
                 LinkError::Collectives { ranks, source, .. } => {
-                    assert!(matches!(*source, CollectiveError::Circle { .. }), "{source}");
+                    assert!(matches!(*source, CollectiveError::Cycle { .. }), "{source}");
                     assert_eq!(ranks, [0, 1, 3, 2]);
                 }
                 other => assert!(matches!(other, LinkError::Peer(_)), "{other}"),

@@ -66,16 +66,16 @@ impl Board {
             return;
         }
         let shown = self.read();
-        let circle = stuck(&shown);
+        let cycle = stuck(&shown);
         let same = |rank: usize| {
             let (now, before) = (shown[rank], self.before[rank]);
             let unchanged = (now.group, now.missing, now.moves) == (before.group, before.missing, before.moves);
             unchanged && now.looks > before.looks + 1
         };
-        let holds = circle & (1 << self.me) != 0 && (0..RANKS).filter(|rank| circle & (1 << rank) != 0).all(same);
+        let holds = cycle & (1 << self.me) != 0 && (0..RANKS).filter(|rank| cycle & (1 << rank) != 0).all(same);
         if holds {
             let say = |rank: usize| format!("rank {rank} waits for {:?}", ranks(shown[rank].missing));
-            let who: Vec<String> = ranks(circle).into_iter().map(say).collect();
+            let who: Vec<String> = ranks(cycle).into_iter().map(say).collect();
             broken("queues do not wait for each other", who.join(", "));
         }
         (self.last, self.before) = (Instant::now(), shown);
