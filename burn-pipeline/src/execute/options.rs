@@ -43,12 +43,17 @@ pub struct Tuning {
     /// stage's code on the host and computes nothing (see [`SplitBackward`](crate::stage::SplitBackward) for the cost);
     /// it pays to have fewer where stages compute for a short time: recurrent layers, small stages, fast devices.
     ///
-    /// A larger number is for stages and losses that read nothing from the host that changes: no counter, no annealed
-    /// field, no coin. Shapes, element types, parameters and random draws that are recorded may change, and so may
-    /// plain values of the batch: a forward that is given any is always recorded. Every n-th forward of the same
-    /// shapes is recorded and compared. If it differs, the call fails with
-    /// [`StageError::Changed`](crate::stage::StageError::Changed); earlier steps may have run the old recording, so
-    /// go back to a checkpoint.
+    /// A larger number is for stages and losses that run the same operations in the same order for the same shapes:
+    /// they read nothing from the host that changes (no counter, no annealed field, no coin), and hold no tensor outside
+    /// a `Param` that changes. Parameters may change, and random numbers are drawn anew if they are drawn on the input's
+    /// device (`x.device()`). A forward that is given a plain value of the batch, or asks for its microbatch
+    /// ([`ForwardContext::microbatch`](crate::layers::ForwardContext::microbatch)), is always recorded. What a forward
+    /// only writes, such as a count of its calls, is written by recorded forwards alone.
+    ///
+    /// For each shape, every n-th forward is recorded and compared with the recording that the others ran, if that is
+    /// still kept. If it differs, the call fails with
+    /// [`StageError::Changed`](crate::stage::StageError::Changed). Earlier steps may have run the old recording, so
+    /// build the pipeline anew with `record_every: 1`, and load a checkpoint from before them.
     pub record_every: usize,
     /// Keeps the outputs of stages until their backward, as a plain autodiff loop does, instead of releasing them after
     /// they were sent. For measuring the memory that the release saves. Off by default.

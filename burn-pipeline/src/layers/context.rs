@@ -1,5 +1,6 @@
 //! What a layer is told: as it is made, and as it runs.
 
+use crate::stage::depends_on_microbatch;
 use crate::tensor_parallel::TensorGroup;
 use burn::tensor::Device;
 
@@ -23,8 +24,18 @@ pub struct ForwardContext {
     pub stage: usize,
     /// The number of stages.
     pub stages: usize,
+    pub(super) microbatch: usize,
+}
+
+impl ForwardContext {
     /// The microbatch's index in the whole batch.
-    pub microbatch: usize,
+    ///
+    /// A captured stage whose forward asks for it is recorded for each microbatch, whatever
+    /// [`Tuning::record_every`](crate::execute::Tuning::record_every) says.
+    pub fn microbatch(&self) -> usize {
+        depends_on_microbatch();
+        self.microbatch
+    }
 }
 
 /// The ranks over which a layer can be cut.

@@ -145,9 +145,10 @@ pub enum StageError {
     /// A forward differs from the recording that the forwards before it ran unrecorded.
     #[error(
         "the stage's forward, or its loss, is not the one that was recorded, though `Tuning::record_every` lets \
-         {forwards} forwards share a recording: {difference}; up to {} forwards before this one may have run the old \
-         recording, so go back to a checkpoint from before them, and record every forward (`record_every: 1`), or \
-         give what changes to the batch (`Batch::extra`)",
+         {forwards} forwards of the same shapes share a recording: {difference}; the {} forwards of these shapes before \
+         this one, and as many of others, may have run old recordings, so build the pipeline anew with \
+         `record_every: 1` and load a checkpoint from before them, or give what changes to the batch as a tensor \
+         (`Batch::extra`)",
         forwards - 1
     )]
     Changed { difference: String, forwards: usize },

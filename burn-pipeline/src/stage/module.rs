@@ -38,7 +38,8 @@ pub(crate) fn without_rule<M: Stage>(module: M) -> M {
 /// all microbatches in order; otherwise (bidirectional schedules, data-parallel replicas) the step is refused.
 ///
 /// What it reads from the host may change from step to step: a field that [`Stage::after_step`] anneals, an atomic, a
-/// counter that it advances. It runs once for each microbatch, captured or not. It runs again if plain autodiff
+/// counter that it advances. It runs once for each microbatch, captured or not, unless forwards share a recording
+/// ([`Tuning::record_every`](crate::execute::Tuning::record_every)). It runs again if plain autodiff
 /// recomputes activations, and if a stage that cannot be captured draws under a seed (see
 /// [`Builder::seed`](crate::train::Builder::seed)). State that copies of the module must share belongs behind an
 /// `Arc`. Every rank reads its own host, so values that ranks must agree on are extras of the batch; as tensors they

@@ -9,6 +9,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::activation::{gelu, tanh};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::execute::Tuning;
+use burn_pipeline::layers::{ForwardContext, Layer, LayerContext, Sequential};
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Accumulation, Batch, SplitBackward, Stage, StageBox, StageError, init_seeded};
 use burn_pipeline::train::{Builder, Pipeline, StageContext};
@@ -119,7 +120,8 @@ fn a_forward_that_changed_is_refused_by_name_when_it_is_next_recorded() {
     let Some(StageError::Changed { difference, forwards: 8 }) = changed else { panic!("{error:?}") };
     assert!(difference.contains("operation"), "{difference}");
     assert!(
-        error.to_string().contains("up to 7 forwards before this one") && error.to_string().contains("record_every: 1")
+        error.to_string().contains("the 7 forwards of these shapes before this one")
+            && error.to_string().contains("record_every: 1")
     );
     // It stays refused until the host has what was recorded.
     step(2).unwrap_err();
@@ -146,6 +148,33 @@ fn a_replaced_module_is_recorded_anew() {
         let before = pipeline.step(batch(0, 1, None), 1e-2).unwrap().loss;
         pipeline.replace_module(0, |part: Part, _| Part { negated: true, ..part }).unwrap();
         [before, pipeline.step(batch(0, 1, None), 1e-2).unwrap().loss]
+    };
+    assert_eq!(losses(1000), losses(1));
+}
+
+#[test]
+fn a_layer_that_knows_its_microbatch_is_always_recorded() {
+    let losses = |record_every| {
+        let linear =
+            |at: &LayerContext| init_seeded(5, &at.device, |device| LinearConfig::new(WIDTH, WIDTH).init(device));
+        let scaled =
+            |linear: &Linear, (x, at): (Tensor<2>, ForwardContext)| linear.forward(x) * (1 + at.microbatch()) as f64;
+        let model = Sequential::new()
+            .then(Layer::new("plain", linear, |linear: &Linear, x: Tensor<2>| tanh(linear.forward(x))))
+            .then(Layer::new("scaled", linear, scaled).with_context())
+            .loss(|y: Tensor<2>, target: Tensor<2>| (y - target).square().mean());
+        let builder = Pipeline::builder()
+            .layers(model)
+            .schedule("ZBH1", Size::new(RANKS, MICROBATCHES))
+            .devices(vec![Device::flex()])
+            .optimizer(|| AdamWConfig::new().init())
+            .split(SplitBackward::Captured)
+            .tuning(Tuning { record_every, ..Tuning::default() });
+        let mut pipeline = builder.build().unwrap();
+        [0, 1, 2].map(|step| {
+            let batch = Batch::new(tensor(2 * step, MICROBATCHES)).target(tensor(2 * step + 1, MICROBATCHES));
+            pipeline.step(batch, 1e-2).unwrap().loss
+        })
     };
     assert_eq!(losses(1000), losses(1));
 }

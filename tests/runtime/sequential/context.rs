@@ -42,8 +42,8 @@ type Seen = Arc<Mutex<BTreeSet<(usize, usize, usize)>>>;
 fn model(seen: &Seen) -> Model {
     let seen = seen.clone();
     let forward = move |own: &Linear, (x, at): (Tensor<2>, ForwardContext)| {
-        seen.lock().unwrap().insert((at.layer, at.stage, at.microbatch));
-        scaled(own, x, at.layer, at.microbatch)
+        seen.lock().unwrap().insert((at.layer, at.stage, at.microbatch()));
+        scaled(own, x, at.layer, at.microbatch())
     };
     let make = |at: &LayerContext| linear(&at.device);
     Sequential::new()

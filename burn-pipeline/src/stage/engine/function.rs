@@ -11,13 +11,23 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 thread_local! {
-    /// The microbatch whose forward runs on this thread.
-    static MICROBATCH: Cell<usize> = const { Cell::new(0) };
+    /// The microbatch whose forward runs on this thread, or ran last, and true if that forward depends on the number.
+    static MICROBATCH: Cell<(usize, bool)> = const { Cell::new((0, false)) };
 }
 
 /// The index in the whole batch of the microbatch whose forward runs on this thread.
 pub(crate) fn microbatch() -> usize {
-    MICROBATCH.get()
+    MICROBATCH.get().0
+}
+
+/// Notes that the forward on this thread depends on the number of its microbatch.
+pub(crate) fn depends_on_microbatch() {
+    MICROBATCH.set((microbatch(), true));
+}
+
+/// Returns true if the last forward on this thread depends on the number of its microbatch.
+pub(super) fn has_read_microbatch() -> bool {
+    MICROBATCH.get().1
 }
 
 /// Checks that a payload holds what a stage takes.
@@ -149,7 +159,7 @@ impl<M: Stage> StageFunction<M> {
     ) -> Result<M::Output, StageError> {
         let input = M::Input::from_payload(input).map_err(StageError::Input)?;
         let extra = M::Extra::from_payload(extra).map_err(|source| StageError::extra(source, &module.extras()))?;
-        MICROBATCH.set(microbatch);
+        MICROBATCH.set((microbatch, false));
         Ok(module.forward(input, extra))
     }
 

@@ -24,7 +24,9 @@ pub(super) use captured::Captured;
 pub(super) use casts::refuse_given;
 pub(crate) use contract::{Engine, EngineState};
 pub(super) use eager::Eager;
-pub(crate) use function::{BatchChecks, LossFunction, PayloadCheck, StageFunction, check, microbatch};
+pub(crate) use function::{
+    BatchChecks, LossFunction, PayloadCheck, StageFunction, check, depends_on_microbatch, microbatch,
+};
 pub(crate) use members::Members;
 pub(super) use recompute::Recompute;
 pub use report::{ActivationBytes, DeferredShare, EngineReport, SplitBackward};

@@ -7,12 +7,12 @@
 /// that `I` computes the input's gradients and nothing else. `Pipeline::engines` reports which stages are captured,
 /// and why others are not.
 ///
-/// Each forward of a microbatch runs the stage's code and the loss function once, on tensors without values: this
-/// records the forward and its backward, and computes nothing. If an equal recording is kept (the same operations,
-/// sizes, bits of scalars, and values brought from the host), its programs run; otherwise new programs are made and
-/// kept. So a captured stage reads, counts and draws on the host what the plain loop would: annealed fields, flags,
-/// atomics, counters, the state of a loss closure. Backwards and recomputed forwards run none of the user's code. The
-/// costs:
+/// Each forward of a microbatch (unless several share a recording, see below) runs the stage's code and the loss
+/// function once, on tensors without values: this records the forward and its backward, and computes nothing. If an
+/// equal recording is kept (the same operations, sizes, bits of scalars, and values brought from the host), its programs
+/// run; otherwise new programs are made and kept. So a captured stage reads, counts and draws on the host what the plain
+/// loop would: annealed fields, flags, atomics, counters, the state of a loss closure. Backwards and recomputed forwards
+/// run none of the user's code. The costs:
 ///
 /// - Recording a forward that is known: 1.1 ms for a transformer block of width 256 (202 operations), whose forward
 ///   and backward over 512 tokens take 239 ms on a processor (0.5 %, in a development build); 0.1 ms for a small
@@ -43,7 +43,8 @@
 /// any case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SplitBackward {
-    /// Captured if the plan runs `I` and `W` on the stage and the stage can be captured; otherwise like `Eager`.
+    /// Captured if the stage can be captured and the plan runs `I` and `W` on it, or the pipeline has a seed or compiles
+    /// stages; otherwise like `Eager`.
     #[default]
     Auto,
     /// Burn's autodiff: `I` computes both kinds of gradients and `W` only adds those of the weights, except for

@@ -2,8 +2,8 @@
 //! depth, read back by `into_scalar`). They come from that device's generator, which the pipeline's seed does not
 //! set.
 //!
-//! Guarantees, under a seed: a stage whose forwards all make such draws is refused after [`ENOUGH`] of them, unless
-//! other threads draw without a pause. A stage without such draws is refused with a probability of at most 2^-32,
+//! Guarantees, under a seed: a stage whose forwards all make such draws is refused after [`ENOUGH`] of them were
+//! recorded, unless other threads draw without a pause. A stage without such draws is refused with a probability of at most 2^-32,
 //! whatever other threads draw.
 //!
 //! 1. In doubt, a forward is recorded while no other code that seeds the generators runs: they are seeded, the

@@ -167,7 +167,7 @@ impl Captured {
     ) -> Result<Arc<Replayable>, StageError> {
         let changed = match self.programs.find(&signature, &recorded) {
             Ok(known) => return Ok(known),
-            Err(Some(difference)) if self.programs.takes_turns(&signature) => {
+            Err(Some(difference)) if self.programs.takes_turns(&signature) && !recorded.reads_microbatch => {
                 return Err(StageError::Changed { difference, forwards: self.programs.record_every });
             }
             Err(changed) => changed,

@@ -22,14 +22,16 @@ pub(super) struct Programs {
     /// How many forwards share one recording.
     pub(super) record_every: usize,
     /// The most recently used first.
-    kept: Vec<Kept>,
+    kept: Vec<Entry>,
     constants: Vec<Weak<Constant>>,
 }
 
-/// Programs, and how many forwards have run them since their recording was last compared with one.
-struct Kept {
+/// Programs, and the number of forwards that ran them unrecorded since a recording was last equal to theirs.
+struct Entry {
     stage: Arc<Replayable>,
     unrecorded: usize,
+    /// True if its forward read the number of its microbatch, so that each forward needs a recording.
+    reads_microbatch: bool,
 }
 
 impl Programs {
@@ -47,7 +49,7 @@ impl Programs {
         let place = self.kept.iter().position(|known| known.stage.signature == *signature)?;
         let known = &mut self.kept[place];
         known.unrecorded += 1;
-        if known.unrecorded >= self.record_every {
+        if known.reads_microbatch || known.unrecorded >= self.record_every {
             return None;
         }
         self.kept[..=place].rotate_right(1);
@@ -90,7 +92,7 @@ impl Programs {
         signature: Signature,
         parameters: Vec<ParamId>,
     ) -> Arc<Replayable> {
-        let Recorded { mut recording, output, device, .. } = recorded;
+        let Recorded { mut recording, output, device, reads_microbatch, .. } = recorded;
         let programs = Arc::new(match self.compile {
             true => StagePrograms::compiled(&recording, &device, self.rounded),
             false => StagePrograms::new(&recording),
@@ -104,7 +106,7 @@ impl Programs {
         let recording = Arc::new(recording);
         let made = Arc::new(Replayable::new(programs, recording, output, parameters, constants, signature));
         self.kept.truncate(self.limit - 1);
-        self.kept.insert(0, Kept { stage: made.clone(), unrecorded: 0 });
+        self.kept.insert(0, Entry { stage: made.clone(), unrecorded: 0, reads_microbatch });
         made
     }
 

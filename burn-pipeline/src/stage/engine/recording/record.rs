@@ -21,7 +21,7 @@ use crate::program::{
 use crate::stage::Stage;
 use crate::stage::batch::Weight;
 use crate::stage::engine::call::ForwardCall;
-use crate::stage::engine::function::{StageFunction, TrackedOutput, strategy_of};
+use crate::stage::engine::function::{StageFunction, TrackedOutput, has_read_microbatch, strategy_of};
 use crate::stage::error::StageError;
 use crate::stage::random::{Drawn, drawing};
 use burn::backend::DispatchTensor;
@@ -57,6 +57,8 @@ pub(in crate::stage::engine) struct Recorded {
     /// True if the forward changed a buffer. Then its backward is not recorded, since a replay would not change the
     /// buffer.
     pub(in crate::stage::engine) changes_buffers: bool,
+    /// True if the forward read the number of its microbatch.
+    pub(in crate::stage::engine) reads_microbatch: bool,
     /// The device that it is replayed on.
     pub(in crate::stage::engine) device: Device,
     /// What the layers of a tensor-parallel group drew.
@@ -104,8 +106,9 @@ pub(in crate::stage::engine) fn record<M: Stage>(
         scope.map(|scope| (scope, custom)).map_err(|error| error.to_string())
     })??;
     let Traced { edges, output, changes_buffers } = traced?;
+    let reads_microbatch = has_read_microbatch();
     let recording = Recording::new(recorded.graph.operations, recorded.values, edges, custom);
-    Ok(Recorded { recording, output, changes_buffers, device, layer_draws })
+    Ok(Recorded { recording, output, changes_buffers, reads_microbatch, device, layer_draws })
 }
 
 /// What the trace of a forward and its backward found.
