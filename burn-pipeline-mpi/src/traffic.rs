@@ -74,7 +74,8 @@ impl Traffic {
     /// Tells all other ranks that this one ends the job.
     pub(crate) fn announce_end(&mut self) {
         let failure = Failure { rank: self.mailbox.rank, message: ENDS_JOB.to_owned() };
-        self.send_all(&Envelope::Failed(failure));
+        let envelope = self.mailbox.failed(failure);
+        self.send_all(&envelope);
     }
 
     /// Prepares for the next messages on the link's own communicator, in both directions.
@@ -164,7 +165,8 @@ impl Traffic {
     /// Sends a failure that was recorded in this process to all other ranks.
     fn report_failure(&mut self) -> bool {
         let failure = self.mailbox.take_failure();
-        failure.map(|failure| self.send_all(&Envelope::Failed(failure))).is_some()
+        let envelope = failure.map(|failure| self.mailbox.failed(failure));
+        envelope.map(|envelope| self.send_all(&envelope)).is_some()
     }
 
     /// Returns true if a waiting thread was woken since the last call.
@@ -183,7 +185,7 @@ impl Traffic {
                 }
             }
             Some(envelope) => {
-                self.job_ends |= matches!(&envelope, Envelope::Failed(failure) if failure.message == ENDS_JOB);
+                self.job_ends |= matches!(&envelope, Envelope::Failed { failure, .. } if failure.message == ENDS_JOB);
                 self.woken |= matches!(envelope, Envelope::Gather { .. }) && self.mailbox.is_waiting();
                 if let Some(reply) = self.mailbox.handle(from, envelope) {
                     self.send(from, reply, Vec::new());

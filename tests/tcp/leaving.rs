@@ -50,7 +50,7 @@ fn a_rank_that_leaves_because_of_another_says_so_before_it_is_taken_for_the_caus
     let header = Header { stage: StageId::new(1), microbatch: 0, kind: MessageKind::Activation };
     let failure = Failure { rank: 2, message: "its disk is full".to_owned() };
     // Its message to rank 0 is still in transit.
-    let told = Envelope::Failed(failure.clone()).write();
+    let told = Envelope::Failed { failure: failure.clone(), recoveries: 0, gathers: 0 }.write();
     let packet = [&[0][..], &(told.len() as u32).to_le_bytes(), &told].concat();
     failing[1].as_mut().unwrap().write_all(&packet).unwrap();
     let error = leaving.receive(0, header, Instant::now() + TIMEOUT).unwrap_err();

@@ -67,7 +67,7 @@ impl<P: Peers> Monitor for P {
     fn abort(&self, failure: Failure) {
         self.mailbox().abort(failure);
         let outgoing = self.mailbox().take_failure();
-        outgoing.into_iter().for_each(|failure| self.send_all(&Envelope::Failed(failure)));
+        outgoing.into_iter().for_each(|failure| self.send_all(&self.mailbox().failed(failure)));
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -217,7 +217,7 @@ impl<P: Peers> Drop for Endpoint<P> {
         self.abort_if_panicking();
         // Others may learn that this rank leaves before they learn of the failure that caused it.
         if let Some(failure) = self.mailbox().end() {
-            self.peers.send_all(&Envelope::Failed(failure));
+            self.peers.send_all(&self.mailbox().failed(failure));
         }
         self.peers.close();
     }

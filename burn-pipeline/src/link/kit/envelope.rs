@@ -18,8 +18,15 @@ pub enum Envelope {
         /// The sender's bytes.
         bytes: Vec<u8>,
     },
-    /// A rank failed.
-    Failed(Failure),
+    /// A rank failed, or left.
+    Failed {
+        /// What failed.
+        failure: Failure,
+        /// How many recoveries the sender has ended.
+        recoveries: u64,
+        /// How many gathers it has ended since: a rank that has ended fewer recoveries, or gathers, does so first.
+        gathers: u64,
+    },
     /// Asks the receiver what it is doing.
     Ask {
         /// The question's number.
@@ -62,7 +69,7 @@ impl Envelope {
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (mut envelope, left) = postcard::take_from_bytes(bytes).ok()?;
         match &mut envelope {
-            Envelope::Failed(Failure { message, .. })
+            Envelope::Failed { failure: Failure { message, .. }, .. }
             | Envelope::Interrupted { failure: Failure { message, .. }, .. } => *message = printable(message),
             Envelope::Answer { activity, .. } => *activity = printable(activity),
             Envelope::Message(_)
@@ -96,7 +103,11 @@ mod tests {
             Envelope::Message(vec![1, 2, 3]),
             Envelope::Gather { round: u64::MAX, bytes: vec![0, 255, 7] },
             Envelope::Gather { round: 0, bytes: Vec::new() },
-            Envelope::Failed(Failure { rank: 3, message: "rank 3, stage 1: ä".to_owned() }),
+            Envelope::Failed {
+                failure: Failure { rank: 3, message: "rank 3, stage 1: ä".to_owned() },
+                recoveries: 2,
+                gathers: 300,
+            },
             Envelope::Ask { question: 7 },
             Envelope::Answer { question: 7, waits_for: None, activity: "is running 1F2".to_owned(), pace: Pace::Long },
             Envelope::Answer {
@@ -121,8 +132,9 @@ mod tests {
     #[test]
     fn texts_of_others_give_terminals_no_orders() {
         let told = |message: &str| {
-            let bytes = Envelope::Failed(Failure { rank: 1, message: message.to_owned() }).write();
-            let Some(Envelope::Failed(failure)) = Envelope::read(&bytes) else { panic!("it is a failure") };
+            let failure = Failure { rank: 1, message: message.to_owned() };
+            let bytes = Envelope::Failed { failure, recoveries: 0, gathers: 0 }.write();
+            let Some(Envelope::Failed { failure, .. }) = Envelope::read(&bytes) else { panic!("it is a failure") };
             failure.message
         };
         assert_eq!(told("a\n\u{1b}[2Jb\r\u{7}\u{9b}ä"), "a\n\\u{1b}[2Jb\\r\\u{7}\\u{9b}ä");

@@ -3,7 +3,8 @@
 //! 1. The link's threads put in complete messages ([`Mailbox::deliver`]) and hand over all other envelopes
 //!    ([`Mailbox::handle`]).
 //! 2. The computing thread waits for them (`waiting.rs`).
-//! 3. The first failure ends every wait, and stays.
+//! 3. The first failure ends every wait, and stays. A rank may fail or leave as soon as it has ended a gather or a
+//!    recovery in which another one still waits: that one ends it first, since all ranks had sent their parts.
 //! 4. An interruption ends every wait until all ranks have recovered. Each rank sends every other rank
 //!    [`Envelope::Recovered`]. The receiver drops what had come from the sender before it, and keeps what comes
 //!    after it. A rank has recovered when all have sent it. Another rank may by then be in the next call, and be
@@ -56,7 +57,9 @@ pub(super) struct Contents {
     /// had begun, and the round since then.
     gathers: BTreeMap<(u64, u64), Vec<Option<Vec<u8>>>>,
     /// The first failure that this rank knows.
-    pub(super) failure: Option<Failure>,
+    failure: Option<Failure>,
+    /// The recoveries, and the gathers since, that the rank which told of it had ended.
+    failed_after: (u64, u64),
     /// The number of the last question.
     pub(super) question: u64,
     /// Each rank's answer to the last question.
@@ -83,11 +86,29 @@ impl Contents {
         self.failure.is_some() || self.broken.is_some()
     }
 
-    pub(super) fn refuse_failed(&self) -> Result<(), LinkError> {
+    /// The recoveries that this rank has ended, and the gathers since.
+    fn reached(&self) -> (u64, u64) {
+        (self.recovered, self.gathered)
+    }
+
+    /// Stores the first failure. Returns true if it is the first.
+    fn put_failure(&mut self, failure: Failure, after: (u64, u64)) -> bool {
+        let first = self.failure.is_none();
+        if first {
+            (self.failure, self.failed_after) = (Some(failure), after);
+        }
+        first
+    }
+
+    /// Refuses to wait after a failure, once this rank has ended what the failed rank had ended.
+    fn refuse_failed(&self) -> Result<(), LinkError> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
         }
-        self.failure.clone().map_or(Ok(()), |failure| Err(LinkError::Peer(failure)))
+        match &self.failure {
+            Some(failure) if self.failed_after <= self.reached() => Err(LinkError::Peer(failure.clone())),
+            _ => Ok(()),
+        }
     }
 
     /// As [`Contents::refuse_failed`], but also refuses an interruption, unless this rank is recovering from it, or
@@ -203,7 +224,9 @@ impl Mailbox {
         match envelope {
             Envelope::Message(_) => {}
             Envelope::Gather { round, bytes } => contents.put_gather(round, from, bytes),
-            Envelope::Failed(failure) => drop(contents.failure.get_or_insert(failure)),
+            Envelope::Failed { failure, recoveries, gathers } => {
+                contents.put_failure(failure, (recoveries, gathers));
+            }
             Envelope::Ask { question } => {
                 drop(contents);
                 let activity = self.own_activity();
@@ -269,6 +292,12 @@ impl Mailbox {
         self.contents().closed[rank]
     }
 
+    /// The envelope that tells another rank of a failure.
+    pub fn failed(&self, failure: Failure) -> Envelope {
+        let (recoveries, gathers) = self.contents().reached();
+        Envelope::Failed { failure, recoveries, gathers }
+    }
+
     /// Takes the failure that the other ranks are still to be told. It is returned once, so it is not sent around
     /// forever.
     pub fn take_failure(&self) -> Option<Failure> {
@@ -329,8 +358,8 @@ impl Monitor for Mailbox {
 
     fn abort(&self, failure: Failure) {
         let mut contents = self.contents();
-        if contents.failure.is_none() {
-            contents.failure = Some(failure.clone());
+        let after = contents.reached();
+        if contents.put_failure(failure.clone(), after) {
             contents.outgoing_failure = Some(failure);
         }
         drop(contents);

@@ -253,6 +253,31 @@ mod tests {
     }
 
     #[test]
+    fn a_gather_and_a_recovery_that_a_leaving_rank_has_ended_end_before_its_leaving_shows() {
+        let mailbox = Mailbox::new(0, 3);
+        let (deadline, ask) = (Instant::now() + Duration::from_secs(20), |_| ());
+        let failure = Failure { rank: 1, message: "a broken stage".to_owned() };
+        let left = Failure { rank: 2, message: "it has had enough".to_owned() };
+        mailbox.handle(1, Envelope::Interrupted { failure, gathers: 0 });
+        mailbox.begin_recovery();
+        // Rank 2 has recovered, ended a gather and left, and rank 1's envelopes are slower.
+        mailbox.handle(2, Envelope::Recovered);
+        mailbox.handle(2, Envelope::Gather { round: 0, bytes: vec![2] });
+        mailbox.handle(2, Envelope::Failed { failure: left.clone(), recoveries: 1, gathers: 1 });
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                mailbox.handle(1, Envelope::Recovered);
+                std::thread::sleep(Duration::from_millis(20));
+                mailbox.handle(1, Envelope::Gather { round: 0, bytes: vec![1] });
+            });
+            mailbox.recover(deadline, &ask).unwrap();
+            assert_eq!(mailbox.gather(0, vec![0], deadline, &ask).unwrap(), [[0], [1], [2]]);
+        });
+        assert_eq!(mailbox.fail_if_failed(), Err(LinkError::Peer(left)));
+    }
+
+    #[test]
     fn a_gather_that_the_failing_rank_has_ended_ends_before_its_failure_shows() {
         let mailbox = Mailbox::new(0, 3);
         let (deadline, ask) = (Instant::now() + Duration::from_secs(20), |_| ());
