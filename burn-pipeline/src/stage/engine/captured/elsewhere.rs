@@ -3,8 +3,8 @@
 //! set.
 //!
 //! Guarantees, under a seed: a stage whose forwards all make such draws is refused after [`ENOUGH`] of them were
-//! recorded, unless other threads draw without a pause. A stage without such draws is refused with a probability of at most 2^-32,
-//! whatever other threads draw.
+//! recorded, unless other threads draw without a pause. A stage without such draws is refused with a probability of at
+//! most 2^-32, whatever other threads draw.
 //!
 //! 1. In doubt, a forward is recorded while no other code that seeds the generators runs: they are seeded, the
 //!    forward is recorded, and the next numbers are compared with those that follow the seed. If they are equal,
