@@ -149,7 +149,7 @@ pub enum StageError {
          this one, and as many of others, may have run old recordings, so build the pipeline anew with \
          `record_every: 1` and load a checkpoint from before them, or give what changes to the batch as a tensor \
          (`Batch::extra`)",
-        forwards - 1
+        forwards.saturating_sub(1)
     )]
     Changed { difference: String, forwards: usize },
     /// Other ranks wait for this one inside its forward, which may not draw what one device draws.
