@@ -136,7 +136,7 @@ impl Executor {
             }
             return Ok(());
         }
-        let bytes = state.outcome.message_bytes.entry(task.stage()).or_default();
+        let bytes = state.outcome.measured.message_bytes.entry(task.stage()).or_default();
         *bytes = output.bytes().max(*bytes);
         self.store(state, task, Task::new(task.stage(), Op::SendForward, task.microbatch()), output)
     }

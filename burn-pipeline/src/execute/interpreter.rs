@@ -151,7 +151,7 @@ impl Executor {
         for (position, &task) in tasks.iter().enumerate() {
             let start = start + share * position as f64;
             let action = task.into();
-            state.outcome.events.push(Event { rank, action, start, end: start + share });
+            state.outcome.measured.events.push(Event { rank, action, start, end: start + share });
         }
         self.advance(state)?;
         Ok(())

@@ -4,7 +4,7 @@ use super::error::ExecuteError;
 use super::executor::Executor;
 use super::outcome::MicrobatchLoss;
 use super::run_state::RunState;
-use crate::link::{Activity, Link, gather};
+use crate::link::{Activity, Link};
 use crate::payload::AnyTensor;
 use crate::stage::StageError;
 use burn::backend::{Dispatch, ops::FloatTensorOps};
@@ -41,9 +41,7 @@ impl Executor {
             };
             rows.push(read().map_err(|source| self.stage_error(*task, source))?);
         }
-        let deadline = self.deadline();
-        let table: Vec<Vec<LossRow>> =
-            gather(&mut self.link, &rows, deadline).map_err(|source| self.link_error(None, source))?;
+        let table: Vec<Vec<LossRow>> = self.gather(&rows)?;
         let mut rows = self.of_first_members(table)?;
         if self.grid().member() > 0 {
             // Only the first member keeps the outputs, since all members have them.

@@ -35,6 +35,7 @@ mod compute;
 mod context;
 mod device;
 mod error;
+mod exchange;
 mod executor;
 mod expected;
 mod interleave;

@@ -1,8 +1,10 @@
 //! What one rank's run returns.
 
 use crate::payload::{AnyTensor, Payload};
+use crate::stage::ActivationBytes;
 use burn_pipeline_plan::plan::StageId;
 use burn_pipeline_plan::trace::Event;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// One microbatch's loss, read from the device.
@@ -36,7 +38,15 @@ pub(crate) struct RankOutcome {
     pub outputs: Vec<(usize, Payload)>,
     /// Gradients of the batch by stage and microbatch, if they are wanted; each payload is an [`OfBatch`].
     pub of_batch: Vec<((StageId, usize), Payload)>,
-    /// The timeline of the row, by the step's clock.
+    /// What it measured.
+    pub measured: Measured,
+}
+
+/// What one rank measured in a run.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    /// The timeline of the row, by the step's clock. Ranks that get it know the rank from its place.
+    #[serde(with = "as_text")]
     pub events: Vec<Event>,
     /// Bytes of each stage's output to the next stage, for its largest microbatch.
     pub message_bytes: BTreeMap<StageId, usize>,
@@ -47,4 +57,27 @@ pub(crate) struct RankOutcome {
     /// The most bytes held at once between forward and the end of backward, without parameters; `None` if the engine
     /// of some stage cannot measure them.
     pub peak_held_bytes: Option<usize>,
+    /// The activation bytes of each stage's largest microbatch, if its engine knows.
+    pub activations: BTreeMap<StageId, ActivationBytes>,
+}
+
+/// Sends events as the text of their actions, with start and end.
+mod as_text {
+    use super::Event;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(events: &[Event], to: S) -> Result<S::Ok, S::Error> {
+        let rows: Vec<(String, f64, f64)> =
+            events.iter().map(|event| (event.action.to_string(), event.start, event.end)).collect();
+        rows.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Event>, D::Error> {
+        let rows = Vec::<(String, f64, f64)>::deserialize(from)?.into_iter();
+        let event = |(action, start, end): (String, f64, f64)| {
+            Ok(Event { rank: 0, action: action.parse().map_err(D::Error::custom)?, start, end })
+        };
+        rows.map(event).collect()
+    }
 }

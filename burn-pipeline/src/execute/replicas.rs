@@ -225,7 +225,7 @@ mod tests {
             executor.end_exchanges(&mut RunState::new(run)).unwrap();
             executor.refuse_gathered().unwrap();
             assert_eq!(elements(&mut executor), pieces);
-            executor.gather_all().unwrap();
+            executor.gather_all_shards().unwrap();
             assert_eq!(elements(&mut executor), 20);
         };
         std::thread::scope(|scope| {

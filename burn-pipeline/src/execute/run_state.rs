@@ -1,7 +1,7 @@
 //! The state of one run of one rank's row.
 
 use super::context::Received;
-use super::outcome::RankOutcome;
+use super::outcome::{Measured, RankOutcome};
 use super::run::Run;
 use super::values::Values;
 use super::vocabulary::VocabularyState;
@@ -40,7 +40,7 @@ pub(super) struct RunState<'a> {
     pub(super) cuts: HashMap<Header, Vec<Option<CutOver>>>,
     /// True if members send hashes of replicated tensors that they do not send.
     pub(super) compares: bool,
-    /// Positions in `outcome.events` of tasks that run beside later ones.
+    /// Positions in `outcome.measured.events` of tasks that run beside later ones.
     open: HashMap<Task, usize>,
 }
 
@@ -50,7 +50,10 @@ impl<'a> RunState<'a> {
             run,
             values: Values::default(),
             vocabulary: VocabularyState::default(),
-            outcome: RankOutcome { peak_held_bytes: Some(0), ..RankOutcome::default() },
+            outcome: RankOutcome {
+                measured: Measured { peak_held_bytes: Some(0), ..Measured::default() },
+                ..RankOutcome::default()
+            },
             losses: BTreeMap::new(),
             position: 0,
             received: Vec::new(),
@@ -80,18 +83,18 @@ impl<'a> RunState<'a> {
     /// Adds an event that began at `start` and ends now.
     pub(super) fn record(&mut self, rank: usize, action: Action, start: Duration) {
         let (start, end) = (start.as_secs_f64(), self.now().as_secs_f64());
-        self.outcome.events.push(Event { rank, action, start, end });
+        self.outcome.measured.events.push(Event { rank, action, start, end });
     }
 
     /// Records that the last event's task runs beside later ones.
     pub(super) fn keep_open(&mut self, task: Task) {
-        self.open.insert(task, self.outcome.events.len().saturating_sub(1));
+        self.open.insert(task, self.outcome.measured.events.len().saturating_sub(1));
     }
 
     /// Ends the event of a task that ran beside later ones.
     pub(super) fn close(&mut self, task: Task) {
         let end = self.now().as_secs_f64();
-        let event = self.open.remove(&task).and_then(|position| self.outcome.events.get_mut(position));
+        let event = self.open.remove(&task).and_then(|position| self.outcome.measured.events.get_mut(position));
         event.into_iter().for_each(|event| event.end = end);
     }
 
@@ -100,10 +103,11 @@ impl<'a> RunState<'a> {
         // Shards of the vocabulary have no engine; their own state holds their tensors.
         let placement = self.plan().placement();
         let stages = || stages.iter().filter(|(stage, _)| placement.contains(**stage)).map(|(_, held)| held);
-        self.outcome.peak_held = self.outcome.peak_held.max(stages().map(|held| held.held()).sum());
+        let measured = &mut self.outcome.measured;
+        measured.peak_held = measured.peak_held.max(stages().map(|held| held.held()).sum());
         let bytes = stages().map(|held| held.engine().held_bytes()).sum::<Option<usize>>();
         let bytes = bytes.map(|bytes| bytes + self.vocabulary.bytes());
-        self.outcome.peak_held_bytes = self.outcome.peak_held_bytes.zip(bytes).map(|(peak, bytes)| peak.max(bytes));
+        measured.peak_held_bytes = measured.peak_held_bytes.zip(bytes).map(|(peak, bytes)| peak.max(bytes));
     }
 
     /// The weight of a microbatch's loss in the loss of the batch.

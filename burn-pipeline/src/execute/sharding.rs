@@ -59,7 +59,7 @@ impl Executor {
     }
 
     /// Gathers the parameters of a stage, if it is sharded, to be read or replaced.
-    pub(crate) fn gather(&mut self, stage: StageId) -> Result<(), ExecuteError> {
+    pub(crate) fn gather_shards(&mut self, stage: StageId) -> Result<(), ExecuteError> {
         self.exchanging(None, |group, stages| {
             group.start_gather(stages, stage, Values::Stepped)?;
             group.finish_gather(stages, stage)
@@ -67,7 +67,7 @@ impl Executor {
     }
 
     /// Gathers the sharded parameters of all stages, to be read or replaced.
-    pub(crate) fn gather_all(&mut self) -> Result<(), ExecuteError> {
+    pub(crate) fn gather_all_shards(&mut self) -> Result<(), ExecuteError> {
         self.exchanging(None, |group, stages| group.gather_all(stages, Values::Stepped))
     }
 

@@ -59,7 +59,7 @@ impl Executor {
             return Err(self.stage_error(task, StageError::SkipCount { got, expected }));
         }
         for (peer, piece) in peers.into_iter().zip(pieces) {
-            let most = state.outcome.skip_bytes.entry(stage).or_default();
+            let most = state.outcome.measured.skip_bytes.entry(stage).or_default();
             *most = piece.bytes().max(*most);
             self.store(state, task, Task::skip(stage, Op::SendForward, task.microbatch(), peer.index()), piece)?;
         }

@@ -142,22 +142,23 @@ impl StepReport {
 
     /// Adds one rank's report; ranks come in order.
     pub(super) fn add(&mut self, outcome: BatchOutcome) {
-        (self.loss, self.skipped, self.losses) = (outcome.loss, outcome.non_finite, outcome.losses);
-        self.observed = outcome.observed;
-        self.outputs.extend(outcome.outputs);
+        let BatchOutcome { run, loss, non_finite, scale } = outcome;
+        (self.loss, self.skipped, self.losses, self.observed) = (loss, non_finite, run.losses, run.observed);
+        self.outputs.extend(run.outputs);
         if let Some(of_batch) = &mut self.of_batch {
-            of_batch.computed.extend(outcome.of_batch);
-            of_batch.scale = outcome.scale;
+            of_batch.computed.extend(run.of_batch);
+            of_batch.scale = scale;
         }
-        self.peak_held.push(outcome.peak_held);
-        self.peak_held_bytes.push(outcome.peak_held_bytes);
-        for (stage, bytes) in outcome.activations {
+        let measured = run.measured;
+        self.peak_held.push(measured.peak_held);
+        self.peak_held_bytes.push(measured.peak_held_bytes);
+        for (stage, bytes) in measured.activations {
             let largest = &mut self.activations[stage.index()];
             *largest = Some(bytes).max(*largest);
         }
-        self.timeline.events.extend(outcome.events);
-        raise(&mut self.message_bytes, outcome.message_bytes);
-        raise(&mut self.skip_bytes, outcome.skip_bytes);
+        self.timeline.events.extend(measured.events);
+        raise(&mut self.message_bytes, measured.message_bytes);
+        raise(&mut self.skip_bytes, measured.skip_bytes);
     }
 }
 

@@ -1,5 +1,7 @@
 //! How a stage's backward is split: the choice, the engine that runs the stage, and what it measured.
 
+use serde::{Deserialize, Serialize};
+
 /// How stages split their backwards into `I` (gradients of the input) and `W` (gradients of the weights).
 ///
 /// Loss, gradients and weights are the same numbers for every choice, except for what the guide's chapter `numbers`
@@ -106,7 +108,7 @@ impl EngineReport {
 }
 
 /// Bytes that a microbatch holds for its backward, without parameters.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub struct ActivationBytes {
     /// After `F`.
     pub after_forward: usize,

@@ -39,9 +39,9 @@ impl Pipeline {
         let wants_outputs = results == EvalResults::All;
         for outcome in self.ask(Evaluate { parts, batch: batch.clone(), values, wants_outputs })? {
             if wants_loss {
-                (loss, losses, observed) = (outcome.loss, outcome.losses, outcome.observed);
+                (loss, losses, observed) = (outcome.loss, outcome.run.losses, outcome.run.observed);
             }
-            outputs.extend(outcome.outputs.into_iter().filter(|_| wants_outputs));
+            outputs.extend(outcome.run.outputs.into_iter().filter(|_| wants_outputs));
         }
         outputs.sort_by_key(|(microbatch, _)| *microbatch);
         Ok(EvalReport {
@@ -87,8 +87,8 @@ impl Command for Evaluate {
         Ok(rank.evaluate(plan, &self.batch, began, share)?.for_another_thread())
     }
 
-    fn exchange(&self, rank: &mut Rank, own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
-        let outputs = deliver_outputs(rank, own.outputs, self.wants_outputs)?;
-        gather_outcomes(rank, BatchOutcome { outputs, ..own })
+    fn exchange(&self, rank: &mut Rank, mut own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
+        own.run.outputs = deliver_outputs(rank, own.run.outputs, self.wants_outputs)?;
+        gather_outcomes(rank, own)
     }
 }

@@ -4,7 +4,7 @@ use crate::execute::ExecuteError;
 use crate::payload::AnyTensor;
 use crate::stage::{EngineReport, ErasedStage, NamedWeight, Stage};
 use crate::tensor_parallel::Holders;
-use crate::train::control::{Call, Command, gather_all, gather_tensors};
+use crate::train::control::{Call, Command, gather_tensors};
 use crate::train::error::PipelineError;
 use crate::train::non_finite::NonFinite;
 use crate::train::pipeline::Pipeline;
@@ -241,8 +241,7 @@ impl Command for NamedWeights {
             (weight.id.val(), weight.path.clone(), weight.names.clone(), weight.containers.clone())
         };
         let labels: Vec<Vec<Label>> = own.iter().map(|(_, weights)| weights.iter().map(label).collect()).collect();
-        let timeout = rank.executor().timeout();
-        let table = gather_all(rank.executor().link(), &labels, timeout)?;
+        let table = rank.executor().gather(&labels)?;
         let values = own
             .into_iter()
             .map(|(stage, weights)| (stage, weights.into_iter().map(|weight| Some(weight.value)).collect()));

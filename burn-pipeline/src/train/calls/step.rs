@@ -206,10 +206,15 @@ impl Command for Train {
         Ok(rank.accumulate(plan, &self.batch, began, self.step, share)?.for_another_thread())
     }
 
-    fn exchange(&self, rank: &mut Rank, own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
-        let outputs = if rank.sends_outputs() { deliver_outputs(rank, own.outputs, self.outputs)? } else { Vec::new() };
-        let of_batch = if self.of_batch { deliver_of_batch(rank, own.of_batch)? } else { Vec::new() };
-        gather_outcomes(rank, BatchOutcome { outputs, of_batch, ..own })
+    fn exchange(&self, rank: &mut Rank, mut own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
+        let (outputs, of_batch) = (std::mem::take(&mut own.run.outputs), std::mem::take(&mut own.run.of_batch));
+        if rank.sends_outputs() {
+            own.run.outputs = deliver_outputs(rank, outputs, self.outputs)?;
+        }
+        if self.of_batch {
+            own.run.of_batch = deliver_of_batch(rank, of_batch)?;
+        }
+        gather_outcomes(rank, own)
     }
 }
 

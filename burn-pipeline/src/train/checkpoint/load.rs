@@ -173,7 +173,7 @@ impl Command for ReadPretrained {
 /// Gathers whole values to compare and adopt; [`Finish`] cuts them again.
 fn whole_weights(rank: &mut Rank) -> Result<(), ExecuteError> {
     if rank.executor().is_sharded() {
-        rank.executor().gather_all()?;
+        rank.executor().gather_all_shards()?;
     }
     Ok(())
 }

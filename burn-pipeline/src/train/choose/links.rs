@@ -6,9 +6,9 @@
 //!    bandwidth. The device is synchronised, so that copies between devices are included.
 
 use crate::execute::ExecuteError;
-use crate::link::{Header, Message, MessageKind};
-use crate::payload::{Boundary, Payload};
-use crate::train::control::{Command, gather_all};
+use crate::link::{Header, MessageKind};
+use crate::payload::Boundary;
+use crate::train::control::Command;
 use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;
 use crate::train::step::Rank;
@@ -75,8 +75,7 @@ impl Command for MeasureLinks {
         // `LinkOverride` omits fields when serialized, so it is sent as plain numbers.
         let numbers = |link: LinkOverride| (link.from, link.to, link.latency, link.bandwidth);
         let own: Vec<_> = own.into_iter().map(numbers).collect();
-        let timeout = rank.executor().timeout();
-        let table = gather_all(rank.executor().link(), &own, timeout)?;
+        let table = rank.executor().gather(&own)?;
         let link = |(from, to, latency, bandwidth)| LinkOverride { from, to, latency, bandwidth };
         Ok(table.into_iter().map(|row| row.into_iter().map(link).collect()).collect())
     }
@@ -114,8 +113,8 @@ fn time(rank: &mut Rank, peer: usize, elements: usize) -> Result<f64, ExecuteErr
     let mut seconds = Vec::with_capacity(ROUNDS);
     for _ in 0..ROUNDS {
         let began = Instant::now();
-        send(rank, peer, payload)?;
-        payload = receive(rank, peer)?;
+        rank.executor().send_to(peer, header(), payload)?;
+        payload = rank.executor().receive_from(peer, header())?;
         synchronize(rank, &device)?;
         seconds.push(began.elapsed().as_secs_f64() / 2.0);
     }
@@ -124,26 +123,14 @@ fn time(rank: &mut Rank, peer: usize, elements: usize) -> Result<f64, ExecuteErr
 }
 
 fn echo(rank: &mut Rank, peer: usize) -> Result<(), ExecuteError> {
-    let payload = receive(rank, peer)?;
+    let payload = rank.executor().receive_from(peer, header())?;
     let device = rank.executor().device().clone();
     synchronize(rank, &device)?;
-    send(rank, peer, payload)
+    rank.executor().send_to(peer, header(), payload)
 }
 
 fn header() -> Header {
     Header::of(MessageKind::Timing)
-}
-
-fn send(rank: &mut Rank, to: usize, payload: Payload) -> Result<(), ExecuteError> {
-    let (header, deadline) = (header(), rank.executor().deadline());
-    let sent = rank.executor().link().send(to, Message { header, payload }, deadline);
-    sent.map_err(|source| rank.link_error(source))
-}
-
-fn receive(rank: &mut Rank, from: usize) -> Result<Payload, ExecuteError> {
-    let (header, deadline) = (header(), rank.executor().deadline());
-    let received = rank.executor().link().receive(from, header, deadline);
-    received.map_err(|source| rank.link_error(source))
 }
 
 fn synchronize(rank: &mut Rank, device: &Device) -> Result<(), ExecuteError> {

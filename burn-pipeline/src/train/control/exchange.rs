@@ -2,7 +2,7 @@
 
 use super::command::Command;
 use crate::execute::ExecuteError;
-use crate::link::{Header, Link, Message, MessageKind, gather};
+use crate::link::{Header, Link, MessageKind, gather};
 use crate::payload::{AnyTensor, Boundary, Payload};
 use crate::train::facts::StageFacts;
 use crate::train::step::Rank;
@@ -34,8 +34,7 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Command fo
     }
 
     fn exchange(&self, rank: &mut Rank, own: T) -> Result<Vec<T>, ExecuteError> {
-        let timeout = rank.executor().timeout();
-        gather_all(rank.executor().link(), &own, timeout)
+        rank.executor().gather(&own)
     }
 }
 
@@ -46,9 +45,9 @@ pub(crate) fn gather_results<T: Clone + Serialize + DeserializeOwned, E: Display
     own: Result<T, E>,
     elsewhere: fn(usize, String) -> E,
 ) -> Result<Vec<Result<T, E>>, ExecuteError> {
-    let (timeout, me) = (rank.executor().timeout(), rank.number());
+    let me = rank.number();
     let said = own.as_ref().map(T::clone).map_err(ToString::to_string);
-    let table = gather_all(rank.executor().link(), &said, timeout)?.into_iter().enumerate();
+    let table = rank.executor().gather(&said)?.into_iter().enumerate();
     let mut results: Vec<Result<T, E>> =
         table.map(|(rank, said)| said.map_err(|message| elsewhere(rank, message))).collect();
     if let Some(place) = results.get_mut(me) {
@@ -78,9 +77,9 @@ type StageTensors = Vec<(StageId, Vec<Option<AnyTensor>>)>;
 
 /// Gives every rank the tensors of all stages.
 pub(crate) fn gather_tensors(rank: &mut Rank, stages: StageTensors) -> Result<StageTensors, ExecuteError> {
-    let (timeout, me) = (rank.executor().timeout(), rank.number());
+    let me = rank.number();
     let own: Vec<StageId> = stages.iter().map(|(stage, _)| *stage).collect();
-    let table = gather_all(rank.executor().link(), &own, timeout)?;
+    let table = rank.executor().gather(&own)?;
     let payloads = stages.into_iter().map(|(_, tensors)| tensors.into_payload()).collect();
     let payloads = gather_payloads(rank, payloads, &table)?;
     let tensors = |payload| {
@@ -97,20 +96,15 @@ fn gather_payloads(rank: &mut Rank, own: Vec<Payload>, table: &[Vec<StageId>]) -
     let (me, ranks) = (rank.number(), table.len());
     let mut all = Vec::new();
     for (from, stages) in table.iter().enumerate() {
-        let deadline = rank.executor().deadline();
         if from != me {
             for index in 0..stages.len() {
-                let header = Header::of(MessageKind::Tensors { index });
-                let received = rank.executor().link().receive(from, header, deadline);
-                all.push(received.map_err(|source| rank.link_error(source))?);
+                all.push(rank.executor().receive_from(from, Header::of(MessageKind::Tensors { index }))?);
             }
             continue;
         }
         for (index, payload) in own.iter().enumerate() {
-            let header = Header::of(MessageKind::Tensors { index });
             for to in (0..ranks).filter(|&to| to != me) {
-                let message = Message { header, payload: payload.clone() };
-                rank.executor().link().send(to, message, deadline).map_err(|source| rank.link_error(source))?;
+                rank.executor().send_to(to, Header::of(MessageKind::Tensors { index }), payload.clone())?;
             }
             all.push(payload.clone());
         }

@@ -84,6 +84,7 @@ pub(super) fn run<C: Command>(
     // Unwind safety: a panic ends the link, and so the pipeline.
     let result = catch_unwind(AssertUnwindSafe(|| run(rank)));
     let result = result.unwrap_or_else(|panic| Err(of_panic(rank, C::NAME, panic.as_ref())));
+    rank.executor().link().set_activity(Activity::Idle);
     let result = result.map_err(|error| rank.executor().blame_device(error));
     result.inspect_err(|error| tell_failure(rank.number(), error)).inspect_err(|error| rank.executor().fail(error))
 }
@@ -111,7 +112,6 @@ fn run_together<C: Command>(
     // Processes have no common clock. All ranks are here now, which is the closest to a common start.
     let own = command.run(rank, Instant::now())?;
     let replies = command.exchange(rank, own)?;
-    rank.executor().link().set_activity(Activity::Idle);
     rank.end_call();
     Ok(Ok(replies))
 }

@@ -14,7 +14,7 @@ use super::rank::Blueprint;
 use crate::execute::ExecuteError;
 use crate::payload::Validate;
 use crate::train::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
-use crate::train::control::{Command, gather_all};
+use crate::train::control::Command;
 use crate::train::error::{BuildError, PipelineError};
 use crate::train::facts::StageFacts;
 use crate::train::pipeline::Pipeline;
@@ -133,12 +133,12 @@ impl Command for StandBy {
     const RUNS_ON_WEIGHTS: bool = true;
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        let (device, timeout) = (rank.executor().device().clone(), rank.executor().timeout());
+        let device = rank.executor().device().clone();
         let outputs = rank.sends_outputs();
         let groups = rank.executor().groups().clone();
         let made = self.blueprint.make(rank.executor().link(), &device, &groups, outputs);
         let failure = made.as_ref().err().map(ToString::to_string);
-        let failures = gather_all(rank.executor().link(), &failure, timeout)?;
+        let failures = rank.executor().gather(&failure)?;
         let made = match (made, first(failures)) {
             (Ok(made), None) => made,
             (_, Some(failure)) => return Ok(Err(failure)),

@@ -14,7 +14,6 @@ use super::declare::SharedParameter;
 use super::held::HeldParameter;
 use super::sharing::{Copy, Sharing};
 use crate::execute::{ExecuteError, Executor};
-use crate::link::gather;
 use crate::ranks::Grid;
 use crate::stage::SharedError;
 use burn_pipeline_plan::plan::{Placement, StageId};
@@ -33,9 +32,7 @@ impl Sharing {
             let parameters = held.named_parameters().into_iter();
             rows.extend(parameters.map(|parameter| HeldParameter::new(stage, parameter, &members)));
         }
-        let deadline = executor.deadline();
-        let rows = gather(executor.link(), &rows, deadline);
-        let rows: Vec<Vec<HeldParameter>> = rows.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
+        let rows: Vec<Vec<HeldParameter>> = executor.gather(&rows)?;
         for (peer, row) in rows.iter().enumerate() {
             let stages = row.iter().map(|parameter| parameter.stage);
             let stages = stages.filter(|&stage| !executor.groups().vocabulary.holds(stage));
@@ -48,7 +45,7 @@ impl Sharing {
             rows.into_iter().enumerate().filter(|(rank, _)| own(*rank)).flat_map(|(_, rows)| rows).collect();
         let found = Self::find(rows, placement, declared, |pipeline_rank| grid.size_of(pipeline_rank));
         let mut sharing = found.map_err(|source| ExecuteError::Shared { rank, source })?;
-        let groups = sharing.number_groups(&grid);
+        let (groups, deadline) = (sharing.number_groups(&grid), executor.deadline());
         if let Some(collectives) = executor.link().collectives() {
             let formed = collectives.form_sets(&groups, deadline);
             formed.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
@@ -84,11 +81,10 @@ impl Sharing {
         if self.groups.is_empty() || executor.grid().replicas() < 2 {
             return Ok(());
         }
-        let (rank, deadline) = (executor.rank(), executor.deadline());
+        let rank = executor.rank();
         let stages: Vec<StageId> = executor.stages().keys().copied().collect();
         let own: Vec<(usize, bool)> = stages.iter().map(|stage| (stage.index(), executor.shards(*stage))).collect();
-        let table = gather(executor.link(), &own, deadline);
-        let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
+        let table = executor.gather(&own)?;
         let sharded: BTreeMap<usize, bool> = table.into_iter().flatten().collect();
         for member in self.groups.iter().flat_map(|group| &group.members) {
             let of = |copy: &Copy| sharded.get(&copy.stage.index());

@@ -3,7 +3,6 @@
 
 use super::sharing::Sharing;
 use crate::execute::{ExecuteError, Executor};
-use crate::link::gather;
 use crate::stage::SharedError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -28,9 +27,7 @@ impl Sharing {
             data.as_bytes().hash(&mut hasher);
             own.push((place, hasher.finish()));
         }
-        let deadline = executor.deadline();
-        let table = gather(executor.link(), &own, deadline);
-        let table = table.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
+        let table = executor.gather(&own)?;
         // Each data-parallel replica is compared by itself, because shards differ between replicas; likewise each place
         // in the tensor-parallel groups.
         let grid = executor.grid();

@@ -89,7 +89,7 @@ impl Rank {
         observed: &[Vec<f64>],
     ) -> Result<(), ExecuteError> {
         let rank = self.number();
-        self.executor.gather_all()?;
+        self.executor.gather_all_shards()?;
         let groups = self.executor.groups().clone();
         self.change_weights();
         for (&stage, held) in self.executor.stages().iter_mut() {
@@ -128,7 +128,7 @@ impl Rank {
         let (rank, step) = (self.number(), self.step);
         let following = self.executor.stages().iter().filter(|(_, held)| held.follows_rule());
         for stage in following.map(|(&stage, _)| stage).collect::<Vec<_>>() {
-            self.executor.gather(stage)?;
+            self.executor.gather_shards(stage)?;
             let Some(held) = self.executor.stages().get_mut(&stage) else { continue };
             let doing = || format!("changing stage {stage} after step {step}");
             let changed = caught(rank, doing, || Ok(held.after_step(observed)))?;

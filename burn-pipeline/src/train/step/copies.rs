@@ -13,7 +13,6 @@
 
 use super::rank::Rank;
 use crate::execute::ExecuteError;
-use crate::train::control::gather_all;
 use burn_pipeline_plan::plan::StageId;
 use std::collections::BTreeMap;
 
@@ -50,8 +49,7 @@ impl Rank {
             return Ok(None);
         }
         let own = self.sums()?;
-        let timeout = self.executor.timeout();
-        let table = gather_all(self.executor.link(), &own, timeout)?;
+        let table = self.executor.gather(&own)?;
         let mut known: BTreeMap<(usize, Option<usize>), (usize, u32)> = BTreeMap::new();
         let rows = table.into_iter().enumerate();
         for (other, (stage, place, sum)) in rows.flat_map(|(rank, row)| row.into_iter().map(move |sum| (rank, sum))) {

@@ -14,7 +14,6 @@
 use super::rank::Rank;
 use super::replicas;
 use crate::execute::ExecuteError;
-use crate::link::{Activity, gather};
 use crate::payload::{AnyTensor, first_non_finite};
 use crate::stage::ErasedStage;
 use crate::train::non_finite::{NonFinite, OnNonFinite};
@@ -79,10 +78,7 @@ impl Rank {
             return Ok(Finished { trains: true, ..Finished::default() });
         }
         let looks = self.own_looks(clips, refuses && !clips)?;
-        let deadline = self.executor.deadline();
-        let link = self.executor.link();
-        link.set_activity(Activity::Gathering);
-        let table = gather(link, &looks, deadline).map_err(|source| self.link_error(source))?;
+        let table = self.executor.gather(&looks)?;
         let mut looks: Vec<Look> = table.into_iter().flatten().collect();
         looks.sort_by_key(|look| look.stage);
         self.trains |= looks.iter().any(|look| look.count > 0);

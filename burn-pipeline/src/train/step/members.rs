@@ -9,7 +9,6 @@
 
 use super::rank::Rank;
 use crate::execute::ExecuteError;
-use crate::link::{Activity, gather};
 use crate::payload::AnyTensor;
 use std::collections::HashSet;
 
@@ -29,10 +28,7 @@ impl Rank {
             return Ok(());
         }
         let own = self.whole_gradients().map_err(|message| ExecuteError::Device { rank, message })?;
-        let deadline = self.executor.deadline();
-        let link = self.executor.link();
-        link.set_activity(Activity::Gathering);
-        let table: Vec<Vec<Row>> = gather(link, &own, deadline).map_err(|source| self.link_error(source))?;
+        let table: Vec<Vec<Row>> = self.executor.gather(&own)?;
         for (other, rows) in table.iter().enumerate() {
             let first = grid.group_of(other).start;
             let one = &table[first];

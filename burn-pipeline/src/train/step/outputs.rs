@@ -10,7 +10,7 @@
 
 use super::rank::Rank;
 use crate::execute::ExecuteError;
-use crate::link::{Header, Message, MessageKind, gather};
+use crate::link::{Header, MessageKind};
 use crate::payload::Payload;
 use burn_pipeline_plan::plan::StageId;
 use std::collections::BTreeMap;
@@ -41,21 +41,17 @@ fn deliver(rank: &mut Rank, computed: Computed, wanted: bool) -> Result<Computed
     let me = rank.number();
     let mut here: BTreeMap<(StageId, usize), Payload> = computed.into_iter().collect();
     let own: (bool, Vec<(StageId, usize)>) = (wanted, here.keys().copied().collect());
-    let deadline = rank.executor.deadline();
-    let table = gather(rank.executor.link(), &own, deadline).map_err(|source| rank.link_error(source))?;
+    let table = rank.executor.gather(&own)?;
     let wanting: Vec<usize> = (0..table.len()).filter(|&rank| table[rank].0).collect();
     let holders = table.into_iter().enumerate().flat_map(|(rank, (_, row))| row.into_iter().map(move |i| (i, rank)));
     for ((stage, microbatch), from) in holders.collect::<BTreeMap<(StageId, usize), usize>>() {
         let header = Header { stage, microbatch, kind: MessageKind::Output };
         for &to in wanting.iter().filter(|&&to| to != from) {
-            let deadline = rank.executor.deadline();
-            let link = rank.executor.link();
             if from == me {
                 let Some(payload) = here.get(&(stage, microbatch)).cloned() else { continue };
-                link.send(to, Message { header, payload }, deadline).map_err(|source| rank.link_error(source))?;
+                rank.executor.send_to(to, header, payload)?;
             } else if to == me {
-                let payload = link.receive(from, header, deadline).map_err(|source| rank.link_error(source))?;
-                here.insert((stage, microbatch), payload);
+                here.insert((stage, microbatch), rank.executor.receive_from(from, header)?);
             }
         }
     }

@@ -237,7 +237,7 @@ impl Rank {
         if !self.executor.is_sharded() {
             return read(self);
         }
-        self.executor.gather_all()?;
+        self.executor.gather_all_shards()?;
         let result = read(self);
         self.executor.release_all();
         result
@@ -245,7 +245,7 @@ impl Rank {
 
     /// Gives all copies of every stage the first one's weights, and drops accumulated gradients. All ranks call it.
     pub(crate) fn equalize(&mut self) -> Result<(), ExecuteError> {
-        self.executor.gather_all()?;
+        self.executor.gather_all_shards()?;
         replicas::copy_weights(&mut self.executor, &self.placement)?;
         self.executor.broadcast_weights()?;
         self.forget();

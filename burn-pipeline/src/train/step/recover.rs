@@ -16,7 +16,6 @@
 use super::rank::Rank;
 use crate::execute::ExecuteError;
 use crate::link::{Activity, LinkError};
-use crate::train::control::gather_all;
 use burn_pipeline_plan::plan::StageId;
 
 /// The state of all ranks after recovery.
@@ -51,12 +50,12 @@ impl Rank {
     /// Returns [`ExecuteError`] if the link cannot continue, a rank does not take part, or ranks have ended different
     /// calls.
     pub(crate) fn recover(&mut self, gathers: bool) -> Result<Recovered, ExecuteError> {
-        let (deadline, timeout) = (self.executor.deadline(), self.executor.timeout());
+        let deadline = self.executor.deadline();
         let link = self.executor.link();
         link.set_activity(Activity::Gathering);
         link.recover(deadline).map_err(|source| self.link_error(source))?;
         let own = (self.calls, gathers, self.changes_weights, self.trains);
-        let table: Vec<(u64, bool, bool, bool)> = gather_all(self.executor.link(), &own, timeout)?;
+        let table: Vec<(u64, bool, bool, bool)> = self.executor.gather(&own)?;
         if let Some(other) = table.iter().position(|(calls, ..)| *calls != self.calls) {
             let message = format!("rank {other} has ended another call than this rank");
             return Err(self.link_error(LinkError::Closed { rank: self.number(), message }));

@@ -12,7 +12,7 @@
 //! 3. With ordered accumulation, data-parallel replicas pass their sums along in the same way: see [`chain`].
 
 use crate::execute::{ExecuteError, Executor};
-use crate::link::{Header, Message, MessageKind};
+use crate::link::{Header, MessageKind};
 use crate::payload::{AnyTensor, Boundary, Payload};
 use crate::stage::{Accumulation, ErasedStage};
 use burn::module::ParamId;
@@ -177,14 +177,11 @@ impl Mailbox {
         stage: StageId,
         payload: Payload,
     ) -> Result<(), ExecuteError> {
-        let (rank, deadline) = (executor.rank(), executor.deadline());
-        if to == rank {
+        if to == executor.rank() {
             self.0.insert(stage, payload);
             return Ok(());
         }
-        let message = Message { header: header(stage), payload };
-        let sent = executor.link().send(to, message, deadline);
-        sent.map_err(|source| ExecuteError::Link { rank, task: None, source })
+        executor.send_to(to, header(stage), payload)
     }
 
     fn receive<T: Boundary>(
@@ -193,14 +190,11 @@ impl Mailbox {
         stage: StageId,
         from: usize,
     ) -> Result<T, ExecuteError> {
-        let (rank, deadline) = (executor.rank(), executor.deadline());
         let payload = match self.0.remove(&stage) {
             Some(payload) => payload,
-            None => {
-                let received = executor.link().receive(from, header(stage), deadline);
-                received.map_err(|source| ExecuteError::Link { rank, task: None, source })?
-            }
+            None => executor.receive_from(from, header(stage))?,
         };
+        let rank = executor.rank();
         T::from_payload(payload).map_err(|e| ExecuteError::Decode { rank, message: e.to_string() })
     }
 }

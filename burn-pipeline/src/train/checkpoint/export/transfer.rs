@@ -14,13 +14,13 @@ use super::announce::{Entry, Own, joined, own_tensors};
 use super::how::Export;
 use super::write::{data, write};
 use crate::execute::ExecuteError;
-use crate::link::{Activity, Header, Message, MessageKind};
+use crate::link::{Activity, Header, MessageKind};
 use crate::payload::{AnyTensor, Payload};
 use crate::stage::NamedWeight;
 use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::pretrained::adapted;
 use crate::train::checkpoint::tensors::Item;
-use crate::train::control::{Command, gather_all, gather_results};
+use crate::train::control::{Command, gather_results};
 use crate::train::step::{Rank, caught};
 use crate::vocabulary::StageGroups;
 use burn::tensor::{Device, TensorData};
@@ -59,12 +59,12 @@ impl Command for Gathered {
 /// The outer error ends the call on all ranks; the inner one is this rank's reply, and the pipeline goes on.
 fn export(rank: &mut Rank, asked: &Gathered) -> Result<Result<(), CheckpointError>, ExecuteError> {
     let Gathered { path, how, copies } = asked;
-    let (me, timeout) = (rank.number(), rank.executor().timeout());
+    let me = rank.number();
     let groups = rank.executor().groups().clone();
     let mut own = BTreeMap::new();
     let row = own_tensors(rank, (how, copies), &groups, &mut own);
     let said = row.as_ref().map(Clone::clone).map_err(ToString::to_string);
-    let order = match joined(gather_all(rank.executor().link(), &said, timeout)?, row, how) {
+    let order = match joined(rank.executor().gather(&said)?, row, how) {
         Ok(order) => order,
         Err(error) => return Ok(Err(error)),
     };
@@ -152,8 +152,7 @@ impl Transfer<'_> {
     /// Moves the next tensor to rank 0, which gets its values, or the error of reading them from their device.
     fn step(&mut self) -> Result<Option<Result<TensorData, String>>, ExecuteError> {
         let Some((holder, entry)) = self.order.get(self.next).cloned() else { return Ok(None) };
-        let (me, deadline) = (self.rank.executor().rank(), self.rank.executor().deadline());
-        let failed = |source| ExecuteError::Link { rank: me, task: None, source };
+        let (me, deadline) = (self.rank.number(), self.rank.executor().deadline());
         let header = Header::of(MessageKind::Tensors { index: self.next });
         let link = self.rank.executor().link();
         link.set_activity(Activity::Saving);
@@ -163,7 +162,7 @@ impl Transfer<'_> {
         }
         if self.in_flight > IN_FLIGHT {
             self.in_flight = 0;
-            link.barrier(deadline).map_err(failed)?;
+            link.barrier(deadline).map_err(|source| self.rank.link_error(source))?;
         }
         // All ranks that have pieces of a weight join it, and the first of them sends it.
         let grid = self.rank.executor().grid();
@@ -172,10 +171,9 @@ impl Transfer<'_> {
         let together = self.own.get(&entry.name).is_some_and(|own| together(own.stage));
         let own = if together { self.own.remove(&entry.name) } else { None };
         let own = own.and_then(|own| self.whole(&entry.name, own, holder == me));
-        let link = self.rank.executor().link();
         match (me, own) {
             (0, None) if holder != 0 => {
-                let payload = link.receive(holder, header, deadline).map_err(failed)?;
+                let payload = self.rank.executor().receive_from(holder, header)?;
                 Ok(payload.tensors().next().map(AnyTensor::to_data))
             }
             (0, own) => Ok(own.map(|(data, _)| data)),
@@ -183,7 +181,7 @@ impl Transfer<'_> {
                 let data = data.map_err(|message| ExecuteError::Device { rank: me, message })?;
                 let mut payload = Payload::default();
                 payload.push_tensor(AnyTensor::from_data_exact(data, &device));
-                link.send(0, Message { header, payload }, deadline).map_err(failed)?;
+                self.rank.executor().send_to(0, header, payload)?;
                 Ok(None)
             }
             (_, None) => Ok(None),
