@@ -90,6 +90,12 @@ pub(crate) fn calls(mpi: &Mpi) {
     diverged(&pipeline.step(other.batch(), 0.0).unwrap_err(), last, "6 samples");
     let error = if odd { pipeline.eval(text.batch()).map(drop) } else { pipeline.step(text.batch(), 0.0).map(drop) };
     diverged(&error.unwrap_err(), last, "evaluating");
+    let rate = if odd { 0.5 } else { 0.0 };
+    diverged(&pipeline.step(text.batch(), rate).unwrap_err(), last, "at learning rate 0.5");
+    let stepped = if odd { pipeline.accumulate(text.batch()) } else { pipeline.step(text.batch(), 0.0) };
+    diverged(&stepped.unwrap_err(), last, "then no step");
+    // The gradients of a refused call's batch would count in the next step.
+    assert_eq!(pipeline.progress().batches, 1);
     let again = pipeline.step(text.batch(), 0.0).unwrap().loss;
     assert_eq!(first, again, "refused calls left something behind");
 }

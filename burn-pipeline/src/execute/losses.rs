@@ -7,8 +7,6 @@ use super::run_state::RunState;
 use crate::link::{Activity, Link};
 use crate::payload::AnyTensor;
 use crate::stage::StageError;
-use burn::backend::{Dispatch, ops::FloatTensorOps};
-use burn::tensor::Shape;
 use burn_pipeline_plan::plan::{MicrobatchTask, StageId};
 
 /// A microbatch: its index, the stage that computed its loss, loss and weight, and the numbers that its loss
@@ -20,12 +18,7 @@ impl Executor {
     pub(super) fn loss_seed(&self, state: &RunState<'_>, task: MicrobatchTask) -> Result<AnyTensor, ExecuteError> {
         let index = state.index(task);
         let (_, loss) = state.losses.get(&index).ok_or_else(|| self.stage_error(task, StageError::NotHeld))?;
-        let seed = state.run.seeding.seed(state.run.batch, index);
-        let dispatch = loss.value.as_dispatch();
-        let device = loss.value.device();
-        let dtype = burn::backend::TensorMetadata::dtype(dispatch).into();
-        let full = Dispatch::float_full(Shape::new([1]), seed.into(), device.as_dispatch(), dtype);
-        Ok(AnyTensor::from_dispatch(full))
+        Ok(loss.seed(state.run.seeding.seed(state.run.batch, index)))
     }
 
     /// Reads this rank's losses from the device and gives every rank all of them. Called once, after the row, since

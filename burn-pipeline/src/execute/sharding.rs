@@ -127,24 +127,22 @@ impl Executor {
         self.exchanging(None, ReplicaGroup::gather_gradients)
     }
 
-    /// The whole state of a stage's optimizer. The inner error is the optimizer's, and interrupts no other rank.
+    /// The whole state of a stage's optimizer. The inner error is the optimizer's, and interrupts no other rank. For a
+    /// sharded stage an error ends the call, since other replicas wait for this one's pieces.
     pub(crate) fn gather_optimizer_states(
         &mut self,
         stage: StageId,
     ) -> Result<Result<OptimizerState, String>, ExecuteError> {
         let rank = self.rank();
         let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
-        let mut states = match held.optimizer_state() {
-            Ok(Some(states)) => states,
-            Ok(None) => return Ok(Ok(None)),
-            Err(error) => return Ok(Err(error.to_string())),
-        };
+        let (state, device) = (held.optimizer_state(), |message| ExecuteError::Device { rank, message });
         if !self.shards(stage) {
-            return Ok(Ok(Some(states)));
+            return Ok(state.map_err(|error| error.to_string()));
         }
+        let Some(mut states) = state.map_err(|error| device(error.to_string()))? else { return Ok(Ok(None)) };
         let whole = self.group.gather_optimizer_states(stage, &mut states, held.as_ref());
-        let whole = whole.map_err(|source| self.link_error(None, source))?;
-        Ok(whole.map(|()| Some(states)))
+        whole.map_err(|source| self.link_error(None, source))?.map_err(device)?;
+        Ok(Ok(Some(states)))
     }
 
     /// Offers a stage its state from a checkpoint; a sharded stage's optimizer gets this replica's pieces.

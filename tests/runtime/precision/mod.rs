@@ -3,6 +3,7 @@
 
 mod changes;
 mod compiled;
+mod frozen;
 mod merged;
 mod parity;
 mod wire;

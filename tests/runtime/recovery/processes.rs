@@ -86,6 +86,36 @@ fn replicas_and_shards_in_processes_go_on() {
 }
 
 #[test]
+fn a_step_on_which_processes_disagree_leaves_no_gradients() {
+    within(300, "processes that disagree", || {
+        for sharded in [false, true] {
+            let make = || {
+                let builder = builder(("1F1B", 1), 2, 4).accumulation(burn_pipeline::Accumulation::AsTheyCome);
+                builder.stages(stages(1, Extras::default())).data_parallel(2).sharded(sharded)
+            };
+            let mut twin = make().build().unwrap();
+            twin.step(batch(0, 4, None), RATE).unwrap();
+            let all = each(true, 4, make, |rank, pipeline| {
+                let (odd, other) = (rank == 3, || batch(9, 4, None));
+                let mut refused = vec![pipeline.step(other(), if odd { 2.0 * RATE } else { RATE }).map(drop)];
+                refused.push(if odd { pipeline.accumulate(other()) } else { pipeline.step(other(), RATE) }.map(drop));
+                // Shards are gathered from all replicas.
+                if sharded {
+                    let module = |pipeline: &mut Pipeline| pipeline.module::<super::Layer>(0).map(drop);
+                    refused.push(if odd { module(pipeline) } else { pipeline.step(other(), RATE).map(drop) });
+                }
+                for refused in refused {
+                    assert!(matches!(refused, Err(PipelineError::Diverged { rank: 3, .. })), "{refused:?}");
+                }
+                pipeline.step(batch(0, 4, None), RATE).unwrap();
+                weights(pipeline)
+            });
+            assert!(all.iter().all(|got| *got == weights(&mut twin)), "sharded: {sharded}");
+        }
+    });
+}
+
+#[test]
 fn a_process_that_is_gone_still_closes_the_others() {
     within(180, "a process that is gone", || {
         let fault = Fault { stage: 1, microbatch: 1, how: How::PanicInForward };

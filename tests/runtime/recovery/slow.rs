@@ -96,6 +96,12 @@ fn a_loader_between_two_steps_of_one_process_is_waited_for() {
                 std::thread::sleep(SLOW);
             }
             pipeline.step(batch(1, 4, None), RATE).unwrap();
+            // Also after a call that the processes refused.
+            assert!(pipeline.step(batch(2, 4, None), if rank == 1 { 2.0 * RATE } else { RATE }).is_err());
+            if rank == 1 {
+                std::thread::sleep(SLOW);
+            }
+            pipeline.step(batch(2, 4, None), RATE).unwrap();
         });
     });
 }

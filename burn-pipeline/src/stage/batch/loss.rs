@@ -5,7 +5,8 @@
 //! scaling of their own.
 
 use crate::payload::{AnyTensor, Payload};
-use burn::tensor::{Device, Tensor};
+use burn::backend::{Dispatch, ops::FloatTensorOps};
+use burn::tensor::{Device, Shape, Tensor};
 
 /// The name of an extra that the runtime provides: a `Tensor<1>` of one element, the gradient that seeds the backward
 /// of the microbatch's loss.
@@ -158,6 +159,13 @@ impl LossPart {
             _ => None,
         };
         [Some(&self.value), weight, self.observed.as_ref()].into_iter().flatten()
+    }
+
+    /// The gradient that seeds its backward, in its element type.
+    pub(crate) fn seed(&self, seed: f64) -> AnyTensor {
+        let (dtype, device) = (self.value.dtype().into(), self.value.device());
+        let full = Dispatch::float_full(Shape::new([1]), seed.into(), device.as_dispatch(), dtype);
+        AnyTensor::from_dispatch(full)
     }
 
     /// The observed numbers, read from the device; none if the loss function gave none.

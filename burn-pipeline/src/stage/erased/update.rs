@@ -31,12 +31,16 @@ impl<M: Stage> UpdateStage for Typed<M> {
             return Ok(());
         }
         let kept = Self::taken(&mut self.module)?;
-        let module = self.masters.whole(kept.clone());
+        let module = self.masters.widened(kept.clone());
         let known = trained(&module);
         // Unwind safety: the old module stays, and the panic continues.
         match catch_unwind(AssertUnwindSafe(|| after_step(module, observed))) {
-            Ok((module, own)) => {
-                self.follows_rule = Some(own);
+            Ok((_, false)) => {
+                (self.follows_rule, self.module) = (Some(false), Ok(kept));
+                Ok(())
+            }
+            Ok((module, true)) => {
+                self.follows_rule = Some(true);
                 self.module = as_leaves(module, &known).map(|module| self.rounded(module));
                 Self::present(&self.module).map(drop)
             }

@@ -4,8 +4,9 @@
 //! is the masters.
 //!
 //! 1. [`Masters::decide`] sets the types of each parameter's master and copy: a trained one's master is f32 where the
-//!    module was built with half precision, else of the module's own type. The first of several names decides. State
-//!    that forwards change (running statistics) is not rounded.
+//!    module was built with half precision, else of the module's own type. A frozen one has no master of another type,
+//!    unless it got one while it was trained, or by a rule ([`Masters::widened`]). The first of several names decides.
+//!    State that forwards change (running statistics) is not rounded.
 //! 2. [`Masters::take`] puts the masters into the module, for what changes them; [`Masters::round`] takes them out
 //!    again and leaves copies.
 
@@ -50,7 +51,8 @@ impl Masters {
             if decided.insert(id) {
                 let own = self.types.get(&id).map_or(dtype, |types| types.own);
                 let copy = precision.computed(id, &names.of_parameter(id, &path), own);
-                let master = if trainable { AnyTensor::widest(own) } else { own };
+                // A frozen one keeps the type of its value: rounding it would lose what was trained.
+                let master = if trainable { AnyTensor::widest(own) } else { dtype };
                 self.types.insert(id, Types { own, master, copy });
             }
         }
@@ -59,6 +61,18 @@ impl Masters {
     /// The module with the masters in their places.
     pub(in crate::stage) fn whole<M: Module>(&self, module: M) -> M {
         if self.values.is_empty() { module } else { with_weights(module, &self.values) }
+    }
+
+    /// Like [`Masters::whole`], with frozen parameters that were built in half precision in f32 too, for a rule that
+    /// computes with both.
+    pub(in crate::stage) fn widened<M: Module>(&self, module: M) -> M {
+        let module = self.whole(module);
+        let wider = |(id, value): (ParamId, AnyTensor)| {
+            let widest = AnyTensor::widest(self.types.get(&id)?.own);
+            (value.dtype() != widest).then(|| (id, value.cast(widest)))
+        };
+        let values = float_weights(&module).into_iter().filter_map(wider).collect();
+        with_weights(module, &values)
     }
 
     /// Like [`Masters::whole`], and gives the masters away until [`Masters::round`], so that they can be changed in

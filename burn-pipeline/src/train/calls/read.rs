@@ -30,7 +30,8 @@ impl Pipeline {
     }
 
     /// Returns a copy of the module of one stage. For a tensor-parallel stage this is the first member's module, with
-    /// its pieces. When ranks are processes, only the process that holds the stage has it.
+    /// its pieces. When ranks are processes, only the process that holds the stage has it; if parameters are sharded,
+    /// all make the call.
     ///
     /// # Errors
     /// Returns [`PipelineError::NoSuchModule`] if the stage is not an `M`. Also fails if a rank does not respond.
@@ -127,7 +128,7 @@ impl Command for Engines {
     type Reply = OfStages<EngineReport>;
     const NAME: &'static str = "reading the stages' engines";
 
-    fn call(&self) -> Call {
+    fn call(&self, _: &mut Rank) -> Call {
         Call::Local
     }
 
@@ -147,8 +148,12 @@ impl Command for Module {
     type Reply = Option<Box<dyn Any + Send>>;
     const NAME: &'static str = "reading a stage's module";
 
-    fn call(&self) -> Call {
-        Call::Local
+    fn call(&self, rank: &mut Rank) -> Call {
+        match rank.executor().is_sharded() {
+            // All replicas give their shards.
+            true => Call::Shared(format!("{} ({})", Self::NAME, self.stage)),
+            false => Call::Local,
+        }
     }
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {

@@ -43,7 +43,7 @@ impl Pipeline {
         let began = Instant::now();
         let step = self.training.progress().steps + 1;
         let apply = Apply { step, learning_rate: learning_rate.into(), names: self.stages.names() };
-        let mut report = self.train(batch, true)?;
+        let mut report = self.train(batch, Some(&apply))?;
         let mut trained = true;
         for applied in self.ask(apply)? {
             let ApplyOutcome { loss, scale, gradient_norm, non_finite, trains } = applied;
@@ -82,11 +82,11 @@ impl Pipeline {
     /// # Errors
     /// Same as [`Pipeline::step`]. The report's loss is that of this batch.
     pub fn accumulate(&mut self, batch: Batch) -> Result<StepReport, PipelineError> {
-        self.train(batch, false)
+        self.train(batch, None)
     }
 
-    /// Runs forwards and backwards of one batch; `last` is true if it is the last one before a step.
-    fn train(&mut self, batch: Batch, last: bool) -> Result<StepReport, PipelineError> {
+    /// Runs forwards and backwards of one batch, which is the last one before `then`, if that follows.
+    fn train(&mut self, batch: Batch, then: Option<&Apply>) -> Result<StepReport, PipelineError> {
         let began = Instant::now();
         let admitted = self.admit_training(batch);
         let (parts, batch) = self.admit(admitted)?;
@@ -117,7 +117,8 @@ impl Pipeline {
             (self.training.progress().steps + 1, self.training.batch_seed(), self.compared(&batch));
         let scaled = self.training.scaled();
         let (outputs, of_batch) = (self.outputs, self.input_gradients.is_some());
-        let train = Train { parts, batch, values, seed, scaled, step, last, outputs, of_batch };
+        let (last, then) = (then.is_some(), then.map_or_else(|| "no step".to_owned(), Apply::described));
+        let train = Train { parts, batch, values, seed, scaled, step, last, then, outputs, of_batch };
         self.ask(train)?.into_iter().for_each(|outcome| report.add(outcome));
         report.outputs.sort_by_key(|(microbatch, _)| *microbatch);
         self.training.batch_done(report.samples);
@@ -176,6 +177,8 @@ struct Train {
     step: u64,
     /// True if the weights are stepped before the next batch.
     last: bool,
+    /// What follows, as text: processes compare it before anything runs, since a batch is not undone by a refused step.
+    then: String,
     /// True if this process wants the last stage's outputs.
     outputs: bool,
     /// True if gradients of the batch are computed.
@@ -188,10 +191,12 @@ impl Command for Train {
     const GATHERS: bool = true;
     const RUNS_ON_WEIGHTS: bool = true;
 
-    fn call(&self) -> Call {
+    fn call(&self, _: &mut Rank) -> Call {
         let (name, samples, microbatches) = (self.parts.name(), self.batch.samples(), self.batch.len());
-        let values = &self.values;
-        Call::Shared(format!("training {name} over {samples} samples in {microbatches} microbatches{values}"))
+        let (values, then) = (&self.values, &self.then);
+        Call::Shared(format!(
+            "training {name} over {samples} samples in {microbatches} microbatches{values}, then {then}"
+        ))
     }
 
     fn step(&self) -> Option<u64> {
@@ -234,15 +239,9 @@ impl Apply {
         let rate = |name: &String| self.learning_rate.lr_from_param(ParamId::from(0), Some(name));
         self.names.iter().map(rate).collect()
     }
-}
 
-impl Command for Apply {
-    type Reply = ApplyOutcome;
-    const NAME: &'static str = "stepping the weights";
-    const GATHERS: bool = true;
-    const RUNS_ON_WEIGHTS: bool = true;
-
-    fn call(&self) -> Call {
+    /// The step as text, with everything that must be equal on all ranks.
+    fn described(&self) -> String {
         let (base, rates) = (self.learning_rate.base(), self.rates());
         let others = match rates.iter().filter(|&&rate| rate != base).count() {
             0 => String::new(),
@@ -251,8 +250,15 @@ impl Command for Apply {
                 format!(", and at others for {count} parameters #{:08x}", crc32fast::hash(&bytes))
             }
         };
-        Call::Shared(format!("{} at learning rate {base}{others}", Self::NAME))
+        format!("a step at learning rate {base}{others}")
     }
+}
+
+impl Command for Apply {
+    type Reply = ApplyOutcome;
+    const NAME: &'static str = "stepping the weights";
+    const GATHERS: bool = true;
+    const RUNS_ON_WEIGHTS: bool = true;
 
     fn step(&self) -> Option<u64> {
         Some(self.step)

@@ -97,7 +97,7 @@ impl Command for Read {
     type Reply = Result<BTreeSet<usize>, CheckpointError>;
     const NAME: &'static str = "reading a checkpoint";
 
-    fn call(&self) -> Call {
+    fn call(&self, _: &mut Rank) -> Call {
         Call::Shared(format!("{} ({})", Self::NAME, self.checkpoint.identity()))
     }
 

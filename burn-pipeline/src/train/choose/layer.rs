@@ -7,7 +7,7 @@
 
 use super::profile::median;
 use crate::payload::{AnyTensor, Payload, TensorKind};
-use crate::stage::{ErasedStage, ForwardCall, ForwardOutput, Gradients, SplitBackward, StageError, loss_seed};
+use crate::stage::{ErasedStage, ForwardCall, ForwardOutput, Gradients, SplitBackward, StageError};
 use crate::train::setup::Builder;
 use burn::tensor::Device;
 use burn_pipeline_plan::cost::Layer;
@@ -55,7 +55,7 @@ impl MeasuredLayer<'_> {
         for round in 0..=rounds {
             held.gradients().begin(Some(0));
             let (result, first) = timed(device, || held.forward(call.clone()))?;
-            let seeds = seeds(&result, device);
+            let seeds = seeds(&result);
             if let ForwardOutput::Activations(payload) = result {
                 output = payload;
             }
@@ -84,9 +84,9 @@ impl MeasuredLayer<'_> {
 }
 
 /// A gradient for every output that can have one. The values do not matter.
-fn seeds(output: &ForwardOutput, device: &Device) -> Gradients {
+fn seeds(output: &ForwardOutput) -> Gradients {
     match output {
-        ForwardOutput::Loss(_) => vec![Some(loss_seed(1.0, device))],
+        ForwardOutput::Loss(loss) => vec![Some(loss.seed(1.0))],
         ForwardOutput::Activations(payload) => {
             let seed = |tensor: &AnyTensor| (tensor.kind() == TensorKind::Float).then(|| tensor.clone());
             payload.tensors().map(seed).collect()

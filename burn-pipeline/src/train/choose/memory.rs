@@ -27,9 +27,7 @@
 use super::measure_error::MeasureError;
 use super::walk::{Walk, caught};
 use crate::payload::{AnyTensor, Payload, TensorKind};
-use crate::stage::{
-    Batch, ErasedStage, ForwardCall, ForwardOutput, ForwardSeed, Gradients, Members, StageError, loss_seed,
-};
+use crate::stage::{Batch, ErasedStage, ForwardCall, ForwardOutput, ForwardSeed, Gradients, Members, StageError};
 use crate::train::error::BuildError;
 use crate::train::features::Feature;
 use crate::train::plans::split_stages;
@@ -243,7 +241,7 @@ fn run_backward(
 fn seeds(output: &ForwardOutput) -> (Gradients, usize) {
     match output {
         ForwardOutput::Loss(loss) => {
-            let seed = loss_seed(1.0, &loss.value.device());
+            let seed = loss.seed(1.0);
             (vec![Some(seed.clone())], seed.bytes())
         }
         ForwardOutput::Activations(payload) => {

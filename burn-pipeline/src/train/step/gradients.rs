@@ -91,6 +91,8 @@ impl Rank {
             // Gradients of a loss that is not finite are not finite either.
             loss => self.refused_number(loss.or(of_gradients)),
         };
+        // Gradients that are not finite may be equal on members whose other gradients differ.
+        self.members_compared &= non_finite.is_none();
         Ok(Finished { norm, non_finite, trains: self.trains })
     }
 

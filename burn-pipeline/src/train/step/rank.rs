@@ -54,6 +54,8 @@ pub(crate) struct Rank {
     pub(super) copies_compared: bool,
     /// Running statistics before the first batch since the last step, if there was one.
     pub(super) statistics: Option<Statistics>,
+    /// True if these are dropped when the next call begins.
+    pub(super) statistics_end: bool,
     /// True if the current call has begun to change weights.
     pub(super) changes_weights: bool,
     /// The number of calls that have ended.
@@ -111,6 +113,7 @@ impl Rank {
             members_compared,
             copies_compared,
             statistics: None,
+            statistics_end: false,
             changes_weights: false,
             calls: 0,
             standby: None,
@@ -263,7 +266,7 @@ impl Rank {
         self.executor.stages().values_mut().for_each(|stage| stage.clear());
         self.executor.cancel_exchanges();
         self.observed.clear();
-        self.statistics = None;
+        self.statistics_end = true;
         self.contract = Contract::new(self.settings.reduction);
     }
 

@@ -31,6 +31,10 @@ impl Rank {
     /// Records the start of a call.
     pub(crate) fn begin_call(&mut self) {
         self.changes_weights = false;
+        // Not earlier: until all ranks have ended a call, it may be undone.
+        if std::mem::take(&mut self.statistics_end) {
+            self.statistics = None;
+        }
     }
 
     /// Records that a call ended without a failure.
