@@ -19,40 +19,27 @@
 //! Source: Li and Hoefler, Chimera (2021).
 
 use super::dropping::drop_beyond;
-use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
-use crate::plan::{Action, Op, Placement, PlacementKind, Plan, StageId, Task};
+use super::fixed::Fixed;
+use super::schedule_trait::{Chunks, ScheduleInfo};
+use crate::plan::{Action, Op, PlacementKind, StageId, Task};
 
 /// The Chimera schedule, with one route in each direction.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Chimera;
-
-impl Schedule for Chimera {
-    fn info(&self) -> ScheduleInfo {
-        ScheduleInfo {
-            microbatches: "any m >= 1, with an even number of ranks",
-            ..ScheduleInfo::new(
-                "Chimera",
-                PlacementKind::Bidirectional,
-                Chunks::Exactly(1),
-                "Li and Hoefler 2021, arXiv:2107.06925",
-            )
-        }
-    }
-
-    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.info().check_size(size)?;
-        self.info().check_even(size)?;
-        let counts = size.both_directions();
+pub(super) const SCHEDULE: Fixed = Fixed {
+    info: ScheduleInfo {
+        microbatches: "any m >= 1, with an even number of ranks",
+        ..ScheduleInfo::new(
+            "Chimera",
+            PlacementKind::Bidirectional,
+            Chunks::Exactly(1),
+            "Li and Hoefler 2021, arXiv:2107.06925",
+        )
+    },
+    build: |info, size| {
+        info.check_even(size)?;
         let units = size.microbatches.div_ceil(size.ranks);
-        let row = |rank| {
-            let mut row = row(size.ranks, rank, units);
-            drop_beyond(&mut row, &counts);
-            row
-        };
-        let rows = (0..size.ranks).map(row).collect();
-        Ok(Plan::new(self.info().name, Placement::bidirectional(size.ranks)?, counts.to_vec(), rows)?)
-    }
-}
+        info.plan(size, |rank| drop_beyond(row(size.ranks, rank, units), &size.both_directions()))
+    },
+};
 
 /// The row of one rank for whole units, by slot.
 fn row(ranks: usize, rank: usize, units: usize) -> Vec<Action> {

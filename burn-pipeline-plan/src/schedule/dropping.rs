@@ -7,7 +7,7 @@
 use crate::plan::{Action, Task};
 
 /// Removes every task whose microbatch is not below its route's count. The other task of a fused pair stays.
-pub(super) fn drop_beyond(row: &mut Vec<Action>, microbatches: &[usize]) {
+pub(super) fn drop_beyond(mut row: Vec<Action>, microbatches: &[usize]) -> Vec<Action> {
     let keeps = |task: &Task| {
         let count = microbatches.get(task.stage().route()).copied().unwrap_or(0);
         task.microbatch().is_none_or(|m| m < count)
@@ -24,6 +24,7 @@ pub(super) fn drop_beyond(row: &mut Vec<Action>, microbatches: &[usize]) {
         };
         action.tasks().all(|task| keeps(&task))
     });
+    row
 }
 
 #[cfg(test)]
@@ -35,12 +36,10 @@ mod tests {
     fn tasks_beyond_the_count_go_and_a_half_of_a_fused_pair_stays() {
         let back = MicrobatchTask::new(StageId::in_route(1, 3), Op::Backward, 0);
         let fused = Action::Overlap(MicrobatchTask::new(0, Op::Forward, 1), back);
-        let mut row = vec![Action::forward(0, 0), fused, Action::forward(0, 2)];
-        drop_beyond(&mut row, &[2, 1]);
-        assert_eq!(row, [Action::forward(0, 0), fused]);
-        drop_beyond(&mut row, &[1, 1]);
-        assert_eq!(row, [Action::forward(0, 0), back.into()]);
-        drop_beyond(&mut row, &[1, 0]);
-        assert_eq!(row, [Action::forward(0, 0)]);
+        let row = vec![Action::forward(0, 0), fused, Action::forward(0, 2)];
+        let kept = |microbatches: [usize; 2]| drop_beyond(row.clone(), &microbatches);
+        assert_eq!(kept([2, 1]), [Action::forward(0, 0), fused]);
+        assert_eq!(kept([1, 1]), [Action::forward(0, 0), back.into()]);
+        assert_eq!(kept([1, 0]), [Action::forward(0, 0)]);
     }
 }

@@ -18,41 +18,31 @@
 
 use super::dropping::drop_beyond;
 use super::eight_steps;
-use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
-use crate::plan::{Placement, PlacementKind, Plan, StageId};
+use super::fixed::Fixed;
+use super::schedule_trait::{Chunks, ScheduleInfo};
+use crate::plan::{PlacementKind, StageId};
 
 /// The bidirectional schedule of DeepSeek-V3.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct DualPipe;
-
-impl Schedule for DualPipe {
-    fn info(&self) -> ScheduleInfo {
-        ScheduleInfo {
-            microbatches: "any m >= 1, with an even number of ranks (below 2p: the plan for 2p, surplus dropped)",
-            ..ScheduleInfo::new(
-                "DualPipe",
-                PlacementKind::Bidirectional,
-                Chunks::Exactly(1),
-                "DeepSeek-AI 2025, github.com/deepseek-ai/DualPipe",
-            )
-        }
-    }
-
-    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.info().check_size(size)?;
-        self.info().check_even(size)?;
+pub(super) const SCHEDULE: Fixed = Fixed {
+    info: ScheduleInfo {
+        microbatches: "any m >= 1, with an even number of ranks (below 2p: the plan for 2p, surplus dropped)",
+        ..ScheduleInfo::new(
+            "DualPipe",
+            PlacementKind::Bidirectional,
+            Chunks::Exactly(1),
+            "DeepSeek-AI 2025, github.com/deepseek-ai/DualPipe",
+        )
+    },
+    build: |info, size| {
+        info.check_even(size)?;
         let counts = size.both_directions();
         let each = counts[0].max(size.ranks);
-        self.info().check_length(size, 2 * each)?;
-        let row = |rank: usize| {
+        info.check_length(size, 2 * each)?;
+        info.plan(size, |rank| {
             let (near, far) = (rank, size.ranks - 1 - rank);
             let (near, far) = (StageId::in_route(0, near), StageId::in_route(1, far));
             let (stages, hop) = if rank < size.ranks / 2 { ([near, far], rank) } else { ([far, near], far.index()) };
-            let mut row = eight_steps::row(stages, size.ranks / 2, hop, each);
-            drop_beyond(&mut row, &counts);
-            row
-        };
-        let rows = (0..size.ranks).map(row).collect();
-        Ok(Plan::new(self.info().name, Placement::bidirectional(size.ranks)?, counts.to_vec(), rows)?)
-    }
-}
+            drop_beyond(eight_steps::row(stages, size.ranks / 2, hop, each), &counts)
+        })
+    },
+};

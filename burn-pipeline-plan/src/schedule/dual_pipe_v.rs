@@ -15,38 +15,27 @@
 
 use super::dropping::drop_beyond;
 use super::eight_steps;
-use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
-use crate::plan::{Placement, PlacementKind, Plan, StageId};
+use super::fixed::Fixed;
+use super::schedule_trait::{Chunks, ScheduleInfo};
+use crate::plan::{PlacementKind, StageId};
 
 /// The V-shaped form of DualPipe.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct DualPipeV;
-
-impl Schedule for DualPipeV {
-    fn info(&self) -> ScheduleInfo {
-        ScheduleInfo {
-            microbatches: "any m >= 1 (below 2p: the plan for 2p, surplus dropped)",
-            ..ScheduleInfo::new(
-                "DualPipeV",
-                PlacementKind::V,
-                Chunks::Exactly(2),
-                "DeepSeek-AI and Sea AI Lab 2025; PyTorch 2.15 ScheduleDualPipeV",
-            )
-        }
-    }
-
-    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.info().check_size(size)?;
-        let m = size.microbatches;
-        let built = m.max(2 * size.ranks);
-        self.info().check_length(size, built)?;
-        let row = |rank: usize| {
+pub(super) const SCHEDULE: Fixed = Fixed {
+    info: ScheduleInfo {
+        microbatches: "any m >= 1 (below 2p: the plan for 2p, surplus dropped)",
+        ..ScheduleInfo::new(
+            "DualPipeV",
+            PlacementKind::V,
+            Chunks::Exactly(2),
+            "DeepSeek-AI and Sea AI Lab 2025; PyTorch 2.15 ScheduleDualPipeV",
+        )
+    },
+    build: |info, size| {
+        let built = size.microbatches.max(2 * size.ranks);
+        info.check_length(size, built)?;
+        info.plan(size, |rank| {
             let stages = [StageId::new(rank), StageId::new(2 * size.ranks - 1 - rank)];
-            let mut row = eight_steps::row(stages, size.ranks, rank, built);
-            drop_beyond(&mut row, &[m]);
-            row
-        };
-        let placement = Placement::v(size.ranks)?;
-        Ok(Plan::new(self.info().name, placement, vec![m], (0..size.ranks).map(row).collect())?)
-    }
-}
+            drop_beyond(eight_steps::row(stages, size.ranks, rank, built), &[size.microbatches])
+        })
+    },
+};

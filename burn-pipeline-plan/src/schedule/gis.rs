@@ -13,7 +13,7 @@
 //!
 //! Bubble `(p-1)(F+B)/v` with groups of p, where a rank holds p microbatches at its peak. Smaller groups hold
 //! `(g(v-1)+p)/v` and stall `(p-g)(v-1)` chunk slots more (unit costs, g dividing m). With delayed `W` and groups
-//! of p it equals [`InterleavedZeroBubble`](super::InterleavedZeroBubble).
+//! of p it equals [interleaved zero bubble](super::interleaved_zero_bubble).
 //! Source: Wan et al., PipeOffload (2025).
 
 use super::interleave::{self, Backward, Groups};
@@ -40,19 +40,19 @@ impl Schedule for Gis {
         schedule.check_size(size)?;
         let shortest = (size.ranks - 1).div_ceil(2);
         let groups = Groups::from_option(&schedule, size, self.group, shortest, shortest)?;
-        build_grouped(schedule.name, size, groups, self.delayed_weight)
+        build_grouped(&schedule, size, groups, self.delayed_weight)
     }
 }
 
 /// The rows of GIS, GIS-H and interleaved zero bubble.
 pub(super) fn build_grouped(
-    name: &'static str,
+    schedule: &ScheduleInfo,
     size: Size,
     groups: Groups,
     delayed_weight: bool,
 ) -> Result<Plan, ScheduleError> {
     let ahead = (size.chunks - 1) * groups.largest();
-    interleave::plan(name, size, |rank| {
+    schedule.plan(size, |rank| {
         let lag = if delayed_weight { rank } else { 0 };
         interleave::row(groups, size, rank, ahead + size.ranks - 1 - rank, Backward::Split { lag })
     })

@@ -13,23 +13,14 @@
 //! Bubble `(p-1)(F+B)/v + (v-1)(p/2)(F+B-W)/v`; peak `(v+1)/(2v) p` microbatches.
 //! Source: Wan et al., PipeOffload (2025).
 
+use super::fixed::Fixed;
 use super::gis::build_grouped;
 use super::interleave::Groups;
-use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
-use crate::plan::{PlacementKind, Plan};
+use super::schedule_trait::{Chunks, ScheduleInfo};
+use crate::plan::PlacementKind;
 
 /// The grouped interleaved schedule at half memory.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct GisH;
-
-impl Schedule for GisH {
-    fn info(&self) -> ScheduleInfo {
-        ScheduleInfo::new("GISH", PlacementKind::Loop, Chunks::Any, "Wan et al. 2025, PipeOffload, arXiv:2503.01328")
-    }
-
-    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.info().check_size(size)?;
-        let groups = Groups::even(size.microbatches, size.ranks.div_ceil(2));
-        build_grouped(self.info().name, size, groups, false)
-    }
-}
+pub(super) const SCHEDULE: Fixed = Fixed {
+    info: ScheduleInfo::new("GISH", PlacementKind::Loop, Chunks::Any, "Wan et al. 2025, PipeOffload, arXiv:2503.01328"),
+    build: |info, size| build_grouped(info, size, Groups::even(size.microbatches, size.ranks.div_ceil(2)), false),
+};

@@ -15,7 +15,7 @@
 //! which holds for `2g >= a(p-1)`.
 
 use super::schedule_trait::{ScheduleError, ScheduleInfo, Size};
-use crate::plan::{Action, Placement, Plan, StageId};
+use crate::plan::{Action, StageId};
 use std::ops::Range;
 
 /// Microbatches cut into groups: `head` is (count, size) of the first groups, `tail` of the others.
@@ -178,16 +178,6 @@ pub(super) fn row(groups: Groups, size: Size, rank: usize, warmup: usize, backwa
         row.extend((0..lag.min(total)).map(|_| weight()));
     }
     row
-}
-
-/// A plan on the looped placement with the rows of `row_of`.
-pub(super) fn plan(
-    name: &'static str,
-    size: Size,
-    row_of: impl Fn(usize) -> Vec<Action>,
-) -> Result<Plan, ScheduleError> {
-    let placement = Placement::looped(size.ranks, size.chunks)?;
-    Ok(Plan::new(name, placement, vec![size.microbatches], (0..size.ranks).map(row_of).collect())?)
 }
 
 #[cfg(test)]

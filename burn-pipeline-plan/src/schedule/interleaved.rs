@@ -90,8 +90,6 @@ impl Schedule for Interleaved1F1B {
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
         let groups = self.groups(size)?;
-        interleave::plan(self.info().name, size, |rank| {
-            interleave::row(groups, size, rank, warm_up(groups, size, rank), Backward::Whole)
-        })
+        self.info().plan(size, |rank| interleave::row(groups, size, rank, warm_up(groups, size, rank), Backward::Whole))
     }
 }

@@ -13,28 +13,19 @@
 //! Bubble `(p-1)(F+B-W)/v`; every rank holds p microbatches at its peak.
 //! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023); order as PyTorch's `ScheduleInterleavedZeroBubble`.
 
+use super::fixed::Fixed;
 use super::gis::build_grouped;
 use super::interleave::Groups;
-use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
-use crate::plan::{PlacementKind, Plan};
+use super::schedule_trait::{Chunks, ScheduleInfo};
+use crate::plan::PlacementKind;
 
 /// The interleaved zero-bubble schedule.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct InterleavedZeroBubble;
-
-impl Schedule for InterleavedZeroBubble {
-    fn info(&self) -> ScheduleInfo {
-        ScheduleInfo::new(
-            "InterleavedZeroBubble",
-            PlacementKind::Loop,
-            Chunks::Any,
-            "Qi et al. 2023, arXiv:2401.10241; PyTorch ScheduleInterleavedZeroBubble",
-        )
-    }
-
-    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.info().check_size(size)?;
-        let groups = Groups::even(size.microbatches, size.ranks);
-        build_grouped(self.info().name, size, groups, true)
-    }
-}
+pub(super) const SCHEDULE: Fixed = Fixed {
+    info: ScheduleInfo::new(
+        "InterleavedZeroBubble",
+        PlacementKind::Loop,
+        Chunks::Any,
+        "Qi et al. 2023, arXiv:2401.10241; PyTorch ScheduleInterleavedZeroBubble",
+    ),
+    build: |info, size| build_grouped(info, size, Groups::even(size.microbatches, size.ranks), true),
+};

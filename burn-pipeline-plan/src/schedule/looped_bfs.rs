@@ -13,28 +13,21 @@
 //! consecutive, and so are its backwards, so sharded parameters are gathered only twice.
 //! Source: Lamy-Poirier, Breadth-First Pipeline Parallelism (2022); order as PyTorch's `ScheduleLoopedBFS`.
 
-use super::interleave;
-use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
-use crate::plan::{Action, PlacementKind, Plan};
+use super::fixed::Fixed;
+use super::schedule_trait::{Chunks, ScheduleInfo};
+use crate::plan::{Action, PlacementKind};
 
 /// The looped breadth-first schedule.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct LoopedBfs;
-
-impl Schedule for LoopedBfs {
-    fn info(&self) -> ScheduleInfo {
-        ScheduleInfo::new("LoopedBFS", PlacementKind::Loop, Chunks::Any, "Lamy-Poirier 2022, arXiv:2211.05953")
-    }
-
-    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.info().check_size(size)?;
+pub(super) const SCHEDULE: Fixed = Fixed {
+    info: ScheduleInfo::new("LoopedBFS", PlacementKind::Loop, Chunks::Any, "Lamy-Poirier 2022, arXiv:2211.05953"),
+    build: |info, size| {
         let m = size.microbatches;
-        interleave::plan(self.info().name, size, |rank| {
+        info.plan(size, |rank| {
             let stages = (0..size.chunks).map(|chunk| chunk * size.ranks + rank);
             let mut row = Vec::with_capacity(2 * m * size.chunks);
             row.extend(stages.clone().flat_map(|stage| (0..m).map(move |mb| Action::forward(stage, mb))));
             row.extend(stages.rev().flat_map(|stage| (0..m).rev().map(move |mb| Action::backward(stage, mb))));
             row
         })
-    }
-}
+    },
+};

@@ -28,9 +28,9 @@
 //! is the forward of stage 0 for microbatch 1. F, I, W and B are the operations and also their seconds per rank and
 //! microbatch. The *peak* is the most microbatches whose activations a rank holds at once.
 //!
-//! Files in reading order: `schedule_trait`; `gpipe` and `one_f_one_b` (the simplest schedules); `interleave`,
-//! `building_block`, `eight_steps` and `dropping` (used by several schedules); the other schedules; `registry` and
-//! `nearest` (names).
+//! Files in reading order: `schedule_trait`; `gpipe` and `one_f_one_b` (the simplest schedules); `fixed` (what the
+//! schedules without options share); `interleave`, `building_block`, `eight_steps` and `dropping` (used by several
+//! schedules); the other schedules; `registry` and `nearest` (names).
 
 mod building_block;
 mod chimera;
@@ -38,6 +38,7 @@ mod dropping;
 mod dual_pipe;
 mod dual_pipe_v;
 mod eight_steps;
+mod fixed;
 mod forward_only;
 mod gis;
 mod gis_h;

@@ -14,24 +14,18 @@
 //! Source: Qi et al., Pipeline Parallelism with Controllable Memory (2024), and its scheduler by Sea AI Lab.
 
 use super::building_block;
-use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
-use crate::plan::{PlacementKind, Plan};
+use super::fixed::Fixed;
+use super::schedule_trait::{Chunks, ScheduleInfo};
+use crate::plan::PlacementKind;
 
 /// The V-shaped schedule with whole backwards.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct OneFOneBV;
-
-impl Schedule for OneFOneBV {
-    fn info(&self) -> ScheduleInfo {
-        ScheduleInfo::new("1F1B-V", PlacementKind::V, Chunks::Exactly(2), "Qi et al. 2024, arXiv:2405.15362")
-    }
-
-    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.info().check_size(size)?;
+pub(super) const SCHEDULE: Fixed = Fixed {
+    info: ScheduleInfo::new("1F1B-V", PlacementKind::V, Chunks::Exactly(2), "Qi et al. 2024, arXiv:2405.15362"),
+    build: |info, size| {
         let block = block(size.ranks);
-        building_block::build_whole(&self.info(), size, |rank| block[rank])
-    }
-}
+        building_block::build_whole(info, size, |rank| block[rank])
+    },
+};
 
 /// The slots of [F0, F1, B1, B0] on every rank.
 ///

@@ -3,26 +3,16 @@
 //! Case, hyphens, underscores and a leading `Schedule` (PyTorch's class names) are ignored: `ZB-H1`, `zbh1`,
 //! `Schedule1F1B` and `_ScheduleForwardOnly` are all found.
 
-use super::chimera::Chimera;
-use super::dual_pipe::DualPipe;
-use super::dual_pipe_v::DualPipeV;
 use super::forward_only::ForwardOnly;
 use super::gis::Gis;
-use super::gis_h::GisH;
 use super::gpipe::GPipe;
 use super::interleaved::Interleaved1F1B;
-use super::interleaved_zero_bubble::InterleavedZeroBubble;
-use super::looped_bfs::LoopedBfs;
 use super::nearest::nearest;
 use super::one_f_one_b::OneFOneB;
-use super::one_f_one_b_v::OneFOneBV;
 use super::schedule_trait::{Schedule, ScheduleError};
-use super::v_half::VHalf;
-use super::v_min::VMin;
 use super::zb_auto::ZbAuto;
-use super::zb_h1::ZbH1;
-use super::zb_h2::ZbH2;
-use super::zbv::ZbvZeroBubble;
+use super::{chimera, dual_pipe, dual_pipe_v, gis_h, interleaved_zero_bubble, looped_bfs};
+use super::{one_f_one_b_v, v_half, v_min, zb_h1, zb_h2, zbv};
 
 /// Other names in use, and their schedules.
 const ALIASES: [(&str, &str); 7] = [
@@ -42,20 +32,20 @@ pub fn all() -> Vec<Box<dyn Schedule>> {
         Box::new(GPipe),
         Box::new(OneFOneB),
         Box::new(Interleaved1F1B::default()),
-        Box::new(LoopedBfs),
-        Box::new(InterleavedZeroBubble),
-        Box::new(ZbvZeroBubble),
-        Box::new(ZbH1),
-        Box::new(ZbH2),
+        Box::new(looped_bfs::SCHEDULE),
+        Box::new(interleaved_zero_bubble::SCHEDULE),
+        Box::new(zbv::SCHEDULE),
+        Box::new(zb_h1::SCHEDULE),
+        Box::new(zb_h2::SCHEDULE),
         Box::new(ZbAuto::default()),
-        Box::new(VHalf),
-        Box::new(VMin),
-        Box::new(OneFOneBV),
-        Box::new(DualPipe),
-        Box::new(DualPipeV),
-        Box::new(Chimera),
+        Box::new(v_half::SCHEDULE),
+        Box::new(v_min::SCHEDULE),
+        Box::new(one_f_one_b_v::SCHEDULE),
+        Box::new(dual_pipe::SCHEDULE),
+        Box::new(dual_pipe_v::SCHEDULE),
+        Box::new(chimera::SCHEDULE),
         Box::new(Gis::default()),
-        Box::new(GisH),
+        Box::new(gis_h::SCHEDULE),
     ]
 }
 

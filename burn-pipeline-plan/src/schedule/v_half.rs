@@ -14,24 +14,16 @@
 //! Source: Qi et al., Pipeline Parallelism with Controllable Memory (2024).
 
 use super::building_block;
-use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
-use crate::plan::{PlacementKind, Plan};
+use super::fixed::Fixed;
+use super::schedule_trait::{Chunks, ScheduleInfo};
+use crate::plan::PlacementKind;
 
 /// The V-shaped schedule at half of 1F1B's memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct VHalf;
-
-impl Schedule for VHalf {
-    fn info(&self) -> ScheduleInfo {
-        ScheduleInfo::new("VHalf", PlacementKind::V, Chunks::Exactly(2), "Qi et al. 2024, arXiv:2405.15362")
-    }
-
-    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.info().check_size(size)?;
+pub(super) const SCHEDULE: Fixed = Fixed {
+    info: ScheduleInfo::new("VHalf", PlacementKind::V, Chunks::Exactly(2), "Qi et al. 2024, arXiv:2405.15362"),
+    build: |info, size| {
         let p = size.ranks;
         let shift = if p.is_multiple_of(2) { 3 } else { 0 };
-        building_block::build(&self.info(), size, |r| {
-            [2 * r, 3 * p - 2 - r, 3 * p + shift + 2 * r - 1, 6 * p + shift - 2 - r]
-        })
-    }
-}
+        building_block::build(info, size, |r| [2 * r, 3 * p - 2 - r, 3 * p + shift + 2 * r - 1, 6 * p + shift - 2 - r])
+    },
+};

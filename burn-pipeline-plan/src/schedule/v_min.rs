@@ -14,22 +14,16 @@
 //! Source: Qi et al., Pipeline Parallelism with Controllable Memory (2024).
 
 use super::building_block;
-use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
-use crate::plan::{PlacementKind, Plan};
+use super::fixed::Fixed;
+use super::schedule_trait::{Chunks, ScheduleInfo};
+use crate::plan::PlacementKind;
 
 /// The V-shaped schedule at a third of 1F1B's memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct VMin;
-
-impl Schedule for VMin {
-    fn info(&self) -> ScheduleInfo {
-        ScheduleInfo::new("VMin", PlacementKind::V, Chunks::Exactly(2), "Qi et al. 2024, arXiv:2405.15362")
-    }
-
-    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.info().check_size(size)?;
+pub(super) const SCHEDULE: Fixed = Fixed {
+    info: ScheduleInfo::new("VMin", PlacementKind::V, Chunks::Exactly(2), "Qi et al. 2024, arXiv:2405.15362"),
+    build: |info, size| {
         let p = size.ranks;
         let shift = if p.is_multiple_of(3) { 2 } else { 0 };
-        building_block::build(&self.info(), size, |r| [r, 2 * p - 1 - r, 2 * p + shift + r, 4 * p + shift - 1 - r])
-    }
-}
+        building_block::build(info, size, |r| [r, 2 * p - 1 - r, 2 * p + shift + r, 4 * p + shift - 1 - r])
+    },
+};

@@ -13,26 +13,17 @@
 //! Bubble `(p-1)(F+B-W)`; every rank holds p activations at its peak.
 //! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023), section 3.1.
 
-use super::interleave;
-use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
-use crate::plan::{Action, PlacementKind, Plan};
+use super::fixed::Fixed;
+use super::schedule_trait::{Chunks, ScheduleInfo};
+use crate::plan::{Action, PlacementKind};
 
 /// The first handcrafted zero-bubble schedule.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct ZbH1;
-
-impl Schedule for ZbH1 {
-    fn info(&self) -> ScheduleInfo {
-        ScheduleInfo::new("ZBH1", PlacementKind::Loop, Chunks::Exactly(1), "Qi et al. 2023, arXiv:2401.10241")
-    }
-
-    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.info().check_size(size)?;
-        interleave::plan(self.info().name, size, |rank| {
-            lagged_row(rank, size.microbatches, size.ranks - 1 - rank, size.ranks - 1)
-        })
-    }
-}
+pub(super) const SCHEDULE: Fixed = Fixed {
+    info: ScheduleInfo::new("ZBH1", PlacementKind::Loop, Chunks::Exactly(1), "Qi et al. 2023, arXiv:2401.10241"),
+    build: |info, size| {
+        info.plan(size, |rank| lagged_row(rank, size.microbatches, size.ranks - 1 - rank, size.ranks - 1))
+    },
+};
 
 /// F, I and W in turn, with I `input_lag` and W `weight_lag` microbatches behind F.
 pub(super) fn lagged_row(rank: usize, microbatches: usize, input_lag: usize, weight_lag: usize) -> Vec<Action> {

@@ -6,29 +6,20 @@
 //! rank 1:     1F0 1I0 1F1 1I1 1F2 1I2 1W0 1W1 1W2
 //! ```
 //!
-//! As [`ZbH1`](super::ZbH1), with twice the lag: I of microbatch x - 2(p-1-r), W of microbatch x - 2(p-1).
+//! As [ZB-H1](super::zb_h1), with twice the lag: I of microbatch x - 2(p-1-r), W of microbatch x - 2(p-1).
 //!
 //! Bubble `(p-1)(F+B-2W)`; every rank holds 2p-1 activations at its peak.
 //! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023), section 3.2.
 
-use super::interleave;
-use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
+use super::fixed::Fixed;
+use super::schedule_trait::{Chunks, ScheduleInfo};
 use super::zb_h1::lagged_row;
-use crate::plan::{PlacementKind, Plan};
+use crate::plan::PlacementKind;
 
 /// The second handcrafted zero-bubble schedule.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct ZbH2;
-
-impl Schedule for ZbH2 {
-    fn info(&self) -> ScheduleInfo {
-        ScheduleInfo::new("ZBH2", PlacementKind::Loop, Chunks::Exactly(1), "Qi et al. 2023, arXiv:2401.10241")
-    }
-
-    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.info().check_size(size)?;
-        interleave::plan(self.info().name, size, |rank| {
-            lagged_row(rank, size.microbatches, 2 * (size.ranks - 1 - rank), 2 * (size.ranks - 1))
-        })
-    }
-}
+pub(super) const SCHEDULE: Fixed = Fixed {
+    info: ScheduleInfo::new("ZBH2", PlacementKind::Loop, Chunks::Exactly(1), "Qi et al. 2023, arXiv:2401.10241"),
+    build: |info, size| {
+        info.plan(size, |rank| lagged_row(rank, size.microbatches, 2 * (size.ranks - 1 - rank), 2 * (size.ranks - 1)))
+    },
+};

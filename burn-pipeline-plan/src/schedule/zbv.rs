@@ -21,40 +21,27 @@
 //! Source: Qi et al., Zero Bubble Pipeline Parallelism (2023), section 6; order as PyTorch's `ScheduleZBVZeroBubble`.
 
 use super::dropping::drop_beyond;
-use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
-use crate::plan::{Action, Op, Placement, PlacementKind, Plan, Task};
+use super::fixed::Fixed;
+use super::schedule_trait::{Chunks, ScheduleInfo};
+use crate::plan::{Action, Op, PlacementKind, Task};
 
 /// The zero-bubble V schedule.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct ZbvZeroBubble;
-
-impl Schedule for ZbvZeroBubble {
-    fn info(&self) -> ScheduleInfo {
-        ScheduleInfo {
-            microbatches: "any m >= 1 (below 2p-1: the plan for 2p-1, surplus dropped)",
-            ..ScheduleInfo::new(
-                "ZBVZeroBubble",
-                PlacementKind::V,
-                Chunks::Exactly(2),
-                "Qi et al. 2023, arXiv:2401.10241; PyTorch ScheduleZBVZeroBubble",
-            )
-        }
-    }
-
-    fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        self.info().check_size(size)?;
-        let m = size.microbatches;
-        let built = m.max(2 * size.ranks - 1);
-        self.info().check_length(size, built)?;
-        let row = |rank| {
-            let mut row = row(size.ranks, rank, built);
-            drop_beyond(&mut row, &[m]);
-            row
-        };
-        let placement = Placement::v(size.ranks)?;
-        Ok(Plan::new(self.info().name, placement, vec![m], (0..size.ranks).map(row).collect())?)
-    }
-}
+pub(super) const SCHEDULE: Fixed = Fixed {
+    info: ScheduleInfo {
+        microbatches: "any m >= 1 (below 2p-1: the plan for 2p-1, surplus dropped)",
+        ..ScheduleInfo::new(
+            "ZBVZeroBubble",
+            PlacementKind::V,
+            Chunks::Exactly(2),
+            "Qi et al. 2023, arXiv:2401.10241; PyTorch ScheduleZBVZeroBubble",
+        )
+    },
+    build: |info, size| {
+        let built = size.microbatches.max(2 * size.ranks - 1);
+        info.check_length(size, built)?;
+        info.plan(size, |rank| drop_beyond(row(size.ranks, rank, built), &[size.microbatches]))
+    },
+};
 
 /// Writes a row. Each operation of each chunk counts its own microbatches.
 struct Writer {

@@ -42,7 +42,8 @@ fn every_schedule_has_a_drawing_that_is_true() {
     let sources = sources();
     for schedule in all() {
         let (name, quoted) = (schedule.info().name, format!("\"{}\"", schedule.info().name));
-        let own = |text: &&String| text.contains("\nimpl Schedule for ") && text.contains(&quoted);
+        let implements = |text: &str| text.contains("\nimpl Schedule for ") || text.contains(" SCHEDULE: Fixed = ");
+        let own = |text: &&String| implements(text) && text.contains(&quoted);
         let own: Vec<&String> = sources.iter().filter(own).collect();
         let [file] = own[..] else { panic!("{} files implement {name}", own.len()) };
         let drawing = drawing(file);

@@ -2,7 +2,7 @@
 
 use super::reorder;
 use super::slots::{B0, B1, F0, F1, Slots, W, in_order, latest_input, occupancy};
-use crate::plan::{Action, Placement, Plan};
+use crate::plan::{Action, Plan};
 use crate::schedule::schedule_trait::{ScheduleError, ScheduleInfo, Size};
 
 /// Slots between two microbatches: each has six operations on each rank.
@@ -24,8 +24,7 @@ pub(in crate::schedule) fn build(
     ranks.iter_mut().for_each(place_weights);
     squeeze(&mut ranks);
     ranks.iter_mut().for_each(place_weights);
-    let rows = ranks.iter().enumerate().map(|(rank, slots)| row(slots, rank, size.ranks)).collect();
-    Ok(Plan::new(schedule.name, Placement::v(size.ranks)?, vec![size.microbatches], rows)?)
+    schedule.plan(size, |rank| row(&ranks[rank], rank, size.ranks))
 }
 
 /// Builds a plan with whole backwards from the slots of [F0, F1, B1, B0] of the first microbatch on each rank:
@@ -44,7 +43,7 @@ pub(in crate::schedule) fn build_whole(
         slots[W] = seconds;
     }
     reorder::whole_backwards(&mut ranks);
-    let row = |(rank, slots): (usize, &Slots)| {
+    schedule.plan(size, |rank| {
         let (first, last) = (rank, 2 * size.ranks - 1 - rank);
         let action = |(pass, mb): (usize, usize)| match pass {
             F0 => Some(Action::forward(first, mb)),
@@ -53,10 +52,8 @@ pub(in crate::schedule) fn build_whole(
             B0 => Some(Action::backward(first, mb)),
             _ => None,
         };
-        occupancy(slots).into_iter().flatten().filter_map(action).collect()
-    };
-    let rows = ranks.iter().enumerate().map(row).collect();
-    Ok(Plan::new(schedule.name, Placement::v(size.ranks)?, vec![size.microbatches], rows)?)
+        occupancy(&ranks[rank]).into_iter().flatten().filter_map(action).collect()
+    })
 }
 
 /// Repeats a block's operations for every microbatch.

@@ -3,7 +3,6 @@
 use super::heuristic;
 use super::options::ZbAuto;
 use crate::plan::{Action, PlacementKind, Plan};
-use crate::schedule::interleave;
 use crate::schedule::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
 
 impl Schedule for ZbAuto {
@@ -31,6 +30,6 @@ impl Schedule for ZbAuto {
                 heuristic::Pass::Weight => Action::backward_weight(rank, m),
             }
         };
-        interleave::plan(schedule.name, size, |rank| orders[rank].iter().map(action(rank)).collect())
+        schedule.plan(size, |rank| orders[rank].iter().map(action(rank)).collect())
     }
 }
