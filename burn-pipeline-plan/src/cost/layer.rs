@@ -3,7 +3,7 @@
 //! Embedding and head are layers like any other, so partitioners count them. Seconds come from a timed run, or from
 //! FLOPs ([`Layer::estimated`]).
 
-use super::amount::is_zero;
+use super::amount::{amounts, is_amount, is_zero};
 use super::dtype::Dtype;
 use super::link::LinkCosts;
 use serde::{Deserialize, Serialize};
@@ -172,20 +172,14 @@ impl Layer {
         self.bytes.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// Every number that must not be negative, with its name.
-    pub(super) fn numbers(&self) -> [(&'static str, f64); 11] {
-        [
-            ("flops", self.flops),
-            ("forward", self.forward),
-            ("input", self.input),
-            ("weight", self.weight),
-            ("backward", self.full_backward()),
-            ("overlap", self.overlap.unwrap_or(0.0)),
-            ("activation_bytes", self.activation_bytes),
-            ("recomputed_bytes", self.recomputed_bytes),
-            ("output_bytes", self.output_bytes),
-            ("skip_bytes", self.skip_bytes),
-            ("summed_bytes", self.summed_bytes.unwrap_or(0.0)),
-        ]
+    /// The first number that must not be negative but is, or is infinite or NaN, as its name and its text.
+    pub(super) fn check(&self) -> Option<(&'static str, String)> {
+        let backward = self.full_backward();
+        self.fault().or_else(|| (!is_amount(backward)).then(|| ("backward", backward.to_string())))
     }
 }
+
+amounts!(
+    Layer: flops, forward, input, weight, backward, overlap, activation_bytes, recomputed_bytes, output_bytes,
+    skip_bytes, summed_bytes
+);

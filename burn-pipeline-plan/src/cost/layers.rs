@@ -9,7 +9,6 @@
 //!
 //! If the first layers do not train ([`Layers::train_from`]), stages made only of them have no backward.
 
-use super::amount::is_amount;
 use super::dtype::Dtype;
 use super::layer::Layer;
 use super::link::LinkCosts;
@@ -50,8 +49,8 @@ impl Layers {
             if !layer.kind.is_ascii_alphabetic() {
                 return Err(PartitionError::Kind { letter: layer.kind });
             }
-            if let Some((field, value)) = layer.numbers().into_iter().find(|&(_, value)| !is_amount(value)) {
-                return Err(PartitionError::Layer { layer: index, field, value: value.to_string() });
+            if let Some((field, value)) = layer.check() {
+                return Err(PartitionError::Layer { layer: index, field, value });
             }
             let (freed, held) = (layer.freed_at_input_bytes, layer.activation_bytes + layer.recomputed_bytes);
             if !freed.is_finite() || freed > held {

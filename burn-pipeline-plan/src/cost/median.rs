@@ -11,6 +11,7 @@
 //!
 //! Follows `align_runtime_estimations_across_all_distributed_ranks` of PyTorch's `torch/_inductor/comms.py`.
 
+use super::amount::Number;
 use super::error::ProfileError;
 use super::link::{LinkCost, LinkCosts, LinkOverride};
 use super::profile::Profile;
@@ -49,61 +50,22 @@ impl Profile {
         let pieces: Vec<VocabularyCost> = profiles.iter().filter_map(|profile| profile.vocabulary().copied()).collect();
         match pieces.len() {
             0 => Ok(merged),
-            some if some == profiles.len() => merged.with_vocabulary(vocabulary(&pieces)),
+            some if some == profiles.len() => merged.with_vocabulary(VocabularyCost::median(&pieces)),
             _ => Err(ProfileError::DifferentVocabulary),
         }
     }
 }
 
-fn vocabulary(costs: &[VocabularyCost]) -> VocabularyCost {
-    let number = |of: fn(&VocabularyCost) -> f64| median(costs.iter().map(of).collect()).unwrap_or(0.0);
-    VocabularyCost {
-        head_forward: number(|c| c.head_forward),
-        head_input: number(|c| c.head_input),
-        head_weight: number(|c| c.head_weight),
-        embedding_forward: number(|c| c.embedding_forward),
-        embedding_weight: number(|c| c.embedding_weight),
-        head_activation_bytes: number(|c| c.head_activation_bytes),
-        weight_bytes: number(|c| c.weight_bytes),
-        hidden_bytes: number(|c| c.hidden_bytes),
-        embedded_bytes: number(|c| c.embedded_bytes),
-        statistics_bytes: number(|c| c.statistics_bytes),
-    }
-}
-
 fn stage_cost(costs: &[StageCost]) -> StageCost {
-    let number = |of: fn(&StageCost) -> f64| median(costs.iter().map(of).collect()).unwrap_or(0.0);
-    let given = |of: fn(&StageCost) -> Option<f64>| median(costs.iter().filter_map(of).collect());
-    let (activation_bytes, recomputed_bytes) = (number(|c| c.activation_bytes), number(|c| c.recomputed_bytes));
-    StageCost {
-        forward: number(|c| c.forward),
-        input: given(|c| c.input),
-        weight: given(|c| c.weight),
-        backward: given(|c| c.backward),
-        overlap: given(|c| c.overlap),
-        unshard: number(|c| c.unshard),
-        reduce_grad: number(|c| c.reduce_grad),
-        activation_bytes,
-        freed_at_input_bytes: number(|c| c.freed_at_input_bytes).min(activation_bytes + recomputed_bytes),
-        recomputed_bytes,
-        weight_bytes: number(|c| c.weight_bytes),
-        unsharded_bytes: number(|c| c.unsharded_bytes),
-        gradient_bytes: number(|c| c.gradient_bytes),
-        reduced_gradient_bytes: given(|c| c.reduced_gradient_bytes),
-        optimizer_bytes: number(|c| c.optimizer_bytes),
-        message_bytes: number(|c| c.message_bytes),
-        skip_bytes: number(|c| c.skip_bytes),
-        forward_peak_bytes: given(|c| c.forward_peak_bytes),
-        input_peak_bytes: given(|c| c.input_peak_bytes),
-        weight_peak_bytes: given(|c| c.weight_peak_bytes),
-        backward_peak_bytes: given(|c| c.backward_peak_bytes),
-    }
+    let cost = StageCost::median(costs);
+    let held = cost.activation_bytes + cost.recomputed_bytes;
+    StageCost { freed_at_input_bytes: cost.freed_at_input_bytes.min(held), ..cost }
 }
 
 fn links(profiles: &[Profile]) -> LinkCosts {
     let over = |link: &dyn Fn(&Profile) -> LinkCost| LinkCost {
-        latency: median(profiles.iter().map(|p| link(p).latency).collect()).unwrap_or(0.0),
-        bandwidth: median(profiles.iter().filter_map(|p| link(p).bandwidth).collect()),
+        latency: Number::median(profiles.iter().map(|p| link(p).latency)),
+        bandwidth: Number::median(profiles.iter().map(|p| link(p).bandwidth)),
     };
     let pairs: BTreeSet<(usize, usize)> =
         profiles.iter().flat_map(|p| p.links().between.iter().map(|b| (b.from, b.to))).collect();
@@ -112,12 +74,6 @@ fn links(profiles: &[Profile]) -> LinkCosts {
         LinkOverride { from, to, latency, bandwidth }
     });
     LinkCosts { default: over(&|profile: &Profile| profile.links().default), between: between.collect() }
-}
-
-/// The middle value, or the lower of the two middle ones.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len().checked_sub(1)? / 2).copied()
 }
 
 #[cfg(test)]

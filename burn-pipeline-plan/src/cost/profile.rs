@@ -10,7 +10,6 @@
 //! `freed_at_input_bytes`) negative. A profile read from JSON has passed [`Profile::new`]; an unknown field is
 //! refused by name.
 
-use super::amount::is_amount;
 use super::error::ProfileError;
 use super::link::LinkCosts;
 use super::stage_cost::StageCost;
@@ -41,8 +40,8 @@ impl Profile {
             return Err(ProfileError::NoStage);
         }
         for (stage, cost) in stages.iter().enumerate() {
-            if let Some((field, value)) = cost.numbers().into_iter().find(|&(_, value)| !is_amount(value)) {
-                return Err(ProfileError::Stage { stage, field, value: value.to_string() });
+            if let Some((field, value)) = cost.fault() {
+                return Err(ProfileError::Stage { stage, field, value });
             }
             let freed = cost.freed_at_input_bytes;
             if !freed.is_finite() || freed > cost.activation_bytes + cost.recomputed_bytes {
@@ -98,8 +97,10 @@ impl Profile {
     /// # Errors
     /// Returns [`ProfileError::Vocabulary`] if a number is negative, infinite or NaN.
     pub fn with_vocabulary(self, vocabulary: VocabularyCost) -> Result<Self, ProfileError> {
-        vocabulary.check()?;
-        Ok(Self { vocabulary: Some(vocabulary), ..self })
+        match vocabulary.fault() {
+            Some((field, value)) => Err(ProfileError::Vocabulary { field, value }),
+            None => Ok(Self { vocabulary: Some(vocabulary), ..self }),
+        }
     }
 
     /// The same links, skip edges, vocabulary and first stage that trains, with other stage costs.

@@ -3,7 +3,7 @@
 //! `I` may leave more bytes than it frees (gradients of hidden states for `W`), so `freed_at_input_bytes` may be
 //! negative.
 
-use super::amount::is_zero;
+use super::amount::{amounts, is_zero};
 use crate::plan::Op;
 use serde::{Deserialize, Serialize};
 
@@ -205,33 +205,13 @@ impl StageCost {
             _ => None,
         }
     }
-
-    /// Every number that must not be negative, with its name.
-    pub(super) fn numbers(&self) -> [(&'static str, f64); 20] {
-        [
-            ("forward", self.forward),
-            ("input", self.input.unwrap_or(0.0)),
-            ("weight", self.weight.unwrap_or(0.0)),
-            ("backward", self.backward.unwrap_or(0.0)),
-            ("overlap", self.overlap.unwrap_or(0.0)),
-            ("unshard", self.unshard),
-            ("reduce_grad", self.reduce_grad),
-            ("activation_bytes", self.activation_bytes),
-            ("recomputed_bytes", self.recomputed_bytes),
-            ("weight_bytes", self.weight_bytes),
-            ("unsharded_bytes", self.unsharded_bytes),
-            ("gradient_bytes", self.gradient_bytes),
-            ("reduced_gradient_bytes", self.reduced_gradient_bytes.unwrap_or(0.0)),
-            ("optimizer_bytes", self.optimizer_bytes),
-            ("message_bytes", self.message_bytes),
-            ("skip_bytes", self.skip_bytes),
-            ("forward_peak_bytes", self.forward_peak_bytes.unwrap_or(0.0)),
-            ("input_peak_bytes", self.input_peak_bytes.unwrap_or(0.0)),
-            ("weight_peak_bytes", self.weight_peak_bytes.unwrap_or(0.0)),
-            ("backward_peak_bytes", self.backward_peak_bytes.unwrap_or(0.0)),
-        ]
-    }
 }
+
+amounts!(
+    StageCost: forward, input, weight, backward, overlap, unshard, reduce_grad, activation_bytes, recomputed_bytes,
+    weight_bytes, unsharded_bytes, gradient_bytes, reduced_gradient_bytes, optimizer_bytes, message_bytes, skip_bytes,
+    forward_peak_bytes, input_peak_bytes, weight_peak_bytes, backward_peak_bytes; of any sign: freed_at_input_bytes
+);
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@
 //! different numbers of chunks are compared on the same model. An activation is 1 byte per rank and microbatch, so
 //! with this profile bytes are rank-microbatches.
 
-use super::amount::is_amount;
+use super::amount::amounts;
 use super::error::ProfileError;
 use super::link::{LinkCost, LinkCosts};
 use super::profile::Profile;
@@ -51,21 +51,16 @@ impl UniformCosts {
     }
 }
 
+amounts!(UniformCosts: forward, input, weight, overlap, transfer);
+
 impl Profile {
     /// The profile of a model cut evenly into the placement's stages.
     ///
     /// # Errors
     /// Returns [`ProfileError::UniformCost`] if a cost is negative, infinite or NaN.
     pub fn uniform(placement: &Placement, costs: UniformCosts) -> Result<Self, ProfileError> {
-        let named = [
-            ("forward", costs.forward),
-            ("input", costs.input),
-            ("weight", costs.weight),
-            ("overlap", costs.overlap.unwrap_or(0.0)),
-            ("transfer", costs.transfer),
-        ];
-        if let Some((field, value)) = named.into_iter().find(|&(_, value)| !is_amount(value)) {
-            return Err(ProfileError::UniformCost { field, value: value.to_string() });
+        if let Some((field, value)) = costs.fault() {
+            return Err(ProfileError::UniformCost { field, value });
         }
         let share = placement.ranks() as f64 / placement.stages() as f64;
         let stage = StageCost {

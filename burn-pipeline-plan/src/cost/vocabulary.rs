@@ -3,8 +3,7 @@
 //! All ranks have equal pieces. The head's work is divided as in Algorithm 2 of Yeung et al. 2024 (arXiv:2411.05288):
 //! `S` computes the logits and the input's gradient, `T` the gradient of the weights.
 
-use super::amount::{is_amount, is_zero};
-use super::error::ProfileError;
+use super::amount::{amounts, is_zero};
 use super::layer::Layer;
 use super::link::LinkCosts;
 use crate::plan::Op;
@@ -140,29 +139,9 @@ impl VocabularyCost {
             ..self
         }
     }
-
-    /// Refuses a number that is negative, infinite or NaN.
-    pub(super) fn check(&self) -> Result<(), ProfileError> {
-        let numbers = self.numbers();
-        match numbers.into_iter().find(|&(_, value)| !is_amount(value)) {
-            Some((field, value)) => Err(ProfileError::Vocabulary { field, value: value.to_string() }),
-            None => Ok(()),
-        }
-    }
-
-    /// Every number, with its name.
-    fn numbers(&self) -> [(&'static str, f64); 10] {
-        [
-            ("head_forward", self.head_forward),
-            ("head_input", self.head_input),
-            ("head_weight", self.head_weight),
-            ("embedding_forward", self.embedding_forward),
-            ("embedding_weight", self.embedding_weight),
-            ("head_activation_bytes", self.head_activation_bytes),
-            ("weight_bytes", self.weight_bytes),
-            ("hidden_bytes", self.hidden_bytes),
-            ("embedded_bytes", self.embedded_bytes),
-            ("statistics_bytes", self.statistics_bytes),
-        ]
-    }
 }
+
+amounts!(
+    VocabularyCost: head_forward, head_input, head_weight, embedding_forward, embedding_weight, head_activation_bytes,
+    weight_bytes, hidden_bytes, embedded_bytes, statistics_bytes; of any sign:
+);
