@@ -45,6 +45,7 @@
 
 pub mod cost;
 mod debug_text;
+mod named;
 pub mod page;
 pub mod pass;
 pub mod plan;

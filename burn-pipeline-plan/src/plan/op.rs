@@ -5,127 +5,69 @@
 //! form: PyTorch's runtime waits for these three where they are used. The vocabulary-parallel operations have the
 //! names of Yeung et al., Balancing Pipeline Parallelism with Vocabulary Parallelism, 2024 (arXiv:2411.05288).
 
-use std::fmt;
+use crate::named::named;
 
-/// An operation of a plan, with PyTorch's symbols.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[repr(u8)]
-pub enum Op {
-    /// `F`: forward.
-    Forward,
-    /// `I`: backward for the input.
-    BackwardInput,
-    /// `W`: backward for the weights.
-    BackwardWeight,
-    /// `B`: backward for both at once.
-    Backward,
-    /// `SEND_F`: send the stage's output to the next stage's rank.
-    SendForward,
-    /// `RECV_F`: receive the stage's input from the previous stage's rank.
-    ReceiveForward,
-    /// `SEND_B`: send the gradient of the stage's input to the previous stage's rank.
-    SendBackward,
-    /// `RECV_B`: receive the gradient of the stage's output from the next stage's rank.
-    ReceiveBackward,
-    /// `UNSHARD`: gather the stage's sharded parameters.
-    Unshard,
-    /// `RESHARD`: free the gathered parameters.
-    Reshard,
-    /// `REDUCE_GRAD`: reduce the stage's gradients over data-parallel replicas.
-    ReduceGrad,
-    /// `WAIT_SEND_F`: wait until the output that `SEND_F` sends may be freed.
-    WaitSendForward,
-    /// `WAIT_RECV_F`: wait until the input that `RECV_F` receives has arrived.
-    WaitReceiveForward,
-    /// `WAIT_SEND_B`: wait until the gradient that `SEND_B` sends may be freed.
-    WaitSendBackward,
-    /// `WAIT_RECV_B`: wait until the gradient that `RECV_B` receives has arrived.
-    WaitReceiveBackward,
-    /// `WAIT_UNSHARD`: wait until the gathered parameters have arrived.
-    WaitUnshard,
-    /// `WAIT_REDUCE_GRAD`: wait until the reduced gradients have arrived.
-    WaitReduceGrad,
-    /// `S`: forward of this rank's piece of the head, with a softmax over the piece alone and, in training, the
-    /// piece's part of the input's gradient.
-    HeadForward,
-    /// `T`: gradient of the weights of this rank's piece of the head.
-    HeadBackward,
-    /// `IF`: forward of this rank's piece of the embedding.
-    EmbeddingForward,
-    /// `IB`: gradient of the weights of this rank's piece of the embedding.
-    EmbeddingBackward,
-    /// `BCAST_S`: send the last stage's output to all ranks.
-    BroadcastHidden,
-    /// `REDUCE_S`: combine the softmax's statistics on all ranks, and sum the parts of the input's gradient on the
-    /// last stage's rank.
-    ReduceHead,
-    /// `REDUCE_IF`: sum the outputs of the embedding's pieces on the first stage's rank.
-    ReduceEmbedding,
-    /// `BCAST_IB`: send the gradient of the first stage's input to all ranks.
-    BroadcastGradient,
+named! {
+    /// An operation of a plan, with PyTorch's symbols.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+    #[repr(u8)]
+    pub enum Op, symbol {
+        /// `F`: forward.
+        Forward => "F",
+        /// `I`: backward for the input.
+        BackwardInput => "I",
+        /// `W`: backward for the weights.
+        BackwardWeight => "W",
+        /// `B`: backward for both at once.
+        Backward => "B",
+        /// `SEND_F`: send the stage's output to the next stage's rank.
+        SendForward => "SEND_F",
+        /// `RECV_F`: receive the stage's input from the previous stage's rank.
+        ReceiveForward => "RECV_F",
+        /// `SEND_B`: send the gradient of the stage's input to the previous stage's rank.
+        SendBackward => "SEND_B",
+        /// `RECV_B`: receive the gradient of the stage's output from the next stage's rank.
+        ReceiveBackward => "RECV_B",
+        /// `UNSHARD`: gather the stage's sharded parameters.
+        Unshard => "UNSHARD",
+        /// `RESHARD`: free the gathered parameters.
+        Reshard => "RESHARD",
+        /// `REDUCE_GRAD`: reduce the stage's gradients over data-parallel replicas.
+        ReduceGrad => "REDUCE_GRAD",
+        /// `WAIT_SEND_F`: wait until the output that `SEND_F` sends may be freed.
+        WaitSendForward => "WAIT_SEND_F",
+        /// `WAIT_RECV_F`: wait until the input that `RECV_F` receives has arrived.
+        WaitReceiveForward => "WAIT_RECV_F",
+        /// `WAIT_SEND_B`: wait until the gradient that `SEND_B` sends may be freed.
+        WaitSendBackward => "WAIT_SEND_B",
+        /// `WAIT_RECV_B`: wait until the gradient that `RECV_B` receives has arrived.
+        WaitReceiveBackward => "WAIT_RECV_B",
+        /// `WAIT_UNSHARD`: wait until the gathered parameters have arrived.
+        WaitUnshard => "WAIT_UNSHARD",
+        /// `WAIT_REDUCE_GRAD`: wait until the reduced gradients have arrived.
+        WaitReduceGrad => "WAIT_REDUCE_GRAD",
+        /// `S`: forward of this rank's piece of the head, with a softmax over the piece alone and, in training, the
+        /// piece's part of the input's gradient.
+        HeadForward => "S",
+        /// `T`: gradient of the weights of this rank's piece of the head.
+        HeadBackward => "T",
+        /// `IF`: forward of this rank's piece of the embedding.
+        EmbeddingForward => "IF",
+        /// `IB`: gradient of the weights of this rank's piece of the embedding.
+        EmbeddingBackward => "IB",
+        /// `BCAST_S`: send the last stage's output to all ranks.
+        BroadcastHidden => "BCAST_S",
+        /// `REDUCE_S`: combine the softmax's statistics on all ranks, and sum the parts of the input's gradient on the
+        /// last stage's rank.
+        ReduceHead => "REDUCE_S",
+        /// `REDUCE_IF`: sum the outputs of the embedding's pieces on the first stage's rank.
+        ReduceEmbedding => "REDUCE_IF",
+        /// `BCAST_IB`: send the gradient of the first stage's input to all ranks.
+        BroadcastGradient => "BCAST_IB",
+    }
 }
 
 impl Op {
-    /// All operations, in declaration order.
-    pub const ALL: [Op; 25] = [
-        Op::Forward,
-        Op::BackwardInput,
-        Op::BackwardWeight,
-        Op::Backward,
-        Op::SendForward,
-        Op::ReceiveForward,
-        Op::SendBackward,
-        Op::ReceiveBackward,
-        Op::Unshard,
-        Op::Reshard,
-        Op::ReduceGrad,
-        Op::WaitSendForward,
-        Op::WaitReceiveForward,
-        Op::WaitSendBackward,
-        Op::WaitReceiveBackward,
-        Op::WaitUnshard,
-        Op::WaitReduceGrad,
-        Op::HeadForward,
-        Op::HeadBackward,
-        Op::EmbeddingForward,
-        Op::EmbeddingBackward,
-        Op::BroadcastHidden,
-        Op::ReduceHead,
-        Op::ReduceEmbedding,
-        Op::BroadcastGradient,
-    ];
-
-    /// The operation's symbol in text.
-    pub fn symbol(self) -> &'static str {
-        match self {
-            Op::Forward => "F",
-            Op::BackwardInput => "I",
-            Op::BackwardWeight => "W",
-            Op::Backward => "B",
-            Op::SendForward => "SEND_F",
-            Op::ReceiveForward => "RECV_F",
-            Op::SendBackward => "SEND_B",
-            Op::ReceiveBackward => "RECV_B",
-            Op::Unshard => "UNSHARD",
-            Op::Reshard => "RESHARD",
-            Op::ReduceGrad => "REDUCE_GRAD",
-            Op::WaitSendForward => "WAIT_SEND_F",
-            Op::WaitReceiveForward => "WAIT_RECV_F",
-            Op::WaitSendBackward => "WAIT_SEND_B",
-            Op::WaitReceiveBackward => "WAIT_RECV_B",
-            Op::WaitUnshard => "WAIT_UNSHARD",
-            Op::WaitReduceGrad => "WAIT_REDUCE_GRAD",
-            Op::HeadForward => "S",
-            Op::HeadBackward => "T",
-            Op::EmbeddingForward => "IF",
-            Op::EmbeddingBackward => "IB",
-            Op::BroadcastHidden => "BCAST_S",
-            Op::ReduceHead => "REDUCE_S",
-            Op::ReduceEmbedding => "REDUCE_IF",
-            Op::BroadcastGradient => "BCAST_IB",
-        }
-    }
-
     /// The operation with this symbol, if there is one.
     pub(crate) fn from_symbol(symbol: &str) -> Option<Self> {
         Op::ALL.into_iter().find(|op| op.symbol() == symbol)
@@ -229,12 +171,6 @@ impl Op {
     /// their waits.
     pub fn has_microbatch(self) -> bool {
         !matches!(self, Op::Unshard | Op::Reshard | Op::ReduceGrad | Op::WaitUnshard | Op::WaitReduceGrad)
-    }
-}
-
-impl fmt::Display for Op {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.symbol())
     }
 }
 

@@ -15,33 +15,24 @@
 use super::action::Action;
 use super::error::PlanError;
 use super::stage_id::StageId;
+use crate::named::named;
 use serde::{Deserialize, Serialize};
 
-/// The shape of a [`Placement`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PlacementKind {
-    /// Stage `s` on rank `s mod p` (Megatron's interleaving).
-    Loop,
-    /// Rank `r` holds stages `r` and `2p-1-r` (ZB-V, DualPipeV).
-    V,
-    /// Zigzag: chunk `c` goes up the ranks if `c` is even, down if odd (Hanayo).
-    Wave,
-    /// Rank `r` holds stage `r` of route 0 and stage `p-1-r` of route 1 (DualPipe, Chimera).
-    Bidirectional,
-    /// Any map.
-    Free,
-}
-
-impl std::fmt::Display for PlacementKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            PlacementKind::Loop => "loop",
-            PlacementKind::V => "V",
-            PlacementKind::Wave => "wave",
-            PlacementKind::Bidirectional => "bidirectional",
-            PlacementKind::Free => "free",
-        })
+named! {
+    /// The shape of a [`Placement`].
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum PlacementKind, name {
+        /// Stage `s` on rank `s mod p` (Megatron's interleaving).
+        Loop => "loop",
+        /// Rank `r` holds stages `r` and `2p-1-r` (ZB-V, DualPipeV).
+        V => "V",
+        /// Zigzag: chunk `c` goes up the ranks if `c` is even, down if odd (Hanayo).
+        Wave => "wave",
+        /// Rank `r` holds stage `r` of route 0 and stage `p-1-r` of route 1 (DualPipe, Chimera).
+        Bidirectional => "bidirectional",
+        /// Any map.
+        Free => "free",
     }
 }
 

@@ -9,26 +9,26 @@
 
 use super::error::DropReason;
 use crate::cost::Profile;
+use crate::named::named;
 use crate::pass::overlap::{OverlapOptions, OverlapPass, Overlapped};
 use crate::plan::Plan;
 
-/// The passes that run on a plan before it is priced.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-pub enum PassChoice {
-    /// Inserts transfers.
-    AsBuilt,
-    /// Merges each `I` and the `W` right behind it into one `B`, then inserts transfers.
-    MergeBackward,
-    /// Inserts transfers, then moves them and their waits to where computation hides them. Runs
-    /// [`Request::overlap_passes`](super::Request::overlap_passes) with the budgets of
-    /// [`Request::overlap`](super::Request::overlap).
-    Overlap,
+named! {
+    /// The passes that run on a plan before it is priced, in the order in which they are tried.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+    pub enum PassChoice, name {
+        /// Inserts transfers.
+        AsBuilt => "as built",
+        /// Merges each `I` and the `W` right behind it into one `B`, then inserts transfers.
+        MergeBackward => "I and W merged",
+        /// Inserts transfers, then moves them and their waits to where computation hides them. Runs
+        /// [`Request::overlap_passes`](super::Request::overlap_passes) with the budgets of
+        /// [`Request::overlap`](super::Request::overlap).
+        Overlap => "communication overlapped",
+    }
 }
 
 impl PassChoice {
-    /// All choices, in the order in which they are tried.
-    pub const ALL: [PassChoice; 3] = [PassChoice::AsBuilt, PassChoice::MergeBackward, PassChoice::Overlap];
-
     /// Returns true if it is tried on every candidate.
     pub(super) fn is_cheap(self) -> bool {
         self != PassChoice::Overlap
@@ -68,15 +68,5 @@ impl PassChoice {
             }
         };
         Ok(Some(Overlapped { plan: lowered, reports: Vec::new() }))
-    }
-}
-
-impl std::fmt::Display for PassChoice {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            PassChoice::AsBuilt => "as built",
-            PassChoice::MergeBackward => "I and W merged",
-            PassChoice::Overlap => "communication overlapped",
-        })
     }
 }

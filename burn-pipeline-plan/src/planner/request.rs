@@ -4,6 +4,7 @@ use super::error::PlannerError;
 use super::passes::PassChoice;
 use super::synthesis::Synthesis;
 use crate::cost::{Layers, LinkCosts, PartitionError, VocabularyCost};
+use crate::named::named;
 use crate::pass::overlap::{OverlapOptions, OverlapPass};
 use crate::plan::PlacementKind;
 use crate::simulate::SimulateOptions;
@@ -53,46 +54,30 @@ impl Workload {
     }
 }
 
-/// How layers are cut into stages.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-pub enum Cut {
-    /// The same number of layers in each stage.
-    Even,
-    /// The cut that minimises the load of the busiest rank, and other cuts with about the same load.
-    Optimal,
-    /// As `Optimal`, under the memory cap, assuming the activations that 1F1B holds. Skipped if there is no cap.
-    Fitting,
-}
-
-impl std::fmt::Display for Cut {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            Cut::Even => "even",
-            Cut::Optimal => "optimal",
-            Cut::Fitting => "fitting",
-        })
+named! {
+    /// How layers are cut into stages.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+    pub enum Cut, name {
+        /// The same number of layers in each stage.
+        Even => "even",
+        /// The cut that minimises the load of the busiest rank, and other cuts with about the same load.
+        Optimal => "optimal",
+        /// As `Optimal`, under the memory cap, assuming the activations that 1F1B holds. Skipped if there is no cap.
+        Fitting => "fitting",
     }
 }
 
-/// Which stages recompute: a stage that recomputes runs its forward again in the backward instead of keeping its
-/// activations.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
-pub enum Recompute {
-    /// No stage.
-    Never,
-    /// The stages of ranks that would be above the cap. Skipped if there is no cap.
-    WhereNeeded,
-    /// Every stage.
-    Everywhere,
-}
-
-impl std::fmt::Display for Recompute {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            Recompute::Never => "never",
-            Recompute::WhereNeeded => "where needed",
-            Recompute::Everywhere => "everywhere",
-        })
+named! {
+    /// Which stages recompute: a stage that recomputes runs its forward again in the backward instead of keeping its
+    /// activations.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+    pub enum Recompute, name {
+        /// No stage.
+        Never => "never",
+        /// The stages of ranks that would be above the cap. Skipped if there is no cap.
+        WhereNeeded => "where needed",
+        /// Every stage.
+        Everywhere => "everywhere",
     }
 }
 
@@ -151,8 +136,8 @@ impl Request {
             state_factor: 2.0,
             chunks: vec![1, 2, 4],
             placements: None,
-            cuts: vec![Cut::Even, Cut::Optimal, Cut::Fitting],
-            recompute: vec![Recompute::Never, Recompute::WhereNeeded, Recompute::Everywhere],
+            cuts: Cut::ALL.to_vec(),
+            recompute: Recompute::ALL.to_vec(),
             passes: PassChoice::ALL.to_vec(),
             overlap_passes: OverlapPass::USUAL.to_vec(),
             overlap: OverlapOptions::default(),

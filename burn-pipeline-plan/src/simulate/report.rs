@@ -6,24 +6,27 @@
 //! definition of the Zero Bubble paper (Qi et al. 2023, arXiv:2401.10241).
 
 use super::memory::MemoryPoint;
+use crate::named::named;
 use crate::trace::{Event, Track};
 
-/// Why a rank idles.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum IdleCause {
-    /// Its first computation has not started yet.
-    WarmUp,
-    /// The input of its next forward is still being computed.
-    Input,
-    /// The gradient for its next backward is still being computed.
-    Gradient,
-    /// Its next input has been computed but has not arrived, or a peer is not ready to receive.
-    Transfer,
-    /// Its last computation is over, but the step is not.
-    CoolDown,
-    /// All inputs are there, but the computation has not started. In measured steps only
-    /// ([`idle_periods`](super::idle_periods)).
-    Overhead,
+named! {
+    /// Why a rank idles.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub enum IdleCause, name {
+        /// Its first computation has not started yet.
+        WarmUp => "warm-up",
+        /// The input of its next forward is still being computed.
+        Input => "input",
+        /// The gradient for its next backward is still being computed.
+        Gradient => "gradient",
+        /// Its next input has been computed but has not arrived, or a peer is not ready to receive.
+        Transfer => "transfer",
+        /// Its last computation is over, but the step is not.
+        CoolDown => "cool-down",
+        /// All inputs are there, but the computation has not started. In measured steps only
+        /// ([`idle_periods`](super::idle_periods)).
+        Overhead => "overhead",
+    }
 }
 
 impl IdleCause {
@@ -34,19 +37,6 @@ impl IdleCause {
     /// The cause while a forward's input, or a backward's gradient, is still being computed.
     pub(super) fn of_value(forward: bool) -> Self {
         if forward { IdleCause::Input } else { IdleCause::Gradient }
-    }
-}
-
-impl std::fmt::Display for IdleCause {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            IdleCause::WarmUp => "warm-up",
-            IdleCause::Input => "input",
-            IdleCause::Gradient => "gradient",
-            IdleCause::Transfer => "transfer",
-            IdleCause::CoolDown => "cool-down",
-            IdleCause::Overhead => "overhead",
-        })
     }
 }
 

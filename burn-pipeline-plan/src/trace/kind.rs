@@ -4,35 +4,26 @@
 //! shades of them.
 
 use super::event::{Event, Track};
+use crate::named::named;
 use crate::plan::{Op, StageId, Task};
 use std::collections::BTreeSet;
 
-/// The kind of a task.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Kind {
-    Forward,
-    Backward,
-    Input,
-    Weight,
-    Piece,
-    Transfer,
-    Collective,
-    Wait,
+named! {
+    /// The kind of a task, those that compute first, with its entry in the legend.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+    pub(crate) enum Kind, words {
+        Forward => "F forward",
+        Backward => "B backward",
+        Input => "I backward for the input",
+        Weight => "W backward for the weights",
+        Piece => "S T IF IB pieces of the vocabulary",
+        Transfer => "transfer",
+        Collective => "collective",
+        Wait => "wait",
+    }
 }
 
 impl Kind {
-    /// All kinds, those that compute first.
-    pub(crate) const ALL: [Kind; 8] = [
-        Kind::Forward,
-        Kind::Backward,
-        Kind::Input,
-        Kind::Weight,
-        Kind::Piece,
-        Kind::Transfer,
-        Kind::Collective,
-        Kind::Wait,
-    ];
-
     pub(crate) fn of(task: Task) -> Self {
         match task.op() {
             Op::Forward => Kind::Forward,
@@ -57,20 +48,6 @@ impl Kind {
             Kind::Transfer => [130, 130, 130],
             Kind::Collective => [204, 121, 167],
             Kind::Wait => [190, 190, 190],
-        }
-    }
-
-    /// Its entry in the legend.
-    pub(crate) fn words(self) -> &'static str {
-        match self {
-            Kind::Forward => "F forward",
-            Kind::Backward => "B backward",
-            Kind::Input => "I backward for the input",
-            Kind::Weight => "W backward for the weights",
-            Kind::Piece => "S T IF IB pieces of the vocabulary",
-            Kind::Transfer => "transfer",
-            Kind::Collective => "collective",
-            Kind::Wait => "wait",
         }
     }
 

@@ -44,8 +44,8 @@ pub(crate) struct OverlapArguments {
     /// The passes to run, in order: order-communication, sink-waits, raise-communication, reorder-compute,
     /// sink-waits-iteratively, reorder-communication.
     #[arg(long, value_name = "PASS,..", value_delimiter = ',', value_parser = pass,
-          default_values_t = OverlapPass::USUAL.map(Named))]
-    passes: Vec<Named>,
+          default_values_t = OverlapPass::USUAL)]
+    pub(crate) passes: Vec<OverlapPass>,
     /// Bytes by which a rank's peak may grow.
     #[arg(long, value_name = "BYTES", default_value_t = 0.0, value_parser = amount)]
     extra_bytes: f64,
@@ -70,10 +70,6 @@ pub(crate) struct OverlapArguments {
 }
 
 impl OverlapArguments {
-    pub(crate) fn passes(&self) -> Vec<OverlapPass> {
-        self.passes.iter().map(|named| named.0).collect()
-    }
-
     pub(crate) fn options(&self, simulate: SimulateOptions) -> OverlapOptions {
         OverlapOptions {
             simulate,
@@ -89,18 +85,9 @@ impl OverlapArguments {
 }
 
 /// A pass by its name.
-#[derive(Clone, Copy, Debug)]
-struct Named(OverlapPass);
-
-impl std::fmt::Display for Named {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0.name())
-    }
-}
-
-fn pass(text: &str) -> Result<Named, String> {
+fn pass(text: &str) -> Result<OverlapPass, String> {
     let names = || OverlapPass::ALL.map(OverlapPass::name).join(", ");
-    OverlapPass::from_name(text).map(Named).ok_or_else(|| format!("write one of {}", names()))
+    OverlapPass::from_name(text).ok_or_else(|| format!("write one of {}", names()))
 }
 
 /// Runs the passes and prints their reports.
@@ -109,7 +96,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     let plan = lowered(arguments, plan)?;
     let options = arguments.overlap.options(arguments.transfers.options());
     let before = simulate(&plan, &profile, &options.simulate)?;
-    let mut after = plan.overlap(&profile, &arguments.overlap.passes(), &options)?;
+    let mut after = plan.overlap(&profile, &arguments.overlap.passes, &options)?;
     if let Some(moves) = arguments.moves {
         let unmoved = plan.overlap(&profile, &[], &options)?.plan;
         let (_, all) = unmoved.first_moves(&after.plan, usize::MAX)?;

@@ -147,11 +147,7 @@ fn request(arguments: &Arguments) -> Result<Request, Failure> {
         microbatches => Ok(measured.recut(microbatches, arguments.fixed)?),
     };
     let workloads = arguments.microbatches.iter().map(recut).collect::<Result<_, _>>()?;
-    let recompute = if arguments.no_recompute {
-        vec![Recompute::Never]
-    } else {
-        vec![Recompute::Never, Recompute::WhereNeeded, Recompute::Everywhere]
-    };
+    let recompute = if arguments.no_recompute { vec![Recompute::Never] } else { Recompute::ALL.to_vec() };
     Ok(Request {
         workloads,
         ranks: arguments.ranks,
@@ -163,7 +159,7 @@ fn request(arguments: &Arguments) -> Result<Request, Failure> {
         cuts,
         recompute,
         passes: PassChoice::ALL.to_vec(),
-        overlap_passes: arguments.overlap.passes(),
+        overlap_passes: arguments.overlap.passes.clone(),
         overlap: arguments.overlap.options(arguments.transfers.options()),
         synthesis: (!arguments.no_synthesis).then(Synthesis::default),
         unpipelined: !arguments.pipeline_only,
@@ -198,7 +194,7 @@ fn model(arguments: &Arguments) -> Result<(Layers, LinkCosts, Vec<usize>, Vec<Cu
             between: Vec::new(),
         },
     };
-    Ok((layers, links, arguments.chunks.clone(), vec![Cut::Even, Cut::Optimal, Cut::Fitting]))
+    Ok((layers, links, arguments.chunks.clone(), Cut::ALL.to_vec()))
 }
 
 fn report(planned: &PlannerReport) -> Value {

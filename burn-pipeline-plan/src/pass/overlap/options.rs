@@ -1,50 +1,31 @@
 //! The passes by name, and their budgets.
 
+use crate::named::named;
 use crate::simulate::SimulateOptions;
 
-/// A pass over the communication of a plan.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum OverlapPass {
-    /// Gives all ranks one order of messages, if their rows do not already follow one.
-    OrderCommunication,
-    /// Greedily schedules waits as late as possible.
-    SinkWaits,
-    /// Greedily schedules starts as early as possible.
-    RaiseCommunication,
-    /// Does both, then fills the seconds of each start with computations, those needed soonest first.
-    ReorderCompute,
-    /// Moves waits later, swap by swap, while something is exposed and memory allows it.
-    SinkWaitsIteratively,
-    /// Moves starts earlier, swap by swap, while something is exposed and memory allows it.
-    ReorderCommunication,
+named! {
+    /// A pass over the communication of a plan.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub enum OverlapPass, name {
+        /// Gives all ranks one order of messages, if their rows do not already follow one.
+        OrderCommunication => "order-communication",
+        /// Greedily schedules waits as late as possible.
+        SinkWaits => "sink-waits",
+        /// Greedily schedules starts as early as possible.
+        RaiseCommunication => "raise-communication",
+        /// Does both, then fills the seconds of each start with computations, those needed soonest first.
+        ReorderCompute => "reorder-compute",
+        /// Moves waits later, swap by swap, while something is exposed and memory allows it.
+        SinkWaitsIteratively => "sink-waits-iteratively",
+        /// Moves starts earlier, swap by swap, while something is exposed and memory allows it.
+        ReorderCommunication => "reorder-communication",
+    }
 }
 
 impl OverlapPass {
-    /// All passes.
-    pub const ALL: [OverlapPass; 6] = [
-        OverlapPass::OrderCommunication,
-        OverlapPass::SinkWaits,
-        OverlapPass::RaiseCommunication,
-        OverlapPass::ReorderCompute,
-        OverlapPass::SinkWaitsIteratively,
-        OverlapPass::ReorderCommunication,
-    ];
-
     /// The passes to run by default.
     pub const USUAL: [OverlapPass; 3] =
         [OverlapPass::ReorderCompute, OverlapPass::SinkWaitsIteratively, OverlapPass::ReorderCommunication];
-
-    /// The name in reports and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            OverlapPass::OrderCommunication => "order-communication",
-            OverlapPass::SinkWaits => "sink-waits",
-            OverlapPass::RaiseCommunication => "raise-communication",
-            OverlapPass::ReorderCompute => "reorder-compute",
-            OverlapPass::SinkWaitsIteratively => "sink-waits-iteratively",
-            OverlapPass::ReorderCommunication => "reorder-communication",
-        }
-    }
 
     /// The pass of that name.
     pub fn from_name(name: &str) -> Option<Self> {
