@@ -73,16 +73,9 @@ pub fn best_plan(request: &Request) -> Result<PlannerReport, PlannerError> {
         let report = best_on(&part.request, &[part.layout], Vec::new(), &[], false);
         reports.push(report.map(|report| report.held_by(&part.sizes)));
     }
-    let mut best: Option<Result<PlannerReport, PlannerError>> = None;
-    for report in reports {
-        best = Some(match (best, report) {
-            (Some(Ok(one)), Ok(other)) => Ok(one.joined(other)),
-            (Some(Ok(one)), Err(_)) => Ok(one),
-            (None | Some(Err(_)), Ok(other)) => Ok(other),
-            (Some(Err(first)), Err(_)) | (None, Err(first)) => Err(first),
-        });
-    }
-    best.unwrap_or(Err(PlannerError::NoWorkload))
+    let (found, refused): (Vec<_>, Vec<_>) = reports.into_iter().partition(Result::is_ok);
+    let best = found.into_iter().flatten().reduce(PlannerReport::joined);
+    best.ok_or_else(|| refused.into_iter().find_map(Result::err).unwrap_or(PlannerError::NoWorkload))
 }
 
 /// The best plan of one part of a request.

@@ -116,29 +116,26 @@ impl Transfers {
     pub(super) fn new(plan: &Plan, edges: &Edges, training: bool) -> Self {
         let slots = edges.slots();
         let crossing = || (0..slots.len()).filter(|&slot| slots[slot].after == Side::OtherRank);
-        let ends = |slot: usize| (slots[slot].rank as u32, slots[slot + 1].rank as u32);
-        let both = |slot| {
-            let (from, to) = ends(slot);
+        let between = |from: usize, to: usize| {
+            let (from, to) = (slots[from].rank as u32, slots[to].rank as u32);
             [Channel { from, to }, Channel { from: to, to: from }]
         };
-        let of_skip = |skip: &Skip| {
-            let (from, to) = (slots[skip.from].rank as u32, slots[skip.to].rank as u32);
-            [Channel { from, to }, Channel { from: to, to: from }]
-        };
+        let both = |slot: usize| between(slot, slot + 1);
+        let of_skip = |skip: &Skip| between(skip.from, skip.to);
         let skips = || edges.skips().iter().filter(|skip| skip.crosses).flat_map(of_skip);
         let mut channels: Vec<Channel> =
             if plan.is_lowered() { crossing().flat_map(both).chain(skips()).collect() } else { Vec::new() };
         channels.sort_unstable();
         channels.dedup();
+        let place = |channel: Channel| channels.partition_point(|c| *c < channel) as u32;
         let mut ports = vec![Ports::default(); slots.len()];
         let mut values = 0;
         for slot in crossing().filter(|_| !channels.is_empty()) {
-            let [onward, back] = both(slot).map(|channel| channels.partition_point(|c| *c < channel) as u32);
+            let [onward, back] = both(slot).map(place);
             ports[slot] = Ports { send_forward: onward, receive_backward: back, ..ports[slot] };
             ports[slot + 1] = Ports { receive_forward: onward, send_backward: back, ..ports[slot + 1] };
             values += slots[slot].microbatches;
         }
-        let place = |channel: Channel| channels.partition_point(|c| *c < channel) as u32;
         let skip_ports = edges.skips().iter().map(|skip| of_skip(skip).map(place)).collect();
         let list = Vec::with_capacity(values * if training { 4 } else { 2 });
         let mut rows = Vec::with_capacity(plan.ranks() + 1);

@@ -2,7 +2,7 @@
 //! before it is used, and so is its gradient. A wait comes once, after its start and before the use.
 
 use super::refusals::{missing, refusal};
-use super::state::{F, I, RECEIVED_B, RECEIVED_F, Refusal, SENT_B, SENT_F, Scan};
+use super::state::{RECEIVED_B, RECEIVED_F, Refusal, SENT_B, SENT_F, Scan};
 use crate::plan::check::channels::Part;
 use crate::plan::edges::Skip;
 use crate::plan::op::Op;
@@ -13,29 +13,19 @@ impl Scan<'_> {
     pub(super) fn skip_transfer(&mut self, pair: usize, task: MicrobatchTask) -> Result<(), Refusal> {
         let (number, skip) = self.crossing_skip(task)?;
         let value = skip.base + task.microbatch();
-        if let Some(start) = task.awaits() {
-            return self.skip_wait(pair, (number, value), task, start);
-        }
-        let (event, own) = match task.op() {
-            Op::SendForward => (SENT_F, Some((F, Op::Forward))),
-            Op::ReceiveForward => (RECEIVED_F, None),
-            Op::SendBackward => (SENT_B, Some((I, Op::Backward))),
-            _ => (RECEIVED_B, None),
+        let (op, part) = match task.awaits() {
+            Some(start) => {
+                let event = self.end((self.skip_events[value], self.skip_waits[value]), pair, task, start)?;
+                self.skip_waits[value] |= event;
+                (start.op(), Part::Wait)
+            }
+            None => {
+                let (event, part) = self.start(self.skip_events[value], pair, task)?;
+                self.skip_events[value] |= event;
+                (task.op(), part)
+            }
         };
-        if self.is_unused(task) {
-            return Err(self.unused_gradient(task));
-        }
-        self.refuse_twice(self.skip_events[value] & event, task)?;
-        match own {
-            Some((made, op)) => self.require(self.events[pair] & made, task, op, 0)?,
-            None => self.hold_received()?,
-        }
-        self.skip_events[value] |= event;
-        let part = if self.awaited.at(self.row.rank, self.row.step) { Part::Start } else { Part::Whole };
-        if part == Part::Start && own.is_some() {
-            self.hold_sent()?;
-        }
-        self.transfers.push_skip(number, self.edges.pairs() + value, task.op(), part);
+        self.transfers.push_skip(number, self.edges.pairs() + value, op, part);
         Ok(())
     }
 
@@ -47,37 +37,6 @@ impl Scan<'_> {
             Some(_) => self.needless(task),
             None => refusal!(self, NoSuchSkip),
         })
-    }
-
-    /// Checks the wait for a transfer along a skip edge: once, after its start, and before the value is used.
-    fn skip_wait(
-        &mut self,
-        pair: usize,
-        (number, value): (usize, usize),
-        task: MicrobatchTask,
-        start: MicrobatchTask,
-    ) -> Result<(), Refusal> {
-        let (event, user) = match start.op() {
-            Op::SendForward => (SENT_F, None),
-            Op::ReceiveForward => (RECEIVED_F, Some((F, Op::Forward))),
-            Op::SendBackward => (SENT_B, None),
-            _ => (RECEIVED_B, Some((I, Op::Backward))),
-        };
-        if self.skip_events[value] & event == 0 {
-            let (task, needs) = (task.into(), start.into());
-            return Err(refusal!(self, Unmet { task, needs }));
-        }
-        self.refuse_twice(self.skip_waits[value] & event, task)?;
-        match user {
-            Some((used, op)) if self.events[pair] & used != 0 => {
-                return Err(self.late_wait(task.into(), task.with(task.stage(), op).into()));
-            }
-            Some(_) => {}
-            None => self.row.sent -= 1,
-        }
-        self.skip_waits[value] |= event;
-        self.transfers.push_skip(number, self.edges.pairs() + value, start.op(), Part::Wait);
-        Ok(())
     }
 
     /// Uses the skip-edge inputs of a computation: the values for `F`, their gradients for a backward.

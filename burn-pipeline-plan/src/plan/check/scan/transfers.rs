@@ -7,34 +7,85 @@ use crate::plan::edges::{Side, Slot};
 use crate::plan::op::Op;
 use crate::plan::task::MicrobatchTask;
 
+/// The bit of a send or a receive, then the bit and the operation of the computation that makes or uses its value there.
+#[inline]
+fn bits(start: Op) -> (u8, u8, Op) {
+    match start {
+        Op::SendForward => (SENT_F, F, Op::Forward),
+        Op::ReceiveForward => (RECEIVED_F, F, Op::Forward),
+        Op::SendBackward => (SENT_B, I, Op::Backward),
+        _ => (RECEIVED_B, I, Op::Backward),
+    }
+}
+
 impl Scan<'_> {
+    /// Checks a send or a receive between neighbours.
     #[inline]
     pub(super) fn transfer(&mut self, slot: usize, at: Slot, pair: usize, task: MicrobatchTask) -> Result<(), Refusal> {
-        let events = self.events[pair];
-        let (side, event, own) = match task.op() {
-            Op::SendForward => (at.after, SENT_F, Some((F, Op::Forward))),
-            Op::ReceiveForward => (at.before, RECEIVED_F, None),
-            Op::SendBackward => (at.before, SENT_B, Some((I, Op::Backward))),
-            _ => (at.after, RECEIVED_B, None),
-        };
+        let side = if task.op().is_towards_next() { at.after } else { at.before };
         if side != Side::OtherRank {
             return Err(self.needless(task));
         }
+        let (event, part) = self.start(self.events[pair], pair, task)?;
+        self.events[pair] |= event;
+        self.transfers.push(slot, at.microbatches, pair, task.op(), part);
+        Ok(())
+    }
+
+    /// Checks the wait for a send or a receive between neighbours.
+    pub(super) fn wait(&mut self, slot: usize, at: Slot, pair: usize, task: MicrobatchTask) -> Result<(), Refusal> {
+        let start = task.awaits().unwrap_or(task);
+        let event = self.end((self.events[pair], self.waits[pair]), pair, task, start)?;
+        self.waits[pair] |= event;
+        self.transfers.push(slot, at.microbatches, pair, start.op(), Part::Wait);
+        Ok(())
+    }
+
+    /// Checks a send or a receive of a value with these events so far; `pair` is that of its own stage. Returns its bit
+    /// and the part of it that the cell performs.
+    #[inline]
+    pub(super) fn start(&mut self, events: u8, pair: usize, task: MicrobatchTask) -> Result<(u8, Part), Refusal> {
+        let (event, made, op) = bits(task.op());
         if self.is_unused(task) {
             return Err(self.unused_gradient(task));
         }
         self.refuse_twice(events & event, task)?;
-        match own {
-            Some((made, op)) => self.require(events & made, task, op, 0)?,
-            None => self.hold_received()?,
+        let sends = task.op().is_send();
+        if sends {
+            self.require(self.events[pair] & made, task, op, 0)?;
+        } else {
+            self.hold_received()?;
         }
-        self.events[pair] |= event;
-        let part = if self.awaited.at(self.row.rank, self.row.step) { Part::Start } else { Part::Whole };
-        if part == Part::Start && own.is_some() {
+        if !self.awaited.at(self.row.rank, self.row.step) {
+            return Ok((event, Part::Whole));
+        }
+        if sends {
             self.hold_sent()?;
         }
-        self.transfers.push(slot, at.microbatches, pair, task.op(), part);
-        Ok(())
+        Ok((event, Part::Start))
+    }
+
+    /// Checks the wait for the transfer `start` of a value with these events and waits so far: once, after its start,
+    /// and before a received value is used. Returns the bit of the start.
+    pub(super) fn end(
+        &mut self,
+        (events, waits): (u8, u8),
+        pair: usize,
+        task: MicrobatchTask,
+        start: MicrobatchTask,
+    ) -> Result<u8, Refusal> {
+        let (event, used, op) = bits(start.op());
+        if events & event == 0 {
+            let (task, needs) = (task.into(), start.into());
+            return Err(refusal!(self, Unmet { task, needs }));
+        }
+        self.refuse_twice(waits & event, task)?;
+        if start.op().is_send() {
+            self.row.sent -= 1;
+        } else if self.events[pair] & used != 0 {
+            return Err(self.late_wait(task.into(), task.with(task.stage(), op).into()));
+        }
+        Ok(event)
     }
 
     /// Returns true if a transfer moves a gradient to a stage before the first one that trains.
@@ -48,28 +99,6 @@ impl Scan<'_> {
             Op::ReceiveBackward => task.stage().index() < self.plan.first_trained(),
             _ => false,
         }
-    }
-
-    /// Checks the wait for a send or a receive.
-    pub(super) fn wait(&mut self, slot: usize, at: Slot, pair: usize, task: MicrobatchTask) -> Result<(), Refusal> {
-        let (start, event, user) = match task.op() {
-            Op::WaitSendForward => (Op::SendForward, SENT_F, None),
-            Op::WaitReceiveForward => (Op::ReceiveForward, RECEIVED_F, Some((F, Op::Forward))),
-            Op::WaitSendBackward => (Op::SendBackward, SENT_B, None),
-            _ => (Op::ReceiveBackward, RECEIVED_B, Some((I, Op::Backward))),
-        };
-        self.require(self.events[pair] & event, task, start, 0)?;
-        self.refuse_twice(self.waits[pair] & event, task)?;
-        match user {
-            Some((used, op)) if self.events[pair] & used != 0 => {
-                return Err(self.late_wait(task.into(), task.with(task.stage(), op).into()));
-            }
-            Some(_) => {}
-            None => self.row.sent -= 1,
-        }
-        self.waits[pair] |= event;
-        self.transfers.push(slot, at.microbatches, pair, start, Part::Wait);
-        Ok(())
     }
 
     #[inline]
