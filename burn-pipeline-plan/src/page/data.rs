@@ -4,7 +4,7 @@
 
 use super::{Page, Timeline};
 use crate::cost::Profile;
-use crate::plan::{Op, Task};
+use crate::plan::Task;
 use crate::simulate::IdleCause;
 use crate::trace::{Event, Kind, chunks};
 use serde::Serialize;
@@ -143,13 +143,7 @@ fn of_rank(timeline: &Timeline, rank: usize, round: Round) -> RankData {
 fn bytes(event: &Event, profile: &Profile) -> f64 {
     let of = |task: Task| {
         // A transfer moves the output of the earlier stage, or the gradient for it.
-        let from = match task.op() {
-            Op::SendForward => task.stage(),
-            Op::ReceiveForward => task.skip_peer().or(task.stage().previous())?,
-            Op::SendBackward => task.skip_peer().or(task.stage().previous())?,
-            Op::ReceiveBackward => task.stage(),
-            _ => return None,
-        };
+        let from = task.output_of().filter(|_| task.op().is_transfer())?;
         let cost = profile.stages().get(from.index())?;
         Some(if task.skip_peer().is_some() { cost.skip_bytes } else { cost.message_bytes })
     };

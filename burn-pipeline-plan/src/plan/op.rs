@@ -125,6 +125,22 @@ impl Op {
         matches!(self, Op::SendForward | Op::SendBackward)
     }
 
+    /// The operation at the other end of a transfer: `RECV_F` for `SEND_F`. `None` for other operations.
+    pub(crate) fn other_end(self) -> Option<Op> {
+        match self {
+            Op::SendForward => Some(Op::ReceiveForward),
+            Op::ReceiveForward => Some(Op::SendForward),
+            Op::SendBackward => Some(Op::ReceiveBackward),
+            Op::ReceiveBackward => Some(Op::SendBackward),
+            _ => None,
+        }
+    }
+
+    /// The number of a transfer among the four kinds, in declaration order. `None` for other operations.
+    pub(crate) fn transfer_kind(self) -> Option<usize> {
+        self.is_transfer().then(|| self as usize - Op::SendForward as usize)
+    }
+
     /// Returns true if the stage at the other end is a later one (`SEND_F`, `RECV_B` and their waits).
     pub(crate) fn is_towards_next(self) -> bool {
         matches!(self.awaits().unwrap_or(self), Op::SendForward | Op::ReceiveBackward)

@@ -15,6 +15,7 @@
 use super::action::Action;
 use super::error::PlanError;
 use super::stage_id::StageId;
+use super::task::Task;
 use crate::named::named;
 use serde::{Deserialize, Serialize};
 
@@ -249,6 +250,12 @@ impl Placement {
     /// The stages of a rank: route 0 first, each in model order.
     pub fn stages_of(&self, rank: usize) -> Vec<StageId> {
         self.all_stages().filter(|&s| self.rank_of(s) == rank).collect()
+    }
+
+    /// The stage at the other end of a transfer, or of the transfer that a wait waits for; `None` at the ends of the
+    /// model.
+    pub(crate) fn peer(&self, task: Task) -> Option<StageId> {
+        task.peer().filter(|peer| peer.index() < self.stages())
     }
 
     /// The stage after this one, if any.

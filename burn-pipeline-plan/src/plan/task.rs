@@ -114,9 +114,27 @@ impl Task {
 
     /// The stage at the other end of the skip edge, for a transfer along one or its wait.
     pub fn skip_peer(self) -> Option<StageId> {
-        let span = u16::from(self.route >> 1);
+        self.peer().filter(|_| self.is_skip())
+    }
+
+    /// The stage at the other end of a transfer, or of the transfer that a wait waits for. The stage after the last one
+    /// is not excluded: see [`Placement::peer`](super::Placement::peer).
+    pub(crate) fn peer(self) -> Option<StageId> {
+        let moves = self.op.is_transfer() || self.op.is_transfer_wait();
+        let span = u16::from(self.route >> 1).max(1);
         let index = if self.op.is_towards_next() { self.stage.checked_add(span) } else { self.stage.checked_sub(span) };
-        index.filter(|_| self.is_skip()).map(|index| StageId { route: self.route & 1, index })
+        index.filter(|_| moves).map(|index| StageId { route: self.route & 1, index })
+    }
+
+    /// The transfer at the other end of this one; `None` if this is no transfer.
+    pub(crate) fn other_end(self) -> Option<Self> {
+        let (op, peer) = (self.op.other_end()?, self.peer()?);
+        Some(Self { op, stage: peer.index, ..self })
+    }
+
+    /// The stage whose output (or the gradient of it) a transfer moves, or the transfer that a wait waits for.
+    pub(crate) fn output_of(self) -> Option<StageId> {
+        if self.op.is_towards_next() { Some(self.stage()) } else { self.peer() }
     }
 }
 

@@ -83,13 +83,9 @@ impl Notes<'_> {
 /// The bit of the note for an operation that can be awaited.
 fn bit(start: Op) -> Option<u8> {
     match start {
-        Op::SendForward => Some(1),
-        Op::ReceiveForward => Some(2),
-        Op::SendBackward => Some(4),
-        Op::ReceiveBackward => Some(8),
         Op::Unshard => Some(16),
         Op::ReduceGrad => Some(32),
-        _ => None,
+        _ => start.transfer_kind().map(|kind| 1 << kind),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The messages and channels of a simulation, and the two ends of a transfer.
 
 use super::report::IdleCause;
-use crate::plan::{MicrobatchTask, Op, StageId, Task};
+use crate::plan::{MicrobatchTask, Op, Task};
 use std::collections::HashMap;
 
 /// The time of an event that has not happened yet. It is NaN, so every comparison with it is false.
@@ -82,10 +82,7 @@ pub(super) fn is_forward(task: MicrobatchTask) -> bool {
     matches!(task.op(), Op::SendForward | Op::ReceiveForward)
 }
 
-/// The transfer at the other end: operation `op` of stage `peer`.
-pub(super) fn other_end(task: MicrobatchTask, op: Op, peer: StageId) -> Task {
-    match task.is_skip() {
-        true => Task::skip(peer, op, task.microbatch(), task.stage().index()),
-        false => task.with(peer, op).into(),
-    }
+/// The transfer at the other end. `validate` has checked that there is one.
+pub(super) fn other_end(task: MicrobatchTask) -> Task {
+    Task::from(task).other_end().unwrap_or(task.into())
 }

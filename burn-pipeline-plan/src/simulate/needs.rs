@@ -22,7 +22,7 @@ impl Engine<'_> {
         let value = match task.op() {
             Op::Forward => match stage.previous() {
                 None => no_neighbour(),
-                Some(previous) => self.value(task, previous),
+                Some(previous) => self.value(task, previous, false),
             },
             Op::BackwardWeight if !self.plan.begins_backward(task) => match self.gradients[own].is_nan() {
                 true => Err(missing(Op::BackwardInput)),
@@ -31,7 +31,7 @@ impl Engine<'_> {
             _ if self.outputs[own].is_nan() => Err(missing(Op::Forward)),
             _ => match placement.next(stage) {
                 None => no_neighbour(),
-                Some(next) => self.value(task, next),
+                Some(next) => self.value(task, next, false),
             },
         }?;
         let value = self.with_skips(task, value)?;
@@ -39,15 +39,20 @@ impl Engine<'_> {
         Ok(Arrival { arrived: value.arrived.max(parameters), ..value })
     }
 
-    /// The time at which the neighbour stage's output or gradient reaches the task.
-    fn value(&self, task: MicrobatchTask, from: StageId) -> Result<Arrival, (Task, usize)> {
+    /// The time at which another stage's output or gradient reaches the task: the neighbour's, or a value `past` it, over
+    /// a skip edge.
+    pub(super) fn value(&self, task: MicrobatchTask, from: StageId, past: bool) -> Result<Arrival, (Task, usize)> {
         let (stage, placement) = (task.stage(), self.plan.placement());
         let (forward, microbatch) = (task.op() == Op::Forward, task.microbatch());
         let (source, target) = (placement.rank_of(from), placement.rank_of(stage));
         let cause = IdleCause::of_value(forward);
         if self.lowered && source != target {
-            let receive = task.with(stage, if forward { Op::ReceiveForward } else { Op::ReceiveBackward });
-            return self.transfers.arrival(self.at(stage, microbatch), forward).ok_or((receive.into(), target));
+            let op = if forward { Op::ReceiveForward } else { Op::ReceiveBackward };
+            let (receive, at) = match past {
+                true => (Task::skip(stage, op, microbatch, from.index()), self.skip_entry(stage, from, microbatch)),
+                false => (task.with(stage, op).into(), self.at(stage, microbatch)),
+            };
+            return self.transfers.arrival(at, forward).ok_or((receive, target));
         }
         let made =
             if forward { self.outputs[self.at(from, microbatch)] } else { self.gradients[self.at(from, microbatch)] };
@@ -56,7 +61,11 @@ impl Engine<'_> {
             let op = if forward { Op::Forward } else { Op::Backward };
             return Err((task.with(from, op).into(), source));
         }
-        let crossing = self.costs.crossing_seconds(source, target, if forward { from } else { stage });
+        let maker = if forward { from } else { stage };
+        let crossing = match past {
+            true => self.costs.skip_crossing_seconds(source, target, maker),
+            false => self.costs.crossing_seconds(source, target, maker),
+        };
         Ok(Arrival { made, sent: made, arrived: made + crossing, cause })
     }
 

@@ -8,7 +8,6 @@
 
 use super::memory::MemoryKind;
 use super::messages::Arrival;
-use super::report::IdleCause;
 use super::state::Engine;
 use crate::plan::skips::ends;
 use crate::plan::{MicrobatchTask, Op, StageId, Task};
@@ -23,7 +22,7 @@ impl Engine<'_> {
     }
 
     /// The table entry of a microbatch's value between two stages.
-    fn skip_entry(&self, one: StageId, other: StageId, microbatch: usize) -> usize {
+    pub(super) fn skip_entry(&self, one: StageId, other: StageId, microbatch: usize) -> usize {
         let edge = (one.index().min(other.index()), one.index().max(other.index())).into();
         let skips = self.plan.skips();
         let number = one.route() * skips.len() + skips.binary_search(&edge).unwrap_or(0);
@@ -50,38 +49,18 @@ impl Engine<'_> {
     pub(super) fn with_skips(&self, task: MicrobatchTask, neighbour: Arrival) -> Result<Arrival, (Task, usize)> {
         let mut last = neighbour;
         for from in self.past(task) {
-            let skip = self.past_value(task, from)?;
+            let skip = self.value(task, from, true)?;
             last.made = last.made.max(skip.made);
             last.arrived = last.arrived.max(skip.arrived);
         }
         Ok(last)
     }
 
-    fn past_value(&self, task: MicrobatchTask, from: StageId) -> Result<Arrival, (Task, usize)> {
-        let (stage, placement) = (task.stage(), self.plan.placement());
-        let (forward, microbatch) = (task.op() == Op::Forward, task.microbatch());
-        let (source, target) = (placement.rank_of(from), placement.rank_of(stage));
-        if self.lowered && source != target {
-            let op = if forward { Op::ReceiveForward } else { Op::ReceiveBackward };
-            let receive = Task::skip(stage, op, microbatch, from.index());
-            return self.transfers.arrival(self.skip_entry(stage, from, microbatch), forward).ok_or((receive, target));
-        }
-        let made =
-            if forward { self.outputs[self.at(from, microbatch)] } else { self.gradients[self.at(from, microbatch)] };
-        if made.is_nan() {
-            return Err((task.with(from, if forward { Op::Forward } else { Op::Backward }).into(), source));
-        }
-        let maker = if forward { from } else { stage };
-        let cause = IdleCause::of_value(forward);
-        let crossing = self.costs.skip_crossing_seconds(source, target, maker);
-        Ok(Arrival { made, sent: made, arrived: made + crossing, cause })
-    }
-
     /// Accounts for the receive buffers of values that came over skip edges.
     pub(super) fn hold_skips(&mut self, rank: usize, task: MicrobatchTask, until: f64) {
         let forward = task.op() == Op::Forward;
         for from in self.past(task) {
-            let Ok(Arrival { sent, .. }) = self.past_value(task, from) else { continue };
+            let Ok(Arrival { sent, .. }) = self.value(task, from, true) else { continue };
             let bytes = self.costs.stage(if forward { from } else { task.stage() }).skip_bytes;
             let memory = &mut self.ranks[rank].memory;
             memory.change(sent, MemoryKind::ReceiveBuffers, bytes);

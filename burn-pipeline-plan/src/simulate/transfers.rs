@@ -18,17 +18,9 @@ use crate::plan::{MicrobatchTask, Op, StageId, Task, Transport};
 use crate::trace::Event;
 
 impl Engine<'_> {
-    /// The stage at the other end of a transfer. `validate` has checked that there is one.
+    /// The stage at the other end of a transfer.
     pub(super) fn peer(&self, task: MicrobatchTask) -> StageId {
-        let stage = task.stage();
-        if let Some(peer) = task.skip_peer() {
-            return peer;
-        }
-        let peer = match task.op() {
-            Op::SendForward | Op::ReceiveBackward => self.plan.placement().next(stage),
-            _ => stage.previous(),
-        };
-        peer.unwrap_or(stage)
+        other_end(task).stage()
     }
 
     /// The message of a send or a receive.
@@ -129,9 +121,7 @@ impl Engine<'_> {
                 self.events.push(Event { rank: from, action: send.into(), start, end: arrived });
             }
             if self.options.overlap || before.awaited[1] {
-                let receive = if is_forward(send) { Op::ReceiveForward } else { Op::ReceiveBackward };
-                let receive = other_end(send, receive, self.peer(send));
-                self.events.push(Event { rank: to, action: receive.into(), start, end: arrived });
+                self.events.push(Event { rank: to, action: other_end(send).into(), start, end: arrived });
             }
             self.wake(from);
             self.wake(to);
@@ -161,17 +151,11 @@ impl Engine<'_> {
 
     /// The task that a blocked transfer waits for, and its rank.
     pub(super) fn transfer_awaits(&self, task: MicrobatchTask) -> (Task, usize) {
-        let peer = self.peer(task);
         let rank_of = |stage| self.plan.placement().rank_of(stage);
-        let (own, other) = match task.op() {
-            Op::SendForward => (Some(Op::Forward), Op::ReceiveForward),
-            Op::SendBackward => (Some(Op::Backward), Op::ReceiveBackward),
-            Op::ReceiveForward => (None, Op::SendForward),
-            _ => (None, Op::SendBackward),
-        };
-        match own {
-            Some(op) if self.value_of(task).is_nan() => (task.with(task.stage(), op).into(), rank_of(task.stage())),
-            _ => (other_end(task, other, peer), rank_of(peer)),
+        if task.op().is_send() && self.value_of(task).is_nan() {
+            let maker = if is_forward(task) { Op::Forward } else { Op::Backward };
+            return (task.with(task.stage(), maker).into(), rank_of(task.stage()));
         }
+        (other_end(task), rank_of(self.peer(task)))
     }
 }

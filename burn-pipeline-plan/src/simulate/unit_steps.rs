@@ -115,14 +115,15 @@ impl<'a> Steps<'a> {
 
     /// Tasks of which any one would make `task` ready; empty if it is ready.
     fn awaits(&self, task: MicrobatchTask) -> Vec<Task> {
-        let (stage, microbatch) = (task.stage(), task.microbatch());
+        let stage = task.stage();
         let (previous, next) = (stage.previous(), self.placement.next(stage));
         let of = |stage, op| Task::from(task.with(stage, op));
         let backwards = |stage| [of(stage, Op::BackwardInput), of(stage, Op::Backward)];
-        if let (Some(peer), false) = (task.skip_peer(), task.op().is_send()) {
-            let send = if task.op() == Op::ReceiveForward { Op::SendForward } else { Op::SendBackward };
-            let send = Task::skip(peer, send, microbatch, stage.index());
-            let sent = self.done[self.placement.rank_of(peer)].contains(&send);
+        if task.op().is_transfer() && !task.op().is_send() {
+            // No stage sends to the first stage, and none sends a gradient to the last. Such a receive never runs.
+            let receive = Task::from(task);
+            let send = self.placement.peer(receive).and_then(|_| receive.other_end()).unwrap_or(receive);
+            let sent = self.done[self.placement.rank_of(send.stage())].contains(&send);
             return if sent { Vec::new() } else { vec![send] };
         }
         let any: Vec<Task> = match (task.op(), previous, next) {
@@ -132,18 +133,10 @@ impl<'a> Steps<'a> {
             }
             (Op::SendForward, ..) => vec![of(stage, Op::Forward)],
             (Op::SendBackward, ..) => backwards(stage).to_vec(),
-            (Op::ReceiveForward, Some(previous), _) => vec![of(previous, Op::SendForward)],
-            (Op::ReceiveBackward, _, Some(next)) => vec![of(next, Op::SendBackward)],
-            // No stage sends to the first stage, and none sends a gradient to the last. Such a receive never runs.
-            (Op::ReceiveForward | Op::ReceiveBackward, ..) => vec![task.into()],
             _ => return Vec::new(),
         };
-        let own = self.placement.rank_of(stage);
-        let happened = |t: &Task| match t.op().is_transfer() {
-            true => self.done[self.placement.rank_of(t.stage())].contains(t),
-            false => self.done[own].contains(t),
-        };
-        if any.iter().any(happened) { Vec::new() } else { any }
+        let done = &self.done[self.placement.rank_of(stage)];
+        if any.iter().any(|task| done.contains(task)) { Vec::new() } else { any }
     }
 
     fn deadlock(&mut self) -> SimulateError {

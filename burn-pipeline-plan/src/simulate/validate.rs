@@ -4,7 +4,7 @@
 use super::error::SimulateError;
 use crate::plan::skips::edge_of;
 use crate::plan::vocabulary::VocabularyLayers;
-use crate::plan::{Op, Plan, Task};
+use crate::plan::{Plan, Task};
 
 /// Tables of up to this many entries are accepted for every plan.
 const SMALL_TABLE: usize = 1 << 20;
@@ -58,10 +58,6 @@ fn fault(plan: &Plan, vocabulary: VocabularyLayers, rank: usize, task: Task) -> 
         let known = edge_of(task).is_some_and(|edge| plan.skips().contains(&edge));
         return (!known).then_some("the plan has no edge between these stages");
     }
-    let peer = match task.op().awaits().unwrap_or(task.op()) {
-        Op::SendForward | Op::ReceiveBackward => placement.next(stage),
-        Op::SendBackward | Op::ReceiveForward => stage.previous(),
-        _ => return None,
-    };
-    peer.is_none().then_some("there is no stage at the other end of this transfer")
+    let moves = task.op().is_transfer() || task.op().is_transfer_wait();
+    (moves && placement.peer(task).is_none()).then_some("there is no stage at the other end of this transfer")
 }

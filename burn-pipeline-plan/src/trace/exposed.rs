@@ -72,7 +72,7 @@ impl Track {
                 let exposed = waits.exposed(event, task, busy);
                 return Some(ExposedTime { event: *event, task, early: 0.0, exposed });
             }
-            let task = event.action.tasks().find(|task| is_transfer(task.op()))?;
+            let task = event.action.tasks().find(|task| task.op().is_transfer())?;
             let ready = awaited(task).and_then(|product| ready(products.get(&product)?, event.end));
             let from = ready.unwrap_or(event.start).clamp(event.start, event.end);
             let exposed = event.end - from - overlap(busy, from, event.end);
@@ -123,10 +123,6 @@ fn before(spans: &[(f64, f64)], end: f64) -> Option<&(f64, f64)> {
     begun.checked_sub(1).map(|last| &spans[last])
 }
 
-fn is_transfer(op: Op) -> bool {
-    matches!(op, Op::SendForward | Op::SendBackward | Op::ReceiveForward | Op::ReceiveBackward)
-}
-
 /// The value that a task computes, for which other ranks may wait.
 pub(crate) fn product_of(task: Task) -> Option<Product> {
     match task.op() {
@@ -138,13 +134,8 @@ pub(crate) fn product_of(task: Task) -> Option<Product> {
 
 /// The value that a receive waits for.
 pub(crate) fn awaited(task: Task) -> Option<Product> {
-    let stage = task.stage();
-    let next = || StageId::in_route(stage.route(), stage.index() + 1);
-    match task.op() {
-        Op::ReceiveForward => Some((task.skip_peer().or(stage.previous())?, task.microbatch(), true)),
-        Op::ReceiveBackward => Some((task.skip_peer().unwrap_or_else(next), task.microbatch(), false)),
-        _ => None,
-    }
+    let receives = task.op().is_transfer() && !task.op().is_send();
+    Some((task.peer().filter(|_| receives)?, task.microbatch(), task.op() == Op::ReceiveForward))
 }
 
 /// The end of the last of these spans that began before `end`.

@@ -110,15 +110,13 @@ impl<'a> OpenStarts<'a> {
             return None;
         }
         let slot = self.edges.find(task.stage())?;
-        let kind = match task.op().awaits().unwrap_or(task.op()) {
-            Op::SendForward => 0,
-            Op::ReceiveForward => 1,
-            Op::SendBackward => 2,
-            Op::ReceiveBackward => 3,
+        let start = task.op().awaits().unwrap_or(task.op());
+        match start {
             Op::Unshard => return self.collectives.get_mut(slot).map(|of| &mut of[0]),
             Op::ReduceGrad => return self.collectives.get_mut(slot).map(|of| &mut of[1]),
-            _ => return None,
-        };
+            _ => {}
+        }
+        let kind = start.transfer_kind()?;
         self.values.get_mut(self.edges.slots()[slot].base + task.microbatch()?).map(|of| &mut of[kind])
     }
 }
@@ -161,8 +159,7 @@ impl Pricing<'_> {
             let all = cost.activation_bytes + cost.recomputed_bytes;
             // A transfer along a skip edge never moves, so its buffer affects no comparison; the judge's simulation
             // counts it.
-            let payload = payload_of(task).filter(|_| !task.is_skip());
-            let payload = payload.map_or(0.0, |stage| self.costs.stage(stage).message_bytes);
+            let payload = payload_of(task).map_or(0.0, |stage| self.costs.stage(stage).message_bytes);
             match task.op() {
                 Op::Forward => {
                     alloc += cost.activation_bytes;
@@ -202,23 +199,16 @@ impl Pricing<'_> {
         }
     }
 
-    /// The seconds of a transfer or a collective.
+    /// The seconds of a transfer or a collective; 0 for a transfer along a skip edge.
     fn seconds(&self, rank: usize, task: Task) -> f64 {
-        let (placement, stage) = (self.plan.placement(), task.stage());
-        let peer = match task.op() {
-            Op::SendForward | Op::ReceiveBackward => placement.next(stage),
-            Op::SendBackward | Op::ReceiveForward => stage.previous(),
-            _ => return self.costs.task_seconds(task),
-        };
-        let (Some(peer), Some(output_of)) = (task.skip_peer().or(peer), payload_of(task)) else { return 0.0 };
-        let peer = placement.rank_of(peer);
-        let sends = matches!(task.op(), Op::SendForward | Op::SendBackward);
-        let (from, to) = if sends { (rank, peer) } else { (peer, rank) };
-        match task.is_skip() {
-            true if task.op().is_towards_next() => self.costs.skip_crossing_seconds(from, to, stage),
-            true => self.costs.skip_crossing_seconds(from, to, task.skip_peer().unwrap_or(stage)),
-            false => self.costs.crossing_seconds(from, to, output_of),
+        if !task.op().is_transfer() {
+            return self.costs.task_seconds(task);
         }
+        let placement = self.plan.placement();
+        let (Some(peer), Some(output_of)) = (placement.peer(task), payload_of(task)) else { return 0.0 };
+        let peer = placement.rank_of(peer);
+        let (from, to) = if task.op().is_send() { (rank, peer) } else { (peer, rank) };
+        self.costs.crossing_seconds(from, to, output_of)
     }
 }
 
@@ -235,12 +225,5 @@ fn role_of(op: Op, awaited: bool) -> Role {
 /// The stage whose output (or its gradient) a transfer between neighbours moves. `None` for all else, including
 /// transfers along skip edges.
 fn payload_of(task: Task) -> Option<StageId> {
-    if task.is_skip() {
-        return None;
-    }
-    match task.op().awaits().unwrap_or(task.op()) {
-        Op::SendForward | Op::ReceiveBackward => Some(task.stage()),
-        Op::SendBackward | Op::ReceiveForward => task.stage().previous(),
-        _ => None,
-    }
+    task.output_of().filter(|_| !task.is_skip())
 }

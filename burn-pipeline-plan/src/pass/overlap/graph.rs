@@ -83,13 +83,7 @@ const FORWARD: usize = 0;
 const BACKWARD: usize = 1;
 
 fn crossing(start: Op) -> Option<usize> {
-    match start {
-        Op::SendForward => Some(2),
-        Op::ReceiveForward => Some(3),
-        Op::SendBackward => Some(4),
-        Op::ReceiveBackward => Some(5),
-        _ => None,
-    }
+    start.transfer_kind().map(|kind| 2 + kind)
 }
 
 /// Finds the edges that data and parameters require, row by row. One table serves all rows, since each pair is on

@@ -50,14 +50,9 @@ fn messages(plan: &Plan, rank: usize) -> impl Iterator<Item = Task> + '_ {
 
 /// The send of a message, given its send or its receive.
 fn sent_by(plan: &Plan, task: Task) -> Option<Task> {
-    let microbatch = task.microbatch()?;
-    let past = |op| task.skip_peer().map(|peer| Task::skip(peer, op, microbatch, task.stage().index()));
     match task.op() {
-        Op::SendForward | Op::SendBackward => Some(task),
-        Op::ReceiveForward if task.is_skip() => past(Op::SendForward),
-        Op::ReceiveBackward if task.is_skip() => past(Op::SendBackward),
-        Op::ReceiveForward => Some(Task::new(task.stage().previous()?, Op::SendForward, microbatch)),
-        Op::ReceiveBackward => Some(Task::new(plan.placement().next(task.stage())?, Op::SendBackward, microbatch)),
+        op if op.is_send() => Some(task),
+        op if op.is_transfer() => plan.placement().peer(task).and_then(|_| task.other_end()),
         _ => None,
     }
 }

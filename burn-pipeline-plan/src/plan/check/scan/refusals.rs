@@ -70,10 +70,7 @@ impl Scan<'_> {
 
     #[cold]
     pub(super) fn needless(&self, task: MicrobatchTask) -> Refusal {
-        let forward = matches!(task.op(), Op::SendForward | Op::ReceiveBackward);
-        let placement = self.plan.placement();
-        let neighbour = if forward { placement.next(task.stage()) } else { task.stage().previous() };
-        let neighbour = task.skip_peer().or(neighbour);
+        let neighbour = self.plan.placement().peer(task.into());
         refusal!(self, NeedlessTransfer { neighbour })
     }
 
