@@ -1,7 +1,7 @@
 //! The flags for costs: uniform numbers, or a profile from a file.
 
 use crate::failure::Failure;
-use crate::files::read;
+use crate::files::parse;
 use crate::values::amount;
 use burn_pipeline_plan::cost::{Factors, Profile, UniformCosts, VocabularyCost};
 use burn_pipeline_plan::page::Page;
@@ -59,8 +59,7 @@ impl CostArguments {
     /// The profile for a placement, from the flags or the file, scaled.
     pub(crate) fn profile(&self, placement: &Placement) -> Result<Profile, Failure> {
         let profile = match &self.profile {
-            Some(path) => Profile::from_json(&read(path)?)
-                .map_err(|error| Failure::Input(format!("{}: {error}", path.display())))?,
+            Some(path) => parse(path, Profile::from_json)?,
             None => {
                 let uniform = UniformCosts::new(self.forward, self.input, self.weight).with_transfer(self.transfer);
                 let profile = Profile::uniform(placement, UniformCosts { overlap: self.fused, ..uniform })?;

@@ -30,60 +30,26 @@ impl Failure {
     }
 }
 
-impl From<ScheduleError> for Failure {
-    fn from(error: ScheduleError) -> Self {
-        match error {
-            ScheduleError::UnknownName { .. } => Failure::Input(error.to_string()),
-            _ => Failure::Refused(error.to_string()),
+/// Makes failures of a type of errors: a refused plan where the condition holds, else invalid input.
+macro_rules! failure {
+    ($error:ty, refused: $refused:expr) => {
+        impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                let refused: fn(&$error) -> bool = $refused;
+                if refused(&error) { Failure::Refused(error.to_string()) } else { Failure::Input(error.to_string()) }
+            }
         }
-    }
+    };
 }
 
-impl From<SimulateError> for Failure {
-    fn from(error: SimulateError) -> Self {
-        match error {
-            SimulateError::Profile(error) => error.into(),
-            _ => Failure::Refused(error.to_string()),
-        }
-    }
-}
-
-impl From<ProfileError> for Failure {
-    fn from(error: ProfileError) -> Self {
-        Failure::Input(error.to_string())
-    }
-}
-
-impl From<PartitionError> for Failure {
-    fn from(error: PartitionError) -> Self {
-        match error {
-            PartitionError::DoesNotFit { .. } | PartitionError::Stages { .. } => Failure::Refused(error.to_string()),
-            _ => Failure::Input(error.to_string()),
-        }
-    }
-}
-
-impl From<PlannerError> for Failure {
-    fn from(error: PlannerError) -> Self {
-        match error {
-            PlannerError::NothingFits { .. } => Failure::Refused(error.to_string()),
-            _ => Failure::Input(error.to_string()),
-        }
-    }
-}
-
-impl From<PlanError> for Failure {
-    fn from(error: PlanError) -> Self {
-        Failure::Input(error.to_string())
-    }
-}
-
-impl From<PassError> for Failure {
-    fn from(error: PassError) -> Self {
-        match error {
-            PassError::Simulate(error) => error.into(),
-            PassError::Profile(error) => error.into(),
-            error => Failure::Refused(error.to_string()),
-        }
-    }
-}
+failure!(PlanError, refused: |_| false);
+failure!(ProfileError, refused: |_| false);
+failure!(ScheduleError, refused: |error| !matches!(error, ScheduleError::UnknownName { .. }));
+failure!(SimulateError, refused: |error| !matches!(error, SimulateError::Profile(_)));
+failure!(PassError, refused: |error| {
+    !matches!(error, PassError::Profile(_) | PassError::Simulate(SimulateError::Profile(_)))
+});
+failure!(PartitionError, refused: |error| {
+    matches!(error, PartitionError::DoesNotFit { .. } | PartitionError::Stages { .. })
+});
+failure!(PlannerError, refused: |error| matches!(error, PlannerError::NothingFits { .. }));

@@ -5,7 +5,7 @@
 //! 3. The profile of the stages can be written to a file for `simulate`.
 
 use crate::failure::Failure;
-use crate::files::{read, write};
+use crate::files::{parse, write};
 use crate::values::{amount, measure, placement, positive};
 use burn_pipeline_plan::cost::{
     Layers, LinkCosts, Measure, OptimalPartition, Partition, PartitionOptions, PartitionReport, Pattern,
@@ -79,8 +79,7 @@ enum By {
 
 /// Reads layers, and the pattern if the file has one.
 pub(crate) fn read_layers(path: &Path, rate: Option<f64>) -> Result<(Layers, Option<Pattern>), Failure> {
-    let (layers, pattern) =
-        Layers::from_json(&read(path)?).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))?;
+    let (layers, pattern) = parse(path, Layers::from_json)?;
     match rate {
         None => Ok((layers, pattern)),
         Some(rate) => {

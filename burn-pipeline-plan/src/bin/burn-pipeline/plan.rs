@@ -5,7 +5,7 @@
 //!    `simulate` and the runtime.
 
 use crate::failure::Failure;
-use crate::files::{read, write};
+use crate::files::{parse, write};
 use crate::overlap::OverlapArguments;
 use crate::partition::read_layers;
 use crate::source::TransferArguments;
@@ -171,9 +171,8 @@ fn request(arguments: &Arguments) -> Result<Request, Failure> {
 
 /// The layers, links, numbers of chunks and cuts from the flags.
 fn model(arguments: &Arguments) -> Result<(Layers, LinkCosts, Vec<usize>, Vec<Cut>), Failure> {
-    let named = |path: &PathBuf, error: String| Failure::Input(format!("{}: {error}", path.display()));
     if let Some(path) = &arguments.profile {
-        let profile = Profile::from_json(&read(path)?).map_err(|error| named(path, error.to_string()))?;
+        let profile = parse(path, Profile::from_json)?;
         let stages = profile.stages().len();
         if arguments.ranks == 0 || !stages.is_multiple_of(arguments.ranks) {
             return Err(Failure::Input(format!(
@@ -188,7 +187,7 @@ fn model(arguments: &Arguments) -> Result<(Layers, LinkCosts, Vec<usize>, Vec<Cu
     let Some(path) = &arguments.layers else { return Err(Failure::Input("give --layers or --profile".into())) };
     let (layers, _) = read_layers(path, arguments.rate)?;
     let links = match &arguments.links {
-        Some(path) => serde_json::from_str(&read(path)?).map_err(|error| named(path, error.to_string()))?,
+        Some(path) => parse(path, |text| serde_json::from_str(text))?,
         None => LinkCosts {
             default: LinkCost { latency: arguments.latency, bandwidth: arguments.bandwidth },
             between: Vec::new(),

@@ -1,7 +1,7 @@
 //! `report`: writes a measured trace as one HTML page.
 
 use crate::failure::Failure;
-use crate::files::{read, write};
+use crate::files::{parse, read, write};
 use burn_pipeline_plan::cost::Profile;
 use burn_pipeline_plan::page::Page;
 use burn_pipeline_plan::trace::{Track, read_chrome};
@@ -36,5 +36,5 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
 
 /// Reads the tracks of a trace file.
 pub(crate) fn tracks(path: &Path) -> Result<Vec<Track>, Failure> {
-    read_chrome(&read(path)?).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))
+    parse(path, read_chrome)
 }

@@ -2,7 +2,7 @@
 
 use crate::costs::CostArguments;
 use crate::failure::Failure;
-use crate::files::read;
+use crate::files::parse;
 use crate::values::transport;
 use burn_pipeline_plan::plan::{Plan, Transport};
 use burn_pipeline_plan::schedule::{Chunks, Schedule, Size, ZbAuto, by_name};
@@ -58,18 +58,11 @@ impl PlanArguments {
     }
 
     fn source(&self, costs: &CostArguments) -> Result<Plan, Failure> {
-        match (self, &self.plan) {
-            (_, Some(path)) => load(path),
-            (
-                &PlanArguments {
-                    name: Some(ref name),
-                    ranks: Some(ranks),
-                    microbatches: Some(microbatches),
-                    chunks,
-                    ..
-                },
-                _,
-            ) => build(&*schedule(name, Some(costs))?, Wanted { ranks, chunks, microbatches }),
+        match (&self.plan, &self.name, self.ranks, self.microbatches) {
+            (Some(path), ..) => load(path),
+            (None, Some(name), Some(ranks), Some(microbatches)) => {
+                build(&*schedule(name, Some(costs))?, Wanted { ranks, chunks: self.chunks, microbatches })
+            }
             _ => Err(Failure::Input("give --name, --ranks and --microbatches, or --plan".into())),
         }
     }
@@ -124,6 +117,5 @@ pub(crate) fn zb_auto(costs: &CostArguments, limit: Option<f64>) -> ZbAuto {
 /// Reads a plan from a CSV file and names it after the file.
 pub(crate) fn load(path: &Path) -> Result<Plan, Failure> {
     let name = path.file_stem().map_or("plan".into(), |stem| stem.to_string_lossy().into_owned());
-    let text = read(path)?;
-    Plan::from_csv(name, &text).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))
+    parse(path, |text| Plan::from_csv(name, text))
 }
