@@ -68,6 +68,10 @@ named! {
 }
 
 impl Op {
+    /// The vocabulary-parallel collectives of all ranks, in declaration order.
+    pub(crate) const RANK_COLLECTIVES: [Op; 4] =
+        [Op::BroadcastHidden, Op::ReduceHead, Op::ReduceEmbedding, Op::BroadcastGradient];
+
     /// The operation with this symbol, if there is one.
     pub(crate) fn from_symbol(symbol: &str) -> Option<Self> {
         Op::ALL.into_iter().find(|op| op.symbol() == symbol)
@@ -93,6 +97,11 @@ impl Op {
     /// and the first stage for the embedding.
     pub fn is_vocabulary(self) -> bool {
         self.is_piece() || self.is_rank_collective()
+    }
+
+    /// Returns true for a vocabulary-parallel operation of the head, false for one of the embedding.
+    pub(crate) fn is_of_head(self) -> bool {
+        matches!(self, Op::HeadForward | Op::HeadBackward | Op::BroadcastHidden | Op::ReduceHead)
     }
 
     /// Returns true if it keeps its rank busy (`F`, `I`, `W`, `B`, and pieces).

@@ -82,8 +82,4 @@ impl fmt::Display for StageId {
     }
 }
 
-impl fmt::Debug for StageId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+crate::debug_as_text!(StageId);

@@ -147,11 +147,7 @@ impl fmt::Display for Task {
     }
 }
 
-impl fmt::Debug for Task {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+crate::debug_as_text!(Task);
 
 /// A [`Task`] that has a microbatch: a computation, a send or receive, or the wait for a send or receive.
 ///
@@ -224,8 +220,4 @@ impl fmt::Display for MicrobatchTask {
     }
 }
 
-impl fmt::Debug for MicrobatchTask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+crate::debug_as_text!(MicrobatchTask);

@@ -30,9 +30,6 @@ pub(crate) struct VocabularyLayers {
 }
 
 impl VocabularyLayers {
-    /// The number of kinds of collectives.
-    const KINDS: usize = 4;
-
     /// The vocabulary-parallel layers of a plan.
     pub(crate) fn of(plan: &Plan) -> Self {
         if !plan.has_vocabulary() {
@@ -40,8 +37,8 @@ impl VocabularyLayers {
         }
         let has = |test: fn(Op) -> bool| plan.any_task(|task| task.op().is_vocabulary() && test(task.op()));
         Self {
-            head: has(is_of_head).then(|| StageId::new(plan.stages() - 1)),
-            embedding: has(|op| !is_of_head(op)).then(|| StageId::new(0)),
+            head: has(Op::is_of_head).then(|| StageId::new(plan.stages() - 1)),
+            embedding: has(|op| !op.is_of_head()).then(|| StageId::new(0)),
             ends_alone: plan.trains_alone(StageId::new(plan.stages() - 1)),
             microbatches: plan.microbatches()[0],
         }
@@ -55,7 +52,7 @@ impl VocabularyLayers {
 
     /// The stage that a vocabulary operation must name.
     pub(crate) fn stage_for(self, op: Op) -> Option<StageId> {
-        if is_of_head(op) { self.head } else { self.embedding }
+        if op.is_of_head() { self.head } else { self.embedding }
     }
 
     /// The collective that must end before a task can run.
@@ -96,19 +93,13 @@ impl VocabularyLayers {
 
     /// The number of collectives, over all kinds and microbatches; 0 if no layer is vocabulary parallel.
     pub(crate) fn collectives(self) -> usize {
-        if self.is_nothing() { 0 } else { Self::KINDS * self.microbatches }
+        if self.is_nothing() { 0 } else { Op::RANK_COLLECTIVES.len() * self.microbatches }
     }
 
     /// The collective with this number.
     pub(crate) fn collective(self, number: usize) -> MicrobatchTask {
-        let kinds = [Op::BroadcastHidden, Op::ReduceHead, Op::ReduceEmbedding, Op::BroadcastGradient];
-        let op = kinds[number / self.microbatches];
+        let op = Op::RANK_COLLECTIVES[number / self.microbatches];
         let stage = self.stage_for(op).unwrap_or(StageId::new(0));
         MicrobatchTask::new(stage, op, number % self.microbatches)
     }
-}
-
-/// Returns true for an operation of the head, false for one of the embedding.
-fn is_of_head(op: Op) -> bool {
-    matches!(op, Op::HeadForward | Op::HeadBackward | Op::BroadcastHidden | Op::ReduceHead)
 }

@@ -31,9 +31,8 @@ pub(super) struct Rounds {
 impl Rounds {
     pub(super) fn new(plan: &Plan, costs: &Costs<'_>) -> Self {
         let vocabulary = VocabularyLayers::of(plan);
-        let kinds = [Op::BroadcastHidden, Op::ReduceHead, Op::ReduceEmbedding, Op::BroadcastGradient];
         let round = Round { started: 0, last: 0.0, begun: NEVER, over: NEVER };
-        let seconds = kinds.map(|op| costs.collective_seconds(op));
+        let seconds = Op::RANK_COLLECTIVES.map(|op| costs.collective_seconds(op));
         Self { vocabulary, rounds: vec![round; vocabulary.collectives()], seconds, free: 0.0 }
     }
 }

@@ -56,7 +56,6 @@ struct RankState {
     row: Vec<Action>,
 }
 
-const COLLECTIVES: [Op; 4] = [Op::BroadcastHidden, Op::ReduceHead, Op::ReduceEmbedding, Op::BroadcastGradient];
 const PIECES: [Op; 4] = [Op::HeadForward, Op::HeadBackward, Op::EmbeddingForward, Op::EmbeddingBackward];
 
 /// The state of a run.
@@ -100,7 +99,7 @@ impl<'a> List<'a> {
             training,
             microbatches,
             seconds: PIECES.map(|op| pieces.piece_seconds(op, training)),
-            kinds: COLLECTIVES.map(kind),
+            kinds: Op::RANK_COLLECTIVES.map(kind),
             inputs: values.clone(),
             gradients: values,
             first: plan.tasks(holder).filter(begins).filter_map(Task::microbatch).collect(),
@@ -128,8 +127,8 @@ impl<'a> List<'a> {
             return None;
         }
         let makespan = self.ranks.iter().map(|state| state.free).fold(self.communicator, f64::max);
-        let mut collectives = Vec::with_capacity(COLLECTIVES.len() * self.microbatches);
-        for (kind, op) in self.kinds.iter().zip(COLLECTIVES) {
+        let mut collectives = Vec::with_capacity(Op::RANK_COLLECTIVES.len() * self.microbatches);
+        for (kind, op) in self.kinds.iter().zip(Op::RANK_COLLECTIVES) {
             let named =
                 |&(microbatch, over): &(usize, f64)| (MicrobatchTask::new(self.stage_for(op), op, microbatch), over);
             collectives.extend(kind.over.iter().map(named));
@@ -276,8 +275,7 @@ impl<'a> List<'a> {
 
     /// The stage that a vocabulary operation names.
     fn stage_for(&self, op: Op) -> StageId {
-        let of_head = matches!(op, Op::HeadForward | Op::HeadBackward | Op::BroadcastHidden | Op::ReduceHead);
-        StageId::new(if of_head { self.plan.stages() - 1 } else { 0 })
+        StageId::new(if op.is_of_head() { self.plan.stages() - 1 } else { 0 })
     }
 
     fn at(&self, stage: StageId, microbatch: usize) -> usize {

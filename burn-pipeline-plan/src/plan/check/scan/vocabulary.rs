@@ -6,18 +6,6 @@ use crate::plan::check::channels::Part;
 use crate::plan::op::Op;
 use crate::plan::task::{MicrobatchTask, Task};
 
-/// The vocabulary operations, in the order of their bits.
-const OPS: [Op; 8] = [
-    Op::HeadForward,
-    Op::HeadBackward,
-    Op::EmbeddingForward,
-    Op::EmbeddingBackward,
-    Op::BroadcastHidden,
-    Op::ReduceHead,
-    Op::ReduceEmbedding,
-    Op::BroadcastGradient,
-];
-
 fn bit(op: Op) -> u8 {
     1 << (op as u8 - Op::HeadForward as u8)
 }
@@ -89,7 +77,8 @@ impl Scan<'_> {
     pub(super) fn end_pieces(&mut self) -> Result<(), Refusal> {
         let due = |op: Op| self.vocabulary.stage_for(op).is_some() && (self.training || !is_about_gradient(op));
         for (microbatch, done) in self.pieces.iter().enumerate() {
-            let absent = OPS.into_iter().find(|&op| due(op) && done & bit(op) == 0);
+            let mut ops = Op::ALL.into_iter().filter(|op| op.is_vocabulary());
+            let absent = ops.find(|&op| due(op) && done & bit(op) == 0);
             if let Some((op, stage)) = absent.and_then(|op| Some((op, self.vocabulary.stage_for(op)?))) {
                 return Err(missing(self.plan, self.row.rank, Task::new(stage, op, microbatch)));
             }
