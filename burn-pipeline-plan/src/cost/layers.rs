@@ -122,6 +122,15 @@ impl Layers {
         &self.layers
     }
 
+    /// The sums of `of`, which takes an index and its layer, over the first `n` layers, for every `n`.
+    pub(crate) fn sums(&self, of: impl Fn(usize, &Layer) -> f64) -> Vec<f64> {
+        let sums = self.layers.iter().enumerate().scan(0.0, |sum, (index, layer)| {
+            *sum += of(index, layer);
+            Some(*sum)
+        });
+        std::iter::once(0.0).chain(sums).collect()
+    }
+
     /// The skip edges, sorted.
     pub fn skips(&self) -> &[SkipEdge] {
         &self.skips

@@ -23,17 +23,13 @@ use crate::plan::SkipEdge;
 use serde::Deserialize;
 
 /// The stored form of layers.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct StoredLayers {
-    #[serde(default)]
     layers: Vec<Layer>,
-    #[serde(default)]
     kinds: Vec<Layer>,
     pattern: Option<String>,
-    #[serde(default)]
     skips: Vec<SkipEdge>,
-    #[serde(default)]
     first_trained: usize,
 }
 

@@ -18,37 +18,28 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!((cost.head_forward, cost.head_input, cost.head_weight, cost.hidden_bytes), (2.0, 2.0, 1.0, 100.0));
 /// ```
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct VocabularyCost {
     /// Seconds of the head's forward: the part of `S` that evaluation also runs.
-    #[serde(default)]
     pub head_forward: f64,
     /// Seconds of the gradient of the head's input: the rest of `S`, in training.
-    #[serde(default)]
     pub head_input: f64,
     /// Seconds of the gradient of the head's weights: `T`.
-    #[serde(default)]
     pub head_weight: f64,
     /// Seconds of the embedding's forward: `IF`.
-    #[serde(default)]
     pub embedding_forward: f64,
     /// Seconds of the gradient of the embedding's weights: `IB`.
-    #[serde(default)]
     pub embedding_weight: f64,
     /// Bytes that the head saves from `S` to `T`: its input, and the softmax over its piece.
-    #[serde(default)]
     pub head_activation_bytes: f64,
     /// Bytes of parameters of both pieces, which stay on the rank during the whole step.
-    #[serde(default)]
     pub weight_bytes: f64,
     /// Bytes of the last stage's output, which `BCAST_S` sends, and of its gradient, which `REDUCE_S` sums.
-    #[serde(default)]
     pub hidden_bytes: f64,
     /// Bytes of the first stage's input, which `REDUCE_IF` sums, and of its gradient, which `BCAST_IB` sends.
-    #[serde(default)]
     pub embedded_bytes: f64,
     /// Bytes of the softmax's statistics, which `REDUCE_S` combines.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub statistics_bytes: f64,
 }
 

@@ -125,7 +125,7 @@ impl Loads {
     fn new(request: &Request, workload: &Workload, sizes: Vec<usize>) -> Result<Self, PartitionError> {
         let held = |&size: &usize| workload.layers.held_by(size, &request.links.of_groups(size, request.ranks).0);
         let held = sizes.iter().map(held).collect::<Result<Vec<_>, _>>()?;
-        let sums = |of: &dyn Fn(&Layer) -> f64| held.iter().map(|layers| prefix(layers, of)).collect();
+        let sums = |of: &dyn Fn(&Layer) -> f64| held.iter().map(|layers| layers.sums(|_, layer| of(layer))).collect();
         Ok(Self {
             ranks: request.ranks,
             layers: workload.layers.len(),
@@ -231,15 +231,6 @@ impl Loads {
 /// Returns true if one size is a multiple of the other.
 fn divides(a: usize, b: usize) -> bool {
     a.is_multiple_of(b) || b.is_multiple_of(a)
-}
-
-/// Prefix sums over the layers.
-fn prefix(layers: &Layers, of: &dyn Fn(&Layer) -> f64) -> Vec<f64> {
-    let sums = layers.all().iter().scan(0.0, |sum, layer| {
-        *sum += of(layer);
-        Some(*sum)
-    });
-    std::iter::once(0.0).chain(sums).collect()
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@
 //!    Cuts are compared by their largest load, then by the sum of squared loads.
 
 use super::options::PartitionOptions;
-use crate::cost::layer::Layer;
 use crate::cost::layers::Layers;
 use crate::plan::Placement;
 use std::cmp::Ordering;
@@ -65,13 +64,13 @@ impl Problem {
         // Without a cap bytes do not count: cuts that differ only in bytes are equal.
         let factor = options.cap.map_or(0.0, |_| options.state_factor);
         Self {
-            weight: prefix(layers, |(_, layer)| options.measure.of(layer)),
+            weight: layers.sums(|_, layer| options.measure.of(layer)),
             // Layers that do not train have neither gradients nor optimizer state.
-            state: prefix(layers, |(index, layer)| {
+            state: layers.sums(|index, layer| {
                 let factor = if index < layers.first_trained() { factor.min(1.0) } else { factor };
                 layer.parameter_bytes() as f64 * factor
             }),
-            activations: prefix(layers, |(_, layer)| layer.activation_bytes),
+            activations: layers.sums(|_, layer| layer.activation_bytes),
             cap: options.cap,
             held: options.held.clone(),
             shares: (0..placement.stages()).map(share).collect(),
@@ -242,15 +241,6 @@ impl Problem {
         boundaries.reverse();
         value.is_finite().then_some((value, boundaries))
     }
-}
-
-/// Sums over the first `n` layers, for every `n`.
-fn prefix(layers: &Layers, of: impl Fn((usize, &Layer)) -> f64) -> Vec<f64> {
-    let sums = layers.all().iter().enumerate().scan(0.0, |sum, layer| {
-        *sum += of(layer);
-        Some(*sum)
-    });
-    std::iter::once(0.0).chain(sums).collect()
 }
 
 fn compare(a: &[f64; 3], b: &[f64; 3]) -> Ordering {
