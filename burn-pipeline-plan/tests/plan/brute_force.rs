@@ -196,29 +196,17 @@ impl<'a> Run<'a> {
         let (stage, mb) = (task.stage(), task.microbatch().unwrap());
         let forward = matches!(task.op(), Op::SendForward | Op::ReceiveForward);
         let sends = matches!(task.op(), Op::SendForward | Op::SendBackward);
-        let other_stage = if forward == sends { self.plan.placement().next(stage) } else { stage.previous() };
         let edge = |peer: StageId| (stage.index().min(peer.index()), stage.index().max(peer.index()));
         let known = task.skip_peer().is_none_or(|peer| self.plan.skips().contains(&edge(peer).into()));
-        let other_stage = task.skip_peer().or(other_stage).filter(|_| known);
-        let peer = other_stage.map(|s| self.plan.placement().rank_of(s));
-        let (Some(other_stage), Some(peer)) = (other_stage, peer.filter(|&peer| peer != rank)) else {
+        let there = counterpart(self.plan, task).filter(|_| known);
+        let there = there.map(|there| (there, self.plan.placement().rank_of(there.stage())));
+        let Some((counterpart, peer)) = there.filter(|&(_, peer)| peer != rank) else {
             self.broken = true;
             return false;
         };
-        let made = if forward { [Op::Forward; 2] } else { [Op::Backward, Op::BackwardInput] };
-        if sends && !made.iter().any(|&op| self.done.contains(&Task::new(stage, op, mb))) {
+        if sends && !computations(forward).iter().any(|&op| self.done.contains(&Task::new(stage, op, mb))) {
             return false;
         }
-        let counterpart = match task.op() {
-            Op::SendForward => Op::ReceiveForward,
-            Op::ReceiveForward => Op::SendForward,
-            Op::SendBackward => Op::ReceiveBackward,
-            _ => Op::SendBackward,
-        };
-        let counterpart = match task.is_skip() {
-            true => Task::skip(other_stage, counterpart, mb, stage.index()),
-            false => Task::new(other_stage, counterpart, mb),
-        };
         match transport {
             Transport::Rendezvous | Transport::Buffered(0) => {
                 // Both ends advance together once the sender has the value; the receiver never advances alone.
@@ -254,11 +242,7 @@ impl Run<'_> {
     /// Runs a send, a receive or a wait for one, in a plan with waits. A transfer is posted at its start and ends
     /// when its channel allows it. Without a wait, the rank stays at the transfer until then.
     fn awaited_transfer(&mut self, rank: usize, task: Task, transport: Transport) -> bool {
-        let start = match (task.op().awaits(), task.skip_peer()) {
-            (None, _) => task,
-            (Some(op), Some(peer)) => Task::skip(task.stage(), op, task.microbatch().unwrap(), peer.index()),
-            (Some(op), None) => Task::new(task.stage(), op, task.microbatch().unwrap()),
-        };
+        let start = task.awaits().unwrap_or(task);
         let Some(there) = counterpart(self.plan, start) else {
             self.broken = true;
             return false;
@@ -270,31 +254,18 @@ impl Run<'_> {
             return false;
         }
         let channel = if sends { (rank, peer) } else { (peer, rank) };
+        let (stage, mb) = (start.stage(), start.microbatch().unwrap());
+        let forward = matches!(start.op(), Op::SendForward | Op::ReceiveForward);
+        let computed = computations(forward).iter().any(|&op| self.done.contains(&Task::new(stage, op, mb)));
         if !task.op().is_wait() && !self.posted[rank] {
-            let made = match start.op() {
-                Op::SendForward => vec![Op::Forward],
-                Op::SendBackward => vec![Op::Backward, Op::BackwardInput],
-                _ => vec![],
-            };
-            let is_made = |op: &Op| self.done.contains(&Task::new(start.stage(), *op, start.microbatch().unwrap()));
-            self.broken |= self.done.contains(&start) || (sends && !made.iter().any(is_made));
+            self.broken |= self.done.contains(&start) || (sends && !computed);
             self.finish(start);
             self.started.entry(channel).or_default()[usize::from(!sends)].push(start);
             self.posted[rank] = true;
         }
-        let (op, microbatch) = (start.op().wait().unwrap(), start.microbatch().unwrap());
-        let wait = match start.skip_peer() {
-            Some(peer) => Task::skip(start.stage(), op, microbatch, peer.index()),
-            None => Task::new(start.stage(), op, microbatch),
-        };
-        let user = match wait.op() {
-            Op::WaitReceiveForward => vec![Op::Forward],
-            Op::WaitReceiveBackward => vec![Op::Backward, Op::BackwardInput],
-            _ => vec![],
-        };
-        let used = |op: &Op| self.done.contains(&Task::new(start.stage(), *op, start.microbatch().unwrap()));
+        let wait = start.wait().unwrap();
         if task.op().is_wait() {
-            self.broken |= !self.done.contains(&start) || self.done.contains(&wait) || user.iter().any(used);
+            self.broken |= !self.done.contains(&start) || self.done.contains(&wait) || (!sends && computed);
         }
         let later = self.rows[rank][self.position[rank] + 1..].contains(&wait.into());
         let stands = task.op().is_wait() || !later;
@@ -321,8 +292,13 @@ impl Run<'_> {
     }
 }
 
+/// The computations that make a value, or the gradient of one: any of them.
+fn computations(forward: bool) -> [Op; 2] {
+    if forward { [Op::Forward; 2] } else { [Op::Backward, Op::BackwardInput] }
+}
+
 /// The transfer at the other end.
-fn counterpart(plan: &Plan, transfer: Task) -> Option<Task> {
+pub(crate) fn counterpart(plan: &Plan, transfer: Task) -> Option<Task> {
     let (op, neighbour) = match transfer.op() {
         Op::SendForward => (Op::ReceiveForward, plan.placement().next(transfer.stage())),
         Op::ReceiveBackward => (Op::SendBackward, plan.placement().next(transfer.stage())),
@@ -378,15 +354,9 @@ fn owed(plan: &Plan) -> BTreeSet<Task> {
 /// The messages of a lowered plan, by their sends, in an order that every rank's sends and receives follow; `None` if
 /// there is none. Of the messages that come next on a rank, one must be next on both its ranks.
 pub(crate) fn one_order(plan: &Plan) -> Option<Vec<Task>> {
-    let other = |task: Task, op| match task.skip_peer() {
-        Some(peer) => Task::skip(peer, op, task.microbatch().unwrap(), task.stage().index()),
-        None if op == Op::SendForward => Task::new(task.stage().previous().unwrap(), op, task.microbatch().unwrap()),
-        None => Task::new(plan.placement().next(task.stage()).unwrap(), op, task.microbatch().unwrap()),
-    };
     let message = |task: Task| match task.op() {
         Op::SendForward | Op::SendBackward => Some(task),
-        Op::ReceiveForward => Some(other(task, Op::SendForward)),
-        Op::ReceiveBackward => Some(other(task, Op::SendBackward)),
+        Op::ReceiveForward | Op::ReceiveBackward => counterpart(plan, task),
         _ => None,
     };
     let mut rows: Vec<std::collections::VecDeque<Task>> =

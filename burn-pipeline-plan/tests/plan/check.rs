@@ -6,18 +6,19 @@ use burn_pipeline_plan::plan::{
 };
 use burn_pipeline_plan::schedule::{Size, by_name};
 
-const TRANSPORTS: [Transport; 4] =
-    [Transport::Rendezvous, Transport::Buffered(1), Transport::Buffered(3), Transport::Unbounded];
+/// Transports, the strictest first.
+pub(crate) const TRANSPORTS: [Transport; 4] =
+    [Transport::Rendezvous, Transport::Buffered(1), Transport::Buffered(2), Transport::Unbounded];
 
-fn under(transport: Transport) -> CheckOptions {
+pub(crate) fn under(transport: Transport) -> CheckOptions {
     CheckOptions { transport, ..CheckOptions::default() }
 }
 
-fn plan(text: &str) -> Plan {
+pub(crate) fn plan(text: &str) -> Plan {
     Plan::from_csv("test", text).unwrap()
 }
 
-fn refused(text: &str) -> CheckError {
+pub(crate) fn refused(text: &str) -> CheckError {
     *plan(text).check(&CheckOptions::default()).expect_err(text)
 }
 

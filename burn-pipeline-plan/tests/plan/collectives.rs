@@ -2,6 +2,7 @@
 //! and members, with blocking transfers and collectives.
 
 use crate::any_schedule;
+use crate::brute_force::counterpart;
 use burn_pipeline_plan::plan::{
     Among, CheckOptions, CheckedPlan, Collective, CollectiveError, Collectives, Op, Plan, StageCollectives, StageId,
     Task, Transport,
@@ -34,18 +35,6 @@ enum Event {
     Meet(Task, Collective),
 }
 
-/// The other end of a transfer.
-fn counterpart(plan: &Plan, task: Task) -> Task {
-    let (stage, placement) = (task.stage(), plan.placement());
-    let (stage, op) = match task.op() {
-        Op::SendForward => (placement.next(stage), Op::ReceiveForward),
-        Op::ReceiveForward => (stage.previous(), Op::SendForward),
-        Op::SendBackward => (stage.previous(), Op::ReceiveBackward),
-        _ => (placement.next(stage), Op::SendBackward),
-    };
-    Task::new(stage.unwrap(), op, task.microbatch().unwrap())
-}
-
 /// Returns true if all holders reach the ends of their rows. Tries each again and again. A member exchanges messages
 /// with the members of another rank that have parts of its tensors.
 fn runs(plan: &CheckedPlan, stages: &[StageCollectives], sizes: &[usize], replicas: usize) -> bool {
@@ -75,7 +64,7 @@ fn runs(plan: &CheckedPlan, stages: &[StageCollectives], sizes: &[usize], replic
             match event {
                 Event::Transfer(task) => {
                     started.insert((own, *task));
-                    let there = counterpart(plan, *task);
+                    let there = counterpart(plan, *task).unwrap();
                     let peer = plan.placement().rank_of(there.stage());
                     let (mine, theirs) = (sizes[rank], sizes[peer]);
                     let shares = |other: usize| {

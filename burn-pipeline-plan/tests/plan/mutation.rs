@@ -3,16 +3,14 @@
 
 use crate::any_schedule;
 use crate::brute_force::is_legal;
+use crate::check::{TRANSPORTS, under};
 use burn_pipeline_plan::pass::{Placing, WaitOptions};
-use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Plan, Task, Transport};
+use burn_pipeline_plan::plan::{Action, CheckError, Plan, Task, Transport};
 use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
 use proptest::test_runner::Config;
 
-const TRANSPORTS: [Transport; 4] =
-    [Transport::Rendezvous, Transport::Buffered(1), Transport::Buffered(2), Transport::Unbounded];
-
 fn check(plan: &Plan, transport: Transport) -> Result<(), CheckError> {
-    plan.clone().check(&CheckOptions { transport, ..Default::default() }).map(drop).map_err(|error| *error)
+    plan.clone().check(&under(transport)).map(drop).map_err(|error| *error)
 }
 
 /// A plan of any schedule at a random small size, in any stage of lowering. Sizes that a schedule refuses are

@@ -1,30 +1,20 @@
 //! Overlap passes on plans small enough to follow by hand, and their gain on every schedule.
 
 use crate::brute_force::one_order;
-use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, ProfileError, StageCost};
+use crate::check::plan;
+use crate::pricing::{same_stages, stage};
+use burn_pipeline_plan::cost::{Profile, ProfileError, StageCost};
 use burn_pipeline_plan::pass::PassError;
 use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass, Overlapped, StartReport};
-use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Plan, Transport};
+use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Transport};
 use burn_pipeline_plan::schedule::{Size, all, by_name};
 use burn_pipeline_plan::simulate::{SimulateError, SimulateOptions, simulate};
 use serde_json::json;
 
-fn plan(text: &str) -> Plan {
-    Plan::from_csv("test", text).unwrap()
-}
-
 /// Every computation takes one second, an activation four bytes, a message one byte and `seconds`.
 fn profile(stages: usize, seconds: f64) -> Profile {
-    let stage = StageCost {
-        forward: 1.0,
-        input: Some(1.0),
-        weight: Some(1.0),
-        activation_bytes: 4.0,
-        message_bytes: 1.0,
-        ..StageCost::default()
-    };
-    let links = LinkCosts { default: LinkCost { latency: seconds, bandwidth: None }, between: Vec::new() };
-    Profile::new(vec![stage; stages], links).unwrap()
+    let stage = StageCost { activation_bytes: 4.0, message_bytes: 1.0, ..stage(1.0, 1.0, 1.0) };
+    same_stages(stage, stages, seconds, None)
 }
 
 fn blocking() -> OverlapOptions {

@@ -1,6 +1,7 @@
 //! The growth of a pass's work with the length of the plan, counted rather than timed.
 
-use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
+use crate::pricing::{same_stages, stage};
+use burn_pipeline_plan::cost::{Profile, StageCost};
 use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass};
 use burn_pipeline_plan::pass::{Placing, WaitOptions};
 use burn_pipeline_plan::plan::Plan;
@@ -17,20 +18,11 @@ fn plan(microbatches: usize) -> Plan {
 
 /// Transfers that take as long as a computation, and memory for a few of them.
 fn priced(plan: &Plan) -> (Profile, OverlapOptions) {
-    let stage = StageCost {
-        forward: 1.0,
-        input: Some(1.0),
-        weight: Some(1.0),
-        activation_bytes: 4.0,
-        message_bytes: 1.0,
-        unshard: 1.0,
-        unsharded_bytes: 2.0,
-        ..StageCost::default()
-    };
-    let links = LinkCosts { default: LinkCost { latency: 0.5, bandwidth: Some(2.0) }, between: Vec::new() };
+    let stage = StageCost { activation_bytes: 4.0, message_bytes: 1.0, ..stage(1.0, 1.0, 1.0) };
+    let stage = StageCost { unshard: 1.0, unsharded_bytes: 2.0, ..stage };
     let simulate = SimulateOptions { overlap: false, ..SimulateOptions::default() };
     let options = OverlapOptions { simulate, extra_bytes: 8.0, ..OverlapOptions::default() };
-    (Profile::new(vec![stage; plan.stages()], links).unwrap(), options)
+    (same_stages(stage, plan.stages(), 0.5, Some(2.0)), options)
 }
 
 /// The factor by which a pass's work grows for a plan eight times as long.

@@ -2,7 +2,7 @@
 //! schedules (Zero Bubble, arXiv:2401.10241; PipeOffload, arXiv:2503.01328; controllable memory, arXiv:2405.15362;
 //! DualPipe, github.com/deepseek-ai/DualPipe; Chimera, arXiv:2107.06925).
 
-use crate::pricing::{assert_near, build, four, price};
+use crate::pricing::{assert_near, build, four, price, stage};
 use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost, UniformCosts};
 use burn_pipeline_plan::schedule::{Gis, Schedule, Size};
 use burn_pipeline_plan::simulate::{SimulateOptions, Simulation, simulate};
@@ -100,14 +100,8 @@ fn smaller_groups_of_gis_trade_slots_for_memory() {
 fn zb_h1_holds_whole_activations_on_early_ranks_and_parts_for_w_on_late_ones() {
     // Worker i of p, from 1: (p-i+1) M_B + (i-1) M_W, where B frees M_B - M_W.
     for (p, m, whole, for_weights) in [(4, 8, 10.0, 4.0), (8, 24, 34.0, 32.0), (6, 13, 3.0, 1.0)] {
-        let cost = StageCost {
-            forward: 1.0,
-            input: Some(1.0),
-            weight: Some(1.0),
-            activation_bytes: whole,
-            freed_at_input_bytes: whole - for_weights,
-            ..StageCost::default()
-        };
+        let cost = StageCost { activation_bytes: whole, ..stage(1.0, 1.0, 1.0) };
+        let cost = StageCost { freed_at_input_bytes: whole - for_weights, ..cost };
         let profile = Profile::new(vec![cost; p], LinkCosts::default()).unwrap();
         let step = simulate(&build("ZB-H1", Size::new(p, m)), &profile, &SimulateOptions::default()).unwrap();
         for (rank, report) in step.ranks.iter().enumerate() {

@@ -4,10 +4,10 @@
 //! V-Min are those of Sea AI Lab's scheduler for F = B = W; GIS follows PipeOffload's rule. A fused pair is
 //! written `(0F3;3B1)` here, without PyTorch's `OVERLAP_F_B`.
 
-use burn_pipeline_plan::schedule::{Size, by_name};
+use crate::pricing::sized;
 
 fn assert_rows(name: &str, ranks: usize, chunks: usize, microbatches: usize, rows: &str) {
-    let plan = by_name(name).unwrap().build(Size { ranks, chunks, microbatches }).unwrap();
+    let plan = sized(name, ranks, chunks, microbatches);
     let expected: Vec<&str> = rows.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     assert_eq!(expected.len(), ranks, "{name}: one row a rank");
     for (rank, expected) in expected.into_iter().enumerate() {

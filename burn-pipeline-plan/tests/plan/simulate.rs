@@ -1,17 +1,11 @@
 //! Simulations of small plans that can be computed by hand.
 
+use crate::check::plan;
+use crate::pricing::stage;
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, LinkOverride, Profile, StageCost, UniformCosts};
 use burn_pipeline_plan::plan::{Plan, Transport};
 use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::{Bounds, IdleCause, SimulateError, SimulateOptions, Simulation, simulate};
-
-fn plan(text: &str) -> Plan {
-    Plan::from_csv("by hand", text).unwrap()
-}
-
-fn stage(forward: f64, input: f64, weight: f64) -> StageCost {
-    StageCost { forward, input: Some(input), weight: Some(weight), ..StageCost::default() }
-}
 
 fn latency(latency: f64) -> LinkCosts {
     LinkCosts { default: LinkCost { latency, bandwidth: None }, between: Vec::new() }

@@ -61,7 +61,16 @@ fn near(a: f64, b: f64) -> bool {
 
 /// Start and end of every task if values cross in no time and fused pairs run one after the other. Found by passing
 /// over all rows until nothing changes: no queue, no clock, no state but the ends.
-fn longest_paths(plan: &Plan, seconds: impl Fn(Task) -> f64) -> HashMap<Task, f64> {
+pub(crate) fn longest_paths(plan: &Plan, profile: &Profile) -> HashMap<Task, f64> {
+    let seconds = |task: Task| {
+        let stage = profile.stages()[task.stage().index()];
+        match task.op() {
+            Op::Forward => stage.forward,
+            Op::BackwardInput => stage.input_backward(),
+            Op::BackwardWeight => stage.weight_backward(),
+            _ => stage.full_backward(),
+        }
+    };
     let mut ends: HashMap<Task, f64> = HashMap::new();
     loop {
         let mut moved = false;
@@ -71,9 +80,10 @@ fn longest_paths(plan: &Plan, seconds: impl Fn(Task) -> f64) -> HashMap<Task, f6
                 let (stage, m) = (task.stage(), task.microbatch().unwrap());
                 let end = |op, stage| ends.get(&Task::new(stage, op, m)).copied().unwrap_or(0.0);
                 let backward = |stage| end(Op::BackwardInput, stage).max(end(Op::Backward, stage));
+                let alone = plan.first_trained() > 0 && stage.index() == plan.first_trained();
                 let input = match task.op() {
                     Op::Forward => stage.previous().map_or(0.0, |s| end(Op::Forward, s)),
-                    Op::BackwardWeight => backward(stage),
+                    Op::BackwardWeight if !alone => backward(stage),
                     _ => plan.placement().next(stage).map_or(0.0, backward),
                 };
                 free = input.max(free) + seconds(task);
@@ -116,16 +126,7 @@ proptest! {
         let stages: Vec<StageCost> = profile.stages().iter().map(strip).collect();
         let profile = Profile::new(stages, LinkCosts::default()).unwrap();
         let step = simulate(&plan, &profile, &SimulateOptions::default()).unwrap();
-        let seconds = |task: Task| {
-            let stage = profile.stages()[task.stage().index()];
-            match task.op() {
-                Op::Forward => stage.forward,
-                Op::BackwardInput => stage.input_backward(),
-                Op::BackwardWeight => stage.weight_backward(),
-                _ => stage.full_backward(),
-            }
-        };
-        let ends = longest_paths(&plan, seconds);
+        let ends = longest_paths(&plan, &profile);
         prop_assert_eq!(step.events.len(), ends.len());
         for event in &step.events {
             let task = event.action.tasks().next().unwrap();

@@ -2,6 +2,7 @@
 
 use crate::any_schedule;
 use crate::brute_force::is_legal;
+use crate::check::{TRANSPORTS, under};
 use crate::golden_text as golden;
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
 use burn_pipeline_plan::pass;
@@ -11,25 +12,10 @@ use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use proptest::prelude::{Strategy, any, proptest};
 use proptest::test_runner::Config;
 
-const TRANSPORTS: [Transport; 4] =
-    [Transport::Rendezvous, Transport::Buffered(1), Transport::Buffered(2), Transport::Unbounded];
-
-fn options(transport: Transport) -> CheckOptions {
-    CheckOptions { transport, ..CheckOptions::default() }
-}
-
 /// A plan of any schedule with random edges, unlowered.
 fn plans() -> impl Strategy<Value = Plan> {
     let ends = proptest::collection::vec((any::<usize>(), any::<usize>()), 0..6);
-    (any_schedule::plans(4, 3, 5), ends).prop_map(|(plan, ends)| {
-        let edges = ends.into_iter().filter_map(|(from, span)| {
-            let from = from % plan.stages();
-            let room = plan.stages().checked_sub(from + 2).filter(|&room| room > 0)?;
-            Some(SkipEdge { from, to: from + 2 + span % room })
-        });
-        let edges: std::collections::BTreeSet<SkipEdge> = edges.collect();
-        plan.without_idle().with_skips(edges.into_iter().collect()).unwrap()
-    })
+    (any_schedule::plans(4, 3, 5), ends).prop_map(|(plan, ends)| any_schedule::with_skips(plan.without_idle(), &ends))
 }
 
 fn transfers(plan: &Plan) -> Vec<Task> {
@@ -45,14 +31,14 @@ proptest! {
         for transport in TRANSPORTS {
             assert!(is_legal(&lowered, transport), "{transport}\n{}", lowered.grid());
         }
-        let checked = lowered.clone().check(&options(Transport::Rendezvous));
+        let checked = lowered.clone().check(&under(Transport::Rendezvous));
         assert!(checked.is_ok(), "{}", checked.unwrap_err());
         for placing in [pass::Placing::AtOnce, pass::Placing::Late] {
             for skips in [false, true] {
                 let given = pass::WaitOptions { skips, ..pass::WaitOptions::all(placing) };
                 let waiting = lowered.with_waits(&given);
                 for transport in TRANSPORTS {
-                    let checked = waiting.clone().check(&options(transport));
+                    let checked = waiting.clone().check(&under(transport));
                     assert!(checked.is_ok(), "{}", checked.unwrap_err());
                     assert!(is_legal(&waiting, transport), "{transport}\n{}", waiting.grid());
                 }
@@ -137,7 +123,7 @@ proptest! {
         }
         let edited = lowered.with_rows(rows);
         for transport in TRANSPORTS {
-            let ours = edited.clone().check(&options(transport));
+            let ours = edited.clone().check(&under(transport));
             let legal = is_legal(&edited, transport);
             assert_eq!(ours.is_ok(), legal, "{transport}: {:?}\n{}", ours.map_err(|e| e.to_string()), edited.grid());
         }
@@ -155,7 +141,7 @@ proptest! {
             }
             let given = pass::overlap::OverlapOptions::default();
             let moved = lowered.overlap(&profile, &pass::overlap::OverlapPass::ALL, &given).unwrap();
-            let checked = moved.plan.clone().check(&options(Transport::Rendezvous));
+            let checked = moved.plan.clone().check(&under(Transport::Rendezvous));
             assert!(checked.is_ok(), "{}", checked.unwrap_err());
             let time = |plan: &Plan| simulate(plan, &profile, &SimulateOptions::default()).unwrap().makespan;
             assert!(time(&moved.plan) <= time(&lowered) + 1e-9);
@@ -201,20 +187,20 @@ fn edges_that_are_none_are_refused() {
     let error = long.clone().with_skips(vec![(0, 128).into()]).unwrap_err();
     assert_eq!(error.to_string(), "the edge 0 -> 128 spans more than 127 stages; pass the value in two edges");
     let lowered = long.with_skips(vec![(0, 127).into()]).unwrap().with_transfers().unwrap();
-    assert!(lowered.check(&options(Transport::Rendezvous)).is_ok());
+    assert!(lowered.check(&under(Transport::Rendezvous)).is_ok());
 }
 
 fn refusal(csv: &str, edges: &[(usize, usize)]) -> CheckError {
     let plan = Plan::from_csv("mine", csv).unwrap();
     let plan = plan.with_skips(edges.iter().map(|&edge| edge.into()).collect()).unwrap();
-    *plan.check(&options(Transport::Rendezvous)).unwrap_err()
+    *plan.check(&under(Transport::Rendezvous)).unwrap_err()
 }
 
 #[test]
 fn what_is_missing_or_too_much_is_named() {
     let text = |task: &str| task.parse::<Task>().unwrap();
     let good = "0F0,0SEND_F0,0SEND_F0>2\n1RECV_F0,1F0,1SEND_F0\n2RECV_F0<0,2RECV_F0,2F0\n";
-    assert!(Plan::from_csv("good", good).unwrap().check(&options(Transport::Rendezvous)).is_ok());
+    assert!(Plan::from_csv("good", good).unwrap().check(&under(Transport::Rendezvous)).is_ok());
     let error = refusal("0F0,0SEND_F0,0SEND_F0>2\n1RECV_F0,1F0,1SEND_F0\n2RECV_F0,2F0,2RECV_F0<0\n", &[(0, 2)]);
     assert!(matches!(error, CheckError::Unmet { needs, .. } if needs == text("2RECV_F0<0")), "{error}");
     let error = refusal("0F0,0SEND_F0\n1RECV_F0,1F0,1SEND_F0\n2RECV_F0<0,2RECV_F0,2F0\n", &[(0, 2)]);
@@ -279,7 +265,7 @@ fn a_wait_past_a_neighbour_follows_its_start_once_and_comes_before_the_use() {
     let good = plan(first, last);
     let read = Plan::from_csv("good", &good).unwrap();
     assert_eq!(read.to_csv(), good);
-    assert!(read.check(&options(Transport::Rendezvous)).is_ok());
+    assert!(read.check(&under(Transport::Rendezvous)).is_ok());
     let error = refusal(&plan("0F0,0SEND_F0,0WAIT_SEND_F0>2,0SEND_F0>2", last), &[(0, 2)]);
     assert!(matches!(error, CheckError::Unmet { step: 2, needs, .. } if needs == text("0SEND_F0>2")), "{error}");
     let error = refusal(&plan(&format!("{first},0WAIT_SEND_F0>2"), last), &[(0, 2)]);
@@ -288,7 +274,7 @@ fn a_wait_past_a_neighbour_follows_its_start_once_and_comes_before_the_use() {
     assert!(matches!(error, CheckError::LateWait { rank: 2, step: 3, first: 2, .. }), "{error}");
     let error = refusal(&good, &[]);
     assert!(matches!(error, CheckError::NoSuchSkip { rank: 0, step: 2, .. }), "{error}");
-    let capped = CheckOptions { sent_cap: Some(0), ..options(Transport::Rendezvous) };
+    let capped = CheckOptions { sent_cap: Some(0), ..under(Transport::Rendezvous) };
     let error = *Plan::from_csv("good", &good).unwrap().check(&capped).unwrap_err();
     assert!(matches!(error, CheckError::SentCap { rank: 0, held: 1, .. }), "{error}");
 }

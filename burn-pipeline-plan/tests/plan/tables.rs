@@ -4,9 +4,10 @@
 //! last test here shows that it and the small simulator of [`event`](crate::event) agree on every schedule.
 
 use crate::event::{Costs, Times, run};
+use crate::pricing::sized;
 use burn_pipeline_plan::cost::{Profile, UniformCosts};
 use burn_pipeline_plan::plan::Plan;
-use burn_pipeline_plan::schedule::{Chunks, Gis, Schedule, Size, ZbAuto, all, by_name};
+use burn_pipeline_plan::schedule::{Chunks, Gis, Schedule, Size, ZbAuto, all};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 use proptest::prelude::{ProptestConfig, prop_assert, proptest};
 
@@ -16,12 +17,8 @@ const UNIT: Costs = Costs::new(1.0, 1.0, 1.0, 0.0);
 const MODELS: [Costs; 4] =
     [UNIT, Costs::new(1.0, 1.0, 1.0, 0.1), Costs::new(1.0, 1.2, 0.8, 0.0), Costs::new(1.0, 0.976, 0.504, 0.0324)];
 
-fn plan(name: &str, ranks: usize, chunks: usize, microbatches: usize) -> Plan {
-    by_name(name).unwrap().build(Size { ranks, chunks, microbatches }).unwrap()
-}
-
 fn times(name: &str, ranks: usize, chunks: usize, microbatches: usize, costs: Costs) -> Times {
-    run(&plan(name, ranks, chunks, microbatches), costs).unwrap()
+    run(&sized(name, ranks, chunks, microbatches), costs).unwrap()
 }
 
 fn assert_close(ours: f64, theirs: f64, what: impl std::fmt::Display) {

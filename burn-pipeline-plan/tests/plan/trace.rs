@@ -23,17 +23,12 @@ fn events(json: &str) -> Vec<Value> {
     events
 }
 
-/// The trace of rows in which each cell takes a microsecond, by rank and time.
+/// The trace of rows by rank and time, in cells.
 fn steps(rows: &[Vec<Action>]) -> Vec<(u64, Value)> {
-    let cells = rows.iter().enumerate().flat_map(|(rank, row)| row.iter().enumerate().map(move |cell| (rank, cell)));
-    let event = |(rank, (step, &action)): (usize, (usize, &Action))| {
-        let (start, end) = (step as f64 * 1e-6, (step + 1) as f64 * 1e-6);
-        (!action.is_idle()).then_some(Event { rank, action, start, end })
-    };
-    let track = Track { name: "steps".into(), ranks: rows.len(), events: cells.filter_map(event).collect() };
+    let track = Track::of_steps("steps", rows);
     let steps = events(&chrome(&[track])).into_iter().filter(|event| event["ph"] == "X").map(|mut event| {
         for key in ["ts", "dur"] {
-            event[key] = Value::from(event[key].as_f64().unwrap().round() as u64);
+            event[key] = Value::from((event[key].as_f64().unwrap() * 1e-6).round() as u64);
         }
         // Transfers have their own threads, after those of the ranks.
         (event["tid"].as_u64().unwrap() % rows.len() as u64, event)

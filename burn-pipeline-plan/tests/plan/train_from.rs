@@ -1,15 +1,16 @@
 //! Plans whose first stages do not train, of every schedule: nothing without a use is left, and nothing else changes.
 
-use crate::any_schedule;
+use crate::any_schedule::{self, with_skips};
+use crate::check::{TRANSPORTS, under};
+use crate::simulate_properties::longest_paths;
 use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost, UniformCosts, VocabularyCost};
 use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass};
 use burn_pipeline_plan::pass::{PassError, Placing, WaitOptions};
-use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Plan, PlanError, SkipEdge, Task, Transport};
+use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Plan, PlanError, Task, Transport};
 use burn_pipeline_plan::schedule::{OneFOneB, Schedule, Size, by_name};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate, unit_steps};
 use proptest::prelude::{Strategy, any, prop, proptest};
 use proptest::test_runner::Config;
-use std::collections::HashMap;
 
 /// A plan of any schedule, without idle cells, and a stage to train from.
 fn plans() -> impl Strategy<Value = (Plan, usize)> {
@@ -18,17 +19,6 @@ fn plans() -> impl Strategy<Value = (Plan, usize)> {
         let first = first.index(plan.stages());
         (plan.without_idle(), first)
     })
-}
-
-/// Skip edges between random stages.
-fn with_skips(plan: Plan, ends: &[(usize, usize)]) -> Plan {
-    let edge = |&(from, span): &(usize, usize)| {
-        let from = from % plan.stages();
-        let room = plan.stages().checked_sub(from + 2).filter(|&room| room > 0)?;
-        Some(SkipEdge { from, to: from + 2 + span % room })
-    };
-    let edges: std::collections::BTreeSet<SkipEdge> = ends.iter().filter_map(edge).collect();
-    plan.with_skips(edges.into_iter().collect()).unwrap()
 }
 
 /// The cells that are left, by the words of the definition.
@@ -52,8 +42,8 @@ fn tasks(plan: &Plan) -> Vec<Vec<Vec<Task>>> {
 }
 
 fn check(plan: &Plan) {
-    for transport in [Transport::Rendezvous, Transport::Buffered(1), Transport::Unbounded] {
-        let checked = plan.clone().check(&CheckOptions { transport, ..CheckOptions::default() });
+    for transport in TRANSPORTS {
+        let checked = plan.clone().check(&under(transport));
         assert!(checked.is_ok(), "{transport}: {}\n{}", checked.unwrap_err(), plan.to_csv());
     }
 }
@@ -66,33 +56,6 @@ fn stage() -> impl Strategy<Value = StageCost> {
         let stage = StageCost { freed_at_input_bytes: bytes / 2.0, gradient_bytes: bytes, ..stage };
         if again { StageCost { recomputed_bytes: 0.5, ..stage } } else { stage }
     })
-}
-
-/// The end of the step if values cross in no time, from all rows again and again until nothing changes.
-fn makespan(plan: &Plan, first: usize, seconds: impl Fn(Task) -> f64) -> f64 {
-    let mut ends: HashMap<Task, f64> = HashMap::new();
-    loop {
-        let before = ends.clone();
-        for rank in 0..plan.ranks() {
-            let mut free = 0.0f64;
-            for task in plan.tasks(rank) {
-                let (stage, m) = (task.stage(), task.microbatch().unwrap());
-                let end = |op, stage| ends.get(&Task::new(stage, op, m)).copied().unwrap_or(0.0);
-                let backward = |stage| end(Op::BackwardInput, stage).max(end(Op::Backward, stage));
-                let alone = stage.index() == first && first > 0;
-                let input = match task.op() {
-                    Op::Forward => stage.previous().map_or(0.0, |s| end(Op::Forward, s)),
-                    Op::BackwardWeight if !alone => backward(stage),
-                    _ => plan.placement().next(stage).map_or(0.0, backward),
-                };
-                free = input.max(free) + seconds(task);
-                ends.insert(task, free);
-            }
-        }
-        if ends == before {
-            return ends.into_values().fold(0.0, f64::max);
-        }
-    }
 }
 
 proptest! {
@@ -175,16 +138,7 @@ proptest! {
         let options = SimulateOptions::default();
         let run = |plan: &Plan| simulate(plan, &profile, &options).unwrap();
         let (full, step) = (run(&plan), run(&trained));
-        let seconds = |task: Task| {
-            let cost = profile.stages()[task.stage().index()];
-            match task.op() {
-                Op::Forward => cost.forward,
-                Op::BackwardInput => cost.input.unwrap(),
-                Op::BackwardWeight => cost.weight.unwrap(),
-                _ => cost.input.unwrap() + cost.weight.unwrap(),
-            }
-        };
-        let ended = makespan(&trained, first, seconds);
+        let ended = longest_paths(&trained, &profile).into_values().fold(0.0, f64::max);
         assert!((step.makespan - ended).abs() < 1e-9, "{} is not {ended}", step.makespan);
         assert!(step.makespan <= full.makespan + 1e-9);
         for (rank, (before, after)) in full.ranks.iter().zip(&step.ranks).enumerate() {

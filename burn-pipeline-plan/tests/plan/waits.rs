@@ -1,7 +1,9 @@
 //! Waits: inserted as PyTorch 2.15 inserts them, checked, refused, and simulated.
 
+use crate::check::{TRANSPORTS, plan, refused, under};
 use crate::golden_text::{self as golden, canonical, fnv};
-use burn_pipeline_plan::cost::{LinkCost, LinkCosts, Profile, StageCost};
+use crate::pricing::{same_stages, stage};
+use burn_pipeline_plan::cost::{Profile, StageCost};
 use burn_pipeline_plan::pass::{PassError, Placing, WaitOptions};
 use burn_pipeline_plan::plan::{Action, CheckError, CheckOptions, Op, Plan, Task, Transport};
 use burn_pipeline_plan::schedule::{Size, by_name};
@@ -9,17 +11,6 @@ use burn_pipeline_plan::simulate::{SimulateError, SimulateOptions, Simulation, s
 use burn_pipeline_plan::trace::chrome;
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;
-
-const TRANSPORTS: [Transport; 4] =
-    [Transport::Rendezvous, Transport::Buffered(1), Transport::Buffered(3), Transport::Unbounded];
-
-fn plan(text: &str) -> Plan {
-    Plan::from_csv("test", text).unwrap()
-}
-
-fn refused(text: &str) -> CheckError {
-    *plan(text).check(&CheckOptions::default()).expect_err(text)
-}
 
 /// The plan that PyTorch 2.15 builds from an order. It also releases each stage after its last use, which
 /// `Plan::with_unshard` leaves to the runtime.
@@ -98,7 +89,7 @@ fn pytorchs_waits_are_put_back_where_it_put_them_and_its_plans_are_proved() {
     for block in &blocks {
         let theirs = golden::plan(block.name, golden::rows(block.body));
         for transport in TRANSPORTS {
-            let checked = theirs.clone().check(&CheckOptions { transport, ..CheckOptions::default() });
+            let checked = theirs.clone().check(&under(transport));
             // With deferred receives, PyTorch lets the two ends of a channel disagree on the order of gradients and
             // outputs, and tells them apart by tags. Here a channel keeps one order.
             let defers = block.words[0].starts_with("defer");
@@ -139,8 +130,7 @@ fn waits_change_nothing_but_themselves_and_every_plan_stays_legal() {
             };
             assert_eq!(count(&waits, Op::is_wait), count(&lowered, |op| op.wait().is_some()), "{name}");
             for transport in TRANSPORTS {
-                let options = CheckOptions { transport, ..CheckOptions::default() };
-                waits.clone().check(&options).unwrap_or_else(|e| panic!("{name} {placing:?}: {e}"));
+                waits.clone().check(&under(transport)).unwrap_or_else(|e| panic!("{name} {placing:?}: {e}"));
             }
         }
     }
@@ -263,22 +253,13 @@ fn a_start_does_not_hold_its_rank_up_and_a_wait_does() {
         other => panic!("{other}"),
     }
     // With a buffer for one payload, the second send is over once the first is received.
-    plan(&early).check(&CheckOptions { transport: Transport::Buffered(1), ..CheckOptions::default() }).unwrap();
+    plan(&early).check(&under(Transport::Buffered(1))).unwrap();
 }
 
 /// Two ranks; a computation takes one second, a crossing two (one of them on the wire).
 fn profile() -> Profile {
-    let stage = StageCost {
-        forward: 1.0,
-        input: Some(1.0),
-        weight: Some(1.0),
-        message_bytes: 1.0,
-        unshard: 2.0,
-        reduce_grad: 3.0,
-        ..StageCost::default()
-    };
-    let links = LinkCosts { default: LinkCost { latency: 1.0, bandwidth: Some(1.0) }, between: Vec::new() };
-    Profile::new(vec![stage; 2], links).unwrap()
+    let stage = StageCost { message_bytes: 1.0, unshard: 2.0, reduce_grad: 3.0, ..stage(1.0, 1.0, 1.0) };
+    same_stages(stage, 2, 1.0, Some(1.0))
 }
 
 fn run(text: &str, overlap: bool) -> Simulation {
