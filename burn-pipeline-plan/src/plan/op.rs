@@ -57,8 +57,8 @@ named! {
         EmbeddingBackward => "IB",
         /// `BCAST_S`: send the last stage's output to all ranks.
         BroadcastHidden => "BCAST_S",
-        /// `REDUCE_S`: combine the softmax's statistics on all ranks, and sum the parts of the input's gradient on the
-        /// last stage's rank.
+        /// `REDUCE_S`: combine the softmax's statistics on all ranks, and sum the parts of the input's gradient on
+        /// the last stage's rank.
         ReduceHead => "REDUCE_S",
         /// `REDUCE_IF`: sum the outputs of the embedding's pieces on the first stage's rank.
         ReduceEmbedding => "REDUCE_IF",

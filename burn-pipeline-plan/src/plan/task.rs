@@ -117,8 +117,8 @@ impl Task {
         self.peer().filter(|_| self.is_skip())
     }
 
-    /// The stage at the other end of a transfer, or of the transfer that a wait waits for. The stage after the last one
-    /// is not excluded: see [`Placement::peer`](super::Placement::peer).
+    /// The stage at the other end of a transfer, or of the transfer that a wait waits for. It may be the one after the
+    /// last stage: see [`Placement::peer`](super::Placement::peer).
     pub(crate) fn peer(self) -> Option<StageId> {
         let moves = self.op.is_transfer() || self.op.is_transfer_wait();
         let span = u16::from(self.route >> 1).max(1);

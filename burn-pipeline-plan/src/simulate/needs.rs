@@ -39,8 +39,8 @@ impl Engine<'_> {
         Ok(Arrival { arrived: value.arrived.max(parameters), ..value })
     }
 
-    /// The time at which another stage's output or gradient reaches the task: the neighbour's, or a value `past` it, over
-    /// a skip edge.
+    /// The time at which another stage's output or gradient reaches the task: the neighbour's, or a value `past` it,
+    /// over a skip edge.
     pub(super) fn value(&self, task: MicrobatchTask, from: StageId, past: bool) -> Result<Arrival, (Task, usize)> {
         let (stage, placement) = (task.stage(), self.plan.placement());
         let (forward, microbatch) = (task.op() == Op::Forward, task.microbatch());

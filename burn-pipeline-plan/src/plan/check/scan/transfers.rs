@@ -7,7 +7,7 @@ use crate::plan::edges::{Side, Slot};
 use crate::plan::op::Op;
 use crate::plan::task::MicrobatchTask;
 
-/// The bit of a send or a receive, then the bit and the operation of the computation that makes or uses its value there.
+/// The bit of a send or a receive, and the bit and operation of the computation that makes or uses its value.
 #[inline]
 fn bits(start: Op) -> (u8, u8, Op) {
     match start {
@@ -41,8 +41,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Checks a send or a receive of a value with these events so far; `pair` is that of its own stage. Returns its bit
-    /// and the part of it that the cell performs.
+    /// Checks a send or a receive of a value with these events so far; `pair` is that of its own stage. Returns its
+    /// bit and the part of it that the cell performs.
     #[inline]
     pub(super) fn start(&mut self, events: u8, pair: usize, task: MicrobatchTask) -> Result<(u8, Part), Refusal> {
         let (event, made, op) = bits(task.op());
