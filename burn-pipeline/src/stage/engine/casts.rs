@@ -13,7 +13,7 @@
 //!    tensors for the next one (keys and values).
 
 use super::call::ForwardCall;
-use super::function::StageFunction;
+use super::function::StageCode;
 use super::recording::{Parameters, Recorded, Refusal, Signature, record};
 use crate::payload::{AnyTensor, computes_in, is_cubecl};
 use crate::stage::error::StageError;
@@ -40,16 +40,11 @@ pub(super) struct Casts {
 
 impl Casts {
     /// Refuses a forward that computes in a type that its device does not compute in, as far as it can be recorded.
-    pub(super) fn refuse<M: Stage>(
-        &mut self,
-        function: &StageFunction<M>,
-        module: &M,
-        call: &ForwardCall,
-    ) -> Result<(), StageError> {
+    pub(super) fn refuse<M: Stage>(&mut self, code: &StageCode<'_, M>, call: &ForwardCall) -> Result<(), StageError> {
         if self.lacking == Some(false) || self.unseen {
             return Ok(());
         }
-        let parameters = Parameters::of(module);
+        let parameters = Parameters::of(code.module);
         if !*self.lacking.get_or_insert_with(|| lacks_a_type(&parameters.device(call))) {
             return Ok(());
         }
@@ -57,11 +52,11 @@ impl Casts {
         if self.known.contains(&signature) {
             return Ok(());
         }
-        if module.skip_capture().is_some() {
+        if code.module.skip_capture().is_some() {
             self.unseen = true;
             return Ok(());
         }
-        match record(&mut self.capture, function, module, call, &parameters, &[]) {
+        match record(&mut self.capture, code, call, &parameters, &[]) {
             Ok(recorded) => {
                 refuse_types(&recorded)?;
                 self.saw(signature);

@@ -4,7 +4,7 @@
 //! `backward_weight`.
 
 use super::call::{ForwardCall, ForwardOutput, Gradients};
-use super::function::StageFunction;
+use super::function::StageCode;
 use super::report::{ActivationBytes, EngineReport};
 use super::work::{Direction, StageWork, WorkResult, WorkStarted};
 use crate::stage::error::StageError;
@@ -61,33 +61,18 @@ pub(crate) trait EngineState: Send {
 /// Runs a stage's forwards and backwards, and holds what backwards need, by microbatch.
 pub(crate) trait Engine<M: Stage>: EngineState {
     /// Runs the forward of a microbatch and holds what its backward needs.
-    fn forward(
-        &mut self,
-        function: &StageFunction<M>,
-        module: &M,
-        call: ForwardCall,
-    ) -> Result<ForwardOutput, StageError>;
+    fn forward(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError>;
 
     /// Runs the forward of a microbatch as in training, but holds nothing for a backward; `forward_again` follows.
     /// Fails if the second forward is known to give other numbers.
-    fn forward_only(
-        &mut self,
-        function: &StageFunction<M>,
-        module: &M,
-        call: ForwardCall,
-    ) -> Result<ForwardOutput, StageError>;
+    fn forward_only(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError>;
 
     /// Runs the forward of a microbatch again, after `forward_only`, and holds what its backward needs.
     ///
     /// # Errors
     /// As `forward`.
-    fn forward_again(
-        &mut self,
-        function: &StageFunction<M>,
-        module: &M,
-        call: ForwardCall,
-    ) -> Result<ForwardOutput, StageError> {
-        self.forward(function, module, call)
+    fn forward_again(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
+        self.forward(code, call)
     }
 
     /// Returns true if `forward_again` of this microbatch certainly gives the numbers of `forward_only`, and runs
@@ -127,18 +112,17 @@ pub(crate) trait Engine<M: Stage>: EngineState {
     /// Starts a forward or a backward that the caller advances in pieces; see [`WorkStarted`].
     fn start(
         &mut self,
-        function: &StageFunction<M>,
-        module: &M,
+        code: &StageCode<'_, M>,
         work: StageWork,
         store: &mut GradientStore,
     ) -> Result<WorkStarted, StageError> {
         Ok(WorkStarted::Finished(match work {
-            StageWork::Forward(call) => WorkResult::Forward(self.forward(function, module, call)?),
+            StageWork::Forward(call) => WorkResult::Forward(self.forward(code, call)?),
             StageWork::Backward(microbatch, seeds) => {
-                WorkResult::Backward(self.backward(module, microbatch, seeds, store)?)
+                WorkResult::Backward(self.backward(code.module, microbatch, seeds, store)?)
             }
             StageWork::BackwardInput(microbatch, seeds) => {
-                WorkResult::Backward(self.backward_input(module, microbatch, seeds)?)
+                WorkResult::Backward(self.backward_input(code.module, microbatch, seeds)?)
             }
         }))
     }

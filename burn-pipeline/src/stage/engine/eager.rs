@@ -15,7 +15,7 @@
 use super::call::{ForwardCall, ForwardOutput, Gradients};
 use super::casts::Casts;
 use super::contract::{Engine, EngineState};
-use super::function::{StageFunction, TrackedOutput, strategy_of};
+use super::function::{StageCode, TrackedOutput, strategy_of};
 use super::recording::{Recorded, Signature};
 use super::report::{DeferredShare, EngineReport};
 use super::seeded::SeededDraws;
@@ -164,12 +164,11 @@ impl Eager {
 impl Eager {
     fn run_forward<M: Stage>(
         &mut self,
-        function: &StageFunction<M>,
-        module: &M,
+        code: &StageCode<'_, M>,
         mut call: ForwardCall,
     ) -> Result<ForwardOutput, StageError> {
         let microbatch = call.microbatch;
-        let strategy = strategy_of(module);
+        let strategy = strategy_of(code.module);
         let mut leaves = Vec::new();
         let (of_input, of_extras) = (call.wants_input_gradient, std::mem::take(&mut call.extra_gradients));
         call.input = attach(call.input, strategy, |_| of_input, &mut leaves);
@@ -181,8 +180,8 @@ impl Eager {
         call.target = call.target.map(|target| constant(target, strategy));
         let deferral = self.defers.then(Deferral::default);
         let computed = match &deferral {
-            Some(deferral) => deferral.scope(|| function.train(module, call)),
-            None => function.train(module, call),
+            Some(deferral) => deferral.scope(|| code.train(call)),
+            None => code.train(call),
         };
         let (outcome, tracked) = detached(computed?);
         let kept =
@@ -200,46 +199,32 @@ impl Eager {
         Ok(outcome)
     }
 
-    fn run_forward_only<M: Stage>(
-        function: &StageFunction<M>,
-        module: &M,
-        mut call: ForwardCall,
-    ) -> Result<ForwardOutput, StageError> {
-        let strategy = strategy_of(module);
+    fn run_forward_only<M: Stage>(code: &StageCode<'_, M>, mut call: ForwardCall) -> Result<ForwardOutput, StageError> {
+        let strategy = strategy_of(code.module);
         call.input = constant(call.input, strategy);
         call.extra = constant(call.extra, strategy);
         call.target = call.target.map(|target| constant(target, strategy));
         // Keep the device an autodiff device: layers such as dropout read from it that they are training. Without
         // gradients for the module's parameters nothing is tracked, so nothing is held.
-        let computed = function.train(&module.clone().no_grad(), call)?;
+        let computed = code.function.train(&code.module.clone().no_grad(), call)?;
         Ok(detached(computed).0)
     }
 }
 
 impl<M: Stage> Engine<M> for Eager {
-    fn forward(
-        &mut self,
-        function: &StageFunction<M>,
-        module: &M,
-        call: ForwardCall,
-    ) -> Result<ForwardOutput, StageError> {
-        self.casts.refuse(function, module, &call)?;
+    fn forward(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
+        self.casts.refuse(code, &call)?;
         let mut seeded = std::mem::take(&mut self.seeded);
-        let given = seeded.run(function, module, call, |call| self.run_forward(function, module, call));
+        let given = seeded.run(code, call, |call| self.run_forward(code, call));
         self.seeded = seeded;
         let given = given?;
         self.casts.refuse_given(given.tensors())?;
         Ok(given)
     }
 
-    fn forward_only(
-        &mut self,
-        function: &StageFunction<M>,
-        module: &M,
-        call: ForwardCall,
-    ) -> Result<ForwardOutput, StageError> {
-        self.casts.refuse(function, module, &call)?;
-        let given = self.seeded.run(function, module, call, |call| Self::run_forward_only(function, module, call))?;
+    fn forward_only(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
+        self.casts.refuse(code, &call)?;
+        let given = self.seeded.run(code, call, |call| Self::run_forward_only(code, call))?;
         self.casts.refuse_given(given.tensors())?;
         Ok(given)
     }

@@ -191,6 +191,19 @@ impl<M: Stage> StageFunction<M> {
     }
 }
 
+/// The user's code in a forward: a stage's function, and its module.
+pub(crate) struct StageCode<'a, M: Stage> {
+    pub(crate) function: &'a StageFunction<M>,
+    pub(crate) module: &'a M,
+}
+
+impl<M: Stage> StageCode<'_, M> {
+    /// What a training forward computes.
+    pub(crate) fn train(&self, call: ForwardCall) -> Result<TrackedOutput, StageError> {
+        self.function.train(self.module, call)
+    }
+}
+
 /// The checkpointing strategy of a module's parameters: inputs must carry the same one.
 pub(crate) fn strategy_of<M: Module>(module: &M) -> GradientCheckpointingStrategy {
     let on_device = |device: burn::tensor::Device| device.gradient_checkpointing_strategy();

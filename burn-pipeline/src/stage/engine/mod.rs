@@ -25,7 +25,7 @@ pub(super) use casts::refuse_given;
 pub(crate) use contract::{Engine, EngineState};
 pub(super) use eager::Eager;
 pub(crate) use function::{
-    BatchChecks, LossFunction, PayloadCheck, StageFunction, check, depends_on_microbatch, microbatch,
+    BatchChecks, LossFunction, PayloadCheck, StageCode, StageFunction, check, depends_on_microbatch, microbatch,
 };
 pub(crate) use members::Members;
 pub(super) use recompute::Recompute;

@@ -17,7 +17,7 @@
 
 use super::call::{ForwardCall, ForwardOutput, Gradients};
 use super::contract::{Engine, EngineState};
-use super::function::StageFunction;
+use super::function::{StageCode, StageFunction};
 use super::report::{ActivationBytes, EngineReport};
 use super::seeded::{buffers, restore};
 use crate::payload::{AnyTensor, Payload};
@@ -75,7 +75,9 @@ impl<M: Stage> Recompute<M> {
     /// Runs the forward again, and holds what backwards need. Refuses a forward that gives other numbers.
     fn again(&mut self, module: &M, microbatch: usize) -> Result<(), StageError> {
         let FirstForward { call, given } = self.calls.remove(&microbatch).ok_or(StageError::NotHeld)?;
-        let again = self.uncounted(module, |this| this.inner.forward_again(&this.function, module, call))?;
+        let again = self.uncounted(module, |this| {
+            this.inner.forward_again(&StageCode { function: &this.function, module }, call)
+        })?;
         match given {
             Some(given) if checksum(&again)? != given => Err(StageError::Unsupported(DIFFERS.to_owned())),
             _ => Ok(()),
@@ -84,20 +86,15 @@ impl<M: Stage> Recompute<M> {
 }
 
 impl<M: Stage> Engine<M> for Recompute<M> {
-    fn forward(
-        &mut self,
-        function: &StageFunction<M>,
-        module: &M,
-        call: ForwardCall,
-    ) -> Result<ForwardOutput, StageError> {
+    fn forward(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
         if self.buffers.is_none() {
             // Reading the values also initialises lazy parameters. A forward without a graph runs on a copy, and
             // would initialise only the copy's.
-            drop(named_weights(module, &Names::default()));
-            self.buffers = Some(buffers(module).is_some());
+            drop(named_weights(code.module, &Names::default()));
+            self.buffers = Some(buffers(code.module).is_some());
         }
-        let outcome = self.inner.forward_only(function, module, call.clone())?;
-        if !call.wants_gradients() && !trains(module) {
+        let outcome = self.inner.forward_only(code, call.clone())?;
+        if !call.wants_gradients() && !trains(code.module) {
             self.idle.insert(call.microbatch, call.input.tensors().count() + call.extra_gradients.len());
             return Ok(outcome);
         }
@@ -107,13 +104,8 @@ impl<M: Stage> Engine<M> for Recompute<M> {
         Ok(outcome)
     }
 
-    fn forward_only(
-        &mut self,
-        function: &StageFunction<M>,
-        module: &M,
-        call: ForwardCall,
-    ) -> Result<ForwardOutput, StageError> {
-        self.inner.forward_only(function, module, call)
+    fn forward_only(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
+        self.inner.forward_only(code, call)
     }
 
     fn backward(

@@ -19,7 +19,7 @@
 //! recorded, a forward that may draw is refused.
 
 use super::call::ForwardCall;
-use super::function::StageFunction;
+use super::function::StageCode;
 use super::recording::{Parameters, Recorded, Refusal, Signature, record};
 use crate::payload::AnyTensor;
 use crate::stage::Stage;
@@ -80,18 +80,17 @@ impl SeededDraws {
     /// Runs a forward whose random numbers come from the seed; without a seed, from the device's generator as it is.
     pub(super) fn run<M: Stage, T>(
         &mut self,
-        function: &StageFunction<M>,
-        module: &M,
+        code: &StageCode<'_, M>,
         call: ForwardCall,
         mut run: impl FnMut(ForwardCall) -> Result<T, StageError>,
     ) -> Result<T, StageError> {
         if self.awaited {
-            return self.run_awaited(function, module, call, run);
+            return self.run_awaited(code, call, run);
         }
         let Some(seed) = self.seed.of(call.microbatch) else { return run(call) };
-        let device = Parameters::of(module).device(&call).inner();
+        let device = Parameters::of(code.module).device(&call).inner();
         let _turn = device_generator();
-        let before = buffers(module);
+        let before = buffers(code.module);
         for attempt in 0..ATTEMPTS {
             device.seed(seed);
             let given = run(call.clone())?;
@@ -100,14 +99,14 @@ impl SeededDraws {
             if next.is_some() && next == follows(&[]) {
                 return Ok(given);
             }
-            let drawn = self.drawn(function, module, &call, attempt > 0)?;
+            let drawn = self.drawn(code, &call, attempt > 0)?;
             if drawn.is_empty() || next.is_some() && next == follows(&drawn) {
                 return Ok(given);
             }
             if next.is_none() {
                 return Err(StageError::Draws { reason: "this device's generator cannot be followed".to_owned() });
             }
-            restore(module, &before);
+            restore(code.module, &before);
             std::thread::yield_now();
         }
         Err(StageError::Draws { reason: DISTURBED.to_owned() })
@@ -116,19 +115,18 @@ impl SeededDraws {
     /// Like [`Self::run`], for forwards in which other ranks wait for this one.
     fn run_awaited<M: Stage, T>(
         &mut self,
-        function: &StageFunction<M>,
-        module: &M,
+        code: &StageCode<'_, M>,
         call: ForwardCall,
         mut run: impl FnMut(ForwardCall) -> Result<T, StageError>,
     ) -> Result<T, StageError> {
         let generator = self.seed.generator(call.microbatch);
         let seeded = generator.is_some();
         match seeded {
-            true if self.recorded(function, module, &call)?.draws_outside_layers() => {
+            true if self.recorded(code, &call)?.draws_outside_layers() => {
                 return Err(StageError::DrawsInGroup { why: DRAWS_OUTSIDE_LAYERS });
             }
             true => {}
-            false => self.refuse_draws(function, module, &call)?,
+            false => self.refuse_draws(code, &call)?,
         }
         let (given, drawn) = drawing(generator, || run(call));
         match drawn.is_empty() || seeded {
@@ -139,22 +137,17 @@ impl SeededDraws {
 
     /// Refuses a forward that draws without a seed, as far as it can be recorded: each rank would draw different
     /// numbers.
-    fn refuse_draws<M: Stage>(
-        &mut self,
-        function: &StageFunction<M>,
-        module: &M,
-        call: &ForwardCall,
-    ) -> Result<(), StageError> {
-        let parameters = Parameters::of(module);
+    fn refuse_draws<M: Stage>(&mut self, code: &StageCode<'_, M>, call: &ForwardCall) -> Result<(), StageError> {
+        let parameters = Parameters::of(code.module);
         let signature = Signature::new(call, &parameters, &[]);
         if self.unseen || self.known.get(&signature).is_some_and(|known| known.is_empty()) {
             return Ok(());
         }
-        if module.skip_capture().is_some() {
+        if code.module.skip_capture().is_some() {
             self.unseen = true;
             return Ok(());
         }
-        match record(&mut self.capture, function, module, call, &parameters, &[]) {
+        match record(&mut self.capture, code, call, &parameters, &[]) {
             Ok(recorded) if recorded.draws_outside_layers() => {
                 Err(StageError::DrawsInGroup { why: DRAWS_OUTSIDE_LAYERS })
             }
@@ -175,33 +168,27 @@ impl SeededDraws {
     /// What a forward draws.
     fn drawn<M: Stage>(
         &mut self,
-        function: &StageFunction<M>,
-        module: &M,
+        code: &StageCode<'_, M>,
         call: &ForwardCall,
         anew: bool,
     ) -> Result<Drawn, StageError> {
-        let parameters = Parameters::of(module);
+        let parameters = Parameters::of(code.module);
         let signature = Signature::new(call, &parameters, &[]);
         // Some forwards draw only later (a dropout whose probability grows), so a forward without draws is recorded
         // again.
         if let Some(known) = self.known.get(&signature).filter(|known| !anew && !known.is_empty()) {
             return Ok(known.clone());
         }
-        let recorded = self.recorded(function, module, call)?;
+        let recorded = self.recorded(code, call)?;
         Ok(self.learn(signature, &recorded))
     }
 
     /// Records a forward.
-    fn recorded<M: Stage>(
-        &mut self,
-        function: &StageFunction<M>,
-        module: &M,
-        call: &ForwardCall,
-    ) -> Result<Recorded, StageError> {
-        if let Some(reason) = module.skip_capture() {
+    fn recorded<M: Stage>(&mut self, code: &StageCode<'_, M>, call: &ForwardCall) -> Result<Recorded, StageError> {
+        if let Some(reason) = code.module.skip_capture() {
             return Err(StageError::Draws { reason: format!("the stage is not captured: {reason}") });
         }
-        match record(&mut self.capture, function, module, call, &Parameters::of(module), &[]) {
+        match record(&mut self.capture, code, call, &Parameters::of(code.module), &[]) {
             Ok(recorded) => Ok(recorded),
             Err(Refusal::Stage(error)) => Err(error),
             Err(Refusal::Cannot(reason)) => {

@@ -8,7 +8,9 @@ use super::update::UpdateStage;
 use super::weights::StageWeights;
 use crate::payload::{AnyTensor, Boundary, Payload};
 use crate::stage::batch::LossPart;
-use crate::stage::engine::{EngineReport, ForwardCall, ForwardOutput, Gradients, SplitBackward, refuse_given};
+use crate::stage::engine::{
+    EngineReport, ForwardCall, ForwardOutput, Gradients, SplitBackward, StageCode, refuse_given,
+};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::state::{
@@ -77,7 +79,8 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn forward(&mut self, call: ForwardCall) -> Result<ForwardOutput, StageError> {
-        self.engine.forward(&self.function, Self::present(&self.module)?, call)
+        let code = StageCode { function: &self.function, module: Self::present(&self.module)? };
+        self.engine.forward(&code, call)
     }
 
     fn evaluate(&self, call: ForwardCall) -> Result<(Payload, Option<LossPart>), StageError> {

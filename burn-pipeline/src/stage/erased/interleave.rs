@@ -1,7 +1,7 @@
 //! The executor's access to a stage's engine: seeds of forwards, work in pieces, and what is held.
 
 use super::typed::Typed;
-use crate::stage::engine::{Direction, EngineState, StageWork, WorkResult, WorkStarted};
+use crate::stage::engine::{Direction, EngineState, StageCode, StageWork, WorkResult, WorkStarted};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::random::ForwardSeed;
@@ -34,7 +34,8 @@ impl<M: Stage> InterleaveStage for Typed<M> {
     }
 
     fn start_work(&mut self, work: StageWork) -> Result<WorkStarted, StageError> {
-        self.engine.start(&self.function, Self::present(&self.module)?, work, &mut self.store)
+        let code = StageCode { function: &self.function, module: Self::present(&self.module)? };
+        self.engine.start(&code, work, &mut self.store)
     }
 
     fn complete_work(&mut self, direction: Direction) -> Result<WorkResult, StageError> {

@@ -10,7 +10,7 @@ use crate::stage::Stage;
 use crate::stage::engine::call::ForwardCall;
 use crate::stage::engine::casts::refuse_types;
 use crate::stage::engine::eager::Eager;
-use crate::stage::engine::function::StageFunction;
+use crate::stage::engine::function::StageCode;
 use crate::stage::engine::members::Members;
 use crate::stage::engine::recording::{Parameters, Recorded, Refusal, Signature, record};
 use crate::stage::engine::seeded::{DRAWS_OUTSIDE_LAYERS, NO_SEED};
@@ -98,8 +98,7 @@ impl Captured {
     /// equal recording, or new ones. `None` if the stage cannot be captured.
     pub(super) fn programs_for<M: Stage>(
         &mut self,
-        function: &StageFunction<M>,
-        module: &M,
+        code: &StageCode<'_, M>,
         call: &ForwardCall,
         parameters: &Parameters,
     ) -> Result<Option<Arc<Replayable>>, StageError> {
@@ -111,8 +110,8 @@ impl Captured {
             return Ok(Some(known));
         }
         let (capture, unused, device) = (&mut self.capture, &self.unused, parameters.device(call).inner());
-        let mut record = || record(capture, function, module, call, parameters, unused);
-        let recorded = match (module.skip_capture(), self.seed.of(call.microbatch)) {
+        let mut record = || record(capture, code, call, parameters, unused);
+        let recorded = match (code.module.skip_capture(), self.seed.of(call.microbatch)) {
             (Some(reason), _) => Err(Refusal::Cannot(reason.to_owned())),
             (None, Some(seed)) => self.elsewhere.watched(seed, &device, record)?,
             (None, None) => record(),

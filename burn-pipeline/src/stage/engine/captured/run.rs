@@ -8,7 +8,7 @@ use crate::program::{Phase, StagePrograms};
 use crate::stage::Stage;
 use crate::stage::engine::call::{ForwardCall, ForwardOutput, Gradients};
 use crate::stage::engine::contract::{Engine, EngineState};
-use crate::stage::engine::function::StageFunction;
+use crate::stage::engine::function::StageCode;
 use crate::stage::engine::recording::Parameters;
 use crate::stage::engine::report::{ActivationBytes, EngineReport};
 use crate::stage::engine::work::{Direction, StageWork, WorkResult, WorkStarted};
@@ -92,15 +92,10 @@ impl Captured {
 }
 
 impl<M: Stage> Engine<M> for Captured {
-    fn forward(
-        &mut self,
-        function: &StageFunction<M>,
-        module: &M,
-        call: ForwardCall,
-    ) -> Result<ForwardOutput, StageError> {
-        let parameters = Parameters::of(module);
-        match self.programs_for(function, module, &call, &parameters)? {
-            None => self.eager.forward(function, module, call),
+    fn forward(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
+        let parameters = Parameters::of(code.module);
+        match self.programs_for(code, &call, &parameters)? {
+            None => self.eager.forward(code, call),
             Some(stage) => {
                 let begun = self.replay(stage, call, parameters)?;
                 self.finish_forward(begun)
@@ -108,15 +103,10 @@ impl<M: Stage> Engine<M> for Captured {
         }
     }
 
-    fn forward_only(
-        &mut self,
-        function: &StageFunction<M>,
-        module: &M,
-        call: ForwardCall,
-    ) -> Result<ForwardOutput, StageError> {
-        let parameters = Parameters::of(module);
-        match self.programs_for(function, module, &call, &parameters)? {
-            None => self.eager.forward_only(function, module, call),
+    fn forward_only(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
+        let parameters = Parameters::of(code.module);
+        match self.programs_for(code, &call, &parameters)? {
+            None => self.eager.forward_only(code, call),
             Some(stage) => {
                 let begun = self.replay(stage, call, parameters)?;
                 let (microbatch, (run, outputs)) = (begun.microbatch, begun.finish()?);
@@ -129,16 +119,11 @@ impl<M: Stage> Engine<M> for Captured {
         }
     }
 
-    fn forward_again(
-        &mut self,
-        function: &StageFunction<M>,
-        module: &M,
-        call: ForwardCall,
-    ) -> Result<ForwardOutput, StageError> {
+    fn forward_again(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
         match self.again.remove(&call.microbatch) {
-            None => self.eager.forward_again(function, module, call),
+            None => self.eager.forward_again(code, call),
             Some(stage) => {
-                let begun = self.replay(stage, call, Parameters::of(module))?;
+                let begun = self.replay(stage, call, Parameters::of(code.module))?;
                 self.finish_forward(begun)
             }
         }
@@ -197,29 +182,28 @@ impl<M: Stage> Engine<M> for Captured {
 
     fn start(
         &mut self,
-        function: &StageFunction<M>,
-        module: &M,
+        code: &StageCode<'_, M>,
         work: StageWork,
         store: &mut GradientStore,
     ) -> Result<WorkStarted, StageError> {
         let begun = match work {
             StageWork::Forward(call) => {
-                let parameters = Parameters::of(module);
-                match self.programs_for(function, module, &call, &parameters)? {
+                let parameters = Parameters::of(code.module);
+                match self.programs_for(code, &call, &parameters)? {
                     Some(stage) => self.replay(stage, call, parameters)?,
-                    None => return self.eager.start(function, module, StageWork::Forward(call), store),
+                    None => return self.eager.start(code, StageWork::Forward(call), store),
                 }
             }
             StageWork::Backward(microbatch, seeds) if self.forwarded.contains_key(&microbatch) => {
-                let mut begun = self.start_backward(module, microbatch, seeds, Phase::Backward)?;
+                let mut begun = self.start_backward(code.module, microbatch, seeds, Phase::Backward)?;
                 begun.run.borrow_sums(microbatch, Phase::Backward, store);
                 begun
             }
             StageWork::BackwardInput(microbatch, seeds) if self.forwarded.contains_key(&microbatch) => {
-                self.start_backward(module, microbatch, seeds, Phase::Input)?
+                self.start_backward(code.module, microbatch, seeds, Phase::Input)?
             }
             // Work that could not be captured runs whole.
-            work => return self.eager.start(function, module, work, store),
+            work => return self.eager.start(code, work, store),
         };
         let direction = if begun.phase == Phase::Forward { Direction::Forward } else { Direction::Backward };
         let pieces = begun.left();

@@ -21,7 +21,7 @@ use crate::program::{
 use crate::stage::Stage;
 use crate::stage::batch::Weight;
 use crate::stage::engine::call::ForwardCall;
-use crate::stage::engine::function::{StageFunction, TrackedOutput, has_read_microbatch, strategy_of};
+use crate::stage::engine::function::{StageCode, TrackedOutput, has_read_microbatch, strategy_of};
 use crate::stage::error::StageError;
 use crate::stage::random::{Drawn, drawing};
 use burn::backend::DispatchTensor;
@@ -81,8 +81,7 @@ impl Recorded {
 /// gradient. `capture` keeps the capture device for the next call, since a process can open only a few.
 pub(in crate::stage::engine) fn record<M: Stage>(
     capture: &mut Option<Device>,
-    function: &StageFunction<M>,
-    module: &M,
+    code: &StageCode<'_, M>,
     call: &ForwardCall,
     parameters: &Parameters,
     unused: &[usize],
@@ -98,7 +97,7 @@ pub(in crate::stage::engine) fn record<M: Stage>(
         let (scope, custom) = capturing(&device, || {
             capture.capture_scope(|scope| {
                 let configured = configured(&capture, &device).map_err(Refusal::Cannot);
-                let trace = || trace(&capture, function, module, call, parameters, unused);
+                let trace = || trace(&capture, code, call, parameters, unused);
                 (traced, layer_draws) = drawing(None, || configured.and_then(|()| trace()));
                 scope.complete([], [])
             })
@@ -121,14 +120,13 @@ struct Traced {
 /// Runs the stage on placeholders, in an open scope.
 fn trace<M: Stage>(
     device: &Device,
-    function: &StageFunction<M>,
-    module: &M,
+    code: &StageCode<'_, M>,
     call: &ForwardCall,
     parameters: &Parameters,
     unused: &[usize],
 ) -> Result<Traced, Refusal> {
-    let strategy = strategy_of(module);
-    let (module, leaves) = captured_module(module, parameters, device, strategy)?;
+    let strategy = strategy_of(code.module);
+    let (module, leaves) = captured_module(code.module, parameters, device, strategy)?;
     let mut edges = Edges { parameters: edges(&leaves)?, ..Edges::default() };
     let mut attach = |payload: &Payload, tracked: &dyn Fn(usize) -> bool| {
         attach(payload, device, strategy, tracked, &mut edges.inputs)
@@ -138,7 +136,7 @@ fn trace<M: Stage>(
     inputs.extend(extras.into_iter().filter(|_| !call.extra_gradients.is_empty()));
     let target = call.target.as_ref().filter(|_| call.ends_route);
     let target = target.map(|target| attach(target, &|_| false)).transpose()?.map(|(target, _)| target);
-    let computed = function.train(&module, ForwardCall { input, extra, target, ..call.clone() })?;
+    let computed = code.function.train(&module, ForwardCall { input, extra, target, ..call.clone() })?;
     let changes_buffers = changes_buffers(module, parameters, &leaves);
     let (outputs, output) = outputs(computed, &mut edges)?;
     if changes_buffers {
