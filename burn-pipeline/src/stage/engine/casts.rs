@@ -14,34 +14,32 @@
 
 use super::call::ForwardCall;
 use super::function::StageCode;
-use super::recording::{Parameters, Recorded, Refusal, Signature, record};
+use super::recording::{Parameters, Recorded, Signature};
+use super::seeded::SeededDraws;
 use crate::payload::{AnyTensor, computes_in, is_cubecl};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use burn::tensor::{DType, Device};
-use std::collections::HashSet;
-
-/// The number of signatures that are remembered.
-const REMEMBERED: usize = 256;
 
 /// The float types that a device may lack.
 const TYPES: [DType; 3] = [DType::BF16, DType::F16, DType::F64];
 
-/// The forwards of a stage that were checked.
+/// Whether the forwards of a stage are checked.
 #[derive(Default)]
 pub(super) struct Casts {
-    capture: Option<Device>,
     /// True if the device lacks a type; `None` before the first forward.
     lacking: Option<bool>,
-    known: HashSet<Signature>,
-    /// True if a recording was refused.
-    unseen: bool,
 }
 
 impl Casts {
     /// Refuses a forward that computes in a type that its device does not compute in, as far as it can be recorded.
-    pub(super) fn refuse<M: Stage>(&mut self, code: &StageCode<'_, M>, call: &ForwardCall) -> Result<(), StageError> {
-        if self.lacking == Some(false) || self.unseen {
+    pub(super) fn refuse<M: Stage>(
+        &mut self,
+        recordings: &mut SeededDraws,
+        code: &StageCode<'_, M>,
+        call: &ForwardCall,
+    ) -> Result<(), StageError> {
+        if self.lacking == Some(false) || recordings.unseen {
             return Ok(());
         }
         let parameters = Parameters::of(code.module);
@@ -49,44 +47,13 @@ impl Casts {
             return Ok(());
         }
         let signature = Signature::new(call, &parameters, &[]);
-        if self.known.contains(&signature) {
-            return Ok(());
+        if !recordings.known.contains_key(&signature)
+            && let Some(recorded) = recordings.try_record(code, call, &parameters)?
+        {
+            refuse_types(&recorded)?;
+            recordings.learn(signature, &recorded);
         }
-        if code.module.skip_capture().is_some() {
-            self.unseen = true;
-            return Ok(());
-        }
-        match record(&mut self.capture, code, call, &parameters, &[]) {
-            Ok(recorded) => {
-                refuse_types(&recorded)?;
-                self.saw(signature);
-                Ok(())
-            }
-            Err(Refusal::Stage(error)) => Err(error),
-            Err(Refusal::Cannot(reason)) => {
-                tracing::debug!(reason, "the types that the stage casts to are not known, as it cannot be recorded");
-                self.unseen = true;
-                Ok(())
-            }
-        }
-    }
-
-    /// Remembers a forward that was checked.
-    pub(super) fn saw(&mut self, signature: Signature) {
-        if self.known.len() >= REMEMBERED {
-            self.known.clear();
-        }
-        self.known.insert(signature);
-    }
-
-    /// Checks the results of a forward that could not be recorded.
-    pub(super) fn refuse_given<'a>(&self, given: impl Iterator<Item = &'a AnyTensor>) -> Result<(), StageError> {
-        if self.unseen { refuse_given(given) } else { Ok(()) }
-    }
-
-    /// Stops recording, because another engine has tried in vain.
-    pub(super) fn cannot_record(&mut self) {
-        self.unseen = true;
+        Ok(())
     }
 }
 

@@ -13,7 +13,7 @@
 //! 6. A forward that casts to a type that the device does not compute in is refused before it runs ([`Casts`]).
 
 use super::call::{ForwardCall, ForwardOutput, Gradients};
-use super::casts::Casts;
+use super::casts::{Casts, refuse_given};
 use super::contract::{Engine, EngineState};
 use super::function::{StageCode, TrackedOutput, strategy_of};
 use super::recording::{Recorded, Signature};
@@ -73,9 +73,9 @@ pub(crate) struct Eager {
     share: Option<DeferredShare>,
     held: HashMap<usize, HeldForward>,
     halfway: HashMap<usize, HeldBackward>,
-    /// Forwards that draw random numbers from a seed.
+    /// Forwards that draw random numbers from a seed, and what recordings have shown.
     seeded: SeededDraws,
-    /// The types that forwards cast to.
+    /// Whether the types are checked that forwards cast to.
     casts: Casts,
 }
 
@@ -97,19 +97,18 @@ impl Eager {
 
     /// Sets whether other ranks wait for this one inside its forwards.
     pub(crate) fn awaited(mut self, awaited: bool) -> Self {
-        self.seeded.set_awaited(awaited);
+        self.seeded.awaited = awaited;
         self
     }
 
     /// Remembers what a recorded forward draws, and that its types were checked.
     pub(super) fn learn(&mut self, signature: Signature, recorded: &Recorded) {
-        self.casts.saw(signature.clone());
         self.seeded.learn(signature, recorded);
     }
 
     /// Stops recording forwards, because another engine has tried in vain.
     pub(super) fn cannot_record(&mut self) {
-        self.casts.cannot_record();
+        self.seeded.unseen = true;
     }
 
     /// Runs the backward of a microbatch, except for the weight gradients that layers defer.
@@ -209,24 +208,29 @@ impl Eager {
         let computed = code.function.train(&code.module.clone().no_grad(), call)?;
         Ok(detached(computed).0)
     }
+
+    /// Checks the types of what a forward gave, if it could not be recorded.
+    fn checked(&self, given: ForwardOutput) -> Result<ForwardOutput, StageError> {
+        if self.seeded.unseen {
+            refuse_given(given.tensors())?;
+        }
+        Ok(given)
+    }
 }
 
 impl<M: Stage> Engine<M> for Eager {
     fn forward(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
-        self.casts.refuse(code, &call)?;
+        self.casts.refuse(&mut self.seeded, code, &call)?;
         let mut seeded = std::mem::take(&mut self.seeded);
         let given = seeded.run(code, call, |call| self.run_forward(code, call));
         self.seeded = seeded;
-        let given = given?;
-        self.casts.refuse_given(given.tensors())?;
-        Ok(given)
+        self.checked(given?)
     }
 
     fn forward_only(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
-        self.casts.refuse(code, &call)?;
+        self.casts.refuse(&mut self.seeded, code, &call)?;
         let given = self.seeded.run(code, call, |call| Self::run_forward_only(code, call))?;
-        self.casts.refuse_given(given.tensors())?;
-        Ok(given)
+        self.checked(given)
     }
 
     fn backward(
@@ -260,7 +264,7 @@ impl EngineState for Eager {
     }
 
     fn set_forward_seed(&mut self, seed: ForwardSeed) {
-        self.seeded.set_seed(seed);
+        self.seeded.seed = seed;
     }
 
     fn held(&self) -> usize {

@@ -33,41 +33,45 @@ use std::collections::HashMap;
 /// The number of disturbed forwards after which the stage gives up.
 const ATTEMPTS: usize = 16;
 
-/// The number of signatures whose draws are remembered.
+/// The number of signatures that are remembered.
 const REMEMBERED: usize = 256;
 
 /// Why a forward that other ranks wait for may not draw like this.
-pub(super) const DRAWS_OUTSIDE_LAYERS: &str = "its forward draws otherwise than by `nn::GroupDropout`, the only layer \
+const DRAWS_OUTSIDE_LAYERS: &str = "its forward draws otherwise than by `nn::GroupDropout`, the only layer \
     that knows which piece of a tensor a rank has; use that layer instead of Burn's `Dropout`";
 
 /// Why such a forward may not draw without a seed.
-pub(super) const NO_SEED: &str =
+const NO_SEED: &str =
     "its forward draws without a seed that all of them draw from; give the pipeline one (`Builder::seed`)";
 
 const DISTURBED: &str = "another thread, or `init_seeded` in the forward itself, used the device's generator each time";
 
-/// The seed of a stage's eager forwards, and what is known of their draws.
+/// Refuses a recorded forward of a tensor-parallel group, in which only layers that know their piece may draw, and
+/// only from a seed.
+pub(super) fn refuse_draws(recorded: &Recorded, seeded: bool) -> Result<(), StageError> {
+    let why = match seeded {
+        _ if recorded.draws_outside_layers() => DRAWS_OUTSIDE_LAYERS,
+        false if !recorded.drawn().is_empty() => NO_SEED,
+        _ => return Ok(()),
+    };
+    Err(StageError::DrawsInGroup { why })
+}
+
+/// The seed of a stage's eager forwards, and what recordings have shown of them.
 #[derive(Default)]
 pub(super) struct SeededDraws {
-    seed: ForwardSeed,
+    pub(super) seed: ForwardSeed,
     /// True if other ranks wait for this one inside its forwards.
-    awaited: bool,
+    pub(super) awaited: bool,
     capture: Option<Device>,
-    known: HashMap<Signature, Drawn>,
+    /// What forwards draw that were recorded, and whose types were checked.
+    pub(super) known: HashMap<Signature, Drawn>,
     /// True if a recording was refused, and forwards may run without one.
-    unseen: bool,
+    pub(super) unseen: bool,
 }
 
 impl SeededDraws {
-    pub(super) fn set_seed(&mut self, seed: ForwardSeed) {
-        self.seed = seed;
-    }
-
-    pub(super) fn set_awaited(&mut self, awaited: bool) {
-        self.awaited = awaited;
-    }
-
-    /// Remembers what a recorded call draws.
+    /// Remembers what a recorded call draws, whose types were checked.
     pub(super) fn learn(&mut self, signature: Signature, recorded: &Recorded) -> Drawn {
         let drawn = recorded.drawn();
         if self.known.len() >= REMEMBERED {
@@ -122,11 +126,8 @@ impl SeededDraws {
         let generator = self.seed.generator(call.microbatch);
         let seeded = generator.is_some();
         match seeded {
-            true if self.recorded(code, &call)?.draws_outside_layers() => {
-                return Err(StageError::DrawsInGroup { why: DRAWS_OUTSIDE_LAYERS });
-            }
-            true => {}
-            false => self.refuse_draws(code, &call)?,
+            true => refuse_draws(&self.recorded(code, &call)?, seeded)?,
+            false => self.refuse_unseeded(code, &call)?,
         }
         let (given, drawn) = drawing(generator, || run(call));
         match drawn.is_empty() || seeded {
@@ -137,32 +138,17 @@ impl SeededDraws {
 
     /// Refuses a forward that draws without a seed, as far as it can be recorded: each rank would draw different
     /// numbers.
-    fn refuse_draws<M: Stage>(&mut self, code: &StageCode<'_, M>, call: &ForwardCall) -> Result<(), StageError> {
+    fn refuse_unseeded<M: Stage>(&mut self, code: &StageCode<'_, M>, call: &ForwardCall) -> Result<(), StageError> {
         let parameters = Parameters::of(code.module);
         let signature = Signature::new(call, &parameters, &[]);
-        if self.unseen || self.known.get(&signature).is_some_and(|known| known.is_empty()) {
+        if self.known.get(&signature).is_some_and(Drawn::is_empty) {
             return Ok(());
         }
-        if code.module.skip_capture().is_some() {
-            self.unseen = true;
-            return Ok(());
+        if let Some(recorded) = self.try_record(code, call, &parameters)? {
+            refuse_draws(&recorded, false)?;
+            self.learn(signature, &recorded);
         }
-        match record(&mut self.capture, code, call, &parameters, &[]) {
-            Ok(recorded) if recorded.draws_outside_layers() => {
-                Err(StageError::DrawsInGroup { why: DRAWS_OUTSIDE_LAYERS })
-            }
-            Ok(recorded) if !recorded.drawn().is_empty() => Err(StageError::DrawsInGroup { why: NO_SEED }),
-            Ok(recorded) => {
-                self.learn(signature, &recorded);
-                Ok(())
-            }
-            Err(Refusal::Stage(error)) => Err(error),
-            Err(Refusal::Cannot(reason)) => {
-                tracing::debug!(reason, "what the stage draws is not known, as it cannot be recorded");
-                self.unseen = true;
-                Ok(())
-            }
-        }
+        Ok(())
     }
 
     /// What a forward draws.
@@ -172,8 +158,7 @@ impl SeededDraws {
         call: &ForwardCall,
         anew: bool,
     ) -> Result<Drawn, StageError> {
-        let parameters = Parameters::of(code.module);
-        let signature = Signature::new(call, &parameters, &[]);
+        let signature = Signature::new(call, &Parameters::of(code.module), &[]);
         // Some forwards draw only later (a dropout whose probability grows), so a forward without draws is recorded
         // again.
         if let Some(known) = self.known.get(&signature).filter(|known| !anew && !known.is_empty()) {
@@ -185,15 +170,42 @@ impl SeededDraws {
 
     /// Records a forward.
     fn recorded<M: Stage>(&mut self, code: &StageCode<'_, M>, call: &ForwardCall) -> Result<Recorded, StageError> {
-        if let Some(reason) = code.module.skip_capture() {
-            return Err(StageError::Draws { reason: format!("the stage is not captured: {reason}") });
+        self.record(code, call, &Parameters::of(code.module)).map_err(|refusal| match refusal {
+            Refusal::Stage(error) => error,
+            Refusal::Cannot(reason) => StageError::Draws { reason: format!("the stage cannot be captured: {reason}") },
+        })
+    }
+
+    /// Records a forward if it can be recorded; once one cannot, no other is tried.
+    pub(super) fn try_record<M: Stage>(
+        &mut self,
+        code: &StageCode<'_, M>,
+        call: &ForwardCall,
+        parameters: &Parameters,
+    ) -> Result<Option<Recorded>, StageError> {
+        if self.unseen {
+            return Ok(None);
         }
-        match record(&mut self.capture, code, call, &Parameters::of(code.module), &[]) {
-            Ok(recorded) => Ok(recorded),
+        match self.record(code, call, parameters) {
+            Ok(recorded) => Ok(Some(recorded)),
             Err(Refusal::Stage(error)) => Err(error),
             Err(Refusal::Cannot(reason)) => {
-                Err(StageError::Draws { reason: format!("the stage cannot be captured: {reason}") })
+                tracing::debug!(reason, "what the stage draws and casts to is not known, as it cannot be recorded");
+                self.unseen = true;
+                Ok(None)
             }
+        }
+    }
+
+    fn record<M: Stage>(
+        &mut self,
+        code: &StageCode<'_, M>,
+        call: &ForwardCall,
+        parameters: &Parameters,
+    ) -> Result<Recorded, Refusal> {
+        match code.module.skip_capture() {
+            Some(reason) => Err(Refusal::Cannot(reason.to_owned())),
+            None => record(&mut self.capture, code, call, parameters, &[]),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::stage::engine::eager::Eager;
 use crate::stage::engine::function::StageCode;
 use crate::stage::engine::members::Members;
 use crate::stage::engine::recording::{Parameters, Recorded, Refusal, Signature, record};
-use crate::stage::engine::seeded::{DRAWS_OUTSIDE_LAYERS, NO_SEED};
+use crate::stage::engine::seeded::refuse_draws;
 use crate::stage::error::StageError;
 use crate::stage::random::ForwardSeed;
 use burn::tensor::Device;
@@ -123,7 +123,9 @@ impl Captured {
                 self.refuse(CHANGES_BUFFERS.to_owned())?
             }
             Ok(recorded) => {
-                self.refuse_draws(&recorded)?;
+                if self.grouped {
+                    refuse_draws(&recorded, self.seed.is_set())?;
+                }
                 Some(self.known_or_new(recorded, signature, parameters)?)
             }
             Err(Refusal::Stage(error)) => return Err(error),
@@ -136,16 +138,6 @@ impl Captured {
             members.compare(made.as_ref().map(|made| made.recording.exchanges()));
         }
         Ok(made)
-    }
-
-    /// In a tensor-parallel group, only layers that know their piece may draw, and only from a seed.
-    fn refuse_draws(&self, recorded: &Recorded) -> Result<(), StageError> {
-        let why = match self.grouped {
-            true if recorded.draws_outside_layers() => DRAWS_OUTSIDE_LAYERS,
-            true if !self.seed.is_set() && !recorded.drawn().is_empty() => NO_SEED,
-            _ => return Ok(()),
-        };
-        Err(StageError::DrawsInGroup { why })
     }
 
     /// Runs the stage eagerly from now on, or returns an error if the engine is strict.
