@@ -320,7 +320,7 @@ fn detach(payload: Payload) -> (ForwardOutput, Vec<AnyTensor>) {
 /// Takes the gradients of a module's parameters, in visiting order.
 fn weight_gradients<M: Module>(module: &M, mut gradients: GraphGradients) -> WeightGradients {
     let mut taken = WeightGradients::new();
-    each_float(module, |param| {
+    each_float(module, |_, param| {
         let value = param.value();
         if !value.is_tracked() {
             return;
@@ -335,7 +335,7 @@ fn weight_gradients<M: Module>(module: &M, mut gradients: GraphGradients) -> Wei
 /// The number of elements of the parameters that have a gradient by now, each parameter counted once.
 fn elements_present<M: Module>(module: &M, gradients: &GraphGradients) -> usize {
     let mut seen = HashMap::new();
-    each_float(module, |param| {
+    each_float(module, |_, param| {
         let value = param.value();
         if value.is_tracked() && Dispatch::grad(value.as_dispatch(), gradients).is_some() {
             seen.insert(param.id(), value.shape().num_elements());

@@ -213,7 +213,7 @@ impl SeededDraws {
 /// The values of a module that has frozen float parameters, such as running statistics; `None` for other modules.
 pub(super) fn buffers<M: Module>(module: &M) -> Option<HashMap<ParamId, AnyTensor>> {
     let mut frozen = false;
-    each_float(module, |param| frozen |= !param.is_trained());
+    each_float(module, |_, param| frozen |= !param.is_trained());
     let weights = frozen.then(|| named_weights(module, &Names::default()));
     weights.map(|weights| weights.into_iter().map(|weight| (weight.id, weight.value)).collect())
 }

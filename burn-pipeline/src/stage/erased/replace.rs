@@ -183,6 +183,6 @@ impl<M: Stage> ReplaceModule for Typed<M> {
 /// The device of each float parameter.
 fn float_devices<M: Module>(module: &M) -> BTreeMap<u64, Device> {
     let mut devices = BTreeMap::new();
-    each_float(module, |param| drop(devices.insert(param.id().val(), param.value().device())));
+    each_float(module, |_, param| drop(devices.insert(param.id().val(), param.value().device())));
     devices
 }

@@ -6,21 +6,19 @@
 //! the graphs of all its forwards. So a small backward runs over one element of each parameter, and its gradient is
 //! dropped.
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::Tensor;
+use super::each::each_float;
+use burn::backend::{AutodiffBackend, Dispatch};
+use burn::module::Module;
+use burn::tensor::Shape;
 
 /// Makes Burn free what abandoned forwards of the module keep.
 pub(in crate::stage) fn free_abandoned<M: Module>(module: &M) {
-    struct Free;
-
-    impl ModuleVisitor for Free {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let value = param.val();
-            if value.is_require_grad() && value.shape().num_elements() > 0 {
-                drop(value.reshape([-1]).narrow(0, 0, 1).backward());
-            }
+    each_float(module, |_, param| {
+        let value = param.value();
+        let elements = value.shape().num_elements();
+        if param.is_trained() && elements > 0 {
+            let one = value.reshape(Shape::new([elements])).narrow(0, 0, 1);
+            drop(Dispatch::backward(one.into_dispatch()));
         }
-    }
-
-    module.visit(&mut Free);
+    });
 }

@@ -16,7 +16,7 @@
 //! An element that is 0 shows the smallest update. Half precision, which has no such numbers, is tried in its own
 //! type with its largest number, and once more in f32.
 
-use super::each_float::each_float;
+use super::each::each_float;
 use super::gradients::{Accumulation, GradientStore, collected};
 use super::in_model::step_in_model;
 use super::named::{NamedParameter, named_parameters};
@@ -114,7 +114,7 @@ impl<M: Module> Trial<'_, M> {
     /// The elements of the made-up parameters.
     fn elements(&self, made: &M) -> Result<Elements, String> {
         let mut read = Ok(Elements::new());
-        each_float(made, |param| {
+        each_float(made, |_, param| {
             let Ok(elements) = &mut read else { return };
             if self.trained.iter().any(|trained| trained.id == param.id()) {
                 match param.base().inner().into_data() {

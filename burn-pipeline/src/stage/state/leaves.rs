@@ -17,10 +17,11 @@
 //!
 //! Quantised parameters, which have no gradient, no zeros and no plain view, are refused in the same pass.
 
+use super::each::{AnyParam, each_float, with_each};
 use crate::payload::AnyTensor;
 use crate::stage::error::StageError;
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{DType, GradientCheckpointingStrategy, Tensor};
+use burn::module::{Module, ParamId};
+use burn::tensor::{DType, GradientCheckpointingStrategy};
 use std::collections::HashMap;
 
 /// How autodiff treats a float parameter.
@@ -36,16 +37,12 @@ pub(crate) enum Standing {
 
 impl Standing {
     /// Reads it from a parameter.
-    pub(crate) fn of<const D: usize>(param: &Param<Tensor<D>>) -> Self {
-        let value = param.base();
-        match (value.is_require_grad(), value.is_tracked()) {
+    pub(crate) fn of(param: &dyn AnyParam) -> Self {
+        match (param.is_trained(), param.base().is_tracked()) {
             (true, _) => Standing::Trained,
             (false, false) => Standing::Frozen,
-            // Burn shows what it remembers about a parameter only here: `valid` suspends it and `train` restores it.
-            (false, true) => match param.valid().train().base().is_require_grad() {
-                true => Standing::Trained,
-                false => Standing::Unclear,
-            },
+            (false, true) if param.is_trained_as_leaf() => Standing::Trained,
+            (false, true) => Standing::Unclear,
         }
     }
 
@@ -68,74 +65,37 @@ impl Standing {
 /// Returns [`StageError`] for the first parameter that is quantised, or of which nothing says whether it is to be
 /// trained.
 pub(in crate::stage) fn as_leaves<M: Module>(module: M, known: &HashMap<ParamId, bool>) -> Result<M, StageError> {
-    let mut find = Find { path: Vec::new(), known, leaves: HashMap::new(), refused: None };
-    module.visit(&mut find);
-    match (find.refused, find.leaves) {
-        (Some(refused), _) => Err(refused),
-        (None, leaves) if leaves.is_empty() => Ok(module),
-        (None, leaves) => Ok(module.map(&mut Replace(leaves))),
-    }
-}
-
-/// Whether each float parameter of a module is trained.
-pub(in crate::stage) fn trained<M: Module>(module: &M) -> HashMap<ParamId, bool> {
-    struct Trained(HashMap<ParamId, bool>);
-
-    impl ModuleVisitor for Trained {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.insert(param.id, param.base().is_require_grad());
-        }
-    }
-
-    let mut trained = Trained(HashMap::new());
-    module.visit(&mut trained);
-    trained.0
-}
-
-struct Find<'a> {
-    path: Vec<String>,
-    known: &'a HashMap<ParamId, bool>,
-    leaves: HashMap<ParamId, AnyTensor>,
-    refused: Option<StageError>,
-}
-
-impl ModuleVisitor for Find<'_> {
-    fn enter_module(&mut self, name: &str, _: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+    let (mut leaves, mut refused) = (HashMap::new(), None);
+    each_float(&module, |place, param| {
         let value = param.base();
-        let is_node = value.is_tracked() && !value.is_require_grad();
         if matches!(value.dtype(), DType::QFloat(_)) {
-            let path = self.path.join(".").into();
-            self.refused.get_or_insert(StageError::Quantised { path, dtype: value.dtype() });
+            let path = place.path().into();
+            refused.get_or_insert(StageError::Quantised { path, dtype: value.dtype() });
+            return;
         }
+        let is_node = value.is_tracked() && !param.is_trained();
         let Some(strategy) = value.device().gradient_checkpointing_strategy().filter(|_| is_node) else { return };
-        let standing = match (self.known.get(&param.id), Standing::of(param)) {
+        let standing = match (known.get(&param.id()), Standing::of(param)) {
             (Some(true), _) => Standing::Trained,
             (Some(false), _) => Standing::Frozen,
             (None, standing) => standing,
         };
         if standing == Standing::Unclear {
-            let path = self.path.join(".").into();
-            self.refused.get_or_insert(StageError::Unclear { path });
+            refused.get_or_insert(StageError::Unclear { path: place.path().into() });
         }
         // A parameter with several paths becomes one leaf, with its first value.
-        self.leaves.entry(param.id).or_insert_with(|| standing.lifted(AnyTensor::new(value).inner(), strategy));
+        leaves.entry(param.id()).or_insert_with(|| standing.lifted(value.inner(), strategy));
+    });
+    match refused {
+        Some(refused) => Err(refused),
+        None if leaves.is_empty() => Ok(module),
+        None => Ok(with_each(module, |param| leaves.get(&param.id()).cloned())),
     }
 }
 
-struct Replace(HashMap<ParamId, AnyTensor>);
-
-impl ModuleMapper for Replace {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(leaf) = self.0.get(&param.id).cloned() else { return param };
-        let (id, _, mapper) = param.consume();
-        Param::from_mapped_value(id, Tensor::from_dispatch(leaf.into_dispatch()), mapper)
-    }
+/// Whether each float parameter of a module is trained.
+pub(in crate::stage) fn trained<M: Module>(module: &M) -> HashMap<ParamId, bool> {
+    let mut trained = HashMap::new();
+    each_float(module, |_, param| _ = trained.insert(param.id(), param.is_trained()));
+    trained
 }

@@ -1,6 +1,6 @@
 //! What a stage keeps from step to step: its parameters by name, the sums of their gradients, its optimizer's state.
 //!
-//! Reading order: `each_float` (goes through float parameters), [`named`] (these with their paths), [`names`] (their
+//! Reading order: `each` (goes through parameters and buffers), [`named`] (these with their paths), [`names`] (their
 //! names in the whole model), [`leaves`] (which of them are trained), [`weights`] (values, taken out and put back),
 //! [`forward_state`] (what forwards can change), [`masters`] (values in f32, of which the module has rounded copies),
 //! [`gradients`] (sums over microbatches), [`in_model`] (a step, by names in the model), [`optimizer`] (its state, by
@@ -9,7 +9,7 @@
 
 mod abandoned;
 mod by_element;
-mod each_float;
+mod each;
 mod forward_state;
 mod gradients;
 mod in_model;
@@ -24,7 +24,7 @@ mod weights;
 
 pub(super) use abandoned::free_abandoned;
 pub(super) use by_element::steps_by_element;
-pub(super) use each_float::each_float;
+pub(super) use each::{each_float, with_each};
 pub(super) use forward_state::forward_state;
 pub use gradients::Accumulation;
 pub(crate) use gradients::GradientStore;

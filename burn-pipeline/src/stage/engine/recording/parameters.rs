@@ -2,12 +2,12 @@
 
 use crate::payload::AnyTensor;
 use crate::program::{edge, leaf, lowered, placeholder};
-use crate::stage::state::{each_float, values};
+use crate::stage::state::{each_float, values, with_each};
 use burn::backend::autodiff::NodeId;
 use burn::backend::ir::{TensorId, TensorIr};
 use burn::backend::{BackendTensor, DispatchTensor, DispatchTensorKind};
 use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Bool, DType, Device, GradientCheckpointingStrategy, Int, Tensor};
+use burn::tensor::{DType, Device, GradientCheckpointingStrategy};
 use std::collections::HashSet;
 
 /// The properties of a parameter that a capture depends on.
@@ -85,13 +85,6 @@ enum Step<'a> {
     Lower,
 }
 
-struct Map<'a> {
-    step: Step<'a>,
-    specs: &'a [ParameterSpec],
-    flags: std::slice::Iter<'a, bool>,
-    done: Vec<DispatchTensor>,
-}
-
 /// A copy of a module with placeholders for parameters, as leaves of autodiff's graph, in an open capture scope;
 /// and those leaves.
 pub(super) fn captured_module<M: Module>(
@@ -101,8 +94,9 @@ pub(super) fn captured_module<M: Module>(
     strategy: GradientCheckpointingStrategy,
 ) -> Result<(M, Vec<DispatchTensor>), String> {
     // `valid` gives mutable buffers a state of their own (the user's module must not see the capture's updates), and
-    // takes autodiff off constants.
-    let (module, _) = map(module.valid(), parameters, Step::Empty { device });
+    // takes autodiff off constants. It also turns flags off.
+    let module = module.valid().map(&mut SetFlags(parameters.flags.iter()));
+    let (module, _) = map(module, parameters, Step::Empty { device });
     let (module, leaves) = map(module.to_device(device), parameters, Step::Lift { strategy });
     match leaves.len() == parameters.specs.len() {
         true => Ok((module, leaves)),
@@ -123,7 +117,7 @@ pub(super) fn edges(leaves: &[DispatchTensor]) -> Result<Vec<TensorIr>, String> 
 /// The tensors that a captured module holds as float parameters and buffers.
 pub(super) fn float_edges<M: Module>(module: &M) -> Option<HashSet<TensorId>> {
     let mut held = Some(HashSet::new());
-    each_float(module, |param| match (edge(param.value().as_dispatch()), &mut held) {
+    each_float(module, |_, param| match (edge(param.value().as_dispatch()), &mut held) {
         (Ok(edge), Some(held)) => drop(held.insert(edge.id)),
         _ => held = None,
     });
@@ -131,45 +125,30 @@ pub(super) fn float_edges<M: Module>(module: &M) -> Option<HashSet<TensorId>> {
 }
 
 fn map<M: Module>(module: M, parameters: &Parameters, step: Step<'_>) -> (M, Vec<DispatchTensor>) {
-    let mut map = Map { step, specs: &parameters.specs, flags: parameters.flags.iter(), done: Vec::new() };
-    let module = module.map(&mut map);
-    (module, map.done)
-}
-
-impl Map<'_> {
-    fn next(&mut self, tensor: DispatchTensor) -> DispatchTensor {
-        let Some(spec) = self.specs.get(self.done.len()) else { return tensor };
-        let shared = spec.same_as.and_then(|place| self.done.get(place)).cloned();
-        let next = shared.unwrap_or_else(|| match &self.step {
+    let mut done: Vec<DispatchTensor> = Vec::new();
+    let module = with_each(module, |param| {
+        let spec = parameters.specs.get(done.len())?;
+        let shared = spec.same_as.and_then(|place| done.get(place)).cloned();
+        let tensor = || param.base().into_dispatch();
+        let next = shared.unwrap_or_else(|| match &step {
             Step::Empty { device } => placeholder(&spec.shape, spec.dtype, device),
             // Buffers stay without autodiff: Burn cannot move tensors under autodiff to the device that they are on.
-            Step::Lift { strategy } if spec.trainable => leaf(tensor, *strategy, true),
-            Step::Lift { .. } => tensor,
-            Step::Lower => lowered(tensor),
+            Step::Lift { strategy } if spec.trainable => leaf(tensor(), *strategy, true),
+            Step::Lift { .. } => tensor(),
+            Step::Lower => lowered(tensor()),
         });
-        self.done.push(next.clone());
-        next
-    }
+        done.push(next.clone());
+        Some(AnyTensor::from_dispatch(next))
+    });
+    (module, done)
 }
 
-impl ModuleMapper for Map<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (id, tensor, mapper) = param.consume();
-        Param::from_mapped_value(id, Tensor::from_dispatch(self.next(tensor.into_dispatch())), mapper)
-    }
+/// Gives a module's flags these values.
+struct SetFlags<'a>(std::slice::Iter<'a, bool>);
 
-    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        let (id, tensor, mapper) = param.consume();
-        Param::from_mapped_value(id, Tensor::from_dispatch(self.next(tensor.into_dispatch())), mapper)
-    }
-
-    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
-        let (id, tensor, mapper) = param.consume();
-        Param::from_mapped_value(id, Tensor::from_dispatch(self.next(tensor.into_dispatch())), mapper)
-    }
-
+impl ModuleMapper for SetFlags<'_> {
     fn map_flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
-        match self.flags.next() {
+        match self.0.next() {
             Some(&value) => flag.with_value(value),
             None => flag,
         }
