@@ -104,7 +104,7 @@ impl<'a> RunState<'a> {
         let placement = self.plan().placement();
         let stages = || stages.iter().filter(|(stage, _)| placement.contains(**stage)).map(|(_, held)| held);
         let measured = &mut self.outcome.measured;
-        measured.peak_held = measured.peak_held.max(stages().map(|held| held.held()).sum());
+        measured.peak_held = measured.peak_held.max(stages().map(|held| held.engine().held()).sum());
         let bytes = stages().map(|held| held.engine().held_bytes()).sum::<Option<usize>>();
         let bytes = bytes.map(|bytes| bytes + self.vocabulary.bytes());
         measured.peak_held_bytes = measured.peak_held_bytes.zip(bytes).map(|(peak, bytes)| peak.max(bytes));

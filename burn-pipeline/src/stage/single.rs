@@ -170,12 +170,12 @@ impl SingleStage {
 
     /// The number of microbatches between their forward and the last part of their backward.
     pub fn held(&self) -> usize {
-        self.stage.held()
+        self.stage.engine().held()
     }
 
     /// How the stage runs, and why.
     pub fn report(&self) -> EngineReport {
-        self.stage.report()
+        self.stage.engine().report()
     }
 
     /// Drops everything held and the gradients.

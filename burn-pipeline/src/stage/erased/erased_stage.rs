@@ -1,38 +1,59 @@
-//! A stage whose module's type is hidden: chooses its engine, runs `F`, `I`, `W` and `B`, and steps its weights.
+//! A stage whose module's type is hidden: what is known about it, its engine, `F`, `I`, `W` and `B`, and its steps.
 
-use super::describe::DescribeStage;
-use super::interleave::InterleaveStage;
+use super::options::StageOptions;
 use super::replace::ReplaceModule;
 use super::typed::Typed;
-use super::update::UpdateStage;
 use super::weights::StageWeights;
-use crate::payload::{AnyTensor, Boundary, Payload};
+use crate::payload::{AnyTensor, Boundary, Kinds, Payload};
 use crate::stage::batch::LossPart;
 use crate::stage::engine::{
-    EngineReport, ForwardCall, ForwardOutput, Gradients, SplitBackward, StageCode, refuse_given,
+    BatchChecks, Direction, EngineState, ForwardCall, ForwardOutput, Gradients, SplitBackward, StageWork, WorkResult,
+    WorkStarted, refuse_given,
 };
 use crate::stage::error::StageError;
-use crate::stage::module::Stage;
+use crate::stage::module::{Stage, after_step};
+use crate::stage::random::ForwardSeed;
 use crate::stage::state::{
-    Accumulation, GradientStore, collected, free_abandoned, parameter_ids, retie, step_in_model,
+    Accumulation, GradientStore, as_leaves, collected, free_abandoned, parameter_ids, retie, step_in_model,
+    steps_by_element, trained,
 };
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// A stage of any module type, as the executor uses it: payloads and gradients go in and out.
-pub(crate) trait ErasedStage:
-    DescribeStage + InterleaveStage + ReplaceModule + StageWeights + UpdateStage + Send
-{
+pub(crate) trait ErasedStage: ReplaceModule + StageWeights + Send {
+    /// The type of its module, for messages.
+    fn module_type(&self) -> &'static str;
+    /// The kinds of its input and its output.
+    fn kinds(&self) -> [Kinds; 2];
+    /// Why its module was refused, if it was.
+    fn refused(&self) -> Option<StageError>;
+    /// The names of the extras that it reads.
+    fn extras(&self) -> Vec<&'static str>;
+    /// Checks of what it reads from a batch; the target has a check if the stage has a loss.
+    fn batch_checks(&self) -> BatchChecks;
+    /// The user's options for it.
+    fn options(&self) -> &StageOptions;
+    /// The user's options, to be changed before an engine is chosen.
+    fn options_mut(&mut self) -> &mut StageOptions;
+
     /// Chooses the engine, before any forward. `splits` says whether the plan runs `I` and `W` on this stage,
     /// `keep_outputs` whether plain autodiff holds outputs until their backward.
     fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool);
     /// Sets the order in which gradients are added, and the optimizer that steps the weights; rounds parameters, if
     /// their types are set.
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>);
-    /// The engine, the reason for choosing it, and what it measured.
-    fn report(&self) -> EngineReport;
+    /// The engine's report, and what it holds.
+    fn engine(&self) -> &dyn EngineState;
+    /// The engine, to be changed.
+    fn engine_mut(&mut self) -> &mut dyn EngineState;
+    /// Sets the seed that the forwards of the next batches draw random numbers from.
+    fn set_forward_seed(&mut self, seed: ForwardSeed) {
+        self.engine_mut().set_forward_seed(seed);
+    }
+
     /// Runs a forward as in training, and holds what its backward needs.
     fn forward(&mut self, call: ForwardCall) -> Result<ForwardOutput, StageError>;
     /// Runs a forward without autodiff. Returns the outputs and, if there are a loss and a target, the loss.
@@ -46,6 +67,11 @@ pub(crate) trait ErasedStage:
     fn backward_weight(&mut self, microbatch: usize) -> Result<(), StageError>;
     /// `W` of several microbatches at once: the same sums up to the order of additions.
     fn backward_weights(&mut self, microbatches: &[usize]) -> Result<(), StageError>;
+    /// Starts a forward or a backward in pieces; the engine advances it.
+    fn start_work(&mut self, work: StageWork) -> Result<WorkStarted, StageError>;
+    /// Runs the rest of it.
+    fn complete_work(&mut self, direction: Direction) -> Result<WorkResult, StageError>;
+
     /// The sums of the weights' gradients.
     fn gradients(&mut self) -> &mut GradientStore;
     /// The identifiers of its float parameters, each once, in visiting order.
@@ -55,8 +81,17 @@ pub(crate) trait ErasedStage:
     /// Steps the weights with the gradient sums and drops the sums; without an optimizer it only drops them.
     /// Parameter groups of the learning rate and the optimizer match the model's names.
     fn optimize(&mut self, learning_rate: ModuleLearningRate);
-    /// The number of microbatches between their forward and the last part of their backward.
-    fn held(&self) -> usize;
+    /// Returns true if the optimizer steps each element of a parameter independently, so that it can step shards.
+    /// This is tried on a few elements of each parameter, for some steps.
+    fn steps_by_element(&self) -> Result<bool, StageError>;
+    /// Returns true if [`ErasedStage::after_step`] may change anything: until it ran once, and then if the module has
+    /// its own.
+    fn follows_rule(&self) -> bool;
+    /// Passes the module what the loss observed since the step before; see [`Stage::after_step`].
+    ///
+    /// # Errors
+    /// Returns [`StageError`] if it made a parameter that stages do not support; the module is lost then.
+    fn after_step(&mut self, observed: &[Vec<f64>]) -> Result<(), StageError>;
     /// Drops everything held and the gradients.
     fn clear(&mut self);
     /// Drops what a failed call left: everything held, and everything offered. Gradients stay.
@@ -64,6 +99,34 @@ pub(crate) trait ErasedStage:
 }
 
 impl<M: Stage> ErasedStage for Typed<M> {
+    fn module_type(&self) -> &'static str {
+        std::any::type_name::<M>()
+    }
+
+    fn kinds(&self) -> [Kinds; 2] {
+        self.function.kinds()
+    }
+
+    fn refused(&self) -> Option<StageError> {
+        self.module.as_ref().err().cloned()
+    }
+
+    fn extras(&self) -> Vec<&'static str> {
+        self.module.as_ref().map(M::extras).unwrap_or_default()
+    }
+
+    fn batch_checks(&self) -> BatchChecks {
+        self.function.batch_checks()
+    }
+
+    fn options(&self) -> &StageOptions {
+        &self.options
+    }
+
+    fn options_mut(&mut self) -> &mut StageOptions {
+        &mut self.options
+    }
+
     fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) {
         self.choose_engine(split, splits, keep_outputs);
     }
@@ -74,13 +137,16 @@ impl<M: Stage> ErasedStage for Typed<M> {
         self.settle_types();
     }
 
-    fn report(&self) -> EngineReport {
-        self.engine.report()
+    fn engine(&self) -> &dyn EngineState {
+        self.engine.as_ref()
+    }
+
+    fn engine_mut(&mut self) -> &mut dyn EngineState {
+        self.engine.as_mut()
     }
 
     fn forward(&mut self, call: ForwardCall) -> Result<ForwardOutput, StageError> {
-        let code = StageCode { function: &self.function, module: Self::present(&self.module)? };
-        self.engine.forward(&code, call)
+        self.engine.forward(&Self::code(&self.function, &self.module)?, call)
     }
 
     fn evaluate(&self, call: ForwardCall) -> Result<(Payload, Option<LossPart>), StageError> {
@@ -108,6 +174,14 @@ impl<M: Stage> ErasedStage for Typed<M> {
 
     fn backward_weights(&mut self, microbatches: &[usize]) -> Result<(), StageError> {
         self.engine.backward_weights(Self::present(&self.module)?, microbatches, &mut self.store)
+    }
+
+    fn start_work(&mut self, work: StageWork) -> Result<WorkStarted, StageError> {
+        self.engine.start(&Self::code(&self.function, &self.module)?, work, &mut self.store)
+    }
+
+    fn complete_work(&mut self, direction: Direction) -> Result<WorkResult, StageError> {
+        self.engine.complete(direction, &mut self.store)
     }
 
     fn gradients(&mut self) -> &mut GradientStore {
@@ -140,8 +214,42 @@ impl<M: Stage> ErasedStage for Typed<M> {
         self.store.clear();
     }
 
-    fn held(&self) -> usize {
-        self.engine.held()
+    fn steps_by_element(&self) -> Result<bool, StageError> {
+        match (self.whole(), &self.optimizer) {
+            (Ok(module), Some(optimizer)) => {
+                steps_by_element(&module, optimizer, &self.options.names).map_err(StageError::Device)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    fn follows_rule(&self) -> bool {
+        self.follows_rule != Some(false)
+    }
+
+    fn after_step(&mut self, observed: &[Vec<f64>]) -> Result<(), StageError> {
+        if !self.follows_rule() {
+            return Ok(());
+        }
+        let kept = Self::taken(&mut self.module)?;
+        let module = self.masters.widened(kept.clone());
+        let known = trained(&module);
+        // Unwind safety: the old module stays, and the panic continues.
+        match catch_unwind(AssertUnwindSafe(|| after_step(module, observed))) {
+            Ok((_, false)) => {
+                (self.follows_rule, self.module) = (Some(false), Ok(kept));
+                Ok(())
+            }
+            Ok((module, true)) => {
+                self.follows_rule = Some(true);
+                self.module = as_leaves(module, &known).map(|module| self.rounded(module));
+                Self::present(&self.module).map(drop)
+            }
+            Err(panic) => {
+                self.module = Ok(kept);
+                resume_unwind(panic)
+            }
+        }
     }
 
     fn clear(&mut self) {

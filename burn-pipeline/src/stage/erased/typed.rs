@@ -3,7 +3,7 @@
 
 use super::options::StageOptions;
 use crate::payload::AnyTensor;
-use crate::stage::engine::{Captured, Eager, Engine, Recompute, SplitBackward, StageFunction};
+use crate::stage::engine::{Captured, Eager, Engine, Recompute, SplitBackward, StageCode, StageFunction};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::state::{GradientStore, Masters, as_leaves, forward_state};
@@ -58,6 +58,14 @@ impl<M: Stage> Typed<M> {
     /// The module, if there is one. Borrows only this field, so that the engine can be borrowed at the same time.
     pub(super) fn present(module: &Result<M, StageError>) -> Result<&M, StageError> {
         module.as_ref().map_err(Clone::clone)
+    }
+
+    /// The user's code, if the module is there; borrows like [`Typed::present`].
+    pub(super) fn code<'a>(
+        function: &'a StageFunction<M>,
+        module: &'a Result<M, StageError>,
+    ) -> Result<StageCode<'a, M>, StageError> {
+        Self::present(module).map(|module| StageCode { function, module })
     }
 
     /// Takes the module out, if there is one, until another is put in its place.

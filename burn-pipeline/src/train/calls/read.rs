@@ -135,7 +135,7 @@ impl Command for Engines {
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let placement = rank.placement().clone();
         let stages = rank.executor().stages().iter().filter(|(stage, _)| placement.contains(**stage));
-        Ok(stages.map(|(&stage, held)| (stage, held.report())).collect())
+        Ok(stages.map(|(&stage, held)| (stage, held.engine().report())).collect())
     }
 }
 

@@ -33,7 +33,7 @@ impl MeasuredLayer<'_> {
             Err(StageError::Unsupported(reason)) => return Ok(Some(reason)),
             Err(error) => return Err(error),
         }
-        if let Some(programs) = self.held.report().programs.first() {
+        if let Some(programs) = self.held.engine().report().programs.first() {
             self.costs.flops = programs.forward().flops() as f64;
         }
         if let Some(bytes) = self.held.engine().activation() {

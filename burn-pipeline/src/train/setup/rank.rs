@@ -259,7 +259,8 @@ impl Blueprint {
         };
         let held = caught(rank, || format!("building stage {stage}"), make)?;
         taken(rank, stage, held.as_ref())?;
-        tracing::info!(rank, %stage, module = held.module_type(), captured = held.report().captured, "stage built");
+        let captured = held.engine().report().captured;
+        tracing::info!(rank, %stage, module = held.module_type(), captured, "stage built");
         Ok(held)
     }
 
