@@ -10,7 +10,8 @@ use std::any::TypeId;
 use std::sync::Arc;
 
 pub(super) type Make<M> = Arc<dyn Fn(u64, &LayerContext, &LayerGroups) -> M + Send + Sync>;
-type Run<M, I, O> = Arc<dyn Fn(&M, I, &mut Carried) -> Result<O, BoundaryError> + Send + Sync>;
+type RunOf<M, I, O> = dyn Fn(&M, I, &mut Carried) -> Result<O, BoundaryError> + Send + Sync;
+type Run<M, I, O> = Arc<RunOf<M, I, O>>;
 type Rule<M> = Arc<dyn Fn(M, usize, &[Vec<f64>]) -> M + Send + Sync>;
 type Reason<M> = Arc<dyn Fn(&M) -> Option<&'static str> + Send + Sync>;
 
@@ -52,12 +53,7 @@ impl<M, I, O> std::fmt::Debug for Layer<M, I, O> {
     }
 }
 
-impl<M, I, O> Layer<M, I, O>
-where
-    M: Module + Sync + 'static,
-    I: 'static,
-    O: 'static,
-{
+impl<M: Module + Sync + 'static, I: 'static, O: 'static> Layer<M, I, O> {
     /// A layer of this name, which is the first part of its parameters' names: `head.weight`, or `blocks.4.weight` if
     /// it is repeated.
     ///
@@ -112,40 +108,32 @@ where
         self
     }
 
-    fn changed<J, P>(self, run: impl FnOnce(Run<M, I, O>) -> Run<M, J, P>, ports: Ports) -> Layer<M, J, P> {
-        let Self { name, make, rule, reason, recomputed, .. } = self;
-        Layer { name, make, run: run(self.run), rule, reason, ports, recomputed }
+    /// The layer with a forward that calls its own one.
+    fn around<J, P>(
+        self,
+        ports: Ports,
+        around: impl Fn(&RunOf<M, I, O>, &M, J, &mut Carried) -> Result<P, BoundaryError> + Send + Sync + 'static,
+    ) -> Layer<M, J, P> {
+        let Self { name, make, run, rule, reason, recomputed, .. } = self;
+        let run: Run<M, J, P> = Arc::new(move |module, input, carried| around(&*run, module, input, carried));
+        Layer { name, make, run, rule, reason, ports, recomputed }
     }
 }
 
-impl<M, I, E, O> Layer<M, (I, E), O>
-where
-    M: Module + Sync + 'static,
-    I: 'static,
-    E: Boundary,
-    O: 'static,
-{
+impl<M: Module + Sync + 'static, I: 'static, E: Boundary, O: 'static> Layer<M, (I, E), O> {
     /// Reads extras of the batch as the second value of the forward's input: one value, or a tuple with one for each
     /// name. Every batch must hold them.
     pub fn extras<const N: usize>(self, names: [&'static str; N]) -> Layer<M, I, O> {
         let mut ports = self.ports.clone();
         ports.extras.push(Extras::of::<E>(names.to_vec()));
-        let with_extras = move |run: Run<M, (I, E), O>| -> Run<M, I, O> {
-            Arc::new(move |module, input, carried| {
-                let extra = E::from_payload(carried.extras(&names, TypeId::of::<E>()))?;
-                run(module, (input, extra), carried)
-            })
-        };
-        self.changed(with_extras, ports)
+        self.around(ports, move |run, module, input, carried| {
+            let extra = E::from_payload(carried.extras(&names, TypeId::of::<E>()))?;
+            run(module, (input, extra), carried)
+        })
     }
 }
 
-impl<M, I, O> Layer<M, (I, ForwardContext), O>
-where
-    M: Module + Sync + 'static,
-    I: 'static,
-    O: 'static,
-{
+impl<M: Module + Sync + 'static, I: 'static, O: 'static> Layer<M, (I, ForwardContext), O> {
     /// Gives the forward its context as the second value of its input.
     ///
     /// A number of the context is a number of the host: a captured stage is recorded for each microbatch, and keeps
@@ -153,58 +141,37 @@ where
     /// ([`Tuning::captured_programs`](crate::execute::Tuning::captured_programs) bounds them).
     pub fn with_context(self) -> Layer<M, I, O> {
         let ports = self.ports.clone();
-        let with_context = move |run: Run<M, (I, ForwardContext), O>| -> Run<M, I, O> {
-            Arc::new(move |module, input, carried| {
-                let context = carried.context();
-                run(module, (input, context), carried)
-            })
-        };
-        self.changed(with_context, ports)
+        self.around(ports, |run, module, input, carried| {
+            let context = carried.context();
+            run(module, (input, context), carried)
+        })
     }
 }
 
-impl<M, I, T, O> Layer<M, (I, Skip<T>), O>
-where
-    M: Module + Sync + 'static,
-    I: 'static,
-    T: Boundary,
-    O: 'static,
-{
+impl<M: Module + Sync + 'static, I: 'static, T: Boundary, O: 'static> Layer<M, (I, Skip<T>), O> {
     /// Takes the value that an earlier layer gave under this key ([`Layer::skip_out`]) as the second value of the
     /// forward's input: the last one that no layer has taken. A repeated layer takes one in each repetition.
     pub fn skip_in(self, key: &'static str) -> Layer<M, I, O> {
         let mut ports = self.ports.clone();
         ports.takes.insert(0, Port::of::<T>(key));
-        let with_value = move |run: Run<M, (I, Skip<T>), O>| -> Run<M, I, O> {
-            Arc::new(move |module, input, carried| {
-                let value = T::from_payload(carried.take(key)?)?;
-                run(module, (input, Skip(value)), carried)
-            })
-        };
-        self.changed(with_value, ports)
+        self.around(ports, move |run, module, input, carried| {
+            let value = T::from_payload(carried.take(key)?)?;
+            run(module, (input, Skip(value)), carried)
+        })
     }
 }
 
-impl<M, I, O, T> Layer<M, I, (O, Skip<T>)>
-where
-    M: Module + Sync + 'static,
-    I: 'static,
-    O: 'static,
-    T: Boundary,
-{
+impl<M: Module + Sync + 'static, I: 'static, O: 'static, T: Boundary> Layer<M, I, (O, Skip<T>)> {
     /// Gives the second value of the forward's output to the later layer that takes it ([`Layer::skip_in`]), past the
     /// layers between. If the two are on different stages, it goes there directly, as
     /// [`Builder::skip`](crate::Builder::skip) does.
     pub fn skip_out(self, key: &'static str) -> Layer<M, I, O> {
         let mut ports = self.ports.clone();
         ports.gives.push(Port::of::<T>(key));
-        let without_value = move |run: Run<M, I, (O, Skip<T>)>| -> Run<M, I, O> {
-            Arc::new(move |module, input, carried| {
-                let (output, Skip(value)) = run(module, input, carried)?;
-                carried.give(key, value.into_payload());
-                Ok(output)
-            })
-        };
-        self.changed(without_value, ports)
+        self.around(ports, move |run, module, input, carried| {
+            let (output, Skip(value)) = run(module, input, carried)?;
+            carried.give(key, value.into_payload());
+            Ok(output)
+        })
     }
 }

@@ -58,11 +58,10 @@ impl<I: Boundary> Sequential<Start<I>> {
 
 impl<C: Chain> Sequential<C> {
     /// Adds a layer, which takes what the last one gives.
-    pub fn then<M, O>(self, layer: Layer<M, C::Output, O>) -> Sequential<ThenOne<C, M, O>>
-    where
-        M: Module + Sync + 'static,
-        O: Boundary,
-    {
+    pub fn then<M: Module + Sync + 'static, O: Boundary>(
+        self,
+        layer: Layer<M, C::Output, O>,
+    ) -> Sequential<ThenOne<C, M, O>> {
         self.with(None, Arc::new(layer), One)
     }
 
