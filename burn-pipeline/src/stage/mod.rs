@@ -6,7 +6,8 @@
 //!
 //! Reading order: `module` ([`Stage`]), `stage_box` (what a factory returns), `batch` (a batch, its microbatches, the
 //! loss contract), `random` (seeds), `precision` (element types), `state` (parameters, masters, gradient sums,
-//! optimizer state), `engine` (ways to run a stage), `erased` (what the executor drives), `single` (a stage by hand).
+//! optimizer state), `options` (what a user sets), `engine` (ways to run a stage), `erased` (what the executor drives),
+//! `single` (a stage by hand).
 //!
 //! # A plain stack of layers
 //!
@@ -67,6 +68,7 @@ mod engine;
 mod erased;
 mod error;
 mod module;
+mod options;
 mod precision;
 mod random;
 mod single;
@@ -90,7 +92,8 @@ pub(crate) use engine::{
     BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, LossFunction, Members, PayloadCheck, StageFunction,
     StageWork, WorkResult, WorkStarted, check, depends_on_microbatch, microbatch,
 };
-pub(crate) use erased::{Change, ErasedStage, LayerChange, Offered, PROGRAMS};
+pub(crate) use erased::{Change, ErasedStage, LayerChange, Offered};
+pub(crate) use options::PROGRAMS;
 pub(crate) use random::{ForwardSeed, is_seeding, mixed, random};
 pub(crate) use state::{
     GradientStore, MadeUpSteps, NamedParameter, ParameterState, StageState, Standing, StateValue, made_up_names,

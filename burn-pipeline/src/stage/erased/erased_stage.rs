@@ -1,6 +1,5 @@
 //! A stage whose module's type is hidden: what is known about it, its engine, `F`, `I`, `W` and `B`, and its steps.
 
-use super::options::StageOptions;
 use super::replace::ReplaceModule;
 use super::typed::Typed;
 use super::weights::StageWeights;
@@ -12,6 +11,7 @@ use crate::stage::engine::{
 };
 use crate::stage::error::StageError;
 use crate::stage::module::{Stage, after_step};
+use crate::stage::options::StageOptions;
 use crate::stage::random::ForwardSeed;
 use crate::stage::state::{
     Accumulation, GradientStore, as_leaves, collected, free_abandoned, parameter_ids, retie, step_in_model,

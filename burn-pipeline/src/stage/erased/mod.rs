@@ -7,13 +7,11 @@
 //! others).
 
 mod erased_stage;
-mod options;
 mod replace;
 mod typed;
 mod weights;
 
 pub(crate) use erased_stage::ErasedStage;
-pub(crate) use options::PROGRAMS;
 pub use replace::ReplaceError;
 pub(crate) use replace::{Change, LayerChange, Offered};
 pub(super) use typed::Typed;

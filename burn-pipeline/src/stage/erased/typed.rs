@@ -1,11 +1,11 @@
 //! A stage of a known module type: the module, its engine, its gradient sums and its optimizer, on the rank that
 //! built them. Its methods are in the files of the traits that it implements.
 
-use super::options::StageOptions;
 use crate::payload::AnyTensor;
 use crate::stage::engine::{Captured, Eager, Engine, Recompute, SplitBackward, StageCode, StageFunction};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
+use crate::stage::options::StageOptions;
 use crate::stage::state::{GradientStore, Masters, as_leaves, forward_state};
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
@@ -107,29 +107,22 @@ impl<M: Stage> Typed<M> {
     /// See [`ErasedStage::choose`](super::ErasedStage::choose).
     pub(super) fn choose_engine(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) {
         self.chosen = (split, splits, keep_outputs);
-        let (grouped, awaited) = (self.options.grouped, self.options.awaited);
-        let eager = |reason| Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits).awaited(awaited);
-        self.function.keep_output(self.options.outputs);
-        let function = self.function.clone();
-        let (programs, every) = (self.options.programs, self.options.record_every);
-        let (compile, rounded) = (self.options.compile, self.options.rounded);
-        let members = self.options.members.clone();
-        let captured = |strict| {
-            let otherwise = eager("it cannot be captured");
-            let engine = Captured::new(strict, programs, otherwise).recording_every(every);
-            Box::new(engine.compiling(compile, rounded).among(members.clone(), grouped))
-        };
+        let options = &self.options;
+        let eager =
+            |reason| Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits).awaited(options.awaited);
+        self.function.keep_output(options.outputs);
+        let captured = |strict| Box::new(Captured::new(strict, options, eager("it cannot be captured")));
         let engine: Box<dyn Engine<M>> = match (split, splits) {
             (SplitBackward::Eager, _) => Box::new(eager("it was asked for")),
             // A captured forward has its own generator for random numbers, and only a captured one is compiled.
-            (SplitBackward::Auto, false) if !self.options.seeded && !compile => {
+            (SplitBackward::Auto, false) if !options.seeded && !options.compile => {
                 Box::new(eager("the plan does not split its backward"))
             }
             (SplitBackward::Auto, _) => captured(false),
             (SplitBackward::Captured, _) => captured(true),
         };
-        self.engine = match self.options.recompute {
-            true => Box::new(Recompute::new(engine, function)),
+        self.engine = match options.recompute {
+            true => Box::new(Recompute::new(engine, self.function.clone())),
             false => engine,
         };
     }

@@ -5,7 +5,6 @@ use super::microbatch_run::MicrobatchRun;
 use super::programs::Programs;
 use super::replayable::Replayable;
 use super::running_program::RunningProgram;
-use crate::program::Bf16;
 use crate::stage::Stage;
 use crate::stage::engine::call::ForwardCall;
 use crate::stage::engine::casts::refuse_types;
@@ -15,6 +14,7 @@ use crate::stage::engine::members::Members;
 use crate::stage::engine::recording::{Parameters, Recorded, Refusal, Signature, record};
 use crate::stage::engine::seeded::refuse_draws;
 use crate::stage::error::StageError;
+use crate::stage::options::StageOptions;
 use crate::stage::random::ForwardSeed;
 use burn::tensor::Device;
 use std::collections::HashMap;
@@ -23,6 +23,7 @@ use std::sync::Arc;
 const CHANGES_BUFFERS: &str = "its forward changes a buffer (running statistics), which a replay would not";
 
 /// Runs a stage from its captured programs; see the module's header.
+#[derive(Default)]
 pub(in crate::stage) struct Captured {
     /// True if a refused capture is an error, not a reason to run eagerly.
     strict: bool,
@@ -52,46 +53,10 @@ pub(in crate::stage) struct Captured {
 }
 
 impl Captured {
-    /// A new engine that keeps at most `programs` programs; `strict` makes a refused capture an error.
-    pub(in crate::stage) fn new(strict: bool, programs: usize, eager: Eager) -> Self {
-        Self {
-            strict,
-            capture: None,
-            programs: Programs::new(programs),
-            refused: None,
-            members: None,
-            grouped: false,
-            warned: false,
-            seed: ForwardSeed::default(),
-            elsewhere: UntrackedDraws::default(),
-            unused: Vec::new(),
-            forwarded: HashMap::new(),
-            halfway: HashMap::new(),
-            again: HashMap::new(),
-            forward: None,
-            backward: None,
-            eager,
-        }
-    }
-
-    /// Records only every n-th forward of a signature, and compares it with the recording that the others ran.
-    pub(in crate::stage) fn recording_every(mut self, forwards: usize) -> Self {
-        self.programs.record_every = forwards.max(1);
-        self
-    }
-
-    /// Compiles programs if `compile` is set and the device has a compiler. `rounded`: they round the operands of
-    /// matmuls.
-    pub(in crate::stage) fn compiling(mut self, compile: bool, rounded: Option<Bf16>) -> Self {
-        (self.programs.compile, self.programs.rounded) = (compile, rounded);
-        self
-    }
-
-    /// Sets the other ranks that hold the stage: before its first forward runs, they compare their exchanges.
-    /// `grouped`: they compute each forward together.
-    pub(in crate::stage) fn among(mut self, members: Option<Members>, grouped: bool) -> Self {
-        (self.grouped, self.members) = (grouped, members);
-        self
+    /// A new engine; `strict` makes a refused capture an error. `eager` runs what cannot be captured.
+    pub(in crate::stage) fn new(strict: bool, options: &StageOptions, eager: Eager) -> Self {
+        let (members, grouped) = (options.members.clone(), options.grouped);
+        Self { strict, programs: Programs::new(options), members, grouped, eager, ..Self::default() }
     }
 
     /// The programs for a call: records the forward, unless its turn has not come, and returns the programs of an

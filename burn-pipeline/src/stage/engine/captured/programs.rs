@@ -7,18 +7,20 @@
 use super::replayable::{Constant, Replayable};
 use crate::program::{Bf16, StagePrograms, on_device};
 use crate::stage::engine::recording::{Recorded, Signature};
+use crate::stage::options::StageOptions;
 use burn::backend::ir::TensorId;
 use burn::module::ParamId;
 use burn::tensor::{Device, TensorData};
 use std::sync::{Arc, Weak};
 
 /// A bounded number of programs.
+#[derive(Default)]
 pub(super) struct Programs {
     limit: usize,
     /// True if programs are compiled.
-    pub(super) compile: bool,
+    compile: bool,
     /// Set if compiled programs round the operands of matmuls.
-    pub(super) rounded: Option<Bf16>,
+    rounded: Option<Bf16>,
     /// How many forwards share one recording.
     pub(super) record_every: usize,
     /// The most recently used first.
@@ -35,10 +37,11 @@ struct Entry {
 }
 
 impl Programs {
-    /// Keeps this many programs, at least one.
-    pub(super) fn new(limit: usize) -> Self {
-        let (kept, constants) = (Vec::new(), Vec::new());
-        Self { limit: limit.max(1), compile: false, rounded: None, record_every: 1, kept, constants }
+    /// Keeps as many programs as the options say, at least one.
+    pub(super) fn new(options: &StageOptions) -> Self {
+        let (limit, record_every) = (options.programs.max(1), options.record_every.max(1));
+        let (compile, rounded) = (options.compile, options.rounded);
+        Self { limit, compile, rounded, record_every, kept: Vec::new(), constants: Vec::new() }
     }
 
     /// The programs of a call that need not be recorded.
