@@ -9,19 +9,14 @@ use super::executor::Executor;
 use super::run_state::RunState;
 use crate::link::Link;
 use crate::payload::{Boundary, Payload, PayloadPart, StagePort};
-use crate::stage::{
-    ForwardCall, ForwardOutput, Gradients, LOSS_SEED, LossPart, MicrobatchError, StageError, loss_seed,
-};
+use crate::stage::{BackwardCall, ForwardCall, Gradients, LOSS_SEED, LossPart, MicrobatchError, StageError, loss_seed};
 use burn_pipeline_plan::plan::{MicrobatchTask, Op, Task};
 
 impl Executor {
     pub(super) fn forward(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<(), ExecuteError> {
         let call = self.forward_call(state, task)?;
         let (output, loss) = if state.run.trains() {
-            match self.guarded(task, |stage| stage.forward(call))? {
-                ForwardOutput::Activations(output) => (Some(output), None),
-                ForwardOutput::Loss(loss) => (None, Some(*loss)),
-            }
+            self.guarded(task, |stage| stage.forward(call))?.parts()
         } else {
             let (output, loss) = self.guarded(task, |stage| stage.evaluate(call))?;
             (Some(output), loss)
@@ -30,12 +25,8 @@ impl Executor {
     }
 
     pub(super) fn backward(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<(), ExecuteError> {
-        let seeds = self.seeds(state, task)?;
-        let index = state.index(task);
-        let gradients = self.guarded(task, |stage| match task.op() {
-            Op::BackwardInput => stage.backward_input(index, seeds),
-            _ => stage.backward(index, seeds),
-        })?;
+        let call = self.backward_call(state, task)?;
+        let gradients = self.guarded(task, |stage| stage.backward(call))?;
         self.store_backward(state, task, gradients)
     }
 
@@ -141,8 +132,18 @@ impl Executor {
         self.store(state, task, Task::new(task.stage(), Op::SendForward, task.microbatch()), output)
     }
 
-    /// Awaits the gradients that a backward starts from. On a stage that ends its route that is the loss's seed.
-    pub(super) fn seeds(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<Gradients, ExecuteError> {
+    /// Awaits the gradients that a backward starts from.
+    pub(super) fn backward_call(
+        &mut self,
+        state: &mut RunState<'_>,
+        task: MicrobatchTask,
+    ) -> Result<BackwardCall, ExecuteError> {
+        let seeds = self.seeds(state, task)?;
+        Ok(BackwardCall { microbatch: state.index(task), seeds, whole: task.op() != Op::BackwardInput })
+    }
+
+    /// Awaits the gradients of a stage's outputs. On a stage that ends its route that is the loss's seed.
+    fn seeds(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<Gradients, ExecuteError> {
         match state.plan().placement().next(task.stage()) {
             None if self.has_parallel_head() => return self.hidden_gradient(state, task),
             None => return Ok(vec![Some(self.loss_seed(state, task)?)]),

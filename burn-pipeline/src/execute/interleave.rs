@@ -15,7 +15,7 @@ use super::error::ExecuteError;
 use super::executor::Executor;
 use super::options::FusedActions;
 use super::run_state::RunState;
-use crate::stage::{Direction, ForwardOutput, StageWork, WorkResult, WorkStarted};
+use crate::stage::{Direction, ForwardOutput, Started};
 use burn::tensor::Device;
 use burn_pipeline_plan::plan::{Action, MicrobatchTask, Op};
 
@@ -56,41 +56,36 @@ impl Executor {
         let Fused { forward, backward, .. } = fused;
         self.start(state, backward.into())?;
         self.start(state, forward.into())?;
-        let call = self.forward_call(state, forward)?;
-        let seeds = self.seeds(state, backward)?;
-        let index = state.index(backward);
-        let work = match backward.op() {
-            Op::BackwardInput => StageWork::BackwardInput(index, seeds),
-            _ => StageWork::Backward(index, seeds),
-        };
+        let forward_call = self.forward_call(state, forward)?;
+        let backward_call = self.backward_call(state, backward)?;
         let _span =
             tracing::trace_span!("fused", rank = self.rank(), cell = state.position, %forward, %backward).entered();
         state.started = state.now();
-        let begun = self.caught(forward.stage(), forward, |stage| stage.start_work(StageWork::Forward(call)))?;
-        let forward_pieces = pieces(&begun);
-        if let WorkStarted::Finished(done) = begun {
+        let begun = self.caught(forward.stage(), forward, |stage| stage.start_forward(forward_call))?;
+        let forward_pieces = begun.pieces();
+        if let Started::Finished(done) = begun {
             self.synchronize(forward)?;
-            self.store_done(state, forward, done)?;
+            self.store_output(state, forward, done)?;
             state.record(self.rank(), forward.into(), state.started);
             state.started = state.now();
         }
-        let begun = self.caught(backward.stage(), backward, |stage| stage.start_work(work))?;
-        let both = forward_pieces.zip(pieces(&begun));
+        let begun = self.caught(backward.stage(), backward, |stage| stage.start_backward(backward_call))?;
+        let both = forward_pieces.zip(begun.pieces());
         if let Some((forwards, backwards)) = both {
             self.alternate((forward, forwards), (backward, backwards))?;
         }
         if forward_pieces.is_some() {
-            let done = self.guarded(forward, |stage| stage.complete_work(Direction::Forward))?;
-            self.store_done(state, forward, done)?;
+            let done = self.guarded(forward, |stage| stage.engine_mut().complete_forward())?;
+            self.store_output(state, forward, done)?;
             if both.is_none() {
                 state.record(self.rank(), forward.into(), state.started);
             }
         }
         let done = match begun {
-            WorkStarted::Finished(done) => done,
-            WorkStarted::Pieces(_) => self.guarded(backward, |stage| stage.complete_work(Direction::Backward))?,
+            Started::Finished(done) => done,
+            Started::Pieces(_) => self.guarded(backward, |stage| stage.complete_backward())?,
         };
-        self.store_done(state, backward, done)?;
+        self.store_backward(state, backward, done)?;
         state.count_held(&self.stages);
         let action = if both.is_some() { fused.action } else { backward.into() };
         state.record(self.rank(), action, state.started);
@@ -98,19 +93,14 @@ impl Executor {
         Ok(())
     }
 
-    fn store_done(
+    fn store_output(
         &mut self,
         state: &mut RunState<'_>,
         task: MicrobatchTask,
-        done: WorkResult,
+        done: ForwardOutput,
     ) -> Result<(), ExecuteError> {
-        match done {
-            WorkResult::Forward(ForwardOutput::Activations(output)) => {
-                self.store_forward(state, task, Some(output), None)
-            }
-            WorkResult::Forward(ForwardOutput::Loss(loss)) => self.store_forward(state, task, None, Some(*loss)),
-            WorkResult::Backward(gradients) => self.store_backward(state, task, gradients),
-        }
+        let (output, loss) = done.parts();
+        self.store_forward(state, task, output, loss)
     }
 
     /// Runs the pieces of a forward and a backward alternately, until one part is done.
@@ -131,14 +121,6 @@ impl Executor {
             }
         }
         Ok(())
-    }
-}
-
-/// The number of pieces of a part; `None` if it ran at once.
-fn pieces(begun: &WorkStarted) -> Option<usize> {
-    match begun {
-        WorkStarted::Pieces(pieces) => Some(*pieces),
-        WorkStarted::Finished(_) => None,
     }
 }
 

@@ -89,8 +89,8 @@ pub use state::{Accumulation, NamedWeight, Names, SharedError, named_weights, wi
 
 pub(crate) use batch::{LossPart, loss_seed};
 pub(crate) use engine::{
-    BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, LossFunction, Members, PayloadCheck, StageFunction,
-    StageWork, WorkResult, WorkStarted, check, depends_on_microbatch, microbatch,
+    BackwardCall, BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, LossFunction, Members, PayloadCheck,
+    StageFunction, Started, check, depends_on_microbatch, microbatch,
 };
 pub(crate) use erased::{Change, ErasedStage, LayerChange, Offered};
 pub(crate) use options::PROGRAMS;

@@ -1,7 +1,7 @@
 //! Runs one stage by hand, without a pipeline.
 
 use super::StageBox;
-use super::engine::{EngineReport, ForwardCall, ForwardOutput, SplitBackward};
+use super::engine::{BackwardCall, EngineReport, ForwardCall, ForwardOutput, SplitBackward};
 use super::erased::ErasedStage;
 use super::error::StageError;
 use super::state::Accumulation;
@@ -125,7 +125,7 @@ impl SingleStage {
         microbatch: usize,
         of_outputs: Vec<Option<AnyTensor>>,
     ) -> Result<Vec<Option<AnyTensor>>, StageError> {
-        self.stage.backward(microbatch, of_outputs)
+        self.stage.backward(BackwardCall { microbatch, seeds: of_outputs, whole: true })
     }
 
     /// `I`: returns the gradients of the input, and holds what `W` needs.
@@ -137,7 +137,7 @@ impl SingleStage {
         microbatch: usize,
         of_outputs: Vec<Option<AnyTensor>>,
     ) -> Result<Vec<Option<AnyTensor>>, StageError> {
-        self.stage.backward_input(microbatch, of_outputs)
+        self.stage.backward(BackwardCall { microbatch, seeds: of_outputs, whole: false })
     }
 
     /// `W` of one microbatch, or of several at once: the same sums up to the order of additions.

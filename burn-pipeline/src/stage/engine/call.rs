@@ -1,4 +1,4 @@
-//! What goes into a stage's forward and what comes out of it, for one microbatch.
+//! What goes into a stage's forward and backward, and what comes out of them, for one microbatch.
 
 use crate::payload::{AnyTensor, Payload};
 use crate::stage::batch::LossPart;
@@ -40,6 +40,14 @@ pub(crate) enum ForwardOutput {
 }
 
 impl ForwardOutput {
+    /// The outputs, or the loss.
+    pub(crate) fn parts(self) -> (Option<Payload>, Option<LossPart>) {
+        match self {
+            ForwardOutput::Activations(output) => (Some(output), None),
+            ForwardOutput::Loss(loss) => (None, Some(*loss)),
+        }
+    }
+
     /// The tensors of the outputs, or of the loss.
     pub(super) fn tensors(&self) -> Box<dyn Iterator<Item = &AnyTensor> + '_> {
         match self {
@@ -51,3 +59,14 @@ impl ForwardOutput {
 
 /// One gradient for each tensor of a payload; `None` for a tensor without one.
 pub(crate) type Gradients = Vec<Option<AnyTensor>>;
+
+/// The call of a stage's backward for one microbatch.
+#[derive(Clone, Debug)]
+pub(crate) struct BackwardCall {
+    /// The microbatch's index in the whole batch.
+    pub microbatch: usize,
+    /// The gradient of each output tensor, or the loss's seed.
+    pub seeds: Gradients,
+    /// True for `B`; false for `I`, which leaves the gradients of the weights to `W`.
+    pub whole: bool,
+}

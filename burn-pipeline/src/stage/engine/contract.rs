@@ -1,12 +1,12 @@
 //! The interface of every way to run a stage: forwards, backwards and reports.
 //!
-//! Guarantees: with every engine, `backward` gives the same numbers as `backward_input` followed by
+//! Guarantees: with every engine, a whole `backward` gives the same numbers as one of the input alone followed by
 //! `backward_weight`.
 
-use super::call::{ForwardCall, ForwardOutput, Gradients};
+use super::call::{BackwardCall, ForwardCall, ForwardOutput, Gradients};
 use super::function::StageCode;
 use super::report::{ActivationBytes, EngineReport};
-use super::work::{Direction, StageWork, WorkResult, WorkStarted};
+use super::work::{Direction, Started};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::random::ForwardSeed;
@@ -26,9 +26,14 @@ pub(crate) trait EngineState: Send {
         Err(StageError::NotHeld)
     }
 
-    /// Runs the rest of work that has started, and returns its result.
-    fn complete(&mut self, direction: Direction, store: &mut GradientStore) -> Result<WorkResult, StageError> {
-        let _ = (direction, store);
+    /// Runs the rest of a forward that has started.
+    fn complete_forward(&mut self) -> Result<ForwardOutput, StageError> {
+        Err(StageError::NotHeld)
+    }
+
+    /// Runs the rest of a backward that has started.
+    fn complete_backward(&mut self, store: &mut GradientStore) -> Result<Gradients, StageError> {
+        let _ = store;
         Err(StageError::NotHeld)
     }
 
@@ -82,19 +87,9 @@ pub(crate) trait Engine<M: Stage>: EngineState {
         false
     }
 
-    /// `B`: returns the gradients of the input and adds those of the weights to the store.
-    ///
-    /// `seeds` holds the gradient of each output tensor, or the loss's seed.
-    fn backward(
-        &mut self,
-        module: &M,
-        microbatch: usize,
-        seeds: Gradients,
-        store: &mut GradientStore,
-    ) -> Result<Gradients, StageError>;
-
-    /// `I`: returns the gradients of the input and holds what `backward_weight` needs.
-    fn backward_input(&mut self, module: &M, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError>;
+    /// `B` or `I`: returns the gradients of the input. `B` adds those of the weights to the store; `I` holds what
+    /// `backward_weight` needs.
+    fn backward(&mut self, module: &M, call: BackwardCall, store: &mut GradientStore) -> Result<Gradients, StageError>;
 
     /// `W`: adds the gradients of the weights to the store.
     fn backward_weight(&mut self, module: &M, microbatch: usize, store: &mut GradientStore) -> Result<(), StageError>;
@@ -109,21 +104,22 @@ pub(crate) trait Engine<M: Stage>: EngineState {
         microbatches.iter().try_for_each(|&microbatch| self.backward_weight(module, microbatch, store))
     }
 
-    /// Starts a forward or a backward that the caller advances in pieces; see [`WorkStarted`].
-    fn start(
+    /// Starts a forward that the caller advances in pieces.
+    fn start_forward(
         &mut self,
         code: &StageCode<'_, M>,
-        work: StageWork,
+        call: ForwardCall,
+    ) -> Result<Started<ForwardOutput>, StageError> {
+        self.forward(code, call).map(Started::Finished)
+    }
+
+    /// Starts a backward that the caller advances in pieces.
+    fn start_backward(
+        &mut self,
+        module: &M,
+        call: BackwardCall,
         store: &mut GradientStore,
-    ) -> Result<WorkStarted, StageError> {
-        Ok(WorkStarted::Finished(match work {
-            StageWork::Forward(call) => WorkResult::Forward(self.forward(code, call)?),
-            StageWork::Backward(microbatch, seeds) => {
-                WorkResult::Backward(self.backward(code.module, microbatch, seeds, store)?)
-            }
-            StageWork::BackwardInput(microbatch, seeds) => {
-                WorkResult::Backward(self.backward_input(code.module, microbatch, seeds)?)
-            }
-        }))
+    ) -> Result<Started<Gradients>, StageError> {
+        self.backward(module, call, store).map(Started::Finished)
     }
 }

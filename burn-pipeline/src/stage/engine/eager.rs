@@ -12,7 +12,7 @@
 //!    weight gradients to `W`, which computes them and adds them to those that `I` held. `B` runs both at once.
 //! 6. A forward that casts to a type that the device does not compute in is refused before it runs ([`Casts`]).
 
-use super::call::{ForwardCall, ForwardOutput, Gradients};
+use super::call::{BackwardCall, ForwardCall, ForwardOutput, Gradients};
 use super::casts::{Casts, refuse_given};
 use super::contract::{Engine, EngineState};
 use super::function::{StageCode, TrackedOutput, strategy_of};
@@ -112,8 +112,9 @@ impl Eager {
     }
 
     /// Runs the backward of a microbatch, except for the weight gradients that layers defer.
-    fn run_backward(&mut self, microbatch: usize, seeds: Gradients) -> Result<(Gradients, HeldBackward), StageError> {
-        let held = self.held.remove(&microbatch).ok_or(StageError::NotHeld)?;
+    fn run_backward(&mut self, call: BackwardCall) -> Result<(Gradients, HeldBackward), StageError> {
+        let held = self.held.remove(&call.microbatch).ok_or(StageError::NotHeld)?;
+        let seeds = call.seeds;
         if seeds.len() != held.outputs.len() {
             return Err(StageError::GradientCount { got: seeds.len(), expected: held.outputs.len() });
         }
@@ -233,21 +234,13 @@ impl<M: Stage> Engine<M> for Eager {
         self.checked(given)
     }
 
-    fn backward(
-        &mut self,
-        module: &M,
-        microbatch: usize,
-        seeds: Gradients,
-        store: &mut GradientStore,
-    ) -> Result<Gradients, StageError> {
-        let (inputs, halfway) = self.run_backward(microbatch, seeds)?;
-        store.add(microbatch, self.finish(module, halfway)?);
-        Ok(inputs)
-    }
-
-    fn backward_input(&mut self, _: &M, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError> {
-        let (inputs, halfway) = self.run_backward(microbatch, seeds)?;
-        self.halfway.insert(microbatch, halfway);
+    fn backward(&mut self, module: &M, call: BackwardCall, store: &mut GradientStore) -> Result<Gradients, StageError> {
+        let (microbatch, whole) = (call.microbatch, call.whole);
+        let (inputs, halfway) = self.run_backward(call)?;
+        match whole {
+            true => store.add(microbatch, self.finish(module, halfway)?),
+            false => drop(self.halfway.insert(microbatch, halfway)),
+        }
         Ok(inputs)
     }
 

@@ -1,7 +1,7 @@
 //! The ways to run a stage's forwards and backwards, all with the same numbers.
 //!
-//! Reading order: [`call`] (what a forward takes and returns), [`function`] (module and loss as one function of
-//! tensors), [`contract`] (what an engine offers), [`members`] (the other ranks that hold the stage), [`recording`]
+//! Reading order: [`call`] (what forwards and backwards take and return), [`function`] (module and loss as one function
+//! of tensors), [`contract`] (what an engine offers), [`members`] (the other ranks that hold the stage), [`recording`]
 //! (a forward and its backward as a list of operations), [`casts`] (types that the device does not compute in),
 //! [`seeded`] (random numbers of eager forwards), [`eager`] (Burn's autodiff), [`captured`] (replayed programs),
 //! [`recompute`] (around either of them), [`work`] (forwards and backwards in pieces), [`report`].
@@ -19,7 +19,7 @@ mod report;
 mod seeded;
 mod work;
 
-pub(crate) use call::{ForwardCall, ForwardOutput, Gradients};
+pub(crate) use call::{BackwardCall, ForwardCall, ForwardOutput, Gradients};
 pub(super) use captured::Captured;
 pub(super) use casts::refuse_given;
 pub(crate) use contract::{Engine, EngineState};
@@ -30,4 +30,4 @@ pub(crate) use function::{
 pub(crate) use members::Members;
 pub(super) use recompute::Recompute;
 pub use report::{ActivationBytes, DeferredShare, EngineReport, SplitBackward};
-pub(crate) use work::{Direction, StageWork, WorkResult, WorkStarted};
+pub(crate) use work::{Direction, Started};

@@ -15,7 +15,7 @@
 //!    draws without a seed, or counts its calls, is thus refused once its outputs differ. The comparison reads both
 //!    outputs on the host.
 
-use super::call::{ForwardCall, ForwardOutput, Gradients};
+use super::call::{BackwardCall, ForwardCall, ForwardOutput, Gradients};
 use super::contract::{Engine, EngineState};
 use super::function::{StageCode, StageFunction};
 use super::report::{ActivationBytes, EngineReport};
@@ -108,26 +108,15 @@ impl<M: Stage> Engine<M> for Recompute<M> {
         self.inner.forward_only(code, call)
     }
 
-    fn backward(
-        &mut self,
-        module: &M,
-        microbatch: usize,
-        seeds: Gradients,
-        store: &mut GradientStore,
-    ) -> Result<Gradients, StageError> {
-        if let Some(inputs) = self.idle.remove(&microbatch) {
+    fn backward(&mut self, module: &M, call: BackwardCall, store: &mut GradientStore) -> Result<Gradients, StageError> {
+        if let Some(&inputs) = self.idle.get(&call.microbatch) {
+            if call.whole {
+                self.idle.remove(&call.microbatch);
+            }
             return Ok(vec![None; inputs]);
         }
-        self.again(module, microbatch)?;
-        self.inner.backward(module, microbatch, seeds, store)
-    }
-
-    fn backward_input(&mut self, module: &M, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError> {
-        if let Some(&inputs) = self.idle.get(&microbatch) {
-            return Ok(vec![None; inputs]);
-        }
-        self.again(module, microbatch)?;
-        self.inner.backward_input(module, microbatch, seeds)
+        self.again(module, call.microbatch)?;
+        self.inner.backward(module, call, store)
     }
 
     fn backward_weight(&mut self, module: &M, microbatch: usize, store: &mut GradientStore) -> Result<(), StageError> {

@@ -6,8 +6,7 @@ use super::weights::StageWeights;
 use crate::payload::{AnyTensor, Boundary, Kinds, Payload};
 use crate::stage::batch::LossPart;
 use crate::stage::engine::{
-    BatchChecks, Direction, EngineState, ForwardCall, ForwardOutput, Gradients, SplitBackward, StageWork, WorkResult,
-    WorkStarted, refuse_given,
+    BackwardCall, BatchChecks, EngineState, ForwardCall, ForwardOutput, Gradients, SplitBackward, Started, refuse_given,
 };
 use crate::stage::error::StageError;
 use crate::stage::module::{Stage, after_step};
@@ -58,19 +57,19 @@ pub(crate) trait ErasedStage: ReplaceModule + StageWeights + Send {
     fn forward(&mut self, call: ForwardCall) -> Result<ForwardOutput, StageError>;
     /// Runs a forward without autodiff. Returns the outputs and, if there are a loss and a target, the loss.
     fn evaluate(&self, call: ForwardCall) -> Result<(Payload, Option<LossPart>), StageError>;
-    /// `B`: returns the gradients of the input, and adds those of the weights to the sums. `seeds` holds the gradient
-    /// of each output tensor, or the loss's seed.
-    fn backward(&mut self, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError>;
-    /// `I`: returns the gradients of the input, and holds what `W` needs.
-    fn backward_input(&mut self, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError>;
+    /// `B` or `I`: returns the gradients of the input. `B` adds those of the weights to the sums; `I` holds what `W`
+    /// needs.
+    fn backward(&mut self, call: BackwardCall) -> Result<Gradients, StageError>;
     /// `W`: adds the gradients of the weights to the sums.
     fn backward_weight(&mut self, microbatch: usize) -> Result<(), StageError>;
     /// `W` of several microbatches at once: the same sums up to the order of additions.
     fn backward_weights(&mut self, microbatches: &[usize]) -> Result<(), StageError>;
-    /// Starts a forward or a backward in pieces; the engine advances it.
-    fn start_work(&mut self, work: StageWork) -> Result<WorkStarted, StageError>;
-    /// Runs the rest of it.
-    fn complete_work(&mut self, direction: Direction) -> Result<WorkResult, StageError>;
+    /// Starts a forward in pieces; the engine advances and completes it.
+    fn start_forward(&mut self, call: ForwardCall) -> Result<Started<ForwardOutput>, StageError>;
+    /// Starts a backward in pieces; the engine advances it.
+    fn start_backward(&mut self, call: BackwardCall) -> Result<Started<Gradients>, StageError>;
+    /// Runs the rest of a backward that has started.
+    fn complete_backward(&mut self) -> Result<Gradients, StageError>;
 
     /// The sums of the weights' gradients.
     fn gradients(&mut self) -> &mut GradientStore;
@@ -160,12 +159,8 @@ impl<M: Stage> ErasedStage for Typed<M> {
         Ok((output, Some(LossPart::from(self.function.loss(given, call.target)?))))
     }
 
-    fn backward(&mut self, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError> {
-        self.engine.backward(Self::present(&self.module)?, microbatch, seeds, &mut self.store)
-    }
-
-    fn backward_input(&mut self, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError> {
-        self.engine.backward_input(Self::present(&self.module)?, microbatch, seeds)
+    fn backward(&mut self, call: BackwardCall) -> Result<Gradients, StageError> {
+        self.engine.backward(Self::present(&self.module)?, call, &mut self.store)
     }
 
     fn backward_weight(&mut self, microbatch: usize) -> Result<(), StageError> {
@@ -176,12 +171,16 @@ impl<M: Stage> ErasedStage for Typed<M> {
         self.engine.backward_weights(Self::present(&self.module)?, microbatches, &mut self.store)
     }
 
-    fn start_work(&mut self, work: StageWork) -> Result<WorkStarted, StageError> {
-        self.engine.start(&Self::code(&self.function, &self.module)?, work, &mut self.store)
+    fn start_forward(&mut self, call: ForwardCall) -> Result<Started<ForwardOutput>, StageError> {
+        self.engine.start_forward(&Self::code(&self.function, &self.module)?, call)
     }
 
-    fn complete_work(&mut self, direction: Direction) -> Result<WorkResult, StageError> {
-        self.engine.complete(direction, &mut self.store)
+    fn start_backward(&mut self, call: BackwardCall) -> Result<Started<Gradients>, StageError> {
+        self.engine.start_backward(Self::present(&self.module)?, call, &mut self.store)
+    }
+
+    fn complete_backward(&mut self) -> Result<Gradients, StageError> {
+        self.engine.complete_backward(&mut self.store)
     }
 
     fn gradients(&mut self) -> &mut GradientStore {

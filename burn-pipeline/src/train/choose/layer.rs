@@ -7,7 +7,7 @@
 
 use super::profile::median;
 use crate::payload::{AnyTensor, Payload, TensorKind};
-use crate::stage::{ErasedStage, ForwardCall, ForwardOutput, Gradients, SplitBackward, StageError};
+use crate::stage::{BackwardCall, ErasedStage, ForwardCall, ForwardOutput, Gradients, SplitBackward, StageError};
 use crate::train::setup::Builder;
 use burn::tensor::Device;
 use burn_pipeline_plan::cost::Layer;
@@ -56,6 +56,7 @@ impl MeasuredLayer<'_> {
             held.gradients().begin(Some(0));
             let (result, first) = timed(device, || held.forward(call.clone()))?;
             let seeds = seeds(&result);
+            let backward_call = |whole| BackwardCall { microbatch: 0, seeds: seeds.clone(), whole };
             if let ForwardOutput::Activations(payload) = result {
                 output = payload;
             }
@@ -63,11 +64,11 @@ impl MeasuredLayer<'_> {
                 held.clear();
                 return Ok(output);
             }
-            let (_, split_input) = timed(device, || held.backward_input(0, seeds.clone()))?;
+            let (_, split_input) = timed(device, || held.backward(backward_call(false)))?;
             let ((), split_weight) = timed(device, || held.backward_weight(0))?;
             held.gradients().begin(Some(0));
             let (_, second) = timed(device, || held.forward(call.clone()))?;
-            let (_, whole) = timed(device, || held.backward(0, seeds))?;
+            let (_, whole) = timed(device, || held.backward(backward_call(true)))?;
             held.clear();
             if round > 0 {
                 forward.extend([first, second]);

@@ -27,7 +27,9 @@
 use super::measure_error::MeasureError;
 use super::walk::{Walk, caught};
 use crate::payload::{AnyTensor, Payload, TensorKind};
-use crate::stage::{Batch, ErasedStage, ForwardCall, ForwardOutput, ForwardSeed, Gradients, Members, StageError};
+use crate::stage::{
+    BackwardCall, Batch, ErasedStage, ForwardCall, ForwardOutput, ForwardSeed, Gradients, Members, StageError,
+};
 use crate::train::error::BuildError;
 use crate::train::features::Feature;
 use crate::train::plans::split_stages;
@@ -173,12 +175,12 @@ impl MeteredStage<'_> {
         let (seeds, given) = seeds(&output);
         drop(output);
         self.cost.activation_bytes = (self.beyond() - given as f64).max(0.0);
+        let call = BackwardCall { microbatch: 0, seeds, whole: !self.splits };
+        let ((), seconds, peak) = self.action(|held| held.backward(call).map(drop))?;
         if !self.splits {
-            let ((), seconds, peak) = self.action(|held| held.backward(0, seeds).map(drop))?;
             (self.cost.backward, self.cost.backward_peak_bytes) = (Some(seconds), Some(peak));
             return Ok(());
         }
-        let ((), seconds, peak) = self.action(|held| held.backward_input(0, seeds).map(drop))?;
         (self.cost.input, self.cost.input_peak_bytes) = (Some(seconds), Some(peak));
         self.cost.freed_at_input_bytes = self.cost.activation_bytes - self.beyond();
         let ((), seconds, peak) = self.action(|held| held.backward_weight(0))?;
@@ -230,11 +232,8 @@ fn run_backward(
     microbatch: usize,
     seeds: Gradients,
 ) -> Result<(), StageError> {
-    if !splits {
-        return held.backward(microbatch, seeds).map(drop);
-    }
-    held.backward_input(microbatch, seeds)?;
-    held.backward_weight(microbatch)
+    held.backward(BackwardCall { microbatch, seeds, whole: !splits })?;
+    if splits { held.backward_weight(microbatch) } else { Ok(()) }
 }
 
 /// Gradients for an output, in their own memory, and their bytes. The values do not matter.

@@ -131,8 +131,9 @@ impl MicrobatchRun {
     }
 
     /// Feeds the received gradients, and zeros for those that are read but were not received.
-    pub(super) fn seed(&mut self, seeds: Gradients, program: &Program) -> Result<(), StageError> {
+    pub(super) fn seed(&mut self, seeds: Gradients, phase: Phase) -> Result<(), StageError> {
         let stage = self.stage.clone();
+        let program = stage.programs.program(phase);
         let expected = stage.output.outputs();
         if seeds.len() != expected {
             return Err(StageError::GradientCount { got: seeds.len(), expected });

@@ -6,12 +6,12 @@ use super::replayable::Replayable;
 use super::running_program::RunningProgram;
 use crate::program::{Phase, StagePrograms};
 use crate::stage::Stage;
-use crate::stage::engine::call::{ForwardCall, ForwardOutput, Gradients};
+use crate::stage::engine::call::{BackwardCall, ForwardCall, ForwardOutput, Gradients};
 use crate::stage::engine::contract::{Engine, EngineState};
 use crate::stage::engine::function::StageCode;
 use crate::stage::engine::recording::Parameters;
 use crate::stage::engine::report::{ActivationBytes, EngineReport};
-use crate::stage::engine::work::{Direction, StageWork, WorkResult, WorkStarted};
+use crate::stage::engine::work::{Direction, Started};
 use crate::stage::error::StageError;
 use crate::stage::random::ForwardSeed;
 use crate::stage::state::{Accumulation, GradientStore};
@@ -32,7 +32,6 @@ fn extensions(programs: &[Arc<StagePrograms>]) -> String {
     }
 }
 
-/// The steps that the methods of [`Engine`] share.
 impl Captured {
     /// Starts a forward of known programs and feeds its inputs.
     fn replay(
@@ -42,64 +41,17 @@ impl Captured {
         parameters: Parameters,
     ) -> Result<RunningProgram, StageError> {
         let generator = if stage.draws() { self.seed.generator(call.microbatch) } else { None };
-        RunningProgram::forward(stage, call, parameters, generator)
-    }
-
-    fn finish_forward(&mut self, begun: RunningProgram) -> Result<ForwardOutput, StageError> {
-        let (microbatch, (run, outputs)) = (begun.microbatch, begun.finish()?);
-        let stage = run.stage.clone();
-        self.forwarded.insert(microbatch, run);
-        stage.output.forward_output(outputs)
-    }
-
-    /// Starts the backward of a captured forward, and feeds its gradients.
-    fn start_backward<M: Stage>(
-        &mut self,
-        module: &M,
-        microbatch: usize,
-        seeds: Gradients,
-        phase: Phase,
-    ) -> Result<RunningProgram, StageError> {
-        let mut run = self.forwarded.remove(&microbatch).ok_or(StageError::NotHeld)?;
-        run.load(Phase::Forward, || Parameters::of(module))?;
-        let absent = run.stage.absent(&seeds);
-        self.unused.clone_from(&absent);
-        let run = self.without(run, absent);
-        RunningProgram::backward(run, microbatch, seeds, phase)
-    }
-
-    fn finish_backward(&mut self, begun: RunningProgram, store: &mut GradientStore) -> Result<Gradients, StageError> {
-        let (microbatch, (mut run, given)) = (begun.microbatch, begun.finish()?);
-        let mut given = given.into_iter();
-        let inputs = run.input_gradients(&mut given);
-        run.store_weights(microbatch, given, store);
-        Ok(inputs)
-    }
-
-    fn finish_input(&mut self, begun: RunningProgram) -> Result<Gradients, StageError> {
-        let (microbatch, (run, given)) = (begun.microbatch, begun.finish()?);
-        let inputs = run.input_gradients(&mut given.into_iter());
-        self.halfway.insert(microbatch, run);
-        Ok(inputs)
-    }
-
-    fn begun(&mut self, direction: Direction) -> &mut Option<RunningProgram> {
-        match direction {
-            Direction::Forward => &mut self.forward,
-            Direction::Backward => &mut self.backward,
-        }
+        let microbatch = call.microbatch;
+        let run = MicrobatchRun::start(stage, call, parameters, generator)?;
+        Ok(RunningProgram::new(run, microbatch, Phase::Forward))
     }
 }
 
 impl<M: Stage> Engine<M> for Captured {
     fn forward(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
-        let parameters = Parameters::of(code.module);
-        match self.programs_for(code, &call, &parameters)? {
-            None => self.eager.forward(code, call),
-            Some(stage) => {
-                let begun = self.replay(stage, call, parameters)?;
-                self.finish_forward(begun)
-            }
+        match self.start_forward(code, call)? {
+            Started::Pieces(_) => self.complete_forward(),
+            Started::Finished(given) => Ok(given),
         }
     }
 
@@ -123,8 +75,8 @@ impl<M: Stage> Engine<M> for Captured {
         match self.again.remove(&call.microbatch) {
             None => self.eager.forward_again(code, call),
             Some(stage) => {
-                let begun = self.replay(stage, call, Parameters::of(code.module))?;
-                self.finish_forward(begun)
+                self.forward = Some(self.replay(stage, call, Parameters::of(code.module))?);
+                self.complete_forward()
             }
         }
     }
@@ -133,27 +85,11 @@ impl<M: Stage> Engine<M> for Captured {
         self.again.contains_key(&microbatch)
     }
 
-    fn backward(
-        &mut self,
-        module: &M,
-        microbatch: usize,
-        seeds: Gradients,
-        store: &mut GradientStore,
-    ) -> Result<Gradients, StageError> {
-        if !self.forwarded.contains_key(&microbatch) {
-            return self.eager.backward(module, microbatch, seeds, store);
+    fn backward(&mut self, module: &M, call: BackwardCall, store: &mut GradientStore) -> Result<Gradients, StageError> {
+        match self.start_backward(module, call, store)? {
+            Started::Pieces(_) => self.complete_backward(store),
+            Started::Finished(given) => Ok(given),
         }
-        let mut begun = self.start_backward(module, microbatch, seeds, Phase::Backward)?;
-        begun.run.borrow_sums(microbatch, Phase::Backward, store);
-        self.finish_backward(begun, store)
-    }
-
-    fn backward_input(&mut self, module: &M, microbatch: usize, seeds: Gradients) -> Result<Gradients, StageError> {
-        if !self.forwarded.contains_key(&microbatch) {
-            return self.eager.backward_input(module, microbatch, seeds);
-        }
-        let begun = self.start_backward(module, microbatch, seeds, Phase::Input)?;
-        self.finish_input(begun)
     }
 
     fn backward_weight(&mut self, module: &M, microbatch: usize, store: &mut GradientStore) -> Result<(), StageError> {
@@ -180,35 +116,40 @@ impl<M: Stage> Engine<M> for Captured {
         }
     }
 
-    fn start(
+    fn start_forward(
         &mut self,
         code: &StageCode<'_, M>,
-        work: StageWork,
-        store: &mut GradientStore,
-    ) -> Result<WorkStarted, StageError> {
-        let begun = match work {
-            StageWork::Forward(call) => {
-                let parameters = Parameters::of(code.module);
-                match self.programs_for(code, &call, &parameters)? {
-                    Some(stage) => self.replay(stage, call, parameters)?,
-                    None => return self.eager.start(code, StageWork::Forward(call), store),
-                }
-            }
-            StageWork::Backward(microbatch, seeds) if self.forwarded.contains_key(&microbatch) => {
-                let mut begun = self.start_backward(code.module, microbatch, seeds, Phase::Backward)?;
-                begun.run.borrow_sums(microbatch, Phase::Backward, store);
-                begun
-            }
-            StageWork::BackwardInput(microbatch, seeds) if self.forwarded.contains_key(&microbatch) => {
-                self.start_backward(code.module, microbatch, seeds, Phase::Input)?
-            }
-            // Work that could not be captured runs whole.
-            work => return self.eager.start(code, work, store),
+        call: ForwardCall,
+    ) -> Result<Started<ForwardOutput>, StageError> {
+        let parameters = Parameters::of(code.module);
+        let Some(stage) = self.programs_for(code, &call, &parameters)? else {
+            return self.eager.start_forward(code, call);
         };
-        let direction = if begun.phase == Phase::Forward { Direction::Forward } else { Direction::Backward };
-        let pieces = begun.left();
-        *self.begun(direction) = Some(begun);
-        Ok(WorkStarted::Pieces(pieces))
+        let begun = self.forward.insert(self.replay(stage, call, parameters)?);
+        Ok(Started::Pieces(begun.left()))
+    }
+
+    fn start_backward(
+        &mut self,
+        module: &M,
+        call: BackwardCall,
+        store: &mut GradientStore,
+    ) -> Result<Started<Gradients>, StageError> {
+        let microbatch = call.microbatch;
+        let Some(mut run) = self.forwarded.remove(&microbatch) else {
+            return self.eager.start_backward(module, call, store);
+        };
+        run.load(Phase::Forward, || Parameters::of(module))?;
+        let absent = run.stage.absent(&call.seeds);
+        self.unused.clone_from(&absent);
+        let mut run = self.without(run, absent);
+        let phase = if call.whole { Phase::Backward } else { Phase::Input };
+        run.seed(call.seeds, phase)?;
+        if call.whole {
+            run.borrow_sums(microbatch, phase, store);
+        }
+        let begun = self.backward.insert(RunningProgram::new(run, microbatch, phase));
+        Ok(Started::Pieces(begun.left()))
     }
 }
 
@@ -238,16 +179,31 @@ impl EngineState for Captured {
     }
 
     fn advance(&mut self, direction: Direction, pieces: usize) -> Result<(), StageError> {
-        self.begun(direction).as_mut().ok_or(StageError::NotHeld)?.advance(pieces)
+        let begun = match direction {
+            Direction::Forward => &mut self.forward,
+            Direction::Backward => &mut self.backward,
+        };
+        begun.as_mut().ok_or(StageError::NotHeld)?.advance(pieces)
     }
 
-    fn complete(&mut self, direction: Direction, store: &mut GradientStore) -> Result<WorkResult, StageError> {
-        let begun = self.begun(direction).take().ok_or(StageError::NotHeld)?;
-        Ok(match begun.phase {
-            Phase::Forward => WorkResult::Forward(self.finish_forward(begun)?),
-            Phase::Input => WorkResult::Backward(self.finish_input(begun)?),
-            Phase::Backward | Phase::Weight => WorkResult::Backward(self.finish_backward(begun, store)?),
-        })
+    fn complete_forward(&mut self) -> Result<ForwardOutput, StageError> {
+        let begun = self.forward.take().ok_or(StageError::NotHeld)?;
+        let (microbatch, (run, outputs)) = (begun.microbatch, begun.finish()?);
+        let stage = run.stage.clone();
+        self.forwarded.insert(microbatch, run);
+        stage.output.forward_output(outputs)
+    }
+
+    fn complete_backward(&mut self, store: &mut GradientStore) -> Result<Gradients, StageError> {
+        let begun = self.backward.take().ok_or(StageError::NotHeld)?;
+        let (microbatch, phase, (mut run, given)) = (begun.microbatch, begun.phase, begun.finish()?);
+        let mut given = given.into_iter();
+        let inputs = run.input_gradients(&mut given);
+        match phase {
+            Phase::Input => drop(self.halfway.insert(microbatch, run)),
+            _ => run.store_weights(microbatch, given, store),
+        }
+        Ok(inputs)
     }
 
     fn held(&self) -> usize {

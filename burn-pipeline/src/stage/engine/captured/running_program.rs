@@ -1,18 +1,14 @@
 //! A program that has started, and how far it has run.
 
 use super::microbatch_run::MicrobatchRun;
-use super::replayable::Replayable;
 use crate::program::{Phase, Program, StagePrograms};
-use crate::stage::engine::call::{ForwardCall, Gradients};
-use crate::stage::engine::recording::Parameters;
 use crate::stage::error::StageError;
 use burn::backend::DispatchTensor;
-use rand::rngs::StdRng;
 use std::sync::Arc;
 
 /// One program of one microbatch, run up to some operation.
 pub(super) struct RunningProgram {
-    pub(super) run: MicrobatchRun,
+    run: MicrobatchRun,
     pub(super) microbatch: usize,
     pub(super) phase: Phase,
     programs: Arc<StagePrograms>,
@@ -20,30 +16,10 @@ pub(super) struct RunningProgram {
 }
 
 impl RunningProgram {
-    /// Starts a forward and feeds its inputs.
-    pub(super) fn forward(
-        stage: Arc<Replayable>,
-        call: ForwardCall,
-        parameters: Parameters,
-        generator: Option<StdRng>,
-    ) -> Result<Self, StageError> {
-        let (microbatch, programs) = (call.microbatch, stage.programs.clone());
-        let run = MicrobatchRun::start(stage, call, parameters, generator)?;
-        Ok(Self { run, microbatch, phase: Phase::Forward, programs, at: 0 })
-    }
-
-    /// Starts `B` or `I` of a microbatch after its forward, and feeds its gradients.
-    pub(super) fn backward(
-        run: MicrobatchRun,
-        microbatch: usize,
-        seeds: Gradients,
-        phase: Phase,
-    ) -> Result<Self, StageError> {
+    /// A program of a microbatch that was fed what the program reads.
+    pub(super) fn new(run: MicrobatchRun, microbatch: usize, phase: Phase) -> Self {
         let programs = run.stage.programs.clone();
-        let mut running = Self { run, microbatch, phase, programs, at: 0 };
-        let programs = running.programs.clone();
-        running.run.seed(seeds, programs.program(phase))?;
-        Ok(running)
+        Self { run, microbatch, phase, programs, at: 0 }
     }
 
     fn program(&self) -> &Program {
