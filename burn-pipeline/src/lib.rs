@@ -82,6 +82,7 @@ mod panics;
 pub mod payload;
 pub mod program;
 mod ranks;
+mod scoped;
 pub mod stage;
 pub mod tensor_parallel;
 pub mod train;

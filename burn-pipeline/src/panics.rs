@@ -9,37 +9,30 @@
 //! 2. A hook that the program sets later replaces it, like any hook: refusals are then printed again, and nothing
 //!    else changes.
 
+use crate::scoped::scoped;
 use std::any::Any;
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
 thread_local! {
-    static QUIET: Cell<bool> = const { Cell::new(false) };
+    static QUIET: RefCell<bool> = const { RefCell::new(false) };
 }
 
 /// Runs a function; returns a panic as its message, without printing it.
 pub(crate) fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
-    struct Restore(bool);
-
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            QUIET.set(self.0);
-        }
-    }
-
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = take_hook();
         set_hook(Box::new(move |panic| {
             // Thread-locals are gone while a thread ends; a panic then is not ours.
-            if !QUIET.try_with(Cell::get).unwrap_or(false) {
+            if !QUIET.try_with(|quiet| *quiet.borrow()).unwrap_or(false) {
                 before(panic);
             }
         }));
     });
-    let _restore = Restore(QUIET.replace(true));
-    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| text_of(panic.as_ref()).unwrap_or_else(|| NO_TEXT.to_owned()))
+    let (given, _) = scoped(&QUIET, true, || catch_unwind(AssertUnwindSafe(run)));
+    given.map_err(|panic| text_of(panic.as_ref()).unwrap_or_else(|| NO_TEXT.to_owned()))
 }
 
 /// What a panic without a text is called.

@@ -16,6 +16,7 @@
 //! The registry of handlers by name is `burn_router`'s, made for its remote server.
 
 use super::error::ProgramError;
+use crate::scoped::scoped;
 use burn::backend::ir::{BackendIr, CustomOpIr, HandleContainer, OperationIr, TensorIr};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{BackendTensor, Capture, DispatchKindConversion, DispatchTensor, TensorMetadata};
@@ -218,19 +219,9 @@ pub fn captured_for() -> Option<Device> {
 
 /// Runs a capture for a device, and returns its result with the custom operations that it recorded.
 pub(crate) fn capturing<T>(device: &Device, capture: impl FnOnce() -> T) -> (T, CustomOps) {
-    struct Reopen(Option<Open>);
-
-    impl Drop for Reopen {
-        fn drop(&mut self) {
-            OPEN.replace(self.0.take());
-        }
-    }
-
     let open = Open { device: device.clone(), ops: CustomOps::default() };
-    let _outer = Reopen(OPEN.replace(Some(open)));
-    let given = capture();
-    let ops = OPEN.with_borrow_mut(|open| open.as_mut().map(|open| std::mem::take(&mut open.ops)));
-    (given, ops.unwrap_or_default())
+    let (given, open) = scoped(&OPEN, Some(open), capture);
+    (given, open.map(|open| open.ops).unwrap_or_default())
 }
 
 /// Records an operation as one, and returns its outputs. Outside a capture of a stage, and for an operation without

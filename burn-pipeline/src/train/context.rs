@@ -4,6 +4,7 @@
 //! cannot be cut into these stages, it is stopped. The requested numbers are recorded ([`asking`]), to check that all
 //! stages request the same.
 
+use crate::scoped::scoped;
 use crate::tensor_parallel::TensorGroup;
 use burn::tensor::Device;
 use burn_pipeline_plan::cost::{Partition, PartitionError};
@@ -19,17 +20,8 @@ thread_local! {
 
 /// Calls a factory; also returns the numbers of layers of which it requested its share.
 pub(crate) fn asking<T>(factory: impl FnOnce() -> T) -> (T, BTreeSet<usize>) {
-    struct Restore(Option<BTreeSet<usize>>);
-
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            ASKED.replace(self.0.take());
-        }
-    }
-
-    let _before = Restore(ASKED.replace(Some(BTreeSet::new())));
-    let made = factory();
-    (made, ASKED.take().unwrap_or_default())
+    let (made, asked) = scoped(&ASKED, Some(BTreeSet::new()), factory);
+    (made, asked.unwrap_or_default())
 }
 
 /// The context in which a stage is built.

@@ -3,6 +3,7 @@
 //! Guarantees: a task runs once, in the order of the backward that left it, and releases what it holds when it ends.
 //! A scope ends with the call that opened it, even by a panic, and exists only for its own thread.
 
+use crate::scoped::scoped;
 use burn::backend::autodiff::grads::Gradients;
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::RefCell;
@@ -52,16 +53,7 @@ impl std::fmt::Debug for Deferral {
 impl Deferral {
     /// Runs a forward whose deferred operations leave their weight gradients here.
     pub fn scope<T>(&self, forward: impl FnOnce() -> T) -> T {
-        struct Reopen(Option<Deferral>);
-
-        impl Drop for Reopen {
-            fn drop(&mut self) {
-                OPEN.replace(self.0.take());
-            }
-        }
-
-        let _outer = Reopen(OPEN.replace(Some(self.clone())));
-        forward()
+        scoped(&OPEN, Some(self.clone()), forward).0
     }
 
     /// The innermost scope that this thread is in.

@@ -21,18 +21,19 @@
 use super::drawn::drawn_apart;
 use super::following::RngProbe;
 use crate::payload::AnyTensor;
+use crate::scoped::scoped;
 use crate::stage::state::{Names, named_weights, values, with_weights};
 use burn::module::Module;
 use burn::tensor::{Device, TensorData};
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::time::Duration;
 
 static DRAWING: ReentrantMutex<()> = ReentrantMutex::new(());
 
 thread_local! {
     /// True while this thread makes a module from a seed.
-    static SEEDING: Cell<bool> = const { Cell::new(false) };
+    static SEEDING: RefCell<bool> = const { RefCell::new(false) };
 }
 
 /// Attempts after which a layer counts as not made from its seed alone.
@@ -50,24 +51,7 @@ pub(in crate::stage) fn device_generator() -> ReentrantMutexGuard<'static, ()> {
 /// Returns true while this thread makes a module from a seed: more than once, and in turns with other threads. What
 /// waits for another rank there would wait for the thread that waits for its turn.
 pub(crate) fn is_seeding() -> bool {
-    SEEDING.get()
-}
-
-/// Marks this thread until it is dropped.
-struct Seeding {
-    outer: bool,
-}
-
-impl Seeding {
-    fn begin() -> Self {
-        Self { outer: SEEDING.replace(true) }
-    }
-}
-
-impl Drop for Seeding {
-    fn drop(&mut self) {
-        SEEDING.set(self.outer);
-    }
+    SEEDING.with_borrow(|seeding| *seeding)
 }
 
 /// Makes a module with values drawn only from `seed`. Give every layer its own seed.
@@ -85,7 +69,11 @@ impl Drop for Seeding {
 /// [`Builder::build`](crate::train::Builder::build).
 pub fn init_seeded<M: Module>(seed: u64, device: &Device, make: impl Fn(&Device) -> M) -> M {
     let _turn = device_generator();
-    let _seeding = Seeding::begin();
+    scoped(&SEEDING, true, || made(seed, device, make)).0
+}
+
+/// Makes the module, with this thread marked and its turn come.
+fn made<M: Module>(seed: u64, device: &Device, make: impl Fn(&Device) -> M) -> M {
     let Some(drawn) = drawn_apart(seed, device, &make) else { return drawn_together(seed, device, make, None) };
     let module = match drawn.elsewhere {
         None => {

@@ -12,12 +12,12 @@
 
 use super::following::Drawn;
 use crate::program::drawn_as;
+use crate::scoped::scoped;
 use burn::tensor::{DType, Device, Distribution, Shape, Tensor};
 use rand::rngs::StdRng;
 use std::cell::RefCell;
 
 /// The generator of a thread's layers, and what they drew.
-#[derive(Default)]
 struct Scope {
     generator: Option<StdRng>,
     drawn: Drawn,
@@ -30,18 +30,8 @@ thread_local! {
 /// Runs a function whose layers draw from this generator (the device's, if there is none), and returns what they
 /// drew.
 pub(in crate::stage) fn drawing<T>(generator: Option<StdRng>, run: impl FnOnce() -> T) -> (T, Drawn) {
-    struct Reopen(Option<Scope>);
-
-    impl Drop for Reopen {
-        fn drop(&mut self) {
-            OPEN.replace(self.0.take());
-        }
-    }
-
-    let _outer = Reopen(OPEN.replace(Some(Scope { generator, drawn: Drawn::new() })));
-    let given = run();
-    let drawn = OPEN.with_borrow_mut(|open| open.as_mut().map(|scope| std::mem::take(&mut scope.drawn)));
-    (given, drawn.unwrap_or_default())
+    let (given, scope) = scoped(&OPEN, Some(Scope { generator, drawn: Drawn::new() }), run);
+    (given, scope.map(|scope| scope.drawn).unwrap_or_default())
 }
 
 /// Random numbers for a tensor-parallel layer: the same on all members, if all draw alike.
