@@ -7,7 +7,7 @@
 use crate::leaving::Leaving;
 use burn::tensor::DType;
 use burn_pipeline::link::kit::Packed;
-use burn_pipeline::link::{ExpectedMessage, Header, Link, LinkError, Message};
+use burn_pipeline::link::{Header, Link, LinkError, Message};
 use burn_pipeline::payload::Payload;
 use std::process::Command;
 use std::sync::Arc;
@@ -168,10 +168,6 @@ impl<L: Link> Link for Faulty<L> {
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
         self.strikes(false);
         self.link.receive(from, header, deadline)
-    }
-
-    fn expect(&mut self, messages: &[ExpectedMessage]) -> Result<(), LinkError> {
-        self.link.expect(messages)
     }
 
     fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {

@@ -75,7 +75,7 @@ fn on_host(tensor: AnyTensor) -> AnyTensor {
 
 impl<L: Link + Debug> Link for OnDevice<L> {
     burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, set_activity);
-    burn_pipeline::forward_link!(link: expect, all_gather, abort);
+    burn_pipeline::forward_link!(link: all_gather, abort);
 
     fn to_device(&self, payload: Payload) -> Payload {
         read(payload)

@@ -4,12 +4,11 @@
 //! 2. Once a stream of messages has a number ([`Repeats`]), receives for the tensors of its next message are posted
 //!    at once, under the number's own tag, so the transfer can run before the envelope is even read. The envelope
 //!    then takes over these receives, without reading a frame, and receives for the next message are posted. So
-//!    each numbered stream holds the memory of one message. If stages' metadata announces the first message, its
-//!    receives are posted too.
+//!    each numbered stream holds the memory of one message.
 //! 3. When a number ends, its sender completes the waiting receives with empty messages, and they are dropped.
 
 use crate::in_flight::InFlight;
-use crate::repeats::{Noted, Primed, Repeats};
+use crate::repeats::{Noted, Repeats};
 use burn::tensor::Bytes;
 use burn_pipeline::link::WireError;
 use burn_pipeline::link::kit::{Frame, Repeat};
@@ -87,13 +86,6 @@ impl Incoming {
             Noted::Repeat(_) | Noted::Whole => {}
         }
         Receiving::post(from, BODY, frame)
-    }
-
-    /// Posts receives for the first message that is expected to have this frame.
-    pub(crate) fn prime(&mut self, from: &impl Source, frame: Frame) -> Result<(), WireError> {
-        let Primed { ends, opens } = self.repeats.prime(&frame);
-        ends.into_iter().for_each(|number| self.end_number(number));
-        opens.map_or(Ok(()), |number| self.wait_for(from, number, frame))
     }
 
     fn wait_for(&mut self, from: &impl Source, number: u16, frame: Frame) -> Result<(), WireError> {

@@ -5,7 +5,7 @@
 
 use crate::in_flight::{InFlight, pieces};
 use crate::incoming::{BODY, Incoming, REPEATED, Receiving, finish_message, finish_transfer};
-use crate::repeats::{Noted, Primed, Repeats};
+use crate::repeats::{Noted, Repeats};
 use burn::tensor::Bytes;
 use burn_pipeline::link::WireError;
 use burn_pipeline::link::kit::{Envelope, Frame, Repeat};
@@ -88,21 +88,6 @@ impl Lane {
         let process = self.communicator.process_at_rank(to as i32);
         sending.push(InFlight::send(&process, ENVELOPE, Bytes::from_elems(envelope.write())));
         sending.extend(bodies.into_iter().map(|body| InFlight::send(&process, tag, body)));
-    }
-
-    /// Records the frame of the next message to a rank, whose receives are posted there under a number.
-    pub(crate) fn prime_outgoing(&mut self, to: usize, frame: &Frame, sending: &mut Vec<InFlight>) {
-        let Primed { ends, opens } = self.outgoing[to].repeats.prime(frame);
-        self.end_numbers(to, ends, sending);
-        if let Some(number) = opens {
-            self.outgoing[to].transfers.insert(number, frame.lengths().map(pieces).sum());
-        }
-    }
-
-    /// Posts receives for the next message from a rank.
-    pub(crate) fn prime_incoming(&mut self, from: usize, frame: Frame) -> Result<(), WireError> {
-        let process = self.communicator.process_at_rank(from as i32);
-        self.incoming[from].prime(&process, frame)
     }
 
     /// Completes the receives that wait for messages of these numbers.

@@ -24,9 +24,8 @@
 //!    all ranks and cannot be cancelled, so they first meet on a link that exists from the start: a rank that never
 //!    comes is named in time, and a rank that has dropped its [`Mpi`] at once.
 //! 3. A message is an envelope with its frame, and one transfer for each tensor. Envelopes are found by a matched
-//!    probe. Tensors are received when their frame has given their lengths. If messages repeat, or stages' metadata
-//!    is known ([`Link::expect`](burn_pipeline::link::Link::expect)), their receives are posted before the envelope
-//!    arrives (`incoming.rs`).
+//!    probe. Tensors are received when their frame has given their lengths. If messages repeat, their receives are
+//!    posted before the envelope arrives (`incoming.rs`).
 //! 4. Sums over ranks are made of messages, in rank order: `MPI_Allreduce` may add in another order, and results would
 //!    differ from those of threads. For the same reason a gather is an envelope from each rank to every other, and
 //!    `MPI_Allgather` could not say which rank is missing.

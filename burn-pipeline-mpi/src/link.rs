@@ -2,10 +2,9 @@
 
 use crate::incoming::ReceiveCounters;
 use crate::progress::{Command, Opened};
-use crate::traffic::Primer;
 use burn::tensor::{Bytes, Device};
 use burn_pipeline::link::kit::{Endpoint, Envelope, Mailbox, Packed, Peers};
-use burn_pipeline::link::{ExpectedMessage, Link, LinkError};
+use burn_pipeline::link::{Link, LinkError};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -69,25 +68,9 @@ impl MpiLink {
     pub fn send_packed(&mut self, to: usize, packed: Packed) -> Result<(), LinkError> {
         self.endpoint.send_packed(to, packed)
     }
-
-    fn command(&self, command: impl FnOnce(usize) -> Command) -> Result<(), LinkError> {
-        let outbox = self.endpoint.peers();
-        outbox.command(command(outbox.link))
-    }
 }
 
 impl Link for MpiLink {
     burn_pipeline::forward_link!(endpoint: rank, ranks, monitor, to_device, set_activity);
     burn_pipeline::forward_link!(endpoint: send, receive, probe, all_gather, abort, interrupt, recover);
-
-    fn expect(&mut self, messages: &[ExpectedMessage]) -> Result<(), LinkError> {
-        let me = self.rank();
-        let primer = |expected: &ExpectedMessage| {
-            let incoming = expected.to == me;
-            let peer = self.endpoint.mailbox().known(if incoming { expected.from } else { expected.to }).ok()?;
-            Some(Primer { peer, incoming, frame: expected.frame()? })
-        };
-        let frames = messages.iter().filter_map(primer).collect();
-        self.command(|link| Command::Expect { link, frames })
-    }
 }

@@ -10,7 +10,7 @@
 //!    it has woken a thread it sleeps until a command arrives, so that the woken thread gets its core.
 
 use crate::incoming::ReceiveCounters;
-use crate::traffic::{Primer, REPORT_TIMEOUT, Traffic};
+use crate::traffic::{REPORT_TIMEOUT, Traffic};
 use burn::tensor::Bytes;
 use burn_pipeline::link::kit::{Envelope, Mailbox};
 use mpi::environment::Universe;
@@ -39,8 +39,6 @@ pub(crate) enum Command {
     Open { color: i32, opened: Sender<Opened> },
     /// Send an envelope and a message's tensors.
     Send { link: usize, to: usize, envelope: Envelope, bodies: Vec<Bytes> },
-    /// Prepare for the next messages of a link.
-    Expect { link: usize, frames: Vec<Primer> },
     /// This rank's end of the link is dropped.
     Close { link: usize },
     /// End the thread.
@@ -174,11 +172,6 @@ impl Progress {
             Command::Send { link, to, envelope, bodies } => {
                 if let Some(link) = self.link(link) {
                     link.send(to, envelope, bodies);
-                }
-            }
-            Command::Expect { link, frames } => {
-                if let Some(link) = self.link(link) {
-                    link.prime(frames);
                 }
             }
             Command::Close { link } => self.link(link).into_iter().for_each(Traffic::drop_end),

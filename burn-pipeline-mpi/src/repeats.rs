@@ -8,8 +8,7 @@
 //! 2. When a message has the same frame as the previous one of its stream, except for the microbatch, the stream
 //!    gets a number. From then on messages with this frame are sent as a
 //!    [`Repeat`](burn_pipeline::link::kit::Repeat) with that number, and the receiver posts receives for the next
-//!    one. An announced message ([`Link::expect`](burn_pipeline::link::Link::expect)) gets its number before it is
-//!    sent.
+//!    one.
 //! 3. A message with another frame is sent with its whole frame and ends the number, which is not used again. So a
 //!    stream whose shapes change with every message never gets a number. After [`MOST`] numbers no more are given.
 
@@ -54,15 +53,6 @@ pub(crate) enum Noted {
     Whole,
 }
 
-/// The effect of an expected message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Primed {
-    /// This number ends.
-    pub(crate) ends: Option<u16>,
-    /// The next message may be a repeat with this number.
-    pub(crate) opens: Option<u16>,
-}
-
 impl Repeats {
     /// Records a message.
     pub(crate) fn note(&mut self, frame: &Frame) -> Noted {
@@ -87,21 +77,6 @@ impl Repeats {
         self.given += 1;
         stream.number = Some(self.given);
         Noted::Opens(self.given)
-    }
-
-    /// Records the expected frame of a stream's next message, and gives it a number if it has none.
-    pub(crate) fn prime(&mut self, frame: &Frame) -> Primed {
-        let frame = frame.for_microbatch(0);
-        let stream = self.streams.entry(frame.header()).or_insert(Stream { last: frame.clone(), number: None });
-        let same = stream.last == frame;
-        let ends = stream.number.take_if(|_| !same);
-        stream.last = frame;
-        if stream.number.is_some() || self.given == MOST {
-            return Primed { ends, opens: None };
-        }
-        self.given += 1;
-        stream.number = Some(self.given);
-        Primed { ends, opens: stream.number }
     }
 
     /// Ends all numbers.
@@ -139,27 +114,6 @@ mod tests {
         assert_eq!(note(&mut repeats, 0, 1), Opens(3));
     }
 
-    fn prime(repeats: &mut Repeats, stream: u16, elements: usize) -> (Option<u16>, Option<u16>) {
-        let Primed { ends, opens } = repeats.prime(&frame(stream, elements, 0));
-        (ends, opens)
-    }
-
-    #[test]
-    fn an_expected_message_is_a_repetition_from_the_first_and_another_one_is_not() {
-        let mut repeats = Repeats::default();
-        assert_eq!(prime(&mut repeats, 0, 1), (None, Some(1)));
-        assert_eq!(prime(&mut repeats, 0, 1), (None, None), "it waits already");
-        assert_eq!(note(&mut repeats, 0, 1), Noted::Repeat(1));
-        assert_eq!(prime(&mut repeats, 0, 2), (Some(1), Some(2)), "other forms are expected from now on");
-        assert_eq!(note(&mut repeats, 0, 3), Noted::Ends(2));
-        assert_eq!(note(&mut repeats, 0, 2), Noted::Whole);
-        // A message that came twice has a number already.
-        assert_eq!(note(&mut repeats, 0, 2), Noted::Opens(3));
-        assert_eq!(prime(&mut repeats, 0, 2), (None, None));
-        assert_eq!(prime(&mut repeats, 1, 2), (None, Some(4)));
-        assert_eq!(repeats.given, 4);
-    }
-
     #[test]
     fn streams_are_apart_and_changing_ones_are_never_numbered() {
         let mut repeats = Repeats::default();
@@ -178,7 +132,6 @@ mod tests {
             repeats.note(&frame);
             assert_eq!(repeats.note(&frame), Noted::Opens(number));
         }
-        assert_eq!(prime(&mut repeats, 1, 1), (None, None));
         for elements in [1, 1, 1] {
             assert!(!matches!(note(&mut repeats, 0, elements), Noted::Opens(_) | Noted::Repeat(_)));
         }

@@ -7,7 +7,7 @@ use crate::in_flight::InFlight;
 use crate::incoming::ReceiveCounters;
 use crate::lane::{Arrival, Lane};
 use burn::tensor::Bytes;
-use burn_pipeline::link::kit::{Envelope, Frame, Mailbox, Repeat};
+use burn_pipeline::link::kit::{Envelope, Mailbox, Repeat};
 use burn_pipeline::link::{Failure, LinkError, Monitor, WireError};
 use mpi::topology::{Communicator, SimpleCommunicator};
 use std::sync::Arc;
@@ -37,13 +37,6 @@ pub(crate) struct Traffic {
     woken: bool,
     lane: Lane,
     sending: Vec<InFlight>,
-}
-
-/// The frame that the next message from or to a rank will have.
-pub(crate) struct Primer {
-    pub(crate) peer: usize,
-    pub(crate) incoming: bool,
-    pub(crate) frame: Frame,
 }
 
 impl Traffic {
@@ -76,20 +69,6 @@ impl Traffic {
         let failure = Failure { rank: self.mailbox.rank, message: ENDS_JOB.to_owned() };
         let envelope = self.mailbox.failed(failure);
         self.send_all(&envelope);
-    }
-
-    /// Prepares for the next messages on the link's own communicator, in both directions.
-    pub(crate) fn prime(&mut self, frames: Vec<Primer>) {
-        for Primer { peer, incoming, frame } in frames {
-            match incoming {
-                true => {
-                    if let Err(source) = self.lane.prime_incoming(peer, frame) {
-                        self.refuse(peer, source);
-                    }
-                }
-                false => self.lane.prime_outgoing(peer, &frame, &mut self.sending),
-            }
-        }
     }
 
     /// Records that this rank has dropped its end, and closes the link.

@@ -164,7 +164,7 @@ fn outputs_modules_and_links_are_read_as_on_threads() {
 }
 
 #[test]
-fn messages_that_metadata_tell_of_find_their_receives_posted_and_others_arrive_all_the_same() {
+fn messages_that_repeat_find_their_receives_posted_and_others_arrive_all_the_same() {
     for ranks in [2, 3] {
         passes(ranks, "receives");
     }

@@ -26,12 +26,12 @@ mod jobs;
 #[allow(dead_code, reason = "the tests on threads use all of it")]
 #[path = "../../burn-pipeline-learner/tests/learner/ranks.rs"]
 mod learner_ranks;
-mod metadata;
 #[allow(dead_code, reason = "the tests that run this program read what is said")]
 mod odd;
 mod parity;
 mod plain;
 mod rates;
+mod repeats;
 mod replicas;
 mod starts;
 #[allow(dead_code, reason = "the tests on threads use all of it")]
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
         ["strangers", _] => passed(|| jobs::strangers(&mpi)),
         ["odd", fields, _] => passed(|| jobs::odd(&mpi, fields)),
         ["calls", _] => passed(|| jobs::calls(&mpi)),
-        ["receives", _] => passed(|| metadata::receives(&mpi)),
+        ["receives", _] => passed(|| repeats::receives(&mpi)),
         ["reads", _] => passed(|| jobs::reads(&mpi)),
         ["agree", _] => passed(|| auto::agree(&mpi)),
         ["go-back", _] => passed(|| auto::go_back(&mpi)),

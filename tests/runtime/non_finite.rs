@@ -224,7 +224,7 @@ struct Counting<L> {
 
 impl<L: Link> Link for Counting<L> {
     burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity, receive);
-    burn_pipeline::forward_link!(link: expect, probe, abort);
+    burn_pipeline::forward_link!(link: probe, abort);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
         self.sent.fetch_add(1, Ordering::Relaxed);

@@ -1,19 +1,16 @@
-//! Transfers between groups of different sizes: who sends what to whom, which metadata are known before, and what
-//! is refused.
+//! Transfers between groups of different sizes: who sends what to whom, what metadata name, and what is refused.
 
 use crate::boundary::{WIDTH, part, skipping, skipping_batch};
 use crate::model::{batch, builder_with};
 use crate::parity::RATE;
 use crate::plain::{Config, SEQUENCE, SIZED};
-use crate::watched::{Bytes, counted, watched};
+use crate::watched::{Bytes, counted};
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::link::ExpectedMessage;
 use burn_pipeline::payload::{PayloadSpec, Skips, Validate};
 use burn_pipeline::stage::SplitBackward;
 use burn_pipeline::tensor_parallel::Cut;
 use burn_pipeline::train::GroupSizes;
 use burn_pipeline::{Builder, Pipeline};
-use std::collections::BTreeMap;
 
 /// The bytes of the hidden states of a step's 8 samples.
 const HIDDEN: usize = 8 * SIZED.seq * SIZED.width * 4;
@@ -103,34 +100,11 @@ fn declared(sizes: impl Into<GroupSizes>) -> Builder {
     })
 }
 
-/// A message's sender, receiver, stage and kind.
-type Key = (usize, usize, usize, String);
-
 #[test]
-fn links_learn_beforehand_what_is_sent_between_groups_of_any_sizes() {
+fn declared_pieces_hold_in_every_microbatch_between_groups_of_any_sizes() {
     for sizes in [[2, 2, 2], [1, 2, 6], [6, 3, 1], [2, 1, 2]] {
-        for (how, build) in [
-            ("declared", declared(sizes)),
-            ("found", skipping(sizes, SplitBackward::Eager, false).validate(Validate::EveryMicrobatch)),
-        ] {
-            let traffic = watched(
-                sizes.iter().sum(),
-                || build.clone(),
-                |pipeline| {
-                    (0..2).for_each(|_| drop(pipeline.step(skipping_batch(), 0.1).unwrap()));
-                },
-            );
-            // The last message of each kind between each pair of ranks: those of the first step carry hashes.
-            let key = |of: &ExpectedMessage| -> Key {
-                (of.from, of.to, of.header.stage.index(), format!("{:?}", of.header.kind))
-            };
-            let last: BTreeMap<Key, PayloadSpec> =
-                traffic.sent.iter().map(|(sent, _)| (key(sent), sent.spec.clone())).collect();
-            let expected: BTreeMap<Key, PayloadSpec> =
-                traffic.expected.iter().map(|message| (key(message), message.spec.clone())).collect();
-            assert_eq!(expected, last, "{sizes:?}, {how}");
-            assert!(!last.is_empty());
-        }
+        let mut pipeline = declared(sizes).validate(Validate::EveryMicrobatch).build().unwrap();
+        (0..2).for_each(|_| drop(pipeline.step(skipping_batch(), 0.1).unwrap()));
     }
 }
 

@@ -11,8 +11,8 @@ use super::executor::Executor;
 use super::recut::{Recut, cuts, unmarked};
 use super::run_state::RunState;
 use super::transfer::Transfer;
-use crate::link::{Activity, ExpectedMessage, Header, Link, Message};
-use crate::payload::{Payload, PayloadSpec};
+use crate::link::{Activity, Header, Link, Message};
+use crate::payload::Payload;
 use burn_pipeline_plan::plan::{MicrobatchTask, Op, Task};
 use std::time::Instant;
 
@@ -21,9 +21,8 @@ impl Executor {
     pub(super) fn send(&mut self, state: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
         let Transfer { header, peer, .. } = self.transfer(state, task)?;
         let messages = state.values.take_outgoing(header).ok_or_else(|| self.no_input(task))?;
-        let (from, deadline) = (self.rank(), self.deadline());
+        let deadline = self.deadline();
         for (to, payload) in self.grid().counterparts(peer).zip(messages) {
-            self.spec_check.sends(|| ExpectedMessage { from, to, header, spec: PayloadSpec::of_payload(&payload) });
             let sent = self.link.send(to, Message { header, payload }, deadline);
             sent.map_err(|source| self.link_error(Some(task), source))?;
         }
@@ -106,8 +105,7 @@ impl Executor {
             return Ok(unmarked(value));
         }
         if let Some(back) = Transfer::back(state.plan().placement(), receive).filter(|_| state.run.trains()) {
-            let parts: Vec<_> = value.parts().cloned().collect();
-            state.cuts.insert(back.header, cuts(&parts));
+            state.cuts.insert(back.header, cuts(&value));
         }
         Ok(value)
     }

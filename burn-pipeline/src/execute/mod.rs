@@ -37,7 +37,6 @@ mod device;
 mod error;
 mod exchange;
 mod executor;
-mod expected;
 mod interleave;
 mod interpreter;
 mod locate;
@@ -63,7 +62,6 @@ pub(crate) use context::Purpose;
 pub use context::RunContext;
 pub use error::ExecuteError;
 pub(crate) use executor::{Aside, Executor, panic_message};
-pub(crate) use expected::expected_messages;
 pub(crate) use locate::tell_failure;
 pub(crate) use options::RunOptions;
 pub use options::{FusedActions, Tuning};
@@ -72,7 +70,7 @@ pub(crate) use outcome::{OfBatch, RankOutcome};
 pub(crate) use recut::received_by_first;
 pub(crate) use run::{ReplicaShare, Run};
 pub(crate) use seeding::Seeding;
-pub(crate) use specs::{RecordedSpecs, SpecCheck};
+pub(crate) use specs::SpecCheck;
 
 #[cfg(doc)]
 use burn_pipeline_plan::plan::CheckedPlan;

@@ -1,6 +1,5 @@
 //! Recording or comparing the tensor specs that cross stage boundaries in training.
 
-use crate::link::ExpectedMessage;
 use crate::payload::{Payload, PayloadSpec, SpecMismatch, StageMetadata, StagePort};
 use crate::stage::StageError;
 use burn_pipeline_plan::plan::StageId;
@@ -13,39 +12,20 @@ pub(crate) enum SpecCheck {
     #[default]
     Off,
     /// Records them.
-    Record(RecordedSpecs),
+    Record(BTreeMap<StageId, StageMetadata>),
     /// Compares them with known metadata; the error names the first tensor that differs. Ports without metadata are
     /// not checked.
     Compare(BTreeMap<StageId, StageMetadata>),
 }
 
-/// Recorded tensor specs.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct RecordedSpecs {
-    /// The specs at the boundaries of this rank's stages.
-    pub stages: BTreeMap<StageId, StageMetadata>,
-    /// The first message that this rank sent, for each receiver, stage and direction.
-    pub sent: Vec<ExpectedMessage>,
-}
-
 impl SpecCheck {
-    /// Records a message that is about to be sent.
-    pub(super) fn sends(&mut self, message: impl FnOnce() -> ExpectedMessage) {
-        let SpecCheck::Record(recorded) = self else { return };
-        let message = message();
-        let key = |of: &ExpectedMessage| (of.to, of.header.stage, of.header.kind);
-        if !recorded.sent.iter().any(|other| key(other) == key(&message)) {
-            recorded.sent.push(message);
-        }
-    }
-
     /// Records or compares the payload at a port of a stage.
     pub(super) fn check(&mut self, stage: StageId, port: StagePort, payload: &Payload) -> Result<(), StageError> {
         let differs = |SpecMismatch { tensor, expected, got }| StageError::Metadata { port, tensor, expected, got };
         match self {
             SpecCheck::Off => Ok(()),
             SpecCheck::Record(recorded) => {
-                let noted = recorded.stages.entry(stage).or_default().note(port, PayloadSpec::of_payload(payload));
+                let noted = recorded.entry(stage).or_default().note(port, PayloadSpec::of_payload(payload));
                 noted.map_err(|(expected, got)| {
                     let same = SpecMismatch { tensor: None, expected: expected.to_string(), got: got.to_string() };
                     differs(got.mismatch(&expected).unwrap_or(same))

@@ -14,7 +14,6 @@
 //! 4. Gathers are not delayed. Sums over groups are, because they are made of messages.
 
 use super::error::LinkError;
-use super::expected::ExpectedMessage;
 use super::header::{Header, Message};
 use super::link_trait::Link;
 use super::monitor::Monitor;
@@ -177,11 +176,6 @@ impl Link for Delayed {
     fn recover(&mut self, deadline: Instant) -> Result<(), LinkError> {
         self.early.fill_with(|| None);
         self.link.recover(deadline)
-    }
-
-    fn expect(&mut self, _: &[ExpectedMessage]) -> Result<(), LinkError> {
-        // Every message ends with its due time, so none matches its expectation.
-        Ok(())
     }
 
     fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {

@@ -21,7 +21,7 @@
 ///
 /// impl<L: Link> Link for Counting<L> {
 ///     burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity, receive);
-///     burn_pipeline::forward_link!(link: expect, probe, all_gather, abort);
+///     burn_pipeline::forward_link!(link: probe, all_gather, abort);
 ///
 ///     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
 ///         self.sent += 1;
@@ -52,10 +52,6 @@ macro_rules! forward_link {
     (@ $link:tt receive) => {
         $crate::forward_link!(@do $link receive(self, from: usize, header: $crate::link::Header,
             deadline: ::std::time::Instant) -> Result<$crate::payload::Payload, $crate::link::LinkError>);
-    };
-    (@ $link:tt expect) => {
-        $crate::forward_link!(@do $link expect(self, messages: &[$crate::link::ExpectedMessage])
-            -> Result<(), $crate::link::LinkError>);
     };
     (@ $link:tt probe) => {
         $crate::forward_link!(@do $link probe(self, from: &[usize], deadline: ::std::time::Instant)

@@ -3,7 +3,6 @@
 use super::activity::Activity;
 use super::collectives::Collectives;
 use super::error::LinkError;
-use super::expected::ExpectedMessage;
 use super::header::{Header, Message};
 use super::monitor::Monitor;
 use crate::payload::Payload;
@@ -48,20 +47,6 @@ pub trait Link: Send {
     /// Returns [`LinkError`] if another rank failed, that rank has left ([`LinkError::Left`]), the deadline passed,
     /// or another message is next.
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError>;
-
-    /// Announces what messages from and to this rank will contain, so that receives can be posted and memory
-    /// allocated before the first of them arrives. Both ends get the same list in the same order, and no message is
-    /// sent before all ranks have it. A message that differs from its expectation must arrive all the same.
-    ///
-    /// By default it does nothing: links that move handles, or read an ordered stream of bytes, have nothing to
-    /// post.
-    ///
-    /// # Errors
-    /// Returns [`LinkError`] if the link has ended.
-    fn expect(&mut self, messages: &[ExpectedMessage]) -> Result<(), LinkError> {
-        let _ = messages;
-        Ok(())
-    }
 
     /// Waits until the next message from one of these ranks has arrived, and returns its sender and header.
     /// Receiving it then does not wait. With a deadline in the past it only checks.
@@ -111,7 +96,7 @@ pub trait Link: Send {
 
     /// Clears an interruption, and drops everything that was sent before it and not received, gathers included. All
     /// ranks call it, whether or not they know of the interruption. Messages that a rank sends afterwards are
-    /// received afterwards. Groups, activities and expectations ([`Link::expect`]) stay.
+    /// received afterwards. Groups and activities stay.
     ///
     /// By default it returns an error: a link that cannot recover is closed by the first failure.
     ///

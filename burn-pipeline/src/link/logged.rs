@@ -45,7 +45,7 @@ impl Logged {
 }
 
 impl Link for Logged {
-    crate::forward_link!(0: rank, ranks, overlaps, monitor, to_device, set_activity, expect, probe, all_gather);
+    crate::forward_link!(0: rank, ranks, overlaps, monitor, to_device, set_activity, probe, all_gather);
     crate::forward_link!(0: barrier, abort, interrupt, recover);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {

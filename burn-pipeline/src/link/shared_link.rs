@@ -60,7 +60,7 @@ impl StageEnd {
 }
 
 impl Link for SharedLink {
-    crate::forward_link!((0.lock().link): rank, ranks, overlaps, monitor, to_device, send, receive, expect, probe);
+    crate::forward_link!((0.lock().link): rank, ranks, overlaps, monitor, to_device, send, receive, probe);
     crate::forward_link!((0.lock().link): all_gather, barrier, abort, interrupt, recover);
 
     fn set_activity(&mut self, activity: Activity) {

@@ -9,9 +9,7 @@
 //!    declared specs are compared with those found on zeros.
 //!
 //! Metadata is never required: every message describes its own contents, so shapes may change from microbatch to
-//! microbatch. It has two uses. A link that posts receives can post them with the right size before the first message
-//! ([`Link::expect`](crate::link::Link::expect)). And a shape that changes where it should not is reported by name at
-//! once ([`Validate`]).
+//! microbatch. With it, a shape that changes where it should not is reported by name at once ([`Validate`]).
 
 use super::any_tensor::TensorKind;
 use super::payload_spec::{PayloadSpec, SpecMismatch};

@@ -4,7 +4,7 @@
 use super::any_tensor::AnyTensor;
 use super::cut_over::CutOver;
 use super::host_value::HostValue;
-use super::parts::{EDGE, Payload, PayloadPart};
+use super::parts::{Payload, PayloadPart};
 use super::tensor_spec::TensorSpec;
 use super::values::Boundary;
 use burn::tensor::Shape;
@@ -96,11 +96,6 @@ impl PayloadSpec {
         Self(parts.into_iter().collect())
     }
 
-    /// Its parts.
-    pub(crate) fn parts(&self) -> &[SpecPart] {
-        &self.0
-    }
-
     /// The same spec with any size allowed for dimension `dim`, in every tensor that has it.
     pub fn free(mut self, dim: usize) -> Self {
         for part in &mut self.0 {
@@ -111,12 +106,6 @@ impl PayloadSpec {
             }
         }
         self
-    }
-
-    /// The specs of what goes to the next stage, and of each value that goes past it; see [`Payload::split_skips`].
-    pub(crate) fn split_skips(&self) -> (Self, Vec<Self>) {
-        let mut pieces = self.0.split(|part| *part == SpecPart::Tag(EDGE)).map(|piece| Self(piece.to_vec()));
-        (pieces.next().unwrap_or_default(), pieces.collect())
     }
 
     /// The spec that both fit: sizes in which they differ become free. `None` if they differ in anything else.
@@ -135,7 +124,7 @@ impl PayloadSpec {
     }
 
     /// The specs of the tensors.
-    pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorSpec> + Clone {
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
         self.0.iter().filter_map(|part| if let SpecPart::Tensor(tensor) = part { Some(tensor) } else { None })
     }
 

@@ -15,6 +15,7 @@ use std::ops::Range;
 /// replica 1. The ranks of its pipeline are 1, 3 and 5, and the ranks with its stages are 2 and 3.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Grid {
+    /// The rank in the job.
     rank: usize,
     replicas: usize,
     sizes: GroupSizes,
@@ -25,11 +26,6 @@ impl Grid {
     /// rank's group.
     pub(crate) fn new(rank: usize, replicas: usize, sizes: GroupSizes) -> Self {
         Self { rank, replicas: replicas.max(1), sizes }
-    }
-
-    /// The rank in the job.
-    pub(crate) fn rank(&self) -> usize {
-        self.rank
     }
 
     /// The number of replicas.

@@ -47,8 +47,7 @@ impl StageBox {
 
     /// Declares all that is known about the stage's boundary, including its gradients, as lists with one optional
     /// tensor for each tensor. [`Pipeline::metadata`](crate::train::Pipeline::metadata) returns what a run on zeros
-    /// finds. Parts that are not declared are not compared; messages are then expected to carry a gradient of each
-    /// float tensor.
+    /// finds. Parts that are not declared are not compared.
     ///
     /// A gradient that does not fit its tensor is refused when the stage is built. A gradient that is present or
     /// missing against the declaration is refused where [`Validate`](crate::payload::Validate) compares.

@@ -143,9 +143,9 @@ impl Stages {
         with_loss.map(|facts| facts.stage.index())
     }
 
-    /// Returns true if every stage has declared the specs at its boundary, and there are no vocabulary-parallel layers.
+    /// Returns true if every stage has declared the specs at its boundary.
     pub(crate) fn are_declared(&self) -> bool {
-        self.pieces.is_empty() && self.facts.iter().all(|facts| facts.declared)
+        self.facts.iter().all(|facts| facts.declared)
     }
 
     /// The first stage with weights that are cut over data-parallel replicas.

@@ -60,7 +60,7 @@ struct Counting {
 
 impl Link for Counting {
     burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity);
-    burn_pipeline::forward_link!(link: receive, expect, probe, all_gather, abort);
+    burn_pipeline::forward_link!(link: receive, probe, all_gather, abort);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
         *self.sent.lock().unwrap().entry(message.header.kind).or_default() += message.payload.bytes();

@@ -1,12 +1,13 @@
 //! Ranks that each hold a pipeline, as processes do, over links between threads and over TCP, continue together
 //! after a failed call.
 
-use super::{Extras, RATE, assert_undone, batch, builder, stages, weights};
+use super::{Extras, RATE, WIDTH, assert_undone, batch, builder, stages, weights};
 use crate::faulty::{Fault, How, batch as numbered, faulty};
 use crate::watchdog::within;
-use burn::tensor::Device;
+use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::Builder;
 use burn_pipeline::link::{Link, TcpLink, Threads};
+use burn_pipeline::payload::PayloadSpec;
 use burn_pipeline::train::{Pipeline, PipelineError};
 use std::time::Duration;
 
@@ -111,6 +112,37 @@ fn a_step_on_which_processes_disagree_leaves_no_gradients() {
                 weights(pipeline)
             });
             assert!(all.iter().all(|got| *got == weights(&mut twin)), "sharded: {sharded}");
+        }
+    });
+}
+
+#[test]
+fn a_refuted_declaration_leaves_no_trace_in_any_process() {
+    within(180, "a refuted declaration in processes", || {
+        let spec = |width| {
+            let device = Device::flex();
+            PayloadSpec::of((Tensor::<2>::zeros([1, width], &device), Tensor::<2, Int>::zeros([1, 1], &device))).free(0)
+        };
+        let make = || {
+            let plain = stages(9, Extras::default());
+            // Only the middle stage's process can see that this is wrong.
+            builder(("1F1B", 1), 3, MICROBATCHES).stages(move |at| match at.index {
+                1 => plain(at).declare(spec(WIDTH), Some(spec(WIDTH + 1))),
+                _ => plain(at),
+            })
+        };
+        let mut twin = make().build().unwrap();
+        twin.step(batch(0, MICROBATCHES, None), RATE).unwrap();
+        for tcp in [false, true] {
+            let all = each(tcp, 3, make, |_, pipeline| {
+                for _ in 0..2 {
+                    let refused = pipeline.metadata(batch(0, MICROBATCHES, None));
+                    assert_undone(refused, false, "tensor 0 of the stage's output");
+                }
+                pipeline.step(batch(0, MICROBATCHES, None), RATE).unwrap();
+                weights(pipeline)
+            });
+            assert!(all.iter().all(|got| *got == weights(&mut twin)), "over TCP: {tcp}");
         }
     });
 }

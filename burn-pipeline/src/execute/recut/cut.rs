@@ -1,7 +1,7 @@
 //! What a member of a group sends to each of its counterparts.
 
-use super::part::{Part, described, marked};
-use crate::payload::{CutOver, Payload, SpecPart, TensorSpec};
+use super::part::{described, digest, marked, slice};
+use crate::payload::{AnyTensor, CutOver, Payload, PayloadPart, TensorSpec};
 use crate::ranks::Grid;
 use crate::stage::StageError;
 
@@ -50,22 +50,6 @@ impl Recut {
         }
         let parts: Vec<_> = value.into_parts().collect();
         let parts = if let Some(cuts) = cuts { marked(parts, cuts) } else { parts };
-        Ok(self.cut(member, parts, compared)?.into_iter().map(Payload::from_parts).collect())
-    }
-
-    /// As [`Recut::messages`], for the parts of a payload or of its spec.
-    ///
-    /// # Errors
-    /// As [`Recut::messages`].
-    pub(in crate::execute) fn cut<P: Part>(
-        self,
-        member: usize,
-        parts: Vec<P>,
-        compared: bool,
-    ) -> Result<Vec<Vec<P>>, StageError> {
-        if self.is_even() {
-            return Ok(vec![parts]);
-        }
         let places = (self.receivers / self.senders).max(1);
         // The first of a receiver's senders sends what is equal on all of them.
         let whole = match member.is_multiple_of((self.senders / self.receivers).max(1)) {
@@ -77,42 +61,41 @@ impl Recut {
     }
 
     /// The message with the given place of each piece.
-    fn message<P: Part>(
+    fn message(
         self,
-        parts: &[P],
+        parts: &[PayloadPart],
         (place, places): (usize, usize),
         whole: Whole,
-    ) -> Result<Vec<P>, StageError> {
+    ) -> Result<Payload, StageError> {
         let (mut message, mut cut) = (Vec::with_capacity(parts.len()), None);
         for part in parts {
-            match (part.spec(), cut.take()) {
-                (SpecPart::Tag(tag), _) => {
-                    cut = CutOver::of(tag);
+            match (part, cut.take()) {
+                (PayloadPart::Tag(tag), _) => {
+                    cut = CutOver::of(*tag);
                     let marked = |cut: CutOver| CutOver { ranks: cut.ranks * places, ..cut }.tag();
-                    message.push(cut.map_or_else(|| part.clone(), |cut| P::of_tag(marked(cut))));
+                    message.push(PayloadPart::Tag(cut.map_or(*tag, marked)));
                 }
-                (SpecPart::Tensor(tensor), Some(cut)) => {
-                    self.refuse_piece(&tensor, cut, places)?;
-                    message.push(part.narrow(cut.axis, place, places));
+                (PayloadPart::Tensor(tensor), Some(cut)) => {
+                    self.refuse_piece(tensor, cut, places)?;
+                    message.push(PayloadPart::Tensor(slice(tensor, cut.axis, place, places)));
                 }
-                _ => match whole {
-                    Whole::Sent => message.push(part.clone()),
-                    Whole::Hashed => message.extend(part.digest()),
-                    Whole::LeftOut => {}
-                },
+                (part, _) => message.extend(match (whole, part) {
+                    (Whole::Sent, part) => Some(part.clone()),
+                    (Whole::Hashed, PayloadPart::Tensor(tensor)) => digest(tensor).map(PayloadPart::Host),
+                    (Whole::Hashed | Whole::LeftOut, _) => None,
+                }),
             }
         }
-        Ok(message)
+        Ok(Payload::from_parts(message))
     }
 
-    fn refuse_piece(self, tensor: &TensorSpec, cut: CutOver, places: usize) -> Result<(), StageError> {
-        let piece = || described(tensor, cut);
+    fn refuse_piece(self, tensor: &AnyTensor, cut: CutOver, places: usize) -> Result<(), StageError> {
+        let piece = || described(&TensorSpec::of(tensor), cut);
         if cut.ranks != self.senders {
             return Err(StageError::CutOtherwise { piece: piece(), ranks: self.senders });
         }
-        match tensor.dims.get(cut.axis) {
-            // An unknown size is cut when it becomes known.
-            Some(size) if size.is_none_or(|size| size.is_multiple_of(places)) => Ok(()),
+        match tensor.shape().get(cut.axis) {
+            Some(size) if size.is_multiple_of(places) => Ok(()),
             _ => Err(StageError::CutUnevenly { piece: piece(), ranks: self.receivers }),
         }
     }

@@ -1,7 +1,7 @@
 //! Joins a value from its messages; also where both ends are one rank, which measures stages without a link.
 
 use super::cut::Recut;
-use super::part::{Part, described};
+use super::part::{described, digest};
 use crate::payload::{AnyTensor, CutOver, Payload, PayloadPart, SpecPart, TensorSpec};
 use crate::stage::StageError;
 use std::iter::Peekable;
@@ -99,9 +99,10 @@ impl<I: Iterator<Item = PayloadPart>> Beside<I> {
     fn compared(&mut self, own: AnyTensor) -> Result<AnyTensor, StageError> {
         let mut ours = None;
         for (other, parts) in &mut self.others {
-            let Some(theirs) = parts.next_if(|part| matches!(part, PayloadPart::Host(_))) else { continue };
-            let ours = ours.get_or_insert_with(|| PayloadPart::Tensor(own.clone()).digest().map(|part| part.spec()));
-            if ours.as_ref().is_some_and(|ours| *ours != theirs.spec()) {
+            let hash = parts.next_if(|part| matches!(part, PayloadPart::Host(_)));
+            let Some(PayloadPart::Host(theirs)) = hash else { continue };
+            let ours = ours.get_or_insert_with(|| digest(&own));
+            if ours.as_ref().is_some_and(|ours| *ours != theirs) {
                 let (first, tensor) = (self.first, TensorSpec::of(&own).to_string());
                 return Err(StageError::MembersUnlike { first, other: *other, tensor });
             }

@@ -14,7 +14,7 @@
 //!    joins the pieces. It does not see the others' replicated tensors, so in the first row they send hashes of
 //!    them, which must equal those of the first.
 //! 3. *Gradients* are a list without marks, in which the gradient of a piece is a piece. Before they are re-cut
-//!    they get the marks of the values that they belong to ([`marked`]), and the receiver removes them
+//!    they get the marks of the values that they belong to, and the receiver removes them
 //!    ([`unmarked`]).
 //!
 //! Read `part` (the parts of messages, and their marks), then `cut`, then `join`.
@@ -27,7 +27,7 @@ mod tests;
 
 pub(super) use cut::Recut;
 pub(crate) use join::received_by_first;
-pub(super) use part::{cuts, marked, unmarked};
+pub(super) use part::{cuts, unmarked};
 
 #[cfg(doc)]
 use crate::ranks::Grid;

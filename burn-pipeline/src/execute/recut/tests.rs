@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use super::{Recut, cuts, unmarked};
-use crate::payload::{AnyTensor, Boundary, CutOver, HostValue, Payload, PayloadPart, PayloadSpec, SpecPart};
+use crate::payload::{AnyTensor, Boundary, CutOver, HostValue, Payload, PayloadPart, SpecPart};
 use crate::ranks::Grid;
 use crate::stage::{Gradients, StageError};
 use burn::tensor::{Device, TensorData};
@@ -148,24 +148,12 @@ proptest! {
             value.tensors().zip(&present).map(|(tensor, there)| there.then(|| tensor.clone())).collect()
         };
         let sent = messages(sizes, compared, |member| {
-            let value: Vec<_> = held(&entries, larger, member, sizes[0]).into_parts().collect();
-            (gradients(member, sizes[0]).into_payload(), Some(cuts(&value)))
+            let cuts = cuts(&held(&entries, larger, member, sizes[0]));
+            (gradients(member, sizes[0]).into_payload(), Some(cuts))
         });
         for member in 0..sizes[1] {
             let got = unmarked(joined(sizes, sizes[0] + member, &sent));
             prop_assert_eq!(content(&got), content(&gradients(member, sizes[1]).into_payload()));
-        }
-    }
-
-    #[test]
-    fn specs_are_re_cut_as_the_values_are(sizes in sizes(), entries in entries()) {
-        let larger = sizes[0].max(sizes[1]);
-        for (from, to, payload) in messages(sizes, false, |member| (held(&entries, larger, member, sizes[0]), None)) {
-            let grid = Grid::new(from, 1, sizes.into());
-            let spec = PayloadSpec::of_payload(&held(&entries, larger, from, sizes[0]));
-            let specs = Recut::between(&grid, 0, 1).cut(from, spec.parts().to_vec(), false).unwrap();
-            let own = specs[to - grid.counterparts(1).start].clone();
-            prop_assert_eq!(PayloadSpec::from_parts(own), PayloadSpec::of_payload(&payload));
         }
     }
 }

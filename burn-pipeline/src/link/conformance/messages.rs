@@ -1,8 +1,8 @@
 //! Cases of messages from one rank to another: their order, their contents, and when they travel.
 
 use super::material::{assert_same, barrier, deadline, header, message, mixed_payload, numbers, others};
-use crate::link::{ExpectedMessage, Header, Link, Message, MessageKind};
-use crate::payload::{Boundary, Payload, PayloadSpec};
+use crate::link::{Header, Link, Message, MessageKind};
+use crate::payload::{Boundary, Payload};
 use burn_pipeline_plan::plan::StageId;
 use std::time::{Duration, Instant};
 
@@ -119,36 +119,6 @@ pub(super) fn lets_shapes_change(link: &mut dyn Link) {
                     assert_same(&got, &payload(from, me, place, stream));
                 }
             }
-        }
-    }
-}
-
-/// Lists of two tensors of these sizes are expected, then arrive, with lists of other sizes; then others are
-/// expected.
-pub(super) fn expects(link: &mut dyn Link) {
-    let (me, ranks) = (link.rank(), link.ranks());
-    let list = |from, to, microbatch, size| vec![numbers(from, to, microbatch, size), numbers(to, from, microbatch, 3)];
-    let mut microbatch = 0;
-    for (expected, sizes) in
-        [(5, &[5, 5, 7, 7, 7, 5][..]), (5, &[5]), (9, &[9, 9]), (0, &[0, 4]), (4, &[4, 4, 0]), (6, &[])]
-    {
-        let spec = PayloadSpec::of_payload(&list(0, 1, 0, expected).into_payload());
-        let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
-        let pairs = pairs.filter(|(from, to)| from != to && [from, to].contains(&&me));
-        let messages: Vec<ExpectedMessage> =
-            pairs.map(|(from, to)| ExpectedMessage { from, to, header: header(0), spec: spec.clone() }).collect();
-        link.expect(&messages).unwrap();
-        barrier(link);
-        for &size in sizes {
-            for to in others(link) {
-                let payload = list(me, to, microbatch, size).into_payload();
-                link.send(to, message(microbatch, payload), deadline()).unwrap();
-            }
-            for from in others(link) {
-                let payload = link.receive(from, header(microbatch), deadline()).unwrap();
-                assert_same(&payload, &list(from, me, microbatch, size).into_payload());
-            }
-            microbatch += 1;
         }
     }
 }

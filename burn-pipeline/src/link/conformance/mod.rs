@@ -43,7 +43,6 @@ pub const CASES: &[Case] = &[
     ("every kind of tensor arrives bit for bit", messages::carries_every_kind),
     ("large messages cross each other", messages::carries_large_messages),
     ("shapes repeat and change from message to message", messages::lets_shapes_change),
-    ("expected and unexpected messages arrive alike", messages::expects),
     ("sends do not wait for receives", messages::sends_ahead),
     ("a probe names the next message and leaves it there", messages::tells_what_has_come),
     ("a rank sends to itself", messages::sends_to_itself),

@@ -12,7 +12,7 @@
 use super::sealed::{open, seal};
 use crate::link::header::{Header, Message};
 use crate::link::wire_error::WireError;
-use crate::payload::{HostValue, PayloadPart, PayloadSpec, SpecPart, TensorKind, TensorSpec};
+use crate::payload::{HostValue, PayloadPart};
 use burn::tensor::DType;
 use burn::tensor::quantization::QuantScheme;
 use serde::{Deserialize, Serialize};
@@ -68,20 +68,6 @@ impl Frame {
         Ok(Self::new(message.header, parts.collect::<Result<_, _>>()?))
     }
 
-    /// The frame of a future message, for microbatch 0; `None` if a size or an element type of its payload is
-    /// unknown, or no such message can exist.
-    pub fn expected(header: Header, spec: &PayloadSpec) -> Option<Self> {
-        let parts = spec.parts().iter().map(|part| match part {
-            SpecPart::Tag(tag) => Some(FramePart::Tag(*tag)),
-            SpecPart::Host(value) => Some(FramePart::Host(value.clone())),
-            SpecPart::Tensor(TensorSpec { kind, dtype, dims }) => {
-                let dtype = (*dtype).filter(|dtype| TensorKind::of(*dtype) == *kind)?;
-                FramePart::tensor(dtype, dims.iter().copied().collect::<Option<_>>()?).ok()
-            }
-        });
-        Some(Self::new(Header { microbatch: 0, ..header }, parts.collect::<Option<_>>()?))
-    }
-
     /// The frame as bytes.
     ///
     /// # Errors
@@ -118,18 +104,6 @@ impl Frame {
         self.header
     }
 
-    /// The payload's structure, element types and shapes.
-    pub fn spec(&self) -> PayloadSpec {
-        PayloadSpec::from_parts(self.parts.iter().map(|part| match part {
-            FramePart::Tag(tag) => SpecPart::Tag(*tag),
-            FramePart::Host(value) => SpecPart::Host(value.clone()),
-            FramePart::Tensor { dtype, shape } => {
-                let dims = shape.iter().map(|&size| Some(size)).collect();
-                SpecPart::Tensor(TensorSpec { kind: TensorKind::of(*dtype), dtype: Some(*dtype), dims })
-            }
-        }))
-    }
-
     /// Element type and shape of each tensor, in order.
     pub fn tensors(&self) -> impl Iterator<Item = (DType, &[usize])> {
         self.parts.iter().filter_map(|part| match part {
@@ -149,7 +123,7 @@ mod tests {
     use super::*;
     use crate::link::header::MessageKind;
     use crate::link::kit::Packed;
-    use crate::payload::{Boundary, Payload};
+    use crate::payload::{Boundary, Payload, PayloadSpec};
     use burn::tensor::{Device, Int, Tensor};
     use burn_pipeline_plan::plan::StageId;
 
@@ -169,9 +143,6 @@ mod tests {
         let message = Message { header, payload };
         let frame = Frame::of(&message).unwrap();
         assert_eq!(Packed::new(message.clone()).unwrap().frame, frame.write().unwrap());
-        let expected = Frame::expected(header, &PayloadSpec::of_payload(&message.payload)).unwrap();
-        assert_eq!(expected.for_microbatch(5), frame, "the microbatch plays no part");
-        assert_eq!(frame.spec(), PayloadSpec::of_payload(&message.payload));
         let tensors: Vec<_> = message.payload.tensors().map(|t| (t.dtype(), t.shape().to_vec())).collect();
         assert_eq!(frame.tensors().map(|(dtype, shape)| (dtype, shape.to_vec())).collect::<Vec<_>>(), tensors);
     }
@@ -184,24 +155,6 @@ mod tests {
         assert_eq!(PayloadSpec::of_payload(&back), PayloadSpec::of_payload(&message.payload));
         let read = |payload: &Payload| payload.tensors().map(|t| t.to_data().unwrap()).collect::<Vec<_>>();
         assert_eq!(read(&back), read(&message.payload));
-    }
-
-    #[test]
-    fn an_incomplete_spec_has_no_frame() {
-        let spec = |kind, dtype, dims: &[Option<usize>]| {
-            let dims = dims.to_vec();
-            PayloadSpec::from_parts([SpecPart::Tensor(TensorSpec { kind, dtype, dims })])
-        };
-        let known = spec(TensorKind::Float, Some(DType::F32), &[Some(2), Some(3)]);
-        assert!(Frame::expected(header(), &known).is_some());
-        for unknown in [
-            known.free(1),
-            spec(TensorKind::Float, None, &[Some(2)]),
-            spec(TensorKind::Int, Some(DType::F32), &[Some(2)]),
-            spec(TensorKind::Float, Some(DType::F64), &[Some(usize::MAX), Some(2)]),
-        ] {
-            assert_eq!(Frame::expected(header(), &unknown), None, "{unknown}");
-        }
     }
 
     #[test]

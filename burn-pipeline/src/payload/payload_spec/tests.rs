@@ -14,7 +14,7 @@ fn parts() -> impl Strategy<Value = PayloadSpec> {
     let number = (0usize..3).prop_map(|n| PayloadSpec::from_parts([SpecPart::Tag(n)]));
     let part = prop_oneof![floats, ints, Just(bools), number];
     proptest::collection::vec(part, 0..4)
-        .prop_map(|forms| PayloadSpec::from_parts(forms.iter().flat_map(|form| form.parts().to_vec())))
+        .prop_map(|forms| PayloadSpec::from_parts(forms.iter().flat_map(|form| form.0.clone())))
 }
 
 proptest! {

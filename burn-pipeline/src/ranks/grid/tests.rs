@@ -57,10 +57,10 @@ proptest! {
             prop_assert!(seen.last().is_none_or(|last| *last < (pipeline_rank, replica, member)));
             prop_assert!(seen.insert((pipeline_rank, replica, member)));
             prop_assert!(pipeline_rank < pipeline && replica < replicas && member < sizes[pipeline_rank]);
-            prop_assert_eq!(grid.rank_of(pipeline_rank), grid.rank());
-            prop_assert_eq!(grid.counterparts(pipeline_rank), grid.rank()..grid.rank() + 1);
-            prop_assert_eq!(grid.member_ranks().nth(member), Some(grid.rank()));
-            prop_assert_eq!(grid.replica_ranks().nth(replica), Some(grid.rank()));
+            prop_assert_eq!(grid.rank_of(pipeline_rank), grid.rank);
+            prop_assert_eq!(grid.counterparts(pipeline_rank), grid.rank..grid.rank + 1);
+            prop_assert_eq!(grid.member_ranks().nth(member), Some(grid.rank));
+            prop_assert_eq!(grid.replica_ranks().nth(replica), Some(grid.rank));
             for rank in grid.member_ranks() {
                 let other = Grid::new(rank, replicas, sizes.clone().into());
                 prop_assert_eq!((other.pipeline_rank(), other.replica()), (pipeline_rank, replica));
@@ -80,7 +80,7 @@ proptest! {
         for (a, b) in (1..sizes.len()).map(|b| (b - 1, b)) {
             let of = |one, other: usize| {
                 let of_one = (0..all).map(grid).filter(move |grid| grid.pipeline_rank() == one);
-                of_one.filter_map(move |grid| Some((grid.rank(), grid.partner(other)?)))
+                of_one.filter_map(move |grid| Some((grid.rank, grid.partner(other)?)))
             };
             let forth: BTreeSet<_> = of(a, b).collect();
             let back: BTreeSet<_> = of(b, a).map(|(b, a)| (a, b)).collect();
@@ -119,7 +119,7 @@ proptest! {
                 for rank in there {
                     let other = Grid::new(rank, replicas, sizes.clone().into());
                     prop_assert_eq!((other.pipeline_rank(), other.replica()), (peer, grid.replica()));
-                    prop_assert!(other.counterparts(grid.pipeline_rank()).contains(&grid.rank()));
+                    prop_assert!(other.counterparts(grid.pipeline_rank()).contains(&grid.rank));
                     *met.entry((grid.pipeline_rank(), rank)).or_default() += 1;
                 }
             }

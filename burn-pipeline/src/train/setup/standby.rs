@@ -12,7 +12,6 @@
 use super::builder::Builder;
 use super::rank::Blueprint;
 use crate::execute::ExecuteError;
-use crate::payload::Validate;
 use crate::train::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
 use crate::train::control::Command;
 use crate::train::error::{BuildError, PipelineError};
@@ -31,7 +30,6 @@ pub(crate) struct Standby {
     plans: Plans,
     stages: Stages,
     learns_metadata: bool,
-    wants_metadata: bool,
     cut: Option<Partition>,
 }
 
@@ -57,7 +55,6 @@ impl Pipeline {
         let skips = builder.skips_of(&source)?;
         let mut plans = self.plans.moved(source, &skips)?;
         let plan = plans.current()?;
-        let validates = builder.settings.validate != Validate::Off;
         let blueprint = Blueprint {
             builder: builder.clone(),
             placement: plans.placement().clone(),
@@ -77,9 +74,7 @@ impl Pipeline {
         if let Some(last) = stages.lacks_loss().filter(|_| self.stages.has_loss()) {
             return Err(PipelineError::NoLoss { last, ranks: self.placement().ranks() }.into());
         }
-        let learns_metadata = validates || stages.are_declared();
-        let cut = builder.cut.clone();
-        Ok(Standby { plans, stages, learns_metadata, wants_metadata: learns_metadata, cut })
+        Ok(Standby { plans, stages, learns_metadata: self.wants_metadata, cut: builder.cut.clone() })
     }
 
     /// Runs the standby stages, with the weights, optimizer state and progress of the running ones, which become the
@@ -111,7 +106,6 @@ impl Pipeline {
         std::mem::swap(&mut self.plans, &mut standby.plans);
         std::mem::swap(&mut self.stages, &mut standby.stages);
         std::mem::swap(&mut self.learns_metadata, &mut standby.learns_metadata);
-        std::mem::swap(&mut self.wants_metadata, &mut standby.wants_metadata);
         std::mem::swap(&mut self.cut, &mut standby.cut);
         Ok(())
     }

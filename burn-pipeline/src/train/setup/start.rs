@@ -260,8 +260,7 @@ impl Builder {
             }
             None => {}
         }
-        // If every stage declared its specs, learning them needs no run on zeros, so links can use them.
-        let learns_metadata = validate != Validate::Off || stages.are_declared();
+        let learns_metadata = validate != Validate::Off;
         let training = Training::new(seed, scaling);
         let pipeline = Pipeline {
             ranks,

@@ -4,14 +4,11 @@
 //! 2. Otherwise all stages run one microbatch of zeros per route, forward and backward, in model order: once with as
 //!    many samples as the first microbatch, and once with one more. Weights and running statistics are restored;
 //!    accumulated gradients are kept.
-//! 3. Links learn what each rank will send: what it sent in the first run on zeros, or what follows from the
-//!    declarations. So the first real message finds its receive posted, if a link posts receives
-//!    ([`Link::expect`](crate::link::Link::expect)).
-//! 4. If only some stages declared their specs, these are compared with what was found.
+//! 3. If only some stages declared their specs, these are compared with what was found.
 
 use super::rank::Rank;
-use crate::execute::{ExecuteError, Purpose, RecordedSpecs, ReplicaShare, Run, Seeding, SpecCheck, expected_messages};
-use crate::link::{Activity, expect_all, gather};
+use crate::execute::{ExecuteError, Purpose, ReplicaShare, Run, Seeding, SpecCheck};
+use crate::link::{Activity, gather};
 use crate::payload::{AnyTensor, StageMetadata, StagePort, Validate};
 use crate::stage::{GradientStore, Microbatches, StageError};
 use crate::train::error::BuildError;
@@ -56,20 +53,15 @@ impl Rank {
     ) -> Result<Metadata, ExecuteError> {
         let declared = self.declared();
         let all_here = declared.len() == self.executor.stages().len();
-        let RecordedSpecs { stages: metadata, sent } = match self.all_declared(all_here)? {
-            true => {
-                let sent = expected_messages(plan.plan(), &self.executor.grid(), &declared);
-                RecordedSpecs { stages: declared, sent }
-            }
+        let metadata = match self.all_declared(all_here)? {
+            true => declared,
             false => {
                 let found = self.run_on_zeros(plan, zeros)?;
-                self.compare(&declared, &found.stages)?;
+                self.compare(&declared, &found)?;
+                self.wait_for_comparisons()?;
                 found
             }
         };
-        let deadline = self.executor.deadline();
-        self.executor.link().set_activity(Activity::Gathering);
-        expect_all(self.executor.link(), &sent, deadline).map_err(|source| self.link_error(source))?;
         self.executor.link().set_activity(Activity::Idle);
         *self.executor.spec_check_mut() = match self.settings.validate {
             Validate::Off => SpecCheck::Off,
@@ -91,7 +83,7 @@ impl Rank {
         Ok(votes.into_iter().all(|vote| vote))
     }
 
-    fn run_on_zeros(&mut self, plan: &CheckedPlan, zeros: &[Microbatches]) -> Result<RecordedSpecs, ExecuteError> {
+    fn run_on_zeros(&mut self, plan: &CheckedPlan, zeros: &[Microbatches]) -> Result<Metadata, ExecuteError> {
         let (reduction, executor) = (self.settings.reduction, &mut self.executor);
         let mut kept: Vec<(Vec<AnyTensor>, GradientStore)> = Vec::new();
         for held in executor.stages().values_mut() {
@@ -100,7 +92,7 @@ impl Rank {
             let store = held.gradients().emptied();
             kept.push((weights, std::mem::replace(held.gradients(), store)));
         }
-        let record = SpecCheck::Record(RecordedSpecs::default());
+        let record = SpecCheck::Record(Metadata::default());
         let before = std::mem::replace(executor.spec_check_mut(), record);
         let ran = zeros.iter().try_for_each(|batch| {
             executor.stages().values_mut().for_each(|held| held.gradients().begin(Some(0)));
@@ -120,7 +112,7 @@ impl Rank {
         ran?;
         match recorded {
             SpecCheck::Record(found) => Ok(found),
-            _ => Ok(RecordedSpecs::default()),
+            _ => Ok(Metadata::default()),
         }
     }
 
@@ -142,5 +134,13 @@ impl Rank {
             }
         }
         Ok(())
+    }
+
+    /// Waits until no rank can refuse a declaration any more. Ranks in processes recover from a refusal only if none
+    /// of them has ended the call.
+    fn wait_for_comparisons(&mut self) -> Result<(), ExecuteError> {
+        let deadline = self.executor.deadline();
+        self.executor.link().set_activity(Activity::Gathering);
+        self.executor.link().barrier(deadline).map_err(|source| self.link_error(source))
     }
 }
