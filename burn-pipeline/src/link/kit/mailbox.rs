@@ -58,7 +58,7 @@ pub(super) struct Contents {
     gathers: BTreeMap<(u64, u64), Vec<Option<Vec<u8>>>>,
     /// The first failure that this rank knows.
     failure: Option<Failure>,
-    /// The recoveries, and the gathers since, that the rank which told of it had ended.
+    /// The recoveries, and the gathers since, that the ranks which told of failures had all ended.
     failed_after: (u64, u64),
     /// The number of the last question.
     pub(super) question: u64,
@@ -82,7 +82,7 @@ pub(super) struct Contents {
 
 impl Contents {
     /// Returns true if there was a failure, here or elsewhere.
-    fn failed(&self) -> bool {
+    fn has_failed(&self) -> bool {
         self.failure.is_some() || self.broken.is_some()
     }
 
@@ -91,12 +91,12 @@ impl Contents {
         (self.recovered, self.gathered)
     }
 
-    /// Stores the first failure. Returns true if it is the first.
+    /// Stores the first failure. Returns true if it is the first. A later one may come from a rank that has ended less:
+    /// then no more can be ended here either.
     fn put_failure(&mut self, failure: Failure, after: (u64, u64)) -> bool {
         let first = self.failure.is_none();
-        if first {
-            (self.failure, self.failed_after) = (Some(failure), after);
-        }
+        self.failed_after = if first { after } else { after.min(self.failed_after) };
+        self.failure.get_or_insert(failure);
         first
     }
 
@@ -284,7 +284,7 @@ impl Mailbox {
 
     /// Returns true if there was a failure, here or elsewhere.
     pub fn has_failed(&self) -> bool {
-        self.contents().failed()
+        self.contents().has_failed()
     }
 
     /// Returns true if a rank has closed the link.

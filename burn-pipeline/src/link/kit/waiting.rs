@@ -222,6 +222,7 @@ mod tests {
     use super::*;
     use crate::link::error::Failure;
     use crate::link::kit::Envelope;
+    use crate::link::monitor::Monitor;
     use std::sync::atomic::AtomicBool;
     use std::sync::mpsc::channel;
 
@@ -275,6 +276,25 @@ mod tests {
             assert_eq!(mailbox.gather(0, vec![0], deadline, &ask).unwrap(), [[0], [1], [2]]);
         });
         assert_eq!(mailbox.fail_if_failed(), Err(LinkError::Peer(left)));
+    }
+
+    #[test]
+    fn a_gather_that_cannot_end_any_more_ends_although_others_have_ended_it() {
+        let mailbox = Mailbox::new(0, 3);
+        let (deadline, ask) = (Instant::now() + Duration::from_secs(20), |_| ());
+        let lost = |message: &str| Failure { rank: 2, message: message.to_owned() };
+        // Rank 1 has rank 2's part, and has seen it fail. Here, rank 2's connection ends without its part.
+        mailbox.handle(1, Envelope::Gather { round: 0, bytes: vec![1] });
+        mailbox.handle(1, Envelope::Failed { failure: lost("first"), recoveries: 0, gathers: 1 });
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                mailbox.abort(lost("second"));
+            });
+            let failed = mailbox.gather(0, vec![0], deadline, &ask).unwrap_err();
+            assert_eq!(failed, LinkError::Peer(lost("first")));
+        });
+        assert_eq!(mailbox.take_failure(), None, "all others know of it");
     }
 
     #[test]
