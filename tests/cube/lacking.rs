@@ -5,11 +5,13 @@ use burn::module::{Module, Param};
 use burn::optim::{ModuleOptimizer, Optimizer, SgdState};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::cost::{LinkCosts, Profile, StageCost};
+use burn_pipeline::link::{TcpLink, Threads};
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, SplitBackward, Stage, StageBox};
-use burn_pipeline::train::{Builder, Pipeline, StageContext};
+use burn_pipeline::train::{Builder, Pipeline, PipelineError, StageContext};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 const MICROBATCHES: usize = 2;
 /// A tebibyte of floats.
@@ -132,6 +134,31 @@ fn running_out_of_memory_names_rank_stage_microbatch_and_the_bytes_that_were_pre
             // No weight has changed, so the pipeline takes the next batch, which allocates as much.
             assert_says_where(&again, stage, "");
         }
+    }
+}
+
+#[test]
+fn a_message_that_cannot_be_read_for_lack_of_memory_names_its_task_and_ends_only_the_call() {
+    let _turn = turn();
+    for device in devices() {
+        let threads = Threads::new(2);
+        std::thread::scope(|scope| {
+            for rank in 0..2 {
+                let (mut link, device) = (threads.link(rank, device.clone()), &device);
+                scope.spawn(move || {
+                    let link = TcpLink::by_link(&mut link, device.clone(), Duration::from_secs(20)).unwrap();
+                    // Rows after the second are not checked after every task.
+                    let builder = builder(vec![device.clone()], 0, Greedy::Forward, 3 * MICROBATCHES);
+                    let mut pipeline = builder.build_rank(Box::new(link)).unwrap();
+                    (0..3).for_each(|_| drop(pipeline.accumulate(batch(device)).unwrap()));
+                    for _ in 0..2 {
+                        let error = pipeline.accumulate(batch(device)).unwrap_err();
+                        assert!(matches!(error, PipelineError::Undone { .. }), "{error}");
+                        assert_says_where(&error.to_string(), 0, "microbatch 0, SEND_F");
+                    }
+                });
+            }
+        });
     }
 }
 

@@ -2,10 +2,11 @@
 
 use crate::rendezvous::connect;
 use crate::{TIMEOUT, place, port};
-use burn::tensor::DType;
+use burn::tensor::quantization::QuantScheme;
+use burn::tensor::{DType, Device, Tensor};
 use burn_pipeline::link::kit::{Connections, Envelope, Mesh, Packed};
 use burn_pipeline::link::{Header, Link, LinkError, Message, MessageKind, WireError};
-use burn_pipeline::payload::Payload;
+use burn_pipeline::payload::{AnyTensor, Payload};
 use burn_pipeline::plan::StageId;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -51,6 +52,28 @@ fn a_message_that_claims_more_than_there_is_memory_is_an_error_and_not_the_end_o
         };
         assert_eq!(bytes, 4 * (tensors * numbers) as u64);
     }
+}
+
+#[test]
+fn a_message_that_cannot_be_made_is_not_sent_and_the_next_one_is() {
+    let port = port();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut link = connect(&place(1, 2, port), TIMEOUT).unwrap();
+            let mut send = |payload| link.send(0, Message { header: header(), payload }, Instant::now() + TIMEOUT);
+            let tensor = Tensor::<2>::ones([32, 32], &Device::flex()).quantize_dynamic(&QuantScheme::default());
+            let mut quantised = Payload::default();
+            quantised.push_tensor(AnyTensor::new(tensor));
+            let error = send(quantised).unwrap_err();
+            let LinkError::Unsent { rank: 1, peer: 0, source: WireError::Quantised { .. } } = error else {
+                panic!("{error}")
+            };
+            send(Payload::default()).unwrap();
+        });
+        let mut link = connect(&place(0, 2, port), TIMEOUT).unwrap();
+        let received = link.receive(1, header(), Instant::now() + TIMEOUT).unwrap();
+        assert_eq!(received.tensors().count(), 0);
+    });
 }
 
 #[test]

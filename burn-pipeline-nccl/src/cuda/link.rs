@@ -213,16 +213,17 @@ impl Link for NcclLink {
         let to = self.endpoint.mailbox().known(to)?;
         self.timeout.hear(deadline);
         self.endpoint.mailbox().fail_if_failed()?;
+        let unsent = |source| LinkError::Unsent { rank: self.rank(), peer: to, source };
         if !self.is_offered(&message) && to != self.rank() {
             // The thread sends it after the frames that it has still to send, so messages keep their order,
             // whichever way they go.
-            let packed = Packed::new(message).map_err(|source| self.endpoint.wire(to, source))?;
+            let packed = Packed::new(message).map_err(unsent)?;
             return self.command(Command::SendBytes { to, packed });
         }
         let payload = self.to_device(message.payload);
         let message = Message { header: message.header, payload };
-        let frame = Frame::of(&message).map_err(|source| self.endpoint.wire(to, source))?;
-        let bytes = frame.write().map_err(|source| self.endpoint.wire(to, source))?;
+        let frame = Frame::of(&message).map_err(unsent)?;
+        let bytes = frame.write().map_err(unsent)?;
         let tensors = message.payload.into_parts().filter_map(|part| match part {
             PayloadPart::Tensor(tensor) => Some(into_cube(tensor)),
             PayloadPart::Host(_) | PayloadPart::Tag(_) => None,

@@ -11,14 +11,16 @@
 //!    once. Failures propagate from tensor to tensor, so this finds every failure that reaches a result. But it
 //!    does not find the microbatch, and another rank that the failure has reached may report it first.
 //! 3. After the optimizer's step it checks the weights.
-//! 4. After any error that ends a row, it checks whether the device is lost.
+//! 4. Where ranks are processes, a message's tensors are read before it is sent.
+//! 5. After any error that ends a row, it checks whether the device is lost.
 
 use super::error::ExecuteError;
 use super::executor::Executor;
 use super::run_state::RunState;
+use crate::link::WireError;
 use crate::payload::{AnyTensor, Unwritten, is_cubecl, lost, written};
 use crate::stage::StageError;
-use burn_pipeline_plan::plan::{MicrobatchTask, Op, StageId};
+use burn_pipeline_plan::plan::{MicrobatchTask, Op, StageId, Task};
 
 /// Where a tensor could not be made.
 #[derive(Clone, Copy)]
@@ -97,6 +99,17 @@ impl Executor {
             Some(message) => self.device_lost(message),
             None => error,
         }
+    }
+
+    /// The error of a task that could not read a tensor from the device to send it; `None` if that is not the reason.
+    pub(super) fn unread(&self, task: Task, why: &WireError) -> Option<ExecuteError> {
+        let why = match why {
+            WireError::DeviceMemory { message } => Unwritten::Memory(message.clone()),
+            WireError::Device { message } => Unwritten::Failed(message.clone()),
+            _ => return None,
+        };
+        let place = task.of_microbatch().map_or(Place::Row(task.stage()), Place::Task);
+        Some(self.unwritten(place, why))
     }
 
     fn unwritten(&self, place: Place, why: Unwritten) -> ExecuteError {

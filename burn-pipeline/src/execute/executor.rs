@@ -222,8 +222,14 @@ impl Executor {
         ExecuteError::Stage { rank: self.rank(), stage, microbatch, op: task.op(), source }
     }
 
-    /// An error of the link, in a task of the row or outside of it.
+    /// An error of the link, in a task of the row or outside of it. If a task's tensor could not be sent because of its
+    /// device, the error is the device's.
     pub(super) fn link_error(&self, task: Option<Task>, source: LinkError) -> ExecuteError {
+        if let (Some(task), LinkError::Unsent { source, .. }) = (task, &source)
+            && let Some(error) = self.unread(task, source)
+        {
+            return error;
+        }
         ExecuteError::Link { rank: self.rank(), task, source }
     }
 

@@ -53,7 +53,10 @@ pub enum LinkError {
          check that both ranks run the same plan"
     )]
     Order { rank: usize, peer: usize, expected: String, got: String },
-    /// A message could not be read or written.
+    /// A message could not be made, for example because a tensor cannot be read from its device. Nothing was sent.
+    #[error("rank {rank} sent no message to rank {peer}: {source}")]
+    Unsent { rank: usize, peer: usize, source: WireError },
+    /// A message could not be read.
     #[error("rank {rank}, message from or to rank {peer}: {source}")]
     Wire { rank: usize, peer: usize, source: WireError },
     /// A value of an all-gather cannot be encoded, or another rank's bytes cannot be decoded.
@@ -99,11 +102,11 @@ impl LinkError {
         matches!(self, LinkError::Peer(_) | LinkError::Interrupted(_))
     }
 
-    /// Returns true if the link still works after it: members were in different collectives, or another rank's call
-    /// failed.
+    /// Returns true if the link still works after it: members were in different collectives, another rank's call
+    /// failed, or a message was not sent.
     pub(crate) fn leaves_link_sound(&self) -> bool {
-        use LinkError::{Collectives, Interrupted, Members, Replicas};
-        matches!(self, Interrupted(_) | Members { .. } | Replicas { .. } | Collectives { .. })
+        use LinkError::{Collectives, Interrupted, Members, Replicas, Unsent};
+        matches!(self, Interrupted(_) | Unsent { .. } | Members { .. } | Replicas { .. } | Collectives { .. })
     }
 
     /// Returns the same error with the time since `began`, for a wait of several parts.

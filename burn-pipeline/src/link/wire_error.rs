@@ -39,6 +39,12 @@ pub enum WireError {
     /// The tensor could not be read from its device.
     #[error("a tensor could not be read from its device: {message}")]
     Device { message: String },
+    /// The tensor could not be made: its device is out of memory.
+    #[error(
+        "a tensor could not be read from its device, which is out of memory: {message}; take smaller batches, or use \
+         more ranks"
+    )]
+    DeviceMemory { message: String },
 }
 
 burn_pipeline_plan::debug_as_text!(WireError);

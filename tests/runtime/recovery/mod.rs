@@ -4,6 +4,7 @@
 mod processes;
 mod rows;
 mod slow;
+mod unsent;
 mod weights;
 
 use crate::cases::read;

@@ -13,9 +13,22 @@ use std::time::Duration;
 
 const MICROBATCHES: usize = 4;
 
-/// The results of each rank, with its number.
+/// The results of each rank.
 fn each<T: Send>(
     tcp: bool,
+    ranks: usize,
+    make: impl Fn() -> Builder,
+    run: impl Fn(usize, &mut Pipeline) -> T + Sync,
+) -> Vec<T> {
+    each_over((tcp, &|link| link), ranks, make, run)
+}
+
+/// Wraps an end of a link.
+type Wrap<'a> = &'a (dyn Fn(Box<dyn Link>) -> Box<dyn Link> + Sync);
+
+/// The same over links that are wrapped.
+pub(super) fn each_over<T: Send>(
+    (tcp, wrap): (bool, Wrap<'_>),
     ranks: usize,
     make: impl Fn() -> Builder,
     run: impl Fn(usize, &mut Pipeline) -> T + Sync,
@@ -29,7 +42,7 @@ fn each<T: Send>(
                     false => Box::new(link),
                     true => Box::new(TcpLink::by_link(&mut link, Device::flex(), Duration::from_secs(20)).unwrap()),
                 };
-                run(rank, &mut builder.build_rank(link).unwrap())
+                run(rank, &mut builder.build_rank(wrap(link)).unwrap())
             })
         };
         let ranks: Vec<_> = (0..ranks).map(rank).collect();

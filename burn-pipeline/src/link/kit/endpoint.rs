@@ -172,7 +172,8 @@ impl<P: Peers> Link for Endpoint<P> {
         // Check before the tensors are read from their device, which takes time.
         let to = self.mailbox().known(to)?;
         self.mailbox().fail_if_failed()?;
-        let packed = Packed::new(message).map_err(|source| self.wire(to, source))?;
+        let unsent = |source| LinkError::Unsent { rank: self.mailbox().rank, peer: to, source };
+        let packed = Packed::new(message).map_err(unsent)?;
         self.send_packed(to, packed)
     }
 

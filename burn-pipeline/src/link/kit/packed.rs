@@ -7,7 +7,7 @@
 use super::frame::{Frame, FramePart};
 use crate::link::header::Message;
 use crate::link::wire_error::WireError;
-use crate::payload::{AnyTensor, Payload, PayloadPart};
+use crate::payload::{AnyTensor, Payload, PayloadPart, Unwritten, is_cubecl, written};
 use burn::tensor::{Bytes, Device, TensorData};
 
 /// Smaller messages are allocated without a check for memory.
@@ -36,7 +36,7 @@ impl Packed {
                 PayloadPart::Tensor(tensor) => {
                     // A quantised tensor is refused before it is read.
                     FramePart::tensor(tensor.dtype(), Vec::new())?;
-                    let data = tensor.into_data().map_err(|message| WireError::Device { message })?;
+                    let data = read(tensor)?;
                     parts.push(FramePart::tensor(data.dtype(), data.shape().to_vec())?);
                     bodies.push(data.into_bytes());
                 }
@@ -44,6 +44,17 @@ impl Packed {
         }
         Ok(Self { frame: Frame::new(message.header, parts).write()?, bodies })
     }
+}
+
+/// Reads a tensor from its device.
+fn read(tensor: AnyTensor) -> Result<TensorData, WireError> {
+    // Such a device copies what is read, so a second handle costs nothing. It tells why the first cannot be read.
+    let second = is_cubecl(&tensor.device()).then(|| tensor.clone());
+    tensor.into_data().map_err(|message| match written(second.iter()) {
+        Err(Unwritten::Memory(message)) => WireError::DeviceMemory { message },
+        Err(Unwritten::Lost(message) | Unwritten::Failed(message)) => WireError::Device { message },
+        Ok(()) => WireError::Device { message },
+    })
 }
 
 impl Frame {
