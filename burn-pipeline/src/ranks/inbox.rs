@@ -152,6 +152,21 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_for_a_slow_rank_is_extended_by_its_whole_length() {
+        let (threads, timeout) = (Threads::new(3), Duration::from_millis(320));
+        let [mut link, mut other, mut slow] = [0, 1, 2].map(|rank| threads.link(rank, Device::flex()));
+        slow.set_activity(Activity::Saving);
+        let header = Header::of_stage(MessageKind::ReplicaGradient, StageId::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(8 * timeout);
+                other.send(0, Message { header, payload: Payload::default() }, Instant::now()).unwrap();
+            });
+            Inbox::default().take(&mut link, 1, header, Instant::now() + timeout).unwrap();
+        });
+    }
+
+    #[test]
     fn an_exchange_inside_a_stage_comes_before_between_and_after_sums() {
         let of = |kind, stage| Header::of_stage(kind, StageId::new(stage));
         let exchange = of(MessageKind::Member, 1);

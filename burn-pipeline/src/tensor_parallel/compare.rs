@@ -64,7 +64,7 @@ impl TensorGroup {
                 let parts = [&ours, &list].map(|text| PayloadPart::Host(HostValue::Text(text.clone())));
                 link.send(peer, Message { header, payload: Payload::from_parts(parts) }, deadline)?;
             }
-            self.take_ends(link, deadline)?;
+            self.take_ends(link)?;
             let mut own = Some(own);
             let mut lists = Vec::new();
             for &peer in self.set.ranks().iter() {
@@ -73,7 +73,7 @@ impl TensorGroup {
                     continue;
                 }
                 link.set_activity(Activity::Waiting(header, peer));
-                let (theirs, list) = read(self.set.take(link, peer, header, deadline)?);
+                let (theirs, list) = read(self.set.take(link, peer, header, self.set.deadline())?);
                 let Some(PayloadPart::Host(HostValue::Text(list))) = list.filter(|_| theirs == ours) else {
                     return Err(self.unlike(rank, peer, ours, theirs));
                 };

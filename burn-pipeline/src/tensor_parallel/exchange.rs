@@ -27,7 +27,6 @@ use crate::payload::{AnyTensor, HostValue, Payload, PayloadPart};
 use crate::stage::is_seeding;
 use burn_pipeline_plan::plan::StageId;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 impl TensorGroup {
     /// Sends each other member its tensor, without waiting. `what` is the collective, with shape and element type
@@ -59,13 +58,13 @@ impl TensorGroup {
     /// Unwinds with a [`LinkError`] if a member runs something else, failed, left or did not answer.
     pub(super) fn receive_each(&self, what: &str, from: impl Iterator<Item = usize>) -> Vec<AnyTensor> {
         self.over_link(|link, activity| {
-            let (rank, deadline, header) = (link.rank(), self.set.deadline(), header(activity));
-            let ours = place(activity, what);
-            self.take_ends(link, deadline)?;
+            let (rank, header, ours) = (link.rank(), header(activity), place(activity, what));
+            self.take_ends(link)?;
             let receive = |member: usize| {
                 let peer = self.set.ranks()[member];
                 link.set_activity(Activity::Waiting(header, peer));
-                let received = self.set.take(link, peer, header, deadline);
+                // Each wait has a deadline of its own: the one before may have been extended beyond it.
+                let received = self.set.take(link, peer, header, self.set.deadline());
                 let (theirs, tensor) = read(received.map_err(|error| self.elsewhere(error, &ours))?);
                 match tensor {
                     Some(PayloadPart::Tensor(tensor)) if theirs == ours => Ok(tensor),
@@ -93,7 +92,7 @@ impl TensorGroup {
             }
             let header = Header::of(MessageKind::RowEnd);
             // Take those of the last row, unless a collective has taken them since.
-            self.take_ends(link, deadline)?;
+            self.take_ends(link)?;
             for peer in self.set.ranks().iter().copied().filter(|&peer| peer != rank) {
                 link.send(peer, Message { header, payload: Payload::default() }, deadline)?;
             }
@@ -103,14 +102,15 @@ impl TensorGroup {
     }
 
     /// Takes the others' messages of the end of the last row, which come before all later ones.
-    pub(super) fn take_ends(&self, link: &mut dyn Link, deadline: Instant) -> Result<(), LinkError> {
+    pub(super) fn take_ends(&self, link: &mut dyn Link) -> Result<(), LinkError> {
         if !self.ended.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
         let (rank, header) = (link.rank(), Header::of(MessageKind::RowEnd));
         for peer in self.set.ranks().iter().copied().filter(|&peer| peer != rank) {
             link.set_activity(Activity::Waiting(header, peer));
-            link.receive(peer, header, deadline).map_err(|error| self.elsewhere(error, "the end of its row"))?;
+            let received = link.receive(peer, header, self.set.deadline());
+            received.map_err(|error| self.elsewhere(error, "the end of its row"))?;
         }
         Ok(())
     }
