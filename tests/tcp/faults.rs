@@ -1,9 +1,9 @@
 //! Ranks in processes over TCP, one of which fails at some point: every other one names it, in time.
 
-use crate::{DEADLINE, Processes, TIMEOUT, port};
+use crate::{DEADLINE, Processes, TIMEOUT, place, port};
 use burn::tensor::Device;
 use burn_pipeline::link::kit::{Endpoint, Mailbox, Mesh, Received};
-use burn_pipeline::link::{LinkError, Message, Rendezvous};
+use burn_pipeline::link::{Activity, Header, Link, LinkError, Message, MessageKind, Rendezvous, TcpLink};
 use pipeline_tests::at_once::for_each_at_once;
 use pipeline_tests::drawn::{Drawn, faults};
 use pipeline_tests::faulty_link::{Fault, Faulty, spoilt};
@@ -85,4 +85,32 @@ fn assert_named(drawn: Drawn) {
 #[test]
 fn faults_at_random_points_are_named_over_tcp() {
     for_each_at_once(3, &faults(&Fault::ALL, 4), |&drawn| assert_named(drawn));
+}
+
+/// Rank 2's machine loses power while all export: its connections stay open, and it does not answer.
+#[test]
+fn ranks_that_all_wait_in_the_middle_of_slow_work_name_the_one_that_is_lost() {
+    let (port, wait) = (port(), Duration::from_secs(1));
+    std::thread::scope(|scope| {
+        let lost = scope.spawn(move || Mesh::connect_at(&place(2, 3, port), TIMEOUT).unwrap());
+        let alive = [0, 1].map(|rank| {
+            scope.spawn(move || {
+                let mut link = TcpLink::connect(&place(rank, 3, port), Device::flex(), TIMEOUT).unwrap();
+                link.set_activity(Activity::Saving);
+                let (began, header) = (Instant::now(), Header::of(MessageKind::Tensors { index: 0 }));
+                let waited = match rank {
+                    0 => link.receive(2, header, began + wait).map(drop),
+                    _ => link.barrier(began + wait),
+                };
+                (waited.unwrap_err().to_string(), began.elapsed(), link)
+            })
+        });
+        let open = lost.join().unwrap();
+        // No end is dropped before all have given up.
+        for (error, took, _) in alive.map(|rank| rank.join().unwrap()) {
+            assert!(error.contains("rank 2") && error.contains("does not answer"), "{error}");
+            assert!(took < 4 * wait, "{took:?}: {error}");
+        }
+        drop(open);
+    });
 }

@@ -21,7 +21,7 @@ use super::hand_over::one_queue;
 use super::header::{Header, Message};
 use super::link_trait::Link;
 use super::monitor::Monitor;
-use super::moving_deadline::MovingDeadline;
+use super::moving_deadline::{Doing, MovingDeadline};
 use crate::payload::Payload;
 use burn::tensor::Device;
 use parking_lot::{Condvar, Mutex};
@@ -42,7 +42,7 @@ struct SharedState {
     inboxes: Vec<Inbox>,
     rounds: Mutex<Rounds>,
     round_done: Condvar,
-    activities: Vec<Mutex<Activity>>,
+    doing: Vec<Doing>,
     activity_changes: AtomicU64,
     failures: Mutex<Failures>,
     recovery: Mutex<Recovery>,
@@ -95,7 +95,7 @@ impl Threads {
                 inboxes: (0..ranks).map(|_| inbox()).collect(),
                 rounds: Mutex::default(),
                 round_done: Condvar::new(),
-                activities: (0..ranks).map(|_| Mutex::default()).collect(),
+                doing: (0..ranks).map(|_| Doing::default()).collect(),
                 activity_changes: AtomicU64::new(0),
                 failures: Mutex::default(),
                 recovery: Mutex::new(Recovery { arrived: vec![false; ranks], times: 0 }),
@@ -114,7 +114,7 @@ impl Threads {
 
 impl Monitor for Threads {
     fn activity(&self, rank: usize) -> Activity {
-        *self.shared.activities[rank].lock()
+        self.shared.doing[rank].activity()
     }
 
     fn progress(&self) -> u64 {
@@ -166,7 +166,7 @@ impl SharedState {
     fn states_from(&self, first: usize) -> String {
         let (mut states, mut asked, mut next) = (Vec::new(), Vec::new(), Some(first));
         while let Some(rank) = next.filter(|rank| !asked.contains(rank)) {
-            let activity = *self.activities[rank].lock();
+            let activity = self.doing[rank].activity();
             states.push(if rank == first { activity.to_string() } else { format!("rank {rank} {activity}") });
             asked.push(rank);
             next = if let Activity::Waiting(_, other) = activity { Some(other) } else { None };
@@ -201,17 +201,21 @@ pub struct ThreadLink {
 }
 
 impl ThreadLink {
+    fn doing(&self) -> &Doing {
+        &self.shared.doing[self.rank]
+    }
+
     /// The error of a wait for a rank that has left.
     fn left(&self, peer: usize, what: String) -> LinkError {
         LinkError::Left { rank: self.rank, peer, what }
     }
 
     /// The time left to wait; `None` if the deadline has passed and no rank does slow work.
-    fn left_to_wait(&self, moving: &mut MovingDeadline) -> Option<Duration> {
+    fn left_to_wait(&self, moving: &mut MovingDeadline<'_>) -> Option<Duration> {
         remaining(moving.deadline).or_else(|| {
-            let activity = |rank: usize| *self.shared.activities[rank].lock();
-            let (own, mut others) = (activity(self.rank), (0..self.ranks()).filter(|&rank| rank != self.rank));
-            let prolonged = others.any(|rank| own.waits_on_for(activity(rank).pace())) && moving.prolong();
+            let (own, mut others) = (self.doing().activity(), (0..self.ranks()).filter(|&rank| rank != self.rank));
+            let slow = others.any(|rank| own.waits_on_for(self.shared.doing[rank].pace()));
+            let prolonged = slow && moving.prolong();
             // This counts as progress: a thread that waits for this rank sees that it does not hang.
             prolonged.then(|| self.shared.activity_changes.fetch_add(1, Ordering::Relaxed));
             remaining(moving.deadline)
@@ -248,7 +252,7 @@ impl Link for ThreadLink {
 
     fn set_activity(&mut self, activity: Activity) {
         self.shared.activity_changes.fetch_add(1, Ordering::Relaxed);
-        *self.shared.activities[self.rank].lock() = activity;
+        self.doing().set(activity);
     }
 
     fn send(&mut self, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
@@ -262,7 +266,7 @@ impl Link for ThreadLink {
     }
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        let (since, mut moving) = (Instant::now(), MovingDeadline::new(deadline));
+        let (since, mut moving) = (Instant::now(), self.doing().wait(deadline));
         let inbox = &self.shared.inboxes[self.rank];
         let mut queues = inbox.queues.lock();
         if from >= queues.len() {
@@ -288,6 +292,7 @@ impl Link for ThreadLink {
     }
 
     fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+        let since = Instant::now();
         let inbox = &self.shared.inboxes[self.rank];
         let mut queues = inbox.queues.lock();
         loop {
@@ -299,14 +304,17 @@ impl Link for ThreadLink {
             if from.iter().any(|&rank| self.shared.has_left(rank)) {
                 return Ok(None);
             }
-            let Some(left) = remaining(deadline) else { return Ok(None) };
+            let Some(left) = remaining(deadline) else {
+                self.doing().found_nothing(since);
+                return Ok(None);
+            };
             inbox.arrived.wait_for(&mut queues, left);
         }
     }
 
     fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
         self.shared.fail_if_interrupted()?;
-        let (since, mut moving) = (Instant::now(), MovingDeadline::new(deadline));
+        let (since, mut moving) = (Instant::now(), self.shared.doing[self.rank].wait(deadline));
         let ranks = self.ranks();
         let mut rounds = self.shared.rounds.lock();
         let place = (self.round - rounds.first) as usize;
@@ -352,6 +360,7 @@ impl Link for ThreadLink {
 
     fn recover(&mut self, deadline: Instant) -> Result<(), LinkError> {
         let (since, shared) = (Instant::now(), self.shared.clone());
+        let mut moving = shared.doing[self.rank].wait(deadline);
         let mut recovery = shared.recovery.lock();
         let times = recovery.times;
         recovery.arrived[self.rank] = true;
@@ -369,7 +378,8 @@ impl Link for ThreadLink {
                 return Err(self.left(gone, AGREEMENT.to_owned()));
             }
             let first = missing().next().unwrap_or(self.rank);
-            let left = remaining(deadline).ok_or_else(|| self.too_late(first, AGREEMENT.to_owned(), since))?;
+            let left = self.left_to_wait(&mut moving);
+            let left = left.ok_or_else(|| self.too_late(first, AGREEMENT.to_owned(), since))?;
             shared.recovered.wait_for(&mut recovery, left);
         }
         self.round = 0;

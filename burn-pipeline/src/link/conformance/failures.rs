@@ -42,6 +42,40 @@ pub(super) fn keeps_deadlines(link: &mut dyn Link) {
     barrier(link);
 }
 
+/// How often the last rank gives rank 0 something to do; the pauses together are longer than a wait.
+const TURNS: usize = 4;
+
+/// The last rank works for longer than a wait. Then rank 0 works and waits by turns, for longer than a wait as well.
+/// Then the last rank is lost, while all others do slow work, as far as anybody knows.
+pub(super) fn waits_for_slow_work(link: &mut dyn Link) {
+    let (me, last, wait) = (link.rank(), link.ranks() - 1, Duration::from_secs(1));
+    let receive = |link: &mut dyn Link, from, index| link.receive(from, header(index), Instant::now() + wait).map(drop);
+    link.set_activity(Activity::Saving);
+    barrier(link);
+    if me == last {
+        std::thread::sleep(wait * 8 / 5);
+        others(link).into_iter().for_each(|to| link.send(to, message(0, Payload::default()), deadline()).unwrap());
+        link.set_activity(Activity::Task(Task::new(1, Op::Forward, 7)));
+        for turn in 0..TURNS {
+            std::thread::sleep(wait * 2 / 5);
+            link.send(0, message(turn, Payload::default()), deadline()).unwrap();
+        }
+        barrier(link);
+        std::thread::sleep(wait * 4);
+        return;
+    }
+    receive(link, last, 0).unwrap();
+    if me == 0 {
+        (0..TURNS).for_each(|turn| receive(link, last, turn).unwrap());
+        others(link).into_iter().for_each(|to| link.send(to, message(8, Payload::default()), deadline()).unwrap());
+    } else {
+        receive(link, 0, 8).unwrap();
+    }
+    barrier(link);
+    let error = receive(link, last, 9).unwrap_err();
+    assert!(matches!(&error, LinkError::Deadline { peer, .. } if *peer == last), "{error}");
+}
+
 pub(super) fn names_the_missing(link: &mut dyn Link) {
     let last = link.ranks() - 1;
     barrier(link);

@@ -1,9 +1,10 @@
 //! The conformance suite: what every link must do, for tests of transports.
 //!
 //! A transport that passes [`CASES`] with two, three and five ranks fulfils the contract of [`Link`]: messages
-//! arrive in order and bit for bit, whatever their shapes; gathers give every rank the same; every wait
-//! ends at its deadline with an error that names the awaited rank; a failure wakes every rank; after an
-//! interruption a link has dropped earlier messages; a rank that drops its link ends the waits for it.
+//! arrive in order and bit for bit, whatever their shapes; gathers give every rank the same; every wait ends at its
+//! deadline, which moves while some rank does slow work, with an error that names the awaited rank; a failure wakes
+//! every rank; after an interruption a link has dropped earlier messages; a rank that drops its link ends the waits for
+//! it.
 //!
 //! 1. All ranks run the same case at once, each with its own end of one new link. A failed case panics, like a
 //!    test.
@@ -52,6 +53,7 @@ pub const CASES: &[Case] = &[
     ("a message out of order is refused", failures::refuses_disorder),
     ("ranks that do not exist are refused", failures::refuses_unknown_ranks),
     ("a wait ends at its deadline and says what the peer is doing", failures::keeps_deadlines),
+    ("a wait is extended for a rank that works, and not for ranks that wait", failures::waits_for_slow_work),
     ("a gather names the rank that is missing", failures::names_the_missing),
     ("a rank that leaves ends the waits for it at once", failures::notices_who_leaves),
     ("a failure wakes every rank", failures::wakes_everybody),

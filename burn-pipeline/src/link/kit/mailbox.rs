@@ -16,7 +16,7 @@ use super::frame::Frame;
 use crate::link::activity::Activity;
 use crate::link::error::{Failure, LinkError};
 use crate::link::monitor::Monitor;
-use crate::link::moving_deadline::Pace;
+use crate::link::moving_deadline::{Doing, Pace};
 use burn::tensor::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
@@ -31,7 +31,7 @@ pub struct Mailbox {
     pub ranks: usize,
     contents: Mutex<Contents>,
     pub(super) changed: Condvar,
-    activity: Mutex<Activity>,
+    pub(super) doing: Doing,
     activities: AtomicU64,
     pub(super) waiting: AtomicBool,
 }
@@ -187,7 +187,7 @@ impl Mailbox {
             ranks,
             contents: Mutex::new(contents),
             changed: Condvar::new(),
-            activity: Mutex::default(),
+            doing: Doing::default(),
             activities: AtomicU64::new(0),
             waiting: AtomicBool::new(false),
         }
@@ -231,7 +231,7 @@ impl Mailbox {
                 drop(contents);
                 let activity = self.own_activity();
                 let waits_for = if let Activity::Waiting(_, peer) = activity { Some(peer) } else { None };
-                let (pace, activity) = (activity.pace(), activity.to_string());
+                let (pace, activity) = (self.doing.pace(), activity.to_string());
                 return Some(Envelope::Answer { question, waits_for, activity, pace });
             }
             Envelope::Answer { question, waits_for, activity, pace } => {
@@ -269,12 +269,12 @@ impl Mailbox {
     /// Records what this rank is doing.
     pub fn set_activity(&self, activity: Activity) {
         self.activities.fetch_add(1, Ordering::Relaxed);
-        *self.activity.lock() = activity;
+        self.doing.set(activity);
     }
 
     /// What this rank was last doing.
     pub fn own_activity(&self) -> Activity {
-        *self.activity.lock()
+        self.doing.activity()
     }
 
     /// Returns true if the computing thread waits.

@@ -5,15 +5,14 @@
 //! rank what it is doing, so the error distinguishes a busy rank from a dead one.
 //!
 //! 1. A wait that has used half of its time asks all ranks, once.
-//! 2. At the deadline, if a rank has answered that it builds, reads or writes, the wait starts again and logs an
-//!    event.
+//! 2. At the deadline, if a rank has answered that it builds, reads or writes, the wait is extended and logs an event.
+//!    A rank whose own wait has lasted too long does not answer so.
 //! 3. Otherwise the error follows the answers: what the peer is doing, which rank that one waits for, and so on;
 //!    then all ranks that have not answered.
 
 use super::mailbox::{Contents, Delivery, Mailbox};
 use crate::link::error::{AGREEMENT, LinkError};
 use crate::link::header::Header;
-use crate::link::moving_deadline::MovingDeadline;
 use crate::payload::Payload;
 use burn::tensor::Device;
 use std::sync::atomic::Ordering;
@@ -47,7 +46,7 @@ impl Mailbox {
         mut take: impl FnMut(&mut Contents) -> Option<T>,
     ) -> Result<T, LinkError> {
         let since = Instant::now();
-        let mut moving = MovingDeadline::new(deadline);
+        let mut moving = self.doing.wait(deadline);
         let half = deadline.saturating_duration_since(since) / 2;
         let (mut ask_at, mut asked, mut left_at) = (since + half, false, None);
         let mut contents = self.contents();
@@ -68,7 +67,7 @@ impl Mailbox {
                 if !self.waits_on_for(&contents, awaited) || !moving.prolong() {
                     break Err(self.deadline_passed(&contents, awaited, since, asked));
                 }
-                (ask_at, asked) = (now + half, false);
+                (ask_at, asked) = (now + moving.period / 2, false);
             }
             if now >= ask_at && !asked {
                 asked = true;
@@ -91,6 +90,7 @@ impl Mailbox {
     /// # Errors
     /// Returns the first failure.
     pub fn probe(&self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
+        let since = Instant::now();
         let mut contents = self.contents();
         loop {
             let next = |&rank: &usize| contents.inbox.get(rank)?.front().map(|(frame, _)| (rank, frame.header()));
@@ -100,6 +100,7 @@ impl Mailbox {
             contents.refuse_interrupted(self.rank)?;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || from.iter().any(|&rank| contents.closed.get(rank) == Some(&true)) {
+                self.doing.found_nothing(since);
                 return Ok(None);
             }
             self.waiting.store(true, Ordering::Relaxed);
