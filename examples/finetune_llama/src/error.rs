@@ -16,6 +16,25 @@ pub enum FinetuneError {
     /// A file cannot be read.
     #[error("{} cannot be read: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
+    /// A file or folder cannot be written.
+    #[error("{} cannot be written: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    /// The run would replace what it reads.
+    #[error(
+        "{flag} is in {}, which this run replaces; give another --out, or copy what {flag} names to a folder elsewhere",
+        folder.display()
+    )]
+    Replaced { flag: &'static str, folder: PathBuf },
+    /// The run would remove what another program wrote.
+    #[error(
+        "{} holds `{name}`, which this program did not write, so the folder is not replaced; give another --out, or \
+         move the folder",
+        folder.display()
+    )]
+    NotOwn { folder: PathBuf, name: String },
+    /// The flag does something only while or after training.
+    #[error("{flag} does nothing with --steps 0; train for at least one step, or leave it out")]
+    NoSteps { flag: &'static str },
     /// The model is not one that this program supports.
     #[error("{}: {message}", path.display())]
     Config { path: PathBuf, message: String },
@@ -74,5 +93,10 @@ impl FinetuneError {
     pub(crate) fn reading(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| FinetuneError::Read { path, source }
+    }
+
+    pub(crate) fn writing(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| FinetuneError::Write { path, source }
     }
 }

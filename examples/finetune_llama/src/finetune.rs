@@ -2,23 +2,23 @@
 //!
 //! 1. `open` reads the model's sizes, its tokenizer and the text, and checks the flags against them.
 //! 2. `train` builds the pipeline, loads the base and the latest checkpoint or given adapters, steps, and stores the
-//!    adapters and, if requested, the merged model.
-//! 3. `write_texts` loads the base and the stored adapters into a forward-only pipeline, and continues the prompt.
+//!    adapters.
+//! 3. `tuned` loads the base and the stored adapters into a forward-only pipeline. It stores the merged model, if
+//!    requested, and `write_texts` continues the prompt.
 
 use crate::config::Llama;
 use crate::error::FinetuneError;
 use crate::generate::{Choice, continued};
 use crate::model::{PLACE, Tuning};
 use crate::options::{Options, PrecisionName, RunFlags};
+use crate::output;
 use crate::text::{Text, ids};
 use crate::weights;
 use burn::module::ParamGroup;
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use burn_pipeline::stage::Precision;
-use burn_pipeline::train::{
-    AutoOptions, AutoPipeline, Builder, CheckpointError, Checkpoints, EvalResults, Export, Pretrained,
-};
+use burn_pipeline::train::{AutoOptions, AutoPipeline, Builder, CheckpointError, Checkpoints, EvalResults, Pretrained};
 use burn_pipeline::{Batch, Pipeline, Size};
 use burn_pipeline_moe::cache::CachePlace;
 use pipeline_examples::corpus::{Corpus, SHAKESPEARE, Windows};
@@ -28,7 +28,7 @@ use pipeline_examples::saved::same_flags;
 use pipeline_examples::step_log::StepLog;
 use pipeline_examples::training::record;
 use std::io::Write;
-use std::path::Path;
+use std::path::PathBuf;
 
 /// What a run needs of its files.
 struct Files {
@@ -54,12 +54,15 @@ pub fn finetune(options: &Options, out: &mut dyn Write) -> Result<(), FinetuneEr
             seed: options.seed,
         },
     };
-    let adapters = options.out.join("adapters");
-    if options.steps > 0 {
-        train(options, &files, &tuning, &adapters, out)?;
+    let adapters = match options.steps {
+        0 => options.adapters.clone(),
+        _ => Some(train(options, &files, &tuning, out)?),
+    };
+    let mut pipeline = tuned(options, &files, &tuning, adapters)?;
+    if options.merge {
+        weights::merge(options, &mut pipeline, out)?;
     }
-    let trained = if options.steps > 0 { Some(&adapters) } else { options.adapters.as_ref() };
-    write_texts(options, &files, &tuning, trained.map(|path| path.as_path()), out)
+    write_texts(options, &files, &mut pipeline, out)
 }
 
 fn open(options: &Options) -> Result<Files, FinetuneError> {
@@ -68,6 +71,7 @@ fn open(options: &Options) -> Result<Files, FinetuneError> {
     let text = Text::open(&folder, llama.vocab)?;
     let prompt = text.tokens(&options.prompt, true)?;
     options.check(prompt.len(), llama.window)?;
+    output::check(options)?;
     let words = match &options.text {
         Some(path) => std::fs::read_to_string(path).map_err(FinetuneError::reading(path))?,
         None => String::from_utf8_lossy(&SHAKESPEARE[SHAKESPEARE.len() / 2..]).into_owned(),
@@ -94,14 +98,8 @@ fn builder(options: &Options, files: &Files, tuning: Option<&Tuning>) -> Builder
     }
 }
 
-/// Trains adapters, and stores them.
-fn train(
-    options: &Options,
-    files: &Files,
-    tuning: &Tuning,
-    adapters: &Path,
-    out: &mut dyn Write,
-) -> Result<(), FinetuneError> {
+/// Trains adapters, and stores them; returns their folder.
+fn train(options: &Options, files: &Files, tuning: &Tuning, out: &mut dyn Write) -> Result<PathBuf, FinetuneError> {
     let corpus = Corpus::new(files.tokens.as_slice());
     corpus.fits(options.seq)?;
     let rates = learning_rates(options.lr, options.steps)?;
@@ -132,7 +130,7 @@ fn train(
     drop(log);
     let after = held_out(options, files, &corpus, pipeline.pipeline())?;
     writeln!(out, "held-out loss {after:.4} after training")?;
-    store(options, tuning, adapters, pipeline.pipeline(), out)
+    weights::store(options, tuning, pipeline.pipeline(), out)
 }
 
 /// The checkpoints of a run, which leave out what is in the base's folder.
@@ -144,13 +142,14 @@ fn checkpoints(options: &Options) -> Checkpoints {
 /// number of steps done.
 fn start(options: &Options, flags: &RunFlags, pipeline: &mut Pipeline) -> Result<usize, FinetuneError> {
     pipeline.load_pretrained(&weights::base(options.base()))?;
-    match checkpoints(options).latest() {
-        Ok(checkpoint) if options.resume => {
+    // A checkpoint that is not loaded may be damaged, or of another version.
+    match options.resume.then(|| checkpoints(options).latest()).transpose() {
+        Ok(Some(checkpoint)) => {
             same_flags(flags, &checkpoint.beside()?)?;
             pipeline.load(&checkpoint)?;
             return Ok(pipeline.progress().batches as usize);
         }
-        Ok(_) | Err(CheckpointError::None { .. }) => {}
+        Ok(None) | Err(CheckpointError::None { .. }) => {}
         Err(error) => return Err(error.into()),
     }
     if let Some(folder) = &options.adapters {
@@ -207,45 +206,31 @@ fn held_out(
     Ok(sum / tokens)
 }
 
-/// Stores the adapters and, if requested, the model with them added to its weights.
-fn store(
-    options: &Options,
-    tuning: &Tuning,
-    adapters: &Path,
-    pipeline: &mut Pipeline,
-    out: &mut dyn Write,
-) -> Result<(), FinetuneError> {
-    weights::replaced(adapters)?;
-    pipeline.export_as(adapters, Export::adapters(tuning.peft(&options.base())))?;
-    let (own, base) = (weights::bytes(adapters)?, weights::bytes(&options.base())?);
-    let share = 100.0 * own as f64 / base as f64;
-    writeln!(out, "adapters: {} ({own} bytes, {share:.2} % of the base's folder)", adapters.display())?;
-    if options.merge {
-        let merged = options.out.join("merged");
-        weights::replaced(&merged)?;
-        pipeline.export_as(&merged, weights::merged(&weights::base(options.base())))?;
-        weights::copy_beside(&options.base(), &merged)?;
-        writeln!(out, "merged: {}", merged.display())?;
-    }
-    Ok(())
-}
-
-/// Continues the prompt with the base and stored adapters.
-fn write_texts(
+/// A forward-only pipeline with the base and stored adapters.
+fn tuned(
     options: &Options,
     files: &Files,
     tuning: &Tuning,
-    adapters: Option<&Path>,
-    out: &mut dyn Write,
-) -> Result<(), FinetuneError> {
-    let builder = builder(options, files, adapters.map(|_| tuning));
+    adapters: Option<PathBuf>,
+) -> Result<Pipeline, FinetuneError> {
+    let builder = builder(options, files, adapters.as_ref().map(|_| tuning));
     let mut pipeline = builder.schedule("ForwardOnly", Size::new(options.ranks, options.texts)).build()?;
     pipeline.load_pretrained(&weights::base(options.base()))?;
     if let Some(folder) = adapters {
         pipeline.load_pretrained(&Pretrained::adapters(folder))?;
     }
+    Ok(pipeline)
+}
+
+/// Continues the prompt.
+fn write_texts(
+    options: &Options,
+    files: &Files,
+    pipeline: &mut Pipeline,
+    out: &mut dyn Write,
+) -> Result<(), FinetuneError> {
     let choice = Choice { length: options.length, temperature: options.temperature, seed: options.seed };
-    let texts = continued(&mut pipeline, &files.llama, &files.prompt, options.texts, &choice, &files.device)?;
+    let texts = continued(pipeline, &files.llama, &files.prompt, options.texts, &choice, &files.device)?;
     for text in texts {
         writeln!(out, "\n{}{}", options.prompt, files.text.text(&text)?)?;
     }

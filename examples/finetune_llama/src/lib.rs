@@ -2,7 +2,8 @@
 //!
 //! 1. [`config`] reads the model's sizes, [`text`] its tokenizer, [`weights`] its weights.
 //! 2. [`model`] is the list of layers, with adapters on chosen projections.
-//! 3. [`finetune`] trains them, and stores them as PEFT does; [`generate`] generates text from what is stored.
+//! 3. [`finetune`] trains them, and stores them as PEFT does, in folders that `output` replaces; [`generate`] generates
+//!    text from what is stored.
 
 pub mod config;
 pub mod error;
@@ -10,6 +11,7 @@ pub mod finetune;
 pub mod generate;
 pub mod model;
 pub mod options;
+mod output;
 pub mod rotary;
 pub mod text;
 pub mod weights;

@@ -46,7 +46,7 @@ pub struct Options {
     /// The number of microbatches of a batch.
     #[arg(long, default_value_t = 4, value_parser = at_least_one, value_name = "N")]
     pub microbatches: usize,
-    /// The number of training steps; with 0, the text is written at once.
+    /// The number of training steps; with 0, given adapters are used as they are.
     #[arg(long, default_value_t = 150, value_name = "N")]
     pub steps: usize,
     /// The number of text windows per step.
@@ -71,7 +71,8 @@ pub struct Options {
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value = "true", default_missing_value = "true",
         value_name = "true|false")]
     pub compile: bool,
-    /// The folder for what is written: `adapters`, `merged`, `checkpoints` and their `base`.
+    /// The folder for what is written: `adapters`, `merged`, `checkpoints` and their `base`. A run replaces the
+    /// `adapters` and `merged` of an earlier one, but none that another program wrote or that it reads itself.
     #[arg(long, default_value = "runs/finetune_llama", value_name = "FOLDER")]
     pub out: PathBuf,
     /// Saves a checkpoint every N steps; the last two are kept. The frozen weights are saved once, beside them.
@@ -148,6 +149,14 @@ impl Options {
         }
         if self.temperature.is_nan() || self.temperature < 0.0 {
             return Err(FinetuneError::Temperature(self.temperature));
+        }
+        let idle = [
+            ("--resume", self.resume),
+            ("--save-every", self.save_every.is_some()),
+            ("--merge without --adapters", self.merge && self.adapters.is_none()),
+        ];
+        if let Some((flag, _)) = idle.into_iter().find(|(_, given)| self.steps == 0 && *given) {
+            return Err(FinetuneError::NoSteps { flag });
         }
         match self.target.iter().find(|target| !PROJECTIONS.contains(&target.as_str())) {
             Some(target) => Err(FinetuneError::Target { target: target.clone() }),

@@ -2,10 +2,13 @@
 
 use crate::error::FinetuneError;
 use crate::model::Tuning;
+use crate::options::Options;
+use crate::output::replace;
 use burn::store::{BurnToPyTorchAdapter, PyTorchToBurnAdapter};
+use burn_pipeline::Pipeline;
 use burn_pipeline::train::{Adapters, Export, Pretrained};
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// The most bytes of tensors in a file of a merged model.
@@ -38,26 +41,58 @@ pub fn stored_tuning(folder: &Path, seed: u64) -> Result<Tuning, FinetuneError> 
     Ok(Tuning { rank, alpha, targets: Adapters::targets(folder)?, seed })
 }
 
-/// Removes a folder that an earlier run has written.
-pub(crate) fn replaced(folder: &Path) -> Result<(), FinetuneError> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
-        _ => Ok(fs::create_dir_all(folder)?),
-    }
+/// Stores the adapters of a pipeline; returns their folder.
+///
+/// # Errors
+/// Returns a [`FinetuneError`] if they cannot be written.
+pub(crate) fn store(
+    options: &Options,
+    tuning: &Tuning,
+    pipeline: &mut Pipeline,
+    out: &mut dyn Write,
+) -> Result<PathBuf, FinetuneError> {
+    let (base, adapters) = (options.base(), options.out.join("adapters"));
+    replace(&adapters, |new| Ok(pipeline.export_as(new, Export::adapters(tuning.peft(&base)))?))?;
+    let (own, all) = (bytes(&adapters)?, bytes(&base)?);
+    let share = 100.0 * own as f64 / all as f64;
+    writeln!(out, "adapters: {} ({own} bytes, {share:.2} % of the base's folder)", adapters.display())?;
+    Ok(adapters)
+}
+
+/// Stores the model with its adapters added to its weights, as a folder like the base's.
+///
+/// # Errors
+/// Returns a [`FinetuneError`] if it cannot be written.
+pub(crate) fn merge(options: &Options, pipeline: &mut Pipeline, out: &mut dyn Write) -> Result<(), FinetuneError> {
+    let (from, to) = (options.base(), options.out.join("merged"));
+    replace(&to, |new| {
+        pipeline.export_as(new, merged(&base(from.clone())))?;
+        copy_beside(&from, new)
+    })?;
+    Ok(writeln!(out, "merged: {}", to.display())?)
 }
 
 /// The bytes of all files in a folder.
-pub(crate) fn bytes(folder: &Path) -> Result<u64, FinetuneError> {
+fn bytes(folder: &Path) -> Result<u64, FinetuneError> {
     let entries = fs::read_dir(folder).map_err(FinetuneError::reading(folder))?;
-    Ok(entries.map(|entry| entry?.metadata().map(|file| file.len())).sum::<io::Result<u64>>()?)
+    let all = entries.map(|entry| entry?.metadata().map(|file| file.len())).sum::<io::Result<u64>>();
+    all.map_err(FinetuneError::reading(folder))
 }
 
 /// Copies the configuration and the tokenizer beside a base's weights.
-pub(crate) fn copy_beside(base: &Path, to: &Path) -> Result<(), FinetuneError> {
-    for name in ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
-        match fs::copy(base.join(name), to.join(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
+fn copy_beside(base: &Path, to: &Path) -> Result<(), FinetuneError> {
+    for (name, required) in [
+        ("config.json", true),
+        ("generation_config.json", false),
+        ("tokenizer.json", true),
+        ("tokenizer_config.json", false),
+    ] {
+        let (from, to) = (base.join(name), to.join(name));
+        match fs::read(&from) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !required => {}
+            text => {
+                fs::write(&to, text.map_err(FinetuneError::reading(&from))?).map_err(FinetuneError::writing(&to))?
+            }
         }
     }
     Ok(())

@@ -83,6 +83,61 @@ fn stored_adapters_and_the_merged_model_write_the_same_text() {
 }
 
 #[test]
+fn given_adapters_are_merged_without_training() {
+    let (trained, other) = (tempdir().unwrap(), tempdir().unwrap());
+    let first = written("--steps 2 --lr 0.05 --merge --temperature 0", trained.path());
+    let adapters = trained.path().join("adapters");
+    let merged = format!("--steps 0 --adapters {} --merge --temperature 0", adapters.display());
+    assert!(written(&merged, other.path()).ends_with(first.split_once("ROMEO").unwrap().1));
+    let file = "merged/model.safetensors";
+    assert!(all_floats(&trained.path().join(file)) == all_floats(&other.path().join(file)));
+    // They are read from the folder beside the merged model, too.
+    written(&merged, trained.path());
+}
+
+#[test]
+fn a_damaged_checkpoint_ends_only_a_run_that_resumes() {
+    let folder = tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("checkpoints")).unwrap();
+    std::fs::write(folder.path().join("checkpoints/LATEST"), "nothing").unwrap();
+    written("--steps 1", folder.path());
+    let (code, _, err) = output("--steps 1 --resume", folder.path());
+    assert!(code == 1 && err.contains("is damaged: it names no checkpoint"), "{err}");
+}
+
+#[test]
+fn a_run_replaces_what_an_earlier_one_wrote_and_nothing_else() {
+    let out = tempdir().unwrap();
+    let [adapters, merged] = ["adapters", "merged"].map(|name| out.path().join(name));
+    written("--steps 1 --merge", out.path());
+    written("--steps 1 --merge --rank 1", out.path());
+    // What a run reads, under another path.
+    let around = |name: &str| out.path().join("merged").join("..").join(name).display().to_string();
+    for flags in [
+        format!("--base {} --merge", around("merged")),
+        format!("--adapters {}", around("adapters")),
+        format!("--adapters {} --merge", around("adapters")),
+    ] {
+        let (code, _, err) = output(&format!("--steps 1 {flags}"), out.path());
+        assert!(code == 1 && err.contains("which this run replaces; give another --out"), "{flags}: {err}");
+    }
+    assert!(merged.join("tokenizer.json").exists() && adapters.join("adapter_config.json").exists());
+    // A model that another program wrote, and a file beside this program's.
+    std::fs::remove_dir_all(&merged).unwrap();
+    copy(&folder("tiny"), &merged);
+    std::fs::write(adapters.join("notes.txt"), "mine").unwrap();
+    for (flags, says) in [
+        ("--steps 1", "adapters holds `notes.txt`, which this program did not write"),
+        (&*format!("--steps 0 --adapters {} --merge", adapters.display()), "merged holds `"),
+    ] {
+        let (code, written, err) = output(flags, out.path());
+        assert!(code == 1 && written.is_empty() && err.contains(says), "{flags}: {err}");
+    }
+    assert_eq!(size(&merged), size(&folder("tiny")));
+    assert!(adapters.join("notes.txt").exists());
+}
+
+#[test]
 fn the_base_in_bf16_and_a_schedule_that_chooses_itself_train_too() {
     let folder = tempdir().unwrap();
     for flags in
@@ -117,4 +172,12 @@ fn flags_and_files_that_describe_no_run_are_refused_with_what_to_do() {
         assert_eq!(output(flags, folder.path()).0, 2, "{flags}");
     }
     assert_eq!(output("--adapters x --rank 3", folder.path()).0, 2);
+    for flag in ["--resume", "--save-every 1", "--merge"] {
+        let (code, _, err) = output(&format!("--steps 0 {flag}"), folder.path());
+        let name = flag.split(' ').next().unwrap();
+        assert!(code == 1 && err.starts_with(&format!("error: {name}")) && err.contains("with --steps 0"), "{err}");
+    }
+    let file = folder.path().join("config.json");
+    let (code, _, err) = output("--steps 1", &file);
+    assert!(code == 1 && err.contains("config.json cannot be written"), "{err}");
 }
