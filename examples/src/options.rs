@@ -28,11 +28,11 @@ pub struct Options {
     /// on each.
     #[arg(long)]
     pub sharded: bool,
-    /// Starts this many processes on this machine with `mpirun`, and runs one rank in each.
+    /// Starts this many processes on this machine with `mpirun`, and runs one rank in each over MPI; feature `mpi`.
     #[arg(long, conflicts_with_all = ["link", "ranks"], value_parser = at_least_one, value_name = "N")]
     pub processes: Option<usize>,
-    /// When a process is lost, continues with the remaining ones from the latest checkpoint, with a plan for that
-    /// many.
+    /// Resumes from the latest checkpoint, if there is one; when a process is lost, continues from it with the
+    /// remaining ones and a plan for that many.
     #[arg(long, requires = "processes", requires = "save_every")]
     pub restart: bool,
     /// The number of stages per rank [default: the schedule's, else 1].

@@ -53,7 +53,10 @@ pub enum OptionsError {
     #[error(transparent)]
     Cut(#[from] CutError),
     /// MPI was not compiled in.
-    #[error("ranks as processes are not in this build; build with --features mpi")]
+    #[error(
+        "--link mpi and --processes need MPI, which is not in this build; build with --features mpi, \
+         or start the ranks with torchrun or Slurm and --link tcp"
+    )]
     NoMpi,
     /// The process that starts processes was itself started by a launcher.
     #[error("--processes starts `mpirun`, and {0} has started this process already; use --link mpi")]

@@ -1,4 +1,4 @@
-//! Runs ranks as processes of this machine with one command, and restarts them when one is lost.
+//! Runs ranks as processes of this machine with one command, over MPI, and restarts them when one is lost.
 //!
 //! Guarantees: the processes run the program's own command line, with `--processes` replaced. A run that cannot
 //! start, or that ends without losing a rank, is not repeated. Each loss leaves fewer ranks, so the repetition
@@ -11,14 +11,14 @@
 //! 2. With `--restart`, the remaining processes continue: one fewer, or as many as make whole replicas of the
 //!    pipeline. They use the same schedule if it supports this many ranks, else 1F1B, and the last checkpoint
 //!    (`--resume` replaces that flag). Without a checkpoint they start from the beginning. The number of replicas
-//!    shrinks only if too few processes are left.
+//!    shrinks only if too few processes are left. A given `--cut` is left out if it is for another number of stages.
 //! 3. Steps after that checkpoint run and are printed again.
 //!
 //! To use several machines, call `mpirun` with a hostfile.
 
+use crate::cut::Cut;
 use crate::mpirun;
 use crate::options::Options;
-use crate::options_error::OptionsError;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::{Command, ExitStatus};
@@ -68,9 +68,10 @@ pub fn run(
         }
         let next = Crew::of(options, running - 1);
         (running, crew) = (next.ranks * next.replicas, Some(next));
-        // A closed standard error is ignored.
         let how = status.map_or_else(|| "`mpirun` did not end and was killed".to_owned(), |status| status.to_string());
-        let _ = writeln!(err, "a rank was lost ({how}); continuing with {running} of {processes} processes");
+        let cut = if next.keeps_cut { "" } else { ", without --cut, which is for another number of stages" };
+        // A closed standard error is ignored.
+        let _ = writeln!(err, "a rank was lost ({how}); continuing with {running} of {processes} processes{cut}");
     }
 }
 
@@ -80,6 +81,8 @@ struct Crew {
     ranks: usize,
     replicas: usize,
     schedule: Schedule,
+    /// False if `--cut` gives the stages, and there are others now.
+    keeps_cut: bool,
 }
 
 /// The schedule for fewer ranks than requested.
@@ -95,11 +98,16 @@ impl Crew {
     /// The crew of at most `processes` processes, which is at least one.
     fn of(options: &Options, processes: usize) -> Self {
         let replicas = options.data_parallel.clamp(1, processes);
-        let ranks = processes / replicas;
+        // Stages of a given cut may hold no block; those of an even one, which takes its place, hold at least one.
+        let most = if matches!(options.cut, Cut::Given(_)) { options.layers } else { processes };
+        let ranks = (processes / replicas).min(most);
         let fewer = Options { ranks: Some(ranks), data_parallel: replicas, ..options.clone() };
-        let fits = |planned: Result<usize, OptionsError>| planned.is_ok_and(|planned| planned == ranks);
-        let schedule = if fits(fewer.planned_ranks()) { Schedule::AsAsked } else { Schedule::Plain };
-        Self { ranks, replicas, schedule }
+        let (schedule, stages) = match fewer.planned() {
+            Ok(plan) if plan.ranks() == ranks => (Schedule::AsAsked, plan.stages()),
+            _ => (Schedule::Plain, ranks),
+        };
+        let keeps_cut = !matches!(&options.cut, Cut::Given(given) if given.partition().stages() != stages);
+        Self { ranks, replicas, schedule, keeps_cut }
     }
 
     /// The flags that replace the user's.
@@ -142,8 +150,11 @@ fn rewritten(arguments: &[OsString], crew: Option<Crew>) -> Vec<OsString> {
                 rewritten.extend(["--link", "mpi"].map(OsString::from));
                 rewritten.extend(crew.into_iter().flat_map(Crew::flags).map(OsString::from));
             }
+            // Once, if both are given.
+            "--restart" | "--resume" if rewritten.iter().any(|flag| flag == "--resume") => {}
             "--restart" => rewritten.push("--resume".into()),
             "--schedule" | "--plan" | "--chunks" if plain => skip_value(),
+            "--cut" if crew.is_some_and(|crew| !crew.keeps_cut) => skip_value(),
             "--data-parallel" if crew.is_some() => skip_value(),
             // One replica cannot shard its parameters.
             "--sharded" if crew.is_some_and(|crew| crew.replicas == 1) => {}
@@ -168,13 +179,40 @@ mod tests {
         let asked = "--steps 9 --processes 4 --save f --restart --schedule=ZBH1 --chunks 1 --log json";
         let given = line(asked, None);
         assert_eq!(given, "--steps 9 --link mpi --save f --resume --schedule=ZBH1 --chunks 1 --log json");
-        let plain = line(asked, Some(Crew { ranks: 3, replicas: 1, schedule: Schedule::Plain }));
+        let plain = line(asked, Some(Crew { ranks: 3, replicas: 1, schedule: Schedule::Plain, keeps_cut: true }));
         assert_eq!(plain, "--steps 9 --link mpi --data-parallel 1 --schedule 1F1B --save f --resume --log json");
         assert_eq!(line("--processes=2 --lr 1", None), "--link mpi --lr 1");
         let replicas = "--processes=4 --data-parallel 2 --sharded --lr 1";
-        let crew = |replicas| Some(Crew { ranks: 1, replicas, schedule: Schedule::AsAsked });
+        let crew = |replicas| Some(Crew { ranks: 1, replicas, schedule: Schedule::AsAsked, keeps_cut: true });
         assert_eq!(line(replicas, crew(2)), "--link mpi --data-parallel 2 --sharded --lr 1");
         assert_eq!(line(replicas, crew(1)), "--link mpi --data-parallel 1 --lr 1");
+    }
+
+    #[test]
+    fn a_run_that_resumes_and_restarts_resumes_once() {
+        for asked in ["--processes 2 --restart --lr 1 --resume", "--processes 2 --resume --lr 1 --restart"] {
+            let given = line(asked, None);
+            assert_eq!(given, "--link mpi --resume --lr 1");
+            assert!(Options::try_parse_from(format!("train_gpt {given} --save f").split(' ')).is_ok(), "{given}");
+        }
+    }
+
+    #[test]
+    fn a_given_cut_is_kept_while_it_makes_the_stages_of_those_who_are_left() {
+        let options = |flags: &str| Options::try_parse_from(format!("train_gpt {flags}").split(' ')).unwrap();
+        for (flags, processes, left) in [
+            ("--processes 4 --cut EA|A|A|AL --lr 1", 3, "--link mpi --data-parallel 1 --lr 1"),
+            ("--processes 4 --cut=EA|A|A|AL --lr 1", 3, "--link mpi --data-parallel 1 --lr 1"),
+            ("--processes 4 --data-parallel 2 --cut EAA|AAL", 3, "--link mpi --data-parallel 2"),
+            // Fewer replicas have the stages that they had.
+            ("--processes 3 --data-parallel 3 --cut EAAAAL", 2, "--link mpi --data-parallel 2 --cut EAAAAL"),
+            ("--processes 4 --cut optimal --costs f", 3, "--link mpi --data-parallel 1 --cut optimal --costs f"),
+        ] {
+            let crew = Crew::of(&options(flags), processes);
+            assert_eq!(line(flags, Some(crew)), left, "{processes} of {flags}");
+        }
+        // Two blocks make two stages.
+        assert_eq!(Crew::of(&options("--processes 4 --layers 2 --cut E|A|A|L"), 3).ranks, 2);
     }
 
     #[test]

@@ -100,17 +100,13 @@ impl Options {
         })
     }
 
-    fn planned(&self) -> Result<Plan, OptionsError> {
+    /// The plan of these flags.
+    pub(crate) fn planned(&self) -> Result<Plan, OptionsError> {
         match &self.plan {
             Some(path) => self.read_plan(path),
             None if self.is_auto() => Ok(AutoPipeline::first_plan(self.size(None)?)?),
             None => self.build_plan(),
         }
-    }
-
-    /// The number of ranks of these flags' plan.
-    pub(crate) fn planned_ranks(&self) -> Result<usize, OptionsError> {
-        self.planned().map(|plan| plan.ranks())
     }
 
     fn read_plan(&self, path: &std::path::Path) -> Result<Plan, OptionsError> {

@@ -3,7 +3,7 @@
 use crate::moe::cut::{self, Balance, MoeCutError};
 use crate::moe::gpt::{Injection, MoeGptConfig, MoeGptError};
 use crate::moe::part_options::{MOST_BUCKETS, PartOptions};
-use crate::options::{Options, PrecisionName};
+use crate::options::{LinkName, Options, PrecisionName};
 use crate::options_error::OptionsError;
 use crate::saved::RunFlags;
 use crate::setup::Setup;
@@ -32,7 +32,7 @@ pub struct MoeOptions {
     #[arg(long, value_enum, default_value_t = Balance::Blocks, value_name = "NAME")]
     pub balance: Balance,
     /// Trains three times, with auxiliary losses of all stages, of the last one and of none, and draws how uneven
-    /// the experts' load was.
+    /// the experts' load was; with ranks as threads.
     #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["save", "resume"])]
     pub curves: Option<PathBuf>,
 }
@@ -163,6 +163,9 @@ pub enum MoeOptionsError {
     /// The model has no casts.
     #[error("train_moe computes in f32; leave --precision out")]
     Precision,
+    /// A link joins one training, and there would be three.
+    #[error("--curves trains three times, with ranks as threads; leave out --link and --processes")]
+    Curves,
     /// The width is zero.
     #[error("--d-hidden must be at least 1")]
     Width,
@@ -210,6 +213,9 @@ impl MoeOptions {
         }
         if self.common.precision != PrecisionName::F32 {
             return Err(MoeOptionsError::Precision);
+        }
+        if self.curves.is_some() && (self.common.link != LinkName::Threads || self.common.processes.is_some()) {
+            return Err(MoeOptionsError::Curves);
         }
         let auxiliary = self.experts.weights()?;
         let common = self.common.check()?;
@@ -292,6 +298,8 @@ mod tests {
             ("--cut DE|D|E", "--cut makes 3 stages, and the schedule runs 2"),
             ("--cut DE|DE --balance flops", "leave one of them out"),
             ("--bias-rate=-1", "--bias-rate -1"),
+            ("--curves c.svg --link tcp", "--curves trains three times"),
+            ("--curves c.svg --processes 2", "leave out --link and --processes"),
             ("--schedule auto --balance flops", "--schedule auto chooses the stages"),
         ] {
             let message = parse(flags).unwrap().check().unwrap_err().to_string();
