@@ -1,5 +1,6 @@
 //! Errors that end a training. Burn's loop gets them as a failed worker: [`burn_train::TrainingError::Workers`].
 
+use burn::tensor::DType;
 use burn_pipeline::execute::ExecuteError;
 use burn_pipeline::link::LinkError;
 use burn_pipeline::payload::BoundaryError;
@@ -31,6 +32,12 @@ pub(crate) enum LearnError {
          (`fork(&at.device)` in `PipelineModel::stage`), or give the pipeline the model's device (`Builder::devices`)"
     )]
     Device { stage: usize, path: String, device: String, rank: String },
+    #[error(
+        "stage {stage} holds `{path}` in {held:?}, but the learner's model has it in {own:?}, so its optimizer cannot \
+         step it; create the model in f32 and build stages from clones of its layers: for half precision, the pipeline \
+         rounds them (`Builder::precision`)"
+    )]
+    ElementType { stage: usize, path: String, held: DType, own: DType },
     #[error(
         "no parameter of the model is trained; create the model on a device with autodiff (`device.autodiff()`), and \
          leave at least one parameter unfrozen"

@@ -186,7 +186,9 @@
 //!   trained parameters.
 //! - `SupervisedTraining::gradient_checkpointing` has no effect under a strategy; use `StageBox::recomputed` to save
 //!   memory.
-//! - Random numbers of forwards (`Builder::seed`) restart when training resumes from a checkpoint, as Burn's own do.
+//! - Random numbers of forwards (`Builder::seed`) and the loss scale of f16 restart when training resumes: Burn's
+//!   checkpoints do not hold them. While the scale is too large, items are skipped; `Precision::loss_scale` sets it.
+//! - For `Builder::precision`, create the model in f32; stages round copies. f16 gradients that overflow are dropped.
 //! - Parameters stay on the model's device. If ranks have their own devices, `stage` moves its part there
 //!   (`fork(&at.device)`); gradients and stepped values are then copied between devices, unless the model's parts
 //!   already are on these devices.

@@ -7,7 +7,7 @@
 use crate::error::LearnError;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{Bool, Device, Float, Int, Tensor};
+use burn::tensor::{Bool, DType, Device, Float, Int, Tensor};
 use burn_pipeline::payload::AnyTensor;
 use burn_pipeline::stage::{NamedWeight, Names, named_weights};
 use burn_train::{Learner, LearnerModel};
@@ -65,8 +65,8 @@ pub(crate) fn make_leaves<M: LearnerModel>(learner: &mut Learner<M>) -> Result<(
     }
     // Loaded parameters are leaves, and trained if `Param` remembers that setting.
     learner.load_model(learner.model().into_record());
-    let frozen = names_of(&learner.model()).into_iter().find(|(id, _, trained)| nodes.contains(id) && !trained);
-    frozen.map_or(Ok(()), |(_, name, _)| Err(LearnError::Unclear { name }))
+    let frozen = names_of(&learner.model()).into_iter().find(|(id, _, trained, _)| nodes.contains(id) && !trained);
+    frozen.map_or(Ok(()), |(_, name, ..)| Err(LearnError::Unclear { name }))
 }
 
 /// The values of all trained parameters, without autodiff.
@@ -101,26 +101,27 @@ pub(crate) fn checksum<M: Module>(model: &M) -> String {
 /// The learning rate of the last step, as text, with a checksum over all parameters' rates, which may differ by group.
 pub(crate) fn rates<M: LearnerModel>(learner: &Learner<M>) -> String {
     let (rates, mut hasher) = (learner.lr_current(), crc32fast::Hasher::new());
-    for (id, name, _) in names_of(&learner.model()) {
+    for (id, name, ..) in names_of(&learner.model()) {
         hasher.update(&rates.lr_from_param(id, Some(&name)).to_le_bytes());
     }
     format!("{} #{:08x}", rates.base(), hasher.finalize())
 }
 
-/// Refuses a cut that leaves out a trained parameter, holds one that is not the model's, or holds one on another device
-/// than its rank's. Stages and the ranks' devices are in model order.
+/// Refuses a cut that leaves out a trained parameter, holds one that is not the model's, or holds one in another
+/// element type than the model or on another device than its rank's. Stages and the ranks' devices are in model order.
 pub(crate) fn check_cut<M: Module>(
     model: &M,
     stages: &[Vec<NamedWeight>],
     devices: &BTreeMap<usize, Device>,
 ) -> Result<(), LearnError> {
     let names = names_of(model);
-    let known: HashSet<ParamId> = names.iter().map(|(id, ..)| *id).collect();
+    let known: HashMap<ParamId, DType> = names.iter().map(|(id, _, _, dtype)| (*id, *dtype)).collect();
     let mut held = HashSet::new();
     for (stage, weights) in stages.iter().enumerate() {
         for NamedWeight { id, path, value, .. } in weights {
-            if !known.contains(id) {
-                return Err(LearnError::Foreign { stage, path: path.clone() });
+            let Some(&own) = known.get(id) else { return Err(LearnError::Foreign { stage, path: path.clone() }) };
+            if value.dtype() != own {
+                return Err(LearnError::ElementType { stage, path: path.clone(), held: value.dtype(), own });
             }
             let (device, rank) = (value.device().inner(), devices.get(&stage).cloned().map(Device::inner));
             if let Some(rank) = rank.filter(|rank| *rank != device) {
@@ -130,8 +131,8 @@ pub(crate) fn check_cut<M: Module>(
             held.insert(*id);
         }
     }
-    let missing = names.into_iter().find(|(id, _, trained)| *trained && !held.contains(id));
-    missing.map_or(Ok(()), |(_, name, _)| Err(LearnError::Missing { name }))
+    let missing = names.into_iter().find(|(id, _, trained, _)| *trained && !held.contains(id));
+    missing.map_or(Ok(()), |(_, name, ..)| Err(LearnError::Missing { name }))
 }
 
 /// The ids of all parameters and buffers, in visiting order.
@@ -139,17 +140,17 @@ pub(crate) fn ids_of<M: Module>(model: &M) -> Vec<ParamId> {
     names_of(model).into_iter().map(|(id, ..)| id).collect()
 }
 
-/// Every parameter and buffer: its id, its path, and whether it is trained.
-fn names_of<M: Module>(model: &M) -> Vec<(ParamId, String, bool)> {
+/// Every parameter and buffer: its id, its path, whether it is trained, and its element type.
+fn names_of<M: Module>(model: &M) -> Vec<(ParamId, String, bool, DType)> {
     #[derive(Default)]
     struct Names {
         path: Vec<String>,
-        found: Vec<(ParamId, String, bool)>,
+        found: Vec<(ParamId, String, bool, DType)>,
     }
 
     impl Names {
-        fn add(&mut self, id: ParamId, trained: bool) {
-            self.found.push((id, self.path.join("."), trained));
+        fn add(&mut self, id: ParamId, trained: bool, dtype: DType) {
+            self.found.push((id, self.path.join("."), trained, dtype));
         }
     }
 
@@ -163,15 +164,15 @@ fn names_of<M: Module>(model: &M) -> Vec<(ParamId, String, bool)> {
         }
 
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.add(param.id, param.is_require_grad());
+            self.add(param.id, param.is_require_grad(), param.dtype());
         }
 
         fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-            self.add(param.id, false);
+            self.add(param.id, false, param.dtype());
         }
 
         fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-            self.add(param.id, false);
+            self.add(param.id, false, param.dtype());
         }
     }
 

@@ -6,7 +6,7 @@ use burn::data::dataset::InMemDataset;
 use burn::module::{Module, Param};
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
-use burn::tensor::{Device, Int, Tensor, activation::tanh};
+use burn::tensor::{Device, FloatDType, Int, Tensor, activation::tanh};
 use burn_pipeline::{Batch, Stage, StageBox, StageContext, init_seeded};
 use burn_pipeline_learner::PipelineModel;
 use burn_train::{ClassificationOutput, InferenceStep, TrainOutput, TrainStep};
@@ -94,6 +94,8 @@ impl Classifier {
     pub(crate) fn scores(&self, x: Tensor<2>) -> Tensor<2> {
         assert!(!self.panics || !self.ends, "this layer is broken");
         let last = self.layers.len() - 1;
+        // Stages in half precision get the points in f32.
+        let x = x.cast(FloatDType::from(self.layers[0].weight.dtype()));
         self.layers.iter().enumerate().fold(x, |x, (i, layer)| {
             let x = layer.forward(x);
             let x = match &self.norm {

@@ -3,9 +3,11 @@
 use crate::classifier::{Classifier, Cut};
 use crate::training::{assert_equal, is_untrained, learner, message, metrics, model, on, pipeline, training};
 use burn::lr_scheduler::constant::ConstantLr;
+use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::LinearConfig;
 use burn::optim::SgdConfig;
-use burn::tensor::Device;
+use burn::tensor::{Device, FloatDType, Tensor};
+use burn_pipeline::stage::Precision;
 use burn_pipeline::{Pipeline, Vocabulary};
 use burn_train::metric::AccuracyMetric;
 use burn_train::metric::store::{Aggregate, Direction, Split};
@@ -110,6 +112,28 @@ fn a_vocabulary_that_is_spread_is_refused_at_launch() {
     let message = message(&result);
     assert!(message.contains("vocabulary parallel (`Builder::vocabulary`), which does not work"), "{message}");
     assert!(is_untrained(&result.model), "nothing has run");
+}
+
+/// Rounds every parameter.
+struct Rounded;
+
+impl ModuleMapper for Rounded {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|value| value.cast(FloatDType::BF16))
+    }
+}
+
+#[test]
+fn a_model_in_half_precision_is_refused_where_stages_hold_f32() {
+    let folder = tempdir().unwrap();
+    let run = |model: Classifier| {
+        let builder = pipeline("1F1B", 2).precision(Precision::bf16());
+        on(training(folder.path()), Some(builder)).launch(learner(model, ConstantLr::new(0.01)))
+    };
+    let message = message(&run(model().map(&mut Rounded)));
+    for part in ["stage 0 holds `layers.0.weight` in F32, but the learner's model has it in BF16", "in f32"] {
+        assert!(message.contains(part), "`{part}` in: {message}");
+    }
 }
 
 #[test]

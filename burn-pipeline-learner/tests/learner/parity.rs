@@ -1,13 +1,14 @@
 //! Pipelines compute the same numbers as one device.
 
 use crate::classifier::Classifier;
-use crate::training::{Training, adam, assert_equal, device, learner, model, on, pipeline, training};
+use crate::training::{Training, adam, assert_equal, device, learner, message, model, on, pipeline, training, weights};
 use burn::grad_clipping::GradientClippingConfig;
 use burn::lr_scheduler::constant::ConstantLr;
 use burn::lr_scheduler::step::StepLrSchedulerConfig;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::optim::{AdamConfig, SgdConfig};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
+use burn_pipeline::stage::Precision;
 use burn_pipeline::{Builder, Pipeline, Size};
 use burn_train::Learner;
 use burn_train::checkpoint::KeepLastNCheckpoints;
@@ -65,6 +66,20 @@ fn parameters_that_are_nodes_of_a_graph_are_trained_as_leaves_are() {
             on(training(other.path()), Some(pipeline(schedule, 2))).launch(learner(computed, ConstantLr::new(RATE)));
         assert_equal(schedule, (&folder, &expected), (&other, &got));
     }
+}
+
+#[test]
+fn stages_in_half_precision_train_the_learners_f32_model() {
+    let sgd = || Learner::new(model(), SgdConfig::new().init(), ConstantLr::new(0.05));
+    let (one, other) = (tempdir().unwrap(), tempdir().unwrap());
+    let expected = weights(&training(one.path()).launch(sgd()).model);
+    let half = pipeline("1F1B", 2).precision(Precision::bf16());
+    let got = on(training(other.path()), Some(half)).launch(sgd());
+    assert!(got.error.is_none(), "{}", message(&got));
+    assert!(got.model.layers.iter().all(|layer| layer.weight.dtype() == DType::F32));
+    let got = weights(&got.model);
+    let off = got.iter().zip(&expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f32::max);
+    assert!(got != weights(&model()) && 0.0 < off && off < 0.01, "{off}");
 }
 
 #[test]
