@@ -13,6 +13,7 @@ mod depths;
 mod enriched;
 mod expert_parallel;
 mod fused;
+mod half;
 mod injection;
 mod layers;
 mod lengths;

@@ -44,5 +44,6 @@ pub use kernel_device::has_kernels;
 pub use options::{BUCKETS, InjectedLoss, InjectedWeights, RouteOptions};
 pub use route::{Routed, route};
 pub use rows::PackedRows;
+pub(crate) use specs::accumulator;
 pub use top_k::top_k;
 pub use z_loss::z_loss;

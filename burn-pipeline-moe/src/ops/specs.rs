@@ -57,7 +57,7 @@ pub(super) fn product_weight(rows: &Shape, of_output: &Shape, offsets: &Shape) -
     Shape::new([offsets[0] - 1, rows[1], of_output[1]])
 }
 
-/// The type that numbers of this type are summed in.
-pub(super) fn accumulator(dtype: DType) -> DType {
+/// The type that numbers of this type are summed in, and that counts and positions are computed in beside them.
+pub(crate) fn accumulator(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }
