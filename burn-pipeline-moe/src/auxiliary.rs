@@ -23,9 +23,9 @@
 //! microbatches add up.
 
 use crate::layers::{BlockKind, LayerAuxiliary};
-use crate::ops::{BUCKETS, InjectedWeights, inject_weighted};
+use crate::ops::{BUCKETS, InjectedWeights, inject_weighted, sums_in};
 use burn::config::Config;
-use burn::tensor::{DType, Device, Int, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Int, Tensor};
 
 /// The weight of each kind of auxiliary loss, relative to the main loss.
 #[derive(Config, Debug, Copy, PartialEq)]
@@ -59,9 +59,9 @@ impl AuxiliaryLosses {
     /// The weighted auxiliary loss of these layers, one element; `None` if they have no auxiliary losses.
     pub fn total(&self, layers: &[LayerAuxiliary]) -> Option<Tensor<1>> {
         let of_kind =
-            |(values, weight): (Vec<Tensor<1>>, f64)| Some(values.into_iter().reduce(|a, b| a + b)?.mul_scalar(weight));
+            |(values, weight): (Vec<Tensor<1>>, f64)| Some(values.into_iter().reduce(sum)?.mul_scalar(weight));
         let kinds = buckets(layers).into_iter().zip(self.shares());
-        kinds.filter_map(of_kind).reduce(|a, b| a + b)
+        kinds.filter_map(of_kind).reduce(sum)
     }
 
     /// The weight of one layer's value of each kind.
@@ -82,6 +82,15 @@ impl AuxiliaryLosses {
     pub fn inject<const D: usize>(&self, hidden: Tensor<D>, layers: &[LayerAuxiliary], scale: Tensor<1>) -> Tensor<D> {
         inject_weighted(hidden, buckets(layers), self.shares(), scale)
     }
+}
+
+/// The sum of two losses, which have different types if only some routers are kept in f32.
+fn sum(a: Tensor<1>, b: Tensor<1>) -> Tensor<1> {
+    if a.dtype() == b.dtype() {
+        return a + b;
+    }
+    let wide = sums_in(a.dtype(), b.dtype());
+    a.cast(wide) + b.cast(wide)
 }
 
 /// The layers' values, one bucket per kind.
@@ -107,7 +116,7 @@ pub fn observation_rows(
     let zero = |count: usize| Tensor::<1>::zeros([count], options);
     let value = |value: &Option<Tensor<1>>| value.clone().map_or_else(|| zero(1), |v| v.detach().cast(DType::F32));
     let counts = |counts: &Option<Tensor<1, Int>>, width| {
-        counts.clone().map_or_else(|| zero(width), |counts| counts.float().cast(DType::F32))
+        counts.clone().map_or_else(|| zero(width), |counts| counts.cast(FloatDType::F32))
     };
     let row = |layer: &LayerAuxiliary| {
         let values = [value(&layer.load_balance), value(&layer.router_z), value(&layer.depth_router)];

@@ -15,6 +15,7 @@
 //! valid token in a mixture of depths. So put rows of similar length into a microbatch
 //! ([`Batch::from_microbatches`](burn_pipeline::Batch::from_microbatches)).
 
+use crate::ops::accumulator;
 use burn::tensor::{Bool, Int, Tensor};
 use burn_pipeline::stage::Loss;
 
@@ -76,9 +77,13 @@ impl RowLengths {
     }
 
     /// The sum of the valid tokens' losses `[batch, seq]`, with the number of valid tokens as its weight.
+    /// Half-precision losses are added in f32.
     pub fn loss(&self, of_tokens: Tensor<2>) -> Loss {
         let [_, seq] = of_tokens.dims();
         let valid = self.mask(seq);
+        // A sum over a microbatch's tokens may exceed the range of f16.
+        let wide = accumulator(of_tokens.dtype());
+        let of_tokens = of_tokens.cast(wide);
         let sum = of_tokens.mask_fill(valid.clone().bool_not(), 0.0).sum();
         Loss::weighted(sum, valid.int().sum())
     }

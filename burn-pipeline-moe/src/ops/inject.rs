@@ -114,8 +114,8 @@ pub(super) fn composed_gradients(scale: Tensor<1>, weights: InjectedWeights, dty
     weights.map(|weight| scale.clone().mul_scalar(weight).cast(dtype))
 }
 
-/// The type that a scale is multiplied in.
-pub(super) fn sums_in(scale: DType, loss: DType) -> DType {
+/// The type that a scale is multiplied in, and that losses of different types are added in.
+pub(crate) fn sums_in(scale: DType, loss: DType) -> DType {
     if scale == DType::F64 { scale } else { accumulator(loss) }
 }
 

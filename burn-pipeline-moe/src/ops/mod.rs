@@ -39,6 +39,7 @@ mod z_loss;
 
 pub use backend::MoeOps;
 pub use grouped::grouped_matmul;
+pub(crate) use inject::sums_in;
 pub use inject::{inject, inject_weighted};
 pub use kernel_device::has_kernels;
 pub use options::{BUCKETS, InjectedLoss, InjectedWeights, RouteOptions};

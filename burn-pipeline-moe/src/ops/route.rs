@@ -8,12 +8,15 @@
 //!    scores, divided by the sum of the chosen scores if they are normalized.
 //! 3. Gates and mean probabilities are one tensor, because an autodiff node in Burn has one output.
 //!
+//! Half-precision logits are computed with in f32; gates, means and gradients are rounded once.
+//!
 //! Scores and gates follow Shazeer et al. (2017) and DeepSeek-V3 (2024), the statistics Fedus et al., "Switch
 //! Transformers" (2021), equations 5 and 6.
 
 use super::backend::MoeOps;
 use super::kernel_device::refuse_type;
 use super::options::RouteOptions;
+use super::specs::accumulator;
 use super::top_k::top_k;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -95,15 +98,18 @@ pub(super) fn composed(
     options: RouteOptions,
 ) -> (Tensor<1>, Tensor<2, Int>, Tensor<1, Int>) {
     let ([tokens, experts], k, device) = (logits.dims(), options.top_k, logits.device());
-    let (scores, probabilities) = scores(logits, options);
-    let chosen = top_k(scores.clone() + bias.unsqueeze::<2>(), k);
+    let own = logits.dtype();
+    let wide = accumulator(own);
+    // As the kernels do: in f16 a small sigmoid is 0, and so is `TINY`.
+    let (scores, probabilities) = scores(logits.cast(wide), options);
+    let chosen = top_k(scores.clone() + bias.cast(wide).unsqueeze::<2>(), k);
     let gates = scores.gather(1, chosen.clone());
     let gates = if options.normalize { gates.clone() / gates.sum_dim(1).add_scalar(TINY) } else { gates };
     let mean = probabilities.mean_dim(0).reshape([experts]);
     let all = Tensor::<1, Int>::arange(0..experts as i64, &device).unsqueeze::<2>().expand([tokens * k, experts]);
     let falls_on = chosen.clone().reshape([tokens * k, 1]).expand([tokens * k, experts]).equal(all).int();
     let load = falls_on.sum_dim(0).reshape([experts]);
-    (Tensor::cat(vec![gates.reshape([tokens * k]), mean], 0), chosen, load)
+    (Tensor::cat(vec![gates.reshape([tokens * k]), mean], 0).cast(own), chosen, load)
 }
 
 pub(super) fn composed_backward(
@@ -112,8 +118,10 @@ pub(super) fn composed_backward(
     of_row: Tensor<1>,
     options: RouteOptions,
 ) -> Tensor<2> {
-    let ([tokens, experts], k) = (logits.dims(), options.top_k);
-    let (scores, probabilities) = scores(logits, options);
+    let ([tokens, experts], k, own) = (logits.dims(), options.top_k, logits.dtype());
+    // As the kernels do: the number of tokens may exceed the range of f16.
+    let wide = accumulator(own);
+    let (of_row, (scores, probabilities)) = (of_row.cast(wide), scores(logits.cast(wide), options));
     let of_gates = of_row.clone().narrow(0, 0, tokens * k).reshape([tokens, k]);
     let of_mean = of_row.narrow(0, tokens * k, experts).div_scalar(tokens as f64).unsqueeze::<2>();
     let of_chosen = if options.normalize {
@@ -125,7 +133,7 @@ pub(super) fn composed_backward(
         of_gates
     };
     let of_scores = scores.zeros_like().scatter(1, chosen, of_chosen, IndexingUpdateOp::Add);
-    if options.sigmoid {
+    let of_logits = if options.sigmoid {
         let along = (of_mean.clone() * probabilities).sum_dim(1);
         let sum = scores.clone().sum_dim(1).add_scalar(TINY);
         let of_scores = of_scores + (of_mean.expand([tokens, experts]) - along) / sum;
@@ -134,7 +142,8 @@ pub(super) fn composed_backward(
         let of_scores = of_scores + of_mean;
         let along = (of_scores.clone() * scores.clone()).sum_dim(1);
         scores * (of_scores - along)
-    }
+    };
+    of_logits.cast(own)
 }
 
 #[derive(Debug)]

@@ -2,10 +2,11 @@
 //!
 //! Guarantees: the loss is the mean over tokens of `logsumexp(logits)^2`. Its gradient is
 //! `2 / tokens * logsumexp * softmax(logits)`, with the log-sum-exps saved by the forward. Zoph et al., "ST-MoE"
-//! (2022), equation 5.
+//! (2022), equation 5. Half-precision logits are computed with in f32; the loss and the gradient are rounded once.
 
 use super::backend::MoeOps;
 use super::kernel_device::refuse_type;
+use super::specs::accumulator;
 use super::untracked::untracked;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -28,19 +29,21 @@ pub fn z_loss(logits: Tensor<2>) -> Tensor<1> {
     Tensor::from_dispatch(loss)
 }
 
-/// The loss `[1]` and the log-sum-exp of each token.
+/// The loss `[1]` and the log-sum-exp of each token, the latter in the type of sums.
 pub(super) fn composed(logits: Tensor<2>) -> (Tensor<1>, Tensor<1>) {
-    let [tokens, _] = logits.dims();
+    let ([tokens, _], own) = (logits.dims(), logits.dtype());
+    let logits = logits.cast(accumulator(own));
     let largest = logits.clone().max_dim(1);
     let log_sums = (logits - largest.clone()).exp().sum_dim(1).log() + largest;
-    (log_sums.clone().square().mean(), log_sums.reshape([tokens]))
+    (log_sums.clone().square().mean().cast(own), log_sums.reshape([tokens]))
 }
 
 pub(super) fn composed_backward(logits: Tensor<2>, log_sums: Tensor<1>, of_loss: Tensor<1>) -> Tensor<2> {
-    let [tokens, _] = logits.dims();
+    let ([tokens, _], own) = (logits.dims(), logits.dtype());
+    let wide = accumulator(own);
     let log_sums = log_sums.reshape([tokens, 1]);
-    let of_log_sums = log_sums.clone().mul_scalar(2.0 / tokens as f64) * of_loss.unsqueeze::<2>();
-    (logits - log_sums).exp() * of_log_sums
+    let of_log_sums = log_sums.clone().mul_scalar(2.0 / tokens as f64) * of_loss.cast(wide).unsqueeze::<2>();
+    ((logits.cast(wide) - log_sums).exp() * of_log_sums).cast(own)
 }
 
 #[derive(Debug)]

@@ -5,6 +5,7 @@ use crate::cases::noise;
 use burn::module::{ModuleMapper, Param};
 use burn::tensor::{DType, Device, Tensor};
 
+mod counts;
 mod rotary;
 
 /// Each type with half a unit of its last place, relative to a number.
