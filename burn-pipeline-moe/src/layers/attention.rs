@@ -1,8 +1,8 @@
 //! Causal self-attention within documents.
 //!
 //! 1. One matmul gives queries, keys and values; queries and keys may be rotated by their positions.
-//! 2. A bias is added to the scores, if there is one. Scores of other documents, of later tokens and of tokens before
-//!    the window are masked.
+//! 2. A bias is added to the scores, in their type, if there is one. Scores of other documents, of later tokens and of
+//!    tokens before the window are masked.
 //! 3. With a cache, new queries attend to all keys so far.
 
 use super::context::AttentionContext;
@@ -103,7 +103,8 @@ impl Attention {
         let hidden = self.hidden(context.documents.clone(), documents);
         let mut scores = query.matmul(key.swap_dims(2, 3)).div_scalar((width as f64).sqrt());
         if let Some(bias) = &context.bias {
-            scores = scores + bias.clone();
+            let own = scores.dtype();
+            scores = scores + bias.clone().cast(own);
         }
         let scores = scores.mask_fill(hidden.unsqueeze_dim::<4>(1).expand([batch, heads, seq, all]), -1.0e9);
         let mixed = softmax(scores, 3).matmul(value);

@@ -7,6 +7,8 @@
 //! 1. A token is chosen if fewer tokens than the capacity have a better score. Of equal scores the earlier is better.
 //! 2. The chosen tokens form a shorter sequence for the block, in their order.
 //! 3. The block's change of these tokens, times the sigmoid of their score, is added to them.
+//!
+//! The router computes in the type of its own parameters.
 
 use super::context::AttentionContext;
 use super::initial::SMALL;
@@ -62,12 +64,12 @@ impl MixtureOfDepths {
     pub fn forward(&self, x: Tensor<3>, context: &AttentionContext) -> (Tensor<3>, LayerAuxiliary) {
         let [batch, seq, d] = x.dims();
         let count = depth_tokens(self.capacity, seq);
-        let logits = self.router.forward_deferred(x.clone()).reshape([batch, seq]);
+        let logits = self.router.forward_deferred(x.clone().cast(self.router.weight.dtype())).reshape([batch, seq]);
         let Chosen { mask, places } = choose(logits.clone().detach(), count);
         let rows = places.clone().unsqueeze_dim::<3>(2).expand([batch, count, d]);
         let short = x.clone().gather(1, rows.clone());
         let (through, mut auxiliary) = self.inner.forward(short.clone(), &context.of(places.clone()));
-        let gate = sigmoid(logits.clone().gather(1, places)).reshape([batch, count, 1]);
+        let gate = sigmoid(logits.clone().gather(1, places)).reshape([batch, count, 1]).cast(x.dtype());
         let y = x.scatter(1, rows, (through - short) * gate, IndexingUpdateOp::Add);
         auxiliary.depth_router = Some(depth_router(logits, mask));
         (y, auxiliary)

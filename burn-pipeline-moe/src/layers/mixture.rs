@@ -19,7 +19,7 @@ use crate::ops::has_kernels;
 use crate::router::{Capacity, PackedRows, Router, RouterConfig, Scoring, TokenDispatch};
 use burn::config::Config;
 use burn::module::Module;
-use burn::tensor::{Device, FloatDType, Int, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::tensor_parallel::TensorGroup;
 
 /// The configuration of a mixture of experts.
@@ -119,10 +119,9 @@ impl MixtureOfExperts {
     pub fn forward(&self, x: Tensor<3>) -> (Tensor<3>, LayerAuxiliary) {
         let [batch, seq, d] = x.dims();
         let tokens = x.reshape([batch * seq, d]);
+        let routing = self.router.forward(tokens.clone());
         // A router may be kept in f32 beside half-precision experts.
-        let (own, of_router) = (tokens.dtype(), self.router.scores.weight.dtype());
-        let routing = self.router.forward(tokens.clone().cast(FloatDType::from(of_router)));
-        let gates = routing.gates.cast(FloatDType::from(own));
+        let gates = routing.gates.cast(tokens.dtype());
         let (load, means) = (routing.load.clone(), routing.mean_probabilities.unsqueeze::<2>());
         // From here on each rank uses the values with its own experts.
         let (tokens, gates) = (self.group.copy_to(tokens), self.group.copy_to(gates));

@@ -2,6 +2,10 @@
 //!
 //! Every matmul with weights goes through `burn_pipeline::ops`, so in a split schedule weight gradients wait for `W`. A
 //! block returns its output, and its routers' auxiliary losses and counts as [`LayerAuxiliary`].
+//!
+//! Norms and routers run in the type of their own parameters, so
+//! [`Precision::keep`](burn_pipeline::stage::Precision::keep) can leave them in f32. All else follows the type of the
+//! hidden states, in which a block returns them.
 
 mod attention;
 mod block;
@@ -14,6 +18,7 @@ mod initial;
 mod layer_auxiliary;
 mod mixture;
 mod multi_token;
+mod normed;
 mod rotary;
 mod structure;
 mod transformer;

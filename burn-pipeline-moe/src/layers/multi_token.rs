@@ -11,6 +11,7 @@ use super::block::{Block, BlockConfig, BlockKind};
 use super::context::AttentionContext;
 use super::initial::SMALL;
 use super::layer_auxiliary::LayerAuxiliary;
+use super::normed::normed;
 use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
@@ -62,13 +63,16 @@ impl MultiTokenPrediction {
     }
 
     /// Runs the module on hidden states and the embedded tokens that it joins to them, both `[batch, seq, d_model]`.
+    /// Tokens of another element type are cast to that of the hidden states.
     pub fn forward(
         &self,
         hidden: Tensor<3>,
         token: Tensor<3>,
         context: &AttentionContext,
     ) -> (Tensor<3>, LayerAuxiliary) {
-        let joint = Tensor::cat(vec![self.norm_hidden.forward(hidden), self.norm_token.forward(token)], 2);
+        let own = hidden.dtype();
+        let token = normed(&self.norm_token, token).cast(own);
+        let joint = Tensor::cat(vec![normed(&self.norm_hidden, hidden), token], 2);
         self.block.forward(self.join.forward_deferred(joint), context)
     }
 }

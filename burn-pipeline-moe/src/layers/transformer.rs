@@ -6,6 +6,7 @@ use super::context::AttentionContext;
 use super::feed_forward::FeedForward;
 use super::layer_auxiliary::LayerAuxiliary;
 use super::mixture::MixtureOfExperts;
+use super::normed::normed;
 use crate::cache::{CacheError, LayerCache};
 use burn::module::Module;
 use burn::nn::LayerNorm;
@@ -53,7 +54,7 @@ impl TransformerBlock {
 
     /// Same as [`Block::forward`](super::Block::forward).
     pub fn forward(&self, x: Tensor<3>, context: &AttentionContext) -> (Tensor<3>, LayerAuxiliary) {
-        let attended = self.attention.forward(self.norm_attention.forward(x.clone()), context);
+        let attended = self.attention.forward(normed(&self.norm_attention, x.clone()), context);
         self.mixed(x + attended)
     }
 
@@ -69,13 +70,13 @@ impl TransformerBlock {
         {
             return Err(CacheError::Capacity);
         }
-        let attended = self.attention.forward_cached(self.norm_attention.forward(x.clone()), context, cache)?;
+        let attended = self.attention.forward_cached(normed(&self.norm_attention, x.clone()), context, cache)?;
         Ok(self.mixed(x + attended))
     }
 
     /// Runs the second half.
     fn mixed(&self, x: Tensor<3>) -> (Tensor<3>, LayerAuxiliary) {
-        let normed = self.norm_mix.forward(x.clone());
+        let normed = normed(&self.norm_mix, x.clone());
         let (y, auxiliary) = match &self.mix {
             FeedForwardOrExperts::Dense(dense) => (dense.forward(normed), LayerAuxiliary::default()),
             FeedForwardOrExperts::Experts(mixture) => mixture.forward(normed),

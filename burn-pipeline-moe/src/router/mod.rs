@@ -13,7 +13,7 @@ use crate::ops::{RouteOptions, Routed, route};
 use burn::config::Config;
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, Linear, LinearConfig};
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_pipeline::ops::DeferredForward;
 
 /// How a router turns logits into scores.
@@ -97,9 +97,9 @@ pub struct Routing {
 }
 
 impl Router {
-    /// Routes tokens `[t, d_model]`.
+    /// Routes tokens `[t, d_model]`. Computes in the type of its own parameters, which is that of the results.
     pub fn forward(&self, tokens: Tensor<2>) -> Routing {
-        let logits = self.scores.forward_deferred(tokens);
+        let logits = self.scores.forward_deferred(tokens.cast(self.scores.weight.dtype()));
         let options = RouteOptions { top_k: self.top_k, sigmoid: self.sigmoid, normalize: self.normalize };
         let bias = self.bias.as_ref().map(|bias| bias.val().detach());
         let Routed { gates, mean_probabilities, experts, load } = route(logits.clone(), bias, options);
@@ -115,8 +115,8 @@ impl Router {
         let moves: Vec<f32> = load.iter().map(|&got| (rate * direction(mean - got)) as f32).collect();
         self.bias = self.bias.take().map(|bias| {
             bias.map(|value| {
-                let device = value.device();
-                value.clone().detach() + Tensor::<1>::from_floats(moves.as_slice(), &device).cast(value.dtype())
+                let (device, dtype) = (value.device(), value.dtype());
+                value.detach() + Tensor::<1>::from_data(TensorData::from(moves.as_slice()), (&device, dtype))
             })
         });
         self

@@ -6,6 +6,7 @@ use burn::module::{ModuleMapper, Param};
 use burn::tensor::{DType, Device, Tensor};
 
 mod counts;
+mod kept;
 mod rotary;
 
 /// Each type with half a unit of its last place, relative to a number.
