@@ -53,8 +53,12 @@ pub enum CheckpointError {
     /// A parameter was saved with another shape or element type.
     #[error("`{name}` was saved as {saved}, but the model's is {wanted}")]
     Structure { name: String, saved: String, wanted: String },
-    /// The saved copies of a parameter that the model holds once differ.
-    #[error("the model holds `{first}` and `{second}` as one parameter, but they were saved with different values")]
+    /// The saved copies of a parameter that the model holds once, or ties, differ.
+    #[error(
+        "the model holds `{first}` and `{second}` as one parameter, but they were saved with different values (or an \
+         optimizer's state that differs); store one of them, or load them into a model that does not tie them \
+         (`Builder::share`)"
+    )]
     Copies { first: String, second: String },
     /// A store of pretrained weights cannot be read.
     #[error("store {store} of the pretrained weights, counted from 0, cannot be read: {message}")]
@@ -74,6 +78,29 @@ pub enum CheckpointError {
     /// A rule of pretrained weights cannot be applied.
     #[error("the rule that {rule} (`Pretrained`): {message}")]
     Rule { rule: String, message: String },
+    /// A parameter's element type cannot hold a value that is stored for it.
+    #[error(
+        "a value of `{name}` is beyond what {dtype} holds; instead of f16 use bf16 or f32 (`Builder::precision`, and \
+         `Precision::keep` for single parameters), and instead of an integer type a wider one"
+    )]
+    Range { name: String, dtype: String },
+    /// What is said of stored adapters cannot be read, or asks for what the model does not compute.
+    #[error("the adapters of {} cannot be used: {what}", path.display())]
+    Adapters { path: PathBuf, what: String },
+    /// An adapter of the model has another rank or scale.
+    #[error(
+        "the {what} of the adapter `{name}` is {own} in the model, and {said} by `adapter_config.json`: make the \
+         model's adapters with the rank and alpha of `Adapters::read` (`Lora::new`), and export them with those with \
+         which they were made"
+    )]
+    AdapterDiffers { name: String, what: &'static str, own: f64, said: f64 },
+    /// Parameters that are no adapters were trained, and would not be written.
+    #[error(
+        "these parameters are trained, but a file of adapters alone would lack them: {}; freeze them before the \
+         training (`Module::freeze`), or write all weights (`Export::merged`)",
+        names.join(", ")
+    )]
+    LeftOut { names: Vec<String> },
     /// The adapter of pretrained weights changed no tensor.
     #[error(
         "the adapter (`Pretrained::adapter`) changed no tensor; it sees the parameters' names in the whole model, for \

@@ -1,7 +1,8 @@
 //! Loads a checkpoint into a pipeline, saved with any cut, ranks and schedule; or pretrained weights.
 //!
-//! Guarantees: nothing changes unless every rank found everything that its stages need. Members of a tensor-parallel
-//! group read whole weights and keep their pieces, one weight at a time.
+//! Guarantees: nothing changes unless every rank found everything that its stages need. A panic in the user's code
+//! (stores, adapters, names) fails the call alone. Copies of a tied parameter get equal values. Members of a
+//! tensor-parallel group read whole weights and keep their pieces, one weight at a time.
 //!
 //! 1. Every rank reads what its stages need, compares it with them, and keeps it aside ([`Read`], [`ReadPretrained`]).
 //! 2. The caller checks that everything stored was used by some stage.
@@ -9,7 +10,9 @@
 
 use super::error::CheckpointError;
 use super::pretrained::{Fit, Pretrained};
-use super::stored::{Checkpoint, Contents, Wanted, names_in_checkpoint};
+use super::scales::scales;
+use super::stored::{Checkpoint, Contents, Wanted, names_to_find};
+use super::types::refuse_infinite_copies;
 use crate::execute::ExecuteError;
 use crate::link::Activity;
 use crate::stage::{ErasedStage, StageState};
@@ -17,7 +20,7 @@ use crate::train::control::{Call, Command, gather_results};
 use crate::train::pipeline::Pipeline;
 use crate::train::step::{Rank, caught};
 use burn_pipeline_plan::plan::StageId;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
 impl Pipeline {
@@ -103,23 +106,27 @@ impl Command for Read {
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         whole_weights(rank)?;
-        let (sharing, mut used) = (rank.sharing().clone(), BTreeSet::new());
-        let groups = rank.executor().groups().clone();
         rank.executor().link().set_activity(Activity::Loading);
-        let own = caught(
-            rank.number(),
-            || Self::NAME.to_owned(),
-            || {
-                let digests = rank.executor().stages().iter().map(|(&stage, held)| {
-                    let weights = names_in_checkpoint(held.as_ref(), stage, &sharing);
-                    (stage, self.checkpoint.digests_of(&weights, groups.of(stage)))
-                });
-                Ok(digests.collect::<HashMap<_, _>>())
-            },
-        )?;
-        let none = HashMap::new();
-        let read = offer_stages(rank, |stage, held, progress| {
-            let weights = names_in_checkpoint(held, stage, &sharing);
+        caught(rank.number(), || Self::NAME.to_owned(), || Ok(self.offer(rank)))
+    }
+
+    fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
+        gather_results(rank, own, CheckpointError::elsewhere)
+    }
+}
+
+impl Read {
+    fn offer(&self, rank: &mut Rank) -> Result<BTreeSet<usize>, CheckpointError> {
+        let (sharing, groups) = (rank.sharing().clone(), rank.executor().groups().clone());
+        // The ranks that hold pieces of a stage join them here, before one of them can fail.
+        let digests = rank.executor().stages().iter().map(|(&stage, held)| {
+            let weights = names_to_find(held.as_ref(), stage, &sharing);
+            (stage, self.checkpoint.digests_of(&weights, groups.of(stage)))
+        });
+        let (own, none) = (digests.collect::<HashMap<_, _>>(), HashMap::new());
+        let mut used = BTreeSet::new();
+        offer_stages(rank, |stage, held, progress| {
+            let weights = names_to_find(held, stage, &sharing);
             let (holders, has_optimizer) = (groups.of(stage), held.has_optimizer());
             let held = own.get(&stage).unwrap_or(&none);
             let (contents, stage) = (self.contents, Some(stage.index()));
@@ -127,12 +134,8 @@ impl Command for Read {
             let (state, places) = self.checkpoint.state_for(wanted, progress)?;
             used.extend(places);
             Ok(state)
-        });
-        Ok(read.map(|()| used))
-    }
-
-    fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
-        gather_results(rank, own, CheckpointError::elsewhere)
+        })?;
+        Ok(used)
     }
 }
 
@@ -147,26 +150,32 @@ impl Command for ReadPretrained {
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         whole_weights(rank)?;
-        let (number, groups) = (rank.number(), rank.executor().groups().clone());
-        // Opening the store and adapting its tensors run user code.
         rank.executor().link().set_activity(Activity::Loading);
-        caught(
-            number,
-            || Self::NAME.to_owned(),
-            || {
-                Ok(self.weights.open().and_then(|mut opened| {
-                    offer_stages(rank, |stage, held, progress| {
-                        progress();
-                        opened.state_for(held, groups.of(stage))
-                    })?;
-                    Ok(opened.fit)
-                }))
-            },
-        )
+        caught(rank.number(), || Self::NAME.to_owned(), || Ok(self.offer(rank)))
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
         gather_results(rank, own, CheckpointError::elsewhere)
+    }
+}
+
+impl ReadPretrained {
+    fn offer(&self, rank: &mut Rank) -> Result<Fit, CheckpointError> {
+        let (sharing, groups) = (rank.sharing().clone(), rank.executor().groups().clone());
+        let mut opened = self.weights.open()?;
+        let mut scaled = HashMap::new();
+        if opened.has_adapters() {
+            for (&stage, held) in rank.executor().stages().iter_mut() {
+                scaled.insert(stage, scales(held.as_mut())?);
+            }
+        }
+        let none = BTreeMap::new();
+        offer_stages(rank, |stage, held, progress| {
+            progress();
+            let copies = |path: &str| sharing.names_of(stage, path).cloned().collect();
+            opened.state_for(held, groups.of(stage), copies, scaled.get(&stage).unwrap_or(&none))
+        })?;
+        Ok(opened.fit)
     }
 }
 
@@ -189,6 +198,7 @@ fn offer_stages(
         let (stages, link) = rank.executor().stages_and_link();
         let Some(held) = stages.get(&stage) else { continue };
         let state = read(stage, held.as_ref(), &mut || link.set_activity(Activity::Loading))?;
+        refuse_infinite_copies(held.as_ref(), &state)?;
         rank.executor().offer(stage, state).map_err(CheckpointError::OptimizerState)?;
     }
     rank.executor().link().set_activity(Activity::Idle);
@@ -214,6 +224,7 @@ impl Command for Finish {
         }
         if self.adopt {
             rank.forget();
+            rank.sharing_mut().compare_again();
             if rank.executor().is_sharded() {
                 rank.executor().reshard_all()?;
             }

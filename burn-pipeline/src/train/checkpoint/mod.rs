@@ -47,6 +47,7 @@ mod lock;
 mod manifest;
 mod pretrained;
 mod save;
+mod scales;
 mod stage_file;
 mod stored;
 mod tensors;

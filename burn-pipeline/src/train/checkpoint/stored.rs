@@ -227,16 +227,15 @@ impl Checkpoint {
         let read = self.read(&stored.collect(), with_optimizer, progress)?;
         let mut state = StageState { optimizer: with_optimizer.then(HashMap::new), ..StageState::default() };
         for (weight, places) in weights.iter().zip(found) {
-            let mut copies = places.iter().filter_map(|place| read.get(place).map(|(data, _)| (place, data)));
-            let Some((first_place, first)) = copies.next() else { continue };
-            if let Some((other, _)) = copies.find(|(_, data)| data.as_bytes() != first.as_bytes()) {
-                let name = |place: usize| self.manifest.parameters[place].key().to_owned();
-                return Err(CheckpointError::Copies { first: name(*first_place), second: name(*other) });
+            let key = |place: usize| self.manifest.parameters[place].key();
+            let mut copies = places.iter().filter_map(|&place| Some((place, read.get(&place)?)));
+            let Some((place, first)) = copies.next() else { continue };
+            if let Some((other, _)) = copies.find(|(_, other)| differ(first, other)) {
+                return Err(CheckpointError::Copies { first: key(place).to_owned(), second: key(other).to_owned() });
             }
-            let Some((data, mut kept)) = read.get(first_place).cloned() else { continue };
-            let key = self.manifest.parameters[*first_place].key();
-            let data = as_type_of(&weight.value, key, data, &mut kept).map_err(CheckpointError::OptimizerState)?;
-            let whole = AnyTensor::from_data(data, &weight.value.device());
+            let (data, mut kept) = first.clone();
+            let data = as_type_of(&weight.value, key(place), data, &mut kept)?;
+            let whole = AnyTensor::from_data_exact(data, &weight.value.device());
             state.weights.insert(weight.id, holders.own_piece(weight.id, whole));
             holders.cut_state(weight.id, &mut kept, &weight.value).map_err(CheckpointError::OptimizerState)?;
             if let Some(states) = state.optimizer.as_mut().filter(|_| !kept.is_empty()) {
@@ -246,14 +245,11 @@ impl Checkpoint {
         Ok((state, used))
     }
 
-    /// The indices of the entries for a parameter: one, or several if copies of it were saved.
+    /// The indices of the entries for a parameter: one, or several if copies of it were saved. The first is the same for
+    /// all copies.
     fn find(&self, weight: &NamedWeight, of: &Wanted<'_>) -> Result<Vec<usize>, CheckpointError> {
-        let mut places = Vec::new();
-        for &place in weight.names.iter().filter_map(|name| self.places.get(name)).flatten() {
-            if !places.contains(&place) {
-                places.push(place);
-            }
-        }
+        let places: BTreeSet<usize> =
+            weight.names.iter().filter_map(|name| self.places.get(name)).flatten().copied().collect();
         let keeps = || of.contents == Contents::Weights && weight.names.iter().any(|name| is_adapter(name));
         if places.is_empty() && !keeps() {
             return Err(CheckpointError::MissingParameter { name: weight.names[0].clone(), stage: of.stage });
@@ -268,7 +264,7 @@ impl Checkpoint {
                 return Err(CheckpointError::Structure { name: entry.key().to_owned(), saved, wanted });
             }
         }
-        Ok(places)
+        Ok(places.into_iter().collect())
     }
 
     /// Reads the entries with these indices, file by file.
@@ -335,6 +331,20 @@ pub(super) fn names_in_checkpoint(held: &dyn ErasedStage, stage: StageId, sharin
         weight.names.extend(sharing.name_of(stage, &weight.path).map(|name| format!("{SHARED}{name}")));
     }
     weights
+}
+
+/// The same, with the names of all copies of tied parameters: what was saved for any of them must be equal.
+pub(super) fn names_to_find(held: &dyn ErasedStage, stage: StageId, sharing: &Sharing) -> Vec<NamedWeight> {
+    let mut weights = names_in_checkpoint(held, stage, sharing);
+    for weight in &mut weights {
+        weight.names.extend(sharing.names_of(stage, &weight.path).cloned());
+    }
+    weights
+}
+
+/// Returns true if two copies have other values, or the optimizer keeps something else for them.
+fn differ(one: &(TensorData, ParameterState), other: &(TensorData, ParameterState)) -> bool {
+    one.0.as_bytes() != other.0.as_bytes() || one.1 != other.1
 }
 
 /// The optimizer state of each of a stage's parameters, by id.

@@ -1,12 +1,14 @@
-//! Checkpoints whose element types are not those of the model.
+//! Checkpoints and stores whose element types are not those of the model.
 //!
-//! Guarantees: with equal types, every bit is what was saved. A parameter in half precision becomes f32 with the same
-//! value, and so does its optimizer state; one in f32 is rounded to half precision once, to nearest even. Optimizer
-//! state is never rounded, and other pairs of float types are refused. Integers and booleans have the device's type.
+//! Guarantees: with equal types, every bit is what was saved. A value that the model's type cannot hold is refused by
+//! its parameter's name. Of checkpoints, a parameter in half precision becomes f32 with the same value, and so does its
+//! optimizer state; one in f32 is rounded to half precision once, to nearest even. Optimizer state is never rounded,
+//! and other pairs of float types are refused. Integers get the model's type, booleans the device's.
 
+use super::error::CheckpointError;
 use super::manifest::dtype_name;
 use crate::payload::{AnyTensor, TensorKind};
-use crate::stage::{ParameterState, StateValue};
+use crate::stage::{ErasedStage, ParameterState, StageState, StateValue};
 use burn::tensor::{DType, TensorData};
 
 /// Returns true if a parameter that was saved with the element type of this name can be loaded as `own`.
@@ -22,26 +24,90 @@ pub(super) fn fits(saved: &str, own: &AnyTensor) -> bool {
 /// A saved parameter in the type of `own`, with its optimizer state.
 ///
 /// # Errors
-/// Returns a message if the state would be rounded, or a value would become infinite.
+/// Returns [`CheckpointError`] if the state would be rounded, or the type cannot hold a value.
 pub(super) fn as_type_of(
     own: &AnyTensor,
     name: &str,
     saved: TensorData,
     state: &mut ParameterState,
-) -> Result<TensorData, String> {
-    let is_same = dtype_name(saved.dtype()) == dtype_name(own.dtype());
-    if is_same || own.kind() != TensorKind::Float {
+) -> Result<TensorData, CheckpointError> {
+    if dtype_name(saved.dtype()) == dtype_name(own.dtype()) {
         return Ok(saved);
     }
-    widen(name, state, own.dtype())?;
-    let converted = saved.clone().convert_dtype(own.dtype());
-    let overflows = |(saved, converted): (f32, f32)| saved.is_finite() && !converted.is_finite();
-    if own.dtype() == DType::F16 && saved.iter().zip(converted.iter()).any(overflows) {
-        return Err(format!(
-            "a value of `{name}` is above what f16 holds; use bf16, or masters (`Builder::precision`)"
-        ));
+    if own.kind() == TensorKind::Float {
+        widen(name, state, own.dtype()).map_err(CheckpointError::OptimizerState)?;
     }
-    Ok(converted)
+    converted(name, saved, own.dtype())
+}
+
+/// A tensor in another element type of its kind.
+///
+/// # Errors
+/// Returns [`CheckpointError::Range`] if the type cannot hold a value, which would become infinite or panic.
+pub(super) fn converted(name: &str, data: TensorData, to: DType) -> Result<TensorData, CheckpointError> {
+    let refused = || CheckpointError::Range { name: name.to_owned(), dtype: dtype_name(to) };
+    if let Some(holds) = integers(to)
+        && !data.dtype().is_bool()
+        && whole_numbers(&data).any(|value| !holds.contains(&value))
+    {
+        return Err(refused());
+    }
+    if largest(to) >= largest(data.dtype()) {
+        return Ok(data.convert_dtype(to));
+    }
+    let converted = data.clone().convert_dtype(to);
+    let lost = |(saved, own): (f64, f64)| saved.is_finite() && !own.is_finite();
+    let is_lost = data.iter().zip(converted.iter()).any(lost);
+    if is_lost { Err(refused()) } else { Ok(converted) }
+}
+
+/// Refuses values of masters whose rounded copies, with which a stage computes, would be infinite.
+///
+/// # Errors
+/// Returns [`CheckpointError::Range`] for the first of them.
+pub(super) fn refuse_infinite_copies(held: &dyn ErasedStage, state: &StageState) -> Result<(), CheckpointError> {
+    if held.options().precision.is_none() {
+        return Ok(());
+    }
+    let copies = held.computed().into_iter().filter(|(_, copy)| copy.dtype() == DType::F16);
+    let masters = copies.filter_map(|(id, _)| Some((id, state.weights.get(&id)?)));
+    for (id, master) in masters.filter(|(_, master)| master.dtype() != DType::F16) {
+        let name = || {
+            let mut weights = held.named_weights().into_iter();
+            weights.find(|weight| weight.id == id).map(|mut weight| weight.names.swap_remove(0)).unwrap_or_default()
+        };
+        let data = master.to_data().map_err(|message| CheckpointError::Device { name: name(), message })?;
+        converted("", data, DType::F16).map_err(|_| CheckpointError::Range { name: name(), dtype: "f16".into() })?;
+    }
+    Ok(())
+}
+
+/// The largest number of a float type; all other types hold what they are given.
+fn largest(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 65504.0,
+        // 2 - 2^-7, times 2^127.
+        DType::BF16 => f64::from(f32::from_bits(0x7f7f_0000)),
+        DType::F32 | DType::Flex32 => f64::from(f32::MAX),
+        _ => f64::MAX,
+    }
+}
+
+/// The numbers that an integer type holds; `None` for other types.
+fn integers(dtype: DType) -> Option<std::ops::RangeInclusive<i128>> {
+    let bits = 8 * dtype.size() as u32;
+    match (dtype.is_int(), dtype.is_uint()) {
+        (true, _) => Some(-(1 << (bits - 1))..=(1 << (bits - 1)) - 1),
+        (_, true) => Some(0..=(1 << bits) - 1),
+        _ => None,
+    }
+}
+
+fn whole_numbers(data: &TensorData) -> Box<dyn Iterator<Item = i128> + '_> {
+    match data.dtype() {
+        DType::U64 => Box::new(data.iter::<u64>().map(i128::from)),
+        _ => Box::new(data.iter::<i64>().map(i128::from)),
+    }
 }
 
 /// Widens the optimizer state of a parameter that was saved with another type.
@@ -73,5 +139,29 @@ fn kind_of(dtype: &str) -> TensorKind {
         Some(b'b') if dtype == "bool" => TensorKind::Bool,
         Some(b'b') => TensorKind::Float,
         _ => TensorKind::Int,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fits<E: burn::tensor::Element>(value: E, to: DType) -> bool {
+        let converted = converted("x", TensorData::new(vec![value], [1]), to);
+        if let Ok(data) = &converted {
+            assert_eq!(data.dtype(), to);
+        }
+        converted.map_err(|error| assert!(error.to_string().contains("`x`"), "{error}")).is_ok()
+    }
+
+    #[test]
+    fn what_a_type_cannot_hold_is_refused() {
+        assert!(fits(65504.0f32, DType::F16) && fits(f32::NEG_INFINITY, DType::F16) && fits(f32::NAN, DType::F16));
+        assert!(!fits(65536.0f32, DType::F16) && !fits(-1e30f64, DType::F16));
+        assert!(fits(1e30f64, DType::F32) && fits(1e30f32, DType::BF16) && fits(1e30f64, DType::F64));
+        assert!(!fits(1e39f64, DType::F32) && !fits(f32::MAX, DType::BF16));
+        assert!(fits(i64::from(i32::MAX), DType::I32) && !fits(i64::from(i32::MAX) + 1, DType::I32));
+        assert!(fits(255i64, DType::U8) && !fits(256i64, DType::U8) && !fits(-1i32, DType::U64));
+        assert!(fits(u64::MAX, DType::U64) && !fits(u64::MAX, DType::I64));
     }
 }

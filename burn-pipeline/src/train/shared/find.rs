@@ -35,7 +35,10 @@ impl Sharing {
                 let of = |(row, claim): (&HeldParameter, &Option<usize>)| {
                     (*claim == Some(number) && row.stage.route() == replica).then(|| row.clone())
                 };
-                let copies = distinct(rows.iter().zip(&claims).filter_map(of));
+                let held: Vec<HeldParameter> = rows.iter().zip(&claims).filter_map(of).collect();
+                let names = held.iter().map(|row| row.name.clone());
+                sharing.names.entry(declaration.name().to_owned()).or_default().extend(names);
+                let copies = distinct(held.into_iter());
                 refuse_sizes(declaration.name(), &copies, |row| sizes(placement.rank_of(row.stage)))?;
                 sharing.add(declaration.name(), copies, placement, replica == 0)?;
             }

@@ -6,7 +6,7 @@ use crate::execute::Executor;
 use crate::stage::{NamedParameter, Offered};
 use burn::module::ParamId;
 use burn_pipeline_plan::plan::StageId;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One copy of a tied parameter.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +44,8 @@ pub(crate) struct Sharing {
     /// Copies that are not the first of their parameter: the gradient norm leaves them out.
     pub(super) repeats: BTreeSet<(StageId, u64)>,
     pub(super) reports: Vec<SharedReport>,
+    /// The names in the model of each declaration's copies.
+    pub(super) names: BTreeMap<String, BTreeSet<String>>,
     /// What the user declared.
     pub(super) declared: Vec<SharedParameter>,
     /// True if copies were compared after the first step.
@@ -61,6 +63,12 @@ impl Sharing {
         let holds =
             |report: &&SharedReport| report.copies.iter().any(|copy| copy.stage == stage.index() && copy.path == path);
         self.reports.iter().find(holds).map(|report| report.name.as_str())
+    }
+
+    /// The names in the model of all copies of the tied parameter that a stage first holds at this path; none if it is
+    /// not tied.
+    pub(crate) fn names_of(&self, stage: StageId, path: &str) -> impl Iterator<Item = &String> {
+        self.name_of(stage, path).and_then(|name| self.names.get(name)).into_iter().flatten()
     }
 
     /// Gives this rank's copies the name of their first copy for groups of optimizers and learning rates, so that all

@@ -219,6 +219,11 @@ impl Rank {
         &self.sharing
     }
 
+    /// The tied parameters, which a load makes the next step compare again.
+    pub(crate) fn sharing_mut(&mut self) -> &mut Sharing {
+        &mut self.sharing
+    }
+
     /// Sets how the losses of the next batch are scaled. All ranks must get the same value.
     pub(crate) fn scale_losses(&mut self, scaled: Scaled) {
         self.contract.set_scaled(scaled);

@@ -1,7 +1,10 @@
 //! The form in which a model is exported.
 
+use crate::stage::NamedWeight;
 use crate::train::checkpoint::error::CheckpointError;
-use crate::train::checkpoint::pretrained::{Adapters, Pretrained, Rules, Source, is_adapter};
+use crate::train::checkpoint::pretrained::{
+    Adapters, Pretrained, Rules, Source, as_of_embedding, is_adapter, is_of_embedding,
+};
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{IdentityAdapter, ModuleAdapter};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,8 +32,31 @@ pub struct Export {
     shard: Option<u64>,
     /// Set if adapters alone are written.
     adapters: Option<Adapters>,
+    /// What PEFT's Auto classes load adapters for.
+    task: Option<String>,
     /// Whether adapters are added to the weights that they adapt.
     merged: bool,
+}
+
+/// What is known of tensors beside their names, when they are exported.
+#[derive(Default)]
+pub(super) struct Noted {
+    /// Those that are written under the name of another copy.
+    pub(super) again: BTreeSet<String>,
+    /// Factors of embeddings' adapters.
+    pub(super) of_embeddings: BTreeSet<String>,
+}
+
+impl Noted {
+    /// Notes a weight that is called `name` now.
+    pub(super) fn note(&mut self, weight: &NamedWeight, name: &str, copies: &BTreeSet<String>) {
+        if copies.contains(&weight.names[0]) {
+            self.again.insert(name.to_owned());
+        }
+        if is_of_embedding(weight) {
+            self.of_embeddings.insert(name.to_owned());
+        }
+    }
 }
 
 impl std::fmt::Debug for Export {
@@ -47,6 +73,7 @@ impl<A: ModuleAdapter + 'static> From<A> for Export {
             like: None,
             shard: None,
             adapters: None,
+            task: None,
             merged: false,
         }
     }
@@ -55,10 +82,19 @@ impl<A: ModuleAdapter + 'static> From<A> for Export {
 impl Export {
     /// Writes adapters alone (`Module::apply_lora`), into a new folder as PEFT does: `adapter_model.safetensors` and
     /// `adapter_config.json`. With [`Export::like`], renames are undone; rules that change weights are refused.
+    ///
+    /// An export also fails if a trained parameter is no adapter, if rank or scale are not the model's, or if PEFT
+    /// cannot hold an adapter, because what it adapts is not called `weight`.
     pub fn adapters(adapters: Adapters) -> Self {
         let mut rules = Rules::default();
         rules.end_as_peft();
         Self { rules, adapters: Some(adapters), ..Self::from(IdentityAdapter) }
+    }
+
+    /// Adds the task that adapters are for, such as `CAUSAL_LM`, by which PEFT's Auto classes choose a model.
+    pub fn task_type(mut self, task: impl Into<String>) -> Self {
+        self.task = Some(task.into());
+        self
     }
 
     /// Undoes, after the adapter, the rules with which weights were loaded: names, fused tensors, and the order of
@@ -98,17 +134,23 @@ impl Export {
 
     /// The table that the rules make of tensors with these names, and for each rule whether it matched one, or undoes
     /// what was made of ignored tensors ([`Pretrained::ignored`]), which the model does not have. What would be made of
-    /// copies alone is left out.
+    /// copies alone is left out. Factors of embeddings get their names in PEFT.
     ///
     /// # Errors
     /// Returns [`CheckpointError::Rule`] if a rule does not fit.
     pub(super) fn apply(
         &self,
         names: impl Iterator<Item = String>,
-        copies: &BTreeSet<String>,
+        noted: &Noted,
     ) -> Result<(BTreeMap<String, Source>, Vec<bool>), CheckpointError> {
         let (mut table, mut matched) = self.rules.apply(names)?;
-        table.retain(|_, source| !source.names().into_iter().all(|name| copies.contains(name)));
+        table.retain(|_, source| !source.names().into_iter().all(|name| noted.again.contains(name)));
+        let of_embedding = |source: &Source| source.names().into_iter().any(|name| noted.of_embeddings.contains(name));
+        let named = |(name, source): (String, Source)| match of_embedding(&source) {
+            true => (as_of_embedding(&name), source),
+            false => (name, source),
+        };
+        let table = table.into_iter().map(named).collect();
         if let Some(like) = self.like.as_ref().filter(|_| matched.contains(&false)) {
             matched.iter_mut().zip(like.only_ignored()).for_each(|(matched, ignored)| *matched |= ignored);
         }
@@ -118,6 +160,11 @@ impl Export {
     /// Returns true if a tensor of this name in the model is written.
     pub(super) fn takes(&self, name: &str) -> bool {
         self.adapters.is_none() || is_adapter(name)
+    }
+
+    /// The task that adapters are for.
+    pub(super) fn task(&self) -> Option<&str> {
+        self.task.as_deref()
     }
 
     /// What is said beside adapters, if these alone are written.

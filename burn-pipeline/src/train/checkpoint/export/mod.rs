@@ -5,9 +5,11 @@
 //!
 //! 1. The adapter gives each weight the other program's layout and last part of the name; then the rules with which
 //!    weights were loaded are undone ([`Export`]).
+//!    Adapters alone are first compared with the model (`alone`).
 //! 2. If ranks are threads, the caller's thread writes all tensors (`write`); if they are processes, rank 0 does, with
 //!    what the others send (`transfer`).
 
+mod alone;
 mod announce;
 mod how;
 mod transfer;
@@ -18,7 +20,9 @@ pub use how::Export;
 use super::error::CheckpointError;
 use super::pretrained::{Source, adapted};
 use crate::train::pipeline::Pipeline;
+use alone::Alone;
 use burn::store::IdentityAdapter;
+use how::Noted;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use transfer::Gathered;
@@ -40,8 +44,8 @@ impl Pipeline {
     /// under the name of its first copy, as `transformers` does; [`Pipeline::load_pretrained`] finds its copies there.
     ///
     /// # Errors
-    /// Same as [`Pipeline::export`]. Also fails if a rule of [`Export::like`] does not fit the model, or the folder of
-    /// [`Export::sharded`] is not empty.
+    /// Same as [`Pipeline::export`]. Also fails if a rule of [`Export::like`] does not fit the model, the folder of
+    /// [`Export::sharded`] is not empty, or [`Export::adapters`] would leave out what was trained.
     pub fn export_as(&mut self, path: impl AsRef<Path>, how: impl Into<Export>) -> Result<(), CheckpointError> {
         if let Some((name, first, second)) = self.stages.claimed_twice() {
             return Err(CheckpointError::SameName { name, first, second });
@@ -49,22 +53,25 @@ impl Pipeline {
         let (path, how) = (path.as_ref(), how.into());
         let copies = match how.only_adapters() {
             None => self.stages.named_copies(how.merges()),
-            Some(_) => BTreeSet::new(),
+            Some(adapters) => {
+                self.ask(Alone(adapters.clone()))?.into_iter().collect::<Result<(), _>>()?;
+                BTreeSet::new()
+            }
         };
         if self.ranks.are_processes() {
             return self.ask(Gathered { path: path.to_owned(), how, copies })?.into_iter().collect();
         }
-        let (mut tensors, mut again) = (BTreeMap::new(), BTreeSet::new());
+        let (mut tensors, mut noted) = (BTreeMap::new(), Noted::default());
         let weights = if how.merges() { self.merged_weights() } else { self.named_weights() };
         for weight in weights?.into_iter().flatten() {
-            let (shape, is_copy) = (weight.value.shape(), copies.contains(&weight.names[0]));
-            let tensor = adapted(weight, shape, how.adapter());
-            again.extend(is_copy.then(|| tensor.name.clone()));
+            let shape = weight.value.shape();
+            let tensor = adapted(weight.clone(), shape, how.adapter());
+            noted.note(&weight, &tensor.name, &copies);
             if how.takes(&tensor.name) {
                 tensors.entry(tensor.name.clone()).or_insert(tensor);
             }
         }
-        let (table, matched) = how.apply(tensors.keys().cloned(), &again)?;
+        let (table, matched) = how.apply(tensors.keys().cloned(), &noted)?;
         how.all_matched(&matched)?;
         let made = |(name, source): (String, Source)| {
             let needed = source.names().into_iter().filter_map(|name| tensors.get(name).cloned()).collect();

@@ -35,7 +35,7 @@ pub(super) fn data(tensor: Stored) -> Result<TensorData, String> {
 /// Writes tensors to a file, or a folder.
 pub(super) fn write(path: &Path, items: Vec<Item<'_>>, how: &Export) -> Result<(), CheckpointError> {
     match (how.only_adapters(), how.shard()) {
-        (Some(adapters), _) => in_new_folder(path, |folder| write_adapters(folder, items, adapters)),
+        (Some(adapters), _) => in_new_folder(path, |folder| write_adapters(folder, items, adapters, how.task())),
         (None, Some(most)) => in_new_folder(path, |folder| write_shards(folder, shards(items, most))),
         (None, None) => write_model(path, items),
     }
@@ -102,8 +102,13 @@ fn shards(mut items: Vec<Item<'_>>, most: u64) -> Vec<Vec<Item<'_>>> {
     shards
 }
 
-fn write_adapters(folder: &Path, items: Vec<Item<'_>>, adapters: &Adapters) -> Result<(), CheckpointError> {
-    adapters.write(folder, items.iter().map(|item| item.name.as_str()))?;
+fn write_adapters(
+    folder: &Path,
+    items: Vec<Item<'_>>,
+    adapters: &Adapters,
+    task: Option<&str>,
+) -> Result<(), CheckpointError> {
+    adapters.write(folder, task, items.iter().map(|item| item.name.as_str()))?;
     write_file(&folder.join(ADAPTERS), items)
 }
 

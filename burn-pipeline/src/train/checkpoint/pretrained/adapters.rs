@@ -1,12 +1,15 @@
-//! Adapters as PEFT stores them, and as Burn's LoRA holds them.
+//! What PEFT says of adapters beside their values, and whether it is what the model computes.
 //!
-//! PEFT names the factors of a layer `base_model.model.<layer>.lora_A.weight`, of shape `[rank, in]`, and `.lora_B`,
-//! `[out, rank]`. Burn's parameters are `<layer>.weight.lora.a`, `[in, rank]`, and `.b`, `[rank, out]`.
+//! Guarantees: adapters that the model would compute in another way are refused, by the field that asks for it, or by
+//! the name of one and both numbers.
 
+use super::factors::{adapted_by, layer_of};
+use crate::stage::NamedWeight;
 use crate::train::checkpoint::durable::write_durably;
 use crate::train::checkpoint::error::CheckpointError;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -14,22 +17,27 @@ use std::path::{Path, PathBuf};
 pub(in crate::train::checkpoint) const FILE: &str = "adapter_model.safetensors";
 /// The name of the file that says how they compute.
 pub(in crate::train::checkpoint) const CONFIG: &str = "adapter_config.json";
-const PREFIX: &str = "base_model.model.";
-/// The ends of names, in Burn and in PEFT.
-const FACTORS: [(&str, &str); 2] = [(".weight.lora.a", ".lora_A.weight"), (".weight.lora.b", ".lora_B.weight")];
 
-/// Returns true if this is the name of an adapter's parameter.
-pub(in crate::train::checkpoint) fn is_adapter(name: &str) -> bool {
-    FACTORS.iter().any(|(burn, _)| name.ends_with(burn))
-}
-
-/// The name in Burn of what PEFT stores, or the reverse; `None` if it is not the name of an adapter.
-pub(super) fn renamed(name: &str, to_burn: bool) -> Option<String> {
-    FACTORS.iter().find_map(|(burn, peft)| match to_burn {
-        true => name.strip_prefix(PREFIX)?.strip_suffix(peft).map(|layer| format!("{layer}{burn}")),
-        false => name.strip_suffix(burn).map(|layer| format!("{PREFIX}{layer}{peft}")),
-    })
-}
+/// Fields that ask for what Burn's LoRA does not compute, unless they are off.
+const OTHERS: [&str; 15] = [
+    "bias",
+    "use_dora",
+    "rank_pattern",
+    "alpha_pattern",
+    "alora_invocation_tokens",
+    "use_qalora",
+    "use_bdlora",
+    "lora_bias",
+    "layer_replication",
+    "target_parameters",
+    "trainable_token_indices",
+    "arrow_config",
+    "kasa_config",
+    "monteclora_config",
+    "modules_to_save",
+];
+/// Ways to start adapters that leave the base as it is (`init_lora_weights`). Others subtract them from its weights.
+const STARTS: [&str; 4] = ["gaussian", "eva", "orthogonal", "mica"];
 
 /// What PEFT says of adapters beside their values (`adapter_config.json`); with [`Lora::new`](burn::module::Lora::new)
 /// it makes the same adapters.
@@ -37,67 +45,94 @@ pub(super) fn renamed(name: &str, to_burn: bool) -> Option<String> {
 pub struct Adapters {
     /// The rank of the factors (`r`).
     pub rank: usize,
-    /// The scale of the adapters times their rank (`lora_alpha`).
+    /// The scale of the adapters times their rank (`lora_alpha`; with `use_rslora`, times the root of the rank).
     pub alpha: f64,
     /// The name or path of the model that they adapt (`base_model_name_or_path`).
     pub base: Option<String>,
 }
 
-/// The fields of the file that say how adapters compute.
-#[derive(Serialize, Deserialize)]
+/// The fields of the file that are read, beside those that ask for something else.
+#[derive(Deserialize)]
 struct Config {
     peft_type: String,
     base_model_name_or_path: Option<String>,
     r: usize,
     lora_alpha: f64,
     #[serde(default)]
-    target_modules: serde_json::Value,
-    #[serde(default)]
-    bias: Option<String>,
+    target_modules: Value,
     #[serde(default)]
     use_rslora: bool,
     #[serde(default)]
-    use_dora: bool,
-    #[serde(default)]
-    rank_pattern: serde_json::Map<String, serde_json::Value>,
-    #[serde(default)]
-    alpha_pattern: serde_json::Map<String, serde_json::Value>,
-    #[serde(default)]
-    fan_in_fan_out: bool,
+    init_lora_weights: Value,
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 /// A folder's file, and its fields.
 fn config(folder: &Path) -> Result<(PathBuf, Config), CheckpointError> {
     let path = folder.join(CONFIG);
-    let text = fs::read(&path).map_err(CheckpointError::io("reading", &path))?;
-    let config = serde_json::from_slice(&text).map_err(|error| CheckpointError::damaged(&path, error.to_string()))?;
+    let text = fs::read(&path).map_err(CheckpointError::io("reading what is said of adapters in", &path))?;
+    let failed = |error: serde_json::Error| CheckpointError::Adapters { path: path.clone(), what: error.to_string() };
+    let config = serde_json::from_slice(&text).map_err(failed)?;
     Ok((path, config))
 }
 
+impl Config {
+    /// Why these are not the adapters that Burn's LoRA computes, if they are not.
+    fn refused(&self) -> Option<String> {
+        let asks = |field: &str| format!("`{field}` asks for adapters that Burn's LoRA does not compute");
+        if self.peft_type != "LORA" {
+            return Some(asks("peft_type"));
+        }
+        if self.r == 0 {
+            return Some("`r` is 0, and adapters have a rank of 1 or more".to_owned());
+        }
+        let start = self.init_lora_weights.as_str().filter(|start| !STARTS.contains(&&*start.to_lowercase()));
+        if let Some(start) = start {
+            return Some(format!(
+                "`init_lora_weights` is `{start}`, which changes the base too; convert the adapters to plain ones with \
+                 PEFT (`save_pretrained` with `path_initial_model_for_weight_conversion`)"
+            ));
+        }
+        let is_on = |field: &&&str| self.others.get(**field).is_some_and(|value| !is_off(value));
+        OTHERS.iter().find(is_on).map(|field| match *field {
+            "modules_to_save" => format!(
+                "`modules_to_save` lists {}: whole layers that were trained beside the adapters; merge all into the \
+                 base with PEFT (`merge_and_unload`), and load that (`Pretrained::folder`)",
+                self.others[*field]
+            ),
+            field => asks(field),
+        })
+    }
+}
+
+/// Returns true if a field asks for nothing.
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text == "none",
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Bool(true) | Value::Number(_) => false,
+    }
+}
+
 impl Adapters {
-    /// Reads a folder's `adapter_config.json`.
+    /// Reads a folder's `adapter_config.json`. `fan_in_fan_out` is ignored: it only says how the base is stored.
     ///
     /// # Errors
     /// Returns [`CheckpointError`] if it cannot be read, or its adapters are not those that Burn's LoRA computes: of
-    /// another kind, with trained biases, RSLoRA, DoRA, or with ranks or scales by layer.
+    /// another kind (DoRA, aLoRA and others), with ranks or scales by layer, beside biases or whole layers that were
+    /// trained, or started in a way that changes the base (PiSSA, OLoRA and others).
     pub fn read(folder: impl AsRef<Path>) -> Result<Self, CheckpointError> {
         let (path, config) = config(folder.as_ref())?;
-        let others = [
-            ("peft_type", config.peft_type != "LORA"),
-            ("bias", config.bias.is_some_and(|bias| bias != "none")),
-            ("use_rslora", config.use_rslora),
-            ("use_dora", config.use_dora),
-            ("rank_pattern", !config.rank_pattern.is_empty()),
-            ("alpha_pattern", !config.alpha_pattern.is_empty()),
-            ("fan_in_fan_out", config.fan_in_fan_out),
-        ];
-        match others.iter().find(|(_, differs)| *differs) {
-            Some((field, _)) => {
-                let message = format!("`{field}` asks for adapters that Burn's LoRA does not compute");
-                Err(CheckpointError::damaged(&path, message))
-            }
-            None => Ok(Self { rank: config.r, alpha: config.lora_alpha, base: config.base_model_name_or_path }),
+        if let Some(what) = config.refused() {
+            return Err(CheckpointError::Adapters { path, what });
         }
+        let Config { r: rank, lora_alpha, base_model_name_or_path: base, use_rslora, .. } = config;
+        // RSLoRA divides by the root of the rank.
+        let alpha = if use_rslora { lora_alpha * (rank as f64).sqrt() } else { lora_alpha };
+        Ok(Self { rank, alpha, base })
     }
 
     /// Returns the layers that a folder's adapters adapt, as its `adapter_config.json` lists them (`target_modules`):
@@ -109,34 +144,60 @@ impl Adapters {
     pub fn targets(folder: impl AsRef<Path>) -> Result<Vec<String>, CheckpointError> {
         let (path, config) = config(folder.as_ref())?;
         serde_json::from_value(config.target_modules).map_err(|_| {
-            let message = "`target_modules` is no list of layers; write the names of the layers there".to_owned();
-            CheckpointError::damaged(&path, message)
+            let what = "`target_modules` is no list of layers; write the names of the layers there".to_owned();
+            CheckpointError::Adapters { path, what }
         })
+    }
+
+    /// Refuses a factor of the model's whose adapter has another rank or scale. `scales` has those of the stage's
+    /// adapters, by the path of the weight that each adapts.
+    pub(in crate::train::checkpoint) fn compare(
+        &self,
+        weight: &NamedWeight,
+        scales: &BTreeMap<String, f64>,
+    ) -> Result<(), CheckpointError> {
+        let Some((adapted, dimension)) = adapted_by(&weight.path) else { return Ok(()) };
+        let differs = |what, own, said| {
+            let name = weight.names[0].clone();
+            Err(CheckpointError::AdapterDiffers { name, what, own, said })
+        };
+        let rank = weight.value.shape()[dimension];
+        if rank != self.rank {
+            return differs("rank", rank as f64, self.rank as f64);
+        }
+        let said = self.alpha / self.rank as f64;
+        match scales.get(adapted) {
+            // The model's was rounded to f32.
+            Some(&own) if (own - said).abs() > 1e-5 * said.abs() => differs("scale", own, said),
+            _ => Ok(()),
+        }
     }
 
     /// Writes it for adapters of these names in PEFT.
     pub(in crate::train::checkpoint) fn write<'a>(
         &self,
         folder: &Path,
+        task: Option<&str>,
         names: impl Iterator<Item = &'a str>,
     ) -> Result<(), CheckpointError> {
-        let layer = |name: &'a str| FACTORS.iter().find_map(|(_, peft)| name.strip_suffix(peft))?.rsplit('.').next();
-        let targets: BTreeSet<&str> = names.filter_map(layer).collect();
-        let config = Config {
-            peft_type: "LORA".to_owned(),
-            base_model_name_or_path: self.base.clone(),
-            r: self.rank,
-            lora_alpha: self.alpha,
-            target_modules: targets.into_iter().collect(),
-            bias: Some("none".to_owned()),
-            use_rslora: false,
-            use_dora: false,
-            rank_pattern: serde_json::Map::new(),
-            alpha_pattern: serde_json::Map::new(),
-            fan_in_fan_out: false,
-        };
+        let targets: BTreeSet<&str> = names.filter_map(layer_of).collect();
+        let config = json!({
+            "peft_type": "LORA",
+            "task_type": task,
+            "base_model_name_or_path": self.base,
+            "r": self.rank,
+            "lora_alpha": self.alpha,
+            "target_modules": targets,
+            "bias": "none",
+            "use_rslora": false,
+            "use_dora": false,
+            "rank_pattern": {},
+            "alpha_pattern": {},
+            "fan_in_fan_out": false,
+        });
         let path = folder.join(CONFIG);
-        let text = serde_json::to_string_pretty(&config).map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
+        let text = serde_json::to_string_pretty(&config);
+        let text = text.map_err(|e| CheckpointError::Adapters { path: path.clone(), what: e.to_string() })?;
         write_durably(&path, format!("{text}\n").as_bytes())
     }
 }

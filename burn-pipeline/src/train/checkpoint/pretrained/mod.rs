@@ -9,16 +9,20 @@
 //! 2. The user's rules make the model's tensors of the stored ones: other names, fused projections, rotary halves
 //!    (`rules`).
 //! 3. A parameter is looked up by its names in the model ([`Names`](crate::stage::Names)), then by those that the
-//!    adapter gives it (`gamma` is PyTorch's `weight`); a copy of a tied parameter also by the name of its first copy.
+//!    adapter gives it (`gamma` is PyTorch's `weight`). A copy of a tied parameter that is not stored takes what is
+//!    stored for another copy; all copies must get one value (`fit`).
 //! 4. The adapter changes its layout according to the surrounding module: PyTorch's linear layers are transposed. It
 //!    sees the parameter's name in the model, so code for one layer works with any cut. An adapter that changes nothing
 //!    anywhere is an error, because it was written for other names.
-//! 5. The values are converted to the type of the parameter, or of its master (`Builder::precision`).
+//! 5. The values are converted to the type of the parameter, or of its master (`Builder::precision`). One that this
+//!    type cannot hold is an error.
 //! 6. Adapters that are not stored keep their values: a model gains them after its base was stored. PEFT's folders hold
-//!    adapters alone (`adapters`).
+//!    adapters alone (`adapters`), whose rank and scale must be the model's.
 
 mod adapters;
+mod factors;
 mod files;
+mod fit;
 mod opened;
 mod pattern;
 mod renames;
@@ -26,9 +30,11 @@ mod rules;
 mod source;
 
 pub use adapters::Adapters;
-pub(super) use adapters::{CONFIG, FILE as ADAPTERS, is_adapter};
+pub(super) use adapters::{CONFIG, FILE as ADAPTERS};
+pub(super) use factors::{as_of_embedding, is_adapter, is_of_embedding};
 pub(super) use files::INDEX;
-pub(super) use opened::{Fit, adapted};
+pub(super) use fit::Fit;
+pub(super) use opened::adapted;
 pub(super) use rules::Rules;
 pub(super) use source::Source;
 
@@ -41,6 +47,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 type Open = Arc<dyn Fn() -> Result<Vec<File>, String> + Send + Sync>;
+/// Why two stores may hold one name.
+const RENUMBERED: &str =
+    "; if both are `PytorchStore`s, each numbers its file's layers from 0: set `map_indices_contiguous(false)`";
 /// What checkpoints call a store that the user's code opens.
 const OPENED: &str = "a store that the program opens";
 type Which = Arc<dyn Fn(&str) -> bool + Send + Sync>;
@@ -75,6 +84,8 @@ pub struct Pretrained {
     adapter: Option<Box<dyn ModuleAdapter>>,
     optional: Which,
     ignored: Option<Which>,
+    /// The folder of PEFT's, if these are adapters alone.
+    adapters: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for Pretrained {
@@ -87,13 +98,17 @@ impl std::fmt::Debug for Pretrained {
 impl Pretrained {
     /// Loads from a Burn store (`SafetensorsStore`, `PytorchStore`, `BurnpackStore`). Every rank opens one. Of the
     /// store's settings only renaming has an effect; filters and adapters have none.
+    ///
+    /// A `PytorchStore` numbers the layers of its file anew from 0, without gaps, unless it is told not to
+    /// (`map_indices_contiguous(false)`). Tell it so for one of several files, whose layers would become others', and
+    /// for a model whose numbers have gaps on purpose. [`Pretrained::folder`] does.
     pub fn new<S: ModuleStore>(open: impl Fn() -> S + Send + Sync + 'static) -> Self {
         Self::none().and(open)
     }
 
     fn none() -> Self {
         let (stores, called, rules) = (Vec::new(), Vec::new(), Rules::default());
-        Self { stores, called, rules, adapter: None, optional: Arc::new(is_adapter), ignored: None }
+        Self { stores, called, rules, adapter: None, optional: Arc::new(is_adapter), ignored: None, adapters: None }
     }
 
     /// Loads from a folder as Hugging Face's `transformers` writes it: `model.safetensors`, or the files that
@@ -105,14 +120,18 @@ impl Pretrained {
         Self::none().store(called, move || in_folder(&path))
     }
 
-    /// Loads adapters alone, from a folder of PEFT's (`adapter_model.safetensors`), into a model with the same adapters
-    /// (`Module::apply_lora`; [`Adapters::read`] says with which rank and scale). All other parameters keep their
-    /// values. Further rules can only rename.
+    /// Loads adapters alone, from a folder of PEFT's (`adapter_model.safetensors` and `adapter_config.json`), into a
+    /// model with the same adapters (`Module::apply_lora`; [`Adapters::read`] says with which rank and scale). All
+    /// adapters of the model must be there; its other parameters keep their values. Further rules can only rename.
+    ///
+    /// A load also fails with the errors of [`Adapters::read`], or if rank or scale are not the model's.
     pub fn adapters(folder: impl Into<PathBuf>) -> Self {
-        let path = folder.into().join(ADAPTERS);
+        let folder = folder.into();
+        let path = folder.join(ADAPTERS);
         let called = path.display().to_string();
         let mut weights = Self::none().store(called, move || Ok(vec![files::file(&path)?]));
         weights.rules.start_as_peft();
+        weights.adapters = Some(folder);
         weights.optional(|name| !is_adapter(name))
     }
 
@@ -122,7 +141,9 @@ impl Pretrained {
         self
     }
 
-    /// Adds another store, for models in several files.
+    /// Adds another store, for models in several files. `PytorchStore`s of such files must keep the numbers of their
+    /// layers (`map_indices_contiguous(false)`): otherwise the layers of each file are numbered from 0, and are refused
+    /// as stored twice, or taken for others.
     pub fn and<S: ModuleStore>(self, open: impl Fn() -> S + Send + Sync + 'static) -> Self {
         self.store(OPENED.to_owned(), move || Ok(vec![File::of_store(open())?]))
     }
@@ -219,7 +240,7 @@ impl Pretrained {
             for file in open().map_err(failed)? {
                 for name in &file.names {
                     if places.insert(name.clone(), files.len()).is_some() {
-                        return Err(failed(format!("an earlier store holds `{name}` too")));
+                        return Err(failed(format!("an earlier store holds `{name}` too{RENUMBERED}")));
                     }
                 }
                 files.push((store, file));
@@ -227,6 +248,7 @@ impl Pretrained {
         }
         let (tensors, matched) = self.rules.apply(places.keys().cloned())?;
         self.rules.all_matched(&matched)?;
-        Ok(Opened::new(self, files, places, tensors))
+        let adapters = self.adapters.as_ref().map(Adapters::read).transpose()?;
+        Ok(Opened::new(self, files, places, tensors, adapters))
     }
 }

@@ -4,7 +4,9 @@
 //! all ranks together decide ([`Fit::of_all`]).
 
 use super::Pretrained;
+use super::adapters::Adapters;
 use super::files::File;
+use super::fit::Fit;
 use super::rules::Table;
 use super::source::Source;
 use crate::payload::{AnyTensor, TensorKind};
@@ -12,52 +14,11 @@ use crate::stage::{ErasedStage, NamedWeight, StageState};
 use crate::tensor_parallel::Holders;
 use crate::train::checkpoint::digests::{digest, trained};
 use crate::train::checkpoint::error::CheckpointError;
+use crate::train::checkpoint::types::converted;
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{ModuleAdapter, ModuleContext, bridge};
 use burn::tensor::{DType, Shape, TensorData};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// What one rank found. The fits of all ranks decide.
-#[derive(Clone, Default, Debug, Serialize, Deserialize)]
-pub(in crate::train::checkpoint) struct Fit {
-    /// Parameters that are not stored.
-    missing: BTreeSet<String>,
-    /// Stored tensors of another shape or kind, as text.
-    mismatched: BTreeSet<String>,
-    /// Stored tensors that no stage of the rank used, by name, and how a message names them.
-    unused: BTreeMap<String, String>,
-    /// As long as the adapter has changed nothing: a name that it was shown.
-    idle: Option<String>,
-    /// The digests of the values of parameters that are not trained, by name.
-    digests: BTreeMap<String, String>,
-}
-
-impl Fit {
-    /// Checks that the stores fit the model, from the fits of all ranks. Returns the digests of the values of parameters
-    /// that are not trained.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Pretrained`], which lists what does not fit, or [`CheckpointError::IdleAdapter`] if
-    /// an adapter changed nothing.
-    pub(in crate::train::checkpoint) fn of_all(fits: Vec<Fit>) -> Result<BTreeMap<String, String>, CheckpointError> {
-        let all = fits.into_iter().reduce(|mut all, mut next| {
-            all.missing.append(&mut next.missing);
-            all.mismatched.append(&mut next.mismatched);
-            all.unused.retain(|name, _| next.unused.contains_key(name));
-            all.digests.append(&mut next.digests);
-            all.idle = all.idle.zip(next.idle).map(|(one, other)| if one.is_empty() { other } else { one });
-            all
-        });
-        let Fit { missing, mismatched, unused, idle, digests } = all.unwrap_or_default();
-        if missing.is_empty() && mismatched.is_empty() && unused.is_empty() {
-            return idle.map_or(Ok(digests), |shown| Err(CheckpointError::IdleAdapter { shown }));
-        }
-        let list = |names: BTreeSet<String>| names.into_iter().collect();
-        let unused = unused.into_values().collect();
-        Err(CheckpointError::Pretrained { missing: list(missing), mismatched: list(mismatched), unused })
-    }
-}
 
 /// Open stores, and what was found in them so far.
 pub(in crate::train::checkpoint) struct Opened<'a> {
@@ -68,6 +29,8 @@ pub(in crate::train::checkpoint) struct Opened<'a> {
     places: BTreeMap<String, usize>,
     /// What the rules make of the stored tensors.
     tensors: Table,
+    /// What the folder says of its adapters, if it holds adapters alone.
+    adapters: Option<Adapters>,
     pub(in crate::train::checkpoint) fit: Fit,
 }
 
@@ -77,8 +40,9 @@ impl<'a> Opened<'a> {
         files: Vec<(usize, File)>,
         places: BTreeMap<String, usize>,
         tensors: Table,
+        adapters: Option<Adapters>,
     ) -> Self {
-        let mut opened = Self { from, files, places, tensors, fit: Fit::default() };
+        let mut opened = Self { from, files, places, tensors, adapters, fit: Fit::default() };
         opened.fit.idle = from.adapter.is_some().then(String::new);
         let used = |source: &Source| !source.names().into_iter().all(|name| from.ignores(name));
         let names = opened.tensors.iter().filter(|(_, source)| used(source)).map(|(name, _)| name);
@@ -86,57 +50,82 @@ impl<'a> Opened<'a> {
         opened
     }
 
+    /// Returns true if a folder of adapters alone is open.
+    pub(in crate::train::checkpoint) fn has_adapters(&self) -> bool {
+        self.adapters.is_some()
+    }
+
     /// Returns the values of a stage's parameters; of cut ones, this rank's pieces. What does not fit is recorded and
-    /// left out.
+    /// left out. `copies` returns the names of all copies of a tied parameter, by a path; `scales` has those of the
+    /// stage's adapters.
     ///
     /// # Errors
-    /// Returns [`CheckpointError`] if a tensor cannot be read, or a parameter is stored twice with different values.
+    /// Returns [`CheckpointError`] if a tensor cannot be read, a parameter is stored twice with different values, its
+    /// type cannot hold a value, or an adapter computes something else in the model.
     pub(in crate::train::checkpoint) fn state_for(
         &mut self,
         held: &dyn ErasedStage,
         holders: Holders<'_>,
+        copies: impl Fn(&str) -> Vec<String>,
+        scales: &BTreeMap<String, f64>,
     ) -> Result<StageState, CheckpointError> {
         let (mut state, trained) = (StageState::default(), trained(held));
         for mut weight in held.named_weights() {
-            let first_copy = held.options().names.of_parameter(weight.id, &weight.path);
-            weight.names.push(first_copy);
-            let found = self.find(&weight);
+            let copies = copies(&weight.path);
+            let found = self.find(&weight, &copies);
             for name in &found {
                 self.fit.unused.remove(name);
-                if !weight.names.contains(name) {
+                if !weight.names.contains(name) && !copies.contains(name) {
                     // The adapter produced this name.
                     self.fit.idle = None;
                 }
             }
             let Some(first) = found.first() else {
-                if !weight.names.iter().any(|name| (self.from.optional)(name)) {
+                if !weight.names.iter().chain(&copies).any(|name| (self.from.optional)(name)) {
                     self.fit.missing.insert(weight.names.swap_remove(0));
                 }
                 continue;
             };
             let shape = holders.whole_shape(weight.id, weight.value.shape());
             let Some(data) = self.read(first, &weight, &shape)? else { continue };
+            if let Some(adapters) = &self.adapters {
+                adapters.compare(&weight, scales)?;
+            }
             for other in &found[1..] {
                 if self.read(other, &weight, &shape)?.is_some_and(|other| other.as_bytes() != data.as_bytes()) {
                     return Err(CheckpointError::Copies { first: first.clone(), second: other.clone() });
                 }
             }
-            if !trained.contains(&weight.id) {
-                self.fit.digests.insert(weight.names[0].clone(), digest(data.clone()));
-            }
-            let whole = AnyTensor::from_data(data, &weight.value.device());
+            self.keep_digest(&weight, &copies, !trained.contains(&weight.id), &data);
+            let whole = AnyTensor::from_data_exact(data, &weight.value.device());
             state.weights.insert(weight.id, holders.own_piece(weight.id, whole));
         }
         Ok(state)
     }
 
-    /// The names under which a parameter is stored.
-    fn find(&self, weight: &NamedWeight) -> Vec<String> {
+    /// Records the digest of what a parameter gets, if it is tied or not trained.
+    fn keep_digest(&mut self, weight: &NamedWeight, copies: &[String], frozen: bool, data: &TensorData) {
+        let tied = copies.first().filter(|_| copies.len() > 1);
+        if !frozen && tied.is_none() {
+            return;
+        }
+        let (name, digest) = (weight.names[0].clone(), digest(data.clone()));
+        if let Some(first) = tied {
+            self.fit.tied.entry(first.clone()).or_default().insert(name.clone(), digest.clone());
+        }
+        if frozen {
+            self.fit.digests.insert(name, digest);
+        }
+    }
+
+    /// The names under which a parameter is stored: its own, or else those of copies of it.
+    fn find(&self, weight: &NamedWeight, copies: &[String]) -> Vec<String> {
         let stored = |name: &String| self.tensors.contains_key(name);
         let under =
             |name: &String| Some(name.clone()).filter(stored).or_else(|| self.alternative(name, weight).filter(stored));
-        let found: BTreeSet<String> = weight.names.iter().filter_map(under).collect();
-        found.into_iter().collect()
+        let found = |names: &[String]| names.iter().filter_map(under).collect::<BTreeSet<String>>();
+        let own = found(&weight.names);
+        (if own.is_empty() { found(copies) } else { own }).into_iter().collect()
     }
 
     /// The tensor of this name, as the rules make it, and the index of its store; `None` if its parts do not fit, which
@@ -209,7 +198,7 @@ impl<'a> Opened<'a> {
             let is_changed = is_changed || data.as_bytes() != read(stored)?.as_bytes();
             self.fit.idle = (!is_changed).then_some(shown);
         }
-        Ok(Some(data.convert_dtype(value.dtype())))
+        converted(name, data, value.dtype()).map(Some)
     }
 }
 

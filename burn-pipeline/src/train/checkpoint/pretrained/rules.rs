@@ -8,7 +8,7 @@
 //! 2. Each rule changes the table that the ones before it made. Values are not needed for that.
 //! 3. In reverse, from the last to the first, each rule is replaced by its inverse.
 
-use super::adapters::renamed;
+use super::factors::renamed;
 use super::pattern::{Found, Pattern};
 use super::renames::Renames;
 use super::source::Source;
@@ -224,7 +224,7 @@ impl Rule {
                 }
                 None => changed.insert(name, source),
             },
-            &Rule::Adapters { to_burn } => match renamed(&name, to_burn) {
+            &Rule::Adapters { to_burn } => match renamed(&name, to_burn)? {
                 Some(new) => {
                     changed.matched.insert(0);
                     changed.insert(new, Source::Transposed(Box::new(source)))

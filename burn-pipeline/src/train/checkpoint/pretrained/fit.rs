@@ -1,0 +1,60 @@
+//! What ranks found in pretrained weights, and whether it fits the model.
+
+use crate::train::checkpoint::error::CheckpointError;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What one rank found. The fits of all ranks decide.
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+pub(in crate::train::checkpoint) struct Fit {
+    /// Parameters that are not stored.
+    pub(super) missing: BTreeSet<String>,
+    /// Stored tensors of another shape or kind, as text.
+    pub(super) mismatched: BTreeSet<String>,
+    /// Stored tensors that no stage of the rank used, by name, and how a message names them.
+    pub(super) unused: BTreeMap<String, String>,
+    /// As long as the adapter has changed nothing: a name that it was shown.
+    pub(super) idle: Option<String>,
+    /// The digests of the values of parameters that are not trained, by name.
+    pub(super) digests: BTreeMap<String, String>,
+    /// For each tied parameter, by the first of its names: the digests of what its copies got, by their names.
+    pub(super) tied: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+impl Fit {
+    /// Checks that the stores fit the model, from the fits of all ranks. Returns the digests of the values of parameters
+    /// that are not trained.
+    ///
+    /// # Errors
+    /// Returns [`CheckpointError::Pretrained`], which lists what does not fit, [`CheckpointError::Copies`] if copies of
+    /// a tied parameter would differ, or [`CheckpointError::IdleAdapter`] if an adapter changed nothing.
+    pub(in crate::train::checkpoint) fn of_all(fits: Vec<Fit>) -> Result<BTreeMap<String, String>, CheckpointError> {
+        let all = fits.into_iter().reduce(|mut all, mut next| {
+            all.missing.append(&mut next.missing);
+            all.mismatched.append(&mut next.mismatched);
+            all.unused.retain(|name, _| next.unused.contains_key(name));
+            all.digests.append(&mut next.digests);
+            for (name, copies) in next.tied {
+                all.tied.entry(name).or_default().extend(copies);
+            }
+            all.idle = all.idle.zip(next.idle).map(|(one, other)| if one.is_empty() { other } else { one });
+            all
+        });
+        let Fit { missing, mismatched, unused, idle, digests, tied } = all.unwrap_or_default();
+        if missing.is_empty() && mismatched.is_empty() && unused.is_empty() {
+            tied.into_values().try_for_each(refuse_unequal)?;
+            return idle.map_or(Ok(digests), |shown| Err(CheckpointError::IdleAdapter { shown }));
+        }
+        let list = |names: BTreeSet<String>| names.into_iter().collect();
+        let unused = unused.into_values().collect();
+        Err(CheckpointError::Pretrained { missing: list(missing), mismatched: list(mismatched), unused })
+    }
+}
+
+/// Refuses copies of a tied parameter that got other values.
+fn refuse_unequal(copies: BTreeMap<String, String>) -> Result<(), CheckpointError> {
+    let mut copies = copies.into_iter();
+    let Some((first, digest)) = copies.next() else { return Ok(()) };
+    let other = copies.find(|(_, other)| *other != digest);
+    other.map_or(Ok(()), |(second, _)| Err(CheckpointError::Copies { first, second }))
+}
