@@ -141,7 +141,7 @@ fn copies_of_a_weight_that_a_model_holds_once_must_be_equal() {
     assert!(loaded.second.val().into_data().iter::<f32>().all(|x| x == 2.5));
     let error = saved(|stage| stage as f32).load_module(tied(), &Names::default()).unwrap_err();
     let says = "the model holds `first` and `second` as one parameter, but they were saved with different values";
-    assert_eq!(error.to_string(), says);
+    assert!(error.to_string().starts_with(says), "{error}");
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Checkpoints of models with tied parameters: the number of copies depends on the cut, the trained values do not.
 
-use super::RATE;
 use super::export::on_each_rank;
+use super::{RATE, weights};
 use crate::cases::{range, read, sizes};
 use crate::shared::model::{SMALL, Text, Tied, declared, part, stage};
-use burn::optim::AdamWConfig;
+use burn::optim::{AdamWConfig, SgdConfig, momentum::MomentumConfig};
 use burn::store::{IdentityAdapter, SafetensorsStore};
 use burn::tensor::Device;
 use burn_pipeline::schedule::Size;
@@ -12,6 +12,7 @@ use burn_pipeline::stage::{Accumulation, Names};
 use burn_pipeline::train::{Builder, Checkpoint, CheckpointError, Checkpoints, Export, Pipeline, Pretrained};
 use pipeline_tests::reference::{Reference, whole};
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::{TempDir, tempdir};
 
 const SAMPLES: usize = 4;
@@ -186,24 +187,102 @@ fn the_name_of_a_copy_may_be_renamed_where_the_copy_is_not_written() {
     assert!(names.tensor("embedding").is_ok() && names.tensor("head").is_err());
 }
 
-#[test]
-fn copies_that_were_saved_unequal_are_refused() {
-    let folder = tempdir().unwrap();
-    // The tables are not tied here: they start and train separately.
+/// A job whose tables are not tied: they start and train separately.
+fn untied() -> Pipeline {
     let [_, bias] = declared();
     let Cut(schedule, ranks, chunks) = CUTS[1];
     let size = Size { ranks, chunks, microbatches: SAMPLES };
     let make = stage(SMALL);
-    let difference = Pipeline::builder().schedule(schedule, size).devices(vec![Device::flex()]);
-    let difference = difference.optimizer(|| AdamWConfig::new().init()).share(bias).stages(move |at| {
+    let untied = Pipeline::builder().schedule(schedule, size).devices(vec![Device::flex()]);
+    let untied = untied.optimizer(|| AdamWConfig::new().init()).share(bias).stages(move |at| {
         let (first, index) = (at.layers(SMALL.layers).start, at.index);
         let renamed = move |name: &str| if name == "bias" { format!("biases.{index}") } else { name.to_owned() };
         make(at).named(Names::default().layers_from("blocks", first).renamed(renamed))
     });
-    let mut pipeline = difference.build().unwrap();
+    untied.build().unwrap()
+}
+
+/// Asserts that a load is refused with the names of both copies, and changes nothing.
+fn refused(pipeline: &mut Pipeline, load: impl Fn(&mut Pipeline) -> Result<(), CheckpointError>) {
+    let before = weights(pipeline);
+    let error = load(pipeline).unwrap_err();
+    let CheckpointError::Copies { first, second } = &error else { panic!("{error}") };
+    assert_eq!(BTreeSet::from([&**first, &**second]), BTreeSet::from(["scores", "token"]), "{error}");
+    assert_eq!(weights(pipeline), before, "{error}");
+}
+
+#[test]
+fn copies_that_were_saved_unequal_are_refused() {
+    let folder = tempdir().unwrap();
+    let mut pipeline = untied();
     pipeline.step(text(0).batch(), RATE).unwrap();
     let checkpoint = saved(&mut pipeline, &folder);
-    // If they are tied, the last stage's table is not a parameter of the model.
+    // If they are tied in one stage, the last stage's table is not a parameter of the model.
     let error = builder(CUTS[0], true).build().unwrap().load(&checkpoint).unwrap_err();
     assert!(matches!(&error, CheckpointError::UnknownParameters { names } if names == &["scores"]), "{error}");
+    // If they are tied over stages, they would differ.
+    let file = folder.path().join("untied.safetensors");
+    pipeline.export(&file).unwrap();
+    let stored = Pretrained::new(move || SafetensorsStore::from_file(&file));
+    for cut in [CUTS[1], CUTS[4], CUTS[6]] {
+        let mut tied = builder(cut, true).build().unwrap();
+        refused(&mut tied, |tied| tied.load(&checkpoint));
+        refused(&mut tied, |tied| tied.load_weights(&checkpoint));
+        refused(&mut tied, |tied| tied.load_pretrained(&stored));
+    }
+    on_each_rank(&builder(CUTS[1], true), 2, |_, tied| {
+        for error in [tied.load(&checkpoint), tied.load_pretrained(&stored)].map(Result::unwrap_err) {
+            assert!(error.to_string().contains("`scores`") && error.to_string().contains("`token`"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn any_one_stored_copy_is_loaded_for_all() {
+    let folder = tempdir().unwrap();
+    let mut pipeline = builder(CUTS[1], true).build().unwrap();
+    pipeline.step(text(0).batch(), RATE).unwrap();
+    let path = folder.path().join("model.safetensors");
+    pipeline.export(&path).unwrap();
+    // The head alone is stored, as some programs do.
+    let head = Pretrained::new(move || SafetensorsStore::from_file(&path)).rename("token", "scores");
+    for cut in [CUTS[1], CUTS[3], CUTS[4]] {
+        let mut tied = builder(cut, true).build().unwrap();
+        tied.load_pretrained(&head).unwrap();
+        assert_eq!(copies(&mut tied), vec![table(&mut pipeline); 2], "{cut:?}");
+    }
+    // A model that does not tie them takes the head alone.
+    let mut untied = untied();
+    untied.load_pretrained(&head.optional(|name| name == "token")).unwrap();
+    assert_eq!(copies(&mut untied)[1], table(&mut pipeline));
+}
+
+/// The values of both copies of the table.
+fn copies(pipeline: &mut Pipeline) -> Vec<Vec<f32>> {
+    let named = pipeline.named_weights().unwrap().into_iter().flatten();
+    named.filter(|w| ["token", "scores"].contains(&&*w.names[0])).map(|w| read(&w.value)).collect()
+}
+
+fn table(pipeline: &mut Pipeline) -> Vec<f32> {
+    copies(pipeline).swap_remove(0)
+}
+
+#[test]
+fn copies_whose_optimizers_keep_different_state_are_refused_or_compared_after_the_next_step() {
+    let folder = tempdir().unwrap();
+    let made = AtomicUsize::new(0);
+    // Momentum makes no difference before the second step.
+    let uneven = move || match made.fetch_add(1, Ordering::Relaxed) {
+        0 => SgdConfig::new().init(),
+        _ => SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init(),
+    };
+    let mut pipeline = builder(CUTS[1], true).optimizer(uneven).build().unwrap();
+    pipeline.step(text(0).batch(), RATE).unwrap();
+    let checkpoint = saved(&mut pipeline, &folder);
+    pipeline.step(text(1).batch(), RATE).unwrap();
+    assert_ne!(copies(&mut pipeline)[0], copies(&mut pipeline)[1], "this test needs copies that differ");
+    refused(&mut pipeline, |pipeline| pipeline.load(&checkpoint));
+    pipeline.load_weights(&checkpoint).unwrap();
+    let error = pipeline.step(text(1).batch(), RATE).unwrap_err().to_string();
+    assert!(error.contains("`table`") && error.contains("scores"), "{error}");
 }

@@ -3,7 +3,7 @@
 use super::pytorch::STATE_DICT;
 use super::{COMPUTED, MODEL, assert_close, builder, exported, floats, logits};
 use crate::checkpoint::{on_each_rank, weights};
-use burn::store::PyTorchToBurnAdapter;
+use burn::store::{PyTorchToBurnAdapter, PytorchStore};
 use burn::tensor::{DType, TensorData};
 use burn_pipeline::stage::Precision;
 use burn_pipeline::train::{CheckpointError, Pretrained};
@@ -138,6 +138,25 @@ fn files_of_torch_are_read_whole_or_in_shards_that_keep_their_layers_numbers() {
         assert_close(&logits(&mut pipeline), &floats(COMPUTED)["logits"].1, 1e-4, "files of torch");
         assert!(floats(&exported(&mut pipeline, &folder.path().join("back"))) == floats(MODEL), "other weights");
     }
+}
+
+#[test]
+fn stores_of_torch_s_shards_must_keep_their_layers_numbers() {
+    let folder = tempdir().unwrap();
+    let paths = ["first.bin", "second.bin"].map(|name| folder.path().join(name));
+    std::fs::write(&paths[0], FIRST).unwrap();
+    std::fs::write(&paths[1], SECOND).unwrap();
+    let of = |contiguous: bool| {
+        let [first, second] = paths.clone();
+        let open = move |path: &Path| PytorchStore::from_file(path).map_indices_contiguous(contiguous);
+        let weights = Pretrained::new(move || open(&first)).and(move || open(&second));
+        weights.adapter(PyTorchToBurnAdapter)
+    };
+    let mut pipeline = builder("1F1B", 2, 1).build().unwrap();
+    let error = pipeline.load_pretrained(&of(true)).unwrap_err().to_string();
+    assert!(error.contains("holds `model.layers.0.") && error.contains("map_indices_contiguous(false)"), "{error}");
+    pipeline.load_pretrained(&of(false)).unwrap();
+    assert!(floats(&exported(&mut pipeline, &folder.path().join("back"))) == floats(MODEL), "other weights");
 }
 
 #[test]
