@@ -214,7 +214,9 @@ impl ThreadLink {
     fn left_to_wait(&self, moving: &mut MovingDeadline<'_>) -> Option<Duration> {
         remaining(moving.deadline).or_else(|| {
             let (own, mut others) = (self.doing().activity(), (0..self.ranks()).filter(|&rank| rank != self.rank));
-            let slow = others.any(|rank| own.waits_on_for(self.shared.doing[rank].pace()));
+            let slow = others.any(|rank| {
+                !self.shared.closed[rank].load(Ordering::SeqCst) && own.waits_on_for(self.shared.doing[rank].pace())
+            });
             let prolonged = slow && moving.prolong();
             // This counts as progress: a thread that waits for this rank sees that it does not hang.
             prolonged.then(|| self.shared.activity_changes.fetch_add(1, Ordering::Relaxed));

@@ -1,7 +1,7 @@
 //! Values that a loaded element type cannot hold are refused by their parameter's name, and nothing changes.
 
 use super::types::{builder, bytes, pipeline};
-use burn::module::{Module, Param};
+use burn::module::{Module, Param, ParamId};
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::store::SafetensorsStore;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
@@ -102,11 +102,13 @@ impl Stage for Counted {
     }
 }
 
+type Load<'a> = dyn Fn(&mut Pipeline) -> Result<(), CheckpointError> + 'a;
+
 fn counted(count: i64, dtype: DType) -> Pipeline {
     let stages = move |at: &StageContext| {
         let weight = Param::from_tensor(Tensor::ones([2, 2], &at.device));
         let counts = Tensor::<1, Int>::from_data(TensorData::new(vec![count, 7], [2]), (&at.device, dtype));
-        StageBox::new(Counted { weight, counts: Param::from_tensor(counts) })
+        StageBox::new(Counted { weight, counts: Param::initialized(ParamId::new(), counts) })
     };
     let builder = Pipeline::builder().schedule(GPipe, Size::new(1, 1)).devices(vec![Device::flex()]);
     builder.stages(stages).build().unwrap()
@@ -134,10 +136,9 @@ fn integers_keep_the_type_of_the_model_and_are_refused_where_it_cannot_hold_them
         wide.export(&file).unwrap();
         let latest = checkpoints.latest().unwrap();
         let mut other = counted(1, dtype);
-        let loads: [&dyn Fn(&mut Pipeline) -> Result<(), CheckpointError>; 2] =
-            [&|other: &mut Pipeline| other.load_weights(&latest), &|other: &mut Pipeline| {
-                other.load_pretrained(&stored(&file))
-            }];
+        let loads: [&Load<'_>; 2] = [&|other: &mut Pipeline| other.load_weights(&latest), &|other: &mut Pipeline| {
+            other.load_pretrained(&stored(&file))
+        }];
         for load in loads {
             if fits {
                 load(&mut other).unwrap();

@@ -174,6 +174,8 @@ impl Transfer<'_> {
         match (me, own) {
             (0, None) if holder != 0 => {
                 let payload = self.rank.executor().receive_from(holder, header)?;
+                // It is written next, which may take long.
+                self.rank.executor().link().set_activity(Activity::Saving);
                 Ok(payload.tensors().next().map(AnyTensor::to_data))
             }
             (0, own) => Ok(own.map(|(data, _)| data)),
